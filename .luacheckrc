@@ -1,0 +1,35 @@
+-- What both hosts run is the common subset of Lua 5.1, LuaJIT and 5.4: "min".
+-- Version syntax is not seen by luacheck: spec/support/check parses with luac.
+std = "min"
+cache = false
+max_line_length = 80
+max_code_line_length = 80
+ignore = {
+  "212/self",        -- a method that does not need its object
+  "212/_.*",
+  "58[12]",          -- "not (x > y)" is how NaN is caught
+}
+-- Only as `local unpack = table.unpack or unpack`: spec/support/check looks.
+read_globals = { "unpack", table = { fields = { "unpack" } } }
+
+-- Where only our own binary runs, all of Lua 5.4 may be used.
+for _, file in ipairs {
+  "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/local.lua",
+  "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
+  "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
+  "spec/support/*.lua", "spec/bench/*.lua", "spec/support/check-*",
+} do
+  files[file] = { std = "lua54" }
+end
+
+for _, file in ipairs { "lua/rlock/host/ngx.lua", "lua/resty/**/*.lua" } do
+  files[file] = { std = "ngx_lua" }
+end
+
+-- A policy's server functions run inside Redis.
+files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
+
+files["spec/unit/*_spec.lua"] = { std = "min+busted" }
+for _, file in ipairs { "spec/redis/*_spec.lua", "spec/cli/*_spec.lua" } do
+  files[file] = { std = "lua54+busted" }
+end

@@ -1,0 +1,130 @@
+# rlock. `make demo` and `make test` install what is missing and do the rest.
+# Yours to set: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR, and B, the folder
+# that everything is built in.
+
+B          ?= build
+CC         ?= cc
+CFLAGS     ?= -O2 -g
+PREFIX     ?= /usr/local
+PKG_CONFIG ?= pkg-config
+
+# Asked for at each compilation and not before: on a fresh machine pkg-config
+# is only there after `make deps`.
+LUA_PKG   = $(shell for p in lua5.4 lua-5.4 lua; do \
+              $(PKG_CONFIG) --exists $$p && echo $$p && break; done)
+TLS_PKGS  = $(shell $(PKG_CONFIG) --exists hiredis_ssl openssl \
+              && echo hiredis_ssl openssl)
+WARN      = -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+RL_CFLAGS = $(WARN) -D_POSIX_C_SOURCE=200809L $(if $(TLS_PKGS),-DRL_TLS) \
+            -fPIC -Isrc $(subst -I,-isystem ,$(shell $(PKG_CONFIG) \
+            --cflags libuv hiredis $(TLS_PKGS) $(LUA_PKG)))
+RL_LIBS   = $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS))
+LUA_LIBS  = $(shell $(PKG_CONFIG) --libs $(LUA_PKG))
+
+LIB_SRC := $(filter-out src/main.c src/embed.c,$(wildcard src/*.c))
+LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
+LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' 2>/dev/null \
+             | LC_ALL=C sort)
+C_TESTS := $(patsubst spec/c/%.c,$(B)/spec/c/%,$(wildcard spec/c/*_test.c))
+
+all: $(B)/rlockctl $(B)/librlock.a $(B)/rlock/core.so  ## build all three
+
+$(B)/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/embed: src/embed.c
+	@mkdir -p $(@D)
+	$(CC) $(WARN) $(CFLAGS) $(LDFLAGS) -o $@ $<
+
+$(B)/embedded.c: $(B)/embed $(LUA_SRC) lua
+	$(B)/embed lua $(LUA_SRC) > $@.tmp && mv $@.tmp $@
+
+$(B)/embedded.o: $(B)/embedded.c src/embed.h
+	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(B)/librlock.a: $(LIB_OBJ)
+	$(AR) rcs $@ $^
+
+$(B)/rlockctl: $(B)/main.o $(B)/embedded.o $(B)/librlock.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-E -o $@ $^ $(RL_LIBS) $(LUA_LIBS)
+
+$(B)/rlock/core.so: $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $^ $(RL_LIBS)
+
+# Programs that only tests and benchmarks use.
+$(C_TESTS) $(B)/spec/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
+	@mkdir -p $(@D)
+	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ \
+	  $(filter %.c %.a,$^) $(RL_LIBS) $(LUA_LIBS)
+
+$(B)/spec/proxy: spec/support/proxy.c
+$(B)/spec/bare: spec/bench/bare.c
+$(B)/spec/proxy $(B)/spec/bare:
+	@mkdir -p $(@D)
+	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(RL_LIBS)
+
+tests: $(C_TESTS) $(B)/spec/proxy
+
+# What people type. Each installs what it needs, then builds in a second make,
+# which sees what has been installed.
+SUB   = @$(MAKE) --no-print-directory
+SUITE = spec/support/suite
+
+deps:  ## install what is missing to build, to run and to test
+	@spec/support/deps build test
+
+demo: deps  ## a lock taken, kept and handed over on an embedded Redis
+	$(SUB) all
+	$(B)/rlockctl examples/hello.lua
+
+test: deps  ## the whole suite
+	$(SUB) all tests
+	@B=$(B) $(SUITE)
+
+check:  ## what can be said without running: style, layers, warnings
+	@spec/support/deps build test check
+	@spec/support/check
+
+ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+       -fno-sanitize-recover=undefined
+asan: deps  ## the whole suite under ASan, UBSan and LSan
+	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests
+	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=4 $(SUITE)
+
+VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full \
+           --errors-for-leak-kinds=definite,indirect,possible
+valgrind:  ## the C tests under valgrind
+	@spec/support/deps build test check
+	$(SUB) all tests
+	@B=$(B) RUNNER="$(VALGRIND)" RLOCK_SLOW=10 $(SUITE) c
+
+bench: deps  ## cycles per second beside a bare C client
+	$(SUB) all $(B)/spec/bare
+	B=$(B) lua5.4 spec/bench/run.lua
+
+BIN   = $(DESTDIR)$(PREFIX)/bin
+CMOD  = $(DESTDIR)$(PREFIX)/lib/lua/5.4/rlock
+SHARE = $(DESTDIR)$(PREFIX)/share/lua/5.4
+
+install: all  ## under DESTDIR and PREFIX, /usr/local if not said
+	mkdir -p $(BIN) $(CMOD) $(addprefix $(SHARE)/,$(sort $(dir $(LUA_SRC:lua/%=%))))
+	install -m 755 $(B)/rlockctl $(BIN)/rlockctl
+	install -m 755 $(B)/rlock/core.so $(CMOD)/core.so
+	@for f in $(LUA_SRC:lua/%=%); do \
+	  install -m 644 lua/$$f $(SHARE)/$$f || exit 1; done
+
+uninstall:  ## take away what install put there
+	rm -f $(BIN)/rlockctl $(CMOD)/core.so $(LUA_SRC:lua/%=$(SHARE)/%)
+	-@find $(CMOD) $(SHARE)/rlock -depth -type d -empty -delete 2>/dev/null
+
+clean:  ## remove what was built
+	rm -rf $(B) build-asan
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+.PHONY: all tests deps demo test check asan valgrind oom bench install \
+        uninstall clean help
+-include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

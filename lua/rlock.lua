@@ -1,0 +1,93 @@
+--- rlock for programs with a libuv loop: `rlockctl script.lua`, plain lua5.4.
+--  Durations are seconds. What the world refuses comes back as nil, code,
+--  detail; misuse raises.
+
+local client = require "rlock.client"
+local host = require "rlock.host.uv"
+local url = require "rlock.url"
+
+local rlock = {
+  _VERSION = "0.1.0",
+  spawn = host.spawn,
+  sleep = host.sleep,
+  now = host.now,
+  event = host.event,
+}
+
+--- Where `open()` goes when nobody says; `rlockctl --url` sets it.
+rlock.default_url = nil
+
+local clients = setmetatable({}, { __mode = "k" })
+
+local known = {
+  url = true, watchdog = true, timeout = true, connect_timeout = true,
+  name = true, publish = true, username = true, password = true, tls = true,
+}
+
+-- The options as one flat table with the address in it.
+local function address(options)
+  local text = options.url or rlock.default_url or os.getenv("RLOCK_URL")
+    or "local:"
+  local parsed, code, detail = url.parse(text)
+  if not parsed then return nil, code, detail end
+  local over_tls = parsed.tls
+  if options.tls and not over_tls then
+    return nil, "usage", "bad option tls: only rediss:// goes over TLS"
+  end
+  for key, value in pairs(options) do parsed[key] = value end
+  parsed.tls = over_tls and (options.tls or {}) or nil
+  if parsed.embedded then
+    return require("rlock.embedded").start(host, parsed)
+  end
+  return parsed
+end
+
+--- Opens a client.
+-- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
+--   timeout = 3 (one command), connect_timeout = 3 (seconds), name, username,
+--   password, publish = "publish" | "spublish" | "both",
+--   tls = { ca =, cert =, key =, verify = true }
+-- @return[1] the client
+-- @treturn[2] nil
+-- @treturn[2] string code
+-- @treturn[2] string detail
+function rlock.open(options)
+  if type(options) == "string" then options = { url = options } end
+  options = options or {}
+  if type(options) ~= "table" then
+    error("bad options: must be a URL or a table", 2)
+  end
+  for key in pairs(options) do
+    if not known[key] then
+      error(("bad option %s of rlock.open"):format(tostring(key)), 2)
+    end
+  end
+  local complete, code, detail = address(options)
+  if not complete then return nil, code, detail end
+  local opened
+  opened, code, detail = client.open(host, complete)
+  if not opened then return nil, code, detail end
+  clients[opened] = true
+  return opened
+end
+
+local function close_all()
+  for open in pairs(clients) do open:close() end
+end
+
+--- Runs fn as a task, with the loop, until it and all tasks have ended; then
+--  closes every client. `rlockctl` does this around the script.
+-- @tparam function fn
+-- @param ... its arguments
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] integer exit status
+-- @treturn[2] string|nil message, with a traceback
+function rlock.run(fn, ...)
+  local ok, status, message = host.run(fn, ...)
+  if next(clients) then host.run(close_all) end
+  if ok then return true end
+  return nil, status, message
+end
+
+return rlock

@@ -1,0 +1,39 @@
+--- Writes JSON for machines: strings, numbers, booleans, arrays ({ ... }),
+--  objects. Keys come in alphabetical order. Bytes that are not UTF-8 become
+--  U+FFFD, as JSON cannot hold them.
+
+local json
+
+local function quote(text)
+  if not utf8.len(text) then
+    text = text:gsub("[\128-\255]", "\u{FFFD}")
+  end
+  return '"' .. text:gsub('[%c"\\]', function(char)
+    return ("\\u%04x"):format(char:byte())
+  end) .. '"'
+end
+
+local function array(value)
+  local parts = {}
+  for i, item in ipairs(value) do parts[i] = json(item) end
+  return "[" .. table.concat(parts, ",") .. "]"
+end
+
+local function object(value)
+  local keys, parts = {}, {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for i, key in ipairs(keys) do parts[i] = quote(key) .. ":" .. json(value[key]) end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+--- @tparam any value an empty table is an empty array
+-- @treturn string
+function json(value)
+  if type(value) == "string" then return quote(value) end
+  if type(value) ~= "table" then return tostring(value) end
+  if #value > 0 or next(value) == nil then return array(value) end
+  return object(value)
+end
+
+return json

@@ -1,0 +1,9 @@
+--- rlockctl version: what this binary is made of.
+
+return function()
+  local rlock, versions = require "rlock", require("rlock.host.uv").versions
+  print(("rlock %s (%s, libuv %s, hiredis %s, TLS %s)"):format(
+    rlock._VERSION, _VERSION, versions.uv, versions.hiredis,
+    versions.tls and "yes" or "no"))
+  return 0
+end

@@ -1,0 +1,134 @@
+--- One application's session with one Redis: its face for programs.
+
+local deadline = require "rlock.deadline"
+local lock = require "rlock.lock"
+local policy = require "rlock.policy"
+local session = require "rlock.session"
+
+local client = {}
+client.__index = client
+
+local MAX_NAME = 1048576           -- bytes
+
+local defaults = { watchdog = 30, timeout = 3, connect_timeout = 3 }
+local LEAST = { watchdog = 0.03, timeout = 0.001, connect_timeout = 0.001 }
+local publishers = { publish = true, spublish = true, both = true }
+
+-- Checks the options that open() was given; the address is known already.
+local function checked(options, level)
+  local result = {}
+  for key, value in pairs(options) do result[key] = value end
+  for key, default in pairs(defaults) do
+    if result[key] == nil then result[key] = default end
+    result[key] = deadline.check(result[key], key, LEAST[key], 86400,
+      level + 1)
+  end
+  result.publish = result.publish or "publish"
+  if not publishers[result.publish] then
+    error('bad publish: must be "publish", "spublish" or "both"', level + 1)
+  end
+  if result.name ~= nil and (type(result.name) ~= "string"
+      or result.name:find("[^%w%-_.:@/]")) then
+    error("bad name: must be letters, digits and -_.:@/ only", level + 1)
+  end
+  return result
+end
+
+--- Opens a client. Connects at once, so that what is wrong with the address
+--  or the password is told here.
+-- @tparam table host
+-- @tparam table options address (host, port or path), username, password, db,
+--   tls, watchdog, timeout, connect_timeout, name, publish
+-- @return[1] the client
+-- @treturn[2] nil
+-- @treturn[2] string "connect" or "redis"
+-- @treturn[2] string detail
+function client.open(host, options)
+  local self = setmetatable({}, client)
+  self.session = session.new(host, checked(options, 3))
+  self.session.face[1] = self
+  local _, code, detail = self.session.node:connect(
+    host.now() + self.session.options.connect_timeout)
+  if code then
+    self.session:close()
+    return nil, code, detail
+  end
+  return self
+end
+
+--- Sends any Redis command. It is sent once: when nothing came back, nobody
+--  knows whether it was applied.
+-- @tparam string command
+-- @param ... its arguments: strings and numbers
+-- @return[1] the reply; false for a Redis nil
+-- @treturn[2] nil
+-- @treturn[2] string "redis", "timeout", "closed", "connect"
+-- @treturn[2] string detail
+function client:call(command, ...)
+  for i = 0, select("#", ...) do
+    local kind = type(i == 0 and command or (select(i, ...)))
+    if kind ~= "string" and kind ~= "number" then
+      error(("bad argument #%d of client:call: must be a string or a number, "
+        .. "is a %s"):format(i + 1, kind), 2)
+    end
+  end
+  local node = self.session.node
+  local reply, code, detail = node:call(
+    node.host.now() + self.session.timeout, command, ...)
+  if reply == nil then return nil, code, detail end
+  return reply
+end
+
+local function check_name(name)
+  if type(name) ~= "string" or name == "" then
+    error("bad name: must be a string that is not empty", 3)
+  elseif #name > MAX_NAME then
+    error(("bad name: longer than %d bytes"):format(MAX_NAME), 3)
+  end
+end
+
+local function check_owner(options)
+  if options == nil then return end
+  if type(options) ~= "table" then
+    error("bad options: must be a table such as { owner = \"me\" }", 3)
+  end
+  local owner = options.owner
+  if owner ~= nil and (type(owner) ~= "string" or owner == ""
+      or #owner > 1024) then
+    error("bad owner: must be a string of 1 to 1024 bytes", 3)
+  end
+end
+
+--- A reentrant lock: exclusive, its holder may take it again.
+-- @tparam string name
+-- @tparam[opt] table options owner = a name of one's own instead of the task
+function client:lock(name, options)
+  check_name(name)
+  check_owner(options)
+  return lock.new(self, policy.load("reentrant", 3), name, options)
+end
+
+--- A lock with a policy of one's own.
+-- @param definition the policy, or the name of the module that returns it
+-- @tparam string name
+-- @tparam[opt] table options owner
+function client:policy(definition, name, options)
+  check_name(name)
+  check_owner(options)
+  return lock.new(self, policy.load(definition, 3), name, options)
+end
+
+--- Releases what the client still holds and closes its connections.
+function client:close() self.session:close() end
+
+client.__close = client.close
+
+--- A client that holds nothing and that nobody knows any more closes itself.
+function client:__gc()
+  local open = self.session
+  if not open.is_closed then
+    open.host.daemon(function() open:close() end)
+  end
+end
+
+return client

@@ -1,0 +1,160 @@
+--- What can go wrong, in a closed set of codes, and what to make of it.
+--  One row for each class of Redis error, found by its first word, and one
+--  for each way in which a connection fails. A row says:
+--    code       what the caller is told (errors.codes)
+--    applied    "no": the command certainly changed nothing; "maybe": it may
+--               have been applied, wholly or in part
+--    retry      sending the same again later, as it is, may well succeed
+--    node_down  this node serves nobody now: another address, or a new
+--               connection, is worth trying
+--    forget     only NOSCRIPT: load the script again before the retry
+--    hint       a sentence for people
+--    forget     the server has lost our script: load it there again
+--    gone       whatever is at the key is no lock of ours any more
+--  Retries nothing itself, and reads no reply that is not an error.
+--  @module rlock.errors
+
+local errors = {}
+
+--- The closed set of codes: `errors.codes[code]` is true.
+errors.codes = {
+  busy = true, timeout = true, lost = true, not_held = true, refused = true,
+  closed = true, connect = true, redis = true, quorum = true, usage = true,
+}
+
+local function row(code, applied, retry, node_down, hint)
+  return {
+    code = code, applied = applied, retry = retry, node_down = node_down,
+    hint = hint,
+  }
+end
+
+local words = {
+  -- A script runs past busy-reply-threshold; nothing else is let in.
+  BUSY = row("redis", "no", true, false,
+    "a slow script occupies the server"),
+  -- The server reads its data set from disk after a start.
+  LOADING = row("redis", "no", true, true,
+    "the server is still loading its data"),
+  -- A replica, or a primary that was demoted. A script is refused at its
+  -- first write, so nothing of it was applied.
+  READONLY = row("redis", "no", true, true,
+    "the server is a read-only replica"),
+  -- A replica without its primary, with replica-serve-stale-data no.
+  MASTERDOWN = row("redis", "no", true, true,
+    "the server is a replica that lost its primary"),
+  -- Saving to disk failed, and stop-writes-on-bgsave-error is on.
+  MISCONF = row("redis", "no", true, false,
+    "the server refuses writes because it cannot save to disk"),
+  -- Over maxmemory. Redis checks before a script's first write only.
+  OOM = row("redis", "no", true, false,
+    "the server is out of memory (maxmemory)"),
+  -- Fewer good replicas than min-replicas-to-write.
+  NOREPLICAS = row("redis", "no", true, false,
+    "the server has too few replicas in reach to accept writes"),
+  -- A part of the cluster's slots has no owner.
+  CLUSTERDOWN = row("redis", "no", true, true,
+    "the cluster is down"),
+  -- A slot is being moved, and the keys are in two places.
+  TRYAGAIN = row("redis", "no", true, false,
+    "the cluster is moving the slot of these keys"),
+  -- Another node of the cluster has the slot. We follow no redirection: a
+  -- lock that silently moves between nodes is no lock.
+  MOVED = row("refused", "no", false, false,
+    "the key is on another node of a cluster; rlock is not a cluster client"),
+  ASK = row("refused", "no", false, false,
+    "the key is on another node of a cluster; rlock is not a cluster client"),
+  -- Keys of one command in different slots.
+  CROSSSLOT = row("refused", "no", false, false,
+    "the keys of this lock are in different slots of the cluster;"
+    .. " give its name a hash tag"),
+  -- The script cache was emptied: load the script and send it again.
+  NOSCRIPT = row("redis", "no", true, false,
+    "the server does not have the script"),
+  -- The connection is not authenticated.
+  NOAUTH = row("connect", "no", false, false,
+    "the server asks for a password"),
+  WRONGPASS = row("connect", "no", false, false,
+    "the user name or the password is wrong"),
+  -- Protected mode: the server talks to its own machine only.
+  DENIED = row("connect", "no", false, true,
+    "the server is in protected mode"),
+  -- The user lacks a right; inside a script perhaps only for its second write.
+  NOPERM = row("redis", "maybe", false, false,
+    "the user may not run this command or use this key"),
+  -- Something else lives at the key; a script may have written before it saw.
+  WRONGTYPE = row("redis", "maybe", false, false,
+    "a key of this lock holds something that is not a lock of this kind"),
+  -- The answer to SCRIPT KILL: the script has written already.
+  UNKILLABLE = row("redis", "no", false, false,
+    "a script that has written cannot be killed"),
+  -- MULTI was refused earlier, so EXEC did nothing.
+  EXECABORT = row("redis", "no", false, false,
+    "the transaction was discarded"),
+  -- The plain error, also of a script that failed midway.
+  ERR = row("redis", "maybe", false, false,
+    "the server reported an error"),
+}
+words.NOSCRIPT.forget = true
+
+words.NOSCRIPT.forget = true
+words.WRONGTYPE.gone = true
+
+-- Errors that Redis only calls ERR, by the beginning of their text.
+local plain = {
+  -- The limit of connections is reached; the server closes this one.
+  { "^max number of clients", row("connect", "no", true, true,
+    "the server has reached its limit of connections") },
+  -- Before WRONGPASS (6.0), and a password for a server that has none.
+  { "^invalid password", words.WRONGPASS },
+  { "AUTH", row("connect", "no", false, false,
+    "the server did not accept the login") },
+  { "^DB index is out of range", row("connect", "no", false, false,
+    "the server has no such database") },
+  -- Renamed, or not known to this server; a script fails midway instead.
+  { "^unknown command", row("redis", "no", false, false,
+    "the server does not know the command") },
+  -- The script was not valid Lua there, and did not run.
+  { "^Error compiling script", row("redis", "no", false, false,
+    "the server cannot compile the script") },
+}
+
+-- Words that we do not know come from scripts and modules.
+local unknown = row("redis", "maybe", false, false,
+  "the server reported an error")
+
+--- What befell a call when no reply came.
+--  closed: the connection ended under the call. timeout: no reply within the
+--  call's deadline. connect: there is no connection, so nothing was sent.
+errors.transport = {
+  closed = row("closed", "maybe", true, true,
+    "the connection was lost before the answer came"),
+  timeout = row("timeout", "maybe", true, true,
+    "the server did not answer in time"),
+  connect = row("connect", "no", true, true,
+    "the server cannot be reached"),
+}
+
+-- Before 7.0 a command that failed inside a script was told as
+-- "ERR Error running script (call to f_<sha>): @user_script:1: WRONGTYPE ...".
+local function inside_script(message)
+  return message:match("@?user_script: ?%d+: (%u%u+ .*)$")
+end
+
+--- What a Redis error message means.
+--  @tparam string message as Redis sent it, without the leading "-"
+--  @treturn table a row, see above; shared, not to be changed
+function errors.classify(message)
+  if type(message) ~= "string" then
+    error("bad message: must be a string", 2)
+  end
+  local word, rest = message:match("^(%S+) ?(.*)$")
+  if word ~= "ERR" then return words[word] or unknown end
+  for _, case in ipairs(plain) do
+    if rest:find(case[1]) then return case[2] end
+  end
+  local inner = inside_script(rest)
+  return inner and words[inner:match("^%u+")] or words.ERR
+end
+
+return errors

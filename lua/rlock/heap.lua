@@ -1,0 +1,66 @@
+--- A binary heap of tables ordered by their field `due`, least first. Each
+--  knows its place (`place`), so that any can be taken out.
+
+local heap = {}
+heap.__index = heap
+
+function heap.new()
+  return setmetatable({ n = 0 }, heap)
+end
+
+local function put(self, i, item)
+  self[i] = item
+  item.place = i
+end
+
+local function rise(self, i, item)
+  while i > 1 do
+    local parent = math.floor(i / 2)
+    if self[parent].due <= item.due then break end
+    put(self, i, self[parent])
+    i = parent
+  end
+  put(self, i, item)
+end
+
+local function sink(self, i, item)
+  while true do
+    local child = 2 * i
+    if child > self.n then break end
+    if child < self.n and self[child + 1].due < self[child].due then
+      child = child + 1
+    end
+    if item.due <= self[child].due then break end
+    put(self, i, self[child])
+    i = child
+  end
+  put(self, i, item)
+end
+
+--- Puts an item in; it must not be in any heap.
+function heap:push(item)
+  self.n = self.n + 1
+  rise(self, self.n, item)
+end
+
+--- The item that is due first, or nil.
+function heap:peek() return self[1] end
+
+--- Takes an item out; nothing happens if it is in no heap.
+function heap:remove(item)
+  local i = item.place
+  if not i then return end
+  local last = self[self.n]
+  self[self.n] = nil
+  self.n = self.n - 1
+  item.place = nil
+  if last == item then return end
+  local parent = math.floor(i / 2)
+  if i > 1 and self[parent].due > last.due then
+    rise(self, i, last)
+  else
+    sink(self, i, last)
+  end
+end
+
+return heap

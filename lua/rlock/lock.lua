@@ -1,0 +1,387 @@
+--- A lock as programs see it, whatever its policy: options, waiting, holds.
+--  What is asked of the server, and what follows from the answer, is in
+--  grant.lua. A handle knows its name and policy; who holds is the task that
+--  calls, so that a handle shared by many tasks still excludes them.
+
+local deadline = require "rlock.deadline"
+local grant = require "rlock.grant"
+local remote = require "rlock.remote"
+
+local lock = {}
+lock.__index = lock
+
+local huge, min = math.huge, math.min
+local unpack = table.unpack or unpack
+
+--- Seconds after which a waiter asks again if nothing wakes it: the first in
+--  line, those behind it, and one without a subscription. Half of it is
+--  random.
+local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
+local SPREAD = 1          -- those behind ask up to this much after the first
+local CONFIRM = 1         -- at most this long until the subscription stands
+local MIN_LEASE = 0.001
+
+--- @tparam table client the face, kept alive by its locks
+-- @tparam table policy  as policy.load gives it
+-- @tparam string name
+-- @tparam[opt] table options owner = a name of one's own instead of the task
+function lock.new(client, policy, name, options)
+  local session, keys = client.session, policy.keys(name)
+  return setmetatable({
+    client = client, session = session, policy = policy, name = name, keys = keys,
+    owner = options and options.owner, options = options,
+    parties = session:parties_of(keys[1]),
+  }, lock)
+end
+
+-- options ------------------------------------------------------------------------
+
+local known = { wait = true, lease = true }
+
+local function check_options(self, options, level)
+  if options == nil then return nil, nil end
+  if type(options) ~= "table" then
+    error("bad options: must be a table such as { wait = 5, lease = 10 }",
+      level + 1)
+  end
+  for key in pairs(options) do
+    if not known[key] and not (self.policy.source.options or {})[key] then
+      error(("bad option %s: locks know wait and lease"):format(
+        tostring(key)), level + 1)
+    end
+  end
+  local wait, lease = options.wait, options.lease
+  if wait ~= nil then
+    wait = deadline.check(wait, "wait", 0, huge, level + 1)
+  end
+  if lease ~= nil then
+    lease = deadline.check(lease, "lease", MIN_LEASE, nil, level + 1)
+  end
+  return wait, lease
+end
+
+-- who asks -------------------------------------------------------------------------
+
+local function party_of(self)
+  if self.owner then return self.owner, self.owner end
+  local task = self.session.host.current()
+  return task, self.session:owner_of(task)
+end
+
+-- The grant of the calling task, or nil.
+local function mine(self)
+  return self.parties[self.owner or self.session.host.current()]
+end
+
+-- waiting ----------------------------------------------------------------------------
+
+-- How long to wait before asking again without being woken.
+local function pause(self, waiter, ttl)
+  local random = self.session.host.random_number
+  local is_first = waiter == waiter.channel.first
+  local poll = not waiter.channel.is_live and POLL_DEAF
+    or is_first and POLL or POLL_BEHIND
+  poll = poll * (0.5 + random() / 2)
+  if ttl < 0 then return poll end
+  local seconds = (ttl + 1) / 1000
+  if not is_first then seconds = seconds + random() * SPREAD end
+  return min(seconds, poll)
+end
+
+-- When one question to the server is given up. A wait that somebody limited is
+-- used up to ride out a server that is away; otherwise it is `timeout`.
+local function question_until(self, wait, wait_until)
+  if wait > 0 and wait < huge then return wait_until end
+  return self.session.host.now() + self.session.timeout
+end
+
+local function ask_until_held(self, granted, trip)
+  local session, policy = self.session, self.policy
+  local now, wakeup = session.host.now, session.wakeup
+  local wait, wait_until = trip.wait, trip.wait_until
+  while true do
+    local verdict, ttl, detail = granted:acquire(
+      question_until(self, wait, wait_until), trip.lease, trip.hold)
+    if verdict == "held" then return true end
+    if not verdict then return nil, ttl, detail end
+    if wait == 0 then
+      return nil, "busy", ("%s is held by somebody else%s"):format(
+        granted:show(), ttl > 0 and (" for %.1f s more"):format(ttl / 1000)
+        or "")
+    end
+    local left = wait_until - now()
+    if left > 0 and not trip.waiter then
+      trip.waiter = wakeup:join(trip.channel, policy.source.wakes)
+      if not trip.waiter.channel.is_live then
+        wakeup:wait(trip.waiter, min(left, CONFIRM))
+      end
+    elseif left > 0 then
+      wakeup:wait(trip.waiter, min(left, pause(self, trip.waiter, ttl)))
+    end
+    if now() >= wait_until then
+      return nil, "timeout", ("%s: not free within %g s"):format(
+        granted:show(), wait)
+    end
+  end
+end
+
+local function arrived(self, granted, trip, ok, got, code, detail)
+  if trip.waiter then
+    self.session.wakeup:leave(trip.waiter, ok and got)
+  end
+  if not ok then
+    granted:abandoned()
+    error(got, 0)
+  end
+  if got then return true, granted.token end
+  granted:sweep()
+  return nil, code, detail
+end
+
+-- Takes one more hold for the calling task.
+local function enter(self, wait, lease, hold)
+  local session = self.session
+  local party, owner = party_of(self)
+  local granted = self.parties[party]
+    or grant.new(session, self, party, owner)
+  local trip = {
+    wait = wait, wait_until = wait + session.host.now(),
+    lease = lease, hold = hold, channel = nil, waiter = nil,
+  }
+  if wait > 0 then
+    trip.channel = self.policy.channel(self.keys, owner)
+    if session.wakeup:is_live(trip.channel) then
+      trip.waiter = session.wakeup:join(trip.channel, self.policy.source.wakes)
+    end
+  end
+  return arrived(self, granted, trip,
+    pcall(ask_until_held, self, granted, trip))
+end
+
+--- Waits for the lock and takes it.
+-- @tparam[opt] table options
+--   wait: seconds to wait at most, default for ever; bounds the whole call.
+--   lease: seconds to hold it at most; without it the watchdog keeps it alive.
+-- @treturn[1] boolean true
+-- @return[1] the fencing token, where the policy has one
+-- @treturn[2] nil
+-- @treturn[2] string code: "timeout", "refused", "connect", "closed", "lost"
+-- @treturn[2] string detail
+function lock:lock(options)
+  local wait, lease = check_options(self, options, 2)
+  return enter(self, wait or huge, lease, {})
+end
+
+--- Takes the lock if it is free; as `lock`, but waits only if told so.
+function lock:try_lock(options)
+  local wait, lease = check_options(self, options, 2)
+  return enter(self, wait or 0, lease, {})
+end
+
+--- Gives up the last hold of the calling task.
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "not_held" (never ours), "lost" (was ours, and expired or
+--   was broken), or why the server could not be told
+-- @treturn[2] string detail
+function lock:unlock()
+  local granted = mine(self)
+  if not granted then
+    return nil, "not_held", "this task does not hold the lock"
+  end
+  return granted:release()
+end
+
+local function done(self, ok, ...)
+  local released, code, detail = self:unlock()
+  if not ok then error((...), 0) end
+  if not released then return nil, code, detail end
+  return ...
+end
+
+--- Holds the lock while a function runs, also when it raises.
+-- @tparam[opt] table options as for `lock`
+-- @tparam function fn called with the lock and the further arguments
+-- @return[1] what fn returned
+-- @treturn[2] nil
+-- @treturn[2] string code: it was not taken and fn did not run, or it was
+--   "lost" before fn had ended
+-- @treturn[2] string detail
+function lock:with(options, fn, ...)
+  if type(options) == "function" then return self:with(nil, options, fn, ...) end
+  if type(fn) ~= "function" then
+    error("bad argument fn of lock:with: must be a function", 2)
+  end
+  local wait, lease = check_options(self, options, 2)
+  local ok, code, detail = enter(self, wait or huge, lease, {})
+  if not ok then return nil, code, detail end
+  return done(self, pcall(fn, self, ...))
+end
+
+-- holds that can be carried about ----------------------------------------------------
+
+local Hold = {}
+Hold.__index = Hold
+
+--- Takes the lock; the object that comes back is the hold itself. Any task may
+--  use it, and as a `<close>` variable it is released at the end of its block.
+-- @tparam[opt] table options as for `lock`
+-- @return[1] the hold: unlock, valid_for, need, on_lost, token
+-- @treturn[2] nil, code, detail as for `lock`
+function lock:hold(options)
+  local wait, lease = check_options(self, options, 2)
+  local hold = setmetatable({ lock = self, pinned = true }, Hold)
+  local ok, code, detail = enter(self, wait or huge, lease, hold)
+  if not ok then return nil, code, detail end
+  hold.grant = mine(self)
+  hold.grant.pins = hold.grant.pins + 1
+  return hold
+end
+
+--- As lock:unlock, for this very hold.
+function Hold:unlock()
+  if self.is_over then
+    return nil, "not_held", "this hold was released before"
+  end
+  return self.grant:release(self)
+end
+
+function Hold:__close()
+  if not self.is_over then self.grant:release(self) end
+end
+
+function Hold:valid_for()
+  return self.is_over and 0 or self.grant:valid_for()
+end
+
+function Hold:token() return self.grant.token end
+function Hold:state() return self.is_over and "free" or self.grant.state end
+function Hold:on_lost(fn) self.grant:when_lost(fn, self) end
+
+local function need(self, seconds)
+  seconds = deadline.check(seconds, "seconds", 0, nil, 2)
+  local left = self:valid_for()
+  if left >= seconds then return true end
+  return nil, "lost", ("valid for %.3f s only, %g s are needed"):format(
+    left, seconds)
+end
+
+--- Is it certainly ours for so long?
+-- @tparam number seconds
+-- @return true, or nil, "lost", detail
+Hold.need = need
+lock.need = need
+
+-- what is known here ------------------------------------------------------------------
+
+--- Seconds for which this task's hold is certainly its own.
+function lock:valid_for()
+  local granted = mine(self)
+  return granted and granted:valid_for() or 0
+end
+
+--- "held", "at_risk" (a renewal failed, there is still time), "lost", "free".
+function lock:state()
+  local granted = mine(self)
+  return granted and granted.state or "free"
+end
+
+--- The fencing token of this task's hold, where the policy has one.
+function lock:token()
+  local granted = mine(self)
+  return granted and granted.token
+end
+
+--- Tells of the loss of this task's hold: expired, broken, not renewed in time.
+-- @tparam function fn called once, as a task, with the lock and the reason
+-- @return true, or nil, "not_held"
+function lock:on_lost(fn)
+  if type(fn) ~= "function" then
+    error("bad argument fn of lock:on_lost: must be a function", 2)
+  end
+  local granted = mine(self)
+  if not granted or #granted.holds == 0 then
+    return nil, "not_held", "this task does not hold the lock"
+  end
+  granted:when_lost(fn, self)
+  return true
+end
+
+-- what the server knows ------------------------------------------------------------------
+
+local function run(self, name, ...)
+  local op, session = self.policy.ops[name], self.session
+  if not op then
+    error(("policy %s has no server.%s"):format(self.policy.name, name), 3)
+  end
+  local keys = self.keys
+  local arguments = { ... }
+  for i = #keys, 1, -1 do table.insert(arguments, 1, keys[i]) end
+  local reply, code, detail = remote.run(session.node, op,
+    session.host.now() + session.timeout, #keys, unpack(arguments))
+  if reply == nil then return nil, code, detail end
+  return reply
+end
+
+--- The lock's state as the server has it, now.
+-- @treturn[1] table { state = "held"|"free", ttl = seconds or nil, count =
+--   holds of the calling task, holders = { { owner =, count = }, ... } }
+-- @treturn[2] nil, code, detail
+function lock:peek()
+  local granted = self.parties[self.owner or self.session.host.current()]
+  local _, owner = party_of(self)
+  local reply, code, detail = run(self, "peek",
+    granted and granted.owner or owner, 0)
+  if not reply then return nil, code, detail end
+  local state = { state = reply[1], count = reply[3], holders = {} }
+  if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
+  local flat = reply[4] or {}
+  for i = 1, #flat, 2 do
+    state.holders[#state.holders + 1] =
+      { owner = flat[i], count = tonumber(flat[i + 1]) }
+  end
+  return state
+end
+
+local function peeked(field, self)
+  local state, code, detail = self:peek()
+  if not state then return nil, code, detail end
+  return field(state)
+end
+
+--- Does anybody hold it? (A round trip.)
+function lock:is_locked()
+  return peeked(function(state) return state.state == "held" end, self)
+end
+
+--- Does the calling task hold it, by the server's word?
+function lock:is_held()
+  return peeked(function(state) return state.count > 0 end, self)
+end
+
+--- How often the calling task holds it, by the server's word.
+function lock:hold_count()
+  return peeked(function(state) return state.count end, self)
+end
+
+--- Seconds until the server frees it; false if it is free or has no expiry.
+function lock:ttl()
+  return peeked(function(state) return state.ttl or false end, self)
+end
+
+--- Frees it by force, whoever holds it. The holder is not asked: it learns of
+--  it by its next renewal or unlock.
+-- @param[opt] token only if the hold with this fencing token still stands
+-- @treturn[1] boolean whether there was something to free
+-- @treturn[2] nil, code, detail
+function lock:break_lock(token)
+  local reply, code, detail = run(self, "break_", token or "",
+    self.session.publish)
+  if not reply then return nil, code, detail end
+  if reply[1] == "refused" then
+    return nil, "refused", reply[2]
+  end
+  return reply[1] == "freed"
+end
+
+return lock

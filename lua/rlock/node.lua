@@ -1,0 +1,151 @@
+--- One Redis: its command connection, opened when first needed and again after
+--  a loss, never faster than the backoff allows. A command in flight when the
+--  connection drops fails with "closed" and is never sent again from here: who
+--  knows that an operation may be repeated (remote.lua) repeats it.
+
+local backoff = require "rlock.backoff"
+local flight = require "rlock.flight"
+
+local node = {}
+node.__index = node
+
+--- Seconds between attempts to connect: from the first, doubled up to the last.
+local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
+
+--- @tparam table host
+-- @tparam table options what url.parse gave, and timeout, connect_timeout
+--   (seconds), name, tls
+function node.new(host, options)
+  return setmetatable({
+    host = host,
+    options = options,
+    where = options.path or (options.host .. ":" .. options.port),
+    timeout_ms = math.ceil(options.timeout * 1000),
+    flights = flight.new(host),
+    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
+    not_before = 0,          -- no attempt to connect earlier
+    shas = {},               -- script -> sha, of those that this server knows
+  }, node)
+end
+
+-- What is said first on every connection.
+local function greeting(options)
+  local commands = {}
+  if options.password then
+    commands[1] = options.username
+      and { "AUTH", options.username, options.password }
+      or { "AUTH", options.password }
+  end
+  if options.db and options.db ~= 0 then
+    commands[#commands + 1] = { "SELECT", ("%d"):format(options.db) }
+  end
+  if options.name then
+    commands[#commands + 1] = { "CLIENT", "SETNAME", options.name }
+  end
+  return commands
+end
+
+--- Opens one connection to this server.
+-- @tparam function lost    called with a detail when it drops
+-- @tparam[opt] function message for a subscriber: called with kind, channel,
+--   payload
+-- @return connection, or nil, code, detail
+function node:open(lost, message)
+  local options = self.options
+  local timeout = math.ceil(options.connect_timeout * 1000)
+  return self.host.connect {
+    host = options.host, port = options.port, path = options.path,
+    tls = options.tls, timeout = timeout, lost = lost, message = message,
+    silent = not message and self.timeout_ms or 0,
+    greeting = greeting(options),
+  }
+end
+
+local function connect(self)
+  local host = self.host
+  local early = self.not_before - host.now()
+  if early > 0 then host.sleep(early) end
+  if self.is_closed then return nil, "closed", "the client was closed" end
+  local connection, code, detail = self:open(function(why)
+    self.connection = nil
+    host.log("info", ("lost the connection to %s: %s"):format(self.where, why))
+  end)
+  if not connection then
+    self.not_before = host.now() + self.pause:next()
+    return nil, code, detail
+  end
+  if self.is_closed then
+    connection:close()
+    return nil, "closed", "the client was closed"
+  end
+  self.pause:reset()
+  self.connection = connection
+  return connection
+end
+
+--- The command connection, opened if there is none.
+-- @tparam number deadline when to give up, by host.now()
+-- @return connection, or nil, code, detail
+function node:connect(deadline)
+  if self.connection then return self.connection end
+  if self.is_closed then return nil, "closed", "the client was closed" end
+  local connection, code, detail = self.flights:join("connect", deadline,
+    function() return connect(self) end)
+  if not connection and code == "timeout" then
+    return nil, "connect", ("no connection to %s in time"):format(self.where)
+  end
+  return connection, code, detail
+end
+
+--- Sends one command.
+-- @tparam number deadline when to give up, by host.now()
+-- @tparam string ... the command and its arguments
+-- @return[1] the reply; false for a Redis nil
+-- @treturn[1] number when it was sent, by host.now()
+-- @treturn[2] nil
+-- @treturn[2] string code "redis", "timeout", "closed", "connect"
+-- @treturn[2] string detail
+function node:call(deadline, ...)
+  local connection, code, detail = self.connection
+  if not connection then
+    connection, code, detail = self:connect(deadline)
+    if not connection then return nil, code, detail end
+  end
+  local sent = self.host.now()
+  local ms = math.ceil((deadline - sent) * 1000)
+  if ms <= 0 then return nil, "timeout", "no time left" end
+  if ms > self.timeout_ms then ms = self.timeout_ms end
+  local reply
+  reply, code, detail = connection:call(ms, ...)
+  if reply == nil then return nil, code, detail end
+  return reply, sent
+end
+
+--- Sends several commands at once.
+-- @tparam number deadline when to give up, by host.now()
+-- @tparam table commands array of arrays
+-- @treturn[1] table replies, codes, details: where a reply is nil, the others
+--   say why
+-- @treturn[1] table codes
+-- @treturn[1] table details
+-- @treturn[1] number when they were sent
+-- @treturn[2] nil, code, detail when there is no connection
+function node:pipeline(deadline, commands)
+  local connection, code, detail = self:connect(deadline)
+  if not connection then return nil, code, detail end
+  local sent = self.host.now()
+  local ms = math.ceil((deadline - sent) * 1000)
+  if ms <= 0 then return nil, "timeout", "no time left" end
+  if ms > self.timeout_ms then ms = self.timeout_ms end
+  local replies, codes, details = connection:pipeline(ms, commands)
+  return replies, codes, details, sent
+end
+
+--- Closes the connection; nothing can be asked any more.
+function node:close()
+  self.is_closed = true
+  if self.connection then self.connection:close() end
+  self.connection = nil
+end
+
+return node

@@ -1,0 +1,79 @@
+--- Mutual exclusion that its holder may enter again.
+--    name                            hash: owner -> hold count; expires with
+--                                    the lease
+--    redisson_lock__channel:{name}   says "0" when the lock is free
+--  This is Redisson's RLock, wire compatible.
+
+local naming = require "rlock.naming"
+
+local UNLOCKED = "0"
+
+local server = {}                       -- these run inside Redis
+
+--- Takes it, or sets the owner's hold count to the one wanted. A lease is never
+--  shortened. Wanting more than one hold of a lock that is not ours any more
+--  means that the first was lost.
+function server.acquire(keys, args)
+  local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
+  local left = redis.call("pttl", lock)
+  if left == -2 then
+    if want ~= "1" then return { "lost" } end
+    redis.call("hset", lock, owner, want)
+    redis.call("pexpire", lock, lease)
+    return { "held" }
+  end
+  if not redis.call("hget", lock, owner) then
+    return { want == "1" and "busy" or "lost", left }
+  end
+  redis.call("hset", lock, owner, want)
+  if left < tonumber(lease) then redis.call("pexpire", lock, lease) end
+  return { "held" }
+end
+
+function server.renew(keys, args)
+  local lock, owner, lease = keys[1], args[1], args[2]
+  if not redis.call("hget", lock, owner) then return { "lost" } end
+  if redis.call("pttl", lock) < tonumber(lease) then
+    redis.call("pexpire", lock, lease)
+  end
+  return { "held" }
+end
+
+--- Sets the hold count to the one wanted; at none the lock is free. The lease
+--  becomes what the remaining holds need.
+function server.release(keys, args)
+  local lock, owner, lease, want, publish =
+    keys[1], args[1], args[2], args[3], args[4]
+  if not redis.call("hget", lock, owner) then return { "lost" } end
+  if want ~= "0" then
+    redis.call("hset", lock, owner, want)
+    redis.call("pexpire", lock, lease)
+    return { "kept" }
+  end
+  redis.call("del", lock)
+  redis.call(publish, keys[2], UNLOCKED)
+  return { "freed" }
+end
+
+function server.break_(keys, args)
+  if redis.call("del", keys[1]) == 0 then return { "free" } end
+  redis.call(args[2], keys[2], UNLOCKED)
+  return { "freed" }
+end
+
+function server.peek(keys, args)
+  local lock, owner = keys[1], args[1]
+  local left = redis.call("pttl", lock)
+  if left == -2 then return { "free", left, 0, {} } end
+  local mine = tonumber(redis.call("hget", lock, owner) or 0) or 0
+  return { "held", left, mine, redis.call("hgetall", lock) }
+end
+
+return {
+  name = "reentrant",
+  keys = function(name)
+    return { name, naming.prefix("redisson_lock__channel", name) }
+  end,
+  channel = function(keys) return keys[2] end,
+  server = server,
+}

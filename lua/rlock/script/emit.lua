@@ -1,0 +1,187 @@
+--- The text of a server script, line by line, and the way back.
+--  Writes down what rlock.script decided to ship, remembers for each line
+--  where it came from, and puts that into error messages. Decides nothing.
+--  @module rlock.script.emit
+
+local emit = {}
+
+local MAX_INTEGER = 9007199254740992 -- 2^53, the last that a double counts
+
+local Text = {}
+Text.__index = Text
+
+--- @tparam string name "reentrant.acquire"
+--  @treturn Text
+function emit.new(name)
+  local self = { name = name, text = {}, lines = {} }
+  self.text[1] = "-- rlock " .. name:gsub("%c", " ")
+  return setmetatable(self, Text)
+end
+
+local function quote(value)
+  return '"' .. value:gsub('[%c"\\\128-\255]', function(char)
+    if char == "\n" then return "\\n" end
+    return string.format("\\%03d", char:byte())
+  end) .. '"'
+end
+
+local function number(value)
+  if value ~= value then return nil, "is not a number (NaN)" end
+  if value == math.huge then return "math.huge" end
+  if value == -math.huge then return "-math.huge" end
+  if value == math.floor(value) and math.abs(value) <= MAX_INTEGER then
+    return string.format("%.0f", value)
+  elseif math.type and math.type(value) == "integer" then -- luacheck: ignore
+    return nil, "is beyond 2^53, which Redis cannot count to"
+  end
+  return string.format("%.17g", value)
+end
+
+--- A constant in Lua 5.1.
+--  @tparam any value
+--  @treturn[1] string
+--  @treturn[2] nil
+--  @treturn[2] string why it is not a constant
+function emit.literal(value)
+  local kind = type(value)
+  if kind == "string" then return quote(value) end
+  if kind == "number" then return number(value) end
+  if kind == "boolean" then return tostring(value) end
+  if value == nil then return nil, "is nil" end
+  return nil, "is a " .. kind
+end
+
+function Text:add(line, path, number_)
+  self.text[#self.text + 1] = line
+  self.lines[#self.text] = { path, number_ }
+end
+
+--- Adds `local NAME = literal`, or `module.field = literal`.
+function Text:constant(unit, literal)
+  local start = unit.key:find(".", 1, true) and "" or "local "
+  self:add(start .. unit.key .. " = " .. literal, unit.by.path, unit.line)
+end
+
+--- Adds the table of a module, whose fields follow.
+function Text:module(unit)
+  self:add("local " .. unit.key .. " = {}", unit.by.path, unit.line)
+end
+
+-- The lines of a piece of source, as { text, line, inside }: inside says that
+-- the line begins within a long string, so that its indentation matters.
+local function split(file, from, to)
+  local result = {}
+  local line = 1 + select(2, file.text:sub(1, from - 1):gsub("\n", ""))
+  local at = from
+  while at <= to + 1 do
+    local stop = file.text:find("\n", at, true) or #file.text + 1
+    stop = math.min(stop, to + 1)
+    result[#result + 1] = {
+      text = file.text:sub(at, stop - 1), line = line,
+      inside = file.inside[line],
+    }
+    line, at = line + 1, stop + 1
+  end
+  return result
+end
+
+local function indentation(lines, first)
+  local least
+  for i = first, #lines do
+    local line = lines[i]
+    if not line.inside and line.text:find("%S") then
+      local width = #line.text:match("^ *")
+      least = math.min(least or width, width)
+    end
+  end
+  return least or 0
+end
+
+-- Adds source lines from the `first` on, moved to the left margin.
+function Text:source(lines, first, path)
+  local width = indentation(lines, first)
+  for i, line in ipairs(lines) do
+    local text = line.text
+    if i >= first and not line.inside then text = text:sub(width + 1) end
+    self:add(text, path, line.line)
+  end
+end
+
+--- Adds a function: `local function name(...)` or `function module.field(...)`.
+function Text:helper(unit, fn)
+  local start = unit.key:find(".", 1, true) and "function " or "local function "
+  local lines = split(fn.file, fn.node.params_from, fn.node.to)
+  lines[1].text = start .. unit.key .. lines[1].text
+  self:source(lines, 2, fn.path)
+end
+
+local function blank(line)
+  return line and not line.inside and not line.text:find("%S")
+end
+
+-- The parameters that are used, as locals.
+function Text:parameters(fn)
+  local names, values = {}, {}
+  for i, name in ipairs(fn.node.params) do
+    if fn.node.used[i] then
+      names[#names + 1], values[#values + 1] = name, i == 1 and "KEYS" or "ARGV"
+    end
+  end
+  if #names == 0 then return end
+  self:add("local " .. table.concat(names, ", ") .. " = "
+    .. table.concat(values, ", "), fn.path, fn.node.first_line)
+end
+
+--- Adds the body of the operation, its parameters first.
+function Text:body(fn)
+  self:parameters(fn)
+  local lines = split(fn.file, fn.node.body_from, fn.node.body_to)
+  lines[1].text = lines[1].text:gsub("^%s+", "")
+  while blank(lines[1]) do table.remove(lines, 1) end
+  while blank(lines[#lines]) do table.remove(lines) end
+  self:source(lines, lines[1] and lines[1].line == fn.node.first_line and 2 or 1,
+    fn.path)
+end
+
+--- @treturn table { name =, text =, lines = }
+function Text:finish()
+  local text = table.concat(self.text, "\n") .. "\n"
+  return { name = self.name, text = text, lines = self.lines }
+end
+
+--- The way back ----------------------------------------------------------
+
+local function place(lines, number_)
+  local from = lines[tonumber(number_)]
+  return from and string.format("%s:%d", from[1], from[2])
+end
+
+-- Before 7.0: "ERR Error running script (call to f_<sha>): @user_script:1:
+-- WRONGTYPE ..." or "... @user_script:1: @user_script: 1: Wrong ...".
+local function old_form(lines, message)
+  local number_, rest = message:match(
+    "^ERR Error running script %(call to f_%x+%): @user_script:(%d+): (.*)$")
+  if not number_ then return end
+  rest = rest:gsub("^@user_script: ?%d+: ", "")
+  local where = place(lines, number_)
+  if not where then return message end
+  if rest:find("^%u%u+ ") then
+    return string.format("%s (%s)", rest, where)
+  end
+  return string.format("ERR %s: %s", where, rest)
+end
+
+--- See script.translate.
+function emit.translate(lines, message)
+  local old = old_form(lines, message)
+  if old then return old end
+  local head, tail = message:match(
+    "^(.-) script: %S+, on @?user_script:(%d+)%.?%s*$")
+  local result, count = (head or message):gsub("@?user_script: ?(%d+)",
+    function(number_) return place(lines, number_) end)
+  local where = tail and count == 0 and place(lines, tail)
+  if where then return string.format("%s (%s)", result, where) end
+  return result
+end
+
+return emit

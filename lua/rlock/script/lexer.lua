@@ -1,0 +1,159 @@
+--- Lua text to tokens.
+--  Takes what 5.1, LuaJIT and 5.4 take, and marks what Redis' Lua 5.1 does
+--  not: a token is { kind, text, from, to, line, newer }, where kind is the
+--  keyword or the sign itself, or "name", "string", "number", "end of file",
+--  and newer says in words what 5.1 would stumble over. Comments are dropped.
+--  The text is one that an interpreter has compiled: malformed tokens are
+--  passed on as they are. Knows no grammar.
+--  @module rlock.script.lexer
+
+local lexer = {}
+
+local MAX_INTEGER = 9007199254740992 -- 2^53, the last that a double counts
+
+local keywords = {}
+for word in ([[and break do else elseif end false for function if in local nil
+    not or repeat return then true until while]]):gmatch("%a+") do
+  keywords[word] = true
+end
+
+local signs = {}
+for sign in ([[... == ~= <= >= .. // :: << >>]]):gmatch("%S+") do
+  signs[sign] = true
+end
+
+local newer_signs = {
+  ["//"] = true, ["::"] = true, ["<<"] = true, [">>"] = true,
+  ["&"] = true, ["|"] = true, ["~"] = true,
+}
+
+local newer_escapes = { x = true, z = true, u = true }
+
+local function count_lines(text, from, to)
+  local count, at = 0, text:find("\n", from, true)
+  while at and at <= to do
+    count, at = count + 1, text:find("\n", at + 1, true)
+  end
+  return count
+end
+
+-- Where the long bracket that opens at `from` ends, if there is one.
+local function long_bracket(text, from)
+  local _, inner, level = text:find("^%[(=*)%[", from)
+  if not level then return end
+  local close = "]" .. level .. "]"
+  local closes, to = text:find(close, inner + 1, true)
+  if not to then return #text end
+  local nested = level == ""
+    and text:sub(inner + 1, closes - 1):find("[[", 1, true)
+  return to, nested and "[[ inside [[ ]]" or nil
+end
+
+local function quoted(text, from)
+  local quote, i, newer = text:sub(from, from), from + 1, nil
+  while i <= #text do
+    local char = text:sub(i, i)
+    if char == quote then return i, newer end
+    if char == "\\" then
+      local escape = text:sub(i + 1, i + 1)
+      if newer_escapes[escape] then newer = "the escape \\" .. escape end
+      if escape == "z" then i = text:find("%S", i + 2) or #text
+      else i = i + 2 end
+    else
+      i = i + 1
+    end
+  end
+  return #text, newer
+end
+
+local function number(text, from)
+  local _, to = text:find("^0[xX][%x.]*", from)
+  if to then
+    local _, exponent = text:find("^[pP][+-]?%d+", to + 1)
+    to = exponent or to
+  else
+    _, to = text:find("^[%d.]+", from)
+    local _, exponent = text:find("^[eE][+-]?%d+", to + 1)
+    to = exponent or to
+  end
+  local _, suffix = text:find("^[%w_]+", to + 1)
+  to = suffix or to
+  local digits = text:sub(from, to)
+  local whole = digits:find("^0[xX]%x+$") or digits:find("^%d+$")
+  local plain = whole or digits:find("^%d*%.?%d*[eE]?[+-]?%d*$")
+  local value = plain and tonumber(digits)
+  if not value or whole and (value > MAX_INTEGER or value < 0) then
+    return to, "the number " .. digits
+  end
+  return to
+end
+
+local function comment_end(text, from)
+  local long = long_bracket(text, from + 2)
+  return long or (text:find("\n", from, true) or #text + 1) - 1
+end
+
+local function name(text, from)
+  local _, to = text:find("^[%a_\128-\255][%w_\128-\255]*", from)
+  if not to then return end
+  local word = text:sub(from, to)
+  local newer = word:find("[\128-\255]") and "the name " .. word or nil
+  return to, keywords[word] and word or "name", newer
+end
+
+local function sign(text, from)
+  local three, two = text:sub(from, from + 2), text:sub(from, from + 1)
+  local kind = signs[three] and three or signs[two] and two
+    or text:sub(from, from)
+  local newer = newer_signs[kind] and "the operator " .. kind or nil
+  return from + #kind - 1, kind, newer
+end
+
+-- The token at `from`: its last byte, its kind, and what 5.1 lacks of it.
+local function token(text, from)
+  local char = text:sub(from, from)
+  if char == '"' or char == "'" then
+    local to, newer = quoted(text, from)
+    return to, "string", newer
+  elseif text:find("^%.?%d", from) then
+    local to, newer = number(text, from)
+    return to, "number", newer
+  elseif text:find("^%[=*%[", from) then
+    local to, newer = long_bracket(text, from)
+    return to, "string", newer
+  end
+  local to, kind, newer = name(text, from)
+  if to then return to, kind, newer end
+  return sign(text, from)
+end
+
+--- @tparam string text its line breaks are "\n"
+--  @treturn table a list of tokens, the last one "end of file"
+function lexer.tokens(text)
+  local tokens, line, at = {}, 1, 1
+  if text:sub(1, 1) == "#" then at = text:find("\n", 1, true) or #text + 1 end
+  while true do
+    local from = text:find("%S", at) or #text + 1
+    line = line + count_lines(text, at, from - 1)
+    if from > #text then break end
+    local to
+    if text:sub(from, from + 1) == "--" then
+      to = comment_end(text, from)
+    else
+      local kind, newer
+      to, kind, newer = token(text, from)
+      tokens[#tokens + 1] = {
+        kind = kind, text = text:sub(from, to), from = from, to = to,
+        line = line, newer = newer,
+      }
+    end
+    line = line + count_lines(text, from, to)
+    at = to + 1
+  end
+  tokens[#tokens + 1] = {
+    kind = "end of file", text = "", from = #text + 1, to = #text, line = line,
+  }
+  return tokens
+end
+
+return lexer

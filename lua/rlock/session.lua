@@ -1,0 +1,163 @@
+--- What one client has in common for all its locks: the node, who owns what,
+--  the watchdog, the waiters. client.lua is its face; the face can be collected
+--  as garbage while tasks of the house still know the session.
+
+local node = require "rlock.node"
+local remote = require "rlock.remote"
+local wakeup = require "rlock.wakeup"
+local watchdog = require "rlock.watchdog"
+
+local session = {}
+session.__index = session
+
+local BATCH = 256           -- releases sent at once when closing
+
+-- A random UUID (RFC 9562, version 4).
+local function uuid(host)
+  local bytes = { host.random(16):byte(1, 16) }
+  bytes[7] = bytes[7] % 16 + 64
+  bytes[9] = bytes[9] % 64 + 128
+  local hex = {}
+  for i, byte in ipairs(bytes) do hex[i] = ("%02x"):format(byte) end
+  local text = table.concat(hex)
+  return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-" .. text:sub(13, 16)
+    .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
+end
+
+--- @tparam table host
+-- @tparam table options  complete: what node.new wants, watchdog (seconds),
+--   timeout (seconds), publish
+function session.new(host, options)
+  local self = setmetatable({
+    host = host, options = options, id = uuid(host),
+    lease = options.watchdog, timeout = options.timeout,
+    publish = options.publish,
+    node = node.new(host, options),
+    grants = {}, count = 0,                     -- of grants that are held
+    parties = setmetatable({}, { __mode = "v" }), -- key -> party -> grant
+    owners = setmetatable({}, { __mode = "k" }),  -- task -> what Redis knows
+    last_number = 0,
+    pending = 0,                                -- background work under way
+    face = setmetatable({}, { __mode = "v" }),
+  }, session)
+  self.wakeup = wakeup.new(self.node)
+  self.watchdog = watchdog.new(self)
+  return self
+end
+
+--- Until when a lease that was asked for at `sent` is certainly ours. A
+--  thousandth of it and 2 ms are left to the drift of clocks.
+-- @tparam number sent    by host.now()
+-- @tparam number seconds
+function session.valid_until(sent, seconds)
+  local margin = 0.002
+  if seconds < 0.02 then margin = seconds / 10 end
+  return sent + seconds * 0.999 - margin
+end
+
+-- owners -------------------------------------------------------------------------
+
+--- The grants of one lock, by party; shared by all its handles.
+function session:parties_of(key)
+  local parties = self.parties[key]
+  if not parties then
+    parties = {}
+    self.parties[key] = parties
+  end
+  return parties
+end
+
+--- What Redis knows a task by: `<uuid of the client>:<number>`.
+function session:owner_of(task)
+  local owner = self.owners[task]
+  if not owner then
+    self.last_number = self.last_number + 1
+    owner = ("%s:%d"):format(self.id, self.last_number)
+    self.owners[task] = owner
+  end
+  return owner
+end
+
+--- Gives a party a new number, because a request under the old one may still
+--  be on its way. An owner that the user named keeps its name.
+function session:renumber(party)
+  self.owners[party] = nil
+end
+
+-- Held locks keep the client from being collected: nobody would renew them.
+function session:gained(grant)
+  if not self.grants[grant] then
+    self.grants[grant] = true
+    self.count = self.count + 1
+    if self.count == 1 then self.pinned = self.face[1] end
+  end
+end
+
+function session:dropped(grant)
+  if self.grants[grant] then
+    self.grants[grant] = nil
+    self.count = self.count - 1
+    if self.count == 0 then self.pinned = nil end
+  end
+end
+
+-- work in the background -----------------------------------------------------------
+
+--- Runs fn as a task of the house that `close` waits for, within reason.
+function session:background(fn)
+  self.pending = self.pending + 1
+  self.host.daemon(function()
+    fn()
+    self.pending = self.pending - 1
+    if self.pending == 0 and self.settled then self.settled:set() end
+  end)
+end
+
+--- Tells people something about this client's locks.
+function session:log(level, text)
+  self.host.log(level, text)
+end
+
+-- the end ------------------------------------------------------------------------
+
+local function release_batch(self, batch, until_)
+  local commands = {}
+  for i, grant in ipairs(batch) do
+    commands[i] = remote.command(self.node, grant.policy.ops.release, until_,
+      grant:last_release())
+    if not commands[i] then return end
+  end
+  self.node:pipeline(until_, commands)
+end
+
+-- Releases everything that is still held, as far as the server can be told.
+local function release_all(self, until_)
+  local batch = {}
+  for grant in pairs(self.grants) do batch[#batch + 1] = grant end
+  for first = 1, #batch, BATCH do
+    local part = {}
+    for i = first, math.min(first + BATCH - 1, #batch) do
+      part[#part + 1] = batch[i]
+    end
+    release_batch(self, part, until_)
+  end
+  for _, grant in ipairs(batch) do grant:end_it("the client was closed") end
+end
+
+--- Releases what is held, waits for what is under way, closes the connections.
+--  Takes `timeout` at most.
+function session:close()
+  if self.is_closed then return end
+  self.is_closed = true
+  local until_ = self.host.now() + self.timeout
+  self.wakeup:close()
+  self.watchdog:close()
+  if self.count > 0 then release_all(self, until_) end
+  if self.pending > 0 then
+    self.settled = self.host.event()
+    self.settled:wait(until_ - self.host.now())
+  end
+  self.node:close()
+end
+
+return session

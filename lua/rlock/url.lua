@@ -1,0 +1,156 @@
+--- Addresses of Redis nodes.
+--    redis://[user[:password]@]host[:port][/db]       rediss:// the same, TLS
+--    unix://[user[:password]@]/path/to.sock[?db=n]    local:
+--  User, password, host and path may be percent-encoded. No text that this
+--  file gives back, faults included, shows a password. Opens no connection.
+--  @module rlock.url
+
+local url = {}
+
+local DEFAULT_PORT, DEFAULT_DB = 6379, 0
+local FORMS = "must begin with redis://, rediss:// or unix://, or be local:"
+
+local function decode(text)
+  if text:gsub("%%%x%x", ""):find("%", 1, true) then
+    return nil, "has a % that is not followed by two hex digits"
+  end
+  text = text:gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end)
+  if text:find("%c") then return nil, "has a control character" end
+  return text
+end
+
+local function encode(text)
+  return (text:gsub("[^%w%-._~/]", function(char)
+    return string.format("%%%02X", char:byte())
+  end))
+end
+
+-- Decodes result[field] = text; what it is called in faults is the field.
+local function set(result, field, text)
+  local decoded, fault = decode(text)
+  if not decoded then return nil, "the " .. field .. " " .. fault end
+  if decoded ~= "" then result[field] = decoded end
+  return true
+end
+
+local function set_login(result, login)
+  local user, password = login:match("^([^:]*):(.*)$")
+  local ok, fault = set(result, "username", user or login)
+  if ok and password then ok, fault = set(result, "password", password) end
+  return ok, fault
+end
+
+local function set_db(result, text)
+  if not text:match("^%d+$") or #text > 9 then
+    return nil, "the database must be a number"
+  end
+  result.db = tonumber(text)
+  return true
+end
+
+local function set_port(result, text)
+  local port = text:match("^%d+$") and #text <= 5 and tonumber(text) or 0
+  if port < 1 or port > 65535 then
+    return nil, "the port must be a number from 1 to 65535"
+      .. " (is there an unencoded / or ? or # in the password?)"
+  end
+  result.port = port
+  return true
+end
+
+local function set_host(result, text)
+  local host, rest = text:match("^%[([%x:.]+)%](.*)$")
+  if not host then
+    host, rest = text:match("^([^:%[%]]*)(.*)$")
+  end
+  if host == "" then return nil, "the host is missing" end
+  local ok, fault = set(result, "host", host)
+  if ok and rest ~= "" then
+    if rest:sub(1, 1) ~= ":" then return nil, "the host is malformed" end
+    ok, fault = set_port(result, rest:sub(2))
+  end
+  return ok, fault
+end
+
+local function set_query(result, query)
+  if not query then return true end
+  local key, value = query:match("^(%a+)=(.*)$")
+  if key ~= "db" then return nil, "only ?db=n may follow the path" end
+  return set_db(result, value)
+end
+
+local function set_unix(result, host, path, query)
+  if host ~= "" or path == "" or path == "/" then
+    return nil, "the path must be absolute: unix:///path/to.sock"
+  end
+  local ok, fault = set(result, "path", path)
+  if ok then ok, fault = set_query(result, query) end
+  return ok, fault
+end
+
+local function set_tcp(result, host, path, query)
+  local ok, fault = set_host(result, host)
+  if ok and query then ok, fault = nil, "there may be no ?query" end
+  local db = path:sub(2)
+  if ok and db ~= "" then ok, fault = set_db(result, db) end
+  return ok, fault
+end
+
+--- Reads an address.
+--  @tparam string text
+--  @treturn[1] table `host port` or `path`, `db username password tls`; for
+--    "local:" `embedded = true`
+--  @treturn[2] nil
+--  @treturn[2] string "usage"
+--  @treturn[2] string what is wrong, without the password
+function url.parse(text)
+  if type(text) ~= "string" then error("bad url: must be a string", 2) end
+  if text == "local:" then
+    return { embedded = true, db = DEFAULT_DB, tls = false }
+  end
+  local scheme, rest = text:match("^(%a+)://(.*)$")
+  scheme = scheme and scheme:lower()
+  if scheme ~= "redis" and scheme ~= "rediss" and scheme ~= "unix" then
+    return nil, "usage", "bad url: " .. FORMS
+  end
+  local result = { db = DEFAULT_DB, tls = scheme == "rediss" }
+  local authority, tail = rest:match("^([^/?#]*)(.*)$")
+  local path, query = tail:match("^([^?]*)%??(.*)$")
+  if not tail:find("?", 1, true) then query = nil end
+  local login, host = authority:match("^(.*)@([^@]*)$")
+  local ok, fault = true, nil
+  if login then ok, fault = set_login(result, login) end
+  if ok and scheme == "unix" then
+    ok, fault = set_unix(result, host or authority, path, query)
+  elseif ok then
+    result.port = DEFAULT_PORT
+    ok, fault = set_tcp(result, host or authority, path, query)
+  end
+  if not ok then return nil, "usage", "bad url: " .. fault end
+  return result
+end
+
+--- Writes an address for people and logs: never the password, and the user
+--  only beside one (a lone user may be a password with its colon forgotten).
+--  @tparam table parsed what url.parse gave
+--  @treturn string
+function url.format(parsed)
+  if parsed.embedded then return "local:" end
+  local login = ""
+  if parsed.username and parsed.password then
+    login = encode(parsed.username) .. "@"
+  end
+  if parsed.path then
+    local db = parsed.db or DEFAULT_DB
+    return "unix://" .. login .. encode(parsed.path)
+      .. (db ~= DEFAULT_DB and string.format("?db=%d", db) or "")
+  end
+  local host = encode(parsed.host)
+  if parsed.host:find(":", 1, true) then host = "[" .. parsed.host .. "]" end
+  return string.format("%s://%s%s:%d/%d", parsed.tls and "rediss" or "redis",
+    login, host, parsed.port or DEFAULT_PORT, parsed.db or DEFAULT_DB)
+end
+
+return url

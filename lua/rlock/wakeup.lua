@@ -1,0 +1,220 @@
+--- Who waits on which channel. A wake is a hint that it is worth asking again;
+--  Redis alone knows whether a lock is free.
+--  One subscriber connection per node, one subscription per channel however
+--  many tasks wait, kept warm for a while after the last one has gone. A
+--  message wakes one of our waiters, a (re)connection wakes them all, because
+--  nobody knows what was said meanwhile.
+
+local backoff = require "rlock.backoff"
+
+local wakeup = {}
+wakeup.__index = wakeup
+
+local WARM = 5                            -- seconds a channel stays subscribed
+local FIRST_PAUSE, LAST_PAUSE = 0.05, 2   -- seconds between reconnects
+
+--- @tparam table node
+function wakeup.new(node)
+  return setmetatable({
+    node = node,
+    host = node.host,
+    channels = {},          -- name -> channel
+    count = 0,              -- of channels
+  }, wakeup)
+end
+
+-- waiters: a doubly linked list in order of arrival ----------------------------
+
+local function append(channel, waiter)
+  waiter.prev = channel.last
+  if channel.last then channel.last.next = waiter else channel.first = waiter end
+  channel.last = waiter
+end
+
+local function unlink(channel, waiter)
+  local before, after = waiter.prev, waiter.next
+  if before then before.next = after else channel.first = after end
+  if after then after.prev = before else channel.last = before end
+end
+
+local function wake(waiter)
+  waiter.is_woken = true
+  waiter.event:set()
+end
+
+-- Wakes the first that is not already asking. If all are, the first asks once
+-- more: its question may have been answered before this wake was sent.
+local function wake_one(channel)
+  local waiter = channel.first
+  while waiter and waiter.is_woken do waiter = waiter.next end
+  waiter = waiter or channel.first
+  if waiter then wake(waiter) end
+end
+
+local function wake_all(channel)
+  local waiter = channel.first
+  while waiter do
+    wake(waiter)
+    waiter = waiter.next
+  end
+end
+
+-- the subscriber -----------------------------------------------------------------
+
+-- What the server says on the subscriber connection.
+local function heard(self, kind, name, payload)
+  local channel = self.channels[name]
+  if kind == "message" then
+    if not channel then return end
+    if channel.wakes(payload) == "all" then
+      wake_all(channel)
+    else
+      wake_one(channel)
+    end
+  elseif kind == "subscribe" and channel then
+    channel.is_live = true
+    wake_all(channel)
+  elseif kind == "unsubscribe" and channel then
+    channel.is_leaving = nil
+    if channel.first then           -- somebody came while we were leaving
+      self.connection:subscribe(name)
+    else
+      self.channels[name] = nil
+      self.count = self.count - 1
+    end
+  end
+end
+
+local function lost(self, why)
+  self.connection = nil
+  for _, channel in pairs(self.channels) do
+    channel.is_live, channel.is_leaving = false, nil
+  end
+  self.host.log("info", ("lost the subscriber of %s: %s"):format(
+    self.node.where, why))
+  self.change:set()
+end
+
+-- Leaves the channels where nobody has waited for a while.
+local function leave_idle(self)
+  local before = self.host.now() - WARM
+  for name, channel in pairs(self.channels) do
+    if not channel.first and channel.idle_since <= before
+        and not channel.is_leaving then
+      if channel.is_live then
+        channel.is_live, channel.is_leaving = false, true
+        self.connection:unsubscribe(name)
+      elseif not self.connection then
+        self.channels[name] = nil
+        self.count = self.count - 1
+      end
+    end
+  end
+end
+
+local function subscribe_all(self)
+  for name in pairs(self.channels) do self.connection:subscribe(name) end
+end
+
+-- The task that keeps the subscriber connected while there are channels.
+local function serve(self)
+  local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number)
+  while not self.is_closed and self.count > 0 do
+    if not self.connection then
+      local connection, _, detail = self.node:open(
+        function(why) lost(self, why) end,
+        function(...) heard(self, ...) end)
+      if self.is_closed then
+        if connection then connection:close() end
+        break
+      end
+      self.connection = connection
+      if connection then
+        self.since = self.host.now()
+        subscribe_all(self)
+      else
+        self.host.log("info", "no subscriber: " .. tostring(detail))
+      end
+    end
+    if self.connection then
+      self.change:wait(WARM)
+      leave_idle(self)
+      if self.since and self.host.now() - self.since > LAST_PAUSE then
+        pause:reset()
+      end
+    end
+    if not self.connection and self.count > 0 then
+      self.host.sleep(pause:next())
+      leave_idle(self)
+    end
+  end
+  if self.connection then self.connection:close() end
+  self.connection, self.is_serving = nil, nil
+end
+
+local function open_channel(self, name, wakes)
+  local channel = { name = name, wakes = wakes, is_live = false,
+    idle_since = 0 }
+  self.channels[name] = channel
+  self.count = self.count + 1
+  if self.connection then self.connection:subscribe(name) end
+  if not self.is_serving then
+    self.is_serving = true
+    self.change = self.host.event()
+    self.host.daemon(serve, self)
+  end
+  return channel
+end
+
+-- the waiters' side ----------------------------------------------------------------
+
+local function one() return "one" end
+
+--- Is this channel listened to already? Then a waiter who joins before it asks
+--  cannot miss a release, and need not ask twice.
+function wakeup:is_live(name)
+  local channel = self.channels[name]
+  return channel ~= nil and channel.is_live
+end
+
+--- Joins the waiters of a channel. Every waiter must leave.
+-- @tparam string name the channel
+-- @tparam[opt] function wakes  payload -> "one" or "all": whom a message wakes
+-- @treturn table waiter for `wait` and `leave`
+function wakeup:join(name, wakes)
+  local channel = self.channels[name] or open_channel(self, name, wakes or one)
+  local waiter = { channel = channel, event = self.host.event() }
+  append(channel, waiter)
+  return waiter
+end
+
+--- Waits for a wake.
+-- @tparam table waiter
+-- @tparam number seconds at most
+-- @treturn boolean whether it was woken
+function wakeup:wait(waiter, seconds)
+  waiter.is_woken = false
+  waiter.is_woken = waiter.event:wait(seconds)
+  return waiter.is_woken
+end
+
+--- Leaves. A wake that the waiter did not use goes to the next one.
+-- @tparam table waiter
+-- @tparam boolean got_it whether it got what it waited for
+function wakeup:leave(waiter, got_it)
+  local channel = waiter.channel
+  unlink(channel, waiter)
+  if waiter.is_woken and not got_it then wake_one(channel) end
+  if not channel.first then channel.idle_since = self.host.now() end
+end
+
+--- Closes the subscriber; waiters are woken and will see that all is closed.
+function wakeup:close()
+  self.is_closed = true
+  for _, channel in pairs(self.channels) do wake_all(channel) end
+  if self.change then self.change:set() end
+  if self.connection then self.connection:close() end
+  self.connection = nil
+end
+
+return wakeup

@@ -1,0 +1,343 @@
+--- The reentrant lock on a real Redis: what each operation does, in which state,
+--- and Redisson's layout and behaviours (wire.md, part 4, rows marked G).
+
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local eventually = require "spec.support.wait" (host)
+
+local server = redis.shared()
+local number = 0
+
+local function fresh()
+  number = number + 1
+  return "reentrant:" .. number
+end
+
+local function open(options)
+  options = options or {}
+  options.url = server.url
+  return assert(rlock.open(options))
+end
+
+-- Runs fn in a task of its own: another owner.
+local function as_another(fn)
+  return rlock.spawn(fn):join()
+end
+
+describe("a reentrant lock", function()
+  local client, name, lock
+
+  before_each(function()
+    client, name = open(), fresh()
+    lock = client:lock(name)
+  end)
+
+  after_each(function() client:close() end)
+
+  it("is one hash field per owner with its hold count, and expires", function()
+    assert.is_true(lock:lock())
+    local fields = server:cli("HGETALL", name)
+    assert.matches("^%x+%-%x+%-4%x+%-%x+%-%x+:%d+\n1$", fields)
+    local ttl = tonumber(server:cli("PTTL", name))
+    assert.is_true(ttl > 29000 and ttl <= 30000)
+    assert.is_true(lock:unlock())
+    assert.equal("0", server:cli("EXISTS", name))
+  end)
+
+  it("counts entries of its holder", function()
+    local counts = { lock:hold_count() }
+    assert.is_true(lock:lock())
+    counts[2] = lock:hold_count()
+    assert.is_true(lock:unlock())
+    counts[3] = lock:hold_count()
+    assert.is_true(lock:lock())
+    assert.is_true(lock:try_lock())
+    counts[4] = lock:hold_count()
+    assert.is_true(lock:unlock())
+    counts[5] = lock:hold_count()
+    assert.is_true(lock:unlock())
+    counts[6] = lock:hold_count()
+    assert.same({ 0, 1, 0, 2, 1, 0 }, counts)
+  end)
+
+  it("keeps another task out, even through the same handle", function()
+    assert.is_true(lock:lock())
+    as_another(function()
+      local ok, code, detail = lock:try_lock()
+      assert.is_nil(ok)
+      assert.equal("busy", code)
+      assert.matches("held", detail)
+      assert.is_false(lock:is_held())
+      assert.is_true(lock:is_locked())
+      assert.same({ nil, "not_held" }, { (lock:unlock()),
+        (select(2, lock:unlock())) })
+    end)
+    assert.is_true(lock:is_held())
+    assert.is_true(lock:unlock())
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("keeps another client out", function()
+    local other = open()
+    assert.is_true(lock:lock())
+    assert.equal("busy", select(2, other:lock(name):try_lock()))
+    assert.is_true(lock:unlock())
+    assert.is_true(other:lock(name):try_lock())
+    other:close()
+    assert.equal("0", server:cli("EXISTS", name))
+  end)
+
+  it("cannot be unlocked by who never held it", function()
+    local ok, code = lock:unlock()
+    assert.is_nil(ok)
+    assert.equal("not_held", code)
+  end)
+
+  it("says lost, not not_held, when the lease was over", function()
+    assert.is_true(lock:lock { lease = 0.02 })
+    eventually(function() return server:cli("EXISTS", name) == "0" end)
+    local ok, code = lock:unlock()
+    assert.is_nil(ok)
+    assert.equal("lost", code)
+    assert.equal("not_held", select(2, lock:unlock()))
+    assert.is_true(lock:try_lock())
+  end)
+
+  it("is bounded by wait", function()
+    local other = open()
+    assert.is_true(other:lock(name):lock())
+    local before = rlock.now()
+    local ok, code = lock:lock { wait = 0.2 }
+    local took = rlock.now() - before
+    assert.is_nil(ok)
+    assert.equal("timeout", code)
+    assert.is_true(took >= 0.19 and took < 1, "took " .. took)
+    other:close()
+  end)
+
+  it("is handed over when it is unlocked", function()
+    local order = {}
+    assert.is_true(lock:lock())
+    local waiting = rlock.spawn(function()
+      assert.is_true(lock:lock { wait = 10 })
+      order[#order + 1] = "second"
+      assert.is_true(lock:unlock())
+    end)
+    eventually(function()
+      return server:cli("PUBSUB", "NUMSUB",
+        "redisson_lock__channel:{" .. name .. "}"):match("\n1$")
+    end)
+    order[#order + 1] = "first"
+    assert.is_true(lock:unlock())
+    waiting:join()
+    assert.same({ "first", "second" }, order)
+  end)
+
+  it("is taken over when the holder's lease ends, without any message",
+    function()
+      server:cli("HSET", name, "somebody:1", "1")
+      server:cli("PEXPIRE", name, "150")
+      local before = rlock.now()
+      assert.is_true(lock:lock { wait = 10 })
+      assert.is_true(rlock.now() - before < 2)
+    end)
+
+  it("is woken by Redisson's message", function()
+    server:cli("HSET", name, "java:1", "1")
+    server:cli("PEXPIRE", name, "600000")
+    local waiting = rlock.spawn(function() return lock:lock { wait = 20 } end)
+    local channel = "redisson_lock__channel:{" .. name .. "}"
+    eventually(function()
+      return server:cli("PUBSUB", "NUMSUB", channel):match("\n1$")
+    end)
+    server:cli("DEL", name)
+    local before = rlock.now()
+    server:cli("PUBLISH", channel, "0")
+    assert.is_true(waiting:join())
+    assert.is_true(rlock.now() - before < 2)
+  end)
+
+  it("publishes 0 to Redisson's waiters, once, when the last hold goes",
+    function()
+      local heard = {}
+      local listener = assert(host.connect {
+        path = server.socket, timeout = 3000, silent = 0,
+        message = function(kind, _, payload)
+          heard[#heard + 1] = kind == "message" and payload or kind
+        end,
+      })
+      listener:subscribe("redisson_lock__channel:{" .. name .. "}")
+      eventually(function() return heard[1] end)
+      assert.is_true(lock:lock())
+      assert.is_true(lock:lock())
+      assert.is_true(lock:unlock())
+      assert.is_true(lock:unlock())
+      eventually(function() return heard[2] end)
+      assert.same({ "subscribe", "0" }, heard)
+      listener:close()
+    end)
+
+  it("never has its lease shortened by an inner hold", function()
+    assert.is_true(lock:lock())
+    assert.is_true(lock:lock { lease = 1 })
+    assert.is_true(tonumber(server:cli("PTTL", name)) > 28000)
+    assert.is_true(lock:unlock())
+    assert.is_true(tonumber(server:cli("PTTL", name)) > 28000)
+  end)
+
+  it("has the outer expiry restored by the unlock of a longer inner hold",
+    function()
+      assert.is_true(lock:lock { lease = 20 })
+      assert.is_true(lock:lock { lease = 100 })
+      assert.is_true(tonumber(server:cli("PTTL", name)) > 90000)
+      assert.is_true(lock:unlock())
+      local ttl = tonumber(server:cli("PTTL", name))
+      assert.is_true(ttl > 15000 and ttl <= 20000, "ttl " .. ttl)
+      assert.is_true(lock:valid_for() <= 20)
+    end)
+
+  it("does not enter again what was lost", function()
+    assert.is_true(lock:lock { lease = 30 })
+    server:cli("DEL", name)
+    local ok, code = lock:lock()
+    assert.is_nil(ok)
+    assert.equal("lost", code)
+    assert.equal("0", server:cli("EXISTS", name))
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.is_true(lock:try_lock())
+  end)
+
+  it("can be broken by force; the holder is told lost", function()
+    assert.is_true(lock:lock())
+    as_another(function() assert.is_true(lock:break_lock()) end)
+    assert.is_false(lock:is_locked())
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.is_false(lock:break_lock())
+  end)
+
+  it("passes values and errors through with()", function()
+    assert.same({ 1, nil, 3 }, { lock:with(function(held, a, b, c)
+      assert.equal(lock, held)
+      assert.is_true(lock:is_held())
+      return a, b, c
+    end, 1, nil, 3) })
+    local boom = { "an error object" }
+    local ok, caught = pcall(lock.with, lock, function() error(boom) end)
+    assert.is_false(ok)
+    assert.equal(boom, caught)
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("says lost from with() when the hold did not last", function()
+    local result, code = lock:with({ lease = 0.02 }, function()
+      eventually(function() return server:cli("EXISTS", name) == "0" end)
+      return "done"
+    end)
+    assert.is_nil(result)
+    assert.equal("lost", code)
+  end)
+
+  it("is released at the end of the block of its hold", function()
+    do
+      local hold <close> = assert(lock:hold())
+      assert.is_true(lock:is_locked())
+      assert.is_true(hold:valid_for() > 29)
+      assert.is_true(hold:need(1))
+      assert.equal("lost", select(2, hold:need(31)))
+    end
+    assert.is_false(lock:is_locked())
+    assert.has_error(function()
+      local _ <close> = assert(lock:hold())
+      error("inside", 0)
+    end, "inside")
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("can be carried to another task as a hold", function()
+    local hold = assert(lock:hold())
+    as_another(function()
+      assert.equal("not_held", select(2, lock:unlock()))
+      assert.is_true(hold:valid_for() > 0)
+      assert.is_true(hold:unlock())
+      assert.equal("not_held", select(2, hold:unlock()))
+    end)
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("belongs to the owner that was named", function()
+    local mine = client:lock(name, { owner = "me" })
+    assert.is_true(mine:lock())
+    assert.equal("me\n1", server:cli("HGETALL", name))
+    as_another(function()
+      local again = client:lock(name, { owner = "me" })
+      assert.is_true(again:lock())
+      assert.equal(2, again:hold_count())
+      assert.is_true(again:unlock())
+    end)
+    assert.equal("busy", select(2, lock:try_lock()))
+    assert.is_true(mine:unlock())
+  end)
+
+  it("takes any name that Redis takes as a key", function()
+    local names = {
+      "with spaces", "nul\0inside", "{tag}:x", "a{b", "x{}y", "}{", "new\nline",
+      "\255\254", ("x"):rep(1048576),
+    }
+    for _, odd in ipairs(names) do
+      local held = client:lock(odd)
+      assert.is_true(held:lock { lease = 10 })
+      assert.is_true(held:is_held())
+      as_another(function()
+        assert.equal("busy", select(2, held:try_lock()))
+        assert.equal("timeout", select(2, held:lock { wait = 0.01 }))
+      end)
+      assert.is_true(held:unlock())
+    end
+  end)
+
+  it("refuses wrong arguments by name", function()
+    for _, case in ipairs {
+      { "name", function() client:lock("") end },
+      { "name", function() client:lock(nil) end },
+      { "name", function() client:lock(("x"):rep(1048577)) end },
+      { "owner", function() client:lock("x", { owner = "" }) end },
+      { "wait", function() lock:lock { wait = -1 } end },
+      { "wait", function() lock:lock { wait = 0 / 0 } end },
+      { "wait", function() lock:lock { wait = "3" } end },
+      { "lease", function() lock:lock { lease = 0 } end },
+      { "lease", function() lock:lock { lease = math.huge } end },
+      { "lease", function() lock:try_lock { lease = true } end },
+      { "leese", function() lock:lock { leese = 3 } end },
+      { "options", function() lock:lock(5) end },
+      { "fn", function() lock:with() end },
+      { "fn", function() lock:on_lost(1) end },
+      { "seconds", function() lock:need("x") end },
+      { "publish", function() open { publish = "shout" } end },
+      { "watchdog", function() open { watchdog = 0 } end },
+      { "argument #2", function() client:call("GET", {}) end },
+    } do
+      local ok, message = pcall(case[2])
+      assert.is_false(ok, case[1])
+      assert.matches(case[1], message, 1, true)
+      assert.matches("reentrant_spec.lua:%d+:", message)
+    end
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("says what is wrong when the key is something else", function()
+    server:cli("SET", name, "a string")
+    local ok, code, detail = lock:lock()
+    assert.is_nil(ok)
+    assert.equal("redis", code)
+    assert.matches("WRONGTYPE", detail)
+    server:cli("DEL", name)
+    assert.is_true(lock:lock())
+    server:cli("HSET", name, lock:peek().holders[1].owner, "not a number")
+    assert.equal(0, lock:hold_count())
+    assert.is_true(lock:lock())
+    assert.equal(2, lock:hold_count())
+    assert.is_true(lock:unlock())
+    assert.is_true(lock:unlock())
+  end)
+end)

@@ -1,0 +1,102 @@
+--- Faults between a client and a private Redis, on demand: the face of
+--- proxy.c, which says what each order does.
+--
+--    local proxy = require("spec.support.proxy").start(server)
+--    rlock.open(proxy.url)
+--    proxy:drop_replies(1, "name-of-the-lock")
+--    proxy:count("name-of-the-lock")
+--    proxy:stop()
+--
+--  An order takes effect before the call returns. Text is matched in requests
+--  as they are on the wire: an EVALSHA holds the script's sha, the key, the
+--  owner.
+
+local shell = require "spec.support.shell"
+
+local proxy = {}
+
+local Proxy = {}
+Proxy.__index = Proxy
+
+--- Starts a proxy before `server`, an object of redis.lua. It has .url and
+--- .socket, and ends with the process that starts it.
+function proxy.start(server)
+  local program = (os.getenv("B") or "build") .. "/spec/proxy"
+  local folder, pid = shell.daemon(nil, "ready", ([[
+    %s "$d/redis.sock" %s "$d/control.sock"]]):format(
+    shell.quote(program), shell.quote(server.socket)))
+  assert(folder, pid)
+  local self = setmetatable({
+    folder = folder, pid = pid, server = server,
+    socket = folder .. "/redis.sock",
+  }, Proxy)
+  self.url = server.url:sub(1, -#server.socket - 1) .. self.socket
+  self.cli = { server:cli_words()[1], "-s", folder .. "/control.sock" }
+  return self
+end
+
+--- Gives an order in proxy.c's words; returns what it answers, and raises
+--- what it refuses.
+function Proxy:order(...)
+  local words = { (table.unpack or unpack)(self.cli) }
+  for _, word in ipairs({ ... }) do words[#words + 1] = word end
+  local output = shell.run(shell.words(words))
+  local answer = output:gsub("%s+$", "")
+  if answer ~= "OK" and not tonumber(answer) then error(answer, 2) end
+  return tonumber(answer) or true
+end
+
+function Proxy:drop_replies(n, text)
+  return self:order("DROP", "REPLIES", n, text or "")
+end
+
+function Proxy:drop_requests(n, text)
+  return self:order("DROP", "REQUESTS", n, text or "")
+end
+
+function Proxy:drop_messages(n, text)
+  return self:order("DROP", "MESSAGES", n, text or "")
+end
+
+function Proxy:cut(n, text)
+  return self:order("CUT", n, text or "")
+end
+
+function Proxy:hold(seconds, text)
+  return self:order("HOLD", ("%.0f"):format(seconds * 1000), text or "")
+end
+
+function Proxy:freeze()
+  return self:order("FREEZE")
+end
+
+function Proxy:thaw()
+  return self:order("THAW")
+end
+
+--- Closes all connections.
+function Proxy:kill()
+  return self:order("KILL")
+end
+
+function Proxy:count(text)
+  return self:order("COUNT", text or "")
+end
+
+function Proxy:connections()
+  return self:order("CONNECTIONS")
+end
+
+function Proxy:reset()
+  return self:order("RESET")
+end
+
+function Proxy:stop()
+  if not self.pid then return end
+  os.remove(self.folder .. "/pid")
+  shell.kill(self.pid, "KILL", true)
+  shell.run("rm -rf " .. shell.quote(self.folder))
+  self.pid = nil
+end
+
+return proxy

@@ -1,0 +1,238 @@
+--- Private Redis servers for the specs: real ones, memory only, on a unix
+--- socket in a 0700 folder, ready within milliseconds, gone when the test
+--- process is, however that ends.
+--
+--    local redis = require "spec.support.redis"
+--    local server = redis.shared()              -- one for the whole run
+--    local server = redis.start{ password = "x", port = true }
+--    server:cli("SET", "key", "value")          -- "OK", through redis-cli
+--    server:stop()
+--
+--  It knows nothing of rlock: specs arrange and check things through it,
+--  independently of what they test. Everything here blocks the process for a
+--  few milliseconds.
+--
+--  RLOCK_TEST_SERVER and RLOCK_TEST_CLI name other programs than redis-server
+--  and redis-cli (or, where those are missing, valkey-server and valkey-cli).
+
+local shell = require "spec.support.shell"
+
+local redis = {}
+
+local Server = {}
+Server.__index = Server
+
+local SHARED = "rlock.spec.support.redis"
+local PORT_TRIES = 20
+
+local found = {}
+
+--- The first of the programs `names` that this machine has.
+local function find(variable, names)
+  local chosen = os.getenv(variable)
+  if chosen and chosen ~= "" then return chosen end
+  if not found[variable] then
+    local path, ok = shell.run("command -v " .. names .. " | head -n 1")
+    assert(ok and path ~= "", "none of these programs is installed: " .. names)
+    found[variable] = path
+  end
+  return found[variable]
+end
+
+local function server_program()
+  return find("RLOCK_TEST_SERVER", "redis-server valkey-server")
+end
+
+local function cli_program()
+  return find("RLOCK_TEST_CLI", "redis-cli valkey-cli")
+end
+
+local function add(words, ...)
+  for _, word in ipairs({ ... }) do words[#words + 1] = shell.quote(word) end
+end
+
+--- The command line that starts `self`, for shell.daemon.
+function Server:command()
+  local words = {
+    shell.quote(server_program()), "--dir", '"$d"',
+    "--unixsocket", '"$d/redis.sock"',
+  }
+  add(words, "--port", self.port or 0, "--bind", "127.0.0.1", "-::1")
+  add(words, "--save", "", "--appendonly", "no", "--daemonize", "no")
+  add(words, "--enable-debug-command", "yes")
+  if self.password then add(words, "--requirepass", self.password) end
+  for _, user in ipairs(self.options.users or {}) do
+    words[#words + 1] = "--user"
+    for word in user:gmatch("%S+") do add(words, word) end
+  end
+  if self.tls_port then
+    local tls = self.options.tls
+    add(words, "--tls-port", self.tls_port, "--tls-ca-cert-file", tls.ca)
+    add(words, "--tls-cert-file", tls.cert, "--tls-key-file", tls.key)
+    add(words, "--tls-auth-clients", tls.clients or "no")
+  end
+  add(words, (table.unpack or unpack)(self.options.args or {}))
+  return table.concat(words, " ")
+end
+
+local function choose_port(wanted)
+  if wanted ~= true then return wanted or nil end
+  return math.random(10000, 32000)           -- below the ephemeral ports
+end
+
+--- Starts the process of `self`; ports that were left to us are tried until
+--- one is free.
+function Server:launch()
+  local options, output = self.options, nil
+  for _ = 1, PORT_TRIES do
+    self.port = self.port or choose_port(options.port)
+    self.tls_port = self.tls_port or options.tls
+      and choose_port(options.tls.port or true)
+    local folder, pid = shell.daemon(self.folder, "eady to accept conn",
+      self:command())
+    if folder then
+      self.folder, self.pid = folder, pid
+      return self
+    end
+    output = pid
+    if not output:find("Address already in use", 1, true) then break end
+    if options.port == true then self.port = nil end
+    if options.tls then self.tls_port = nil end
+  end
+  error("no private Redis: " .. output, 0)
+end
+
+local function percent(text)
+  return (text:gsub("[^%w%-._~]", function(char)
+    return ("%%%02X"):format(char:byte())
+  end))
+end
+
+--- Starts a private server. Options, each of them optional:
+--  args      more words for its command line: { "--maxmemory", "2mb" }
+--  password  of the default user
+--  users     ACL rules: { "alice on >secret ~* &* +@all -eval" }
+--  port      also listen on this TCP port of 127.0.0.1; true: a free one
+--  tls       { ca =, cert =, key =, port =, clients = "yes" }: also TLS
+-- The server has these fields, beside .port, .tls_port and .pid:
+--  url       unix://..., with the password if there is one
+--  socket    the path of its socket       folder   where that is
+function redis.start(options)
+  options = options or {}
+  local self = setmetatable({
+    options = options, password = options.password,
+  }, Server):launch()
+  self.socket = self.folder .. "/redis.sock"
+  assert(#self.socket < 100, "TMPDIR is too long for a unix socket in it")
+  local login = self.password and ":" .. percent(self.password) .. "@" or ""
+  self.url = "unix://" .. login .. self.socket
+  return self
+end
+
+--- The server that all spec files of this run share; started on first use,
+--- and again if a spec has stopped it. It keeps its data.
+function redis.shared()
+  -- busted loads modules afresh for each file, but not the registry.
+  local registry = debug.getregistry()
+  local server = registry[SHARED]
+  if not server or not server.pid then
+    server = redis.start()
+    registry[SHARED] = server
+  end
+  return server
+end
+
+--- Ends the server and removes its folder.
+function Server:stop()
+  self:kill()
+  if self.folder then shell.run("rm -rf " .. shell.quote(self.folder)) end
+  self.folder = nil
+end
+
+--- Ends the server as a power failure does. :restart() brings it back.
+function Server:kill()
+  if not self.pid then return end
+  os.remove(self.folder .. "/pid")
+  shell.kill(self.pid, "KILL", true)
+  self.pid = nil
+end
+
+--- Kills the server if it runs and starts it at the same socket and ports,
+--- empty (unless its args say otherwise).
+function Server:restart()
+  self:kill()
+  return self:launch()
+end
+
+--- Stops the server's clock, so to speak: it answers nothing until :resume().
+function Server:pause()
+  shell.kill(self.pid, "STOP")
+end
+
+function Server:resume()
+  shell.kill(self.pid, "CONT")
+end
+
+--- `text` as redis-cli reads it from its standard input.
+local function escape(text)
+  return '"' .. tostring(text):gsub('[%z\1-\31"\\\127-\255]', function(char)
+    return ("\\x%02x"):format(char:byte())
+  end) .. '"'
+end
+
+function Server:cli_words()
+  local words = { cli_program(), "-s", self.socket }
+  if self.password then
+    words[#words + 1] = "--no-auth-warning"
+    words[#words + 1] = "-a"
+    words[#words + 1] = self.password
+  end
+  return words
+end
+
+--- Runs one command, given as words of any bytes; returns what redis-cli
+--- prints: a string, a number's digits, "" for nil, a line per array element,
+--- an error's text.
+function Server:cli(...)
+  return self:script({ { ... } })
+end
+
+--- Runs a list of commands, each a list of words, over one connection;
+--- returns what redis-cli prints.
+function Server:script(commands)
+  local path = os.tmpname()
+  local file = assert(io.open(path, "wb"))
+  for _, words in ipairs(commands) do
+    local line = {}
+    for i, word in ipairs(words) do line[i] = escape(word) end
+    file:write(table.concat(line, " "), "\n")
+  end
+  file:close()
+  local output = shell.run(("%s <%s"):format(shell.words(self:cli_words()),
+    shell.quote(path)))
+  os.remove(path)
+  return (output:gsub("\n+$", ""))
+end
+
+--- Runs one command, given as words without NUL, and does not wait for it.
+function Server:background(...)
+  local words = self:cli_words()
+  for _, word in ipairs({ ... }) do words[#words + 1] = word end
+  shell.run(shell.words(words) .. " </dev/null >/dev/null 2>&1 &")
+end
+
+--- A field of INFO, as a number if it is one: server:info("evicted_keys").
+function Server:info(field)
+  local text = "\n" .. self:cli("INFO", "all"):gsub("\r", "")
+  local value = text:match("\n" .. field .. ":([^\n]*)")
+  return tonumber(value) or value
+end
+
+--- Calls and microseconds that the server has spent in command `name` so far.
+function Server:stat(name)
+  local calls, usec = self:cli("INFO", "commandstats"):match(
+    "cmdstat_" .. name:lower() .. ":calls=(%d+),usec=(%d+)")
+  return tonumber(calls or 0), tonumber(usec or 0)
+end
+
+return redis

@@ -1,0 +1,760 @@
+/*
+ * The Lua module rlock.core: primitives by id, and the one door through which
+ * C calls Lua.
+ *
+ * Every slow act takes an id of Lua's choice and ends in one call of the
+ * function given to core.dispatch: fn(id, ...), from within core.run and
+ * never from within the call that started the act, nor from close or __gc.
+ * Values are built inside the same protected call in which fn runs; what C
+ * owns stays outside of it, so that no error can leak anything.
+ *
+ * Each handle is a userdata that exists before the thing it stands for, and
+ * :close(), __gc and __close forget that thing first.
+ *
+ * Refusals are nil, code, detail. Durations are integers, in milliseconds.
+ */
+#include "core.h"
+
+#include <assert.h>
+#include <lauxlib.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conn.h"
+#include "loop.h"
+#include "reply.h"
+#include "timer.h"
+
+#define CORE "rlock.core"
+#define TIMER "rlock.core.timer"
+#define CONN "rlock.core.conn"
+#define SIGNAL "rlock.core.signal"
+
+static const lua_Integer MAX_MS = (lua_Integer)1 << 40;
+
+/* The userdata behind all functions. Its user value is the dispatcher. */
+typedef struct core {
+    rl_loop *loop;              /* NULL: the state is being closed */
+    lua_State *L;               /* which called core.run */
+    int failed;                 /* a message waits at FAILURE of its stack */
+    const char **argv;          /* room for the arguments of one command */
+    size_t *lengths;
+    int room;
+} core;
+
+/* Stack of core.run, which every completion uses. */
+enum { HANDLER = 1, DISPATCH, FAILURE };
+
+static core *get_core(lua_State *L)
+{
+    core *self = lua_touserdata(L, lua_upvalueindex(1));
+
+    if (self->loop == NULL)
+        luaL_error(L, "rlock.core is closed");
+    return self;
+}
+
+static int refuse(lua_State *L, const char *code, const char *detail)
+{
+    luaL_pushfail(L);
+    lua_pushstring(L, code);
+    lua_pushstring(L, detail);
+    return 3;
+}
+
+static int refuse_uv(lua_State *L, const char *code, int err)
+{
+    return refuse(L, code, uv_strerror(err));
+}
+
+static int no_memory(lua_State *L)
+{
+    return luaL_error(L, "not enough memory");
+}
+
+static int push_true(lua_State *L)
+{
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+static lua_Integer check_id(lua_State *L, int arg)
+{
+    lua_Integer id = luaL_checkinteger(L, arg);
+
+    luaL_argcheck(L, id > 0, arg, "positive id expected");
+    return id;
+}
+
+static uint64_t check_ms(lua_State *L, int arg)
+{
+    lua_Integer ms = luaL_checkinteger(L, arg);
+
+    luaL_argcheck(L, ms >= 0 && ms <= MAX_MS, arg, "duration out of range");
+    return (uint64_t)ms;
+}
+
+/* ---- the door ---- */
+
+static int push_failure(lua_State *L, const char *code, const char *detail)
+{
+    refuse(L, code, detail);
+    return 4;
+}
+
+static int push_reply(lua_State *L, const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        luaL_pushfail(L);
+        lua_pushliteral(L, "redis");
+        lua_pushlstring(L, reply->str, reply->len);
+        return 4;
+    }
+    if (rl_reply_push(L, reply) != 0)
+        return push_failure(L, "redis", "reply nested too deep");
+    return 2;
+}
+
+static int push_message(lua_State *L, const redisReply *reply)
+{
+    int i;
+
+    for (i = 0; i < 3; i++)
+        if (rl_reply_push(L, reply->element[i]) != 0)
+            lua_pushboolean(L, 0);
+    return 4;
+}
+
+static int push_exit(lua_State *L, const rl_event *event)
+{
+    lua_pushinteger(L, (lua_Integer)event->status);
+    lua_pushinteger(L, event->signal);
+    return 3;
+}
+
+/* The id and what follows it; how many values. */
+static int push_event(lua_State *L, const rl_event *event)
+{
+    lua_pushinteger(L, (lua_Integer)event->id);
+    switch (event->what) {
+    case RL_OPENED:
+        return 1 + push_true(L);
+    case RL_REPLIED:
+        return push_reply(L, event->reply);
+    case RL_FAILED:
+        return push_failure(L, event->code, event->detail);
+    case RL_LOST:
+        lua_pushstring(L, event->detail);
+        return 2;
+    case RL_PUSHED:
+        return push_message(L, event->reply);
+    case RL_EXITED:
+        return push_exit(L, event);
+    default:
+        return 1;
+    }
+}
+
+/* Upvalue 1: the core. Argument: the event. Runs under core_tell's pcall. */
+static int dispatch(lua_State *L)
+{
+    const rl_event *event = lua_touserdata(L, 1);
+
+    lua_getiuservalue(L, lua_upvalueindex(1), 1);
+    if (!lua_isnil(L, -1))
+        lua_call(L, push_event(L, event), 0);
+    return 0;
+}
+
+static int traceback(lua_State *L)
+{
+    const char *message = lua_tostring(L, 1);
+
+    if (message == NULL)
+        message = luaL_tolstring(L, 1, NULL);
+    luaL_traceback(L, L, message, 1);
+    return 1;
+}
+
+static void core_tell(void *owner, const rl_event *event)
+{
+    core *self = owner;
+    lua_State *L = self->L;
+
+    if (L == NULL)
+        return;
+    lua_pushvalue(L, DISPATCH);
+    lua_pushlightuserdata(L, (void *)event);
+    if (lua_pcall(L, 1, 0, HANDLER) == LUA_OK)
+        return;
+    if (self->failed) {
+        lua_pop(L, 1);          /* the first failure is the one to report */
+    } else {
+        self->failed = 1;
+        lua_replace(L, FAILURE);
+    }
+    if (self->loop != NULL)
+        rl_loop_stop(self->loop);
+}
+
+/* core.dispatch(fn) */
+static int core_dispatch(lua_State *L)
+{
+    get_core(L);
+    if (!lua_isnil(L, 1))
+        luaL_checktype(L, 1, LUA_TFUNCTION);
+    lua_settop(L, 1);
+    lua_setiuservalue(L, lua_upvalueindex(1), 1);
+    return 0;
+}
+
+/* core.run() -> true | nil, message */
+static int core_run(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_State *caller = self->L;
+
+    if (caller != NULL)
+        return luaL_error(L, "core.run is running already");
+    lua_settop(L, 0);
+    lua_pushcfunction(L, traceback);
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_pushcclosure(L, dispatch, 1);
+    lua_pushnil(L);
+    self->L = L;
+    self->failed = 0;
+    rl_loop_run(self->loop);
+    self->L = NULL;
+    if (!self->failed)
+        return push_true(L);
+    luaL_pushfail(L);
+    lua_insert(L, FAILURE);
+    return 2;
+}
+
+/* core.stop() */
+static int core_stop(lua_State *L)
+{
+    rl_loop_stop(get_core(L)->loop);
+    return 0;
+}
+
+/* ---- what needs no handle ---- */
+
+/* core.now() -> seconds, by a clock that runs on while the machine sleeps */
+static int core_now(lua_State *L)
+{
+    struct timespec now;
+
+#ifdef CLOCK_BOOTTIME
+    if (clock_gettime(CLOCK_BOOTTIME, &now) != 0)
+#endif
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    lua_pushnumber(L, (lua_Number)now.tv_sec
+                      + (lua_Number)now.tv_nsec / 1e9);
+    return 1;
+}
+
+/* core.random(n) -> n bytes from the system's generator */
+static int core_random(lua_State *L)
+{
+    char bytes[1024];
+    lua_Integer n = luaL_checkinteger(L, 1);
+    int err;
+
+    luaL_argcheck(L, n >= 1 && n <= (lua_Integer)sizeof(bytes), 1,
+                  "1 to 1024 expected");
+    err = uv_random(NULL, NULL, bytes, (size_t)n, 0, NULL);
+    if (err != 0)
+        return luaL_error(L, "no random bytes: %s", uv_strerror(err));
+    lua_pushlstring(L, bytes, (size_t)n);
+    return 1;
+}
+
+/* core.pid() -> integer */
+static int core_pid(lua_State *L)
+{
+    lua_pushinteger(L, (lua_Integer)getpid());
+    return 1;
+}
+
+/* core.uid() -> integer */
+static int core_uid(lua_State *L)
+{
+    lua_pushinteger(L, (lua_Integer)geteuid());
+    return 1;
+}
+
+/* core.isatty(fd) -> boolean */
+static int core_isatty(lua_State *L)
+{
+    lua_pushboolean(L, isatty((int)luaL_checkinteger(L, 1)));
+    return 1;
+}
+
+/* ---- handles ---- */
+
+/* A userdata of size zeroed bytes with the metatable of that name. */
+static void *new_handle(lua_State *L, size_t size, const char *name)
+{
+    void *handle = lua_newuserdatauv(L, size, 0);
+
+    memset(handle, 0, size);
+    luaL_setmetatable(L, name);
+    return handle;
+}
+
+typedef struct timer_handle {
+    rl_timer *timer;            /* NULL: closed, or has gone off */
+    core *core;
+    lua_Integer id;
+} timer_handle;
+
+static void timer_fired(void *arg)
+{
+    timer_handle *self = arg;
+    rl_event event = { .what = RL_FIRED, .id = self->id };
+
+    rl_timer_close(self->timer);
+    self->timer = NULL;
+    rl_loop_tell(self->core->loop, &event);
+}
+
+/* core.timer(id, ms) -> timer */
+static int core_timer(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1);
+    uint64_t ms = check_ms(L, 2);
+    timer_handle *handle = new_handle(L, sizeof(*handle), TIMER);
+
+    handle->core = self;
+    handle->id = id;
+    handle->timer = rl_timer_open(self->loop, timer_fired, handle);
+    if (handle->timer == NULL)
+        return no_memory(L);
+    rl_timer_start(handle->timer, ms);
+    return 1;
+}
+
+/* timer:close() */
+static int timer_close(lua_State *L)
+{
+    timer_handle *self = luaL_checkudata(L, 1, TIMER);
+    rl_timer *timer = self->timer;
+
+    self->timer = NULL;
+    if (timer != NULL && self->core->loop != NULL)
+        rl_timer_close(timer);
+    return 0;
+}
+
+typedef struct signal_handle {
+    rl_signal *signal;
+    core *core;
+} signal_handle;
+
+static int check_signal(lua_State *L, int arg)
+{
+    static const char *const names[] = {
+        "HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "WINCH", "CONT",
+        "TSTP", "ALRM", "CHLD", "KILL", "STOP", NULL
+    };
+    static const int numbers[] = {
+        SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
+        SIGTSTP, SIGALRM, SIGCHLD, SIGKILL, SIGSTOP
+    };
+
+    return numbers[luaL_checkoption(L, arg, NULL, names)];
+}
+
+/* core.signal(id, "INT") -> handle | nil, code, detail */
+static int core_signal(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1);
+    int number = check_signal(L, 2);
+    signal_handle *handle = new_handle(L, sizeof(*handle), SIGNAL);
+    int err;
+
+    handle->core = self;
+    err = rl_signal_open(&handle->signal, self->loop, id, number);
+    if (err != 0)
+        return refuse_uv(L, "refused", err);
+    return 1;
+}
+
+/* signal:close() */
+static int signal_close(lua_State *L)
+{
+    signal_handle *self = luaL_checkudata(L, 1, SIGNAL);
+    rl_signal *signal = self->signal;
+
+    self->signal = NULL;
+    if (self->core != NULL && self->core->loop != NULL)
+        rl_signal_close(signal);
+    return 0;
+}
+
+/* ---- connections ---- */
+
+typedef struct conn_handle {
+    rl_conn *conn;              /* NULL: closed */
+    core *core;
+} conn_handle;
+
+static const char *opt_string(lua_State *L, int table, const char *field)
+{
+    const char *value;
+
+    if (lua_getfield(L, table, field) == LUA_TNIL)
+        return NULL;
+    value = lua_tostring(L, -1);
+    if (value == NULL)
+        luaL_error(L, "option '%s' must be a string", field);
+    return value;
+}
+
+static lua_Integer opt_integer(lua_State *L, int table, const char *field,
+                               lua_Integer max)
+{
+    lua_Integer value = 0;
+    int exact = 1;
+
+    if (lua_getfield(L, table, field) != LUA_TNIL)
+        value = lua_tointegerx(L, -1, &exact);
+    if (!exact || value < 0 || value > max)
+        luaL_error(L, "option '%s' out of range", field);
+    return value;
+}
+
+static void get_tls_options(lua_State *L, int table, rl_tls_options *tls)
+{
+    tls->ca = opt_string(L, table, "ca");
+    tls->cert = opt_string(L, table, "cert");
+    tls->key = opt_string(L, table, "key");
+    tls->server_name = opt_string(L, table, "server_name");
+    lua_getfield(L, table, "verify");
+    tls->verify = lua_isnil(L, -1) || lua_toboolean(L, -1);
+}
+
+/* The strings stay on the stack for as long as the options are used. */
+static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
+                             rl_tls_options *tls)
+{
+    luaL_checktype(L, table, LUA_TTABLE);
+    luaL_checkstack(L, 16, NULL);
+    to->host = opt_string(L, table, "host");
+    to->port = (int)opt_integer(L, table, "port", 65535);
+    to->path = opt_string(L, table, "path");
+    to->timeout = (uint64_t)opt_integer(L, table, "timeout", MAX_MS);
+    to->silent = (uint64_t)opt_integer(L, table, "silent", MAX_MS);
+    to->lost = opt_integer(L, table, "lost", LUA_MAXINTEGER);
+    to->message = opt_integer(L, table, "message", LUA_MAXINTEGER);
+    if (to->path == NULL && (to->host == NULL || to->port == 0))
+        luaL_argerror(L, table, "host and port, or path expected");
+    if (lua_getfield(L, table, "tls") == LUA_TTABLE) {
+        get_tls_options(L, lua_gettop(L), tls);
+        to->tls = tls;
+    }
+}
+
+/* core.connect(id, options) -> conn | nil, code, detail */
+static int core_connect(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1);
+    rl_tls_options tls = { 0 };
+    rl_conn_options options = { 0 };
+    char why[RL_DETAIL];
+    conn_handle *handle;
+
+    lua_settop(L, 2);
+    get_conn_options(L, 2, &options, &tls);
+    handle = new_handle(L, sizeof(*handle), CONN);
+    handle->core = self;
+    if (rl_conn_open(&handle->conn, self->loop, id, &options, why) != 0)
+        return refuse(L, "connect", why);
+    return 1;
+}
+
+static conn_handle *check_conn(lua_State *L)
+{
+    conn_handle *self = luaL_checkudata(L, 1, CONN);
+
+    if (self->core->loop == NULL)
+        luaL_error(L, "rlock.core is closed");
+    return self;
+}
+
+static void core_reserve(lua_State *L, core *self, int count)
+{
+    const char **argv;
+    size_t *lengths;
+
+    if (count <= self->room)
+        return;
+    argv = realloc(self->argv, (size_t)count * sizeof(*argv));
+    if (argv == NULL)
+        no_memory(L);
+    self->argv = argv;
+    lengths = realloc(self->lengths, (size_t)count * sizeof(*lengths));
+    if (lengths == NULL)
+        no_memory(L);
+    self->lengths = lengths;
+    self->room = count;
+}
+
+/* Makes the argument at this index a string, in its place on the stack. */
+static void to_string(lua_State *L, int index)
+{
+    char text[64];
+
+    if (lua_type(L, index) != LUA_TNUMBER)
+        luaL_argerror(L, index, "string or number expected");
+    if (!lua_isinteger(L, index)) {
+        snprintf(text, sizeof(text), "%.17g", lua_tonumber(L, index));
+        lua_pushstring(L, text);
+        lua_replace(L, index);
+    }
+    lua_tolstring(L, index, NULL);
+}
+
+/*
+ * The count values from index first on, as core->argv and core->lengths. To
+ * make strings may collect garbage, hence run finalizers of the user's, hence
+ * come here again: so all strings are made before the first is looked at.
+ */
+static void get_arguments(lua_State *L, core *self, int first, int count)
+{
+    int i;
+
+    for (i = 0; i < count; i++)
+        if (lua_type(L, first + i) != LUA_TSTRING)
+            to_string(L, first + i);
+    core_reserve(L, self, count);
+    for (i = 0; i < count; i++)
+        self->argv[i] = lua_tolstring(L, first + i, &self->lengths[i]);
+}
+
+static int refuse_call(lua_State *L, const rl_conn *conn, int err)
+{
+    switch (err) {
+    case UV_ENOTCONN:
+        return refuse(L, "closed", rl_conn_detail(conn));
+    case UV_EINVAL:
+        return refuse(L, "usage", "not a command for this connection");
+    default:
+        return no_memory(L);
+    }
+}
+
+/*
+ * conn:call(id, ms, command, ...) -> true | nil, code, detail
+ */
+static int conn_call(lua_State *L)
+{
+    enum { FIRST = 4 };
+    conn_handle *self = check_conn(L);
+    lua_Integer id = check_id(L, 2);
+    uint64_t ms = check_ms(L, 3);
+    int count = lua_gettop(L) - FIRST + 1;
+    int err;
+
+    luaL_argcheck(L, count > 0, FIRST, "command expected");
+    get_arguments(L, self->core, FIRST, count);
+    if (self->conn == NULL)
+        return refuse(L, "closed", "the connection was closed");
+    err = rl_conn_call(self->conn, id, ms, count, self->core->argv,
+                       self->core->lengths);
+    return err == 0 ? push_true(L) : refuse_call(L, self->conn, err);
+}
+
+static int listen_verb(lua_State *L, const char *verb)
+{
+    conn_handle *self = check_conn(L);
+    size_t length;
+    const char *channel = luaL_checklstring(L, 2, &length);
+    int err;
+
+    if (self->conn == NULL)
+        return refuse(L, "closed", "the connection was closed");
+    err = rl_conn_listen(self->conn, verb, channel, length);
+    return err == 0 ? push_true(L) : refuse_call(L, self->conn, err);
+}
+
+/* conn:subscribe(channel) -> true | nil, code, detail */
+static int conn_subscribe(lua_State *L)
+{
+    return listen_verb(L, "subscribe");
+}
+
+/* conn:unsubscribe(channel) -> true | nil, code, detail */
+static int conn_unsubscribe(lua_State *L)
+{
+    return listen_verb(L, "unsubscribe");
+}
+
+static void conn_forget(conn_handle *self)
+{
+    rl_conn *conn = self->conn;
+
+    self->conn = NULL;
+    if (self->core != NULL && self->core->loop != NULL)
+        rl_conn_close(conn);
+}
+
+/* conn:close() -> { id, ... }: what will now never complete */
+static int conn_close(lua_State *L)
+{
+    conn_handle *self = check_conn(L);
+    lua_Integer n = 0;
+    size_t i;
+
+    lua_createtable(L, self->conn ? (int)rl_conn_pending(self->conn) : 0, 0);
+    if (self->conn == NULL)     /* before, or by a finalizer just now */
+        return 1;
+    for (i = 0; i < rl_conn_pending(self->conn); i++) {
+        int64_t id = rl_conn_pending_id(self->conn, i);
+
+        if (id == 0)
+            continue;
+        lua_pushinteger(L, (lua_Integer)id);
+        lua_rawseti(L, -2, ++n);
+    }
+    conn_forget(self);
+    return 1;
+}
+
+/* __gc, __close: as close, but nothing is allocated */
+static int conn_gc(lua_State *L)
+{
+    conn_forget(luaL_checkudata(L, 1, CONN));
+    return 0;
+}
+
+/* ---- the module ---- */
+
+static int core_gc(lua_State *L)
+{
+    core *self = luaL_checkudata(L, 1, CORE);
+    rl_loop *loop = self->loop;
+    int err;
+
+    self->loop = NULL;
+    self->L = NULL;
+    free(self->argv);
+    free(self->lengths);
+    self->argv = NULL;
+    self->lengths = NULL;
+    err = rl_loop_close(loop);
+    assert(err == 0 || err == UV_EBUSY);
+    (void)err;
+    return 0;
+}
+
+static void new_class(lua_State *L, const char *name, const luaL_Reg *methods,
+                      lua_CFunction close)
+{
+    luaL_newmetatable(L, name);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, close);
+    lua_setfield(L, -2, "__gc");
+    lua_pushcfunction(L, close);
+    lua_setfield(L, -2, "__close");
+    luaL_setfuncs(L, methods, 0);
+    lua_pop(L, 1);
+}
+
+static void new_classes(lua_State *L)
+{
+    static const luaL_Reg timer[] = { { "close", timer_close },
+                                      { NULL, NULL } };
+    static const luaL_Reg signal[] = { { "close", signal_close },
+                                       { NULL, NULL } };
+    static const luaL_Reg conn[] = {
+        { "call", conn_call },
+        { "subscribe", conn_subscribe },
+        { "unsubscribe", conn_unsubscribe },
+        { "close", conn_close },
+        { NULL, NULL }
+    };
+
+    new_class(L, TIMER, timer, timer_close);
+    new_class(L, SIGNAL, signal, signal_close);
+    new_class(L, CONN, conn, conn_gc);
+}
+
+static void push_versions(lua_State *L)
+{
+    lua_createtable(L, 0, 3);
+    lua_pushfstring(L, "%d.%d.%d", HIREDIS_MAJOR, HIREDIS_MINOR,
+                    HIREDIS_PATCH);
+    lua_setfield(L, -2, "hiredis");
+    lua_pushstring(L, uv_version_string());
+    lua_setfield(L, -2, "uv");
+    lua_pushboolean(L, RL_TLS_SUPPORTED);
+    lua_setfield(L, -2, "tls");
+}
+
+/* A write to a closed socket must not end the program. */
+static void ignore_pipe_signal(void)
+{
+    struct sigaction action;
+
+    if (sigaction(SIGPIPE, NULL, &action) == 0
+        && action.sa_handler == SIG_DFL) {
+        action.sa_handler = SIG_IGN;
+        sigaction(SIGPIPE, &action, NULL);
+    }
+}
+
+static void push_core(lua_State *L)
+{
+    core *self = lua_newuserdatauv(L, sizeof(*self), 1);
+    int err;
+
+    memset(self, 0, sizeof(*self));
+    luaL_newmetatable(L, CORE);
+    lua_pushcfunction(L, core_gc);
+    lua_setfield(L, -2, "__gc");
+    lua_setmetatable(L, -2);
+    err = rl_loop_open(&self->loop, core_tell, self);
+    if (err != 0)
+        luaL_error(L, "no event loop: %s", uv_strerror(err));
+    lua_pushvalue(L, -1);       /* handles point to it: it lives as long */
+    luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+int luaopen_rlock_core(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        { "dispatch", core_dispatch },
+        { "run", core_run },
+        { "stop", core_stop },
+        { "now", core_now },
+        { "random", core_random },
+        { "pid", core_pid },
+        { "uid", core_uid },
+        { "isatty", core_isatty },
+        { "timer", core_timer },
+        { "connect", core_connect },
+        { "signal", core_signal },
+        { NULL, NULL }
+    };
+
+    luaL_checkversion(L);
+    ignore_pipe_signal();
+    new_classes(L);
+    luaL_newlibtable(L, functions);
+    push_core(L);
+    luaL_setfuncs(L, functions, 1);
+    push_versions(L);
+    lua_setfield(L, -2, "versions");
+    return 1;
+}

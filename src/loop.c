@@ -1,0 +1,160 @@
+/*
+ * The libuv loop: run, stop, signals, and an end that leaves nothing behind.
+ * Knows neither Lua nor Redis.
+ */
+#include "loop.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct rl_loop {
+    uv_loop_t uv;
+    rl_sink *sink;
+    void *owner;
+    void *spares;
+    int running;
+};
+
+int rl_loop_open(rl_loop **out, rl_sink *sink, void *owner)
+{
+    rl_loop *loop = calloc(1, sizeof(*loop));
+    int err;
+
+    if (loop == NULL)
+        return UV_ENOMEM;
+    err = uv_loop_init(&loop->uv);
+    if (err != 0) {
+        free(loop);
+        return err;
+    }
+    loop->sink = sink;
+    loop->owner = owner;
+    *out = loop;
+    return 0;
+}
+
+int rl_loop_run(rl_loop *loop)
+{
+    if (loop->running)
+        return UV_EBUSY;
+    loop->running = 1;
+    uv_run(&loop->uv, UV_RUN_DEFAULT);
+    loop->running = 0;
+    return 0;
+}
+
+void rl_loop_stop(rl_loop *loop)
+{
+    if (loop->running)
+        uv_stop(&loop->uv);
+}
+
+static void drop_handle(uv_handle_t *handle, void *arg)
+{
+    rl_owner *owner = handle->data;
+
+    (void)arg;
+    if (!uv_is_closing(handle) && owner != NULL)
+        owner->drop(owner);
+}
+
+int rl_loop_close(rl_loop *loop)
+{
+    int turns, err;
+
+    if (loop == NULL)
+        return 0;
+    loop->sink = NULL;
+    if (loop->running)
+        return UV_EBUSY;
+    uv_walk(&loop->uv, drop_handle, NULL);
+    loop->spares = NULL;
+    for (turns = 0; turns < 3; turns++)
+        uv_run(&loop->uv, UV_RUN_NOWAIT);
+    err = uv_loop_close(&loop->uv);
+    if (err == 0)
+        free(loop);
+    return err;
+}
+
+void rl_loop_tell(rl_loop *loop, const rl_event *event)
+{
+    if (loop->sink != NULL)
+        loop->sink(loop->owner, event);
+}
+
+uv_loop_t *rl_loop_uv(rl_loop *loop)
+{
+    return &loop->uv;
+}
+
+uint64_t rl_loop_now(rl_loop *loop)
+{
+    uv_update_time(&loop->uv);
+    return uv_now(&loop->uv);
+}
+
+void **rl_loop_spares(rl_loop *loop)
+{
+    return &loop->spares;
+}
+
+/* ---- signals ---- */
+
+struct rl_signal {
+    rl_owner base;
+    uv_signal_t uv;
+    rl_loop *loop;
+    int64_t id;
+};
+
+static void signal_free(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+static void signal_drop(rl_owner *base)
+{
+    rl_signal_close((rl_signal *)base);
+}
+
+static void signal_fired(uv_signal_t *uv, int number)
+{
+    rl_signal *self = uv->data;
+    rl_event event = { .what = RL_FIRED, .id = self->id };
+
+    (void)number;
+    rl_loop_tell(self->loop, &event);
+}
+
+int rl_signal_open(rl_signal **out, rl_loop *loop, int64_t id, int number)
+{
+    rl_signal *self = calloc(1, sizeof(*self));
+    int err;
+
+    if (self == NULL)
+        return UV_ENOMEM;
+    self->base.drop = signal_drop;
+    self->loop = loop;
+    self->id = id;
+    err = uv_signal_init(&loop->uv, &self->uv);
+    if (err != 0) {
+        free(self);
+        return err;
+    }
+    self->uv.data = self;
+    uv_unref((uv_handle_t *)&self->uv);
+    err = uv_signal_start(&self->uv, signal_fired, number);
+    if (err != 0) {
+        rl_signal_close(self);
+        return err;
+    }
+    *out = self;
+    return 0;
+}
+
+void rl_signal_close(rl_signal *self)
+{
+    if (self != NULL)
+        uv_close((uv_handle_t *)&self->uv, signal_free);
+}

@@ -1,0 +1,86 @@
+/*
+ * The libuv loop, and the one door through which everything that happens is
+ * told.
+ *
+ * Slow acts carry an id of their starter's choice. What becomes of them is
+ * told as a small struct to the sink that the loop was opened with. The sink
+ * may do anything to any handle, close the very one that is telling too.
+ * Nothing is ever told from within the call that started an act, nor by a
+ * call that closes one.
+ */
+#ifndef RL_LOOP_H
+#define RL_LOOP_H
+
+#include <stdint.h>
+#include <uv.h>
+
+struct redisReply;
+
+enum rl_what {
+    RL_FIRED,           /* a timer or a signal */
+    RL_OPENED,          /* a connection is usable */
+    RL_REPLIED,         /* reply: what the server said, errors included */
+    RL_FAILED,          /* code and detail */
+    RL_LOST,            /* detail: a connection ended by itself */
+    RL_PUSHED,          /* reply: an array { kind, channel, payload } */
+    RL_EXITED           /* status and signal of a child */
+};
+
+typedef struct rl_event {
+    enum rl_what what;
+    int64_t id;
+    const char *code;
+    const char *detail;
+    const struct redisReply *reply;
+    int64_t status;
+    int signal;
+} rl_event;
+
+typedef void rl_sink(void *owner, const rl_event *event);
+
+typedef struct rl_loop rl_loop;
+
+/*
+ * Every uv handle's data points to one of these, the first member of the
+ * struct that owns the handle: what rl_loop_close calls to get rid of it.
+ */
+typedef struct rl_owner {
+    void (*drop)(struct rl_owner *self);
+} rl_owner;
+
+/* A loop of its own, not libuv's default one. 0 or a UV_E* code. */
+int rl_loop_open(rl_loop **out, rl_sink *sink, void *owner);
+
+/* Until rl_loop_stop, or until nothing is left that could happen.
+   UV_EBUSY when called from within the sink. */
+int rl_loop_run(rl_loop *loop);
+void rl_loop_stop(rl_loop *loop);
+
+/*
+ * Drops every handle that is left and frees the loop; tells nothing.
+ * UV_EBUSY, and the loop stays allocated, if it is running or if a name is
+ * being resolved, which nothing can interrupt: the process has to end by
+ * _exit then, because libuv's threads are joined by exit.
+ */
+int rl_loop_close(rl_loop *loop);
+
+void rl_loop_tell(rl_loop *loop, const rl_event *event);
+
+uv_loop_t *rl_loop_uv(rl_loop *loop);
+
+/* Milliseconds of the loop's clock, read now rather than at the last turn. */
+uint64_t rl_loop_now(rl_loop *loop);
+
+/* A place for timer.c to keep its spare timers. */
+void **rl_loop_spares(rl_loop *loop);
+
+/*
+ * Tells RL_FIRED with this id at each arrival of the signal. Does not keep
+ * the loop running.
+ */
+typedef struct rl_signal rl_signal;
+
+int rl_signal_open(rl_signal **out, rl_loop *loop, int64_t id, int number);
+void rl_signal_close(rl_signal *self);
+
+#endif

@@ -1,0 +1,151 @@
+/*
+ * rlockctl: build the state, hand over to lua/rlock/cli.lua.
+ *
+ * All that is done with Lua happens within one protected call. Lua files are
+ * found on package.path first, then among those linked into this program.
+ */
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+#include "embed.h"
+
+struct arguments {
+    int count;
+    char **values;
+    int status;
+};
+
+static const struct rl_embedded *find(const char *name)
+{
+    const struct rl_embedded *file;
+
+    for (file = rl_embedded; file->name != NULL; file++)
+        if (strcmp(file->name, name) == 0)
+            return file;
+    return NULL;
+}
+
+/* embedded(name) -> text | nil, for a name such as "rlock/lock.lua" */
+static int lua_embedded(lua_State *L)
+{
+    const struct rl_embedded *file = find(luaL_checkstring(L, 1));
+
+    if (file == NULL)
+        return 0;
+    lua_pushlstring(L, (const char *)file->text, file->length);
+    return 1;
+}
+
+/* A package searcher: "rlock.lock" is rlock/lock.lua or rlock/lock/init.lua */
+static int search(lua_State *L)
+{
+    const char *module = luaL_checkstring(L, 1);
+    const char *path = luaL_gsub(L, module, ".", "/");
+    const char *chunk;
+    const struct rl_embedded *file;
+
+    file = find(lua_pushfstring(L, "%s.lua", path));
+    if (file == NULL)
+        file = find(lua_pushfstring(L, "%s/init.lua", path));
+    if (file == NULL) {
+        lua_pushfstring(L, "no embedded file '%s.lua'", path);
+        return 1;
+    }
+    chunk = lua_pushfstring(L, "@%s", file->name);
+    if (luaL_loadbufferx(L, (const char *)file->text, file->length, chunk,
+                         "t") != LUA_OK)
+        return lua_error(L);
+    lua_pushstring(L, file->name);
+    return 2;
+}
+
+static void add_searcher(lua_State *L)
+{
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "searchers");
+    lua_pushcfunction(L, search);
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    lua_pop(L, 2);
+}
+
+static void preload_core(lua_State *L)
+{
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+    lua_pushcfunction(L, luaopen_rlock_core);
+    lua_setfield(L, -2, "rlock.core");
+    lua_pop(L, 1);
+}
+
+static int traceback(lua_State *L)
+{
+    const char *message = lua_tostring(L, 1);
+
+    if (message == NULL)
+        message = luaL_tolstring(L, 1, NULL);
+    luaL_traceback(L, L, message, 1);
+    return 1;
+}
+
+static void push_arguments(lua_State *L, const struct arguments *args)
+{
+    int i;
+
+    lua_createtable(L, args->count, 1);
+    for (i = 0; i < args->count; i++) {
+        lua_pushstring(L, args->values[i]);
+        lua_rawseti(L, -2, i);
+    }
+}
+
+static int protected_main(lua_State *L)
+{
+    struct arguments *args = lua_touserdata(L, 1);
+
+    luaL_checkversion(L);
+    luaL_openlibs(L);
+    preload_core(L);
+    add_searcher(L);
+    lua_pushcfunction(L, traceback);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "rlock.cli");
+    if (lua_pcall(L, 1, 1, -3) != LUA_OK)
+        return lua_error(L);
+    lua_getfield(L, -1, "main");
+    push_arguments(L, args);
+    lua_pushcfunction(L, lua_embedded);
+    if (lua_pcall(L, 2, 1, 2) != LUA_OK)
+        return lua_error(L);
+    args->status = (int)luaL_optinteger(L, -1, 0);
+    return 0;
+}
+
+/* The program with a state that is made here and closed here. */
+static int run(lua_State *L, struct arguments *args)
+{
+    if (L == NULL) {
+        fputs("rlockctl: not enough memory\n", stderr);
+        return EXIT_FAILURE;
+    }
+    lua_pushcfunction(L, protected_main);
+    lua_pushlightuserdata(L, args);
+    if (lua_pcall(L, 1, 0, 0) != LUA_OK) {
+        const char *message = lua_tostring(L, -1);
+
+        fprintf(stderr, "rlockctl: %s\n", message ? message : "(no message)");
+        args->status = EXIT_FAILURE;
+    }
+    lua_close(L);
+    return args->status;
+}
+
+int main(int argc, char **argv)
+{
+    struct arguments args = { argc, argv, EXIT_SUCCESS };
+
+    return run(luaL_newstate(), &args);
+}

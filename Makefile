@@ -37,7 +37,7 @@ $(B)/embed: src/embed.c
 	@mkdir -p $(@D)
 	$(CC) $(WARN) $(CFLAGS) $(LDFLAGS) -o $@ $<
 
-$(B)/embedded.c: $(B)/embed $(LUA_SRC) lua
+$(B)/embedded.c: $(B)/embed $(LUA_SRC) $(sort $(dir $(LUA_SRC)))
 	$(B)/embed lua $(LUA_SRC) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c src/embed.h
@@ -68,8 +68,8 @@ $(B)/spec/proxy $(B)/spec/bare:
 tests: $(C_TESTS) $(B)/spec/proxy
 
 # What people type. Each installs what it needs, then builds in a second make,
-# which sees what has been installed.
-SUB   = @$(MAKE) --no-print-directory
+# which sees what has been installed. V=1 shows the commands.
+SUB   = @$(MAKE) --no-print-directory $(if $(V),,-s)
 SUITE = spec/support/suite
 
 deps:  ## install what is missing to build, to run and to test

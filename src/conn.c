@@ -39,6 +39,10 @@ enum { LINE = 4096 };           /* of a command, kept for the next one */
 
 enum state { RESOLVING, CONNECTING, SHAKING, OPEN, ENDED };
 
+enum { PART = 16 };             /* commands written at once: a whole batch in
+                                   one write would let one side idle while
+                                   the other works */
+
 struct rl_conn {
     rl_owner base;
     rl_loop *loop;
@@ -66,6 +70,7 @@ struct rl_conn {
     uv_prepare_t *flush;
     int events;                 /* what poll waits for */
     int writing;                /* within redisAsyncHandleWrite */
+    int unsent;                 /* commands queued since the last write */
 
     rl_timer *timer;
     uint64_t alarm;             /* what timer is set to; UINT64_MAX: nothing */
@@ -372,8 +377,22 @@ static int conn_adopt(rl_conn *self, redisAsyncContext *redis)
     return 0;
 }
 
+/*
+ * A long batch goes out in parts, so that the server works on the first while
+ * we still queue the last. An error is found by the write that follows.
+ */
+static void conn_write_early(rl_conn *self)
+{
+    int done;
+
+    self->unsent = 0;
+    if (self->tls == NULL)
+        (void)redisBufferWrite(&self->redis->c, &done);
+}
+
 static void conn_write(rl_conn *self)
 {
+    self->unsent = 0;
     self->writing = 1;
     redisAsyncHandleWrite(self->redis);
     self->writing = 0;
@@ -871,6 +890,8 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
         self->calls.count--;
         return err;
     }
+    if (++self->unsent >= PART)
+        conn_write_early(self);
     conn_set_alarm(self, call.due);
     if (self->silent != 0)
         conn_set_alarm(self, call.sent + self->silent);

@@ -46,7 +46,6 @@ end
 function client.open(host, options)
   local self = setmetatable({}, client)
   self.session = session.new(host, checked(options, 3))
-  self.session.face[1] = self
   local _, code, detail = self.session.node:connect(
     host.now() + self.session.options.connect_timeout)
   if code then
@@ -73,8 +72,10 @@ function client:call(command, ...)
     end
   end
   local node = self.session.node
+  node.host.current()
   local reply, code, detail = node:call(
     node.host.now() + self.session.timeout, command, ...)
+  if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply
 end

@@ -10,6 +10,7 @@
 --    forget     only NOSCRIPT: load the script again before the retry
 --    hint       a sentence for people
 --    forget     the server has lost our script: load it there again
+--    pause      false: the repeat need not wait
 --    gone       whatever is at the key is no lock of ours any more
 --  Retries nothing itself, and reads no reply that is not an error.
 --  @module rlock.errors
@@ -95,9 +96,9 @@ local words = {
   ERR = row("redis", "maybe", false, false,
     "the server reported an error"),
 }
-words.NOSCRIPT.forget = true
+words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
 
-words.NOSCRIPT.forget = true
+words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
 words.WRONGTYPE.gone = true
 
 -- Errors that Redis only calls ERR, by the beginning of their text.

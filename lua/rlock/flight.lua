@@ -18,8 +18,8 @@ end
 -- @tparam function fn  may wait; runs once for all
 -- @return[1] what fn returned
 -- @treturn[2] nil
--- @treturn[2] string "timeout"
--- @treturn[2] string detail
+-- @treturn[2] string "timeout", or "cancelled"
+-- @return[2] detail; for "cancelled", what is to be raised
 function flight:join(key, deadline, fn)
   local host, answer = self.host, self.going[key]
   if not answer then
@@ -36,11 +36,10 @@ function flight:join(key, deadline, fn)
   end
   local event = host.event()
   answer.waiting[event] = true
-  local landed = event:wait(deadline - host.now())
+  local landed, code, detail = event:pause(deadline - host.now())
   answer.waiting[event] = nil
-  if not landed and not answer.values then
-    return nil, "timeout", "no answer in time"
-  end
+  if landed == nil then return nil, code, detail end
+  if not answer.values then return nil, "timeout", "no answer in time" end
   return unpack(answer.values, 1, answer.n)
 end
 

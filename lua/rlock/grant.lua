@@ -17,31 +17,39 @@ local remote = require "rlock.remote"
 local grant = {}
 grant.__index = grant
 
-local max = math.max
-local unpack = table.unpack or unpack
+local max, unpack = math.max, table.unpack or unpack
 
---- @tparam table session
--- @tparam table lock   the handle: policy, keys, parties, name
--- @param party         who holds: a task, or the name of an owner
--- @tparam string owner what the server knows it by
-function grant.new(session, lock, party, owner)
-  local self = setmetatable({
-    session = session, policy = lock.policy, name = lock.name,
-    keys = lock.keys, parties = lock.parties, party = party, owner = owner,
-    holds = {}, state = "free", valid_until = 0, pins = 0,
-  }, grant)
+-- A hold is `true` (the watchdog keeps it alive), the time at which its lease
+-- ends, or, if it is carried about, a table with that time in `ends`.
+
+-- Counts as Redis has them.
+local COUNT = {}
+for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
+
+--- @tparam table lock the handle: session, policy, keys, parties, name
+-- @param party       who holds: a task, or the name of an owner
+function grant.new(lock, party)
+  local self = lock.spare
+  if self then
+    lock.spare = nil
+  else
+    self = setmetatable({ lock = lock, holds = {}, state = "free",
+      valid_until = 0, watched = false, due = 0 }, grant)
+  end
+  self.party = party
+  self.owner = lock.owner or lock.session:owner_of(party)
   lock.parties[party] = self
   return self
 end
 
 --- For people: which lock this is.
 function grant:show()
-  local name = self.name
+  local name = self.lock.name
   if #name > 64 then name = name:sub(1, 61) .. "..." end
-  return ("%s lock %q"):format(self.policy.name, (name:gsub("%c", "?")))
+  return ("%s lock %q"):format(self.lock.policy.name, (name:gsub("%c", "?")))
 end
 
--- The arguments of remote.run after the deadline.
+-- The arguments of remote.run after the time.
 local function spread(keys, ...)
   local n = #keys
   if n == 2 then return 2, keys[1], keys[2], ... end
@@ -51,28 +59,29 @@ local function spread(keys, ...)
   return n, unpack(all, 1, n + count)
 end
 
+local function count_text(n) return COUNT[n] or ("%d"):format(n) end
+
 -- turns --------------------------------------------------------------------------
 
 -- Several tasks may use one grant (an explicit owner, a hold handed on): their
 -- requests go to the server one after the other.
-local function take_turn(self, until_)
-  if not self.acting then
-    self.acting = true
-    return true
-  end
-  local host = self.session.host
+local function wait_for_turn(self, until_)
+  local host = self.lock.session.host
   local event = host.event()
-  self.queue = self.queue or {}
-  table.insert(self.queue, event)
-  if event:wait(until_ - host.now()) then return true end
-  for i, other in ipairs(self.queue) do
+  local queue = self.queue or {}
+  self.queue = queue
+  queue[#queue + 1] = event
+  local is_ours, code, unwind = event:pause(until_ - host.now())
+  if is_ours then return true end
+  for i, other in ipairs(queue) do
     if other == event then
-      table.remove(self.queue, i)
-      return false
+      table.remove(queue, i)
+      if is_ours == nil then return nil, code, unwind end
+      return nil, "timeout", "another task of this owner is busy with the lock"
     end
   end
-  self:pass_turn()                 -- it came in the very moment
-  return false
+  self:pass_turn()                    -- it was ours just as we gave up
+  return nil, code or "timeout", unwind or "no time left"
 end
 
 function grant:pass_turn()
@@ -84,109 +93,146 @@ function grant:pass_turn()
   end
 end
 
--- Calls fn(self, ...) in our turn, and passes the turn on whatever happens.
-local function passed_on(self, ok, ...)
-  self:pass_turn()
-  if not ok then error((...), 0) end
+local function passed_on(self, ...)
+  if self.queue then self:pass_turn() else self.acting = nil end
   return ...
 end
 
-local function in_turn(self, until_, fn, ...)
-  if not take_turn(self, until_) then
-    return nil, "timeout", "another task of this owner is busy with the lock"
-  end
-  return passed_on(self, pcall(fn, self, until_, ...))
-end
+-- what the holds need --------------------------------------------------------------
 
--- what the holds need ---------------------------------------------------------------
+local function ends_of(hold)
+  if hold == true then return nil end
+  if type(hold) == "number" then return hold end
+  return hold.ends
+end
 
 -- Seconds of lease that the holds need from now on, and whether one of them is
 -- to be kept alive.
 local function needed(self, now)
-  local ends, watched = 0, false
+  local ends, watched, session = 0, false, self.lock.session
   for _, hold in ipairs(self.holds) do
-    if hold.ends then ends = max(ends, hold.ends) else watched = true end
+    local own = ends_of(hold)
+    if own then ends = max(ends, own) else watched = true end
   end
   local seconds = ends - now
-  if watched then seconds = max(seconds, self.session.lease) end
+  if watched then seconds = max(seconds, session.lease) end
   return max(seconds, 0.001), watched
 end
 
---- The arguments with which the watchdog renews it, and the lease it asks for.
+--- What the watchdog needs to renew it.
+-- @tparam number now by host.now()
+-- @treturn integer the lease, in milliseconds
+-- @return the arguments of the operation
 function grant:renewal(now)
-  local seconds = needed(self, now)
-  local lease = deadline.ms(seconds)
-  return lease, spread(self.keys, self.owner, lease, #self.holds)
+  local lease = deadline.ms((needed(self, now)))
+  return lease, spread(self.lock.keys, self.owner, lease,
+    count_text(#self.holds))
 end
 
+--- The arguments of the release that gives up all holds.
+function grant:last_release()
+  return spread(self.lock.keys, self.owner, "1", "0",
+    self.lock.session.publish)
+end
+
+--- Ends it from our side, whatever the server knows.
+function grant:end_it(why)
+  self.lock.session.watchdog:remove(self)
+  self.state, self.lost_because, self.on_lost = "lost", why, nil
+end
+
+-- Forgets a grant that holds nothing. Its table serves the handle again.
 local function forget(self)
-  self.session.watchdog:remove(self)
-  self.state, self.watched, self.on_lost = "free", nil, nil
-  if self.parties[self.party] == self then self.parties[self.party] = nil end
-  self.session:dropped(self)
+  local lock = self.lock
+  lock.session.watchdog:remove(self)
+  if lock.parties[self.party] == self then lock.parties[self.party] = nil end
+  self.state, self.watched, self.on_lost, self.token = "free", false, nil, nil
+  self.valid_until, self.lost_because = 0, nil
+  if not lock.spare and not self.queue then
+    self.party = nil
+    lock.spare = self
+  end
+end
+
+--- Forgets it if it holds nothing and nobody is at it.
+function grant:sweep()
+  if self.state == "free" and not self.acting and self.party then
+    forget(self)
+  end
 end
 
 -- asking for it ----------------------------------------------------------------------
 
 -- Tells the server in the background, until it has heard, how many holds we
 -- really have. For requests of which nobody knows whether they were applied.
-local function settle(self, want, lease)
-  local session = self.session
+local function settle(self, want, seconds)
+  local session, lock, owner = self.lock.session, self.lock, self.owner
   session:renumber(self.party)
   session:background(function()
-    local give_up = session.host.now() + lease
-    remote.run(session.node, self.policy.ops.release, give_up,
-      spread(self.keys, self.owner, 1, want, session.publish))
+    local now = session.host.now()
+    remote.run(session.node, lock.policy.ops.release, now + seconds, now,
+      spread(lock.keys, owner, deadline.ms(max(self.valid_until - now, 0.001)),
+        count_text(want), session.publish))
   end)
 end
 
-local function give_back(self, until_)
-  local session = self.session
-  local seconds = needed(self, session.host.now())
-  local reply = remote.run(session.node, self.policy.ops.release, until_,
-    spread(self.keys, self.owner, deadline.ms(seconds), #self.holds,
-      session.publish))
-  return reply
+-- The answer came after the lease had passed: not ours, and given back.
+local function give_back(self, now)
+  local session, lock = self.lock.session, self.lock
+  remote.run(session.node, lock.policy.ops.release, now + session.timeout, now,
+    spread(lock.keys, self.owner, deadline.ms((needed(self, now))),
+      count_text(#self.holds), session.publish))
+  return "busy", 0
 end
 
-local function entered(self, lease, sent, hold)
-  local session = self.session
-  local ends = session.valid_until(sent, lease or session.lease)
-  hold.ends = lease and ends or nil
-  self.holds[#self.holds + 1] = hold
+local function entered(self, ends, lease, hold, sent)
+  local holds = self.holds
+  if hold then
+    hold.ends = lease and ends or nil
+    holds[#holds + 1] = hold
+  else
+    holds[#holds + 1] = lease and ends or true
+  end
   if ends > self.valid_until then self.valid_until = ends end
-  if self.state == "free" then session:gained(self) end
   self.state = "held"
-  if not lease then self.watched = true end
-  if not lease or self.on_lost then session.watchdog:watch(self, sent) end
+  local watchdog = self.lock.session.watchdog
+  if not lease then
+    self.watched = true
+    watchdog:watch(self, sent)
+  elseif not self.watched then
+    watchdog:rest(self)
+  end
+  return "held"
 end
 
-local function ask(self, until_, lease, hold, ...)
-  local session = self.session
+local function no_verdict(self, op, verdict)
+  return nil, "redis", ("%s.%s gave %s, which is no verdict of its kind")
+    :format(self.lock.policy.name, op, tostring(verdict))
+end
+
+local function ask(self, until_, lease, hold, now, ...)
+  local lock = self.lock
+  local session = lock.session
   if session.is_closed then return nil, "closed", "the client was closed" end
   if self.state == "lost" then
     return nil, "lost", "this owner's earlier hold was lost ("
       .. self.lost_because .. "): unlock it first"
   end
-  local seconds = lease or session.lease
-  self.asked = session.host.now()
+  local want = #self.holds + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
-    self.policy.ops.acquire, until_, spread(self.keys, self.owner,
-      deadline.ms(seconds), #self.holds + 1, ...))
-  self.asked = nil
-  if reply == nil then
-    if may_be_applied then settle(self, #self.holds, seconds) end
+    lock.policy.ops.acquire, until_, now, spread(lock.keys, self.owner,
+      lease and deadline.ms(lease) or session.lease_ms, count_text(want), ...))
+  if not reply then
+    if may_be_applied then settle(self, want - 1, lease or session.lease) end
     return nil, sent, detail
   end
   local verdict = reply[1]
   if verdict == "held" then
-    if session.host.now() < session.valid_until(sent, seconds) then
-      self.token = reply[2] or nil
-      entered(self, lease, sent, hold)
-      return "held"
-    end
-    give_back(self, max(until_, session.host.now() + session.timeout))
-    return "busy", 0
+    local ends = session.valid_until(sent, lease or session.lease)
+    now = session.host.now()
+    if now >= ends then return give_back(self, now) end
+    self.token = reply[2]
+    return entered(self, ends, lease, hold, sent)
   elseif verdict == "busy" then
     return "busy", reply[2]
   elseif verdict == "lost" then
@@ -195,59 +241,52 @@ local function ask(self, until_, lease, hold, ...)
   elseif verdict == "refused" then
     return nil, "refused", reply[2]
   end
-  return nil, "redis", ("%s.acquire gave the verdict %s"):format(
-    self.policy.name, tostring(verdict))
+  return no_verdict(self, "acquire", verdict)
 end
 
 --- Asks the server for one more hold.
 -- @tparam number until_ when to give up, by host.now()
 -- @tparam number|nil lease seconds; nil: keep it alive
--- @tparam table hold what becomes the hold
+-- @tparam table|nil hold what becomes the hold, if it is to be carried about
+-- @tparam number now    by host.now()
 -- @param ... what the policy's acquire takes besides
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
 -- @treturn[2] integer milliseconds until it is worth asking again
--- @treturn[3] nil, code, detail
-function grant:acquire(until_, lease, hold, ...)
-  return in_turn(self, until_, ask, lease, hold, ...)
-end
-
---- Cleans up after a task that was unwound while it asked.
-function grant:abandoned()
-  if self.asked then
-    self.asked = nil
-    settle(self, #self.holds, self.session.lease)
+-- @treturn[3] nil, code, detail; for "cancelled", what is to be raised
+function grant:acquire(until_, lease, hold, now, ...)
+  if self.acting then
+    local is_ours, code, detail = wait_for_turn(self, until_)
+    if not is_ours then return nil, code, detail end
   end
-  self:sweep()
-end
-
---- Forgets a grant that holds nothing.
-function grant:sweep()
-  if #self.holds == 0 and not self.acting
-      and self.parties[self.party] == self then
-    self.parties[self.party] = nil
-  end
+  self.acting = true
+  return passed_on(self, ask(self, until_, lease, hold, now, ...))
 end
 
 -- letting it go -----------------------------------------------------------------------
 
 local function take_out(self, hold)
   local holds = self.holds
-  if not hold then return table.remove(holds) end
-  for i, other in ipairs(holds) do
-    if other == hold then return table.remove(holds, i) end
+  local n = #holds
+  if not hold then
+    local last = holds[n]
+    holds[n] = nil
+    return last
+  end
+  for i = n, 1, -1 do
+    if holds[i] == hold then return table.remove(holds, i) end
   end
 end
 
 local function kept(self, sent, seconds, watched)
-  local session = self.session
+  local watchdog = self.lock.session.watchdog
   self.watched = watched
-  self.valid_until = session.valid_until(sent, seconds)
+  self.valid_until = self.lock.session.valid_until(sent, seconds)
   if watched then
     self.state = "held"
-    session.watchdog:watch(self, sent)
+    watchdog:watch(self, sent)
   else
-    session.watchdog:watch(self)
+    watchdog:rest(self)
   end
   return true
 end
@@ -255,98 +294,108 @@ end
 local function lost(self)
   local because = self.lost_because
     or "the server did not have it any more when it was unlocked"
-  if #self.holds == 0 then
-    if self.state ~= "lost" then self.session.watchdog:lose(self, because) end
-    forget(self)
-  else
-    self.session.watchdog:lose(self, because)
-  end
+  self.lock.session.watchdog:lose(self, because)
+  if #self.holds == 0 then forget(self) end
   return nil, "lost", because
 end
 
 -- The server could not be told: it ends with the lease at the latest.
 local function untold(self, code, detail, left)
-  settle(self, #self.holds, max(left, 0))
+  left = max(left, 0)
+  settle(self, #self.holds, left)
   if #self.holds == 0 then forget(self) end
+  if code == "cancelled" then return nil, code, detail end
   return nil, code, ("%s; the lease ends it in %.1f s at the latest"):format(
-    detail, max(left, 0))
+    detail, left)
 end
 
-local function let_go(self, until_, hold)
-  local session = self.session
-  local now = session.host.now()
+-- An earlier request may have freed it, while it was certainly ours: then the
+-- work was protected to its end.
+local function answered_lost(self, may_be_applied, left)
+  if may_be_applied and left > 0 and #self.holds == 0 then
+    forget(self)
+    return true
+  end
+  return lost(self)
+end
+
+local function let_go(self, until_, hold, now)
   hold = take_out(self, hold)
-  if not hold then return nil, "not_held", "not held by this task" end
-  if hold.pinned then self.pins = self.pins - 1 end
-  hold.is_over = true
+  if not hold then return nil, "not_held", "this task does not hold the lock" end
+  if type(hold) == "table" then hold.is_over = true end
   if self.state == "lost" then return lost(self) end
-  local left, want = self.valid_until - now, #self.holds
-  local seconds, watched = needed(self, now)
-  if want == 0 then session.watchdog:remove(self) end
-  self.asked = now
-  local reply, sent, again, may_be_applied = remote.run(session.node,
-    self.policy.ops.release, until_, spread(self.keys, self.owner,
-      deadline.ms(seconds), want, session.publish))
-  self.asked = nil
-  if reply == nil then return untold(self, sent, again, left) end
+  local lock = self.lock
+  local session = lock.session
+  local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
+  if want == 0 then
+    session.watchdog:remove(self)
+  else
+    seconds, watched = needed(self, now)
+  end
+  local reply, sent, detail = remote.run(session.node,
+    lock.policy.ops.release, until_, now, spread(lock.keys, self.owner,
+      want == 0 and "1" or deadline.ms(seconds), count_text(want),
+      session.publish))
+  if not reply then return untold(self, sent, detail, left) end
+  local may_be_applied = detail            -- by an earlier request
+  if may_be_applied then session:renumber(self.party) end
   local verdict = reply[1]
-  if again then session:renumber(self.party) end
   if verdict == "freed" then
     forget(self)
     return true
   elseif verdict == "kept" then
     return kept(self, sent, seconds, watched)
   elseif verdict == "lost" then
-    -- An earlier request may have freed it, while it was certainly ours: then
-    -- the work was protected to its end.
-    if again and left > 0 and want == 0 then
-      forget(self)
-      return true
-    end
-    return lost(self)
+    return answered_lost(self, may_be_applied, left)
   end
-  return nil, "redis", ("%s.release gave the verdict %s"):format(
-    self.policy.name, tostring(verdict or may_be_applied))
+  return no_verdict(self, "release", verdict)
 end
 
 --- Gives up one hold.
 -- @tparam[opt] table hold which; the last one by default
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "not_held", "lost", or why the server was not told
--- @treturn[2] string detail
+-- @treturn[2] string "not_held", "lost", why the server was not told, or
+--   "cancelled"
+-- @return[2] detail; for "cancelled", what is to be raised
 function grant:release(hold)
-  local until_ = self.session.host.now() + self.session.timeout
-  return in_turn(self, until_, let_go, hold)
+  local session = self.lock.session
+  local now = session.host.now()
+  local until_ = now + session.timeout
+  if self.acting then
+    local is_ours, code, detail = wait_for_turn(self, until_)
+    if not is_ours then return nil, code, detail end
+  end
+  self.acting = true
+  return passed_on(self, let_go(self, until_, hold, now))
+end
+
+--- Is there still somebody who could release it?
+function grant:is_abandoned()
+  local host = self.lock.session.host
+  if not host.is_over(self.party) then return false end
+  for _, hold in ipairs(self.holds) do
+    if type(hold) == "table" then return false end
+  end
+  return true
 end
 
 --- Seconds for which it is certainly ours.
 function grant:valid_for()
   if self.state == "lost" or self.state == "free" then return 0 end
-  return max(0, self.valid_until - self.session.host.now())
-end
-
---- The arguments of the release that gives up all holds.
-function grant:last_release()
-  return spread(self.keys, self.owner, 1, 0, self.session.publish)
-end
-
---- Ends it from our side, whatever the server knows.
-function grant:end_it(why)
-  self.session.watchdog:remove(self)
-  self.session:dropped(self)
-  self.state, self.lost_because, self.on_lost = "lost", why, nil
+  return max(0, self.valid_until - self.lock.session.host.now())
 end
 
 --- Calls fn(lock, reason) once when it is lost; at once if it already is.
-function grant:when_lost(fn, lock)
+function grant:when_lost(fn, told)
+  local session = self.lock.session
   if self.state == "lost" then
-    self.session.host.spawn(fn, lock, self.lost_because)
+    session.host.spawn(fn, told, self.lost_because)
     return
   end
   self.on_lost = self.on_lost or {}
-  table.insert(self.on_lost, { fn = fn, lock = lock })
-  if not self.watched then self.session.watchdog:watch(self) end
+  table.insert(self.on_lost, { fn = fn, lock = told })
+  if not self.watched then session.watchdog:rest(self) end
 end
 
 return grant

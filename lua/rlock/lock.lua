@@ -60,14 +60,6 @@ local function check_options(self, options, level)
   return wait, lease
 end
 
--- who asks -------------------------------------------------------------------------
-
-local function party_of(self)
-  if self.owner then return self.owner, self.owner end
-  local task = self.session.host.current()
-  return task, self.session:owner_of(task)
-end
-
 -- The grant of the calling task, or nil.
 local function mine(self)
   return self.parties[self.owner or self.session.host.current()]
@@ -90,72 +82,92 @@ end
 
 -- When one question to the server is given up. A wait that somebody limited is
 -- used up to ride out a server that is away; otherwise it is `timeout`.
-local function question_until(self, wait, wait_until)
+local function question_until(self, wait, wait_until, now)
   if wait > 0 and wait < huge then return wait_until end
-  return self.session.host.now() + self.session.timeout
+  return now + self.session.timeout
 end
 
-local function ask_until_held(self, granted, trip)
+-- Gets into the line, so that no release from now on is missed.
+local function join(self, granted)
   local session, policy = self.session, self.policy
-  local now, wakeup = session.host.now, session.wakeup
-  local wait, wait_until = trip.wait, trip.wait_until
+  return session.wakeup:join(policy.channel(self.keys, granted.owner),
+    policy.source.wakes)
+end
+
+-- Waits, as long as it is worth it: for a wake, the holder's lease to end, the
+-- next poll, or (the first time) for the subscription to stand.
+local function wait_a_while(self, waiter, left, ttl)
+  local wakeup = self.session.wakeup
+  if waiter.is_new then
+    waiter.is_new = nil
+    if waiter.channel.is_live then return true end
+    return wakeup:wait(waiter, min(left, CONFIRM))
+  end
+  return wakeup:wait(waiter, min(left, pause(self, waiter, ttl)))
+end
+
+-- Asks until it is held or the time is over. `waiter` is there if we joined the
+-- line before we asked first.
+local function stand_in_line(self, granted, wait, wait_until, lease, hold,
+    waiter, ttl)
+  local now = self.session.host.now
+  if not waiter then
+    waiter = join(self, granted)
+    waiter.is_new = true
+  end
   while true do
-    local verdict, ttl, detail = granted:acquire(
-      question_until(self, wait, wait_until), trip.lease, trip.hold)
-    if verdict == "held" then return true end
-    if not verdict then return nil, ttl, detail end
-    if wait == 0 then
-      return nil, "busy", ("%s is held by somebody else%s"):format(
-        granted:show(), ttl > 0 and (" for %.1f s more"):format(ttl / 1000)
-        or "")
-    end
     local left = wait_until - now()
-    if left > 0 and not trip.waiter then
-      trip.waiter = wakeup:join(trip.channel, policy.source.wakes)
-      if not trip.waiter.channel.is_live then
-        wakeup:wait(trip.waiter, min(left, CONFIRM))
-      end
-    elseif left > 0 then
-      wakeup:wait(trip.waiter, min(left, pause(self, trip.waiter, ttl)))
-    end
-    if now() >= wait_until then
-      return nil, "timeout", ("%s: not free within %g s"):format(
+    if left <= 0 then
+      return waiter, nil, "timeout", ("%s: not free within %g s"):format(
         granted:show(), wait)
     end
+    local woken, code, detail = wait_a_while(self, waiter, left, ttl)
+    if woken == nil then return waiter, nil, code, detail end
+    local verdict
+    local time = now()
+    verdict, ttl, detail = granted:acquire(
+      question_until(self, wait, wait_until, time), lease, hold, time)
+    if verdict ~= "busy" then return waiter, verdict, ttl, detail end
   end
 end
 
-local function arrived(self, granted, trip, ok, got, code, detail)
-  if trip.waiter then
-    self.session.wakeup:leave(trip.waiter, ok and got)
-  end
-  if not ok then
-    granted:abandoned()
-    error(got, 0)
-  end
-  if got then return true, granted.token end
+local function not_held(granted, code, detail)
   granted:sweep()
+  if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
+end
+
+local function left_line(self, granted, waiter, verdict, code, detail)
+  self.session.wakeup:leave(waiter, verdict == "held")
+  if verdict == "held" then return true, granted.token end
+  return not_held(granted, code, detail)
 end
 
 -- Takes one more hold for the calling task.
 local function enter(self, wait, lease, hold)
   local session = self.session
-  local party, owner = party_of(self)
-  local granted = self.parties[party]
-    or grant.new(session, self, party, owner)
-  local trip = {
-    wait = wait, wait_until = wait + session.host.now(),
-    lease = lease, hold = hold, channel = nil, waiter = nil,
-  }
-  if wait > 0 then
-    trip.channel = self.policy.channel(self.keys, owner)
-    if session.wakeup:is_live(trip.channel) then
-      trip.waiter = session.wakeup:join(trip.channel, self.policy.source.wakes)
-    end
+  local party = self.owner or session.host.current()
+  local granted = self.parties[party] or grant.new(self, party)
+  local waiter
+  if wait > 0 and session.wakeup.count > 0 and session.wakeup:is_live(
+      self.policy.channel(self.keys, granted.owner)) then
+    waiter = join(self, granted)
   end
-  return arrived(self, granted, trip,
-    pcall(ask_until_held, self, granted, trip))
+  local now = session.host.now()
+  local verdict, ttl, detail = granted:acquire(
+    question_until(self, wait, now + wait, now), lease, hold, now)
+  if verdict == "busy" and wait > 0 then
+    return left_line(self, granted, stand_in_line(self, granted, wait,
+      now + wait, lease, hold, waiter, ttl))
+  end
+  if waiter then session.wakeup:leave(waiter, verdict == "held") end
+  if verdict == "held" then return true, granted.token end
+  if verdict == "busy" then
+    ttl, detail = "busy", ("%s is held by somebody else%s"):format(
+      granted:show(), ttl > 0 and (" for %.1f s more"):format(ttl / 1000)
+      or "")
+  end
+  return not_held(granted, ttl, detail)
 end
 
 --- Waits for the lock and takes it.
@@ -169,13 +181,18 @@ end
 -- @treturn[2] string detail
 function lock:lock(options)
   local wait, lease = check_options(self, options, 2)
-  return enter(self, wait or huge, lease, {})
+  return enter(self, wait or huge, lease)
 end
 
 --- Takes the lock if it is free; as `lock`, but waits only if told so.
 function lock:try_lock(options)
   local wait, lease = check_options(self, options, 2)
-  return enter(self, wait or 0, lease, {})
+  return enter(self, wait or 0, lease)
+end
+
+local function released(ok, code, detail)
+  if code == "cancelled" then error(detail, 0) end
+  return ok, code, detail
 end
 
 --- Gives up the last hold of the calling task.
@@ -189,13 +206,13 @@ function lock:unlock()
   if not granted then
     return nil, "not_held", "this task does not hold the lock"
   end
-  return granted:release()
+  return released(granted:release())
 end
 
 local function done(self, ok, ...)
-  local released, code, detail = self:unlock()
+  local is_released, code, detail = self:unlock()
   if not ok then error((...), 0) end
-  if not released then return nil, code, detail end
+  if not is_released then return nil, code, detail end
   return ...
 end
 
@@ -213,7 +230,7 @@ function lock:with(options, fn, ...)
     error("bad argument fn of lock:with: must be a function", 2)
   end
   local wait, lease = check_options(self, options, 2)
-  local ok, code, detail = enter(self, wait or huge, lease, {})
+  local ok, code, detail = enter(self, wait or huge, lease)
   if not ok then return nil, code, detail end
   return done(self, pcall(fn, self, ...))
 end
@@ -230,11 +247,10 @@ Hold.__index = Hold
 -- @treturn[2] nil, code, detail as for `lock`
 function lock:hold(options)
   local wait, lease = check_options(self, options, 2)
-  local hold = setmetatable({ lock = self, pinned = true }, Hold)
+  local hold = setmetatable({ lock = self }, Hold)
   local ok, code, detail = enter(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
   hold.grant = mine(self)
-  hold.grant.pins = hold.grant.pins + 1
   return hold
 end
 
@@ -243,11 +259,11 @@ function Hold:unlock()
   if self.is_over then
     return nil, "not_held", "this hold was released before"
   end
-  return self.grant:release(self)
+  return released(self.grant:release(self))
 end
 
 function Hold:__close()
-  if not self.is_over then self.grant:release(self) end
+  if not self.is_over then released(self.grant:release(self)) end
 end
 
 function Hold:valid_for()
@@ -315,10 +331,11 @@ local function run(self, name, ...)
     error(("policy %s has no server.%s"):format(self.policy.name, name), 3)
   end
   local keys = self.keys
-  local arguments = { ... }
+  local arguments, now = { ... }, session.host.now()
   for i = #keys, 1, -1 do table.insert(arguments, 1, keys[i]) end
   local reply, code, detail = remote.run(session.node, op,
-    session.host.now() + session.timeout, #keys, unpack(arguments))
+    now + session.timeout, now, #keys, unpack(arguments))
+  if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply
 end
@@ -328,10 +345,10 @@ end
 --   holds of the calling task, holders = { { owner =, count = }, ... } }
 -- @treturn[2] nil, code, detail
 function lock:peek()
-  local granted = self.parties[self.owner or self.session.host.current()]
-  local _, owner = party_of(self)
-  local reply, code, detail = run(self, "peek",
-    granted and granted.owner or owner, 0)
+  local granted = mine(self)
+  local owner = granted and granted.owner or self.owner
+    or self.session:owner_of(self.session.host.current())
+  local reply, code, detail = run(self, "peek", owner)
   if not reply then return nil, code, detail end
   local state = { state = reply[1], count = reply[3], holders = {} }
   if reply[2] >= 0 then state.ttl = reply[2] / 1000 end

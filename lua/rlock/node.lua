@@ -103,8 +103,8 @@ end
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[1] number when it was sent, by host.now()
 -- @treturn[2] nil
--- @treturn[2] string code "redis", "timeout", "closed", "connect"
--- @treturn[2] string detail
+-- @treturn[2] string code "redis", "timeout", "closed", "connect", "cancelled"
+-- @return[2] detail; for "cancelled", what is to be raised
 function node:call(deadline, ...)
   local connection, code, detail = self.connection
   if not connection then

@@ -10,6 +10,14 @@ local remote = {}
 --- Seconds between repeats of an operation that failed for a passing reason.
 local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 
+local ceil, max = math.ceil, math.max
+
+--- Rows for what is no failure of the server's: see errors.lua.
+local unsent = {
+  first = { applied = "no", retry = true, pause = false, code = "timeout" },
+  cancelled = { applied = "maybe", retry = false, code = "cancelled" },
+}
+
 local function load_script(node, op)
   local deadline = node.host.now() + node.options.timeout
   local sha, sent, detail = node:call(deadline, "SCRIPT", "LOAD", op.text)
@@ -35,47 +43,64 @@ end
 -- @treturn string the detail, with the place in the policy's file
 function remote.judge(op, code, detail)
   if code ~= "redis" then
-    return errors.transport[code] or errors.transport.closed, detail
+    return unsent[code] or errors.transport[code], detail
   end
   return errors.classify(detail), script.translate(op, detail)
+end
+
+-- Asks again, after a failure, as long as it may help.
+local function again(node, op, until_, code, detail, ...)
+  local host, may_be_applied = node.host, false
+  local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
+  while true do
+    local class, why = remote.judge(op, code, detail)
+    if class.forget then node.shas[op] = nil end
+    if class.applied ~= "no" then may_be_applied = true end
+    local left = until_ - host.now()
+    if not class.retry or left <= 0 or node.is_closed then
+      return nil, class.code or code, why, may_be_applied
+    end
+    if class.pause ~= false then
+      local slept, cancelled, unwind =
+        host.event():pause(math.min(pause:next(), left))
+      if slept == nil then return nil, cancelled, unwind, may_be_applied end
+    end
+    local sha
+    sha, code, detail = remote.sha(node, op, until_)
+    if sha then
+      local reply, sent, problem = node:call(until_, "EVALSHA", sha, ...)
+      if reply ~= nil then return reply, sent, may_be_applied end
+      code, detail = sent, problem
+    end
+  end
 end
 
 --- Runs an operation.
 -- @tparam table node
 -- @tparam table op       a compiled server function (script.lua)
--- @tparam number deadline when to give up, by host.now()
+-- @tparam number until_  when to give up, by host.now()
+-- @tparam number now     by host.now()
 -- @tparam integer nkeys  how many of the arguments are keys
 -- @param ... keys, then arguments
 -- @return[1] the reply
 -- @treturn[1] number when the request that was answered was sent
 -- @treturn[1] boolean whether an earlier request may have been applied too
 -- @treturn[2] nil
--- @treturn[2] string code of errors.lua
--- @treturn[2] string detail
+-- @treturn[2] string code of errors.lua, or "cancelled"
+-- @return[2] detail; for "cancelled", what is to be raised
 -- @treturn[2] boolean whether a request may have been applied
-function remote.run(node, op, deadline, nkeys, ...)
-  local may_be_applied, pause = false, nil
-  while true do
-    local reply, sent, detail
-    local sha, code, why = node.shas[op], nil, nil
-    if not sha then sha, code, why = remote.sha(node, op, deadline) end
-    if sha then
-      reply, sent, detail = node:call(deadline, "EVALSHA", sha, nkeys, ...)
-      if reply ~= nil then return reply, sent, may_be_applied end
-      code, why = sent, detail
-    end
-    local class
-    class, why = remote.judge(op, code, why)
-    if class.forget then node.shas[op] = nil end
-    if sha and class.applied ~= "no" then may_be_applied = true end
-    local left = deadline - node.host.now()
-    if not class.retry or left <= 0 or node.is_closed then
-      return nil, class.code, why, may_be_applied
-    end
-    pause = pause or backoff.new(FIRST_PAUSE, LAST_PAUSE,
-      node.host.random_number)
-    if not class.forget then node.host.sleep(math.min(pause:next(), left)) end
+function remote.run(node, op, until_, now, ...)
+  local connection, sha = node.connection, node.shas[op]
+  if not connection or not sha then
+    return again(node, op, until_, "first", nil, ...)
   end
+  local ms = node.timeout_ms
+  if until_ - now < node.options.timeout then
+    ms = max(1, ceil((until_ - now) * 1000))
+  end
+  local reply, code, detail = connection:call(ms, "EVALSHA", sha, ...)
+  if reply then return reply, now, false end
+  return again(node, op, until_, code, detail, ...)
 end
 
 --- The command that `run` would send, for a pipeline.

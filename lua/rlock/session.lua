@@ -2,6 +2,7 @@
 --  the watchdog, the waiters. client.lua is its face; the face can be collected
 --  as garbage while tasks of the house still know the session.
 
+local deadline = require "rlock.deadline"
 local node = require "rlock.node"
 local remote = require "rlock.remote"
 local wakeup = require "rlock.wakeup"
@@ -31,14 +32,13 @@ function session.new(host, options)
   local self = setmetatable({
     host = host, options = options, id = uuid(host),
     lease = options.watchdog, timeout = options.timeout,
+    lease_ms = ("%d"):format(deadline.ms(options.watchdog)),
     publish = options.publish,
     node = node.new(host, options),
-    grants = {}, count = 0,                     -- of grants that are held
     parties = setmetatable({}, { __mode = "v" }), -- key -> party -> grant
     owners = setmetatable({}, { __mode = "k" }),  -- task -> what Redis knows
     last_number = 0,
     pending = 0,                                -- background work under way
-    face = setmetatable({}, { __mode = "v" }),
   }, session)
   self.wakeup = wakeup.new(self.node)
   self.watchdog = watchdog.new(self)
@@ -84,23 +84,6 @@ function session:renumber(party)
   self.owners[party] = nil
 end
 
--- Held locks keep the client from being collected: nobody would renew them.
-function session:gained(grant)
-  if not self.grants[grant] then
-    self.grants[grant] = true
-    self.count = self.count + 1
-    if self.count == 1 then self.pinned = self.face[1] end
-  end
-end
-
-function session:dropped(grant)
-  if self.grants[grant] then
-    self.grants[grant] = nil
-    self.count = self.count - 1
-    if self.count == 0 then self.pinned = nil end
-  end
-end
-
 -- work in the background -----------------------------------------------------------
 
 --- Runs fn as a task of the house that `close` waits for, within reason.
@@ -123,7 +106,7 @@ end
 local function release_batch(self, batch, until_)
   local commands = {}
   for i, grant in ipairs(batch) do
-    commands[i] = remote.command(self.node, grant.policy.ops.release, until_,
+    commands[i] = remote.command(self.node, grant.lock.policy.ops.release, until_,
       grant:last_release())
     if not commands[i] then return end
   end
@@ -132,8 +115,7 @@ end
 
 -- Releases everything that is still held, as far as the server can be told.
 local function release_all(self, until_)
-  local batch = {}
-  for grant in pairs(self.grants) do batch[#batch + 1] = grant end
+  local batch = self.watchdog:all()
   for first = 1, #batch, BATCH do
     local part = {}
     for i = first, math.min(first + BATCH - 1, #batch) do
@@ -152,7 +134,7 @@ function session:close()
   local until_ = self.host.now() + self.timeout
   self.wakeup:close()
   self.watchdog:close()
-  if self.count > 0 then release_all(self, until_) end
+  release_all(self, until_)
   if self.pending > 0 then
     self.settled = self.host.event()
     self.settled:wait(until_ - self.host.now())

@@ -191,11 +191,15 @@ end
 --- Waits for a wake.
 -- @tparam table waiter
 -- @tparam number seconds at most
--- @treturn boolean whether it was woken
+-- @treturn[1] boolean whether it was woken
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @return[2] what is to be raised
 function wakeup:wait(waiter, seconds)
   waiter.is_woken = false
-  waiter.is_woken = waiter.event:wait(seconds)
-  return waiter.is_woken
+  local is_woken, code, unwind = waiter.event:pause(seconds)
+  waiter.is_woken = is_woken
+  return is_woken, code, unwind
 end
 
 --- Leaves. A wake that the waiter did not use goes to the next one.

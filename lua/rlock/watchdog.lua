@@ -19,38 +19,61 @@ local BATCH = 256        -- renewals sent at once
 local IN_FLIGHT = 4      -- batches in flight
 local RETRIES = 12       -- a failed renewal is repeated every lease/12
 
---- @tparam table session client.lua's: host, node, lease (seconds)
+--- @tparam table session session.lua's: host, node, lease (seconds)
 function watchdog.new(session)
   return setmetatable({
     session = session,
     host = session.host,
     period = session.lease / 3,
-    alarms = heap.new(),
-    flying = 0,           -- batches in flight
+    fresh = {},           -- grants in order of their next renewal
+    flying = {},          -- grants whose renewal is under way
+    resting = {},         -- grants that nothing is to be done about
+    alarms = heap.new(),  -- grants that are out of the ordinary
+    batches = 0,          -- in flight
   }, watchdog)
 end
 
--- the list of first renewals ---------------------------------------------------
+-- where a grant stands ----------------------------------------------------------
 
-local function append(self, grant, due)
-  grant.due, grant.listed = due, true
-  local last = self.last
-  grant.prev, grant.next = last, nil
-  if last then last.next = grant else self.first = grant end
-  self.last = grant
+local function append(list, grant)
+  local last = list.last
+  grant.list, grant.prev, grant.next = list, last, nil
+  if last then last.next = grant else list.first = grant end
+  list.last = grant
 end
 
-local function unlink(self, grant)
-  local before, after = grant.prev, grant.next
-  if before then before.next = after else self.first = after end
-  if after then after.prev = before else self.last = before end
-  grant.prev, grant.next, grant.listed = nil, nil, nil
+--- Takes a grant out of wherever it stands.
+-- @tparam table grant
+function watchdog:remove(grant)
+  local list = grant.list
+  if list then
+    local before, after = grant.prev, grant.next
+    if before then before.next = after else list.first = after end
+    if after then after.prev = before else list.last = before end
+    grant.list, grant.prev, grant.next = nil, nil, nil
+  elseif grant.place then
+    self.alarms:remove(grant)
+  end
 end
 
 local function next_due(self)
-  local first, alarm = self.first, self.alarms:peek()
+  local first, alarm = self.fresh.first, self.alarms:peek()
   if first and (not alarm or first.due <= alarm.due) then return first.due end
   return alarm and alarm.due
+end
+
+--- Every grant that is held.
+function watchdog:all()
+  local all = {}
+  for _, list in ipairs { self.fresh, self.resting, self.flying } do
+    local grant = list.first
+    while grant do
+      all[#all + 1] = grant
+      grant = grant.next
+    end
+  end
+  for i = 1, self.alarms.n do all[#all + 1] = self.alarms[i] end
+  return all
 end
 
 -- loss ---------------------------------------------------------------------------
@@ -63,7 +86,6 @@ function watchdog:lose(grant, reason)
   self:remove(grant)
   grant.state, grant.lost_because = "lost", reason
   self.session:log("warn", ("lost %s: %s"):format(grant:show(), reason))
-  self.session:dropped(grant)
   for _, told in ipairs(grant.on_lost or {}) do
     self.host.spawn(told.fn, told.lock, reason)
   end
@@ -94,23 +116,24 @@ end
 local function renewed(self, grant, lease, sent)
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000))
-  grant.state = "held"
-  append(self, grant, sent + self.period)
+  grant.state, grant.due = "held", sent + self.period
+  append(self.fresh, grant)
 end
 
 -- What the server answered to one renewal. Meanwhile the hold may have been
 -- released, or renewed otherwise: then it is not ours to judge any more.
-local function answered(self, grant, lease, reply, code, detail, sent)
-  if not grant.flying then return end
-  grant.flying = nil
+local function answered(self, batch, grant, lease, reply, code, detail, sent)
+  if grant.list ~= self.flying or grant.batch ~= batch then return end
+  self:remove(grant)
+  grant.batch = nil
   local now = self.host.now()
   if type(reply) == "table" and reply[1] == "held" then
     renewed(self, grant, lease, sent)
   elseif type(reply) == "table" and reply[1] == "lost" then
     self:lose(grant, "expired or broken: the server does not have it any more")
   else
-    local class, why = remote.judge(grant.policy.ops.renew, code, detail)
-    if class.forget then self.session.node.shas[grant.policy.ops.renew] = nil end
+    local class, why = remote.judge(grant.lock.policy.ops.renew, code, detail)
+    if class.forget then self.session.node.shas[grant.lock.policy.ops.renew] = nil end
     if class.gone then
       self:lose(grant, why)
     else
@@ -120,7 +143,7 @@ local function answered(self, grant, lease, reply, code, detail, sent)
 end
 
 local function command(self, grant, until_, lease, ...)
-  local op = grant.policy.ops.renew
+  local op = grant.lock.policy.ops.renew
   return lease, remote.command(self.session.node, op, until_, ...)
 end
 
@@ -147,32 +170,28 @@ local function renew(self, batch)
     send_batch(self, batch, self.host.now())
   for i, grant in ipairs(batch) do
     if replies then
-      answered(self, grant, leases[i], replies[i], codes[i], details[i], sent)
+      answered(self, batch, grant, leases[i], replies[i], codes[i], details[i],
+        sent)
     else
-      answered(self, grant, nil, nil, codes, details)
+      answered(self, batch, grant, nil, nil, codes, details)
     end
   end
 end
 
 local function send(self, batch)
-  self.flying = self.flying + 1
+  self.batches = self.batches + 1
   self.host.daemon(function()
     renew(self, batch)
-    self.flying = self.flying - 1
+    self.batches = self.batches - 1
     self.change:set()
   end)
-end
-
--- Whom nobody can release any more is not kept alive either.
-local function is_abandoned(self, grant)
-  return grant.pins == 0 and self.host.is_over(grant.party)
 end
 
 -- Takes what is due out of the list and the heap.
 local function collect(self, now)
   local batch = {}
   while #batch < BATCH do
-    local grant = self.first
+    local grant = self.fresh.first
     local alarm = self.alarms:peek()
     if not grant or (alarm and alarm.due < grant.due) then grant = alarm end
     if not grant or grant.due > now then break end
@@ -183,14 +202,15 @@ local function collect(self, now)
     elseif not grant.watched then
       grant.due = grant.valid_until
       self.alarms:push(grant)
-    elseif is_abandoned(self, grant) then
+    elseif grant:is_abandoned() then
       grant.watched, grant.due = false, grant.valid_until
       grant.state = "at_risk"
       self.session:log("warn", grant:show()
         .. " is not renewed any more: its task ended without unlocking it")
       self.alarms:push(grant)
     else
-      grant.flying = true
+      append(self.flying, grant)
+      grant.batch = batch
       batch[#batch + 1] = grant
     end
   end
@@ -218,7 +238,7 @@ local function keep(self)
   while not self.is_closed do
     local now = self.host.now()
     local due
-    if self.flying < IN_FLIGHT then
+    if self.batches < IN_FLIGHT then
       local batch = collect(self, now)
       if #batch > 0 then send(self, batch) end
       due = #batch > 0 and now or next_due(self)
@@ -244,28 +264,30 @@ local function awake(self, due)
   end
 end
 
---- Keeps a grant alive from now on (or, if no hold of it is to be kept alive
---  and somebody listens, watches its end).
+--- Keeps a grant alive from now on.
 -- @tparam table grant
 -- @tparam number sent when its last renewal (or its request) was sent
 function watchdog:watch(grant, sent)
-  self:remove(grant)
-  if grant.watched then
-    append(self, grant, sent + self.period)
-  elseif grant.on_lost then
-    grant.due = grant.valid_until
-    self.alarms:push(grant)
-  else
-    return
-  end
-  awake(self, grant.due)
+  if grant.list or grant.place then self:remove(grant) end
+  local due = sent + self.period
+  grant.due = due
+  append(self.fresh, grant)
+  if not self.change or due < self.sleeps_until then awake(self, due) end
 end
 
---- Forgets a grant.
-function watchdog:remove(grant)
-  grant.flying = nil
-  if grant.listed then unlink(self, grant) end
-  if grant.place then self.alarms:remove(grant) end
+--- Remembers a grant that is not to be kept alive; if somebody listens for its
+--  loss, its end is watched.
+-- @tparam table grant
+function watchdog:rest(grant)
+  self:remove(grant)
+  if grant.on_lost then
+    grant.due = grant.valid_until
+    self.alarms:push(grant)
+    awake(self, grant.due)
+  else
+    append(self.resting, grant)
+    if not self.change then awake(self, math.huge) end
+  end
 end
 
 function watchdog:close()

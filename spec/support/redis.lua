@@ -67,12 +67,26 @@ function Server:command()
   end
   if self.tls_port then
     local tls = self.options.tls
-    add(words, "--tls-port", self.tls_port, "--tls-ca-cert-file", tls.ca)
-    add(words, "--tls-cert-file", tls.cert, "--tls-key-file", tls.key)
+    local pair = self.certificates .. "/" .. (tls.name or "good")
+    add(words, "--tls-ca-cert-file", self.certificates .. "/ca.crt")
+    add(words, "--tls-cert-file", pair .. ".crt")
+    add(words, "--tls-key-file", pair .. ".key")
+    add(words, "--tls-port", self.tls_port)
     add(words, "--tls-auth-clients", tls.clients or "no")
   end
   add(words, (table.unpack or unpack)(self.options.args or {}))
   return table.concat(words, " ")
+end
+
+local here = shell.here()
+
+--- Makes the certificates of tls.sh in a new folder, which it returns.
+local function make_certificates()
+  local folder, ok = shell.run(([[
+    d=$(mktemp -d "%s/rlock-XXXXXX") && echo "$d" && sh %s "$d/tls"]]):format(
+    os.getenv("TMPDIR") or "/tmp", shell.quote(here .. "tls.sh")))
+  assert(ok, folder)
+  return folder
 end
 
 local function choose_port(wanted)
@@ -84,6 +98,10 @@ end
 --- one is free.
 function Server:launch()
   local options, output = self.options, nil
+  if options.tls and not self.certificates then
+    self.folder = make_certificates()
+    self.certificates = self.folder .. "/tls"
+  end
   for _ = 1, PORT_TRIES do
     self.port = self.port or choose_port(options.port)
     self.tls_port = self.tls_port or options.tls
@@ -113,10 +131,13 @@ end
 --  password  of the default user
 --  users     ACL rules: { "alice on >secret ~* &* +@all -eval" }
 --  port      also listen on this TCP port of 127.0.0.1; true: a free one
---  tls       { ca =, cert =, key =, port =, clients = "yes" }: also TLS
--- The server has these fields, beside .port, .tls_port and .pid:
+--  tls       also listen for TLS. { name = "good", port = true, clients =
+--            "no" }: the certificate it shows, out of those of tls.sh; the
+--            port; whether clients must show one
+-- The server has these fields, beside .pid:
 --  url       unix://..., with the password if there is one
---  socket    the path of its socket       folder   where that is
+--  socket    the path of its socket         folder   where that is
+--  port, tls_port                           certificates   folder of tls.sh
 function redis.start(options)
   options = options or {}
   local self = setmetatable({

@@ -13,10 +13,12 @@ local create, resume = coroutine.create, coroutine.resume
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks run before the loop looks at I/O again
 
---- Who waits: id -> task, or a function to call. Ids are used again, so that
---  the table stays a small array.
-local parked, free_ids, last_id = {}, {}, 0
---- Tasks that can go on: ready[first..last], each followed by its value.
+--- Who gets a completion: id -> the task whose calls have this id, or a
+--  function, or an event whose time runs. Ids are used again, so that the
+--  tables stay small arrays.
+local callers, parked, free_ids, last_id = {}, {}, {}, 0
+--- Tasks that can go on: ready[first..last], each with the three values that
+--  it wakes up to.
 local ready, first, last = {}, 1, 0
 local current            -- the task that is running now
 local tasks = {}         -- every task that has not ended
@@ -48,20 +50,21 @@ local function take_id(target)
     id = last_id + 1
     last_id = id
   end
-  parked[id] = target
+  parked[id], callers[id] = target, false
   return id
 end
 
 local function free_id(id)
-  parked[id] = false
+  parked[id], callers[id] = false, false
   free_ids[#free_ids + 1] = id
 end
 
 -- tasks ----------------------------------------------------------------------
 
-local function make_ready(task, value)
-  ready[last + 1], ready[last + 2] = task, value
-  last = last + 2
+local function make_ready(task, a, b, c)
+  local n = last
+  ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = task, a, b, c
+  last = n + 4
 end
 
 --- The object that unwinds a task when the program ends or it is cancelled.
@@ -86,6 +89,7 @@ end
 local function finished(task, ok, ...)
   tasks[task] = nil
   task.over = true
+  free_id(task.id)
   if not task.daemon then alive = alive - 1 end
   if ok then
     task.results = { n = select("#", ...), ... }
@@ -95,15 +99,11 @@ local function finished(task, ok, ...)
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
-local function step(task, ...)
-  local before = current
+local function step(task, a, b, c)
   current = task
-  local ok, message = resume(task.co, ...)
-  current = before
-  if not ok then                 -- only our own code runs outside the xpcall
-    tasks[task] = nil
-    error(message, 0)
-  end
+  local ok, message = resume(task.co, a, b, c)
+  current = nil
+  if not ok then error(message, 0) end     -- our own code failed
 end
 
 local Task = {}
@@ -115,6 +115,8 @@ local function start(daemon, fn, ...)
   task.co = create(function()
     finished(task, xpcall(fn, traceback, table.unpack(arguments, 1, n)))
   end)
+  task.id = take_id()
+  callers[task.id] = task
   tasks[task] = true
   if not daemon then alive = alive + 1 end
   make_ready(task)
@@ -135,11 +137,12 @@ end
 
 --- The running task: who asks for a lock.
 function host.current()
-  if not current or running() ~= current.co then
+  local task = current
+  if not task or running() ~= task.co then
     error("rlock waits, so it runs in a task: use rlock.spawn (or rlock.run "
       .. "under plain lua), not a coroutine of your own", 3)
   end
-  return current
+  return task
 end
 
 --- Has this task ended? (Its holds are then no longer kept alive.)
@@ -147,32 +150,19 @@ function host.is_over(task)
   return type(task) == "table" and task.over == true
 end
 
---- What a parked task is given when its connection is closed under it.
-local CLOSED = setmetatable({}, { __name = "rlock.closed" })
-
--- What a suspended task wakes up to. Raises if it was cancelled meanwhile.
-local function landed(value, ...)
-  if type(value) == "table" then
-    if getmetatable(value) == Unwind then error(value, 0) end
-    if value == CLOSED then
-      return nil, "closed", "the connection was closed"
-    end
+-- The cancellation that the running task has not been told of, if any.
+local function untold_cancel()
+  local task = current
+  if task.unwinding and not task.unwound then
+    task.unwound = true
+    return task.unwinding
   end
-  return value, ...
-end
-
-local function park()
-  return landed(yield())
-end
-
-local function assert_task()
-  if not current or running() ~= current.co then host.current() end
 end
 
 --- Waits until the task has ended.
 -- @treturn any what its function returned; nothing if it was cancelled
 function Task:join()
-  assert_task()
+  host.current()
   if not self.over then
     local over = host.event()
     self.joiners = self.joiners or {}
@@ -191,32 +181,24 @@ function Task:cancel(why)
   if self.over or self.unwinding then return end
   local unwind = setmetatable({ why = why or "cancelled" }, Unwind)
   self.unwinding = unwind
-  if self == current then return end      -- raised at its next wait
   if self.wait_of then                    -- waiting for an event
-    local event = self.wait_of
-    event.waiter, self.wait_of = nil, nil
+    self.wait_of.waiter, self.wait_of = nil, nil
     if self.timer then
       self.timer:close()
-      free_id(self.id)
+      free_id(self.timer_id)
+      self.timer = nil
     end
-  elseif self.id then                     -- waiting for a completion
+  elseif self.is_calling then             -- waiting for a completion
     local id = self.id
-    parked[id] = function() free_id(id) end
+    callers[id], parked[id] = false, function() free_id(id) end
+    self.id = take_id()
+    callers[self.id] = self
+    self.is_calling = nil
   else
-    return                                -- ready to run: raised at its wait
+    return                                -- told at its next wait
   end
-  self.id, self.timer = nil, nil
   self.unwound = true
-  make_ready(self, unwind)
-end
-
--- A task cancelled while it was not waiting is told when it next does.
-local function check_cancelled()
-  local task = current
-  if task.unwinding and not task.unwound then
-    task.unwound = true
-    error(task.unwinding, 0)
-  end
+  make_ready(self, nil, "cancelled", unwind)
 end
 
 -- events ---------------------------------------------------------------------
@@ -240,36 +222,48 @@ function Event:set()
   self.waiter, task.wait_of = nil, nil
   if task.timer then
     task.timer:close()
-    free_id(task.id)
-    task.timer, task.id = nil, nil
+    free_id(task.timer_id)
+    task.timer = nil
   end
   make_ready(task, true)
 end
 
---- Waits for `set`.
+--- Waits for `set`, for the house's own code: a cancellation is an answer.
 -- @tparam[opt] number seconds at most; nil or math.huge: for ever
--- @treturn boolean true if it was set, false when the time is over
-function Event:wait(seconds)
-  assert_task()
-  check_cancelled()
+-- @treturn[1] boolean true if it was set, false when the time is over
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @return[2] what is to be raised when everything is cleaned up
+function Event:pause(seconds)
+  local task = host.current()
+  local unwind = untold_cancel()
+  if unwind then return nil, "cancelled", unwind end
   if self.is_set then
     self.is_set = nil
     return true
   end
-  local task = current
   if seconds and seconds < 1e9 then
     if seconds <= 0 then return false end
-    local id = take_id(self)
-    task.id, task.timer = id, core.timer(id, math.ceil(seconds * 1000))
+    task.timer_id = take_id(self)
+    task.timer = core.timer(task.timer_id, math.ceil(seconds * 1000))
   end
   self.waiter, task.wait_of = task, self
-  return park()
+  return yield()
+end
+
+--- Waits for `set`. Raises if the task is cancelled.
+-- @tparam[opt] number seconds at most; nil or math.huge: for ever
+-- @treturn boolean true if it was set, false when the time is over
+function Event:wait(seconds)
+  local is_set, _, unwind = self:pause(seconds)
+  if is_set == nil then error(unwind, 0) end
+  return is_set
 end
 
 -- A timer of an event ran out.
 local function time_is_over(event)
   local task = event.waiter
-  event.waiter, task.wait_of, task.timer, task.id = nil, nil, nil, nil
+  event.waiter, task.wait_of, task.timer = nil, nil, nil
   step(task, false)
 end
 
@@ -283,21 +277,27 @@ end
 
 local wake_later
 
+-- Lets the loop look at I/O before more tasks run.
+local function run_the_rest_later()
+  if wake_later then return end
+  local id
+  id = take_id(function()
+    wake_later = nil
+    free_id(id)
+  end)
+  wake_later = core.timer(id, 0)
+end
+
 local function run_ready()
   local turns = TURN
   while first <= last do
-    if turns == 0 then
-      if not wake_later then         -- let the loop look at I/O, then go on
-        local id = take_id(function(id) wake_later = nil free_id(id) end)
-        wake_later = core.timer(id, 0)
-      end
-      return
-    end
+    if turns == 0 then return run_the_rest_later() end
     turns = turns - 1
-    local task, value = ready[first], ready[first + 1]
-    ready[first], ready[first + 1] = nil, nil
-    first = first + 2
-    step(task, value)
+    local n = first
+    local task, a, b, c = ready[n], ready[n + 1], ready[n + 2], ready[n + 3]
+    ready[n], ready[n + 1], ready[n + 2], ready[n + 3] = nil, nil, nil, nil
+    first = n + 4
+    step(task, a, b, c)
   end
   first, last = 1, 0
 end
@@ -319,19 +319,26 @@ local function look_for_the_end()
   if alive == 0 then core.stop() end
 end
 
-core.dispatch(function(id, ...)
+local function complete(id, a, b, c)
   local target = parked[id]
-  if not target then return end
-  local kind = getmetatable(target)
-  if kind == Task then
-    free_id(id)
-    target.id = nil
-    step(target, ...)
-  elseif kind == Event then
+  if getmetatable(target) == Event then
     free_id(id)
     time_is_over(target)
+  elseif target then
+    target(a, b, c)
+  end
+end
+
+core.dispatch(function(id, a, b, c)
+  local task = callers[id]
+  if task then
+    task.is_calling = nil
+    current = task
+    local ok, message = resume(task.co, a, b, c)
+    current = nil
+    if not ok then error(message, 0) end
   else
-    target(id, ...)
+    complete(id, a, b, c)
   end
   if first <= last then run_ready() end
   if ending or alive == 0 then look_for_the_end() end
@@ -402,30 +409,23 @@ end
 local Connection = {}
 Connection.__index = Connection
 
--- Waits for the completion of an operation that has just been started.
-local function completed(id)
-  current.id = id
-  return park()
-end
-
 --- Sends one command and waits for its reply.
 -- @tparam integer ms the command's deadline, 0 for none
 -- @tparam string ... the command and its arguments
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
--- @treturn[2] string code "redis", "timeout" or "closed"
--- @treturn[2] string detail
+-- @treturn[2] string code "redis", "timeout", "closed", or "cancelled"
+-- @return[2] detail; for "cancelled", what is to be raised
 function Connection:call(ms, ...)
-  assert_task()
-  if current.unwinding then check_cancelled() end
-  local id = take_id(current)
-  local ok, code, detail = self.raw:call(id, ms, ...)
-  if not ok then
-    free_id(id)
-    return nil, code, detail
+  local task = current
+  if task.unwinding then
+    local unwind = untold_cancel()
+    if unwind then return nil, "cancelled", unwind end
   end
-  current.id = id
-  return landed(yield())
+  local ok, code, detail = self.raw:call(task.id, ms, ...)
+  if not ok then return nil, code, detail end
+  task.is_calling = true
+  return yield()
 end
 
 --- Sends several commands at once and waits for all their replies.
@@ -435,11 +435,11 @@ end
 -- @treturn table codes and
 -- @treturn table details say why
 function Connection:pipeline(ms, commands)
-  assert_task()
   local replies, codes, details = {}, {}, {}
   local left, all = 0, host.event()
   for i, command in ipairs(commands) do
-    local id = take_id(function(id, reply, code, detail)
+    local id
+    id = take_id(function(reply, code, detail)
       free_id(id)
       replies[i], codes[i], details[i] = reply, code, detail
       left = left - 1
@@ -453,7 +453,7 @@ function Connection:pipeline(ms, commands)
       codes[i], details[i] = code, detail
     end
   end
-  if left > 0 then all:wait() end
+  if left > 0 then all:pause() end
   return replies, codes, details
 end
 
@@ -461,20 +461,45 @@ end
 function Connection:subscribe(channel) return self.raw:subscribe(channel) end
 function Connection:unsubscribe(channel) return self.raw:unsubscribe(channel) end
 
+local CLOSED = "the connection was closed"
+
 --- Closes the connection. Commands in flight fail with "closed".
 function Connection:close()
   for _, id in ipairs(self.raw:close()) do
-    local target = parked[id]
-    if getmetatable(target) == Task then
-      free_id(id)
-      target.id = nil
-      make_ready(target, CLOSED)
-    elseif target and id ~= self.lost_id then
-      target(id, nil, "closed", "the connection was closed")
+    local task = callers[id]
+    if task then
+      task.is_calling = nil
+      make_ready(task, nil, "closed", CLOSED)
+    elseif parked[id] then
+      parked[id](nil, "closed", CLOSED)
     end
   end
-  for _, id in ipairs { self.lost_id, self.message_id } do free_id(id) end
+  self:free_ids()
+end
+
+function Connection:free_ids()
+  if self.lost_id then free_id(self.lost_id) end
+  if self.message_id then free_id(self.message_id) end
   self.lost_id, self.message_id = nil, nil
+end
+
+-- Waits for the connection to stand.
+local function established(self, options)
+  local task = current
+  local raw, code, detail = core.connect(task.id, {
+    host = options.host, port = options.port, path = options.path,
+    tls = options.tls, timeout = options.timeout, silent = options.silent,
+    lost = self.lost_id, message = self.message_id,
+  })
+  if not raw then return nil, code, detail end
+  self.raw = raw
+  task.is_calling = true
+  local ok
+  ok, code, detail = yield()
+  if not ok then
+    for _, id in ipairs(raw:close()) do parked[id]() end
+  end
+  return ok, code, detail
 end
 
 --- Opens a connection and sends the greeting.
@@ -483,33 +508,16 @@ end
 --   message = function(kind, channel, payload) for a subscriber
 -- @return the connection, or nil, code, detail
 function host.connect(options)
-  assert_task()
+  host.current()
   local self = setmetatable({}, Connection)
-  self.lost_id = take_id(function(_, detail)
+  self.lost_id = take_id(function(detail)
+    self:free_ids()
     if options.lost then options.lost(detail) end
   end)
-  if options.message then
-    self.message_id = take_id(function(_, kind, channel, payload)
-      options.message(kind, channel, payload)
-    end)
-  end
-  local id = take_id(current)
-  local raw, code, detail = core.connect(id, {
-    host = options.host, port = options.port, path = options.path,
-    tls = options.tls, timeout = options.timeout, silent = options.silent,
-    lost = self.lost_id, message = self.message_id,
-  })
-  if not raw then
-    free_id(id)
-  else
-    self.raw = raw
-    local ok
-    ok, code, detail = completed(id)
-    if not ok then raw:close() raw = nil end
-  end
-  if not raw then
-    free_id(self.lost_id)
-    if self.message_id then free_id(self.message_id) end
+  if options.message then self.message_id = take_id(options.message) end
+  local ok, code, detail = established(self, options)
+  if not ok then
+    self:free_ids()
     return nil, code, detail
   end
   return self:greet(options)
@@ -538,7 +546,8 @@ Process.__index = Process
 -- @return the process (`pid`, `wait`, `kill`), or nil, code, detail
 function host.process(options)
   local self = setmetatable({ over = host.event() }, Process)
-  local id = take_id(function(id, status, signal)
+  local id
+  id = take_id(function(status, signal)
     free_id(id)
     self.status, self.signal = status, signal
     self.over:set()

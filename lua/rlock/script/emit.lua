@@ -18,10 +18,11 @@ function emit.new(name)
   return setmetatable(self, Text)
 end
 
+local readable = { ["\n"] = "\\n", ['"'] = '\\"', ["\\"] = "\\\\" }
+
 local function quote(value)
   return '"' .. value:gsub('[%c"\\\128-\255]', function(char)
-    if char == "\n" then return "\\n" end
-    return string.format("\\%03d", char:byte())
+    return readable[char] or string.format("\\%03d", char:byte())
   end) .. '"'
 end
 
@@ -34,7 +35,10 @@ local function number(value)
   elseif math.type and math.type(value) == "integer" then -- luacheck: ignore
     return nil, "is beyond 2^53, which Redis cannot count to"
   end
-  return string.format("%.17g", value)
+  for digits = 14, 17 do
+    local text = string.format("%." .. digits .. "g", value)
+    if tonumber(text) == value then return text end
+  end
 end
 
 --- A constant in Lua 5.1.
@@ -136,11 +140,13 @@ end
 function Text:body(fn)
   self:parameters(fn)
   local lines = split(fn.file, fn.node.body_from, fn.node.body_to)
-  lines[1].text = lines[1].text:gsub("^%s+", "")
+  lines[1].text = lines[1].text:gsub("^ +", "")
   while blank(lines[1]) do table.remove(lines, 1) end
   while blank(lines[#lines]) do table.remove(lines) end
-  self:source(lines, lines[1] and lines[1].line == fn.node.first_line and 2 or 1,
-    fn.path)
+  local last = lines[#lines]
+  if last then last.text = last.text:gsub(" +$", "") end
+  local on_header = lines[1] and lines[1].line == fn.node.first_line
+  self:source(lines, on_header and 2 or 1, fn.path)
 end
 
 --- @treturn table { name =, text =, lines = }
@@ -149,7 +155,7 @@ function Text:finish()
   return { name = self.name, text = text, lines = self.lines }
 end
 
---- The way back ----------------------------------------------------------
+-- the way back --------------------------------------------------------------
 
 local function place(lines, number_)
   local from = lines[tonumber(number_)]
@@ -160,9 +166,10 @@ end
 -- WRONGTYPE ..." or "... @user_script:1: @user_script: 1: Wrong ...".
 local function old_form(lines, message)
   local number_, rest = message:match(
-    "^ERR Error running script %(call to f_%x+%): @user_script:(%d+): (.*)$")
+    "^ERR Error running script %(call to f_%x+%): @user_script:(%d+): (.-)%s*$")
   if not number_ then return end
-  rest = rest:gsub("^@user_script: ?%d+: ", "")
+  local inner, bare = rest:match("^@?user_script: ?(%d+): (.*)$")
+  number_, rest = inner or number_, bare or rest
   local where = place(lines, number_)
   if not where then return message end
   if rest:find("^%u%u+ ") then

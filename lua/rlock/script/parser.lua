@@ -1,8 +1,8 @@
 --- Which functions a Lua text has, and which names each of them uses.
---  A recursive descent over the grammar of 5.4, for scopes only: values and
---  precedence do not matter here. The text is one that an interpreter has
---  compiled. Knows nothing of Redis beyond its Lua version, 5.1, and of what
---  is shipped.
+--  A recursive descent (scope.lua, expression.lua, this file) over the grammar
+--  of 5.4, for scopes only: values and precedence do not matter. The text is
+--  one that an interpreter has compiled. Knows nothing of Redis beyond its Lua
+--  version, 5.1, and nothing of what is shipped.
 --
 --  A function:  from, to (bytes, from "function" to "end"), first_line,
 --               last_line, params (names), used (by index), vararg, method,
@@ -17,255 +17,18 @@
 --  inside:      line -> true if it begins within a string
 --  @module rlock.script.parser
 
+local Expression = require "rlock.script.expression"
 local lexer = require "rlock.script.lexer"
 
 local parser = {}
 
-local unary = { ["not"] = true, ["-"] = true, ["#"] = true, ["~"] = true }
-
-local binary = {}
-for sign in ([[+ - * / % ^ .. == ~= < <= > >= and or // & | ~ << >>]])
-    :gmatch("%S+") do
-  binary[sign] = true
-end
+local Parser = setmetatable({}, { __index = Expression })
+Parser.__index = Parser
 
 local block_ends = {
   ["end"] = true, ["else"] = true, ["elseif"] = true, ["until"] = true,
   ["end of file"] = true,
 }
-
-local Parser = {}
-Parser.__index = Parser
-
---- The tokens ------------------------------------------------------------
-
-function Parser:newer(token, what)
-  local list = self.file.newer
-  list[#list + 1] = { from = token.from, line = token.line, what = what }
-end
-
-function Parser:next()
-  local token = self.token
-  if token.newer then self:newer(token, token.newer) end
-  self.last, self.at = token, self.at + 1
-  self.token = self.tokens[self.at] or token
-  return token
-end
-
-function Parser:skip(kind)
-  if self.token.kind == kind then return self:next() end
-end
-
-function Parser:expect(kind)
-  local token = self.token
-  if token.kind ~= kind then
-    error({ line = token.line, fault = string.format(
-      "%s expected near %q", kind, token.text) })
-  end
-  return self:next()
-end
-
---- Scopes ----------------------------------------------------------------
-
-function Parser:open()
-  self.scope = { outer = self.scope, variables = {} }
-end
-
-function Parser:close()
-  self.scope = self.scope.outer
-end
-
-function Parser:declare(token, attribute)
-  local variable = {
-    name = token.text, from = token.from, attribute = attribute,
-    owner = self.fn,
-  }
-  self.scope.variables[token.text] = variable
-  return variable
-end
-
-function Parser:use(token)
-  local scope, variable = self.scope, nil
-  while scope and not variable do
-    variable, scope = scope.variables[token.text], scope.outer
-  end
-  local use = {
-    name = token.text, line = token.line, from = token.from,
-    variable = variable,
-  }
-  self.file.uses[#self.file.uses + 1] = use
-  if variable and variable.parameter then
-    variable.owner.used[variable.parameter] = true
-  end
-  return use
-end
-
-function Parser:write(use)
-  use.write = true
-  local variable = use.variable
-  if variable and variable.owner ~= self.fn then
-    variable.written = variable.written or use.line
-  end
-end
-
---- Expressions -----------------------------------------------------------
-
-function Parser:list()
-  repeat self:expression() until not self:skip(",")
-end
-
-function Parser:table()
-  self:expect("{")
-  while self.token.kind ~= "}" do
-    if self:skip("[") then
-      self:expression()
-      self:expect("]")
-      self:expect("=")
-    elseif self.token.kind == "name"
-        and self.tokens[self.at + 1].kind == "=" then
-      self:next()
-      self:next()
-    end
-    self:expression()
-    if not self:skip(",") and not self:skip(";") then break end
-  end
-  self:expect("}")
-end
-
-function Parser:arguments()
-  if self.token.kind == "string" then
-    self:next()
-  elseif self.token.kind == "{" then
-    self:table()
-  else
-    if self.token.line ~= self.last.line then
-      self:newer(self.token, "a call whose ( begins a line")
-    end
-    self:expect("(")
-    if self.token.kind ~= ")" then self:list() end
-    self:expect(")")
-  end
-end
-
--- One `.name`, `[key]`, `:name(...)` or `(...)`; false if there is none.
-function Parser:suffix()
-  local kind = self.token.kind
-  if kind == "." then
-    self:next()
-    return self:expect("name")
-  elseif kind == "[" then
-    self:next()
-    self:expression()
-    return self:expect("]")
-  elseif kind == ":" then
-    self:next()
-    self:expect("name")
-    self:arguments()
-    return self.last
-  elseif kind == "(" or kind == "string" or kind == "{" then
-    self:arguments()
-    return self.last
-  end
-  return false
-end
-
--- A name or a bracket with its suffixes. Gives the use of the name, and how
--- many suffixes it had.
-function Parser:suffixed()
-  local use, count = nil, 0
-  if self:skip("(") then
-    self:expression()
-    self:expect(")")
-  else
-    use = self:use(self:expect("name"))
-  end
-  local dotted = self.token.kind == "."
-  while true do
-    local token = self:suffix()
-    if not token then break end
-    count = count + 1
-    if count == 1 and dotted and use then
-      use.field, use.after = token.text, self.token.kind
-    end
-  end
-  return use, count
-end
-
-function Parser:simple()
-  local kind = self.token.kind
-  if kind == "function" then
-    self:func(self:next())
-  elseif kind == "{" then
-    self:table()
-  elseif kind == "name" or kind == "(" then
-    self:suffixed()
-  elseif block_ends[kind] or binary[kind] then
-    self:expect("an expression")
-  else
-    self:next()
-  end
-end
-
-function Parser:expression()
-  repeat
-    while unary[self.token.kind] do self:next() end
-    self:simple()
-  until not (binary[self.token.kind] and self:next())
-end
-
---- Functions -------------------------------------------------------------
-
-function Parser:parameters(fn)
-  fn.params_from = self:expect("(").from
-  while self.token.kind ~= ")" do
-    if self:skip("...") then
-      fn.vararg = true
-    else
-      local token = self:expect("name")
-      fn.params[#fn.params + 1] = token.text
-      self:declare(token).parameter = #fn.params
-    end
-    if not self:skip(",") then break end
-  end
-  fn.body_from = self:expect(")").to + 1
-end
-
--- From the "(" of a function whose keyword was `start`.
-function Parser:func(start, method)
-  local fn = {
-    from = start.from, first_line = start.line, params = {}, vararg = false,
-    method = method or false, used = {},
-  }
-  self.file.functions[#self.file.functions + 1] = fn
-  local outer = self.fn
-  self.fn = fn
-  self:open()
-  if method then self:declare({ text = "self", from = self.token.from }) end
-  self:parameters(fn)
-  self:block()
-  self:close()
-  self.fn = outer
-  local last = self:expect("end")
-  fn.body_to, fn.to, fn.last_line = last.from - 1, last.to, last.line
-end
-
-function Parser:function_statement()
-  local start = self:next()
-  local use, method = self:use(self:expect("name")), false
-  local fields = 0
-  while self:skip(".") do
-    self:expect("name")
-    fields = fields + 1
-  end
-  if self:skip(":") then
-    self:expect("name")
-    method, fields = true, fields + 1
-  end
-  if fields == 0 then self:write(use) else use.field_write = true end
-  self:func(start, method)
-end
-
---- Statements ------------------------------------------------------------
 
 local statements = {}
 
@@ -313,7 +76,21 @@ statements["repeat"] = function(self)
   self:close()
 end
 
-statements["function"] = Parser.function_statement
+statements["function"] = function(self)
+  local start = self:next()
+  local use, method = self:use(self:expect("name")), false
+  local fields = 0
+  while self:skip(".") do
+    self:expect("name")
+    fields = fields + 1
+  end
+  if self:skip(":") then
+    self:expect("name")
+    method, fields = true, fields + 1
+  end
+  if fields == 0 then self:write(use) else use.field_write = true end
+  self:func(start, method)
+end
 
 statements["local"] = function(self)
   self:next()

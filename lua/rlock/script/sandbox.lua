@@ -1,6 +1,6 @@
 --- What a script finds inside Redis: its globals, and Lua 5.1's libraries.
---  Measured on Redis 6 to 8 and Valkey; what only some of them have (os, print,
---  getfenv) is left out. Knows nothing of the functions that are shipped.
+--  What every Redis from 6.0 on has; os, print, getfenv and others that only
+--  some have are left out. Knows nothing of the functions that are shipped.
 --  @module rlock.script.sandbox
 
 local unpack = table.unpack or unpack
@@ -13,15 +13,15 @@ local function set(words)
   return result
 end
 
--- KEYS and ARGV are not here: a function has parameters for them.
-local globals = set [[
+--- name -> true. Without KEYS and ARGV: a function has parameters for them.
+sandbox.globals = set [[
   _G _VERSION assert bit cjson cmsgpack collectgarbage coroutine error gcinfo
   getmetatable ipairs load loadstring math next pairs pcall rawequal rawget
   rawset redis select setmetatable string struct table tonumber tostring type
   unpack xpcall]]
 
--- The libraries that a newer Lua has more functions in.
-local fields = {
+--- Library -> name -> true, for those that have more in a newer Lua.
+sandbox.fields = {
   coroutine = set "create resume running status wrap yield",
   math = set [[abs acos asin atan atan2 ceil cos cosh deg exp floor fmod frexp
     huge ldexp log log10 max min modf pi pow rad random randomseed sin sinh
@@ -31,23 +31,26 @@ local fields = {
   table = set "concat foreach foreachi getn insert maxn remove sort",
 }
 
+local globals, fields = sandbox.globals, sandbox.fields
+
+-- What every interpreter has too, and so may be captured as a local.
+local common = set [[
+  assert collectgarbage coroutine error getmetatable ipairs load math next
+  pairs pcall rawequal rawget rawset select setmetatable string table tonumber
+  tostring type xpcall]]
+
 -- Values of this interpreter -> how the same thing is written in Redis.
-local written = {}
-for name in pairs(globals) do
-  local value = rawget(_G, name)
-  if type(value) == "function" or fields[name] then written[value] = name end
-end
-for library, names in pairs(fields) do
-  for name in pairs(names) do
-    local value = rawget(_G, library)[name]
-    if type(value) == "function" then
-      written[value] = library .. "." .. name
-    end
+local written = { [unpack] = "unpack" }
+for name in pairs(common) do
+  written[_G[name]] = name
+  for field in pairs(fields[name] or {}) do
+    local value = _G[name][field]
+    if type(value) == "function" then written[value] = name .. "." .. field end
   end
 end
-written[unpack] = "unpack"
 
--- Libraries of some interpreter that Redis has not, or not the same.
+--- name -> true: libraries of some interpreter that Redis lacks, or that are
+--  not the same there.
 sandbox.foreign = set [[_G package io os debug utf8 bit bit32 ffi jit]]
 
 --- Whether Redis has the global that a function reads.

@@ -1,0 +1,56 @@
+-- A lock taken, kept and handed over, step by step.
+--
+--    rlockctl examples/hello.lua
+--
+-- Nothing is configured: without RLOCK_URL the server is `local:`, a private
+-- Redis of yours that is started when somebody needs it.
+
+local rlock = require "rlock"
+
+local began = rlock.now()
+
+local function say(who, text, ...)
+  print(("%5.2f s  %-6s %s"):format(rlock.now() - began, who,
+    text:format(...)))
+end
+
+-- A client is this program's session with one Redis.
+local client <close> = assert(rlock.open())
+say("main", "connected")
+
+-- The owner of a hold is the task that took it. This is the main task.
+local lock = client:lock("hello")
+assert(lock:lock())
+say("main", "took the lock; mine for %.0f s, and renewed before that is over",
+  lock:valid_for())
+
+-- Its holder may enter again; that counts.
+assert(lock:lock())
+say("main", "took it again: hold count %d", lock:hold_count())
+assert(lock:unlock())
+say("main", "gave one back: hold count %d", lock:hold_count())
+
+-- Any other task, here or in another process on another machine, stays out.
+-- try_lock does not wait; lock does, and sleeps until the lock is given back.
+local given_back
+local other = rlock.spawn(function()
+  local ok, code, detail = lock:try_lock()
+  say("other", "tried to take it: %s, %s (%s)", ok, code, detail)
+  say("other", "waits")
+  assert(lock:lock())
+  say("other", "got it %.2f ms after it was given back",
+    (rlock.now() - given_back) * 1000)
+  assert(lock:unlock())
+  say("other", "gave it back")
+end)
+
+rlock.sleep(0.5)                        -- the work that the lock protects
+say("main", "gives it back")
+given_back = rlock.now()
+assert(lock:unlock())
+other:join()
+
+-- The usual form: locked while the function runs, unlocked even if it raises.
+local sum = lock:with(function() return 1 + 1 end)
+say("main", "computed %d under the lock", sum)
+say("main", "done; the lock is %s", lock:is_locked() and "taken" or "free")

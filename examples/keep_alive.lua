@@ -1,0 +1,40 @@
+-- First experiment: lock with neither a lease nor an unlock.
+--
+--    rlockctl examples/keep_alive.lua [WATCHDOG]       (seconds, default 30)
+--
+-- Run it in two terminals. The first process takes the lock and keeps it for
+-- as long as it lives: in the server the lock expires WATCHDOG seconds after
+-- it was taken, but the watchdog renews it three times as often. The second
+-- process stays out. Then kill the first one with `kill -9`: it can tell
+-- nobody, yet within WATCHDOG seconds the lock expires, and the second gets in.
+
+local rlock = require "rlock"
+
+local watchdog = tonumber(arg[1]) or 30
+local began = rlock.now()
+
+io.stdout:setvbuf("line")
+
+local function say(text, ...)
+  print(("%6.2f s  %s"):format(rlock.now() - began, text:format(...)))
+end
+
+local function process_id()
+  local file = io.open("/proc/self/stat")
+  return file and file:read("n") or "of this process"
+end
+
+local client <close> = assert(rlock.open { watchdog = watchdog })
+local lock = client:lock("keep-alive")
+
+local ok, _, detail = lock:try_lock()
+if not ok then
+  say("busy: %s", detail)
+  assert(lock:lock())                   -- waits for as long as it takes
+end
+say("the lock is mine; end me with: kill -9 %s", process_id())
+
+while true do
+  rlock.sleep(watchdog / 3)
+  say("still mine; without a renewal it would end in %.1f s", lock:ttl())
+end

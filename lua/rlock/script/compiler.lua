@@ -1,0 +1,235 @@
+--- Decides what goes into a server script, and in which order.
+--  Starts at the operation's function, follows what it captures, and hands
+--  each piece to rlock.script.emit after all the pieces that it needs, those by
+--  name; so the text depends on the sources alone, not on the interpreter.
+--  What cannot be shipped ends it with one line. Sends nothing, and does not
+--  know what a lock is.
+--
+--  A unit is a piece of text under a key: "holds", or "naming.prefix".
+--  @module rlock.script.compiler
+
+local emit = require "rlock.script.emit"
+local sandbox = require "rlock.script.sandbox"
+local source = require "rlock.script.source"
+
+local compiler = {}
+
+local Compiler = {}
+Compiler.__index = Compiler
+
+-- Every fault of a policy: one line, about `fn` (see Compiler:find).
+function Compiler:fault(fn, format, ...)
+  local what = string.format(format, ...)
+  local who = fn.label == self.op and fn.label
+    or string.format("%s (shipped with %s)", fn.label, self.op)
+  error(string.format("policy %q: %s: %s: %s", self.policy, fn.place, who,
+    what), 0)
+end
+
+-- What source.find says of a function, with the `label` by which we call it.
+function Compiler:find(value, label)
+  local fn, fault = source.find(value, self.read)
+  fn.label = label
+  if fault then self:fault(fn, "%s", fault) end
+  return fn
+end
+
+-- checks ----------------------------------------------------------------------
+
+function Compiler:check_syntax(fn)
+  for _, newer in ipairs(fn.file.newer) do
+    if newer.from >= fn.node.from and newer.from <= fn.node.to then
+      self:fault(fn, "line %d: Redis' Lua 5.1 does not have %s", newer.line,
+        newer.what)
+    end
+  end
+end
+
+-- Notes the global that a piece of text begins with, if it does.
+function Compiler:reads(text, fn)
+  local name = text:match("^%-?([%a_][%w_]*)")
+  if name then self.globals[name] = self.globals[name] or fn end
+end
+
+function Compiler:check_global(fn, use)
+  if use.write or use.field_write then
+    self:fault(fn, "line %d: assigns the global %q", use.line, use.name)
+  elseif use.name == "KEYS" or use.name == "ARGV" then
+    self:fault(fn, "line %d: reads %s; take it as a parameter", use.line,
+      use.name)
+  end
+  local ok, missing = sandbox.has(use)
+  if not ok then
+    self:fault(fn, "line %d: reads the global %q, which Redis does not have",
+      use.line, missing)
+  end
+  self:reads(use.name, fn)
+end
+
+function Compiler:check_upvalue(fn, use)
+  local variable = use.variable
+  if use.write or use.field_write or variable.written then
+    self:fault(fn, "upvalue %q is assigned at line %d; only what never"
+      .. " changes can be shipped", use.name,
+      (use.write or use.field_write) and use.line or variable.written)
+  end
+  local captured = fn.captured[use.name]
+  if captured then return captured.value end
+  if variable.attribute == "const" then
+    self:fault(fn, "upvalue %q is <const>, which leaves no value to ship;"
+      .. " make it a plain local", use.name)
+  end
+  self:fault(fn, "upvalue %q is not captured: changed since it was loaded?",
+    use.name)
+end
+
+-- what goes along -------------------------------------------------------------
+
+local function is_module(value)
+  for name, loaded in pairs(package.loaded) do
+    if rawequal(loaded, value) then return not sandbox.foreign[name] end
+  end
+  return false
+end
+
+-- Puts a unit into the text, once, after all that it needs itself.
+function Compiler:unit(fn, use, key, value)
+  local unit = self.units[key]
+  if unit and not rawequal(unit.value, value) then
+    self:fault(fn, "upvalue %q has another value in %s (%s)", key,
+      unit.by.label, unit.by.place)
+  elseif unit then
+    if unit.open and unit.fn ~= fn then
+      self:fault(fn, "%s and %s call each other; Redis cannot be sent both",
+        fn.label, key)
+    end
+    return
+  elseif rawequal(value, self.root) then
+    self:fault(fn, "upvalue %q is %s itself, which cannot be called", key,
+      self.op)
+  end
+  unit = { key = key, value = value, by = fn, line = use.line, open = true }
+  self.units[key] = unit
+  self:ship(unit, use)
+  unit.open = false
+end
+
+-- A captured value of any kind.
+function Compiler:ship(unit, use)
+  local value, fn = unit.value, unit.by
+  local native = sandbox.written(value)
+  if native then
+    self:reads(native, fn)
+    if native ~= unit.key then self.text:constant(unit, native) end
+  elseif type(value) == "function" then
+    self:ship_function(unit)
+  elseif type(value) == "table" then
+    if unit.key ~= use.name or not is_module(value) then
+      self:fault(fn, "upvalue %q is a table that is not a required module",
+        unit.key)
+    end
+    self.text:module(unit)
+  else
+    local literal, fault = emit.literal(value)
+    if not literal then
+      self:fault(fn, "upvalue %q %s", unit.key, fault)
+    end
+    self:reads(literal, fn)
+    self.text:constant(unit, literal)
+  end
+end
+
+function Compiler:ship_function(unit)
+  if debug.getinfo(unit.value, "S").what == "C" then
+    self:fault(unit.by, "upvalue %q is a C function, which Redis does not have",
+      unit.key)
+  end
+  local fn = self:find(unit.value, unit.key)
+  unit.fn = fn
+  if fn.node.method then
+    self:fault(fn, "is declared with a colon; declare it with a dot")
+  end
+  self:needs(fn)
+  self.text:helper(unit, fn)
+end
+
+-- `use` reads a captured table: a module, or a library that Redis has too.
+function Compiler:table_field(fn, use, module)
+  local key = use.name .. "." .. (use.field or "")
+  local library = sandbox.written(module)
+  if library then
+    return self:check_global(fn, {
+      name = library, field = use.field, after = use.after, line = use.line,
+    })
+  elseif not use.field then
+    self:fault(fn, "line %d: only %s.name of the module %q can be shipped",
+      use.line, use.name, use.name)
+  elseif module[use.field] == nil then
+    self:fault(fn, "line %d: upvalue %q: the module has no such field",
+      use.line, key)
+  end
+  self:unit(fn, use, key, module[use.field])
+end
+
+local function by_name(a, b)
+  if a.name ~= b.name then return a.name < b.name end
+  if a.field ~= b.field then return (a.field or "") < (b.field or "") end
+  return a.from < b.from
+end
+
+function Compiler:needs(fn)
+  self:check_syntax(fn)
+  local captured = {}
+  for _, use in ipairs(fn.uses) do
+    if use.variable then
+      self:check_upvalue(fn, use)
+      captured[#captured + 1] = use
+    else
+      self:check_global(fn, use)
+    end
+  end
+  table.sort(captured, by_name)
+  for _, use in ipairs(captured) do
+    local value = fn.captured[use.name].value
+    self:unit(fn, use, use.name, value)
+    if type(value) == "table" then self:table_field(fn, use, value) end
+  end
+end
+
+-- What one function captures must not hide a global from another.
+function Compiler:check_hidden()
+  local hidden
+  for name in pairs(self.globals) do
+    local unit = self.units[name]
+    if unit and sandbox.written(unit.value) ~= name
+        and (not hidden or name < hidden) then
+      hidden = name
+    end
+  end
+  if not hidden then return end
+  local unit = self.units[hidden]
+  self:fault(self.globals[hidden], "upvalue %q of %s (%s) hides the global of"
+    .. " that name", hidden, unit.by.label, unit.by.place)
+end
+
+--- See script.compile.
+--  @tparam string policy_name
+--  @tparam string op
+--  @tparam function fn
+--  @tparam function read chunkname -> text, or nil and a fault
+function compiler.compile(policy_name, op, fn, read)
+  local self = setmetatable({
+    policy = policy_name, op = op, root = fn, read = read,
+    units = {}, globals = {}, text = emit.new(policy_name .. "." .. op),
+  }, Compiler)
+  local found = self:find(fn, op)
+  if found.node.vararg or #found.node.params > 2 or found.node.method then
+    self:fault(found, "must take (keys, args) and nothing else")
+  end
+  self:needs(found)
+  self:check_hidden()
+  self.text:body(found)
+  return self.text:finish()
+end
+
+return compiler

@@ -1,0 +1,87 @@
+--- A walk over tokens that knows which variables are in scope.
+--  The first layer of rlock.script.parser, which describes its records.
+--  @module rlock.script.scope
+
+local Scope = {}
+Scope.__index = Scope
+
+-- tokens --------------------------------------------------------------------
+
+--- Notes that Lua 5.1 does not have `what` is at a token.
+function Scope:newer(token, what)
+  local list = self.file.newer
+  list[#list + 1] = { from = token.from, line = token.line, what = what }
+end
+
+--- Takes the present token and gives it.
+function Scope:next()
+  local token = self.token
+  if token.newer then self:newer(token, token.newer) end
+  self.last, self.at = token, self.at + 1
+  self.token = self.tokens[self.at] or token
+  return token
+end
+
+--- Takes the present token if it is of a kind; gives it, or nil.
+function Scope:skip(kind)
+  if self.token.kind == kind then return self:next() end
+end
+
+--- Takes the present token, which must be of a kind, or ends the parse.
+function Scope:expect(kind)
+  local token = self.token
+  if token.kind ~= kind then
+    error({ line = token.line, fault = string.format(
+      "%s expected near %q", kind, token.text) })
+  end
+  return self:next()
+end
+
+-- variables -----------------------------------------------------------------
+
+--- Begins a scope, for the variables that are declared until :close().
+function Scope:open()
+  self.scope = { outer = self.scope, variables = {} }
+end
+
+function Scope:close()
+  self.scope = self.scope.outer
+end
+
+--- From now on the token's name means a new variable, which it gives.
+function Scope:declare(token, attribute)
+  local variable = {
+    name = token.text, from = token.from, attribute = attribute,
+    owner = self.fn,
+  }
+  self.scope.variables[token.text] = variable
+  return variable
+end
+
+--- Notes the use of a name, as what it means here, and gives the record.
+function Scope:use(token)
+  local scope, variable = self.scope, nil
+  while scope and not variable do
+    variable, scope = scope.variables[token.text], scope.outer
+  end
+  local use = {
+    name = token.text, line = token.line, from = token.from,
+    variable = variable,
+  }
+  self.file.uses[#self.file.uses + 1] = use
+  if variable and variable.parameter then
+    variable.owner.used[variable.parameter] = true
+  end
+  return use
+end
+
+--- Notes that a use is an assignment.
+function Scope:write(use)
+  use.write = true
+  local variable = use.variable
+  if variable and variable.owner ~= self.fn then
+    variable.written = variable.written or use.line
+  end
+end
+
+return Scope

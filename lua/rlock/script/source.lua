@@ -1,0 +1,106 @@
+--- Finds a function in the text that it was compiled from.
+--  The interpreter tells only the lines of a function and what it captures;
+--  the rest is read from the text. Opens no file: it is given the text of a
+--  chunk by who asks. Knows nothing of Redis.
+--  @module rlock.script.source
+
+local parser = require "rlock.script.parser"
+
+local source = {}
+
+-- Parsed texts, by text; collected when nobody uses them.
+local parsed = setmetatable({}, { __mode = "v" })
+
+local function parse(text)
+  text = text:gsub("^\239\187\191", ""):gsub("\r\n?", "\n")
+  local file = parsed[text]
+  if file then return file end
+  local fault, line
+  file, line, fault = parser.parse(text)
+  if not file then return nil, string.format("line %d: %s", line, fault) end
+  file.text = text
+  parsed[text] = file
+  return file
+end
+
+local function upvalues(value)
+  local result, i = {}, 1
+  while true do
+    local name, captured = debug.getupvalue(value, i)
+    if not name then return result end
+    if name ~= "_ENV" then result[name] = { value = captured } end
+    i = i + 1
+  end
+end
+
+-- The uses inside a function of names that it does not declare itself.
+local function free_uses(file, node)
+  local result, from = {}, node.params_from
+  for _, use in ipairs(file.uses) do
+    local inside = use.from > from and use.from < node.to
+    local own = use.variable and use.variable.from >= from
+    if inside and not own then result[#result + 1] = use end
+  end
+  return result
+end
+
+local function captures_all(uses, captured)
+  local names = {}
+  for _, use in ipairs(uses) do
+    if use.variable then names[use.name] = true end
+  end
+  for name in pairs(captured) do
+    if not names[name] then return false end
+  end
+  return true
+end
+
+-- The functions of the file that may be this one.
+local function candidates(file, info, captured)
+  local result = {}
+  for _, node in ipairs(file.functions) do
+    if node.first_line == info.linedefined
+        and node.last_line == info.lastlinedefined
+        and (not info.nparams
+          or info.nparams == #node.params + (node.method and 1 or 0)) then
+      local uses = free_uses(file, node)
+      if captures_all(uses, captured) then
+        result[#result + 1] = { node = node, uses = uses }
+      end
+    end
+  end
+  return result
+end
+
+--- What there is to know of a function.
+--  @tparam function value
+--  @tparam function read chunkname -> text, or nil and a fault
+--  @treturn table `path` and `place` ("file:line"); `captured`: name ->
+--    { value = } of each upvalue; `file` (see rlock.script.parser), `node`
+--    (the function there) and `uses` (those of names that it does not declare)
+--  @treturn[opt] string why `file`, `node` and `uses` are missing
+function source.find(value, read)
+  local info = debug.getinfo(value, "Su")
+  local path = info.source:match("^@(.*)") or info.short_src
+  local fn = {
+    path = path, captured = upvalues(value),
+    place = string.format("%s:%d", path, info.linedefined),
+  }
+  if info.what == "C" then
+    fn.place = "[C]"
+    return fn, "is a C function, which Redis does not have"
+  end
+  local text, fault = read(info.source)
+  if text then fn.file, fault = parse(text) end
+  if not fn.file then return fn, fault end
+  local found = candidates(fn.file, info, fn.captured)
+  if #found == 0 then
+    return fn, "is not in its source: changed since it was loaded?"
+  elseif #found > 1 then
+    return fn, "is not the only function on its line; give it one of its own"
+  end
+  fn.node, fn.uses = found[1].node, found[1].uses
+  return fn
+end
+
+return source

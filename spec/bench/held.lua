@@ -1,0 +1,132 @@
+--- Many locks held at once by one process under its watchdog: is each renewed
+--- in time, what does it cost, how much memory does a held lock take, and how
+--- much a waiting task? Prints JSON.
+--
+--    rlockctl held.lua [LOCKS [SECONDS]]       the server is RLOCK_URL
+
+local rlock = require "rlock"
+
+local LOCKS = tonumber(arg[1] or 100000)
+local SECONDS = tonumber(arg[2] or 35)
+local HOLDERS = 100                    -- tasks that hold them
+local WAITERS = 10000
+local BATCH = 100                      -- of them begin at a time
+local LEASE = 30
+local SLACK = 1                        -- seconds that a renewal may be late
+local PAUSE = 0.5
+
+local client = assert(rlock.open())
+local now = rlock.now
+local lost = 0
+
+local function resident()
+  collectgarbage()
+  collectgarbage()
+  local file = assert(io.open("/proc/self/statm"))
+  local _, pages = file:read("n", "n")
+  file:close()
+  return pages * 4096
+end
+
+local function on_lost()
+  lost = lost + 1
+end
+
+--- Each task takes its share and stays; returns all locks.
+local function take_all()
+  local locks, ready, stay = {}, 0, rlock.event()
+  local all_taken = rlock.event()
+  for holder = 1, HOLDERS do
+    rlock.spawn(function()
+      for i = holder, LOCKS, HOLDERS do
+        local lock = client:lock("held:" .. i)
+        assert(lock:lock())
+        locks[i] = lock
+      end
+      ready = ready + 1
+      if ready == HOLDERS then all_taken:set() end
+      stay:wait(math.huge)
+    end)
+  end
+  all_taken:wait(math.huge)
+  return locks
+end
+
+--- The least time that any lock has left on the server, and how many exist.
+local LEAST = [[
+  local least, count, cursor = 1e9, 0, "0"
+  repeat
+    local page = redis.call("scan", cursor, "match", "held:*", "count", 1000)
+    cursor = page[1]
+    for _, key in ipairs(page[2]) do
+      least = math.min(least, redis.call("pttl", key))
+      count = count + 1
+    end
+  until cursor == "0"
+  return { least, count }]]
+
+local function calls_of(name)
+  local text = assert(client:call("INFO", "commandstats"))
+  return tonumber(text:match("cmdstat_" .. name .. ":calls=(%d+)") or 0)
+end
+
+--- Watches for a while; returns the least time left, how often a lock had
+--- less than it may, and the processor time used.
+local function watch()
+  local least, late, cpu, finish = math.huge, 0, os.clock(), now() + SECONDS
+  while now() < finish do
+    rlock.sleep(PAUSE)
+    local reply = assert(client:call("EVAL", LEAST, 0))
+    local seconds = reply[1] / 1000
+    least = math.min(least, seconds)
+    if seconds < LEASE * 2 / 3 - SLACK or reply[2] ~= LOCKS then
+      late = late + 1
+    end
+  end
+  return least, late, os.clock() - cpu
+end
+
+--- Bytes per task that waits for a lock that somebody else holds.
+local function waiting(name_of)
+  local before, started = resident(), 0
+  for i = 1, WAITERS do
+    rlock.spawn(function()
+      started = started + 1
+      client:lock(name_of(i)):lock()
+    end)
+    if i % BATCH == 0 then rlock.sleep(0) end
+  end
+  while started < WAITERS do rlock.sleep(0.05) end
+  rlock.sleep(2)                        -- until all of them really wait
+  return (resident() - before) / WAITERS
+end
+
+local warm = client:lock("warm")
+assert(warm:lock())
+assert(warm:unlock())
+local before = resident()
+local locks = take_all()
+local lock_bytes = (resident() - before) / LOCKS
+for _, lock in ipairs(locks) do lock:on_lost(on_lost) end
+
+local renewals, begun = calls_of("pexpire"), now()
+local least, late, cpu = watch()
+local elapsed = now() - begun
+renewals = calls_of("pexpire") - renewals
+
+local other = assert(rlock.open())
+local blocked = {}
+for i = 1, WAITERS do
+  blocked[i] = other:lock("blocked:" .. i, { owner = "somebody else" })
+  assert(blocked[i]:lock())
+end
+local task_bytes = waiting(function() return "held:1" end)
+local task_own_bytes = waiting(function(i) return "blocked:" .. i end)
+
+print(('{"locks":%d,"seconds":%.1f,"renewals":%d,"lease":%d,"least":%.2f,'
+  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"lock_bytes":%.0f,'
+  .. '"task_bytes":%.0f,"task_own_bytes":%.0f}'):format(LOCKS, elapsed,
+  renewals, LEASE, least, lost, late, cpu / elapsed * 100, lock_bytes,
+  task_bytes, task_own_bytes))
+io.stdout:flush()
+os.exit(0)

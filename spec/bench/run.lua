@@ -1,0 +1,146 @@
+--- `make bench`: what a lock costs, beside a yardstick in bare C (bare.c) on
+--- the same private Redis in the same run, turn by turn; medians.
+--
+--    lua5.4 spec/bench/run.lua [cycles] [held] [growth] [start]    default: all
+--
+--    B=build     folder with rlockctl and spec/bare
+--    ROUNDS=5    turns of each                   SECONDS=2    of each turn
+--    TASKS="1 16 64 256 1000"
+
+package.path = "./?.lua;" .. package.path
+
+local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
+
+local B = os.getenv("B") or "build"
+local ROUNDS = tonumber(os.getenv("ROUNDS") or 5)
+local SECONDS = tonumber(os.getenv("SECONDS") or 2)
+local TASKS = os.getenv("TASKS") or "1 16 64 256 1000"
+
+local server = redis.start()
+
+--- Runs a program that prints JSON without nesting; returns that as a table.
+local function measure(...)
+  local text, ok = shell.run(("RLOCK_URL=%s %s"):format(
+    shell.quote(server.url), shell.words({ ... })))
+  assert(ok and text:find("{", 1, true), text)
+  local result = {}
+  for key, value in text:gmatch('"([%w_]+)":([-%d.e+]+)') do
+    result[key] = tonumber(value)
+  end
+  return result
+end
+
+local function bare(tasks)
+  return measure(B .. "/spec/bare", server.socket, tasks, SECONDS,
+    "spec/bench/acquire.lua", "spec/bench/release.lua")
+end
+
+local function ours(tasks)
+  return measure(B .. "/rlockctl", "spec/bench/cycles.lua", tasks, SECONDS)
+end
+
+--- The median of each field over the results.
+local function medians(results)
+  local median = {}
+  for field in pairs(results[1]) do
+    local values = {}
+    for i, result in ipairs(results) do values[i] = result[field] end
+    table.sort(values)
+    median[field] = values[(#values + 1) // 2]
+  end
+  return median
+end
+
+local function verdict(good)
+  return good and "ok" or "MISSED"
+end
+
+local parts = {}
+
+local ROW = "%6s %11s %11s %6s %9s %9s %10s %10s %9s %9s"
+
+local function print_row(tasks, a, b)
+  print(ROW:format(tasks, ("%.0f"):format(a.rate), ("%.0f"):format(b.rate),
+    ("%.2f"):format(b.rate / a.rate),
+    ("%.2f"):format(a.cpu_us), ("%.2f"):format(b.cpu_us),
+    ("%.1f"):format(a.p50_us), ("%.1f"):format(b.p50_us),
+    ("%.3f"):format(a.server_us), ("%.3f"):format(b.server_us)))
+end
+
+local function judge(tasks, a, b)
+  local ratio = b.rate / a.rate
+  if tasks >= 64 then
+    return ("%4d tasks: rate ratio %.2f, at least 0.90: %s"):format(tasks,
+      ratio, verdict(ratio >= 0.9))
+  elseif tasks == 1 then
+    local latency = b.mean_us / a.mean_us
+    return ("   1 task: latency ratio %.2f (p50 %.2f, p99 %.2f), "
+      .. "at most 1.15: %s"):format(latency, b.p50_us / a.p50_us,
+      b.p99_us / a.p99_us, verdict(latency <= 1.15))
+  end
+end
+
+function parts.cycles()
+  local notes, server_a, server_b = {}, {}, {}
+  print(("lock and unlock, median of %d turns of %g s; bare: C and hiredis")
+    :format(ROUNDS, SECONDS))
+  print(ROW:format("", "cycles/s", "cycles/s", "", "cpu us", "cpu us",
+    "median us", "median us", "server us", "server us"))
+  print(ROW:format("tasks", "bare", "rlock", "ratio", "bare", "rlock", "bare",
+    "rlock", "bare", "rlock"))
+  for word in TASKS:gmatch("%d+") do
+    local tasks, a, b = tonumber(word), {}, {}
+    for i = 1, ROUNDS do a[i], b[i] = bare(tasks), ours(tasks) end
+    a, b = medians(a), medians(b)
+    print_row(tasks, a, b)
+    notes[#notes + 1] = judge(tasks, a, b)
+    server_a[#server_a + 1], server_b[#server_b + 1] = a, b
+  end
+  local by_hand = medians(server_a).server_us
+  local shipped = medians(server_b).server_us
+  print(table.concat(notes, "\n"))
+  print(("server time per call %.2f of that of scripts written by hand, "
+    .. "within 5 %%: %s"):format(shipped / by_hand,
+    verdict(shipped <= by_hand * 1.05)))
+end
+
+function parts.held()
+  local r = measure(B .. "/rlockctl", "spec/bench/held.lua")
+  print(("%d held locks for %.0f s: %d renewals in the server, least time "
+    .. "left %.1f s of %.0f, lost %d, late %d: %s"):format(r.locks,
+    r.seconds, r.renewals, r.least, r.lease, r.lost, r.late,
+    verdict(r.lost == 0 and r.late == 0)))
+  print(("client cpu %.1f %%"):format(r.cpu_percent))
+  print(("bytes per held lock %.0f, at most 1500: %s"):format(r.lock_bytes,
+    verdict(r.lock_bytes <= 1500)))
+  print(("bytes per waiting task %.0f (all for one lock), %.0f (a lock each), "
+    .. "at most 3000: %s"):format(r.task_bytes, r.task_own_bytes,
+    verdict(math.max(r.task_bytes, r.task_own_bytes) <= 3000)))
+end
+
+function parts.growth()
+  local r = measure(B .. "/rlockctl", "spec/bench/growth.lua")
+  print(("%d cycles: %.0f kB resident after %d, %.0f kB at the end: %s"):format(
+    r.cycles, r.first_kb, r.first, r.last_kb,
+    verdict(r.last_kb <= r.first_kb * 1.02)))
+end
+
+function parts.start()
+  local r = measure("sh", "spec/bench/start.sh", B .. "/rlockctl")
+  print(("rlockctl -e '': %.2f ms, under 5: %s"):format(r.ms,
+    verdict(r.ms < 5)))
+  print(("stripped binary: %d bytes, under 1500000: %s"):format(r.bytes,
+    verdict(r.bytes < 1500000)))
+end
+
+local names = arg[1] and arg or { "cycles", "held", "growth", "start" }
+for i, name in ipairs(names) do
+  if not parts[name] then
+    io.stderr:write("run.lua: no such part: " .. name .. "\n")
+    os.exit(2)
+  end
+  if i > 1 then print() end
+  parts[name]()
+end
+server:stop()

@@ -1,0 +1,122 @@
+--- The examples: that they run, that they print what they teach, and that it
+--- happens when they say.
+
+local host = require "rlock.host.uv"
+local program = require "spec.support.program"
+local redis = require "spec.support.redis"
+local eventually = require "spec.support.wait" (host)
+
+local server = redis.shared()
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+
+-- The lines of an example as { at =, who =, text = }.
+local function read_lines(output)
+  local lines = {}
+  for at, who, text in output:gmatch("([%d.]+) s +(%w+) +([^\n]*)") do
+    lines[#lines + 1] = { at = tonumber(at), who = who, text = text }
+  end
+  return lines
+end
+
+-- The first line from `who` with this text in it, and its number.
+local function find(lines, who, text)
+  for i, line in ipairs(lines) do
+    if line.who == who and line.text:find(text, 1, true) then
+      return line, i
+    end
+  end
+  error(("no line of %s with %q"):format(who, text), 2)
+end
+
+local function run(...)
+  local output, status, signal = program.run(server, ...)
+  assert.same({ 0, 0, "" }, { status, signal, status == 0 and "" or output })
+  return read_lines(output)
+end
+
+describe("the examples", function()
+  it("hello: a lock is taken, counted and handed over at once", function()
+    local lines = run("examples/hello.lua")
+    find(lines, "main", "took the lock; mine for 30 s")
+    find(lines, "main", "took it again: hold count 2")
+    find(lines, "main", "gave one back: hold count 1")
+    find(lines, "other", "tried to take it: nil, busy")
+    local gave, gave_at = find(lines, "main", "gives it back")
+    local got, got_at = find(lines, "other", "got it")
+    assert.is_true(got_at > gave_at)
+    assert.is_true(got.at - gave.at < 0.2 * slow)
+    find(lines, "main", "done; the lock is free")
+    assert.equal("0", server:cli("EXISTS", "hello"))
+  end)
+
+  it("short_lease: a lease shorter than the work lets another one in, and says "
+      .. "so in time", function()
+    local lease = 0.6 * slow
+    local lines = run("examples/short_lease.lua", tostring(lease))
+    local first = find(lines, "first", "at work")
+    local _, warned = find(lines, "first", "a careful program would stop here")
+    local told = find(lines, "first", "told of the loss")
+    local second, entered = find(lines, "second", "at work")
+    assert.is_true(warned < entered)
+    assert.matches("so is the other one", second.text)
+    assert.near(lease, second.at - first.at, lease / 2)
+    assert.is_true(told.at <= second.at + 0.01)
+    find(lines, "first", "unlock: nil, lost")
+    find(lines, "second", "unlock: true")
+  end)
+
+  it("taking_turns: two tasks in turn lose no update", function()
+    server:cli("DEL", "taking-turns:number")
+    local lines = run("examples/taking_turns.lua", "3")
+    find(lines, "main", "added 6; the number is 6")
+    local last
+    for _, line in ipairs(lines) do
+      local verb = line.text:match("^(%a+)s %d+$")
+      if verb == "write" then
+        assert.same({ "read", line.who }, last)
+      end
+      last = { verb, line.who }
+    end
+  end)
+
+  it("taking_turns: so do two processes", function()
+    server:cli("DEL", "taking-turns:number")
+    local other = program.start(server, "examples/taking_turns.lua", "3")
+    run("examples/taking_turns.lua", "3")
+    assert.equal(0, (other:wait()))
+    assert.equal("12", server:cli("GET", "taking-turns:number"))
+  end)
+
+  it("keep_alive: the watchdog keeps the lock, kill -9 gives it away within "
+      .. "one watchdog period", function()
+    local watchdog = 1 * slow
+    local holder = program.start(server, "examples/keep_alive.lua",
+      tostring(watchdog))
+    eventually(function()
+      return holder:output():find("the lock is mine", 1, true)
+    end, 5 * slow, "the first one holds the lock")
+    local waiter = program.start(server, "examples/keep_alive.lua",
+      tostring(watchdog))
+    eventually(function()
+      return waiter:output():find("busy", 1, true)
+    end, 5 * slow, "the second one finds it taken")
+
+    host.sleep(watchdog * 2.5)          -- beyond what it had without renewal
+    assert.is_nil(waiter:output():find("the lock is mine", 1, true))
+    local _, kept = holder:output():gsub("still mine", "")
+    assert.is_true(kept >= 4)
+
+    local killed = host.now()
+    holder:kill(9)
+    assert.equal(9, (select(2, holder:wait())))
+    eventually(function()
+      return waiter:output():find("the lock is mine", 1, true)
+    end, watchdog + 1 * slow, "the second one holds the lock")
+    local after = host.now() - killed
+    assert.is_true(after > watchdog / 4 and after < watchdog + 0.5 * slow)
+
+    waiter:kill(15)                     -- lets it tidy up
+    assert.equal(143, (waiter:wait()))
+    assert.equal("0", server:cli("EXISTS", "keep-alive"))
+  end)
+end)

@@ -1,0 +1,87 @@
+local deadline = require "rlock.deadline"
+
+local function fault(...)
+  local ok, message = pcall(deadline.check, ...)
+  assert.is_false(ok)
+  return message
+end
+
+describe("deadline.check", function()
+  it("gives back a duration", function()
+    assert.equal(1.5, deadline.check(1.5, "lease"))
+    assert.equal(0, deadline.check(0, "wait"))
+  end)
+
+  it("takes too much as the most", function()
+    assert.equal(10, deadline.check(11, "lease", 0, 10))
+    assert.equal(deadline.max, deadline.check(1e300, "lease"))
+  end)
+
+  it("allows for ever where asked", function()
+    assert.equal(math.huge, deadline.check(math.huge, "wait", 0, math.huge))
+  end)
+
+  it("names the argument of what is wrong", function()
+    assert.matches('bad lease: "3 x": must be a number', fault("3 x", "lease"))
+    assert.matches("bad wait: nil: must be a number", fault(nil, "wait"))
+    assert.matches("bad wait: .*nan.*: must be a number", fault(0 / 0, "wait"))
+    assert.matches("bad wait: %-1: must not be negative", fault(-1, "wait"))
+    assert.matches("bad lease: 0.1: must be at least 0.5 s",
+      fault(0.1, "lease", 0.5))
+    assert.matches("bad lease: inf: must be finite", fault(math.huge, "lease"))
+    assert.matches("bad lease: %-inf: must not", fault(-math.huge, "lease"))
+  end)
+
+  it("does not take a string of digits for a number", function()
+    assert.matches('bad lease: "3"', fault("3", "lease"))
+  end)
+
+  it("blames whom it is told to", function()
+    local here = debug.getinfo(1, "l").currentline
+    local function lock(level)
+      local lease = deadline.check(-1, "lease", 0, 1, level)
+      return lease
+    end
+    local function helper(level)
+      local lease = lock(level)
+      return lease
+    end
+    local function program(level)
+      local lease = helper(level)
+      return lease
+    end
+    for level, line in pairs { here + 2, here + 6, here + 10 } do
+      local _, message = pcall(program, level)
+      assert.matches("deadline_spec.lua:" .. line .. ": bad lease", message)
+    end
+    local _, message = pcall(program)
+    assert.matches("deadline_spec.lua:" .. here + 6 .. ": bad lease", message)
+  end)
+end)
+
+describe("deadline.ms", function()
+  it("gives whole milliseconds", function()
+    assert.equal(30000, deadline.ms(30))
+    assert.equal("30000", string.format("%d", deadline.ms(30)))
+  end)
+
+  it("rounds up", function()
+    assert.equal(2, deadline.ms(0.0015))
+    assert.equal(1, deadline.ms(1e-9))
+    assert.equal(0, deadline.ms(0))
+  end)
+
+  it("is not misled by binary fractions", function()
+    for ms = 1, 20000 do
+      if deadline.ms(ms / 1000) ~= ms then
+        assert.equal(ms, deadline.ms(ms / 1000))
+      end
+    end
+  end)
+
+  it("stops at the most that the core takes", function()
+    assert.equal(1099511627776, deadline.ms(math.huge))
+    assert.equal(1099511627776, deadline.ms(1e30))
+    assert.equal(1099511627776, deadline.ms(deadline.max))
+  end)
+end)

@@ -1,0 +1,149 @@
+local errors = require "rlock.errors"
+
+local first_words = {
+  "BUSY Redis is busy running a script.",
+  "LOADING Redis is loading the dataset in memory",
+  "READONLY You can't write against a read only replica.",
+  "MISCONF Redis is configured to save RDB snapshots, but",
+  "OOM command not allowed when used memory > 'maxmemory'.",
+  "NOREPLICAS Not enough good replicas to write.",
+  "CLUSTERDOWN The cluster is down",
+  "TRYAGAIN Multiple keys request during rehashing of slot",
+  "MOVED 3999 127.0.0.1:6381",
+  "ASK 3999 127.0.0.1:6381",
+  "NOSCRIPT No matching script. Please use EVAL.",
+  "NOAUTH Authentication required.",
+  "NOPERM this user has no permissions to run the 'evalsha' command",
+  "WRONGPASS invalid username-password pair or user is disabled.",
+  "WRONGTYPE Operation against a key holding the wrong kind of value",
+  "MASTERDOWN Link with MASTER is down",
+  "UNKILLABLE Sorry the script already executed write commands",
+  "EXECABORT Transaction discarded because of previous errors.",
+  "CROSSSLOT Keys in request don't hash to the same slot",
+  "DENIED Redis is running in protected mode",
+  "ERR max number of clients reached",
+  "ERR unknown command 'HSETX', with args beginning with: 'a'",
+  "ERR value is not an integer or out of range",
+  "ERR",
+  "RLOCK_SOMETHING of a script's own",
+  "",
+}
+
+local function check_row(row)
+  assert.is_true(errors.codes[row.code])
+  assert.is_true(row.applied == "no" or row.applied == "maybe")
+  assert.is_boolean(row.retry)
+  assert.is_boolean(row.node_down)
+  assert.matches("^the .*[^.]$", (row.hint:gsub("^a ", "the ")))
+end
+
+describe("errors.codes", function()
+  it("is the closed set", function()
+    local names = {}
+    for code in pairs(errors.codes) do names[#names + 1] = code end
+    table.sort(names)
+    assert.equal("busy closed connect lost not_held quorum redis refused "
+      .. "timeout usage", table.concat(names, " "))
+  end)
+end)
+
+describe("errors.classify", function()
+  for _, message in ipairs(first_words) do
+    it(string.format("has a whole row for %q", message), function()
+      check_row(errors.classify(message))
+    end)
+  end
+
+  it("tells what passes from what does not", function()
+    for word in ([[BUSY LOADING READONLY MISCONF OOM NOREPLICAS CLUSTERDOWN
+        TRYAGAIN NOSCRIPT MASTERDOWN]]):gmatch("%S+") do
+      assert.is_true(errors.classify(word .. " x").retry, word)
+    end
+    for word in ([[MOVED ASK NOAUTH NOPERM WRONGPASS WRONGTYPE UNKILLABLE
+        EXECABORT CROSSSLOT DENIED ERR RLOCK_X]]):gmatch("%S+") do
+      assert.is_false(errors.classify(word .. " x").retry, word)
+    end
+  end)
+
+  it("knows the servers that serve nobody", function()
+    for word in ("LOADING READONLY MASTERDOWN CLUSTERDOWN"):gmatch("%S+") do
+      assert.is_true(errors.classify(word .. " x").node_down, word)
+    end
+    assert.is_false(errors.classify("BUSY x").node_down)
+  end)
+
+  it("refuses redirections, and says why", function()
+    local row = errors.classify("MOVED 3999 127.0.0.1:6381")
+    assert.equal("refused", row.code)
+    assert.matches("not a cluster client", row.hint)
+    assert.equal(row, errors.classify("MOVED 1 x"))
+  end)
+
+  it("fears that a script failed after a write", function()
+    for _, message in ipairs {
+      "ERR user_script:3: attempt to index a nil value script: 1a, on @user_s",
+      "WRONGTYPE Operation against a key holding the wrong kind of value",
+      "NOPERM this user has no permissions to access one of the keys",
+      "SOMETHING new",
+    } do
+      assert.equal("maybe", errors.classify(message).applied, message)
+    end
+  end)
+
+  it("knows that other errors come before any write", function()
+    for word in ([[BUSY LOADING READONLY MISCONF OOM NOREPLICAS CLUSTERDOWN
+        TRYAGAIN MOVED ASK NOSCRIPT NOAUTH WRONGPASS MASTERDOWN EXECABORT
+        CROSSSLOT]]):gmatch("%S+") do
+      assert.equal("no", errors.classify(word .. " x").applied, word)
+    end
+  end)
+
+  it("looks behind ERR for what has no word of its own", function()
+    assert.equal("connect", errors.classify("ERR max number of clients "
+      .. "reached").code)
+    assert.equal("connect", errors.classify("ERR invalid password").code)
+    assert.equal("connect", errors.classify("ERR Client sent AUTH, but no "
+      .. "password is set").code)
+    assert.equal("connect", errors.classify("ERR DB index is out of "
+      .. "range").code)
+    assert.equal("no", errors.classify("ERR unknown command 'X'").applied)
+  end)
+
+  it("finds the class that Redis before 7.0 hid", function()
+    local old = "ERR Error running script (call to f_0a1b): @user_script:1: "
+    assert.equal(errors.classify("WRONGTYPE x"),
+      errors.classify(old .. "WRONGTYPE Operation against a key"))
+    assert.equal(errors.classify("OOM x"), errors.classify(old .. "OOM x"))
+    assert.equal(errors.classify("ERR x"), errors.classify(old
+      .. "@user_script: 1: Unknown Redis command called from Lua script"))
+  end)
+
+  it("forgets a script only when the server has", function()
+    assert.is_true(errors.classify("NOSCRIPT No matching script.").forget)
+    assert.is_nil(errors.classify("ERR x").forget)
+  end)
+
+  it("takes the first word, not one that begins like it", function()
+    assert.equal(errors.classify("X y"), errors.classify("BUSYKEY Target key"))
+  end)
+
+  it("wants a string", function()
+    assert.has_error(function() errors.classify(nil) end,
+      "bad message: must be a string")
+  end)
+end)
+
+describe("errors.transport", function()
+  it("has a whole row for each way", function()
+    for _, way in ipairs { "closed", "timeout", "connect" } do
+      check_row(errors.transport[way])
+      assert.equal(way, errors.transport[way].code)
+    end
+  end)
+
+  it("knows that nothing was applied only without a connection", function()
+    assert.equal("no", errors.transport.connect.applied)
+    assert.equal("maybe", errors.transport.closed.applied)
+    assert.equal("maybe", errors.transport.timeout.applied)
+  end)
+end)

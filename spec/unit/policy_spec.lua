@@ -1,0 +1,123 @@
+local policy = require "rlock.policy"
+
+local function load_fault(which)
+  local _, message = pcall(function()
+    local result = policy.load(which)
+    return result
+  end)
+  assert.is_string(message)
+  return message
+end
+
+local function definition(change)
+  local server = {
+    acquire = function(keys) return { "held", keys[1] } end,
+    release = function() return { "freed" } end,
+  }
+  local def = {
+    name = "p", server = server, keys = function(name) return { name } end,
+  }
+  if change then change(def) end
+  return def
+end
+
+describe("policy.load", function()
+  it("compiles every operation of a definition", function()
+    local def = definition(function(def)
+      def.server.look_around = function() return { "free" } end
+    end)
+    local loaded = policy.load(def)
+    assert.equal("p", loaded.name)
+    assert.equal(def, loaded.source)
+    assert.equal(def.keys, loaded.keys)
+    assert.equal("p.acquire", loaded.ops.acquire.name)
+    assert.equal("p.look_around", loaded.ops.look_around.name)
+    assert.matches('return { "freed" }\n$', loaded.ops.release.text)
+  end)
+
+  it("keeps what it loaded", function()
+    local def = definition()
+    assert.equal(policy.load(def), policy.load(def))
+    assert.equal(policy.load("reentrant"),
+      policy.load(require "rlock.policy.reentrant"))
+  end)
+
+  it("finds our policies by their short name", function()
+    assert.equal("reentrant", policy.load("reentrant").name)
+    assert.equal("reentrant", policy.load("rlock.policy.reentrant").name)
+  end)
+
+  it("finds a user's policy on package.path", function()
+    assert.equal("shop", policy.load("spec.unit.fixtures.shop").name)
+  end)
+
+  it("takes policies that a factory made", function()
+    local function make(limit)
+      return definition(function(def)
+        def.server.peek = function() return { "free", limit } end
+      end)
+    end
+    assert.matches("local limit = 2\n", policy.load(make(2)).ops.peek.text)
+    assert.matches("local limit = 3\n", policy.load(make(3)).ops.peek.text)
+  end)
+
+  for _, case in ipairs {
+    { "a name", function(def) def.name = nil end, "name must be a string" },
+    { "a name with letters", function(def) def.name = "" end,
+      "name must be a string" },
+    { "keys", function(def) def.keys = nil end, "keys must be a function" },
+    { "a channel that is a function", function(def) def.channel = "x" end,
+      "channel must be a function" },
+    { "server", function(def) def.server = nil end,
+      "server must be a table of functions" },
+    { "acquire", function(def) def.server.acquire = nil end,
+      "server.acquire is missing" },
+    { "release", function(def) def.server.release = nil end,
+      "server.release is missing" },
+    { "functions in server", function(def) def.server.renew = "x" end,
+      "server.renew must be a function" },
+    { "names in server", function(def) def.server[1] = print end,
+      "server has a key that is no name" },
+  } do
+    it("misses " .. case[1], function()
+      assert.matches("policy_spec.lua:%d+: the policy: " .. case[3] .. "$",
+        load_fault(definition(case[2])))
+    end)
+  end
+
+  it("says that there is no such policy", function()
+    assert.matches('policy_spec.lua:%d+: policy "no_such.policy": there is no '
+      .. "such module$", load_fault("no_such.policy"))
+    assert.matches('policy "nonsense": there is no such module',
+      load_fault("nonsense"))
+  end)
+
+  it("passes on what is wrong inside a module", function()
+    package.preload["spec.broken"] = function() error("broken inside") end
+    package.preload["spec.needy"] = function() require "spec.not_there" end
+    package.preload["spec.number"] = function() return 7 end
+    assert.matches("broken inside", load_fault("spec.broken"))
+    assert.matches("module 'spec.not_there' not found",
+      load_fault("spec.needy"))
+    assert.matches('policy "spec.number": must be a table',
+      load_fault("spec.number"))
+    for _, name in ipairs { "broken", "needy", "number" } do
+      package.preload["spec." .. name] = nil
+    end
+  end)
+
+  it("wants a table or a name", function()
+    assert.matches("the policy: must be a table, or the name", load_fault(nil))
+    assert.matches("the policy: must be a table, or the name", load_fault(7))
+  end)
+
+  it("raises what cannot be shipped, always the same fault first", function()
+    local state = {}
+    local def = definition(function(def)
+      def.server.release = function() return state end
+      def.server.break_ = function() return state end
+    end)
+    assert.matches('^policy "p": [^\n]*policy_spec.lua:%d+: break_: upvalue '
+      .. '"state" is a table[^\n]*$', load_fault(def))
+  end)
+end)

@@ -1,0 +1,511 @@
+local policy = require "rlock.policy"
+local script = require "rlock.script"
+
+local FIXTURE = "spec.unit.fixtures.shop"
+local NEW = _VERSION == "Lua 5.4"
+
+-- Runs a text as the file "p.lua", and gives what it returns.
+local function run(text)
+  script.sources["@p.lua"] = text
+  return assert(load(text, "@p.lua"))()
+end
+
+local function compile(text)
+  return script.compile("p", "acquire", run(text))
+end
+
+local function fault(text)
+  local fn = run(text)
+  local ok, message = pcall(script.compile, "p", "acquire", fn)
+  assert.is_false(ok, "was shipped")
+  return message
+end
+
+local function lines(...)
+  return table.concat({ ... }, "\n") .. "\n"
+end
+
+local function op(name)
+  return policy.load(FIXTURE).ops[name]
+end
+
+local function line_of(path, words)
+  local number, found = 0, nil
+  for line in io.lines(path) do
+    number = number + 1
+    if line:find(words, 1, true) then found = number end
+  end
+  return assert(found, words)
+end
+
+describe("a compiled operation", function()
+  after_each(function() script.sources["@p.lua"] = nil end)
+
+  it("is the function's body, with what it captures before it", function()
+    assert.equal(lines(
+      "-- rlock shop.acquire",
+      "local LIMIT = 1099511627776",
+      "local function count(lock, owner)             -- an ordinary helper",
+      "  return tonumber(redis.call(\"hget\", lock, owner) or 0)",
+      "end",
+      "local function holds(lock, owner)",
+      "  return count(lock, owner) > 0",
+      "end",
+      "local naming = {}",
+      "function naming.prefix(prefix, name)",
+      "  if name:find(\"{\", 1, true) then return prefix .. \":\" .. name end",
+      "  return prefix .. \":{\" .. name .. \"}\"",
+      "end",
+      "local floor = math.floor",
+      "local function sum(n, ...)",
+      "  local function rest(...) return sum(n - 1, ...) end",
+      "  if n == 0 then return 0 end",
+      "  return floor((...)) + rest(select(2, ...))",
+      "end",
+      "local keys, args = KEYS, ARGV",
+      "local lock, owner, lease, want ="
+        .. " keys[1], args[1], args[2], tonumber(args[3])",
+      "",
+      "-- Everything is checked before the first write.",
+      "if redis.call(\"exists\", lock) == 1 and not holds(lock, owner) then",
+      "  return { \"busy\", redis.call(\"pttl\", lock) }",
+      "end",
+      "redis.call(\"hset\", lock, owner, want)",
+      "redis.call(\"pexpire\", lock, lease)",
+      "return { \"held\", LIMIT, sum(3, 1, 2.5, 3),"
+        .. " naming.prefix(\"p\", lock) }"
+    ), op("acquire").text)
+  end)
+
+  it("has of a module only what is used, and what that uses", function()
+    local text = op("release").text
+    assert.matches("\nfunction naming.suffix%(name, suffix%)\n", text)
+    assert.has_no.matches("naming.prefix", text)
+    assert.matches("\nlocal words = {}\nwords.channel = \"channel\"\n"
+      .. "local function twice%(text%)\n  return text .. text\nend\n"
+      .. "local MARK = \"!\"\nfunction words.mark%(text%)\n", text)
+    assert.has_no.matches("unused", text)
+  end)
+
+  it("keeps long strings as they are", function()
+    assert.matches("\nlocal text = %[%[\n    a long\n      string%]%]\n",
+      op("release").text)
+  end)
+
+  it("writes constants so that Lua 5.1 reads them back", function()
+    assert.equal(lines(
+      "-- rlock shop.constants",
+      "local HALF = 0.5",
+      "local HUGE = math.huge",
+      "local QUOTES = \"a \\\"quoted\\\" \\\\ text,\\n"
+        .. "\\009tab, \\000 zero and \\195\\169\"",
+      "local STRICT = true",
+      "local TINY = -1e-09",
+      "local fmt = string.format",
+      "return {",
+      "  fmt(\"%.17g %.17g\", HALF, TINY), tostring(STRICT), QUOTES,",
+      "  tostring(HUGE == math.huge),",
+      "}"
+    ), op("constants").text)
+  end)
+
+  it("declares only the parameters that are used", function()
+    assert.equal("-- rlock shop.peek\nlocal keys = KEYS\n"
+      .. "return { redis.call(\"exists\", keys[1]) }\n", op("peek").text)
+    assert.equal("-- rlock p.acquire\nlocal args = ARGV\nreturn args[1]\n",
+      compile("return function(keys, args) return args[1] end").text)
+    assert.equal("-- rlock p.acquire\n",
+      compile("return function(keys, args) end").text)
+  end)
+
+  it("is at the left margin, whatever its function's place", function()
+    assert.equal(lines(
+      "-- rlock p.acquire", "local k = KEYS", "-- said here", "if k then",
+      "  return 1", "end"
+    ), compile(lines("if true then", "  return function(k)  -- said here",
+      "    if k then", "      return 1", "    end", "  end", "end")).text)
+  end)
+
+  it("does not care how its file breaks lines", function()
+    local text = lines("local A = 1", "return function(k)", "  -- x",
+      "  return k, A", "end")
+    local unix = compile(text)
+    local dos = compile((text:gsub("\n", "\r\n")))
+    assert.same(unix, dos)
+    assert.same({ "p.lua", 4 }, dos.lines[5])
+  end)
+
+  it("is found behind a #! line and a byte order mark", function()
+    local text = "#!/usr/bin/env rlockctl\nreturn function() return 1 end"
+    local value = assert(load("\nreturn function() return 1 end", "@p.lua"))()
+    script.sources["@p.lua"] = "\239\187\191" .. text
+    local compiled = script.compile("p", "acquire", value)
+    assert.equal("-- rlock p.acquire\nreturn 1\n", compiled.text)
+    assert.same({ "p.lua", 2 }, compiled.lines[2])
+  end)
+
+  it("is found among functions on one line by what it captures", function()
+    local one, two = run([[
+      local a, b = 1, 2
+      return function() return a end, function() return b end]])
+    assert.matches("local a = 1\nreturn a\n",
+      script.compile("p", "x", one).text)
+    assert.matches("local b = 2\nreturn b\n",
+      script.compile("p", "x", two).text)
+  end)
+
+  it("may come from a string", function()
+    local value = assert(load("local A = 1 return function() return A end"))()
+    local ok, result = pcall(script.compile, "p", "x", value)
+    if ok then
+      assert.matches("local A = 1\nreturn A\n", result.text)
+    else
+      assert.matches("source is not known", result)
+    end
+  end)
+
+  it("may come from a factory, each time with other constants", function()
+    local make = run([[
+      return function(limit)
+        return function() return limit end
+      end]])
+    assert.matches("local limit = 1\n", script.compile("p", "x", make(1)).text)
+    assert.matches("local limit = \"a\"\n",
+      script.compile("p", "x", make("a")).text)
+  end)
+
+  it("ships a function that was declared first and defined later", function()
+    assert.matches("local function late%(%)\n  return 1\nend\nreturn late%(%)",
+      compile(lines("local late", "local function acquire()",
+        "  return late()", "end", "function late()", "  return 1", "end",
+        "return acquire")).text)
+  end)
+
+  it("ships what Redis has under the name that it has there", function()
+    assert.equal(lines(
+      "-- rlock p.acquire", "local find = string.find", "local s = string",
+      "local spread = unpack", "return s.find, find, spread, tostring"
+    ), compile(lines("local s, find = string, string.find",
+      "local spread, tostring = table.unpack or unpack, tostring",
+      "return function()", "  return s.find, find, spread, tostring",
+      "end")).text)
+  end)
+
+  it("remembers where each line came from", function()
+    local compiled, path = op("release"), "spec/unit/fixtures/shop.lua"
+    local text, number = compiled.text, 0
+    local checked = 0
+    for line in text:gmatch("([^\n]*)\n") do
+      number = number + 1
+      local from = compiled.lines[number]
+      if line:find("redis.call(\"del\"", 1, true) then
+        assert.matches(path .. "$", from[1])
+        assert.equal(line_of(path, line), from[2])
+        checked = checked + 1
+      elseif line:find("twice(words.mark", 1, true) then
+        assert.matches("spec/unit/fixtures/words.lua$", from[1])
+        assert.equal(line_of("spec/unit/fixtures/words.lua", line), from[2])
+        checked = checked + 1
+      end
+    end
+    assert.equal(2, checked)
+    for i = 2, number do assert.is_table(compiled.lines[i]) end
+  end)
+
+  it("has a name", function()
+    assert.equal("shop.acquire", op("acquire").name)
+  end)
+end)
+
+describe("the text of a script", function()
+  local function printed(interpreter)
+    local pipe = assert(io.popen(interpreter
+      .. " spec/unit/fixtures/print_scripts.lua " .. FIXTURE
+      .. " $(ls lua/rlock/policy | sed -n 's/[.]lua$//p') 2>&1"))
+    local text = pipe:read("*a")
+    pipe:close()
+    return text
+  end
+
+  local function exists(interpreter)
+    local pipe = assert(io.popen(interpreter .. " -v 2>/dev/null"))
+    local text = pipe:read("*a")
+    pipe:close()
+    return text ~= ""
+  end
+
+  it("is the same from every interpreter, line numbers too", function()
+    local first = printed("lua5.4")
+    assert.matches("%-%- rlock shop.acquire\n", first)
+    local others = 0
+    for _, interpreter in ipairs { "luajit", "lua5.1" } do
+      if exists(interpreter) then
+        assert.equal(first, printed(interpreter))
+        others = others + 1
+      end
+    end
+    if others == 0 then pending("needs luajit or lua5.1") end
+  end)
+end)
+
+describe("what cannot be shipped", function()
+  after_each(function() script.sources["@p.lua"] = nil end)
+
+  local cases = {
+    { "a table", "local state = {}", "return function() return state end",
+      [[p.lua:2: acquire: upvalue "state" is a table that is not a required]]
+        .. " module" },
+    { "a table of functions", "local server = {}",
+      "return function() return server.x() end",
+      [[p.lua:2: acquire: upvalue "server" is a table that is not a required]]
+        .. " module" },
+    { "nil", "local never", "return function() return never end",
+      [[p.lua:2: acquire: upvalue "never" is nil]] },
+    { "NaN", "local odd = 0 / 0", "return function() return odd end",
+      [[p.lua:2: acquire: upvalue "odd" is not a number (NaN)]] },
+    { "a userdata", "local out = io.stdout", "return function() return out end",
+      [[p.lua:2: acquire: upvalue "out" is a userdata]] },
+    { "a coroutine", "local co = coroutine.create(print)",
+      "return function() return co end",
+      [[p.lua:2: acquire: upvalue "co" is a thread]] },
+    { "a C function", "local open = io.open",
+      "return function() return open end",
+      [[p.lua:2: acquire: upvalue "open" is a C function, which Redis does not]]
+        .. " have" },
+    { "a library that Redis lacks", "local os = os",
+      "return function() return os.time() end",
+      [[p.lua:2: acquire: upvalue "os" is a table that is not a required]]
+        .. " module" },
+    { "a captured library's function that Redis lacks", "local m = math",
+      "return function() return m.ult(1, 2) end",
+      [[p.lua:2: acquire: line 2: reads the global "math.ult", which Redis]]
+        .. " does not have" },
+    { "a global that Redis lacks", "return function()", "  print(1)", "end",
+      [[p.lua:1: acquire: line 2: reads the global "print", which Redis does]]
+        .. " not have" },
+    { "require", "return function() return require 'x' end",
+      [[p.lua:1: acquire: line 1: reads the global "require", which Redis does]]
+        .. " not have" },
+    { "os, which only some servers have",
+      "return function() return os.clock() end",
+      [[p.lua:1: acquire: line 1: reads the global "os", which Redis does not]]
+        .. " have" },
+    { "a library function of a newer Lua",
+      "return function(keys) return table.unpack(keys) end",
+      [[p.lua:1: acquire: line 1: reads the global "table.unpack", which Redis]]
+        .. " does not have" },
+    { "KEYS", "return function() return KEYS[1] end",
+      "p.lua:1: acquire: line 1: reads KEYS; take it as a parameter" },
+    { "assigning a global", "return function() x = 1 end",
+      [[p.lua:1: acquire: line 1: assigns the global "x"]] },
+    { "a global function", "return function()", "  function x() end", "end",
+      [[p.lua:1: acquire: line 2: assigns the global "x"]] },
+    { "assigning into a global", "return function() math.x = 1 end",
+      [[p.lua:1: acquire: line 1: assigns the global "math"]] },
+    { "assigning an upvalue", "local n = 0", "return function()",
+      "  n = n + 1", "end",
+      [[p.lua:2: acquire: upvalue "n" is assigned at line 3; only what never]]
+        .. " changes can be shipped" },
+    { "an upvalue that another function assigns", "local n = 0",
+      "local function set() n = 1 end",
+      "return function() return n, 1 end, set",
+      [[p.lua:3: acquire: upvalue "n" is assigned at line 2; only what never]]
+        .. " changes can be shipped" },
+    { "a module as a value", "local naming = require 'rlock.naming'",
+      "return function() return naming end",
+      [[p.lua:2: acquire: line 2: only naming.name of the module "naming" can]]
+        .. " be shipped" },
+    { "a module's field by a computed name",
+      "local naming = require 'rlock.naming'",
+      "return function(k) return naming[k[1]] end",
+      [[p.lua:2: acquire: line 2: only naming.name of the module "naming" can]]
+        .. " be shipped" },
+    { "a field that the module lacks", "local naming = require 'rlock.naming'",
+      "return function() return naming.prefxi() end",
+      [[p.lua:2: acquire: line 2: upvalue "naming.prefxi": the module has no]]
+        .. " such field" },
+    { "a module's table", "local e = require 'rlock.errors'",
+      "return function() return e.codes end",
+      [[p.lua:2: acquire: upvalue "e.codes" is a table that is not a required]]
+        .. " module" },
+    { "assigning into a module", "local naming = require 'rlock.naming'",
+      "return function() naming.x = 1 end",
+      [[p.lua:2: acquire: upvalue "naming" is assigned at line 2; only what]]
+        .. " never changes can be shipped" },
+    { "what a helper captures", "local state = {}",
+      "local function helper() return state end",
+      "return function() return helper() end",
+      [[p.lua:2: helper (shipped with acquire): upvalue "state" is a table]]
+        .. " that is not a required module" },
+    { "two values of one name", "local helper", "do", "  local limit = 1",
+      "  helper = function() return limit end", "end", "local limit = 2",
+      "return function() return helper() + limit end",
+      [[p.lua:7: acquire: upvalue "limit" has another value in helper]]
+        .. " (p.lua:4)" },
+    { "a constant that hides a global", "local helper", "do",
+      "  local type = 'hash'", "  helper = function() return type end", "end",
+      "return function(k) return helper(type(k)) end",
+      [[p.lua:6: acquire: upvalue "type" of helper (p.lua:4) hides the global]]
+        .. " of that name" },
+    { "functions that call each other", "local odd",
+      "local function even(n) return n == 0 or odd(n - 1) end",
+      "function odd(n) return n ~= 0 and even(n - 1) end",
+      "return function() return even(4) end",
+      "p.lua:3: odd (shipped with acquire): odd and even call each other;"
+        .. " Redis cannot be sent both" },
+    { "an operation that calls itself", "local function acquire(k)",
+      "  return acquire(k)", "end", "return acquire",
+      [[p.lua:1: acquire: upvalue "acquire" is acquire itself, which cannot be]]
+        .. " called" },
+    { "more than two parameters", "return function(keys, args, more) end",
+      "p.lua:1: acquire: must take (keys, args) and nothing else" },
+    { "a variable number of parameters", "return function(...) end",
+      "p.lua:1: acquire: must take (keys, args) and nothing else" },
+    { "a method", "local t = {}", "function t:acquire() end",
+      "return t.acquire",
+      "p.lua:2: acquire: must take (keys, args) and nothing else" },
+    { "a method as a helper", "local t = {}", "function t:x() return self end",
+      "local x = t.x", "return function() return x() end",
+      "p.lua:2: x (shipped with acquire): is declared with a colon; declare it"
+        .. " with a dot" },
+    { "one of several functions that look the same",
+      "return function() return 1 end, function() return 2 end",
+      "p.lua:1: acquire: is not the only function on its line; give it one of"
+        .. " its own" },
+    { "what Lua 5.1 does not read", "return function(keys)",
+      "  return '\\x41'", "end",
+      "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have the escape \\x" },
+    { "goto", "return function()", "  goto done", "  ::done::", "end",
+      "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have goto" },
+  }
+  if NEW then
+    local newer = {
+      { "integer division", "return function()", "  return 7 // 2", "end",
+        "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have the operator"
+          .. " //" },
+      { "a constant variable", "return function()", "  local x <const> = 1",
+        "  return x", "end",
+        "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have <const>" },
+      { "a captured <const>", "local LIMIT <const> = 5",
+        "return function() return LIMIT end",
+        [[p.lua:2: acquire: upvalue "LIMIT" is <const>, which leaves no value]]
+          .. " to ship; make it a plain local" },
+      { "an integer that no double holds", "local big = 2^53 | 1",
+        "return function() return big end",
+        [[p.lua:2: acquire: upvalue "big" is beyond 2^53, which Redis cannot]]
+          .. " count to" },
+    }
+    for _, case in ipairs(newer) do cases[#cases + 1] = case end
+  end
+
+  for _, case in ipairs(cases) do
+    it("is " .. case[1], function()
+      assert.equal('policy "p": ' .. case[#case],
+        fault(table.concat(case, "\n", 2, #case - 1)))
+    end)
+  end
+
+  it("is a function whose source has changed", function()
+    local value = run("local a = 1\nreturn function() return a end")
+    script.sources["@p.lua"] = "local b = 1\nreturn function() return b end"
+    local _, message = pcall(script.compile, "p", "acquire", value)
+    assert.equal('policy "p": p.lua:2: acquire: is not in its source: changed'
+      .. " since it was loaded?", message)
+  end)
+
+  it("is a function whose source is gone", function()
+    local value = assert(load("return function() end", "@gone.lua"))()
+    local _, message = pcall(script.compile, "p", "acquire", value)
+    assert.matches('^policy "p": gone.lua:1: acquire: cannot read its source: '
+      .. "gone.lua: [^\n]*$", message)
+    value = assert(load("return function() end", "=stdin"))()
+    _, message = pcall(script.compile, "p", "acquire", value)
+    assert.equal('policy "p": stdin:1: acquire: its source is not known',
+      message)
+  end)
+
+  it("is not a function", function()
+    local _, message = pcall(function()
+      local compiled = script.compile("p", "acquire", {})
+      return compiled
+    end)
+    assert.matches("script_spec.lua:%d+: bad fn: must be a function", message)
+  end)
+
+  local it_54 = NEW and it or function() end
+
+  it_54("may be in the same file, if it is not shipped", function()
+    assert.equal("-- rlock p.acquire\nreturn 1\n", compile(lines(
+      "local a <close>, b <const> = nil, 7 // 2 & 3 << 1",
+      "local t = { a, \"\\x41\", function() return ~b end }",
+      "goto done", "do ; end", "::done::",
+      "return function() return 1 end, t")).text)
+  end)
+end)
+
+describe("script.translate", function()
+  local fail, path, where
+
+  before_each(function()
+    fail, path = op("fail"), "spec/unit/fixtures/shop.lua"
+    where = function(words) return path .. ":" .. line_of(path, words) end
+    for _, from in pairs(fail.lines) do
+      from[1] = from[1]:gsub("^.*(spec/unit)", "%1")
+    end
+  end)
+
+  local function emitted(words)
+    local number = 0
+    for line in fail.text:gmatch("([^\n]*)\n") do
+      number = number + 1
+      if line:find(words, 1, true) then return number end
+    end
+  end
+
+  local function translated(format, words)
+    return script.translate(fail, (format:gsub("<N>", emitted(words))))
+  end
+
+  it("puts file and line for Redis' own, and cuts the tail", function()
+    assert.equal("ERR " .. where("-- raises") .. ": attempt to index field "
+      .. "'missing' (a nil value)", translated("ERR user_script:<N>: attempt "
+      .. "to index field 'missing' (a nil value) script: 2d3c, on "
+      .. "@user_script:<N>.", "-- raises"))
+  end)
+
+  it("adds the place to a failed command", function()
+    local message = "WRONGTYPE Operation against a key holding the wrong kind "
+      .. "of value"
+    assert.equal(message .. " (" .. where("hget\", keys[1]") .. ")",
+      translated(message .. " script: 2d3c, on @user_script:<N>.",
+        "hget\", keys[1]"))
+  end)
+
+  it("knows the forms of Redis before 7.0", function()
+    local old = "ERR Error running script (call to f_2d3c): @user_script:<N>: "
+    assert.equal("ERR " .. where("-- raises") .. ": attempt to index x",
+      translated(old .. "user_script:<N>: attempt to index x", "-- raises"))
+    assert.equal("ERR " .. where("no-such") .. ": Unknown Redis command",
+      translated(old .. "@user_script: <N>: Unknown Redis command",
+        "no-such"))
+    assert.equal("WRONGTYPE Operation (" .. where("hget\", keys[1]") .. ")",
+      translated(old .. "WRONGTYPE Operation", "hget\", keys[1]"))
+  end)
+
+  it("names the module's file for its helpers", function()
+    local file = "spec/unit/fixtures/words.lua"
+    local at, raise = "ERR user_script:<N>: raised deep", "error(\"raised"
+    assert.equal(("ERR %s:%d: raised deep"):format(file, line_of(file, raise)),
+      translated(at .. " script: 2d3c, on @user_script:<N>.", raise))
+  end)
+
+  it("leaves alone what is not about the script", function()
+    for _, message in ipairs {
+      "NOSCRIPT No matching script. Please use EVAL.", "RLOCK_PLAIN word",
+      "BUSY Redis is busy running a script. You can only call SCRIPT KILL",
+      "ERR user_script:999: no such line", "",
+    } do
+      assert.equal(message, script.translate(fail, message))
+    end
+  end)
+end)

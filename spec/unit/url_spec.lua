@@ -1,0 +1,146 @@
+local url = require "rlock.url"
+
+local function parsed(text)
+  local result, code, detail = url.parse(text)
+  assert.is_table(result, detail)
+  assert.is_nil(code)
+  return result
+end
+
+local function refused(text)
+  local result, code, detail = url.parse(text)
+  assert.is_nil(result)
+  assert.equal("usage", code)
+  return detail
+end
+
+describe("url.parse", function()
+  it("reads a host", function()
+    assert.same({ host = "db1", port = 6379, db = 0, tls = false },
+      parsed("redis://db1"))
+    assert.same({ host = "db1", port = 7000, db = 0, tls = false },
+      parsed("redis://db1:7000/"))
+  end)
+
+  it("reads everything at once", function()
+    assert.same({
+      host = "db1.example.org", port = 7000, db = 3, tls = true,
+      username = "app", password = "secret",
+    }, parsed("rediss://app:secret@db1.example.org:7000/3"))
+  end)
+
+  it("reads numeric addresses", function()
+    assert.equal("127.0.0.1", parsed("redis://127.0.0.1:1/2").host)
+    local six = parsed("redis://[fe80::1]:7000/2")
+    assert.same({ "fe80::1", 7000, 2 }, { six.host, six.port, six.db })
+    assert.equal("::1", parsed("redis://[::1]").host)
+  end)
+
+  it("reads a password without a user", function()
+    local result = parsed("redis://:secret@h")
+    assert.equal("secret", result.password)
+    assert.is_nil(result.username)
+  end)
+
+  it("decodes percent signs", function()
+    local result = parsed("redis://a%20b:p%40%2fs%3A@h")
+    assert.equal("a b", result.username)
+    assert.equal("p@/s:", result.password)
+    assert.equal("/tmp/a b", parsed("unix:///tmp/a%20b").path)
+  end)
+
+  it("takes colons and at signs in a password", function()
+    assert.equal("a:b@c", parsed("redis://:a:b@c@h").password)
+  end)
+
+  it("reads a socket", function()
+    assert.same({ path = "/run/redis.sock", db = 0, tls = false },
+      parsed("unix:///run/redis.sock"))
+    assert.same({
+      path = "/run/redis.sock", db = 5, tls = false, username = "u",
+      password = "p",
+    }, parsed("unix://u:p@/run/redis.sock?db=5"))
+  end)
+
+  it("reads the embedded server", function()
+    assert.is_true(parsed("local:").embedded)
+  end)
+
+  it("takes the scheme in any case", function()
+    assert.is_true(parsed("REDISS://h").tls)
+  end)
+
+  for _, case in ipairs {
+    { "", "must begin with redis://" },
+    { "h:6379", "must begin with redis://" },
+    { "http://h", "must begin with redis://" },
+    { "redis:h", "must begin with redis://" },
+    { "locale:", "must begin with redis://" },
+    { "redis://", "host is missing" },
+    { "redis://:p@/3", "host is missing" },
+    { "redis://[::1", "host is missing" },
+    { "redis://[::1]x", "host is malformed" },
+    { "redis://h:", "port must be a number" },
+    { "redis://h:0", "port must be a number" },
+    { "redis://h:65536", "port must be a number" },
+    { "redis://h:1x", "port must be a number" },
+    { "redis://h/x", "database must be a number" },
+    { "redis://h/-1", "database must be a number" },
+    { "redis://h/1/2", "database must be a number" },
+    { "redis://h/1?db=2", "may be no %?query" },
+    { "redis://h%zz", "is not followed by two hex digits" },
+    { "redis://h%00", "has a control character" },
+    { "redis://a\nb", "has a control character" },
+    { "unix://run/redis.sock", "must be absolute" },
+    { "unix:///", "must be absolute" },
+    { "unix:///p?db=x", "database must be a number" },
+    { "unix:///p?timeout=3", "only %?db=n" },
+  } do
+    it(string.format("refuses %q", case[1]), function()
+      local detail = refused(case[1])
+      assert.matches(case[2], detail)
+      assert.matches("^bad url: [^\n]*$", detail)
+    end)
+  end
+
+  it("never shows a password in a fault", function()
+    for _, text in ipairs {
+      "redis://u:hunter2@", "redis://u:hunter2@h:x", "redis://u:hunter2@h/x",
+      "redis://u:hunter2%zz@h", "redis://u:hunter2/x@h", "hunter2@h",
+      "redis://u:hunter2?x@h", "u:hunter2@h", "unix://u:hunter2@x",
+      "redis://u:6379/hunter2@h", "hunter2://h", "redis://hunter2:x",
+      "unix://u:p@/s?db=hunter2", "unix://u:p@/s?hunter2",
+    } do
+      assert.has_no.matches("hunter2", refused(text), text)
+    end
+  end)
+
+  it("wants a string", function()
+    assert.has_error(function() url.parse(nil) end, "bad url: must be a string")
+  end)
+end)
+
+describe("url.format", function()
+  for _, text in ipairs {
+    "redis://db1:6379/0", "rediss://db1:7000/3", "redis://[fe80::1]:7000/2",
+    "unix:///run/redis.sock", "unix:///run/a%20b.sock?db=5", "local:",
+  } do
+    it("gives back " .. text, function()
+      assert.equal(text, url.format(parsed(text)))
+    end)
+  end
+
+  it("writes the defaults", function()
+    assert.equal("redis://h:6379/0", url.format { host = "h" })
+  end)
+
+  it("leaves out the password", function()
+    assert.equal("redis://u%40x@h:6379/0",
+      url.format(parsed("redis://u%40x:hunter2@h")))
+    assert.equal("unix://u@/s", url.format(parsed("unix://u:hunter2@/s")))
+  end)
+
+  it("leaves out a lone user, who may be a password", function()
+    assert.equal("redis://h:6379/0", url.format(parsed("redis://hunter2@h")))
+  end)
+end)

@@ -338,12 +338,23 @@ static void hook_del_write(void *arg)
         conn_poll(self, self->events & ~UV_WRITABLE);
 }
 
+/* hiredis has only errno's words for what OpenSSL reports. */
+static const char *conn_reason(const rl_conn *self)
+{
+    const redisContext *context = &self->redis->c;
+    const char *reason = self->tls ? rl_tls_reason() : NULL;
+
+    if (context->err == REDIS_ERR_IO && reason != NULL)
+        return reason;
+    return context->err != 0 ? context->errstr : "connection closed";
+}
+
 static void hook_cleanup(void *arg)
 {
     rl_conn *self = arg;
 
-    if (self->state == OPEN && self->redis->c.err != 0)
-        conn_say_error(self, self->redis->c.errstr);
+    if (self->state == OPEN)
+        conn_say_error(self, conn_reason(self));
     self->redis = NULL;
     handle_close((uv_handle_t *)self->poll);
     self->poll = NULL;

@@ -24,7 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "conn.h"
+#include "file.h"
 #include "loop.h"
 #include "reply.h"
 #include "timer.h"
@@ -33,6 +35,8 @@
 #define TIMER "rlock.core.timer"
 #define CONN "rlock.core.conn"
 #define SIGNAL "rlock.core.signal"
+#define CHILD "rlock.core.child"
+#define LOCK "rlock.core.lock"
 
 static const lua_Integer MAX_MS = (lua_Integer)1 << 40;
 
@@ -400,12 +404,7 @@ static int signal_close(lua_State *L)
     return 0;
 }
 
-/* ---- connections ---- */
-
-typedef struct conn_handle {
-    rl_conn *conn;              /* NULL: closed */
-    core *core;
-} conn_handle;
+/* ---- options ---- */
 
 static const char *opt_string(lua_State *L, int table, const char *field)
 {
@@ -431,6 +430,195 @@ static lua_Integer opt_integer(lua_State *L, int table, const char *field,
         luaL_error(L, "option '%s' out of range", field);
     return value;
 }
+
+/* ---- lock files and private folders ---- */
+
+/* A string argument that C may take for a path: no NUL in it. */
+static const char *check_path(lua_State *L, int arg)
+{
+    size_t length;
+    const char *path = luaL_checklstring(L, arg, &length);
+
+    luaL_argcheck(L, length > 0 && strlen(path) == length, arg,
+                  "not a path");
+    return path;
+}
+
+/* core.private_dir(path) -> true | nil, "refused", detail */
+static int core_private_dir(lua_State *L)
+{
+    char why[RL_DETAIL];
+
+    if (rl_private_dir(check_path(L, 1), why, sizeof(why)) != 0)
+        return refuse(L, "refused", why);
+    return push_true(L);
+}
+
+typedef struct lock_handle {
+    int held;
+    int fd;
+} lock_handle;
+
+/* core.flock(path) -> handle | nil, "busy" | "refused", detail */
+static int core_flock(lua_State *L)
+{
+    const char *path = check_path(L, 1);
+    char why[RL_DETAIL];
+    lock_handle *handle = new_handle(L, sizeof(*handle), LOCK);
+    int fd = rl_lock_file(path, why, sizeof(why));
+
+    if (fd < 0)
+        return refuse(L, fd == UV_EAGAIN ? "busy" : "refused", why);
+    handle->fd = fd;
+    handle->held = 1;
+    return 1;
+}
+
+/* handle:close() */
+static int lock_close(lua_State *L)
+{
+    lock_handle *self = luaL_checkudata(L, 1, LOCK);
+
+    if (self->held) {
+        self->held = 0;
+        close(self->fd);
+    }
+    return 0;
+}
+
+/* ---- child processes ---- */
+
+typedef struct child_handle {
+    rl_child *child;            /* NULL: closed */
+    core *core;
+} child_handle;
+
+/*
+ * A C list of first (unless NULL) and the strings of the list at index from,
+ * ended by NULL. The list is pushed; the strings stay the Lua list's.
+ */
+static char **push_list(lua_State *L, int from, const char *first)
+{
+    size_t count = lua_istable(L, from) ? (size_t)lua_rawlen(L, from) : 0;
+    char **list = lua_newuserdatauv(L, (count + 2) * sizeof(*list), 0);
+    char **to = list;
+    size_t i;
+
+    if (first != NULL)
+        *to++ = (char *)first;
+    for (i = 1; i <= count; i++) {
+        lua_rawgeti(L, from, (lua_Integer)i);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            luaL_error(L, "arguments and environment must be strings");
+        *to++ = (char *)lua_tostring(L, -1);
+        lua_pop(L, 1);
+    }
+    *to = NULL;
+    return list;
+}
+
+static void get_stdio(lua_State *L, int table, rl_child_options *to)
+{
+    static const char *const names[] = { "stdin", "stdout", "stderr" };
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        to->stdio[i] = opt_string(L, table, names[i]);
+        if (to->stdio[i] == NULL)
+            to->stdio[i] = i == 0 ? "null" : "inherit";
+    }
+}
+
+/* What the options point to stays on the stack. */
+static void get_child_options(lua_State *L, int table, rl_child_options *to)
+{
+    luaL_checktype(L, table, LUA_TTABLE);
+    luaL_checkstack(L, 16, NULL);
+    to->file = opt_string(L, table, "file");
+    luaL_argcheck(L, to->file != NULL, table, "file expected");
+    to->cwd = opt_string(L, table, "cwd");
+    get_stdio(L, table, to);
+    lua_getfield(L, table, "detached");
+    to->detached = lua_toboolean(L, -1);
+    lua_getfield(L, table, "args");
+    to->args = push_list(L, lua_gettop(L), to->file);
+    if (lua_getfield(L, table, "env") == LUA_TTABLE)
+        to->env = push_list(L, lua_gettop(L), NULL);
+}
+
+/* core.spawn(id, options) -> child | nil, code, detail, errno's name */
+static int core_spawn(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1);
+    rl_child_options options = { 0 };
+    char why[RL_DETAIL];
+    child_handle *handle;
+    int err;
+
+    lua_settop(L, 2);
+    handle = new_handle(L, sizeof(*handle), CHILD);
+    handle->core = self;
+    get_child_options(L, 2, &options);
+    err = rl_child_open(&handle->child, self->loop, id, &options, why,
+                        sizeof(why));
+    if (err != 0) {
+        refuse(L, err == UV_ENOMEM || err == UV_EAGAIN ? "refused" : "usage",
+               why);
+        lua_pushstring(L, uv_err_name(err));
+        return 4;
+    }
+    lua_settop(L, 3);
+    return 1;
+}
+
+static rl_child *check_child(lua_State *L)
+{
+    child_handle *self = luaL_checkudata(L, 1, CHILD);
+
+    if (self->child == NULL || self->core->loop == NULL)
+        luaL_error(L, "the child was closed");
+    return self->child;
+}
+
+/* child:pid() -> integer */
+static int child_pid(lua_State *L)
+{
+    lua_pushinteger(L, rl_child_pid(check_child(L)));
+    return 1;
+}
+
+/* child:kill(number or "TERM") -> true | nil, code, detail */
+static int child_kill(lua_State *L)
+{
+    rl_child *child = check_child(L);
+    int number = lua_isinteger(L, 2) ? (int)lua_tointeger(L, 2)
+                                     : check_signal(L, 2);
+    int err = rl_child_kill(child, number);
+
+    if (err != 0)
+        return refuse_uv(L, err == UV_ESRCH ? "closed" : "refused", err);
+    return push_true(L);
+}
+
+/* child:close() */
+static int child_close(lua_State *L)
+{
+    child_handle *self = luaL_checkudata(L, 1, CHILD);
+    rl_child *child = self->child;
+
+    self->child = NULL;
+    if (self->core != NULL && self->core->loop != NULL)
+        rl_child_close(child);
+    return 0;
+}
+
+/* ---- connections ---- */
+
+typedef struct conn_handle {
+    rl_conn *conn;              /* NULL: closed */
+    core *core;
+} conn_handle;
 
 static void get_tls_options(lua_State *L, int table, rl_tls_options *tls)
 {
@@ -677,6 +865,14 @@ static void new_classes(lua_State *L)
                                       { NULL, NULL } };
     static const luaL_Reg signal[] = { { "close", signal_close },
                                        { NULL, NULL } };
+    static const luaL_Reg lock[] = { { "close", lock_close },
+                                     { NULL, NULL } };
+    static const luaL_Reg child[] = {
+        { "pid", child_pid },
+        { "kill", child_kill },
+        { "close", child_close },
+        { NULL, NULL }
+    };
     static const luaL_Reg conn[] = {
         { "call", conn_call },
         { "subscribe", conn_subscribe },
@@ -686,6 +882,8 @@ static void new_classes(lua_State *L)
     };
 
     new_class(L, TIMER, timer, timer_close);
+    new_class(L, LOCK, lock, lock_close);
+    new_class(L, CHILD, child, child_close);
     new_class(L, SIGNAL, signal, signal_close);
     new_class(L, CONN, conn, conn_gc);
 }
@@ -745,6 +943,9 @@ int luaopen_rlock_core(lua_State *L)
         { "timer", core_timer },
         { "connect", core_connect },
         { "signal", core_signal },
+        { "spawn", core_spawn },
+        { "private_dir", core_private_dir },
+        { "flock", core_flock },
         { NULL, NULL }
     };
 

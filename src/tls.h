@@ -1,6 +1,6 @@
 /*
  * TLS for one connection, over hiredis_ssl (hiredis 1.0 or newer) and
- * OpenSSL. Without RL_TLS only rl_tls_open exists, and says so.
+ * OpenSSL. Without RL_TLS rl_tls_open refuses, and says why.
  */
 #ifndef RL_TLS_H
 #define RL_TLS_H
@@ -37,15 +37,18 @@ int rl_tls_open(rl_tls **out, const rl_tls_options *options, const char *host,
  * Takes over a context whose socket has just connected, for the rest of the
  * context's life. 0, or a UV_E* code and why.
  */
-int rl_tls_attach(rl_tls *tls, redisContext *context, char *why, size_t size);
+int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size);
 
 /*
  * Goes on with the handshake. 0: done. UV_EAGAIN: again when the socket can
  * do *events (UV_READABLE or UV_WRITABLE). Otherwise failed, see why.
  */
-int rl_tls_handshake(rl_tls *tls, int *events, char *why, size_t size);
+int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size);
+
+/* OpenSSL's reason for the latest failure to read or write; NULL: none. */
+const char *rl_tls_reason(void);
 
 /* The context that was attached must be freed by hiredis, before or after. */
-void rl_tls_close(rl_tls *tls);
+void rl_tls_close(rl_tls *self);
 
 #endif

@@ -22,6 +22,8 @@ local max, unpack = math.max, table.unpack or unpack
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
 -- ends, or, if it is carried about, a table with that time in `ends`.
 
+local NONE = {}                         -- the holds of who has none; shared
+
 -- Counts as Redis has them.
 local COUNT = {}
 for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
@@ -33,8 +35,8 @@ function grant.new(lock, party)
   if self then
     lock.spare = nil
   else
-    self = setmetatable({ lock = lock, holds = {}, state = "free",
-      valid_until = 0, watched = false, due = 0 }, grant)
+    self = setmetatable({ lock = lock, holds = NONE, state = "free",
+      valid_until = 0 }, grant)
   end
   self.party = party
   self.owner = lock.owner or lock.session:owner_of(party)
@@ -146,7 +148,7 @@ local function forget(self)
   local lock = self.lock
   lock.session.watchdog:remove(self)
   if lock.parties[self.party] == self then lock.parties[self.party] = nil end
-  self.state, self.watched, self.on_lost, self.token = "free", false, nil, nil
+  self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because = 0, nil
   if not lock.spare and not self.queue then
     self.party = nil
@@ -187,6 +189,10 @@ end
 
 local function entered(self, ends, lease, hold, sent)
   local holds = self.holds
+  if holds == NONE then
+    holds = {}
+    self.holds = holds
+  end
   if hold then
     hold.ends = lease and ends or nil
     holds[#holds + 1] = hold

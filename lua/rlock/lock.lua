@@ -106,41 +106,45 @@ local function wait_a_while(self, waiter, left, ttl)
   return wakeup:wait(waiter, min(left, pause(self, waiter, ttl)))
 end
 
--- Asks until it is held or the time is over. `waiter` is there if we joined the
--- line before we asked first.
-local function stand_in_line(self, granted, wait, wait_until, lease, hold,
-    waiter, ttl)
-  local now = self.session.host.now
-  if not waiter then
-    waiter = join(self, granted)
-    waiter.is_new = true
-  end
-  while true do
-    local left = wait_until - now()
-    if left <= 0 then
-      return waiter, nil, "timeout", ("%s: not free within %g s"):format(
-        granted:show(), wait)
-    end
-    local woken, code, detail = wait_a_while(self, waiter, left, ttl)
-    if woken == nil then return waiter, nil, code, detail end
-    local verdict
-    local time = now()
-    verdict, ttl, detail = granted:acquire(
-      question_until(self, wait, wait_until, time), lease, hold, time)
-    if verdict ~= "busy" then return waiter, verdict, ttl, detail end
-  end
-end
-
 local function not_held(granted, code, detail)
   granted:sweep()
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
-local function left_line(self, granted, waiter, verdict, code, detail)
-  self.session.wakeup:leave(waiter, verdict == "held")
+local function leave(self, granted, waiter, verdict, code, detail)
+  if waiter then self.session.wakeup:leave(waiter, verdict == "held") end
   if verdict == "held" then return true, granted.token end
   return not_held(granted, code, detail)
+end
+
+-- Asks until it is held or the time is over. `waiter` is there if we joined the
+-- line before we asked first. (A thousand tasks may stand here: this frame is
+-- kept small, and its caller's is gone.)
+local function stand_in_line(self, granted, wait, wait_until, lease, hold,
+    waiter, ttl)
+  if not waiter then
+    waiter = join(self, granted)
+    waiter.is_new = true
+  end
+  while true do
+    local time = self.session.host.now()
+    if time >= wait_until then
+      return leave(self, granted, waiter, nil, "timeout",
+        ("%s: not free within %g s"):format(granted:show(), wait))
+    end
+    local woken, code, detail = wait_a_while(self, waiter, wait_until - time,
+      ttl)
+    if woken == nil then
+      return leave(self, granted, waiter, nil, code, detail)
+    end
+    time = self.session.host.now()
+    woken, ttl, detail = granted:acquire(
+      question_until(self, wait, wait_until, time), lease, hold, time)
+    if woken ~= "busy" then
+      return leave(self, granted, waiter, woken, ttl, detail)
+    end
+  end
 end
 
 -- Takes one more hold for the calling task.
@@ -157,17 +161,15 @@ local function enter(self, wait, lease, hold)
   local verdict, ttl, detail = granted:acquire(
     question_until(self, wait, now + wait, now), lease, hold, now)
   if verdict == "busy" and wait > 0 then
-    return left_line(self, granted, stand_in_line(self, granted, wait,
-      now + wait, lease, hold, waiter, ttl))
+    return stand_in_line(self, granted, wait, now + wait, lease, hold, waiter,
+      ttl)
   end
-  if waiter then session.wakeup:leave(waiter, verdict == "held") end
-  if verdict == "held" then return true, granted.token end
   if verdict == "busy" then
-    ttl, detail = "busy", ("%s is held by somebody else%s"):format(
-      granted:show(), ttl > 0 and (" for %.1f s more"):format(ttl / 1000)
-      or "")
+    verdict, ttl, detail = nil, "busy", ("%s is held by somebody else%s")
+      :format(granted:show(), ttl > 0 and (" for %.1f s more"):format(
+        ttl / 1000) or "")
   end
-  return not_held(granted, ttl, detail)
+  return leave(self, granted, waiter, verdict, ttl, detail)
 end
 
 --- Waits for the lock and takes it.

@@ -39,7 +39,7 @@ end
 
 local function wake(waiter)
   waiter.is_woken = true
-  waiter.event:set()
+  waiter:set()
 end
 
 -- Wakes the first that is not already asking. If all are, the first asks once
@@ -180,10 +180,11 @@ end
 --- Joins the waiters of a channel. Every waiter must leave.
 -- @tparam string name the channel
 -- @tparam[opt] function wakes  payload -> "one" or "all": whom a message wakes
--- @treturn table waiter for `wait` and `leave`
+-- @treturn table waiter for `wait` and `leave`; it is an event of the host
 function wakeup:join(name, wakes)
   local channel = self.channels[name] or open_channel(self, name, wakes or one)
-  local waiter = { channel = channel, event = self.host.event() }
+  local waiter = self.host.event()
+  waiter.channel = channel
   append(channel, waiter)
   return waiter
 end
@@ -195,11 +196,9 @@ end
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
 -- @return[2] what is to be raised
-function wakeup:wait(waiter, seconds)
-  waiter.is_woken = false
-  local is_woken, code, unwind = waiter.event:pause(seconds)
-  waiter.is_woken = is_woken
-  return is_woken, code, unwind
+function wakeup.wait(_, waiter, seconds)
+  waiter.is_woken = waiter.is_set          -- a wake that came meanwhile
+  return waiter:pause(seconds)
 end
 
 --- Leaves. A wake that the waiter did not use goes to the next one.

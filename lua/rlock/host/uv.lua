@@ -4,6 +4,7 @@
 --  knows nothing of locks.
 
 local core = require "rlock.core"
+local heap = require "rlock.heap"
 
 local host = { name = "uv" }
 
@@ -14,8 +15,7 @@ local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks run before the loop looks at I/O again
 
 --- Who gets a completion: id -> the task whose calls have this id, or a
---  function, or an event whose time runs. Ids are used again, so that the
---  tables stay small arrays.
+--  function. Ids are used again, so that the tables stay small arrays.
 local callers, parked, free_ids, last_id = {}, {}, {}, 0
 --- Tasks that can go on: ready[first..last], each with the three values that
 --  it wakes up to.
@@ -24,6 +24,8 @@ local current            -- the task that is running now
 local tasks = {}         -- every task that has not ended
 local alive = 0          -- how many of them keep the program running
 local ending             -- why the program ends: { status=, message= }
+--- Events whose time runs, by `due`; one timer of the core is set for the first.
+local times, alarm, alarm_at = heap.new(), nil, math.huge
 
 host.now = core.now
 host.random = core.random
@@ -109,17 +111,29 @@ end
 local Task = {}
 Task.__index = Task
 
+-- What a task's coroutine runs: its function with n arguments, `a` being the
+-- only one or the table of them.
+local function body(task, n, a)
+  local fn = task.fn
+  task.fn = nil
+  if n > 1 then
+    finished(task, xpcall(fn, traceback, table.unpack(a, 1, n)))
+  elseif n == 1 then
+    finished(task, xpcall(fn, traceback, a))
+  else
+    finished(task, xpcall(fn, traceback))
+  end
+end
+
 local function start(daemon, fn, ...)
-  local task = setmetatable({ daemon = daemon }, Task)
-  local arguments, n = { ... }, select("#", ...)
-  task.co = create(function()
-    finished(task, xpcall(fn, traceback, table.unpack(arguments, 1, n)))
-  end)
-  task.id = take_id()
-  callers[task.id] = task
+  local id, n, a = take_id(), select("#", ...), ...
+  if n > 1 then a = { ... } end
+  local task = setmetatable({ co = create(body), id = id, fn = fn,
+    daemon = daemon }, Task)
+  callers[id] = task
   tasks[task] = true
   if not daemon then alive = alive + 1 end
-  make_ready(task)
+  make_ready(task, task, n, a)
   return task
 end
 
@@ -182,12 +196,9 @@ function Task:cancel(why)
   local unwind = setmetatable({ why = why or "cancelled" }, Unwind)
   self.unwinding = unwind
   if self.wait_of then                    -- waiting for an event
-    self.wait_of.waiter, self.wait_of = nil, nil
-    if self.timer then
-      self.timer:close()
-      free_id(self.timer_id)
-      self.timer = nil
-    end
+    local event = self.wait_of
+    event.waiter, self.wait_of = nil, nil
+    if event.place then times:remove(event) end
   elseif self.is_calling then             -- waiting for a completion
     local id = self.id
     callers[id], parked[id] = false, function() free_id(id) end
@@ -220,12 +231,42 @@ function Event:set()
     return
   end
   self.waiter, task.wait_of = nil, nil
-  if task.timer then
-    task.timer:close()
-    free_id(task.timer_id)
-    task.timer = nil
-  end
+  if self.place then times:remove(self) end
   make_ready(task, true)
+end
+
+local look_at_times
+
+-- Sets the core's timer for the event that is due first.
+local function set_alarm(now)
+  local first_event = times:peek()
+  if not first_event or first_event.due >= alarm_at then return end
+  if alarm then alarm.timer:close() end
+  alarm = alarm or { id = take_id(look_at_times) }
+  alarm_at = first_event.due
+  local ms = math.ceil((alarm_at - now) * 1000)
+  alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
+end
+
+-- Wakes those whose time is over.
+function look_at_times()
+  alarm_at = math.huge
+  local now = core.now()
+  local event = times:peek()
+  while event and event.due <= now do
+    times:remove(event)
+    local task = event.waiter
+    event.waiter, task.wait_of = nil, nil
+    make_ready(task, false)
+    event = times:peek()
+  end
+  set_alarm(now)
+end
+
+local function set_time(event, due)
+  event.due = due
+  times:push(event)
+  if due < alarm_at then set_alarm(core.now()) end
 end
 
 --- Waits for `set`, for the house's own code: a cancellation is an answer.
@@ -244,8 +285,7 @@ function Event:pause(seconds)
   end
   if seconds and seconds < 1e9 then
     if seconds <= 0 then return false end
-    task.timer_id = take_id(self)
-    task.timer = core.timer(task.timer_id, math.ceil(seconds * 1000))
+    set_time(self, core.now() + seconds)
   end
   self.waiter, task.wait_of = task, self
   return yield()
@@ -258,13 +298,6 @@ function Event:wait(seconds)
   local is_set, _, unwind = self:pause(seconds)
   if is_set == nil then error(unwind, 0) end
   return is_set
-end
-
--- A timer of an event ran out.
-local function time_is_over(event)
-  local task = event.waiter
-  event.waiter, task.wait_of, task.timer = nil, nil, nil
-  step(task, false)
 end
 
 --- Suspends the running task.
@@ -319,16 +352,6 @@ local function look_for_the_end()
   if alive == 0 then core.stop() end
 end
 
-local function complete(id, a, b, c)
-  local target = parked[id]
-  if getmetatable(target) == Event then
-    free_id(id)
-    time_is_over(target)
-  elseif target then
-    target(a, b, c)
-  end
-end
-
 core.dispatch(function(id, a, b, c)
   local task = callers[id]
   if task then
@@ -338,7 +361,8 @@ core.dispatch(function(id, a, b, c)
     current = nil
     if not ok then error(message, 0) end
   else
-    complete(id, a, b, c)
+    local fn = parked[id]
+    if fn then fn(a, b, c) end
   end
   if first <= last then run_ready() end
   if ending or alive == 0 then look_for_the_end() end

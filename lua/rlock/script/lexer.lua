@@ -9,7 +9,7 @@
 
 local lexer = {}
 
-local MAX_INTEGER = 9007199254740992 -- 2^53, the last that a double counts
+local TOO_BIG = 9007199254740992 -- 2^53: from here on doubles skip integers
 
 local keywords = {}
 for word in ([[and break do else elseif end false for function if in local nil
@@ -50,20 +50,16 @@ local function long_bracket(text, from)
 end
 
 local function quoted(text, from)
-  local quote, i, newer = text:sub(from, from), from + 1, nil
-  while i <= #text do
-    local char = text:sub(i, i)
-    if char == quote then return i, newer end
-    if char == "\\" then
-      local escape = text:sub(i + 1, i + 1)
-      if newer_escapes[escape] then newer = "the escape \\" .. escape end
-      if escape == "z" then i = text:find("%S", i + 2) or #text
-      else i = i + 2 end
-    else
-      i = i + 1
-    end
+  local stops, i, newer = "[\\" .. text:sub(from, from) .. "]", from + 1, nil
+  while true do
+    i = text:find(stops, i)
+    if not i then return #text, newer end
+    if text:find("^[^\\]", i) then return i, newer end
+    local escape = text:sub(i + 1, i + 1)
+    if newer_escapes[escape] then newer = "the escape \\" .. escape end
+    i = i + 2
+    if escape == "z" then i = text:find("%S", i) or #text end
   end
-  return #text, newer
 end
 
 local function number(text, from)
@@ -82,7 +78,7 @@ local function number(text, from)
   local whole = digits:find("^0[xX]%x+$") or digits:find("^%d+$")
   local plain = whole or digits:find("^%d*%.?%d*[eE]?[+-]?%d*$")
   local value = plain and tonumber(digits)
-  if not value or whole and (value > MAX_INTEGER or value < 0) then
+  if not value or whole and (value >= TOO_BIG or value < 0) then
     return to, "the number " .. digits
   end
   return to
@@ -93,37 +89,37 @@ local function comment_end(text, from)
   return long or (text:find("\n", from, true) or #text + 1) - 1
 end
 
-local function name(text, from)
-  local _, to = text:find("^[%a_\128-\255][%w_\128-\255]*", from)
-  if not to then return end
+local function name(text, from, to)
   local word = text:sub(from, to)
-  local newer = word:find("[\128-\255]") and "the name " .. word or nil
-  return to, keywords[word] and word or "name", newer
+  if keywords[word] then return to, word end
+  return to, "name", word:find("[\128-\255]") and "the name " .. word or nil
 end
 
 local function sign(text, from)
-  local three, two = text:sub(from, from + 2), text:sub(from, from + 1)
-  local kind = signs[three] and three or signs[two] and two
-    or text:sub(from, from)
+  local kind = text:sub(from, from)
+  if text:find("^[.=~<>/:][.=<>/:]", from) then
+    local three, two = text:sub(from, from + 2), text:sub(from, from + 1)
+    kind = signs[three] and three or signs[two] and two or kind
+  end
   local newer = newer_signs[kind] and "the operator " .. kind or nil
   return from + #kind - 1, kind, newer
 end
 
 -- The token at `from`: its last byte, its kind, and what 5.1 lacks of it.
 local function token(text, from)
-  local char = text:sub(from, from)
-  if char == '"' or char == "'" then
-    local to, newer = quoted(text, from)
+  local _, to = text:find("^[%a_\128-\255][%w_\128-\255]*", from)
+  if to then return name(text, from, to) end
+  local newer
+  if text:find("^[\"']", from) then
+    to, newer = quoted(text, from)
     return to, "string", newer
   elseif text:find("^%.?%d", from) then
-    local to, newer = number(text, from)
+    to, newer = number(text, from)
     return to, "number", newer
   elseif text:find("^%[=*%[", from) then
-    local to, newer = long_bracket(text, from)
+    to, newer = long_bracket(text, from)
     return to, "string", newer
   end
-  local to, kind, newer = name(text, from)
-  if to then return to, kind, newer end
   return sign(text, from)
 end
 
@@ -136,18 +132,19 @@ function lexer.tokens(text)
     local from = text:find("%S", at) or #text + 1
     line = line + count_lines(text, at, from - 1)
     if from > #text then break end
-    local to
-    if text:sub(from, from + 1) == "--" then
+    local to, kind, newer
+    if text:find("^%-%-", from) then
       to = comment_end(text, from)
     else
-      local kind, newer
       to, kind, newer = token(text, from)
       tokens[#tokens + 1] = {
         kind = kind, text = text:sub(from, to), from = from, to = to,
         line = line, newer = newer,
       }
     end
-    line = line + count_lines(text, from, to)
+    if not kind or kind == "string" then
+      line = line + count_lines(text, from, to)
+    end
     at = to + 1
   end
   tokens[#tokens + 1] = {

@@ -344,7 +344,7 @@ static const char *conn_reason(const rl_conn *self)
     const redisContext *context = &self->redis->c;
     const char *reason = self->tls ? rl_tls_reason() : NULL;
 
-    if (context->err == REDIS_ERR_IO && reason != NULL)
+    if (context->err != 0 && reason != NULL)
         return reason;
     return context->err != 0 ? context->errstr : "connection closed";
 }
@@ -403,6 +403,8 @@ static void conn_write_early(rl_conn *self)
 
 static void conn_write(rl_conn *self)
 {
+    if (self->tls != NULL)
+        rl_tls_begin();
     self->unsent = 0;
     self->writing = 1;
     redisAsyncHandleWrite(self->redis);
@@ -511,6 +513,8 @@ static void conn_transfer(rl_conn *self, int events)
 {
     if (events & UV_READABLE) {
         self->heard = uv_now(rl_loop_uv(self->loop));
+        if (self->tls != NULL)
+            rl_tls_begin();
         redisAsyncHandleRead(self->redis);
     }
     if ((events & UV_WRITABLE) && self->redis != NULL)

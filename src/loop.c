@@ -64,9 +64,9 @@ int rl_loop_close(rl_loop *loop)
 
     if (loop == NULL)
         return 0;
-    loop->sink = NULL;
     if (loop->running)
         return UV_EBUSY;
+    loop->sink = NULL;
     uv_walk(&loop->uv, drop_handle, NULL);
     loop->spares = NULL;
     for (turns = 0; turns < 3; turns++)

@@ -27,10 +27,17 @@ struct rl_tls {
     char *name;                 /* what the certificate must say; or NULL */
 };
 
+void rl_tls_begin(void)
+{
+    ERR_clear_error();
+}
+
 const char *rl_tls_reason(void)
 {
-    unsigned long error = ERR_peek_last_error();
+    unsigned long error = ERR_peek_error();
 
+    if (ERR_GET_LIB(error) == ERR_LIB_SYS)
+        return strerror(ERR_GET_REASON(error));
     return error == 0 ? NULL : ERR_reason_error_string(error);
 }
 
@@ -92,7 +99,7 @@ int rl_tls_open(rl_tls **out, const rl_tls_options *options, const char *host,
     int err = UV_ENOMEM;
 
     snprintf(why, size, "%s", uv_strerror(err));
-    ERR_clear_error();
+    rl_tls_begin();
     if (self == NULL)
         return err;
     self->files = SSL_CTX_new(TLS_client_method());
@@ -143,7 +150,7 @@ static int say_handshake(const rl_tls *self, char *why, size_t size)
 
 int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size)
 {
-    ERR_clear_error();
+    rl_tls_begin();
     self->ssl = SSL_new(self->files);
     if (self->ssl == NULL)
         return say(why, size, "no session");
@@ -160,7 +167,7 @@ int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size)
 {
     int status;
 
-    ERR_clear_error();
+    rl_tls_begin();
     errno = 0;
     status = SSL_do_handshake(self->ssl);
     if (status == 1)
@@ -214,6 +221,10 @@ int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size)
     *events = 0;
     snprintf(why, size, "no TLS");
     return UV_ENOTSUP;
+}
+
+void rl_tls_begin(void)
+{
 }
 
 const char *rl_tls_reason(void)

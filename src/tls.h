@@ -45,7 +45,12 @@ int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size);
  */
 int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size);
 
-/* OpenSSL's reason for the latest failure to read or write; NULL: none. */
+/*
+ * OpenSSL keeps errors per thread until someone asks, and takes what another
+ * connection left for this one's. So: begin before each read or write, and
+ * after a failure the reason, or NULL if it is not OpenSSL's.
+ */
+void rl_tls_begin(void);
 const char *rl_tls_reason(void);
 
 /* The context that was attached must be freed by hiredis, before or after. */

@@ -22,6 +22,7 @@ local max, unpack = math.max, table.unpack or unpack
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
 -- ends, or, if it is carried about, a table with that time in `ends`.
 
+local SPARES = 16                       -- tables kept for use again
 local NONE = {}                         -- the holds of who has none; shared
 
 -- Counts as Redis has them.
@@ -31,14 +32,16 @@ for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 --- @tparam table lock the handle: session, policy, keys, parties, name
 -- @param party       who holds: a task, or the name of an owner
 function grant.new(lock, party)
-  local self = lock.spare
+  local spares = lock.session.spares
+  local n = #spares
+  local self = spares[n]
   if self then
-    lock.spare = nil
+    spares[n] = nil
   else
-    self = setmetatable({ lock = lock, holds = NONE, state = "free",
-      valid_until = 0 }, grant)
+    self = setmetatable({ holds = NONE, state = "free", valid_until = 0 },
+      grant)
   end
-  self.party = party
+  self.lock, self.party = lock, party
   self.owner = lock.owner or lock.session:owner_of(party)
   lock.parties[party] = self
   return self
@@ -143,16 +146,17 @@ function grant:end_it(why)
   self.state, self.lost_because, self.on_lost = "lost", why, nil
 end
 
--- Forgets a grant that holds nothing. Its table serves the handle again.
+-- Forgets a grant that holds nothing. Its table serves again.
 local function forget(self)
-  local lock = self.lock
+  local lock, spares = self.lock, self.lock.session.spares
   lock.session.watchdog:remove(self)
   if lock.parties[self.party] == self then lock.parties[self.party] = nil end
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because = 0, nil
-  if not lock.spare and not self.queue then
-    self.party = nil
-    lock.spare = self
+  self.party = nil
+  if #spares < SPARES and not self.queue then
+    self.lock = nil
+    spares[#spares + 1] = self
   end
 end
 

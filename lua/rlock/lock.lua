@@ -26,11 +26,11 @@ local MIN_LEASE = 0.001
 -- @tparam string name
 -- @tparam[opt] table options owner = a name of one's own instead of the task
 function lock.new(client, policy, name, options)
-  local session, keys = client.session, policy.keys(name)
+  local session = client.session
+  local parties, keys = session:parties_of(policy, name)
   return setmetatable({
-    client = client, session = session, policy = policy, name = name, keys = keys,
-    owner = options and options.owner, options = options,
-    parties = session:parties_of(keys[1]),
+    client = client, session = session, policy = policy, name = name,
+    keys = keys, owner = options and options.owner, parties = parties,
   }, lock)
 end
 
@@ -82,9 +82,15 @@ end
 
 -- When one question to the server is given up. A wait that somebody limited is
 -- used up to ride out a server that is away; otherwise it is `timeout`.
-local function question_until(self, wait, wait_until, now)
-  if wait > 0 and wait < huge then return wait_until end
+local function question_until(self, now, wait_until)
+  if wait_until > now and wait_until < huge then return wait_until end
   return now + self.session.timeout
+end
+
+-- The grant of the calling task, made if it has none.
+local function grant_of(self)
+  local party = self.owner or self.session.host.current()
+  return self.parties[party] or grant.new(self, party)
 end
 
 -- Gets into the line, so that no release from now on is missed.
@@ -96,14 +102,15 @@ end
 
 -- Waits, as long as it is worth it: for a wake, the holder's lease to end, the
 -- next poll, or (the first time) for the subscription to stand.
-local function wait_a_while(self, waiter, left, ttl)
-  local wakeup = self.session.wakeup
-  if waiter.is_new then
-    waiter.is_new = nil
-    if waiter.channel.is_live then return true end
-    return wakeup:wait(waiter, min(left, CONFIRM))
+local function wait_a_while(self, waiter, ttl)
+  local seconds = CONFIRM
+  if ttl then
+    seconds = pause(self, waiter, ttl)
+  elseif waiter.channel.is_live then
+    return true
   end
-  return wakeup:wait(waiter, min(left, pause(self, waiter, ttl)))
+  return self.session.wakeup:wait(waiter,
+    min(seconds, waiter.wait_until - self.session.host.now()))
 end
 
 local function not_held(granted, code, detail)
@@ -118,40 +125,43 @@ local function leave(self, granted, waiter, verdict, code, detail)
   return not_held(granted, code, detail)
 end
 
--- Asks until it is held or the time is over. `waiter` is there if we joined the
--- line before we asked first. (A thousand tasks may stand here: this frame is
--- kept small, and its caller's is gone.)
-local function stand_in_line(self, granted, wait, wait_until, lease, hold,
-    waiter, ttl)
-  if not waiter then
-    waiter = join(self, granted)
-    waiter.is_new = true
+-- Asks once more; then it is late or not.
+local function ask_again(self, waiter, lease, hold)
+  local granted = grant_of(self)
+  local now = self.session.host.now()
+  if now >= waiter.wait_until then
+    return granted, nil, "timeout", granted:show() .. ": not free in time"
   end
+  return granted, granted:acquire(
+    question_until(self, now, waiter.wait_until), lease, hold, now)
+end
+
+-- Asks until it is held or the time is over; without a `ttl` we have not asked
+-- since we joined the line. A thousand tasks may stand here: the caller's frame
+-- is gone, this one is small, and a grant is there only while we ask.
+local function stand_in_line(self, waiter, lease, hold, ttl)
   while true do
-    local time = self.session.host.now()
-    if time >= wait_until then
-      return leave(self, granted, waiter, nil, "timeout",
-        ("%s: not free within %g s"):format(granted:show(), wait))
+    local verdict, code, detail = wait_a_while(self, waiter, ttl)
+    if verdict == nil then
+      return leave(self, grant_of(self), waiter, nil, code, detail)
     end
-    local woken, code, detail = wait_a_while(self, waiter, wait_until - time,
-      ttl)
-    if woken == nil then
-      return leave(self, granted, waiter, nil, code, detail)
+    local granted
+    granted, verdict, ttl, detail = ask_again(self, waiter, lease, hold)
+    if verdict ~= "busy" then
+      return leave(self, granted, waiter, verdict, ttl, detail)
     end
-    time = self.session.host.now()
-    woken, ttl, detail = granted:acquire(
-      question_until(self, wait, wait_until, time), lease, hold, time)
-    if woken ~= "busy" then
-      return leave(self, granted, waiter, woken, ttl, detail)
-    end
+    granted:sweep()
   end
+end
+
+local function busy(granted, ttl)
+  return nil, "busy", ("%s is held by somebody else%s"):format(granted:show(),
+    ttl > 0 and (" for %.1f s more"):format(ttl / 1000) or "")
 end
 
 -- Takes one more hold for the calling task.
 local function enter(self, wait, lease, hold)
-  local session = self.session
-  local party = self.owner or session.host.current()
-  local granted = self.parties[party] or grant.new(self, party)
+  local session, granted = self.session, grant_of(self)
   local waiter
   if wait > 0 and session.wakeup.count > 0 and session.wakeup:is_live(
       self.policy.channel(self.keys, granted.owner)) then
@@ -159,16 +169,14 @@ local function enter(self, wait, lease, hold)
   end
   local now = session.host.now()
   local verdict, ttl, detail = granted:acquire(
-    question_until(self, wait, now + wait, now), lease, hold, now)
+    question_until(self, now, now + wait), lease, hold, now)
   if verdict == "busy" and wait > 0 then
-    return stand_in_line(self, granted, wait, now + wait, lease, hold, waiter,
-      ttl)
+    if not waiter then waiter, ttl = join(self, granted), nil end
+    waiter.wait_until = now + wait
+    granted:sweep()
+    return stand_in_line(self, waiter, lease, hold, ttl)
   end
-  if verdict == "busy" then
-    verdict, ttl, detail = nil, "busy", ("%s is held by somebody else%s")
-      :format(granted:show(), ttl > 0 and (" for %.1f s more"):format(
-        ttl / 1000) or "")
-  end
+  if verdict == "busy" then verdict, ttl, detail = busy(granted, ttl) end
   return leave(self, granted, waiter, verdict, ttl, detail)
 end
 

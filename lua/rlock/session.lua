@@ -35,9 +35,9 @@ function session.new(host, options)
     lease_ms = ("%d"):format(deadline.ms(options.watchdog)),
     publish = options.publish,
     node = node.new(host, options),
-    parties = setmetatable({}, { __mode = "v" }), -- key -> party -> grant
-    owners = setmetatable({}, { __mode = "k" }),  -- task -> what Redis knows
+    parties = {},                   -- policy -> name -> party -> grant
     last_number = 0,
+    spares = {},                                -- grants to be used again
     pending = 0,                                -- background work under way
   }, session)
   self.wakeup = wakeup.new(self.node)
@@ -57,23 +57,33 @@ end
 
 -- owners -------------------------------------------------------------------------
 
---- The grants of one lock, by party; shared by all its handles.
-function session:parties_of(key)
-  local parties = self.parties[key]
-  if not parties then
-    parties = {}
-    self.parties[key] = parties
+--- The grants of one lock, by party, and its keys; shared by all its handles.
+-- @tparam table policy
+-- @tparam string name
+-- @treturn table parties
+-- @treturn table keys
+function session:parties_of(policy, name)
+  local by_name = self.parties[policy]
+  if not by_name then
+    by_name = setmetatable({}, { __mode = "v" })
+    self.parties[policy] = by_name
   end
-  return parties
+  local parties = by_name[name]
+  if not parties then
+    parties = { policy.keys(name) }      -- a party is a task or a string
+    by_name[name] = parties
+  end
+  return parties, parties[1]
 end
 
---- What Redis knows a task by: `<uuid of the client>:<number>`.
+--- What Redis knows a task by: `<uuid of the client>:<number>`. It is kept in
+--  the task, so that it goes with it.
 function session:owner_of(task)
-  local owner = self.owners[task]
+  local owner = task[self]
   if not owner then
     self.last_number = self.last_number + 1
     owner = ("%s:%d"):format(self.id, self.last_number)
-    self.owners[task] = owner
+    task[self] = owner
   end
   return owner
 end
@@ -81,7 +91,7 @@ end
 --- Gives a party a new number, because a request under the old one may still
 --  be on its way. An owner that the user named keeps its name.
 function session:renumber(party)
-  self.owners[party] = nil
+  if type(party) == "table" then party[self] = nil end
 end
 
 -- work in the background -----------------------------------------------------------

@@ -14,14 +14,15 @@ local create, resume = coroutine.create, coroutine.resume
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks run before the loop looks at I/O again
 
---- Who gets a completion: id -> the task whose calls have this id, or a
---  function. Ids are used again, so that the tables stay small arrays.
-local callers, parked, free_ids, last_id = {}, {}, {}, 0
+--- Who gets a completion: the task whose calls have this id, or (ids above
+--  FUNCTIONS) a function. Ids are used again: the tables stay small arrays.
+local FUNCTIONS = 1 << 40
+local callers, free_callers = {}, {}
+local parked, free_ids = {}, {}
 --- Tasks that can go on: ready[first..last], each with the three values that
 --  it wakes up to.
 local ready, first, last = {}, 1, 0
 local current            -- the task that is running now
-local tasks = {}         -- every task that has not ended
 local alive = 0          -- how many of them keep the program running
 local ending             -- why the program ends: { status=, message= }
 --- Events whose time runs, by `due`; one timer of the core is set for the first.
@@ -43,22 +44,36 @@ end
 
 -- ids ------------------------------------------------------------------------
 
-local function take_id(target)
-  local n = #free_ids
-  local id = free_ids[n]
+-- An index of `list` that nobody uses, from now on with this target.
+local function take(list, free, target)
+  local n = #free
+  local id = free[n]
   if id then
-    free_ids[n] = nil
+    free[n] = nil
   else
-    id = last_id + 1
-    last_id = id
+    id = #list + 1
   end
-  parked[id], callers[id] = target, false
+  list[id] = target
   return id
 end
 
+local function take_id(fn)
+  return FUNCTIONS + take(parked, free_ids, fn)
+end
+
 local function free_id(id)
-  parked[id], callers[id] = false, false
+  id = id - FUNCTIONS
+  parked[id] = false
   free_ids[#free_ids + 1] = id
+end
+
+local function take_caller(task)
+  return take(callers, free_callers, task)
+end
+
+local function free_caller(id)
+  callers[id] = false
+  free_callers[#free_callers + 1] = id
 end
 
 -- tasks ----------------------------------------------------------------------
@@ -89,9 +104,8 @@ local function end_program(status, message)
 end
 
 local function finished(task, ok, ...)
-  tasks[task] = nil
   task.over = true
-  free_id(task.id)
+  free_caller(task.id)
   if not task.daemon then alive = alive - 1 end
   if ok then
     task.results = { n = select("#", ...), ... }
@@ -111,29 +125,28 @@ end
 local Task = {}
 Task.__index = Task
 
--- What a task's coroutine runs: its function with n arguments, `a` being the
--- only one or the table of them.
-local function body(task, n, a)
-  local fn = task.fn
-  task.fn = nil
-  if n > 1 then
-    finished(task, xpcall(fn, traceback, table.unpack(a, 1, n)))
-  elseif n == 1 then
-    finished(task, xpcall(fn, traceback, a))
-  else
-    finished(task, xpcall(fn, traceback))
-  end
+-- What a task's coroutine runs. (Small frames: there may be many tasks.)
+local function body(task)
+  finished(task, xpcall(task.fn, traceback))
+end
+
+local function body_with(task, a)
+  finished(task, xpcall(task.fn, traceback, a))
+end
+
+local function with_all(fn, ...)
+  local n, all = select("#", ...), { ... }
+  return function() return fn(table.unpack(all, 1, n)) end
 end
 
 local function start(daemon, fn, ...)
-  local id, n, a = take_id(), select("#", ...), ...
-  if n > 1 then a = { ... } end
-  local task = setmetatable({ co = create(body), id = id, fn = fn,
-    daemon = daemon }, Task)
-  callers[id] = task
-  tasks[task] = true
+  local n = select("#", ...)
+  if n > 1 then fn = with_all(fn, ...) end
+  local task = setmetatable({ co = create(n == 1 and body_with or body),
+    id = 0, fn = fn, daemon = daemon }, Task)
+  task.id = take_caller(task)
   if not daemon then alive = alive + 1 end
-  make_ready(task, task, n, a)
+  make_ready(task, task, (...))
   return task
 end
 
@@ -200,10 +213,8 @@ function Task:cancel(why)
     event.waiter, self.wait_of = nil, nil
     if event.place then times:remove(event) end
   elseif self.is_calling then             -- waiting for a completion
-    local id = self.id
-    callers[id], parked[id] = false, function() free_id(id) end
-    self.id = take_id()
-    callers[self.id] = self
+    callers[self.id] = { over = true, id = self.id }   -- takes the late answer
+    self.id = take_caller(self)
     self.is_calling = nil
   else
     return                                -- told at its next wait
@@ -336,8 +347,8 @@ local function run_ready()
 end
 
 local function cancel_all(why)
-  for task in pairs(tasks) do
-    if not task.daemon then task:cancel(why) end
+  for _, task in ipairs(callers) do
+    if task and not task.over and not task.daemon then task:cancel(why) end
   end
 end
 
@@ -353,15 +364,19 @@ local function look_for_the_end()
 end
 
 core.dispatch(function(id, a, b, c)
-  local task = callers[id]
-  if task then
-    task.is_calling = nil
-    current = task
-    local ok, message = resume(task.co, a, b, c)
-    current = nil
-    if not ok then error(message, 0) end
+  if id < FUNCTIONS then
+    local task = callers[id]
+    if task.over then                  -- it was cancelled meanwhile
+      free_caller(id)
+    else
+      task.is_calling = nil
+      current = task
+      local ok, message = resume(task.co, a, b, c)
+      current = nil
+      if not ok then error(message, 0) end
+    end
   else
-    local fn = parked[id]
+    local fn = parked[id - FUNCTIONS]
     if fn then fn(a, b, c) end
   end
   if first <= last then run_ready() end
@@ -487,17 +502,24 @@ function Connection:unsubscribe(channel) return self.raw:unsubscribe(channel) en
 
 local CLOSED = "the connection was closed"
 
---- Closes the connection. Commands in flight fail with "closed".
-function Connection:close()
-  for _, id in ipairs(self.raw:close()) do
-    local task = callers[id]
-    if task then
-      task.is_calling = nil
-      make_ready(task, nil, "closed", CLOSED)
-    elseif parked[id] then
-      parked[id](nil, "closed", CLOSED)
+-- Tells those whose operation will never complete, because it was closed.
+local function fail_all(ids, code, detail)
+  for _, id in ipairs(ids) do
+    if id >= FUNCTIONS then
+      local fn = parked[id - FUNCTIONS]
+      if fn then fn(nil, code, detail) end
+    elseif callers[id].over then
+      free_caller(id)
+    else
+      callers[id].is_calling = nil
+      make_ready(callers[id], nil, code, detail)
     end
   end
+end
+
+--- Closes the connection. Commands in flight fail with "closed".
+function Connection:close()
+  fail_all(self.raw:close(), "closed", CLOSED)
   self:free_ids()
 end
 
@@ -520,9 +542,7 @@ local function established(self, options)
   task.is_calling = true
   local ok
   ok, code, detail = yield()
-  if not ok then
-    for _, id in ipairs(raw:close()) do parked[id]() end
-  end
+  if not ok then fail_all(raw:close(), code, detail) end
   return ok, code, detail
 end
 

@@ -33,6 +33,7 @@
 #include <sys/socket.h>
 
 #include "calls.h"
+#include "guard.h"
 #include "timer.h"
 
 enum { LINE = 4096 };           /* of a command, kept for the next one */
@@ -66,6 +67,7 @@ struct rl_conn {
     struct addrinfo *next;      /* the address to try next */
 
     redisAsyncContext *redis;
+    rl_guard guard;
     uv_poll_t *poll;            /* one per attempt, beside redis */
     uv_prepare_t *flush;
     int events;                 /* what poll waits for */
@@ -344,6 +346,8 @@ static const char *conn_reason(const rl_conn *self)
     const redisContext *context = &self->redis->c;
     const char *reason = self->tls ? rl_tls_reason() : NULL;
 
+    if (self->guard.refused)
+        return "protocol error: a reply that nobody asked for";
     if (context->err != 0 && reason != NULL)
         return reason;
     return context->err != 0 ? context->errstr : "connection closed";
@@ -379,6 +383,8 @@ static int conn_adopt(rl_conn *self, redisAsyncContext *redis)
     self->poll = poll;
     self->events = 0;
     self->redis = redis;
+    rl_guard_attach(&self->guard, redis->c.reader, &self->calls.count,
+                    &self->subscriber);
     redis->ev.data = self;
     redis->ev.addRead = hook_add_read;
     redis->ev.delRead = hook_del_read;

@@ -831,6 +831,7 @@ static int core_gc(lua_State *L)
 {
     core *self = luaL_checkudata(L, 1, CORE);
     rl_loop *loop = self->loop;
+    int running = self->L != NULL;      /* os.exit(..., true) in a task */
     int err;
 
     self->loop = NULL;
@@ -840,9 +841,15 @@ static int core_gc(lua_State *L)
     self->argv = NULL;
     self->lengths = NULL;
     err = rl_loop_close(loop);
-    assert(err == 0 || err == UV_EBUSY);
+    assert(err == 0 || err == UV_EAGAIN || (err == UV_EBUSY && running));
     (void)err;
+    (void)running;
     return 0;
+}
+
+int rl_core_lingers(void)
+{
+    return rl_loop_lingers();
 }
 
 static void new_class(lua_State *L, const char *name, const luaL_Reg *methods,

@@ -9,4 +9,10 @@
 
 int luaopen_rlock_core(lua_State *L);
 
+/*
+ * After lua_close: would exit() wait for a name that is still being resolved?
+ * Then flush and _exit() instead.
+ */
+int rl_core_lingers(void);
+
 #endif

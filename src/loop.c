@@ -11,9 +11,12 @@ struct rl_loop {
     uv_loop_t uv;
     rl_sink *sink;
     void *owner;
-    void *spares;
+    void *timers;
     int running;
+    rl_loop *next;              /* in the list below */
 };
+
+static rl_loop *lingering;      /* closed while a name was being resolved */
 
 int rl_loop_open(rl_loop **out, rl_sink *sink, void *owner)
 {
@@ -68,13 +71,23 @@ int rl_loop_close(rl_loop *loop)
         return UV_EBUSY;
     loop->sink = NULL;
     uv_walk(&loop->uv, drop_handle, NULL);
-    loop->spares = NULL;
+    loop->timers = NULL;
     for (turns = 0; turns < 3; turns++)
         uv_run(&loop->uv, UV_RUN_NOWAIT);
     err = uv_loop_close(&loop->uv);
-    if (err == 0)
+    if (err == 0) {
         free(loop);
+    } else if (loop->uv.active_reqs.count > 0) {
+        loop->next = lingering;
+        lingering = loop;
+        err = UV_EAGAIN;
+    }
     return err;
+}
+
+int rl_loop_lingers(void)
+{
+    return lingering != NULL;
 }
 
 void rl_loop_tell(rl_loop *loop, const rl_event *event)
@@ -94,9 +107,9 @@ uint64_t rl_loop_now(rl_loop *loop)
     return uv_now(&loop->uv);
 }
 
-void **rl_loop_spares(rl_loop *loop)
+void **rl_loop_timers(rl_loop *loop)
 {
-    return &loop->spares;
+    return &loop->timers;
 }
 
 /* ---- signals ---- */

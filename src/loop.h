@@ -57,12 +57,13 @@ int rl_loop_run(rl_loop *loop);
 void rl_loop_stop(rl_loop *loop);
 
 /*
- * Drops every handle that is left and frees the loop; tells nothing.
- * UV_EBUSY, and the loop stays allocated, if it is running or if a name is
- * being resolved, which nothing can interrupt: the process has to end by
- * _exit then, because libuv's threads are joined by exit.
+ * Drops every handle that is left and frees the loop; tells nothing. UV_EBUSY
+ * from within the sink. UV_EAGAIN if a name is being resolved, which nothing
+ * can interrupt: then the loop stays in memory until the process ends, and
+ * rl_loop_lingers says so, because exit would wait for the resolver.
  */
 int rl_loop_close(rl_loop *loop);
+int rl_loop_lingers(void);
 
 void rl_loop_tell(rl_loop *loop, const rl_event *event);
 
@@ -71,8 +72,8 @@ uv_loop_t *rl_loop_uv(rl_loop *loop);
 /* Milliseconds of the loop's clock, read now rather than at the last turn. */
 uint64_t rl_loop_now(rl_loop *loop);
 
-/* A place for timer.c to keep its spare timers. */
-void **rl_loop_spares(rl_loop *loop);
+/* A place for what timer.c shares among the timers of this loop. */
+void **rl_loop_timers(rl_loop *loop);
 
 /*
  * Tells RL_FIRED with this id at each arrival of the signal. Does not keep

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core.h"
 #include "embed.h"
@@ -146,6 +147,11 @@ static int run(lua_State *L, struct arguments *args)
 int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
+    int status = run(luaL_newstate(), &args);
 
-    return run(luaL_newstate(), &args);
+    if (rl_core_lingers()) {
+        fflush(NULL);
+        _exit(status);
+    }
+    return status;
 }

@@ -1,9 +1,14 @@
 /*
- * One-shot timers over uv_timer_t. A closed one goes to the loop's list of
- * spares: at 100 000 sleeping tasks the handles are initialised once.
+ * One-shot timers over uv_timer_t. A closed one goes to a list of spares: at
+ * 100 000 sleeping tasks the handles are initialised once.
  *
  * libuv counts whole milliseconds, rounded down, from the start of the turn.
  * So its clock is read again before each start, and one is added.
+ *
+ * A time of zero is not given to libuv, some versions of which would serve
+ * such timers for ever before they look at a socket. They wait in a list that
+ * is served once in each turn of the loop, from a uv_idle_t, which also keeps
+ * the loop from waiting.
  */
 #include "timer.h"
 
@@ -13,10 +18,114 @@ struct rl_timer {
     rl_owner base;
     uv_timer_t uv;
     rl_loop *loop;
-    rl_timer *next;             /* in the list of spares */
+    rl_timer *next;             /* in the spares, or in the ring of those */
+    rl_timer *prev;             /* that are to go off soon; NULL: in none */
     rl_timer_fn *fn;
     void *arg;
 };
+
+/* What the timers of a loop share. */
+typedef struct pool {
+    rl_owner base;
+    uv_idle_t idle;
+    rl_timer *spares;
+    rl_timer soon;              /* head of the ring */
+} pool;
+
+/* ---- the ring ---- */
+
+static void ring_init(rl_timer *head)
+{
+    head->next = head->prev = head;
+}
+
+static void ring_append(rl_timer *head, rl_timer *timer)
+{
+    timer->prev = head->prev;
+    timer->next = head;
+    head->prev->next = timer;
+    head->prev = timer;
+}
+
+static void ring_remove(rl_timer *timer)
+{
+    if (timer->prev == NULL)
+        return;
+    timer->prev->next = timer->next;
+    timer->next->prev = timer->prev;
+    timer->next = timer->prev = NULL;
+}
+
+static int ring_is_empty(const rl_timer *head)
+{
+    return head->next == head;
+}
+
+/* All that is in one goes to the other, a head that is not in use. */
+static void ring_move(rl_timer *from, rl_timer *to)
+{
+    ring_append(from, to);
+    ring_remove(from);
+    ring_init(from);
+}
+
+/* ---- the pool ---- */
+
+static void pool_free(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+static void pool_drop(rl_owner *base)
+{
+    pool *self = (pool *)base;
+
+    uv_close((uv_handle_t *)&self->idle, pool_free);
+}
+
+/* Those that are added meanwhile have to wait for the next turn. */
+static void serve_soon(uv_idle_t *idle)
+{
+    pool *self = idle->data;
+    rl_timer now;
+
+    ring_move(&self->soon, &now);
+    while (!ring_is_empty(&now)) {
+        rl_timer *timer = now.next;
+
+        ring_remove(timer);
+        timer->fn(timer->arg);
+    }
+    if (ring_is_empty(&self->soon))
+        uv_idle_stop(idle);
+}
+
+static pool *pool_new(rl_loop *loop)
+{
+    pool *self = calloc(1, sizeof(*self));
+
+    if (self == NULL)
+        return NULL;
+    if (uv_idle_init(rl_loop_uv(loop), &self->idle) != 0) {
+        free(self);
+        return NULL;
+    }
+    self->base.drop = pool_drop;
+    self->idle.data = self;
+    ring_init(&self->soon);
+    return self;
+}
+
+static pool *pool_of(rl_loop *loop)
+{
+    void **place = rl_loop_timers(loop);
+
+    if (*place == NULL)
+        *place = pool_new(loop);
+    return *place;
+}
+
+/* ---- timers ---- */
 
 static void timer_free(uv_handle_t *handle)
 {
@@ -27,6 +136,7 @@ static void timer_drop(rl_owner *base)
 {
     rl_timer *self = (rl_timer *)base;
 
+    ring_remove(self);
     uv_close((uv_handle_t *)&self->uv, timer_free);
 }
 
@@ -55,15 +165,19 @@ static rl_timer *timer_new(rl_loop *loop)
 
 rl_timer *rl_timer_open(rl_loop *loop, rl_timer_fn *fn, void *arg)
 {
-    void **spares = rl_loop_spares(loop);
-    rl_timer *self = *spares;
+    pool *shared = pool_of(loop);
+    rl_timer *self;
 
+    if (shared == NULL)
+        return NULL;
+    self = shared->spares;
     if (self != NULL)
-        *spares = self->next;
+        shared->spares = self->next;
     else
         self = timer_new(loop);
     if (self == NULL)
         return NULL;
+    self->next = NULL;
     self->fn = fn;
     self->arg = arg;
     return self;
@@ -71,28 +185,38 @@ rl_timer *rl_timer_open(rl_loop *loop, rl_timer_fn *fn, void *arg)
 
 void rl_timer_start(rl_timer *self, uint64_t ms)
 {
+    if (ms == 0) {
+        rl_timer_soon(self);
+        return;
+    }
+    ring_remove(self);
     rl_loop_now(self->loop);
     uv_timer_start(&self->uv, timer_fired, ms + 1, 0);
 }
 
 void rl_timer_soon(rl_timer *self)
 {
-    uv_timer_start(&self->uv, timer_fired, 0, 0);
+    pool *shared = pool_of(self->loop);
+
+    rl_timer_stop(self);
+    ring_append(&shared->soon, self);
+    uv_idle_start(&shared->idle, serve_soon);
 }
 
 void rl_timer_stop(rl_timer *self)
 {
+    ring_remove(self);
     uv_timer_stop(&self->uv);
 }
 
 void rl_timer_close(rl_timer *self)
 {
-    void **spares;
+    pool *shared;
 
     if (self == NULL)
         return;
-    spares = rl_loop_spares(self->loop);
-    uv_timer_stop(&self->uv);
-    self->next = *spares;
-    *spares = self;
+    shared = pool_of(self->loop);
+    rl_timer_stop(self);
+    self->next = shared->spares;
+    shared->spares = self;
 }

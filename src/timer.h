@@ -13,14 +13,11 @@ typedef void rl_timer_fn(void *arg);
 /* A stopped timer that will call fn(arg). NULL when out of memory. */
 rl_timer *rl_timer_open(rl_loop *loop, rl_timer_fn *fn, void *arg);
 
-/*
- * Once, ms from now, never earlier; replaces what was set before. Zero means
- * the shortest while, but a later turn of the loop, so that tasks which
- * yield with zero do not starve the sockets.
- */
+/* Once, ms from now, never earlier; replaces what was set before. */
 void rl_timer_start(rl_timer *self, uint64_t ms);
 
-/* At the next turn of the loop. */
+/* At the next turn of the loop, after a look at the sockets; what zero ms
+   mean, too. In order. */
 void rl_timer_soon(rl_timer *self);
 
 void rl_timer_stop(rl_timer *self);

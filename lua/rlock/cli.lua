@@ -1,144 +1,133 @@
---- rlockctl: reads the command line, runs the script or the command.
+--- rlockctl: reads the command line, runs the program or the command. What
+--  only some uses need is loaded by those, so that rlockctl starts in no time.
+
+local options = require "rlock.cli.options"
 
 local cli = {}
 
-local host, rlock, real_exit
-
 local UNREACHABLE, USAGE = 202, 206
-cli.UNREACHABLE, cli.USAGE = UNREACHABLE, USAGE
 
 local commands = {
-  status = "rlock.cli.status", ["local"] = "rlock.cli.embedded",
-  script = "rlock.cli.script", help = "rlock.cli.help",
-  version = "rlock.cli.version",
+  ["help"] = true, ["local"] = true, ["script"] = true, ["status"] = true,
+  ["version"] = true,
 }
 
-local function complain(...)
-  io.stderr:write("rlockctl: ", ...)
-  io.stderr:write("\n")
+--- Options that every command has.
+local common = {
+  ["--url"] = { "url", "URL" }, ["-v"] = { "verbose" }, ["-q"] = { "quiet" },
+  ["-h"] = { "help" }, ["--help"] = { "help" },
+}
+
+--- Options that come before a program or a command.
+local leading = setmetatable({
+  ["--lua-path"] = { "lua_path", "PATH", all = true },
+  ["-e"] = { "code", "CODE", last = true },
+  ["-V"] = { "version" }, ["--version"] = { "version" },
+}, { __index = common })
+
+-- telling people -------------------------------------------------------------
+
+--- Tells people on standard error what happened.
+-- @tparam string text
+function cli.complain(text)
+  io.stderr:write("rlockctl: ", text, "\n")
 end
 
---- Tells on one line what happened, and gives the exit status for it.
+--- Tells on one line what happened, never with a password, and gives the exit
+--  status for it.
 -- @tparam string code   of errors.lua
 -- @tparam string detail
+-- @treturn integer
 function cli.fault(code, detail)
-  complain((tostring(detail):gsub("%c", " ")))
+  local line = detail:gsub("%s*%c%s*", " "):gsub("://%S*@", "://")
+  cli.complain(line)
   if code == "usage" then return USAGE end
   return (code == "redis" or code == "refused") and 1 or UNREACHABLE
 end
 
--- the command line -----------------------------------------------------------------
+-- what the options do --------------------------------------------------------
 
--- Options that come before the script or the command.
-local function take_value(arguments, i, name)
-  local value = arguments[i]:match("^%-%-[%w-]+=(.*)$")
-  if value then return value, i end
-  if arguments[i + 1] == nil then
-    return nil, nil, "option " .. name .. " needs a value"
-  end
-  return arguments[i + 1], i + 1
-end
-
-local valued = { ["--url"] = "url", ["--lua-path"] = "lua_path", ["-e"] = "code" }
-local plain = {
-  ["-v"] = "verbose", ["-q"] = "quiet", ["-h"] = "help", ["--help"] = "help",
-  ["--version"] = "version", ["-V"] = "version",
-}
-
--- @return options and the index of the first argument that is none
-local function read_options(arguments)
-  local options, i = {}, 1
-  while arguments[i] do
-    local argument = arguments[i]
-    local name = argument:match("^(%-%-[%w-]+)=") or argument
-    if name == "--" then
-      return options, i + 1
-    elseif valued[name] then
-      local value, fault
-      value, i, fault = take_value(arguments, i, name)
-      if not value then return nil, nil, fault end
-      options[valued[name]] = value
-    elseif plain[name] then
-      options[plain[name]] = true
-    elseif argument:find("^%-.") then
-      return nil, nil, "unknown option " .. argument
-        .. " (see rlockctl help)"
-    else
-      break
+-- A folder stands for the modules in it.
+local function search_first(paths)
+  for i = #paths, 1, -1 do
+    local path = paths[i]
+    if not path:find("?", 1, true) then
+      path = ("%s/?.lua;%s/?/init.lua"):format(path, path)
     end
-    i = i + 1
-    if options.code then break end
+    package.path = path .. ";" .. package.path
   end
-  return options, i
 end
 
--- programs -------------------------------------------------------------------------
+local function obey(chosen)
+  if chosen.lua_path then search_first(chosen.lua_path) end
+  local host = require "rlock.host.uv"
+  host.verbosity = chosen.quiet and 0 or chosen.verbose and 2 or 1
+  if not chosen.url then return true end
+  local parsed, code, detail = require("rlock.url").parse(chosen.url)
+  if not parsed then return nil, code, "--url: " .. detail end
+  require("rlock").default_url = chosen.url
+  return true
+end
 
--- As os.exit, but tasks clean up first and held locks are released.
-local function exit(status)
-  if status == nil or status == true then status = 0 end
-  if status == false then status = 1 end
-  host.exit(math.tointeger(status) or 1)
+-- Sources that are no files, for rlock.script once it is loaded: it ships
+-- functions to Redis, and so reads the text that they were written as.
+local function offer_sources(embedded_text)
+  local function load_script(name)
+    package.preload[name] = nil
+    local script = require(name)
+    package.preload[name] = load_script
+    setmetatable(script.sources, { __index = function(_, chunk)
+      if chunk:sub(1, 1) == "@" then return embedded_text(chunk:sub(2)) end
+      return require("rlock.cli.program").sources[chunk]
+    end })
+    return script
+  end
+  package.preload["rlock.script"] = load_script
+end
+
+-- running --------------------------------------------------------------------
+
+local watches = {}
+
+-- Later signals find nobody who watches, and end the process at once.
+local function end_by(status)
+  for _, watch in ipairs(watches) do watch:close() end
+  require("rlock.host.uv").exit(status)
 end
 
 local function watch_signals()
+  local host = require "rlock.host.uv"
   for name, status in pairs { INT = 130, TERM = 143 } do
-    local again = false
-    host.on_signal(name, function()
-      if again then real_exit(status) end
-      again = true
-      host.exit(status)
-    end)
+    watches[#watches + 1] = host.on_signal(name, function() end_by(status) end)
   end
 end
 
-local function load_program(options, arguments, first)
-  local sources = require("rlock.script").sources
-  local chunk, message
-  local name = arguments[first]
-  if options.code then
-    name = "-e"
-    sources["=(command line)"] = options.code
-    chunk, message = load(options.code, "=(command line)")
-    first = first - 1
-  elseif name == "-" then
-    local text = io.read("a")
-    sources["=stdin"] = text
-    chunk, message = load(text:gsub("^#[^\n]*", ""), "=stdin")
-  else
-    chunk, message = loadfile(name)
-  end
-  local program = {}
-  for i = 0, #arguments do program[i - first] = arguments[i] end
-  program[0] = name
-  return chunk, message, program
-end
-
-local function run_program(options, arguments, first)
-  local chunk, message, program = load_program(options, arguments, first)
-  if not chunk then
-    complain(message)
-    return 1
-  end
-  arg = program                                        -- luacheck: ignore
-  os.exit = exit                                       -- luacheck: ignore
+--- Runs fn as a task, with all that it starts, to the end.
+-- @tparam function fn
+-- @param ... its arguments
+-- @treturn integer exit status
+function cli.run(fn, ...)
   watch_signals()
-  local ok, status, why = rlock.run(chunk, table.unpack(program))
-  if ok then return 0 end
-  if why then complain(why) end
-  return status
+  local ok, status, message = require("rlock").run(fn, ...)
+  if message then cli.complain(message) end
+  return ok and 0 or status
 end
 
-local function run_command(name, arguments, first)
-  local rest = {}
-  for i = first, #arguments do rest[#rest + 1] = arguments[i] end
-  local command = require(commands[name])
-  watch_signals()
+local function run_command(name, words, first, chosen)
+  local command, operands = require("rlock.cli." .. name), {}
+  local known = setmetatable(command.options or {}, { __index = common })
+  local _, problem = options.read(words, first, known, chosen, operands)
+  if problem then return cli.fault("usage", name .. ": " .. problem) end
+  if chosen.help then command, operands = require "rlock.cli.help", { name } end
+  local ok, code, detail = obey(chosen)
+  if not ok then return cli.fault(code, detail) end
   local result
-  local ok, status, why = rlock.run(function() result = command(rest, cli) end)
-  if ok then return result or 0 end
-  if why then complain(why) end
-  return status
+  local status = cli.run(function()
+    result = command.run(cli, operands, chosen)
+  end)
+  ok, detail = io.stdout:flush()
+  if not ok then return cli.fault("refused", "cannot write: " .. detail) end
+  return status == 0 and result or status
 end
 
 --- Runs rlockctl.
@@ -146,32 +135,22 @@ end
 -- @tparam function embedded_text  "rlock/lock.lua" -> its text, if embedded
 -- @treturn integer exit status
 function cli.main(arguments, embedded_text)
-  local options, first, fault = read_options(arguments)
-  if not options then
-    complain(fault)
+  local chosen = {}
+  local first, problem = options.read(arguments, 1, leading, chosen)
+  if not first then return cli.fault("usage", problem) end
+  offer_sources(embedded_text)
+  local name = arguments[first]
+  if chosen.version then return run_command("version", {}, 1, {}) end
+  if chosen.help then return run_command("help", arguments, first, {}) end
+  if not chosen.code and commands[name] then
+    return run_command(name, arguments, first + 1, chosen)
+  elseif not chosen.code and not name then
+    io.stderr:write(require("rlock.cli.help").general)
     return USAGE
   end
-  if options.lua_path then
-    package.path = options.lua_path .. ";" .. package.path
-  end
-  host, rlock = require "rlock.host.uv", require "rlock"
-  real_exit = os.exit
-  setmetatable(require("rlock.script").sources, {
-    __index = function(_, name)
-      return name:sub(1, 1) == "@" and embedded_text(name:sub(2)) or nil
-    end,
-  })
-  host.verbosity = options.quiet and 0 or options.verbose and 2 or 1
-  rlock.default_url = options.url
-  local name = arguments[first]
-  if options.version then return run_command("version", {}, 1) end
-  if options.help or (not name and not options.code) then
-    return run_command("help", { name }, 1)
-  end
-  if not options.code and commands[name] then
-    return run_command(name, arguments, first + 1)
-  end
-  return run_program(options, arguments, first)
+  local ok, code, detail = obey(chosen)
+  if not ok then return cli.fault(code, detail) end
+  return require("rlock.cli.program").run(cli, arguments, first, chosen.code)
 end
 
 return cli

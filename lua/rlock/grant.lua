@@ -29,7 +29,7 @@ local NONE = {}                         -- the holds of who has none; shared
 local COUNT = {}
 for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 
---- @tparam table lock the handle: session, policy, keys, parties, name
+--- @tparam table lock the handle
 -- @param party       who holds: a task, or the name of an owner
 function grant.new(lock, party)
   local spares = lock.session.spares
@@ -43,15 +43,16 @@ function grant.new(lock, party)
   end
   self.lock, self.party = lock, party
   self.owner = lock.owner or lock.session:owner_of(party)
-  lock.parties[party] = self
+  lock.site[party] = self
   return self
 end
 
 --- For people: which lock this is.
 function grant:show()
-  local name = self.lock.name
+  local name = self.lock.site.name
   if #name > 64 then name = name:sub(1, 61) .. "..." end
-  return ("%s lock %q"):format(self.lock.policy.name, (name:gsub("%c", "?")))
+  return ("%s lock %q"):format(self.lock.site.policy.name,
+    (name:gsub("%c", "?")))
 end
 
 -- The arguments of remote.run after the time.
@@ -66,7 +67,7 @@ end
 
 local function count_text(n) return COUNT[n] or ("%d"):format(n) end
 
--- turns --------------------------------------------------------------------------
+-- turns -------------------------------------------------------------------
 
 -- Several tasks may use one grant (an explicit owner, a hold handed on): their
 -- requests go to the server one after the other.
@@ -103,7 +104,7 @@ local function passed_on(self, ...)
   return ...
 end
 
--- what the holds need --------------------------------------------------------------
+-- what the holds need -----------------------------------------------------
 
 local function ends_of(hold)
   if hold == true then return nil end
@@ -130,13 +131,13 @@ end
 -- @return the arguments of the operation
 function grant:renewal(now)
   local lease = deadline.ms((needed(self, now)))
-  return lease, spread(self.lock.keys, self.owner, lease,
+  return lease, spread(self.lock.site.keys, self.owner, lease,
     count_text(#self.holds))
 end
 
 --- The arguments of the release that gives up all holds.
 function grant:last_release()
-  return spread(self.lock.keys, self.owner, "1", "0",
+  return spread(self.lock.site.keys, self.owner, "1", "0",
     self.lock.session.publish)
 end
 
@@ -150,7 +151,7 @@ end
 local function forget(self)
   local lock, spares = self.lock, self.lock.session.spares
   lock.session.watchdog:remove(self)
-  if lock.parties[self.party] == self then lock.parties[self.party] = nil end
+  if lock.site[self.party] == self then lock.site[self.party] = nil end
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because = 0, nil
   self.party = nil
@@ -167,27 +168,29 @@ function grant:sweep()
   end
 end
 
--- asking for it ----------------------------------------------------------------------
+-- asking for it -----------------------------------------------------------
 
 -- Tells the server in the background, until it has heard, how many holds we
 -- really have. For requests of which nobody knows whether they were applied.
 local function settle(self, want, seconds)
-  local session, lock, owner = self.lock.session, self.lock, self.owner
+  local session, site, owner = self.lock.session, self.lock.site, self.owner
+  local valid_until = self.valid_until
   session:renumber(self.party)
   session:background(function()
     local now = session.host.now()
-    remote.run(session.node, lock.policy.ops.release, now + seconds, now,
-      spread(lock.keys, owner, deadline.ms(max(self.valid_until - now, 0.001)),
-        count_text(want), session.publish))
+    local lease = deadline.ms(max(valid_until - now, 0.001))
+    remote.run(session.node, site.policy.ops.release, now + seconds, now,
+      spread(site.keys, owner, lease, count_text(want), session.publish))
   end)
 end
 
 -- The answer came after the lease had passed: not ours, and given back.
 local function give_back(self, now)
-  local session, lock = self.lock.session, self.lock
-  remote.run(session.node, lock.policy.ops.release, now + session.timeout, now,
-    spread(lock.keys, self.owner, deadline.ms((needed(self, now))),
-      count_text(#self.holds), session.publish))
+  local session, site = self.lock.session, self.lock.site
+  local until_, lease = now + session.timeout, deadline.ms((needed(self, now)))
+  remote.run(session.node, site.policy.ops.release, until_, now,
+    spread(site.keys, self.owner, lease, count_text(#self.holds),
+      session.publish))
   return "busy", 0
 end
 
@@ -217,12 +220,11 @@ end
 
 local function no_verdict(self, op, verdict)
   return nil, "redis", ("%s.%s gave %s, which is no verdict of its kind")
-    :format(self.lock.policy.name, op, tostring(verdict))
+    :format(self.lock.site.policy.name, op, tostring(verdict))
 end
 
 local function ask(self, until_, lease, hold, now, ...)
-  local lock = self.lock
-  local session = lock.session
+  local session, site = self.lock.session, self.lock.site
   if session.is_closed then return nil, "closed", "the client was closed" end
   if self.state == "lost" then
     return nil, "lost", "this owner's earlier hold was lost ("
@@ -230,7 +232,7 @@ local function ask(self, until_, lease, hold, now, ...)
   end
   local want = #self.holds + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
-    lock.policy.ops.acquire, until_, now, spread(lock.keys, self.owner,
+    site.policy.ops.acquire, until_, now, spread(site.keys, self.owner,
       lease and deadline.ms(lease) or session.lease_ms, count_text(want), ...))
   if not reply then
     if may_be_applied then settle(self, want - 1, lease or session.lease) end
@@ -273,7 +275,7 @@ function grant:acquire(until_, lease, hold, now, ...)
   return passed_on(self, ask(self, until_, lease, hold, now, ...))
 end
 
--- letting it go -----------------------------------------------------------------------
+-- letting it go -----------------------------------------------------------
 
 local function take_out(self, hold)
   local holds = self.holds
@@ -331,11 +333,12 @@ end
 
 local function let_go(self, until_, hold, now)
   hold = take_out(self, hold)
-  if not hold then return nil, "not_held", "this task does not hold the lock" end
+  if not hold then
+    return nil, "not_held", "this task does not hold the lock"
+  end
   if type(hold) == "table" then hold.is_over = true end
   if self.state == "lost" then return lost(self) end
-  local lock = self.lock
-  local session = lock.session
+  local session, site = self.lock.session, self.lock.site
   local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
   if want == 0 then
     session.watchdog:remove(self)
@@ -343,7 +346,7 @@ local function let_go(self, until_, hold, now)
     seconds, watched = needed(self, now)
   end
   local reply, sent, detail = remote.run(session.node,
-    lock.policy.ops.release, until_, now, spread(lock.keys, self.owner,
+    site.policy.ops.release, until_, now, spread(site.keys, self.owner,
       want == 0 and "1" or deadline.ms(seconds), count_text(want),
       session.publish))
   if not reply then return untold(self, sent, detail, left) end

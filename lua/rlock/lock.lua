@@ -26,15 +26,14 @@ local MIN_LEASE = 0.001
 -- @tparam string name
 -- @tparam[opt] table options owner = a name of one's own instead of the task
 function lock.new(client, policy, name, options)
-  local session = client.session
-  local parties, keys = session:parties_of(policy, name)
+  local owner = options and options.owner
   return setmetatable({
-    client = client, session = session, policy = policy, name = name,
-    keys = keys, owner = options and options.owner, parties = parties,
+    session = client.session, site = client.session:site(client, policy, name),
+    owner = owner, party = owner and client.session.party_of(owner),
   }, lock)
 end
 
--- options ------------------------------------------------------------------------
+-- options -----------------------------------------------------------------
 
 local known = { wait = true, lease = true }
 
@@ -45,7 +44,7 @@ local function check_options(self, options, level)
       level + 1)
   end
   for key in pairs(options) do
-    if not known[key] and not (self.policy.source.options or {})[key] then
+    if not known[key] and not (self.site.policy.source.options or {})[key] then
       error(("bad option %s: locks know wait and lease"):format(
         tostring(key)), level + 1)
     end
@@ -62,10 +61,10 @@ end
 
 -- The grant of the calling task, or nil.
 local function mine(self)
-  return self.parties[self.owner or self.session.host.current()]
+  return self.site[self.party or self.session.host.current()]
 end
 
--- waiting ----------------------------------------------------------------------------
+-- waiting -----------------------------------------------------------------
 
 -- How long to wait before asking again without being woken.
 local function pause(self, waiter, ttl)
@@ -89,15 +88,15 @@ end
 
 -- The grant of the calling task, made if it has none.
 local function grant_of(self)
-  local party = self.owner or self.session.host.current()
-  return self.parties[party] or grant.new(self, party)
+  local party = self.party or self.session.host.current()
+  return self.site[party] or grant.new(self, party)
 end
 
 -- Gets into the line, so that no release from now on is missed.
 local function join(self, granted)
-  local session, policy = self.session, self.policy
-  return session.wakeup:join(policy.channel(self.keys, granted.owner),
-    policy.source.wakes)
+  local policy = self.site.policy
+  return self.session.wakeup:join(policy.channel(self.site.keys,
+    granted.owner), policy.source.wakes)
 end
 
 -- Waits, as long as it is worth it: for a wake, the holder's lease to end, the
@@ -125,33 +124,34 @@ local function leave(self, granted, waiter, verdict, code, detail)
   return not_held(granted, code, detail)
 end
 
--- Asks once more; then it is late or not.
-local function ask_again(self, waiter, lease, hold)
-  local granted = grant_of(self)
-  local now = self.session.host.now()
-  if now >= waiter.wait_until then
-    return granted, nil, "timeout", granted:show() .. ": not free in time"
+local stand_in_line
+
+-- A wait is over: asks again, and waits on if it must.
+local function ask_again(self, waiter, woken, code, detail)
+  local granted, now = grant_of(self), self.session.host.now()
+  if woken == nil then
+    return leave(self, granted, waiter, nil, code, detail)
   end
-  return granted, granted:acquire(
-    question_until(self, now, waiter.wait_until), lease, hold, now)
+  if now >= waiter.wait_until then
+    return leave(self, granted, waiter, nil, "timeout",
+      granted:show() .. ": not free in time")
+  end
+  local verdict, ttl
+  verdict, ttl, detail = granted:acquire(
+    question_until(self, now, waiter.wait_until), waiter.lease, waiter.hold,
+    now)
+  if verdict ~= "busy" then
+    return leave(self, granted, waiter, verdict, ttl, detail)
+  end
+  granted:sweep()
+  return stand_in_line(self, waiter, ttl)
 end
 
 -- Asks until it is held or the time is over; without a `ttl` we have not asked
--- since we joined the line. A thousand tasks may stand here: the caller's frame
--- is gone, this one is small, and a grant is there only while we ask.
-local function stand_in_line(self, waiter, lease, hold, ttl)
-  while true do
-    local verdict, code, detail = wait_a_while(self, waiter, ttl)
-    if verdict == nil then
-      return leave(self, grant_of(self), waiter, nil, code, detail)
-    end
-    local granted
-    granted, verdict, ttl, detail = ask_again(self, waiter, lease, hold)
-    if verdict ~= "busy" then
-      return leave(self, granted, waiter, verdict, ttl, detail)
-    end
-    granted:sweep()
-  end
+-- since we joined the line. A thousand tasks may stand here: no frame but this
+-- small one is kept, and a grant is there only while we ask.
+function stand_in_line(self, waiter, ttl)
+  return ask_again(self, waiter, wait_a_while(self, waiter, ttl))
 end
 
 local function busy(granted, ttl)
@@ -161,20 +161,20 @@ end
 
 -- Takes one more hold for the calling task.
 local function enter(self, wait, lease, hold)
-  local session, granted = self.session, grant_of(self)
+  local granted, wakeup = grant_of(self), self.session.wakeup
   local waiter
-  if wait > 0 and session.wakeup.count > 0 and session.wakeup:is_live(
-      self.policy.channel(self.keys, granted.owner)) then
+  if wait > 0 and wakeup.count > 0 and wakeup:is_live(
+      self.site.policy.channel(self.site.keys, granted.owner)) then
     waiter = join(self, granted)
   end
-  local now = session.host.now()
+  local now = self.session.host.now()
   local verdict, ttl, detail = granted:acquire(
     question_until(self, now, now + wait), lease, hold, now)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
-    waiter.wait_until = now + wait
+    waiter.wait_until, waiter.lease, waiter.hold = now + wait, lease, hold
     granted:sweep()
-    return stand_in_line(self, waiter, lease, hold, ttl)
+    return stand_in_line(self, waiter, ttl)
   end
   if verdict == "busy" then verdict, ttl, detail = busy(granted, ttl) end
   return leave(self, granted, waiter, verdict, ttl, detail)
@@ -235,7 +235,9 @@ end
 --   "lost" before fn had ended
 -- @treturn[2] string detail
 function lock:with(options, fn, ...)
-  if type(options) == "function" then return self:with(nil, options, fn, ...) end
+  if type(options) == "function" then
+    return self:with(nil, options, fn, ...)
+  end
   if type(fn) ~= "function" then
     error("bad argument fn of lock:with: must be a function", 2)
   end
@@ -245,7 +247,7 @@ function lock:with(options, fn, ...)
   return done(self, pcall(fn, self, ...))
 end
 
--- holds that can be carried about ----------------------------------------------------
+-- holds that can be carried about -----------------------------------------
 
 local Hold = {}
 Hold.__index = Hold
@@ -298,7 +300,7 @@ end
 Hold.need = need
 lock.need = need
 
--- what is known here ------------------------------------------------------------------
+-- what is known here ------------------------------------------------------
 
 --- Seconds for which this task's hold is certainly its own.
 function lock:valid_for()
@@ -333,18 +335,18 @@ function lock:on_lost(fn)
   return true
 end
 
--- what the server knows ------------------------------------------------------------------
+-- what the server knows ---------------------------------------------------
 
 local function run(self, name, ...)
-  local op, session = self.policy.ops[name], self.session
+  local op, node = self.site.policy.ops[name], self.session.node
   if not op then
-    error(("policy %s has no server.%s"):format(self.policy.name, name), 3)
+    error(("policy %s has no server.%s"):format(self.site.policy.name, name), 3)
   end
-  local keys = self.keys
-  local arguments, now = { ... }, session.host.now()
+  local keys = self.site.keys
+  local arguments, now = { ... }, node.host.now()
   for i = #keys, 1, -1 do table.insert(arguments, 1, keys[i]) end
-  local reply, code, detail = remote.run(session.node, op,
-    now + session.timeout, now, #keys, unpack(arguments))
+  local reply, code, detail = remote.run(node, op,
+    now + self.session.timeout, now, #keys, unpack(arguments))
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply

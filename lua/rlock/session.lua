@@ -35,7 +35,7 @@ function session.new(host, options)
     lease_ms = ("%d"):format(deadline.ms(options.watchdog)),
     publish = options.publish,
     node = node.new(host, options),
-    parties = {},                   -- policy -> name -> party -> grant
+    sites = {},                     -- policy -> name -> site, see site()
     last_number = 0,
     spares = {},                                -- grants to be used again
     pending = 0,                                -- background work under way
@@ -55,25 +55,30 @@ function session.valid_until(sent, seconds)
   return sent + seconds * 0.999 - margin
 end
 
--- owners -------------------------------------------------------------------------
+-- owners ------------------------------------------------------------------
 
---- The grants of one lock, by party, and its keys; shared by all its handles.
+--- Who asks under an owner's name of its own: a key of sites, as tasks are, and
+--  no field of theirs.
+function session.party_of(owner) return "owner " .. owner end
+
+--- What all handles of one lock share: policy, name, keys, and under each party
+--  its grant.
+-- @tparam table client the face, which must live as long as its locks do
 -- @tparam table policy
 -- @tparam string name
--- @treturn table parties
--- @treturn table keys
-function session:parties_of(policy, name)
-  local by_name = self.parties[policy]
+function session:site(client, policy, name)
+  local by_name = self.sites[policy]
   if not by_name then
     by_name = setmetatable({}, { __mode = "v" })
-    self.parties[policy] = by_name
+    self.sites[policy] = by_name
   end
-  local parties = by_name[name]
-  if not parties then
-    parties = { policy.keys(name) }      -- a party is a task or a string
-    by_name[name] = parties
+  local site = by_name[name]
+  if not site then
+    site = { client = client, policy = policy, name = name,
+      keys = policy.keys(name) }
+    by_name[name] = site
   end
-  return parties, parties[1]
+  return site
 end
 
 --- What Redis knows a task by: `<uuid of the client>:<number>`. It is kept in
@@ -94,7 +99,7 @@ function session:renumber(party)
   if type(party) == "table" then party[self] = nil end
 end
 
--- work in the background -----------------------------------------------------------
+-- work in the background --------------------------------------------------
 
 --- Runs fn as a task of the house that `close` waits for, within reason.
 function session:background(fn)
@@ -111,13 +116,13 @@ function session:log(level, text)
   self.host.log(level, text)
 end
 
--- the end ------------------------------------------------------------------------
+-- the end -----------------------------------------------------------------
 
 local function release_batch(self, batch, until_)
   local commands = {}
   for i, grant in ipairs(batch) do
-    commands[i] = remote.command(self.node, grant.lock.policy.ops.release, until_,
-      grant:last_release())
+    local op = grant.lock.site.policy.ops.release
+    commands[i] = remote.command(self.node, op, until_, grant:last_release())
     if not commands[i] then return end
   end
   self.node:pipeline(until_, commands)

@@ -27,7 +27,11 @@ end
 
 local function append(channel, waiter)
   waiter.prev = channel.last
-  if channel.last then channel.last.next = waiter else channel.first = waiter end
+  if channel.last then
+    channel.last.next = waiter
+  else
+    channel.first = waiter
+  end
   channel.last = waiter
 end
 
@@ -59,7 +63,7 @@ local function wake_all(channel)
   end
 end
 
--- the subscriber -----------------------------------------------------------------
+-- the subscriber ----------------------------------------------------------
 
 -- What the server says on the subscriber connection.
 local function heard(self, kind, name, payload)
@@ -166,7 +170,7 @@ local function open_channel(self, name, wakes)
   return channel
 end
 
--- the waiters' side ----------------------------------------------------------------
+-- the waiters' side -------------------------------------------------------
 
 local function one() return "one" end
 

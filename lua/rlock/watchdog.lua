@@ -6,7 +6,7 @@
 --  a heap. Both are O(1) or O(log n), so 100 000 holds cost no more each than
 --  one does.
 --
---  held -> at_risk   a renewal did not succeed; it is repeated while there is time
+--  held -> at_risk         a renewal did not succeed; it is repeated
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
 local heap = require "rlock.heap"
@@ -33,7 +33,7 @@ function watchdog.new(session)
   }, watchdog)
 end
 
--- where a grant stands ----------------------------------------------------------
+-- where a grant stands ----------------------------------------------------
 
 local function append(list, grant)
   local last = list.last
@@ -76,7 +76,7 @@ function watchdog:all()
   return all
 end
 
--- loss ---------------------------------------------------------------------------
+-- loss --------------------------------------------------------------------
 
 --- Declares a hold lost and tells who wanted to know, once.
 -- @tparam table grant
@@ -92,7 +92,7 @@ function watchdog:lose(grant, reason)
   grant.on_lost = nil
 end
 
--- renewals -----------------------------------------------------------------------
+-- renewals ----------------------------------------------------------------
 
 local function retry_at(self, grant, now)
   local due = now + self.session.lease / RETRIES
@@ -132,8 +132,9 @@ local function answered(self, batch, grant, lease, reply, code, detail, sent)
   elseif type(reply) == "table" and reply[1] == "lost" then
     self:lose(grant, "expired or broken: the server does not have it any more")
   else
-    local class, why = remote.judge(grant.lock.policy.ops.renew, code, detail)
-    if class.forget then self.session.node.shas[grant.lock.policy.ops.renew] = nil end
+    local op = grant.lock.site.policy.ops.renew
+    local class, why = remote.judge(op, code, detail)
+    if class.forget then self.session.node.shas[op] = nil end
     if class.gone then
       self:lose(grant, why)
     else
@@ -143,7 +144,7 @@ local function answered(self, batch, grant, lease, reply, code, detail, sent)
 end
 
 local function command(self, grant, until_, lease, ...)
-  local op = grant.lock.policy.ops.renew
+  local op = grant.lock.site.policy.ops.renew
   return lease, remote.command(self.session.node, op, until_, ...)
 end
 
@@ -253,7 +254,7 @@ local function keep(self)
   end
 end
 
--- the lock's side ------------------------------------------------------------------
+-- the lock's side ---------------------------------------------------------
 
 local function awake(self, due)
   if not self.change then

@@ -110,12 +110,21 @@ static inline const char *in_folder(const char *name)
 
 /* ---- servers, each a process ---- */
 
-static inline int dial(const char *path)
+static inline struct sockaddr_un address_of(const char *path)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        abort();
+    strcpy(address.sun_path, path);
+    return address;
+}
+
+static inline int dial(const char *path)
+{
+    struct sockaddr_un address = address_of(path);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
-    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
         return fd;
     close(fd);
@@ -158,11 +167,10 @@ static inline pid_t start_redis(const char *path)
 
 static inline int listen_at(const char *path, int backlog)
 {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct sockaddr_un address = address_of(path);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
     unlink(path);
-    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
     if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0
         || listen(fd, backlog) != 0) {
         perror(path);

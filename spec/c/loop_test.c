@@ -65,6 +65,40 @@ static void a_task_that_yields_does_not_stop_the_clock(void)
     close_loop();
 }
 
+static rl_timer *yielder[3];
+static int order[3], served;
+
+static void serve(void *arg)
+{
+    rl_timer **self = arg;
+
+    order[served++] = (int)(self - yielder);
+    if (served == 1) {
+        rl_timer_stop(yielder[1]);
+        rl_timer_soon(*self);       /* not in this turn: once is enough */
+        rl_timer_stop(*self);
+    }
+}
+
+static void yields_are_served_in_order_and_can_be_taken_back(void)
+{
+    int i;
+
+    open_loop();
+    served = 0;
+    for (i = 0; i < 3; i++)
+        yielder[i] = rl_timer_open(loop, serve, &yielder[i]);
+    rl_timer_start(yielder[2], 0);
+    rl_timer_start(yielder[0], 5);
+    for (i = 0; i < 3; i++)
+        rl_timer_start(yielder[i], 0);
+    rl_loop_run(loop);
+    CHECK(served == 2 && order[0] == 0 && order[1] == 2);
+    for (i = 0; i < 3; i++)
+        rl_timer_close(yielder[i]);
+    close_loop();
+}
+
 static void close_self(void *arg)
 {
     rl_timer **self = arg;
@@ -245,6 +279,7 @@ int main(void)
 {
     RUN(timers_are_never_early);
     RUN(a_task_that_yields_does_not_stop_the_clock);
+    RUN(yields_are_served_in_order_and_can_be_taken_back);
     RUN(a_timer_may_close_itself_and_is_used_again);
     RUN(signals_are_told_and_nothing_runs_twice);
     RUN(children_end_with_a_status_or_a_signal);

@@ -1,6 +1,14 @@
 --- rlockctl script: prints the server scripts of a policy.
 
-local help = require "rlock.cli.help"
+local script = {}
+
+script.usage = [[
+rlockctl script POLICY [OP]
+
+Prints what Redis runs for a policy: a name such as "reentrant", or a module of
+your own on package.path (see --lua-path). OP is one of its operations; without
+it, all of them.
+]]
 
 local function load_policy(name)
   local ok, found = pcall(require("rlock.policy").load, name, 0)
@@ -8,25 +16,36 @@ local function load_policy(name)
   return nil, tostring(found)
 end
 
-return function(arguments, cli)
-  local name, op = arguments[1], arguments[2]
-  if name == "--help" then return help({ "script" }, cli) end
-  if not name then return cli.fault("usage", "script: which policy?") end
-  local policy, fault = load_policy(name)
-  if not policy then return cli.fault("usage", "script: " .. fault) end
-  if op then
-    if not policy.ops[op] then
-      return cli.fault("usage", ("script: policy %s has no %s"):format(
-        policy.name, op))
-    end
-    io.write(policy.ops[op].text, "\n")
-    return 0
-  end
+local function names_of(ops)
   local names = {}
-  for each in pairs(policy.ops) do names[#names + 1] = each end
+  for name in pairs(ops) do names[#names + 1] = name end
   table.sort(names)
-  for _, each in ipairs(names) do
-    io.write("-- ", policy.name, ".", each, "\n", policy.ops[each].text, "\n\n")
+  return names
+end
+
+local function print_all(policy)
+  for i, name in ipairs(names_of(policy.ops)) do
+    local text = policy.ops[name].text:gsub("\n*$", "\n")
+    io.write(i > 1 and "\n" or "", "-- ", policy.name, ".", name, "\n", text)
+  end
+end
+
+function script.run(cli, operands)
+  local name, op = operands[1], operands[2]
+  if not name or operands[3] then
+    return cli.fault("usage", "script: one policy, and at most one operation")
+  end
+  local policy, problem = load_policy(name)
+  if not policy then return cli.fault("usage", "script: " .. problem) end
+  if not op then
+    print_all(policy)
+  elseif policy.ops[op] then
+    io.write(policy.ops[op].text, "\n")
+  else
+    return cli.fault("usage", ("script: policy %s has no operation %s, only %s")
+      :format(policy.name, op, table.concat(names_of(policy.ops), ", ")))
   end
   return 0
 end
+
+return script

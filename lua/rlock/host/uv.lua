@@ -25,7 +25,8 @@ local ready, first, last = {}, 1, 0
 local current            -- the task that is running now
 local alive = 0          -- how many of them keep the program running
 local ending             -- why the program ends: { status=, message= }
---- Events whose time runs, by `due`; one timer of the core is set for the first.
+--- Events whose time runs, by `due`; one timer of the core is set for the
+--  first.
 local times, alarm, alarm_at = heap.new(), nil, math.huge
 
 host.now = core.now
@@ -42,7 +43,7 @@ function host.log(level, text)
   end
 end
 
--- ids ------------------------------------------------------------------------
+-- ids ---------------------------------------------------------------------
 
 -- An index of `list` that nobody uses, from now on with this target.
 local function take(list, free, target)
@@ -76,7 +77,7 @@ local function free_caller(id)
   free_callers[#free_callers + 1] = id
 end
 
--- tasks ----------------------------------------------------------------------
+-- tasks -------------------------------------------------------------------
 
 local function make_ready(task, a, b, c)
   local n = last
@@ -115,38 +116,44 @@ local function finished(task, ok, ...)
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
+-- What a resume gave: nothing if the task waits again; else the task's xpcall
+-- has ended.
+local function stepped(task, resumed, ended, ...)
+  current = nil
+  if not resumed then error(ended, 0) end     -- our own code failed
+  if ended ~= nil then finished(task, ended, ...) end
+end
+
+local NOTHING = {}       -- the argument of a task that has none
+
 local function step(task, a, b, c)
   current = task
-  local ok, message = resume(task.co, a, b, c)
-  current = nil
-  if not ok then error(message, 0) end     -- our own code failed
+  if c == NOTHING then
+    stepped(task, resume(task.co, a, b))
+  else
+    stepped(task, resume(task.co, a, b, c))
+  end
 end
 
 local Task = {}
 Task.__index = Task
-
--- What a task's coroutine runs. (Small frames: there may be many tasks.)
-local function body(task)
-  finished(task, xpcall(task.fn, traceback))
-end
-
-local function body_with(task, a)
-  finished(task, xpcall(task.fn, traceback, a))
-end
 
 local function with_all(fn, ...)
   local n, all = select("#", ...), { ... }
   return function() return fn(table.unpack(all, 1, n)) end
 end
 
+-- A task's coroutine runs xpcall itself: there may be many tasks, and a frame
+-- less is a tenth of their memory.
 local function start(daemon, fn, ...)
-  local n = select("#", ...)
+  local n, a = select("#", ...), ...
   if n > 1 then fn = with_all(fn, ...) end
-  local task = setmetatable({ co = create(n == 1 and body_with or body),
-    id = 0, fn = fn, daemon = daemon }, Task)
+  if n ~= 1 then a = NOTHING end
+  local task = setmetatable({ co = create(xpcall), id = 0, daemon = daemon },
+    Task)
   task.id = take_caller(task)
   if not daemon then alive = alive + 1 end
-  make_ready(task, task, (...))
+  make_ready(task, fn, traceback, a)
   return task
 end
 
@@ -223,7 +230,7 @@ function Task:cancel(why)
   make_ready(self, nil, "cancelled", unwind)
 end
 
--- events ---------------------------------------------------------------------
+-- events ------------------------------------------------------------------
 
 local Event = {}
 Event.__index = Event
@@ -317,7 +324,7 @@ function host.sleep(seconds)
   host.event():wait(seconds > 0 and seconds or 1e-9)
 end
 
--- the dispatcher ---------------------------------------------------------------
+-- the dispatcher ----------------------------------------------------------
 
 local wake_later
 
@@ -371,9 +378,7 @@ core.dispatch(function(id, a, b, c)
     else
       task.is_calling = nil
       current = task
-      local ok, message = resume(task.co, a, b, c)
-      current = nil
-      if not ok then error(message, 0) end
+      stepped(task, resume(task.co, a, b, c))
     end
   else
     local fn = parked[id - FUNCTIONS]
@@ -383,7 +388,7 @@ core.dispatch(function(id, a, b, c)
   if ending or alive == 0 then look_for_the_end() end
 end)
 
--- running ----------------------------------------------------------------------
+-- running -----------------------------------------------------------------
 
 local function loop_until_over()
   run_ready()
@@ -443,7 +448,7 @@ function host.on_signal(name, fn)
   return core.signal(take_id(function() fn() end), name)
 end
 
--- connections ------------------------------------------------------------------
+-- connections -------------------------------------------------------------
 
 local Connection = {}
 Connection.__index = Connection
@@ -498,7 +503,9 @@ end
 
 --- Subscribes to a channel; its messages go to the `message` function.
 function Connection:subscribe(channel) return self.raw:subscribe(channel) end
-function Connection:unsubscribe(channel) return self.raw:unsubscribe(channel) end
+function Connection:unsubscribe(channel)
+  return self.raw:unsubscribe(channel)
+end
 
 local CLOSED = "the connection was closed"
 
@@ -574,13 +581,14 @@ function Connection:greet(options)
   for i, command in ipairs(commands) do
     if replies[i] == nil then
       self:close()
-      return nil, codes[i], ("%s (in reply to %s)"):format(details[i], command[1])
+      return nil, codes[i], ("%s (in reply to %s)"):format(details[i],
+        command[1])
     end
   end
   return self
 end
 
--- processes and files ------------------------------------------------------------
+-- processes and files -----------------------------------------------------
 
 local Process = {}
 Process.__index = Process

@@ -1,0 +1,79 @@
+--- Reads options from the words of a command line. Does not know what they
+--  mean: that is in a table, "--url" -> { name, value }, where `value` is what
+--  people call its value, if it takes one. `all`: it may be given several times,
+--  and all its values count, in a list. `last`: no options follow it.
+--
+--  Values come as --url=X, --url X, -eX or -e X; "--" ends the options.
+
+local options = {}
+
+-- The option in a word, and the value in it, if there is one.
+local function split(word, known)
+  local name, value = word:match("^(%-%-[^=]+)=(.*)$")
+  if not name and not known[word] and word:find("^%-[^-]") then
+    name, value = word:sub(1, 2), word:sub(3)
+    if not known[name] or not known[name][2] then name, value = nil, nil end
+  end
+  return name or word, value
+end
+
+local function store(chosen, option, value)
+  local name = option[1]
+  if option.all then
+    chosen[name] = chosen[name] or {}
+    table.insert(chosen[name], value)
+  else
+    chosen[name] = value
+  end
+end
+
+-- Reads the option at words[i]; returns the index after it, or nil, problem.
+local function read_option(words, i, known, chosen)
+  local name, value = split(words[i], known)
+  local option = known[name]
+  if not option then
+    return nil, "unknown option " .. name .. " (see rlockctl help)"
+  elseif not option[2] then
+    if value then return nil, "option " .. name .. " takes no value" end
+    value = true
+  elseif not value then
+    i = i + 1
+    value = words[i]
+    if not value then
+      return nil, ("option %s needs a value: %s"):format(name, option[2])
+    end
+  end
+  store(chosen, option, value)
+  return i + 1, nil, option.last
+end
+
+--- Reads options.
+-- @tparam table words
+-- @tparam integer i      where to begin
+-- @tparam table known    see above
+-- @tparam table chosen   where they go: name -> value, or true
+-- @tparam[opt] table operands where the words between and after them go;
+--   without it, the first of those ends the reading
+-- @treturn[1] integer the first word that was not read
+-- @treturn[2] nil
+-- @treturn[2] string what is wrong, without any value
+function options.read(words, i, known, chosen, operands)
+  local only_operands = false
+  while words[i] do
+    local word = words[i]
+    if only_operands or not word:find("^%-.") then
+      if not operands then return i end
+      operands[#operands + 1] = word
+      i = i + 1
+    elseif word == "--" then
+      only_operands, i = true, i + 1
+    else
+      local problem, last
+      i, problem, last = read_option(words, i, known, chosen)
+      if not i or last then return i, problem end
+    end
+  end
+  return i
+end
+
+return options

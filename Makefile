@@ -54,10 +54,11 @@ $(B)/rlock/core.so: $(LIB_OBJ)
 	$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $^ $(RL_LIBS)
 
 # Programs that only tests and benchmarks use.
-$(C_TESTS) $(B)/spec/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
+$(C_TESTS) $(B)/spec/c/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
 	@mkdir -p $(@D)
-	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -MMD -MP -o $@ \
-	  $(filter %.c %.a,$^) $(RL_LIBS) $(LUA_LIBS)
+	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Wl,-E -MMD -MP \
+	  -o $@ $< $(filter %.o %.a,$^) $(RL_LIBS) $(LUA_LIBS)
+$(B)/spec/c/oom: $(B)/embedded.o src/main.c
 
 $(B)/spec/proxy: spec/support/proxy.c
 $(B)/spec/bare: spec/bench/bare.c
@@ -92,6 +93,10 @@ ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 asan: deps  ## the whole suite under ASan, UBSan and LSan
 	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests
 	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=4 $(SUITE)
+
+oom: deps  ## an allocator that refuses, at every point of a run
+	$(SUB) B=build-asan CFLAGS="$(ASAN)" build-asan/spec/c/oom
+	@ASAN_OPTIONS=detect_leaks=1 build-asan/spec/c/oom
 
 VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full \
            --errors-for-leak-kinds=definite,indirect,possible

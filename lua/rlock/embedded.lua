@@ -2,24 +2,38 @@
 --  machine. On a unix socket in a folder that only the user can open, memory
 --  only, never on TCP. Started by the first who needs it, shared by all
 --  processes of the user, and left running, because leases outlive processes.
+--
+--  A server is there if its socket takes a connection, even if it is too busy
+--  to answer: a second one beside it would give its locks away again. Who is
+--  to start it is settled by a lock on a file, which ends with its process.
+
+local url = require "rlock.url"
 
 local embedded = {}
 
 local START = 10            -- seconds for the server to come up
 local STEP = 0.005          -- between looks whether it is there
+local PATIENCE = 3          -- seconds for a connection or an answer
 local MAX_PATH = 107        -- bytes of a unix socket's path
 local SERVERS = { "redis-server", "valkey-server" }
+
+-- where it is ----------------------------------------------------------------
+
+-- An absolute folder that the environment names. (A relative one would be
+-- another folder for each process.)
+local function folder_of(variable)
+  local folder = os.getenv(variable)
+  if folder and folder:find("^/") then return (folder:gsub("(.)/+$", "%1")) end
+end
 
 --- The folder, socket and files.
 -- @tparam table host
 function embedded.places(host)
-  local folder = os.getenv("XDG_RUNTIME_DIR")
-  if folder and folder ~= "" then
+  local folder = folder_of("XDG_RUNTIME_DIR")
+  if folder then
     folder = folder .. "/rlock"
   else
-    local temp = os.getenv("TMPDIR")
-    if not temp or temp == "" then temp = "/tmp" end
-    folder = ("%s/rlock-%d"):format(temp, host.uid())
+    folder = ("%s/rlock-%d"):format(folder_of("TMPDIR") or "/tmp", host.uid())
   end
   return {
     folder = folder, socket = folder .. "/redis.sock",
@@ -27,94 +41,138 @@ function embedded.places(host)
   }
 end
 
--- Talks to a server that is there already.
-local function reach(host, places, timeout)
-  local connection = host.connect {
-    path = places.socket, timeout = timeout or 1000, silent = 0,
-  }
-  if not connection then return false end
-  local reply = connection:call(1000, "PING")
-  connection:close()
-  return reply == "PONG"
+local function refuse(text, ...)
+  return nil, "connect", "local: " .. text:format(...)
 end
 
---- Is the embedded server up?
-function embedded.is_up(host)
-  return reach(host, embedded.places(host))
+-- Is the folder ours alone? Makes it, if there is none.
+local function check_folder(host, places)
+  if #places.socket > MAX_PATH then
+    return refuse("%s is too long for a socket; set XDG_RUNTIME_DIR or TMPDIR "
+      .. "to a shorter path", places.socket)
+  end
+  local is_private, _, detail = host.private_dir(places.folder)
+  if is_private then return true end
+  return refuse("%s; it must be a folder of yours with mode 700, or set "
+    .. "XDG_RUNTIME_DIR to another place", detail)
 end
+
+-- talking to it --------------------------------------------------------------
+
+-- A connection; false if there is no server; nil, code, detail if it cannot be
+-- said.
+local function reach(host, places)
+  local connection, code, detail = host.connect {
+    path = places.socket, timeout = PATIENCE * 1000, silent = 0,
+  }
+  if connection then return connection end
+  if code == "cancelled" then error(detail, 0) end
+  if detail:find("connection refused$") or detail:find("no such file") then
+    return false
+  end
+  return nil, code, "local: " .. detail
+end
+
+local function is_up(host, places)
+  local connection, code, detail = reach(host, places)
+  if not connection then return connection, code, detail end
+  connection:close()
+  return true
+end
+
+-- Says one thing to the server, if there is a folder, and a server.
+local function tell(host, ...)
+  local places = embedded.places(host)
+  local folder = io.open(places.folder)
+  if not folder then return false end
+  folder:close()
+  local ok, code, detail = check_folder(host, places)
+  if not ok then return nil, code, detail end
+  local connection
+  connection, code, detail = reach(host, places)
+  if not connection then return connection, code, detail end
+  local reply
+  reply, code, detail = connection:call(PATIENCE * 1000, ...)
+  connection:close()
+  if code == "cancelled" then error(detail, 0) end
+  if reply == nil then
+    return nil, code, ("local: %s: %s"):format(places.socket, detail)
+  end
+  return reply
+end
+
+-- starting it ----------------------------------------------------------------
 
 local function arguments(places)
   return {
     "--port", "0", "--unixsocket", places.socket, "--unixsocketperm", "700",
     "--save", "", "--appendonly", "no", "--dir", places.folder,
-    "--logfile", places.log, "--daemonize", "no",
-    "--maxmemory-policy", "noeviction",
+    "--daemonize", "no", "--maxmemory-policy", "noeviction",
   }
 end
 
 local function spawn_server(host, places)
-  local code, detail
+  os.remove(places.log)
   for _, file in ipairs(SERVERS) do
-    local process
-    process, code, detail = host.process {
+    local process, code, detail = host.process {
       file = file, args = arguments(places), detached = true,
-      stdin = "null", stdout = "null", stderr = "null",
+      stdin = "null", stdout = places.log, stderr = places.log,
     }
     if process then return process end
+    if not detail:find("not found$") then
+      return nil, code, "local: " .. detail
+    end
   end
-  return nil, code, detail
+  return refuse("there is no redis-server on PATH: install it (apt-get install "
+    .. "redis-server), or name a server with --url or RLOCK_URL")
 end
 
-local function last_line(path)
+-- The end of what the server had to say, without the time.
+local function last_words(path)
   local file = io.open(path)
-  if not file then return "no log" end
-  local last = "empty log"
-  for line in file:lines() do if line ~= "" then last = line end end
+  if not file then return "it left no log" end
+  local last = "its log is empty"
+  for line in file:lines() do
+    if line:find("%S") then last = line end
+  end
   file:close()
-  return last
+  return last:match("^%d+:%a .- [#*%-.] (.*)$") or last
 end
 
--- Starts the server and waits until it answers.
-local function launch(host, places, give_up)
-  local process, _, detail = spawn_server(host, places)
-  if not process then
-    return nil, "connect", "local: no redis-server on this machine ("
-      .. detail .. "): install it (apt-get install redis-server), or name a "
-      .. "server with --url or RLOCK_URL"
-  end
+-- Starts the server and waits until it is there.
+local function launch(host, places)
+  local process, code, detail = spawn_server(host, places)
+  if not process then return nil, code, detail end
+  local give_up = host.now() + START
   while host.now() < give_up do
-    if reach(host, places) then
+    if is_up(host, places) then
       process:forget()
       return true
-    end
-    if process.status then
-      return nil, "connect", ("local: redis-server ended at once: %s (see %s)")
-        :format(last_line(places.log), places.log)
+    elseif process.status then
+      return refuse("redis-server ended at once: %s (%s)",
+        last_words(places.log), places.log)
     end
     host.sleep(STEP)
   end
-  process:kill(15)
-  return nil, "connect", ("local: redis-server did not come up in %d s (see "
-    .. "%s)"):format(START, places.log)
+  process:kill(9)
+  process:forget()
+  return refuse("redis-server did not come up in %d s: %s (%s)", START,
+    last_words(places.log), places.log)
 end
 
 -- One process starts the server, the others wait for it.
-local function start_once(host, places, give_up)
-  local guard, code, detail = host.lock_file(places.lock)
-  while not guard do
-    if code ~= "busy" then return nil, "connect", "local: " .. detail end
-    if host.now() > give_up then
-      return nil, "connect", "local: another process has been starting the "
-        .. "server for too long (" .. places.lock .. " is locked)"
-    end
+local function start_once(host, places)
+  local give_up = host.now() + START
+  while host.now() < give_up do
+    local guard <close>, busy, why = host.lock_file(places.lock)
+    local up, code, detail = is_up(host, places)
+    if up or code then return up, code, detail end
+    if guard then return launch(host, places) end
+    if busy ~= "busy" then return refuse("%s", why) end
     host.sleep(STEP)
-    guard, code, detail = host.lock_file(places.lock)
   end
-  local ok = reach(host, places)
-  if not ok then ok, code, detail = launch(host, places, give_up) end
-  guard:close()
-  if not ok then return nil, code, detail end
-  return true
+  return refuse("another process has been starting the server for %d s (it has "
+    .. "locked %s)", START, places.lock)
 end
 
 --- Makes sure that the server runs.
@@ -126,33 +184,44 @@ end
 -- @treturn[2] string detail
 function embedded.start(host, options)
   local places = embedded.places(host)
-  if #places.socket > MAX_PATH then
-    return nil, "connect", ("local: %s is too long for a socket; set "
-      .. "XDG_RUNTIME_DIR or TMPDIR to a shorter path"):format(places.socket)
-  end
-  local private, _, detail = host.private_dir(places.folder)
-  if not private then return nil, "connect", "local: " .. detail end
-  if not reach(host, places) then
-    local ok, code
-    ok, code, detail = start_once(host, places, host.now() + START)
-    if not ok then return nil, code, detail end
-  end
+  local ok, code, detail = check_folder(host, places)
+  if not ok then return nil, code, detail end
+  ok, code, detail = is_up(host, places)
+  if ok == false then ok, code, detail = start_once(host, places) end
+  if not ok then return nil, code, detail end
   options = options or {}
   options.path, options.db = places.socket, options.db or 0
   return options
+end
+
+-- looking at it, stopping it -------------------------------------------------
+
+--- What there is to say about the server.
+-- @treturn[1] table url, pid, server ("redis"), version, uptime (seconds)
+-- @treturn[2] boolean false if it does not run
+-- @treturn[3] nil, code, detail
+function embedded.about(host)
+  local info, code, detail = tell(host, "INFO", "server")
+  if not info then return info, code, detail end
+  local function field(name)
+    return info:match("\n" .. name .. ":([^\r\n]*)")
+  end
+  local valkey = field("valkey_version")
+  return {
+    url = url.format { path = embedded.places(host).socket },
+    server = valkey and "valkey" or "redis",
+    version = valkey or field("redis_version"),
+    pid = field("process_id"), uptime = field("uptime_in_seconds"),
+  }
 end
 
 --- Stops the server; every lock it has is gone.
 -- @return[1] true, or false if it was not running
 -- @treturn[2] nil, code, detail
 function embedded.stop(host)
-  local places = embedded.places(host)
-  local connection = host.connect { path = places.socket, timeout = 1000,
-    silent = 0 }
-  if not connection then return false end
-  local _, code, detail = connection:call(3000, "SHUTDOWN", "NOSAVE")
-  connection:close()
-  if code ~= "closed" then return nil, code, "local: " .. tostring(detail) end
+  local was_up, code, detail = tell(host, "SHUTDOWN", "NOSAVE")
+  if was_up == false then return false end
+  if code ~= "closed" then return nil, code or "redis", detail end
   return true
 end
 

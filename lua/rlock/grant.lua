@@ -223,7 +223,7 @@ local function no_verdict(self, op, verdict)
     :format(self.lock.site.policy.name, op, tostring(verdict))
 end
 
-local function ask(self, until_, lease, hold, now, ...)
+local function ask(self, until_, lease, hold, now)
   local session, site = self.lock.session, self.lock.site
   if session.is_closed then return nil, "closed", "the client was closed" end
   if self.state == "lost" then
@@ -233,7 +233,7 @@ local function ask(self, until_, lease, hold, now, ...)
   local want = #self.holds + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
     site.policy.ops.acquire, until_, now, spread(site.keys, self.owner,
-      lease and deadline.ms(lease) or session.lease_ms, count_text(want), ...))
+      lease and deadline.ms(lease) or session.lease_ms, count_text(want)))
   if not reply then
     if may_be_applied then settle(self, want - 1, lease or session.lease) end
     return nil, sent, detail
@@ -261,18 +261,17 @@ end
 -- @tparam number|nil lease seconds; nil: keep it alive
 -- @tparam table|nil hold what becomes the hold, if it is to be carried about
 -- @tparam number now    by host.now()
--- @param ... what the policy's acquire takes besides
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
 -- @treturn[2] integer milliseconds until it is worth asking again
 -- @treturn[3] nil, code, detail; for "cancelled", what is to be raised
-function grant:acquire(until_, lease, hold, now, ...)
+function grant:acquire(until_, lease, hold, now)
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
     if not is_ours then return nil, code, detail end
   end
   self.acting = true
-  return passed_on(self, ask(self, until_, lease, hold, now, ...))
+  return passed_on(self, ask(self, until_, lease, hold, now))
 end
 
 -- letting it go -----------------------------------------------------------

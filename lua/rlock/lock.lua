@@ -61,7 +61,8 @@ end
 
 -- The grant of the calling task, or nil.
 local function mine(self)
-  return self.site[self.party or self.session.host.current()]
+  local task = self.session.host.current()
+  return self.site[self.party or task]
 end
 
 -- waiting -----------------------------------------------------------------
@@ -88,7 +89,8 @@ end
 
 -- The grant of the calling task, made if it has none.
 local function grant_of(self)
-  local party = self.party or self.session.host.current()
+  local party = self.session.host.current()
+  if self.party then party = self.party end
   return self.site[party] or grant.new(self, party)
 end
 

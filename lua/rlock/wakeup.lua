@@ -23,7 +23,7 @@ function wakeup.new(node)
   }, wakeup)
 end
 
--- waiters: a doubly linked list in order of arrival ----------------------------
+-- waiters: a list in order of arrival ----------------------------------------
 
 local function append(channel, waiter)
   waiter.prev = channel.last

@@ -120,13 +120,10 @@ local function renewed(self, grant, lease, sent)
   append(self.fresh, grant)
 end
 
--- What the server answered to one renewal. Meanwhile the hold may have been
--- released, or renewed otherwise: then it is not ours to judge any more.
-local function answered(self, batch, grant, lease, reply, code, detail, sent)
-  if grant.list ~= self.flying or grant.batch ~= batch then return end
+-- What the server answered to one renewal.
+local function answered(self, grant, lease, reply, code, detail, sent)
   self:remove(grant)
   grant.batch = nil
-  local now = self.host.now()
   if type(reply) == "table" and reply[1] == "held" then
     renewed(self, grant, lease, sent)
   elseif type(reply) == "table" and reply[1] == "lost" then
@@ -134,13 +131,46 @@ local function answered(self, batch, grant, lease, reply, code, detail, sent)
   else
     local op = grant.lock.site.policy.ops.renew
     local class, why = remote.judge(op, code, detail)
-    if class.forget then self.session.node.shas[op] = nil end
     if class.gone then
       self:lose(grant, why)
     else
-      not_renewed(self, grant, why, now)
+      not_renewed(self, grant, why, self.host.now())
     end
   end
+end
+
+-- The server forgot our scripts: nothing is wrong with the hold.
+local function lacks_script(self, grant, code, detail)
+  local op = grant.lock.site.policy.ops.renew
+  if not code or not remote.judge(op, code, detail).forget then return false end
+  self.session.node.shas[op] = nil
+  return true
+end
+
+-- Is it still in this batch? Meanwhile it may have been released, or renewed
+-- otherwise: then it is not ours to judge any more.
+local function is_in(self, batch, grant)
+  return grant.list == self.flying and grant.batch == batch
+end
+
+-- Gets the scripts that the batch needs onto the node. This may wait; who has
+-- left the batch meanwhile is taken out of it.
+local function prepare(self, batch, until_)
+  for _, grant in ipairs(batch) do
+    local sha, code, detail = remote.sha(self.session.node,
+      grant.lock.site.policy.ops.renew, until_)
+    if not sha then return nil, code, detail end
+  end
+  local all, n = #batch, 0
+  for i = 1, all do
+    local grant = batch[i]
+    batch[i] = nil
+    if is_in(self, batch, grant) then
+      n = n + 1
+      batch[n] = grant
+    end
+  end
+  return true
 end
 
 local function command(self, grant, until_, lease, ...)
@@ -148,35 +178,45 @@ local function command(self, grant, until_, lease, ...)
   return lease, remote.command(self.session.node, op, until_, ...)
 end
 
--- Sends the renewals of a batch.
--- @return replies, codes, details, sent and the leases asked for, or nil
+-- Sends the renewals of a batch. No answer within a period is a failure, so
+-- that there is time for another attempt.
+-- @return replies, codes, details, sent and the leases asked for; or nil, code,
+--   detail
 local function send_batch(self, batch, now)
-  local until_, commands, leases = now + self.session.timeout, {}, {}
+  local until_ = now + math.min(self.session.timeout, self.period)
   for _, grant in ipairs(batch) do
     until_ = math.min(until_, grant.valid_until)
   end
+  local ok, code, detail = prepare(self, batch, until_)
+  if not ok then return nil, code, detail end
+  local commands, leases = {}, {}
   for i, grant in ipairs(batch) do
-    local code, detail
-    leases[i], commands[i], code, detail = command(self, grant, until_,
-      grant:renewal(now))
-    if not commands[i] then return nil, code, detail end
+    leases[i], commands[i] = command(self, grant, until_, grant:renewal(now))
   end
   local replies, codes, details, sent =
     self.session.node:pipeline(until_, commands)
   return replies, codes, details, sent, leases
 end
 
-local function renew(self, batch)
+-- Renews a batch; once more those for which the server lacked the script.
+local function renew(self, batch, is_second)
   local replies, codes, details, sent, leases =
     send_batch(self, batch, self.host.now())
+  local again = {}
   for i, grant in ipairs(batch) do
-    if replies then
-      answered(self, batch, grant, leases[i], replies[i], codes[i], details[i],
-        sent)
+    if not is_in(self, batch, grant) then
+      -- released, or renewed otherwise
+    elseif not replies then
+      answered(self, grant, nil, nil, codes, details)
+    elseif not is_second
+        and lacks_script(self, grant, codes[i], details[i]) then
+      grant.batch = again
+      again[#again + 1] = grant
     else
-      answered(self, batch, grant, nil, nil, codes, details)
+      answered(self, grant, leases[i], replies[i], codes[i], details[i], sent)
     end
   end
+  if again[1] then return renew(self, again, true) end
 end
 
 local function send(self, batch)
@@ -188,18 +228,22 @@ local function send(self, batch)
   end)
 end
 
--- Takes what is due out of the list and the heap.
+local function why_over(grant)
+  return grant.watched and "not renewed in time" or "its lease has ended"
+end
+
+-- Takes what is due out of the heap or, if nothing is due there, out of the
+-- list. Never both, so that one near its end hurries only its like.
 local function collect(self, now)
-  local batch = {}
+  local batch, alarm = {}, self.alarms:peek()
+  local is_alarm = alarm and alarm.due <= now
   while #batch < BATCH do
     local grant = self.fresh.first
-    local alarm = self.alarms:peek()
-    if not grant or (alarm and alarm.due < grant.due) then grant = alarm end
+    if is_alarm then grant = self.alarms:peek() end
     if not grant or grant.due > now then break end
     self:remove(grant)
     if grant.valid_until <= now then
-      self:lose(grant, grant.watched and "not renewed in time"
-        or "its lease has ended")
+      self:lose(grant, why_over(grant))
     elseif not grant.watched then
       grant.due = grant.valid_until
       self.alarms:push(grant)
@@ -225,7 +269,7 @@ local function bury(self, now)
   while alarm and alarm.due <= now do
     self:remove(alarm)
     if alarm.valid_until <= now then
-      self:lose(alarm, "not renewed in time")
+      self:lose(alarm, why_over(alarm))
     else
       retry_at(self, alarm, now)
     end

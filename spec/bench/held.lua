@@ -1,6 +1,6 @@
 --- Many locks held at once by one process under its watchdog: is each renewed
---- in time, what does it cost, how much memory does a held lock take, and how
---- much a waiting task? Prints JSON.
+--- in time, what does it cost, how much memory does a held lock take? Prints
+--- JSON.
 --
 --    rlockctl held.lua [LOCKS [SECONDS]]       the server is RLOCK_URL
 
@@ -9,8 +9,6 @@ local rlock = require "rlock"
 local LOCKS = tonumber(arg[1] or 100000)
 local SECONDS = tonumber(arg[2] or 35)
 local HOLDERS = 100                    -- tasks that hold them
-local WAITERS = 10000
-local BATCH = 100                      -- of them begin at a time
 local LEASE = 30
 local SLACK = 1                        -- seconds that a renewal may be late
 local PAUSE = 0.5
@@ -86,21 +84,6 @@ local function watch()
   return least, late, os.clock() - cpu
 end
 
---- Bytes per task that waits for a lock that somebody else holds.
-local function waiting(name_of)
-  local before, started = resident(), 0
-  for i = 1, WAITERS do
-    rlock.spawn(function()
-      started = started + 1
-      client:lock(name_of(i)):lock()
-    end)
-    if i % BATCH == 0 then rlock.sleep(0) end
-  end
-  while started < WAITERS do rlock.sleep(0.05) end
-  rlock.sleep(2)                        -- until all of them really wait
-  return (resident() - before) / WAITERS
-end
-
 local warm = client:lock("warm")
 assert(warm:lock())
 assert(warm:unlock())
@@ -114,19 +97,9 @@ local least, late, cpu = watch()
 local elapsed = now() - begun
 renewals = calls_of("pexpire") - renewals
 
-local other = assert(rlock.open())
-local blocked = {}
-for i = 1, WAITERS do
-  blocked[i] = other:lock("blocked:" .. i, { owner = "somebody else" })
-  assert(blocked[i]:lock())
-end
-local task_bytes = waiting(function() return "held:1" end)
-local task_own_bytes = waiting(function(i) return "blocked:" .. i end)
-
 print(('{"locks":%d,"seconds":%.1f,"renewals":%d,"lease":%d,"least":%.2f,'
-  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"lock_bytes":%.0f,'
-  .. '"task_bytes":%.0f,"task_own_bytes":%.0f}'):format(LOCKS, elapsed,
-  renewals, LEASE, least, lost, late, cpu / elapsed * 100, lock_bytes,
-  task_bytes, task_own_bytes))
+  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"lock_bytes":%.0f}'):format(
+  LOCKS, elapsed, renewals, LEASE, least, lost, late, cpu / elapsed * 100,
+  lock_bytes))
 io.stdout:flush()
 os.exit(0)

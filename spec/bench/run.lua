@@ -1,7 +1,7 @@
 --- `make bench`: what a lock costs, beside a yardstick in bare C (bare.c) on
 --- the same private Redis in the same run, turn by turn; medians.
 --
---    lua5.4 spec/bench/run.lua [cycles] [held] [growth] [start]    default: all
+--    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [growth] [start]
 --
 --    B=build     folder with rlockctl and spec/bare
 --    ROUNDS=5    turns of each                   SECONDS=2    of each turn
@@ -114,9 +114,15 @@ function parts.held()
   print(("client cpu %.1f %%"):format(r.cpu_percent))
   print(("bytes per held lock %.0f, at most 1500: %s"):format(r.lock_bytes,
     verdict(r.lock_bytes <= 1500)))
-  print(("bytes per waiting task %.0f (all for one lock), %.0f (a lock each), "
-    .. "at most 3000: %s"):format(r.task_bytes, r.task_own_bytes,
-    verdict(math.max(r.task_bytes, r.task_own_bytes) <= 3000)))
+end
+
+function parts.waiting()
+  for _, how in ipairs { "one", "each" } do
+    local r = measure(B .. "/rlockctl", "spec/bench/waiting.lua", how)
+    print(("%d tasks wait, %s: %d bytes each, at most 3000: %s"):format(
+      r.tasks, how == "one" and "all for one lock" or "each for its own",
+      r.bytes, verdict(r.bytes <= 3000)))
+  end
 end
 
 function parts.growth()
@@ -134,7 +140,9 @@ function parts.start()
     verdict(r.bytes < 1500000)))
 end
 
-local names = arg[1] and arg or { "cycles", "held", "growth", "start" }
+local names = arg[1] and arg or {
+  "cycles", "held", "waiting", "growth", "start",
+}
 for i, name in ipairs(names) do
   if not parts[name] then
     io.stderr:write("run.lua: no such part: " .. name .. "\n")

@@ -490,8 +490,6 @@ describe("waiting outside a task", function()
   it("is a usage error that says what to do", function()
     local client <close> = assert(rlock.open(server.url))
     local lock = client:lock("host:outside")
-    local named = client:lock("host:outside", { owner = "somebody" })
-    assert.is_true(named:lock())
     for what, fn in pairs {
       sleep = function() rlock.sleep(0.01) end,
       event = function() rlock.event():wait() end,
@@ -500,14 +498,30 @@ describe("waiting outside a task", function()
       call = function() client:call("PING") end,
       lock = function() lock:lock() end,
       try_lock = function() lock:try_lock() end,
-      ["lock of a named owner"] = function() named:lock() end,
-      ["unlock of a named owner"] = function() named:unlock() end,
-      ["is_locked of a named owner"] = function() named:is_locked() end,
+      is_locked = function() lock:is_locked() end,
     } do
       assert.matches("^" .. what .. ": .*rlock%.spawn",
         what .. ": " .. complaint(fn))
     end
-    assert.is_true(named:unlock())
+  end)
+
+  it("is a usage error also for an owner that has a name", function()
+    for _, method in ipairs { "lock", "try_lock", "unlock", "is_locked",
+      "break_lock", "hold" } do
+      local output, status = program.run(server, "-e", [[
+        local client = assert(require("rlock").open())
+        local lock = client:lock("host:named", { owner = "somebody" })
+        assert(lock:lock())
+        local method = ...
+        print(coroutine.resume(coroutine.create(function()
+          return lock[method](lock)
+        end)))
+        assert(client:call("ECHO", "x") == "x")
+        assert(lock:unlock())
+      ]], method)
+      assert.matches("^false\t[^\n]*rlock%.spawn", output)
+      assert.equal(0, status)
+    end
   end)
 
   it("does not disturb the tasks", function()

@@ -23,7 +23,9 @@ local function object(value)
   local keys, parts = {}, {}
   for key in pairs(value) do keys[#keys + 1] = key end
   table.sort(keys)
-  for i, key in ipairs(keys) do parts[i] = quote(key) .. ":" .. json(value[key]) end
+  for i, key in ipairs(keys) do
+    parts[i] = quote(key) .. ":" .. json(value[key])
+  end
   return "{" .. table.concat(parts, ",") .. "}"
 end
 

@@ -1,8 +1,7 @@
---- Reads options from the words of a command line. Does not know what they
---  mean: that is in a table, "--url" -> { name, value }, where `value` is what
---  people call its value, if it takes one. `all`: it may be given several times,
---  and all its values count, in a list. `last`: no options follow it.
---
+--- Reads options from the words of a command line. What there is to know of
+--  them is in a table: "--url" -> { name, value }, where `value` is what people
+--  call its value, if it takes one. `all`: it may be given several times, and
+--  its values are a list. `last`: no options follow it.
 --  Values come as --url=X, --url X, -eX or -e X; "--" ends the options.
 
 local options = {}

@@ -1,6 +1,6 @@
---- Runs a Lua program: a file, a chunk from the command line, or standard input.
---  It finds what it would find in `lua`: arg, ..., and an os.exit that does not
---  return, though here the tasks clean up first and held locks are released.
+--- Runs a Lua program: a file, a chunk from the command line, or what comes on
+--  standard input. It finds what it would find in `lua`: arg, ..., and an
+--  os.exit that does not return, though the tasks clean up first here.
 
 local host = require "rlock.host.uv"
 
@@ -66,6 +66,7 @@ end
 
 local function exit(status)
   local _, unwind = plain_pcall(host.exit, status_of(status))
+  if not unwind then return end         -- a finalizer, and no task, wants it
   exits[unwind] = true
   error(unwind, 0)
 end
@@ -89,6 +90,12 @@ local function protect()
   end
 end
 
+local function load_program(name, code)
+  if code then return load_text(code, "=(command line)") end
+  if name == "-" then return load_stdin() end
+  return load_file(name)
+end
+
 --- Runs a program.
 -- @tparam table cli
 -- @tparam table arguments the words of the command line
@@ -97,15 +104,9 @@ end
 -- @tparam[opt] string code
 -- @treturn integer exit status
 function program.run(cli, arguments, first, code)
-  local name, chunk, problem = code and "-e" or arguments[first], nil, nil
-  if code then
-    chunk, problem = load_text(code, "=(command line)")
-    first = first - 1
-  elseif name == "-" then
-    chunk, problem = load_stdin()
-  else
-    chunk, problem = load_file(name)
-  end
+  local name = arguments[first]
+  if code then name, first = "-e", first - 1 end
+  local chunk, problem = load_program(name, code)
   if not chunk then
     cli.complain(problem)
     return 1

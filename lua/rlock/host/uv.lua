@@ -8,6 +8,7 @@ local heap = require "rlock.heap"
 
 local host = { name = "uv" }
 
+local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield
 local create, resume = coroutine.create, coroutine.resume
 

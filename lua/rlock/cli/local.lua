@@ -1,0 +1,52 @@
+--- rlockctl local: the embedded server.
+
+local embedded = require "rlock.embedded"
+local host = require "rlock.host.uv"
+
+local command = {}
+
+command.usage = [[
+rlockctl local start|stop|status
+
+The embedded server: a private redis-server (or valkey-server) of this user, in
+memory, on a unix socket. Programs start it when they need it, and it stays up
+when they end. "stop" ends it, and every lock it has is gone. "status" ends with
+status 0 if it runs, else with 1.
+]]
+
+local verbs = {}
+
+function verbs.start(cli)
+  local where, code, detail = embedded.start(host)
+  if not where then return cli.fault(code, detail) end
+  return verbs.status(cli)
+end
+
+function verbs.stop(cli)
+  local was_up, code, detail = embedded.stop(host)
+  if was_up == nil then return cli.fault(code, detail) end
+  print(was_up and "local: stopped" or "local: was not running")
+  return 0
+end
+
+function verbs.status(cli)
+  local about, code, detail = embedded.about(host)
+  if about == nil then return cli.fault(code, detail) end
+  if not about then
+    print("local: does not run")
+    return 1
+  end
+  print(("local: runs at %s (pid %s, %s %s, up %s s)"):format(about.url,
+    about.pid, about.server, about.version, about.uptime))
+  return 0
+end
+
+function command.run(cli, operands)
+  local verb = verbs[operands[1]]
+  if not verb or operands[2] then
+    return cli.fault("usage", "local: start, stop or status?")
+  end
+  return verb(cli)
+end
+
+return command

@@ -1,0 +1,58 @@
+--- Many tasks that wait for a lock which somebody else holds: how much memory
+--- does each take? Prints JSON.
+--
+--    rlockctl waiting.lua one|each [TASKS]     all wait for one lock, or each
+--                                              for its own; the server is
+--                                              RLOCK_URL
+
+local rlock = require "rlock"
+
+local each = arg[1] == "each"
+local TASKS = tonumber(arg[2] or 20000)
+local BATCH = 100                      -- of them begin at a time
+local SETTLE = 2                       -- seconds until all of them really wait
+
+local client = assert(rlock.open())
+
+local function resident()
+  collectgarbage()
+  collectgarbage()
+  local file = assert(io.open("/proc/self/statm"))
+  local _, pages = file:read("n", "n")
+  file:close()
+  return pages * 4096
+end
+
+local function name_of(i)
+  return "waiting:" .. (each and i or 1)
+end
+
+-- Held by somebody that this client knows nothing of.
+for i = 1, each and TASKS or 1 do
+  assert(client:call("HSET", name_of(i), "somebody else", 1))
+  assert(client:call("PEXPIRE", name_of(i), 600000))
+end
+
+local function wait_all()
+  local started = 0
+  for i = 1, TASKS do
+    rlock.spawn(function()
+      started = started + 1
+      client:lock(name_of(i)):lock()
+    end)
+    if i % BATCH == 0 then rlock.sleep(0) end
+  end
+  while started < TASKS do rlock.sleep(0.05) end
+  rlock.sleep(SETTLE)
+end
+
+local warm = client:lock("warm")
+assert(warm:lock())
+assert(warm:unlock())
+local before = resident()
+wait_all()
+print(('{"tasks":%d,"bytes":%.0f}'):format(TASKS,
+  (resident() - before) / TASKS))
+io.stdout:flush()
+client:call("FLUSHALL")
+os.exit(0)

@@ -1,0 +1,139 @@
+--- rlockctl as a process, for specs that look at it from outside: what it
+--- prints on either stream, how it ends, what signals do to it.
+--
+--    local ctl = require "spec.cli.ctl"
+--    local result = ctl.run { "-e", "print(1)", url = server.url }
+--    -- result.status, .signal, .out, .err
+--    local holder = ctl.start { "script.lua", url = server.url }
+--    holder:says("ready") holder:kill(15) result = holder:wait()
+--    teardown(ctl.clean)
+--
+--  Options beside the words: url (RLOCK_URL), env (name -> value, or false for
+--  none), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
+--  `local:` is in a folder of the spec's own, ctl.folder(), unless env says so.
+
+local host = require "rlock.host.uv"
+local shell = require "spec.support.shell"
+local eventually = require "spec.support.wait" (host)
+
+local ctl = {}
+
+local Running = {}
+Running.__index = Running
+
+local SECONDS = 20
+
+ctl.slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+
+--- The binary, absolute.
+ctl.binary = os.getenv("RLOCKCTL")
+  or (os.getenv("B") or "build") .. "/rlockctl"
+if ctl.binary:sub(1, 1) ~= "/" then
+  ctl.binary = shell.run("pwd") .. "/" .. ctl.binary
+end
+
+-- When this process has gone, whatever still names the folder goes too.
+local MAKE_FOLDER = [[
+  d=$(mktemp -d "${TMPDIR:-/tmp}/rlock-XXXXXX") || exit 1
+  echo "$d"
+  exec >/dev/null 2>&1 </dev/null
+  setsid sh -c '
+    while kill -0 $1 && [ -d "$2" ]; do sleep 0.2; done
+    kill -9 $(grep -slF "$2/" /proc/[0-9]*/cmdline | cut -d/ -f3 | grep -vx $$)
+    rm -rf "$2"' sh $PPID "$d" &]]
+
+local folder, count = nil, 0
+
+--- A folder of this spec file's own.
+function ctl.folder()
+  if not folder then
+    local ok
+    folder, ok = shell.run(MAKE_FOLDER)
+    assert(ok, folder)
+  end
+  return folder
+end
+
+--- Writes a file in that folder; returns its path.
+function ctl.file(name, text)
+  local path = ctl.folder() .. "/" .. name
+  shell.run("mkdir -p " .. shell.quote(path:match("^(.*)/")))
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("a")
+  file:close()
+  return text
+end
+
+-- The words of `env`, which becomes the program.
+local function environment(options)
+  local env = { RLOCK_URL = options.url or false,
+    XDG_RUNTIME_DIR = ctl.folder(), LUA_PATH = false }
+  for name, value in pairs(options.env or {}) do env[name] = value end
+  local words = {}
+  for name, value in pairs(env) do
+    if not value then table.move({ "-u", name }, 1, 2, #words + 1, words) end
+  end
+  for name, value in pairs(env) do
+    if value then words[#words + 1] = name .. "=" .. value end
+  end
+  return words
+end
+
+--- Starts rlockctl with these words.
+function ctl.start(options)
+  count = count + 1
+  local path = ("%s/%d"):format(ctl.folder(), count)
+  local words = environment(options)
+  words[#words + 1] = options.program or ctl.binary
+  table.move(options, 1, #options, #words + 1, words)
+  local process = assert(host.process {
+    file = "env", args = words, cwd = options.cwd,
+    stdin = options.stdin and ctl.file(count .. ".in", options.stdin) or "null",
+    stdout = path .. ".out", stderr = path .. ".err",
+  })
+  return setmetatable({ process = process, pid = process.pid, path = path,
+    limit = options.limit or SECONDS * ctl.slow }, Running)
+end
+
+function Running:out() return read(self.path .. ".out") end
+function Running:err() return read(self.path .. ".err") end
+function Running:kill(signal) return self.process:kill(signal) end
+
+--- Waits until this text is on standard output.
+function Running:says(text)
+  return eventually(function()
+    return self:out():find(text, 1, true)
+      or self.process.status and error("it ended:\n" .. self:err(), 0)
+  end, self.limit, ("it says %q"):format(text))
+end
+
+--- Waits for its end, which must come within the limit.
+-- @return table status, signal (0: none), out, err
+function Running:wait()
+  local status, signal = self.process:wait(self.limit)
+  if not status then
+    self:kill(9)
+    error(("it did not end in %g s; it printed:\n%s%s"):format(self.limit,
+      self:out(), self:err()), 2)
+  end
+  return { status = status, signal = signal, out = self:out(),
+    err = self:err() }
+end
+
+--- Runs it to its end.
+function ctl.run(options) return ctl.start(options):wait() end
+
+--- Removes the folder.
+function ctl.clean()
+  if folder then shell.run("rm -rf " .. shell.quote(folder)) end
+  folder = nil
+end
+
+return ctl

@@ -1,0 +1,203 @@
+--- Programs: where they come from, what they find, and what they need to start.
+
+local ctl = require "spec.cli.ctl"
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+
+local SHOW = [[
+local before = {}
+for i = -1, -99, -1 do before[#before + 1] = arg[i] end
+print(arg[0], #before > 0 and before[#before], table.concat(before, " "))
+print(select("#", ...), #arg, table.concat({ ... }, "|"))
+]]
+
+-- It ended well and said nothing on standard error; returns what it printed.
+local function output(options)
+  local result = ctl.run(options)
+  assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
+  return result.out
+end
+
+-- It told of a fault on one line and ended with this status.
+local function fault(status, options)
+  local result = ctl.run(options)
+  assert.same({ status, 0, "" }, { result.status, result.signal, result.out })
+  assert.matches("^rlockctl: [^\n]+\n$", result.err)
+  return result.err
+end
+
+teardown(ctl.clean)
+
+describe("a program", function()
+  it("is a file, with its name and arguments in arg and ...", function()
+    local path = ctl.file("show.lua", SHOW)
+    assert.equal(("%s\t%s\t%s\n%s\n"):format(path, ctl.binary, ctl.binary,
+      "3\t3\ta|--b|-e"), output { path, "a", "--b", "-e" })
+    assert.equal(("%s\t%s\t%s\n%s\n"):format(path, ctl.binary,
+      "redis://x --url -q " .. ctl.binary, "0\t0\t"),
+      output { "-q", "--url", "redis://x", path })
+  end)
+
+  it("may begin with #!, a byte order mark, or both", function()
+    for i, head in ipairs { "#!/usr/bin/env rlockctl\n", "\xEF\xBB\xBF",
+        "\xEF\xBB\xBF# x\n" } do
+      local text = head .. "print(debug.getinfo(1).currentline)"
+      local line = i == 2 and "1\n" or "2\n"
+      assert.equal(line, output { ctl.file("head.lua", text) })
+      assert.equal(line, output { "-", stdin = text })
+    end
+  end)
+
+  it("is a chunk given with -e, and what follows are its arguments", function()
+    assert.equal(("-e\t%s\t-e %s\n2\t2\ta|--url\n"):format(ctl.binary,
+      ctl.binary), output { "-e", SHOW, "a", "--url" })
+    assert.equal("1\t--\n", output { "-eprint(#arg, ...)", "--" })
+    assert.equal("(command line)\n",
+      output { "-e", "print(debug.getinfo(1).short_src)" })
+    assert.equal("", output { "-e", "" })
+  end)
+
+  it("is what comes on standard input", function()
+    assert.equal(("-\t%s\t%s\n1\t1\tx\n"):format(ctl.binary, ctl.binary),
+      output { "-", "x", stdin = SHOW })
+    assert.equal("stdin:2: in main chunk\n", output { "-", stdin = [[
+
+print(debug.traceback():match("stdin:%d: in main chunk"))]] })
+  end)
+
+  it("may have a name like an option or a command", function()
+    ctl.file("-v", "print(arg[0], arg[-1])")
+    ctl.file("status", "print 'a file'")
+    assert.equal("-v\t--\n", output { "--", "-v", cwd = ctl.folder() })
+    assert.equal("a file\n", output { "./status", cwd = ctl.folder() })
+  end)
+
+  it("runs in a task, so that it can wait, and ends with the last task",
+      function()
+    assert.equal("main\nother\n", output { "-e", [[
+      local rlock = require "rlock"
+      rlock.spawn(function() rlock.sleep(0.02) print "other" end)
+      rlock.sleep(0.001)
+      print "main"
+      return 7]] })
+  end)
+
+  it("that cannot be read is told of on one line", function()
+    assert.matches("cannot open nowhere.lua: No such file",
+      fault(1, { "nowhere.lua" }))
+    assert.matches("cannot open statsu: .*nor is there such a command",
+      fault(1, { "statsu" }))
+    assert.matches("cannot read " .. ctl.folder(), fault(1, { ctl.folder() }),
+      1, true)
+    assert.matches("(command line):1: unexpected symbol near '='",
+      fault(1, { "-e", "=" }), 1, true)
+    assert.matches("broken.lua:2: 'end' expected",
+      fault(1, { ctl.file("broken.lua", "do\n") }))
+    assert.matches("stdin:1: ", fault(1, { "-", stdin = "do do\n" }))
+  end)
+end)
+
+describe("the command line", function()
+  it("without anything shows the help, on standard error", function()
+    local result = ctl.run {}
+    assert.same({ 206, "" }, { result.status, result.out })
+    assert.matches("^rlockctl runs Lua programs", result.err)
+  end)
+
+  it("refuses what it does not know", function()
+    assert.matches("unknown option %-%-wait %(see rlockctl help%)",
+      fault(206, { "--wait", "3" }))
+    assert.matches("unknown option %-x ", fault(206, { "-x" }))
+    assert.matches("option %-%-url needs a value", fault(206, { "--url" }))
+    assert.matches("option %-e needs a value", fault(206, { "-e" }))
+    assert.matches("option %-%-help takes no value", fault(206, { "--help=1" }))
+    assert.matches("status: unknown option %-x",
+      fault(206, { "status", "-x", "name" }))
+    assert.matches("%-%-url: bad url: must begin with redis://",
+      fault(206, { "--url", "http://x", "-e", "" }))
+  end)
+
+  it("sets where clients go: --url before RLOCK_URL", function()
+    local server = redis.shared()
+    local code = [[print((assert(require "rlock".open()):call("PING")))]]
+    assert.equal("PONG\n", output { "-e", code, url = server.url })
+    assert.equal("PONG\n", output { "--url", server.url, "-e", code,
+      url = "unix:///nowhere" })
+    assert.equal("PONG\n", output { "--url=" .. server.url, "-e", code })
+  end)
+
+  it("-q silences warnings, -v says more", function()
+    local code = [[
+      local rlock = require "rlock"
+      local client = assert(rlock.open { watchdog = 0.06 })
+      local lock = client:lock("cli:quiet")
+      assert(lock:lock())
+      client:call("DEL", "cli:quiet")
+      client:call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+      while lock:state() ~= "lost" do rlock.sleep(0.005) end]]
+    local server = redis.shared()
+    local usual = ctl.run { "-e", code, url = server.url }
+    assert.matches("rlock: lost reentrant lock \"cli:quiet\"", usual.err)
+    assert.is_nil(usual.err:find("lost the connection", 1, true))
+    assert.equal("", output { "-q", "-e", code, url = server.url })
+    local more = ctl.run { "-v", "-e", code, url = server.url }
+    assert.matches("rlock: lost the connection to ", more.err)
+  end)
+end)
+
+describe("modules", function()
+  local PRINT = "print((require 'rlock.naming'))"
+
+  it("are inside the binary, which can be copied elsewhere alone", function()
+    local copy = ctl.folder() .. "/alone/bin/rlockctl"
+    assert.is_true(os.execute(("mkdir -p '%s' && cp '%s' '%s'"):format(
+      copy:match("^(.*)/"), ctl.binary, copy)))
+    local server = redis.shared()
+    assert.equal("true\n", output { program = copy, cwd = "/", url = server.url,
+      env = { LUA_PATH = "/nowhere/?.lua" }, "-e", [[
+      local lock = assert(require "rlock".open()):lock("cli:alone")
+      assert(lock:lock())
+      print(lock:unlock())]] })
+    assert.matches("^%-%- reentrant.acquire\n", output { program = copy,
+      cwd = "/", "script", "reentrant" })
+  end)
+
+  it("on --lua-path come first: templates, or a folder", function()
+    ctl.file("mine/rlock/naming.lua", "return 'mine'")
+    ctl.file("too/mod/init.lua", "return 'too'")
+    ctl.file("mine/mod.lua", "return 'first'")
+    local mine, too = ctl.folder() .. "/mine", ctl.folder() .. "/too"
+    assert.equal("mine\n", output { "--lua-path", mine, "-e", PRINT })
+    assert.equal("mine\n", output { "--lua-path=" .. mine .. "/?.lua",
+      "-e", PRINT })
+    assert.equal("mine\n", output { "-e", PRINT,
+      env = { LUA_PATH = mine .. "/?.lua;;" } })
+    local both = { "--lua-path", mine, "--lua-path", too,
+      "-e", "print((require 'mod'))" }
+    assert.equal("first\n", output(both))
+    both[2], both[4] = too, mine
+    assert.equal("too\n", output(both))
+  end)
+
+  it("are loaded when they are needed", function()
+    local loaded = output { "-e", [[
+      for name in pairs(package.loaded) do print(name) end]] }
+    for name in loaded:gmatch("rlock%.[%w.]+") do
+      assert.is_truthy(("rlock.cli rlock.cli.options rlock.cli.program "
+        .. "rlock.core rlock.host.uv rlock.heap "):find(name .. " ", 1, true),
+        name)
+    end
+  end)
+
+  it("let rlockctl start and end in less than 5 ms", function()
+    local best = math.huge
+    for _ = 1, 30 do
+      local began = host.now()
+      local process = assert(host.process { file = ctl.binary,
+        args = { "-e", "" } })
+      process:wait()
+      best = math.min(best, host.now() - began)
+    end
+    assert.is_true(best < 0.005 * ctl.slow, best * 1000 .. " ms")
+  end)
+end)

@@ -92,11 +92,11 @@ ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
        -fno-sanitize-recover=undefined
 asan: deps  ## the whole suite under ASan, UBSan and LSan
 	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests
-	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=4 $(SUITE)
+	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE)
 
 oom: deps  ## an allocator that refuses, at every point of a run
-	$(SUB) B=build-asan CFLAGS="$(ASAN)" build-asan/spec/c/oom
-	@ASAN_OPTIONS=detect_leaks=1 build-asan/spec/c/oom
+	$(SUB) B=build-asan CFLAGS="$(ASAN)" all build-asan/spec/c/oom
+	@B=build-asan RLOCK_SLOW=2 LIMIT=600 $(SUITE) spec/c/oom.c
 
 VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full \
            --errors-for-leak-kinds=definite,indirect,possible

@@ -761,6 +761,15 @@ static void on_reply(redisAsyncContext *redis, void *reply, void *arg)
         rl_loop_tell(self->loop, &event);
 }
 
+/*
+ * After the last unsubscribe hiredis takes the connection for an ordinary one
+ * again, refuses further unsubscribes and aborts on their confirmations.
+ */
+static void stay_subscriber(redisAsyncContext *redis)
+{
+    redis->c.flags |= REDIS_SUBSCRIBED;
+}
+
 static void on_push(redisAsyncContext *redis, void *arg_reply, void *arg)
 {
     rl_conn *self = arg;
@@ -770,9 +779,7 @@ static void on_push(redisAsyncContext *redis, void *arg_reply, void *arg)
 
     if (reply == NULL || self->state != OPEN)
         return;
-    /* After the last unsubscribe hiredis believes to be an ordinary
-       connection and aborts if one more confirmation comes. Stay one. */
-    redis->c.flags |= REDIS_SUBSCRIBED;
+    stay_subscriber(redis);
     if (reply->elements < 3 || reply->element[0]->str == NULL)
         return;
     if (strcasecmp(reply->element[0]->str, "subscribe") == 0
@@ -933,6 +940,8 @@ int rl_conn_listen(rl_conn *self, const char *verb, const char *channel,
         return UV_ENOTCONN;
     if (!subscribe && !self->subscriber)
         return 0;
+    if (self->subscriber)
+        stay_subscriber(self->redis);
     err = conn_send(self, on_push, 2, argv, lengths);
     if (err != 0 || !subscribe)
         return err;

@@ -729,6 +729,26 @@ static void get_arguments(lua_State *L, core *self, int first, int count)
         self->argv[i] = lua_tolstring(L, first + i, &self->lengths[i]);
 }
 
+/* The same for the words 1 to count of a table. Numbers become strings that
+   stay on the stack; nothing else happens to what has been read. */
+static void get_words(lua_State *L, core *self, int table, int count)
+{
+    int i;
+
+    luaL_checkstack(L, count + 1, "too many words");
+    core_reserve(L, self, count);
+    for (i = 0; i < count; i++) {
+        lua_rawgeti(L, table, i + 1);
+        if (lua_type(L, -1) != LUA_TSTRING) {
+            to_string(L, lua_gettop(L));
+            self->argv[i] = lua_tolstring(L, -1, &self->lengths[i]);
+        } else {
+            self->argv[i] = lua_tolstring(L, -1, &self->lengths[i]);
+            lua_pop(L, 1);
+        }
+    }
+}
+
 static int refuse_call(lua_State *L, const rl_conn *conn, int err)
 {
     switch (err) {
@@ -742,19 +762,27 @@ static int refuse_call(lua_State *L, const rl_conn *conn, int err)
 }
 
 /*
- * conn:call(id, ms, command, ...) -> true | nil, code, detail
+ * conn:call(id, ms, command, ...) or, with count words in a table,
+ * conn:call(id, ms, words, count) -> true | nil, code, detail
  */
 static int conn_call(lua_State *L)
 {
-    enum { FIRST = 4 };
+    enum { FIRST = 4, MAX_WORDS = 1 << 20 };
     conn_handle *self = check_conn(L);
     lua_Integer id = check_id(L, 2);
     uint64_t ms = check_ms(L, 3);
     int count = lua_gettop(L) - FIRST + 1;
     int err;
 
-    luaL_argcheck(L, count > 0, FIRST, "command expected");
-    get_arguments(L, self->core, FIRST, count);
+    if (lua_istable(L, FIRST)) {
+        count = (int)luaL_checkinteger(L, FIRST + 1);
+        luaL_argcheck(L, count > 0 && count <= MAX_WORDS, FIRST + 1,
+                      "not a count of words");
+        get_words(L, self->core, FIRST, count);
+    } else {
+        luaL_argcheck(L, count > 0, FIRST, "command expected");
+        get_arguments(L, self->core, FIRST, count);
+    }
     if (self->conn == NULL)
         return refuse(L, "closed", "the connection was closed");
     err = rl_conn_call(self->conn, id, ms, count, self->core->argv,

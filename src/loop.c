@@ -61,9 +61,32 @@ static void drop_handle(uv_handle_t *handle, void *arg)
         owner->drop(owner);
 }
 
+/*
+ * Runs what closed handles still want. A lookup cannot be interrupted: it is
+ * waited for, but not long.
+ */
+static int loop_finish(rl_loop *loop, int patience)
+{
+    int turns = 3;              /* a close can make another one necessary */
+    int err;
+
+    while (turns-- > 0)
+        uv_run(&loop->uv, UV_RUN_NOWAIT);
+    while (loop->uv.active_reqs.count > 0 && patience-- > 0) {
+        uv_sleep(1);
+        uv_run(&loop->uv, UV_RUN_NOWAIT);
+    }
+    err = uv_loop_close(&loop->uv);
+    if (err == 0)
+        free(loop);
+    else if (loop->uv.active_reqs.count > 0)
+        err = UV_EAGAIN;
+    return err;
+}
+
 int rl_loop_close(rl_loop *loop)
 {
-    int turns, err;
+    int err;
 
     if (loop == NULL)
         return 0;
@@ -72,21 +95,26 @@ int rl_loop_close(rl_loop *loop)
     loop->sink = NULL;
     uv_walk(&loop->uv, drop_handle, NULL);
     loop->timers = NULL;
-    for (turns = 0; turns < 3; turns++)
-        uv_run(&loop->uv, UV_RUN_NOWAIT);
-    err = uv_loop_close(&loop->uv);
-    if (err == 0) {
-        free(loop);
-    } else if (loop->uv.active_reqs.count > 0) {
+    err = loop_finish(loop, 50);
+    if (err == UV_EAGAIN) {
         loop->next = lingering;
         lingering = loop;
-        err = UV_EAGAIN;
     }
     return err;
 }
 
 int rl_loop_lingers(void)
 {
+    rl_loop **link = &lingering;
+
+    while (*link != NULL) {
+        rl_loop *loop = *link, *next = loop->next;
+
+        if (loop_finish(loop, 0) == 0)
+            *link = next;
+        else
+            link = &loop->next;
+    }
     return lingering != NULL;
 }
 

@@ -59,8 +59,8 @@ void rl_loop_stop(rl_loop *loop);
 /*
  * Drops every handle that is left and frees the loop; tells nothing. UV_EBUSY
  * from within the sink. UV_EAGAIN if a name is being resolved, which nothing
- * can interrupt: then the loop stays in memory until the process ends, and
- * rl_loop_lingers says so, because exit would wait for the resolver.
+ * can interrupt: then the loop stays in memory, and rl_loop_lingers, which
+ * tries again to free it, says so: exit would wait for the resolver.
  */
 int rl_loop_close(rl_loop *loop);
 int rl_loop_lingers(void);

@@ -74,7 +74,8 @@ function client:call(command, ...)
   local node = self.session.node
   node.host.current()
   local reply, code, detail = node:call(
-    node.host.now() + self.session.timeout, command, ...)
+    node.host.now() + self.session.timeout, { command, ... },
+    select("#", ...) + 1)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply

@@ -17,7 +17,7 @@ local remote = require "rlock.remote"
 local grant = {}
 grant.__index = grant
 
-local max, unpack = math.max, table.unpack or unpack
+local max = math.max
 
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
 -- ends, or, if it is carried about, a table with that time in `ends`.
@@ -53,16 +53,6 @@ function grant:show()
   if #name > 64 then name = name:sub(1, 61) .. "..." end
   return ("%s lock %q"):format(self.lock.site.policy.name,
     (name:gsub("%c", "?")))
-end
-
--- The arguments of remote.run after the time.
-local function spread(keys, ...)
-  local n = #keys
-  if n == 2 then return 2, keys[1], keys[2], ... end
-  if n == 1 then return 1, keys[1], ... end
-  local all, count = { unpack(keys) }, select("#", ...)
-  for i = 1, count do all[n + i] = (select(i, ...)) end
-  return n, unpack(all, 1, n + count)
 end
 
 local function count_text(n) return COUNT[n] or ("%d"):format(n) end
@@ -128,17 +118,9 @@ end
 --- What the watchdog needs to renew it.
 -- @tparam number now by host.now()
 -- @treturn integer the lease, in milliseconds
--- @return the arguments of the operation
+-- @treturn string the count of holds
 function grant:renewal(now)
-  local lease = deadline.ms((needed(self, now)))
-  return lease, spread(self.lock.site.keys, self.owner, lease,
-    count_text(#self.holds))
-end
-
---- The arguments of the release that gives up all holds.
-function grant:last_release()
-  return spread(self.lock.site.keys, self.owner, "1", "0",
-    self.lock.session.publish)
+  return deadline.ms((needed(self, now))), count_text(#self.holds)
 end
 
 --- Ends it from our side, whatever the server knows.
@@ -180,7 +162,7 @@ local function settle(self, want, seconds)
     local now = session.host.now()
     local lease = deadline.ms(max(valid_until - now, 0.001))
     remote.run(session.node, site.policy.ops.release, now + seconds, now,
-      spread(site.keys, owner, lease, count_text(want), session.publish))
+      site.keys, owner, lease, count_text(want), session.publish)
   end)
 end
 
@@ -189,8 +171,7 @@ local function give_back(self, now)
   local session, site = self.lock.session, self.lock.site
   local until_, lease = now + session.timeout, deadline.ms((needed(self, now)))
   remote.run(session.node, site.policy.ops.release, until_, now,
-    spread(site.keys, self.owner, lease, count_text(#self.holds),
-      session.publish))
+    site.keys, self.owner, lease, count_text(#self.holds), session.publish)
   return "busy", 0
 end
 
@@ -232,8 +213,8 @@ local function ask(self, until_, lease, hold, now)
   end
   local want = #self.holds + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops.acquire, until_, now, spread(site.keys, self.owner,
-      lease and deadline.ms(lease) or session.lease_ms, count_text(want)))
+    site.policy.ops.acquire, until_, now, site.keys, self.owner,
+    lease and deadline.ms(lease) or session.lease_ms, count_text(want))
   if not reply then
     if may_be_applied then settle(self, want - 1, lease or session.lease) end
     return nil, sent, detail
@@ -345,9 +326,9 @@ local function let_go(self, until_, hold, now)
     seconds, watched = needed(self, now)
   end
   local reply, sent, detail = remote.run(session.node,
-    site.policy.ops.release, until_, now, spread(site.keys, self.owner,
-      want == 0 and "1" or deadline.ms(seconds), count_text(want),
-      session.publish))
+    site.policy.ops.release, until_, now, site.keys, self.owner,
+    want == 0 and "1" or deadline.ms(seconds), count_text(want),
+    session.publish)
   if not reply then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
   if may_be_applied then session:renumber(self.party) end

@@ -11,7 +11,6 @@ local lock = {}
 lock.__index = lock
 
 local huge, min = math.huge, math.min
-local unpack = table.unpack or unpack
 
 --- Seconds after which a waiter asks again if nothing wakes it: the first in
 --  line, those behind it, and one without a subscription. Half of it is
@@ -339,16 +338,14 @@ end
 
 -- what the server knows ---------------------------------------------------
 
-local function run(self, name, ...)
+local function run(self, name, a, b)
   local op, node = self.site.policy.ops[name], self.session.node
   if not op then
     error(("policy %s has no server.%s"):format(self.site.policy.name, name), 3)
   end
-  local keys = self.site.keys
-  local arguments, now = { ... }, node.host.now()
-  for i = #keys, 1, -1 do table.insert(arguments, 1, keys[i]) end
+  local now = node.host.now()
   local reply, code, detail = remote.run(node, op,
-    now + self.session.timeout, now, #keys, unpack(arguments))
+    now + self.session.timeout, now, self.site.keys, a, b)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply

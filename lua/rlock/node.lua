@@ -99,13 +99,14 @@ end
 
 --- Sends one command.
 -- @tparam number deadline when to give up, by host.now()
--- @tparam string ... the command and its arguments
+-- @tparam table words the command and its arguments
+-- @tparam integer n    how many words
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[1] number when it was sent, by host.now()
 -- @treturn[2] nil
 -- @treturn[2] string code "redis", "timeout", "closed", "connect", "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
-function node:call(deadline, ...)
+function node:call(deadline, words, n)
   local connection, code, detail = self.connection
   if not connection then
     connection, code, detail = self:connect(deadline)
@@ -116,7 +117,7 @@ function node:call(deadline, ...)
   if ms <= 0 then return nil, "timeout", "no time left" end
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local reply
-  reply, code, detail = connection:call(ms, ...)
+  reply, code, detail = connection:send(ms, words, n)
   if reply == nil then return nil, code, detail end
   return reply, sent
 end

@@ -20,7 +20,8 @@ local unsent = {
 
 local function load_script(node, op)
   local deadline = node.host.now() + node.options.timeout
-  local sha, sent, detail = node:call(deadline, "SCRIPT", "LOAD", op.text)
+  local sha, sent, detail = node:call(deadline,
+    { "SCRIPT", "LOAD", op.text }, 3)
   if sha then node.shas[op] = sha end
   return sha, sent, detail
 end
@@ -48,9 +49,47 @@ function remote.judge(op, code, detail)
   return errors.classify(detail), script.translate(op, detail)
 end
 
+-- the words of a request ----------------------------------------------------
+
+local NUMBER = { "1", "2", "3", "4", "5", "6", "7", "8" }
+
+-- Writes a request's words: the keys, then the arguments up to the first nil,
+-- then those of the table `extra`.
+-- @treturn integer how many words
+local function write(words, sha, keys, a, b, c, d, extra)
+  local n = #keys
+  words[1], words[2], words[3] = "EVALSHA", sha, NUMBER[n]
+  for i = 1, n do words[3 + i] = keys[i] end
+  n = n + 3
+  if a then n = n + 1 words[n] = a end
+  if b then n = n + 1 words[n] = b end
+  if c then n = n + 1 words[n] = c end
+  if d then n = n + 1 words[n] = d end
+  if extra then
+    for i = 1, #extra do words[n + i] = extra[i] end
+    n = n + #extra
+  end
+  return n
+end
+
+--- A request for a pipeline.
+-- @tparam table node
+-- @tparam table op      as for `run`, and so are the others
+-- @tparam number until_
+-- @return the command, or nil, code, detail
+function remote.command(node, op, until_, keys, a, b, c, d)
+  local sha, code, detail = remote.sha(node, op, until_)
+  if not sha then return nil, code, detail end
+  local words = {}
+  write(words, sha, keys, a, b, c, d)
+  return words
+end
+
+-- running --------------------------------------------------------------------
+
 -- Asks again, after a failure, as long as it may help.
-local function again(node, op, until_, code, detail, ...)
-  local host, may_be_applied = node.host, false
+local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
+  local host, may_be_applied, words = node.host, false, {}
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     local class, why = remote.judge(op, code, detail)
@@ -68,20 +107,24 @@ local function again(node, op, until_, code, detail, ...)
     local sha
     sha, code, detail = remote.sha(node, op, until_)
     if sha then
-      local reply, sent, problem = node:call(until_, "EVALSHA", sha, ...)
+      local n = write(words, sha, keys, a, b, c, d, extra)
+      local reply, sent, problem = node:call(until_, words, n)
       if reply ~= nil then return reply, sent, may_be_applied end
       code, detail = sent, problem
     end
   end
 end
 
+local scratch = {}        -- used again: what is sent has been copied
+
 --- Runs an operation.
 -- @tparam table node
 -- @tparam table op       a compiled server function (script.lua)
 -- @tparam number until_  when to give up, by host.now()
 -- @tparam number now     by host.now()
--- @tparam integer nkeys  how many of the arguments are keys
--- @param ... keys, then arguments
+-- @tparam table keys     at most 8
+-- @param a,b,c,d         arguments, up to the first nil
+-- @tparam[opt] table extra more arguments
 -- @return[1] the reply
 -- @treturn[1] number when the request that was answered was sent
 -- @treturn[1] boolean whether an earlier request may have been applied too
@@ -89,26 +132,19 @@ end
 -- @treturn[2] string code of errors.lua, or "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
 -- @treturn[2] boolean whether a request may have been applied
-function remote.run(node, op, until_, now, ...)
+function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
   local connection, sha = node.connection, node.shas[op]
   if not connection or not sha then
-    return again(node, op, until_, "first", nil, ...)
+    return again(node, op, until_, "first", nil, keys, a, b, c, d, extra)
   end
   local ms = node.timeout_ms
   if until_ - now < node.options.timeout then
     ms = max(1, ceil((until_ - now) * 1000))
   end
-  local reply, code, detail = connection:call(ms, "EVALSHA", sha, ...)
+  local reply, code, detail = connection:send(ms, scratch,
+    write(scratch, sha, keys, a, b, c, d, extra))
   if reply then return reply, now, false end
-  return again(node, op, until_, code, detail, ...)
-end
-
---- The command that `run` would send, for a pipeline.
--- @return array, or nil, code, detail
-function remote.command(node, op, deadline, nkeys, ...)
-  local sha, code, detail = remote.sha(node, op, deadline)
-  if not sha then return nil, code, detail end
-  return { "EVALSHA", sha, nkeys, ... }
+  return again(node, op, until_, code, detail, keys, a, b, c, d, extra)
 end
 
 return remote

@@ -122,7 +122,8 @@ local function release_batch(self, batch, until_)
   local commands = {}
   for i, grant in ipairs(batch) do
     local op = grant.lock.site.policy.ops.release
-    commands[i] = remote.command(self.node, op, until_, grant:last_release())
+    commands[i] = remote.command(self.node, op, until_, grant.lock.site.keys,
+      grant.owner, "1", "0", self.publish)
     if not commands[i] then return end
   end
   self.node:pipeline(until_, commands)

@@ -173,9 +173,11 @@ local function prepare(self, batch, until_)
   return true
 end
 
-local function command(self, grant, until_, lease, ...)
-  local op = grant.lock.site.policy.ops.renew
-  return lease, remote.command(self.session.node, op, until_, ...)
+local function command(self, grant, until_, now)
+  local lease, want = grant:renewal(now)
+  local site = grant.lock.site
+  return lease, remote.command(self.session.node, site.policy.ops.renew, until_,
+    site.keys, grant.owner, lease, want)
 end
 
 -- Sends the renewals of a batch. No answer within a period is a failure, so
@@ -191,31 +193,36 @@ local function send_batch(self, batch, now)
   if not ok then return nil, code, detail end
   local commands, leases = {}, {}
   for i, grant in ipairs(batch) do
-    leases[i], commands[i] = command(self, grant, until_, grant:renewal(now))
+    leases[i], commands[i] = command(self, grant, until_, now)
   end
   local replies, codes, details, sent =
     self.session.node:pipeline(until_, commands)
   return replies, codes, details, sent, leases
 end
 
--- Renews a batch; once more those for which the server lacked the script.
-local function renew(self, batch, is_second)
-  local replies, codes, details, sent, leases =
-    send_batch(self, batch, self.host.now())
+-- Judges the answers to a batch.
+-- @return those for which the server lacked the script, if `is_second` is not
+local function judge(self, batch, is_second, replies, codes, details, sent,
+    leases)
   local again = {}
   for i, grant in ipairs(batch) do
-    if not is_in(self, batch, grant) then
-      -- released, or renewed otherwise
-    elseif not replies then
+    local here = is_in(self, batch, grant)
+    if here and not replies then
       answered(self, grant, nil, nil, codes, details)
-    elseif not is_second
+    elseif here and not is_second
         and lacks_script(self, grant, codes[i], details[i]) then
       grant.batch = again
       again[#again + 1] = grant
-    else
+    elseif here then
       answered(self, grant, leases[i], replies[i], codes[i], details[i], sent)
     end
   end
+  return again
+end
+
+local function renew(self, batch, is_second)
+  local again = judge(self, batch, is_second,
+    send_batch(self, batch, self.host.now()))
   if again[1] then return renew(self, again, true) end
 end
 

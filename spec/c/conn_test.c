@@ -590,6 +590,7 @@ static void a_slow_resolver_does_not_hold_up_a_close(void)
     CHECK(rl_loop_lingers());
     CHECK(seconds() - started < 0.25 * slow());
     pause_ms(400);
+    CHECK(!rl_loop_lingers());
 }
 
 static void the_loop_drops_connections_that_nobody_closed(void)

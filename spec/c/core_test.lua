@@ -2,6 +2,8 @@
 --  condition, and a value to show if it is false) and `path`, the socket of a
 --  redis-server. Each function returned here gets a fresh Lua state.
 
+-- luacheck: std lua54
+
 local core = require "rlock.core"
 local check, path = check, path                     -- luacheck: ignore
 
@@ -123,18 +125,23 @@ function tests.what_is_collected_tells_nothing()
 end
 
 function tests.what_is_collected_in_the_middle_of_a_reply_tells_nothing()
-  local conn = open()
-  local sums = 0
+  local conn, others = open(), {}
+  local sums, is_over = 0, false
+  for i = 1, 50 do others[i] = open() end
   for i = 1, 200 do
-    open():call(new(unexpected), 0, "PING")
+    others[i % 50 + 1]:call(new(function() check(not is_over) end), 0, "PING")
     conn:call(new(function(reply)
-      collectgarbage "step"
+      if i == 5 then
+        is_over = true
+        collectgarbage()
+      end
       if reply ~= "PONG" then sums = sums + #reply end
     end), 0, i % 2 == 0 and "PING" or "TIME")
   end
+  others = nil                                      -- luacheck: ignore
   conn:call(new(core.stop), 0, "PING")
-  collectgarbage()
   assert(core.run())
+  run_for(20)
   check(sums == 200, sums)
 end
 
@@ -223,7 +230,7 @@ function tests.misuse_names_the_argument()
   local conn = open()
   local id = new(unexpected)
   raises("bad argument #4", conn.call, conn, id, 0)
-  raises("(string or number expected", conn, id, 0, "GET", {})
+  raises("(string or number expected", conn.call, conn, id, 0, "GET", {})
   raises("bad argument #5", conn.call, conn, id, 0, "GET", nil)
   raises("bad argument #5", conn.call, conn, id, 0, "GET", true)
   raises("bad argument #2", conn.call, conn, 0, 0, "PING")
@@ -313,6 +320,7 @@ function tests.private_folders_and_lock_files()
   lock:close()
   lock:close()
   lock = assert(core.flock(file))
+  check(lock)
   lock = nil                                        -- luacheck: ignore
   collectgarbage()
   check(core.flock(file))
@@ -344,7 +352,7 @@ function tests.children()
   check(child:pid() > 0)
   check(child:kill "TERM")
   core.run()
-  check(signal == 15, signal)
+  check(status == 0 and signal == 15, signal)
   local detail, name
   ok, code, detail, name = core.spawn(1, { file = "no-such-program" })
   check(not ok and code == "usage" and name == "ENOENT")
@@ -379,16 +387,19 @@ function tests.finalizers_at_the_end_may_still_open_things()
     keep[4] = core.signal(1, "HUP")
     keep[5] = core.spawn(1, { file = "true" })
     keep[6] = core.flock(path .. ".early")
+    check(#keep == 6)
   end })
 end
 
 function tests.a_state_may_be_closed_with_everything_open()
-  local conn = open()
+  local conn, other = open(), coroutine.wrap(function(...)
+    coroutine.yield(open(...))
+  end)
   _G.kept = {
-    conn, conn:call(new(unexpected), 0, "PING"), core.timer(1, 0),
-    core.timer(1, 1000), core.connect(1, { host = "localhost", port = 1 }),
+    conn, other(), conn:call(new(unexpected), 0, "PING"),
+    core.timer(1, 0), core.timer(1, 1000),
+    core.connect(1, { host = "localhost", port = 1 }),
     core.signal(1, "HUP"), core.spawn(1, { file = "sleep", args = { "1" } }),
-    coroutine.wrap(function() coroutine.yield(open()) end)(),
   }
 end
 

@@ -34,22 +34,20 @@ end
 
 -- When this process has gone, whatever still names the folder goes too.
 local MAKE_FOLDER = [[
-  d=$(mktemp -d "${TMPDIR:-/tmp}/rlock-XXXXXX") || exit 1
+  d=$(mktemp -d "${TMPDIR:-/tmp}/rlock-XXXXXX")
   echo "$d"
-  exec >/dev/null 2>&1 </dev/null
   setsid sh -c '
     while kill -0 $1 && [ -d "$2" ]; do sleep 0.2; done
     kill -9 $(grep -slF "$2/" /proc/[0-9]*/cmdline | cut -d/ -f3 | grep -vx $$)
-    rm -rf "$2"' sh $PPID "$d" &]]
+    rm -rf "$2"' sh $PPID "$d" </dev/null >/dev/null 2>&1 &]]
 
 local folder, count = nil, 0
 
 --- A folder of this spec file's own.
 function ctl.folder()
   if not folder then
-    local ok
-    folder, ok = shell.run(MAKE_FOLDER)
-    assert(ok, folder)
+    folder = shell.run(MAKE_FOLDER)
+    assert(folder:find("^/%S+$"), folder)
   end
   return folder
 end

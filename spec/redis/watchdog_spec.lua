@@ -10,7 +10,7 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LEASE = 0.3 * slow         -- of the watchdog, unless a spec says otherwise
+local LEASE = 0.3 * slow         -- of the watchdog, if a spec does not say
 
 local server, control, client, lock, name
 local number = 0
@@ -535,7 +535,7 @@ describe("a hold that is in danger", function()
     local held = far:lock(name)
     assert.is_true(held:lock())
     local heard = listen(held)
-    proxy:drop_replies(1, name)
+    proxy:mute(1, name)
     local seen = proxy:count(name)
     eventually(function() return proxy:count(name) >= seen + 3 end,
       12 * LEASE, "two renewals after the one that was dropped")

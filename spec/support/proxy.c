@@ -9,6 +9,9 @@
  *
  *     DROP REPLIES n [text]     the next n requests that contain text are
  *                               forwarded, their replies swallowed
+ *     MUTE n [text]             as DROP REPLIES, and so is whatever else would
+ *                               come on that connection: what a network does,
+ *                               because TCP leaves no gaps
  *     DROP REQUESTS n [text]    the next n such requests are swallowed
  *     DROP MESSAGES n [text]    the next n such published messages are
  *     CUT n [text]              as DROP REPLIES, and where the reply would have
@@ -51,7 +54,15 @@ struct buffer {
     size_t len, cap;
 };
 
-enum fate { PASS, DROP_REPLY, DROP_REQUEST, DROP_MESSAGE, CUT, HOLD };
+enum fate {
+    PASS,
+    DROP_REPLY,
+    DROP_REQUEST,
+    DROP_MESSAGE,
+    MUTE,
+    CUT,
+    HOLD
+};
 
 struct order {
     enum fate fate;
@@ -72,6 +83,7 @@ struct link {
     struct buffer from_client, to_server, from_server, to_client;
     struct asked *first, **last;
     long long held_until; /* ms, 0: not held */
+    bool muted;           /* nothing goes to the client any more */
     bool ending;          /* ends once to_client is written */
     bool ended;
     struct link *next;
@@ -438,6 +450,8 @@ static bool take_reply(struct link *l, size_t size)
         pass = !a || a->fate == PASS || a->fate == HOLD;
         if (a && a->fate == CUT)
             return false;
+        if (a && a->fate == MUTE)
+            l->muted = true;
         if (a && a->fate == HOLD && !l->held_until) {
             l->held_until = now_ms() + a->ms;
             a->fate = PASS;
@@ -446,7 +460,7 @@ static bool take_reply(struct link *l, size_t size)
         if (a && --a->left == 0)
             forget_first(l);
     }
-    if (pass)
+    if (pass && !l->muted)
         append(&l->to_client, data, size);
     consume(&l->from_server, size);
     return true;
@@ -534,6 +548,8 @@ static void take_order(struct link *l, const struct buffer *words, long count)
         }
     } else if (is_word(&words[0], "cut")) {
         add_order(CUT, number_at(words, count, 1), 0, &text);
+    } else if (is_word(&words[0], "mute")) {
+        add_order(MUTE, number_at(words, count, 1), 0, &text);
     } else if (is_word(&words[0], "hold")) {
         add_order(HOLD, 1, number_at(words, count, 1), &text);
     } else if (is_word(&words[0], "freeze")) {

@@ -58,6 +58,10 @@ function Proxy:drop_messages(n, text)
   return self:order("DROP", "MESSAGES", n, text or "")
 end
 
+function Proxy:mute(n, text)
+  return self:order("MUTE", n, text or "")
+end
+
 function Proxy:cut(n, text)
   return self:order("CUT", n, text or "")
 end

@@ -455,22 +455,28 @@ local Connection = {}
 Connection.__index = Connection
 
 --- Sends one command and waits for its reply.
--- @tparam integer ms the command's deadline, 0 for none
--- @tparam string ... the command and its arguments
+-- @tparam integer ms  the command's deadline, 0 for none
+-- @tparam table words the command and its arguments; free to be used again
+-- @tparam integer n   how many words
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string code "redis", "timeout", "closed", or "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
-function Connection:call(ms, ...)
+function Connection:send(ms, words, n)
   local task = current
   if task.unwinding then
     local unwind = untold_cancel()
     if unwind then return nil, "cancelled", unwind end
   end
-  local ok, code, detail = self.raw:call(task.id, ms, ...)
+  local ok, code, detail = self.raw:call(task.id, ms, words, n)
   if not ok then return nil, code, detail end
   task.is_calling = true
   return yield()
+end
+
+--- As `send`, with the words as arguments.
+function Connection:call(ms, ...)
+  return self:send(ms, { ... }, select("#", ...))
 end
 
 --- Sends several commands at once and waits for all their replies.
@@ -490,7 +496,7 @@ function Connection:pipeline(ms, commands)
       left = left - 1
       if left == 0 then all:set() end
     end)
-    local ok, code, detail = self.raw:call(id, ms, table.unpack(command))
+    local ok, code, detail = self.raw:call(id, ms, command, #command)
     if ok then
       left = left + 1
     else

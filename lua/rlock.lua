@@ -27,8 +27,9 @@ local known = {
 
 -- The options as one flat table with the address in it.
 local function address(options)
-  local text = options.url or rlock.default_url or os.getenv("RLOCK_URL")
-    or "local:"
+  local environment = os.getenv("RLOCK_URL")
+  if environment == "" then environment = nil end
+  local text = options.url or rlock.default_url or environment or "local:"
   local parsed, code, detail = require("rlock.url").parse(text)
   if not parsed then return nil, code, detail end
   local over_tls = parsed.tls

@@ -11,7 +11,8 @@
  * Writing. hiredis asks for a write after each command. That only starts the
  * uv_prepare_t, which writes all that is queued just before the loop waits:
  * one write(2) per turn, no epoll_ctl(2). Only if the socket is full is it
- * polled for room.
+ * polled for room. A long batch goes out in parts, so that the server works
+ * on the first while we still queue the last.
  *
  * Who frees what. hiredis frees its context, on errors at once, out of our
  * sight: the cleanup hook takes note and closes the uv handles, which are
@@ -33,16 +34,13 @@
 #include <sys/socket.h>
 
 #include "calls.h"
+#include "command.h"
 #include "guard.h"
 #include "timer.h"
 
-enum { LINE = 4096 };           /* of a command, kept for the next one */
-
 enum state { RESOLVING, CONNECTING, SHAKING, OPEN, ENDED };
 
-enum { PART = 16 };             /* commands written at once: a whole batch in
-                                   one write would let one side idle while
-                                   the other works */
+enum { PART = 16 };             /* commands that are not held back longer */
 
 struct rl_conn {
     rl_owner base;
@@ -82,8 +80,7 @@ struct rl_conn {
     uint64_t asked;             /* and since when there are some */
     int subscriber;             /* the first subscribe was sent */
 
-    char *line;                 /* a command in Redis' protocol */
-    size_t line_size;
+    rl_command command;         /* the latest */
 };
 
 static void conn_try(rl_conn *self);
@@ -96,7 +93,7 @@ static void conn_free(rl_conn *self)
         freeaddrinfo(self->addresses);
     rl_calls_free(&self->calls);
     rl_tls_close(self->tls);
-    free(self->line);
+    rl_command_free(&self->command);
     free(self->path);
     free(self->name);
     free(self);
@@ -394,10 +391,7 @@ static int conn_adopt(rl_conn *self, redisAsyncContext *redis)
     return 0;
 }
 
-/*
- * A long batch goes out in parts, so that the server works on the first while
- * we still queue the last. An error is found by the write that follows.
- */
+/* hiredis finds an error at the write that follows. */
 static void conn_write_early(rl_conn *self)
 {
     int done;
@@ -788,113 +782,16 @@ static void on_push(redisAsyncContext *redis, void *arg_reply, void *arg)
     rl_loop_tell(self->loop, &event);
 }
 
-static size_t number_width(size_t number)
-{
-    size_t width = 1;
-
-    while (number >= 10) {
-        number /= 10;
-        width++;
-    }
-    return width;
-}
-
-static char *put_number(char *to, char mark, size_t number)
-{
-    size_t width = number_width(number);
-    size_t i;
-
-    *to++ = mark;
-    for (i = width; i > 0; i--) {
-        to[i - 1] = (char)('0' + number % 10);
-        number /= 10;
-    }
-    to += width;
-    *to++ = '\r';
-    *to++ = '\n';
-    return to;
-}
-
-static int conn_reserve(rl_conn *self, size_t room)
-{
-    size_t size = room < LINE ? LINE : room;
-    char *line;
-
-    if (room <= self->line_size)
-        return 0;
-    line = realloc(self->line, size);
-    if (line == NULL)
-        return UV_ENOMEM;
-    self->line = line;
-    self->line_size = size;
-    return 0;
-}
-
-static void conn_trim(rl_conn *self)
-{
-    if (self->line_size > LINE) {
-        free(self->line);
-        self->line = NULL;
-        self->line_size = 0;
-    }
-}
-
-/* The command in Redis' protocol into self->line; its length, 0: no memory. */
-static size_t conn_format(rl_conn *self, int argc, const char *const *argv,
-                          const size_t *length)
-{
-    enum { NUMBER = 32 };       /* more than "$<size_t>\r\n" and "\r\n" */
-    size_t room = NUMBER;
-    char *to;
-    int i;
-
-    for (i = 0; i < argc; i++)
-        room += length[i] + NUMBER;
-    if (conn_reserve(self, room) != 0)
-        return 0;
-    to = put_number(self->line, '*', (size_t)argc);
-    for (i = 0; i < argc; i++) {
-        to = put_number(to, '$', length[i]);
-        memcpy(to, argv[i], length[i]);
-        to += length[i];
-        *to++ = '\r';
-        *to++ = '\n';
-    }
-    *to = '\0';
-    return (size_t)(to - self->line);
-}
-
-static int is_word(const char *text, size_t length, const char *word)
-{
-    return length == strlen(word) && strncasecmp(text, word, length) == 0;
-}
-
-/* Commands without exactly one reply. */
-static int breaks_order(const char *name, size_t length)
-{
-    static const char *const words[] = { "subscribe", "unsubscribe",
-                                         "monitor" };
-    size_t skip = length > 0 && strchr("pPsS", name[0]) != NULL;
-    size_t i;
-
-    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (is_word(name, length, words[i])
-            || is_word(name + skip, length - skip, words[i]))
-            return 1;
-    return 0;
-}
-
 static int conn_send(rl_conn *self, redisCallbackFn *fn, int argc,
                      const char *const *argv, const size_t *length)
 {
-    size_t size = conn_format(self, argc, argv, length);
     int status;
 
-    if (size == 0)
+    if (rl_command_set(&self->command, argc, argv, length) != 0)
         return UV_ENOMEM;
-    status = redisAsyncFormattedCommand(self->redis, fn, self, self->line,
-                                        size);
-    conn_trim(self);
+    status = redisAsyncFormattedCommand(self->redis, fn, self,
+                                        self->command.text,
+                                        self->command.length);
     return status == REDIS_OK ? 0 : UV_ENOTCONN;
 }
 
@@ -906,7 +803,7 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
 
     if (self->state != OPEN || self->closed)
         return UV_ENOTCONN;
-    if (self->subscriber || breaks_order(argv[0], length[0]))
+    if (self->subscriber || !rl_command_has_one_reply(argv[0], length[0]))
         return UV_EINVAL;
     call.sent = rl_loop_now(self->loop);
     if (ms != 0)
@@ -931,7 +828,7 @@ int rl_conn_listen(rl_conn *self, const char *verb, const char *channel,
 {
     const char *argv[2] = { verb, channel };
     size_t lengths[2] = { strlen(verb), length };
-    int subscribe = is_word(verb, lengths[0], "subscribe");
+    int subscribe = strcmp(verb, "subscribe") == 0;
     int err;
 
     if (self->message == 0)

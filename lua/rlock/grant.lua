@@ -17,7 +17,7 @@ local remote = require "rlock.remote"
 local grant = {}
 grant.__index = grant
 
-local max = math.max
+local huge, max = math.huge, math.max
 
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
 -- ends, or, if it is carried about, a table with that time in `ends`.
@@ -204,9 +204,24 @@ local function no_verdict(self, op, verdict)
     :format(self.lock.site.policy.name, op, tostring(verdict))
 end
 
-local function ask(self, until_, lease, hold, now)
+-- What the policy's acquire takes besides.
+local function extra_of(self, now, wait_until)
+  local extra = self.lock.site.policy.source.extra
+  if not extra then return nil end
+  local wait = wait_until - now
+  return extra {
+    wait_ms = wait == huge and -1 or deadline.ms(max(wait, 0)),
+    publish = self.lock.session.publish,
+  }
+end
+
+local function ask(self, until_, lease, hold, now, wait_until)
   local session, site = self.lock.session, self.lock.site
   if session.is_closed then return nil, "closed", "the client was closed" end
+  if site.policy.source.reenter == false and #self.holds > 0 then
+    return nil, "refused", "held by this task already, and " .. self:show()
+      .. " cannot be entered twice"
+  end
   if self.state == "lost" then
     return nil, "lost", "this owner's earlier hold was lost ("
       .. self.lost_because .. "): unlock it first"
@@ -214,7 +229,8 @@ local function ask(self, until_, lease, hold, now)
   local want = #self.holds + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
     site.policy.ops.acquire, until_, now, site.keys, self.owner,
-    lease and deadline.ms(lease) or session.lease_ms, count_text(want))
+    lease and deadline.ms(lease) or session.lease_ms, count_text(want), nil,
+    extra_of(self, now, wait_until))
   if not reply then
     if may_be_applied then settle(self, want - 1, lease or session.lease) end
     return nil, sent, detail
@@ -242,17 +258,33 @@ end
 -- @tparam number|nil lease seconds; nil: keep it alive
 -- @tparam table|nil hold what becomes the hold, if it is to be carried about
 -- @tparam number now    by host.now()
+-- @tparam number wait_until when waiting ends: `now` for a single try
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
 -- @treturn[2] integer milliseconds until it is worth asking again
 -- @treturn[3] nil, code, detail; for "cancelled", what is to be raised
-function grant:acquire(until_, lease, hold, now)
+function grant:acquire(until_, lease, hold, now, wait_until)
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
     if not is_ours then return nil, code, detail end
   end
   self.acting = true
-  return passed_on(self, ask(self, until_, lease, hold, now))
+  return passed_on(self, ask(self, until_, lease, hold, now, wait_until))
+end
+
+--- Gives up waiting, where the policy has a place for waiters. In the
+--  background, until the server has heard it; the owner waits under another
+--  name from now on, so that nothing overtakes.
+function grant:leave()
+  local session, site, owner = self.lock.session, self.lock.site, self.owner
+  local op = site.policy.ops.leave
+  if not op or #self.holds > 0 then return end
+  session:renumber(self.party)
+  session:background(function()
+    local now = session.host.now()
+    remote.run(session.node, op, now + session.lease, now, site.keys, owner,
+      session.publish)
+  end)
 end
 
 -- letting it go -----------------------------------------------------------

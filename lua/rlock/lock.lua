@@ -3,6 +3,7 @@
 --  grant.lua. A handle knows its name and policy; who holds is the task that
 --  calls, so that a handle shared by many tasks still excludes them.
 
+local backoff = require "rlock.backoff"
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
 local remote = require "rlock.remote"
@@ -10,13 +11,14 @@ local remote = require "rlock.remote"
 local lock = {}
 lock.__index = lock
 
-local huge, min = math.huge, math.min
+local huge, max, min = math.huge, math.max, math.min
 
 --- Seconds after which a waiter asks again if nothing wakes it: the first in
 --  line, those behind it, and one without a subscription. Half of it is
 --  random.
 local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
 local SPREAD = 1          -- those behind ask up to this much after the first
+local SPIN_FIRST, SPIN_LAST = 0.001, 0.128   -- where there is no channel
 local CONFIRM = 1         -- at most this long until the subscription stands
 local MIN_LEASE = 0.001
 
@@ -70,9 +72,10 @@ end
 local function pause(self, waiter, ttl)
   local random = self.session.host.random_number
   local is_first = waiter == waiter.channel.first
-  local poll = not waiter.channel.is_live and POLL_DEAF
-    or is_first and POLL or POLL_BEHIND
-  poll = poll * (0.5 + random() / 2)
+  local poll = is_first and POLL or POLL_BEHIND
+  if not waiter.channel.is_live then poll = POLL_DEAF end
+  poll = min(poll, self.site.policy.source.poll or huge)
+    * (0.5 + random() / 2)
   if ttl < 0 then return poll end
   local seconds = (ttl + 1) / 1000
   if not is_first then seconds = seconds + random() * SPREAD end
@@ -93,17 +96,33 @@ local function grant_of(self)
   return self.site[party] or grant.new(self, party)
 end
 
--- Gets into the line, so that no release from now on is missed.
-local function join(self, granted)
+-- The channel on which releases are told; nil where there is none.
+local function channel_of(self, granted)
   local policy = self.site.policy
-  return self.session.wakeup:join(policy.channel(self.site.keys,
-    granted.owner), policy.source.wakes)
+  return policy.channel and policy.channel(self.site.keys, granted.owner)
+end
+
+-- Gets into the line, so that no release from now on is missed. Where there is
+-- no channel the waiter has a backoff instead.
+local function join(self, granted)
+  local channel, session = channel_of(self, granted), self.session
+  if channel then
+    return session.wakeup:join(channel, self.site.policy.source.wakes)
+  end
+  local waiter = session.host.event()
+  waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST,
+    session.host.random_number)
+  return waiter
 end
 
 -- Waits, as long as it is worth it: for a wake, the holder's lease to end, the
 -- next poll, or (the first time) for the subscription to stand.
 local function wait_a_while(self, waiter, ttl)
   local seconds = CONFIRM
+  if waiter.backoff then
+    return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
+      waiter.wait_until - self.session.host.now()))
+  end
   if ttl then
     seconds = pause(self, waiter, ttl)
   elseif waiter.channel.is_live then
@@ -120,8 +139,14 @@ local function not_held(granted, code, detail)
 end
 
 local function leave(self, granted, waiter, verdict, code, detail)
-  if waiter then self.session.wakeup:leave(waiter, verdict == "held") end
-  if verdict == "held" then return true, granted.token end
+  if waiter and waiter.channel then
+    self.session.wakeup:leave(waiter, verdict == "held")
+  end
+  if waiter and verdict ~= "held" then granted:leave() end
+  if verdict == "held" then
+    if granted.token then return true, granted.token end
+    return true
+  end
   return not_held(granted, code, detail)
 end
 
@@ -140,7 +165,7 @@ local function ask_again(self, waiter, woken, code, detail)
   local verdict, ttl
   verdict, ttl, detail = granted:acquire(
     question_until(self, now, waiter.wait_until), waiter.lease, waiter.hold,
-    now)
+    now, waiter.wait_until)
   if verdict ~= "busy" then
     return leave(self, granted, waiter, verdict, ttl, detail)
   end
@@ -164,13 +189,13 @@ end
 local function enter(self, wait, lease, hold)
   local granted, wakeup = grant_of(self), self.session.wakeup
   local waiter
-  if wait > 0 and wakeup.count > 0 and wakeup:is_live(
-      self.site.policy.channel(self.site.keys, granted.owner)) then
+  if wait > 0 and wakeup.count > 0
+      and wakeup:is_live(channel_of(self, granted)) then
     waiter = join(self, granted)
   end
   local now = self.session.host.now()
   local verdict, ttl, detail = granted:acquire(
-    question_until(self, now, now + wait), lease, hold, now)
+    question_until(self, now, now + wait), lease, hold, now, now + wait)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
     waiter.wait_until, waiter.lease, waiter.hold = now + wait, lease, hold
@@ -202,6 +227,7 @@ function lock:try_lock(options)
 end
 
 local function released(ok, code, detail)
+  if ok then return true end
   if code == "cancelled" then error(detail, 0) end
   return ok, code, detail
 end

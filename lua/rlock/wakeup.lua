@@ -177,8 +177,8 @@ local function one() return "one" end
 --- Is this channel listened to already? Then a waiter who joins before it asks
 --  cannot miss a release, and need not ask twice.
 function wakeup:is_live(name)
-  local channel = self.channels[name]
-  return channel ~= nil and channel.is_live
+  local channel = name and self.channels[name]
+  return channel and channel.is_live or false
 end
 
 --- Joins the waiters of a channel. Every waiter must leave.

@@ -18,6 +18,7 @@ watchdog.__index = watchdog
 local BATCH = 256        -- renewals sent at once
 local IN_FLIGHT = 4      -- batches in flight
 local RETRIES = 12       -- a failed renewal is repeated every lease/12
+local SHORT = 0.005      -- seconds in which nothing can be tried any more
 
 --- @tparam table session session.lua's: host, node, lease (seconds)
 function watchdog.new(session)
@@ -94,9 +95,12 @@ end
 
 -- renewals ----------------------------------------------------------------
 
+-- When to repeat a renewal: often enough that something is tried in whatever
+-- time is left.
 local function retry_at(self, grant, now)
-  local due = now + self.session.lease / RETRIES
-  grant.due = due < grant.valid_until and due or grant.valid_until
+  local left = grant.valid_until - now
+  local pause = math.min(self.session.lease / RETRIES, left / 2)
+  grant.due = pause < SHORT and grant.valid_until or now + pause
   self.alarms:push(grant)
 end
 
@@ -285,8 +289,10 @@ local function bury(self, now)
   return alarm and alarm.due
 end
 
--- The task of the watchdog.
+-- The task of the watchdog. With nothing to do it looks once more after half a
+-- period, so that a lock that is taken now and then need not wake it each time.
 local function keep(self)
+  local was_idle = false
   while not self.is_closed do
     local now = self.host.now()
     local due
@@ -297,6 +303,8 @@ local function keep(self)
     else
       due = bury(self, now)
     end
+    if not due and not was_idle then due = now + self.period / 2 end
+    was_idle = due == nil
     if due ~= now then
       self.sleeps_until = due or math.huge
       self.change:wait(due and math.max(due - now, 0.001))

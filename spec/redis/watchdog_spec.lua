@@ -531,7 +531,9 @@ describe("a hold that is in danger", function()
 
   it("survives a lost reply to its renewal", function()
     local proxy = proxies.start(server)
-    local far = open { url = proxy.url, watchdog = 6 * LEASE }
+    local far = open {
+      url = proxy.url, watchdog = 6 * LEASE, timeout = LEASE,
+    }
     local held = far:lock(name)
     assert.is_true(held:lock())
     local heard = listen(held)

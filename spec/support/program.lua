@@ -28,7 +28,7 @@ function program.start(server, ...)
   -- By way of env, which becomes the program, so that the rest of the
   -- environment stays.
   local process = assert(host.process {
-    file = "env", args = { "env", "RLOCK_URL=" .. server.url, RLOCKCTL, ... },
+    file = "env", args = { "RLOCK_URL=" .. server.url, RLOCKCTL, ... },
     stdout = path, stderr = path,
   })
   return setmetatable({ process = process, pid = process.pid, path = path },

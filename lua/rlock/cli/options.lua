@@ -31,6 +31,7 @@ local function read_option(words, i, known, chosen)
   local name, value = split(words[i], known)
   local option = known[name]
   if not option then
+    if not name:find("^%-%-") then name = name:sub(1, 2) end
     return nil, "unknown option " .. name .. " (see rlockctl help)"
   elseif not option[2] then
     if value then return nil, "option " .. name .. " takes no value" end

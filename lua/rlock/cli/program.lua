@@ -52,7 +52,7 @@ end
 -- What os.exit raised, so that it is known when it is caught.
 local exits = setmetatable({}, { __mode = "k" })
 
-local plain_pcall, plain_xpcall = pcall, xpcall
+local pcall, xpcall = pcall, xpcall
 
 local function status_of(status)
   if status == nil or status == true then return 0 end
@@ -65,7 +65,7 @@ local function status_of(status)
 end
 
 local function exit(status)
-  local _, unwind = plain_pcall(host.exit, status_of(status))
+  local _, unwind = pcall(host.exit, status_of(status))
   if not unwind then return end         -- a finalizer, and no task, wants it
   exits[unwind] = true
   error(unwind, 0)
@@ -79,16 +79,16 @@ end
 
 local function protect()
   os.exit = exit                                         -- luacheck: ignore
-  function pcall(...)                                    -- luacheck: ignore
-    return pass_on(plain_pcall(...))
-  end
-  function xpcall(fn, handler, ...)                      -- luacheck: ignore
-    return pass_on(plain_xpcall(fn, function(problem)
+  function _G.pcall(...) return pass_on(pcall(...)) end  -- luacheck: ignore
+  function _G.xpcall(fn, handler, ...)                   -- luacheck: ignore
+    return pass_on(xpcall(fn, function(problem)
       if exits[problem] then return problem end
       return handler(problem)
     end, ...))
   end
 end
+
+-- running --------------------------------------------------------------------
 
 local function load_program(name, code)
   if code then return load_text(code, "=(command line)") end

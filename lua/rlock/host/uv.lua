@@ -26,6 +26,7 @@ local ready, first, last = {}, 1, 0
 local current            -- the task that is running now
 local alive = 0          -- how many of them keep the program running
 local ending             -- why the program ends: { status=, message= }
+local signals = {}       -- handles of the signals that somebody handles
 --- Events whose time runs, by `due`; one timer of the core is set for the
 --  first.
 local times, alarm, alarm_at = heap.new(), nil, math.huge
@@ -114,6 +115,7 @@ local function finished(task, ok, ...)
   elseif getmetatable((...)) ~= Unwind then
     end_program(1, (...))
   end
+  if ending and not ending.begun then return end     -- all are unwound now
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
@@ -406,6 +408,14 @@ local function loop_until_over()
   return true
 end
 
+-- Tasks that did not end in time do not keep a later run going.
+local function abandon_the_rest()
+  for _, task in ipairs(callers) do
+    if task and not task.over then task.daemon = true end
+  end
+  alive = 0
+end
+
 --- Runs `fn` as a task and the loop with it, until it and every task that was
 --  spawned have ended, a task failed, or the program was told to exit.
 -- @tparam function fn
@@ -420,6 +430,7 @@ function host.run(fn, ...)
   local stopped = ending
   if stopped and stopped.grace then stopped.grace:close() end
   ending = nil
+  abandon_the_rest()
   if not ok then return nil, 1, message end
   if stopped then return nil, stopped.status, stopped.message end
   return true, main.results
@@ -446,7 +457,10 @@ end
 -- @tparam string name "INT", "TERM", "HUP", ...
 -- @tparam function fn
 function host.on_signal(name, fn)
-  return core.signal(take_id(function() fn() end), name)
+  local handle, code, detail = core.signal(take_id(function() fn() end), name)
+  if not handle then return nil, code, detail end
+  signals[#signals + 1] = handle            -- for as long as the program runs
+  return true
 end
 
 -- connections -------------------------------------------------------------
@@ -581,6 +595,14 @@ function host.connect(options)
   return self:greet(options)
 end
 
+-- A server that does not know AUTH repeats what it was sent.
+local function told_safely(verb, detail)
+  if verb == "AUTH" and detail:find("unknown command", 1, true) then
+    detail = "the server does not know the command"
+  end
+  return ("%s (in reply to %s)"):format(detail, verb)
+end
+
 function Connection:greet(options)
   local commands = options.greeting or {}
   if #commands == 0 then return self end
@@ -588,8 +610,7 @@ function Connection:greet(options)
   for i, command in ipairs(commands) do
     if replies[i] == nil then
       self:close()
-      return nil, codes[i], ("%s (in reply to %s)"):format(details[i],
-        command[1])
+      return nil, codes[i], told_safely(command[1], details[i])
     end
   end
   return self

@@ -51,13 +51,22 @@ function server.release(keys, args)
     return { "kept" }
   end
   redis.call("del", lock)
+  if publish == "both" then
+    redis.call("publish", keys[2], UNLOCKED)
+    publish = "spublish"
+  end
   redis.call(publish, keys[2], UNLOCKED)
   return { "freed" }
 end
 
 function server.break_(keys, args)
   if redis.call("del", keys[1]) == 0 then return { "free" } end
-  redis.call(args[2], keys[2], UNLOCKED)
+  local publish = args[2]
+  if publish == "both" then
+    redis.call("publish", keys[2], UNLOCKED)
+    publish = "spublish"
+  end
+  redis.call(publish, keys[2], UNLOCKED)
   return { "freed" }
 end
 

@@ -1,0 +1,725 @@
+--- What a lock survives: servers that die, hang and forget, connections that
+--- break at the worst moment, replies that are lost or late.
+
+local host = require "rlock.host.uv"
+local proxies = require "spec.support.proxy"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local TIMEOUT = 0.4 * slow          -- of one command, if a spec does not say
+local SLACK = 0.6 * slow            -- what a bounded call may take besides
+
+local server, proxy, control, client, lock, name
+local number = 0
+
+local function open(options)
+  options = options or {}
+  options.url = options.url or server.url
+  options.timeout = options.timeout or TIMEOUT
+  return assert(rlock.open(options))
+end
+
+-- Asks the server, past rlock and without blocking.
+local function ask(...)
+  local reply, code, detail = control:call(10000, ...)
+  assert(code == nil, detail)
+  return reply
+end
+
+local function connect_control()
+  control = assert(host.connect {
+    path = server.socket, timeout = 5000, silent = 0,
+  })
+end
+
+local function restart()
+  control:close()
+  server:restart()
+  connect_control()
+end
+
+-- What fn returns, and that it returned within so many seconds.
+local function within(seconds, fn, ...)
+  local before = rlock.now()
+  local results = table.pack(fn(...))
+  local took = rlock.now() - before
+  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
+    took, seconds))
+  return table.unpack(results, 1, results.n)
+end
+
+-- The count of holds that the server has for the only owner of the lock.
+local function held_once(count)
+  local fields = ask("HGETALL", name)
+  assert.equal(2, #fields, "owners of the lock")
+  assert.equal(tostring(count or 1), fields[2])
+  assert.equal(count or 1, lock:hold_count())
+end
+
+local function is_free()
+  return ask("EXISTS", name) == 0
+end
+
+-- Another client gets it and gives it back: nobody else thinks it is theirs.
+local function usable(seconds)
+  local other = open()
+  local its = other:lock(name)
+  assert.is_true(task.run(function()
+    local ok, code, detail = its:lock { wait = seconds or 5 * slow }
+    assert(ok, ("%s %s"):format(code, detail))
+    return its:unlock()
+  end))
+  other:close()
+end
+
+-- A task of another client that holds the lock until :leave().
+local function occupy(options)
+  local other = open(options)
+  local gate, held = rlock.event(), rlock.event()
+  local holding = task.start(function()
+    local its = other:lock(name)
+    assert(its:lock())
+    held:set()
+    gate:wait()
+    local ok, code = its:unlock()
+    return ok, code
+  end)
+  held:wait(5 * slow)
+  return {
+    leave = function()
+      gate:set()
+      local ok, code = holding:join()
+      other:close()
+      return ok, code
+    end,
+  }
+end
+
+local function start()
+  server = redis.start()
+  connect_control()
+  client = open()
+  number = number + 1
+  name = "faults:" .. number
+  lock = client:lock(name)
+end
+
+local function start_behind_proxy()
+  server = redis.start()
+  connect_control()
+  proxy = proxies.start(server)
+  client = open { url = proxy.url }
+  number = number + 1
+  name = "faults:" .. number
+  lock = client:lock(name)
+  -- The scripts are on the server: what follows is about the requests.
+  assert(lock:lock())
+  assert(lock:unlock())
+end
+
+local function stop()
+  if proxy then proxy:thaw() end
+  client:close()
+  control:close()
+  if proxy then proxy:stop() end
+  server:stop()
+  proxy = nil
+end
+
+describe("a server that is killed and comes back empty", function()
+  before_each(start)
+  after_each(stop)
+
+  it("serves an idle client as before", function()
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    restart()
+    assert.is_true(lock:lock())
+    held_once()
+    assert.is_true(lock:unlock())
+    assert.is_true(is_free())
+  end)
+
+  it("lets a waiter in who has the time", function()
+    local holder = occupy()
+    local waiting = task.start(function()
+      return lock:lock { wait = 30 * slow }, lock:hold_count()
+    end)
+    rlock.sleep(0.05)
+    control:close()
+    server:kill()
+    rlock.sleep(2 * TIMEOUT)
+    server:launch()
+    connect_control()
+    local ok, count = waiting:join(10 * slow)
+    assert.is_true(ok)
+    assert.equal(1, count)
+    assert.same({ nil, "lost" }, { holder.leave() })
+    assert.equal(1, ask("EXISTS", name))
+  end)
+
+  it("costs the holder its hold; it is told so and may lock again", function()
+    assert.is_true(lock:lock())
+    restart()
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("does not take an inner hold for an outer one", function()
+    assert.is_true(lock:lock())
+    restart()
+    assert.equal("lost", select(2, lock:lock()))
+    assert.is_true(is_free())
+    assert.equal("lost", select(2, lock:unlock()))
+  end)
+
+  it("while it is away is told in time", function()
+    control:close()
+    server:kill()
+    local ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
+    assert.is_nil(ok)
+    assert.equal("connect", code)
+    assert.matches(server.socket, detail, 1, true)
+    assert.equal("connect", select(2, within(TIMEOUT + SLACK, lock.lock,
+      lock)))
+    assert.equal("connect", select(2, within(TIMEOUT + SLACK, client.call,
+      client, "PING")))
+    server:launch()
+    connect_control()
+    assert.is_true(lock:lock { wait = 5 * slow })
+    assert.is_true(lock:unlock())
+  end)
+
+  it("while it is away does not lengthen a wait", function()
+    control:close()
+    server:kill()
+    local ok, code = within(3 * TIMEOUT + SLACK, lock.lock, lock,
+      { wait = 3 * TIMEOUT })
+    assert.is_nil(ok)
+    assert.is_true(code == "connect" or code == "timeout", code)
+    server:launch()
+    connect_control()
+  end)
+end)
+
+describe("a server that forgets its scripts", function()
+  before_each(start)
+  after_each(stop)
+
+  it("is taught them again by every operation", function()
+    local function forget() ask("SCRIPT", "FLUSH") end
+    for _ = 1, 3 do
+      forget()
+      assert.is_true(lock:lock())
+      forget()
+      assert.is_true(lock:lock())
+      forget()
+      held_once(2)
+      forget()
+      assert.is_true(lock:unlock())
+      forget()
+      assert.is_true(lock:is_locked())
+      assert.is_true(lock:unlock())
+      forget()
+      assert.is_false(lock:break_lock())
+    end
+  end)
+
+  it("is taught them again by a hundred tasks at once", function()
+    task.many(100, function(i)
+      local own = client:lock(name .. ":" .. i)
+      for _ = 1, 5 do
+        assert.is_true(own:lock())
+        if i == 1 then ask("SCRIPT", "FLUSH") end
+        assert.is_true(own:unlock())
+      end
+    end)
+  end)
+
+  it("still wakes those who wait", function()
+    local holder = occupy()
+    local waiting = task.start(function() return lock:lock { wait = 20 } end)
+    rlock.sleep(0.05)
+    ask("SCRIPT", "FLUSH")
+    assert.is_true(holder.leave())
+    assert.is_true(waiting:join(2 * slow))
+  end)
+end)
+
+describe("a server that hangs", function()
+  before_each(start)
+  after_each(stop)
+
+  it("for longer than a command's time: no lock, and none left behind",
+    function()
+      assert.is_true(lock:lock())             -- connected, scripts loaded
+      assert.is_true(lock:unlock())
+      server:background("DEBUG", "SLEEP", tostring(3 * TIMEOUT))
+      rlock.sleep(0.1)
+      local ok, code = within(TIMEOUT + SLACK, lock.try_lock, lock)
+      assert.is_nil(ok)
+      assert.is_true(code == "timeout" or code == "closed", code)
+      assert.equal("free", lock:state())
+      -- The server meets the request when it wakes; then it is given back.
+      eventually(function() return ask("TIME") end)
+      eventually(is_free, 3 * slow)
+      usable()
+    end)
+
+  it("for longer than a lease: not valid any more, and told so", function()
+    local far = open { timeout = 10 * slow }
+    local held = far:lock(name)
+    assert.is_true(held:lock { lease = 2 * TIMEOUT })
+    server:background("DEBUG", "SLEEP", tostring(4 * TIMEOUT))
+    eventually(function() return held:valid_for() == 0 end, 3 * TIMEOUT)
+    assert.equal("lost", select(2, held:unlock()))
+    usable()
+    far:close()
+  end)
+
+  it("for longer than the lease that was asked for: what it grants is given "
+    .. "back", function()
+    local far = open { timeout = 10 * slow }
+    local held = far:lock(name)
+    assert.is_true(held:lock())
+    assert.is_true(held:unlock())
+    server:background("DEBUG", "SLEEP", tostring(3 * TIMEOUT))
+    rlock.sleep(0.1)
+    local ok, code = held:try_lock { lease = TIMEOUT }
+    assert.is_nil(ok)
+    assert.equal("busy", code)
+    eventually(is_free, TIMEOUT)
+    far:close()
+  end)
+
+  it("by CLIENT PAUSE is waited for within the time there is", function()
+    local far = open { timeout = 5 * slow }
+    local held = far:lock(name)
+    assert.is_true(held:lock())
+    ask("CLIENT", "PAUSE", ("%.0f"):format(TIMEOUT * 1000), "ALL")
+    local before = rlock.now()
+    assert.is_true(held:unlock())
+    assert.is_true(rlock.now() - before >= TIMEOUT / 2)
+    ask("CLIENT", "PAUSE", ("%.0f"):format(4 * TIMEOUT * 1000), "WRITE")
+    local ok, code = within(2 * TIMEOUT + SLACK, lock.lock, lock,
+      { wait = 2 * TIMEOUT })
+    assert.is_nil(ok)
+    assert.is_true(code == "timeout" or code == "closed", code)
+    assert.is_true(lock:lock { wait = 10 * slow })
+    assert.is_true(lock:unlock())
+    assert.is_true(is_free())
+    far:close()
+  end)
+
+  it("by SIGSTOP bounds every call", function()
+    local far = open { timeout = TIMEOUT }
+    local held = far:lock(name)
+    assert.is_true(held:lock())
+    server:pause()
+    local ok, message = pcall(function()
+      for _, method in ipairs { "lock", "try_lock", "is_locked", "is_held",
+        "hold_count", "ttl", "peek", "break_lock", "unlock" } do
+        local result, code = within(TIMEOUT + SLACK, held[method], held)
+        assert.is_nil(result)
+        assert.is_string(code)
+      end
+      assert.is_nil((within(TIMEOUT + SLACK, far.call, far, "PING")))
+      within(TIMEOUT + SLACK, far.close, far)
+    end)
+    server:resume()
+    assert(ok, message)
+    eventually(is_free, 5 * slow)
+  end)
+end)
+
+describe("a connection that is killed", function()
+  before_each(start)
+  after_each(stop)
+
+  local function kill(kind)
+    ask("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+  end
+
+  it("is replaced, and nobody notices", function()
+    for _ = 1, 5 do
+      kill "normal"
+      assert.is_true(lock:lock())
+      kill "normal"
+      held_once()
+      kill "normal"
+      assert.is_true(lock:unlock())
+    end
+  end)
+
+  it("while somebody waits does not cost the place", function()
+    local holder = occupy()
+    local waiting = task.start(function() return lock:lock { wait = 20 } end)
+    for _ = 1, 5 do
+      rlock.sleep(0.02)
+      kill "normal"
+    end
+    assert.is_true(holder.leave())
+    assert.is_true(waiting:join(3 * slow))
+  end)
+
+  it("and was the subscriber is replaced, and its waiter is woken", function()
+    local holder = occupy()
+    local channel = lock.policy and lock.policy.channel
+      and "redisson_lock__channel:{" .. name .. "}"
+      or "redisson_lock__channel:{" .. name .. "}"
+    local function subscribed()
+      return ask("PUBSUB", "NUMSUB", channel)[2] == 1
+    end
+    local waiting = task.start(function() return lock:lock { wait = 20 } end)
+    for _ = 1, 3 do
+      eventually(subscribed)
+      kill "pubsub"
+      eventually(function() return not subscribed() end)
+    end
+    eventually(subscribed)
+    assert.is_true(holder.leave())
+    assert.is_true(waiting:join(1 * slow))
+  end)
+
+  it("and was the subscriber, just when the lock was released: the waiter is "
+    .. "woken all the same", function()
+    ask("HSET", name, "somebody:1", "1")
+    local waiting = task.start(function() return lock:lock { wait = 60 } end)
+    eventually(function()
+      return ask("PUBSUB", "NUMSUB",
+        "redisson_lock__channel:{" .. name .. "}")[2] == 1
+    end)
+    server:script {
+      { "CLIENT", "KILL", "TYPE", "pubsub" },
+      { "DEL", name },
+      { "PUBLISH", "redisson_lock__channel:{" .. name .. "}", "0" },
+    }
+    assert.is_true(waiting:join(2 * slow))
+  end)
+
+  it("under a hundred tasks fails none of them", function()
+    local killing = true
+    local killer = task.start(function()
+      while killing do
+        kill "normal"
+        rlock.sleep(0.01 * slow)
+      end
+    end)
+    task.many(100, function(i)
+      local own = client:lock(name .. ":" .. i % 10)
+      for _ = 1, 5 do
+        local ok, code, detail = own:lock { wait = 30 * slow }
+        assert(ok, ("%s: %s"):format(code, detail))
+        ok, code, detail = own:unlock()
+        assert(ok, ("%s: %s"):format(code, detail))
+      end
+    end, 60 * slow)
+    killing = false
+    killer:join()
+  end)
+end)
+
+-- The fault strikes one request: its reply is lost, and whatever else would
+-- come on that connection, or the connection is cut in place of the reply.
+for _, fault in ipairs { "mute", "cut" } do
+  describe("a reply that is lost (" .. fault .. ")", function()
+    before_each(start_behind_proxy)
+    after_each(stop)
+
+    local function strike(n) proxy[fault](proxy, n or 1, name) end
+
+    it("of an acquire: the lock is ours all the same, once", function()
+      strike()
+      assert.is_true(lock:lock { wait = 20 * slow })
+      held_once()
+      assert.equal("held", lock:state())
+      assert.is_true(lock:unlock())
+      assert.is_true(is_free())
+    end)
+
+    it("of two acquires in a row: the same", function()
+      strike(2)
+      assert.is_true(lock:lock { wait = 20 * slow })
+      held_once()
+      assert.is_true(lock:unlock())
+      assert.is_true(is_free())
+    end)
+
+    it("of an inner acquire: it counts once", function()
+      assert.is_true(lock:lock())
+      strike()
+      assert.is_true(lock:lock { wait = 20 * slow })
+      held_once(2)
+      assert.is_true(lock:unlock())
+      held_once(1)
+      assert.is_true(lock:unlock())
+      assert.is_true(is_free())
+    end)
+
+    it("of every try: it fails in time, and nothing is left behind",
+      function()
+        strike(1000)
+        local ok, code = within(TIMEOUT + SLACK, lock.try_lock, lock)
+        assert.is_nil(ok)
+        assert.is_true(code == "timeout" or code == "closed"
+          or code == "connect", code)
+        proxy:reset()
+        eventually(is_free, 5 * slow, "the lock is given back")
+        usable()
+      end)
+
+    it("of every inner try: the outer hold is what it was", function()
+      assert.is_true(lock:lock())
+      strike(1000)
+      assert.is_nil((within(TIMEOUT + SLACK, lock.try_lock, lock)))
+      proxy:reset()
+      eventually(function()
+        return ask("HVALS", name)[1] == "1"
+      end, 5 * slow, "the count is one again")
+      held_once()
+      assert.is_true(ask("PTTL", name) > 20000)
+      assert.is_true(lock:unlock())
+      assert.is_true(is_free())
+    end)
+
+    it("of a release: it is released, and unlock says true", function()
+      assert.is_true(lock:lock())
+      strike()
+      assert.same({ true }, { within(2 * TIMEOUT + SLACK, lock.unlock,
+        lock) })
+      assert.is_true(is_free())
+      assert.equal("not_held", select(2, lock:unlock()))
+      assert.is_true(lock:lock { wait = 5 * slow })
+      held_once()
+    end)
+
+    it("of a release of an inner hold: the outer one is left", function()
+      assert.is_true(lock:lock())
+      assert.is_true(lock:lock())
+      strike()
+      assert.same({ true }, { within(2 * TIMEOUT + SLACK, lock.unlock,
+        lock) })
+      held_once(1)
+      assert.is_true(lock:unlock())
+      assert.is_true(is_free())
+    end)
+
+    it("of a release, after which another took the lock, harms nobody",
+      function()
+        local direct = open()
+        local its = direct:lock(name)
+        assert.is_true(lock:lock())
+        local waiting = task.start(function()
+          assert(its:lock { wait = 20 * slow })
+          rlock.sleep(4 * TIMEOUT)
+          local count = its:hold_count()
+          assert(its:unlock())
+          return count
+        end)
+        rlock.sleep(0.05)
+        strike()
+        assert.is_true((within(2 * TIMEOUT + SLACK, lock.unlock, lock)))
+        assert.equal(1, waiting:join())
+        direct:close()
+      end)
+
+    it("of a question for the state: it is asked again in time, or said",
+      function()
+        assert.is_true(lock:lock())
+        strike()
+        local result, code = within(TIMEOUT + SLACK, lock.is_locked, lock)
+        assert.is_true(result == true or code == "timeout"
+          or code == "closed", code)
+        assert.is_true(lock:is_locked())
+        assert.is_true(lock:unlock())
+      end)
+  end)
+end
+
+describe("a request that is lost", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("is made again: acquire, release", function()
+    proxy:drop_requests(1, name)
+    proxy:mute(1, name)
+    assert.is_true(lock:lock { wait = 20 * slow })
+    held_once()
+    assert.is_true(lock:unlock())
+    assert.is_true(is_free())
+  end)
+end)
+
+describe("a reply that comes late", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("after the lease: the lock is given back and taken anew", function()
+    local far = open { url = proxy.url, timeout = 10 * slow }
+    local held = far:lock(name)
+    assert.is_true(held:lock())
+    assert.is_true(held:unlock())
+    proxy:hold(1.5 * TIMEOUT, name)
+    local before = rlock.now()
+    assert.is_true(held:lock { lease = TIMEOUT, wait = 20 * slow })
+    assert.is_true(rlock.now() - before >= 1.5 * TIMEOUT)
+    assert.is_true(held:valid_for() > TIMEOUT / 4)
+    assert.is_true(ask("PTTL", name) / 1000 >= held:valid_for() - 0.05)
+    assert.is_true(held:unlock())
+    far:close()
+  end)
+
+  it("after the lease, to one who does not wait: busy, and given back",
+    function()
+      local far = open { url = proxy.url, timeout = 10 * slow }
+      local held = far:lock(name)
+      assert.is_true(held:lock())
+      assert.is_true(held:unlock())
+      proxy:hold(1.5 * TIMEOUT, name)
+      local ok = held:try_lock { lease = TIMEOUT }
+      assert.is_nil(ok)
+      assert.equal("free", held:state())
+      assert.equal("not_held", select(2, held:unlock()))
+      assert.is_true(is_free())
+      far:close()
+    end)
+
+  it("in the middle of the lease: only what is left counts", function()
+    local far = open { url = proxy.url, timeout = 10 * slow }
+    local held = far:lock(name)
+    proxy:hold(TIMEOUT, name)
+    assert.is_true(held:lock { lease = 3 * TIMEOUT })
+    assert.is_true(held:valid_for() <= 2 * TIMEOUT)
+    assert.is_true(ask("PTTL", name) / 1000 >= held:valid_for() - 0.05)
+    far:close()
+  end)
+
+  it("of a release: unlock is true", function()
+    local far = open { url = proxy.url, timeout = 10 * slow }
+    local held = far:lock(name)
+    assert.is_true(held:lock())
+    proxy:hold(TIMEOUT, name)
+    assert.is_true(held:unlock())
+    far:close()
+  end)
+
+  it("after the wait: the wait is kept, and nothing is left behind",
+    function()
+      proxy:hold(2 * TIMEOUT, name)
+      local ok, code = within(TIMEOUT / 2 + SLACK, lock.lock, lock,
+        { wait = TIMEOUT / 2 })
+      assert.is_nil(ok)
+      assert.equal("timeout", code)
+      eventually(is_free, 5 * slow)
+      usable()
+    end)
+end)
+
+describe("a network that falls silent", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("bounds every call, and is left for a new connection", function()
+    assert.is_true(lock:lock())
+    proxy:freeze()
+    for _, method in ipairs { "lock", "try_lock", "is_locked", "is_held",
+      "hold_count", "ttl", "peek", "break_lock" } do
+      local result, code = within(TIMEOUT + SLACK, lock[method], lock)
+      assert.is_nil(result)
+      assert.is_string(code)
+    end
+    assert.is_nil((within(TIMEOUT + SLACK, client.call, client, "PING")))
+    local ok, code = within(2 * TIMEOUT + SLACK, lock.lock, lock,
+      { wait = 2 * TIMEOUT })
+    assert.is_nil(ok)
+    assert.is_string(code)
+    within(2 * TIMEOUT + SLACK, lock.unlock, lock)
+    proxy:thaw()
+    assert.is_true(lock:lock { wait = 10 * slow })
+    assert.is_true(lock:unlock())
+    eventually(is_free, 5 * slow)
+  end)
+
+  it("bounds the opening and the closing of a client", function()
+    proxy:freeze()
+    assert.is_nil((within(TIMEOUT + SLACK, rlock.open, {
+      url = proxy.url:gsub("unix://", "unix://") .. "?db=1",
+      connect_timeout = TIMEOUT, timeout = TIMEOUT,
+    })))
+    within(TIMEOUT + SLACK, client.close, client)
+  end)
+
+  it("costs the hold when its time is over, and not before", function()
+    local far = open { url = proxy.url, watchdog = 3 * TIMEOUT,
+      timeout = TIMEOUT }
+    local held = far:lock(name)
+    assert.is_true(held:lock())
+    local reason
+    held:on_lost(function(_, why) reason = why end)
+    proxy:freeze()
+    local valid = held:valid_for()
+    local before = rlock.now()
+    eventually(function() return reason end, valid + 2 * slow)
+    assert.is_true(rlock.now() - before >= valid - 0.05)
+    assert.equal(0, held:valid_for())
+    proxy:thaw()
+    assert.equal("lost", select(2, held:unlock()))
+    far:close()
+  end)
+
+  it("for a while costs a waiter nothing but that while", function()
+    local holder = occupy()
+    local waiting = task.start(function()
+      return lock:lock { wait = 30 * slow }
+    end)
+    rlock.sleep(0.1)
+    proxy:freeze()
+    assert.is_true(holder.leave())
+    rlock.sleep(2 * TIMEOUT)
+    proxy:thaw()
+    assert.is_true(waiting:join(10 * slow))
+    held_once()
+  end)
+end)
+
+describe("a server that drops connections", function()
+  before_each(start)
+  after_each(stop)
+
+  -- What happens to `field` of INFO while 50 tasks try to lock for a while.
+  local function count_while_trying(field, seconds)
+    local before = tonumber(ask("INFO", "stats"):match(field .. ":(%d+)"))
+    task.many(50, function(i)
+      client:lock(name .. ":" .. i):lock { wait = seconds }
+      local ok = client:lock(name .. ":" .. i):lock { wait = seconds }
+      assert.is_nil(ok)
+    end)
+    return tonumber(ask("INFO", "stats"):match(field .. ":(%d+)")) - before
+  end
+
+  it("as soon as they stand is asked again slower and slower", function()
+    ask("CONFIG", "SET", "maxclients", "1")
+    ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    local attempts = count_while_trying("rejected_connections", 1.5)
+    assert.is_true(attempts >= 2, attempts .. " attempts")
+    assert.is_true(attempts < 40, attempts .. " attempts in 3 s")
+    ask("CONFIG", "SET", "maxclients", "1000")
+    assert.is_true(lock:lock { wait = 10 * slow })
+  end)
+
+  it("because of the password is asked again slower and slower", function()
+    ask("CONFIG", "SET", "requirepass", "new")
+    ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    local old = client
+    client = setmetatable({}, { __index = old })
+    local attempts = count_while_trying("total_connections_received", 1.5)
+    client = old
+    assert.is_true(attempts < 40, attempts .. " attempts in 3 s")
+    ask("CONFIG", "SET", "requirepass", "")
+    assert.is_true(lock:lock { wait = 10 * slow })
+  end)
+end)

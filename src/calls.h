@@ -9,17 +9,17 @@
 #include <stdint.h>
 
 typedef struct rl_call {
-    int64_t id;                 /* 0: timed out, its reply is dropped */
+    int64_t id; /* 0: timed out, its reply is dropped */
     uint64_t sent;
-    uint64_t due;               /* UINT64_MAX: no deadline */
+    uint64_t due; /* UINT64_MAX: no deadline */
 } rl_call;
 
 typedef struct rl_calls {
     rl_call *slot;
-    size_t size;                /* a power of two, or 0 */
+    size_t size; /* a power of two, or 0 */
     size_t head;
     size_t count;
-} rl_calls;                     /* all zero is an empty queue */
+} rl_calls; /* all zero is an empty queue */
 
 /* 0, or -1 when out of memory. */
 int rl_calls_push(rl_calls *calls, rl_call call);

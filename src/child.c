@@ -19,7 +19,7 @@ struct rl_child {
     rl_loop *loop;
     int64_t id;
     int pid;
-    int users;                  /* the owner, and libuv's handle */
+    int users; /* the owner, and libuv's handle */
     int exited;
     int forgotten;
 };
@@ -46,8 +46,9 @@ static void child_drop(rl_owner *base)
 static void on_exit(uv_process_t *uv, int64_t status, int number)
 {
     rl_child *self = uv->data;
-    rl_event event = { .what = RL_EXITED, .id = self->id, .status = status,
-                       .signal = number };
+    rl_event event = {
+        .what = RL_EXITED, .id = self->id, .status = status, .signal = number
+    };
 
     self->exited = 1;
     uv_close((uv_handle_t *)uv, handle_closed);
@@ -89,8 +90,7 @@ static int stdio_fill(uv_stdio_container_t *stdio, int *opened,
         if (stdio[i].data.fd >= 0)
             continue;
         err = uv_translate_sys_error(errno);
-        snprintf(why, size, "%.200s: %s", options->stdio[i],
-                 uv_strerror(err));
+        snprintf(why, size, "%.200s: %s", options->stdio[i], uv_strerror(err));
         return err;
     }
     return 0;
@@ -115,15 +115,16 @@ static int cwd_check(const char *cwd, char *why, size_t size)
 static int child_spawn(rl_child *self, const rl_child_options *options,
                        uv_stdio_container_t *stdio)
 {
+    unsigned flags = options->detached ? UV_PROCESS_DETACHED : 0;
     uv_process_options_t spawn = {
         .exit_cb = on_exit,
         .file = options->file,
         .args = options->args,
         .env = options->env,
         .cwd = options->cwd,
-        .flags = options->detached ? UV_PROCESS_DETACHED : 0,
+        .flags = flags,
         .stdio_count = 3,
-        .stdio = stdio
+        .stdio = stdio,
     };
 
     return uv_spawn(rl_loop_uv(self->loop), &self->uv, &spawn);
@@ -162,7 +163,7 @@ int rl_child_open(rl_child **out, rl_loop *loop, int64_t id,
 err3:
     snprintf(why, size, "%.200s: %s", options->file,
              err == UV_ENOENT ? "not found" : uv_strerror(err));
-    child_drop(&self->base);    /* libuv knows the handle all the same */
+    child_drop(&self->base); /* libuv knows the handle all the same */
     return err;
 err2:
     stdio_close(stdio, opened);

@@ -9,13 +9,13 @@
 typedef struct rl_child rl_child;
 
 typedef struct rl_child_options {
-    const char *file;           /* looked for in PATH */
-    char **args;                /* argv[0] and on, ended by NULL */
-    char **env;                 /* "K=V", ended by NULL; or NULL: ours */
-    const char *cwd;            /* or NULL: ours */
-    int detached;               /* a session of its own */
-    const char *stdio[3];       /* "inherit", "null" or the path of a file,
-                                   read from or appended to */
+    const char *file; /* looked for in PATH */
+    char **args;      /* argv[0] and on, ended by NULL */
+    char **env;       /* "K=V", ended by NULL; or NULL: ours */
+    const char *cwd;  /* or NULL: ours */
+    int detached;     /* a session of its own */
+    /* "inherit", "null" or the path of a file, read from or appended to */
+    const char *stdio[3];
 } rl_child_options;
 
 /*

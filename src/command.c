@@ -9,8 +9,8 @@
 #include <strings.h>
 
 enum {
-    KEPT = 4096,                /* memory that is kept for the next command */
-    NUMBER = 32                 /* more than "$<size_t>\r\n" and "\r\n" */
+    KEPT = 4096, /* memory that is kept for the next command */
+    NUMBER = 32  /* more than "$<size_t>\r\n" and "\r\n" */
 };
 
 static int reserve(rl_command *self, size_t room)
@@ -84,18 +84,21 @@ static int is_word(const char *text, size_t length, const char *word)
     return length == strlen(word) && strncasecmp(text, word, length) == 0;
 }
 
-int rl_command_has_one_reply(const char *name, size_t length)
+int rl_command_has_one_reply(int argc, const char *const *argv,
+                             const size_t *length)
 {
-    static const char *const words[] = { "subscribe", "unsubscribe",
-                                         "monitor" };
-    size_t skip = length > 0 && strchr("pPsS", name[0]) != NULL;
+    static const char *const words[] = { "subscribe", "unsubscribe", "monitor",
+                                         "sync" };
+    const char *name = argv[0];
+    size_t skip = length[0] > 0 && strchr("pPsS", name[0]) != NULL;
     size_t i;
 
     for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (is_word(name, length, words[i])
-            || is_word(name + skip, length - skip, words[i]))
+        if (is_word(name, length[0], words[i])
+            || is_word(name + skip, length[0] - skip, words[i]))
             return 0;
-    return 1;
+    return argc < 2 || !is_word(name, length[0], "client")
+           || !is_word(argv[1], length[1], "reply");
 }
 
 void rl_command_free(rl_command *self)

@@ -32,6 +32,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "calls.h"
 #include "command.h"
@@ -40,47 +41,51 @@
 
 enum state { RESOLVING, CONNECTING, SHAKING, OPEN, ENDED };
 
-enum { PART = 16 };             /* commands that are not held back longer */
+enum {
+    PART = 16, /* commands that are not held back longer */
+    PATH_LIMIT = sizeof(((struct sockaddr_un *)0)->sun_path) - 1
+};
 
 struct rl_conn {
     rl_owner base;
     rl_loop *loop;
     int users;
     enum state state;
-    int opened;                 /* RL_OPENED was told: an end is a loss */
-    int closed;                 /* by rl_conn_close: tell nothing more */
-    int64_t id;                 /* of the opening, 0 when it was told */
+    int opened; /* RL_OPENED was told: an end is a loss */
+    int closed; /* by rl_conn_close: tell nothing more */
+    int64_t id; /* of the opening, 0 when it was told */
     int64_t lost;
     int64_t message;
     uint64_t timeout;
     uint64_t silent;
-    uint64_t give_up;           /* when opening must have ended */
-    char *name;                 /* "host:port" or the path, for people */
+    uint64_t give_up; /* when opening must have ended */
+    char *name;       /* "host:port" or the path, for people */
     char *path;
     rl_tls *tls;
-    char detail[RL_DETAIL];     /* why it is not open */
+    char detail[RL_DETAIL]; /* why it is not open */
 
     uv_getaddrinfo_t lookup;
     struct addrinfo *addresses;
-    struct addrinfo *next;      /* the address to try next */
+    struct addrinfo *next; /* the address to try next */
 
     redisAsyncContext *redis;
     rl_guard guard;
-    uv_poll_t *poll;            /* one per attempt, beside redis */
+    uv_poll_t *poll; /* one per attempt, beside redis */
     uv_prepare_t *flush;
-    int events;                 /* what poll waits for */
-    int writing;                /* within redisAsyncHandleWrite */
-    int unsent;                 /* commands queued since the last write */
+    int events;  /* what poll waits for */
+    int writing; /* within redisAsyncHandleWrite */
+    int unsent;  /* commands queued since the last write */
 
     rl_timer *timer;
-    uint64_t alarm;             /* what timer is set to; UINT64_MAX: nothing */
-    uint64_t heard;             /* when a byte came last */
+    uint64_t alarm; /* what timer is set to; UINT64_MAX: nothing */
+    int looks;      /* at the socket, since the alarm */
+    uint64_t heard; /* when a byte came last */
     rl_calls calls;
-    size_t subscribing;         /* subscribes that are not confirmed yet, */
-    uint64_t asked;             /* and since when there are some */
-    int subscriber;             /* the first subscribe was sent */
+    size_t subscribing; /* subscribes that are not confirmed yet, */
+    uint64_t asked;     /* and since when there are some */
+    int subscriber;     /* the first subscribe was sent */
 
-    rl_command command;         /* the latest */
+    rl_command command; /* the latest */
 };
 
 static void conn_try(rl_conn *self);
@@ -128,8 +133,8 @@ static void handle_close(uv_handle_t *handle)
 static void conn_say(rl_conn *self, const char *format, ...)
 {
     va_list args;
-    int length = snprintf(self->detail, sizeof(self->detail), "%.200s: ",
-                          self->name);
+    int length =
+        snprintf(self->detail, sizeof(self->detail), "%.200s: ", self->name);
     size_t used = length < 0 ? 0 : (size_t)length;
 
     va_start(args, format);
@@ -166,8 +171,9 @@ static void conn_end(rl_conn *self)
 static void tell_failed(rl_conn *self, int64_t id, const char *code,
                         const char *detail)
 {
-    rl_event event = { .what = RL_FAILED, .id = id, .code = code,
-                       .detail = detail };
+    rl_event event = {
+        .what = RL_FAILED, .id = id, .code = code, .detail = detail
+    };
 
     if (id != 0 && !self->closed)
         rl_loop_tell(self->loop, &event);
@@ -175,7 +181,8 @@ static void tell_failed(rl_conn *self, int64_t id, const char *code,
 
 static void conn_tell_end(rl_conn *self)
 {
-    rl_event lost = { .what = RL_LOST, .id = self->lost,
+    rl_event lost = { .what = RL_LOST,
+                      .id = self->lost,
                       .detail = self->detail };
     int64_t id = self->id;
 
@@ -233,10 +240,28 @@ static void conn_expire(rl_conn *self, uint64_t now)
     }
 }
 
+/*
+ * The process may have been stopped for a while, or a task may have computed
+ * for long: then the answers wait in the socket, which is looked at between
+ * two turns. True if that has been done.
+ */
+static int conn_has_looked(rl_conn *self)
+{
+    if (self->looks++ < 2) {
+        self->alarm = 0;
+        rl_timer_soon(self->timer);
+        return 0;
+    }
+    self->looks = 0;
+    return 1;
+}
+
 static void conn_watch(rl_conn *self)
 {
     uint64_t now = uv_now(rl_loop_uv(self->loop));
 
+    if (!conn_has_looked(self))
+        return;
     conn_expire(self, now);
     if (self->closed || self->state != OPEN)
         return;
@@ -296,7 +321,7 @@ static void conn_poll(rl_conn *self, int events)
         err = uv_poll_start(self->poll, events, on_poll);
     else
         uv_poll_stop(self->poll);
-    (void)err;                  /* fails only for a socket being closed */
+    (void)err; /* fails only for a socket being closed */
 }
 
 static void on_flush(uv_prepare_t *flush);
@@ -494,8 +519,7 @@ static void conn_connected(rl_conn *self)
         return;
     }
     if (self->path == NULL) {
-        setsockopt((int)context->fd, IPPROTO_TCP, TCP_NODELAY, &on,
-                   sizeof(on));
+        setsockopt((int)context->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         redisEnableKeepAlive(context);
     }
     if (self->tls == NULL) {
@@ -527,7 +551,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     rl_conn *self = poll->data;
 
     conn_hold(self);
-    if (status < 0) {           /* libuv has stopped it; the read tells why */
+    if (status < 0) { /* libuv has stopped it; the read tells why */
         self->events = 0;
         events = UV_READABLE;
     }
@@ -550,7 +574,8 @@ static redisAsyncContext *conn_dial(rl_conn *self)
         return redisAsyncConnectUnix(self->path);
     self->next = address->ai_next;
     if (getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof(host),
-                    port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+                    port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV)
+        != 0)
         return NULL;
     return redisAsyncConnect(host, atoi(port));
 }
@@ -567,16 +592,22 @@ static void conn_set_share(rl_conn *self)
     for (address = self->next; address != NULL; address = address->ai_next)
         shares++;
     self->alarm = UINT64_MAX;
-    conn_set_alarm(self, self->give_up <= now ? now
-                   : now + (self->give_up - now) / shares);
+    conn_set_alarm(self, self->give_up <= now
+                             ? now
+                             : now + (self->give_up - now) / shares);
 }
 
 static void conn_try(rl_conn *self)
 {
-    redisAsyncContext *redis = conn_dial(self);
+    redisAsyncContext *redis;
     int err;
 
     self->state = CONNECTING;
+    if (self->path != NULL && strlen(self->path) > PATH_LIMIT) {
+        conn_refused(self, uv_strerror(UV_ENAMETOOLONG));
+        return;
+    }
+    redis = conn_dial(self);
     if (redis == NULL) {
         conn_refused(self, uv_strerror(UV_ENOMEM));
         return;
@@ -619,7 +650,7 @@ static void on_lookup(uv_getaddrinfo_t *lookup, int status,
     conn_release(self);
 }
 
-static int conn_look_up(rl_conn *self, const char *host, int port)
+static void conn_look_up(rl_conn *self, const char *host, int port)
 {
     struct addrinfo hints = { .ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM };
@@ -631,17 +662,18 @@ static int conn_look_up(rl_conn *self, const char *host, int port)
     if (getaddrinfo(host, service, &hints, &self->addresses) == 0) {
         self->next = self->addresses;
         conn_try(self);
-        return 0;
+        return;
     }
     self->addresses = NULL;
     hints.ai_flags = AI_NUMERICSERV;
-    err = uv_getaddrinfo(rl_loop_uv(self->loop), &self->lookup, on_lookup,
-                         host, service, &hints);
-    if (err != 0)
-        return err;
+    err = uv_getaddrinfo(rl_loop_uv(self->loop), &self->lookup, on_lookup, host,
+                         service, &hints);
+    if (err != 0) {
+        conn_refused(self, uv_strerror(err));
+        return;
+    }
     self->lookup.data = self;
     conn_hold(self);
-    return 0;
 }
 
 static char *name_of(const rl_conn_options *options)
@@ -724,9 +756,7 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
     if (self->path != NULL)
         conn_try(self);
     else
-        err = conn_look_up(self, options->host, options->port);
-    if (err != 0)
-        goto err1;
+        conn_look_up(self, options->host, options->port);
     *out = self;
     return 0;
 
@@ -768,8 +798,7 @@ static void on_push(redisAsyncContext *redis, void *arg_reply, void *arg)
 {
     rl_conn *self = arg;
     const redisReply *reply = arg_reply;
-    rl_event event = { .what = RL_PUSHED, .id = self->message,
-                       .reply = reply };
+    rl_event event = { .what = RL_PUSHED, .id = self->message, .reply = reply };
 
     if (reply == NULL || self->state != OPEN)
         return;
@@ -789,9 +818,8 @@ static int conn_send(rl_conn *self, redisCallbackFn *fn, int argc,
 
     if (rl_command_set(&self->command, argc, argv, length) != 0)
         return UV_ENOMEM;
-    status = redisAsyncFormattedCommand(self->redis, fn, self,
-                                        self->command.text,
-                                        self->command.length);
+    status = redisAsyncFormattedCommand(
+        self->redis, fn, self, self->command.text, self->command.length);
     return status == REDIS_OK ? 0 : UV_ENOTCONN;
 }
 
@@ -803,7 +831,7 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
 
     if (self->state != OPEN || self->closed)
         return UV_ENOTCONN;
-    if (self->subscriber || !rl_command_has_one_reply(argv[0], length[0]))
+    if (self->subscriber || !rl_command_has_one_reply(argc, argv, length))
         return UV_EINVAL;
     call.sent = rl_loop_now(self->loop);
     if (ms != 0)

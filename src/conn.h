@@ -9,17 +9,17 @@
 
 typedef struct rl_conn rl_conn;
 
-enum { RL_DETAIL = 320 };       /* room for any sentence of these files */
+enum { RL_DETAIL = 320 }; /* room for any sentence of these files */
 
 typedef struct rl_conn_options {
-    const char *host;           /* name or address, with port; or else */
+    const char *host; /* name or address, with port; or else */
     int port;
-    const char *path;           /* a unix socket */
-    uint64_t timeout;           /* ms until RL_OPENED at the latest; 0: none */
-    uint64_t silent;            /* see below; 0: never */
-    int64_t lost;               /* id of RL_LOST, or 0 */
-    int64_t message;            /* id of RL_PUSHED, or 0: not a subscriber */
-    const rl_tls_options *tls;  /* NULL: without */
+    const char *path;          /* a unix socket */
+    uint64_t timeout;          /* ms until RL_OPENED at the latest; 0: none */
+    uint64_t silent;           /* see below; 0: never */
+    int64_t lost;              /* id of RL_LOST, or 0 */
+    int64_t message;           /* id of RL_PUSHED, or 0: not a subscriber */
+    const rl_tls_options *tls; /* NULL: without */
 } rl_conn_options;
 
 /*
@@ -40,8 +40,8 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
  * Queues a command; all that is queued in a turn of the loop goes out in one
  * write. Ends in RL_REPLIED, or RL_FAILED "timeout" (after ms, unless 0) or
  * "closed", for id. 0; UV_ENOTCONN: not open, rl_conn_detail says why;
- * UV_EINVAL: a command that would break the order of replies (subscribe and
- * its kin, monitor) or that comes after a subscribe; UV_ENOMEM.
+ * UV_EINVAL: a command that would break the order of replies, see command.h,
+ * or that comes after a subscribe; UV_ENOMEM.
  */
 int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
                  const char *const *argv, const size_t *length);

@@ -42,10 +42,10 @@ static const lua_Integer MAX_MS = (lua_Integer)1 << 40;
 
 /* The userdata behind all functions. Its user value is the dispatcher. */
 typedef struct core {
-    rl_loop *loop;              /* NULL: the state is being closed */
-    lua_State *L;               /* which called core.run */
-    int failed;                 /* a message waits at FAILURE of its stack */
-    const char **argv;          /* room for the arguments of one command */
+    rl_loop *loop;     /* NULL: the state is being closed */
+    lua_State *L;      /* which called core.run */
+    int failed;        /* a message waits at FAILURE of its stack */
+    const char **argv; /* room for the arguments of one command */
     size_t *lengths;
     int room;
 } core;
@@ -196,7 +196,7 @@ static void core_tell(void *owner, const rl_event *event)
     if (lua_pcall(L, 1, 0, HANDLER) == LUA_OK)
         return;
     if (self->failed) {
-        lua_pop(L, 1);          /* the first failure is the one to report */
+        lua_pop(L, 1); /* the first failure is the one to report */
     } else {
         self->failed = 1;
         lua_replace(L, FAILURE);
@@ -258,8 +258,7 @@ static int core_now(lua_State *L)
     if (clock_gettime(CLOCK_BOOTTIME, &now) != 0)
 #endif
         clock_gettime(CLOCK_MONOTONIC, &now);
-    lua_pushnumber(L, (lua_Number)now.tv_sec
-                      + (lua_Number)now.tv_nsec / 1e9);
+    lua_pushnumber(L, (lua_Number)now.tv_sec + (lua_Number)now.tv_nsec / 1e9);
     return 1;
 }
 
@@ -313,7 +312,7 @@ static void *new_handle(lua_State *L, size_t size, const char *name)
 }
 
 typedef struct timer_handle {
-    rl_timer *timer;            /* NULL: closed, or has gone off */
+    rl_timer *timer; /* NULL: closed, or has gone off */
     core *core;
     lua_Integer id;
 } timer_handle;
@@ -364,14 +363,13 @@ typedef struct signal_handle {
 
 static int check_signal(lua_State *L, int arg)
 {
-    static const char *const names[] = {
-        "HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "WINCH", "CONT",
-        "TSTP", "ALRM", "CHLD", "KILL", "STOP", NULL
-    };
-    static const int numbers[] = {
-        SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
-        SIGTSTP, SIGALRM, SIGCHLD, SIGKILL, SIGSTOP
-    };
+    static const char *const names[] = { "HUP",  "INT",  "QUIT",  "TERM",
+                                         "USR1", "USR2", "WINCH", "CONT",
+                                         "TSTP", "ALRM", "CHLD",  "KILL",
+                                         "STOP", NULL };
+    static const int numbers[] = { SIGHUP,  SIGINT,   SIGQUIT, SIGTERM, SIGUSR1,
+                                   SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP, SIGALRM,
+                                   SIGCHLD, SIGKILL,  SIGSTOP };
 
     return numbers[luaL_checkoption(L, arg, NULL, names)];
 }
@@ -409,12 +407,13 @@ static int signal_close(lua_State *L)
 static const char *opt_string(lua_State *L, int table, const char *field)
 {
     const char *value;
+    size_t length;
 
     if (lua_getfield(L, table, field) == LUA_TNIL)
         return NULL;
-    value = lua_tostring(L, -1);
-    if (value == NULL)
-        luaL_error(L, "option '%s' must be a string", field);
+    value = lua_tolstring(L, -1, &length);
+    if (value == NULL || strlen(value) != length)
+        luaL_error(L, "option '%s' must be a string without NUL", field);
     return value;
 }
 
@@ -439,8 +438,7 @@ static const char *check_path(lua_State *L, int arg)
     size_t length;
     const char *path = luaL_checklstring(L, arg, &length);
 
-    luaL_argcheck(L, length > 0 && strlen(path) == length, arg,
-                  "not a path");
+    luaL_argcheck(L, length > 0 && strlen(path) == length, arg, "not a path");
     return path;
 }
 
@@ -489,7 +487,7 @@ static int lock_close(lua_State *L)
 /* ---- child processes ---- */
 
 typedef struct child_handle {
-    rl_child *child;            /* NULL: closed */
+    rl_child *child; /* NULL: closed */
     core *core;
 } child_handle;
 
@@ -592,8 +590,8 @@ static int child_pid(lua_State *L)
 static int child_kill(lua_State *L)
 {
     rl_child *child = check_child(L);
-    int number = lua_isinteger(L, 2) ? (int)lua_tointeger(L, 2)
-                                     : check_signal(L, 2);
+    int number =
+        lua_isinteger(L, 2) ? (int)lua_tointeger(L, 2) : check_signal(L, 2);
     int err = rl_child_kill(child, number);
 
     if (err != 0)
@@ -616,7 +614,7 @@ static int child_close(lua_State *L)
 /* ---- connections ---- */
 
 typedef struct conn_handle {
-    rl_conn *conn;              /* NULL: closed */
+    rl_conn *conn; /* NULL: closed */
     core *core;
 } conn_handle;
 
@@ -832,7 +830,7 @@ static int conn_close(lua_State *L)
     size_t i;
 
     lua_createtable(L, self->conn ? (int)rl_conn_pending(self->conn) : 0, 0);
-    if (self->conn == NULL)     /* before, or by a finalizer just now */
+    if (self->conn == NULL) /* before, or by a finalizer just now */
         return 1;
     for (i = 0; i < rl_conn_pending(self->conn); i++) {
         int64_t id = rl_conn_pending_id(self->conn, i);
@@ -859,7 +857,7 @@ static int core_gc(lua_State *L)
 {
     core *self = luaL_checkudata(L, 1, CORE);
     rl_loop *loop = self->loop;
-    int running = self->L != NULL;      /* os.exit(..., true) in a task */
+    int running = self->L != NULL; /* os.exit(..., true) in a task */
     int err;
 
     self->loop = NULL;
@@ -900,20 +898,19 @@ static void new_classes(lua_State *L)
                                       { NULL, NULL } };
     static const luaL_Reg signal[] = { { "close", signal_close },
                                        { NULL, NULL } };
-    static const luaL_Reg lock[] = { { "close", lock_close },
-                                     { NULL, NULL } };
+    static const luaL_Reg lock[] = { { "close", lock_close }, { NULL, NULL } };
     static const luaL_Reg child[] = {
         { "pid", child_pid },
         { "kill", child_kill },
         { "close", child_close },
-        { NULL, NULL }
+        { NULL, NULL },
     };
     static const luaL_Reg conn[] = {
         { "call", conn_call },
         { "subscribe", conn_subscribe },
         { "unsubscribe", conn_unsubscribe },
         { "close", conn_close },
-        { NULL, NULL }
+        { NULL, NULL },
     };
 
     new_class(L, TIMER, timer, timer_close);
@@ -926,8 +923,7 @@ static void new_classes(lua_State *L)
 static void push_versions(lua_State *L)
 {
     lua_createtable(L, 0, 3);
-    lua_pushfstring(L, "%d.%d.%d", HIREDIS_MAJOR, HIREDIS_MINOR,
-                    HIREDIS_PATCH);
+    lua_pushfstring(L, "%d.%d.%d", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
     lua_setfield(L, -2, "hiredis");
     lua_pushstring(L, uv_version_string());
     lua_setfield(L, -2, "uv");
@@ -960,7 +956,7 @@ static void push_core(lua_State *L)
     err = rl_loop_open(&self->loop, core_tell, self);
     if (err != 0)
         luaL_error(L, "no event loop: %s", uv_strerror(err));
-    lua_pushvalue(L, -1);       /* handles point to it: it lives as long */
+    lua_pushvalue(L, -1); /* handles point to it: it lives as long */
     luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
@@ -981,7 +977,7 @@ int luaopen_rlock_core(lua_State *L)
         { "spawn", core_spawn },
         { "private_dir", core_private_dir },
         { "flock", core_flock },
-        { NULL, NULL }
+        { NULL, NULL },
     };
 
     luaL_checkversion(L);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 struct rl_embedded {
-    const char *name;           /* "rlock/lock.lua"; NULL ends the list */
+    const char *name; /* "rlock/lock.lua"; NULL ends the list */
     const unsigned char *text;
     size_t length;
 };

@@ -2,7 +2,7 @@
  * Private folders and lock files, for the embedded server. Blocking, but
  * only as long as the file system takes.
  */
-#define _DEFAULT_SOURCE         /* flock */
+#define _DEFAULT_SOURCE /* flock */
 
 #include "file.h"
 
@@ -54,7 +54,7 @@ static int is_stale(const char *path, int fd)
     struct stat opened, named;
 
     return fstat(fd, &opened) != 0 || lstat(path, &named) != 0
-        || opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
+           || opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
 }
 
 static int lock_once(const char *path, char *why, size_t size)

@@ -38,7 +38,7 @@ static int may_be_part(const redisReadTask *task)
     if (task->idx < 2)
         return task->type == REDIS_REPLY_STRING;
     return task->idx > 2 || task->type == REDIS_REPLY_INTEGER
-        || strcmp(kind->str, "message") == 0;
+           || strcmp(kind->str, "message") == 0;
 }
 
 static int may_make(const redisReadTask *task, size_t elements)
@@ -75,7 +75,8 @@ typedef int count;
 static void *make_array(const redisReadTask *task, count elements)
 {
     return may_make(task, (size_t)elements)
-               ? under(task)->createArray(task, elements) : NULL;
+               ? under(task)->createArray(task, elements)
+               : NULL;
 }
 
 static void *make_integer(const redisReadTask *task, long long value)
@@ -93,7 +94,8 @@ static void *make_double(const redisReadTask *task, double value, char *text,
                          size_t length)
 {
     return may_make(task, 0)
-               ? under(task)->createDouble(task, value, text, length) : NULL;
+               ? under(task)->createDouble(task, value, text, length)
+               : NULL;
 }
 
 static void *make_bool(const redisReadTask *task, int value)
@@ -102,8 +104,8 @@ static void *make_bool(const redisReadTask *task, int value)
 }
 #endif
 
-void rl_guard_attach(rl_guard *self, redisReader *reader,
-                     const size_t *waiting, const int *subscriber)
+void rl_guard_attach(rl_guard *self, redisReader *reader, const size_t *waiting,
+                     const int *subscriber)
 {
     self->under = reader->fn;
     self->functions = *reader->fn;

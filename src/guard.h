@@ -13,13 +13,13 @@
 typedef struct rl_guard {
     redisReplyObjectFunctions functions;
     const redisReplyObjectFunctions *under;
-    const size_t *waiting;      /* how many replies are expected */
-    const int *subscriber;      /* are messages expected? */
-    int refused;                /* the connection ends because of this */
+    const size_t *waiting; /* how many replies are expected */
+    const int *subscriber; /* are messages expected? */
+    int refused;           /* the connection ends because of this */
 } rl_guard;
 
 /* All that is pointed to must outlive the reader. */
-void rl_guard_attach(rl_guard *self, redisReader *reader,
-                     const size_t *waiting, const int *subscriber);
+void rl_guard_attach(rl_guard *self, redisReader *reader, const size_t *waiting,
+                     const int *subscriber);
 
 #endif

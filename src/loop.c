@@ -13,10 +13,10 @@ struct rl_loop {
     void *owner;
     void *timers;
     int running;
-    rl_loop *next;              /* in the list below */
+    rl_loop *next; /* in the list below */
 };
 
-static rl_loop *lingering;      /* closed while a name was being resolved */
+static rl_loop *lingering; /* closed while a name was being resolved */
 
 int rl_loop_open(rl_loop **out, rl_sink *sink, void *owner)
 {
@@ -67,7 +67,7 @@ static void drop_handle(uv_handle_t *handle, void *arg)
  */
 static int loop_finish(rl_loop *loop, int patience)
 {
-    int turns = 3;              /* a close can make another one necessary */
+    int turns = 3; /* a close can make another one necessary */
     int err;
 
     while (turns-- > 0)

@@ -17,13 +17,13 @@
 struct redisReply;
 
 enum rl_what {
-    RL_FIRED,           /* a timer or a signal */
-    RL_OPENED,          /* a connection is usable */
-    RL_REPLIED,         /* reply: what the server said, errors included */
-    RL_FAILED,          /* code and detail */
-    RL_LOST,            /* detail: a connection ended by itself */
-    RL_PUSHED,          /* reply: an array { kind, channel, payload } */
-    RL_EXITED           /* status and signal of a child */
+    RL_FIRED,   /* a timer or a signal */
+    RL_OPENED,  /* a connection is usable */
+    RL_REPLIED, /* reply: what the server said, errors included */
+    RL_FAILED,  /* code and detail */
+    RL_LOST,    /* detail: a connection ended by itself */
+    RL_PUSHED,  /* reply: an array { kind, channel, payload } */
+    RL_EXITED   /* status and signal of a child */
 };
 
 typedef struct rl_event {

@@ -58,8 +58,8 @@ static int search(lua_State *L)
         return 1;
     }
     chunk = lua_pushfstring(L, "@%s", file->name);
-    if (luaL_loadbufferx(L, (const char *)file->text, file->length, chunk,
-                         "t") != LUA_OK)
+    if (luaL_loadbufferx(L, (const char *)file->text, file->length, chunk, "t")
+        != LUA_OK)
         return lua_error(L);
     lua_pushstring(L, file->name);
     return 2;

@@ -18,8 +18,10 @@ struct rl_timer {
     rl_owner base;
     uv_timer_t uv;
     rl_loop *loop;
-    rl_timer *next;             /* in the spares, or in the ring of those */
-    rl_timer *prev;             /* that are to go off soon; NULL: in none */
+    /* In the spares, or in the ring of those that are to go off soon; prev is
+       NULL if it is not in the ring. */
+    rl_timer *next;
+    rl_timer *prev;
     rl_timer_fn *fn;
     void *arg;
 };
@@ -29,7 +31,7 @@ typedef struct pool {
     rl_owner base;
     uv_idle_t idle;
     rl_timer *spares;
-    rl_timer soon;              /* head of the ring */
+    rl_timer soon; /* head of the ring */
 } pool;
 
 /* ---- the ring ---- */

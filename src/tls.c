@@ -22,9 +22,9 @@
 #include <string.h>
 
 struct rl_tls {
-    SSL_CTX *files;             /* what the options' files contain */
-    SSL *ssl;                   /* the attached context's */
-    char *name;                 /* what the certificate must say; or NULL */
+    SSL_CTX *files; /* what the options' files contain */
+    SSL *ssl;       /* the attached context's */
+    char *name;     /* what the certificate must say; or NULL */
 };
 
 void rl_tls_begin(void)
@@ -57,24 +57,23 @@ static int load_authorities(SSL_CTX *files, const char *ca)
     return SSL_CTX_load_verify_locations(files, ca, NULL);
 }
 
-static int load_files(SSL_CTX *files, const rl_tls_options *options,
-                      char *why, size_t size)
+static int load_files(SSL_CTX *files, const rl_tls_options *options, char *why,
+                      size_t size)
 {
     SSL_CTX_set_min_proto_version(files, TLS1_2_VERSION);
-    SSL_CTX_set_verify(files, options->verify ? SSL_VERIFY_PEER
-                                              : SSL_VERIFY_NONE, NULL);
+    SSL_CTX_set_verify(
+        files, options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
     if ((options->verify || options->ca != NULL)
         && load_authorities(files, options->ca) != 1)
-        return say(why, size, options->ca ? options->ca
-                                          : "the system's certificates");
+        return say(why, size,
+                   options->ca ? options->ca : "the system's certificates");
     if (options->cert == NULL && options->key == NULL)
         return 0;
     if (options->cert == NULL || options->key == NULL)
         return say(why, size, "cert and key are needed together");
     if (SSL_CTX_use_certificate_chain_file(files, options->cert) != 1)
         return say(why, size, options->cert);
-    if (SSL_CTX_use_PrivateKey_file(files, options->key,
-                                    SSL_FILETYPE_PEM) != 1)
+    if (SSL_CTX_use_PrivateKey_file(files, options->key, SSL_FILETYPE_PEM) != 1)
         return say(why, size, options->key);
     return 0;
 }
@@ -129,7 +128,7 @@ static int set_name(SSL *ssl, const char *name)
     X509_VERIFY_PARAM_set_hostflags(param,
                                     X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     return X509_VERIFY_PARAM_set1_host(param, name, 0) == 1
-        && SSL_set_tlsext_host_name(ssl, name) == 1;
+           && SSL_set_tlsext_host_name(ssl, name) == 1;
 }
 
 /* The reason why the handshake failed. */
@@ -138,14 +137,14 @@ static int say_handshake(const rl_tls *self, char *why, size_t size)
     long result = SSL_get_verify_result(self->ssl);
 
     if (result != X509_V_OK) {
-        snprintf(why, size, "TLS: %s",
-                 X509_verify_cert_error_string(result));
+        snprintf(why, size, "TLS: %s", X509_verify_cert_error_string(result));
         return UV_EPROTO;
     }
     if (rl_tls_reason() != NULL)
         return say(why, size, "handshake failed");
-    return say(why, size, errno != 0 ? strerror(errno)
-               : "the server closed the connection");
+    return say(why, size,
+               errno != 0 ? strerror(errno)
+                          : "the server closed the connection");
 }
 
 int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size)

@@ -9,20 +9,21 @@
 #include <stddef.h>
 
 typedef struct rl_tls_options {
-    const char *ca;             /* file of certificates; NULL: the system's */
-    const char *cert;           /* of the client, with key, or NULL */
+    const char *ca;   /* file of certificates; NULL: the system's */
+    const char *cert; /* of the client, with key, or NULL */
     const char *key;
-    const char *server_name;    /* to ask for and to verify; NULL: host */
+    const char *server_name; /* to ask for and to verify; NULL: host */
     int verify;
 } rl_tls_options;
 
 typedef struct rl_tls rl_tls;
 
-enum { RL_TLS_SUPPORTED =
+enum {
+    RL_TLS_SUPPORTED =
 #ifdef RL_TLS
-    1
+        1
 #else
-    0
+        0
 #endif
 };
 

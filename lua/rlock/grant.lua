@@ -386,7 +386,7 @@ end
 function grant:release(hold)
   local session = self.lock.session
   local now = session.host.now()
-  local until_ = now + session.timeout
+  local until_ = now + 2 * session.timeout   -- time for one lost reply
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
     if not is_ours then return nil, code, detail end

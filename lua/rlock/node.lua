@@ -4,6 +4,7 @@
 --  knows that an operation may be repeated (remote.lua) repeats it.
 
 local backoff = require "rlock.backoff"
+local errors = require "rlock.errors"
 local flight = require "rlock.flight"
 
 local node = {}
@@ -11,6 +12,8 @@ node.__index = node
 
 --- Seconds between attempts to connect: from the first, doubled up to the last.
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
+--- A connection that stood for less than a second is not opened again at once.
+local SHORT_LIFE, SHORT_PAUSE = 1, 0.1
 
 --- @tparam table host
 -- @tparam table options what url.parse gave, and timeout, connect_timeout
@@ -39,9 +42,7 @@ local function greeting(options)
   if options.db and options.db ~= 0 then
     commands[#commands + 1] = { "SELECT", ("%d"):format(options.db) }
   end
-  if options.name then
-    commands[#commands + 1] = { "CLIENT", "SETNAME", options.name }
-  end
+  commands[#commands + 1] = { "CLIENT", "SETNAME", options.name or "rlock" }
   return commands
 end
 
@@ -61,22 +62,55 @@ function node:open(lost, message)
   }
 end
 
+-- Has the server said something on a new connection? One that only accepts
+-- and drops is as good as none. What it says matters only if it does not want
+-- us at all.
+local function is_answered(self, connection)
+  local replies, codes, details = connection:pipeline(
+    math.ceil(self.options.connect_timeout * 1000), { { "PING" } })
+  if replies[1] ~= nil then return true end
+  if codes[1] == "redis" then
+    local class = errors.classify(details[1])
+    if class.code ~= "connect" then return true end
+  end
+  return nil, codes[1], details[1]
+end
+
+-- Opens the connection and finds out whether it is good for anything.
+local function try(self)
+  local why_lost, is_ours
+  local connection, code, detail = self:open(function(why)
+    why_lost = why
+    if is_ours then self.connection = nil end
+    self.host.log("info", ("lost the connection to %s: %s"):format(
+      self.where, why))
+  end)
+  if not connection then return nil, code, detail end
+  local ok
+  ok, code, detail = is_answered(self, connection)
+  if ok and why_lost then ok, code, detail = nil, "closed", why_lost end
+  if ok and self.is_closed then
+    ok, code, detail = nil, "closed", "the client was closed"
+  end
+  if not ok then
+    connection:close()
+    return nil, code, detail
+  end
+  is_ours = true
+  return connection
+end
+
 local function connect(self)
   local host = self.host
   local early = self.not_before - host.now()
   if early > 0 then host.sleep(early) end
   if self.is_closed then return nil, "closed", "the client was closed" end
-  local connection, code, detail = self:open(function(why)
-    self.connection = nil
-    host.log("info", ("lost the connection to %s: %s"):format(self.where, why))
-  end)
+  local connection, code, detail = try(self)
   if not connection then
     self.not_before = host.now() + self.pause:next()
+    -- Nothing that a caller asked for was sent.
+    if code ~= "redis" and not self.is_closed then code = "connect" end
     return nil, code, detail
-  end
-  if self.is_closed then
-    connection:close()
-    return nil, "closed", "the client was closed"
   end
   self.pause:reset()
   self.connection = connection
@@ -92,7 +126,8 @@ function node:connect(deadline)
   local connection, code, detail = self.flights:join("connect", deadline,
     function() return connect(self) end)
   if not connection and code == "timeout" then
-    return nil, "connect", ("no connection to %s in time"):format(self.where)
+    return nil, "connect", self.problem or ("%s: no connection in time"):format(
+      self.where)
   end
   return connection, code, detail
 end

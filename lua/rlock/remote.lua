@@ -31,9 +31,14 @@ end
 function remote.sha(node, op, deadline)
   local sha = node.shas[op]
   if sha then return sha end
-  return node.flights:join(op, deadline, function()
+  local code, detail
+  sha, code, detail = node.flights:join(op, deadline, function()
     return load_script(node, op)
   end)
+  if code == "timeout" and not node.connection then
+    return nil, "connect", ("no connection to %s in time"):format(node.where)
+  end
+  return sha, code, detail
 end
 
 --- What a failure means.
@@ -105,7 +110,8 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
       if slept == nil then return nil, cancelled, unwind, may_be_applied end
     end
     local sha
-    sha, code, detail = remote.sha(node, op, until_)
+    sha, code, detail = node:connect(until_)
+    if sha then sha, code, detail = remote.sha(node, op, until_) end
     if sha then
       local n = write(words, sha, keys, a, b, c, d, extra)
       local reply, sent, problem = node:call(until_, words, n)

@@ -64,6 +64,17 @@ local function ratio(a, b, field)
   return median(values)
 end
 
+--- The same for the best turn of each: what it is on a machine that has
+--- nothing else to do.
+local function best_ratio(a, b, field)
+  local best_a, best_b = math.huge, math.huge
+  for i in ipairs(a) do
+    best_a = math.min(best_a, a[i][field])
+    best_b = math.min(best_b, b[i][field])
+  end
+  return best_b / best_a
+end
+
 local function verdict(good)
   return good and "ok" or "MISSED"
 end
@@ -83,12 +94,13 @@ end
 local function judge(tasks, a, b)
   if tasks >= 64 then
     local rate = ratio(a, b, "rate")
-    return ("%d tasks: rate %.2f of bare's, at least 0.90: %s"):format(tasks,
-      rate, verdict(rate >= 0.9))
+    return ("%d tasks: rate %.2f of bare's (best turns %.2f), at least 0.90: %s")
+      :format(tasks, rate, 1 / best_ratio(a, b, "mean_us"),
+        verdict(rate >= 0.9))
   elseif tasks == 1 then
     local latency = ratio(a, b, "mean_us")
-    return ("1 task: latency %.2f of bare's (median %.2f), at most 1.15: %s")
-      :format(latency, ratio(a, b, "p50_us"), verdict(latency <= 1.15))
+    return ("1 task: latency %.2f of bare's (best turns %.2f), at most 1.15: %s")
+      :format(latency, best_ratio(a, b, "mean_us"), verdict(latency <= 1.15))
   end
 end
 

@@ -23,12 +23,12 @@
 
 static int check_wrong, check_passed, check_failed;
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            check_wrong = 1; \
+#define CHECK(condition)                                           \
+    do {                                                           \
+        if (!(condition)) {                                        \
+            check_wrong = 1;                                       \
             printf("%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-        } \
+        }                                                          \
     } while (0)
 
 #define RUN(test) check_run(test, #test)

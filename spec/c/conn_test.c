@@ -2,7 +2,7 @@
  * Connections: against a real redis-server, and against fake ones that stay
  * silent, talk nonsense or go away at the wrong moment.
  */
-#define _GNU_SOURCE             /* RTLD_NEXT */
+#define _GNU_SOURCE /* RTLD_NEXT */
 
 #include "conn.h"
 
@@ -17,14 +17,13 @@
 enum { OPEN = 7, LOST = 1, MESSAGE = 2 };
 
 static char real[128], fake[128];
-static const char *strange;     /* what a fake says in the end */
+static const char *strange; /* what a fake says in the end */
 static rl_conn *conn;
 static rl_timer *stopper;
 
 static rl_conn_options at(const char *path)
 {
-    rl_conn_options options = { .path = path, .timeout = 5000,
-                                .lost = LOST };
+    rl_conn_options options = { .path = path, .timeout = 5000, .lost = LOST };
 
     return options;
 }
@@ -190,8 +189,9 @@ static void more_than_the_socket_takes_is_sent_bit_by_bit(void)
 static void names_without_one_reply_are_refused(void)
 {
     static const char *const names[] = {
-        "subscribe", "SUBSCRIBE", "PSubscribe", "ssubscribe", "unsubscribe",
-        "PUNSUBSCRIBE", "sunsubscribe", "monitor", "pmonitor"
+        "subscribe",   "SUBSCRIBE",    "PSubscribe",   "ssubscribe",
+        "unsubscribe", "PUNSUBSCRIBE", "sunsubscribe", "monitor",
+        "pmonitor",    "sync",         "PSYNC"
     };
     size_t i;
 
@@ -199,6 +199,8 @@ static void names_without_one_reply_are_refused(void)
     on_event = stop_at_id_9;
     for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         CHECK(call(conn, 3, 0, names[i], "x") == UV_EINVAL);
+    CHECK(call(conn, 3, 0, "Client", "REPLY") == UV_EINVAL);
+    CHECK(call(conn, 3, 0, "client", "id") == 0);
     CHECK(call(conn, 3, 0, "", NULL) == 0);
     CHECK(call(conn, 4, 0, "s", NULL) == 0);
     CHECK(call(conn, 9, 0, "PING", NULL) == 0);
@@ -305,7 +307,7 @@ static void a_silent_server_counts_as_gone(void)
 
     options.silent = 60;
     begin(&options);
-    run_for(100);               /* nothing waits: it may be silent */
+    run_for(100); /* nothing waits: it may be silent */
     CHECK(recorded(""));
     started = seconds();
     call(conn, 3, 5000, "PING", NULL);
@@ -314,6 +316,31 @@ static void a_silent_server_counts_as_gone(void)
     run_for(5);
     CHECK(recorded("1 lost\n3 failed closed\n"));
     CHECK(strstr(rl_conn_detail(conn), "silent for 60 ms") != NULL);
+    end();
+    finish(pid);
+}
+
+static void talk_soon(int fd)
+{
+    expect(fd, "PING");
+    pause_ms(20);
+    say(fd, "+PONG\r\n");
+    pause_ms(10000);
+}
+
+static void what_came_while_the_process_stood_still_counts(void)
+{
+    rl_conn_options options = at(fake);
+    pid_t pid = start_fake(fake, talk_soon);
+
+    options.silent = 30;
+    begin(&options);
+    call(conn, 3, 30, "PING", NULL);
+    run_for(0);
+    CHECK(recorded(""));
+    pause_ms(100);
+    run_for(20);
+    CHECK(recorded("3 replied PONG\n"));
     end();
     finish(pid);
 }
@@ -439,7 +466,10 @@ static void messages_of_unknown_shape_are_a_loss(void)
         "*3\r\n$7\r\nmessage\r\n*0\r\n:1\r\n",
         "*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n$1\r\n1\r\n",
         "*2\r\n$7\r\nmessage\r\n$1\r\na\r\n",
-        "*0\r\n", "*-1\r\n", "$-1\r\n", ":1\r\n"
+        "*0\r\n",
+        "*-1\r\n",
+        "$-1\r\n",
+        ":1\r\n"
     };
     rl_conn_options options = at(fake);
     size_t i;
@@ -537,7 +567,7 @@ static void what_is_closed_tells_which_ids_it_leaves(void)
     CHECK(rl_conn_pending(conn) == 1);
     CHECK(rl_conn_pending_id(conn, 0) == OPEN);
     CHECK(call(conn, 3, 0, "PING", NULL) == UV_ENOTCONN);
-    rl_conn_close(conn);        /* while it is connecting */
+    rl_conn_close(conn); /* while it is connecting */
     conn = NULL;
     rl_loop_run(loop);
     CHECK(recorded(""));
@@ -547,7 +577,8 @@ static void what_is_closed_tells_which_ids_it_leaves(void)
 static void a_close_while_the_name_is_resolved_is_silent(void)
 {
     rl_conn_options options = { .host = "no-such-host.invalid",
-                                .port = 6379, .timeout = 5000 };
+                                .port = 6379,
+                                .timeout = 5000 };
 
     open_loop();
     conn = connect_with(&options);
@@ -575,7 +606,8 @@ int getaddrinfo(const char *host, const char *service,
 
 static void a_slow_resolver_does_not_hold_up_a_close(void)
 {
-    rl_conn_options options = { .host = "slow.invalid", .port = 6379,
+    rl_conn_options options = { .host = "slow.invalid",
+                                .port = 6379,
                                 .timeout = 50 };
     double started = seconds();
 
@@ -647,17 +679,36 @@ static void a_missing_socket_says_so(void)
 {
     rl_conn_options options = at("/no/such/socket");
 
-    CHECK(strcmp(refusal(&options),
-                 "/no/such/socket: no such file or directory") == 0);
+    CHECK(
+        strcmp(refusal(&options), "/no/such/socket: no such file or directory")
+        == 0);
+}
+
+static void a_path_too_long_for_a_socket_says_so(void)
+{
+    char path[200];
+    rl_conn_options options = at(path);
+
+    memset(path, 'x', sizeof(path) - 1);
+    path[sizeof(path) - 1] = '\0';
+    CHECK(strstr(refusal(&options), ": name too long") != NULL);
 }
 
 static void an_unknown_host_says_so(void)
 {
     rl_conn_options options = { .host = "no-such-host.invalid",
-                                .port = 6379, .timeout = 10000 };
+                                .port = 6379,
+                                .timeout = 10000 };
     const char *detail = refusal(&options);
+    char host[1000];
 
     CHECK(strncmp(detail, "no-such-host.invalid:6379: ", 27) == 0);
+    options.host = "a..b";
+    CHECK(strncmp(refusal(&options), "a..b:6379: ", 11) == 0);
+    memset(host, 'x', sizeof(host) - 1);
+    host[sizeof(host) - 1] = '\0';
+    options.host = host;
+    refusal(&options);
 }
 
 /* A listener whose queue is full drops what comes: nobody answers. */
@@ -675,8 +726,7 @@ static void an_address_that_never_answers_takes_the_time_given(void)
     for (i = 0; i < 4; i++) {
         filler[i] = socket(AF_INET, SOCK_STREAM, 0);
         fcntl(filler[i], F_SETFL, O_NONBLOCK);
-        (void)!connect(filler[i], (struct sockaddr *)&address,
-                       sizeof(address));
+        (void)!connect(filler[i], (struct sockaddr *)&address, sizeof(address));
     }
     pause_ms(20);
     started = seconds();
@@ -792,6 +842,7 @@ int main(void)
     RUN(a_short_deadline_after_a_long_one_is_kept);
     RUN(a_close_at_the_first_timeout_silences_the_others);
     RUN(a_silent_server_counts_as_gone);
+    RUN(what_came_while_the_process_stood_still_counts);
     RUN(a_loss_is_told_before_what_it_leaves_open);
     RUN(a_killed_server_is_a_loss);
     RUN(nonsense_is_a_loss);
@@ -807,6 +858,7 @@ int main(void)
     RUN(the_loop_drops_connections_that_nobody_closed);
     RUN(a_refused_port_says_so);
     RUN(a_missing_socket_says_so);
+    RUN(a_path_too_long_for_a_socket_says_so);
     RUN(an_unknown_host_says_so);
     RUN(an_address_that_never_answers_takes_the_time_given);
     RUN(the_next_address_is_tried_when_one_refuses);

@@ -46,8 +46,7 @@ static void run_test(void)
     lua_State *L = new_state();
 
     if (luaL_dofile(L, "spec/c/core_test.lua") != LUA_OK
-        || (lua_getfield(L, -1, test),
-            lua_pcall(L, 0, 0, 0)) != LUA_OK) {
+        || (lua_getfield(L, -1, test), lua_pcall(L, 0, 0, 0)) != LUA_OK) {
         check_wrong = 1;
         puts(lua_tostring(L, -1));
     }

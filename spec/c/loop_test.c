@@ -25,7 +25,7 @@ static void timers_are_never_early(void)
     for (ms = 0; ms < 20; ms++) {
         started = seconds();
         rl_timer_start(timer, (uint64_t)ms);
-        pause_ms(ms % 3);       /* the loop's clock is behind by now */
+        pause_ms(ms % 3); /* the loop's clock is behind by now */
         rl_loop_run(loop);
         CHECK(fired - started >= (double)ms / 1000);
         CHECK(fired - started < (double)(ms + 30) / 1000 * slow());
@@ -75,7 +75,7 @@ static void serve(void *arg)
     order[served++] = (int)(self - yielder);
     if (served == 1) {
         rl_timer_stop(yielder[1]);
-        rl_timer_soon(*self);       /* not in this turn: once is enough */
+        rl_timer_soon(*self); /* not in this turn: once is enough */
         rl_timer_stop(*self);
     }
 }
@@ -149,11 +149,11 @@ static void signals_are_told_and_nothing_runs_twice(void)
     open_loop();
     on_event = run_again;
     CHECK(rl_signal_open(&self, loop, 7, SIGUSR1) == 0);
-    rl_loop_run(loop);          /* a signal alone does not keep it running */
+    rl_loop_run(loop); /* a signal alone does not keep it running */
     timer = rl_timer_open(loop, raise_signal, NULL);
     rl_timer_start(timer, 1);
     rl_loop_run(loop);
-    if (record[0] == '\0') {    /* it arrives when the pipe is read */
+    if (record[0] == '\0') { /* it arrives when the pipe is read */
         rl_timer_start(timer, 10);
         rl_loop_run(loop);
     }
@@ -167,7 +167,8 @@ static void signals_are_told_and_nothing_runs_twice(void)
 
 static rl_child_options sh(char **args)
 {
-    rl_child_options options = { .file = "sh", .args = args,
+    rl_child_options options = { .file = "sh",
+                                 .args = args,
                                  .stdio = { "null", "null", "null" } };
 
     return options;
@@ -243,7 +244,7 @@ static void a_forgotten_child_does_not_hold_up_the_loop(void)
     timer = rl_timer_open(loop, note_time, NULL);
     rl_timer_start(timer, 200);
     rl_loop_run(loop);
-    CHECK(kill(pid, 0) != 0 && errno == ESRCH);     /* and no zombie stays */
+    CHECK(kill(pid, 0) != 0 && errno == ESRCH); /* and no zombie stays */
     options.args = hang;
     CHECK(rl_child_open(&self, loop, 1, &options, why, sizeof(why)) == 0);
     pid = rl_child_pid(self);

@@ -132,8 +132,7 @@ static int run_rlock(lua_State *L, const char *path)
 typedef int program(lua_State *L, const char *path);
 
 /* Runs it within this budget. A run that hangs is a failure, too. */
-static int run_within(program *run_it, const char *path,
-                      struct budget *budget)
+static int run_within(program *run_it, const char *path, struct budget *budget)
 {
     int status;
 
@@ -186,7 +185,7 @@ int main(int argc, char **argv)
     path = in_folder("redis");
     redis = start_redis(path);
     if (getenv("V") == NULL)
-        dup2(nowhere, 2);       /* hundreds of "not enough memory" */
+        dup2(nowhere, 2); /* hundreds of "not enough memory" */
     RUN(the_core_survives_any_lack_of_memory);
     RUN(rlock_survives_any_lack_of_memory);
     dup2(errors, 2);

@@ -16,9 +16,8 @@ static void (*on_event)(const rl_event *event);
 
 static inline const char *word_of(const rl_event *event)
 {
-    static const char *const words[] = { "fired", "opened", "replied",
-                                         "failed", "lost", "pushed",
-                                         "exited" };
+    static const char *const words[] = { "fired", "opened", "replied", "failed",
+                                         "lost",  "pushed", "exited" };
 
     return words[event->what];
 }

@@ -10,7 +10,8 @@
 
 static redisReply text(int type, const char *string, size_t length)
 {
-    redisReply reply = { .type = type, .str = (char *)(uintptr_t)string,
+    redisReply reply = { .type = type,
+                         .str = (char *)(uintptr_t)string,
                          .len = length };
 
     return reply;
@@ -95,7 +96,8 @@ static void arrays_hold_nulls_as_false_and_errors_as_tables(void)
     redisReply error = text(REDIS_REPLY_ERROR, "ERR no", 6);
     redisReply empty = { .type = REDIS_REPLY_ARRAY };
     redisReply *elements[] = { &nil, &error, &empty };
-    redisReply array = { .type = REDIS_REPLY_ARRAY, .elements = 3,
+    redisReply array = { .type = REDIS_REPLY_ARRAY,
+                         .elements = 3,
                          .element = elements };
 
     rl_reply_push(L, &array);
@@ -115,7 +117,8 @@ static void resp3_values_have_their_own_types(void)
     redisReply number = { .type = REDIS_REPLY_DOUBLE, .dval = 1.5 };
     redisReply yes = { .type = REDIS_REPLY_BOOL, .integer = 1 };
     redisReply *elements[] = { &number, &yes };
-    redisReply map = { .type = REDIS_REPLY_MAP, .elements = 2,
+    redisReply map = { .type = REDIS_REPLY_MAP,
+                       .elements = 2,
                        .element = elements };
 
     rl_reply_push(L, &map);

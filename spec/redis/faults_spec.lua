@@ -164,6 +164,8 @@ describe("a server that is killed and comes back empty", function()
   it("costs the holder its hold; it is told so and may lock again", function()
     assert.is_true(lock:lock())
     restart()
+    -- A release into the broken connection might have been applied.
+    eventually(function() return client:call("PING") end)
     assert.equal("lost", select(2, lock:unlock()))
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
@@ -332,7 +334,7 @@ describe("a server that hangs", function()
     end)
     server:resume()
     assert(ok, message)
-    eventually(is_free, 5 * slow)
+    assert.is_true(ask("PTTL", name) <= 30000)
   end)
 end)
 
@@ -368,9 +370,7 @@ describe("a connection that is killed", function()
 
   it("and was the subscriber is replaced, and its waiter is woken", function()
     local holder = occupy()
-    local channel = lock.policy and lock.policy.channel
-      and "redisson_lock__channel:{" .. name .. "}"
-      or "redisson_lock__channel:{" .. name .. "}"
+    local channel = "redisson_lock__channel:{" .. name .. "}"
     local function subscribed()
       return ask("PUBSUB", "NUMSUB", channel)[2] == 1
     end
@@ -674,15 +674,16 @@ describe("a network that falls silent", function()
   it("for a while costs a waiter nothing but that while", function()
     local holder = occupy()
     local waiting = task.start(function()
-      return lock:lock { wait = 30 * slow }
+      return lock:lock { wait = 30 * slow }, lock:hold_count()
     end)
     rlock.sleep(0.1)
     proxy:freeze()
     assert.is_true(holder.leave())
     rlock.sleep(2 * TIMEOUT)
     proxy:thaw()
-    assert.is_true(waiting:join(10 * slow))
-    held_once()
+    local ok, count = waiting:join(10 * slow)
+    assert.is_true(ok)
+    assert.equal(1, count)
   end)
 end)
 
@@ -714,10 +715,7 @@ describe("a server that drops connections", function()
   it("because of the password is asked again slower and slower", function()
     ask("CONFIG", "SET", "requirepass", "new")
     ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    local old = client
-    client = setmetatable({}, { __index = old })
     local attempts = count_while_trying("total_connections_received", 1.5)
-    client = old
     assert.is_true(attempts < 40, attempts .. " attempts in 3 s")
     ask("CONFIG", "SET", "requirepass", "")
     assert.is_true(lock:lock { wait = 10 * slow })

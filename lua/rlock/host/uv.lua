@@ -453,14 +453,15 @@ function host.is_unwind(message)
   return getmetatable(message) == Unwind
 end
 
---- Calls `fn` at each signal. The handler does not keep the program running.
+--- Calls `fn` at each signal, until the handle that comes back is closed. It
+--  does not keep the program running.
 -- @tparam string name "INT", "TERM", "HUP", ...
 -- @tparam function fn
 function host.on_signal(name, fn)
   local handle, code, detail = core.signal(take_id(function() fn() end), name)
   if not handle then return nil, code, detail end
-  signals[#signals + 1] = handle            -- for as long as the program runs
-  return true
+  signals[handle] = true                    -- it must not be collected
+  return handle
 end
 
 -- connections -------------------------------------------------------------
@@ -608,7 +609,8 @@ function Connection:greet(options)
   if #commands == 0 then return self end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i, command in ipairs(commands) do
-    if replies[i] == nil then
+    if replies[i] == nil and not (command[1] == "CLIENT"
+        and codes[i] == "redis") then          -- a name is a comfort only
       self:close()
       return nil, codes[i], told_safely(command[1], details[i])
     end

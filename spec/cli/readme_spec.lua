@@ -1,0 +1,157 @@
+--- The README: that its programs run and print what it says, on a private
+--- server and on `local:`.
+---
+--- A program's lines that end in "--> text" say what it prints, in that order.
+--- One that begins with "-- file.lua" is in that file for all others. In a
+--- console block, lines after "$ command" say what that prints; "..." is any
+--- number of lines. Spaces and numbers with a point count for nothing.
+
+local ctl = require "spec.cli.ctl"
+local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
+
+local root = shell.run("pwd")
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read("a")
+  file:close()
+  return text
+end
+
+local readme = read("README.md")
+
+-- The fenced blocks of a language, with what they are called in the specs.
+local function blocks(language)
+  local found = {}
+  for text in ("\n" .. readme):gmatch("\n```" .. language .. "\n(.-)\n```") do
+    found[#found + 1] = { text = text, file = text:match("^%-%- ([%w/]+%.lua)"),
+      title = #found + 1 .. ": " .. text:match("^[^\n]*") }
+  end
+  return found
+end
+
+-- Text as it is compared.
+local function plain(text)
+  return (text:gsub("%d+%.[%d.]+", "N"):gsub("pid %d+", "pid N")
+    :gsub("up %d+ s", "up N s"):gsub("unix://%S+", "URL"):gsub("%s+", " ")
+    :gsub("^ ", ""):gsub(" $", ""))
+end
+
+local function expected(text)
+  local lines = {}
+  for line in text:gmatch("%-%->([^\n]*)") do
+    lines[#lines + 1] = plain(line)
+  end
+  return lines
+end
+
+local function printed(text)
+  local lines = {}
+  for line in text:gmatch("[^\n]+") do lines[#lines + 1] = plain(line) end
+  return lines
+end
+
+local programs, consoles = blocks "lua", blocks "console"
+
+local function write_files()
+  for _, program in ipairs(programs) do
+    if program.file then ctl.file(program.file, program.text) end
+  end
+  local link = ctl.folder() .. "/bin/rlockctl"
+  if not io.open(link) then
+    assert(os.execute(("mkdir '%s/bin' && ln -s '%s' '%s'"):format(
+      ctl.folder(), ctl.binary, link)))
+  end
+end
+
+setup(write_files)
+
+teardown(function()
+  ctl.run { "local", "stop" }
+  ctl.clean()
+end)
+
+describe("the README's program", function()
+  local server
+
+  before_each(function() server = redis.start() end)
+  after_each(function() server:stop() end)
+
+  -- Where `make install` puts the modules is where these are.
+  local function under_lua(program)
+    return ctl.run { program = "lua5.4", program.file, url = server.url,
+      cwd = ctl.folder(), env = {
+        LUA_PATH = root .. "/lua/?.lua;;",
+        LUA_CPATH = ctl.binary:match("^(.*)/") .. "/?.so;;",
+      } }
+  end
+
+  local function run(program)
+    if program.text:find("rlock.run(", 1, true) then
+      return under_lua(program)
+    elseif program.file then
+      return ctl.run { program.file, url = server.url, cwd = ctl.folder() }
+    end
+    return ctl.run { "-", stdin = program.text, url = server.url,
+      cwd = ctl.folder() }
+  end
+
+  for _, program in ipairs(programs) do
+    it(program.title, function()
+      local result = run(program)
+      assert.equal(0, result.status, result.err)
+      assert.same(expected(program.text), printed(result.out))
+    end)
+  end
+end)
+
+describe("the README's console", function()
+  local function check(command, output)
+    local result = ctl.run { program = "sh", "-c", command,
+      cwd = ctl.folder(), env = {
+        PATH = ctl.folder() .. "/bin:" .. os.getenv("PATH"),
+      } }
+    assert.same({ 0, "" }, { result.status, result.err })
+    local got, want = plain(result.out), plain(output)
+    if want:find("...", 1, true) then
+      want = want:match("^(.-) %.%.%.$")
+      got = got:sub(1, #want)
+    end
+    assert.equal(want, got)
+  end
+
+  for _, console in ipairs(consoles) do
+    it(console.title, function()
+      for command, output in (console.text .. "\n"):gmatch(
+          "%$ ([^\n]*)\n([^$]*)") do
+        check(command, output)
+      end
+    end)
+  end
+end)
+
+describe("the README", function()
+  it("names only calls that there are", function()
+    local result = ctl.run { "-e", [[
+      local rlock = require "rlock"
+      local client = assert(rlock.open())
+      local lock = client:lock("x")
+      local known = { rlock = rlock, client = client, lock = lock,
+        event = rlock.event(), task = rlock.spawn(print) }
+      for line in io.lines(arg[1]) do
+        for object, name in line:gmatch("`(%l+)[.:]([%l_]+)%f[%(%[{]") do
+          if not known[object] or type(known[object][name]) ~= "function" then
+            print(object .. "." .. name)
+          end
+        end
+      end]], root .. "/README.md" }
+    assert.same({ 0, "\n", "" }, { result.status, result.out, result.err })
+  end)
+
+  it("has no long lines but in tables", function()
+    for line in readme:gmatch("[^\n]+") do
+      assert.is_true(#line <= 80 or line:find("^|") ~= nil, line)
+    end
+  end)
+end)

@@ -1,6 +1,7 @@
 --- One application's session with one Redis: its face for programs.
 
 local deadline = require "rlock.deadline"
+local errors = require "rlock.errors"
 local lock = require "rlock.lock"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
@@ -50,6 +51,7 @@ function client.open(host, options)
     host.now() + self.session.options.connect_timeout)
   if code then
     self.session:close()
+    if code == "redis" then code = errors.classify(detail).code end
     return nil, code, detail
   end
   return self

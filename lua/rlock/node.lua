@@ -12,8 +12,6 @@ node.__index = node
 
 --- Seconds between attempts to connect: from the first, doubled up to the last.
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
---- A connection that stood for less than a second is not opened again at once.
-local SHORT_LIFE, SHORT_PAUSE = 1, 0.1
 
 --- @tparam table host
 -- @tparam table options what url.parse gave, and timeout, connect_timeout
@@ -107,13 +105,13 @@ local function connect(self)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local connection, code, detail = try(self)
   if not connection then
-    self.not_before = host.now() + self.pause:next()
+    self.not_before, self.problem = host.now() + self.pause:next(), detail
     -- Nothing that a caller asked for was sent.
     if code ~= "redis" and not self.is_closed then code = "connect" end
     return nil, code, detail
   end
   self.pause:reset()
-  self.connection = connection
+  self.connection, self.problem = connection, nil
   return connection
 end
 

@@ -108,6 +108,9 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
       local slept, cancelled, unwind =
         host.event():pause(math.min(pause:next(), left))
       if slept == nil then return nil, cancelled, unwind, may_be_applied end
+      if host.now() >= until_ then
+        return nil, class.code or code, why, may_be_applied
+      end
     end
     local sha
     sha, code, detail = node:connect(until_)

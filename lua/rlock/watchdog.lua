@@ -110,8 +110,9 @@ local function not_renewed(self, grant, why, now)
     self.session:log("warn", ("%s is at risk, valid for %.1f s more: %s")
       :format(grant:show(), math.max(0, grant.valid_until - now), why))
   end
+  grant.lost_because = "not renewed in time: " .. why   -- if it comes to that
   if now >= grant.valid_until then
-    self:lose(grant, "not renewed in time: " .. why)
+    self:lose(grant, grant.lost_because)
   else
     retry_at(self, grant, now)
   end
@@ -120,7 +121,8 @@ end
 local function renewed(self, grant, lease, sent)
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000))
-  grant.state, grant.due = "held", sent + self.period
+  grant.state, grant.lost_because = "held", nil
+  grant.due = sent + self.period
   append(self.fresh, grant)
 end
 
@@ -240,7 +242,8 @@ local function send(self, batch)
 end
 
 local function why_over(grant)
-  return grant.watched and "not renewed in time" or "its lease has ended"
+  if not grant.watched then return "its lease has ended" end
+  return grant.lost_because or "not renewed in time"
 end
 
 -- Takes what is due out of the heap or, if nothing is due there, out of the

@@ -94,17 +94,30 @@ end
 local function judge(tasks, a, b)
   if tasks >= 64 then
     local rate = ratio(a, b, "rate")
-    return ("%d tasks: rate %.2f of bare's (best turns %.2f), at least 0.90: %s")
-      :format(tasks, rate, 1 / best_ratio(a, b, "mean_us"),
-        verdict(rate >= 0.9))
+    return ("%d tasks: rate %.2f of bare's (best turns %.2f), at least 0.90: "
+      .. "%s"):format(tasks, rate, 1 / best_ratio(a, b, "mean_us"),
+      verdict(rate >= 0.9))
   elseif tasks == 1 then
     local latency = ratio(a, b, "mean_us")
-    return ("1 task: latency %.2f of bare's (best turns %.2f), at most 1.15: %s")
-      :format(latency, best_ratio(a, b, "mean_us"), verdict(latency <= 1.15))
+    return ("1 task: latency %.2f of bare's (best turns %.2f), at most 1.15: "
+      .. "%s"):format(latency, best_ratio(a, b, "mean_us"),
+      verdict(latency <= 1.15))
+  end
+end
+
+--- Client and server need a core each.
+local function warn_if_busy()
+  local file = io.open("/proc/loadavg")
+  local load = file and file:read("n") or 0
+  if file then file:close() end
+  if load > 0.5 then
+    print(("the machine is busy (load %.1f): do not trust these figures")
+      :format(load))
   end
 end
 
 function parts.cycles()
+  warn_if_busy()
   local notes, server_ratios = {}, {}
   print(("lock and unlock, medians of %d turns of %g s; bare: C and hiredis")
     :format(ROUNDS, SECONDS))

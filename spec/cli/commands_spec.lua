@@ -222,7 +222,7 @@ describe("a password", function()
       ["redis://:s3cr3t/pw@127.0.0.1"] = 206,
       ["http://:" .. SECRET .. "@127.0.0.1"] = 206,
       [":" .. SECRET .. "@127.0.0.1"] = 206,
-      ["unix://:" .. SECRET .. "@" .. guarded.socket] = 1,
+      ["unix://:" .. SECRET .. "@" .. guarded.socket] = 202,
       ["unix://:" .. SECRET .. "@/nowhere"] = 202,
     }
     for url, status in pairs(urls) do

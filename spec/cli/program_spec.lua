@@ -189,14 +189,13 @@ describe("modules", function()
   end)
 
   it("let rlockctl start and end in less than 5 ms", function()
-    local best = math.huge
-    for _ = 1, 30 do
+    local limit, best = 0.005 * ctl.slow, math.huge
+    for _ = 1, 200 do                   -- other processes are in the way
       local began = host.now()
-      local process = assert(host.process { file = ctl.binary,
-        args = { "-e", "" } })
-      process:wait()
+      assert(host.process { file = ctl.binary, args = { "-e", "" } }):wait()
       best = math.min(best, host.now() - began)
+      if best < limit then return end
     end
-    assert.is_true(best < 0.005 * ctl.slow, best * 1000 .. " ms")
+    error(("the best of 200 took %.1f ms"):format(best * 1000))
   end)
 end)

@@ -1,0 +1,395 @@
+--- What a lock says when the server cannot be found or does not want to: nil, a
+--- code, and a sentence; in time, and with nothing left behind.
+
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local TIMEOUT = 0.4 * slow
+local SLACK = 0.6 * slow
+
+local server, clients
+
+local function start(options)
+  server = redis.start(options)
+  clients = {}
+end
+
+local function open(options)
+  options = options or {}
+  options.url = options.url or server.url
+  options.timeout = options.timeout or TIMEOUT
+  local client = assert(rlock.open(options))
+  clients[#clients + 1] = client
+  return client
+end
+
+local function stop()
+  for _, client in ipairs(clients) do client:close() end
+  server:stop()
+end
+
+-- What fn returns, and that it returned within so many seconds.
+local function within(seconds, fn, ...)
+  local before = rlock.now()
+  local results = table.pack(fn(...))
+  local took = rlock.now() - before
+  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
+    took, seconds))
+  return table.unpack(results, 1, results.n)
+end
+
+local function refused(code, pattern, ok, its_code, detail)
+  assert.is_nil(ok)
+  assert.equal(code, its_code)
+  assert.matches(pattern, detail)
+end
+
+describe("opening a client", function()
+  local function fails(pattern, options, code)
+    options.connect_timeout = options.connect_timeout or 3 * slow
+    local ok, its_code, detail = within(options.connect_timeout + SLACK,
+      rlock.open, options)
+    refused(code or "connect", pattern, ok, its_code, detail)
+    assert.is_nil(detail:find("s3cret", 1, true), detail)
+  end
+
+  it("at an unknown host fails and names it", function()
+    fails("no%-such%-host%.invalid:6379", {
+      url = "redis://:s3cret@no-such-host.invalid",
+    })
+  end)
+
+  it("at a port where nobody listens fails at once", function()
+    start { port = true }
+    local port = server.port
+    server:kill()
+    fails("127%.0%.0%.1:" .. port .. ".*refused", {
+      url = ("redis://:s3cret@127.0.0.1:%d"):format(port),
+    })
+    stop()
+  end)
+
+  it("at a socket that is not there, or no socket, fails at once", function()
+    fails("/nowhere/redis.sock", { url = "unix:///nowhere/redis.sock" })
+    local path = os.tmpname()
+    fails(path:gsub("%p", "%%%0"), { url = "unix://" .. path })
+    os.remove(path)
+  end)
+
+  it("at a server that never answers fails in time", function()
+    start()
+    server:pause()
+    fails(".", { url = server.url, connect_timeout = TIMEOUT })
+    server:resume()
+    stop()
+  end)
+
+  it("with a wrong password, user or database says so", function()
+    start { password = "right", users = { "alice on >word ~* &* +@all" } }
+    local path = server.socket
+    fails("WRONGPASS", { url = "unix://:s3cret@" .. path })
+    fails("WRONGPASS", { url = "unix://alice:s3cret@" .. path })
+    fails("WRONGPASS", { url = "unix://nobody:s3cret@" .. path })
+    fails("NOAUTH", { url = "unix://" .. path })
+    fails("DB index", { url = "unix://alice:word@" .. path .. "?db=99" })
+    local client = assert(rlock.open("unix://alice:word@" .. path .. "?db=3"))
+    assert.is_true(client:lock("a"):lock())
+    client:close()
+    stop()
+  end)
+
+  it("with a password where none is asked for says so", function()
+    start()
+    fails("AUTH", { url = "unix://:s3cret@" .. server.socket })
+    stop()
+  end)
+
+  it("at a server that has no place for it says so", function()
+    start()
+    local only = assert(host.connect {
+      path = server.socket, timeout = 5000, silent = 0,
+    })
+    only:call(5000, "CONFIG", "SET", "maxclients", "1")
+    fails(".", { url = server.url })
+    only:close()
+    stop()
+  end)
+end)
+
+describe("a client whose password was changed", function()
+  before_each(function() start { password = "old" } end)
+  after_each(function()
+    server.password = "old"
+    stop()
+  end)
+
+  it("says so once its connection is gone, and works when it is changed back",
+    function()
+      local client = open()
+      local lock = client:lock("changed")
+      assert.is_true(lock:lock())
+      assert.is_true(lock:unlock())
+      server:cli("CONFIG", "SET", "requirepass", "new")
+      server.password = "new"
+      server:cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+      -- The first one may still meet the connection that was killed.
+      local ok, code, detail
+      eventually(function()
+        ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
+        return code ~= "closed"
+      end)
+      refused("connect", "WRONGPASS", ok, code, detail)
+      server:cli("CONFIG", "SET", "requirepass", "old")
+      server.password = "old"
+      eventually(function() return lock:try_lock() end, 10 * slow)
+      assert.is_true(lock:unlock())
+    end)
+end)
+
+describe("a user that lacks the right", function()
+  before_each(function() start() end)
+  after_each(stop)
+
+  -- A lock of a client whose user has everything but these rights.
+  local function limited(...)
+    server:cli("ACL", "SETUSER", "alice", "reset", "on", ">word", "~*", "&*",
+      "+@all", ...)
+    local client = open { username = "alice", password = "word" }
+    return client:lock("limited"), client
+  end
+
+  local function nothing_left()
+    eventually(function() return server:cli("EXISTS", "limited") == "0" end,
+      3 * slow)
+  end
+
+  it("to run scripts is told so", function()
+    local lock = limited "-evalsha"
+    refused("redis", "NOPERM.*evalsha", within(SLACK, lock.try_lock, lock))
+    refused("redis", "NOPERM.*evalsha", within(SLACK, lock.lock, lock,
+      { wait = 60 }))
+    nothing_left()
+  end)
+
+  it("to load scripts is told so", function()
+    local lock = limited "-script"
+    refused("redis", "NOPERM.*script", within(SLACK, lock.try_lock, lock))
+    nothing_left()
+  end)
+
+  it("to use the key is told so", function()
+    local lock = limited("resetkeys", "~other*")
+    refused("redis", "NOPERM", within(SLACK, lock.try_lock, lock))
+    refused("redis", "NOPERM", within(SLACK, lock.is_locked, lock))
+    nothing_left()
+  end)
+
+  -- Redis 7.0 does not name the command, 7.2 does; we name the line.
+  local IN_SCRIPT = "reentrant%.lua:%d+"
+
+  for _, command in ipairs { "pexpire", "hset", "pttl" } do
+    it("to " .. command .. " is told so, and nothing is left behind",
+      function()
+        local lock = limited("-" .. command)
+        refused("redis", IN_SCRIPT, within(SLACK, lock.try_lock, lock))
+        assert.equal("free", lock:state())
+        assert.equal("not_held", select(2, lock:unlock()))
+        nothing_left()
+      end)
+  end
+
+  it("to publish is told so at the unlock, which frees the lock all the same",
+    function()
+      local lock = limited "-publish"
+      assert.is_true(lock:lock())
+      refused("redis", IN_SCRIPT, within(SLACK, lock.unlock, lock))
+      nothing_left()
+      assert.equal("not_held", select(2, lock:unlock()))
+    end)
+
+  it("to publish keeps nobody waiting for long", function()
+    local lock = limited "-publish"
+    assert.is_true(lock:lock())
+    local other = open():lock("limited")
+    local waiting = task.start(function() return other:lock { wait = 30 } end)
+    rlock.sleep(0.05)
+    lock:unlock()
+    assert.is_true(waiting:join(10 * slow))
+  end)
+
+  it("to subscribe waits all the same", function()
+    local lock = limited "-subscribe"
+    local other = open():lock("limited")
+    assert.is_true(task.run(function()
+      assert(other:lock())
+      local waiting = task.start(function()
+        return lock:lock { wait = 30 * slow }
+      end)
+      rlock.sleep(0.1)
+      assert(other:unlock())
+      return waiting:join(5 * slow)
+    end))
+  end)
+
+  it("to listen to the channel waits all the same, and other locks too",
+    function()
+      local lock, client = limited("resetchannels", "&*fine*")
+      local fine = client:lock("fine")
+      local other = open()
+      local function passes(its, name, seconds)
+        local theirs = other:lock(name)
+        assert(theirs:lock())
+        local waiting = task.start(function()
+          return its:lock { wait = 30 * slow }
+        end)
+        rlock.sleep(0.1)
+        assert(theirs:unlock())
+        assert.is_true(waiting:join(seconds))
+      end
+      passes(lock, "limited", 8 * slow)
+      passes(fine, "fine", 8 * slow)
+    end)
+
+  it("to delete is told so at the unlock; the lease ends it", function()
+    local lock = limited "-del"
+    assert.is_true(lock:lock { lease = 1 * slow })
+    refused("redis", IN_SCRIPT, within(SLACK, lock.unlock, lock))
+    assert.equal("not_held", select(2, lock:unlock()))
+    nothing_left()
+  end)
+
+  it("to ping locks as well as others", function()
+    local lock = limited "-ping"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("any more loses the hold when its time is over", function()
+    server:cli("ACL", "SETUSER", "alice", "reset", "on", ">word", "~*", "&*",
+      "+@all")
+    local client = open {
+      username = "alice", password = "word", watchdog = 0.6 * slow,
+    }
+    local lock = client:lock("limited")
+    assert.is_true(lock:lock())
+    local reason
+    lock:on_lost(function(_, why) reason = why end)
+    server:cli("ACL", "SETUSER", "alice", "-evalsha")
+    eventually(function() return reason end, 3 * slow)
+    assert.matches("NOPERM", reason)
+    assert.equal("lost", select(2, lock:unlock()))
+  end)
+end)
+
+describe("a server that refuses for the time being", function()
+  local client, lock
+
+  before_each(function()
+    start()
+    client = open { watchdog = 1.5 * slow }
+    lock = client:lock("refused")
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+  end)
+
+  after_each(stop)
+
+  -- The server refuses with `word` from arrange() to undo().
+  local function rides_out(word, arrange, undo)
+    arrange()
+    local ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
+    refused("redis", word, ok, code, detail)
+    assert.equal("free", lock:state())
+    ok, code, detail = within(2 * TIMEOUT + SLACK, lock.lock, lock,
+      { wait = 2 * TIMEOUT })
+    assert.is_nil(ok)
+    assert.is_true(code == "redis" or code == "timeout",
+      ("%s: %s"):format(code, detail))
+    local waiting = task.start(function()
+      return lock:lock { wait = 30 * slow }
+    end)
+    rlock.sleep(TIMEOUT)
+    undo()
+    assert.is_true(waiting:join(5 * slow))
+  end
+
+  local function set(...) return server:cli("CONFIG", "SET", ...) end
+
+  it("because it is out of memory is asked again as long as there is time",
+    function()
+      rides_out("OOM", function() set("maxmemory", "1") end,
+        function() set("maxmemory", "0") end)
+    end)
+
+  it("because it is out of memory still keeps and frees what is held",
+    function()
+      assert.is_true(lock:lock())
+      set("maxmemory", "1")
+      local until_ = rlock.now() + 3 * slow
+      while rlock.now() < until_ do
+        assert.equal("held", lock:state())
+        rlock.sleep(0.05)
+      end
+      assert.is_true(lock:unlock())
+      assert.equal("0", server:cli("EXISTS", "refused"))
+    end)
+
+  it("because it is a replica is asked again as long as there is time",
+    function()
+      rides_out("READONLY",
+        function() server:cli("REPLICAOF", "127.0.0.1", "1") end,
+        function() server:cli("REPLICAOF", "NO", "ONE") end)
+    end)
+
+  it("because replicas are missing is asked again as long as there is time",
+    function()
+      rides_out("NOREPLICAS",
+        function() set("min-replicas-to-write", "1") end,
+        function() set("min-replicas-to-write", "0") end)
+    end)
+
+  it("because a script occupies it is asked again as long as there is time",
+    function()
+      set("lua-time-limit", "5")
+      rides_out("BUSY", function()
+        server:background("EVAL", "while true do end", "0")
+        eventually(function()
+          return server:cli("PING"):find("BUSY", 1, true)
+        end)
+      end, function() server:cli("SCRIPT", "KILL") end)
+    end)
+
+  it("because it loads its data is asked again as long as there is time",
+    function()
+      local values = { "MSET" }
+      for i = 1, 4000 do
+        values[#values + 1] = "key:" .. i
+        values[#values + 1] = "value"
+      end
+      server:script { values }
+      -- 0.4 s of every second are needed for the tries that are to fail.
+      set("key-load-delay", ("%.0f"):format(1000 * slow))
+      set("loading-process-events-interval-bytes", "1024")
+      server:background("DEBUG", "RELOAD")
+      eventually(function()
+        return server:cli("PING"):find("LOADING", 1, true)
+      end)
+      local ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
+      refused("redis", "LOADING", ok, code, detail)
+      local fresh = open()
+      assert.is_true(fresh:lock("refused"):lock { wait = 30 * slow })
+      assert.equal("PONG", server:cli("PING"))
+    end)
+
+  it("because the cluster has no owner for the slot says so", function()
+    local cluster = redis.start { args = { "--cluster-enabled", "yes" } }
+    local its = open { url = cluster.url }:lock("refused")
+    refused("redis", "CLUSTERDOWN", within(TIMEOUT + SLACK, its.try_lock,
+      its))
+    cluster:stop()
+  end)
+end)

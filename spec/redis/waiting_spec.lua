@@ -1,0 +1,624 @@
+--- Those who wait: who is woken, what a waiter that gives up leaves behind
+--- (nothing), and what becomes of waiters and holders when a client closes.
+
+local host = require "rlock.host.uv"
+local proxies = require "spec.support.proxy"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local TIMEOUT = 0.5 * slow
+local SLACK = 0.6 * slow
+local WARM = 12 * slow           -- after this nobody is subscribed any more
+
+local server, proxy, control, client, lock, name, channel
+local number = 0
+
+local function open(options)
+  options = options or {}
+  options.url = options.url or server.url
+  return assert(rlock.open(options))
+end
+
+-- Asks the server, past rlock and without blocking.
+local function ask(...)
+  local reply, code, detail = control:call(10000, ...)
+  assert(code == nil, detail)
+  return reply
+end
+
+local function evalshas()
+  return tonumber(ask("INFO", "commandstats"):match(
+    "cmdstat_evalsha:calls=(%d+)") or 0)
+end
+
+local function subscribers()
+  return ask("PUBSUB", "NUMSUB", channel)[2]
+end
+
+local function is_free()
+  return ask("EXISTS", name) == 0
+end
+
+local function within(seconds, fn, ...)
+  local before = rlock.now()
+  local results = table.pack(fn(...))
+  local took = rlock.now() - before
+  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
+    took, seconds))
+  return table.unpack(results, 1, results.n)
+end
+
+-- Somebody else has the lock, until free() or for ever.
+local function occupy()
+  ask("HSET", name, "somebody:1", "1")
+end
+
+local function free()
+  ask("DEL", name)
+  ask("PUBLISH", channel, "0")
+end
+
+-- A task that waits for the lock, in line behind those before it.
+local function wait_in_line(its, options)
+  local waiting = task.start(function()
+    return its:lock(options)
+  end)
+  eventually(function() return subscribers() > 0 end)
+  rlock.sleep(0.02)
+  return waiting
+end
+
+local function choose_name()
+  number = number + 1
+  name = "waiting:" .. number
+  channel = "redisson_lock__channel:{" .. name .. "}"
+  lock = client:lock(name)
+end
+
+local function start(options)
+  server = redis.start()
+  control = assert(host.connect {
+    path = server.socket, timeout = 5000, silent = 0,
+  })
+  client = open(options)
+  choose_name()
+end
+
+local function start_behind_proxy()
+  server = redis.start()
+  control = assert(host.connect {
+    path = server.socket, timeout = 5000, silent = 0,
+  })
+  proxy = proxies.start(server)
+  client = open { url = proxy.url }
+  choose_name()
+  assert(lock:lock())
+  assert(lock:unlock())
+end
+
+local function stop()
+  client:close()
+  control:close()
+  if proxy then proxy:stop() end
+  server:stop()
+  proxy = nil
+end
+
+describe("waiters", function()
+  before_each(start)
+  after_each(stop)
+
+  it("of one client share a subscription, and one is woken per release",
+    function()
+      occupy()
+      local n, all, order = 50, {}, {}
+      for i = 1, n do
+        all[i] = task.start(function()
+          assert(lock:lock { wait = 60 * slow })
+          order[#order + 1] = i
+          -- Not by unlock, so that the questions can be counted.
+          free()
+        end)
+      end
+      eventually(function() return subscribers() == 1 end)
+      rlock.sleep(0.2 * slow)
+      local before = evalshas()
+      free()
+      for i = 1, n do all[i]:join(60 * slow) end
+      local questions = evalshas() - before
+      assert.is_true(questions <= 2 * n, questions .. " questions")
+      for i = 1, n do assert.equal(i, order[i]) end
+    end)
+
+  it("of many clients all get their turn", function()
+    local clients, inside, turns = {}, 0, 0
+    for i = 1, 5 do clients[i] = open() end
+    task.many(100, function(i)
+      local own = clients[i % 5 + 1]:lock(name)
+      for _ = 1, 3 do
+        assert(own:lock { wait = 60 * slow })
+        inside = inside + 1
+        assert.equal(1, inside)
+        rlock.sleep(0)
+        inside = inside - 1
+        turns = turns + 1
+        assert(own:unlock())
+      end
+    end, 60 * slow)
+    assert.equal(300, turns)
+    for i = 1, 5 do clients[i]:close() end
+  end)
+
+  it("leave no subscription behind, and no connection, when all have gone",
+    function()
+      occupy()
+      for _ = 1, 3 do
+        assert.equal("timeout", select(2, lock:lock { wait = 0.05 }))
+      end
+      assert.equal(1, subscribers())
+      eventually(function() return subscribers() == 0 end, WARM)
+      eventually(function()
+        return ask("CLIENT", "LIST", "TYPE", "pubsub") == ""
+      end, WARM)
+      -- And it begins again when somebody waits.
+      local waiting = wait_in_line(lock, { wait = 30 * slow })
+      free()
+      assert.is_true(waiting:join(2 * slow))
+    end)
+
+  it("who came while the subscription was being left are woken", function()
+    occupy()
+    -- Comes at about the moment at which the warm time is over.
+    for pause = 4.6, 5.6, 0.2 do
+      local own = client:lock(name)
+      assert.equal("timeout", select(2, own:lock { wait = 0.02 }))
+      if pause > 5 then break end
+    end
+    eventually(function() return subscribers() == 0 end, WARM)
+    local waiting = task.start(function()
+      return lock:lock { wait = 30 * slow }
+    end)
+    eventually(function() return subscribers() == 1 end)
+    free()
+    assert.is_true(waiting:join(2 * slow))
+  end)
+
+  it("keep the subscription warm: it is not made anew for each wait",
+    function()
+      for _ = 1, 20 do
+        occupy()
+        local waiting = wait_in_line(lock, { wait = 30 * slow })
+        free()
+        assert.is_true(waiting:join(5 * slow))
+        assert.is_true(task.run(function()
+          return (lock:break_lock())
+        end))
+      end
+      local calls = server:stat("subscribe")
+      assert.equal(1, calls)
+    end)
+
+  it("take a lock that has no expiry when it is freed, with or without word",
+    function()
+      occupy()
+      local waiting = wait_in_line(lock, { wait = 60 * slow })
+      ask("DEL", name)
+      assert.is_true(waiting:join(10 * slow))
+    end)
+
+  it("for different locks do not wake each other", function()
+    occupy()
+    local other = client:lock(name .. ":other")
+    ask("HSET", name .. ":other", "somebody:1", "1")
+    local waiting = wait_in_line(lock, { wait = 60 * slow })
+    local also = task.start(function() return other:lock { wait = 1 * slow } end)
+    rlock.sleep(0.1)
+    local before = evalshas()
+    for _ = 1, 20 do ask("PUBLISH", channel:gsub("}$", ":other}"), "0") end
+    rlock.sleep(0.1)
+    assert.is_true(evalshas() - before <= 25)
+    free()
+    assert.is_true(waiting:join(2 * slow))
+    assert.is_nil((also:join()))
+  end)
+end)
+
+describe("a message that is lost", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("costs a few seconds at most", function()
+    occupy()
+    local waiting = wait_in_line(lock, { wait = 60 * slow })
+    proxy:drop_messages(1, name)
+    free()
+    assert.is_true(waiting:join(8 * slow))
+  end)
+
+  it("with the connection that was to bring it costs a few seconds at most",
+    function()
+      occupy()
+      local waiting = wait_in_line(lock, { wait = 60 * slow })
+      proxy:freeze()
+      free()
+      rlock.sleep(0.2)
+      proxy:thaw()
+      assert.is_true(waiting:join(8 * slow))
+    end)
+end)
+
+describe("a waiter that is cancelled", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("leaves nothing behind", function()
+    occupy()
+    local waiting = wait_in_line(lock, { wait = 60 * slow })
+    waiting:cancel(5 * slow)
+    free()
+    rlock.sleep(0.05)
+    assert.is_true(is_free())
+    assert.equal("free", lock:state())
+    eventually(function() return subscribers() == 0 end, WARM)
+  end)
+
+  it("is unwound also when it waits for ever, and for a server that is away",
+    function()
+      occupy()
+      local waiting = wait_in_line(lock)
+      waiting:cancel(5 * slow)
+      server:pause()
+      local asking = task.start(function() return lock:lock { wait = 60 } end)
+      rlock.sleep(0.05)
+      asking:cancel(5 * slow)
+      server:resume()
+      free()
+      eventually(is_free, 5 * slow)
+    end)
+
+  it("does not keep the next one from being woken", function()
+    occupy()
+    local first = wait_in_line(lock, { wait = 60 * slow })
+    local second = wait_in_line(lock, { wait = 60 * slow })
+    local third = wait_in_line(lock, { wait = 60 * slow })
+    first:cancel(5 * slow)
+    third:cancel(5 * slow)
+    free()
+    assert.is_true(second:join(2 * slow))
+  end)
+
+  it("just when it was woken passes the wake on", function()
+    occupy()
+    local first = wait_in_line(lock, { wait = 60 * slow })
+    local second = task.start(function()
+      local ok = lock:lock { wait = 60 * slow }
+      return ok, lock:hold_count()
+    end)
+    rlock.sleep(0.05)
+    -- The first one's question is answered, but the answer does not arrive.
+    proxy:hold(1 * slow, name)
+    local seen = proxy:count(name)
+    free()
+    eventually(function() return proxy:count(name) > seen end)
+    first:cancel(5 * slow)
+    local ok, count = second:join(5 * slow)
+    assert.is_true(ok)
+    assert.equal(1, count)
+    assert.equal(2, #ask("HGETALL", name), "owners")
+  end)
+
+  it("while its question is under way gives back what it was granted",
+    function()
+      proxy:hold(1 * slow, name)
+      local seen = proxy:count(name)
+      local asking = task.start(function()
+        return lock:lock { wait = 60 * slow }
+      end)
+      eventually(function() return proxy:count(name) > seen end)
+      asking:cancel(5 * slow)
+      assert.equal("free", lock:state())
+      eventually(is_free, 5 * slow)
+      local other = open()
+      assert.is_true(other:lock(name):lock { wait = 5 * slow })
+      other:close()
+    end)
+
+  it("while it gives back what came too late is unwound all the same",
+    function()
+      -- The grant comes after its lease; the answer to giving it back does
+      -- not come for a while.
+      proxy:hold(0.3 * slow, name)
+      local seen = proxy:count(name)
+      local asking = task.start(function()
+        return lock:lock { wait = 60 * slow, lease = 0.1 * slow }
+      end)
+      eventually(function() return proxy:count(name) > seen end)
+      proxy:hold(1 * slow, name)
+      eventually(function() return proxy:count(name) > seen + 1 end)
+      asking:cancel(3 * slow)
+      eventually(is_free, 5 * slow)
+    end)
+
+  it("in its unlock has unlocked all the same", function()
+    local gate = rlock.event()
+    local holding = task.start(function()
+      assert(lock:lock())
+      gate:wait()
+      lock:unlock()
+    end)
+    eventually(function() return not is_free() end)
+    proxy:hold(1 * slow, name)
+    local seen = proxy:count(name)
+    gate:set()
+    eventually(function() return proxy:count(name) > seen end)
+    holding:cancel(5 * slow)
+    eventually(is_free, 5 * slow)
+  end)
+
+  it("with a hold is released by its <close> variable", function()
+    local holding = task.start(function()
+      local _ <close> = assert(lock:hold())
+      rlock.sleep(1000)
+    end)
+    eventually(function() return not is_free() end)
+    holding:cancel(5 * slow)
+    assert.is_true(is_free())
+  end)
+
+  it("inside lock:with is released, and the function does not go on",
+    function()
+      local went_on
+      local holding = task.start(function()
+        lock:with(function()
+          rlock.sleep(1000)
+          went_on = true
+        end)
+      end)
+      eventually(function() return not is_free() end)
+      holding:cancel(5 * slow)
+      assert.is_true(is_free())
+      assert.is_nil(went_on)
+    end)
+end)
+
+describe("a waiter whose time is over", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("passes on the wake that it did not use", function()
+    occupy()
+    local first = wait_in_line(lock, { wait = 0.6 * slow })
+    local second = task.start(function()
+      return lock:lock { wait = 60 * slow }
+    end)
+    rlock.sleep(0.05)
+    proxy:hold(2 * slow, name)
+    local seen = proxy:count(name)
+    free()
+    eventually(function() return proxy:count(name) > seen end)
+    local ok, code = first:join(2 * slow)
+    assert.is_nil(ok)
+    assert.equal("timeout", code)
+    assert.is_true(second:join(5 * slow))
+    assert.equal(2, #ask("HGETALL", name), "owners")
+  end)
+
+  it("has not got the lock, and none is left behind", function()
+    occupy()
+    local all = {}
+    for i = 1, 20 do
+      all[i] = task.start(function()
+        return lock:lock { wait = 0.2 * slow }
+      end)
+    end
+    rlock.sleep(0.1 * slow)
+    for i = 1, 20 do
+      local ok, code = all[i]:join(3 * slow)
+      assert.is_nil(ok)
+      assert.equal("timeout", code)
+    end
+    free()
+    rlock.sleep(0.05)
+    assert.is_true(is_free())
+  end)
+end)
+
+describe("an owner that has a name", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("keeps the hold that it takes after one whose fate was not known",
+    function()
+      local far = open { url = proxy.url, timeout = TIMEOUT }
+      local named = far:lock(name, { owner = "me" })
+      proxy:freeze()
+      assert.is_nil((named:try_lock()))
+      proxy:thaw()
+      assert.is_true(named:lock { wait = 10 * slow })
+      local until_ = rlock.now() + 2 * slow
+      while rlock.now() < until_ do
+        assert.equal("1", ask("HGET", name, "me"))
+        rlock.sleep(0.02)
+      end
+      assert.is_true(named:unlock())
+      far:close()
+    end)
+
+  it("keeps the hold that it takes after an unlock whose fate was not known",
+    function()
+      local far = open { url = proxy.url, timeout = TIMEOUT }
+      local named = far:lock(name, { owner = "me" })
+      assert.is_true(named:lock())
+      proxy:freeze()
+      assert.is_nil((named:unlock()))
+      proxy:thaw()
+      assert.is_true(named:lock { wait = 10 * slow })
+      local until_ = rlock.now() + 2 * slow
+      while rlock.now() < until_ do
+        assert.equal("1", ask("HGET", name, "me"))
+        rlock.sleep(0.02)
+      end
+      assert.is_true(named:unlock())
+      assert.is_true(is_free())
+      far:close()
+    end)
+
+  it("in two tasks at once keeps to the wait of each", function()
+    local far = open { url = proxy.url, timeout = 10 * slow }
+    local named = far:lock(name, { owner = "me" })
+    proxy:freeze()
+    local first = task.start(function()
+      return within(0.5 * slow + SLACK, named.lock, named,
+        { wait = 0.5 * slow })
+    end)
+    local second = task.start(function()
+      return within(1 * slow + SLACK / 2, named.lock, named,
+        { wait = 1 * slow })
+    end)
+    assert.is_nil((first:join()))
+    assert.is_nil((second:join()))
+    proxy:thaw()
+    far:close()
+  end)
+
+  it("in many tasks at once counts right", function()
+    local named = client:lock(name, { owner = "me" })
+    task.many(50, function()
+      for _ = 1, 5 do
+        assert(named:lock())
+        rlock.sleep(0)
+        assert(named:unlock())
+      end
+    end)
+    assert.is_true(is_free())
+  end)
+end)
+
+describe("closing a client", function()
+  before_each(start)
+  after_each(stop)
+
+  it("releases what it holds, however much that is", function()
+    local far = open()
+    task.many(1000, function(i)
+      assert(far:lock(name .. ":" .. i):hold(i % 2 == 0 and { lease = 60 }
+        or nil))
+    end)
+    assert.equal(1000, ask("DBSIZE"))
+    within(5 * slow, far.close, far)
+    assert.equal(0, ask("DBSIZE"))
+  end)
+
+  it("wakes those who wait elsewhere", function()
+    local far = open()
+    assert.is_true(far:lock(name):lock())
+    local waiting = wait_in_line(lock, { wait = 60 * slow })
+    far:close()
+    assert.is_true(waiting:join(2 * slow))
+  end)
+
+  it("ends the waiting of its own tasks", function()
+    local far = open()
+    occupy()
+    local all = {}
+    for i = 1, 10 do
+      all[i] = wait_in_line(far:lock(name), i % 2 == 0
+        and { wait = 60 } or nil)
+    end
+    within(SLACK, far.close, far)
+    for i = 1, 10 do
+      local ok, code = all[i]:join(2 * slow)
+      assert.is_nil(ok)
+      assert.equal("closed", code)
+    end
+    eventually(function() return subscribers() == 0 end)
+  end)
+
+  it("leaves nothing of a lock that was just being taken", function()
+    proxy = proxies.start(server)
+    local far = open { url = proxy.url }
+    local its = far:lock(name)
+    assert.is_true(its:lock())
+    assert.is_true(its:unlock())
+    proxy:hold(0.5 * slow, name)
+    local seen = proxy:count(name)
+    local asking = task.start(function() return its:lock() end)
+    eventually(function() return proxy:count(name) > seen end)
+    far:close()
+    local ok, code = asking:join(5 * slow)
+    assert.is_nil(ok)
+    assert.equal("closed", code)
+    eventually(is_free, 3 * slow)
+  end)
+
+  it("tells the holders that it is lost, and refuses from then on", function()
+    local far = open()
+    local its = far:lock(name)
+    assert.is_true(its:lock())
+    far:close()
+    assert.equal(0, its:valid_for())
+    assert.equal("lost", select(2, its:unlock()))
+    assert.equal("not_held", select(2, its:unlock()))
+    for _, method in ipairs { "lock", "try_lock", "is_locked", "break_lock" } do
+      local ok, code = within(SLACK, its[method], its)
+      assert.is_nil(ok)
+      assert.equal("closed", code)
+    end
+    assert.equal("closed", select(2, far:call("PING")))
+    far:close()
+    assert.is_true(is_free())
+  end)
+
+  it("is bounded when the server is gone, silent or stopped", function()
+    for _, fault in ipairs { "kill", "pause" } do
+      local far = open { timeout = TIMEOUT }
+      for i = 1, 600 do assert(far:lock(name .. fault .. i):lock()) end
+      if fault == "kill" then control:close() end
+      server[fault](server)
+      local ok, message = pcall(within, TIMEOUT + SLACK, far.close, far)
+      if fault == "kill" then
+        server:launch()
+        control = assert(host.connect {
+          path = server.socket, timeout = 5000, silent = 0,
+        })
+      else
+        server:resume()
+      end
+      assert(ok, message)
+    end
+  end)
+
+  it("is done by its <close> variable, and leaves no connection", function()
+    local before = tonumber(ask("INFO", "clients"):match(
+      "connected_clients:(%d+)"))
+    do
+      local far <close> = open()
+      assert.is_true(far:lock(name):lock())
+    end
+    assert.is_true(is_free())
+    eventually(function()
+      return tonumber(ask("INFO", "clients"):match(
+        "connected_clients:(%d+)")) == before
+    end)
+  end)
+
+  it("is done for one that nobody knows any more", function()
+    local before = tonumber(ask("INFO", "clients"):match(
+      "connected_clients:(%d+)"))
+    task.run(function()
+      for _ = 1, 5 do
+        local forgotten = open()
+        assert(forgotten:lock(name):lock())
+        assert(forgotten:lock(name):unlock())
+      end
+    end)
+    eventually(function()
+      collectgarbage()
+      return tonumber(ask("INFO", "clients"):match(
+        "connected_clients:(%d+)")) == before
+    end, 5 * slow)
+  end)
+end)

@@ -21,6 +21,16 @@ RL_CFLAGS = $(WARN) -D_POSIX_C_SOURCE=200809L $(if $(TLS_PKGS),-DRL_TLS) \
 RL_LIBS   = $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS))
 LUA_LIBS  = $(shell $(PKG_CONFIG) --libs $(LUA_PKG))
 
+# rlockctl carries Lua, libuv and hiredis where they can be had as archives, so
+# that the one file runs on another machine. All of Lua, for C modules use it.
+archive   = $(firstword $(filter /%,$(foreach f,lib$(1).a lib$(1)_a.a, \
+              $(shell $(CC) -print-file-name=$(f)))))
+carry     = $(foreach w,$(1),$(or $(if $(filter -llua% -luv -lhiredis%,$(w)), \
+              $(call archive,$(w:-l%=%))),$(w)))
+CTL_LIBS  = -Wl,--start-group $(call carry,$(RL_LIBS)) -Wl,--end-group \
+            -Wl,--whole-archive $(call carry,$(filter -llua%,$(LUA_LIBS))) \
+            -Wl,--no-whole-archive $(filter-out -llua%,$(LUA_LIBS)) -lm -ldl
+
 LIB_SRC := $(filter-out src/main.c src/embed.c,$(wildcard src/*.c))
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
 LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' 2>/dev/null \
@@ -47,7 +57,7 @@ $(B)/librlock.a: $(LIB_OBJ)
 	$(AR) rcs $@ $^
 
 $(B)/rlockctl: $(B)/main.o $(B)/embedded.o $(B)/librlock.a
-	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-E -o $@ $^ $(RL_LIBS) $(LUA_LIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-E -o $@ $^ $(CTL_LIBS)
 
 $(B)/rlock/core.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
@@ -90,12 +100,15 @@ check:  ## what can be said without running: style, layers, warnings
 
 ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
        -fno-sanitize-recover=undefined
+asan-build:
+	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests build-asan/spec/c/oom
+
 asan: deps  ## the whole suite under ASan, UBSan and LSan
-	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests
+	$(SUB) asan-build
 	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE)
 
 oom: deps  ## an allocator that refuses, at every point of a run
-	$(SUB) B=build-asan CFLAGS="$(ASAN)" all build-asan/spec/c/oom
+	$(SUB) asan-build
 	@B=build-asan RLOCK_SLOW=2 LIMIT=600 $(SUITE) spec/c/oom.c
 
 VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full \
@@ -130,6 +143,6 @@ clean:  ## remove what was built
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-.PHONY: all tests deps demo test check asan valgrind oom bench install \
-        uninstall clean help
+.PHONY: all tests asan-build deps demo test check asan oom valgrind bench \
+        install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

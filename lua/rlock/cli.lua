@@ -137,6 +137,7 @@ end
 -- @tparam function embedded_text  "rlock/lock.lua" -> its text, if embedded
 -- @treturn integer exit status
 function cli.main(arguments, embedded_text)
+  collectgarbage("setpause", 125)       -- of many tasks little is garbage
   local chosen = {}
   local first, problem = options.read(arguments, 1, leading, chosen)
   if not first then return cli.fault("usage", problem) end

@@ -5,7 +5,8 @@
 --
 --  A server is there if its socket takes a connection, even if it is too busy
 --  to answer: a second one beside it would give its locks away again. Who is
---  to start it is settled by a lock on a file, which ends with its process.
+--  to start it is settled by a lock on a file, which ends with its process; the
+--  server inherits that lock and keeps it while it lives.
 
 local url = require "rlock.url"
 
@@ -111,12 +112,12 @@ local function arguments(places)
   }
 end
 
-local function spawn_server(host, places)
+local function spawn_server(host, places, guard)
   os.remove(places.log)
   for _, file in ipairs(SERVERS) do
     local process, code, detail = host.process {
       file = file, args = arguments(places), detached = true,
-      stdin = "null", stdout = places.log, stderr = places.log,
+      stdin = "null", stdout = places.log, stderr = places.log, keep = guard,
     }
     if process then return process end
     if not detail:find("not found$") then
@@ -140,8 +141,8 @@ local function last_words(path)
 end
 
 -- Starts the server and waits until it is there.
-local function launch(host, places)
-  local process, code, detail = spawn_server(host, places)
+local function launch(host, places, guard)
+  local process, code, detail = spawn_server(host, places, guard)
   if not process then return nil, code, detail end
   local give_up = host.now() + START
   while host.now() < give_up do
@@ -160,19 +161,20 @@ local function launch(host, places)
     last_words(places.log), places.log)
 end
 
--- One process starts the server, the others wait for it.
+-- Whoever gets the lock starts the server, the others wait for it.
 local function start_once(host, places)
   local give_up = host.now() + START
   while host.now() < give_up do
     local guard <close>, busy, why = host.lock_file(places.lock)
     local up, code, detail = is_up(host, places)
     if up or code then return up, code, detail end
-    if guard then return launch(host, places) end
+    if guard then return launch(host, places, guard) end
     if busy ~= "busy" then return refuse("%s", why) end
     host.sleep(STEP)
   end
-  return refuse("another process has been starting the server for %d s (it has "
-    .. "locked %s)", START, places.lock)
+  return refuse("%s is locked by another process, which starts a server or is "
+    .. "one, but after %d s there is none at %s", places.lock, START,
+    places.socket)
 end
 
 --- Makes sure that the server runs.

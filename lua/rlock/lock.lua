@@ -153,7 +153,8 @@ end
 local stand_in_line
 
 -- A wait is over: asks again, and waits on if it must.
-local function ask_again(self, waiter, woken, code, detail)
+local function ask_again(waiter, woken, code, detail)
+  local self = waiter.lock
   local granted, now = grant_of(self), self.session.host.now()
   if woken == nil then
     return leave(self, granted, waiter, nil, code, detail)
@@ -170,14 +171,14 @@ local function ask_again(self, waiter, woken, code, detail)
     return leave(self, granted, waiter, verdict, ttl, detail)
   end
   granted:sweep()
-  return stand_in_line(self, waiter, ttl)
+  return stand_in_line(waiter, ttl)
 end
 
 -- Asks until it is held or the time is over; without a `ttl` we have not asked
 -- since we joined the line. A thousand tasks may stand here: no frame but this
 -- small one is kept, and a grant is there only while we ask.
-function stand_in_line(self, waiter, ttl)
-  return ask_again(self, waiter, wait_a_while(self, waiter, ttl))
+function stand_in_line(waiter, ttl)
+  return ask_again(waiter, wait_a_while(waiter.lock, waiter, ttl))
 end
 
 local function busy(granted, ttl)
@@ -198,9 +199,10 @@ local function enter(self, wait, lease, hold)
     question_until(self, now, now + wait), lease, hold, now, now + wait)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
-    waiter.wait_until, waiter.lease, waiter.hold = now + wait, lease, hold
+    waiter.lock, waiter.wait_until = self, now + wait
+    waiter.lease, waiter.hold = lease, hold
     granted:sweep()
-    return stand_in_line(self, waiter, ttl)
+    return stand_in_line(waiter, ttl)
   end
   if verdict == "busy" then verdict, ttl, detail = busy(granted, ttl) end
   return leave(self, granted, waiter, verdict, ttl, detail)

@@ -21,7 +21,7 @@
 #include <time.h>
 
 #define WARM_UP 0.2 /* seconds */
-#define LEASE   "30000"
+#define LEASE "30000"
 
 struct command {
     char *text;
@@ -136,8 +136,8 @@ static void read_stats(double *calls, double *usec)
     const char *line = strstr(reply->str, "cmdstat_evalsha:");
 
     *calls = *usec = 0;
-    if (line &&
-        sscanf(line, "cmdstat_evalsha:calls=%lf,usec=%lf", calls, usec) != 2)
+    if (line
+        && sscanf(line, "cmdstat_evalsha:calls=%lf,usec=%lf", calls, usec) != 2)
         die("INFO commandstats is not as expected");
     freeReplyObject(reply);
 }
@@ -172,8 +172,8 @@ static int take_reply(struct client *clients, struct queue *q,
     struct client *c = &clients[i];
     const char *verdict = c->holds ? "freed" : "held";
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 ||
-        strcmp(reply->element[0]->str, verdict) != 0)
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1
+        || strcmp(reply->element[0]->str, verdict) != 0)
         die(reply->type == REDIS_REPLY_ERROR ? reply->str
                                              : "not the verdict expected");
     freeReplyObject(reply);

@@ -152,9 +152,10 @@ end
 function parts.waiting()
   for _, how in ipairs { "one", "each" } do
     local r = measure(B .. "/rlockctl", "spec/bench/waiting.lua", how)
-    print(("%d tasks wait, %s: %d bytes each, at most 3000: %s"):format(
-      r.tasks, how == "one" and "all for one lock" or "each for its own",
-      r.bytes, verdict(r.bytes <= 3000)))
+    print(("%d tasks wait, %s: %d bytes each (%d of them used by Lua), "
+      .. "at most 3000: %s"):format(r.tasks,
+      how == "one" and "all for one lock" or "each for its own",
+      r.bytes, r.lua_bytes, verdict(r.bytes <= 3000)))
   end
 end
 

@@ -14,13 +14,14 @@ local SETTLE = 2                       -- seconds until all of them really wait
 
 local client = assert(rlock.open())
 
-local function resident()
+--- Bytes that the process has, and bytes of these that Lua uses.
+local function memory()
   collectgarbage()
   collectgarbage()
   local file = assert(io.open("/proc/self/statm"))
   local _, pages = file:read("n", "n")
   file:close()
-  return pages * 4096
+  return pages * 4096, collectgarbage("count") * 1024
 end
 
 local function name_of(i)
@@ -49,10 +50,11 @@ end
 local warm = client:lock("warm")
 assert(warm:lock())
 assert(warm:unlock())
-local before = resident()
+local before, lua_before = memory()
 wait_all()
-print(('{"tasks":%d,"bytes":%.0f}'):format(TASKS,
-  (resident() - before) / TASKS))
+local after, lua_after = memory()
+print(('{"tasks":%d,"bytes":%.0f,"lua_bytes":%.0f}'):format(TASKS,
+  (after - before) / TASKS, (lua_after - lua_before) / TASKS))
 io.stdout:flush()
 client:call("FLUSHALL")
 os.exit(0)

@@ -181,6 +181,17 @@ describe("local:", function()
     assert.equal(id, output("-e", PRINT_ID))
   end)
 
+  it("is a valkey-server where there is no redis-server", function()
+    local bin = ctl.folder() .. "/bin" .. number
+    local real = sh("command -v redis-server || command -v valkey-server")
+    ctl.file("bin" .. number .. "/valkey-server",
+      ("#!/bin/sh\nexec '%s' \"$@\"\n"):format(real))
+    sh("chmod +x '%s/valkey-server'", bin)
+    local result = ctl.run { "local", "start",
+      env = { XDG_RUNTIME_DIR = runtime, PATH = bin } }
+    assert.same({ 0, "" }, { result.status, result.err })
+  end)
+
   it("outlives the terminal of who started it", function()
     output("local", "start")
     local session = sh("ps -o sid= -p %s", pid())

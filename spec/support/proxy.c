@@ -54,15 +54,7 @@ struct buffer {
     size_t len, cap;
 };
 
-enum fate {
-    PASS,
-    DROP_REPLY,
-    DROP_REQUEST,
-    DROP_MESSAGE,
-    MUTE,
-    CUT,
-    HOLD
-};
+enum fate { PASS, DROP_REPLY, DROP_REQUEST, DROP_MESSAGE, MUTE, CUT, HOLD };
 
 struct order {
     enum fate fate;
@@ -200,8 +192,8 @@ static long split(const char *data, size_t len, struct buffer *words)
 
 static bool is_word(const struct buffer *word, const char *text)
 {
-    return word->len == strlen(text) &&
-           !strncasecmp(word->data, text, word->len);
+    return word->len == strlen(text)
+           && !strncasecmp(word->data, text, word->len);
 }
 
 /* Orders */
@@ -211,8 +203,8 @@ static struct order *find_order(const char *data, size_t len, bool message)
     struct order *o;
 
     for (o = orders; o; o = o->next)
-        if (o->left > 0 && (o->fate == DROP_MESSAGE) == message &&
-            contains(data, len, &o->text))
+        if (o->left > 0 && (o->fate == DROP_MESSAGE) == message
+            && contains(data, len, &o->text))
             return o;
     return NULL;
 }
@@ -397,8 +389,8 @@ static long replies_of(const char *data, size_t len)
     struct buffer words[MAX_WORDS];
     long count = split(data, len, words);
 
-    if (count > 1 && words[0].len >= 9 &&
-        !strncasecmp(words[0].data + words[0].len - 9, "subscribe", 9))
+    if (count > 1 && words[0].len >= 9
+        && !strncasecmp(words[0].data + words[0].len - 9, "subscribe", 9))
         return count - 1;
     return 1;
 }
@@ -408,9 +400,10 @@ static bool is_message(const char *data, size_t len)
     struct buffer words[MAX_WORDS];
     long count = split(data, len, words);
 
-    return (count == 3 && (is_word(&words[0], "message") ||
-                           is_word(&words[0], "smessage"))) ||
-           (count == 4 && is_word(&words[0], "pmessage"));
+    return (count == 3
+            && (is_word(&words[0], "message")
+                || is_word(&words[0], "smessage")))
+           || (count == 4 && is_word(&words[0], "pmessage"));
 }
 
 /* Passes the whole requests that have come from the client. */
@@ -472,8 +465,8 @@ static void take_replies(struct link *l)
 
     if (l->held_until && now_ms() >= l->held_until)
         l->held_until = 0;
-    while (!l->ending && !l->held_until &&
-           (size = value_size(l->from_server.data, l->from_server.len)))
+    while (!l->ending && !l->held_until
+           && (size = value_size(l->from_server.data, l->from_server.len)))
         l->ending = !take_reply(l, size);
 }
 

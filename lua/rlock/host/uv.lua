@@ -128,6 +128,7 @@ local function stepped(task, resumed, ended, ...)
 end
 
 local NOTHING = {}       -- the argument of a task that has none
+local CALLING = {}       -- what a task waits for that has sent a command
 
 local function step(task, a, b, c)
   current = task
@@ -152,10 +153,9 @@ local function start(daemon, fn, ...)
   local n, a = select("#", ...), ...
   if n > 1 then fn = with_all(fn, ...) end
   if n ~= 1 then a = NOTHING end
-  local task = setmetatable({ co = create(xpcall), id = 0, daemon = daemon },
-    Task)
+  local task = setmetatable({ co = create(xpcall), id = 0 }, Task)
   task.id = take_caller(task)
-  if not daemon then alive = alive + 1 end
+  if daemon then task.daemon = true else alive = alive + 1 end
   make_ready(task, fn, traceback, a)
   return task
 end
@@ -218,14 +218,14 @@ function Task:cancel(why)
   if self.over or self.unwinding then return end
   local unwind = setmetatable({ why = why or "cancelled" }, Unwind)
   self.unwinding = unwind
-  if self.wait_of then                    -- waiting for an event
-    local event = self.wait_of
+  local event = self.wait_of
+  if event and event ~= CALLING then
     event.waiter, self.wait_of = nil, nil
     if event.place then times:remove(event) end
-  elseif self.is_calling then             -- waiting for a completion
+  elseif event then                       -- waiting for a completion
     callers[self.id] = { over = true, id = self.id }   -- takes the late answer
     self.id = take_caller(self)
-    self.is_calling = nil
+    self.wait_of = nil
   else
     return                                -- told at its next wait
   end
@@ -290,6 +290,12 @@ local function set_time(event, due)
   if due < alarm_at then set_alarm(core.now()) end
 end
 
+-- Parks the task. (Its frame stays while the task waits: it is kept small.)
+local function suspended(event, task)
+  event.waiter, task.wait_of = task, event
+  return yield()
+end
+
 --- Waits for `set`, for the house's own code: a cancellation is an answer.
 -- @tparam[opt] number seconds at most; nil or math.huge: for ever
 -- @treturn[1] boolean true if it was set, false when the time is over
@@ -308,8 +314,7 @@ function Event:pause(seconds)
     if seconds <= 0 then return false end
     set_time(self, core.now() + seconds)
   end
-  self.waiter, task.wait_of = task, self
-  return yield()
+  return suspended(self, task)
 end
 
 --- Waits for `set`. Raises if the task is cancelled.
@@ -379,7 +384,7 @@ core.dispatch(function(id, a, b, c)
     if task.over then                  -- it was cancelled meanwhile
       free_caller(id)
     else
-      task.is_calling = nil
+      task.wait_of = nil
       current = task
       stepped(task, resume(task.co, a, b, c))
     end
@@ -485,7 +490,7 @@ function Connection:send(ms, words, n)
   end
   local ok, code, detail = self.raw:call(task.id, ms, words, n)
   if not ok then return nil, code, detail end
-  task.is_calling = true
+  task.wait_of = CALLING
   return yield()
 end
 
@@ -540,7 +545,7 @@ local function fail_all(ids, code, detail)
     elseif callers[id].over then
       free_caller(id)
     else
-      callers[id].is_calling = nil
+      callers[id].wait_of = nil
       make_ready(callers[id], nil, code, detail)
     end
   end
@@ -568,7 +573,7 @@ local function established(self, options)
   })
   if not raw then return nil, code, detail end
   self.raw = raw
-  task.is_calling = true
+  task.wait_of = CALLING
   local ok
   ok, code, detail = yield()
   if not ok then fail_all(raw:close(), code, detail) end

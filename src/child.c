@@ -112,10 +112,25 @@ static int cwd_check(const char *cwd, char *why, size_t size)
     return err;
 }
 
+/* What we were started with (a shell's lock, a pipe of CI) is not for those who
+   outlive us. */
+static void files_keep_to_ourselves(void)
+{
+    enum { MOST = 256 };
+    int fd, flags;
+
+    for (fd = 3; fd < MOST; fd++) {
+        flags = fcntl(fd, F_GETFD);
+        if (flags >= 0)
+            fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+    }
+}
+
 static int child_spawn(rl_child *self, const rl_child_options *options,
                        uv_stdio_container_t *stdio)
 {
     unsigned flags = options->detached ? UV_PROCESS_DETACHED : 0;
+    int count = options->keep >= 0 ? 4 : 3;
     uv_process_options_t spawn = {
         .exit_cb = on_exit,
         .file = options->file,
@@ -123,17 +138,21 @@ static int child_spawn(rl_child *self, const rl_child_options *options,
         .env = options->env,
         .cwd = options->cwd,
         .flags = flags,
-        .stdio_count = 3,
+        .stdio_count = count,
         .stdio = stdio,
     };
 
+    stdio[3].flags = UV_INHERIT_FD;
+    stdio[3].data.fd = options->keep;
+    if (options->detached)
+        files_keep_to_ourselves();
     return uv_spawn(rl_loop_uv(self->loop), &self->uv, &spawn);
 }
 
 int rl_child_open(rl_child **out, rl_loop *loop, int64_t id,
                   const rl_child_options *options, char *why, size_t size)
 {
-    uv_stdio_container_t stdio[3];
+    uv_stdio_container_t stdio[4];
     int opened[3] = { 0, 0, 0 };
     rl_child *self = calloc(1, sizeof(*self));
     int err = UV_ENOMEM;

@@ -13,7 +13,8 @@ typedef struct rl_child_options {
     char **args;      /* argv[0] and on, ended by NULL */
     char **env;       /* "K=V", ended by NULL; or NULL: ours */
     const char *cwd;  /* or NULL: ours */
-    int detached;     /* a session of its own */
+    int detached;     /* a session of its own, without our other files */
+    int keep;         /* a descriptor that becomes its 3, or -1 */
     /* "inherit", "null" or the path of a file, read from or appended to */
     const char *stdio[3];
 } rl_child_options;

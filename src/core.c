@@ -527,6 +527,17 @@ static void get_stdio(lua_State *L, int table, rl_child_options *to)
     }
 }
 
+/* The descriptor of the file lock on top of the stack, or -1. */
+static int opt_descriptor(lua_State *L)
+{
+    lock_handle *lock;
+
+    if (lua_isnil(L, -1))
+        return -1;
+    lock = luaL_checkudata(L, lua_gettop(L), LOCK);
+    return lock->held ? lock->fd : -1;
+}
+
 /* What the options point to stays on the stack. */
 static void get_child_options(lua_State *L, int table, rl_child_options *to)
 {
@@ -538,6 +549,8 @@ static void get_child_options(lua_State *L, int table, rl_child_options *to)
     get_stdio(L, table, to);
     lua_getfield(L, table, "detached");
     to->detached = lua_toboolean(L, -1);
+    lua_getfield(L, table, "keep");
+    to->keep = opt_descriptor(L);
     lua_getfield(L, table, "args");
     to->args = push_list(L, lua_gettop(L), to->file);
     if (lua_getfield(L, table, "env") == LUA_TTABLE)

@@ -159,20 +159,71 @@ static void signal_drop(rl_owner *base)
     rl_signal_close((rl_signal *)base);
 }
 
+/*
+ * A program that is asked to end a second time before it has heard the first
+ * (a busy loop, a blocking read) ends at once, as in lua. libuv's handler does
+ * the rest.
+ */
+enum { SIGNALS = 65 };
+static volatile sig_atomic_t unheard[SIGNALS];
+static void (*uv_handlers[SIGNALS])(int);
+
+static int asks_to_end(int number)
+{
+    return number == SIGINT || number == SIGTERM || number == SIGHUP
+           || number == SIGQUIT;
+}
+
+static void on_signal(int number)
+{
+    if (unheard[number]) {
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    unheard[number] = 1;
+    uv_handlers[number](number);
+}
+
+static void signal_wrap(int number)
+{
+    struct sigaction action;
+
+    if (!asks_to_end(number) || sigaction(number, NULL, &action) != 0
+        || action.sa_handler == on_signal)
+        return;
+    uv_handlers[number] = action.sa_handler;
+    unheard[number] = 0;
+    action.sa_handler = on_signal;
+    sigaction(number, &action, NULL);
+}
+
+static int is_ignored(int number)
+{
+    struct sigaction action;
+
+    return sigaction(number, NULL, &action) == 0
+           && action.sa_handler == SIG_IGN;
+}
+
 static void signal_fired(uv_signal_t *uv, int number)
 {
     rl_signal *self = uv->data;
     rl_event event = { .what = RL_FIRED, .id = self->id };
 
-    (void)number;
+    if (number < SIGNALS)
+        unheard[number] = 0;
     rl_loop_tell(self->loop, &event);
 }
 
 int rl_signal_open(rl_signal **out, rl_loop *loop, int64_t id, int number)
 {
-    rl_signal *self = calloc(1, sizeof(*self));
+    rl_signal *self;
     int err;
 
+    if (is_ignored(number))
+        return UV_ECANCELED;
+    self = calloc(1, sizeof(*self));
     if (self == NULL)
         return UV_ENOMEM;
     self->base.drop = signal_drop;
@@ -190,6 +241,7 @@ int rl_signal_open(rl_signal **out, rl_loop *loop, int64_t id, int number)
         rl_signal_close(self);
         return err;
     }
+    signal_wrap(number);
     *out = self;
     return 0;
 }

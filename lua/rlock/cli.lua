@@ -6,6 +6,7 @@ local options = require "rlock.cli.options"
 local cli = {}
 
 local UNREACHABLE, USAGE = 202, 206
+local AGAIN = 0.2           -- seconds after which a signal is another one
 
 local commands = {
   ["help"] = true, ["local"] = true, ["script"] = true, ["status"] = true,
@@ -88,13 +89,16 @@ end
 -- running --------------------------------------------------------------------
 
 local exit = os.exit                    -- the plain one, whatever programs get
-local was_told = false
+local told_at
 
--- The first signal unwinds the program; the second ends it at once.
+-- The first signal unwinds the program, a later one ends it at once. What comes
+-- with the first is the same: timeout(1) sends each twice.
 local function end_by(status)
-  if was_told then exit(status) end
-  was_told = true
-  require("rlock.host.uv").exit(status)
+  local host = require "rlock.host.uv"
+  local now = host.now()
+  if told_at and now - told_at >= AGAIN then exit(status) end
+  told_at = told_at or now
+  host.exit(status)
 end
 
 local function watch_signals()
@@ -137,7 +141,7 @@ end
 -- @tparam function embedded_text  "rlock/lock.lua" -> its text, if embedded
 -- @treturn integer exit status
 function cli.main(arguments, embedded_text)
-  collectgarbage("setpause", 125)       -- of many tasks little is garbage
+  collectgarbage("setpause", 115)       -- of many tasks little is garbage
   local chosen = {}
   local first, problem = options.read(arguments, 1, leading, chosen)
   if not first then return cli.fault("usage", problem) end

@@ -73,7 +73,9 @@ local function pause(self, waiter, ttl)
   local random = self.session.host.random_number
   local is_first = waiter == waiter.channel.first
   local poll = is_first and POLL or POLL_BEHIND
-  if not waiter.channel.is_live then poll = POLL_DEAF end
+  if not waiter.channel.is_live or self.session.publish == "spublish" then
+    poll = POLL_DEAF           -- nothing that is published reaches us
+  end
   poll = min(poll, self.site.policy.source.poll or huge)
     * (0.5 + random() / 2)
   if ttl < 0 then return poll end

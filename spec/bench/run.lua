@@ -118,7 +118,7 @@ end
 
 function parts.cycles()
   warn_if_busy()
-  local notes, server_ratios = {}, {}
+  local notes, server_ratios, server_bests = {}, {}, {}
   print(("lock and unlock, medians of %d turns of %g s; bare: C and hiredis")
     :format(ROUNDS, SECONDS))
   print(ROW:format("", "cycles/s", "cycles/s", "", "cpu us", "cpu us",
@@ -131,11 +131,13 @@ function parts.cycles()
     print_row(tasks, ratio(a, b, "rate"), medians(a), medians(b))
     notes[#notes + 1] = judge(tasks, a, b)
     server_ratios[#server_ratios + 1] = ratio(a, b, "server_us")
+    server_bests[#server_bests + 1] = best_ratio(a, b, "server_us")
   end
   local server_ratio = median(server_ratios)
   print(table.concat(notes, "\n"))
-  print(("server time per call %.2f of that of scripts written by hand, "
-    .. "at most 1.05: %s"):format(server_ratio, verdict(server_ratio <= 1.05)))
+  print(("server time per call %.2f of that of scripts written by hand "
+    .. "(best turns %.2f), at most 1.05: %s"):format(server_ratio,
+    median(server_bests), verdict(server_ratio <= 1.05)))
 end
 
 function parts.held()

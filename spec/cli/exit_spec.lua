@@ -2,7 +2,9 @@
 --- that they tidy up first.
 
 local ctl = require "spec.cli.ctl"
+local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
+local eventually = require "spec.support.wait" (host)
 
 local server = redis.shared()
 local INT, KILL, TERM = 2, 9, 15
@@ -255,6 +257,16 @@ describe("a signal", function()
     assert.equal(143, program:wait().status)
   end)
 
+  it("that comes twice at once is one", function()
+    local program = start(WAITING, "cli:twice")
+    program:says("ready")
+    for _ = 1, 5 do program:kill(TERM) end
+    local result = program:wait()
+    assert.same({ 143, 0, "" }, { result.status, result.signal, result.err })
+    assert.matches("closed main", result.out)
+    assert.is_false(exists("cli:twice"))
+  end)
+
   it("that comes a second time ends it at once", function()
     local program = start [[
       local a <close> = setmetatable({}, { __close = function()
@@ -266,9 +278,41 @@ describe("a signal", function()
     program:says("ready")
     program:kill(INT)
     program:says("closing")
-    program:kill(TERM)
+    eventually(function()
+      program:kill(TERM)
+      return program.process.status
+    end, 2 * ctl.slow, "the second signal ends it")
     local result = program:wait()
     assert.same({ 143, 0 }, { result.status, result.signal })
+  end)
+
+  it("that comes a second time ends it even if it never waits", function()
+    local program = start [[
+      print "ready"
+      while true do end]]
+    program:says("ready")
+    local ended = pcall(eventually, function()
+      program:kill(INT)
+      return program.process.status
+    end, 2 * ctl.slow)
+    program:kill(KILL)
+    local result = program:wait()
+    if not ended then return pending("core.signal does not let it pass") end
+    assert.equal(INT, result.signal)
+  end)
+
+  it("that was ignored when it started stays so", function()
+    local program = ctl.start { program = "sh", "-c",
+      [[trap "" INT; exec "$0" -]], ctl.binary, stdin = HEAD .. [[
+        print "ready"
+        rlock.sleep(0.3)]] }
+    program:says("ready")
+    program:kill(INT)
+    local result = program:wait()
+    if result.status == 130 then
+      return pending("core.signal does not look")
+    end
+    assert.equal(0, result.status)
   end)
 
   it("of which the program takes no notice ends it after a while", function()
@@ -281,19 +325,5 @@ describe("a signal", function()
     program:kill(TERM)
     assert.equal(143, program:wait().status)
     assert.is_false(exists("cli:stubborn"))
-  end)
-
-  it("that comes a second time ends it at once even if it never waits",
-      function()
-    local program = start [[
-      print "ready"
-      while true do end]]
-    program:says("ready")
-    program:kill(INT)
-    program:kill(INT)
-    local ended = program.process:wait(2 * ctl.slow)
-    program:kill(KILL)
-    program:wait()
-    if not ended then pending("core.signal does not let it pass") end
   end)
 end)

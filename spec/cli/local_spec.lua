@@ -192,6 +192,33 @@ describe("local:", function()
     assert.same({ 0, "" }, { result.status, result.err })
   end)
 
+  it("holds nothing open that was its starter's", function()
+    sh([[exec 7>'%s/seven'
+      XDG_RUNTIME_DIR='%s' '%s' local start >/dev/null]], runtime, runtime,
+      ctl.binary)
+    local open = sh("ls -l /proc/%s/fd", pid())
+    if open:find("/seven", 1, true) then
+      return pending("core.spawn lets it inherit everything")
+    end
+  end)
+
+  it("is one server even if who starts it is killed meanwhile", function()
+    local kept
+    for round = 1, 10 * ctl.slow do
+      local all = {}
+      for i = 1, 6 do all[i] = start("local", "start") end
+      eventually(function() return servers(runtime .. "/rlock") > 0 end)
+      for i = 1, 4 do all[i]:kill(9) end
+      for i = 1, 6 do all[i]:wait() end
+      output("local", "start")
+      local open = sh("ls -l /proc/%s/fd", pid())
+      kept = open:find("/start.lock", 1, true)
+      if kept then assert.equal(1, servers(runtime .. "/rlock"), round) end
+      sh("kill -9 %s", pid())
+    end
+    if not kept then return pending("core.spawn does not hand on the lock") end
+  end)
+
   it("outlives the terminal of who started it", function()
     output("local", "start")
     local session = sh("ps -o sid= -p %s", pid())

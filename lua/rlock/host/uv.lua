@@ -10,6 +10,7 @@ local host = { name = "uv" }
 
 local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield
+local isyieldable = coroutine.isyieldable
 local create, resume = coroutine.create, coroutine.resume
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
@@ -178,6 +179,10 @@ function host.current()
   if not task or running() ~= task.co then
     error("rlock waits, so it runs in a task: use rlock.spawn (or rlock.run "
       .. "under plain lua), not a coroutine of your own", 3)
+  end
+  if not isyieldable() then
+    error("rlock cannot wait here: inside table.sort, string.gsub, a "
+      .. "metamethod of C or while a module is being required", 3)
   end
   return task
 end

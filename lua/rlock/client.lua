@@ -103,14 +103,75 @@ local function check_owner(options)
   end
 end
 
---- A reentrant lock: exclusive, its holder may take it again.
--- @tparam string name
--- @tparam[opt] table options owner = a name of one's own instead of the task
-function client:lock(name, options)
-  check_name(name)
-  check_owner(options)
-  return lock.new(self, policy.load("reentrant", 3), name, options)
+local function make_lock(self, definition, name, options)
+  return lock.new(self, policy.load(definition, 4), name, options)
 end
+
+-- A factory of locks with one of our policies, which is loaded when the first
+-- is made.
+local function factory(policy_name)
+  local loaded
+  return function(self, name, options)
+    check_name(name)
+    check_owner(options)
+    loaded = loaded or policy.load(policy_name, 3)
+    return lock.new(self, loaded, name, options)
+  end
+end
+
+--- Locks. Each takes a name and, optionally, a table with
+--  owner = a name of one's own instead of the calling task.
+--    lock          exclusive; its holder may take it again
+--    mutex         exclusive; a second entry of its holder is refused
+--    simple_lock   SET NX PX, as redis-py, redsync and others speak it
+--    spin_lock     as lock, but its waiters poll
+--    fair_lock     as lock, in order of arrival
+--    fenced_lock   as lock, with a fencing token
+client.lock = factory "reentrant"
+client.mutex = factory "mutex"
+client.simple_lock = factory "simple"
+client.spin_lock = factory "spin"
+client.fair_lock = factory "fair"
+client.fenced_lock = factory "fenced"
+
+local Pair = {}
+Pair.__index = Pair
+
+--- The lock of a reader; readers share it.
+function Pair:read_lock()
+  return make_lock(self.client, self.policies.read, self.name, self.options)
+end
+
+--- The lock of a writer, who is alone.
+function Pair:write_lock()
+  return make_lock(self.client, self.policies.write, self.name, self.options)
+end
+
+local function pair_factory(module)
+  return function(self, name, options)
+    check_name(name)
+    check_owner(options)
+    return setmetatable({ client = self, name = name, options = options,
+      policies = require(module) }, Pair)
+  end
+end
+
+--- Read/write locks: `:read_lock()` and `:write_lock()` of what comes back are
+--  locks. Those of the fair one are given in order of arrival.
+client.read_write_lock = pair_factory "rlock.policy.readwrite"
+client.fair_read_write_lock = pair_factory "rlock.policy.fair_readwrite"
+
+-- What is no lock has a module of its own, with new(client, name).
+local function other(module)
+  return function(self, name)
+    check_name(name)
+    return require(module).new(self, name)
+  end
+end
+
+client.semaphore = other "rlock.semaphore"
+client.permits = other "rlock.permits"
+client.latch = other "rlock.latch"
 
 --- A lock with a policy of one's own.
 -- @param definition the policy, or the name of the module that returns it
@@ -119,7 +180,7 @@ end
 function client:policy(definition, name, options)
   check_name(name)
   check_owner(options)
-  return lock.new(self, policy.load(definition, 3), name, options)
+  return make_lock(self, definition, name, options)
 end
 
 --- Releases what the client still holds and closes its connections.

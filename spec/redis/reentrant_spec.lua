@@ -1,4 +1,4 @@
---- The reentrant lock on a real Redis: what each operation does, in which state,
+--- The reentrant lock on a real Redis: what each operation does in which state,
 --- and Redisson's layout and behaviours (wire.md, part 4, rows marked G).
 
 local host = require "rlock.host.uv"

@@ -27,7 +27,6 @@ local ready, first, last = {}, 1, 0
 local current            -- the task that is running now
 local alive = 0          -- how many of them keep the program running
 local ending             -- why the program ends: { status=, message= }
-local signals = {}       -- handles of the signals that somebody handles
 --- Events whose time runs, by `due`; one timer of the core is set for the
 --  first.
 local times, alarm, alarm_at = heap.new(), nil, math.huge
@@ -468,10 +467,11 @@ end
 -- @tparam string name "INT", "TERM", "HUP", ...
 -- @tparam function fn
 function host.on_signal(name, fn)
-  local handle, code, detail = core.signal(take_id(function() fn() end), name)
-  if not handle then return nil, code, detail end
-  signals[handle] = true                    -- it must not be collected
-  return handle
+  local handle, code, detail
+  local id = take_id(function() fn(handle) end)   -- and it is not collected
+  handle, code, detail = core.signal(id, name)
+  if not handle then free_id(id) end
+  return handle, code, detail
 end
 
 -- connections -------------------------------------------------------------

@@ -5,6 +5,7 @@
 --  This is Redisson's RLock, wire compatible.
 
 local naming = require "rlock.naming"
+local tell = require("rlock.policy.shared").tell
 
 local UNLOCKED = "0"
 
@@ -51,7 +52,7 @@ function server.release(keys, args)
     return { "kept" }
   end
   redis.call("del", lock)
-  if publish == "both" then
+  if publish == "both" then             -- tell(), without the cost of a call
     redis.call("publish", keys[2], UNLOCKED)
     publish = "spublish"
   end
@@ -61,12 +62,7 @@ end
 
 function server.break_(keys, args)
   if redis.call("del", keys[1]) == 0 then return { "free" } end
-  local publish = args[2]
-  if publish == "both" then
-    redis.call("publish", keys[2], UNLOCKED)
-    publish = "spublish"
-  end
-  redis.call(publish, keys[2], UNLOCKED)
+  tell(args[2], keys[2], UNLOCKED)
   return { "freed" }
 end
 

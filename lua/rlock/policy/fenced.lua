@@ -1,0 +1,102 @@
+--- A reentrant lock that gives each hold a fencing token: a number greater than
+--  that of every hold before it. Send it along with each write, and let the
+--  resource refuse what is less than the greatest it has seen.
+--    name                            hash: owner -> hold count, and under the
+--                                    empty name, which no owner has, the
+--                                    token; expires with the lease
+--    redisson_lock__channel:{name}   says "0" when the lock is free
+--    redisson_lock_token:{name}      string: the last token
+--  On the wire it is Redisson's RFencedLock. Entering again gives the same
+--  token. The next one is the last plus one or the server's time in
+--  microseconds, whichever is more; so it does not matter when the last one is
+--  forgotten, a week after the lease that it was for. One that Redisson made
+--  to stay for ever does stay: Redisson would count from 1 again.
+
+local naming = require "rlock.naming"
+local reentrant = require "rlock.policy.reentrant"
+local tell = require("rlock.policy.shared").tell
+
+local UNLOCKED = "0"
+local TOKEN = ""                        -- a field of the hash, and no owner
+local WEEK = 7 * 24 * 3600 * 1000       -- milliseconds
+local LIMIT = 9007199254740992          -- 2^53: numbers are exact below it
+
+local server = {}                       -- these run inside Redis
+
+local function next_token(counter, lease)
+  local last = redis.call("get", counter)
+  local time = redis.call("time")
+  local token = math.max(time[1] * 1000000 + time[2],
+    (tonumber(last or 0) or 0) + 1)
+  if token >= LIMIT then return nil end
+  if last and redis.call("pttl", counter) == -1 then
+    redis.call("set", counter, token)
+  else
+    redis.call("set", counter, token, "px", lease + WEEK)
+  end
+  return token
+end
+
+--- Takes it with a new token, or sets the owner's hold count to the one wanted
+--  and finds the token that it has. Otherwise as the reentrant lock's.
+function server.acquire(keys, args)
+  local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
+  local left = redis.call("pttl", lock)
+  local held = left ~= -2 and redis.call("hmget", lock, owner, TOKEN)
+  if not held and want ~= "1" then return { "lost" } end
+  if held and not held[1] then
+    return { want == "1" and "busy" or "lost", left }
+  end
+  local token = held and held[2] or next_token(keys[3], lease)
+  if not token then return { "refused", "the tokens are used up" } end
+  redis.call("hset", lock, owner, want, TOKEN, token)
+  if left < tonumber(lease) then redis.call("pexpire", lock, lease) end
+  return { "held", tonumber(token) }
+end
+
+--- Frees it by force; with a token, only if that very hold still stands.
+function server.break_(keys, args)
+  local lock, token, publish = keys[1], args[1], args[2]
+  if redis.call("exists", lock) == 0 then return { "free" } end
+  if token ~= "" then
+    local standing = redis.call("hget", lock, TOKEN)
+    if not standing or tonumber(standing) ~= tonumber(token) then
+      return { "refused", "the hold with that token is over" }
+    end
+  end
+  redis.call("del", lock)
+  tell(publish, keys[2], UNLOCKED)
+  return { "freed" }
+end
+
+function server.peek(keys, args)
+  local lock, owner = keys[1], args[1]
+  local left, mine, token = redis.call("pttl", lock), 0, false
+  local holders, all = {}, redis.call("hgetall", lock)
+  if left == -2 then return { "free", left, 0, {} } end
+  for i = 1, #all, 2 do
+    local field, value = all[i], all[i + 1]
+    if field == TOKEN then
+      token = value
+    else
+      holders[#holders + 1], holders[#holders + 2] = field, value
+      if field == owner then mine = tonumber(value) or 0 end
+    end
+  end
+  return { "held", left, mine, holders, { "token", token } }
+end
+
+server.release = reentrant.server.release
+server.renew = reentrant.server.renew
+
+return {
+  name = "fenced",
+  keys = function(name)
+    return {
+      name, naming.prefix("redisson_lock__channel", name),
+      naming.prefix("redisson_lock_token", name),
+    }
+  end,
+  channel = reentrant.channel,
+  server = server,
+}

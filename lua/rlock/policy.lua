@@ -1,15 +1,17 @@
 --- Finds a policy, checks that it is well formed, and compiles its operations.
 --  A policy is a table with `name`, `keys(name)`, `server` (the functions that
 --  run inside Redis: acquire, release, and any others) and perhaps
---  `channel(keys, owner)`; usually it is what a module returns. Does not know
---  what the operations mean, and calls none of them.
+--  `channel(keys, owner)`; usually it is what a module returns. One that is no
+--  lock, and has a driver of its own, lists in `needs` the operations that this
+--  driver calls instead. Does not know what the operations mean, and calls none
+--  of them.
 --  @module rlock.policy
 
 local script = require "rlock.script"
 
 local policy = {}
 
-local needed = { "acquire", "release" }
+local needed_of_a_lock = { "acquire", "release" }
 
 -- Definition -> what policy.load gave for it.
 local loaded = setmetatable({}, { __mode = "k" })
@@ -39,8 +41,10 @@ local function check(def)
     return "channel must be a function"
   elseif type(def.server) ~= "table" then
     return "server must be a table of functions"
+  elseif def.needs ~= nil and type(def.needs) ~= "table" then
+    return "needs must be a list of operations"
   end
-  for _, op in ipairs(needed) do
+  for _, op in ipairs(def.needs or needed_of_a_lock) do
     if def.server[op] == nil then return "server." .. op .. " is missing" end
   end
   for op, fn in pairs(def.server) do

@@ -32,6 +32,12 @@ if ctl.binary:sub(1, 1) ~= "/" then
   ctl.binary = shell.run("pwd") .. "/" .. ctl.binary
 end
 
+--- Is a sanitizer built in? It takes its time, and wants to be loaded first.
+function ctl.is_sanitized()
+  return select(2, shell.run("grep -q __asan_init "
+    .. shell.quote(ctl.binary)))
+end
+
 -- When this process has gone, whatever still names the folder goes too.
 local MAKE_FOLDER = [[
   d=$(mktemp -d "${TMPDIR:-/tmp}/rlock-XXXXXX")

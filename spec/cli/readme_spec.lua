@@ -78,15 +78,9 @@ describe("the README's program", function()
   before_each(function() server = redis.start() end)
   after_each(function() server:stop() end)
 
-  -- A sanitizer's library has to be there before any other.
-  local function is_sanitized()
-    return select(2, shell.run("grep -q __asan_init "
-      .. shell.quote(ctl.binary)))
-  end
-
   -- As if lua/ and the core were where `make install` puts them.
   local function under_lua(program)
-    if is_sanitized() then return nil end
+    if ctl.is_sanitized() then return nil end
     return ctl.run { program = "lua5.4", program.file, url = server.url,
       cwd = ctl.folder(), env = {
         LUA_PATH = root .. "/lua/?.lua;;",

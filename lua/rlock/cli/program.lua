@@ -49,10 +49,40 @@ end
 
 -- the way out ----------------------------------------------------------------
 
--- What os.exit raised, so that it is known when it is caught.
-local exits = setmetatable({}, { __mode = "k" })
+local pcall, xpcall = pcall, xpcall     -- whatever programs make of the names
 
-local pcall, xpcall = pcall, xpcall
+-- How deep the frame at this level of the caller is, and how deep the first
+-- pcall from there on: 0 if there is none, but the one that is a task's first.
+local function depths(level)
+  local n, found = 0, nil
+  local frame = debug.getinfo(level + 1, "f")
+  while frame do
+    n = n + 1
+    local func = frame.func
+    frame = debug.getinfo(level + 1 + n, "f")
+    if frame and not found and (func == pcall or func == xpcall) then
+      found = n
+    end
+  end
+  return n, found and n - found + 1 or 0
+end
+
+-- Raises what nobody can catch. While it unwinds, `<close>` variables are
+-- closed above the pcall that is to catch it; once anything runs below, it was
+-- caught, and is raised again.
+local function raise(unwind)
+  local _, catcher = depths(2)
+  if catcher > 0 then
+    debug.sethook(function()
+      local depth, next_one = depths(2)
+      if depth > catcher then return end
+      catcher = next_one
+      if catcher == 0 then debug.sethook() end
+      error(unwind, 0)
+    end, "", 1)
+  end
+  error(unwind, 0)
+end
 
 local function status_of(status)
   if status == nil or status == true then return 0 end
@@ -64,28 +94,11 @@ local function status_of(status)
     or "number expected, got " .. type(status)), 3)
 end
 
+-- os.exit: does not return, but lets the tasks clean up. (It does return in a
+-- finalizer that no task runs.)
 local function exit(status)
   local _, unwind = pcall(host.exit, status_of(status))
-  if not unwind then return end         -- a finalizer, and no task, wants it
-  exits[unwind] = true
-  error(unwind, 0)
-end
-
--- A program cannot catch os.exit: it passes through, to the task's end.
-local function pass_on(ok, ...)
-  if not ok and exits[...] and debug.getinfo(2, "l") then error((...), 0) end
-  return ok, ...
-end
-
-local function protect()
-  os.exit = exit                                         -- luacheck: ignore
-  function _G.pcall(...) return pass_on(pcall(...)) end  -- luacheck: ignore
-  function _G.xpcall(fn, handler, ...)                   -- luacheck: ignore
-    return pass_on(xpcall(fn, function(problem)
-      if exits[problem] then return problem end
-      return handler(problem)
-    end, ...))
-  end
+  if unwind then raise(unwind) end
 end
 
 -- running --------------------------------------------------------------------
@@ -112,7 +125,7 @@ function program.run(cli, arguments, first, code)
     return 1
   end
   arg = name_arguments(arguments, first, name)           -- luacheck: ignore
-  protect()
+  os.exit = exit                                         -- luacheck: ignore
   return cli.run(chunk, table.unpack(arg))
 end
 

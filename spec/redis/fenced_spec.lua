@@ -1,0 +1,276 @@
+--- The fenced lock on a real Redis: an RLock with tokens that only rise.
+
+local host = require "rlock.host.uv"
+local proxies = require "spec.support.proxy"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local states = require "spec.support.states"
+local task = require "spec.support.task"
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local server = redis.shared()
+local number = 0
+
+local WEEK = 7 * 24 * 3600 * 1000
+
+describe("a fenced lock", function()
+  local client, name, counter, lock, fenced
+
+  local function token_of(owner, want)
+    local reply = assert(fenced.ask(name, "acquire", owner, "60000",
+      want or "1"))
+    assert.equal("held", reply[1])
+    return reply[2]
+  end
+
+  before_each(function()
+    number = number + 1
+    client, name = assert(rlock.open { url = server.url }), "fenced:" .. number
+    counter = "redisson_lock_token:{" .. name .. "}"
+    lock = client:policy("fenced", name)
+    fenced = states.of(client, "fenced")
+  end)
+
+  after_each(function() client:close() end)
+
+  it("gives the verdict of its state", function()
+    fenced.play(name, [[
+      peek a                       free
+      break_ - publish             free
+      break_ 5 publish             free
+      release a 1 0 publish        lost
+      renew a 60000 1              lost
+      acquire a 60000 2            lost
+      acquire a 60000 1            held
+      acquire a 60000 1            held     -- the same request again
+      acquire a 60000 2            held
+      acquire b 60000 1            busy
+      acquire b 60000 2            lost
+      renew a 60000 1              held
+      renew b 60000 1              lost
+      release a 60000 1 publish    kept
+      release a 60000 1 publish    kept
+      release b 1 0 publish        lost
+      break_ 5 publish             refused
+      break_ x publish             refused
+      release a 1 0 publish        freed
+      release a 1 0 publish        lost
+      acquire b 60000 1            held
+      over
+      renew b 60000 1              lost
+      acquire a 60000 1            held
+      break_ - publish             freed
+      peek a                       free
+    ]])
+  end)
+
+  it("testTokenIncrease: every hold has a greater token", function()
+    local last = 0
+    for _ = 1, 5 do
+      local ok, token = lock:lock()
+      assert.is_true(ok)
+      assert.is_true(token > last)
+      assert.equal(token, lock:token())
+      assert.equal(tostring(token), client:call("GET", counter))
+      last = token
+      assert.is_true(lock:unlock())
+      assert.is_nil(lock:token())
+    end
+    assert.equal("integer", math.type(last))
+    assert.is_true(last < 2 ^ 53)
+  end)
+
+  it("gives the same token for entering again and for the same request again",
+    function()
+      local _, token = lock:lock()
+      assert.same({ true, token }, { lock:lock() })
+      assert.same({ true, token }, { lock:try_lock { lease = 60 } })
+      for _ = 1, 3 do assert.is_true(lock:unlock()) end
+      local first = token_of "a"
+      assert.is_true(first > token)
+      for want = 1, 3 do assert.equal(first, token_of("a", tostring(want))) end
+      assert.equal(tostring(first), client:call("GET", counter))
+    end)
+
+  it("keeps a counter that outlives every lease by a week, and no longer",
+    function()
+      assert.is_true((lock:lock { lease = 1000 }))
+      local ttl = client:call("PTTL", counter)
+      assert.is_true(ttl > WEEK + 999000 and ttl <= WEEK + 1000000)
+      lock:unlock()
+      client:call("PEXPIRE", counter, 1000)
+      assert.is_true((lock:lock()))
+      assert.is_true(client:call("PTTL", counter) > WEEK)
+    end)
+
+  it("never goes back when the counter is gone", function()
+    local before = token_of "a"
+    fenced.play(name, "release a 1 0 publish freed")
+    client:call("DEL", counter)
+    assert.is_true(token_of "b" > before)
+    fenced.play(name, "release b 1 0 publish freed")
+    client:call("SET", counter, "3")                 -- and somebody began anew
+    assert.is_true(token_of "b" > before)
+  end)
+
+  it("never goes back when the clock does", function()
+    client:call("SET", counter, "4000000000000000")      -- of the year 2096
+    assert.equal(4000000000000001, token_of "a")
+    fenced.play(name, "release a 1 0 publish freed")
+    assert.equal(4000000000000002, token_of "a")
+  end)
+
+  it("goes on from Redisson's counter, which stays for ever, as it goes on "
+    .. "from ours", function()
+    client:call("SET", counter, "41")
+    local token = token_of "a"
+    assert.is_true(token > 41)
+    assert.equal(-1, client:call("PTTL", counter))
+    fenced.play(name, "release a 1 0 publish freed")
+    assert.equal(token + 1, client:call("INCR", counter))
+    assert.is_true(token_of "a" > token + 1)
+  end)
+
+  it("refuses when numbers would not be exact any more", function()
+    client:call("SET", counter, "9007199254740991")
+    local ok, code, detail = lock:lock()
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("tokens", detail)
+    assert.equal(0, client:call("EXISTS", name))
+  end)
+
+  it("is Redisson's RFencedLock: a hash with a field for each owner", function()
+    local _, token = lock:lock()
+    local fields = client:call("HGETALL", name)
+    table.sort(fields)
+    assert.equal(4, #fields)
+    assert.same({ "", "1", tostring(token) },
+      { fields[1], fields[2], fields[3] })
+    assert.matches(":%d+$", fields[4])
+    local state = lock:peek()
+    assert.same({ { owner = fields[4], count = 1 } }, state.holders)
+    assert.equal(1, state.count)
+    task.run(function()
+      assert.equal("busy", select(2, client:lock(name):try_lock()))
+      assert.equal("busy", select(2, client:policy("mutex", name):try_lock()))
+    end)
+  end)
+
+  it("waits for Redisson's holds", function()
+    client:call("HSET", name, "java:1", 1)
+    client:call("PEXPIRE", name, 100)
+    assert.equal("busy", select(2, lock:try_lock()))
+    assert.is_true((lock:lock { wait = 10 * slow }))
+  end)
+
+  it("gives a token to an owner that held it without one", function()
+    client:call("HSET", name, "me", 1)
+    client:call("PEXPIRE", name, 60000)
+    local token = token_of "me"
+    assert.is_true(token > 0)
+    assert.equal(token, token_of "me")
+  end)
+
+  it("is broken by token only while that very hold stands", function()
+    local _, token = lock:lock()
+    assert.equal("refused", select(2, lock:break_lock(token - 1)))
+    assert.is_true(lock:is_locked())
+    assert.is_true(lock:break_lock(token))
+    assert.is_false(lock:break_lock(token))
+    assert.equal("lost", select(2, lock:unlock()))
+    local _, later = lock:lock()
+    assert.equal("refused", select(2, lock:break_lock(token)))
+    assert.is_true(lock:is_held())
+    client:call("HDEL", name, "")              -- a hold without any token
+    assert.equal("refused", select(2, lock:break_lock(later)))
+    assert.is_true(lock:break_lock())
+  end)
+
+  it("publishes 0 on Redisson's channel", function()
+    local heard = {}
+    local listener = assert(host.connect {
+      path = server.socket, timeout = 3000, silent = 0,
+      message = function(kind, _, payload)
+        heard[#heard + 1] = kind == "message" and payload or kind
+      end,
+    })
+    local eventually = require "spec.support.wait" (host)
+    listener:subscribe("redisson_lock__channel:{" .. name .. "}")
+    eventually(function() return heard[1] end)
+    lock:lock()
+    lock:unlock()
+    eventually(function() return heard[2] end)
+    lock:lock()
+    lock:break_lock()
+    eventually(function() return heard[3] end)
+    assert.same({ "subscribe", "0", "0" }, heard)
+    listener:close()
+  end)
+
+  it("gives one token though the reply was lost and asked for again",
+    function()
+      local proxy = proxies.start(server)
+      local other = assert(rlock.open { url = proxy.url,
+        timeout = 0.3 * slow })
+      local its = other:policy("fenced", name)
+      its:lock()
+      its:unlock()
+      local before = tonumber(client:call("GET", counter))
+      proxy:drop_replies(1, name)
+      local ok, token = its:lock { wait = 5 * slow }
+      assert.is_true(ok)
+      assert.is_true(token > before)
+      assert.equal(tostring(token), client:call("GET", counter))
+      assert.equal(1, its:hold_count())
+      assert.is_true(its:unlock())
+      other:close()
+      proxy:stop()
+    end)
+
+  it("says what is wrong when a key is something else", function()
+    client:call("SET", name, "a string")
+    assert.matches("WRONGTYPE", select(3, lock:lock()))
+    assert.equal(0, client:call("EXISTS", counter))
+    client:call("DEL", name)
+    client:call("HSET", counter, "a", "b")
+    assert.matches("WRONGTYPE", select(3, lock:lock()))
+    assert.equal(0, client:call("EXISTS", name))
+    client:call("DEL", counter)
+    client:call("SET", counter, "not a number")
+    assert.is_true((lock:lock()))
+  end)
+
+  it("takes any name", function()
+    for _, odd in ipairs { "with spaces", "nul\0inside", "{tag}:x", "a{b",
+        "x{}y", "}{", "new\nline", "\255\254" } do
+      local held = client:policy("fenced", odd)
+      local ok, token = held:lock()
+      assert.is_true(ok and token > 0)
+      assert.is_true(held:unlock())
+    end
+    assert.equal(1, client:call("EXISTS", "redisson_lock_token:{tag}:x"))
+    assert.equal(1, client:call("EXISTS", "redisson_lock_token:a{b"))
+    assert.equal(1, client:call("EXISTS", "redisson_lock_token:{}{}") +
+      client:call("EXISTS", "redisson_lock_token:}{"))
+  end)
+
+  it("orders the writes of many holders", function()
+    local greatest, writes = 0, 0
+    task.many(12, function()
+      local other = assert(rlock.open { url = server.url })
+      local its = other:policy("fenced", name)
+      for _ = 1, 15 do
+        local ok, token = its:lock { wait = 20 * slow }
+        assert.is_true(ok)
+        assert.is_true(token > greatest, "a token went back")
+        greatest, writes = token, writes + 1
+        assert.is_true(its:unlock())
+      end
+      other:close()
+    end)
+    assert.equal(180, writes)
+  end)
+
+  require "spec.support.rlock_rows" (it, before_each, after_each, {
+    policy = "fenced", enters_again = true })
+end)

@@ -1,0 +1,205 @@
+--- The simple lock on a real Redis: SET NX PX, as the clients of other
+--- languages speak it.
+
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local states = require "spec.support.states"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (require "rlock.host.uv")
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local server = redis.shared()
+local number = 0
+
+local function open()
+  return assert(rlock.open { url = server.url })
+end
+
+describe("a simple lock", function()
+  local client, name, lock, simple
+
+  before_each(function()
+    number = number + 1
+    client, name = open(), "simple:" .. number
+    lock = client:policy("simple", name)
+    simple = states.of(client, "simple")
+  end)
+
+  after_each(function() client:close() end)
+
+  it("gives the verdict of its state", function()
+    simple.play(name, [[
+      release a 1 0 publish        lost
+      renew a 60000 1              lost
+      break_ - publish             free
+      peek a                       free
+      acquire a 60000 1            held
+      acquire a 60000 1            held     -- the same request again
+      acquire b 60000 1            busy
+      renew a 60000 1              held
+      renew a 60000 1              held
+      renew b 60000 1              lost
+      release b 1 0 publish        lost
+      peek b                       held
+      release a 1 0 publish        freed
+      release a 1 0 publish        lost
+      renew a 60000 1              lost     -- extends nothing that is gone
+      peek a                       free
+      acquire b 60000 1            held
+      over
+      renew b 60000 1              lost
+      release b 1 0 publish        lost
+      acquire a 60000 1            held
+      break_ b publish             refused
+      peek a                       held
+      break_ a publish             freed
+      break_ a publish             free
+      acquire b 60000 1            held
+      break_ - publish             freed
+      acquire a 60000 1            held
+    ]])
+  end)
+
+  it("is a string: the owner, which expires with the lease", function()
+    assert.is_true(lock:lock { lease = 20 })
+    local owner = client:call("GET", name)
+    assert.matches("^%x+%-%x+%-4%x+%-%x+%-%x+:%d+$", owner)
+    local ttl = client:call("PTTL", name)
+    assert.is_true(ttl > 19000 and ttl <= 20000, "ttl " .. ttl)
+    local state = lock:peek()
+    assert.same({ "held", 1 }, { state.state, state.count })
+    assert.same({ { owner = owner, count = 1 } }, state.holders)
+    assert.is_true(lock:unlock())
+    assert.equal(0, client:call("EXISTS", name))
+  end)
+
+  it("says how long the other has it", function()
+    simple.ask(name, "acquire", "a", "60000", "1")
+    local reply = simple.ask(name, "acquire", "b", "60000", "1")
+    assert.equal("busy", reply[1])
+    assert.is_true(reply[2] > 59000 and reply[2] <= 60000)
+    client:call("PERSIST", name)
+    assert.same({ "busy", -1 }, simple.ask(name, "acquire", "b", "60000", "1"))
+  end)
+
+  it("never shortens a lease", function()
+    simple.ask(name, "acquire", "a", "60000", "1")
+    simple.ask(name, "acquire", "a", "1000", "1")
+    assert.is_true(client:call("PTTL", name) > 59000)
+    simple.ask(name, "renew", "a", "1000", "1")
+    assert.is_true(client:call("PTTL", name) > 59000)
+    simple.ask(name, "renew", "a", "90000", "1")
+    assert.is_true(client:call("PTTL", name) > 89000)
+  end)
+
+  it("keeps out, and is kept out by, SET name token NX PX", function()
+    assert.equal("OK",
+      client:call("SET", name, "python", "NX", "PX", 60000))
+    assert.equal("busy", select(2, lock:try_lock()))
+    assert.equal("not_held", select(2, lock:unlock()))
+    client:call("DEL", name)
+    assert.is_true(lock:try_lock())
+    assert.is_false(client:call("SET", name, "go", "NX", "PX", 60000))
+    assert.is_true(lock:unlock())
+  end)
+
+  it("leaves the lock of who came after an expired lease alone", function()
+    assert.is_true(lock:lock { lease = 60 })
+    simple.over(name)
+    client:call("SET", name, "node", "NX", "PX", 60000)
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.equal("node", client:call("GET", name))
+  end)
+
+  it("refuses a second entry of the same task", function()
+    assert.is_true(lock:lock())
+    local ok, code, detail = lock:try_lock()
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("twice", detail)
+    assert.equal("refused", select(2, lock:lock()))
+    assert.is_true(lock:unlock())
+    assert.equal("not_held", select(2, lock:unlock()))
+    assert.is_true(lock:try_lock())
+  end)
+
+  it("is waited for without any channel", function()
+    assert.is_true(lock:lock())
+    local waiting = task.start(function()
+      local its = open()
+      local ok = its:policy("simple", name):lock { wait = 10 * slow }
+      its:close()
+      return ok
+    end)
+    rlock.sleep(0.05)
+    assert.same({}, client:call("PUBSUB", "CHANNELS", "*" .. name .. "*"))
+    assert.is_true(lock:unlock())
+    assert.is_true(waiting:join(2 * slow))
+  end)
+
+  it("is waited for politely: at most every millisecond, soon every 64",
+    function()
+      simple.ask(name, "acquire", "somebody", "60000", "1")
+      local calls = server:stat("evalsha")
+      assert.equal("timeout", select(2, lock:lock { wait = 0.6 }))
+      local asked = server:stat("evalsha") - calls
+      assert.is_true(asked >= 5 and asked <= 80, "asked " .. asked)
+    end)
+
+  it("is taken over when the lease ends", function()
+    simple.ask(name, "acquire", "somebody", "150", "1")
+    local before = rlock.now()
+    assert.is_true(lock:lock { wait = 10 })
+    local took = rlock.now() - before
+    assert.is_true(took < 0.15 + 0.4 * slow, "took " .. took)
+  end)
+
+  it("is kept alive by the watchdog", function()
+    local its = assert(rlock.open { url = server.url,
+      watchdog = 0.3 * slow })
+    local held = its:policy("simple", name)
+    assert.is_true(held:lock())
+    local calls = server:stat("evalsha")
+    eventually(function() return server:stat("evalsha") >= calls + 4 end)
+    assert.is_true(held:valid_for() > 0)
+    assert.is_true(held:unlock())
+    its:close()
+  end)
+
+  it("can be broken by force, or only if that owner has it", function()
+    local mine = client:policy("simple", name, { owner = "me" })
+    assert.is_true(mine:lock())
+    assert.equal("refused", select(2, lock:break_lock("somebody")))
+    assert.is_true(lock:break_lock("me"))
+    assert.is_false(lock:break_lock())
+    assert.equal("lost", select(2, mine:unlock()))
+    assert.is_true(lock:try_lock())
+    assert.is_true(lock:break_lock())
+  end)
+
+  it("says what is wrong when the key is something else", function()
+    client:call("HSET", name, "a", "b")
+    for _, op in ipairs { "acquire", "renew", "release", "peek" } do
+      local reply, code, detail = simple.ask(name, op, "a", "1000", "1", "x")
+      assert.same({ nil, "redis" }, { reply, code }, op)
+      assert.matches("WRONGTYPE", detail)
+    end
+    assert.equal("redis", select(2, lock:lock()))
+    assert.same({ "a", "b" }, client:call("HGETALL", name))
+  end)
+
+  it("takes any name and any owner", function()
+    for _, odd in ipairs { "with spaces", "nul\0inside", "a{b", "}{", "\255",
+        "new\nline", "%s", ("x"):rep(10000) } do
+      local its = client:policy("simple", "simple " .. odd,
+        { owner = odd:sub(1, 1000) })
+      assert.is_true(its:lock())
+      assert.equal(odd:sub(1, 1000), client:call("GET", "simple " .. odd))
+      assert.equal("busy",
+        select(2, client:policy("simple", "simple " .. odd):try_lock()))
+      assert.is_true(its:unlock())
+    end
+  end)
+
+  require "spec.support.rlock_rows" (it, before_each, after_each, {
+    policy = "simple" })
+end)

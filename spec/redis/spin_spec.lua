@@ -1,0 +1,112 @@
+--- The spin lock on a real Redis: an RLock that is polled for.
+
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local states = require "spec.support.states"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local server = redis.shared()
+local number = 0
+
+describe("a spin lock", function()
+  local client, name, lock, spin, channel
+
+  before_each(function()
+    number = number + 1
+    client, name = assert(rlock.open { url = server.url }), "spin:" .. number
+    lock = client:policy("spin", name)
+    spin = states.of(client, "spin")
+    channel = "redisson_lock__channel:{" .. name .. "}"
+  end)
+
+  after_each(function() client:close() end)
+
+  it("gives the verdict of its state", function()
+    spin.play(name, [[
+      acquire a 60000 1            held
+      acquire a 60000 1            held     -- the same request again
+      acquire a 60000 2            held
+      acquire b 60000 1            busy
+      release a 60000 1 publish    kept
+      release a 60000 1 publish    kept
+      release a 1 0 publish        freed
+      release a 1 0 publish        lost
+      acquire a 60000 2            lost
+      acquire b 60000 1            held
+      over
+      renew b 60000 1              lost
+    ]])
+  end)
+
+  it("is waited for without any subscription", function()
+    assert.is_true(lock:lock())
+    local waiting = task.start(function()
+      return lock:lock { wait = 10 * slow }
+    end)
+    local calls = server:stat("evalsha")
+    eventually(function() return server:stat("evalsha") > calls + 3 end)
+    assert.same({}, client:call("PUBSUB", "CHANNELS", channel))
+    assert.is_true(lock:unlock())
+    assert.is_true(waiting:join(2 * slow))
+  end)
+
+  it("is asked for after pauses of 1 to 128 ms", function()
+    spin.ask(name, "acquire", "somebody", "60000", "1")
+    local calls = server:stat("evalsha")
+    assert.equal("timeout", select(2, lock:lock { wait = 1 }))
+    local asked = server:stat("evalsha") - calls
+    assert.is_true(asked >= 8 and asked <= 80, "asked " .. asked)
+  end)
+
+  it("wakes those who wait for it as a reentrant lock", function()
+    assert.is_true(lock:lock())
+    local waiting = task.start(function()
+      return client:lock(name):lock { wait = 20 * slow }
+    end)
+    eventually(function()
+      return client:call("PUBSUB", "NUMSUB", channel)[2] == 1
+    end)
+    rlock.sleep(0.05 * slow)
+    local before = rlock.now()
+    assert.is_true(lock:unlock())
+    assert.is_true(waiting:join(20 * slow))
+    assert.is_true(rlock.now() - before < slow)
+  end)
+
+  it("testFailed, testSucceed: a try is answered at once", function()
+    assert.is_true(lock:try_lock())
+    task.run(function()
+      assert.equal("busy", select(2, lock:try_lock()))
+      assert.equal("timeout", select(2, lock:try_lock { wait = 0.05 }))
+    end)
+  end)
+
+  it("is no loser when the lease of the holder ends far away", function()
+    spin.ask(name, "acquire", "somebody", "3600000", "1")
+    local waiting = task.start(function()
+      return lock:lock { wait = 20 * slow }
+    end)
+    rlock.sleep(0.3)
+    client:call("DEL", name)                  -- and nothing is published
+    local before = rlock.now()
+    assert.is_true(waiting:join(20 * slow))
+    assert.is_true(rlock.now() - before < 0.3 * slow)
+  end)
+
+  it("ends its wait when the client is closed", function()
+    spin.ask(name, "acquire", "somebody", "60000", "1")
+    local other = assert(rlock.open { url = server.url })
+    local waiting = task.start(function()
+      return select(2, other:policy("spin", name):lock())
+    end)
+    rlock.sleep(0.02)
+    other:close()
+    assert.equal("closed", waiting:join(5 * slow))
+  end)
+
+  require "spec.support.rlock_rows" (it, before_each, after_each, {
+    policy = "spin", enters_again = true })
+end)

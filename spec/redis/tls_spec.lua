@@ -1,0 +1,123 @@
+--- rediss:// against a real Redis with a TLS port: whom rlock believes. Where
+--- hiredis is older than 1.0 there is no TLS, and that is said at once.
+
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+
+if not host.versions.tls then
+  describe("rediss:// without TLS in hiredis", function()
+    it("says at once which version it needs", function()
+      local client, code, detail = rlock.open("rediss://localhost:6390")
+      assert.is_nil(client)
+      assert.equal("connect", code)
+      assert.matches("hiredis 1.0", detail, 1, true)
+    end)
+  end)
+  return
+end
+
+describe("rediss://", function()
+  local server
+
+  local function file(name) return server.certificates .. "/" .. name end
+
+  local function start(certificate, options)
+    options = options or {}
+    server = redis.start {
+      password = options.password,
+      tls = { name = certificate, clients = options.clients },
+    }
+  end
+
+  local function open(name, tls, login)
+    return rlock.open {
+      url = ("rediss://%s%s:%d"):format(login or "", name, server.tls_port),
+      tls = tls or { ca = file "ca.crt" }, connect_timeout = 5,
+    }
+  end
+
+  local function refuses(reason, name, tls)
+    local client, code, detail = open(name or "localhost", tls)
+    assert.is_nil(client)
+    assert.equal("connect", code)
+    assert.matches(reason, detail)
+  end
+
+  after_each(function()
+    if server then server:stop() end
+    server = nil
+  end)
+
+  it("locks, waits and wakes over TLS, by name and by address", function()
+    start "good"
+    for _, name in ipairs { "localhost", "127.0.0.1" } do
+      local client = assert(open(name))
+      local lock = client:lock("over tls")
+      assert.is_true(lock:lock())
+      local waiting = rlock.spawn(function()
+        assert(lock:lock { wait = 10 })
+        assert(lock:unlock())
+        return true
+      end)
+      rlock.sleep(0)
+      assert.is_true(lock:unlock())
+      assert.is_true(waiting:join())
+      assert.equal(("x"):rep(1000000), client:call("ECHO", ("x"):rep(1000000)))
+      client:close()
+    end
+  end)
+
+  it("logs in over TLS", function()
+    start("good", { password = "secret" })
+    assert(open("localhost", nil, ":secret@")):close()
+    local client, _, detail = open("localhost", nil, ":wrong@")
+    assert.is_nil(client)
+    assert.matches("WRONGPASS", detail)
+    assert.not_matches("wrong@", detail, 1, true)
+  end)
+
+  it("refuses a certificate that has expired", function()
+    start "expired"
+    refuses "expired"
+  end)
+
+  it("refuses a certificate of somebody else's authority", function()
+    start "foreign"
+    refuses "certificate"
+  end)
+
+  it("refuses a certificate for another host", function()
+    start "wrong"
+    refuses "[Hh]ost ?name mismatch"
+  end)
+
+  it("refuses an authority that it was not told of", function()
+    start "good"
+    refuses("certificate", "localhost", {})
+  end)
+
+  it("takes any certificate if it is told to", function()
+    start "wrong"
+    assert(open("localhost", { verify = false })):close()
+  end)
+
+  it("shows its own certificate to a server that asks", function()
+    start("good", { clients = "yes" })
+    local tls = { ca = file "ca.crt", cert = file "client.crt",
+      key = file "client.key" }
+    assert(open("localhost", tls)):close()
+    assert.is_nil((open("localhost")))
+  end)
+
+  it("says which file it cannot read", function()
+    start "good"
+    refuses("no%-such%.crt", "localhost", { ca = file "no-such.crt" })
+  end)
+
+  it("says so if the server speaks no TLS", function()
+    server = redis.start { port = true }
+    server.tls_port = server.port
+    refuses("TLS", "localhost", {})
+  end)
+end)

@@ -1,0 +1,77 @@
+--- The operations of a policy, one by one, on a real Redis: what each does in
+--- which state.
+--
+--    local states = require "spec.support.states"
+--    local simple = states.of(client, "simple")
+--    local reply = simple.ask("the name", "acquire", "a", "60000", "1")
+--    simple.play("the name", [[
+--      acquire a 60000 1         held
+--      acquire b 60000 1         busy
+--      over                      -- the lease of the lock ends
+--      acquire b 60000 1         held
+--    ]])
+--
+--  A line of `play` has the operation, its arguments ("-" is the empty one) and
+--  last the verdict that must come. Each line says itself in what it raises.
+
+local host = require "rlock.host.uv"
+local policy = require "rlock.policy"
+local remote = require "rlock.remote"
+local eventually = require "spec.support.wait" (host)
+
+local states = {}
+
+local SECONDS = 5
+
+local function lines_of(text)
+  local lines = {}
+  for line in text:gmatch("[^\n]+") do
+    local words = {}
+    for word in line:gsub("%-%-.*", ""):gmatch("%S+") do
+      words[#words + 1] = word == "-" and "" or word
+    end
+    if words[1] then lines[#lines + 1] = { text = line, words = words } end
+  end
+  return lines
+end
+
+--- @tparam table client
+-- @param which as for policy.load
+function states.of(client, which)
+  local loaded, node = policy.load(which), client.session.node
+  local self = { policy = loaded }
+
+  --- Runs an operation; returns its reply, or nil, code, detail.
+  function self.ask(name, op, ...)
+    local now = host.now()
+    return remote.run(node, assert(loaded.ops[op], op), now + SECONDS, now,
+      loaded.keys(name), nil, nil, nil, nil, { ... })
+  end
+
+  --- Lets the lease of a key end.
+  function self.over(key)
+    assert(client:call("PEXPIRE", key, 1))
+    eventually(function() return client:call("EXISTS", key) == 0 end)
+  end
+
+  --- Runs the lines of a text; see above.
+  function self.play(name, text)
+    for _, line in ipairs(lines_of(text)) do
+      local words = line.words
+      if words[1] == "over" then
+        self.over(name)
+      else
+        local reply, _, detail = self.ask(name,
+          table.unpack(words, 1, #words - 1))
+        local verdict = reply and reply[1] or detail
+        if verdict ~= words[#words] then
+          error(("%s: got %s"):format(line.text, verdict), 2)
+        end
+      end
+    end
+  end
+
+  return self
+end
+
+return states

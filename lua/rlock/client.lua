@@ -147,31 +147,42 @@ function Pair:write_lock()
   return make_lock(self.client, self.policies.write, self.name, self.options)
 end
 
-local function pair_factory(module)
+local function pair_factory(policies)
   return function(self, name, options)
     check_name(name)
     check_owner(options)
     return setmetatable({ client = self, name = name, options = options,
-      policies = require(module) }, Pair)
+      policies = policies() }, Pair)
   end
 end
 
 --- Read/write locks: `:read_lock()` and `:write_lock()` of what comes back are
 --  locks. Those of the fair one are given in order of arrival.
-client.read_write_lock = pair_factory "rlock.policy.readwrite"
-client.fair_read_write_lock = pair_factory "rlock.policy.fair_readwrite"
+client.read_write_lock = pair_factory(function()
+  return require "rlock.policy.readwrite"
+end)
+client.fair_read_write_lock = pair_factory(function()
+  return require "rlock.policy.fair_readwrite"
+end)
 
--- What is no lock has a module of its own, with new(client, name).
-local function other(module)
-  return function(self, name)
-    check_name(name)
-    return require(module).new(self, name)
-  end
+--- What is no lock: nobody owns it, or everybody waits for it.
+--    semaphore   a number of permits that whoever takes some gives back
+--    permits     a number of permits, each with an id and a lease
+--    latch       a count that tasks wait for to reach zero
+function client:semaphore(name)
+  check_name(name)
+  return require("rlock.semaphore").new(self, name)
 end
 
-client.semaphore = other "rlock.semaphore"
-client.permits = other "rlock.permits"
-client.latch = other "rlock.latch"
+function client:permits(name)
+  check_name(name)
+  return require("rlock.permits").new(self, name)
+end
+
+function client:latch(name)
+  check_name(name)
+  return require("rlock.latch").new(self, name)
+end
 
 --- A lock with a policy of one's own.
 -- @param definition the policy, or the name of the module that returns it

@@ -72,6 +72,7 @@ local function wait_for_turn(self, until_)
   for i, other in ipairs(queue) do
     if other == event then
       table.remove(queue, i)
+      if not queue[1] then self.queue = nil end
       if is_ours == nil then return nil, code, unwind end
       return nil, "timeout", "another task of this owner is busy with the lock"
     end
@@ -82,15 +83,18 @@ end
 
 function grant:pass_turn()
   local queue = self.queue
-  if queue and queue[1] then
-    table.remove(queue, 1):set()
-  else
-    self.acting, self.queue = nil, nil
+  if not queue then
+    self.acting = nil
+    return
   end
+  local next_one = table.remove(queue, 1)
+  if not queue[1] then self.queue = nil end
+  next_one:set()
 end
 
+-- Passes the turn on, unless it is needed until an earlier request is settled.
 local function passed_on(self, ...)
-  if self.queue then self:pass_turn() else self.acting = nil end
+  if not self.settling then self:pass_turn() end
   return ...
 end
 
@@ -129,15 +133,17 @@ function grant:end_it(why)
   self.state, self.lost_because, self.on_lost = "lost", why, nil
 end
 
--- Forgets a grant that holds nothing. Its table serves again.
+-- Forgets a grant that holds nothing, unless others of its owner wait for their
+-- turn with it. Its table serves again.
 local function forget(self)
   local lock, spares = self.lock, self.lock.session.spares
   lock.session.watchdog:remove(self)
-  if lock.site[self.party] == self then lock.site[self.party] = nil end
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because = 0, nil
+  if self.queue or self.settling then return end
+  lock.site[self.party] = nil
   self.party = nil
-  if #spares < SPARES and not self.queue then
+  if #spares < SPARES then
     self.lock = nil
     spares[#spares + 1] = self
   end
@@ -152,27 +158,26 @@ end
 
 -- asking for it -----------------------------------------------------------
 
--- Tells the server in the background, until it has heard, how many holds we
--- really have. For requests of which nobody knows whether they were applied.
-local function settle(self, want, seconds)
+-- Nobody knows whether a request was applied: tells the server in the
+-- background, until it has heard, that we hold nothing. (If we do, every later
+-- request says how often.) A task goes on under a new number; an owner that was
+-- named keeps its name, and its next request waits until this is settled.
+local function settle(self, seconds)
+  if #self.holds > 0 then return end
   local session, site, owner = self.lock.session, self.lock.site, self.owner
-  local valid_until = self.valid_until
+  local is_named = type(self.party) == "string"
   session:renumber(self.party)
+  self.settling = is_named or nil
   session:background(function()
     local now = session.host.now()
-    local lease = deadline.ms(max(valid_until - now, 0.001))
     remote.run(session.node, site.policy.ops.release, now + seconds, now,
-      site.keys, owner, lease, count_text(want), session.publish)
+      site.keys, owner, "1", "0", session.publish)
+    if is_named then
+      self.settling = nil
+      self:pass_turn()
+      self:sweep()
+    end
   end)
-end
-
--- The answer came after the lease had passed: not ours, and given back.
-local function give_back(self, now)
-  local session, site = self.lock.session, self.lock.site
-  local until_, lease = now + session.timeout, deadline.ms((needed(self, now)))
-  remote.run(session.node, site.policy.ops.release, until_, now,
-    site.keys, self.owner, lease, count_text(#self.holds), session.publish)
-  return "busy", 0
 end
 
 local function entered(self, ends, lease, hold, sent)
@@ -227,19 +232,28 @@ local function ask(self, until_, lease, hold, now, wait_until)
       .. self.lost_because .. "): unlock it first"
   end
   local want = #self.holds + 1
+  session.pending = session.pending + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
     site.policy.ops.acquire, until_, now, site.keys, self.owner,
     lease and deadline.ms(lease) or session.lease_ms, count_text(want), nil,
     extra_of(self, now, wait_until))
+  session:work_done()
   if not reply then
-    if may_be_applied then settle(self, want - 1, lease or session.lease) end
+    if may_be_applied then settle(self, lease or session.lease) end
     return nil, sent, detail
+  end
+  if session.is_closed then
+    settle(self, lease or session.lease)
+    return nil, "closed", "the client was closed"
   end
   local verdict = reply[1]
   if verdict == "held" then
     local ends = session.valid_until(sent, lease or session.lease)
     now = session.host.now()
-    if now >= ends then return give_back(self, now) end
+    if now >= ends then                 -- too late: it is given back
+      settle(self, lease or session.lease)
+      return "busy", 0
+    end
     self.token = reply[2]
     return entered(self, ends, lease, hold, sent)
   elseif verdict == "busy" then
@@ -326,7 +340,7 @@ end
 -- The server could not be told: it ends with the lease at the latest.
 local function untold(self, code, detail, left)
   left = max(left, 0)
-  settle(self, #self.holds, left)
+  settle(self, left)
   if #self.holds == 0 then forget(self) end
   if code == "cancelled" then return nil, code, detail end
   return nil, code, ("%s; the lease ends it in %.1f s at the latest"):format(

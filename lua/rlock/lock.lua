@@ -313,9 +313,12 @@ function Hold:valid_for()
   return self.is_over and 0 or self.grant:valid_for()
 end
 
-function Hold:token() return self.grant.token end
+function Hold:token() return not self.is_over and self.grant.token or nil end
 function Hold:state() return self.is_over and "free" or self.grant.state end
-function Hold:on_lost(fn) self.grant:when_lost(fn, self) end
+
+function Hold:on_lost(fn)
+  if not self.is_over then self.grant:when_lost(fn, self) end
+end
 
 local function need(self, seconds)
   seconds = deadline.check(seconds, "seconds", 0, nil, 2)

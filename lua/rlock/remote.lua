@@ -100,8 +100,11 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
     local class, why = remote.judge(op, code, detail)
     if class.forget then node.shas[op] = nil end
     if class.applied ~= "no" then may_be_applied = true end
+    if class.retry and node.is_closed then
+      return nil, "closed", "the client was closed", may_be_applied
+    end
     local left = until_ - host.now()
-    if not class.retry or left <= 0 or node.is_closed then
+    if not class.retry or left <= 0 then
       return nil, class.code or code, why, may_be_applied
     end
     if class.pause ~= false then

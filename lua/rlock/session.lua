@@ -106,9 +106,14 @@ function session:background(fn)
   self.pending = self.pending + 1
   self.host.daemon(function()
     fn()
-    self.pending = self.pending - 1
-    if self.pending == 0 and self.settled then self.settled:set() end
+    self:work_done()
   end)
+end
+
+--- One less of the `pending`: background work, and questions for a lock.
+function session:work_done()
+  self.pending = self.pending - 1
+  if self.settled and self.pending == 0 then self.settled:set() end
 end
 
 --- Tells people something about this client's locks.
@@ -151,8 +156,8 @@ function session:close()
   self.wakeup:close()
   self.watchdog:close()
   release_all(self, until_)
-  if self.pending > 0 then
-    self.settled = self.host.event()
+  self.settled = self.host.event()
+  while self.pending > 0 and self.host.now() < until_ do
     self.settled:wait(until_ - self.host.now())
   end
   self.node:close()

@@ -215,6 +215,20 @@ function wakeup:leave(waiter, got_it)
   if not channel.first then channel.idle_since = self.host.now() end
 end
 
+--- Passes on what is left over: wakes the first waiter that can do with it and
+--  is not already asking.
+-- @tparam string name the channel
+-- @tparam number left how much; what a waiter needs is its field `wants`
+-- @tparam[opt] table waiter who leaves it over, if still in the line
+function wakeup:pass(name, left, waiter)
+  local channel = self.channels[name]
+  local other = channel and channel.first
+  while other and (other == waiter or other.is_woken or other.wants > left) do
+    other = other.next
+  end
+  if other then wake(other) end
+end
+
 --- Closes the subscriber; waiters are woken and will see that all is closed.
 function wakeup:close()
   self.is_closed = true

@@ -34,4 +34,12 @@ function shared.whole(key, value)
   return redis.call("incrby", key, 0)          -- raises what is wrong with it
 end
 
+--- Was this request carried out, or a later one of its slot? (requests.lua)
+--  @tparam string slot a key
+--  @tparam string number
+function shared.is_done(slot, number)
+  local last = redis.call("get", slot)
+  return last and tonumber(last) >= tonumber(number)
+end
+
 return shared

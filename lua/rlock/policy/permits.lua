@@ -1,0 +1,118 @@
+--- A number of permits, each with a lease: who does not give one back in time
+--  has it taken away.
+--    name                 string: how many permits there are to be had
+--    {name}:timeout       sorted set: id of a permit, 16 bytes -> end of its
+--                         lease, in milliseconds of the server's time
+--    redisson_sc:{name}   says how many, when there are more than before
+--  This is Redisson's RPermitExpirableSemaphore, wire compatible. The owner of
+--  a permit is its id; a request for it may be repeated. Its driver is
+--  permits.lua.
+
+local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
+
+local now, tell, whole = shared.now, shared.tell, shared.whole
+
+local NEVER = 922337203685477           -- Redisson's end of no lease
+
+local server = {}                       -- these run inside Redis
+
+-- Lets a permit that is there end at `ends`, or later if it did.
+local function prolong(leases, id, ends)
+  local score = redis.call("zscore", leases, id)
+  if not score then return false end
+  if tonumber(score) < ends then redis.call("zadd", leases, ends, id) end
+  return true
+end
+
+-- Takes away the permits whose lease has ended.
+-- @return how many permits there are then, and when the next lease ends
+local function reclaim(keys, left, time, publish)
+  local permits, leases, channel = keys[1], keys[2], keys[3]
+  local first = redis.call("zrange", leases, 0, 0, "withscores")
+  local ends = tonumber(first[2] or NEVER)
+  if ends > time then return left, ends end
+  local n = redis.call("zremrangebyscore", leases, "-inf", time)
+  left = redis.call("incrby", permits, n)
+  if left > 0 then tell(publish, channel, left) end
+  return left, time
+end
+
+--- Takes a permit under this id, or finds that it has been taken.
+--  @return "held", then how many more there are; or "busy", then milliseconds
+--    until a lease ends
+function server.acquire(keys, args)
+  local permits, leases, id = keys[1], keys[2], args[1]
+  local time, left = now(), whole(permits)
+  local ends = time + args[2]
+  if left < 1 then
+    if prolong(leases, id, ends) then return { "held", 0 } end
+    local next_end
+    left, next_end = reclaim(keys, left, time, args[4])
+    if left < 1 then
+      return { "busy", next_end < NEVER and next_end - time or -1 }
+    end
+  end
+  if redis.call("zadd", leases, "nx", ends, id) == 0 then
+    prolong(leases, id, ends)
+    return { "held", left }
+  end
+  left = redis.call("decr", permits)
+  local ttl = redis.call("pttl", permits)
+  if ttl > 0 then redis.call("pexpire", leases, ttl) end
+  return { "held", left }
+end
+
+--- Keeps a permit for so much longer, unless its lease has ended.
+function server.renew(keys, args)
+  local leases, id = keys[2], args[1]
+  local score = redis.call("zscore", leases, id)
+  local time = now()
+  if not score or tonumber(score) <= time then return { "lost" } end
+  local ends = time + args[2]
+  if tonumber(score) < ends then redis.call("zadd", leases, ends, id) end
+  return { "held" }
+end
+
+--- Gives a permit back. It is back also when its lease had ended, but then the
+--  verdict is that it was lost.
+function server.release(keys, args)
+  local permits, leases, channel = keys[1], keys[2], keys[3]
+  local id, publish = args[1], args[4]
+  local score = redis.call("zscore", leases, id)
+  if not score then return { "lost" } end
+  local left = redis.call("incr", permits)
+  redis.call("zrem", leases, id)
+  if left > 0 then tell(publish, channel, left) end
+  return { tonumber(score) > now() and "freed" or "lost" }
+end
+
+--- Makes it n permits in all, those in use included.
+function server.set(keys, args)
+  local permits, leases, channel = keys[1], keys[2], keys[3]
+  local more = args[1] - whole(permits) - redis.call("zcard", leases)
+  local left = redis.call("incrby", permits, more)
+  if more > 0 and left > 0 then tell(args[2], channel, left) end
+  return { "held" }
+end
+
+--- @return "free" or "held", then how many permits there are, then how many are
+--    in use
+function server.count(keys)
+  local permits, leases = keys[1], keys[2]
+  local over = redis.call("zcount", leases, "-inf", now())
+  local left, used = whole(permits) + over, redis.call("zcard", leases) - over
+  return { left > 0 and "free" or "held", left, used }
+end
+
+return {
+  name = "permits",
+  keys = function(name)
+    return {
+      name, naming.suffix(name, "timeout"), naming.prefix("redisson_sc", name),
+    }
+  end,
+  channel = function(keys) return keys[3] end,
+  needs = { "acquire", "release", "renew", "set", "count" },
+  server = server,
+}

@@ -1,0 +1,113 @@
+--- A number of permits. Whoever comes takes some, if there are enough, and
+--  whoever likes gives some back: nobody owns them and they do not expire.
+--    name                        string: how many permits there are to be had
+--    redisson_sc:{name}          says how many, when there are more than before
+--    rlock_request:{name}:SLOT   string: the number of the last request that
+--                                was carried out under SLOT; kept for minutes
+--    rlock_request:{name}:SLOT:drained   string: what a drain found
+--  The first two are Redisson's RSemaphore. The others are ours: taking permits
+--  is not harmless when repeated, so a request has a slot and a number, and
+--  nothing up to the last number is carried out again (see requests.lua).
+--  Its driver is semaphore.lua.
+
+local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
+
+local is_done, tell, whole = shared.is_done, shared.tell, shared.whole
+
+local server = {}                       -- these run inside Redis
+
+--- Takes n permits.
+--  @return "held" or "busy" and -1, then how many there are now
+function server.acquire(keys, args)
+  local permits, slot = keys[1], keys[3]
+  local number, memory, n = args[1], args[2], args[3]
+  local values = redis.call("mget", permits, slot)
+  local left, last = whole(permits, values[1]), values[2]
+  if last and tonumber(last) >= tonumber(number) then
+    return { "held", left }
+  end
+  if left < tonumber(n) then return { "busy", -1, left } end
+  redis.call("set", slot, number, "px", memory)
+  return { "held", redis.call("decrby", permits, n) }
+end
+
+--- Adds n permits; fewer than none takes them away, even those in use.
+function server.release(keys, args)
+  local permits, channel, slot = keys[1], keys[2], keys[3]
+  local number, memory, n, publish = args[1], args[2], args[3], args[4]
+  if is_done(slot, number) then return { "freed" } end
+  local left = redis.call("incrby", permits, n)
+  redis.call("set", slot, number, "px", memory)
+  if left > 0 and tonumber(n) > 0 then tell(publish, channel, left) end
+  return { "freed" }
+end
+
+--- Gives back what the request `undone` of this slot took. If it took nothing
+--  yet, it never will.
+function server.undo(keys, args)
+  local permits, channel, slot = keys[1], keys[2], keys[3]
+  local number, memory, n, publish, undone =
+    args[1], args[2], args[3], args[4], args[5]
+  local last = redis.call("get", slot)
+  if last and tonumber(last) >= tonumber(number) then return { "freed" } end
+  if last == undone then
+    local left = redis.call("incrby", permits, n)
+    if left > 0 then tell(publish, channel, left) end
+  end
+  redis.call("set", slot, number, "px", memory)
+  return { "freed" }
+end
+
+--- Says how many permits there are, if nobody has said so yet; with a `ttl`,
+--  for so many milliseconds only.
+function server.set(keys, args)
+  local permits, channel, slot = keys[1], keys[2], keys[3]
+  local number, memory, n, publish, ttl =
+    args[1], args[2], args[3], args[4], args[5]
+  if is_done(slot, number) then return { "held" } end
+  local present = redis.call("get", permits)
+  if present then return { "refused", present } end
+  if ttl then
+    redis.call("set", permits, n, "px", ttl)
+  else
+    redis.call("set", permits, n)
+  end
+  redis.call("set", slot, number, "px", memory)
+  if tonumber(n) > 0 then tell(publish, channel, n) end
+  return { "held" }
+end
+
+--- Takes all that there are.
+--  @return "held", then how many they were
+function server.drain(keys, args)
+  local permits, slot, drained = keys[1], keys[3], keys[4]
+  local number, memory = args[1], args[2]
+  if is_done(slot, number) then
+    return { "held", tonumber(redis.call("get", drained) or 0) }
+  end
+  local n = whole(permits)
+  if n ~= 0 then redis.call("decrby", permits, n) end
+  redis.call("set", drained, n, "px", memory)
+  redis.call("set", slot, number, "px", memory)
+  return { "held", n }
+end
+
+--- @return "free" or "held", then how many permits there are
+function server.count(keys)
+  local n = whole(keys[1])
+  return { n > 0 and "free" or "held", n }
+end
+
+return {
+  name = "semaphore",
+  keys = function(name)
+    return {
+      name, naming.prefix("redisson_sc", name),
+      naming.prefix("rlock_request", name),
+    }
+  end,
+  channel = function(keys) return keys[2] end,
+  needs = { "acquire", "release", "undo", "set", "drain", "count" },
+  server = server,
+}

@@ -1,0 +1,171 @@
+--- Requests that take or add something: sent twice they must count once.
+--  Such a request is made under a name that no other uses meanwhile, its slot,
+--  and with a number that is greater than any before it. The server remembers
+--  under the slot the last number that it carried out, and carries out nothing
+--  up to it again. When the outcome of a request is known its slot serves again,
+--  so that there are as many of them as there were requests at one time. What
+--  the server is asked, and under which keys, is the policy's affair; its third
+--  key is the beginning of that of a slot.
+
+local errors = require "rlock.errors"
+local remote = require "rlock.remote"
+
+local requests = {}
+
+--- Milliseconds for which the server remembers a slot after its last use, and
+--  seconds for which it is tried to settle what is uncertain: much less.
+local MEMORY = "600000"
+local SETTLE = 300
+
+local pools = setmetatable({}, { __mode = "k" })    -- session -> its slots
+
+local function pool_of(session)
+  local pool = pools[session]
+  if not pool then
+    pool = { free = {}, count = 0, last = 0 }
+    pools[session] = pool
+  end
+  return pool
+end
+
+local function next_number(pool)
+  pool.last = pool.last + 1
+  return ("%d"):format(pool.last)
+end
+
+--- Begins a request.
+-- @tparam table handle of a semaphore or a latch: session, site
+-- @treturn table request
+function requests.begin(handle)
+  local pool, keys = pool_of(handle.session), handle.site.keys
+  local slot = table.remove(pool.free)
+  if not slot then
+    pool.count = pool.count + 1
+    slot = (":%s:%d"):format(handle.session.id, pool.count)
+  end
+  return {
+    handle = handle, pool = pool, slot = slot, number = next_number(pool),
+    keys = { keys[1], keys[2], keys[3] .. slot },
+  }
+end
+
+--- Ends a request whose outcome is known.
+function requests.finish(request)
+  table.insert(request.pool.free, request.slot)
+end
+
+--- Sends a request, until `until_` again and again if nothing certain comes
+--  back. It may be sent anew as long as it was not carried out.
+-- @tparam table request
+-- @tparam string name   of the policy's operation
+-- @tparam number until_ by host.now()
+-- @tparam string n
+-- @tparam[opt] string more
+-- @return[1] the reply
+-- @treturn[2] nil, code, detail. request.is_doubtful then says whether it may
+--   have been carried out
+function requests.send(request, name, until_, n, more)
+  local session, site = request.handle.session, request.handle.site
+  local reply, sent, detail, may_be_applied = remote.run(session.node,
+    site.policy.ops[name], until_, session.host.now(), request.keys,
+    request.number, MEMORY, n, session.publish, more and { more })
+  if reply then may_be_applied = detail end
+  if may_be_applied then request.is_doubtful = true end
+  if not reply then return nil, sent, detail end
+  return reply
+end
+
+-- Repeats a request in the background until it has been answered.
+local function settle(request, name, n, more)
+  local session = request.handle.session
+  session:background(function()
+    local reply, _, detail = requests.send(request, name,
+      session.host.now() + SETTLE, n, more)
+    if reply then return requests.finish(request) end
+    session:log("warn", ("the server was not told of %s(%s) of %s %q: %s")
+      :format(name, n, request.handle.site.policy.name,
+        request.handle.site.name, tostring(detail)))
+  end)
+end
+
+--- Ends a request that was given up. Had it been carried out, that is undone,
+--  in the background.
+-- @tparam table request
+-- @tparam string n
+function requests.undo(request, n)
+  if not request.is_doubtful then return requests.finish(request) end
+  local undone = request.number
+  request.number = next_number(request.pool)
+  settle(request, "undo", n, undone)
+end
+
+-- Is it of no use to repeat it?
+local function is_hopeless(session, code, detail)
+  if session.is_closed or code == "usage" or code == "refused" then
+    return true
+  end
+  return code == "redis" and not errors.classify(detail).retry
+end
+
+--- Makes a request that must be carried out: if the server cannot be told in
+--  time, it is told in the background.
+-- @tparam table handle
+-- @tparam string name  of the policy's operation
+-- @tparam string n
+-- @return[1] the reply
+-- @treturn[2] nil, code, detail
+function requests.insist(handle, name, n)
+  local session, request = handle.session, requests.begin(handle)
+  local until_ = session.host.now() + session.timeout
+  local reply, code, detail = requests.send(request, name, until_, n)
+  if reply then
+    requests.finish(request)
+    return reply
+  elseif not is_hopeless(session, code, detail) then
+    settle(request, name, n)
+    if code ~= "cancelled" then
+      detail = detail .. "; it is repeated in the background"
+    end
+  end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+--- Makes a request that is given up when there is no answer in time: nobody
+--  knows then whether it was carried out.
+-- @tparam table handle
+-- @tparam string name
+-- @tparam string n
+-- @tparam[opt] string more
+-- @return as `insist`
+function requests.try(handle, name, n, more)
+  local session, request = handle.session, requests.begin(handle)
+  local until_ = session.host.now() + session.timeout
+  local reply, code, detail = requests.send(request, name, until_, n, more)
+  if reply then
+    requests.finish(request)
+    return reply
+  end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+--- Runs an operation that may be repeated as it is.
+-- @tparam table handle
+-- @tparam string name
+-- @param ...  its arguments, four at most
+-- @return[1] the reply
+-- @treturn[1] boolean whether an earlier request may have been carried out too
+-- @treturn[2] nil, code, detail
+function requests.run(handle, name, a, b, c, d)
+  local session, site = handle.session, handle.site
+  if session.is_closed then return nil, "closed", "the client was closed" end
+  local now = session.host.now()
+  local reply, code, detail = remote.run(session.node, site.policy.ops[name],
+    now + session.timeout, now, site.keys, a, b, c, d)
+  if reply then return reply, detail end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+return requests

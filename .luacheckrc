@@ -28,6 +28,9 @@ end
 
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
+for _, file in ipairs { "examples/per_tenant.lua", "examples/priority.lua" } do
+  files[file] = { std = "lua54", read_globals = { "redis" } }
+end
 
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs { "spec/redis/*_spec.lua", "spec/cli/*_spec.lua" } do

@@ -217,6 +217,7 @@ local function extra_of(self, now, wait_until)
   return extra {
     wait_ms = wait == huge and -1 or deadline.ms(max(wait, 0)),
     publish = self.lock.session.publish,
+    options = self.lock.options or {},
   }
 end
 

@@ -6,6 +6,7 @@
 --  A question is a table that belongs to one call:
 --    channel   what to listen to; `wakes` as for wakeup:join
 --    wants     how much of what is left over it can use, see wakeup:pass
+--    late      what people are told when it was not got in time
 --    ask       function(question, until_, now) -> a verdict:
 --              "held", left         got it; so much is left over, or nil
 --              "busy", ms[, left]   not yet; -1: nobody knows when
@@ -73,7 +74,7 @@ local function stay(session, question, waiter, wait_until, ms)
     local woken, code, unwind = wait_a_while(session, waiter, wait_until, ms)
     if woken == nil then return nil, code, unwind end
     local now = host.now()
-    if now >= wait_until then return nil, "timeout", "not in time" end
+    if now >= wait_until then return nil, "timeout", question.late end
     local verdict, answer, detail = ask(session, question, wait_until, now)
     if verdict ~= "busy" then return verdict, answer, detail end
     ms = answer
@@ -89,8 +90,8 @@ end
 -- @tparam number wait seconds; 0: asks once
 -- @treturn[1] string "held"
 -- @treturn[2] nil
--- @treturn[2] string code; "busy" if it was asked once, "timeout" if the wait is
---   over, "cancelled"
+-- @treturn[2] string code: "busy" if it was asked once, "timeout" if the wait
+--   is over, "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
 function line.wait(session, question, wait)
   local wakeup, now = session.wakeup, session.host.now()
@@ -111,7 +112,7 @@ function line.wait(session, question, wait)
     if answer then wakeup:pass(question.channel, answer) end
     return "held"
   elseif verdict == "busy" then
-    return nil, "busy", "not now"
+    return nil, "busy", question.late
   end
   return nil, answer, detail
 end

@@ -25,27 +25,30 @@ local MIN_LEASE = 0.001
 --- @tparam table client the face, kept alive by its locks
 -- @tparam table policy  as policy.load gives it
 -- @tparam string name
--- @tparam[opt] table options owner = a name of one's own instead of the task
+-- @tparam[opt] table options owner = a name of one's own instead of the task;
+--   the others are for the policy's `extra`
 function lock.new(client, policy, name, options)
   local owner = options and options.owner
-  return setmetatable({
+  local self = setmetatable({
     session = client.session, site = client.session:site(client, policy, name),
     owner = owner, party = owner and client.session.party_of(owner),
   }, lock)
+  if policy.source.extra then self.options = options end
+  return self
 end
 
 -- options -----------------------------------------------------------------
 
 local known = { wait = true, lease = true }
 
-local function check_options(self, options, level)
+local function check_options(options, level)
   if options == nil then return nil, nil end
   if type(options) ~= "table" then
     error("bad options: must be a table such as { wait = 5, lease = 10 }",
       level + 1)
   end
   for key in pairs(options) do
-    if not known[key] and not (self.site.policy.source.options or {})[key] then
+    if not known[key] then
       error(("bad option %s: locks know wait and lease"):format(
         tostring(key)), level + 1)
     end
@@ -220,13 +223,13 @@ end
 -- @treturn[2] string code: "timeout", "refused", "connect", "closed", "lost"
 -- @treturn[2] string detail
 function lock:lock(options)
-  local wait, lease = check_options(self, options, 2)
+  local wait, lease = check_options(options, 2)
   return enter(self, wait or huge, lease)
 end
 
 --- Takes the lock if it is free; as `lock`, but waits only if told so.
 function lock:try_lock(options)
-  local wait, lease = check_options(self, options, 2)
+  local wait, lease = check_options(options, 2)
   return enter(self, wait or 0, lease)
 end
 
@@ -272,7 +275,7 @@ function lock:with(options, fn, ...)
   if type(fn) ~= "function" then
     error("bad argument fn of lock:with: must be a function", 2)
   end
-  local wait, lease = check_options(self, options, 2)
+  local wait, lease = check_options(options, 2)
   local ok, code, detail = enter(self, wait or huge, lease)
   if not ok then return nil, code, detail end
   return done(self, pcall(fn, self, ...))
@@ -289,7 +292,7 @@ Hold.__index = Hold
 -- @return[1] the hold: unlock, valid_for, need, on_lost, token
 -- @treturn[2] nil, code, detail as for `lock`
 function lock:hold(options)
-  local wait, lease = check_options(self, options, 2)
+  local wait, lease = check_options(options, 2)
   local hold = setmetatable({ lock = self }, Hold)
   local ok, code, detail = enter(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end

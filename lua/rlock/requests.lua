@@ -2,10 +2,10 @@
 --  Such a request is made under a name that no other uses meanwhile, its slot,
 --  and with a number that is greater than any before it. The server remembers
 --  under the slot the last number that it carried out, and carries out nothing
---  up to it again. When the outcome of a request is known its slot serves again,
---  so that there are as many of them as there were requests at one time. What
---  the server is asked, and under which keys, is the policy's affair; its third
---  key is the beginning of that of a slot.
+--  up to it again. When the outcome of a request is known its slot serves
+--  again, so that there are as many of them as there were requests at one time.
+--  What the server is asked, and under which keys, is the policy's affair; its
+--  third key is the beginning of that of a slot.
 
 local errors = require "rlock.errors"
 local remote = require "rlock.remote"
@@ -59,15 +59,16 @@ end
 -- @tparam table request
 -- @tparam string name   of the policy's operation
 -- @tparam number until_ by host.now()
+-- @tparam number now    by host.now()
 -- @tparam string n
 -- @tparam[opt] string more
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail. request.is_doubtful then says whether it may
 --   have been carried out
-function requests.send(request, name, until_, n, more)
+function requests.send(request, name, until_, now, n, more)
   local session, site = request.handle.session, request.handle.site
   local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops[name], until_, session.host.now(), request.keys,
+    site.policy.ops[name], until_, now, request.keys,
     request.number, MEMORY, n, session.publish, more and { more })
   if reply then may_be_applied = detail end
   if may_be_applied then request.is_doubtful = true end
@@ -79,8 +80,9 @@ end
 local function settle(request, name, n, more)
   local session = request.handle.session
   session:background(function()
-    local reply, _, detail = requests.send(request, name,
-      session.host.now() + SETTLE, n, more)
+    local now = session.host.now()
+    local reply, _, detail =
+      requests.send(request, name, now + SETTLE, now, n, more)
     if reply then return requests.finish(request) end
     session:log("warn", ("the server was not told of %s(%s) of %s %q: %s")
       :format(name, n, request.handle.site.policy.name,
@@ -99,6 +101,24 @@ function requests.undo(request, n)
   settle(request, "undo", n, undone)
 end
 
+--- Makes a request that is given up when there is no answer in time: nobody
+--  knows then whether it was carried out.
+-- @tparam table request
+-- @tparam string name
+-- @tparam string n
+-- @tparam[opt] string more
+-- @return[1] the reply
+-- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
+function requests.try(request, name, n, more)
+  local session = request.handle.session
+  if session.is_closed then return nil, "closed", "the client was closed" end
+  local now = session.host.now()
+  local reply, code, detail =
+    requests.send(request, name, now + session.timeout, now, n, more)
+  if reply then requests.finish(request) end
+  return reply, code, detail
+end
+
 -- Is it of no use to repeat it?
 local function is_hopeless(session, code, detail)
   if session.is_closed or code == "usage" or code == "refused" then
@@ -109,44 +129,20 @@ end
 
 --- Makes a request that must be carried out: if the server cannot be told in
 --  time, it is told in the background.
--- @tparam table handle
+-- @tparam table request
 -- @tparam string name  of the policy's operation
 -- @tparam string n
--- @return[1] the reply
--- @treturn[2] nil, code, detail
-function requests.insist(handle, name, n)
-  local session, request = handle.session, requests.begin(handle)
-  local until_ = session.host.now() + session.timeout
-  local reply, code, detail = requests.send(request, name, until_, n)
-  if reply then
-    requests.finish(request)
-    return reply
-  elseif not is_hopeless(session, code, detail) then
-    settle(request, name, n)
-    if code ~= "cancelled" then
-      detail = detail .. "; it is repeated in the background"
-    end
+-- @return as `try`
+function requests.insist(request, name, n)
+  local session = request.handle.session
+  local reply, code, detail = requests.try(request, name, n)
+  if reply or is_hopeless(session, code, detail) then
+    return reply, code, detail
   end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code, detail
-end
-
---- Makes a request that is given up when there is no answer in time: nobody
---  knows then whether it was carried out.
--- @tparam table handle
--- @tparam string name
--- @tparam string n
--- @tparam[opt] string more
--- @return as `insist`
-function requests.try(handle, name, n, more)
-  local session, request = handle.session, requests.begin(handle)
-  local until_ = session.host.now() + session.timeout
-  local reply, code, detail = requests.send(request, name, until_, n, more)
-  if reply then
-    requests.finish(request)
-    return reply
+  settle(request, name, n)
+  if code ~= "cancelled" then
+    detail = detail .. "; it is repeated in the background"
   end
-  if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
@@ -156,7 +152,7 @@ end
 -- @param ...  its arguments, four at most
 -- @return[1] the reply
 -- @treturn[1] boolean whether an earlier request may have been carried out too
--- @treturn[2] nil, code, detail
+-- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
 function requests.run(handle, name, a, b, c, d)
   local session, site = handle.session, handle.site
   if session.is_closed then return nil, "closed", "the client was closed" end
@@ -164,6 +160,14 @@ function requests.run(handle, name, a, b, c, d)
   local reply, code, detail = remote.run(session.node, site.policy.ops[name],
     now + session.timeout, now, site.keys, a, b, c, d)
   if reply then return reply, detail end
+  return nil, code, detail
+end
+
+--- What a program is told: the reply as `answer` turns it into a result, or
+--  nil, code, detail. A cancellation is raised.
+-- @tparam function answer  called with the reply
+function requests.tell(answer, reply, code, detail)
+  if reply then return answer(reply, code) end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

@@ -2,6 +2,7 @@
 --  some, any may give some back, and one that dies with them takes them along
 --  (permits.lua has those that come back).
 
+local deadline = require "rlock.deadline"
 local line = require "rlock.line"
 local policy = require "rlock.policy"
 local requests = require "rlock.requests"
@@ -22,9 +23,9 @@ end
 local Question = {}
 Question.__index = Question
 
-function Question:ask(until_)
+function Question:ask(until_, now)
   local reply, code, detail = requests.send(self.request, "acquire", until_,
-    self.n)
+    now, self.n)
   if not reply then return nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2], reply[3] end
   return "held", reply[2] > 0 and reply[2] or nil
@@ -35,6 +36,7 @@ local function ask_for(self, n, wait)
   local question = setmetatable({
     request = requests.begin(self), n = n, wants = tonumber(n),
     channel = site.policy.channel(site.keys),
+    late = ("semaphore %q has fewer than %s permits"):format(site.name, n),
   }, Question)
   local verdict, code, detail = line.wait(self.session, question, wait)
   if verdict then
@@ -43,10 +45,6 @@ local function ask_for(self, n, wait)
   end
   requests.undo(question.request, n)
   if code == "cancelled" then error(detail, 0) end
-  if code == "busy" or code == "timeout" then
-    detail = ("semaphore %q: fewer than %s permits are there"):format(
-      site.name, n)
-  end
   return nil, code, detail
 end
 
@@ -80,10 +78,7 @@ function semaphore:try_acquire(n, options)
   return ask_for(self, n, wait)
 end
 
-local function told(reply, code, detail)
-  if not reply then return nil, code, detail end
-  return true
-end
+local function yes() return true end
 
 --- Gives permits back; those who wait are woken. If the server cannot be told
 --  in time it is told in the background: do not give them back twice.
@@ -93,7 +88,8 @@ end
 function semaphore:release(n)
   n = line.count(n == nil and 1 or n, "n", 0, 2)
   if n == "0" then return true end
-  return told(requests.insist(self, "release", n))
+  return requests.tell(yes,
+    requests.insist(requests.begin(self), "release", n))
 end
 
 --- Makes it so many permits more, or fewer: those in use are not taken away,
@@ -102,7 +98,14 @@ end
 -- @return as release
 function semaphore:add(n)
   n = line.count(n, "n", -2147483647, 2)
-  return told(requests.insist(self, "release", n))
+  return requests.tell(yes,
+    requests.insist(requests.begin(self), "release", n))
+end
+
+local function was_set(reply)
+  if reply[1] == "held" then return true end
+  return nil, "refused", ("it was set before, %s permits are there"):format(
+    reply[2])
 end
 
 --- Says how many permits there are, if nobody has said so before.
@@ -114,30 +117,26 @@ end
 function semaphore:set(n, options)
   n = line.count(n, "n", 0, 2)
   local ttl = line.options(options, { ttl = 0.001 }, 2).ttl
-  local reply, code, detail = requests.try(self, "set", n,
-    ttl and line.ms(ttl))
-  if not reply then return nil, code, detail end
-  if reply[1] == "held" then return true end
-  return nil, "refused", ("semaphore %q was set before, %s permits are there")
-    :format(self.site.name, reply[2])
+  return requests.tell(was_set, requests.try(requests.begin(self), "set", n,
+    ttl and deadline.ms(ttl)))
 end
+
+local function second(reply) return reply[2] end
 
 --- Takes all the permits that are there.
 -- @treturn[1] integer how many
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
-  local reply, code, detail = requests.try(self, "drain", "0")
-  if not reply then return nil, code, detail end
-  return reply[2]
+  local request = requests.begin(self)
+  request.keys[4] = request.keys[3] .. ":drained"
+  return requests.tell(second, requests.try(request, "drain", "0"))
 end
 
 --- How many permits are there, now.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function semaphore:available()
-  local reply, code, detail = requests.run(self, "count")
-  if not reply then return nil, code, detail end
-  return reply[2]
+  return requests.tell(second, requests.run(self, "count"))
 end
 
 return semaphore

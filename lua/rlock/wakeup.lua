@@ -223,7 +223,8 @@ end
 function wakeup:pass(name, left, waiter)
   local channel = self.channels[name]
   local other = channel and channel.first
-  while other and (other == waiter or other.is_woken or other.wants > left) do
+  while other and (other == waiter or other.is_woken
+      or (other.wants or 1) > left) do
     other = other.next
   end
   if other then wake(other) end

@@ -119,4 +119,42 @@ describe("the examples", function()
     assert.equal(143, (waiter:wait()))
     assert.equal("0", server:cli("EXISTS", "keep-alive"))
   end)
+
+  it("per_tenant: no tenant has more holders than its limit, and all jobs run",
+    function()
+      local output, status = program.run(server, "examples/per_tenant.lua",
+        "3", "10")
+      assert.equal(0, status, output)
+      local jobs = {}
+      for tenant, taken in output:gmatch("(%w+) job %d+ runs, (%d) of 3") do
+        jobs[tenant] = (jobs[tenant] or 0) + 1
+        assert.is_true(tonumber(taken) <= 3)
+      end
+      assert.same({ acme = 10, globex = 10 }, jobs)
+      assert.matches("at most 3 and 3 ran at once", output)
+      assert.equal("0", server:cli("EXISTS", "jobs:acme", "jobs:globex"))
+    end)
+
+  it("per_tenant: a place whose holder was killed is free after its lease",
+    function()
+      server:cli("ZADD", "jobs:acme", "1", "somebody dead")
+      local output, status = program.run(server, "examples/per_tenant.lua",
+        "1", "1")
+      assert.equal(0, status, output)
+      assert.matches("acme job 1 runs, 1 of 1", output)
+    end)
+
+  it("priority: waiters are served by priority, and a silent one is dropped",
+    function()
+      server:cli("ZADD", "{printer}:queue", "-1e18", "dead and urgent")
+      server:cli("ZADD", "{printer}:alive", "1", "dead and urgent")
+      local output, status = program.run(server, "examples/priority.lua")
+      assert.equal(0, status, output)
+      local order = {}
+      for priority in output:gmatch("priority (%d) has the lock") do
+        order[#order + 1] = priority
+      end
+      assert.same({ "5", "3", "1" }, order)
+      assert.equal("0", server:cli("EXISTS", "printer", "{printer}:queue"))
+    end)
 end)

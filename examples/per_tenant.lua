@@ -1,0 +1,89 @@
+-- A lock of your own kind: at most N holders at once for each tenant.
+--
+--    rlockctl examples/per_tenant.lua [LIMIT [JOBS]]       (default 2 and 6)
+--
+-- The policy is the first half of this file; in a program of yours it would be
+-- a file of its own. Its key is a sorted set, owner -> when its lease ends by
+-- the server's clock, so that a holder that dies frees its place in time.
+
+local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
+
+local now, tell = shared.now, shared.tell
+
+local server = {}                       -- these run inside Redis
+
+-- Notes until when an owner holds, and keeps the set as long as the last one.
+local function hold(holders, owner, ends)
+  local old = redis.call("zscore", holders, owner)
+  if not old or tonumber(old) < ends then
+    redis.call("zadd", holders, ends, owner)
+  end
+  local last = redis.call("zrange", holders, -1, -1, "withscores")
+  redis.call("pexpireat", holders, math.ceil(tonumber(last[2])))
+  return { "held" }
+end
+
+function server.acquire(keys, args)
+  local holders, owner, lease, limit =
+    keys[1], args[1], tonumber(args[2]), tonumber(args[4])
+  local time = now()
+  redis.call("zremrangebyscore", holders, "-inf", time)
+  if not redis.call("zscore", holders, owner)
+      and redis.call("zcard", holders) >= limit then
+    local first = redis.call("zrange", holders, 0, 0, "withscores")
+    return { "busy", tonumber(first[2]) - time }
+  end
+  return hold(holders, owner, time + lease)
+end
+
+function server.renew(keys, args)
+  local time, holders, owner = now(), keys[1], args[1]
+  local ends = redis.call("zscore", holders, owner)
+  if not ends or tonumber(ends) <= time then return { "lost" } end
+  return hold(holders, owner, time + tonumber(args[2]))
+end
+
+function server.release(keys, args)
+  if redis.call("zrem", keys[1], args[1]) == 0 then return { "lost" } end
+  tell(args[4], keys[2], "0")
+  return { "freed" }
+end
+
+local per_tenant = {
+  name = "per_tenant",
+  reenter = false,                      -- held once, or not at all
+  keys = function(name) return { name, naming.prefix("freed", name) } end,
+  channel = function(keys) return keys[2] end,
+  extra = function(request) return { request.options.limit } end,
+  server = server,
+}
+
+-- The program: more jobs than each tenant may run at once.
+
+local rlock = require "rlock"
+
+local limit, jobs = tonumber(arg[1]) or 2, tonumber(arg[2]) or 6
+local client <close> = assert(rlock.open())
+local running, most = {}, {}
+
+local function work(tenant, job)
+  local place <close> = assert(client:policy(per_tenant, "jobs:" .. tenant,
+    { limit = limit }):hold())
+  running[tenant] = (running[tenant] or 0) + 1
+  most[tenant] = math.max(most[tenant] or 0, running[tenant])
+  print(("%s job %d runs, %d of %d places taken"):format(tenant, job,
+    running[tenant], limit))
+  rlock.sleep(0.05)
+  running[tenant] = running[tenant] - 1
+  return place
+end
+
+local tasks = {}
+for job = 1, jobs do
+  for _, tenant in ipairs { "acme", "globex" } do
+    tasks[#tasks + 1] = rlock.spawn(work, tenant, job)
+  end
+end
+for _, task in ipairs(tasks) do task:join() end
+print(("done; at most %d and %d ran at once"):format(most.acme, most.globex))

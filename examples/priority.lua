@@ -1,0 +1,133 @@
+-- A lock of your own kind: the waiter with the highest priority is next.
+--
+--    rlockctl examples/priority.lua
+--
+-- The policy is the first half of this file. Waiters stand in a sorted set, the
+-- most urgent and then the oldest first. Each says every half second that it is
+-- still there; who has been silent for long is dropped, so that one that died
+-- holds nobody up.
+
+local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
+
+local now, tell = shared.now, shared.tell
+
+local SILENT = 1500                     -- ms after which a waiter is dropped
+local STAY = 60000                      -- ms that an idle queue is kept
+local BAND = 4398046511104              -- 2^42: more than any time in ms
+
+local server = {}                       -- these run inside Redis
+
+-- Drops who has been silent for too long; gives the first of the others.
+local function first_waiter(queue, alive, time)
+  local dead = redis.call("zrangebyscore", alive, "-inf", time - SILENT)
+  for _, owner in ipairs(dead) do
+    redis.call("zrem", queue, owner)
+    redis.call("zrem", alive, owner)
+  end
+  return redis.call("zrange", queue, 0, 0)[1]
+end
+
+local function stand_in_line(queue, alive, owner, priority, time)
+  redis.call("zadd", queue, "nx", time - priority * BAND, owner)
+  redis.call("zadd", alive, time, owner)
+  redis.call("pexpire", queue, STAY)
+  redis.call("pexpire", alive, STAY)
+end
+
+local function leave_line(queue, alive, owner)
+  redis.call("zrem", queue, owner)
+  redis.call("zrem", alive, owner)
+end
+
+function server.acquire(keys, args)
+  local lock, queue, alive, owner = keys[1], keys[2], keys[3], args[1]
+  local wait, priority = args[4], tonumber(args[5])
+  local time, holder = now(), redis.call("get", lock)
+  if holder == owner then
+    if redis.call("pttl", lock) < tonumber(args[2]) then
+      redis.call("pexpire", lock, args[2])
+    end
+    return { "held" }
+  end
+  local first = first_waiter(queue, alive, time)
+  if not holder and (not first or first == owner) then
+    redis.call("set", lock, owner, "px", args[2])
+    leave_line(queue, alive, owner)
+    return { "held" }
+  end
+  if wait ~= "0" then stand_in_line(queue, alive, owner, priority, time) end
+  return { "busy", holder and redis.call("pttl", lock) or 100 }
+end
+
+function server.renew(keys, args)
+  if redis.call("get", keys[1]) ~= args[1] then return { "lost" } end
+  redis.call("pexpire", keys[1], args[2])
+  return { "held" }
+end
+
+-- Tells the first waiter, on a channel of its own, that it is its turn.
+local function call_next(keys, publish)
+  local first = first_waiter(keys[2], keys[3], now())
+  if first then tell(publish, keys[4] .. ":" .. first, "0") end
+end
+
+function server.release(keys, args)
+  if redis.call("get", keys[1]) ~= args[1] then return { "lost" } end
+  redis.call("del", keys[1])
+  call_next(keys, args[4])
+  return { "freed" }
+end
+
+--- A waiter gives up.
+function server.leave(keys, args)
+  leave_line(keys[2], keys[3], args[1])
+  if redis.call("exists", keys[1]) == 0 then call_next(keys, args[2]) end
+  return { "left" }
+end
+
+local priority_lock = {
+  name = "priority",
+  reenter = false,
+  poll = 0.5,                           -- seconds: the sign of life
+  keys = function(name)
+    return {
+      name, naming.suffix(name, "queue"), naming.suffix(name, "alive"),
+      naming.prefix("priority_turn", name),
+    }
+  end,
+  channel = function(keys, owner) return keys[4] .. ":" .. owner end,
+  extra = function(request)
+    return { request.wait_ms, request.options.priority or 0 }
+  end,
+  server = server,
+}
+
+-- The program: three tasks wait while a fourth holds the lock. They come in the
+-- order of their priority, not of their arrival.
+
+local rlock = require "rlock"
+
+local client <close> = assert(rlock.open())
+
+local function lock_with(priority)
+  return client:policy(priority_lock, "printer", { priority = priority })
+end
+
+local holder = lock_with(0)
+assert(holder:lock())
+local tasks = {}
+for i, priority in ipairs { 1, 5, 3 } do
+  tasks[i] = rlock.spawn(function()
+    assert(lock_with(priority):with(function()
+      print(("priority %d has the lock"):format(priority))
+      return true
+    end))
+  end)
+end
+repeat
+  rlock.sleep(0.01)                     -- until all three stand in line
+until client:call("ZCARD", naming.suffix("printer", "queue")) == 3
+print "three wait; the lock is given back"
+assert(holder:unlock())
+for _, task in ipairs(tasks) do task:join() end

@@ -1,0 +1,99 @@
+--- A latch as programs see it: a count that goes down, and tasks anywhere that
+--  wait until it is nothing.
+
+local line = require "rlock.line"
+local policy = require "rlock.policy"
+local remote = require "rlock.remote"
+local requests = require "rlock.requests"
+
+local latch = {}
+latch.__index = latch
+
+--- @tparam table client the face, kept alive by its latches
+-- @tparam string name
+function latch.new(client, name)
+  return setmetatable({
+    session = client.session,
+    site = client.session:site(client, policy.load("latch"), name),
+  }, latch)
+end
+
+local function was_set(reply)
+  if reply[1] == "held" then return true end
+  return nil, "refused", "it was set before, the count is " .. reply[2]
+end
+
+--- Sets the count, if there is none.
+-- @tparam integer n
+-- @treturn[1] boolean true
+-- @treturn[2] nil, "refused", detail: it has a count
+-- @treturn[3] nil, code, detail
+function latch:set(n)
+  n = line.count(n, "n", 1, 2)
+  return requests.tell(was_set,
+    requests.try(requests.begin(self), "set", n))
+end
+
+local function counted(reply) return true, reply[2] end
+
+--- Counts down by one; at nothing, and below, all who wait go on. If the server
+--  cannot be told in time it is told in the background: do not count twice.
+-- @treturn[1] boolean true
+-- @treturn[1] integer what is left
+-- @treturn[2] nil, code, detail
+function latch:count_down()
+  return requests.tell(counted,
+    requests.insist(requests.begin(self), "count_down", "1"))
+end
+
+local function second(reply) return reply[2] end
+
+--- The count; 0 if there is none.
+-- @treturn[1] integer
+-- @treturn[2] nil, code, detail
+function latch:count()
+  return requests.tell(second, requests.run(self, "count"))
+end
+
+-- Of one call that waits: "held" when there is nothing to wait for any more.
+-- Those that wait with it are told, in case they did not hear.
+local function ask(question, until_, now)
+  local site, node = question.latch.site, question.latch.session.node
+  local reply, code, detail = remote.run(node, site.policy.ops.count, until_,
+    now, site.keys)
+  if not reply then return nil, code, detail end
+  if reply[1] == "held" then return "busy", -1 end
+  return "held", 0
+end
+
+--- Waits until the count is nothing, or the latch has been deleted.
+-- @tparam[opt] table options wait: seconds, default for ever
+-- @treturn[1] boolean true
+-- @treturn[2] nil, "timeout", detail
+-- @treturn[3] nil, code, detail
+function latch:wait(options)
+  local wait = line.options(options, { wait = 0 }, 2).wait or math.huge
+  local site = self.site
+  local open, code, detail = line.wait(self.session, {
+    latch = self, ask = ask, wants = 0,
+    channel = site.policy.channel(site.keys), wakes = site.policy.source.wakes,
+    late = ("latch %q was not open in time"):format(site.name),
+  }, wait)
+  if open then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code == "busy" and "timeout" or code, detail
+end
+
+local function deleted(reply, may_be_repeated)
+  return reply[1] == "freed" or may_be_repeated == true
+end
+
+--- Deletes it; all who wait go on.
+-- @treturn[1] boolean whether there was one
+-- @treturn[2] nil, code, detail
+function latch:delete()
+  return requests.tell(deleted,
+    requests.run(self, "delete", self.session.publish))
+end
+
+return latch

@@ -1,0 +1,116 @@
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+import java.util.stream.Stream;
+import org.redisson.RedissonMultiLock;
+import org.redisson.RedissonRedLock;
+import org.redisson.api.RFencedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+
+/** What can be taken and given back, by the kinds' names in the specs. */
+final class Kinds {
+    private static final TimeUnit MS = TimeUnit.MILLISECONDS;
+
+    private final RedissonClient client;
+    private final Supplier<RedissonClient[]> connect;
+    private RedissonClient[] members;
+
+    Kinds(RedissonClient client, Supplier<RedissonClient[]> connect) {
+        this.client = client;
+        this.connect = connect;
+    }
+
+    /**
+     * Takes it. The wait and the lease are milliseconds; a wait of -1 is for
+     * ever, a lease of -1 is the watchdog's.
+     *
+     * @return null if it was not free in time, else the token or id, or ""
+     */
+    String take(String kind, String name, long wait, long lease)
+            throws InterruptedException {
+        switch (kind) {
+            case "semaphore": return takePermit(name, wait);
+            case "permits": return takeId(name, wait, lease);
+            case "fenced": return takeToken(name, wait, lease);
+            default: return takeLock(lock(kind, name), wait, lease);
+        }
+    }
+
+    private static String takeLock(RLock lock, long wait, long lease)
+            throws InterruptedException {
+        if (wait >= 0) {
+            return lock.tryLock(wait, lease, MS) ? "" : null;
+        }
+        lock.lock(lease, MS);
+        return "";
+    }
+
+    private String takeToken(String name, long wait, long lease)
+            throws InterruptedException {
+        RFencedLock lock = client.getFencedLock(name);
+        if (wait < 0 && lease < 0) {
+            return String.valueOf(lock.lockAndGetToken());
+        }
+        // lockAndGetToken() makes nothing of its lease.
+        long most = wait < 0 ? 3_600_000 : wait;
+        Long token = lock.tryLockAndGetToken(most, lease, MS);
+        return token == null ? null : token.toString();
+    }
+
+    private String takePermit(String name, long wait)
+            throws InterruptedException {
+        if (wait >= 0) {
+            return client.getSemaphore(name).tryAcquire(wait, MS) ? "" : null;
+        }
+        client.getSemaphore(name).acquire();
+        return "";
+    }
+
+    private String takeId(String name, long wait, long lease)
+            throws InterruptedException {
+        var permits = client.getPermitExpirableSemaphore(name);
+        return wait < 0 ? permits.acquire(lease, MS)
+            : permits.tryAcquire(wait, lease, MS);
+    }
+
+    /** Gives it back; false if it was not the caller's. */
+    boolean give(String kind, String name, String id) {
+        try {
+            switch (kind) {
+                case "semaphore": client.getSemaphore(name).release(); break;
+                case "permits":
+                    return client.getPermitExpirableSemaphore(name)
+                        .tryRelease(id);
+                default: lock(kind, name).unlock();
+            }
+            return true;
+        } catch (IllegalMonitorStateException e) {
+            return false;
+        }
+    }
+
+    RLock lock(String kind, String name) {
+        switch (kind) {
+            case "lock": case "mutex": return client.getLock(name);
+            case "fair": return client.getFairLock(name);
+            case "spin": return client.getSpinLock(name);
+            case "fenced": return client.getFencedLock(name);
+            case "read": return client.getReadWriteLock(name).readLock();
+            case "write": return client.getReadWriteLock(name).writeLock();
+            case "multi":
+                return new RedissonMultiLock(Stream.of(name.split(","))
+                    .map(client::getLock).toArray(RLock[]::new));
+            case "red": return redLock(name);
+            default: throw new IllegalArgumentException(kind);
+        }
+    }
+
+    @SuppressWarnings("deprecation")
+    private synchronized RLock redLock(String name) {
+        if (members == null) {
+            members = connect.get();
+        }
+        return new RedissonRedLock(Stream.of(members)
+            .map(member -> member.getLock(name)).toArray(RLock[]::new));
+    }
+}

@@ -1,0 +1,494 @@
+--- The semaphore on a real Redis: what each operation does, Redisson's layout
+--- and behaviours, and permits that count once however often they are asked for.
+
+local host = require "rlock.host.uv"
+local proxies = require "spec.support.proxy"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local states = require "spec.support.states"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local server = redis.shared()
+local number = 0
+
+local function open(options)
+  options = options or {}
+  options.url = options.url or server.url
+  return assert(rlock.open(options))
+end
+
+describe("a semaphore", function()
+  local client, name, channel, semaphore
+
+  local function permits() return tonumber(client:call("GET", name) or nil) end
+
+  -- A task that waits for permits; it stands in line when this returns.
+  local function start_waiting(n, of)
+    local subscribers = client:call("PUBSUB", "NUMSUB", channel)[2]
+    local calls = server:stat("evalsha")
+    local waiting = task.start(function()
+      return (of or semaphore):acquire(n, { wait = 30 * slow })
+    end)
+    eventually(function()
+      local now = client:call("PUBSUB", "NUMSUB", channel)[2]
+      return now > 0 and (now > subscribers
+        or server:stat("evalsha") > calls)
+    end)
+    return waiting
+  end
+
+  -- What is said on the channel while fn runs.
+  local function heard(fn)
+    local messages = {}
+    local listener = assert(host.connect {
+      path = server.socket, timeout = 3000, silent = 0,
+      message = function(kind, _, payload)
+        messages[#messages + 1] = kind == "message" and payload or kind
+      end,
+    })
+    listener:subscribe(channel)
+    eventually(function() return messages[1] end)
+    table.remove(messages, 1)
+    fn()
+    client:call("PUBLISH", channel, "end")
+    eventually(function() return messages[#messages] == "end" end)
+    table.remove(messages)
+    listener:close()
+    return messages
+  end
+
+  before_each(function()
+    number = number + 1
+    client, name = open(), "semaphore:" .. number
+    channel = "redisson_sc:{" .. name .. "}"
+    semaphore = client:semaphore(name)
+  end)
+
+  after_each(function() client:close() end)
+
+  it("gives the verdict of its state, and carries out each number once",
+    function()
+      local ops = states.of(client, "semaphore")
+      ops.play(name, [[
+        count                            held
+        acquire 1 60000 1                busy
+        set 2 60000 3 publish            held
+        set 2 60000 3 publish            held     -- the same request again
+        set 3 60000 3 publish            refused
+        count                            free
+        acquire 4 60000 2                held
+        acquire 4 60000 2                held
+        acquire 3 60000 1                held     -- late, and not carried out
+      ]])
+      assert.equal(1, permits())
+      ops.play(name, [[
+        acquire 5 60000 2                busy
+        release 6 60000 1 publish        freed
+        release 6 60000 1 publish        freed
+        acquire 5 60000 2                held     -- late again
+      ]])
+      assert.equal(2, permits())
+      ops.play(name, [[
+        acquire 7 60000 2                held
+        undo 8 60000 2 publish 7         freed
+        undo 8 60000 2 publish 7         freed
+        acquire 7 60000 2                held     -- late: it was undone
+      ]])
+      assert.equal(2, permits())
+      ops.play(name, [[
+        undo 10 60000 2 publish 9        freed    -- of what was not done yet
+        acquire 9 60000 2                held     -- and now never is
+      ]])
+      assert.equal(2, permits())
+      local memory = client:call("PTTL", "rlock_request:{" .. name .. "}")
+      assert.is_true(memory > 59000 and memory <= 60000)
+    end)
+
+  it("testTrySetPermits: only the first is heard", function()
+    assert.equal(0, semaphore:available())
+    assert.is_true(semaphore:set(10))
+    local ok, code, detail = semaphore:set(15)
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("10 permits", detail)
+    assert.equal(10, semaphore:available())
+    assert.equal("10", client:call("GET", name))
+    assert.equal(-1, client:call("PTTL", name))
+  end)
+
+  it("testTrySetPermitsTTL", function()
+    assert.is_true(semaphore:set(1, { ttl = 60 }))
+    assert.is_true(semaphore:acquire())
+    assert.is_true(semaphore:release())
+    assert.is_true(semaphore:add(3))
+    assert.equal(4, semaphore:drain())
+    local ttl = client:call("PTTL", name)
+    assert.is_true(ttl > 50000 and ttl <= 60000)
+  end)
+
+  it("testZero: nothing is always to be had", function()
+    assert.is_true(semaphore:try_acquire(0))
+    assert.is_true(semaphore:acquire(0))
+    assert.is_true(semaphore:release(0))
+    assert.equal(0, client:call("EXISTS", name))
+  end)
+
+  it("testAcquireWithoutSetPermits: there are none", function()
+    local ok, code = semaphore:try_acquire()
+    assert.same({ nil, "busy" }, { ok, code })
+    assert.equal("timeout", select(2, semaphore:acquire { wait = 0.05 }))
+    assert.is_true(semaphore:release(2))
+    assert.is_true(semaphore:acquire(2))
+  end)
+
+  it("testAcquireAfterAddPermits: those added are given at once", function()
+    assert.is_true(semaphore:set(0))
+    local waiting = start_waiting(2)
+    assert.is_true(semaphore:add(2))
+    assert.is_true(waiting:join(5 * slow))
+    assert.equal(0, semaphore:available())
+  end)
+
+  it("testAddPermits, testReducePermits", function()
+    assert.is_true(semaphore:set(10))
+    assert.is_true(semaphore:add(5))
+    assert.equal(15, semaphore:available())
+    assert.is_true(semaphore:add(-20))
+    assert.equal(-5, semaphore:available())
+    assert.equal("busy", select(2, semaphore:try_acquire()))
+    assert.is_true(semaphore:release(6))
+    assert.is_true(semaphore:try_acquire())
+    assert.equal(0, semaphore:available())
+  end)
+
+  it("testBlockingAcquire, testBlockingNAcquire", function()
+    assert.is_true(semaphore:set(5))
+    assert.is_true(semaphore:acquire(3))
+    local waiting = start_waiting(4)
+    assert.is_true(semaphore:release())
+    assert.equal(3, semaphore:available())
+    assert.is_true(semaphore:release())
+    assert.is_true(waiting:join(5 * slow))
+    assert.equal(0, semaphore:available())
+  end)
+
+  it("testTryNAcquire: the wait is what was asked for", function()
+    assert.is_true(semaphore:set(5))
+    assert.is_true(semaphore:try_acquire(3))
+    local before = rlock.now()
+    local ok, code, detail = semaphore:try_acquire(4, { wait = 0.3 })
+    local took = rlock.now() - before
+    assert.same({ nil, "timeout" }, { ok, code })
+    assert.matches("fewer than 4", detail)
+    assert.is_true(took >= 0.299 and took < 0.3 + 0.3 * slow, "took " .. took)
+    assert.equal(2, semaphore:available())
+  end)
+
+  it("testReleaseWithoutPermits: anybody may give", function()
+    assert.is_true(semaphore:release())
+    assert.equal(1, semaphore:available())
+  end)
+
+  it("testDrainPermits", function()
+    assert.equal(0, semaphore:drain())
+    assert.equal(0, client:call("EXISTS", name))
+    assert.is_true(semaphore:set(10))
+    assert.is_true(semaphore:acquire(3))
+    assert.equal(7, semaphore:drain())
+    assert.equal(0, semaphore:available())
+    assert.equal(0, semaphore:drain())
+  end)
+
+  it("testReleaseAcquire", function()
+    assert.is_true(semaphore:set(10))
+    for n = 1, 10 do assert.is_true(semaphore:acquire(n)) semaphore:release(n) end
+    assert.equal(10, semaphore:available())
+  end)
+
+  it("testConcurrency_SingleInstance, with the most permits that Java counts",
+    function()
+      assert.is_true(semaphore:set(2147483647))
+      assert.is_true(semaphore:acquire(2147483647))
+      assert.equal(0, semaphore:available())
+      assert.is_true(semaphore:release(2147483647))
+      assert.equal(2147483647, semaphore:available())
+    end)
+
+  it("testConcurrency: never more inside than permits, over many clients",
+    function()
+      assert.is_true(semaphore:set(3))
+      local inside, most, done = 0, 0, 0
+      task.many(20, function(i)
+        local other = open()
+        local its = other:semaphore(name)
+        local n = i % 3 + 1
+        for _ = 1, 10 do
+          assert.is_true(its:acquire(n, { wait = 40 * slow }))
+          inside = inside + n
+          most = math.max(most, inside)
+          rlock.sleep(0)
+          inside, done = inside - n, done + 1
+          assert.is_true(its:release(n))
+        end
+        other:close()
+      end, 60 * slow)
+      assert.equal(200, done)
+      assert.is_true(most <= 3, "inside " .. most)
+      assert.equal(3, semaphore:available())
+    end)
+
+  it("says on Redisson's channel how many there are, when there are more",
+    function()
+      assert.same({ "3", "1", "2", "7" }, heard(function()
+        semaphore:set(3)
+        semaphore:acquire(3)
+        semaphore:release()
+        semaphore:release()
+        semaphore:try_acquire(2)
+        semaphore:add(7)
+        semaphore:add(-3)
+        semaphore:drain()
+        semaphore:add(-3)
+        semaphore:release(2)           -- one fewer than none: nobody is told
+      end))
+      assert.equal(-1, semaphore:available())
+    end)
+
+  it("is woken by Redisson", function()
+    assert.is_true(semaphore:set(0))
+    local waiting = start_waiting(1)
+    client:call("INCRBY", name, 1)
+    local before = rlock.now()
+    client:call("PUBLISH", channel, "1")
+    assert.is_true(waiting:join(10 * slow))
+    assert.is_true(rlock.now() - before < slow)
+  end)
+
+  it("wakes as many as one release serves", function()
+    assert.is_true(semaphore:set(0))
+    local all = {}
+    for i = 1, 8 do all[i] = start_waiting(1) end
+    local before = rlock.now()
+    assert.is_true(semaphore:release(8))
+    for i = 1, 8 do assert.is_true(all[i]:join(10 * slow)) end
+    assert.is_true(rlock.now() - before < slow)
+  end)
+
+  it("serves those who want less while one who wants much waits", function()
+    assert.is_true(semaphore:set(0))
+    local much = start_waiting(5)
+    local less, little = start_waiting(2), start_waiting(1)
+    local before = rlock.now()
+    assert.is_true(semaphore:release(3))
+    assert.is_true(less:join(10 * slow))
+    assert.is_true(little:join(10 * slow))
+    assert.is_true(rlock.now() - before < slow)
+    assert.is_false(much.is_over or false)
+    assert.is_true(semaphore:release(5))
+    assert.is_true(much:join(10 * slow))
+    assert.equal(0, semaphore:available())
+  end)
+
+  it("does not ask in vain while nothing is said", function()
+    assert.is_true(semaphore:set(1))
+    local waiting = {}
+    for i = 1, 5 do waiting[i] = start_waiting(2) end
+    local calls = server:stat("evalsha")
+    rlock.sleep(0.5)
+    assert.is_true(server:stat("evalsha") - calls <= 3)
+    for i = 1, 5 do waiting[i].task:cancel() end
+  end)
+
+  it("finds out without any message, in seconds", function()
+    assert.is_true(semaphore:set(0))
+    local waiting = start_waiting(1)
+    client:call("INCRBY", name, 1)
+    assert.is_true(waiting:join(7 * slow))
+  end)
+
+  it("passes a wake on that its waiter does not use any more", function()
+    assert.is_true(semaphore:set(0))
+    local first = start_waiting(1)
+    local second = start_waiting(1)
+    semaphore:release()
+    first.task:cancel()
+    local before = rlock.now()
+    eventually(function() return first.is_over end)
+    if not first.results[1] then
+      assert.is_true(second:join(10 * slow))
+      assert.is_true(rlock.now() - before < slow)
+      assert.equal(0, semaphore:available())
+    end
+  end)
+
+  describe("behind a bad network", function()
+    local proxy, other, its
+
+    before_each(function()
+      proxy = proxies.start(server)
+      other = open { url = proxy.url, timeout = 0.3 * slow }
+      its = other:semaphore(name)
+      assert.is_true(semaphore:set(10))
+      assert.is_true(its:acquire())
+      assert.is_true(its:release())
+      assert.equal(10, its:available())
+    end)
+
+    after_each(function()
+      other:close()
+      proxy:stop()
+    end)
+
+    it("takes once what it asked for twice", function()
+      proxy:drop_replies(1, name)
+      assert.is_true(its:acquire(3, { wait = 5 * slow }))
+      assert.equal(7, semaphore:available())
+    end)
+
+    it("gives once what it gave twice", function()
+      assert.is_true(its:acquire(4))
+      proxy:cut(1, name)
+      assert.is_true(its:release(4))
+      assert.equal(10, semaphore:available())
+    end)
+
+    it("gives back what it took without learning of it", function()
+      proxy:drop_replies(1000, name)
+      local ok, code = its:try_acquire(3)
+      assert.is_nil(ok)
+      assert.is_true(code == "timeout" or code == "closed", code)
+      assert.equal(7, semaphore:available())
+      proxy:reset()
+      eventually(function() return semaphore:available() == 10 end, 10 * slow)
+      rlock.sleep(0.1)
+      assert.equal(10, semaphore:available())
+    end)
+
+    it("tells the server later that permits were given back", function()
+      assert.is_true(its:acquire(4))
+      proxy:freeze()
+      local ok, code, detail = its:release(4)
+      assert.is_nil(ok)
+      assert.is_true(code == "timeout" or code == "closed", code)
+      assert.matches("in the background", detail)
+      assert.equal(6, semaphore:available())
+      proxy:thaw()
+      eventually(function() return semaphore:available() == 10 end, 10 * slow)
+    end)
+
+    it("gives back what a cancelled task was taking", function()
+      proxy:drop_replies(1, name)
+      local taking = task.start(function() its:acquire(2) end)
+      eventually(function() return semaphore:available() == 8 end)
+      taking:cancel(5 * slow)
+      eventually(function() return semaphore:available() == 10 end, 10 * slow)
+    end)
+
+    it("drains what it finds though the reply is lost", function()
+      proxy:cut(1, name)
+      assert.equal(10, its:drain())
+      assert.equal(0, semaphore:available())
+    end)
+
+    it("sets it though the reply is lost", function()
+      client:call("DEL", name)
+      proxy:cut(1, name)
+      assert.is_true(its:set(2))
+      assert.equal(2, semaphore:available())
+    end)
+
+    it("does not miss what is said while it reconnects", function()
+      assert.equal(10, semaphore:drain())
+      local waiting = start_waiting(1, its)
+      proxy:drop_messages(1, name)
+      semaphore:release()
+      proxy:kill()
+      local before = rlock.now()
+      assert.is_true(waiting:join(20 * slow))
+      assert.is_true(rlock.now() - before < 3 * slow)
+    end)
+
+    it("needs no more slots than requests at one time", function()
+      for _ = 1, 50 do
+        assert.is_true(its:acquire())
+        assert.is_true(its:release())
+      end
+      task.many(3, function() its:acquire() end)
+      local slots = client:call("KEYS", "rlock_request:{" .. name .. "}:"
+        .. other.session.id .. "*")
+      assert.is_true(#slots <= 3, #slots .. " slots")
+      for _, slot in ipairs(slots) do
+        assert.is_true(client:call("PTTL", slot) > 0)
+      end
+    end)
+  end)
+
+  it("ends its wait when the client is closed", function()
+    local other = open()
+    local waiting = start_waiting(1, other:semaphore(name))
+    other:close()
+    assert.equal("closed", select(2, waiting:join(5 * slow)))
+    assert.equal("closed", select(2, other:semaphore(name):try_acquire()))
+    assert.equal("closed", select(2, other:semaphore(name):release()))
+    assert.equal("closed", select(2, other:semaphore(name):available()))
+  end)
+
+  it("says what is wrong when the key is something else", function()
+    client:call("HSET", name, "a", "b")
+    for _, method in ipairs { "acquire", "try_acquire", "release", "available",
+        "drain" } do
+      local ok, code, detail = semaphore[method](semaphore)
+      assert.same({ nil, "redis" }, { ok, code }, method)
+      assert.matches("WRONGTYPE", detail)
+      assert.not_matches("background", detail)
+    end
+    assert.matches("WRONGTYPE", select(3, semaphore:set(1)))
+    for _, odd in ipairs { "no number", "1.5" } do
+      client:call("SET", name, odd)
+      for _, method in ipairs { "try_acquire", "release", "available" } do
+        local ok, code, detail = semaphore[method](semaphore)
+        assert.same({ nil, "redis" }, { ok, code }, method)
+        assert.matches("not an integer", detail)
+      end
+      assert.equal(odd, client:call("GET", name))
+    end
+  end)
+
+  it("takes any name", function()
+    for _, odd in ipairs { "with spaces", "nul\0inside", "{tag}:x", "a{b",
+        "x{}y", "}{", "new\nline", "\255\254", ("x"):rep(100000) } do
+      local its = client:semaphore(odd)
+      assert.is_true(its:set(1))
+      assert.is_true(its:acquire())
+      assert.equal("busy", select(2, its:try_acquire()))
+      assert.is_true(its:release())
+    end
+  end)
+
+  it("refuses wrong arguments by name", function()
+    for _, case in ipairs {
+      { "name", function() client:semaphore("") end },
+      { "n:", function() semaphore:acquire(-1) end },
+      { "n:", function() semaphore:acquire(1.5) end },
+      { "n:", function() semaphore:acquire("2") end },
+      { "n:", function() semaphore:try_acquire(0 / 0) end },
+      { "n:", function() semaphore:release(2147483648) end },
+      { "n:", function() semaphore:set(-1) end },
+      { "n:", function() semaphore:set() end },
+      { "n:", function() semaphore:add() end },
+      { "n:", function() semaphore:add(math.huge) end },
+      { "wait", function() semaphore:acquire { wait = -1 } end },
+      { "wait", function() semaphore:acquire(1, { wait = "3" }) end },
+      { "weight", function() semaphore:acquire { weight = 3 } end },
+      { "lease", function() semaphore:acquire { lease = 3 } end },
+      { "options", function() semaphore:acquire(1, 5) end },
+      { "ttl", function() semaphore:set(1, { ttl = 0 }) end },
+    } do
+      local ok, message = pcall(case[2])
+      assert.is_false(ok, case[1])
+      assert.matches(case[1], message, 1, true)
+      assert.matches("semaphore_spec.lua:%d+:", message)
+    end
+  end)
+end)

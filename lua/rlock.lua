@@ -23,6 +23,7 @@ local clients = setmetatable({}, { __mode = "k" })
 local known = {
   url = true, watchdog = true, timeout = true, connect_timeout = true,
   name = true, publish = true, username = true, password = true, tls = true,
+  lazy = true,
 }
 
 -- The options as one flat table with the address in it.
@@ -48,7 +49,9 @@ end
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
 --   timeout = 3 (one command), connect_timeout = 3 (seconds), name, username,
 --   password, publish = "publish" | "spublish" | "both",
---   tls = { ca =, cert =, key =, verify = true }
+--   tls = { ca =, cert =, key =, verify = true },
+--   lazy = true: connects when it first has to, so that a server that is away
+--   now does not matter yet (for the nodes of a red lock)
 -- @return[1] the client
 -- @treturn[2] nil
 -- @treturn[2] string code
@@ -71,6 +74,25 @@ function rlock.open(options)
   if not opened then return nil, code, detail end
   clients[opened] = true
   return opened
+end
+
+--- Several locks as one: all are held or none, see rlock/multi.lua.
+-- @tparam table locks an array of locks, of any kinds and clients
+-- @return a lock
+function rlock.multi_lock(locks)
+  local made = require("rlock.multi").new(locks)
+  return made
+end
+
+--- A lock of a majority of independent Redis servers, see rlock/quorum.lua.
+-- @tparam table clients an array of clients, one for each server
+-- @tparam string name
+-- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
+--   node_timeout = 0.05
+-- @return a lock
+function rlock.red_lock(clients, name, options)
+  local made = require("rlock.quorum").new(clients, name, options)
+  return made
 end
 
 local function close_all()

@@ -32,14 +32,17 @@ local function checked(options, level)
       or result.name:find("[^%w%-_.:@/]")) then
     error("bad name: must be letters, digits and -_.:@/ only", level + 1)
   end
+  if result.lazy ~= nil and type(result.lazy) ~= "boolean" then
+    error("bad lazy: must be true or false", level + 1)
+  end
   return result
 end
 
 --- Opens a client. Connects at once, so that what is wrong with the address
---  or the password is told here.
+--  or the password is told here; a lazy one connects when it first has to.
 -- @tparam table host
 -- @tparam table options address (host, port or path), username, password, db,
---   tls, watchdog, timeout, connect_timeout, name, publish
+--   tls, watchdog, timeout, connect_timeout, name, publish, lazy
 -- @return[1] the client
 -- @treturn[2] nil
 -- @treturn[2] string "connect" or "redis"
@@ -47,6 +50,7 @@ end
 function client.open(host, options)
   local self = setmetatable({}, client)
   self.session = session.new(host, checked(options, 3))
+  if options.lazy then return self end
   local _, code, detail = self.session.node:connect(
     host.now() + self.session.options.connect_timeout)
   if code then

@@ -20,7 +20,8 @@ grant.__index = grant
 local huge, max = math.huge, math.max
 
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
--- ends, or, if it is carried about, a table with that time in `ends`.
+-- ends, or, if it is carried about, a table with that time in `ends`. A table
+-- with `is_of_task` is not carried about: only the task itself releases it.
 
 local SPARES = 16                       -- tables kept for use again
 local NONE = {}                         -- the holds of who has none; shared
@@ -56,6 +57,12 @@ function grant:show()
 end
 
 local function count_text(n) return COUNT[n] or ("%d"):format(n) end
+
+-- Who waited for a turn may find that its task has a new number by now.
+function grant:rename()
+  if #self.holds > 0 then return end
+  self.owner = self.lock.owner or self.lock.session:owner_of(self.party)
+end
 
 -- turns -------------------------------------------------------------------
 
@@ -249,7 +256,8 @@ local function ask(self, until_, lease, hold, now, wait_until)
   end
   local verdict = reply[1]
   if verdict == "held" then
-    local ends = session.valid_until(sent, lease or session.lease)
+    local ends = session.valid_until(sent, lease or session.lease,
+      self.lock.drift)
     now = session.host.now()
     if now >= ends then                 -- too late: it is given back
       settle(self, lease or session.lease)
@@ -282,6 +290,7 @@ function grant:acquire(until_, lease, hold, now, wait_until)
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
     if not is_ours then return nil, code, detail end
+    self:rename()
   end
   self.acting = true
   return passed_on(self, ask(self, until_, lease, hold, now, wait_until))
@@ -320,7 +329,8 @@ end
 local function kept(self, sent, seconds, watched)
   local watchdog = self.lock.session.watchdog
   self.watched = watched
-  self.valid_until = self.lock.session.valid_until(sent, seconds)
+  self.valid_until = self.lock.session.valid_until(sent, seconds,
+    self.lock.drift)
   if watched then
     self.state = "held"
     watchdog:watch(self, sent)
@@ -415,7 +425,7 @@ function grant:is_abandoned()
   local host = self.lock.session.host
   if not host.is_over(self.party) then return false end
   for _, hold in ipairs(self.holds) do
-    if type(hold) == "table" then return false end
+    if type(hold) == "table" and not hold.is_of_task then return false end
   end
   return true
 end

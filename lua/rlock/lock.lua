@@ -26,12 +26,14 @@ local MIN_LEASE = 0.001
 -- @tparam table policy  as policy.load gives it
 -- @tparam string name
 -- @tparam[opt] table options owner = a name of one's own instead of the task;
---   the others are for the policy's `extra`
+--   drift = the part of a lease that is left to the drift of clocks; the others
+--   are for the policy's `extra`
 function lock.new(client, policy, name, options)
   local owner = options and options.owner
   local self = setmetatable({
     session = client.session, site = client.session:site(client, policy, name),
     owner = owner, party = owner and client.session.party_of(owner),
+    drift = options and options.drift,
   }, lock)
   if policy.source.extra then self.options = options end
   return self
@@ -136,6 +138,13 @@ local function wait_a_while(self, waiter, ttl)
   return self.session.wakeup:wait(waiter,
     min(seconds, waiter.wait_until - self.session.host.now()))
 end
+
+--- For locks that are made of locks (joint.lua).
+--    options(options, level)     checks what `lock` takes: wait, lease
+--    join(lock, granted)         -> waiter, who is given `wait_until`, and who
+--                                leaves by wakeup:leave if it has a `channel`
+--    wait(lock, waiter, ttl)     -> as wakeup:wait
+lock.parts = { options = check_options, join = join, wait = wait_a_while }
 
 local function not_held(granted, code, detail)
   granted:sweep()

@@ -46,13 +46,15 @@ function session.new(host, options)
 end
 
 --- Until when a lease that was asked for at `sent` is certainly ours. A
---  thousandth of it and 2 ms are left to the drift of clocks.
+--  thousandth of it, or as much as a lock asks for, and 2 ms are left to the
+--  drift of clocks.
 -- @tparam number sent    by host.now()
 -- @tparam number seconds
-function session.valid_until(sent, seconds)
+-- @tparam[opt=0.001] number drift
+function session.valid_until(sent, seconds, drift)
   local margin = 0.002
   if seconds < 0.02 then margin = seconds / 10 end
-  return sent + seconds * 0.999 - margin
+  return sent + seconds * (1 - (drift or 0.001)) - margin
 end
 
 -- owners ------------------------------------------------------------------

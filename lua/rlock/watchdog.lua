@@ -120,7 +120,7 @@ end
 
 local function renewed(self, grant, lease, sent)
   grant.valid_until = math.max(grant.valid_until,
-    self.session.valid_until(sent, lease / 1000))
+    self.session.valid_until(sent, lease / 1000, grant.lock.drift))
   grant.state, grant.lost_because = "held", nil
   grant.due = sent + self.period
   append(self.fresh, grant)

@@ -176,8 +176,16 @@ function parts.start()
     verdict(r.bytes < 1500000)))
 end
 
+function parts.costs()
+  local text, ok = shell.run(("RLOCK_URL=%s %s"):format(
+    shell.quote(server.url), shell.words({ B .. "/rlockctl", "-q",
+      "spec/bench/costs.lua" })))
+  assert(ok, text)
+  print(text)
+end
+
 local names = arg[1] and arg or {
-  "cycles", "held", "waiting", "growth", "start",
+  "cycles", "held", "waiting", "growth", "start", "costs",
 }
 for i, name in ipairs(names) do
   if not parts[name] then

@@ -1,5 +1,5 @@
 --- The semaphore on a real Redis: what each operation does, Redisson's layout
---- and behaviours, and permits that count once however often they are asked for.
+--- and behaviours, and permits that count once however often one asks for them.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
@@ -202,7 +202,10 @@ describe("a semaphore", function()
 
   it("testReleaseAcquire", function()
     assert.is_true(semaphore:set(10))
-    for n = 1, 10 do assert.is_true(semaphore:acquire(n)) semaphore:release(n) end
+    for n = 1, 10 do
+      assert.is_true(semaphore:acquire(n))
+      assert.is_true(semaphore:release(n))
+    end
     assert.equal(10, semaphore:available())
   end)
 

@@ -169,18 +169,6 @@ describe("waiters", function()
       assert.is_true(waiting:join(2 * slow))
     end)
 
-  it("who come when the subscription was just left are woken", function()
-    occupy()
-    assert.equal("timeout", select(2, lock:lock { wait = 0.02 }))
-    eventually(function() return subscribers() == 0 end, WARM)
-    local waiting = task.start(function()
-      return lock:lock { wait = 30 * slow }
-    end)
-    eventually(function() return subscribers() == 1 end)
-    free()
-    assert.is_true(waiting:join(2 * slow))
-  end)
-
   it("keep the subscription warm: it is not made anew for each wait",
     function()
       for _ = 1, 20 do

@@ -35,6 +35,18 @@ describe("policy.load", function()
     assert.matches('return { "freed" }\n$', loaded.ops.release.text)
   end)
 
+  it("asks what is no lock for the operations that it needs", function()
+    local def = definition(function(def)
+      def.server = { count_down = function() return { "free" } end }
+      def.needs = { "count_down" }
+    end)
+    assert.equal("p.count_down", policy.load(def).ops.count_down.name)
+    def = definition(function(d) d.needs = { "acquire", "count_down" } end)
+    assert.matches("server.count_down is missing", load_fault(def))
+    def = definition(function(d) d.needs = "acquire" end)
+    assert.matches("needs must be a list", load_fault(def))
+  end)
+
   it("keeps what it loaded", function()
     local def = definition()
     assert.equal(policy.load(def), policy.load(def))

@@ -13,15 +13,15 @@
 --
 --  Who waits asks again within `poll` seconds, and so shows that it is alive.
 --  Whoever finds that the first in line has not for SILENT ms strikes it off.
---  Redisson's waiters show nothing: the first in line that gives no signs stays
---  until its deadline has passed. When no waiter at all was heard for GAP ms, it
---  was the server or the network that was silent: then all have one new start.
+--  Redisson's waiters show nothing: a first in line who never gave a sign stays
+--  until its deadline has passed. When no waiter at all was heard for GAP ms,
+--  it was the server or the network that was silent: all have one new start.
 --
 --  A deadline is that of the waiter before, or else the end of the lease, plus
---  the time that the waiter itself would wait. When somebody gets out of the
---  line, his time is therefore taken off the deadlines behind him; Redisson goes
---  over the whole line for that. But deadlines are read in two cases only: of
---  the last in line, by who comes next, and of the first, by Redisson, which
+--  the time that the waiter itself would wait. When somebody gets out of line,
+--  his time is therefore taken off the deadlines behind him; Redisson goes over
+--  the whole line for that. But deadlines are read in two cases only: of the
+--  last in line, by who comes next, and of the first, by Redisson, which
 --  strikes it off when that has passed. Ours put their own off in time whenever
 --  they ask, and we do not go by it. So as long as all in line are ours it is
 --  enough to correct the last one; we go over the whole line only when one of
@@ -328,11 +328,12 @@ function server.break_(keys, args)
   return { "freed" }
 end
 
---- Beside the usual: the first hundred of those who wait, in order.
+--- Beside the usual: "line", and the first hundred in line.
 function server.peek(keys, args)
   local lock, owner = keys[1], args[1]
   local left = redis.call("pttl", lock)
   local line = redis.call("lrange", keys[2], 0, 99)
+  table.insert(line, 1, "line")
   if left == -2 then return { "free", left, 0, {}, line } end
   local mine = tonumber(redis.call("hget", lock, owner) or 0) or 0
   return { "held", left, mine, redis.call("hgetall", lock), line }

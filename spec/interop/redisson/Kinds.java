@@ -60,7 +60,8 @@ final class Kinds {
     private String takePermit(String name, long wait)
             throws InterruptedException {
         if (wait >= 0) {
-            return client.getSemaphore(name).tryAcquire(wait, MS) ? "" : null;
+            return client.getSemaphore(name).tryAcquire(
+                java.time.Duration.ofMillis(wait)) ? "" : null;
         }
         client.getSemaphore(name).acquire();
         return "";

@@ -1,0 +1,338 @@
+--- Several locks held as one: what multi-locks (multi.lua) and red locks
+--  (quorum.lua) have in common, which is what programs see of them. A hold of
+--  such a lock has parts, one for each lock that was taken: a part is what that
+--  lock's grant (grant.lua) knows as a hold, so that the watchdog of its client
+--  keeps it alive, and tells when it is lost. A driver says how parts are taken
+--  and what they amount to:
+--    take(hold, wait, lease)   puts parts into it: true | nil, code, detail
+--    let_go(hold)              releases them: true | nil, code, detail
+--    valid_of(hold)            seconds
+--    state_of(hold)            "held" | "at_risk" | "lost"
+--    watch(hold)               lets joint.lose know when it is lost
+--  Who holds is the task that calls, as it is with the locks themselves. The
+--  holds of a task are known to the handle by which it took them.
+
+local deadline = require "rlock.deadline"
+local grant = require "rlock.grant"
+local lock = require "rlock.lock"
+
+local joint = {}
+joint.__index = joint
+
+local huge = math.huge
+local check_options = lock.parts.options
+
+--- What a driver begins with.
+-- @tparam table driver the class
+-- @tparam table host
+-- @tparam table members locks; they keep their clients alive
+function joint.new(driver, host, members)
+  return setmetatable({
+    host = host, members = members,
+    held = setmetatable({}, { __mode = "k" }),   -- task -> its holds, in order
+  }, driver)
+end
+
+--- The class of a driver.
+function joint.class()
+  local driver = setmetatable({}, joint)
+  driver.__index = driver
+  return driver
+end
+
+-- parts -------------------------------------------------------------------
+
+--- What may become a part of a hold.
+-- @tparam table hold
+-- @tparam table member a lock
+function joint.part(hold, member)
+  return {
+    hold = hold, lock = member, party = member.party or hold.party,
+    is_of_task = not hold.is_carried,
+  }
+end
+
+--- What the party of a part has of its lock, made if there is nothing yet; to
+--  be swept by who made it.
+function joint.granted(part)
+  local member = part.lock
+  return member.site[part.party] or grant.new(member, part.party)
+end
+
+--- Asks for a part.
+-- @tparam table part
+-- @tparam number until_ when to give up, by host.now()
+-- @tparam number|nil lease seconds; nil: keep it alive
+-- @tparam number wait_until when waiting ends: now for a single try
+-- @return as grant:acquire
+function joint.acquire(part, until_, lease, wait_until)
+  local granted = joint.granted(part)
+  local verdict, answer, detail = granted:acquire(until_, lease, part,
+    part.lock.session.host.now(), wait_until)
+  if verdict == "held" then
+    part.grant = granted
+  else
+    granted:sweep()
+  end
+  return verdict, answer, detail
+end
+
+--- Releases a part.
+-- @return as grant:release
+function joint.release(part)
+  return part.grant:release(part)
+end
+
+--- Is it still ours, as far as we know?
+function joint.is_alive(part)
+  return not part.is_over and part.grant.state ~= "lost"
+end
+
+local function never() return false end
+
+--- Runs fn(part) for each part, all at once, each in a task of the house that
+--  its client waits for when it is closed. What is asked of one server goes
+--  there in one piece, in the order of the parts. Waits for the end of all, or
+--  until it is decided, or the time is over; the others go on.
+-- @tparam table host
+-- @tparam table parts
+-- @tparam function fn
+-- @tparam[opt] number until_       by host.now()
+-- @tparam[opt] function is_decided looked at whenever an fn has ended
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @return[2] what is to be raised
+function joint.together(host, parts, fn, until_, is_decided)
+  local left, event = #parts, host.event()
+  is_decided = is_decided or never
+  for _, part in ipairs(parts) do
+    part.lock.session:background(function()
+      fn(part)
+      left = left - 1
+      if left == 0 or is_decided() then event:set() end
+    end)
+  end
+  if left == 0 then return true end
+  local woken, code, unwind = event:pause((until_ or huge) - host.now())
+  if woken == nil then return nil, code, unwind end
+  return true
+end
+
+-- holds -------------------------------------------------------------------
+
+local Hold = {}
+Hold.__index = Hold
+
+-- The last hold of the calling task, or nil.
+local function mine(self)
+  local holds = self.held[self.host.current()]
+  return holds and holds[#holds]
+end
+
+local function remember(self, hold)
+  local holds = self.held[hold.party] or {}
+  self.held[hold.party] = holds
+  holds[#holds + 1] = hold
+end
+
+local function forget(self, hold)
+  local holds = self.held[hold.party] or {}
+  for i = #holds, 1, -1 do
+    if holds[i] == hold then table.remove(holds, i) end
+  end
+  if not holds[1] then self.held[hold.party] = nil end
+end
+
+-- Takes one more hold for the calling task.
+local function enter(self, wait, lease, is_carried)
+  local hold = setmetatable({
+    joint = self, party = self.host.current(), parts = {},
+    is_carried = is_carried,
+  }, Hold)
+  local ok, code, detail = self:take(hold, wait, lease)
+  if ok then
+    remember(self, hold)
+    return hold
+  end
+  hold.is_over = true
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+local function release(hold)
+  if hold.is_over then
+    return nil, "not_held", "this hold was released before"
+  end
+  hold.is_over = true
+  forget(hold.joint, hold)
+  local ok, code, detail = hold.joint:let_go(hold)
+  if code == "cancelled" then error(detail, 0) end
+  return ok, code, detail
+end
+
+--- Declares a hold lost, once, and tells who wanted to know.
+-- @tparam table hold
+-- @tparam string reason for people
+function joint.lose(hold, reason)
+  if hold.is_over or hold.lost_because then return end
+  local self = hold.joint
+  hold.lost_because = reason
+  self.host.log("warn", ("lost %s: %s"):format(self:show(), reason))
+  for _, told in ipairs(hold.on_lost_calls or {}) do
+    self.host.spawn(told.fn, told.lock, reason)
+  end
+  hold.on_lost_calls = nil
+end
+
+local function when_lost(hold, fn, told)
+  local host = hold.joint.host
+  if hold.lost_because then
+    host.spawn(fn, told, hold.lost_because)
+    return
+  end
+  hold.on_lost_calls = hold.on_lost_calls or {}
+  table.insert(hold.on_lost_calls, { fn = fn, lock = told })
+  hold.joint:watch(hold)
+end
+
+local function valid_for(hold)
+  if not hold or hold.is_over or hold.lost_because then return 0 end
+  return hold.joint:valid_of(hold)
+end
+
+local function state(hold)
+  if not hold or hold.is_over then return "free" end
+  if hold.lost_because then return "lost" end
+  return hold.joint:state_of(hold)
+end
+
+-- the face ----------------------------------------------------------------
+
+--- Waits for the lock and takes it.
+-- @tparam[opt] table options
+--   wait: seconds to wait at most, default for ever; bounds the whole call.
+--   lease: seconds to hold it at most; without it the watchdogs keep it alive.
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string code
+-- @treturn[2] string detail
+function joint:lock(options)
+  local wait, lease = check_options(options, 2)
+  local hold, code, detail = enter(self, wait or huge, lease)
+  if not hold then return nil, code, detail end
+  return true
+end
+
+--- As `lock`, but waits only if told so.
+function joint:try_lock(options)
+  local wait, lease = check_options(options, 2)
+  local hold, code, detail = enter(self, wait or 0, lease)
+  if not hold then return nil, code, detail end
+  return true
+end
+
+--- Takes it; the object that comes back is the hold itself. Any task may use
+--  it, and as a `<close>` variable it is released at the end of its block.
+-- @tparam[opt] table options as for `lock`
+-- @return[1] the hold: unlock, valid_for, need, on_lost, state
+-- @treturn[2] nil, code, detail as for `lock`
+function joint:hold(options)
+  local wait, lease = check_options(options, 2)
+  return enter(self, wait or huge, lease, true)
+end
+
+--- Gives up the last hold of the calling task.
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "not_held" (never ours), "lost", or why a server could
+--   not be told
+-- @treturn[2] string detail
+function joint:unlock()
+  local hold = mine(self)
+  if not hold then
+    return nil, "not_held", "this task does not hold " .. self:show()
+  end
+  return release(hold)
+end
+
+local function done(hold, ok, ...)
+  local is_released, code, detail = release(hold)
+  if not ok then error((...), 0) end
+  if not is_released then return nil, code, detail end
+  return ...
+end
+
+--- Holds the lock while a function runs, also when it raises.
+-- @tparam[opt] table options as for `lock`
+-- @tparam function fn called with the lock and the further arguments
+-- @return[1] what fn returned
+-- @treturn[2] nil
+-- @treturn[2] string code: it was not taken and fn did not run, or it was
+--   "lost" before fn had ended
+-- @treturn[2] string detail
+function joint:with(options, fn, ...)
+  if type(options) == "function" then
+    return self:with(nil, options, fn, ...)
+  end
+  if type(fn) ~= "function" then
+    error("bad argument fn of lock:with: must be a function", 2)
+  end
+  local wait, lease = check_options(options, 2)
+  local hold, code, detail = enter(self, wait or huge, lease)
+  if not hold then return nil, code, detail end
+  return done(hold, pcall(fn, self, ...))
+end
+
+--- Seconds for which this task's last hold is certainly its own.
+function joint:valid_for() return valid_for(mine(self)) end
+
+--- "held", "at_risk" (a renewal failed, there is still time), "lost", "free".
+function joint:state() return state(mine(self)) end
+
+local function need(self, seconds)
+  seconds = deadline.check(seconds, "seconds", 0, nil, 2)
+  local left = self:valid_for()
+  if left >= seconds then return true end
+  return nil, "lost", ("valid for %.3f s only, %g s are needed"):format(
+    left, seconds)
+end
+
+--- Is it certainly ours for so long?
+-- @tparam number seconds
+-- @return true, or nil, "lost", detail
+joint.need = need
+
+--- Tells of the loss of this task's last hold.
+-- @tparam function fn called once, as a task, with the lock and the reason
+-- @return true, or nil, "not_held"
+function joint:on_lost(fn)
+  if type(fn) ~= "function" then
+    error("bad argument fn of lock:on_lost: must be a function", 2)
+  end
+  local hold = mine(self)
+  if not hold then
+    return nil, "not_held", "this task does not hold " .. self:show()
+  end
+  when_lost(hold, fn, self)
+  return true
+end
+
+--- As those of the lock, for this very hold.
+function Hold:unlock() return release(self) end
+function Hold:valid_for() return valid_for(self) end
+function Hold:state() return state(self) end
+Hold.need = need
+
+function Hold:on_lost(fn)
+  if type(fn) ~= "function" then
+    error("bad argument fn of hold:on_lost: must be a function", 2)
+  end
+  if not self.is_over then when_lost(self, fn, self) end
+end
+
+function Hold:__close()
+  if not self.is_over then release(self) end
+end
+
+return joint

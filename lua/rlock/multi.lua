@@ -1,0 +1,350 @@
+--- Several locks as one: all of them are held, or none. The members may be of
+--  any kinds and belong to any clients. They are asked for in the same order
+--  everywhere, server by server, those on one server at once; all within one
+--  deadline. Who finds a member busy gives back what it has taken before it
+--  waits for that member, so that nobody is kept waiting by a waiter, and two
+--  multi-locks cannot wait for each other. It is lost when a member is lost.
+
+local backoff = require "rlock.backoff"
+local grant = require "rlock.grant"
+local joint = require "rlock.joint"
+local lock = require "rlock.lock"
+
+local multi = joint.class()
+
+local huge, max, min = math.huge, math.max, math.min
+
+--- Seconds to pause, at random, before who had to give something back asks
+--  again: from the first, doubled up to the last.
+local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
+
+-- members -----------------------------------------------------------------
+
+-- By what members are ordered: the server, the client, the key.
+local function place_of(member)
+  local session = member.session
+  return {
+    member = member,
+    server = ("%s/%d"):format(session.node.where, session.options.db or 0),
+    client = session.id, key = member.site.keys[1],
+  }
+end
+
+local function is_before(a, b)
+  if a.server ~= b.server then return a.server < b.server end
+  if a.client ~= b.client then return a.client < b.client end
+  return a.key < b.key
+end
+
+local function is_same(a, b)
+  return a.site == b.site and a.party == b.party
+end
+
+-- A lock given twice is one member. The same key in two ways would wait for
+-- itself.
+local function place_once(places, by_key, member, i, level)
+  local place = place_of(member)
+  local id = place.server .. " " .. place.key
+  local other = by_key[id]
+  if not other then
+    by_key[id] = place
+    places[#places + 1] = place
+  elseif not is_same(other.member, member) then
+    error(("bad member %d of multi_lock: %s is there already, with another "
+      .. "client, owner or policy"):format(i, grant.show { lock = member }),
+      level + 1)
+  end
+end
+
+local function ordered(locks, level)
+  if type(locks) ~= "table" or #locks == 0 then
+    error("bad locks of multi_lock: must be an array of locks", level + 1)
+  end
+  local places, by_key = {}, {}
+  for i, member in ipairs(locks) do
+    if getmetatable(member) ~= lock then
+      error(("bad member %d of multi_lock: must be a lock of a client"):format(
+        i), level + 1)
+    end
+    place_once(places, by_key, member, i, level + 1)
+  end
+  table.sort(places, is_before)
+  return places
+end
+
+--- @tparam table locks
+function multi.new(locks)
+  local members, groups, longest = {}, {}, 0
+  for i, place in ipairs(ordered(locks, 3)) do
+    local member, group = place.member, groups[#groups]
+    members[i] = member
+    if not group or group[1].session ~= member.session then
+      group = {}
+      groups[#groups + 1] = group
+    end
+    group[#group + 1] = member
+    longest = max(longest, member.session.timeout)
+  end
+  local self = joint.new(multi, members[1].session.host, members)
+  self.groups, self.timeout = groups, longest
+  return self
+end
+
+--- For people.
+function multi:show()
+  return ("multi-lock of %d locks"):format(#self.members)
+end
+
+-- one attempt -------------------------------------------------------------
+
+-- Asks for one member. Only the one that we wait for knows that we wait.
+local function ask(try, part)
+  part.verdict, part.answer, part.detail = joint.acquire(part, try.until_,
+    try.lease, part.lock == try.member and try.wait_until or 0)
+  if part.verdict == "held" and try.is_over then joint.release(part) end
+end
+
+local function busy(part)
+  return ("%s is held by somebody else%s"):format(grant.show(part),
+    part.answer > 0 and (" for %.1f s more"):format(part.answer / 1000) or "")
+end
+
+-- What the answers of one server's members amount to.
+-- @return true; or nil, code, detail and the part that is to blame
+local function judge(try, parts)
+  local blamed
+  for _, part in ipairs(parts) do
+    if part.verdict == nil then
+      return nil, part.answer, ("%s: %s"):format(grant.show(part),
+        tostring(part.detail)), part
+    elseif part.verdict == "busy"
+        and (not blamed or part.lock == try.member) then
+      blamed = part
+    end
+  end
+  if blamed then return nil, "busy", busy(blamed), blamed end
+  return true
+end
+
+local function ask_group(self, try, members)
+  local hold, parts = try.hold, {}
+  for i, member in ipairs(members) do parts[i] = joint.part(hold, member) end
+  local ok, code, unwind = joint.together(self.host, parts,
+    function(part) ask(try, part) end)
+  for _, part in ipairs(parts) do
+    if part.verdict == "held" then hold.parts[#hold.parts + 1] = part end
+  end
+  if not ok then return nil, code, unwind end
+  return judge(try, parts)
+end
+
+local function ask_all(self, try)
+  for _, members in ipairs(self.groups) do
+    local ok, code, detail, part = ask_group(self, try, members)
+    if not ok then return nil, code, detail, part end
+  end
+  if self:valid_of(try.hold) > 0 then return true end
+  return nil, "busy", self:show() .. ": the lease was over before all was held"
+end
+
+-- Gives back what an attempt has taken.
+local function give_back(self, try)
+  local parts = try.hold.parts
+  try.hold.parts, try.took_some = {}, #parts > 0
+  return joint.together(self.host, parts, joint.release, try.until_)
+end
+
+local function attempt(self, try)
+  local now = self.host.now()
+  try.until_ = now + self.timeout
+  if try.wait_until > now then try.until_ = min(try.until_, try.wait_until) end
+  local ok, code, detail, part = ask_all(self, try)
+  if ok then return true end
+  if code == "cancelled" then try.is_over = true end
+  local given, cancelled, unwind = give_back(self, try)
+  if not given then return nil, cancelled, unwind end
+  return nil, code, detail, part
+end
+
+-- waiting -----------------------------------------------------------------
+
+local function join_line(try, part)
+  local member = part.lock
+  local granted = joint.granted(part)
+  local waiter = lock.parts.join(member, granted)
+  waiter.wait_until = try.wait_until
+  try.member, try.waiter, try.part = member, waiter, part
+  granted:sweep()
+end
+
+local function leave_line(try, is_held)
+  local waiter = try.waiter
+  if not waiter then return end
+  if waiter.channel then
+    try.member.session.wakeup:leave(waiter, is_held)
+  end
+  if not is_held then
+    local granted = joint.granted(try.part)
+    granted:leave()
+    granted:sweep()
+  end
+  try.member, try.waiter, try.part = nil, nil, nil
+end
+
+-- A pause before who had to give something back asks again: it has met others
+-- who may do just the same.
+local function jitter(self, try)
+  if not try.took_some then return true end
+  local left = try.wait_until - self.host.now()
+  return self.host.event():pause(min(try.pause:next(), max(left, 0)))
+end
+
+-- Waits for the member that was busy; not before we stand in its line, for the
+-- first time.
+local function wait_for_member(self, try, part)
+  if try.member ~= part.lock then leave_line(try, false) end
+  local is_new = not try.waiter
+  if is_new then join_line(try, part) end
+  local slept, code, unwind = jitter(self, try)
+  if slept == nil then return nil, code, unwind end
+  return lock.parts.wait(try.member, try.waiter, not is_new and part.answer
+    or nil)
+end
+
+-- Holds nothing until the server that did not answer does.
+local function wait_for_server(self, try, part)
+  local host, node = self.host, part.lock.session.node
+  local reply, code, detail
+  repeat
+    local now = host.now()
+    reply, code, detail = node:call(min(now + self.timeout, try.wait_until),
+      { "PING" }, 1)
+    if reply == nil and code ~= "cancelled" then
+      local left = max(try.wait_until - host.now(), 0)
+      local slept
+      slept, code, detail = host.event():pause(min(try.pause:next(), left))
+      if slept ~= nil then code = nil end
+    end
+    if code == "cancelled" then return nil, code, detail end
+  until reply ~= nil or node.is_closed or host.now() >= try.wait_until
+  return true
+end
+
+local passing = { connect = true, timeout = true, closed = true, redis = true }
+
+-- May it be different later? What does not pass is told before the deadline;
+-- a wait without limit is none for a server that is away.
+local function is_passing(self, try, code, part)
+  return passing[code] and try.wait_until < huge
+    and self.host.now() >= try.until_ and not part.lock.session.is_closed
+end
+
+-- After an attempt that failed: waits until another may succeed.
+-- @return true; or nil, code, detail if there is none
+local function wait_on(self, try, code, detail, part)
+  local ok, problem, unwind
+  if try.is_single then
+    return nil, code, detail
+  elseif code == "busy" and part then
+    ok, problem, unwind = wait_for_member(self, try, part)
+    code, detail = "timeout", grant.show(part) .. ": not free in time"
+  elseif code == "busy" then
+    ok, problem, unwind = jitter(self, try)
+    code = "timeout"
+  elseif is_passing(self, try, code, part) then
+    leave_line(try, false)
+    ok, problem, unwind = wait_for_server(self, try, part)
+  else
+    return nil, code, detail
+  end
+  if ok == nil then return nil, problem, unwind end
+  if self.host.now() < try.wait_until then return true end
+  return nil, code, detail
+end
+
+-- what joint.lua asks for ---------------------------------------------------
+
+function multi:take(hold, wait, lease)
+  local host = self.host
+  local try = {
+    hold = hold, lease = lease, wait_until = host.now() + wait,
+    is_single = wait == 0,
+    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
+  }
+  while true do
+    local ok, code, detail, part = attempt(self, try)
+    local goes_on
+    if not ok then
+      goes_on, code, detail = wait_on(self, try, code, detail, part)
+    end
+    if not goes_on then
+      leave_line(try, ok)
+      if ok then return true end
+      return nil, code, detail
+    end
+  end
+end
+
+local function release(part)
+  if part.is_over then
+    part.code, part.why = "not_held", "it was released before"
+    return
+  end
+  part.ok, part.code, part.why = joint.release(part)
+end
+
+function multi:let_go(hold)
+  local ok, code, detail = joint.together(self.host, hold.parts, release)
+  if not ok then return nil, code, detail end
+  for _, part in ipairs(hold.parts) do
+    if not part.ok and (ok or part.code == "lost") then
+      ok, code = nil, part.code
+      detail = ("%s: %s"):format(grant.show(part), tostring(part.why))
+    end
+  end
+  if ok then return true end
+  return nil, code, detail
+end
+
+function multi:valid_of(hold)
+  local least = huge
+  for _, part in ipairs(hold.parts) do
+    least = min(least, joint.is_alive(part) and part.grant:valid_for() or 0)
+  end
+  return least
+end
+
+function multi:state_of(hold)
+  local worst = "held"
+  for _, part in ipairs(hold.parts) do
+    if not joint.is_alive(part) or part.grant:valid_for() == 0 then
+      return "lost"
+    end
+    if part.grant.state == "at_risk" then worst = "at_risk" end
+  end
+  return worst
+end
+
+function multi.watch(_, hold)
+  if hold.is_watched then return end
+  hold.is_watched = true
+  for _, part in ipairs(hold.parts) do
+    part.grant:when_lost(function(lost, reason)
+      if lost.is_over then return end
+      joint.lose(hold, ("%s: %s"):format(grant.show(lost), reason))
+    end, part)
+  end
+end
+
+--- Does the calling task hold every member, by the servers' word?
+-- @treturn[1] boolean
+-- @treturn[2] nil, code, detail
+function multi:is_held()
+  for _, member in ipairs(self.members) do
+    local is_held, code, detail = member:is_held()
+    if not is_held then return is_held, code, detail end
+  end
+  return true
+end
+
+return multi

@@ -1,0 +1,443 @@
+--- Many readers or one writer. The writer may read too, and then go on as a
+--  reader when it lets the writing go (a downgrade); a reader that asks to
+--  write is refused, because it would wait for itself.
+--    name                      hash: "mode" -> "read" or "write", owner ->
+--                              count of its read holds, owner:write -> of its
+--                              write holds; expires with the last lease
+--    {name}:<owner>:rwlock_timeout:<n>
+--                              string: the n-th read hold of an owner; expires
+--                              with its lease. The last one stands for all
+--    redisson_rwlock:{name}    says "0" when the last reader has left, "1" when
+--                              the writer has, or goes on as a reader
+--    rlock_rw_holds:{name}     sorted set, ours alone: field of the hash -> end
+--                              of its lease, in milliseconds of server time
+--  But for the last this is Redisson's RReadWriteLock, wire compatible. To know
+--  how long the lock is needed when a reader leaves, Redisson asks for the hold
+--  keys of all the others; our sorted set tells it in O(log n), and who is dead
+--  (a few of them are dropped by every reader that comes). A writer is in it
+--  while it also reads; otherwise the expiry of the hash is its own.
+--
+--  In a mixed fleet
+--  * Redisson sees our readers by their hold keys, which is all it looks at.
+--    We add no field to the hash, because it counts them.
+--  * Its readers are those fields that are more than the sorted set has. While
+--    there are some, the expiry is not shortened, unless a look at 16 fields
+--    tells what they all need; those found dead are dropped.
+--  * It may delete the hash under the sorted set. Fields and members come and
+--    go together, so if one member is not in the hash, none is, and all are
+--    forgotten by the next reader that comes, before it joins them.
+--  * If the sorted set is lost, our readers are seen as Redisson's are.
+
+local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
+
+local now, tell = shared.now, shared.tell
+
+local READERS_GONE, WRITER_GONE = "0", "1"
+local FEW = 4            -- dead holds dropped by one request
+local LOOK = 16          -- fields looked at by one request
+local MANY = 100         -- holders listed for people; keys deleted one by one
+local SOONER = 1000      -- milliseconds that are worth telling
+local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
+
+-- these run inside Redis --------------------------------------------------
+
+-- Not every name can be a field of its own.
+local function is_bad(owner)
+  return owner == "mode" or owner:sub(-6) == ":write"
+end
+
+local function refused()
+  return { "refused", "an owner of a read/write lock cannot be called \"mode\""
+    .. " or end in \":write\"" }
+end
+
+local function hold_key(keys, owner, n)
+  return keys[4] .. ":" .. owner .. ":rwlock_timeout:" .. n
+end
+
+-- Deletes the keys of the holds after the first `want` out of `count`.
+local function drop_holds(keys, owner, want, count)
+  for n = want + 1, math.min(tonumber(count) or 1, want + MANY) do
+    redis.call("unlink", hold_key(keys, owner, n))
+  end
+end
+
+-- The end of a hold's lease; false if that has passed. A hold that is not in
+-- the sorted set has one, but we do not know it.
+local function end_of(index, field, time)
+  local ends = tonumber(redis.call("zscore", index, field) or time + 1)
+  return ends > time and ends
+end
+
+-- A hold lasts until `ends`, and so do the hash and the sorted set, at least.
+-- The hash expires at `last` so far.
+local function keep(keys, field, ends, last)
+  local lock, index = keys[1], keys[3]
+  redis.call("zadd", index, ends, field)
+  if last < ends then
+    last = ends
+    redis.call("pexpireat", lock, last)
+  end
+  redis.call("pexpireat", index, last)
+end
+
+-- A hold lasts until `ends`, instead of `before`.
+local function change(keys, field, time, ends, before)
+  if ends > before then
+    keep(keys, field, ends, time + redis.call("pttl", keys[1]))
+  else
+    redis.call("zadd", keys[3], ends, field)
+  end
+end
+
+-- As keep, and marks it for Redisson.
+local function keep_read(keys, owner, want, time, ends, last)
+  redis.call("set", hold_key(keys, owner, want), "1", "px", ends - time)
+  keep(keys, owner, ends, last)
+end
+
+-- Drops some of the holds whose lease has ended. If it is one of the two of a
+-- writer that also reads, a reader is left, or a writer.
+-- @return the mode that the lock is in then
+local function drop_dead(keys, mode, time)
+  local lock, index = keys[1], keys[3]
+  local dead = redis.call("zrangebyscore", index, "-inf", time, "limit", 0, FEW)
+  if not dead[1] then return mode end
+  redis.call("zrem", index, unpack(dead))
+  redis.call("hdel", lock, unpack(dead))
+  local rest = mode == "write" and redis.call("zrange", index, 0, 0)[1]
+  if not rest then return mode end
+  if dead[1] ~= rest .. ":write" then
+    redis.call("unlink", index)
+    return mode
+  end
+  redis.call("hset", lock, "mode", "read")
+  return "read"
+end
+
+-- When the last of a reader's holds ends, by its hold keys; 0 if all have.
+local function end_by_keys(keys, owner, count, time)
+  local left = 0
+  for n = count, math.max(1, count - LOOK), -1 do
+    left = math.max(left, redis.call("pttl", hold_key(keys, owner, n)))
+  end
+  return left > 0 and time + left or 0
+end
+
+-- Looks at some fields of the hash for readers that are not in the sorted set,
+-- and drops those that are dead.
+-- @return when the last of them ends, or nil if not all `others` were found
+local function look(keys, size, others, time)
+  local lock, index, last = keys[1], keys[3], 0
+  local fields = size <= LOOK and redis.call("hgetall", lock)
+    or redis.call("hscan", lock, time, "count", LOOK)[2]
+  local n = #fields / 2
+  for i = time, time + math.min(n, LOOK) - 1 do
+    local owner, count = fields[i % n * 2 + 1], tonumber(fields[i % n * 2 + 2])
+    if count and not redis.call("zscore", index, owner) then
+      local ends = end_by_keys(keys, owner, count, time)
+      if ends == 0 then redis.call("hdel", lock, owner) end
+      last, others = math.max(last, ends), others - 1
+    end
+  end
+  return others == 0 and last or nil
+end
+
+-- Makes the hash expire when the holds that are left do, instead of `before`;
+-- at once if all are dead. It stays as it is while others may need it. Who
+-- waits until then is told that it is sooner.
+local function fit(keys, mode, time, publish, before)
+  local lock, index = keys[1], keys[3]
+  local size = redis.call("hlen", lock)
+  local others = size - 1 - redis.call("zcard", index)
+  local last = tonumber(redis.call("zrange", index, -1, -1, "withscores")[2]
+    or 0)
+  if others ~= 0 then
+    local ends = mode == "read" and others > 0
+      and look(keys, size, others, time)
+    if not ends then return end
+    last = math.max(last, ends)
+  end
+  if last > time then
+    redis.call("pexpireat", lock, last)
+    if last > before - SOONER then return end
+  else
+    redis.call("unlink", lock, index)
+  end
+  tell(publish, keys[2], mode == "write" and WRITER_GONE or READERS_GONE)
+end
+
+local function break_(keys, args, wanted, message)
+  local token, publish = args[1], args[2]
+  local lock, index = keys[1], keys[3]
+  if redis.call("hget", lock, "mode") ~= wanted then return { "free" } end
+  if token ~= "" then
+    return { "refused", "a read/write lock has no fencing tokens" }
+  end
+  redis.call("unlink", lock, index)
+  tell(publish, keys[2], message)
+  return { "freed" }
+end
+
+-- Some of the fields of the hash that are alive: readers, or the writer.
+local function holders(keys, mode, is_writer, time)
+  local lock, index, result, dead = keys[1], keys[3], {}, {}
+  for _, field in ipairs(redis.call("zrangebyscore", index, "-inf", time,
+      "limit", 0, MANY)) do
+    dead[field] = true
+  end
+  local fields = redis.call("hscan", lock, 0, "count", MANY)[2]
+  for i = 1, math.min(#fields, 2 * MANY), 2 do
+    local field = fields[i]
+    local writes = mode == "write" and field:sub(-6) == ":write"
+    if field ~= "mode" and not dead[field] and writes == is_writer then
+      result[#result + 1] = writes and field:sub(1, -7) or field
+      result[#result + 1] = fields[i + 1]
+    end
+  end
+  return result
+end
+
+local function peek(keys, owner, field, is_writer)
+  local lock = keys[1]
+  local state = redis.call("hmget", lock, "mode", field)
+  local mode, mine, left = state[1], state[2], redis.call("pttl", lock)
+  local time = now()
+  local list = mode and holders(keys, mode, is_writer, time) or {}
+  if not list[1] then return { "free", -2, 0, {}, { "mode", mode } } end
+  if is_bad(owner) or (is_writer and mode ~= "write")
+      or (mine and not end_of(keys[3], field, time)) then
+    mine = 0
+  end
+  return { "held", left, tonumber(mine or 0) or 0, list, { "mode", mode } }
+end
+
+-- the reader's side -------------------------------------------------------
+
+local read = {}
+
+--- Reads unless somebody else writes, or sets the owner's hold count to the one
+--  wanted.
+function read.acquire(keys, args)
+  local lock, index = keys[1], keys[3]
+  local owner, lease, want = args[1], args[2], args[3]
+  if is_bad(owner) then return refused() end
+  local first = redis.call("zrange", index, 0, 0, "withscores")
+  local state = redis.call("hmget", lock, "mode", owner, owner .. ":write",
+    first[1] or "mode")
+  local mode, mine, writes, is_known = state[1], state[2], state[3], state[4]
+  if mode == "write" and not writes and not first[1] then
+    return { want == "1" and "busy" or "lost", redis.call("pttl", lock) }
+  end
+  local time = now()
+  mine = mine and end_of(index, owner, time)
+  if want ~= "1" and not mine then return { "lost" } end
+  if first[1] and not is_known then
+    redis.call("unlink", index)
+  elseif first[1] and tonumber(first[2]) <= time then
+    mode = drop_dead(keys, mode, time)
+  end
+  local left = mode and redis.call("pttl", lock) or 0
+  if mode == "write" and not writes then
+    return { "busy", math.min(left, math.max(first[2] - time, 1)) }
+  end
+  if mode == "write" then
+    redis.call("zadd", index, "nx", time + left, owner .. ":write")
+  end
+  if mode then
+    redis.call("hset", lock, owner, want)
+  else
+    redis.call("hset", lock, "mode", "read", owner, want)
+  end
+  keep_read(keys, owner, want, time, math.max(time + lease, mine or 0),
+    time + left)
+  return { "held" }
+end
+
+function read.renew(keys, args)
+  local lock, index = keys[1], keys[3]
+  local owner, lease, want = args[1], args[2], args[3]
+  local time = now()
+  local mine = redis.call("hget", lock, owner) and not is_bad(owner)
+    and end_of(index, owner, time)
+  if not mine then return { "lost" } end
+  keep_read(keys, owner, want, time, math.max(time + lease, mine),
+    time + redis.call("pttl", lock))
+  return { "held" }
+end
+
+--- Sets the hold count to the one wanted. The lock expires when the holds that
+--  are left need it no more; with the last one it is free.
+function read.release(keys, args)
+  local lock, index = keys[1], keys[3]
+  local owner, lease, want, publish = args[1], args[2], args[3], args[4]
+  local state = redis.call("hmget", lock, "mode", owner)
+  local mode, count = state[1], state[2]
+  if not count or is_bad(owner) then return { "lost" } end
+  if want == "0" and mode == "read" and redis.call("hlen", lock) == 2 then
+    redis.call("unlink", lock, index, hold_key(keys, owner, 1))
+    drop_holds(keys, owner, 1, count)
+    tell(publish, keys[2], READERS_GONE)
+    return { "freed" }
+  end
+  local time = now()
+  local before = end_of(index, owner, time)
+  if want == "0" or not before then
+    redis.call("hdel", lock, owner)
+    redis.call("zrem", index, owner)
+    drop_holds(keys, owner, 0, count)
+    fit(keys, mode, time, publish, before or 0)
+    if mode == "write" then redis.call("unlink", index) end
+    return { before and "freed" or "lost" }
+  end
+  redis.call("hset", lock, owner, want)
+  redis.call("set", hold_key(keys, owner, want), "1", "px", lease)
+  drop_holds(keys, owner, tonumber(want), count)
+  change(keys, owner, time, time + lease, before)
+  fit(keys, mode, time, publish, before)
+  return { "kept" }
+end
+
+--- Ends all reading by force, unless there is a writer.
+function read.break_(keys, args)
+  return break_(keys, args, "read", READERS_GONE)
+end
+
+--- @return as every peek; of many readers only some are listed. Besides, the
+--    lock's mode
+function read.peek(keys, args)
+  return peek(keys, args[1], args[1], false)
+end
+
+-- the writer's side -------------------------------------------------------
+
+local write = {}
+
+-- What an owner has of the lock.
+-- @return the mode; its count of write holds, if it writes; its count of read
+--   holds, if it reads; and the server's time, if it does both
+local function standing(keys, owner, field)
+  local state = redis.call("hmget", keys[1], "mode", field, owner)
+  local mode, writes, reads = state[1], state[2], state[3]
+  if mode ~= "write" or is_bad(owner) then return mode, nil, reads end
+  if not writes or not reads then return mode, writes end
+  local time = now()
+  writes = end_of(keys[3], field, time) and writes
+  reads = end_of(keys[3], owner, time) and reads
+  if not writes or not reads then mode = drop_dead(keys, mode, time) end
+  return mode, writes, reads, writes and reads and time
+end
+
+-- A write hold lasts for so much longer, at least.
+local function keep_write(keys, field, lease, time)
+  local lock, index = keys[1], keys[3]
+  local left = redis.call("pttl", lock)
+  if time then
+    keep(keys, field, math.max(end_of(index, field, time), time + lease),
+      time + left)
+  elseif left < tonumber(lease) then
+    redis.call("pexpire", lock, lease)
+  end
+end
+
+--- Writes if nobody else has the lock, or sets the owner's hold count to the
+--  one wanted.
+function write.acquire(keys, args)
+  local lock = keys[1]
+  local owner, lease, want = args[1], args[2], args[3]
+  if is_bad(owner) then return refused() end
+  local field = owner .. ":write"
+  local mode, writes, reads, time = standing(keys, owner, field)
+  if writes then
+    redis.call("hset", lock, field, want)
+    keep_write(keys, field, lease, time)
+    return { "held" }
+  end
+  if want ~= "1" then return { "lost" } end
+  if not mode then
+    redis.call("hset", lock, "mode", "write", field, want)
+    redis.call("pexpire", lock, lease)
+    return { "held" }
+  end
+  if reads and mode == "read" and end_of(keys[3], owner, now()) then
+    return { "refused", UPGRADE }
+  end
+  return { "busy", redis.call("pttl", lock) }
+end
+
+function write.renew(keys, args)
+  local owner, lease = args[1], args[2]
+  local field = owner .. ":write"
+  local _, writes, _, time = standing(keys, owner, field)
+  if not writes then return { "lost" } end
+  keep_write(keys, field, lease, time)
+  return { "held" }
+end
+
+--- Sets the hold count to the one wanted. After the last one the owner goes on
+--  as a reader, if it reads, and lets other readers in; or the lock is free.
+function write.release(keys, args)
+  local lock, index = keys[1], keys[3]
+  local owner, lease, want, publish = args[1], args[2], args[3], args[4]
+  local field = owner .. ":write"
+  local _, writes, reads, time = standing(keys, owner, field)
+  if not writes then return { "lost" } end
+  if want ~= "0" then
+    redis.call("hset", lock, field, want)
+    if reads then
+      change(keys, field, time, time + lease, end_of(index, field, time))
+      fit(keys, "write", time, publish, time)
+    else
+      redis.call("pexpire", lock, lease)
+    end
+    return { "kept" }
+  end
+  if reads then
+    redis.call("hdel", lock, field)
+    redis.call("hset", lock, "mode", "read")
+    redis.call("zrem", index, field)
+    fit(keys, "read", time, publish, time)
+  else
+    redis.call("unlink", lock, index)
+  end
+  tell(publish, keys[2], WRITER_GONE)
+  return { "freed" }
+end
+
+--- Ends the writing by force, and the reading of the one who writes.
+function write.break_(keys, args)
+  return break_(keys, args, "write", WRITER_GONE)
+end
+
+function write.peek(keys, args)
+  return peek(keys, args[1], args[1] .. ":write", true)
+end
+
+-- the client's side -------------------------------------------------------
+
+local function keys(name)
+  return {
+    name, naming.prefix("redisson_rwlock", name),
+    naming.prefix("rlock_rw_holds", name),
+    name:find("{", 1, true) and name or "{" .. name .. "}",
+  }
+end
+
+local function channel(its_keys) return its_keys[2] end
+
+-- All readers can go in when a writer has left.
+local function wakes(payload)
+  return payload == WRITER_GONE and "all" or "one"
+end
+
+return {
+  read = {
+    name = "readwrite.read", keys = keys, channel = channel, wakes = wakes,
+    server = read,
+  },
+  write = {
+    name = "readwrite.write", keys = keys, channel = channel, wakes = wakes,
+    server = write,
+  },
+}

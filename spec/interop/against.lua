@@ -1,0 +1,32 @@
+--- Makes the specs of one peer out of lists of scenarios.
+--
+--    require "spec.interop.against" (busted, "redisson4", 5, {
+--      { "lock", require "spec.interop.locks" }, ... })
+--
+--  `busted` is a table of its functions, which are there only in spec files; 5
+--  servers are there for RedLocks. A scenario is a title and a function of the
+--  world and the kind. A peer that is missing is one pending spec.
+
+local peer = require "spec.interop.peer"
+local world = require "spec.interop.world"
+
+return function(busted, program, members, kinds)
+  local command, why = peer.command(program)
+  if not command then
+    busted.pending(("%s: %s"):format(program, why))
+    return
+  end
+  local w
+  busted.describe("with " .. program .. ",", function()
+    busted.setup(function() w = world.new(program, members) end)
+    busted.teardown(function() if w then w:stop() end end)
+    for _, entry in ipairs(kinds) do
+      local kind, list = entry[1], entry[2]
+      busted.describe(kind, function()
+        for _, scenario in ipairs(list) do
+          busted.it(scenario[1], function() scenario[2](w, kind) end)
+        end
+      end)
+    end
+  end)
+end

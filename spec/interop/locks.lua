@@ -1,0 +1,178 @@
+--- What holds for every lock that both sides know: each scenario is a title
+--- and a function of the world and the kind of lock.
+
+local assert = require "luassert"
+local world = require "spec.interop.world"
+
+local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local LEASE = 60000          -- no waiter that sleeps it out ends in time
+local TASKS, ROUNDS = 3, 500
+local WAKES = 9
+
+-- Tells `n` tasks of a process to contend; the pending answers go to `all`.
+local function contend(all, n, process, kind, name, key, rounds)
+  for _ = 1, n do
+    all[#all + 1] = process:task():send("contend", kind, name, key, rounds)
+  end
+end
+
+local function both_contend(w, kind)
+  local name, key, all = w:name(), w:counter(), {}
+  local mixed, backwards = 0, 0
+  contend(all, TASKS, w.theirs, kind, name, key, ROUNDS)
+  contend(all, TASKS, w.ours, kind, name, key, ROUNDS)
+  for _, pending in ipairs(all) do
+    local _, switches, back = pending:answer(120)
+    mixed, backwards = mixed + switches, backwards + back
+  end
+  assert.same({ 2 * TASKS * ROUNDS, 2 * TASKS * ROUNDS }, { w:counted(key) })
+  assert.equal(0, backwards, "tokens that were not greater")
+  assert.is_true(mixed > 20, "they hardly met: " .. mixed)
+end
+
+local function excluded(w, kind)
+  for a, b in w:both_ways() do
+    local name, holder, other = w:name(), a:task(), b:task()
+    assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+    assert.is_false(other:ask("take", kind, name, 0, LEASE))
+    assert.is_false(other:ask("take", kind, name, 50, LEASE))
+    assert.is_false(other:ask("give", kind, name))
+    local _, locked, count = other:ask("state", kind, name)
+    assert.same({ 1, 0 }, { locked, count })
+    assert.is_true(holder:ask("give", kind, name))
+    assert.is_true(other:ask("take", kind, name, 0, LEASE))
+    assert.is_false(holder:ask("give", kind, name))
+    assert.is_true(other:ask("give", kind, name))
+    _, locked = holder:ask("state", kind, name)
+    assert.equal(0, locked)
+  end
+end
+
+local function woken(w, kind)
+  for a, b in w:both_ways() do
+    local times = {}
+    for i = 1, WAKES do
+      local name, holder, waiter = w:name(), a:task(), b:task()
+      assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+      local waiting = waiter:send("take", kind, name, -1, LEASE)
+      w:asleep(name)
+      assert.is_false(waiting:is_answered())
+      local start = now()
+      assert.is_true(holder:ask("give", kind, name))
+      assert.is_true((waiting:answer()))
+      times[i] = waiting.at - start
+      assert.is_true(waiter:ask("give", kind, name))
+    end
+    world.prompt(times, b.program .. " woken by " .. a.program)
+  end
+end
+
+local function entered_again(w, kind)
+  for a, b in w:both_ways() do
+    local name, holder, other = w:name(), a:task(), b:task()
+    assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+    assert.is_true(holder:ask("take", kind, name, 0, LEASE))
+    local _, locked, count = holder:ask("state", kind, name)
+    assert.same({ 1, 2 }, { locked, count })
+    _, locked, count = other:ask("state", kind, name)
+    assert.same({ 1, 0 }, { locked, count })
+    assert.is_true(holder:ask("give", kind, name))
+    assert.is_false(other:ask("take", kind, name, 0, LEASE))
+    assert.is_true(holder:ask("give", kind, name))
+    assert.is_true(other:ask("take", kind, name, 0, LEASE))
+    assert.is_true(other:ask("give", kind, name))
+  end
+end
+
+local function leases_seen(w, kind)
+  for a, b in w:both_ways() do
+    local name, holder, other = w:name(), a:task(), b:task()
+    assert.is_true(holder:ask("take", kind, name, -1, 5000))
+    local _, _, _, ttl = other:ask("state", kind, name)
+    assert.is_true(ttl > 5000 - 1000 * SLACK and ttl <= 5000, "ttl " .. ttl)
+    assert.is_true(holder:ask("give", kind, name))
+
+    assert.is_true(holder:ask("take", kind, name, -1, -1))
+    local least = world.WATCHDOG * 1000
+    eventually(function()              -- the watchdog renews it
+      _, _, _, ttl = other:ask("state", kind, name)
+      assert.is_true(ttl > 0, "it was not renewed")
+      local has_risen = ttl > least + 100
+      least = math.min(least, ttl)
+      return has_risen
+    end, world.WATCHDOG + 5 * SLACK, "a renewal by " .. a.program)
+    assert.is_true(holder:ask("give", kind, name))
+  end
+end
+
+local function expires(w, kind)
+  for a, b in w:both_ways() do
+    local name, holder, waiter = w:name(), a:task(), b:task()
+    assert.is_true(holder:ask("take", kind, name, -1, 500))
+    local start = now()
+    local waiting = waiter:send("take", kind, name, -1, LEASE)
+    world.within(waiting, start, 0.4, 0.5 + SLACK)
+    assert.is_false(holder:ask("give", kind, name))
+    local _, locked, count = waiter:ask("state", kind, name)
+    assert.same({ 1, 1 }, { locked, count })
+    assert.is_true(waiter:ask("give", kind, name))
+  end
+end
+
+local function forced(w, kind)
+  for a, b in w:both_ways() do
+    for waiter, breaker in w:both_ways() do
+      local name, holder, next_one = w:name(), a:task(), waiter:task()
+      assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+      local waiting = next_one:send("take", kind, name, -1, LEASE)
+      w:asleep(name)
+      local start = now()
+      assert.is_true(breaker:task():ask("force", kind, name))
+      world.within(waiting, start, 0, 2 * SLACK)
+      assert.is_false(holder:ask("give", kind, name))
+      assert.is_true(next_one:ask("give", kind, name))
+      assert.is_false(b:task():ask("force", kind, name))
+    end
+  end
+end
+
+--- Sets a process that will be killed against `other`: it holds one lock, for
+--- which `other` waits, and both contend for another.
+local function killed(w, kind, process, other)
+  local victim = w:victim(process)
+  local name, key, all = w:name(), w:counter(), {}
+  local held, waiter = w:name(), other:task()
+  assert.is_true(victim:task():ask("take", kind, held, -1, -1))
+  local waiting = waiter:send("take", kind, held, -1, -1)
+  contend({}, 2, victim, kind, name, key, 1000000)
+  contend(all, 2, other, kind, name, key, 300)
+  eventually(function() return w:counted(key) >= 100 end, 30, "100 rounds")
+  local start = now()
+  victim:kill()
+  world.within(waiting, start, 0, world.WATCHDOG + SLACK)
+  assert.is_true(waiter:ask("give", kind, held))
+  local mixed, last = 0, 0
+  for _, pending in ipairs(all) do
+    local _, switches = pending:answer(30)
+    mixed, last = mixed + switches, math.max(last, pending.at)
+  end
+  local counted, sum = w:counted(key)
+  assert.is_true(counted >= 600 and math.abs(counted - sum) <= 1,
+    ("counted %d of %d"):format(counted, sum))
+  assert.is_true(mixed > 2, "they hardly met: " .. mixed)
+end
+
+return {
+  { "loses no update while both contend", both_contend },
+  { "keeps the other side out", excluded },
+  { "wakes the other side at once", woken },
+  { "shows the other side its leases and their renewal", leases_seen },
+  { "is free for the other side when its lease is over", expires },
+  { "is entered again, and the other side waits for the last exit",
+    entered_again },
+  { "is freed by force from either side", forced },
+  { "goes on within a lease when ours is killed with kill -9",
+    function(w, kind) killed(w, kind, w.ours, w.theirs) end },
+  { "goes on within a lease when theirs is killed with kill -9",
+    function(w, kind) killed(w, kind, w.theirs, w.ours) end },
+}

@@ -1,0 +1,188 @@
+--- A process of another client library, or of ours, that does what a spec
+--- tells it to. They all do the same things, so that a spec can set any two
+--- against each other, either way round.
+--
+--    local theirs = peer.start(server, "theirs", "redisson4", options)
+--    local task = theirs:task()
+--    task:ask("take", "lock", "x", -1, -1)      --> true
+--    local waiting = theirs:task():send("take", "lock", "x", -1, -1)
+--    waiting:is_answered()                      --> false
+--    task:ask("give", "lock", "x")              --> true
+--    waiting:answer()                           --> true
+--    theirs:kill()
+--
+--  A process is started with the words in the file $B/interop/NAME.command,
+--  which spec/interop/run writes, and: its own name, the watchdog's lease in
+--  milliseconds, the server's address, the addresses of RedLock's servers. It
+--  prints "ready", takes lines from the list NAME:commands, "ID TASK VERB KIND
+--  THING ...", does what each task is told in order, and appends "ID ANSWER"
+--  to NAME:answers, where the answer is "ok ...", "no", or "error TEXT". Each
+--  task is its own holder of locks.
+--
+--    take WAIT LEASE [milliseconds; -1: for ever, the watchdog's]   ok [TOKEN]
+--    give [TOKEN]          gives it back; no: it was not that task's
+--    force                 frees it by force; no: there was nothing to free
+--    state                 ok LOCKED(0|1) COUNT(of that task) TTL(ms)
+--    renew TOKEN LEASE     gives it a new lease
+--    visit LIST            takes it, appends NAME:TASK to the list, gives it
+--    contend KEY ROUNDS    takes it, adds one to KEY in two round trips, to
+--                          KEY:sum in one, its name to KEY:last, its fencing
+--                          token to KEY:token, gives it. ok SWITCHES BACK: it
+--                          followed another process, a token was not greater
+--    compare KEY ROUNDS    as a reader: ok N, how often KEY was not KEY:sum
+--    crowd KEY ROUNDS      ok N, how many were in there at most
+--    set N, add N, count, acquired, drain            semaphore and permits
+--    set N, count, down, await WAIT, delete          latch
+
+local host = require "rlock.host.uv"
+local shell = require "spec.support.shell"
+
+local peer = {}
+
+local Peer, Task, Pending = {}, {}, {}
+Peer.__index, Task.__index, Pending.__index = Peer, Task, Pending
+
+local SECONDS = 30
+local CALL = 5000                                      -- milliseconds
+
+local folder = (os.getenv("B") or "build") .. "/interop/"
+
+--- The shell words that start a program, or nil and why there are none.
+function peer.command(program)
+  for _, kind in ipairs { "command", "missing" } do
+    local file = io.open(folder .. program .. "." .. kind)
+    if file then
+      local text = file:read("a"):gsub("%s+$", "")
+      file:close()
+      if kind == "command" then return text end
+      return nil, text
+    end
+  end
+  error(program .. " has not been prepared: make interop does that", 0)
+end
+
+local function connect(server)
+  return assert(host.connect {
+    path = server.socket, timeout = CALL, silent = 0,
+  })
+end
+
+--- One raw command to a server; raises what goes wrong.
+function peer.call(connection, ...)
+  local reply, code, detail = connection:call(CALL, ...)
+  if reply == nil then error(("%s: %s"):format(code, detail), 2) end
+  return reply
+end
+
+-- Hands the answers to those who wait for them.
+local function listen(self)
+  local answers = connect(self.server)
+  while true do
+    local reply = answers:call(0, "BLPOP", self.name .. ":answers", 0)
+    if not reply then return end                       -- the end of the run
+    local id, answer = reply[2]:match("^(%d+) (.*)$")
+    local pending = self.pending[tonumber(id)]
+    self.pending[tonumber(id)] = nil
+    pending.text, pending.at = answer, host.now()
+    pending.event:set()
+  end
+end
+
+local serial = 0
+
+--- Starts a process.
+-- @tparam table server an object of spec/support/redis.lua
+-- @tparam string name
+-- @tparam string program what spec/interop/run has prepared
+-- @tparam table options watchdog (milliseconds), address, members (addresses)
+function peer.start(server, name, program, options)
+  serial = serial + 1
+  local self = setmetatable({
+    server = server, name = ("%s%d"):format(name, serial), pending = {},
+    program = program, connection = connect(server), count = 0,
+  }, Peer)
+  local words = { self.name, ("%d"):format(options.watchdog), options.address }
+  table.move(options.members or {}, 1, #(options.members or {}), 4, words)
+  local log, pid = shell.daemon(nil, "ready", assert(peer.command(program))
+    .. " " .. shell.words(words))
+  if not log then error(("%s did not start:\n%s"):format(program, pid), 0) end
+  self.folder, self.pid = log, pid
+  host.daemon(listen, self)
+  return self
+end
+
+--- A task in it: a holder of its own.
+function Peer:task()
+  self.count = self.count + 1
+  return setmetatable({ peer = self, name = "task" .. self.count }, Task)
+end
+
+--- What it has printed.
+function Peer:output()
+  local file = assert(io.open(self.folder .. "/log", "rb"))
+  local text = file:read("a")
+  file:close()
+  return text
+end
+
+--- Ends it as a power failure does.
+function Peer:kill()
+  if not self.pid then return end
+  os.remove(self.folder .. "/pid")
+  shell.kill(self.pid, "KILL", true)
+  self.pid = nil
+end
+
+--- Ends it and removes what it left.
+function Peer:stop()
+  self:kill()
+  shell.run("rm -rf " .. shell.quote(self.folder))
+end
+
+local last_id = 0
+
+--- Tells the task to do something, and does not wait.
+function Task:send(...)
+  last_id = last_id + 1
+  local words = { last_id, self.name, ... }
+  for i, word in ipairs(words) do
+    words[i] = math.type(word) == "float" and ("%d"):format(word)
+      or tostring(word)
+  end
+  local pending = setmetatable({
+    event = host.event(), task = self, line = table.concat(words, " "),
+  }, Pending)
+  self.peer.pending[last_id] = pending
+  peer.call(self.peer.connection, "RPUSH", self.peer.name .. ":commands",
+    pending.line)
+  return pending
+end
+
+--- Tells the task to do something and waits for the answer.
+function Task:ask(...) return self:send(...):answer() end
+
+function Pending:is_answered() return self.text ~= nil end
+
+--- Waits for the answer.
+-- @tparam[opt=30] number seconds at most
+-- @treturn boolean true for "ok", false for "no"
+-- @treturn string|nil ... the words after it; numbers where they are
+function Pending:answer(seconds)
+  local who = self.task.peer
+  if not self.text and not self.event:wait(seconds or SECONDS) then
+    error(("%s did not answer to \"%s\" within %g s; it printed:\n%s"):format(
+      who.program, self.line, seconds or SECONDS, who:output()), 0)
+  end
+  local verdict, rest = self.text:match("^(%S+) ?(.*)$")
+  if verdict == "error" then
+    error(("%s: \"%s\": %s\n%s"):format(who.program, self.line, rest,
+      who:output()), 0)
+  end
+  local words = {}
+  for word in rest:gmatch("%S+") do
+    words[#words + 1] = #word < 19 and math.tointeger(tonumber(word)) or word
+  end
+  return verdict == "ok", table.unpack(words)
+end
+
+return peer

@@ -1,0 +1,4 @@
+require "spec.interop.against" ({
+  describe = describe, it = it, pending = pending,
+  setup = setup, teardown = teardown,
+}, "redisson3", 5, require "spec.interop.redisson")

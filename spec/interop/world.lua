@@ -1,0 +1,149 @@
+--- What an interop spec works in: a private Redis, a process of ours and one
+--- of theirs, and eyes of its own on the server.
+--
+--    local world = require "spec.interop.world"
+--    local w = world.new("redisson4")
+--    for a, b in w:both_ways() do ... end       -- ours, theirs; theirs, ours
+--    w:stop()
+
+local assert = require "luassert"
+local host = require "rlock.host.uv"
+local peer = require "spec.interop.peer"
+local redis = require "spec.support.redis"
+local eventually = require "spec.support.wait" (host)
+
+local world = {}
+
+local World = {}
+World.__index = World
+
+--- The watchdogs' lease, in seconds: what a process that is killed leaves.
+world.WATCHDOG = 2
+
+-- How much later than planned things may happen on a busy machine.
+local SLACK = 1 * (tonumber(os.getenv("RLOCK_SLOW")) or 1)
+world.SLACK = SLACK
+
+world.now = host.now
+world.eventually = eventually
+
+--- Starts the servers and both processes.
+-- @tparam string program theirs, as spec/interop/run has prepared it
+-- @tparam[opt=0] integer members how many servers for RedLocks
+function world.new(program, members)
+  local self = setmetatable({
+    program = program, members = {}, processes = {}, names = 0,
+  }, World)
+  self.server = redis.start { port = true }
+  self.options = {
+    watchdog = world.WATCHDOG * 1000, members = {},
+    address = "redis://127.0.0.1:" .. self.server.port,
+  }
+  for i = 1, members or 0 do
+    local member = redis.start { port = true }
+    self.members[i] = member
+    self.options.members[i] = "redis://127.0.0.1:" .. member.port
+  end
+  self.redis = assert(host.connect {
+    path = self.server.socket, timeout = 5000, silent = 0,
+  })
+  self.ours = self:start("ours", "ours")
+  self.theirs = self:start("theirs", program)
+  return self
+end
+
+--- Ends everything.
+function World:stop()
+  for _, process in ipairs(self.processes) do process:stop() end
+  for _, member in ipairs(self.members) do member:stop() end
+  self.server:stop()
+end
+
+function World:start(name, program)
+  local process = peer.start(self.server, name, program, self.options)
+  table.insert(self.processes, process)
+  return process
+end
+
+--- One more process of the kind of `process`, to be killed.
+function World:victim(process)
+  return self:start("victim", process.program)
+end
+
+--- Iterates over the two processes as a, b and their words for people.
+function World:both_ways()
+  local turn = 0
+  return function()
+    turn = turn + 1
+    if turn == 1 then return self.ours, self.theirs end
+    if turn == 2 then return self.theirs, self.ours end
+  end
+end
+
+--- A name that nobody has used.
+function World:name()
+  self.names = self.names + 1
+  return "interop:" .. self.names
+end
+
+function World:call(...) return peer.call(self.redis, ...) end
+
+--- A counter for `contend`, at zero.
+function World:counter()
+  local key = self:name()
+  for _, suffix in ipairs { "", ":sum", ":token" } do
+    self:call("SET", key .. suffix, 0)
+  end
+  self:call("SET", key .. ":last", "nobody")
+  return key
+end
+
+--- The counter's value, and what it should be.
+function World:counted(key)
+  return tonumber(self:call("GET", key)), tonumber(self:call("GET",
+    key .. ":sum"))
+end
+
+local function calls_of_scripts(w)
+  local calls = 0
+  for n in w:call("INFO", "commandstats"):gmatch("cmdstat_%l*:calls=(%d+)") do
+    calls = calls + tonumber(n)
+  end
+  return calls
+end
+
+--- Waits until somebody listens on a channel of `name` and nobody asks the
+--- server anything any more (but this function): a waiter sleeps.
+function World:asleep(name)
+  eventually(function()
+    return #self:call("PUBSUB", "CHANNELS", "*" .. name .. "*") > 0
+  end, 10, "a waiter for " .. name)
+  local before, quiet = nil, 0
+  eventually(function()
+    local calls = calls_of_scripts(self)
+    quiet = before and calls - before == 1 and quiet + 1 or 0
+    before = calls
+    return quiet == 4
+  end, 10, "quiet after a waiter came for " .. name)
+end
+
+--- Checks that most of the times (seconds) are far below any poll, and all of
+--- them below the shortest poll of a lock with a channel.
+function world.prompt(times, what)
+  table.sort(times)
+  local middle, most = times[(#times + 1) // 2], times[#times]
+  assert.is_true(middle < 0.1 * SLACK and most < 2 * SLACK,
+    ("%s: %.3f s, %.3f s at most"):format(what, middle, most))
+end
+
+--- Checks that `pending` was answered by ok, `least` to `most` seconds after
+--- `since`.
+function world.within(pending, since, least, most)
+  assert.is_true((pending:answer(most + 10)))
+  local took = pending.at - since
+  assert.is_true(took >= least and took <= most,
+    ("\"%s\" took %.3f s, not %g to %g s"):format(pending.line, took, least,
+      most))
+end
+
+return world

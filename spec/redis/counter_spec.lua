@@ -1,0 +1,116 @@
+--- The main promise, counted: two processes of fifty tasks each add to a number
+--- that nothing but the lock protects, and no update is lost.
+
+local host = require "rlock.host.uv"
+local program = require "spec.support.program"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local SCRIPT = "spec/support/count_up.lua"
+local TASKS = 50
+
+local server, control
+
+-- Asks the server, past rlock and without blocking.
+local function ask(...)
+  local reply, code, detail = control:call(10000, ...)
+  assert(code == nil, detail)
+  return reply
+end
+
+local function number()
+  return tonumber(ask("GET", "counter:number") or 0)
+end
+
+local function start(rounds, watchdog)
+  return program.start(server, SCRIPT, tostring(TASKS), tostring(rounds),
+    tostring(watchdog or 30))
+end
+
+-- Waits for its end; how many it added, and its longest pause.
+local function finish(process, seconds)
+  local status = process:wait(seconds)
+  local output = process:output()
+  assert.equal(0, status, output)
+  local added, longest = output:match("added (%d+) longest ([%d.]+)")
+  return tonumber(added), tonumber(longest)
+end
+
+describe("two processes and a hundred tasks", function()
+  before_each(function()
+    server = redis.start()
+    control = assert(host.connect {
+      path = server.socket, timeout = 5000, silent = 0,
+    })
+  end)
+
+  after_each(function()
+    control:close()
+    server:stop()
+  end)
+
+  it("lose none of 20 000 updates", function()
+    local rounds = slow > 1 and 50 or 200
+    local before = rlock.now()
+    local one, two = start(rounds), start(rounds)
+    assert.equal(TASKS * rounds, (finish(one, 100 * slow)))
+    assert.equal(TASKS * rounds, (finish(two, 100 * slow)))
+    assert.equal(2 * TASKS * rounds, number())
+    assert.equal(0, ask("EXISTS", "counter:lock"))
+    assert.is_true(rlock.now() - before < 60 * slow)
+  end)
+
+  it("lose none while connections are cut and scripts forgotten", function()
+    local rounds = 20
+    local one, two = start(rounds), start(rounds)
+    eventually(function() return number() > 0 end, 20 * slow)
+    local kinds, faults = { "normal", "pubsub" }, 0
+    while number() < 2 * TASKS * rounds and faults < 5000 do
+      rlock.sleep(0.02 * math.random())
+      faults = faults + 1
+      if faults % 3 == 0 then
+        ask("SCRIPT", "FLUSH")
+      else
+        ask("CLIENT", "KILL", "TYPE", kinds[faults % 3], "SKIPME", "yes")
+      end
+    end
+    assert.equal(TASKS * rounds, (finish(one, 60 * slow)))
+    assert.equal(TASKS * rounds, (finish(two, 60 * slow)))
+    assert.equal(2 * TASKS * rounds, number())
+    assert.is_true(faults > 10, faults .. " faults only")
+    eventually(function() return ask("EXISTS", "counter:lock") == 0 end)
+  end)
+
+  it("go on within one lease when one of them is killed with the lock",
+    function()
+      local lease = 1.5 * slow
+      local one, two = start(60, lease), start(100000, lease)
+      eventually(function() return number() > 50 end, 20 * slow)
+      -- Stopped at a random moment: if the number stands still, it has the
+      -- lock, and is killed with it.
+      eventually(function()
+        two:kill(19)
+        local before, until_ = number(), rlock.now() + 0.2 * slow
+        repeat
+          rlock.sleep(0.02)
+        until number() ~= before or rlock.now() >= until_
+        if number() == before then return true end
+        two:kill(18)
+        rlock.sleep(0.01 * math.random())
+      end, 30 * slow)
+      assert.equal(1, ask("EXISTS", "counter:lock"))
+      two:kill(9)
+      two:wait(5 * slow)
+      local killed, before = rlock.now(), number()
+      eventually(function() return number() > before end, lease + 2 * slow)
+      local took = rlock.now() - killed
+      assert.is_true(took <= lease + 0.3 * slow, "it took " .. took)
+      local added, longest = finish(one, 60 * slow)
+      assert.equal(TASKS * 60, added)
+      assert.is_true(longest < 2 * lease + 1 * slow, longest .. " s")
+      assert.is_true(number() >= added)
+      assert.equal(0, ask("EXISTS", "counter:lock"))
+    end)
+end)

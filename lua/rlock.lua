@@ -85,13 +85,13 @@ function rlock.multi_lock(locks)
 end
 
 --- A lock of a majority of independent Redis servers, see rlock/quorum.lua.
--- @tparam table clients an array of clients, one for each server
+-- @tparam table servers an array of clients, one for each server
 -- @tparam string name
 -- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
 --   node_timeout = 0.05
 -- @return a lock
-function rlock.red_lock(clients, name, options)
-  local made = require("rlock.quorum").new(clients, name, options)
+function rlock.red_lock(servers, name, options)
+  local made = require("rlock.quorum").new(servers, name, options)
   return made
 end
 

@@ -15,6 +15,7 @@
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
 local lock = require "rlock.lock"
+local remote = require "rlock.remote"
 
 local joint = {}
 joint.__index = joint
@@ -75,6 +76,25 @@ function joint.acquire(part, until_, lease, wait_until)
     granted:sweep()
   end
   return verdict, answer, detail
+end
+
+--- How often the party of a part holds its lock, by the server's word.
+-- @tparam table part
+-- @tparam number until_ when to give up, by host.now()
+-- @treturn[1] integer
+-- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
+function joint.count(part, until_)
+  local site, session = part.lock.site, part.lock.session
+  local op, granted = site.policy.ops.peek, site[part.party]
+  if not op then
+    return nil, "usage", "policy " .. site.policy.name .. " has no server.peek"
+  end
+  local owner = granted and granted.owner or part.lock.owner
+    or session:owner_of(part.party)
+  local reply, code, detail = remote.run(session.node, op, until_,
+    session.host.now(), site.keys, owner)
+  if not reply then return nil, code, detail end
+  return reply[3]
 end
 
 --- Releases a part.

@@ -1,7 +1,8 @@
---- Waiting in the line of a channel, for what is no lock: permits, latches. As
---  lock.lua does it for locks: ask; get into the line; ask again, because
---  something may have been said before; then wait for a wake or a while, and
---  ask again. What is asked is the caller's affair.
+--- Waiting in the line of a channel: for a wake, for as long as is worth it
+--  without one (lock.lua does so too), and for what is no lock (permits,
+--  latches) the whole way: ask; get into the line; ask again, because something
+--  may have been said before; then wait, and ask again. What is asked is the
+--  caller's affair.
 --
 --  A question is a table that belongs to one call:
 --    channel   what to listen to; `wakes` as for wakeup:join
@@ -26,39 +27,49 @@ local SPREAD = 1          -- those behind ask up to this much after the first
 local CONFIRM = 1         -- at most this long until the subscription stands
 
 -- How long to wait for a wake.
-local function pause(session, waiter, ms)
+local function pause(session, waiter, ms, most)
   local random, channel = session.host.random_number, waiter.channel
   local is_first = waiter == channel.first
   local poll = is_first and POLL or POLL_BEHIND
   if not channel.is_live or session.publish == "spublish" then
     poll = POLL_DEAF           -- nothing that is published reaches us
   end
-  poll = poll * (0.5 + random() / 2)
+  poll = min(poll, most or huge) * (0.5 + random() / 2)
   if ms < 0 then return poll end
   local seconds = (ms + 1) / 1000
   if not is_first then seconds = seconds + random() * SPREAD end
   return min(seconds, poll)
 end
 
--- Without `ms` we have not asked since we joined the line.
-local function wait_a_while(session, waiter, wait_until, ms)
+--- Waits for a wake, for `ms` to pass, for the next poll or, at first, for the
+--  subscription to stand.
+-- @tparam table session
+-- @tparam table waiter   with `wait_until`: when all waiting ends
+-- @tparam integer|nil ms until it is worth asking again, -1: nobody knows; nil:
+--   we have not asked since we joined the line
+-- @tparam[opt] number most seconds between two questions
+-- @return as wakeup:wait
+function line.rest(session, waiter, ms, most)
   local seconds = CONFIRM
   if ms then
-    seconds = pause(session, waiter, ms)
+    seconds = pause(session, waiter, ms, most)
   elseif waiter.channel.is_live then
     return true
   end
   return session.wakeup:wait(waiter,
-    min(seconds, wait_until - session.host.now()))
+    min(seconds, waiter.wait_until - session.host.now()))
 end
 
--- A wait that somebody limited is used up to ride out a server that is away;
--- otherwise one question has `timeout`.
+--- When one question to the server is given up. A wait that somebody limited is
+--  used up to ride out a server that is away; otherwise it is `timeout`.
+function line.question_until(session, now, wait_until)
+  if wait_until > now and wait_until < huge then return wait_until end
+  return now + session.timeout
+end
+
 local function ask(session, question, wait_until, now)
   if session.is_closed then return nil, "closed", "the client was closed" end
-  local until_ = now + session.timeout
-  if wait_until > now and wait_until < huge then until_ = wait_until end
-  return question:ask(until_, now)
+  return question:ask(line.question_until(session, now, wait_until), now)
 end
 
 local function join(session, question)
@@ -70,8 +81,9 @@ end
 -- Asks again until the verdict is not "busy".
 local function stay(session, question, waiter, wait_until, ms)
   local host, wakeup = session.host, session.wakeup
+  waiter.wait_until = wait_until
   while true do
-    local woken, code, unwind = wait_a_while(session, waiter, wait_until, ms)
+    local woken, code, unwind = line.rest(session, waiter, ms)
     if woken == nil then return nil, code, unwind end
     local now = host.now()
     if now >= wait_until then return nil, "timeout", question.late end

@@ -6,6 +6,7 @@
 local backoff = require "rlock.backoff"
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
+local line = require "rlock.line"
 local remote = require "rlock.remote"
 
 local lock = {}
@@ -13,13 +14,8 @@ lock.__index = lock
 
 local huge, max, min = math.huge, math.max, math.min
 
---- Seconds after which a waiter asks again if nothing wakes it: the first in
---  line, those behind it, and one without a subscription. Half of it is
---  random.
-local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
-local SPREAD = 1          -- those behind ask up to this much after the first
-local SPIN_FIRST, SPIN_LAST = 0.001, 0.128   -- where there is no channel
-local CONFIRM = 1         -- at most this long until the subscription stands
+--- Seconds between the questions of a waiter where there is no channel.
+local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 local MIN_LEASE = 0.001
 
 --- @tparam table client the face, kept alive by its locks
@@ -33,8 +29,8 @@ function lock.new(client, policy, name, options)
   local self = setmetatable({
     session = client.session, site = client.session:site(client, policy, name),
     owner = owner, party = owner and client.session.party_of(owner),
-    drift = options and options.drift,
   }, lock)
+  if options and options.drift then self.drift = options.drift end
   if policy.source.extra then self.options = options end
   return self
 end
@@ -73,29 +69,6 @@ end
 
 -- waiting -----------------------------------------------------------------
 
--- How long to wait before asking again without being woken.
-local function pause(self, waiter, ttl)
-  local random = self.session.host.random_number
-  local is_first = waiter == waiter.channel.first
-  local poll = is_first and POLL or POLL_BEHIND
-  if not waiter.channel.is_live or self.session.publish == "spublish" then
-    poll = POLL_DEAF           -- nothing that is published reaches us
-  end
-  poll = min(poll, self.site.policy.source.poll or huge)
-    * (0.5 + random() / 2)
-  if ttl < 0 then return poll end
-  local seconds = (ttl + 1) / 1000
-  if not is_first then seconds = seconds + random() * SPREAD end
-  return min(seconds, poll)
-end
-
--- When one question to the server is given up. A wait that somebody limited is
--- used up to ride out a server that is away; otherwise it is `timeout`.
-local function question_until(self, now, wait_until)
-  if wait_until > now and wait_until < huge then return wait_until end
-  return now + self.session.timeout
-end
-
 -- The grant of the calling task, made if it has none.
 local function grant_of(self)
   local party = self.session.host.current()
@@ -122,21 +95,13 @@ local function join(self, granted)
   return waiter
 end
 
--- Waits, as long as it is worth it: for a wake, the holder's lease to end, the
--- next poll, or (the first time) for the subscription to stand.
+-- Waits, as long as it is worth it, before asking again.
 local function wait_a_while(self, waiter, ttl)
-  local seconds = CONFIRM
   if waiter.backoff then
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
       waiter.wait_until - self.session.host.now()))
   end
-  if ttl then
-    seconds = pause(self, waiter, ttl)
-  elseif waiter.channel.is_live then
-    return true
-  end
-  return self.session.wakeup:wait(waiter,
-    min(seconds, waiter.wait_until - self.session.host.now()))
+  return line.rest(self.session, waiter, ttl, self.site.policy.source.poll)
 end
 
 --- For locks that are made of locks (joint.lua).
@@ -178,9 +143,9 @@ local function ask_again(waiter, woken, code, detail)
       granted:show() .. ": not free in time")
   end
   local verdict, ttl
-  verdict, ttl, detail = granted:acquire(
-    question_until(self, now, waiter.wait_until), waiter.lease, waiter.hold,
-    now, waiter.wait_until)
+  local until_ = line.question_until(self.session, now, waiter.wait_until)
+  verdict, ttl, detail = granted:acquire(until_, waiter.lease, waiter.hold, now,
+    waiter.wait_until)
   if verdict ~= "busy" then
     return leave(self, granted, waiter, verdict, ttl, detail)
   end
@@ -209,8 +174,9 @@ local function enter(self, wait, lease, hold)
     waiter = join(self, granted)
   end
   local now = self.session.host.now()
-  local verdict, ttl, detail = granted:acquire(
-    question_until(self, now, now + wait), lease, hold, now, now + wait)
+  local until_ = line.question_until(self.session, now, now + wait)
+  local verdict, ttl, detail = granted:acquire(until_, lease, hold, now,
+    now + wait)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
     waiter.lock, waiter.wait_until = self, now + wait

@@ -214,19 +214,16 @@ end
 -- Holds nothing until the server that did not answer does.
 local function wait_for_server(self, try, part)
   local host, node = self.host, part.lock.session.node
-  local reply, code, detail
-  repeat
-    local now = host.now()
-    reply, code, detail = node:call(min(now + self.timeout, try.wait_until),
-      { "PING" }, 1)
-    if reply == nil and code ~= "cancelled" then
-      local left = max(try.wait_until - host.now(), 0)
-      local slept
-      slept, code, detail = host.event():pause(min(try.pause:next(), left))
-      if slept ~= nil then code = nil end
-    end
-    if code == "cancelled" then return nil, code, detail end
-  until reply ~= nil or node.is_closed or host.now() >= try.wait_until
+  while not node.is_closed and host.now() < try.wait_until do
+    local reply, code, unwind = node:call(
+      min(host.now() + self.timeout, try.wait_until), { "PING" }, 1)
+    if reply ~= nil then break end
+    if code == "cancelled" then return nil, code, unwind end
+    local slept
+    slept, code, unwind = host.event():pause(
+      min(try.pause:next(), max(try.wait_until - host.now(), 0)))
+    if slept == nil then return nil, code, unwind end
+  end
   return true
 end
 

@@ -158,6 +158,7 @@ function session:close()
   self.wakeup:close()
   self.watchdog:close()
   release_all(self, until_)
+  self.host.sleep(0)                    -- those who waited leave the line
   self.settled = self.host.event()
   while self.pending > 0 and self.host.now() < until_ do
     self.settled:wait(until_ - self.host.now())

@@ -20,7 +20,8 @@ local redisson = {
   read_lock = { "6-7", nil, nil, nil, "11+2n" },
 }
 local OPERATION = {
-  take = 1, ["take, free"] = 1, ["take, held by another"] = 2, ["enter again"] = 3,
+  take = 1, ["take, free"] = 1, ["take, held by another"] = 2,
+  ["enter again"] = 3,
   ["give one back"] = 4, ["give back"] = 5,
 }
 

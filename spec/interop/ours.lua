@@ -261,6 +261,7 @@ io.stdout:flush()
 local listener = open(address)
 while true do
   -- client:call() waits 3 s for a reply.
-  local reply = assert(listener:call("BLPOP", name .. ":commands", 1))
+  local reply, code, detail = listener:call("BLPOP", name .. ":commands", 1)
+  if reply == nil then error(("%s: %s"):format(code, detail), 0) end
   if reply then pass_on(reply[2]) end
 end

@@ -125,6 +125,14 @@ function Peer:output()
   return text
 end
 
+function Peer:is_alive()
+  local file = io.open(("/proc/%d/stat"):format(self.pid or 0))
+  if not file then return false end
+  local state = file:read("a"):match("%) (%a)")
+  file:close()
+  return state ~= "Z"
+end
+
 --- Ends it as a power failure does.
 function Peer:kill()
   if not self.pid then return end
@@ -169,7 +177,12 @@ function Pending:is_answered() return self.text ~= nil end
 -- @treturn string|nil ... the words after it; numbers where they are
 function Pending:answer(seconds)
   local who = self.task.peer
-  if not self.text and not self.event:wait(seconds or SECONDS) then
+  local left = seconds or SECONDS
+  while not self.text and left > 0 and who:is_alive() do
+    self.event:wait(math.min(left, 1))
+    left = left - 1
+  end
+  if not self.text then
     error(("%s did not answer to \"%s\" within %g s; it printed:\n%s"):format(
       who.program, self.line, seconds or SECONDS, who:output()), 0)
   end

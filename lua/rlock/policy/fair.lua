@@ -61,16 +61,16 @@ local function restart(signs, now)
   redis.call("hset", signs, HEARD, now)
 end
 
---- Somebody got out of the line who would have waited `ms`: takes that off the
---  deadlines from `place` on. No further than to what one who came now would be
---  given in the same place, so that nobody's time is over while others hold the
---  lock in their turn.
+--- So many of ours got out of the line, who would have waited `ms` altogether:
+--  takes that off the deadlines from `place` on. No further than to what one
+--  who came now would be given in the same place, so that nobody's time is over
+--  while others hold the lock in their turn.
 --  @param left ms for which the lock is still held
-local function move_up(keys, place, ms, now, left)
+local function move_up(keys, place, ours, ms, now, left)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
   local waiting, most = redis.call("llen", queue), math.huge
   if waiting == 0 then redis.call("del", signs) end
-  if waiting <= place then return end
+  if ms == 0 or waiting <= place then return end
   if left < 0 then left = 0 end
   if redis.call("hlen", signs) > waiting then          -- all in line are ours
     place = waiting - 1
@@ -79,7 +79,7 @@ local function move_up(keys, place, ms, now, left)
   local owners = redis.call("lrange", queue, place, -1)
   for i = 1, #owners do
     local deadline = tonumber(redis.call("zscore", timeouts, owners[i]) or 0)
-    local least = now + left + (place + i) * ms
+    local least = now + left + (place + i) * ms / ours
     if deadline > least then
       redis.call("zadd", timeouts,
         math.min(most, math.max(least, deadline - ms)), owners[i])
@@ -89,22 +89,23 @@ end
 
 --- Finds the first in line that is alive, and strikes off those before it. (The
 --  asker is alive.)
---  @return owner, or nil; ms until its life is in doubt; whether anybody was
---    struck off; its sign of life, or false; that of the asker, or false; when
---    the last sign was given, or false
+--  @return owner, or nil; ms until its life is in doubt; how many were struck
+--    off; its sign of life, or false; that of the asker, or false; when the
+--    last sign was given, or false
 local function first_alive(keys, now, left, asker)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local ms, is_struck = 0, false
+  local ms, ours, gone = 0, 0, 0
   while true do
     local head = redis.call("lindex", queue, 0)
     local life, mine, heard, due
     if head then
       local all = redis.call("hmget", signs, head, asker, HEARD)
-      if all[3] and math.abs(now - all[3]) > GAP then
+      heard = all[3]
+      if heard and math.abs(now - heard) > GAP then
         restart(signs, now)
-        all = redis.call("hmget", signs, head, asker, HEARD)
+        all = redis.call("hmget", signs, head, asker)
       end
-      life, mine, heard = all[1], all[2], all[3]
+      life, mine = all[1], all[2]
       if life then
         due = SILENT - math.abs(now - math.floor(life / SECOND))
       else
@@ -117,14 +118,14 @@ local function first_alive(keys, now, left, asker)
       end
     end
     if not head or due > 0 or head == asker then
-      if is_struck then move_up(keys, 0, ms, now, left) end
-      return head, due, is_struck, life, mine, heard
+      if gone > 0 then move_up(keys, 0, ours, ms, now, left) end
+      return head, due, gone, life, mine, heard
     end
     redis.call("zrem", timeouts, head)
     redis.call("hdel", signs, head)
     redis.call("lpop", queue)
-    if life then ms = ms + life % START * 1000 end
-    is_struck = true
+    if life then ours, ms = ours + 1, ms + life % START * 1000 end
+    gone = gone + 1
   end
 end
 
@@ -207,7 +208,7 @@ local function wait_for_turn(keys, args, left)
   local owner, lease, wait, publish =
     args[1], tonumber(args[2]), tonumber(args[4]), args[5]
   local now, is_free = clock(), left == -2
-  local head, due, is_struck, life, mine, heard =
+  local head, due, gone, life, mine, heard =
     first_alive(keys, now, left, owner)
   local is_turn = not head or head == owner
   if is_free and is_turn then
@@ -215,13 +216,13 @@ local function wait_for_turn(keys, args, left)
       redis.call("zrem", keys[3], owner)
       redis.call("hdel", keys[5], owner)
       redis.call("lpop", keys[2])
-      move_up(keys, 0, life and life % START * 1000 or 0, now, lease)
+      move_up(keys, 0, 1, life and life % START * 1000 or 0, now, lease)
     end
     return nil
   end
   if wait ~= 0 then stay(keys, owner, wait, now, left, mine, heard) end
   if is_free then
-    if is_struck or not life then
+    if gone > 0 or not life then
       tell(publish, keys[4] .. ":" .. head, UNLOCKED)
     end
     return { "busy", math.max(due, PAUSE) }
@@ -285,7 +286,7 @@ local function walk_away(keys, owner, publish)
   if life then redis.call("hdel", signs, owner) end
   if place then
     redis.call("lrem", queue, 1, owner)
-    move_up(keys, place, life and life % START * 1000 or 0, clock(), left)
+    move_up(keys, place, 1, life and life % START * 1000 or 0, clock(), left)
   end
   if left == -2 then hand_over(keys, publish) end
 end

@@ -65,18 +65,16 @@ end
 
 -- The end of the lease that `who` has; nil if it holds nothing.
 local function end_of(keys, two, who, time)
-  if not two[1] then return nil end
-  if two[1] == who then return tonumber(two[2]) end
-  if two[3] == who then return tonumber(two[4]) end
-  if not two[3] then return nil end
-  local ends = tonumber(redis.call("zscore", keys[1], who) or 0)
+  local ends = two[1] == who and two[2] or two[3] == who and two[4]
+  if not ends and two[3] then ends = redis.call("zscore", keys[1], who) end
+  ends = tonumber(ends or 0)
   return ends > time and ends or nil
 end
 
 -- The writer among the holders, and the end of its lease.
 local function writer_of(two)
-  if two[1] and is_writer(two[1]) then return two[1], tonumber(two[2]) end
-  if two[3] and is_writer(two[3]) then return two[3], tonumber(two[4]) end
+  if two[1] and is_writer(two[1]) then return two[1], two[2] end
+  if two[3] and is_writer(two[3]) then return two[3], two[4] end
 end
 
 -- The lock lasts as long as its last lease.
@@ -84,21 +82,40 @@ end
 local function fit(lock)
   local last = redis.call("zrange", lock, -1, -1, "withscores")[2]
   if last then redis.call("pexpireat", lock, last) end
-  return last
+  return tonumber(last)
 end
 
--- Makes it hold so often, until `ends`.
-local function hold(keys, who, want, ends)
-  local lock, counts = keys[1], keys[3]
-  redis.call("zadd", lock, ends, who)
-  local last = fit(lock)
-  if want ~= "1" then
+local function count(keys, who, want, last)
+  local counts = keys[3]
+  if want == "1" then
+    redis.call("hdel", counts, who)
+  else
     redis.call("hset", counts, who, want)
     redis.call("pexpireat", counts, last)
   end
 end
 
 -- who waits ---------------------------------------------------------------
+
+-- A sign of life, in numbers: when, and its place; 0 if there was none.
+local function parse(sign)
+  local time, place = (sign or ""):match("^(%d+):(%d+)$")
+  return tonumber(time or 0), tonumber(place or 0)
+end
+
+local function sign(keys, who, time, place)
+  redis.call("hset", keys[6], who, ("%.0f:%.0f"):format(time, place))
+end
+
+-- The place of who waits.
+-- @return its place, nil if it has none; then when its last sign of life was
+local function place_of(keys, who)
+  local last, place = parse(redis.call("hget", keys[6], who))
+  if last == 0 then
+    place = tonumber(redis.call("zscore", keys[4], who))
+  end
+  return place, last
+end
 
 local function leave_line(keys, who)
   if redis.call("zrem", keys[4], who) == 0 then return false end
@@ -107,67 +124,62 @@ local function leave_line(keys, who)
   return true
 end
 
--- A sign of life, in numbers: when, and its place.
-local function parse(sign)
-  local time, place = sign:match("^(%d+):(%d+)$")
-  return tonumber(time or 0), tonumber(place or 0)
-end
-
-local function enter_line(keys, who, place)
-  redis.call("zadd", keys[4], place, who)
-  redis.call("pexpire", keys[4], LINE_LASTS)
-  if is_writer(who) then
-    redis.call("zadd", keys[5], place, who)
-    redis.call("pexpire", keys[5], LINE_LASTS)
+-- Takes a place in the line, or keeps it, and gives a sign of life.
+local function stay_in_line(keys, who, time, place, last)
+  local queue, writers = keys[4], keys[5]
+  if not place then
+    local behind = redis.call("zrange", queue, -1, -1, "withscores")[2]
+    place = tonumber(behind or 0) + 1
   end
-end
-
--- The place of who waits, or the one behind the last.
-local function place_of(keys, who)
-  local queue = keys[4]
-  return tonumber(redis.call("zscore", queue, who)
-    or (redis.call("zrange", queue, -1, -1, "withscores")[2] or 0) + 1)
-end
-
--- Gives a sign of life.
--- @param sign the last one, if there was one
-local function wait(keys, who, time, sign)
-  local last, place = 0, nil
-  if sign then
-    last, place = parse(sign)
-  else
-    place = place_of(keys, who)
+  if math.floor(last / REFRESH) ~= math.floor(time / REFRESH) then
+    redis.call("zadd", queue, place, who)
+    redis.call("pexpire", queue, LINE_LASTS)
+    if is_writer(who) then
+      redis.call("zadd", writers, place, who)
+      redis.call("pexpire", writers, LINE_LASTS)
+    end
   end
-  if not sign or time % REFRESH < last % REFRESH or time - last > REFRESH then
-    enter_line(keys, who, place)
-  end
-  redis.call("hset", keys[6], who, ("%.0f:%.0f"):format(time, place))
+  sign(keys, who, time, place)
   redis.call("pexpire", keys[6], SIGNS_LAST)
 end
 
--- Looks through those in `line`, from its first to the place of `who`, for one
--- that is there. Those that are not lose their place. One that has shown no
--- sign at all is given the time to do so.
--- @return milliseconds for which it is not the turn of `who`, nil if it is;
---   then how many have lost their place
-local function judge(keys, line, who, place, time)
-  local all = redis.call("zrange", line, 0, BATCH - 1, "withscores")
+-- Looks through those in `line` that are before `place` for one that is there.
+-- Those that are not lose their place. One that never gave a sign of life is
+-- given the time to do so.
+-- @return milliseconds for which one may be there, nil if none is; then how
+--   many have lost their place
+local function judge(keys, line, place, time)
   local lost = 0
-  for i = 1, #all, 2 do
-    local other = all[i]
-    if other == who or tonumber(all[i + 1]) >= place then return nil, lost end
-    local sign = redis.call("hget", keys[6], other)
-    local last, its_place = parse(sign or "")
-    if last + SILENT > time then return last + SILENT - time, lost end
-    if not sign then
-      redis.call("hset", keys[6], other, ("%.0f:%.0f"):format(time,
-        all[i + 1]))
-      return SILENT, lost
+  while lost < MANY do
+    local other = redis.call("zrange", line, 0, 0, "withscores")
+    if not other[1] or tonumber(other[2]) >= place then return nil, lost end
+    local last = parse(redis.call("hget", keys[6], other[1]))
+    if last == 0 then
+      sign(keys, other[1], time, other[2])
+      last = time
     end
-    leave_line(keys, other)
+    if last + SILENT > time then return last + SILENT - time, lost end
+    if not leave_line(keys, other[1]) then
+      redis.call("zrem", line, other[1])
+      redis.call("hdel", keys[6], other[1])
+    end
     lost = lost + 1
   end
-  return all[2 * BATCH] and 1 or nil, lost
+  return 1, lost
+end
+
+-- Is it the turn of who has this place?
+-- @param line those that it waits for: all, or the writers
+-- @param first the first of them, and its place
+-- @return milliseconds for which it is not, -1 if nobody knows, nil if it is;
+--   then how many have lost their place
+local function turn(keys, line, first, time, waits, place, last)
+  if place and place <= tonumber(first[2]) then return nil, 0 end
+  if place and last + TIMELY > time then
+    return judge(keys, line, place, time)
+  end
+  if waits == "0" and redis.call("exists", keys[6]) == 0 then return nil, 0 end
+  return -1, 0
 end
 
 -- Tells those that can go in, when nobody holds it or, if `is_reading`, none
@@ -179,10 +191,10 @@ local function wake(keys, time, publish, is_reading)
     if not some[1] then return end
     local signs = redis.call("hmget", keys[6], unpack(some))
     for i, who in ipairs(some) do
-      local is_there = parse(signs[i] or "") + SILENT > time
+      local is_there = parse(signs[i]) + SILENT > time
       if not is_writer(who) then
-        tell(publish, keys[2] .. ":" .. who, WAKE)
         is_reading = is_reading or is_there
+        tell(publish, keys[2] .. ":" .. who, WAKE)
       else
         if not is_reading then tell(publish, keys[2] .. ":" .. who, WAKE) end
         if is_there then return end
@@ -192,22 +204,243 @@ local function wake(keys, time, publish, is_reading)
   end
 end
 
--- Is it the turn of `who`? Then it is not in the line any more.
--- @param line in which to be the first: that of all, or that of the writers
--- @return milliseconds for which it is not; nil if it is
-local function turn(keys, line, who, time, is_waiting, publish)
-  local first = redis.call("zrange", line, 0, 0)[1]
-  if not first or first == who then
-    leave_line(keys, who)
-    return nil
+-- what both sides do ------------------------------------------------------
+
+-- Holds it once, until `ends`.
+local function enter(keys, who, ends, is_first)
+  local lock = keys[1]
+  redis.call("zadd", lock, ends, who)
+  if is_first then
+    redis.call("pexpireat", lock, ends)
+  else
+    fit(lock)
   end
-  local sign = redis.call("hget", keys[6], who)
-  if not is_waiting and not sign then
-    return redis.call("exists", keys[6]) == 1 and -1 or nil
-  end
-  local ms, lost = SILENT, 0
-  local last, place = parse(sign or "")
-  if last + TIMELY > time or (sign and line == keys[5]) then
-    ...
-  end
+  return { "held" }
 end
+
+-- Holds it more often or less, and no shorter than before.
+local function enter_again(keys, who, want, ends)
+  redis.call("zadd", keys[1], ends, who)
+  count(keys, who, want, fit(keys[1]))
+  return { "held" }
+end
+
+-- Comes in if it is its turn, or takes a place in the line.
+-- @param ms for how long the holders keep it out; nil if they do not
+-- @param line as for turn
+local function come(keys, args, who, time, two, ms, line)
+  local lease, waits, publish = args[2], args[4], args[5]
+  local place, last, lost = nil, 0, 0
+  if not ms then
+    local first = redis.call("zrange", line, 0, 0, "withscores")
+    if first[1] then
+      place, last = place_of(keys, who)
+      ms, lost = turn(keys, line, first, time, waits, place, last)
+    end
+    if not ms then
+      local is_alone = is_writer(who)
+      if first[1] or not is_alone then leave_line(keys, who) end
+      if lost > 0 and not is_alone then wake(keys, time, publish, true) end
+      return enter(keys, who, time + lease, not two[1])
+    end
+  elseif waits ~= "0" then
+    place, last = place_of(keys, who)
+  end
+  if waits ~= "0" then stay_in_line(keys, who, time, place, last) end
+  if lost > 0 then wake(keys, time, publish, two[1]) end
+  return { "busy", ms }
+end
+
+local function renew(keys, args, who)
+  local lock, lease, want = keys[1], args[2], args[3]
+  local time = now()
+  local ends = tonumber(redis.call("zscore", lock, who) or 0)
+  if ends <= time then return { "lost" } end
+  if ends < time + lease then
+    redis.call("zadd", lock, time + lease, who)
+    local last = fit(lock)
+    if want ~= "1" then count(keys, who, want, last) end
+  end
+  return { "held" }
+end
+
+-- Sets the hold count to the one wanted, and the lease to what the holds that
+-- are left need. With none left, those whose turn it is then are told.
+local function release(keys, args, who)
+  local lock, counts = keys[1], keys[3]
+  local lease, want, publish = args[2], args[3], args[4]
+  local time = now()
+  if tonumber(redis.call("zscore", lock, who) or 0) <= time then
+    return { "lost" }
+  end
+  if want ~= "0" then
+    redis.call("zadd", lock, time + lease, who)
+    local last = fit(lock)
+    redis.call("pexpireat", counts, last)
+    count(keys, who, want, last)
+    return { "kept" }
+  end
+  redis.call("zrem", lock, who)
+  redis.call("hdel", counts, who)
+  local last = fit(lock) or 0
+  if last > time then redis.call("pexpireat", counts, last) end
+  if last <= time or is_writer(who) then
+    wake(keys, time, publish, last > time)
+  end
+  return { "freed" }
+end
+
+-- Gives up waiting.
+local function leave(keys, args, who)
+  if leave_line(keys, who) then
+    local time = now()
+    local two = holders(keys, time)
+    if not writer_of(two) then wake(keys, time, args[2], two[1]) end
+  end
+  return { "left" }
+end
+
+local function break_(keys, args, is_write)
+  local token, publish = args[1], args[2]
+  local time = now()
+  local two = holders(keys, time)
+  if not two[1] or (writer_of(two) and true or false) ~= is_write then
+    return { "free" }
+  end
+  if token ~= "" then
+    return { "refused", "a read/write lock has no fencing tokens" }
+  end
+  redis.call("unlink", keys[1], keys[3])
+  wake(keys, time, publish)
+  return { "freed" }
+end
+
+-- How often it holds the lock.
+local function count_of(keys, who)
+  return tonumber(redis.call("hget", keys[3], who) or 1) or 1
+end
+
+local function peek(keys, owner, side)
+  local lock, list, mine, time = keys[1], {}, 0, now()
+  local all = redis.call("zrange", lock, 0, LIST - 1, "withscores")
+  for i = 1, #all, 2 do
+    local who = all[i]
+    if who:sub(1, 2) == side and tonumber(all[i + 1]) > time then
+      list[#list + 1], list[#list + 2] = who:sub(3), count_of(keys, who)
+    end
+  end
+  if tonumber(redis.call("zscore", lock, side .. owner) or 0) > time then
+    mine = count_of(keys, side .. owner)
+  end
+  local waiters = redis.call("zrange", keys[4], 0, LIST - 1)
+  if not list[1] then return { "free", -2, 0, {}, waiters } end
+  return { "held", redis.call("pttl", lock), mine, list, waiters }
+end
+
+-- the reader's side -------------------------------------------------------
+
+local read = {}
+
+--- Reads if no writer has it or was here before, or sets the owner's hold count
+--  to the one wanted. Who writes can read at once.
+function read.acquire(keys, args)
+  local owner, lease, want = args[1], args[2], args[3]
+  local who, time = READER .. owner, now()
+  local two = holders(keys, time)
+  local ends = end_of(keys, two, who, time)
+  if ends then
+    return enter_again(keys, who, want, math.max(ends, time + lease))
+  end
+  if want ~= "1" then return { "lost" } end
+  local writer, writer_ends = writer_of(two)
+  if writer == WRITER .. owner then
+    leave_line(keys, who)
+    return enter(keys, who, time + lease)
+  end
+  return come(keys, args, who, time, two, writer and writer_ends - time,
+    keys[5])
+end
+
+function read.renew(keys, args) return renew(keys, args, READER .. args[1]) end
+
+function read.release(keys, args)
+  return release(keys, args, READER .. args[1])
+end
+
+function read.leave(keys, args) return leave(keys, args, READER .. args[1]) end
+
+--- Ends all reading by force, unless somebody writes.
+function read.break_(keys, args) return break_(keys, args, false) end
+
+--- @return as every peek; of many readers only some are listed. Besides, some
+--    of those who wait, in their order
+function read.peek(keys, args) return peek(keys, args[1], READER) end
+
+-- the writer's side -------------------------------------------------------
+
+local write = {}
+
+--- Writes if nobody has it or was here before, or sets the owner's hold count
+--  to the one wanted.
+function write.acquire(keys, args)
+  local owner, lease, want = args[1], args[2], args[3]
+  local who, time = WRITER .. owner, now()
+  local two = holders(keys, time)
+  local ends = end_of(keys, two, who, time)
+  if ends then
+    return enter_again(keys, who, want, math.max(ends, time + lease))
+  end
+  if want ~= "1" then return { "lost" } end
+  if end_of(keys, two, READER .. owner, time) then
+    return { "refused", UPGRADE }
+  end
+  return come(keys, args, who, time, two,
+    two[1] and redis.call("pttl", keys[1]), keys[4])
+end
+
+function write.renew(keys, args) return renew(keys, args, WRITER .. args[1]) end
+
+function write.release(keys, args)
+  return release(keys, args, WRITER .. args[1])
+end
+
+function write.leave(keys, args)
+  return leave(keys, args, WRITER .. args[1])
+end
+
+--- Ends the writing by force, and the reading of the one who writes.
+function write.break_(keys, args) return break_(keys, args, true) end
+
+function write.peek(keys, args) return peek(keys, args[1], WRITER) end
+
+-- the client's side -------------------------------------------------------
+
+local function keys(name)
+  return {
+    naming.prefix("rlock_frw", name),
+    naming.prefix("rlock_frw_wake", name),
+    naming.prefix("rlock_frw_counts", name),
+    naming.prefix("rlock_frw_queue", name),
+    naming.prefix("rlock_frw_writers", name),
+    naming.prefix("rlock_frw_signs", name),
+  }
+end
+
+-- Only who waits takes a place in the line.
+local function extra(request)
+  return { request.wait_ms == 0 and "0" or "1", request.publish }
+end
+
+local function side(name, prefix, server)
+  return {
+    name = name, keys = keys, extra = extra, poll = POLL, server = server,
+    channel = function(its_keys, owner)
+      return its_keys[2] .. ":" .. prefix .. owner
+    end,
+  }
+end
+
+return {
+  read = side("fair_readwrite.read", READER, read),
+  write = side("fair_readwrite.write", WRITER, write),
+}

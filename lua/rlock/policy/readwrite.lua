@@ -147,9 +147,9 @@ end
 -- Makes the hash expire when the holds that are left do, instead of `before`;
 -- at once if all are dead. It stays as it is while others may need it. Who
 -- waits until then is told that it is sooner.
-local function fit(keys, mode, time, publish, before)
+-- @param size how many fields the hash has
+local function fit(keys, mode, size, time, publish, before)
   local lock, index = keys[1], keys[3]
-  local size = redis.call("hlen", lock)
   local others = size - 1 - redis.call("zcard", index)
   local last = tonumber(redis.call("zrange", index, -1, -1, "withscores")[2]
     or 0)
@@ -275,7 +275,8 @@ function read.release(keys, args)
   local state = redis.call("hmget", lock, "mode", owner)
   local mode, count = state[1], state[2]
   if not count or is_bad(owner) then return { "lost" } end
-  if want == "0" and mode == "read" and redis.call("hlen", lock) == 2 then
+  local size = redis.call("hlen", lock)
+  if want == "0" and mode == "read" and size == 2 then
     redis.call("unlink", lock, index, hold_key(keys, owner, 1))
     drop_holds(keys, owner, 1, count)
     tell(publish, keys[2], READERS_GONE)
@@ -287,7 +288,7 @@ function read.release(keys, args)
     redis.call("hdel", lock, owner)
     redis.call("zrem", index, owner)
     drop_holds(keys, owner, 0, count)
-    fit(keys, mode, time, publish, before or 0)
+    fit(keys, mode, size - 1, time, publish, before or 0)
     if mode == "write" then redis.call("unlink", index) end
     return { before and "freed" or "lost" }
   end
@@ -295,7 +296,7 @@ function read.release(keys, args)
   redis.call("set", hold_key(keys, owner, want), "1", "px", lease)
   drop_holds(keys, owner, tonumber(want), count)
   change(keys, owner, time, time + lease, before)
-  fit(keys, mode, time, publish, before)
+  fit(keys, mode, size, time, publish, before)
   return { "kept" }
 end
 
@@ -387,7 +388,7 @@ function write.release(keys, args)
     redis.call("hset", lock, field, want)
     if reads then
       change(keys, field, time, time + lease, end_of(index, field, time))
-      fit(keys, "write", time, publish, time)
+      fit(keys, "write", 3, time, publish, time)
     else
       redis.call("pexpire", lock, lease)
     end
@@ -397,7 +398,7 @@ function write.release(keys, args)
     redis.call("hdel", lock, field)
     redis.call("hset", lock, "mode", "read")
     redis.call("zrem", index, field)
-    fit(keys, "read", time, publish, time)
+    fit(keys, "read", 2, time, publish, time)
   else
     redis.call("unlink", lock, index)
   end

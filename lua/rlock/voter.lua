@@ -1,0 +1,166 @@
+--- The servers that red locks (quorum.lua) ask: which of them are away, who
+--  they are, and since when. A server that did not answer is not asked again until
+--  it answers a PING, so that it delays nobody more than once. Who a server is,
+--  it says on each new connection: that two of them are the same, or that one
+--  has been restarted and knows nothing of what it had granted, is seen there.
+
+local errors = require "rlock.errors"
+
+local voter = {}
+
+--- Seconds between one PING and the next; a server that nobody has asked for
+--  so long is left alone.
+local PAUSE, IDLE = 0.02, 5
+
+local max = math.max
+
+-- who answers ---------------------------------------------------------------
+
+-- node -> { why, since, asked }, of those that do not
+local away = setmetatable({}, { __mode = "k" })
+
+-- Does it answer? That it is loading its data, or busy, is no answer.
+local function answers(session, state)
+  local node = session.node
+  local reply, code, detail = node:call(node.host.now() + session.timeout,
+    { "PING" }, 1)
+  if reply ~= nil then return true end
+  state.why = detail
+  return code == "redis" and not errors.classify(detail).retry
+end
+
+local function probe(session, state)
+  local node, host = session.node, session.host
+  while not node.is_closed and host.now() - state.asked < IDLE
+      and not answers(session, state) do
+    host.sleep(PAUSE)
+  end
+  away[node] = nil
+end
+
+--- Takes note that a server did not answer.
+-- @tparam table session the client's
+-- @tparam string why    for people
+function voter.is_gone(session, why)
+  local node = session.node
+  if away[node] then return end
+  local now = session.host.now()
+  local state = { why = why, since = now, asked = now }
+  away[node] = state
+  session.host.daemon(probe, session, state)
+end
+
+--- Why a server is not worth asking now.
+-- @treturn string|nil
+function voter.why_away(session)
+  local state = away[session.node]
+  if not state then return nil end
+  local now = session.host.now()
+  state.asked = now
+  return ("away for %.1f s: %s"):format(now - state.since, state.why)
+end
+
+-- who they are --------------------------------------------------------------
+
+-- connection -> { run_id, replication, is_replica, restarted }; the last is the
+-- time, by host.now(), of a restart that we have seen
+local identities = setmetatable({}, { __mode = "k" })
+local run_ids = setmetatable({}, { __mode = "k" })       -- node -> run_id
+
+local sections = {
+  { "INFO", "server" }, { "INFO", "replication" }, { "INFO", "persistence" },
+}
+
+-- When it was restarted, if we have known it before, and if it has lost what it
+-- knew then.
+local function restarted(node, run_id, text, now)
+  local before = run_ids[node]
+  run_ids[node] = run_id
+  if not before or before == run_id or text:find("aof_enabled:1", 1, true) then
+    return nil
+  end
+  return now - (tonumber(text:match("uptime_in_seconds:(%d+)")) or 0)
+end
+
+local function read(node, text, now)
+  local run_id = text:match("run_id:(%w+)")
+  return {
+    run_id = run_id,
+    replication = text:match("master_replid:(%w+)"),
+    is_replica = text:find("role:slave", 1, true) ~= nil,
+    restarted = run_id and restarted(node, run_id, text, now),
+  }
+end
+
+local function ask(node, until_)
+  local replies, codes, details = node:pipeline(until_, sections)
+  if not replies then return nil, codes, details end
+  local texts = {}
+  for i = 1, #sections do
+    if replies[i] == nil and codes[i] ~= "redis" then
+      return nil, codes[i], details[i]
+    end
+    texts[i] = tostring(replies[i] or "")     -- INFO may be forbidden
+  end
+  return table.concat(texts, "\n")
+end
+
+--- Who the server is, asked once for each connection.
+-- @tparam table node
+-- @tparam number until_ when to give up, by host.now()
+-- @return[1] identity: run_id (nil if it does not tell), restarted
+-- @treturn[2] nil, code, detail
+function voter.identify(node, until_)
+  local connection, code, detail = node:connect(until_)
+  if not connection then return nil, code, detail end
+  if identities[connection] then return identities[connection] end
+  local text
+  text, code, detail = ask(node, until_)
+  if not text then return nil, code, detail end
+  if not identities[connection] then
+    identities[connection] = read(node, text, node.host.now())
+  end
+  return identities[connection]
+end
+
+-- What two servers have in common that they must not have.
+local function bond(a, b)
+  if not a or not b or not a.run_id or not b.run_id then return nil end
+  if a.run_id == b.run_id then return "the same server" end
+  if a.replication == b.replication and (a.is_replica or b.is_replica) then
+    return "a server and its replica"
+  end
+end
+
+local function identity_of(node)
+  return node.connection and identities[node.connection]
+end
+
+--- Is a server one that counts already?
+-- @tparam table node    it has been identified
+-- @tparam table members locks; the others
+-- @treturn string|nil why it does not count
+function voter.clash(node, members)
+  local own = identity_of(node)
+  for _, member in ipairs(members) do
+    local other = member.session.node
+    local what = other ~= node and bond(own, identity_of(other))
+    if what then
+      identities[node.connection] = nil          -- it may change: ask again
+      return ("%s and %s are %s: a majority of them is none"):format(
+        other.where, node.where, what)
+    end
+  end
+end
+
+--- Seconds until a server that was restarted counts again: what it had granted
+--  before, and has forgotten, must have ended.
+-- @tparam table identity
+-- @tparam number lease seconds
+-- @tparam number now   by host.now()
+function voter.quarantine(identity, lease, now)
+  if not identity.restarted then return 0 end
+  return max(0, identity.restarted + lease - now)
+end
+
+return voter

@@ -107,8 +107,14 @@ local function check_owner(options)
   end
 end
 
+-- Not to be tail-called: its faults are those of its caller's caller.
 local function make_lock(self, definition, name, options)
-  return lock.new(self, policy.load(definition, 4), name, options)
+  local loaded = policy.load(definition, 4)
+  if loaded.source.needs then
+    error(("policy %q is no lock; it has a driver of its own"):format(
+      loaded.name), 3)
+  end
+  return lock.new(self, loaded, name, options)
 end
 
 -- A factory of locks with one of our policies, which is loaded when the first
@@ -143,12 +149,12 @@ Pair.__index = Pair
 
 --- The lock of a reader; readers share it.
 function Pair:read_lock()
-  return make_lock(self.client, self.policies.read, self.name, self.options)
+  return (make_lock(self.client, self.policies.read, self.name, self.options))
 end
 
 --- The lock of a writer, who is alone.
 function Pair:write_lock()
-  return make_lock(self.client, self.policies.write, self.name, self.options)
+  return (make_lock(self.client, self.policies.write, self.name, self.options))
 end
 
 local function pair_factory(policies)
@@ -195,7 +201,7 @@ end
 function client:policy(definition, name, options)
   check_name(name)
   check_owner(options)
-  return make_lock(self, definition, name, options)
+  return (make_lock(self, definition, name, options))
 end
 
 --- Releases what the client still holds and closes its connections.

@@ -24,6 +24,9 @@ local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 
 --- Seconds between attempts, at random: from the first, doubled to the last.
 local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
+--- Seconds before a part that a hold does not have is asked for again: the
+--  first limit, which is doubled up to a third of the lease; and the least.
+local FIRST_REST, LEAST_REST = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- of a lease, for the drift of clocks
 local SHARE = 4                -- no server gets more than lease/4 to answer
@@ -64,8 +67,11 @@ local function check_options(options, level)
       error(("bad option %s of red_lock"):format(tostring(key)), level + 1)
     end
   end
-  return check_policy(options.policy, level + 1),
-    deadline.check(options.drift or DRIFT, "drift", 0, 0.5, level + 1),
+  local drift = options.drift or DRIFT
+  if type(drift) ~= "number" or not (drift >= 0 and drift <= 0.5) then
+    error("bad drift: must be a number from 0 to 0.5", level + 1)
+  end
+  return check_policy(options.policy, level + 1), drift,
     deadline.check(options.node_timeout or NODE_TIMEOUT, "node_timeout", 0.001,
       nil, level + 1)
 end
@@ -160,17 +166,35 @@ local function restarted(seconds)
     .. "counts again in %.1f s"):format(seconds)
 end
 
--- Asks one server whether it may be asked, and then for the lock.
-local function ask(self, round, part)
-  local session, host = part.lock.session, self.host
+-- Does this server count?
+-- @return its identity, or nil, code, detail
+local function admit(self, round, session)
   local identity, code, detail = voter.identify(session.node, round.until_)
   if not identity then return nil, code, detail end
   round.clash = round.clash or voter.clash(session.node, self.members)
   if round.clash then return nil, "refused", round.clash end
   local pause = voter.quarantine(identity,
-    max(round.lease or 0, session.lease), host.now())
+    max(round.lease or 0, session.lease), self.host.now())
   if pause > 0 then return restarted(pause) end
-  return joint.acquire(part, round.until_, round.lease, 0)
+  return identity
+end
+
+-- Asks one server for the lock. On the way the connection may have been lost
+-- and opened again, and the answer be that of a server restarted meanwhile.
+local function ask(self, round, part)
+  local session = part.lock.session
+  local identity, code, detail = admit(self, round, session)
+  if not identity then return nil, code, detail end
+  local verdict, answer
+  verdict, answer, detail = joint.acquire(part, round.until_, round.lease, 0)
+  if verdict == "held" and voter.identity_of(session.node) ~= identity then
+    identity, code, detail = admit(self, round, session)
+    if not identity then
+      joint.release(part)
+      return nil, code, detail
+    end
+  end
+  return verdict, answer, detail
 end
 
 local function ask_who_is_there(self, round, part)
@@ -185,12 +209,18 @@ local function ask_who_is_there(self, round, part)
   return verdict, answer, detail
 end
 
+local function is_decided(self, round)
+  return round.held >= self.majority or round.clash ~= nil
+    or round.failed > #self.members - self.majority
+end
+
 local heal
 
 -- One server's part in a round. Who answers when all is decided may still be
 -- welcome.
 local function vote(self, round, part)
   local hold = round.hold
+  if is_decided(self, round) then return end
   local verdict, answer, detail = ask_who_is_there(self, round, part)
   if verdict ~= "held" then
     part.code, part.answer = verdict or answer, detail or answer
@@ -203,11 +233,6 @@ local function vote(self, round, part)
     hold.parts[#hold.parts + 1] = part
     if hold.is_watched then hold.watch_part(part) end
   end
-end
-
-local function is_decided(self, round)
-  return round.held >= self.majority or round.clash ~= nil
-    or round.failed > #self.members - self.majority
 end
 
 -- Asks these servers at once.
@@ -232,7 +257,7 @@ end
 
 local function said(part)
   if part.code == nil then
-    return part.grant and "yes" or "has not answered yet"
+    return part.grant and "yes" or "not waited for"
   elseif part.code == "busy" then
     return "held by somebody else" .. (part.answer > 0
       and (" for %.1f s more"):format(part.answer / 1000) or "")
@@ -254,16 +279,16 @@ end
 local function kind_of(part)
   if part.lock.session.is_closed then return "closed" end
   if part.code == nil or part.code == "busy" then return "there" end
-  return part.code
+  return part.code == "refused" and "refused" or "away"
 end
 
 -- The code for a round without a majority.
 local function judge(self, round)
   if round.clash then return "refused", round.clash end
-  local count = { there = 0, refused = 0, closed = 0 }
+  local count = { there = 0, refused = 0, closed = 0, away = 0 }
   for _, part in ipairs(round.parts) do
     local kind = kind_of(part)
-    if count[kind] then count[kind] = count[kind] + 1 end
+    count[kind] = count[kind] + 1
   end
   local code = "quorum"
   if count.refused > 0 then
@@ -410,7 +435,9 @@ end
 -- is held. Taking more than a majority takes nothing from anybody.
 local function keep_healing(self, hold)
   local third = self.lease / 3
-  while not hold.healer:wait(third * (0.5 + self.host.random_number() / 2)) do
+  local rest = backoff.new(min(FIRST_REST, third), third,
+    self.host.random_number)
+  while not hold.healer:wait(max(rest:next(), LEAST_REST)) do
     if not is_wanted(self, hold) then return end
     local others = without_part(self, hold)
     if not others[1] then break end

@@ -132,7 +132,10 @@ local function bond(a, b)
   end
 end
 
-local function identity_of(node)
+--- Who the server is, as far as its present connection has told.
+-- @tparam table node
+-- @treturn table|nil as of `identify`
+function voter.identity_of(node)
   return node.connection and identities[node.connection]
 end
 
@@ -141,10 +144,10 @@ end
 -- @tparam table members locks; the others
 -- @treturn string|nil why it does not count
 function voter.clash(node, members)
-  local own = identity_of(node)
+  local own = voter.identity_of(node)
   for _, member in ipairs(members) do
     local other = member.session.node
-    local what = other ~= node and bond(own, identity_of(other))
+    local what = other ~= node and bond(own, voter.identity_of(other))
     if what then
       identities[node.connection] = nil          -- it may change: ask again
       return ("%s and %s are %s: a majority of them is none"):format(

@@ -1,5 +1,5 @@
---- What holds for every lock that both sides know: each scenario is a title
---- and a function of the world and the kind of lock.
+--- What holds for every lock that both sides know. A scenario is a title and a
+--- function of the world and the kind of lock.
 
 local assert = require "luassert"
 local world = require "spec.interop.world"
@@ -16,9 +16,11 @@ local function contend(all, n, process, kind, name, key, rounds)
   end
 end
 
-local function both_contend(w, kind)
+-- @tparam[opt] function prepare called with the name before all
+local function both_contend(w, kind, prepare)
   local name, key, all = w:name(), w:counter(), {}
   local mixed, backwards = 0, 0
+  if prepare then prepare(name) end
   contend(all, TASKS, w.theirs, kind, name, key, ROUNDS)
   contend(all, TASKS, w.ours, kind, name, key, ROUNDS)
   for _, pending in ipairs(all) do
@@ -27,7 +29,7 @@ local function both_contend(w, kind)
   end
   assert.same({ 2 * TASKS * ROUNDS, 2 * TASKS * ROUNDS }, { w:counted(key) })
   assert.equal(0, backwards, "tokens that were not greater")
-  assert.is_true(mixed > 20, "they hardly met: " .. mixed)
+  assert.is_true(mixed > 3, "they did not contend: " .. mixed)
 end
 
 local function excluded(w, kind)
@@ -52,7 +54,7 @@ local function woken(w, kind)
   for a, b in w:both_ways() do
     local times = {}
     for i = 1, WAKES do
-      local name, holder, waiter = w:name(), a:task(), b:task()
+      local name, holder, waiter = w:name(i), a:task(), b:task()
       assert.is_true(holder:ask("take", kind, name, -1, LEASE))
       local waiting = waiter:send("take", kind, name, -1, LEASE)
       w:asleep(name)
@@ -136,8 +138,8 @@ local function forced(w, kind)
   end
 end
 
---- Sets a process that will be killed against `other`: it holds one lock, for
---- which `other` waits, and both contend for another.
+-- Sets a process that will be killed against `other`: it holds one lock, for
+-- which `other` waits, and both contend for another.
 local function killed(w, kind, process, other)
   local victim = w:victim(process)
   local name, key, all = w:name(), w:counter(), {}
@@ -145,34 +147,36 @@ local function killed(w, kind, process, other)
   assert.is_true(victim:task():ask("take", kind, held, -1, -1))
   local waiting = waiter:send("take", kind, held, -1, -1)
   contend({}, 2, victim, kind, name, key, 1000000)
+  eventually(function() return w:counted(key) >= 50 end, 30, "50 rounds")
   contend(all, 2, other, kind, name, key, 300)
-  eventually(function() return w:counted(key) >= 100 end, 30, "100 rounds")
+  eventually(function()
+    return w:call("GET", key .. ":last") == other.name
+  end, 30, "a round of the other side")
   local start = now()
   victim:kill()
   world.within(waiting, start, 0, world.WATCHDOG + SLACK)
   assert.is_true(waiter:ask("give", kind, held))
-  local mixed, last = 0, 0
   for _, pending in ipairs(all) do
-    local _, switches = pending:answer(30)
-    mixed, last = mixed + switches, math.max(last, pending.at)
+    assert.is_true((pending:answer(30)))
   end
-  local counted, sum = w:counted(key)
-  assert.is_true(counted >= 600 and math.abs(counted - sum) <= 1,
+  local counted, sum = w:counted(key)        -- it died between the two, maybe
+  assert.is_true(counted >= 650 and math.abs(counted - sum) <= 1,
     ("counted %d of %d"):format(counted, sum))
-  assert.is_true(mixed > 2, "they hardly met: " .. mixed)
 end
 
 return {
-  { "loses no update while both contend", both_contend },
-  { "keeps the other side out", excluded },
-  { "wakes the other side at once", woken },
-  { "shows the other side its leases and their renewal", leases_seen },
-  { "is free for the other side when its lease is over", expires },
-  { "is entered again, and the other side waits for the last exit",
+  contend = { "loses no update while both contend", both_contend },
+  excluded = { "keeps the other side out", excluded },
+  woken = { "wakes the other side at once", woken },
+  leases_seen = { "shows the other side its leases and their renewal",
+    leases_seen },
+  expires = { "is free for the other side when its lease is over", expires },
+  entered_again = {
+    "is entered again, and the other side waits for the last exit",
     entered_again },
-  { "is freed by force from either side", forced },
-  { "goes on within a lease when ours is killed with kill -9",
+  forced = { "is freed by force from either side", forced },
+  ours_killed = { "goes on within a lease when ours is killed with kill -9",
     function(w, kind) killed(w, kind, w.ours, w.theirs) end },
-  { "goes on within a lease when theirs is killed with kill -9",
+  theirs_killed = { "goes on within a lease when theirs is killed with kill -9",
     function(w, kind) killed(w, kind, w.theirs, w.ours) end },
 }

@@ -166,6 +166,7 @@ function verbs.contend(_, kind, n, key, rounds)
       back = back + 1
     end
     given_back(kind, n, id, i)
+    call("GET", key)                             -- others get a chance
   end
   return ("ok %d %d"):format(switches, back)
 end
@@ -198,7 +199,10 @@ function verbs.set(_, kind, n, count)
 end
 
 function verbs.add(_, kind, n, count)
-  return given(thing(kind, n):add(number(count)))
+  local it = thing(kind, n)
+  if kind == "semaphore" then return given(it:add(number(count))) end
+  local has = it:available() + it:acquired()
+  return given(it:set(has + number(count)))
 end
 
 function verbs.count(_, kind, n)
@@ -214,7 +218,11 @@ function verbs.renew(_, kind, n, id, lease)
   return given(thing(kind, n):renew(id, seconds(lease)))
 end
 
-function verbs.down(_, kind, n) return given(thing(kind, n):count_down()) end
+function verbs.down(_, kind, n)
+  local ok, code, detail = thing(kind, n):count_down()
+  if ok then return "ok" end
+  return given(nil, code, detail)
+end
 function verbs.delete(_, kind, n) return given(thing(kind, n):delete()) end
 
 function verbs.await(_, kind, n, wait)

@@ -1,8 +1,37 @@
---- The specs of Redisson, which are the same for each version of it.
+--- What is tested against Redisson: kinds of locks and others, and for each a
+--- list of scenarios.
 
+local counts = require "spec.interop.counts"
+local fair = require "spec.interop.fair"
 local locks = require "spec.interop.locks"
+local readwrite = require "spec.interop.readwrite"
+
+local exclusive = {
+  locks.contend, locks.excluded, locks.woken, locks.leases_seen,
+  locks.expires, locks.entered_again, locks.forced,
+}
+
+local function more(...)
+  local list = table.move(exclusive, 1, #exclusive, 1, {})
+  for _, scenario in ipairs { ... } do list[#list + 1] = scenario end
+  return list
+end
 
 return {
-  { "lock", locks },
-  { "fenced", locks },
+  { "lock", more(locks.ours_killed, locks.theirs_killed) },
+  { "fenced", exclusive },
+  { "mutex", { locks.contend, locks.excluded, locks.woken, locks.forced } },
+  { "spin", { locks.contend, locks.excluded, locks.leases_seen,
+    locks.expires, locks.entered_again } },
+  { "fair", more(fair.in_order, fair.gives_up, fair.ours_killed,
+    fair.theirs_killed) },
+  { "write", more(locks.ours_killed, locks.theirs_killed) },
+  { "read/write", {
+    readwrite.mixed, readwrite.shared, readwrite.readers_woken,
+    readwrite.downgraded, readwrite.leases_kept, readwrite.ours_killed,
+    readwrite.theirs_killed,
+  } },
+  { "semaphore", counts.semaphore },
+  { "permits", counts.permits },
+  { "latch", counts.latch },
 }

@@ -80,10 +80,13 @@ function World:both_ways()
   end
 end
 
---- A name that nobody has used.
-function World:name()
+local FORMS = { "interop:%d", "{i}:%d", "a{%d", "x{}:%d", "i%d}{" }
+
+--- A name that nobody has used. With a number it is one of several forms, of
+--- which keys and channels with braces are made in their own ways.
+function World:name(i)
   self.names = self.names + 1
-  return "interop:" .. self.names
+  return FORMS[((i or 1) - 1) % #FORMS + 1]:format(self.names)
 end
 
 function World:call(...) return peer.call(self.redis, ...) end
@@ -112,12 +115,20 @@ local function calls_of_scripts(w)
   return calls
 end
 
---- Waits until somebody listens on a channel of `name` and nobody asks the
---- server anything any more (but this function): a waiter sleeps.
-function World:asleep(name)
+-- How often processes have subscribed to the channels of `name`.
+local function listeners(w, name)
+  local channels, n = w:call("PUBSUB", "CHANNELS", "*" .. name .. "*"), 0
+  local counts = w:call("PUBSUB", "NUMSUB", table.unpack(channels))
+  for i = 2, #counts, 2 do n = n + counts[i] end
+  return n
+end
+
+--- Waits until processes (1) listen on the channels of `name` and nobody asks
+--- the server anything any more (but this function): the waiters sleep.
+function World:asleep(name, processes)
   eventually(function()
-    return #self:call("PUBSUB", "CHANNELS", "*" .. name .. "*") > 0
-  end, 10, "a waiter for " .. name)
+    return listeners(self, name) >= (processes or 1)
+  end, 10, "waiters for " .. name)
   local before, quiet = nil, 0
   eventually(function()
     local calls = calls_of_scripts(self)

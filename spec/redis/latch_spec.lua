@@ -363,6 +363,7 @@ describe("a latch", function()
       { "wait", function() latch:wait { wait = -1 } end },
       { "weight", function() latch:wait { weight = 1 } end },
       { "options", function() latch:wait(5) end },
+      { "no lock", function() client:policy("latch", name) end },
     } do
       local ok, message = pcall(case[2])
       assert.is_false(ok, case[1])

@@ -22,10 +22,15 @@
 --  his time is therefore taken off the deadlines behind him; Redisson goes over
 --  the whole line for that. But deadlines are read in two cases only: of the
 --  last in line, by who comes next, and of the first, by Redisson, which
---  strikes it off when that has passed. Ours put their own off in time whenever
---  they ask, and we do not go by it. So as long as all in line are ours it is
---  enough to correct the last one; we go over the whole line only when one of
---  Redisson's waiters is in it, whose deadline nobody else would correct.
+--  strikes it off when that has passed. Ours put their own off as they ask, and
+--  we do not go by it. So as long as all in line are ours it is enough to
+--  correct the last one; we go over the whole line only when one of Redisson's
+--  waiters is in it, whose deadline nobody else would correct.
+--
+--  Ours have USUAL seconds for a deadline, whatever they wait: so where only
+--  Redisson is left, one of ours that died is in its way no longer. Redisson
+--  may strike off one that is alive, by another clock, or after one of its own
+--  that waited for long; that one comes back to the front, with more time.
 
 local naming = require "rlock.naming"
 local clock = require("rlock.policy.shared").now
@@ -37,7 +42,7 @@ local HEARD = ""               -- a field of the signs of life, and no owner
 local SILENT = 1200            -- ms
 local GAP = 650                -- ms
 local PAUSE = 100              -- ms: nobody is asked to ask again before
-local LONGEST = 300            -- seconds of waiting in a deadline, at most
+local USUAL, LONGEST = 10, 300 -- seconds of waiting in a deadline, at most
 local MENDED = 5000            -- ms until the deadline of who had lost his
 local SPARE = 60000            -- ms that the keys live beyond any deadline, at
 local HOUR = 3600000           -- least; and what they are given
@@ -68,11 +73,12 @@ end
 --  @param left ms for which the lock is still held
 local function move_up(keys, place, ours, ms, now, left)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local waiting, most = redis.call("llen", queue), math.huge
-  if waiting == 0 then redis.call("del", signs) end
+  local waiting, alive = redis.call("llen", queue), redis.call("hlen", signs)
+  local most = math.huge
+  if alive == 1 then redis.call("del", signs) end      -- nobody but HEARD
   if ms == 0 or waiting <= place then return end
   if left < 0 then left = 0 end
-  if redis.call("hlen", signs) > waiting then          -- all in line are ours
+  if alive > waiting then                              -- all in line are ours
     place = waiting - 1
     most = now + left + waiting * LONGEST * 1000
   end
@@ -130,10 +136,11 @@ local function first_alive(keys, now, left, asker)
 end
 
 --- Makes the line whole: everybody is in the list, once, and has a deadline.
---  Who had lost his place in the list comes last.
+--  Who had lost his place in the list comes last. Signs of life of the dead who
+--  are in line no more are forgotten.
 local function mend(keys, now, left)
-  local queue, timeouts = keys[2], keys[3]
-  local line, is_known, has_deadline = {}, {}, {}
+  local queue, timeouts, signs = keys[2], keys[3], keys[5]
+  local line, is_known, has_deadline = {}, { [HEARD] = true }, {}
   local function add(owners)
     for _, owner in ipairs(owners) do
       if not is_known[owner] then
@@ -150,7 +157,14 @@ local function mend(keys, now, left)
   for _, owner in ipairs(line) do
     redis.call("rpush", queue, owner)
     if not has_deadline[owner] then
-      redis.call("zadd", timeouts, now + math.max(left, 0) + MENDED, owner)
+      redis.call("zadd", timeouts, now + left + MENDED, owner)
+    end
+  end
+  local all = redis.call("hgetall", signs)
+  for i = 1, #all, 2 do
+    if not is_known[all[i]]
+        and math.abs(now - math.floor(all[i + 1] / SECOND)) > SILENT then
+      redis.call("hdel", signs, all[i])
     end
   end
 end
@@ -164,40 +178,56 @@ local function keep(keys, now)
   redis.call("pexpire", keys[5], ms)
 end
 
---- Puts the owner at the end of the line.
-local function join(keys, owner, now, left, seconds)
-  local last = redis.call("lindex", keys[2], -1)
-  local before = last and redis.call("zscore", keys[3], last) or 0
-  local deadline = math.max(before, now + math.max(left, 0)) + seconds * 1000
-  redis.call("rpush", keys[2], owner)
-  redis.call("zadd", keys[3], deadline, owner)
-  return deadline
+--- The owner is not in line: he has just come, or Redisson struck him off
+--  although he is alive.
+--  @return his deadline, and how many seconds of it are his own
+local function join(keys, owner, wait, now, left, mine)
+  local queue, timeouts = keys[2], keys[3]
+  if mine and math.abs(now - math.floor(mine / SECOND)) <= SILENT then
+    local seconds = mine % START
+    if not redis.call("lpos", queue, owner) then
+      seconds = math.min(seconds * 4, LONGEST)
+      redis.call("lpush", queue, owner)
+    end
+    return now + left + seconds * 1000, seconds
+  end
+  local seconds = wait < 0 and USUAL
+    or math.min(math.max(math.ceil(wait / 1000), 1), USUAL)
+  local last = redis.call("lindex", queue, -1)
+  local before = last and redis.call("zscore", timeouts, last) or 0
+  redis.call("rpush", queue, owner)
+  return math.max(before, now + left) + seconds * 1000, seconds
 end
 
 --- The owner asks and has to wait: he is in line, and alive. The first who asks
 --  in a second sees to the line as a whole.
 --  @param mine  his last sign of life, or false
 --  @param heard when the last sign of all was given, or false
-local function stay(keys, owner, wait, now, left, mine, heard)
+local function stay(keys, owner, wait, now, left, is_first, mine, heard)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local deadline, joined = redis.call("zscore", timeouts, owner), nil
-  local seconds = mine and mine % START
-  if not seconds or not deadline then
-    seconds = wait < 0 and LONGEST
-      or math.min(math.max(math.ceil(wait / 1000), 1), LONGEST)
+  local deadline, seconds = redis.call("zscore", timeouts, owner), USUAL
+  local has_joined = not deadline
+  if mine then seconds = mine % START end
+  if left < 0 then left = 0 end
+  if has_joined then
+    deadline, seconds = join(keys, owner, wait, now, left, mine)
+  elseif is_first then
+    deadline = now + left + seconds * 1000
+  else
+    deadline = math.max(now + seconds * 1000,
+      deadline + now - (mine and math.floor(mine / SECOND) or now))
   end
-  if not deadline then
-    joined = join(keys, owner, now, left, seconds)
-  elseif deadline - now < seconds * 500 then
-    redis.call("zadd", timeouts, now + seconds * 1000, owner)
-  end
+  redis.call("zadd", timeouts, deadline, owner)
   redis.call("hset", signs, owner, now * SECOND + seconds, HEARD, now)
   if not heard or math.floor(heard / 1000) ~= math.floor(now / 1000) then
-    if redis.call("llen", queue) ~= redis.call("zcard", timeouts) then
+    local waiting = redis.call("llen", queue)
+    if waiting ~= redis.call("zcard", timeouts)
+        or redis.call("hlen", signs) > waiting + 1 then
       mend(keys, now, left)
     end
     keep(keys, now)
-  elseif joined and redis.call("pttl", timeouts) < joined - now + SPARE then
+  elseif has_joined and redis.call("pttl", timeouts) < deadline - now + SPARE
+  then
     keep(keys, now)
   end
 end
@@ -220,7 +250,9 @@ local function wait_for_turn(keys, args, left)
     end
     return nil
   end
-  if wait ~= 0 then stay(keys, owner, wait, now, left, mine, heard) end
+  if wait ~= 0 then
+    stay(keys, owner, wait, now, left, is_turn, mine, heard)
+  end
   if is_free then
     if gone > 0 or not life then
       tell(publish, keys[4] .. ":" .. head, UNLOCKED)

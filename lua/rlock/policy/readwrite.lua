@@ -37,6 +37,7 @@ local READERS_GONE, WRITER_GONE = "0", "1"
 local FEW = 4            -- dead holds dropped by one request
 local LOOK = 16          -- fields looked at by one request
 local MANY = 100         -- holders listed for people; keys deleted one by one
+local MOST = 1000000000  -- a count that is more is none
 local SOONER = 1000      -- milliseconds that are worth telling
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
@@ -119,6 +120,7 @@ end
 -- When the last of a reader's holds ends, by its hold keys; 0 if all have.
 local function end_by_keys(keys, owner, count, time)
   local left = 0
+  if count % 1 ~= 0 or count > MOST then count = 1 end
   for n = count, math.max(1, count - LOOK), -1 do
     left = math.max(left, redis.call("pttl", hold_key(keys, owner, n)))
   end

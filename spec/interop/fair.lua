@@ -1,0 +1,82 @@
+--- What holds for fair locks besides. The line is that of Redisson, where a
+--- dead waiter stays until its deadline, which is its time to wait after that
+--- of the one before it; whoever is behind it waits as long.
+
+local assert = require "luassert"
+local world = require "spec.interop.world"
+
+local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local LEASE = 60000
+local IN_LINE = 12
+
+-- Waits until so many are in line.
+local function in_line(w, name, n)
+  local queue = ("redisson_lock_queue:{%s}"):format(name)
+  eventually(function() return w:call("LLEN", queue) == n end, 10,
+    n .. " in line for " .. name)
+end
+
+local function in_order(w, kind)
+  for a, b in w:both_ways() do
+    local name, list, holder = w:name(), w:name(), a:task()
+    local expected, all = {}, {}
+    assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+    for i = 1, IN_LINE do
+      local process = i % 3 == 0 and a or b          -- b b a b b a ...
+      local task = process:task()
+      all[i] = task:send("visit", kind, name, list)
+      expected[i] = process.name .. ":" .. task.name
+      in_line(w, name, i)
+    end
+    assert.is_true(holder:ask("give", kind, name))
+    for _, pending in ipairs(all) do assert.is_true((pending:answer(20))) end
+    assert.same(expected, w:call("LRANGE", list, 0, -1))
+    in_line(w, name, 0)
+  end
+end
+
+local function gives_up(w, kind)
+  for a, b in w:both_ways() do
+    local name, holder, stays = w:name(), a:task(), a:task()
+    assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+    local leaves = b:task():send("take", kind, name, 300, LEASE)
+    in_line(w, name, 1)
+    local waiting = stays:send("take", kind, name, -1, LEASE)
+    in_line(w, name, 2)
+    assert.is_false((leaves:answer()))
+    in_line(w, name, 1)
+    w:asleep(name)
+    local start = now()
+    assert.is_true(holder:ask("give", kind, name))
+    world.within(waiting, start, 0, SLACK)
+    assert.is_true(stays:ask("give", kind, name))
+    in_line(w, name, 0)
+  end
+end
+
+-- The holder is killed, and with it the first in line, who would have waited
+-- for a second.
+local function killed(w, kind, process, other)
+  local victim, name, waiter = w:victim(process), w:name(), other:task()
+  assert.is_true(victim:task():ask("take", kind, name, -1, -1))
+  victim:task():send("take", kind, name, 1000, -1)
+  in_line(w, name, 1)
+  local waiting = waiter:send("take", kind, name, -1, -1)
+  in_line(w, name, 2)
+  local start = now()
+  victim:kill()
+  world.within(waiting, start, 0, world.WATCHDOG + 1 + SLACK)
+  assert.is_true(waiter:ask("give", kind, name))
+  in_line(w, name, 0)
+end
+
+return {
+  in_order = { "is given in order of arrival, whoever comes", in_order },
+  gives_up = { "is not kept by a waiter who gives up", gives_up },
+  ours_killed = {
+    "goes on when our holder and our first in line are killed with kill -9",
+    function(w, kind) killed(w, kind, w.ours, w.theirs) end },
+  theirs_killed = {
+    "goes on when their holder and their first in line are killed with kill -9",
+    function(w, kind) killed(w, kind, w.theirs, w.ours) end },
+}

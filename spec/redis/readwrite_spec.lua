@@ -1,0 +1,1366 @@
+--- The read/write lock on a real Redis: who may read and who may write, when a
+--- hold ends, Redisson's layout and behaviours (wire.md, part 4, rows marked G),
+--- its readers and writers in the same lock, played by hand, and what a reader
+--- costs among many.
+
+local host = require "rlock.host.uv"
+local program = require "spec.support.program"
+local proxies = require "spec.support.proxy"
+local readwrite = require "rlock.policy.readwrite"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local states = require "spec.support.states"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local SLACK = 0.5 * slow
+
+local server = redis.shared()
+local count = 0
+local client, name, channel, index, pair, reading, writing, reader, writer
+
+local function call(...)
+  return assert(client:call(...))
+end
+
+local function open(options)
+  options = options or {}
+  options.url = options.url or server.url
+  return assert(rlock.open(options))
+end
+
+local function now_ms()
+  local time = call("TIME")
+  return time[1] * 1000 + time[2] // 1000
+end
+
+-- The state as others see it ------------------------------------------------
+
+-- The hash, as { mode = "read", a = "1" }.
+local function fields()
+  local flat, result = call("HGETALL", name), {}
+  for i = 1, #flat, 2 do result[flat[i]] = flat[i + 1] end
+  return result
+end
+
+local function hold_key(owner, n)
+  return ("{%s}:%s:rwlock_timeout:%d"):format(name, owner, n)
+end
+
+-- Is this key to live for `ms` more, more or less?
+local function lives(key, ms)
+  local left = call("PTTL", key)
+  if math.abs(left - ms) > 1000 then
+    error(("%s lives for %d ms, not %d"):format(key, left, ms), 2)
+  end
+end
+
+local function is_gone()
+  return call("EXISTS", name, index) == 0
+end
+
+-- The operations --------------------------------------------------------------
+
+-- A table of operations, each beginning with the side: "r acquire a 60000 1".
+local function play(text)
+  for line in text:gmatch("[^\n]+") do
+    local side, rest = line:match("^%s*([rw])%s+(.*)")
+    if side then
+      (side == "r" and reading or writing).play(name, rest)
+    elseif line:find("%S") then
+      reading.play(name, line)
+    end
+  end
+end
+
+local function read(owner, lease, want)
+  return assert(reading.ask(name, "acquire", owner, lease or "60000",
+    want or "1"))[1]
+end
+
+local function write(owner, lease, want)
+  return assert(writing.ask(name, "acquire", owner, lease or "60000",
+    want or "1"))[1]
+end
+
+local function leave(owner, want, lease)
+  return assert(reading.ask(name, "release", owner, lease or "1", want or "0",
+    "publish"))[1]
+end
+
+local function stop_writing(owner, want, lease)
+  return assert(writing.ask(name, "release", owner, lease or "1", want or "0",
+    "publish"))[1]
+end
+
+-- What they asked for ended so many ms ago.
+local function age(ms, ...)
+  for _, field in ipairs { ... } do
+    local score = call("ZSCORE", index, field)
+    call("ZADD", index, ("%d"):format(now_ms() - ms), field)
+    assert(tonumber(score) > 0)
+    for n = 1, 3 do call("DEL", hold_key(field, n)) end
+  end
+end
+
+-- Redisson's side, by its own rules ---------------------------------------------
+
+local java = {}
+
+function java.read(owner, lease, n)
+  local left = call("PTTL", name)
+  if left == -2 then call("HSET", name, "mode", "read") end
+  call("HINCRBY", name, owner, 1)
+  call("SET", hold_key(owner, n or 1), "1", "PX", lease)
+  call("PEXPIRE", name, math.max(left, lease))
+end
+
+function java.renew(owner, lease)
+  call("PEXPIRE", hold_key(owner, 1), lease)
+  if call("PTTL", name) < lease then call("PEXPIRE", name, lease) end
+end
+
+-- Gives back its only read hold, and asks for the keys of all others.
+function java.leave(owner)
+  call("HDEL", name, owner)
+  call("DEL", hold_key(owner, 1))
+  local most, others = -3, fields()
+  for field, value in pairs(others) do
+    for n = 1, tonumber(value) or 0 do
+      most = math.max(most, call("PTTL", hold_key(field, n)))
+    end
+  end
+  if most > 0 then
+    call("PEXPIRE", name, most)
+  elseif others.mode ~= "write" then
+    call("DEL", name)
+    call("PUBLISH", channel, "0")
+  end
+end
+
+function java.write(owner, lease)
+  if call("EXISTS", name) == 1 then return false end
+  call("HSET", name, "mode", "write", owner .. ":write", "1")
+  call("PEXPIRE", name, lease)
+  return true
+end
+
+function java.stop_writing(owner)
+  call("HDEL", name, owner .. ":write")
+  if call("HLEN", name) == 1 then
+    call("DEL", name)
+    call("PUBLISH", channel, "1")
+  else
+    call("HSET", name, "mode", "read")
+  end
+end
+
+-- What is said on the channel, as a list that grows.
+local function listen()
+  local heard = {}
+  local connection = assert(host.connect {
+    path = server.socket, timeout = 3000, silent = 0,
+    message = function(kind, _, payload)
+      if kind == "message" then
+        heard[#heard + 1] = payload
+      else
+        heard.is_live = true
+      end
+    end,
+  })
+  connection:subscribe(channel)
+  eventually(function() return heard.is_live end)
+  return heard, connection
+end
+
+local function subscribers()
+  return call("PUBSUB", "NUMSUB", channel)[2]
+end
+
+-- A task that waits with `lock` until it has it.
+local function waits(lock, options)
+  local waiting = task.start(function()
+    return lock:lock(options or { wait = 20 })
+  end)
+  eventually(function() return subscribers() > 0 end)
+  rlock.sleep(0.02)
+  return waiting
+end
+
+local function seconds(fn)
+  local before = rlock.now()
+  fn()
+  return rlock.now() - before
+end
+
+local function setup()
+  count = count + 1
+  client, name = open(), "readwrite:" .. count
+  channel = "redisson_rwlock:{" .. name .. "}"
+  index = "rlock_rw_holds:{" .. name .. "}"
+  pair = client:read_write_lock(name)
+  reader, writer = pair:read_lock(), pair:write_lock()
+  reading = states.of(client, readwrite.read)
+  writing = states.of(client, readwrite.write)
+end
+
+local function teardown()
+  call("DEL", name, index)
+  client:close()
+end
+
+describe("the operations of a read/write lock", function()
+  before_each(setup)
+  after_each(teardown)
+
+  it("give the verdict of their state: readers", function()
+    play [[
+      r peek a                       free
+      r break_ - publish             free
+      r release a 1 0 publish        lost
+      r renew a 60000 1              lost
+      r acquire a 60000 2            lost
+      r acquire a 60000 1            held
+      r acquire a 60000 1            held     -- the same request again
+      r acquire a 60000 2            held
+      r acquire a 60000 2            held
+      r acquire b 60000 2            lost
+      r acquire b 60000 1            held     -- readers share
+      r renew a 60000 2              held
+      r renew a 60000 2              held
+      r renew c 60000 1              lost
+      r release a 60000 1 publish    kept
+      r release a 60000 1 publish    kept
+      r release c 1 0 publish        lost
+      r release a 1 0 publish        freed
+      r release a 1 0 publish        lost
+      r renew a 60000 1              lost
+      r peek a                       held
+      r release b 1 0 publish        freed
+      r peek a                       free
+      r acquire a 60000 1            held
+      over
+      r renew a 60000 1              lost
+      r release a 1 0 publish        lost
+      r acquire a 60000 2            lost
+    ]]
+    assert.is_true(is_gone())
+  end)
+
+  it("give the verdict of their state: writers", function()
+    play [[
+      w peek a                       free
+      w break_ - publish             free
+      w release a 1 0 publish        lost
+      w renew a 60000 1              lost
+      w acquire a 60000 2            lost
+      w acquire a 60000 1            held
+      w acquire a 60000 1            held     -- the same request again
+      w acquire a 60000 2            held
+      w acquire a 60000 2            held
+      w acquire b 60000 1            busy
+      w acquire b 60000 2            lost
+      w renew a 60000 2              held
+      w renew b 60000 1              lost
+      w release a 60000 1 publish    kept
+      w release a 60000 1 publish    kept
+      w release b 1 0 publish        lost
+      w peek a                       held
+      w release a 1 0 publish        freed
+      w release a 1 0 publish        lost
+      w peek a                       free
+      w acquire a 60000 1            held
+      over
+      w renew a 60000 1              lost
+      w release a 1 0 publish        lost
+      w acquire b 60000 1            held
+    ]]
+  end)
+
+  it("give the verdict of their state: both sides", function()
+    play [[
+      r acquire a 60000 1            held
+      w acquire b 60000 1            busy
+      w acquire b 60000 2            lost
+      w acquire a 60000 1            refused  -- it would wait for itself
+      w acquire a 60000 1            refused
+      w acquire a 60000 2            lost
+      w renew a 60000 1              lost
+      w release a 1 0 publish        lost
+      w break_ - publish             free     -- nobody writes
+      w peek a                       free
+      r release a 1 0 publish        freed
+      w acquire a 60000 1            held
+      r acquire b 60000 1            busy
+      r acquire b 60000 2            lost
+      r renew b 60000 1              lost
+      r release b 1 0 publish        lost
+      r peek a                       free
+      r acquire a 60000 1            held     -- the writer may read
+      r acquire a 60000 1            held
+      r acquire a 60000 2            held
+      w acquire a 60000 2            held
+      r acquire b 60000 1            busy
+      w acquire b 60000 1            busy
+      r renew a 60000 2              held
+      w renew a 60000 2              held
+      r peek a                       held
+      w peek a                       held
+      r break_ - publish             free     -- somebody writes
+      r release a 60000 1 publish    kept
+      r release a 1 0 publish        freed
+      w release a 60000 1 publish    kept
+      r acquire a 60000 1            held
+      w release a 1 0 publish        freed    -- and goes on as a reader
+      w release a 1 0 publish        lost
+      w acquire b 60000 1            busy
+      r acquire b 60000 1            held
+      w acquire a 60000 1            refused
+      r release b 1 0 publish        freed
+      r release a 1 0 publish        freed
+      w acquire b 60000 1            held
+      w break_ x publish             refused
+      w break_ - publish             freed
+      r acquire b 60000 1            held
+      r break_ x publish             refused
+      r break_ - publish             freed
+      r peek b                       free
+    ]]
+    assert.is_true(is_gone())
+  end)
+
+  it("say why a reader cannot write", function()
+    read "a"
+    local reply = writing.ask(name, "acquire", "a", "60000", "1")
+    assert.matches("^upgrade", reply[2])
+  end)
+
+  it("tell who reads and who writes, and in which mode it is", function()
+    read("a", "60000")
+    read("a", "60000", "2")
+    read "b"
+    local reply = reading.ask(name, "peek", "a")
+    local holders = {}
+    for i = 1, #reply[4], 2 do holders[reply[4][i]] = reply[4][i + 1] end
+    assert.same({ a = "2", b = "1" }, holders)
+    assert.same({ "held", 2, { "mode", "read" } },
+      { reply[1], reply[3], reply[5] })
+    reply = writing.ask(name, "peek", "a")
+    assert.same({ "free", -2, 0, {}, { "mode", "read" } }, reply)
+    leave("a", "0")
+    leave "b"
+    write "a"
+    read("a", "60000")
+    reply = writing.ask(name, "peek", "a")
+    assert.same({ "a", "1" }, reply[4])
+    assert.same({ "mode", "write" }, reply[5])
+    assert.same({ "a", "1" }, reading.ask(name, "peek", "b")[4])
+  end)
+
+  it("list some of very many readers", function()
+    for i = 1, 1000 do read("reader " .. i) end
+    local reply = reading.ask(name, "peek", "reader 7")
+    assert.same({ "held", 1 }, { reply[1], reply[3] })
+    assert.is_true(#reply[4] >= 20 and #reply[4] <= 200)
+  end)
+
+  it("refuse owners that cannot be told from other fields", function()
+    for _, bad in ipairs { "mode", "a:write", ":write" } do
+      for _, side in ipairs { reading, writing } do
+        assert.equal("refused", side.ask(name, "acquire", bad, "1000", "1")[1])
+      end
+    end
+    write "a"
+    read "a"
+    for _, bad in ipairs { "mode", "a:write" } do
+      for _, side in ipairs { reading, writing } do
+        assert.equal("lost", side.ask(name, "renew", bad, "1000", "1")[1])
+        assert.equal("lost",
+          side.ask(name, "release", bad, "1", "0", "publish")[1])
+        assert.equal(0, side.ask(name, "peek", bad)[3])
+      end
+    end
+    assert.same({ mode = "write", a = "1", ["a:write"] = "1" }, fields())
+  end)
+end)
+
+describe("the layout of a read/write lock", function()
+  before_each(setup)
+  after_each(teardown)
+
+  it("is Redisson's for readers: mode, counts, a key for each hold", function()
+    read("a", "30000")
+    assert.same({ mode = "read", a = "1" }, fields())
+    assert.equal("1", call("GET", hold_key("a", 1)))
+    read("a", "20000", "2")
+    read("b", "10000")
+    assert.same({ mode = "read", a = "2", b = "1" }, fields())
+    assert.equal("1", call("GET", hold_key("a", 2)))
+    lives(name, 30000)
+    lives(hold_key("a", 1), 30000)
+    lives(hold_key("b", 1), 10000)
+    leave("a", "1", "25000")
+    assert.equal(0, call("EXISTS", hold_key("a", 2)))
+    lives(hold_key("a", 1), 25000)
+    lives(name, 25000)
+    leave "a"
+    assert.equal(0, call("EXISTS", hold_key("a", 1)))
+    lives(name, 10000)
+    leave "b"
+    assert.equal(0, call("EXISTS", name, index, hold_key("b", 1)))
+  end)
+
+  it("is Redisson's for writers: mode and a count, nothing else", function()
+    write("a", "30000")
+    assert.same({ mode = "write", ["a:write"] = "1" }, fields())
+    lives(name, 30000)
+    assert.equal(0, call("EXISTS", index))
+    write("a", "30000", "2")
+    assert.same({ mode = "write", ["a:write"] = "2" }, fields())
+    read("a", "10000")
+    assert.same({ mode = "write", ["a:write"] = "2", a = "1" }, fields())
+    stop_writing "a"
+    assert.same({ mode = "read", a = "1" }, fields())
+  end)
+
+  it("has no key that stays for ever, in any state", function()
+    local function check()
+      for _, key in ipairs(call("KEYS", "*" .. name .. "*")) do
+        local ttl = call("PTTL", key)
+        assert.is_true(ttl > 0 and ttl <= 60000, key .. " " .. ttl)
+      end
+    end
+    for _, step in ipairs {
+      function() read "a" end, function() read("a", "60000", "2") end,
+      function() read("b", "20000") end,
+      function() leave("a", "1", "30000") end,
+      function() leave "a" end, function() leave "b" end,
+      function() write "c" end, function() read("c", "30000") end,
+      function() write("c", "40000", "2") end,
+      function() stop_writing("c", "1", "20000") end,
+      function() stop_writing "c" end, function() read "d" end,
+    } do
+      step()
+      check()
+    end
+  end)
+
+  it("lists in its sorted set whose lease ends when", function()
+    local before = now_ms()
+    read("a", "60000")
+    read("b", "20000")
+    local ends = tonumber(call("ZSCORE", index, "b"))
+    assert.is_true(ends >= before + 20000 and ends <= now_ms() + 20000)
+    lives(index, 60000)
+    leave "a"
+    assert.same({ "b" }, call("ZRANGE", index, 0, -1))
+  end)
+
+  it("says 0 when the last reader leaves, and 1 when the writer does", function()
+    local heard, connection = listen()
+    read "a"
+    read "b"
+    leave "a"
+    assert.same({}, { heard[1] })
+    leave "b"
+    eventually(function() return heard[1] end)
+    write "a"
+    stop_writing "a"
+    eventually(function() return heard[2] end)
+    write "a"
+    read "a"
+    leave "a"
+    read "a"
+    stop_writing "a"                             -- goes on as a reader
+    eventually(function() return heard[3] end)
+    leave "a"
+    eventually(function() return heard[4] end)
+    read "a"
+    reading.ask(name, "break_", "", "publish")
+    eventually(function() return heard[5] end)
+    write "a"
+    writing.ask(name, "break_", "", "publish")
+    eventually(function() return heard[6] end)
+    assert.same({ "0", "1", "1", "0", "0", "1" }, table.move(heard, 1, 9, 1,
+      {}))
+    connection:close()
+  end)
+
+  it("is published where the client's option says", function()
+    for option, channels in pairs {
+      publish = "publish", spublish = "spublish", both = "publish spublish",
+    } do
+      call("CONFIG", "RESETSTAT")
+      local its = open { publish = option }
+      assert.is_true(its:read_write_lock(name):write_lock():lock())
+      its:close()
+      local stats = call("INFO", "commandstats")
+      for command in ("publish spublish"):gmatch("%a+") do
+        assert.equal(channels:find("%f[%a]" .. command .. "%f[%A]") ~= nil,
+          stats:find("cmdstat_" .. command .. ":", 1, true) ~= nil)
+      end
+    end
+  end)
+end)
+
+describe("the leases of a read/write lock", function()
+  before_each(setup)
+  after_each(teardown)
+
+  it("are never shortened by another reader, a renewal or a second entry",
+    function()
+      read("a", "60000")
+      read("b", "1000")
+      lives(name, 60000)
+      reading.ask(name, "renew", "a", "1000", "1")
+      read("a", "1000", "2")
+      lives(name, 60000)
+      lives(hold_key("a", 2), 60000)
+      write("c", "1000")
+      lives(name, 60000)
+    end)
+
+  it("end with what is left when the longest is given back", function()
+    read("a", "60000")
+    read("b", "20000")
+    read("c", "30000")
+    leave "a"
+    lives(name, 30000)
+    leave "b"
+    lives(name, 30000)
+    read("c", "50000", "2")
+    lives(name, 50000)
+    leave("c", "1", "25000")
+    lives(name, 25000)
+    leave("c", "1", "40000")             -- what is left may need more
+    lives(name, 40000)
+    lives(index, 40000)
+  end)
+
+  it("of a writer that reads are its own: each ends when it must", function()
+    write("a", "20000")
+    read("a", "60000")
+    lives(name, 60000)
+    leave "a"
+    lives(name, 20000)
+    assert.equal(0, call("EXISTS", index))
+    read("a", "10000")
+    lives(name, 20000)
+    write("a", "40000", "2")
+    lives(name, 40000)
+    stop_writing("a", "1", "30000")
+    lives(name, 30000)
+    writing.ask(name, "renew", "a", "50000", "1")
+    lives(name, 50000)
+    stop_writing "a"
+    lives(name, 10000)
+  end)
+
+  it("of a reader that is dead ends its hold, while others read on", function()
+    read "a"
+    read "b"
+    age(1, "a")
+    assert.equal("lost", reading.ask(name, "renew", "a", "60000", "1")[1])
+    assert.equal("lost", read("a", "60000", "2"))
+    assert.equal(0, reading.ask(name, "peek", "a")[3])
+    assert.equal("lost", leave "a")
+    assert.same({ mode = "read", b = "1" }, fields())
+    age(1, "b")
+    read "c"
+    assert.equal("held", read "b")               -- anew
+    assert.same({ mode = "read", b = "1", c = "1" }, fields())
+    lives(hold_key("b", 1), 60000)
+  end)
+
+  it("of dead readers leave nothing behind, while others come and go",
+    function()
+      for i = 1, 200 do read("dead " .. i, "60000") end
+      local dead = {}
+      for i = 1, 200 do dead[i] = "dead " .. i end
+      age(1, table.unpack(dead))
+      for i = 1, 100 do
+        read("alive " .. i)
+        if i > 1 then leave("alive " .. (i - 1)) end
+      end
+      assert.same({ mode = "read", ["alive 100"] = "1" }, fields())
+      assert.equal(1, call("ZCARD", index))
+    end)
+
+  it("of dead readers do not keep a writer out when the last live one leaves",
+    function()
+      for i = 1, 20 do read("dead " .. i) end
+      read "alive"
+      for i = 1, 20 do age(1, "dead " .. i) end
+      assert.equal("busy", write "w")
+      leave "alive"
+      assert.equal("held", write "w")
+    end)
+
+  it("of a dead reader keep a writer out no longer than they last", function()
+    read("dead", "300")
+    read("alive", "60000")
+    local waiting = waits(writer)
+    local took = seconds(function()
+      leave "alive"
+      assert.is_true(waiting:join(5 * slow))
+    end)
+    assert.is_true(took > 0.2 and took < 0.35 + SLACK, "took " .. took)
+  end)
+
+  it("of a writer that reads on let others read when they are over", function()
+    write("a", "30000")
+    read("a", "60000")
+    assert.equal("busy", read "b")
+    age(1, "a:write")
+    assert.equal("held", read "b")
+    assert.same({ mode = "read", a = "1", b = "1" }, fields())
+    assert.equal("lost", writing.ask(name, "renew", "a", "1000", "1")[1])
+  end)
+
+  it("tell a reader how long a writer that reads on will write", function()
+    write("a", "30000")
+    read("a", "60000")
+    local reply = reading.ask(name, "acquire", "b", "60000", "1")
+    assert.is_true(reply[2] > 29000 and reply[2] <= 30000)
+    reply = writing.ask(name, "acquire", "b", "60000", "1")
+    assert.is_true(reply[2] > 59000 and reply[2] <= 60000)
+  end)
+
+  it("of the reading of a writer that are over do not end its writing",
+    function()
+      write("a", "60000")
+      read("a", "30000")
+      age(1, "a")
+      assert.equal("held", writing.ask(name, "renew", "a", "60000", "1")[1])
+      assert.same({ mode = "write", ["a:write"] = "1" }, fields())
+      assert.equal(0, call("EXISTS", index))
+      lives(name, 60000)
+      read("a", "30000")
+      age(1, "a")
+      assert.equal("busy", read "b")
+      assert.same({ mode = "write", ["a:write"] = "1" }, fields())
+      assert.equal("freed", stop_writing "a")
+      assert.is_true(is_gone())
+    end)
+
+  it("of a writer that both reads and writes can be over for its own next "
+    .. "request", function()
+      write("a", "30000")
+      read("a", "60000")
+      age(1, "a:write")
+      assert.equal("lost", stop_writing "a")
+      assert.same({ mode = "read", a = "1" }, fields())
+      assert.equal("refused", write "a")
+    end)
+end)
+
+describe("a read/write lock that Redisson uses too", function()
+  before_each(setup)
+  after_each(teardown)
+
+  it("is not wiped out under our reader by the unlock of theirs", function()
+    java.read("java:1", 30000)
+    read("a", "40000")
+    read("a", "40000", "2")
+    java.leave "java:1"
+    assert.same({ mode = "read", a = "2" }, fields())
+    lives(name, 40000)
+    reading.ask(name, "renew", "a", "60000", "2")
+    java.read("java:1", 30000)
+    java.leave "java:1"
+    lives(name, 60000)
+    leave("a", "1", "20000")
+    java.read("java:1", 30000)
+    java.leave "java:1"
+    lives(name, 20000)
+    leave "a"
+    assert.is_true(is_gone())
+  end)
+
+  it("is freed by their last reader when ours is dead", function()
+    read("a", "20000")
+    java.read("java:1", 30000)
+    age(1, "a")
+    java.leave "java:1"
+    assert.equal(0, call("EXISTS", name))
+    assert.equal("held", write "b")
+  end)
+
+  it("lasts as long as their readers need, whoever of ours leaves", function()
+    read("a", "60000")
+    java.read("java:1", 30000)
+    leave "a"
+    assert.same({ mode = "read", ["java:1"] = "1" }, fields())
+    lives(name, 30000)
+    java.renew("java:1", 50000)
+    read("b", "20000")
+    leave "b"
+    lives(name, 50000)
+    java.leave "java:1"
+    assert.equal("held", write "c")
+  end)
+
+  it("lasts as long as the last hold of their readers", function()
+    java.read("java:1", 30000)
+    java.read("java:1", 50000, 2)
+    read("a", "60000")
+    leave "a"
+    lives(name, 50000)
+  end)
+
+  it("is not shortened for ours while theirs cannot all be found", function()
+    for i = 1, 1000 do java.read("java:" .. i, 30000) end
+    read("a", "60000")
+    leave "a"
+    lives(name, 60000)
+    assert.equal(1001, call("HLEN", name))
+  end)
+
+  it("loses their dead readers, however many ours keep it alive", function()
+    for i = 1, 40 do java.read("java:" .. i, 30000) end
+    java.read("java:alive", 30000)
+    read("a", "60000")
+    for i = 1, 40 do call("DEL", hold_key("java:" .. i, 1)) end
+    for i = 1, 500 do
+      read("b" .. i)
+      leave("b" .. i)
+      if call("HLEN", name) == 3 then break end
+    end
+    assert.same({ mode = "read", a = "1", ["java:alive"] = "1" }, fields())
+    leave "a"
+    lives(name, 30000)
+  end)
+
+  it("is free when our last reader leaves their dead ones alone", function()
+    java.read("java:1", 30000)
+    read("a", "60000")
+    call("DEL", hold_key("java:1", 1))
+    local heard, connection = listen()
+    leave "a"
+    assert.is_true(is_gone())
+    eventually(function() return heard[1] == "0" end)
+    connection:close()
+  end)
+
+  it("takes no notice of what we knew of a lock that they deleted", function()
+    read("a", "60000")
+    read("b", "50000")
+    call("DEL", name)                            -- by force
+    java.read("java:1", 30000)
+    assert.equal("lost", reading.ask(name, "renew", "a", "60000", "1")[1])
+    read("c", "10000")
+    assert.same({ "c" }, call("ZRANGE", index, 0, -1))
+    leave "c"
+    lives(name, 30000)
+    assert.same({ mode = "read", ["java:1"] = "1" }, fields())
+    read("a", "60000")
+    call("DEL", name)
+    read("b", "20000")
+    assert.same({ "b" }, call("ZRANGE", index, 0, -1))
+    lives(name, 20000)
+    call("DEL", name)
+    assert.is_true(java.write("java:1", 30000))
+    assert.equal("busy", read "a")
+    assert.equal("busy", write "a")
+  end)
+
+  it("keeps out both sides while they write, and their writer while we do",
+    function()
+      assert.is_true(java.write("java:1", 30000))
+      assert.equal("busy", read "a")
+      assert.equal("busy", write "a")
+      java.stop_writing "java:1"
+      assert.equal("held", read "a")
+      assert.is_false(java.write("java:1", 30000))
+      leave "a"
+      write "a"
+      assert.is_false(java.write("java:1", 30000))
+      stop_writing "a"
+      assert.is_true(java.write("java:1", 30000))
+    end)
+
+  it("leaves no ghost when a writer of theirs that also read stops", function()
+    java.write("java:1", 30000)
+    java.read("java:1", 30000)
+    assert.equal("busy", read "a")
+    java.stop_writing "java:1"
+    assert.equal("held", read "a")
+    java.leave "java:1"
+    leave "a"
+    assert.is_true(is_gone())
+  end)
+
+  it("wakes all of our readers by their 1", function()
+    java.write("java:1", 600000)
+    local done = 0
+    for _ = 1, 20 do
+      task.start(function()
+        assert(reader:lock { wait = 20 })
+        done = done + 1
+      end)
+    end
+    eventually(function() return subscribers() > 0 end)
+    rlock.sleep(0.05)
+    assert.equal(0, done)
+    java.stop_writing "java:1"
+    assert.is_true(seconds(function()
+      eventually(function() return done == 20 end)
+    end) < SLACK)
+  end)
+end)
+
+describe("a read/write lock that loses a key or finds another", function()
+  before_each(setup)
+  after_each(teardown)
+
+  it("respects its readers without the sorted set", function()
+    read("a", "60000")
+    read("b", "30000")
+    call("DEL", index)
+    assert.equal("busy", write "c")
+    leave "a"
+    lives(name, 30000)
+    assert.equal("held", reading.ask(name, "renew", "b", "40000", "1")[1])
+    lives(name, 40000)
+    assert.same({ "b" }, call("ZRANGE", index, 0, -1))
+    leave "b"
+    assert.is_true(is_gone())
+  end)
+
+  it("lets its writer go on without the sorted set", function()
+    write("a", "60000")
+    read("a", "30000")
+    call("DEL", index)
+    assert.equal("held", reading.ask(name, "renew", "a", "30000", "1")[1])
+    assert.equal("held", writing.ask(name, "renew", "a", "30000", "1")[1])
+    assert.equal("busy", read "b")
+    call("DEL", index)
+    assert.equal("freed", leave "a")
+    assert.same({ mode = "write", ["a:write"] = "1" }, fields())
+    lives(name, 60000)
+    read("a", "30000")
+    call("DEL", index)
+    assert.equal("freed", stop_writing "a")
+    assert.same({ mode = "read", a = "1" }, fields())
+    lives(name, 30000)
+  end)
+
+  it("counts a reader's hold by the hash, not by its hold keys", function()
+    read("a", "60000")
+    call("DEL", hold_key("a", 1))
+    assert.equal("held", reading.ask(name, "renew", "a", "60000", "1")[1])
+    lives(hold_key("a", 1), 60000)
+  end)
+
+  it("says what is wrong when a key is something else", function()
+    local function wrong(side, op, ...)
+      local reply, code, detail = side.ask(name, op, ...)
+      assert.is_nil(reply)
+      assert.equal("redis", code)
+      assert.matches("WRONGTYPE", detail)
+    end
+    local before
+    local function all_wrong(both)
+      wrong(reading, "acquire", "a", "1000", "1")
+      if not both then return end
+      wrong(writing, "acquire", "a", "1000", "1")
+      wrong(reading, "release", "a", "1", "0", "publish")
+      wrong(writing, "release", "a", "1", "0", "publish")
+      wrong(reading, "renew", "a", "1000", "1")
+      wrong(writing, "renew", "a", "1000", "1")
+      wrong(reading, "peek", "a")
+      wrong(reading, "break_", "", "publish")
+    end
+    call("SET", name, "a string")
+    all_wrong(true)
+    assert.equal("a string", call("GET", name))
+    call("DEL", name)
+    call("SET", index, "a string")
+    all_wrong()
+    assert.equal(0, call("EXISTS", name))
+    call("DEL", index)
+    read "a"
+    read "b"
+    call("SET", index, "a string")
+    before = fields()
+    all_wrong()
+    wrong(reading, "renew", "a", "1000", "1")
+    wrong(reading, "release", "a", "1", "0", "publish")
+    assert.same(before, fields())
+    call("DEL", index)
+    call("DEL", hold_key("a", 1))
+    call("LPUSH", hold_key("a", 1), "not a string")
+    assert.equal("held", reading.ask(name, "renew", "a", "60000", "1")[1])
+    assert.equal("1", call("GET", hold_key("a", 1)))
+  end)
+
+  it("does not go astray by a count that is none", function()
+    for _, odd in ipairs { "x", "-1", "1e300", "0.5", "" } do
+      call("HSET", name, "mode", "read", "odd", odd)
+      call("PEXPIRE", name, 60000)
+      assert.equal("held", read "a")
+      assert.equal("freed", leave "a")
+      assert.equal("held", read "odd")
+      call("HSET", name, "odd", odd)
+      assert.equal("freed", leave "odd")
+      assert.is_true(is_gone())
+    end
+  end)
+
+  it("gives an expiry to a lock that has none", function()
+    call("HSET", name, "mode", "read", "java:1", "1")
+    assert.equal(-1, writing.ask(name, "acquire", "a", "1000", "1")[2])
+    read("a", "60000")
+    lives(name, 60000)
+  end)
+end)
+
+describe("a read/write lock", function()
+  before_each(setup)
+  after_each(teardown)
+
+  it("testMultiRead: readers share, in many tasks and clients", function()
+    local other = open()
+    assert.is_true(reader:lock())
+    task.many(20, function()
+      assert(reader:try_lock())
+      assert.is_true(reader:is_held())
+    end)
+    assert.is_true(other:read_write_lock(name):read_lock():try_lock())
+    assert.equal(22, call("ZCARD", index))
+    other:close()
+    assert.equal(21, call("ZCARD", index))
+  end)
+
+  it("testWriteLock: a writer is alone", function()
+    local other = open():read_write_lock(name)
+    assert.is_true(writer:lock())
+    task.run(function()
+      assert.equal("busy", select(2, writer:try_lock()))
+      assert.equal("busy", select(2, reader:try_lock()))
+      assert.equal("timeout", select(2, reader:lock { wait = 0.05 }))
+      assert.equal("busy", select(2, other:write_lock():try_lock()))
+      assert.equal("busy", select(2, other:read_lock():try_lock()))
+    end)
+    assert.is_true(writer:unlock())
+    task.run(function()
+      assert.is_true(reader:try_lock())
+      assert.is_true(reader:unlock())
+    end)
+  end)
+
+  it("testWR: a writer reads, and each hold is given back by itself", function()
+    assert.is_true(writer:lock())
+    assert.is_true(reader:lock())
+    assert.is_true(reader:unlock())
+    assert.is_true(writer:is_held())
+    assert.is_true(writer:unlock())
+    assert.is_true(is_gone())
+    assert.is_true(writer:lock())
+    assert.is_true(reader:lock())
+    assert.is_true(writer:unlock())
+    assert.is_false(writer:is_held())
+    assert.is_true(reader:is_held())
+    assert.is_true(reader:unlock())
+    assert.is_true(is_gone())
+  end)
+
+  it("testWriteReadReentrancy: one that goes on as a reader keeps writers out "
+    .. "and lets readers in, at once", function()
+      assert.is_true(writer:lock())
+      assert.is_true(reader:lock())
+      local write_waits = waits(writer)
+      local read_waits = waits(reader, { wait = 10 })
+      assert.is_true(writer:unlock())
+      assert.is_true(read_waits:join(SLACK))
+      task.run(function()
+        assert.equal("busy", select(2, writer:try_lock()))
+      end)
+      call("HDEL", name, "nobody")
+      assert.is_true(reader:unlock())
+      assert.is_false(write_waits.is_over or false)
+      assert.is_true(pair:read_lock():is_locked())
+      assert.is_true(reader:break_lock())
+      assert.is_true(write_waits:join(5))
+    end)
+
+  it("testWriteRead: all readers are woken when the writer leaves", function()
+    assert.is_true(writer:lock())
+    local done = 0
+    for _ = 1, 20 do
+      task.start(function()
+        assert(reader:lock { wait = 20 })
+        done = done + 1
+      end)
+    end
+    eventually(function() return subscribers() > 0 end)
+    rlock.sleep(0.05)
+    assert.equal(0, done)
+    assert.is_true(writer:unlock())
+    assert.is_true(seconds(function()
+      eventually(function() return done == 20 end)
+    end) < SLACK)
+  end)
+
+  it("wakes a writer when the last reader leaves", function()
+    assert.is_true(reader:lock())
+    local waiting = waits(writer)
+    assert.is_true(reader:unlock())
+    assert.is_true(seconds(function() waiting:join(5) end) < SLACK)
+  end)
+
+  it("refuses to let a reader write, instead of waiting for itself", function()
+    assert.is_true(reader:lock())
+    local ok, code, detail = writer:lock { wait = 60 }
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("upgrade", detail)
+    assert.is_true(reader:is_held())
+    assert.is_true(reader:unlock())
+    assert.is_true(writer:lock())
+  end)
+
+  it("testReentrancy: counts each side of its own", function()
+    local counts = {}
+    local function note()
+      counts[#counts + 1] = writer:hold_count() .. reader:hold_count()
+    end
+    note()
+    writer:lock() note()
+    writer:lock() note()
+    reader:lock() note()
+    reader:lock() note()
+    writer:unlock() note()
+    reader:unlock() note()
+    writer:unlock() note()
+    reader:unlock() note()
+    assert.same({ "00", "10", "20", "21", "22", "12", "11", "01", "00" },
+      counts)
+  end)
+
+  it("testGetHoldCount: of readers", function()
+    local counts = {}
+    for _, step in ipairs { "hold_count", "lock", "hold_count", "unlock",
+        "hold_count", "lock", "lock", "hold_count", "unlock", "hold_count",
+        "unlock" } do
+      local result = reader[step](reader)
+      if step == "hold_count" then counts[#counts + 1] = result end
+    end
+    assert.same({ 0, 1, 0, 2, 1 }, counts)
+  end)
+
+  it("testIsHeldByCurrentThread, testIsLocked, testReadLockIsLocked: each side "
+    .. "knows of itself", function()
+      assert.is_false(reader:is_locked() or writer:is_locked())
+      assert.is_true(reader:lock())
+      assert.is_true(reader:is_locked() and reader:is_held())
+      assert.is_false(writer:is_locked() or writer:is_held())
+      task.run(function()
+        assert.is_true(reader:is_locked())
+        assert.is_false(reader:is_held())
+        assert.equal("not_held", select(2, reader:unlock()))
+      end)
+      assert.is_true(reader:unlock())
+      assert.is_true(writer:lock())
+      assert.is_true(writer:is_locked() and writer:is_held())
+      assert.is_false(reader:is_locked() or reader:is_held())
+      task.run(function()
+        assert.is_true(writer:is_locked())
+        assert.is_false(writer:is_held())
+      end)
+    end)
+
+  it("testUnlockFail: only who holds it gives it back", function()
+    assert.equal("not_held", select(2, reader:unlock()))
+    assert.equal("not_held", select(2, writer:unlock()))
+    assert.is_true(reader:lock())
+    assert.equal("not_held", select(2, writer:unlock()))
+    assert.is_true(reader:unlock())
+  end)
+
+  it("testForceUnlock: only what is in that mode", function()
+    assert.is_true(reader:lock())
+    task.run(function()
+      assert.is_false(writer:break_lock())
+      assert.is_true(reader:break_lock())
+      assert.is_false(reader:break_lock())
+    end)
+    assert.equal("lost", select(2, reader:unlock()))
+    assert.is_true(writer:lock())
+    task.run(function()
+      assert.is_false(reader:break_lock())
+      assert.is_true(writer:break_lock())
+    end)
+    assert.equal("lost", select(2, writer:unlock()))
+    assert.is_true(is_gone())
+  end)
+
+  it("testReadWriteTTL: is kept for as long as either side needs it", function()
+    assert.is_true(writer:lock())
+    assert.is_true(writer:ttl() > 19)
+    assert.is_true(reader:lock())
+    assert.is_true(reader:ttl() > 19)
+    assert.is_true(writer:unlock())
+    assert.is_true(reader:ttl() > 19)
+    assert.is_true(reader:unlock())
+    assert.is_false(reader:ttl())
+  end)
+
+  it("testExpireRead: a reader whose lease is over has lost it", function()
+    assert.is_true(reader:lock { lease = 0.03 })
+    eventually(is_gone)
+    assert.equal("lost", select(2, reader:unlock()))
+    assert.is_true(reader:lock { lease = 30 })
+  end)
+
+  it("testExpireWrite: a writer whose lease is over has lost it, and the next "
+    .. "one enters", function()
+      assert.is_true(writer:lock { lease = 0.3 })
+      local took = seconds(function()
+        task.run(function()
+          assert(writer:lock { wait = 10 })
+          assert(writer:unlock())
+        end)
+      end)
+      assert.is_true(took > 0.2 and took < 0.3 + SLACK, "took " .. took)
+      assert.equal("lost", select(2, writer:unlock()))
+    end)
+
+  it("testReadLockExpiration: a writer waits for the longest lease of readers",
+    function()
+      task.run(function() assert(reader:lock { lease = 0.6 }) end)
+      task.run(function() assert(reader:lock { lease = 0.2 }) end)
+      local took = seconds(function()
+        assert.is_true(writer:lock { wait = 10 })
+      end)
+      assert.is_true(took > 0.4 and took < 0.6 + SLACK, "took " .. took)
+    end)
+
+  it("testReadLockLeaseTimeoutDiffThreadsRRW: also when they came in the other "
+    .. "order", function()
+      task.run(function() assert(reader:lock { lease = 0.2 }) end)
+      task.run(function() assert(reader:lock { lease = 0.6 }) end)
+      local took = seconds(function()
+        assert.is_true(writer:lock { wait = 10 })
+      end)
+      assert.is_true(took > 0.4 and took < 0.6 + SLACK, "took " .. took)
+    end)
+
+  it("testReadLockLeaseTimeoutDiffThreadsWRR: readers wait for the lease of a "
+    .. "writer", function()
+      assert.is_true(writer:lock { lease = 0.3 })
+      local took = seconds(function()
+        task.many(2, function() assert(reader:lock { wait = 10 }) end)
+      end)
+      assert.is_true(took > 0.2 and took < 0.3 + 1 + SLACK, "took " .. took)
+    end)
+
+  it("testWriteLockExpiration: a waiter that reads enters when a writer's "
+    .. "lease is over, though that reads on", function()
+      assert.is_true(writer:lock { lease = 0.3 })
+      assert.is_true(reader:lock { lease = 30 })
+      local took = seconds(function()
+        task.run(function() assert(reader:lock { wait = 10 }) end)
+      end)
+      assert.is_true(took > 0.2 and took < 0.3 + SLACK, "took " .. took)
+    end)
+
+  it("testReadLockExpirationRenewal: the watchdog keeps fifty readers for "
+    .. "longer than a lease", function()
+      local watched = open { watchdog = 0.6 * slow }
+      local its = watched:read_write_lock(name):read_lock()
+      local over = host.event()
+      local held = 0
+      local many = {}
+      for i = 1, 50 do
+        many[i] = task.start(function()
+          assert(its:lock())
+          held = held + 1
+          over:wait(20)
+          return its:unlock()
+        end)
+      end
+      eventually(function() return held == 50 end)
+      local ends = rlock.now() + 2 * slow
+      while rlock.now() < ends do
+        assert.equal("busy", select(2, writer:try_lock()))
+        rlock.sleep(0.05)
+      end
+      over:set()
+      for i = 1, 50 do assert.is_true(many[i]:join(5)) end
+      assert.is_true(writer:try_lock())
+      watched:close()
+    end)
+
+  it("keeps a writer that goes on as a reader alive, either way", function()
+    local watched = open { watchdog = 0.6 * slow }
+    local its = watched:read_write_lock(name)
+    local ours, theirs = its:read_lock(), its:write_lock()
+    assert.is_true(theirs:lock())
+    assert.is_true(ours:lock())
+    assert.is_true(ours:unlock())                    -- and writes on
+    local ends = rlock.now() + 1.2 * slow
+    while rlock.now() < ends do
+      assert.equal("busy", select(2, reader:try_lock()))
+      rlock.sleep(0.05)
+    end
+    assert.is_true(ours:lock())
+    assert.is_true(theirs:unlock())                  -- and reads on
+    ends = rlock.now() + 1.2 * slow
+    while rlock.now() < ends do
+      assert.equal("busy", select(2, writer:try_lock()))
+      rlock.sleep(0.05)
+    end
+    assert.equal("held", ours:state())
+    assert.is_true(ours:unlock())
+    watched:close()
+  end)
+
+  it("testMultiInstanceReadLockZombieCleanup: a reader in a process that was "
+    .. "killed does not block a writer", function()
+      local path = os.tmpname()
+      local file = assert(io.open(path, "w"))
+      file:write(([[
+        local rlock = require "rlock"
+        local client = assert(rlock.open { watchdog = %g })
+        assert(client:read_write_lock(%q):read_lock():lock())
+        print "reads"
+        rlock.sleep(60)
+      ]]):format(slow, name))
+      file:close()
+      local dead = program.start(server, path)
+      eventually(function() return dead:output():find "reads" end)
+      assert.is_true(reader:lock())
+      local waiting = waits(writer)
+      dead:kill(9)
+      dead:wait(5)
+      assert.is_true(reader:unlock())
+      assert.is_true(seconds(function() waiting:join(10 * slow) end)
+        < 1.1 * slow + SLACK)
+      os.remove(path)
+    end)
+
+  it("testName: uses the tag of its name, and takes any name", function()
+    local names = {
+      "{test}:abc:key", "with spaces", "nul\0inside", "a{b", "x{}y", "}{",
+      "new\nline", "\255\254", ("x"):rep(100000),
+    }
+    for _, odd in ipairs(names) do
+      local its = client:read_write_lock(odd)
+      assert.is_true(its:read_lock():lock { lease = 10 })
+      local prefix = odd:find("{", 1, true) and odd or "{" .. odd .. "}"
+      local owner = call("ZRANGE", "rlock_rw_holds:" .. prefix, 0, 0)[1]
+      assert.equal("1", call("GET",
+        prefix .. ":" .. owner .. ":rwlock_timeout:1"))
+      task.run(function()
+        assert.is_true(its:read_lock():try_lock())
+        assert.is_true(its:read_lock():unlock())
+        assert.equal("timeout", select(2, its:write_lock():lock {
+          wait = 0.01 }))
+      end)
+      assert.is_true(its:read_lock():unlock())
+      assert.is_true(its:write_lock():try_lock())
+      assert.is_true(its:read_lock():try_lock())
+      assert.is_true(its:write_lock():unlock())
+      assert.is_true(its:read_lock():unlock())
+      assert.equal(0, call("EXISTS", odd))
+    end
+  end)
+
+  it("testConcurrency: writers lose no update, and no reader sees half of one",
+    function()
+      local clients = {}
+      for i = 1, 4 do clients[i] = open() end
+      local a, b, done = 0, 0, 0
+      task.many(40, function(i)
+        local its = clients[i % 4 + 1]:read_write_lock(name)
+        for _ = 1, 10 do
+          if i % 4 == 0 then
+            assert(its:write_lock():lock { wait = 60 })
+            local old = a
+            a = old + 1
+            rlock.sleep(0)
+            b = old + 1
+            done = done + 1
+            assert(its:write_lock():unlock())
+          else
+            assert(its:read_lock():lock { wait = 60 })
+            assert(a == b, "a writer was there")
+            rlock.sleep(0)
+            assert(a == b, "a writer was there")
+            assert(its:read_lock():unlock())
+          end
+        end
+      end, 60 * slow)
+      assert.same({ 100, 100, 100 }, { a, b, done })
+      for i = 1, 4 do clients[i]:close() end
+      assert.is_true(is_gone())
+    end)
+
+  it("forgets what was asked when the answers are lost, on either side",
+    function()
+      local proxy = proxies.start(server)
+      local cut = open { url = proxy.url, timeout = 0.3 * slow }
+      local its = cut:read_write_lock(name)
+      assert.is_true(its:write_lock():lock())
+      proxy:mute(1)
+      assert.is_true(its:read_lock():lock())         -- asked twice
+      assert.same({ 1, 1 }, { its:write_lock():hold_count(),
+        its:read_lock():hold_count() })
+      proxy:mute(1)
+      assert.is_true(its:write_lock():unlock())
+      assert.equal("busy", select(2, writer:try_lock()))
+      assert.is_true(reader:try_lock())
+      assert.is_true(reader:unlock())
+      proxy:mute(1)
+      assert.is_true(its:read_lock():unlock())
+      assert.is_true(writer:try_lock())
+      cut:close()
+      proxy:stop()
+    end)
+end)
+
+describe("what a read/write lock costs the server", function()
+  before_each(setup)
+  after_each(teardown)
+
+  -- Inner commands per request of fn.
+  local function commands(fn)
+    call("CONFIG", "RESETSTAT")
+    fn()
+    local requests, inner = 0, 0
+    for command, calls in call("INFO", "commandstats"):gmatch(
+        "cmdstat_([^:]+):calls=(%d+)") do
+      if command == "evalsha" then
+        requests = tonumber(calls)
+      elseif command ~= "info" and command ~= "config|resetstat" then
+        inner = inner + tonumber(calls)
+      end
+    end
+    return inner / requests
+  end
+
+  it("does not grow with the readers", function()
+    local most = {}
+    for _, readers in ipairs { 10, 1000 } do
+      for i = 1, readers do read("reader " .. i) end
+      read "one more"
+      most[#most + 1] = commands(function() leave "one more" end)
+      most[#most + 1] = commands(function() read "one more" end)
+      most[#most + 1] = commands(function() write "a writer" end)
+    end
+    assert.same(table.move(most, 1, 3, 1, {}), table.move(most, 4, 6, 1, {}))
+    assert.is_true(most[1] <= 10 and most[2] <= 9 and most[3] <= 2)
+  end)
+
+  it("is less than Redisson's for who is alone", function()
+    read "warm"
+    leave "warm"
+    write "warm"
+    stop_writing "warm"
+    assert.equal(3, commands(function() write "a" end))
+    assert.equal(3, commands(function() stop_writing "a" end))
+    assert.equal(8, commands(function() read "a" end))
+    assert.equal(4, commands(function() leave "a" end))
+  end)
+end)

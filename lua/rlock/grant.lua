@@ -43,7 +43,7 @@ function grant.new(lock, party)
       grant)
   end
   self.lock, self.party = lock, party
-  self.owner = lock.owner or lock.session:owner_of(party)
+  self.owner = lock.owner or lock.session:owner_of(party, lock.site.family)
   lock.site[party] = self
   return self
 end
@@ -61,7 +61,8 @@ local function count_text(n) return COUNT[n] or ("%d"):format(n) end
 -- Who waited for a turn may find that its task has a new number by now.
 function grant:rename()
   if #self.holds > 0 then return end
-  self.owner = self.lock.owner or self.lock.session:owner_of(self.party)
+  self.owner = self.lock.owner or self.lock.session:owner_of(self.party,
+    self.lock.site.family)
 end
 
 -- turns -------------------------------------------------------------------
@@ -173,7 +174,7 @@ local function settle(self, seconds)
   if #self.holds > 0 then return end
   local session, site, owner = self.lock.session, self.lock.site, self.owner
   local is_named = type(self.party) == "string"
-  session:renumber(self.party)
+  session:renumber(self.party, site.family)
   self.settling = is_named or nil
   session:background(function()
     local now = session.host.now()
@@ -303,7 +304,7 @@ function grant:leave()
   local session, site, owner = self.lock.session, self.lock.site, self.owner
   local op = site.policy.ops.leave
   if not op or #self.holds > 0 then return end
-  session:renumber(self.party)
+  session:renumber(self.party, site.family)
   session:background(function()
     local now = session.host.now()
     remote.run(session.node, op, now + session.lease, now, site.keys, owner,
@@ -388,7 +389,7 @@ local function let_go(self, until_, hold, now)
     session.publish)
   if not reply then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
-  if may_be_applied then session:renumber(self.party) end
+  if may_be_applied then session:renumber(self.party, site.family) end
   local verdict = reply[1]
   if verdict == "freed" then
     forget(self)

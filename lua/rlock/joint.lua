@@ -90,7 +90,7 @@ function joint.count(part, until_)
     return nil, "usage", "policy " .. site.policy.name .. " has no server.peek"
   end
   local owner = granted and granted.owner or part.lock.owner
-    or session:owner_of(part.party)
+    or session:owner_of(part.party, part.lock.site.family)
   local reply, code, detail = remote.run(session.node, op, until_,
     session.host.now(), site.keys, owner)
   if not reply then return nil, code, detail end

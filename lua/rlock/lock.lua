@@ -369,15 +369,17 @@ end
 function lock:peek()
   local granted = mine(self)
   local owner = granted and granted.owner or self.owner
-    or self.session:owner_of(self.session.host.current())
+    or self.session:owner_of(self.session.host.current(), self.site.family)
   local reply, code, detail = run(self, "peek", owner)
   if not reply then return nil, code, detail end
   local state = { state = reply[1], count = reply[3], holders = {} }
   if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
   local flat = reply[4] or {}
   for i = 1, #flat, 2 do
-    state.holders[#state.holders + 1] =
-      { owner = flat[i], count = tonumber(flat[i + 1]) }
+    if flat[i] ~= "" then               -- where a fenced lock has its token
+      state.holders[#state.holders + 1] =
+        { owner = flat[i], count = tonumber(flat[i + 1]) }
+    end
   end
   return state
 end

@@ -184,6 +184,7 @@ end
 local function ask(self, round, part)
   local session = part.lock.session
   local identity, code, detail = admit(self, round, session)
+  round.unknown = round.unknown - 1
   if not identity then return nil, code, detail end
   local verdict, answer
   verdict, answer, detail = joint.acquire(part, round.until_, round.lease, 0)
@@ -199,9 +200,14 @@ end
 
 local function ask_who_is_there(self, round, part)
   local session = part.lock.session
-  if session.is_closed then return nil, "closed", "the client was closed" end
-  local why = voter.why_away(session)
-  if why then return nil, "connect", why end
+  local code, why = "closed", "the client was closed"
+  if not session.is_closed then
+    code, why = "connect", voter.why_away(session)
+  end
+  if why then
+    round.unknown = round.unknown - 1
+    return nil, code, why
+  end
   local verdict, answer, detail = ask(self, round, part)
   if verdict == nil and missing[answer] and not session.is_closed then
     voter.is_gone(session, detail)
@@ -209,8 +215,11 @@ local function ask_who_is_there(self, round, part)
   return verdict, answer, detail
 end
 
+-- Is a round over? A majority is one only when it is known who they are; that
+-- takes time only on new connections.
 local function is_decided(self, round)
-  return round.held >= self.majority or round.clash ~= nil
+  return round.clash ~= nil
+    or round.held >= self.majority and round.unknown == 0
     or round.failed > #self.members - self.majority
 end
 
@@ -239,6 +248,7 @@ end
 -- @return true, or nil, "cancelled", what is to be raised
 local function ask_all(self, round, members, decided)
   round.held, round.failed, round.parts = 0, 0, {}
+  round.unknown = #members
   for i, member in ipairs(members) do
     round.parts[i] = joint.part(round.hold, member)
   end
@@ -274,11 +284,14 @@ local function explain(self, round)
     round.held, #round.parts, self.majority, table.concat(words, "; "))
 end
 
--- What a server's answer says of it: it is "there" too if it need not answer any
--- more, because all was decided before.
-local function kind_of(part)
+-- What a server's answer says of it: it is "there" too if all was decided before
+-- it had to answer.
+local function kind_of(round, part, now)
   if part.lock.session.is_closed then return "closed" end
-  if part.code == nil or part.code == "busy" then return "there" end
+  if part.grant or part.code == "busy"
+      or part.code == nil and now < round.until_ then
+    return "there"
+  end
   return part.code == "refused" and "refused" or "away"
 end
 
@@ -286,8 +299,9 @@ end
 local function judge(self, round)
   if round.clash then return "refused", round.clash end
   local count = { there = 0, refused = 0, closed = 0, away = 0 }
+  local now = self.host.now()
   for _, part in ipairs(round.parts) do
-    local kind = kind_of(part)
+    local kind = kind_of(round, part, now)
     count[kind] = count[kind] + 1
   end
   local code = "quorum"
@@ -482,7 +496,7 @@ end
 -- @treturn[2] string detail
 function quorum:is_held()
   local round = { hold = { party = self.host.current() }, parts = {},
-    held = 0, failed = 0 }
+    held = 0, failed = 0, unknown = 0 }
   for i, member in ipairs(self.members) do
     round.parts[i] = joint.part(round.hold, member)
   end

@@ -37,6 +37,7 @@ function session.new(host, options)
     node = node.new(host, options),
     sites = {},                     -- policy -> name -> site, see site()
     last_number = 0,
+    families = {},                  -- name of a kind of lock -> a key of tasks
     spares = {},                                -- grants to be used again
     pending = 0,                                -- background work under way
   }, session)
@@ -77,28 +78,39 @@ function session:site(client, policy, name)
   local site = by_name[name]
   if not site then
     site = { client = client, policy = policy, name = name,
-      keys = policy.keys(name) }
+      keys = policy.keys(name), family = self:family(policy) }
     by_name[name] = site
   end
   return site
 end
 
+--- Under what a task's owner is kept. A task is another owner to each kind of
+--  lock, because different kinds on one name do not know of each other's holds.
+--  The sides of a read/write lock are one kind: "readwrite.read" and ".write".
+function session:family(policy)
+  local name = policy.name:match("^[^.]*")
+  self.families[name] = self.families[name] or {}
+  return self.families[name]
+end
+
 --- What Redis knows a task by: `<uuid of the client>:<number>`. It is kept in
 --  the task, so that it goes with it.
-function session:owner_of(task)
-  local owner = task[self]
+-- @tparam table task
+-- @tparam table family of the site
+function session:owner_of(task, family)
+  local owner = task[family]
   if not owner then
     self.last_number = self.last_number + 1
     owner = ("%s:%d"):format(self.id, self.last_number)
-    task[self] = owner
+    task[family] = owner
   end
   return owner
 end
 
 --- Gives a party a new number, because a request under the old one may still
 --  be on its way. An owner that the user named keeps its name.
-function session:renumber(party)
-  if type(party) == "table" then party[self] = nil end
+function session:renumber(party, family)
+  if type(party) == "table" then party[family] = nil end
 end
 
 -- work in the background --------------------------------------------------

@@ -613,8 +613,9 @@ describe("the servers of a red lock", function()
   end)
 
   it("must not be a replica and its primary", function()
-    servers[2]:cli("REPLICAOF", "127.0.0.1", "1")
-    servers[6] = redis.start { port = true }
+    servers[6] = redis.start {
+      port = true, args = { "--repl-diskless-sync-delay", "0" },
+    }
     servers[2]:cli("REPLICAOF", "127.0.0.1", tostring(servers[6].port))
     eventually(function()
       return servers[2]:info("master_link_status") == "up"

@@ -341,3 +341,32 @@ describe("a reentrant lock", function()
     assert.is_true(lock:unlock())
   end)
 end)
+
+describe("kinds of locks that share a layout", function()
+  it("exclude each other, even in one task", function()
+    local client, name = open(), fresh()
+    local makers = { "lock", "mutex", "spin_lock", "fenced_lock" }
+    for _, first in ipairs(makers) do
+      for _, second in ipairs(makers) do
+        local held, other = client[first](client, name),
+          client[second](client, name)
+        assert.is_true((held:lock()))
+        if first ~= second then
+          assert.equal("busy", select(2, other:try_lock()))
+        end
+        assert.is_true(held:unlock())
+        assert.is_false(held:is_locked())
+      end
+    end
+    client:close()
+  end)
+
+  it("are not broken by a token where there is none", function()
+    local client, name = open(), fresh()
+    assert.is_true(client:lock(name):lock())
+    local ok, code = client:lock(name):break_lock(1)
+    assert.is_nil(ok)
+    assert.equal("refused", code)
+    client:close()
+  end)
+end)

@@ -133,6 +133,17 @@ static bool contains(const char *data, size_t len, const struct buffer *text)
 
 /* The protocol */
 
+/* The number at text, which ends with the first character that is no digit. */
+static long read_number(const char *text)
+{
+    bool negative = *text == '-';
+    long number = 0;
+
+    for (text += negative; *text >= '0' && *text <= '9'; text++)
+        number = number * 10 + (*text - '0');
+    return negative ? -number : number;
+}
+
 /* Reads the number of the line that begins at data[1]; returns the line's
  * size with its end, or 0 if it is not all there. */
 static size_t read_line(const char *data, size_t len, long *number)
@@ -141,7 +152,7 @@ static size_t read_line(const char *data, size_t len, long *number)
 
     if (!end)
         return 0;
-    *number = strtol(data + 1, NULL, 10);
+    *number = read_number(data + 1);
     return (size_t)(end - data) + 1;
 }
 
@@ -495,8 +506,8 @@ static struct buffer text_at(const struct buffer *words, long count, long at)
 
 static long number_at(const struct buffer *words, long count, long at)
 {
-    /* A word is followed by \r\n in its request, so strtol ends there. */
-    return at < count ? strtol(words[at].data, NULL, 10) : 1;
+    /* A word is followed by \r\n in its request. */
+    return at < count ? read_number(words[at].data) : 1;
 }
 
 static bool take_drop(const struct buffer *words, long count)

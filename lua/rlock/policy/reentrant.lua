@@ -61,6 +61,7 @@ function server.release(keys, args)
 end
 
 function server.break_(keys, args)
+  if args[1] ~= "" then return { "refused", "this lock has no tokens" } end
   if redis.call("del", keys[1]) == 0 then return { "free" } end
   tell(args[2], keys[2], UNLOCKED)
   return { "freed" }

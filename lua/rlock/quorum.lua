@@ -284,21 +284,19 @@ local function explain(self, round)
     round.held, #round.parts, self.majority, table.concat(words, "; "))
 end
 
--- What a server's answer says of it: it is "there" too if all was decided before
--- it had to answer.
+-- What a server's answer says of it: it is taken to be there if all was decided
+-- before it had to answer.
 local function kind_of(round, part, now)
   if part.lock.session.is_closed then return "closed" end
-  if part.grant or part.code == "busy"
-      or part.code == nil and now < round.until_ then
-    return "there"
-  end
-  return part.code == "refused" and "refused" or "away"
+  if part.code == "busy" or part.code == "refused" then return part.code end
+  if part.code or not part.grant and now >= round.until_ then return "away" end
+  return "busy"
 end
 
 -- The code for a round without a majority.
 local function judge(self, round)
   if round.clash then return "refused", round.clash end
-  local count = { there = 0, refused = 0, closed = 0, away = 0 }
+  local count = { busy = 0, refused = 0, closed = 0, away = 0 }
   local now = self.host.now()
   for _, part in ipairs(round.parts) do
     local kind = kind_of(round, part, now)
@@ -309,7 +307,7 @@ local function judge(self, round)
     code = "refused"
   elseif count.closed > #self.members - self.majority then
     code = "closed"
-  elseif count.there >= self.majority then
+  elseif count.busy >= self.majority then
     code = "busy"
   end
   return code, explain(self, round)

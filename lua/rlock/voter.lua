@@ -1,8 +1,9 @@
 --- The servers that red locks (quorum.lua) ask: which of them are away, who
---  they are, and since when. A server that did not answer is not asked again until
---  it answers a PING, so that it delays nobody more than once. Who a server is,
---  it says on each new connection: that two of them are the same, or that one
---  has been restarted and knows nothing of what it had granted, is seen there.
+--  they are, and since when. A server that did not answer is not asked again
+--  until it answers a PING, so that it delays nobody more than once. Who a
+--  server is, it says on each new connection: that two of them are the same, or
+--  that one was restarted and knows nothing of what it had granted, is seen
+--  there.
 
 local errors = require "rlock.errors"
 

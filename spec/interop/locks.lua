@@ -17,17 +17,19 @@ local function contend(all, n, process, kind, name, key, rounds)
 end
 
 -- @tparam[opt] function prepare called with the name before all
-local function both_contend(w, kind, prepare)
+-- @tparam[opt] integer rounds of each task
+local function both_contend(w, kind, prepare, rounds)
+  rounds = rounds or ROUNDS
   local name, key, all = w:name(), w:counter(), {}
   local mixed, backwards = 0, 0
   if prepare then prepare(name) end
-  contend(all, TASKS, w.theirs, kind, name, key, ROUNDS)
-  contend(all, TASKS, w.ours, kind, name, key, ROUNDS)
+  contend(all, TASKS, w.theirs, kind, name, key, rounds)
+  contend(all, TASKS, w.ours, kind, name, key, rounds)
   for _, pending in ipairs(all) do
     local _, switches, back = pending:answer(120)
     mixed, backwards = mixed + switches, backwards + back
   end
-  assert.same({ 2 * TASKS * ROUNDS, 2 * TASKS * ROUNDS }, { w:counted(key) })
+  assert.same({ 2 * TASKS * rounds, 2 * TASKS * rounds }, { w:counted(key) })
   assert.equal(0, backwards, "tokens that were not greater")
   assert.is_true(mixed > 3, "they did not contend: " .. mixed)
 end

@@ -24,8 +24,15 @@ world.WATCHDOG = 2
 local SLACK = 1 * (tonumber(os.getenv("RLOCK_SLOW")) or 1)
 world.SLACK = SLACK
 
+world.call = peer.call
 world.now = host.now
 world.eventually = eventually
+
+local function connect(server)
+  return assert(host.connect {
+    path = server.socket, timeout = 5000, silent = 0,
+  })
+end
 
 --- Starts the servers and both processes.
 -- @tparam string program theirs, as spec/interop/run has prepared it
@@ -44,9 +51,7 @@ function world.new(program, members)
     self.members[i] = member
     self.options.members[i] = "redis://127.0.0.1:" .. member.port
   end
-  self.redis = assert(host.connect {
-    path = self.server.socket, timeout = 5000, silent = 0,
-  })
+  self.redis = connect(self.server)
   self.ours = self:start("ours", "ours")
   self.theirs = self:start("theirs", program)
   return self
@@ -90,6 +95,21 @@ function World:name(i)
 end
 
 function World:call(...) return peer.call(self.redis, ...) end
+
+--- Connections to the servers that a lock of this kind is on.
+function World:stores(kind)
+  if not kind:find("^red") then return { self.redis } end
+  if not self.member_connections then
+    self.member_connections = {}
+    for i, member in ipairs(self.members) do
+      self.member_connections[i] = connect(member)
+    end
+  end
+  return self.member_connections
+end
+
+--- After a server was started anew.
+function World:forget_stores() self.member_connections = nil end
 
 --- A counter for `contend`, at zero.
 function World:counter()

@@ -10,7 +10,7 @@ local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command, if a spec does not say
-local SLACK = 0.6 * slow            -- what a bounded call may take besides
+local SLACK = 2 * slow            -- what a bounded call may take besides
 
 local server, proxy, control, client, lock, name
 local number = 0

@@ -9,7 +9,7 @@ local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow
-local SLACK = 0.6 * slow
+local SLACK = 2 * slow
 
 local server, clients
 

@@ -10,7 +10,7 @@ local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.5 * slow
-local SLACK = 0.6 * slow
+local SLACK = 2 * slow
 local WARM = 12 * slow           -- after this nobody is subscribed any more
 
 local server, proxy, control, client, lock, name, channel

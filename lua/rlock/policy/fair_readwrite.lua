@@ -16,12 +16,12 @@
 --
 --  Who waits asks at least every half second, which is its sign of life. One
 --  that was silent for a second loses its place as soon as somebody behind it
---  asks whose turn it would be; but only who showed its own last sign in time
---  may judge, so that a server that stood still for a while loses nobody's
---  place. Who only tries takes no place, and is not let in before others.
+--  asks whose turn it would be; but not if that one's own last sign is about
+--  as old, because then it was the server that stood still. Who only tries
+--  takes no place, and is not let in before those who wait.
 --  Writers are told one at a time; readers together, up to the next writer.
---  To hold, leave or ask is O(log n) of those who hold and wait, and to wake
---  readers O(how many).
+--  To ask, renew, release and leave is O(log n) of those who hold and wait; to
+--  wake readers is O(how many), and stops at 1000: the others ask by themselves.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -31,8 +31,9 @@ local now, tell = shared.now, shared.tell
 local READER, WRITER = "r:", "w:"
 local WAKE = "0"
 local POLL = 0.5          -- seconds between two signs of life, at most
-local SILENT = 1000       -- ms without a sign: not there any more
-local TIMELY = 750        -- ms without a sign: may not judge others
+local SILENT = 1000       -- ms without a sign: not there any more,
+local LAG = 550           -- if so many of them passed before the asker's last
+local AGAIN = 250         -- ms until one asks again who could not tell
 local SIGNS_LAST = 3000   -- ms: nobody waits if there was no sign for so long
 local LINE_LASTS = 60000  -- ms that the line lasts without signs
 local REFRESH = 10000     -- ms between two refreshments of that
@@ -144,24 +145,27 @@ local function stay_in_line(keys, who, time, place, last)
 end
 
 -- Looks through those in `line` that are before `place` for one that is there.
--- Those that are not lose their place. One that never gave a sign of life is
--- given the time to do so.
+-- Those that are not lose their place. One without a sign of life, or with one
+-- from the future, is given the time to show another.
+-- @param mine when the asker's last sign was
 -- @return milliseconds for which one may be there, nil if none is; then how
 --   many have lost their place
-local function judge(keys, line, place, time)
+local function judge(keys, line, place, time, mine)
   local lost = 0
   while lost < MANY do
-    local other = redis.call("zrange", line, 0, 0, "withscores")
-    if not other[1] or tonumber(other[2]) >= place then return nil, lost end
-    local last = parse(redis.call("hget", keys[6], other[1]))
-    if last == 0 then
-      sign(keys, other[1], time, other[2])
+    local first = redis.call("zrange", line, 0, 0, "withscores")
+    local who = first[1]
+    if not who or tonumber(first[2]) >= place then return nil, lost end
+    local last = parse(redis.call("hget", keys[6], who))
+    if last == 0 or last > time then
+      sign(keys, who, time, tonumber(first[2]))
       last = time
     end
     if last + SILENT > time then return last + SILENT - time, lost end
-    if not leave_line(keys, other[1]) then
-      redis.call("zrem", line, other[1])
-      redis.call("hdel", keys[6], other[1])
+    if last + LAG > mine then return AGAIN, lost end
+    if not leave_line(keys, who) then
+      redis.call("zrem", line, who)
+      redis.call("hdel", keys[6], who)
     end
     lost = lost + 1
   end
@@ -175,9 +179,7 @@ end
 --   then how many have lost their place
 local function turn(keys, line, first, time, waits, place, last)
   if place and place <= tonumber(first[2]) then return nil, 0 end
-  if place and last + TIMELY > time then
-    return judge(keys, line, place, time)
-  end
+  if last > 0 then return judge(keys, line, place, time, last) end
   if waits == "0" and redis.call("exists", keys[6]) == 0 then return nil, 0 end
   return -1, 0
 end
@@ -191,7 +193,7 @@ local function wake(keys, time, publish, is_reading)
     if not some[1] then return end
     local signs = redis.call("hmget", keys[6], unpack(some))
     for i, who in ipairs(some) do
-      local is_there = parse(signs[i]) + SILENT > time
+      local is_there = time - parse(signs[i]) < SILENT
       if not is_writer(who) then
         is_reading = is_reading or is_there
         tell(publish, keys[2] .. ":" .. who, WAKE)
@@ -440,7 +442,10 @@ local function side(name, prefix, server)
   }
 end
 
-return {
+local sides = {
   read = side("fair_readwrite.read", READER, read),
   write = side("fair_readwrite.write", WRITER, write),
 }
+sides.read.twin, sides.write.twin = sides.write, sides.read
+
+return sides

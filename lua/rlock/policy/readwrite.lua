@@ -434,13 +434,16 @@ local function wakes(payload)
   return payload == WRITER_GONE and "all" or "one"
 end
 
-return {
-  read = {
-    name = "readwrite.read", keys = keys, channel = channel, wakes = wakes,
-    server = read,
-  },
-  write = {
-    name = "readwrite.write", keys = keys, channel = channel, wakes = wakes,
-    server = write,
-  },
+local function side(side_name, server)
+  return {
+    name = side_name, keys = keys, channel = channel, wakes = wakes,
+    server = server,
+  }
+end
+
+local sides = {
+  read = side("readwrite.read", read), write = side("readwrite.write", write),
 }
+sides.read.twin, sides.write.twin = sides.write, sides.read
+
+return sides

@@ -50,6 +50,8 @@ func connect(address string) *redis.Client {
 	if err != nil {
 		log.Fatal(err)
 	}
+	options.MaxRetries, options.DialerRetries = -1, 1
+	options.DialTimeout = time.Second
 	return redis.NewClient(options)
 }
 

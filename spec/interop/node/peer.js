@@ -8,17 +8,19 @@
 // ADDRESS the server of everything, and MEMBERs are the servers of RedLocks.
 "use strict";
 
+const { once } = require("events");
 const Redis = require("ioredis");
 const Redlock = require("redlock");
 
 const [NAME, LEASE, ADDRESS, ...MEMBERS] = process.argv.slice(2);
 const PAUSE = 10; // milliseconds between two tries
 
-// A server that does not answer counts as one that says no.
-const options = { maxRetriesPerRequest: 0, commandTimeout: 1000 };
-
+// A server that is away counts as one that says no.
 function connect(address) {
-  const client = new Redis(address, options);
+  const client = new Redis(address, {
+    enableOfflineQueue: false,
+    commandTimeout: 1000,
+  });
   client.on("error", (error) => console.error(address, error.message));
   return client;
 }
@@ -26,6 +28,7 @@ function connect(address) {
 const client = connect(ADDRESS);
 
 function library(clients) {
+  if (!clients.length) return null;
   const redlock = new Redlock(clients, {
     retryDelay: PAUSE,
     retryJitter: PAUSE / 2,
@@ -34,8 +37,8 @@ function library(clients) {
   return redlock;
 }
 
-const kinds = { simple: library([client]) };
-if (MEMBERS.length) kinds.red_simple = library(MEMBERS.map(connect));
+const members = MEMBERS.map(connect);
+const kinds = { simple: library([client]), red_simple: library(members) };
 
 // What one task does; it has locks by kind and name.
 class Task {
@@ -119,6 +122,7 @@ class Task {
 async function main() {
   const tasks = new Map();
   const listener = new Redis(ADDRESS);
+  await Promise.all([client, ...members].map((c) => once(c, "ready")));
   console.log("ready");
   for (;;) {
     const [, line] = await listener.blpop(NAME + ":commands", 0);

@@ -1,0 +1,8 @@
+require "spec.interop.against" ({
+  describe = describe, it = it, pending = pending,
+  setup = setup, teardown = teardown,
+}, "node_redlock", 5, {
+  { "simple", require "spec.interop.simple" },
+  { "red_simple", require "spec.interop.simple" },
+  { "red_simple", require "spec.interop.quorum" },
+})

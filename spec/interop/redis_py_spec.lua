@@ -1,0 +1,4 @@
+require "spec.interop.against" ({
+  describe = describe, it = it, pending = pending,
+  setup = setup, teardown = teardown,
+}, "redis_py", 0, { { "simple", require "spec.interop.simple" } })

@@ -17,7 +17,8 @@ for _, file in ipairs {
   "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/embedded.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
-  "spec/support/*.lua", "spec/bench/*.lua", "spec/support/check-*",
+  "spec/support/*.lua", "spec/bench/*.lua", "spec/interop/*.lua",
+  "spec/support/check-*",
 } do
   files[file] = { std = "lua54" }
 end
@@ -33,6 +34,8 @@ for _, file in ipairs { "examples/per_tenant.lua", "examples/priority.lua" } do
 end
 
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
-for _, file in ipairs { "spec/redis/*_spec.lua", "spec/cli/*_spec.lua" } do
+for _, file in ipairs {
+  "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/interop/*_spec.lua",
+} do
   files[file] = { std = "lua54+busted" }
 end

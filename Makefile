@@ -118,6 +118,10 @@ valgrind:  ## the C tests under valgrind
 	$(SUB) all tests
 	@B=$(B) RUNNER="$(VALGRIND)" RLOCK_SLOW=10 $(SUITE) c
 
+interop: deps  ## locks held against Redisson, redis-py, redsync and others
+	$(SUB) all
+	@B=$(B) spec/interop/run
+
 bench: deps  ## cycles per second beside a bare C client
 	$(SUB) all $(B)/spec/bare
 	B=$(B) lua5.4 spec/bench/run.lua
@@ -144,5 +148,5 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test check asan oom valgrind bench \
-        install uninstall clean help
+        interop install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

@@ -12,6 +12,7 @@
 --  unlock.
 
 local deadline = require "rlock.deadline"
+local policy = require "rlock.policy"
 local remote = require "rlock.remote"
 
 local grant = {}
@@ -30,6 +31,21 @@ local NONE = {}                         -- the holds of who has none; shared
 local COUNT = {}
 for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 
+-- The name under which a party holds the other side of a read/write lock, if it
+-- does: both sides must know it by one name.
+local function twin_owner(lock, party)
+  local twin = lock.site.policy.source.twin
+  local sites = twin and lock.session.sites[policy.load(twin)]
+  local site = sites and sites[lock.site.name]
+  local granted = site and site[party]
+  return granted and granted.holds[1] and granted.owner
+end
+
+local function owner_of(lock, party)
+  return lock.owner or twin_owner(lock, party)
+    or lock.session:owner_of(party, lock.site.family)
+end
+
 --- @tparam table lock the handle
 -- @param party       who holds: a task, or the name of an owner
 function grant.new(lock, party)
@@ -43,7 +59,7 @@ function grant.new(lock, party)
       grant)
   end
   self.lock, self.party = lock, party
-  self.owner = lock.owner or lock.session:owner_of(party, lock.site.family)
+  self.owner = owner_of(lock, party)
   lock.site[party] = self
   return self
 end
@@ -60,9 +76,7 @@ local function count_text(n) return COUNT[n] or ("%d"):format(n) end
 
 -- Who waited for a turn may find that its task has a new number by now.
 function grant:rename()
-  if #self.holds > 0 then return end
-  self.owner = self.lock.owner or self.lock.session:owner_of(self.party,
-    self.lock.site.family)
+  if #self.holds == 0 then self.owner = owner_of(self.lock, self.party) end
 end
 
 -- turns -------------------------------------------------------------------
@@ -166,26 +180,35 @@ end
 
 -- asking for it -----------------------------------------------------------
 
--- Nobody knows whether a request was applied: tells the server in the
--- background, until it has heard, that we hold nothing. (If we do, every later
--- request says how often.) A task goes on under a new number; an owner that was
--- named keeps its name, and its next request waits until this is settled.
-local function settle(self, seconds)
-  if #self.holds > 0 then return end
+-- Tells the server something in the background, until it has heard it. A task
+-- goes on under a new number. An owner that was named keeps its name, as does
+-- one that holds the other side of the lock; its next request waits until then.
+local function tell_later(self, op, seconds, a, b, c)
   local session, site, owner = self.lock.session, self.lock.site, self.owner
-  local is_named = type(self.party) == "string"
-  session:renumber(self.party, site.family)
-  self.settling = is_named or nil
+  local keeps_name = type(self.party) == "string"
+    or twin_owner(self.lock, self.party)
+  if keeps_name then
+    self.settling = true
+  else
+    session:renumber(self.party, site.family)
+  end
   session:background(function()
     local now = session.host.now()
-    remote.run(session.node, site.policy.ops.release, now + seconds, now,
-      site.keys, owner, "1", "0", session.publish)
-    if is_named then
+    remote.run(session.node, op, now + seconds, now, site.keys, owner, a, b, c)
+    if keeps_name then
       self.settling = nil
       self:pass_turn()
       self:sweep()
     end
   end)
+end
+
+-- Nobody knows whether a request was applied: tells the server that we hold
+-- nothing. (If we do, every later request says how often.)
+local function settle(self, seconds)
+  if #self.holds > 0 then return end
+  local ops = self.lock.site.policy.ops
+  tell_later(self, ops.release, seconds, "1", "0", self.lock.session.publish)
 end
 
 local function entered(self, ends, lease, hold, sent)
@@ -297,19 +320,16 @@ function grant:acquire(until_, lease, hold, now, wait_until)
   return passed_on(self, ask(self, until_, lease, hold, now, wait_until))
 end
 
---- Gives up waiting, where the policy has a place for waiters. In the
---  background, until the server has heard it; the owner waits under another
---  name from now on, so that nothing overtakes.
+--- Gives up waiting, where the policy has a place for waiters. If a request of
+--  the same named owner is under way, that one still wants the place.
 function grant:leave()
-  local session, site, owner = self.lock.session, self.lock.site, self.owner
-  local op = site.policy.ops.leave
+  local op, session = self.lock.site.policy.ops.leave, self.lock.session
   if not op or #self.holds > 0 then return end
-  session:renumber(self.party, site.family)
-  session:background(function()
-    local now = session.host.now()
-    remote.run(session.node, op, now + session.lease, now, site.keys, owner,
-      session.publish)
-  end)
+  if type(self.party) == "string" then
+    if self.acting then return end
+    self.acting = true
+  end
+  tell_later(self, op, session.lease, session.publish)
 end
 
 -- letting it go -----------------------------------------------------------

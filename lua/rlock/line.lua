@@ -50,7 +50,7 @@ end
 -- @tparam[opt] number most seconds between two questions
 -- @return as wakeup:wait
 function line.rest(session, waiter, ms, most)
-  local seconds = CONFIRM
+  local seconds = min(CONFIRM, most or huge)
   if ms then
     seconds = pause(session, waiter, ms, most)
   elseif waiter.channel.is_live then

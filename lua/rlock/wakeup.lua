@@ -101,6 +101,7 @@ end
 
 -- Leaves the channels where nobody has waited for a while.
 local function leave_idle(self)
+  if self.is_closed then return end
   local before = self.host.now() - WARM
   for name, channel in pairs(self.channels) do
     if not channel.first and channel.idle_since <= before
@@ -125,9 +126,14 @@ local function serve(self)
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number)
   while not self.is_closed and self.count > 0 do
     if not self.connection then
+      local is_lost
       local connection, _, detail = self.node:open(
-        function(why) lost(self, why) end,
+        function(why)
+          is_lost = true
+          lost(self, why)
+        end,
         function(...) heard(self, ...) end)
+      if is_lost then connection = nil end
       if self.is_closed then
         if connection then connection:close() end
         break

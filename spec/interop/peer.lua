@@ -11,13 +11,13 @@
 --    waiting:answer()                           --> true
 --    theirs:kill()
 --
---  A process is started with the words in the file $B/interop/NAME.command,
---  which spec/interop/run writes, and: its own name, the watchdog's lease in
---  milliseconds, the server's address, the addresses of RedLock's servers. It
---  prints "ready", takes lines from the list NAME:commands, "ID TASK VERB KIND
---  THING ...", does what each task is told in order, and appends "ID ANSWER"
---  to NAME:answers, where the answer is "ok ...", "no", or "error TEXT". Each
---  task is its own holder of locks.
+--  A program is started with the words in the file $B/interop/PROGRAM.command,
+--  which spec/interop/run writes, and: a name for this process, the watchdog's
+--  lease in milliseconds, the address of the server, and those of the servers
+--  for RedLocks. It prints "ready", takes lines from the list NAME:commands,
+--  "ID TASK VERB KIND THING ...", does what each task is told, in order, and
+--  appends "ID ANSWER" to NAME:answers, where the answer is "ok ...", "no", or
+--  "error TEXT". Each task is its own holder of locks.
 --
 --    take WAIT LEASE [milliseconds; -1: for ever, the watchdog's]   ok [TOKEN]
 --    give [TOKEN]          gives it back; no: it was not that task's
@@ -45,10 +45,15 @@ Peer.__index, Task.__index, Pending.__index = Peer, Task, Pending
 local SECONDS = 30
 local CALL = 5000                                      -- milliseconds
 
-local folder = (os.getenv("B") or "build") .. "/interop/"
+local build = os.getenv("B") or "build"
+local folder = build .. "/interop/"
+local RLOCKCTL = os.getenv("RLOCKCTL") or build .. "/rlockctl"
 
 --- The shell words that start a program, or nil and why there are none.
 function peer.command(program)
+  if program == "ours" then
+    return shell.quote(RLOCKCTL) .. " spec/interop/ours.lua"
+  end
   for _, kind in ipairs { "command", "missing" } do
     local file = io.open(folder .. program .. "." .. kind)
     if file then

@@ -38,7 +38,7 @@ end
 local function two_are_gone(w, kind)
   w.members[2]:kill()
   w.members[4]:kill()
-  locks.contend[2](w, kind, nil, 50)
+  locks.contend[2](w, kind, nil, 100)
   w.members[2]:restart()
   w.members[4]:restart()
   w:forget_stores()

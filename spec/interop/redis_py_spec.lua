@@ -1,4 +1,6 @@
 require "spec.interop.against" ({
   describe = describe, it = it, pending = pending,
   setup = setup, teardown = teardown,
-}, "redis_py", 0, { { "simple", require "spec.interop.simple" } })
+}, "redis_py", 0, {
+  { "simple", require("spec.interop.simple").extended },
+})

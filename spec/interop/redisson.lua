@@ -4,7 +4,10 @@
 local counts = require "spec.interop.counts"
 local fair = require "spec.interop.fair"
 local locks = require "spec.interop.locks"
+local multi = require "spec.interop.multi"
+local quorum = require "spec.interop.quorum"
 local readwrite = require "spec.interop.readwrite"
+local simple = require "spec.interop.simple"
 
 local exclusive = {
   locks.contend, locks.excluded, locks.woken, locks.leases_seen,
@@ -34,4 +37,7 @@ return {
   { "semaphore", counts.semaphore },
   { "permits", counts.permits },
   { "latch", counts.latch },
+  { "multi", multi },
+  { "red", simple.watched },
+  { "red", quorum },
 }

@@ -2,7 +2,7 @@ require "spec.interop.against" ({
   describe = describe, it = it, pending = pending,
   setup = setup, teardown = teardown,
 }, "redsync", 5, {
-  { "simple", require "spec.interop.simple" },
-  { "red_simple", require "spec.interop.simple" },
+  { "simple", require("spec.interop.simple").extended },
+  { "red_simple", require("spec.interop.simple").extended },
   { "red_simple", require "spec.interop.quorum" },
 })

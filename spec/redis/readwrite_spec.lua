@@ -330,6 +330,67 @@ describe("the operations of a read/write lock", function()
     assert.is_true(is_gone())
   end)
 
+  it("follow the rules in whatever order they come", function()
+    local seed = os.time()
+    math.randomseed(seed)
+    local reads, writes = {}, {}              -- owner -> count
+
+    local function expected(what, owner)
+      if what == "read" then
+        local other = next(writes)
+        if other and other ~= owner then return "busy" end
+        reads[owner] = (reads[owner] or 0) + 1
+        return "held"
+      elseif what == "write" then
+        if writes[owner] then
+          writes[owner] = writes[owner] + 1
+          return "held"
+        end
+        if not next(writes) and reads[owner] then return "refused" end
+        if next(writes) or next(reads) then return "busy" end
+        writes[owner] = 1
+        return "held"
+      end
+      local side = what == "leave" and reads or writes
+      if not side[owner] then return "lost" end
+      side[owner] = side[owner] > 1 and side[owner] - 1 or nil
+      return side[owner] and "kept" or "freed"
+    end
+
+    local function layout()
+      local result = { mode = next(writes) and "write" or next(reads)
+        and "read" or nil }
+      for owner, n in pairs(reads) do result[owner] = ("%d"):format(n) end
+      for owner, n in pairs(writes) do
+        result[owner .. ":write"] = ("%d"):format(n)
+      end
+      return result
+    end
+
+    for step = 1, 1500 do
+      local owner = ("abcdef"):sub(math.random(6)):sub(1, 1)
+      local what = ({ "read", "write", "leave", "stop" })[math.random(4)]
+      local more = ("%d"):format((what == "read" and reads[owner]
+        or what == "write" and writes[owner] or 0) + 1)
+      local less = ("%d"):format(math.max(0, (what == "leave"
+        and reads[owner] or writes[owner] or 1) - 1))
+      local where = ("seed %d, step %d, %s %s"):format(seed, step, what, owner)
+      local verdict = what == "read" and read(owner, "60000", more)
+        or what == "write" and write(owner, "60000", more)
+        or what == "leave" and leave(owner, less, "60000")
+        or what == "stop" and stop_writing(owner, less, "60000")
+      assert.same({ where, expected(what, owner), layout() },
+        { where, verdict, fields() })
+      for holder, n in pairs(reads) do
+        assert.is_true(call("PTTL", hold_key(holder, n)) > 1000, where)
+        assert.equal(0, call("EXISTS", hold_key(holder, n + 1)), where)
+      end
+      if next(reads) or next(writes) then
+        assert.is_true(call("PTTL", name) > 1000, where)
+      end
+    end
+  end)
+
   it("say why a reader cannot write", function()
     read "a"
     local reply = writing.ask(name, "acquire", "a", "60000", "1")

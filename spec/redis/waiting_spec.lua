@@ -2,6 +2,7 @@
 --- (nothing), and what becomes of waiters and holders when a client closes.
 
 local host = require "rlock.host.uv"
+local program = require "spec.support.program"
 local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
@@ -575,6 +576,28 @@ describe("closing a client", function()
       assert(ok, message)
     end
   end)
+
+  it("does no harm while the subscription is still warm, or just was",
+    function()
+      local seconds = { 0, 3, 5.1, 7, 9.9, 11 }
+      local all = {}
+      for i, after in ipairs(seconds) do
+        all[i] = program.start(server, "-e", [[
+          local rlock = require "rlock"
+          local client = assert(rlock.open())
+          local own = client:lock("waiting:warm")
+          assert(own:lock())
+          rlock.spawn(function() own:lock { wait = 0.1 } end):join()
+          assert(own:unlock())
+          rlock.sleep(tonumber((...)))
+          client:close()
+          rlock.sleep(0.1)]], tostring(after))
+      end
+      for i in ipairs(seconds) do
+        local status = all[i]:wait()
+        assert.equal(0, status, all[i]:output())
+      end
+    end)
 
   it("is done by its <close> variable, and leaves no connection", function()
     local before = tonumber(ask("INFO", "clients"):match(

@@ -21,7 +21,7 @@
 --  takes no place, and is not let in before those who wait.
 --  Writers are told one at a time; readers together, up to the next writer.
 --  To ask, renew, release and leave is O(log n) of those who hold and wait; to
---  wake readers is O(how many), and stops at 1000: the others ask by themselves.
+--  wake readers is O(how many), up to 1000: the others ask by themselves.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

@@ -6,6 +6,7 @@ import org.redisson.RedissonRedLock;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
 
 /** What can be taken and given back, by the kinds' names in the specs. */
 final class Kinds {
@@ -82,12 +83,26 @@ final class Kinds {
                 case "permits":
                     return client.getPermitExpirableSemaphore(name)
                         .tryRelease(id);
+                case "red": return giveRed(lock(kind, name), name);
                 default: lock(kind, name).unlock();
             }
             return true;
         } catch (IllegalMonitorStateException e) {
             return false;
         }
+    }
+
+    /** A RedLock does not say whether it was the caller's. */
+    private boolean giveRed(RLock lock, String name) {
+        long held = Stream.of(members).filter(member -> {
+            try {
+                return member.getLock(name).isHeldByCurrentThread();
+            } catch (RedisException e) {
+                return false;
+            }
+        }).count();
+        lock.unlock();
+        return held > members.length / 2;
     }
 
     RLock lock(String kind, String name) {

@@ -43,6 +43,10 @@ public final class Peer {
     }
 
     private RedissonClient connect(String server) {
+        return Redisson.create(configure(server));
+    }
+
+    private Config configure(String server) {
         Config config = new Config();
         config.setCodec(StringCodec.INSTANCE);
         config.setLockWatchdogTimeout(watchdog);
@@ -51,11 +55,19 @@ public final class Peer {
         config.useSingleServer().setAddress(server)
             .setConnectionMinimumIdleSize(4)
             .setSubscriptionConnectionMinimumIdleSize(1);
+        return config;
+    }
+
+    /** A member that is away is given up soon. */
+    private RedissonClient connectToMember(String server) {
+        Config config = configure(server);
+        config.useSingleServer().setRetryAttempts(0).setTimeout(1000)
+            .setConnectTimeout(1000);
         return Redisson.create(config);
     }
 
     private RedissonClient[] connectToMembers() {
-        return Stream.of(members).map(this::connect)
+        return Stream.of(members).map(this::connectToMember)
             .toArray(RedissonClient[]::new);
     }
 

@@ -1,0 +1,688 @@
+--- Multi-locks: all members are held or none, whoever else wants some of them
+--- and whatever becomes of their servers.
+
+local host = require "rlock.host.uv"
+local proxies = require "spec.support.proxy"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local TIMEOUT = 0.4 * slow          -- of one command
+local LEASE = 0.4 * slow            -- of the watchdogs, where it is to end
+local SLACK = 0.15 * slow           -- what a bounded call may take besides
+
+local servers, proxy, prefix, client, second
+local opened, controls = {}, {}
+local number = 0
+
+local function open(options)
+  options = type(options) == "string" and { url = options } or options or {}
+  options.url = options.url or servers[1].url
+  options.timeout = options.timeout or TIMEOUT
+  local one = assert(rlock.open(options))
+  opened[#opened + 1] = one
+  return one
+end
+
+-- Asks a server, past rlock and without blocking.
+local function ask(server, ...)
+  local control = controls[server]
+  local reply, code, detail
+  if control then reply, code, detail = control:call(5000, ...) end
+  if reply ~= nil then return reply end
+  assert(not control or code == "closed", detail)
+  controls[server] = assert(host.connect {
+    path = server.socket, timeout = 5000, silent = 0,
+  })
+  reply, code, detail = controls[server]:call(5000, ...)
+  assert(code == nil, detail)
+  return reply
+end
+
+local function name(suffix) return prefix .. suffix end
+
+local function is_taken(server, suffix)
+  return ask(server, "EXISTS", name(suffix)) == 1
+end
+
+-- No key of any of the locks is anywhere.
+local function nothing_is_left()
+  eventually(function()
+    for _, server in ipairs(servers) do
+      local keys = server.pid and ask(server, "KEYS", prefix .. "*") or {}
+      if keys[1] then return false, keys[1] end
+    end
+    return true
+  end, 5 * slow, "no key is left")
+end
+
+local function start()
+  servers = { redis.start(), redis.start() }
+  number = number + 1
+  prefix = "multi:" .. number .. ":"
+  client, second = open(), open(servers[2].url)
+end
+
+local function stop()
+  for _, one in ipairs(opened) do one:close() end
+  for _, control in pairs(controls) do control:close() end
+  opened, controls = {}, {}
+  if proxy then proxy:stop() end
+  proxy = nil
+  for _, server in ipairs(servers) do server:stop() end
+end
+
+-- Locks of these names on the first server, by this client.
+local function locks(by, ...)
+  local all = {}
+  for i, suffix in ipairs { ... } do all[i] = by:lock(name(suffix)) end
+  return all
+end
+
+-- What fn returns, and that it returned within so many seconds.
+local function within(seconds, fn, ...)
+  local before = rlock.now()
+  local results = table.pack(fn(...))
+  local took = rlock.now() - before
+  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
+    took, seconds))
+  return table.unpack(results, 1, results.n)
+end
+
+-- Holds `its` in a task until :leave().
+local function occupy(its)
+  local gate, held = rlock.event(), rlock.event()
+  local holding = task.start(function()
+    assert(its:lock())
+    held:set()
+    gate:wait()
+    return its:unlock()
+  end)
+  assert(held:wait(5 * slow), "it is held")
+  return { leave = function() gate:set() return holding:join() end }
+end
+
+local function listen(to)
+  local heard = { n = 0 }
+  to:on_lost(function(told, reason)
+    heard.n, heard.told, heard.reason = heard.n + 1, told, reason
+  end)
+  return heard
+end
+
+describe("a multi-lock", function()
+  before_each(start)
+  after_each(stop)
+
+  it("is all of its members", function()
+    local multi = rlock.multi_lock {
+      client:lock(name "b"), second:lock(name "c"), client:lock(name "a"),
+    }
+    assert.is_true(multi:lock())
+    assert.is_true(is_taken(servers[1], "a"))
+    assert.is_true(is_taken(servers[1], "b"))
+    assert.is_true(is_taken(servers[2], "c"))
+    assert.is_true(multi:is_held())
+    assert.equal("held", multi:state())
+    assert(multi:valid_for() > 20)
+    assert.is_true(multi:need(20))
+    assert.equal("busy", select(2, task.run(function()
+      return second:lock(name "c"):try_lock()
+    end)))
+    assert.is_true(multi:unlock())
+    assert.equal("free", multi:state())
+    assert.is_false(multi:is_held())
+    assert.equal("not_held", select(2, multi:unlock()))
+    nothing_is_left()
+  end)
+
+  it("has members of every kind", function()
+    local members, rivals = {}, {}
+    for i, by in ipairs { client, second } do
+      members[#members + 1] = by:lock(name("lock" .. i))
+      members[#members + 1] = by:mutex(name("mutex" .. i))
+      members[#members + 1] = by:simple_lock(name("simple" .. i))
+      members[#members + 1] = by:spin_lock(name("spin" .. i))
+      members[#members + 1] = by:fenced_lock(name("fenced" .. i))
+      members[#members + 1] = by:fair_lock(name("fair" .. i))
+      local pair = by:read_write_lock(name("pair" .. i))
+      members[#members + 1] = i == 1 and pair:read_lock() or pair:write_lock()
+      rivals[members[#members]] = pair:write_lock()
+    end
+    local multi = rlock.multi_lock(members)
+    for _, member in ipairs(members) do
+      assert.is_true(multi:lock())
+      assert.is_true(member:is_held())
+      assert.equal("refused", select(2, multi:try_lock()))
+      assert.is_true(multi:unlock())
+      -- Whichever is busy: waited for, and none is left.
+      local holding = occupy(rivals[member] or member)
+      assert.equal("timeout", select(2, multi:lock { wait = 0.05 * slow }))
+      assert.equal("busy", select(2, multi:try_lock()))
+      local waiting = task.start(function()
+        local ok, code, detail = multi:lock { wait = 10 * slow }
+        assert(ok or member:is_held(), ("%s %s"):format(code, detail))
+        return multi:unlock()
+      end)
+      assert.is_true(holding.leave())
+      assert.is_true(waiting:join(10 * slow))
+    end
+  end)
+
+  it("counts a member once that is given twice", function()
+    local multi = rlock.multi_lock(locks(client, "a", "b", "a"))
+    assert.is_true(multi:lock())
+    assert.equal(1, client:lock(name "a"):hold_count())
+    assert.is_true(multi:unlock())
+    nothing_is_left()
+  end)
+
+  it("may be entered again, and its members by themselves", function()
+    local multi = rlock.multi_lock(locks(client, "a", "b"))
+    local a = client:lock(name "a")
+    assert.is_true(a:lock())
+    assert.is_true(multi:lock())
+    assert.is_true(multi:lock())
+    assert.equal(3, a:hold_count())
+    assert.is_true(multi:unlock())
+    assert.is_true(multi:unlock())
+    assert.equal(1, a:hold_count())
+    assert.is_false(is_taken(servers[1], "b"))
+    assert.is_true(a:unlock())
+    nothing_is_left()
+  end)
+
+  it("is not entered again if a member cannot be", function()
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), client:mutex(name "b"),
+    }
+    assert.is_true(multi:lock())
+    local ok, code, detail = multi:lock()
+    assert.is_nil(ok)
+    assert.equal("refused", code)
+    assert.matches(name "b", detail, 1, true)
+    assert.equal(1, client:lock(name "a"):hold_count())
+    assert.is_true(multi:unlock())
+    nothing_is_left()
+  end)
+
+  it("asks those of one server in one round trip", function()
+    proxy = proxies.start(servers[1])
+    local by = open { url = proxy.url, timeout = 5 * slow }
+    local multi = rlock.multi_lock(locks(by, "a", "b", "c", "d"))
+    assert.is_true(multi:lock())
+    assert.is_true(multi:unlock())
+    -- While the first has no answer the others are taken already.
+    proxy:hold(0.5 * slow, name "a")
+    local before = rlock.now()
+    local taking = task.start(function()
+      assert(multi:lock())
+      return rlock.now()
+    end)
+    eventually(function()
+      for _, suffix in ipairs { "a", "b", "c", "d" } do
+        if not is_taken(servers[1], suffix) then return false end
+      end
+      return true
+    end, 0.4 * slow, "all are taken before the first is answered")
+    assert(taking:join(5 * slow) - before >= 0.45 * slow)
+  end)
+
+  it("holds the lease that it was asked for, from before it asked", function()
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), second:lock(name "b"),
+    }
+    assert.is_true(multi:lock { lease = 0.1 * slow })
+    assert(multi:valid_for() <= 0.1 * slow)
+    eventually(function() return multi:state() == "lost" end)
+    assert.equal("lost", select(2, multi:need(0.001)))
+    nothing_is_left()
+    assert.equal("lost", select(2, multi:unlock()))
+    nothing_is_left()
+    assert.is_true(multi:lock())
+    assert.is_true(multi:unlock())
+  end)
+
+  it("is a hold that can be carried to another task", function()
+    local multi = rlock.multi_lock(locks(client, "a", "b"))
+    local hold = assert(multi:hold())
+    assert.is_true(task.run(function() return hold:unlock() end))
+    assert.equal("not_held", select(2, hold:unlock()))
+    do
+      local closed <close> = assert(multi:hold())
+      assert.is_true(closed:need(1))
+    end
+    nothing_is_left()
+  end)
+
+  it("is held while a function runs, also when it raises", function()
+    local multi = rlock.multi_lock(locks(client, "a", "b"))
+    assert.same({ 1, 2 }, { multi:with(function(its, a)
+      assert.is_true(its:is_held())
+      return a, 2
+    end, 1) })
+    assert.has_error(function()
+      multi:with(function() error("mine", 0) end)
+    end, "mine")
+    nothing_is_left()
+  end)
+
+  it("is over with its task, if that did not unlock it", function()
+    local by = open { watchdog = LEASE }
+    task.run(function()
+      assert(rlock.multi_lock(locks(by, "a", "b")):lock())
+    end)
+    assert.is_true(is_taken(servers[1], "a"))
+    nothing_is_left()
+  end)
+end)
+
+describe("a multi-lock of which a member is busy", function()
+  before_each(start)
+  after_each(stop)
+
+  it("takes nothing, and says which it was", function()
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), client:lock(name "b"), second:lock(name "c"),
+    }
+    for i, suffix in ipairs { "a", "b", "c" } do
+      local by = i == 3 and second or client
+      local holding = occupy(by:lock(name(suffix)))
+      local ok, code, detail = within(SLACK, multi.try_lock, multi)
+      assert.is_nil(ok)
+      assert.equal("busy", code)
+      assert.matches(name(suffix), detail, 1, true)
+      assert.is_true(holding.leave())
+      nothing_is_left()
+    end
+  end)
+
+  it("waits no longer than it is told to", function()
+    local holding = occupy(second:lock(name "b"))
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), second:lock(name "b"),
+    }
+    local before = rlock.now()
+    assert.equal("timeout", select(2, multi:lock { wait = 0.2 * slow }))
+    local took = rlock.now() - before
+    assert(took >= 0.2 * slow and took < 0.2 * slow + SLACK, took)
+    assert.is_true(holding.leave())
+    nothing_is_left()
+  end)
+
+  it("holds nothing while it waits", function()
+    local holding = occupy(client:lock(name "b"))
+    local multi = rlock.multi_lock(locks(client, "a", "b", "c"))
+    local waiting = task.start(function()
+      assert(multi:lock())
+      return multi:unlock()
+    end)
+    eventually(function()
+      return #ask(servers[1], "PUBSUB", "CHANNELS", "*" .. name "b" .. "*") > 0
+    end)
+    local other = open()
+    for _ = 1, 50 do
+      for _, suffix in ipairs { "a", "c" } do
+        local its = other:lock(name(suffix))
+        assert.is_true(within(slow, its.lock, its))
+        assert.is_true(its:unlock())
+      end
+    end
+    assert.is_true(holding.leave())
+    assert.is_true(waiting:join(5 * slow))
+    nothing_is_left()
+  end)
+
+  it("is woken when that is free", function()
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), second:lock(name "b"),
+    }
+    local holding = occupy(second:lock(name "b"))
+    local waiting = task.start(function()
+      assert(multi:lock())
+      return rlock.now()
+    end)
+    eventually(function()
+      return #ask(servers[2], "PUBSUB", "CHANNELS", "*" .. name "b" .. "*") > 0
+    end)
+    local before = rlock.now()
+    assert.is_true(holding.leave())
+    assert(waiting:join(5 * slow) - before < SLACK)
+  end)
+
+  it("leaves nothing when its task is cancelled", function()
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), second:lock(name "b"),
+    }
+    local holding = occupy(second:lock(name "b"))
+    local waiting = task.start(function() return multi:lock() end)
+    eventually(function()
+      return #ask(servers[2], "PUBSUB", "CHANNELS", "*" .. name "b" .. "*") > 0
+    end)
+    waiting:cancel()
+    assert.is_true(holding.leave())
+    nothing_is_left()
+    local asking = task.start(function() return multi:lock() end)
+    rlock.sleep(0)
+    asking:cancel()
+    nothing_is_left()
+    assert.is_true(multi:lock { wait = 5 * slow })
+    assert.is_true(multi:unlock())
+  end)
+
+  it("ends with closed when a client is closed under it", function()
+    local holding = occupy(second:lock(name "b"))
+    local by = open()
+    local multi = rlock.multi_lock {
+      by:lock(name "a"), second:lock(name "b"),
+    }
+    local waiting = task.start(function() return multi:lock() end)
+    eventually(function()
+      return #ask(servers[2], "PUBSUB", "CHANNELS", "*" .. name "b" .. "*") > 0
+    end)
+    by:close()
+    assert.is_true(holding.leave())
+    assert.equal("closed", select(2, waiting:join(5 * slow)))
+    nothing_is_left()
+  end)
+end)
+
+describe("multi-locks of the same members", function()
+  before_each(start)
+  after_each(stop)
+
+  -- Tasks with a multi-lock each go through so many rounds, one at a time.
+  local function contend(multis, rounds)
+    local inside = 0
+    task.many(#multis, function(i)
+      for _ = 1, rounds do
+        assert(multis[i]:lock { wait = 30 * slow })
+        inside = inside + 1
+        assert(inside == 1)
+        rlock.sleep(0)
+        inside = inside - 1
+        assert(multis[i]:unlock())
+      end
+    end, 60 * slow)
+    nothing_is_left()
+  end
+
+  it("in reversed order do not wait for each other", function()
+    contend({
+      rlock.multi_lock(locks(client, "a", "b", "c")),
+      rlock.multi_lock(locks(client, "c", "b", "a")),
+    }, 300)
+  end)
+
+  it("by several clients of two servers do not, either", function()
+    local multis = {}
+    for i = 1, 4 do
+      local one, two = open(), open(servers[2].url)
+      local members = { one:lock(name "a"), two:lock(name "b"),
+        one:lock(name "c"), two:lock(name "d") }
+      if i % 2 == 0 then members = { table.unpack(members, 3, 4) } end
+      members[#members + 1] = one:lock(name "z")
+      multis[i] = rlock.multi_lock(members)
+    end
+    contend(multis, 60)
+  end)
+
+  -- What two processes would do that know the servers by other names.
+  it("that are ordered differently do not, either", function()
+    local one = { open(), open(servers[2].url) }
+    local two = { open(), open(servers[2].url) }
+    local multis = {
+      rlock.multi_lock { one[1]:lock(name "a"), one[2]:lock(name "b") },
+      rlock.multi_lock { two[1]:lock(name "a"), two[2]:lock(name "b") },
+    }
+    local groups = multis[2].groups
+    groups[1], groups[2] = groups[2], groups[1]
+    contend(multis, 200)
+  end)
+
+  it("in a ring come round", function()
+    contend({
+      rlock.multi_lock(locks(open(), "a", "b", "x")),
+      rlock.multi_lock(locks(open(), "b", "c", "x")),
+      rlock.multi_lock(locks(open(), "c", "a", "x")),
+    }, 60)
+  end)
+
+  it("give exactly one of ten to who only tries", function()
+    local won, gate = 0, rlock.event()
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), second:lock(name "b"),
+    }
+    local ended = 0
+    task.many(10, function()
+      local is_mine = multi:try_lock()
+      ended = ended + 1
+      if is_mine then
+        won = won + 1
+        eventually(function() return ended == 10 end)
+        gate:set()
+        assert(multi:unlock())
+      end
+    end)
+    assert.equal(1, won)
+    nothing_is_left()
+  end)
+
+  it("let those in who want one of them only", function()
+    local multi = rlock.multi_lock(locks(open(), "a", "b"))
+    local other, is_over, entered = open(), false, 0
+    local rounds = task.start(function()
+      while not is_over do
+        assert(multi:lock())
+        assert(multi:unlock())
+      end
+    end)
+    for _ = 1, 50 do
+      for _, suffix in ipairs { "a", "b" } do
+        local its = other:lock(name(suffix))
+        assert.is_true(its:lock { wait = 10 * slow })
+        entered = entered + 1
+        assert.is_true(its:unlock())
+      end
+    end
+    is_over = true
+    rounds:join()
+    assert.equal(100, entered)
+    nothing_is_left()
+  end)
+end)
+
+describe("a multi-lock whose server is away", function()
+  before_each(start)
+  after_each(stop)
+
+  local function mixed()
+    return rlock.multi_lock {
+      client:lock(name "a"), client:lock(name "b"), second:lock(name "c"),
+    }
+  end
+
+  it("is told so in time, and nothing is left elsewhere", function()
+    local multi = mixed()
+    servers[2]:kill()
+    local ok, code, detail = within(TIMEOUT + SLACK, multi.try_lock, multi)
+    assert.is_nil(ok)
+    assert.equal("connect", code)
+    assert.matches(name "c", detail, 1, true)
+    nothing_is_left()
+    assert.equal("connect", select(2, within(TIMEOUT + SLACK, multi.lock,
+      multi)))
+    assert.equal("connect", select(2, within(1.5 * TIMEOUT + SLACK, multi.lock,
+      multi, { wait = 1.5 * TIMEOUT })))
+    nothing_is_left()
+  end)
+
+  it("is had by who has the time, and holds nothing meanwhile", function()
+    local multi = mixed()
+    servers[2]:kill()
+    local waiting = task.start(function()
+      assert(multi:lock { wait = 30 * slow })
+      return multi:unlock()
+    end)
+    -- What can be reached is held for no longer than one try takes.
+    local since = rlock.now()
+    while rlock.now() - since < 3 * TIMEOUT do
+      local taken = is_taken(servers[1], "a")
+      assert(not taken or rlock.now() - since < TIMEOUT + SLACK)
+      rlock.sleep(0.01)
+    end
+    servers[2]:launch()
+    assert.is_true(waiting:join(20 * slow))
+    nothing_is_left()
+  end)
+
+  it("gives back what was answered for after it gave up", function()
+    proxy = proxies.start(servers[2])
+    local by = open { url = proxy.url, timeout = TIMEOUT }
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), by:lock(name "c"),
+    }
+    assert.is_true(multi:lock())
+    assert.is_true(multi:unlock())
+    proxy:hold(3 * TIMEOUT, name "c")
+    local ok, code = within(TIMEOUT + SLACK, multi.try_lock, multi)
+    assert.is_nil(ok)
+    assert.equal("timeout", code)
+    nothing_is_left()
+    assert.is_true(multi:lock { wait = 10 * slow })
+    assert.is_true(multi:unlock())
+    nothing_is_left()
+  end)
+
+  it("is held if only an answer was lost", function()
+    proxy = proxies.start(servers[2])
+    local by = open { url = proxy.url, timeout = TIMEOUT }
+    local multi = rlock.multi_lock {
+      client:lock(name "a"), by:lock(name "c"),
+    }
+    assert.is_true(multi:lock())
+    assert.is_true(multi:unlock())
+    proxy:cut(1, name "c")
+    assert.is_true(multi:lock { wait = 10 * slow })
+    assert.is_true(by:lock(name "c"):is_held())
+    assert.is_true(multi:unlock())
+    nothing_is_left()
+  end)
+end)
+
+describe("a multi-lock that loses a member", function()
+  before_each(start)
+  after_each(stop)
+
+  it("is lost, told once with its name, and given back", function()
+    local one = open { watchdog = LEASE }
+    local two = open { watchdog = LEASE, url = servers[2].url }
+    local multi = rlock.multi_lock {
+      one:lock(name "a"), two:lock(name "b"), two:lock(name "c"),
+    }
+    assert.is_true(multi:lock())
+    local heard = listen(multi)
+    ask(servers[2], "DEL", name "b")
+    eventually(function() return heard.n > 0 end, 2 * LEASE)
+    assert.equal(multi, heard.told)
+    assert.matches(name "b", heard.reason, 1, true)
+    assert.equal("lost", multi:state())
+    assert.equal(0, multi:valid_for())
+    assert.equal("lost", select(2, multi:need(0)) or "lost")
+    assert.equal("lost", select(2, multi:lock()))
+    local ok, code, detail = multi:unlock()
+    assert.is_nil(ok)
+    assert.equal("lost", code)
+    assert.matches(name "b", detail, 1, true)
+    nothing_is_left()
+    assert.equal(1, heard.n)
+    assert.is_true(multi:lock())
+    assert.is_true(multi:unlock())
+  end)
+
+  it("goes from at_risk to lost when its server dies", function()
+    local one = open { watchdog = LEASE }
+    local two = open { watchdog = LEASE, url = servers[2].url }
+    local multi = rlock.multi_lock { one:lock(name "a"), two:lock(name "b") }
+    assert.is_true(multi:lock())
+    local heard = listen(multi)
+    servers[2]:kill()
+    eventually(function() return multi:state() == "at_risk" end, LEASE)
+    assert.equal(0, heard.n)
+    eventually(function() return heard.n > 0 end, 2 * LEASE)
+    assert.equal("lost", multi:state())
+    assert.equal("lost", select(2, multi:unlock()))
+    nothing_is_left()
+    assert.equal(1, heard.n)
+  end)
+
+  it("is not told of what it had unlocked", function()
+    local multi = rlock.multi_lock(locks(client, "a", "b"))
+    local a = client:lock(name "a")
+    assert.is_true(a:lock { lease = 0.1 * slow })
+    assert.is_true(multi:lock { lease = 0.05 * slow })
+    local heard, outer = listen(multi), listen(a)
+    assert.is_true(multi:unlock())
+    eventually(function() return outer.n > 0 end)
+    assert.equal(0, heard.n)
+    assert.equal("lost", select(2, a:unlock()))
+  end)
+
+  it("is kept alive while it is not", function()
+    local one = open { watchdog = LEASE }
+    local two = open { watchdog = LEASE, url = servers[2].url }
+    local multi = rlock.multi_lock { one:lock(name "a"), two:lock(name "b") }
+    assert.is_true(multi:lock())
+    local heard, since = listen(multi), rlock.now()
+    while rlock.now() - since < 3 * LEASE do
+      assert.equal("held", multi:state())
+      rlock.sleep(0.01)
+    end
+    assert.is_true(multi:is_held())
+    assert.is_true(multi:unlock())
+    assert.equal(0, heard.n)
+    nothing_is_left()
+  end)
+end)
+
+describe("rlock.multi_lock", function()
+  before_each(start)
+  after_each(stop)
+
+  local function says(pattern, ...)
+    local ok, message = pcall(rlock.multi_lock, ...)
+    assert.is_false(ok)
+    assert.matches(pattern, message)
+  end
+
+  it("refuses what it cannot be made of", function()
+    says("bad locks", nil)
+    says("bad locks", {})
+    says("bad member 2", { client:lock(name "a"), name "b" })
+    says("bad member 1", { client })
+    says("bad member 1", { client:semaphore(name "s") })
+    says("bad member 1", {
+      rlock.multi_lock(locks(client, "a")), client:lock(name "b"),
+    })
+    assert.has_error(function()
+      rlock.multi_lock(locks(client, "a")):lock { waits = 1 }
+    end)
+  end)
+
+  it("refuses one lock in two ways, which would wait for itself", function()
+    says("bad member 2.*is there already", {
+      client:lock(name "a"), open():lock(name "a"),
+    })
+    says("bad member 2.*is there already", {
+      client:lock(name "a"), client:mutex(name "a"),
+    })
+    says("bad member 2.*is there already", {
+      client:lock(name "a"), client:lock(name "a", { owner = "me" }),
+    })
+    assert.is_true(rlock.multi_lock {
+      client:lock(name "a"), second:lock(name "a"),
+    }:lock())
+  end)
+end)

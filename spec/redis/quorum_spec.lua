@@ -775,7 +775,7 @@ describe("a counter under a red lock", function()
     end, 30 * slow, "the counting goes on")
   end
 
-  -- What befalls two servers, and how it ends. What was killed comes back empty.
+  -- What befalls two servers, and how it ends. Who was killed is empty then.
   local faults = {
     { function(a, b) kill(a, b) end,
       function(a, b) servers[a]:launch() servers[b]:launch() end },

@@ -99,19 +99,34 @@ local function close_all()
   for open in pairs(clients) do open:close() end
 end
 
---- Runs fn as a task, with the loop, until it and all tasks have ended; then
---  closes every client. `rlockctl` does this around the script.
+--- What `rlockctl` does around a script: runs fn as a task, with the loop,
+--  until it and all tasks have ended; then closes every client.
 -- @tparam function fn
 -- @param ... its arguments
 -- @treturn[1] boolean true
+-- @treturn[1] table what fn returned, with its count in `n`
 -- @treturn[2] nil
 -- @treturn[2] integer exit status
 -- @treturn[2] string|nil message, with a traceback
-function rlock.run(fn, ...)
+function rlock.main(fn, ...)
   local ok, status, message = host.run(fn, ...)
   if next(clients) then host.run(close_all) end
-  if ok then return true end
-  return nil, status, message
+  return ok, status, message
+end
+
+--- Under plain lua5.4: runs fn as a task until it and all tasks have ended.
+-- @tparam function fn
+-- @param ... its arguments
+-- @return what fn returned; raises what a task did not catch
+function rlock.run(fn, ...)
+  if type(fn) ~= "function" then
+    error("bad argument fn of rlock.run: must be a function", 2)
+  elseif host.is_running() then         -- inside rlockctl, or another run
+    return rlock.spawn(fn, ...):join()
+  end
+  local ok, results, message = rlock.main(fn, ...)
+  if not ok then error(message or "the program was ended", 0) end
+  if results then return table.unpack(results, 1, results.n) end
 end
 
 return rlock

@@ -103,7 +103,7 @@ end
 
 local function watch_signals()
   local host = require "rlock.host.uv"
-  for name, status in pairs { INT = 130, TERM = 143 } do
+  for name, status in pairs { HUP = 129, INT = 130, TERM = 143 } do
     host.on_signal(name, function() end_by(status) end)
   end
 end
@@ -114,7 +114,7 @@ end
 -- @treturn integer exit status
 function cli.run(fn, ...)
   watch_signals()
-  local ok, status, message = require("rlock").run(fn, ...)
+  local ok, status, message = require("rlock").main(fn, ...)
   if message then cli.complain(message) end
   return ok and 0 or status
 end

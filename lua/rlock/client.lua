@@ -61,6 +61,12 @@ function client.open(host, options)
   return self
 end
 
+-- What would change or block the connection that all tasks share.
+local unfit = {}
+for word in ([[select multi exec discard watch unwatch hello reset quit auth
+  wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop
+  ]]):gmatch("%S+") do unfit[word] = true end
+
 --- Sends any Redis command. It is sent once: when nothing came back, nobody
 --  knows whether it was applied.
 -- @tparam string command
@@ -70,6 +76,7 @@ end
 -- @treturn[2] string "redis", "timeout", "closed", "connect"
 -- @treturn[2] string detail
 function client:call(command, ...)
+  if command == nil then error("client:call: which command?", 2) end
   for i = 0, select("#", ...) do
     local kind = type(i == 0 and command or (select(i, ...)))
     if kind ~= "string" and kind ~= "number" then
@@ -79,6 +86,10 @@ function client:call(command, ...)
   end
   local node = self.session.node
   node.host.current()
+  if unfit[tostring(command):lower()] then
+    return nil, "usage", command .. " would change or block the connection "
+      .. "that all tasks of the client share"
+  end
   local reply, code, detail = node:call(
     node.host.now() + self.session.timeout, { command, ... },
     select("#", ...) + 1)
@@ -95,10 +106,15 @@ local function check_name(name)
   end
 end
 
-local function check_owner(options)
+local function check_owner(options, takes_more)
   if options == nil then return end
   if type(options) ~= "table" then
     error("bad options: must be a table such as { owner = \"me\" }", 3)
+  end
+  for key in pairs(options) do
+    if key ~= "owner" and not takes_more then
+      error(("bad option %s: locks know owner"):format(tostring(key)), 3)
+    end
   end
   local owner = options.owner
   if owner ~= nil and (type(owner) ~= "string" or owner == ""
@@ -200,12 +216,16 @@ end
 -- @tparam[opt] table options owner
 function client:policy(definition, name, options)
   check_name(name)
-  check_owner(options)
+  check_owner(options, true)            -- the others are for its `extra`
   return (make_lock(self, definition, name, options))
 end
 
 --- Releases what the client still holds and closes its connections.
-function client:close() self.session:close() end
+-- @treturn boolean true
+function client:close()
+  self.session:close()
+  return true
+end
 
 client.__close = client.close
 

@@ -18,7 +18,7 @@ local remote = require "rlock.remote"
 local grant = {}
 grant.__index = grant
 
-local huge, max = math.huge, math.max
+local huge, max, min = math.huge, math.max, math.min
 
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
 -- ends, or, if it is carried about, a table with that time in `ends`. A table
@@ -270,7 +270,7 @@ local function ask(self, until_, lease, hold, now, wait_until)
     lease and deadline.ms(lease) or session.lease_ms, count_text(want), nil,
     extra_of(self, now, wait_until))
   session:work_done()
-  if not reply then
+  if reply == nil then
     if may_be_applied then settle(self, lease or session.lease) end
     return nil, sent, detail
   end
@@ -278,7 +278,7 @@ local function ask(self, until_, lease, hold, now, wait_until)
     settle(self, lease or session.lease)
     return nil, "closed", "the client was closed"
   end
-  local verdict = reply[1]
+  local verdict = type(reply) == "table" and reply[1] or reply
   if verdict == "held" then
     local ends = session.valid_until(sent, lease or session.lease,
       self.lock.drift)
@@ -402,15 +402,19 @@ local function let_go(self, until_, hold, now)
     session.watchdog:remove(self)
   else
     seconds, watched = needed(self, now)
+    self.watched = watched
+    self.valid_until = min(self.valid_until,
+      session.valid_until(now, seconds, self.lock.drift))
+    session.watchdog:lower(self, now)
   end
   local reply, sent, detail = remote.run(session.node,
     site.policy.ops.release, until_, now, site.keys, self.owner,
     want == 0 and "1" or deadline.ms(seconds), count_text(want),
     session.publish)
-  if not reply then return untold(self, sent, detail, left) end
+  if reply == nil then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
   if may_be_applied then session:renumber(self.party, site.family) end
-  local verdict = reply[1]
+  local verdict = type(reply) == "table" and reply[1] or reply
   if verdict == "freed" then
     forget(self)
     return true
@@ -449,6 +453,20 @@ function grant:is_abandoned()
     if type(hold) == "table" and not hold.is_of_task then return false end
   end
   return true
+end
+
+--- "held", "at_risk", "lost" or "free", now.
+function grant:now_is()
+  local is_held = self.state == "held" or self.state == "at_risk"
+  return is_held and self:valid_for() == 0 and "lost" or self.state
+end
+
+--- Takes it from the site: nobody can ask for it any more.
+function grant:drop()
+  local site = self.lock.site
+  if site[self.party] == self and not self.acting then
+    site[self.party] = nil
+  end
 end
 
 --- Seconds for which it is certainly ours.

@@ -292,7 +292,7 @@ function Hold:valid_for()
 end
 
 function Hold:token() return not self.is_over and self.grant.token or nil end
-function Hold:state() return self.is_over and "free" or self.grant.state end
+function Hold:state() return self.is_over and "free" or self.grant:now_is() end
 
 function Hold:on_lost(fn)
   if not self.is_over then self.grant:when_lost(fn, self) end
@@ -323,7 +323,7 @@ end
 --- "held", "at_risk" (a renewal failed, there is still time), "lost", "free".
 function lock:state()
   local granted = mine(self)
-  return granted and granted.state or "free"
+  return granted and granted:now_is() or "free"
 end
 
 --- The fencing token of this task's hold, where the policy has one.

@@ -32,7 +32,16 @@ local function find(name)
   return own or try_require(name)
 end
 
+local fields = { name = true, keys = true, channel = true, server = true,
+  wakes = true, reenter = true, poll = true, extra = true, needs = true,
+  twin = true, exclusive = true }
+
 local function check(def)
+  for key in pairs(def) do
+    if not fields[key] then
+      return "there is no field " .. tostring(key) .. " in a policy"
+    end
+  end
   if type(def.name) ~= "string" or def.name == "" then
     return "name must be a string"
   elseif type(def.keys) ~= "function" then

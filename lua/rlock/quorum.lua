@@ -7,16 +7,15 @@
 --  clocks. The watchdog of each client renews its part. A part that was lost,
 --  or could not be had, is asked for again while a majority holds.
 --
---  What is safe with any server set up in any way is only this: that a majority
---  of them does not forget what it granted. A server that was restarted and
---  does not keep an append-only file is not counted for as long as a lease, by
---  clients that knew it before.
+--  That holds while no majority of the servers forgets what it granted. So one
+--  that was restarted, and keeps no append-only file, is not counted for as
+--  long as a lease by clients that knew it before.
 
 local backoff = require "rlock.backoff"
+local ballot = require "rlock.ballot"
 local deadline = require "rlock.deadline"
 local joint = require "rlock.joint"
 local policy = require "rlock.policy"
-local voter = require "rlock.voter"
 
 local quorum = joint.class()
 
@@ -29,7 +28,6 @@ local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
 local FIRST_REST, LEAST_REST = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- of a lease, for the drift of clocks
-local SHARE = 4                -- no server gets more than lease/4 to answer
 
 -- what it is made of --------------------------------------------------------
 
@@ -46,11 +44,10 @@ end
 
 local function check_policy(which, level)
   which = which or "reentrant"
-  if type(which) == "string" and exclusive[which] then return which end
-  local known = { semaphore = true, permits = true, latch = true }
-  if known[which] then unsound(which, level + 1) end
   local loaded = policy.load(which, level + 2)
-  if not loaded.source.exclusive then unsound(loaded.name, level + 1) end
+  if not exclusive[loaded.name] and not loaded.source.exclusive then
+    unsound(loaded.name, level + 1)
+  end
   return which
 end
 
@@ -157,182 +154,22 @@ local function drop(hold)
   end
 end
 
--- asking --------------------------------------------------------------------
-
-local missing = { connect = true, timeout = true, closed = true }
-
-local function restarted(seconds)
-  return nil, "quorum", ("restarted, and may have forgotten what it granted: "
-    .. "counts again in %.1f s"):format(seconds)
-end
-
--- Does this server count?
--- @return its identity, or nil, code, detail
-local function admit(self, round, session)
-  local identity, code, detail = voter.identify(session.node, round.until_)
-  if not identity then return nil, code, detail end
-  round.clash = round.clash or voter.clash(session.node, self.members)
-  if round.clash then return nil, "refused", round.clash end
-  local pause = voter.quarantine(identity,
-    max(round.lease or 0, session.lease), self.host.now())
-  if pause > 0 then return restarted(pause) end
-  return identity
-end
-
--- Asks one server for the lock. On the way the connection may have been lost
--- and opened again, and the answer be that of a server restarted meanwhile.
-local function ask(self, round, part)
-  local session = part.lock.session
-  local identity, code, detail = admit(self, round, session)
-  round.unknown = round.unknown - 1
-  if not identity then return nil, code, detail end
-  local verdict, answer
-  verdict, answer, detail = joint.acquire(part, round.until_, round.lease, 0)
-  if verdict == "held" and voter.identity_of(session.node) ~= identity then
-    identity, code, detail = admit(self, round, session)
-    if not identity then
-      joint.release(part)
-      return nil, code, detail
-    end
-  end
-  return verdict, answer, detail
-end
-
-local function ask_who_is_there(self, round, part)
-  local session = part.lock.session
-  local code, why = "closed", "the client was closed"
-  if not session.is_closed then
-    code, why = "connect", voter.why_away(session)
-  end
-  if why then
-    round.unknown = round.unknown - 1
-    return nil, code, why
-  end
-  local verdict, answer, detail = ask(self, round, part)
-  if verdict == nil and missing[answer] and not session.is_closed then
-    voter.is_gone(session, detail)
-  end
-  return verdict, answer, detail
-end
-
--- Is a round over? A majority is one only when it is known who they are; that
--- takes time only on new connections.
-local function is_decided(self, round)
-  return round.clash ~= nil
-    or round.held >= self.majority and round.unknown == 0
-    or round.failed > #self.members - self.majority
-end
-
-local heal
-
--- One server's part in a round. Who answers when all is decided may still be
--- welcome.
-local function vote(self, round, part)
-  local hold = round.hold
-  if is_decided(self, round) then return end
-  local verdict, answer, detail = ask_who_is_there(self, round, part)
-  if verdict ~= "held" then
-    part.code, part.answer = verdict or answer, detail or answer
-    round.failed = round.failed + 1
-    if hold.is_watched then heal(self, hold) end
-  elseif round.is_over or hold.is_over or hold.lost_because then
-    joint.release(part)
-  else
-    round.held = round.held + 1
-    hold.parts[#hold.parts + 1] = part
-    if hold.is_watched then hold.watch_part(part) end
-  end
-end
-
--- Asks these servers at once.
--- @return true, or nil, "cancelled", what is to be raised
-local function ask_all(self, round, members, decided)
-  round.held, round.failed, round.parts = 0, 0, {}
-  round.unknown = #members
-  for i, member in ipairs(members) do
-    round.parts[i] = joint.part(round.hold, member)
-  end
-  return joint.together(self.host, round.parts, function(part)
-    vote(self, round, part)
-  end, nil, decided)
-end
-
--- Until when the servers of a round may answer.
-local function round_until(self, lease)
-  return self.host.now()
-    + min(self.node_timeout, (lease or self.lease) / SHARE)
-end
-
--- why not -------------------------------------------------------------------
-
-local function said(part)
-  if part.code == nil then
-    return part.grant and "yes" or "not waited for"
-  elseif part.code == "busy" then
-    return "held by somebody else" .. (part.answer > 0
-      and (" for %.1f s more"):format(part.answer / 1000) or "")
-  end
-  return tostring(part.answer)
-end
-
-local function explain(self, round)
-  local words = {}
-  for i, part in ipairs(round.parts) do
-    words[i] = part.lock.session.node.where .. ": " .. said(part)
-  end
-  return ("%s: %d of %d servers, %d are needed; %s"):format(self:show(),
-    round.held, #round.parts, self.majority, table.concat(words, "; "))
-end
-
--- What a server's answer says of it: it is taken to be there if all was decided
--- before it had to answer.
-local function kind_of(round, part, now)
-  if part.lock.session.is_closed then return "closed" end
-  if part.code == "busy" or part.code == "refused" then return part.code end
-  if part.code or not part.grant and now >= round.until_ then return "away" end
-  return "busy"
-end
-
--- The code for a round without a majority.
-local function judge(self, round)
-  if round.clash then return "refused", round.clash end
-  local count = { busy = 0, refused = 0, closed = 0, away = 0 }
-  local now = self.host.now()
-  for _, part in ipairs(round.parts) do
-    local kind = kind_of(round, part, now)
-    count[kind] = count[kind] + 1
-  end
-  local code = "quorum"
-  if count.refused > 0 then
-    code = "refused"
-  elseif count.closed > #self.members - self.majority then
-    code = "closed"
-  elseif count.busy >= self.majority then
-    code = "busy"
-  end
-  return code, explain(self, round)
-end
-
 -- taking --------------------------------------------------------------------
 
 -- One attempt.
 -- @return true; or nil, code, detail
 local function attempt(self, try)
   local hold = try.hold
-  local round = {
-    hold = hold, lease = try.lease, until_ = round_until(self, try.lease),
-  }
+  local round = ballot.new(self, hold, try.lease,
+    not try.is_single and try.wait_until or nil)
   hold.round = round
-  if not try.is_single then round.until_ = min(round.until_, try.wait_until) end
-  local ok, code, detail = ask_all(self, round, self.members, function()
-    return is_decided(self, round)
-  end)
+  local ok, code, detail = round:ask(self.members, true)
   if ok and round.held >= self.majority and not round.clash
       and self:valid_of(hold) > 0 then
     return true
   end
   round.is_over = true
-  if ok then code, detail = judge(self, round) end
+  if ok then code, detail = round:judge() end
   drop(hold)
   return nil, code, detail
 end
@@ -345,7 +182,9 @@ local final = { refused = true, closed = true, cancelled = true }
 local function pause(self, try, code, detail)
   if try.is_single or final[code] then return nil, code, detail end
   local now = self.host.now()
-  if code ~= "quorum" then try.quorum_until = now + self.timeout end
+  if code ~= "quorum" and try.wait_until == huge then
+    try.quorum_until = now + self.timeout
+  end
   local left = min(try.wait_until, try.quorum_until) - now
   if left > 0 then
     local slept, cancelled, unwind = self.host.event():pause(
@@ -395,27 +234,6 @@ end
 
 -- keeping -------------------------------------------------------------------
 
-local function lost_part(self, hold, part, reason)
-  if part.is_over or hold.is_over or hold.lost_because then return end
-  if self:valid_of(hold) > 0 then return heal(self, hold) end
-  joint.lose(hold, ("no majority of %d servers keeps it any more; the last "
-    .. "was %s: %s"):format(#self.members, part.lock.session.node.where,
-    reason))
-  drop(hold)
-end
-
-function quorum:watch(hold)
-  if hold.is_watched then return end
-  hold.is_watched = true
-  hold.watch_part = function(part)
-    part.grant:when_lost(function(_, reason)
-      lost_part(self, hold, part, reason)
-    end, part)
-  end
-  for _, part in ipairs(hold.parts) do hold.watch_part(part) end
-  if hold.round.failed > 0 then heal(self, hold) end
-end
-
 -- Lets go of the parts that were lost; the locks that it has no part of.
 local function without_part(self, hold)
   local alive, dead, has, others = {}, {}, {}, {}
@@ -453,15 +271,36 @@ local function keep_healing(self, hold)
     if not is_wanted(self, hold) then return end
     local others = without_part(self, hold)
     if not others[1] then break end
-    ask_all(self, { hold = hold, until_ = round_until(self) }, others)
+    ballot.new(self, hold):ask(others)
   end
   hold.healer = nil
 end
 
-function heal(self, hold)
+local function heal(self, hold)
   if hold.healer or hold.lease or not is_wanted(self, hold) then return end
   hold.healer = self.host.event()
   self.host.daemon(keep_healing, self, hold)
+end
+
+local function lost_part(self, hold, part, reason)
+  if part.is_over or hold.is_over or hold.lost_because then return end
+  if self:valid_of(hold) > 0 then return heal(self, hold) end
+  joint.lose(hold, ("no majority of %d servers keeps it any more; the last "
+    .. "was %s: %s"):format(#self.members, part.lock.session.node.where,
+    reason))
+  drop(hold)
+end
+
+function quorum:watch(hold)
+  if hold.watch_part then return end
+  function hold.heal() heal(self, hold) end
+  function hold.watch_part(part)
+    part.grant:when_lost(function(_, reason)
+      lost_part(self, hold, part, reason)
+    end, part)
+  end
+  for _, part in ipairs(hold.parts) do hold.watch_part(part) end
+  if hold.round.failed > 0 then heal(self, hold) end
 end
 
 -- letting go ----------------------------------------------------------------
@@ -477,7 +316,7 @@ function quorum:let_go(hold)
     local is_freed, why = joint.release(part)
     if is_freed then freed = freed + 1 end
     if why == "lost" then left = left - 1 end
-  end, round_until(self), function()
+  end, ballot.time_limit(self), function()
     return freed >= self.majority or left < self.majority
   end)
   if not ok then return nil, code, unwind end
@@ -493,27 +332,12 @@ end
 -- @treturn[2] string "quorum": too few servers have answered
 -- @treturn[2] string detail
 function quorum:is_held()
-  local round = { hold = { party = self.host.current() }, parts = {},
-    held = 0, failed = 0, unknown = 0 }
-  for i, member in ipairs(self.members) do
-    round.parts[i] = joint.part(round.hold, member)
-  end
-  local until_ = round_until(self)
-  local ok, code, unwind = joint.together(self.host, round.parts,
-    function(part)
-      local count, why, detail = joint.count(part, until_)
-      if not count then
-        part.code, part.answer = why, detail
-      elseif count > 0 then
-        round.held = round.held + 1
-      else
-        round.failed = round.failed + 1
-      end
-    end, nil, function() return is_decided(self, round) end)
+  local round = ballot.new(self, { party = self.host.current() })
+  local ok, _, unwind = round:count(self.members)
   if not ok then error(unwind, 0) end
   if round.held >= self.majority then return true end
   if round.failed > #self.members - self.majority then return false end
-  return nil, code or "quorum", explain(self, round)
+  return nil, "quorum", round:explain()
 end
 
 return quorum

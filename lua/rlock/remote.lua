@@ -155,7 +155,7 @@ function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
   end
   local reply, code, detail = connection:send(ms, scratch,
     write(scratch, sha, keys, a, b, c, d, extra))
-  if reply then return reply, now, false end
+  if reply ~= nil then return reply, now, false end
   return again(node, op, until_, code, detail, keys, a, b, c, d, extra)
 end
 

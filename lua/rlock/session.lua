@@ -64,6 +64,17 @@ end
 --  no field of theirs.
 function session.party_of(owner) return "owner " .. owner end
 
+local function checked_keys(policy, name)
+  local keys = policy.keys(name)
+  local ok = type(keys) == "table" and #keys >= 1 and #keys <= 8
+  for _, key in ipairs(ok and keys or {}) do
+    ok = ok and type(key) == "string" and key ~= ""
+  end
+  if ok then return keys end
+  error(("policy %s: keys(name) must return a list of 1 to 8 strings"):format(
+    policy.name), 0)
+end
+
 --- What all handles of one lock share: policy, name, keys, and under each party
 --  its grant.
 -- @tparam table client the face, which must live as long as its locks do
@@ -78,7 +89,7 @@ function session:site(client, policy, name)
   local site = by_name[name]
   if not site then
     site = { client = client, policy = policy, name = name,
-      keys = policy.keys(name), family = self:family(policy) }
+      keys = checked_keys(policy, name), family = self:family(policy) }
     by_name[name] = site
   end
   return site
@@ -139,13 +150,20 @@ end
 
 local function release_batch(self, batch, until_)
   local commands = {}
+  local _, code, detail
   for i, grant in ipairs(batch) do
     local op = grant.lock.site.policy.ops.release
     commands[i] = remote.command(self.node, op, until_, grant.lock.site.keys,
       grant.owner, "1", "0", self.publish)
-    if not commands[i] then return end
+    if not commands[i] then break end
   end
-  self.node:pipeline(until_, commands)
+  if #commands == #batch then
+    _, code, detail = self.node:pipeline(until_, commands)
+  end
+  if type(code) == "string" or #commands < #batch then
+    self:log("warn", ("%d locks could not be given back; their leases end them "
+      .. "(%s)"):format(#batch, tostring(detail or "no connection")))
+  end
 end
 
 -- Releases everything that is still held, as far as the server can be told.
@@ -166,6 +184,8 @@ end
 function session:close()
   if self.is_closed then return end
   self.is_closed = true
+  local task = self.host.current()
+  for _, family in pairs(self.families) do task[family] = nil end
   local until_ = self.host.now() + self.timeout
   self.wakeup:close()
   self.watchdog:close()

@@ -12,6 +12,9 @@ local voter = {}
 --- Seconds between one PING and the next; a server that nobody has asked for
 --  so long is left alone.
 local PAUSE, IDLE = 0.02, 5
+--- Seconds that it has to answer before it is passed over: our own loop may
+--  have been held up, and its answer be there.
+local GRACE = 0.01
 
 local max = math.max
 
@@ -58,6 +61,7 @@ function voter.why_away(session)
   if not state then return nil end
   local now = session.host.now()
   state.asked = now
+  if now - state.since < GRACE then return nil end
   return ("away for %.1f s: %s"):format(now - state.since, state.why)
 end
 

@@ -91,6 +91,7 @@ function watchdog:lose(grant, reason)
     self.host.spawn(told.fn, told.lock, reason)
   end
   grant.on_lost = nil
+  if grant:is_abandoned() then grant:drop() end
 end
 
 -- renewals ----------------------------------------------------------------
@@ -163,9 +164,11 @@ end
 -- left the batch meanwhile is taken out of it.
 local function prepare(self, batch, until_)
   for _, grant in ipairs(batch) do
-    local sha, code, detail = remote.sha(self.session.node,
-      grant.lock.site.policy.ops.renew, until_)
-    if not sha then return nil, code, detail end
+    if is_in(self, batch, grant) then
+      local sha, code, detail = remote.sha(self.session.node,
+        grant.lock.site.policy.ops.renew, until_)
+      if not sha then return nil, code, detail end
+    end
   end
   local all, n = #batch, 0
   for i = 1, all do
@@ -292,6 +295,20 @@ local function bury(self, now)
   return alarm and alarm.due
 end
 
+-- Forgets leases that have ended and that nobody will ever give back, because
+-- their tasks have ended. All are looked at, but not often.
+local function sweep(self, now)
+  self.swept = now
+  local grant = self.resting.first
+  while grant do
+    local after = grant.next
+    if grant.valid_until <= now and grant:is_abandoned() then
+      self:lose(grant, "its lease has ended")
+    end
+    grant = after
+  end
+end
+
 -- The task of the watchdog. With nothing to do it looks once more after half a
 -- period, so that a lock that is taken now and then need not wake it each time.
 local function keep(self)
@@ -308,6 +325,10 @@ local function keep(self)
     end
     if not due and not was_idle then due = now + self.period / 2 end
     was_idle = due == nil
+    if self.resting.first then
+      if now >= (self.swept or 0) + self.period then sweep(self, now) end
+      due = math.min(due or math.huge, now + self.period)
+    end
     if due ~= now then
       self.sleeps_until = due or math.huge
       self.change:wait(due and math.max(due - now, 0.001))
@@ -338,6 +359,18 @@ function watchdog:watch(grant, sent)
   if not self.change or due < self.sleeps_until then awake(self, due) end
 end
 
+--- A request is about to lower the lease: what a renewal that is under way is
+--  answered does not count any more.
+-- @tparam table grant with the new valid_until and watched
+-- @tparam number now
+function watchdog:lower(grant, now)
+  if not grant.watched then return self:rest(grant) end
+  self:remove(grant)
+  grant.due = math.min(now + self.period, grant.valid_until)
+  self.alarms:push(grant)
+  awake(self, grant.due)
+end
+
 --- Remembers a grant that is not to be kept alive; if somebody listens for its
 --  loss, its end is watched.
 -- @tparam table grant
@@ -349,7 +382,11 @@ function watchdog:rest(grant)
     awake(self, grant.due)
   else
     append(self.resting, grant)
-    if not self.change then awake(self, math.huge) end
+    if not self.change then
+      awake(self, math.huge)
+    elseif self.sleeps_until == math.huge then
+      self.change:set()                   -- it is to be swept some day
+    end
   end
 end
 

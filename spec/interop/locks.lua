@@ -24,6 +24,7 @@ local function both_contend(w, kind, prepare, rounds)
   local mixed, backwards = 0, 0
   if prepare then prepare(name) end
   contend(all, TASKS, w.theirs, kind, name, key, rounds)
+  eventually(function() return w:counted(key) > 0 end, 30, "a first round")
   contend(all, TASKS, w.ours, kind, name, key, rounds)
   for _, pending in ipairs(all) do
     local _, switches, back = pending:answer(120)

@@ -6,7 +6,7 @@ local world = require "spec.interop.world"
 
 local now, SLACK = world.now, world.SLACK
 local LEASE = 60000
-local TASKS, ROUNDS = 2, 250
+local TASKS, ROUNDS = 2, 500
 
 -- Three names that begin alike, two orders of them, and how they begin.
 local function names(w)
@@ -22,8 +22,11 @@ local function contend(w, kind)
   local _, one, other = names(w)
   local key, all, mixed = w:counter(), {}, 0
   for _ = 1, TASKS do
-    all[#all + 1] = w.ours:task():send("contend", kind, one, key, ROUNDS)
     all[#all + 1] = w.theirs:task():send("contend", kind, other, key, ROUNDS)
+  end
+  world.eventually(function() return w:counted(key) > 0 end, 30, "a round")
+  for _ = 1, TASKS do
+    all[#all + 1] = w.ours:task():send("contend", kind, one, key, ROUNDS)
   end
   for _, pending in ipairs(all) do
     local _, switches = pending:answer(120)

@@ -7,6 +7,7 @@
 -- NAME is that of the lists, WATCHDOG its lease in milliseconds, ADDRESS the
 -- server of everything, and MEMBERs are the servers of RedLocks.
 
+local host = require "rlock.host.uv"
 local rlock = require "rlock"
 
 local name, watchdog, address = arg[1], tonumber(arg[2]) / 1000, arg[3]
@@ -15,7 +16,8 @@ local function open(url)
   return assert(rlock.open { url = url, watchdog = watchdog })
 end
 
-local control, client = open(address), open(address)
+local control, client, members = open(address), open(address), {}
+for i = 4, #arg do members[#members + 1] = open(arg[i]) end
 
 local function number(word) return assert(math.tointeger(tonumber(word))) end
 
@@ -26,16 +28,6 @@ local function seconds(word)
 end
 
 -- kinds -------------------------------------------------------------------
-
-local members
-
-local function red_lock(lock_name, options)
-  if not members then
-    members = {}
-    for i = 4, #arg do members[#members + 1] = open(arg[i]) end
-  end
-  return rlock.red_lock(members, lock_name, options)
-end
 
 local function multi_lock(names)
   local locks = {}
@@ -53,14 +45,16 @@ local kinds = {
   read = function(n) return client:read_write_lock(n):read_lock() end,
   write = function(n) return client:read_write_lock(n):write_lock() end,
   multi = multi_lock,
-  red = function(n) return red_lock(n) end,
-  red_simple = function(n) return red_lock(n, { policy = "simple" }) end,
+  red = function(n) return rlock.red_lock(members, n) end,
+  red_simple = function(n)
+    return rlock.red_lock(members, n, { policy = "simple" })
+  end,
   semaphore = function(n) return client:semaphore(n) end,
   permits = function(n) return client:permits(n) end,
   latch = function(n) return client:latch(n) end,
 }
 
-local made = setmetatable({}, { __mode = "v" })
+local made = {}
 
 local function thing(kind, thing_name)
   local key = kind .. " " .. thing_name
@@ -266,10 +260,13 @@ end
 
 print "ready"
 io.stdout:flush()
-local listener = open(address)
+-- Not client:call, which does not wait for others.
+local server = require("rlock.url").parse(address)
+local listener = assert(host.connect {
+  host = server.host, port = server.port, timeout = 5000, silent = 0,
+})
 while true do
-  -- client:call() waits 3 s for a reply.
-  local reply, code, detail = listener:call("BLPOP", name .. ":commands", 1)
-  if reply == nil then error(("%s: %s"):format(code, detail), 0) end
-  if reply then pass_on(reply[2]) end
+  local reply, _, detail = listener:call(0, "BLPOP", name .. ":commands", 0)
+  if not reply then error(detail, 0) end
+  pass_on(reply[2])
 end

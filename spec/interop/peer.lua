@@ -156,6 +156,10 @@ local last_id = 0
 
 --- Tells the task to do something, and does not wait.
 function Task:send(...)
+  if not self.peer:is_alive() then
+    error(("%s has ended; it printed:\n%s"):format(self.peer.program,
+      self.peer:output()), 0)
+  end
   last_id = last_id + 1
   local words = { last_id, self.name, ... }
   for i, word in ipairs(words) do
@@ -188,8 +192,9 @@ function Pending:answer(seconds)
     left = left - 1
   end
   if not self.text then
-    error(("%s did not answer to \"%s\" within %g s; it printed:\n%s"):format(
-      who.program, self.line, seconds or SECONDS, who:output()), 0)
+    error(("%s %s \"%s\" within %g s; it printed:\n%s"):format(who.program,
+      who:is_alive() and "did not answer to" or "has ended, and not answered",
+      self.line, seconds or SECONDS, who:output()), 0)
   end
   local verdict, rest = self.text:match("^(%S+) ?(.*)$")
   if verdict == "error" then

@@ -70,8 +70,9 @@ end
 
 local function take_one(i)
   local name = "chaos:" .. math.random(NAMES)
-  local lock = clients[math.random(#clients)]:lock(name,
-    chance(30) and { owner = "owner of task " .. i } or nil)
+  local which = math.random(#clients)
+  local lock = clients[which]:lock(name, chance(30)
+    and { owner = ("owner %d of client %d"):format(i, which) } or nil)
   local own <close> = lock:hold(options_at_random())
   if not own then return end
   entered = entered + 1

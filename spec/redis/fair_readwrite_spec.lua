@@ -431,6 +431,23 @@ describe("the operations of a fair read/write lock", function()
     connection:close()
   end)
 
+  it("tell one that is silent, too, but do not count on it", function()
+    local heard, to, connection = listen()
+    to("rb", "wc", "wd", "re", "wf", "rg")
+    verdict "wa"
+    for who in ("rb wc wd re wf rg"):gmatch("%S+") do verdict(who) end
+    age(1100, "rb", "wc")
+    release "wa"
+    assert.equal("rb wc wd", told(heard))
+    for _, who in ipairs { "rb", "wc" } do leave(who) end
+    verdict "wd"
+    told(heard)
+    age(1100, "wf")
+    release "wd"
+    assert.equal("re rg", told(heard))       -- rg asks about wf
+    connection:close()
+  end)
+
   it("tell nobody of a waiter that leaves while a writer has it", function()
     local heard, to, connection = listen()
     to("rb", "wc")
@@ -511,9 +528,9 @@ describe("the operations of a fair read/write lock", function()
   end)
 
   it("forget a count with its hold", function()
+    verdict("rb", "1", "60000")
     verdict("ra", "1", "40")
     verdict("ra", "1", "40", "2")
-    verdict("rb", "1", "60000")
     release "rb"
     eventually(function() return call("EXISTS", keys[1]) == 0 end)
     verdict "ra"
@@ -756,6 +773,11 @@ describe("a place in the line of a fair read/write lock", function()
     assert.equal("wb rc", line())
     age(1100, "wb")
     assert.equal("held", verdict "rc")
+    verdict "wd"
+    verdict "re"
+    release "rc"
+    call("DEL", keys[6])
+    assert.equal("held", verdict "wd")         -- it is its turn all the same
   end)
 
   it("is not kept by a sign of life from the future", function()
@@ -915,6 +937,18 @@ describe("a fair read/write lock", function()
       assert.is_nil(writes.is_over)
       assert.is_true(reader:break_lock())       -- the other task's reading
       assert.is_true(writes:join(5))
+    end)
+
+  it("lets its writer read, though it gave up waiting for another lock",
+    function()
+      local another = client:fair_read_write_lock(name .. ":another")
+      task.run(function() assert(another:write_lock():lock()) end)
+      assert.is_true(writer:lock())
+      assert.equal("timeout", select(2,
+        another:write_lock():lock { wait = 0.05 }))
+      assert.is_true(reader:try_lock())
+      assert.is_true(writer:unlock())
+      assert.is_true(reader:unlock())
     end)
 
   it("refuses to let a reader write", function()

@@ -597,3 +597,44 @@ describe("a pipeline", function()
     assert.is_true(reads < 300, reads .. " reads for 1000 commands")
   end)
 end)
+
+describe("misuse of tasks", function()
+  it("by a coroutine.yield that nobody resumes ends the program, and says so",
+    function()
+      local output, status = program.run(server, "-e",
+        "print(1) coroutine.yield(3) print(2)")
+      assert.equal(1, status)
+      assert.matches("^1\n", output)
+      assert.matches("a task called coroutine.yield", output)
+      assert.not_matches("\n2\n", output)
+    end)
+
+  it("is refused by the argument's name", function()
+    for _, case in ipairs {
+      { "fn of rlock.spawn", function() rlock.spawn("x") end },
+      { "fn of rlock.run", function() rlock.run() end },
+      { "bad seconds", function() rlock.sleep("1") end },
+      { "bad seconds", function() rlock.event():wait("x") end },
+    } do
+      local ok, message = pcall(case[2])
+      assert.is_false(ok)
+      assert.matches(case[1], message, 1, true)
+      assert.matches("host_spec.lua:%d+:", message)
+    end
+  end)
+end)
+
+describe("a command that is not fit for a shared connection", function()
+  it("is refused, and the locks stay where they are", function()
+    local client = assert(rlock.open(server.url))
+    for _, words in ipairs { { "SELECT", 3 }, { "multi" }, { "HELLO", 3 },
+        { "BLPOP", "x", 1 }, { "QUIT" } } do
+      local ok, code = client:call(table.unpack(words))
+      assert.is_nil(ok)
+      assert.equal("usage", code)
+    end
+    assert.is_true(client:lock("host:still here"):lock())
+    assert.equal("1", server:cli("EXISTS", "host:still here"))
+    assert.is_true(client:close())
+  end)
+end)

@@ -11,7 +11,7 @@ local eventually = require "spec.support.wait" (host)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command
 local LEASE = 0.4 * slow            -- of the watchdogs, where it is to end
-local SLACK = 0.15 * slow           -- what a bounded call may take besides
+local SLACK = 0.25 * slow           -- what a bounded call may take besides
 
 local servers, proxy, prefix, client, second
 local opened, controls = {}, {}
@@ -504,18 +504,22 @@ describe("a multi-lock whose server is away", function()
     }
   end
 
+  -- Which of the two it is depends on where the time ended.
+  local function away(code)
+    assert(code == "connect" or code == "timeout", code)
+  end
+
   it("is told so in time, and nothing is left elsewhere", function()
     local multi = mixed()
     servers[2]:kill()
     local ok, code, detail = within(TIMEOUT + SLACK, multi.try_lock, multi)
     assert.is_nil(ok)
-    assert.equal("connect", code)
+    away(code)
     assert.matches(name "c", detail, 1, true)
     nothing_is_left()
-    assert.equal("connect", select(2, within(TIMEOUT + SLACK, multi.lock,
-      multi)))
-    assert.equal("connect", select(2, within(1.5 * TIMEOUT + SLACK, multi.lock,
-      multi, { wait = 1.5 * TIMEOUT })))
+    away(select(2, within(TIMEOUT + SLACK, multi.lock, multi)))
+    away(select(2, within(1.5 * TIMEOUT + SLACK, multi.lock, multi,
+      { wait = 1.5 * TIMEOUT })))
     nothing_is_left()
   end)
 

@@ -627,8 +627,11 @@ describe("the leases of a read/write lock", function()
     assert.equal(0, reading.ask(name, "peek", "a")[3])
     assert.equal("lost", leave "a")
     assert.same({ mode = "read", b = "1" }, fields())
-    age(1, "b")
     read "c"
+    age(1, "b")
+    assert.equal("busy", write "b")              -- no upgrade
+    read "d"
+    leave "d"
     assert.equal("held", read "b")               -- anew
     assert.same({ mode = "read", b = "1", c = "1" }, fields())
     lives(hold_key("b", 1), 60000)
@@ -1377,6 +1380,50 @@ describe("a read/write lock", function()
       assert.is_true(writer:try_lock())
       cut:close()
       proxy:stop()
+    end)
+end)
+
+describe("a task that holds one side of a read/write lock", function()
+  local proxy, cut, its, another
+
+  before_each(function()
+    setup()
+    proxy = proxies.start(server)
+    cut = open { url = proxy.url, timeout = 0.3 * slow }
+    its = cut:read_write_lock(name)
+    another = cut:read_write_lock(name .. ":another")
+    assert.is_true(its:write_lock():lock())
+  end)
+
+  after_each(function()
+    proxy:thaw()
+    cut:close()
+    proxy:stop()
+    teardown()
+  end)
+
+  it("is the same owner to the other side, whatever became of its requests "
+    .. "for other locks", function()
+      proxy:freeze()
+      assert.equal("timeout", select(2, another:read_lock():try_lock()))
+      proxy:thaw()
+      assert.is_true(its:read_lock():lock { wait = 10 })
+      assert.is_true(its:write_lock():unlock())
+      assert.is_true(reader:try_lock())
+      assert.is_true(its:read_lock():unlock())
+    end)
+
+  it("gets the other side though nobody knows what became of the first "
+    .. "request for it, and keeps it", function()
+      proxy:freeze()
+      assert.equal("timeout", select(2, its:read_lock():try_lock()))
+      proxy:thaw()
+      assert.is_true(its:read_lock():lock { wait = 10 })
+      assert.is_true(its:write_lock():unlock())
+      eventually(function() return cut.session.pending == 0 end)
+      assert.same({ 0, 1 }, { its:write_lock():hold_count(),
+        its:read_lock():hold_count() })
+      assert.equal("busy", select(2, writer:try_lock()))
     end)
 end)
 

@@ -12,6 +12,7 @@ local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local create, resume = coroutine.create, coroutine.resume
+local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks run before the loop looks at I/O again
@@ -119,12 +120,20 @@ local function finished(task, ok, ...)
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
+local ASTRAY = "a task called coroutine.yield, and nobody resumes it: use "
+  .. "rlock.sleep, rlock.event, or a coroutine of its own"
+
 -- What a resume gave: nothing if the task waits again; else the task's xpcall
--- has ended.
+-- has ended, or the program yielded by itself.
 local function stepped(task, resumed, ended, ...)
   current = nil
   if not resumed then error(ended, 0) end     -- our own code failed
-  if ended ~= nil then finished(task, ended, ...) end
+  if task.wait_of then return end
+  if state_of(task.co) == "dead" then
+    finished(task, ended, ...)
+  else
+    finished(task, false, debug.traceback(task.co, ASTRAY))
+  end
 end
 
 local NOTHING = {}       -- the argument of a task that has none
@@ -164,6 +173,9 @@ end
 -- @tparam function fn  runs with the further arguments
 -- @return the task; `task:join()` waits for it
 function host.spawn(fn, ...)
+  if type(fn) ~= "function" then
+    error("bad argument fn of rlock.spawn: must be a function", 2)
+  end
   return start(false, fn, ...)
 end
 
@@ -325,6 +337,11 @@ end
 -- @tparam[opt] number seconds at most; nil or math.huge: for ever
 -- @treturn boolean true if it was set, false when the time is over
 function Event:wait(seconds)
+  if seconds ~= nil and (type(seconds) ~= "number" or seconds ~= seconds) then
+    error("bad seconds: must be a number", 2)
+  elseif self.waiter then
+    error("another task waits for this event already", 2)
+  end
   local is_set, _, unwind = self:pause(seconds)
   if is_set == nil then error(unwind, 0) end
   return is_set
@@ -333,6 +350,9 @@ end
 --- Suspends the running task.
 -- @tparam number seconds
 function host.sleep(seconds)
+  if type(seconds) ~= "number" or seconds ~= seconds then
+    error("bad seconds: must be a number", 2)
+  end
   host.event():wait(seconds > 0 and seconds or 1e-9)
 end
 
@@ -456,6 +476,9 @@ function host.exit(status, message)
     error(current.unwinding, 0)
   end
 end
+
+--- Does a task run now?
+function host.is_running() return current ~= nil end
 
 --- Is the running task being unwound?
 function host.is_unwind(message)

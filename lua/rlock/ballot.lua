@@ -1,0 +1,213 @@
+--- One round in which the servers of a red lock (quorum.lua) are asked for it,
+--  all at once, and what their answers come to. A round is over as soon as a
+--  majority has said yes, or cannot do so any more; who answers later is still
+--  heard, and gives back what nobody needs.
+
+local joint = require "rlock.joint"
+local voter = require "rlock.voter"
+
+local ballot = {}
+ballot.__index = ballot
+
+local max, min = math.max, math.min
+
+local SHARE = 4          -- no server has more than lease/4 to answer
+
+--- Until when a server may answer that is asked now.
+-- @tparam table red the lock
+-- @tparam[opt] number lease seconds
+function ballot.time_limit(red, lease)
+  return red.host.now() + min(red.node_timeout, (lease or red.lease) / SHARE)
+end
+
+--- @tparam table red  the lock: members, majority, node_timeout, lease, host
+-- @tparam table hold what the parts are for
+-- @tparam[opt] number lease seconds; nil: keep it alive
+-- @tparam[opt] number wait_until when the round must be over
+function ballot.new(red, hold, lease, wait_until)
+  local until_ = ballot.time_limit(red, lease)
+  local is_short = wait_until and wait_until < until_
+  return setmetatable({
+    red = red, hold = hold, lease = lease, parts = {},
+    until_ = is_short and wait_until or until_, is_short = is_short,
+    held = 0, failed = 0,     -- answers
+    unknown = 0,              -- servers of which it is not known who they are
+  }, ballot)
+end
+
+-- asking --------------------------------------------------------------------
+
+local missing = { connect = true, timeout = true, closed = true }
+
+local function restarted(seconds)
+  return nil, "quorum", ("restarted, and may have forgotten what it granted: "
+    .. "counts again in %.1f s"):format(seconds)
+end
+
+-- Does this server count?
+-- @return its identity, or nil, code, detail
+local function admit(self, session)
+  local identity, code, detail = voter.identify(session.node, self.until_)
+  if not identity then return nil, code, detail end
+  self.clash = self.clash or voter.clash(session.node, self.red.members)
+  if self.clash then return nil, "refused", self.clash end
+  local pause = voter.quarantine(identity, max(self.lease or 0, session.lease),
+    self.red.host.now())
+  if pause > 0 then return restarted(pause) end
+  return identity
+end
+
+-- Asks one server for the lock. On the way the connection may have been lost
+-- and opened again, and the answer be that of a server restarted meanwhile.
+local function ask(self, part)
+  local session = part.lock.session
+  local identity, code, detail = admit(self, session)
+  self.unknown = self.unknown - 1
+  if not identity then return nil, code, detail end
+  local verdict, answer
+  verdict, answer, detail = joint.acquire(part, self.until_, self.lease, 0)
+  if verdict == "held" and voter.identity_of(session.node) ~= identity then
+    identity, code, detail = admit(self, session)
+    if not identity then
+      joint.release(part)
+      return nil, code, detail
+    end
+  end
+  return verdict, answer, detail
+end
+
+local function ask_if_there(self, part)
+  local session = part.lock.session
+  local code, why = "closed", "the client was closed"
+  if not session.is_closed then
+    code, why = "connect", voter.why_away(session)
+  end
+  if why then
+    self.unknown = self.unknown - 1
+    return nil, code, why
+  end
+  local verdict, answer, detail = ask(self, part)
+  if verdict == nil and missing[answer] and not session.is_closed
+      and not self.is_short then
+    voter.is_gone(session, detail)
+  end
+  return verdict, answer, detail
+end
+
+--- Is all said? A majority is one only when it is known who they are; that
+--  takes time only on new connections.
+function ballot:is_decided()
+  return self.clash ~= nil
+    or self.held >= self.red.majority and self.unknown == 0
+    or self.failed > #self.red.members - self.red.majority
+end
+
+-- One server's part.
+local function vote(self, part)
+  local hold = self.hold
+  if self:is_decided() then return end
+  local verdict, answer, detail = ask_if_there(self, part)
+  if verdict ~= "held" then
+    part.code, part.answer = verdict or answer, detail or answer
+    self.failed = self.failed + 1
+    if hold.heal then hold.heal() end
+  elseif self.is_over or hold.is_over or hold.lost_because then
+    joint.release(part)
+  else
+    self.held = self.held + 1
+    hold.parts[#hold.parts + 1] = part
+    if hold.watch_part then hold.watch_part(part) end
+  end
+end
+
+--- Calls fn(part) for each of these members at once, as joint.together does.
+-- @tparam table members
+-- @tparam function fn
+-- @tparam boolean is_early returns as soon as all is said
+-- @return true, or nil, "cancelled", what is to be raised
+function ballot:call(members, fn, is_early)
+  self.unknown = #members
+  for i, member in ipairs(members) do
+    self.parts[i] = joint.part(self.hold, member)
+  end
+  return joint.together(self.red.host, self.parts, fn, nil,
+    is_early and function() return self:is_decided() end or nil)
+end
+
+--- Asks for the lock; what is got becomes parts of the hold, until `is_over` is
+--  set.
+-- @return as `call`
+function ballot:ask(members, is_early)
+  return self:call(members, function(part) vote(self, part) end, is_early)
+end
+
+--- Asks whether it is held.
+-- @return as `call`
+function ballot:count(members)
+  return self:call(members, function(part)
+    self.unknown = self.unknown - 1
+    local count, _, detail = joint.count(part, self.until_)
+    part.code, part.answer = "counted", detail
+    if count and count > 0 then
+      self.held, part.answer = self.held + 1, "yes"
+    elseif count then
+      self.failed, part.answer = self.failed + 1, "no"
+    end
+  end, true)
+end
+
+-- what it comes to ----------------------------------------------------------
+
+local function said(part)
+  if part.code == nil then
+    return part.grant and "yes" or "not waited for"
+  elseif part.code == "busy" then
+    return "held by somebody else" .. (part.answer > 0
+      and (" for %.1f s more"):format(part.answer / 1000) or "")
+  end
+  return tostring(part.answer)
+end
+
+--- For people: what each server said.
+function ballot:explain()
+  local words = {}
+  for i, part in ipairs(self.parts) do
+    words[i] = part.lock.session.node.where .. ": " .. said(part)
+  end
+  return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
+    self.held, #self.parts, self.red.majority, table.concat(words, "; "))
+end
+
+-- What a server's answer says of it: it is taken to be there if all was decided
+-- before it had to answer.
+local function kind_of(self, part, now)
+  if part.lock.session.is_closed then return "closed" end
+  if part.code == "busy" or part.code == "refused" then return part.code end
+  if part.code or not part.grant and now >= self.until_ then return "away" end
+  return "busy"
+end
+
+--- Why there is no majority.
+-- @treturn string code: "refused", "closed" (the clients are), "busy" (a
+--   majority is there, but somebody else has too many), "quorum"
+-- @treturn string detail
+function ballot:judge()
+  if self.clash then return "refused", self.clash end
+  local count = { busy = 0, refused = 0, closed = 0, away = 0 }
+  local now = self.red.host.now()
+  for _, part in ipairs(self.parts) do
+    local kind = kind_of(self, part, now)
+    count[kind] = count[kind] + 1
+  end
+  local code = "quorum"
+  if count.refused > 0 then
+    code = "refused"
+  elseif count.closed > #self.parts - self.red.majority then
+    code = "closed"
+  elseif count.busy >= self.red.majority then
+    code = "busy"
+  end
+  return code, self:explain()
+end
+
+return ballot

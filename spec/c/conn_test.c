@@ -600,7 +600,7 @@ int getaddrinfo(const char *host, const char *service,
         *(void **)&next = dlsym(RTLD_NEXT, "getaddrinfo");
     if (strcmp(host, "slow.invalid") == 0
         && (hints->ai_flags & AI_NUMERICHOST) == 0)
-        pause_ms(300);
+        pause_ms(3000);
     return next(host, service, hints, out);
 }
 
@@ -620,7 +620,7 @@ static void a_slow_resolver_does_not_hold_up_a_close(void)
     CHECK(!rl_loop_lingers());
     CHECK(rl_loop_close(loop) == UV_EAGAIN);
     CHECK(rl_loop_lingers());
-    CHECK(seconds() - started < 0.25 * slow());
+    CHECK(seconds() - started < 2);
     while (rl_loop_lingers() && seconds() - started < 30)
         pause_ms(50);
     CHECK(!rl_loop_lingers());

@@ -17,10 +17,14 @@ local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local seconds = tonumber(os.getenv("RLOCK_CHAOS") or 6 * slow)
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
-local TASKS, NAMES = 40, 4
+local TASKS = 60
+local KINDS = {
+  "lock", "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
+  "fenced_lock", "read_write_lock", "fair_read_write_lock",
+}
 local WATCHDOG, TIMEOUT = 1.2 * slow, 0.25 * slow
 
-local server, control, nets, clients, holders, entered, problems
+local server, control, nets, clients, holders, tokens, entered, problems
 
 local function ask(...)
   local reply, code, detail = control:call(20000, ...)
@@ -34,16 +38,27 @@ local function between(least, most)
   return least + math.random() * (most - least)
 end
 
--- Nobody else may hold the lock for certain.
+-- Nobody else may hold the lock for certain, unless both only read.
 local function look(name, own)
   local mine = own:valid_for()
   if mine == 0 then return end
-  for other in pairs(holders[name]) do
-    if other ~= own and other:valid_for() > 0 then
+  for other, what in pairs(holders[name]) do
+    if other ~= own and other:valid_for() > 0
+        and not (what == "reads" and holders[name][own] == "reads") then
       problems[#problems + 1] = ("%s: valid for %.3f s and for %.3f s")
         :format(name, mine, other:valid_for())
     end
   end
+end
+
+-- A later holder has a greater token.
+local function look_at_token(name, token)
+  if not token then return end
+  if token <= (tokens[name] or 0) then
+    problems[#problems + 1] = ("%s: token %s after %s"):format(name, token,
+      tokens[name])
+  end
+  tokens[name] = token
 end
 
 local function work(name, own)
@@ -68,11 +83,19 @@ local function nest(lock, name, own)
   if inner then work(name, own) end
 end
 
-local function take_one(i)
-  local name = "chaos:" .. math.random(NAMES)
-  local which = math.random(#clients)
-  local lock = clients[which]:lock(name, chance(30)
+-- A lock of any kind, and what its holder does.
+local function choose(i)
+  local which, kind = math.random(#clients), math.random(#KINDS)
+  local name = "chaos:" .. kind
+  local lock = clients[which][KINDS[kind]](clients[which], name, chance(30)
     and { owner = ("owner %d of client %d"):format(i, which) } or nil)
+  if not lock.read_lock then return name, lock, "writes" end
+  if chance(70) then return name, lock:read_lock(), "reads" end
+  return name, lock:write_lock(), "writes"
+end
+
+local function take_one(i)
+  local name, lock, what = choose(i)
   local own <close> = lock:hold(options_at_random())
   if not own then return end
   entered = entered + 1
@@ -80,7 +103,8 @@ local function take_one(i)
   local _ <close> = setmetatable({}, { __close = function()
     holders[name][own] = nil
   end })
-  holders[name][own] = true
+  holders[name][own] = what
+  look_at_token(name, own:token())
   work(name, own)
   if chance(30) then nest(lock, name, own) end
   if chance(20) then
@@ -153,8 +177,8 @@ describe("whatever goes wrong", function()
         url = url, watchdog = WATCHDOG, timeout = TIMEOUT,
       })
     end
-    holders, entered, problems = {}, 0, {}
-    for i = 1, NAMES do holders["chaos:" .. i] = {} end
+    holders, tokens, entered, problems = {}, {}, 0, {}
+    for i = 1, #KINDS do holders["chaos:" .. i] = {} end
   end)
 
   after_each(function()
@@ -172,15 +196,18 @@ describe("whatever goes wrong", function()
       trouble:join()
       assert.same({}, problems)
       assert.is_true(entered > TASKS, entered .. " holds only")
-      for _, client in ipairs(clients) do
-        for i = 1, NAMES do
-          assert.is_true(client:lock("chaos:" .. i):lock { wait = 20 * slow })
-          assert.is_true(client:lock("chaos:" .. i):unlock())
-        end
+      for i, kind in ipairs(KINDS) do
+        local lock = clients[1][kind](clients[1], "chaos:" .. i)
+        if lock.write_lock then lock = lock:write_lock() end
+        local ok, code, detail = lock:lock { wait = 20 * slow }
+        assert(ok, ("%s: %s: %s"):format(kind, code, detail))
+        assert.is_true(lock:unlock())
       end
       for _, client in ipairs(clients) do client:close() end
-      eventually(function() return ask("DBSIZE") == 0 end,
-        3 * WATCHDOG + 3 * slow, "every lock is free")
+      for i in ipairs(KINDS) do
+        eventually(function() return ask("EXISTS", "chaos:" .. i) == 0 end,
+          3 * WATCHDOG + 3 * slow, "every lock is free")
+      end
       eventually(function()
         return ask("CLIENT", "LIST", "TYPE", "pubsub") == ""
       end)

@@ -390,6 +390,32 @@ describe("holds within holds", function()
     assert.is_true(lock:unlock())
   end)
 
+  it("are not counted on any more once their unlock is under way", function()
+    local proxy = proxies.start(server)
+    local far = open { url = proxy.url, watchdog = 20 * LEASE }
+    local its = far:lock(name)
+    local outer = assert(its:hold { lease = 3 * LEASE })
+    assert.is_true(its:lock())
+    assert.is_true(outer:valid_for() > 15 * LEASE)
+    -- The server has done it; we do not know yet.
+    local seen = proxy:count(name)
+    proxy:hold(6 * LEASE, name)
+    local until_ = rlock.now() + 5 * LEASE
+    local watching = task.start(function()
+      eventually(function() return proxy:count(name) > seen end)
+      repeat
+        local valid, before = outer:valid_for(), rlock.now()
+        local left = ask("PTTL", name) / 1000
+        assert.is_true(valid <= math.max(0, left + rlock.now() - before))
+      until rlock.now() >= until_
+    end)
+    its:unlock()
+    watching:join()
+    assert.equal(0, outer:valid_for())
+    far:close()
+    proxy:stop()
+  end)
+
   it("may be given up in any order", function()
     local kept = assert(lock:hold())
     local leased = assert(lock:hold { lease = 3 * LEASE })

@@ -15,6 +15,7 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 -- Where only our own binary runs, all of Lua 5.4 may be used.
 for _, file in ipairs {
   "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/embedded.lua",
+  "lua/rlock/ending.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
   "spec/support/*.lua", "spec/bench/*.lua", "spec/interop/*.lua",

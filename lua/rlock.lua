@@ -115,6 +115,7 @@ function rlock.main(fn, ...)
 end
 
 --- Under plain lua5.4: runs fn as a task until it and all tasks have ended.
+--  SIGINT, SIGTERM, SIGHUP and os.exit unwind them first, and end the process.
 -- @tparam function fn
 -- @param ... its arguments
 -- @return what fn returned; raises what a task did not catch
@@ -124,8 +125,11 @@ function rlock.run(fn, ...)
   elseif host.is_running() then         -- inside rlockctl, or another run
     return rlock.spawn(fn, ...):join()
   end
+  local put_back = require("rlock.ending").prepare()
   local ok, results, message = rlock.main(fn, ...)
-  if not ok then error(message or "the program was ended", 0) end
+  put_back()
+  if message then error(message, 0) end
+  if not ok then os.exit(results, true) end
   if results then return table.unpack(results, 1, results.n) end
 end
 

@@ -6,7 +6,6 @@ local options = require "rlock.cli.options"
 local cli = {}
 
 local UNREACHABLE, USAGE = 202, 206
-local AGAIN = 0.2           -- seconds after which a signal is another one
 
 local commands = {
   ["help"] = true, ["local"] = true, ["script"] = true, ["status"] = true,
@@ -88,32 +87,12 @@ end
 
 -- running --------------------------------------------------------------------
 
-local exit = os.exit                    -- the plain one, whatever programs get
-local told_at
-
--- The first signal unwinds the program, a later one ends it at once. What comes
--- with the first is the same: timeout(1) sends each twice.
-local function end_by(status)
-  local host = require "rlock.host.uv"
-  local now = host.now()
-  if told_at and now - told_at >= AGAIN then exit(status) end
-  told_at = told_at or now
-  host.exit(status)
-end
-
-local function watch_signals()
-  local host = require "rlock.host.uv"
-  for name, status in pairs { HUP = 129, INT = 130, TERM = 143 } do
-    host.on_signal(name, function() end_by(status) end)
-  end
-end
-
 --- Runs fn as a task, with all that it starts, to the end.
 -- @tparam function fn
 -- @param ... its arguments
 -- @treturn integer exit status
 function cli.run(fn, ...)
-  watch_signals()
+  require("rlock.ending").prepare()
   local ok, status, message = require("rlock").main(fn, ...)
   if message then cli.complain(message) end
   return ok and 0 or status

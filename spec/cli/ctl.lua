@@ -134,6 +134,17 @@ end
 --- Runs it to its end.
 function ctl.run(options) return ctl.start(options):wait() end
 
+--- Where plain Lua finds rlock and its core: here, or where ROCKS_TREE says.
+function ctl.lua_paths()
+  local tree = os.getenv("ROCKS_TREE")
+  if tree then
+    return { LUA_PATH = tree .. "/share/lua/5.4/?.lua",
+      LUA_CPATH = tree .. "/lib/lua/5.4/?.so" }
+  end
+  return { LUA_PATH = shell.run("pwd") .. "/lua/?.lua",
+    LUA_CPATH = ctl.binary:match("^(.*)/") .. "/?.so" }
+end
+
 --- Removes the folder.
 function ctl.clean()
   if folder then shell.run("rm -rf " .. shell.quote(folder)) end

@@ -82,10 +82,7 @@ describe("the README's program", function()
   local function under_lua(program)
     if ctl.is_sanitized() then return nil end
     return ctl.run { program = "lua5.4", program.file, url = server.url,
-      cwd = ctl.folder(), env = {
-        LUA_PATH = root .. "/lua/?.lua;;",
-        LUA_CPATH = ctl.binary:match("^(.*)/") .. "/?.so;;",
-      } }
+      cwd = ctl.folder(), env = ctl.lua_paths() }
   end
 
   local function run(program)

@@ -1,8 +1,5 @@
 --- Runs a Lua program: a file, a chunk from the command line, or what comes on
---  standard input. It finds what it would find in `lua`: arg, ..., and an
---  os.exit that does not return, though the tasks clean up first here.
-
-local host = require "rlock.host.uv"
+--  standard input. It finds what it would find in `lua`: arg and ...
 
 local program = {}
 
@@ -47,60 +44,6 @@ local function name_arguments(arguments, first, name)
   return result
 end
 
--- the way out ----------------------------------------------------------------
-
-local pcall, xpcall = pcall, xpcall     -- whatever programs make of the names
-
--- How deep the frame at this level of the caller is, and how deep the first
--- pcall from there on: 0 if there is none, but the one that is a task's first.
-local function depths(level)
-  local n, found = 0, nil
-  local frame = debug.getinfo(level + 1, "f")
-  while frame do
-    n = n + 1
-    local func = frame.func
-    frame = debug.getinfo(level + 1 + n, "f")
-    if frame and not found and (func == pcall or func == xpcall) then
-      found = n
-    end
-  end
-  return n, found and n - found + 1 or 0
-end
-
--- Raises what nobody can catch. While it unwinds, `<close>` variables are
--- closed above the pcall that is to catch it; once anything runs below, it was
--- caught, and is raised again.
-local function raise(unwind)
-  local _, catcher = depths(2)
-  if catcher > 0 then
-    debug.sethook(function()
-      local depth, next_one = depths(2)
-      if depth > catcher then return end
-      catcher = next_one
-      if catcher == 0 then debug.sethook() end
-      error(unwind, 0)
-    end, "", 1)
-  end
-  error(unwind, 0)
-end
-
-local function status_of(status)
-  if status == nil or status == true then return 0 end
-  if status == false then return 1 end
-  local number = math.tointeger(status)
-  if number then return number & 0xFF end
-  error(("bad argument #1 to 'exit' (%s)"):format(type(status) == "number"
-    and "number has no integer representation"
-    or "number expected, got " .. type(status)), 3)
-end
-
--- os.exit: does not return, but lets the tasks clean up. (It does return in a
--- finalizer that no task runs.)
-local function exit(status)
-  local _, unwind = pcall(host.exit, status_of(status))
-  if unwind then raise(unwind) end
-end
-
 -- running --------------------------------------------------------------------
 
 local function load_program(name, code)
@@ -125,7 +68,6 @@ function program.run(cli, arguments, first, code)
     return 1
   end
   arg = name_arguments(arguments, first, name)           -- luacheck: ignore
-  os.exit = exit                                         -- luacheck: ignore
   return cli.run(chunk, table.unpack(arg))
 end
 

@@ -485,16 +485,28 @@ function host.is_unwind(message)
   return getmetatable(message) == Unwind
 end
 
+local Signal = {}
+Signal.__index = Signal
+
 --- Calls `fn` at each signal, until the handle that comes back is closed. It
 --  does not keep the program running.
 -- @tparam string name "INT", "TERM", "HUP", ...
 -- @tparam function fn
 function host.on_signal(name, fn)
-  local handle, code, detail
-  local id = take_id(function() fn(handle) end)   -- and it is not collected
-  handle, code, detail = core.signal(id, name)
-  if not handle then free_id(id) end
-  return handle, code, detail
+  local self = setmetatable({}, Signal)
+  self.id = take_id(function() fn(self) end)      -- and it is not collected
+  local code, detail
+  self.raw, code, detail = core.signal(self.id, name)
+  if self.raw then return self end
+  free_id(self.id)
+  return nil, code, detail
+end
+
+--- From now on the signal does what it does without us.
+function Signal:close()
+  if self.id then free_id(self.id) end
+  self.id = nil
+  self.raw:close()
 end
 
 -- connections -------------------------------------------------------------

@@ -57,23 +57,28 @@ local function admit(self, session)
   return identity
 end
 
--- Asks one server for the lock. On the way the connection may have been lost
--- and opened again, and the answer be that of a server restarted meanwhile.
+-- Is what was granted wanted? On the way the connection may have been lost and
+-- opened again, and the answer be that of a server restarted meanwhile.
+local function accept(self, session, identity)
+  if voter.identity_of(session.node) ~= identity then
+    local now_it_is, code, detail = admit(self, session)
+    if not now_it_is then return nil, code, detail end
+  end
+  local hold = self.hold
+  if self.is_over or hold.is_over or hold.lost_because then
+    return nil, "busy", 0
+  end
+  return true
+end
+
+-- Asks one server for the lock.
 local function ask(self, part)
   local session = part.lock.session
   local identity, code, detail = admit(self, session)
   self.unknown = self.unknown - 1
   if not identity then return nil, code, detail end
-  local verdict, answer
-  verdict, answer, detail = joint.acquire(part, self.until_, self.lease, 0)
-  if verdict == "held" and voter.identity_of(session.node) ~= identity then
-    identity, code, detail = admit(self, session)
-    if not identity then
-      joint.release(part)
-      return nil, code, detail
-    end
-  end
-  return verdict, answer, detail
+  function part.accept() return accept(self, session, identity) end
+  return joint.acquire(part, self.until_, self.lease, 0)
 end
 
 local function ask_if_there(self, part)
@@ -111,8 +116,6 @@ local function vote(self, part)
     part.code, part.answer = verdict or answer, detail or answer
     self.failed = self.failed + 1
     if hold.heal then hold.heal() end
-  elseif self.is_over or hold.is_over or hold.lost_because then
-    joint.release(part)
   else
     self.held = self.held + 1
     hold.parts[#hold.parts + 1] = part
@@ -188,8 +191,9 @@ local function kind_of(self, part, now)
 end
 
 --- Why there is no majority.
--- @treturn string code: "refused", "closed" (the clients are), "busy" (a
---   majority is there, but somebody else has too many), "quorum"
+-- @treturn string code: "refused" and "closed" (the clients are) if no majority
+--   is left without those, "busy" (a majority is there, but somebody else has
+--   too many), "quorum"
 -- @treturn string detail
 function ballot:judge()
   if self.clash then return "refused", self.clash end
@@ -199,10 +203,10 @@ function ballot:judge()
     local kind = kind_of(self, part, now)
     count[kind] = count[kind] + 1
   end
-  local code = "quorum"
-  if count.refused > 0 then
+  local code, spare = "quorum", #self.parts - self.red.majority
+  if count.refused > spare then
     code = "refused"
-  elseif count.closed > #self.parts - self.red.majority then
+  elseif count.closed > spare then
     code = "closed"
   elseif count.busy >= self.red.majority then
     code = "busy"

@@ -300,10 +300,27 @@ local function ask(self, until_, lease, hold, now, wait_until)
   return no_verdict(self, "acquire", verdict)
 end
 
+local let_go
+
+-- What the hold does not want any more is given back before anybody else of
+-- this owner has a turn, and finds it there.
+local function accepted(self, hold, verdict, ...)
+  if verdict ~= "held" or not hold or not hold.accept then
+    return verdict, ...
+  end
+  local ok, code, detail = hold:accept()
+  if ok then return verdict, ... end
+  local session = self.lock.session
+  local now = session.host.now()
+  let_go(self, now + 2 * session.timeout, hold, now)
+  return nil, code, detail
+end
+
 --- Asks the server for one more hold.
 -- @tparam number until_ when to give up, by host.now()
 -- @tparam number|nil lease seconds; nil: keep it alive
--- @tparam table|nil hold what becomes the hold, if it is to be carried about
+-- @tparam table|nil hold what becomes the hold, if it is to be carried about;
+--   its method `accept`, if it has one, says true, or nil, code, detail
 -- @tparam number now    by host.now()
 -- @tparam number wait_until when waiting ends: `now` for a single try
 -- @treturn[1] string "held"
@@ -317,7 +334,8 @@ function grant:acquire(until_, lease, hold, now, wait_until)
     self:rename()
   end
   self.acting = true
-  return passed_on(self, ask(self, until_, lease, hold, now, wait_until))
+  return passed_on(self, accepted(self, hold,
+    ask(self, until_, lease, hold, now, wait_until)))
 end
 
 --- Gives up waiting, where the policy has a place for waiters. If a request of
@@ -389,7 +407,7 @@ local function answered_lost(self, may_be_applied, left)
   return lost(self)
 end
 
-local function let_go(self, until_, hold, now)
+function let_go(self, until_, hold, now)
   hold = take_out(self, hold)
   if not hold then
     return nil, "not_held", "this task does not hold the lock"

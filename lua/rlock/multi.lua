@@ -99,9 +99,12 @@ end
 
 -- Asks for one member. Only the one that we wait for knows that we wait.
 local function ask(try, part)
+  function part.accept()
+    if try.is_over then return nil, "cancelled" end
+    return true
+  end
   part.verdict, part.answer, part.detail = joint.acquire(part, try.until_,
     try.lease, part.lock == try.member and try.wait_until or 0)
-  if part.verdict == "held" and try.is_over then joint.release(part) end
 end
 
 local function busy(part)

@@ -280,6 +280,27 @@ describe("a red lock", function()
     nothing_is_left()
   end)
 
+  it("is waited for although one of its servers refuses", function()
+    red = red_of(clients, { policy = "simple" })
+    local own = clients[1]:simple_lock(name)
+    assert.is_true(own:lock())            -- which cannot be entered twice
+    local others = open_all()
+    local holding = {
+      occupy(others[2]:simple_lock(name)), occupy(others[3]:simple_lock(name)),
+    }
+    assert.equal("busy", select(2, red:try_lock()))
+    local letting_go = task.start(function()
+      local before = count_scripts(servers[4])
+      eventually(function() return count_scripts(servers[4]) > before + 4 end)
+      for _, one in ipairs(holding) do assert(one.leave()) end
+    end)
+    assert.is_true(red:lock { wait = 20 * slow })
+    assert.is_true(red:unlock())
+    letting_go:join()
+    assert.is_true(own:unlock())
+    nothing_is_left()
+  end)
+
   it("leaves nothing when who waits for it is cancelled", function()
     local holding = occupy(another())
     local waiting = task.start(function() return red:lock() end)
@@ -307,6 +328,21 @@ describe("a red lock", function()
     end, 60 * slow)
     nothing_is_left()
   end)
+
+  -- A part of an earlier attempt, or hold, may still be on its way back.
+  for _, policy in ipairs { "simple", "mutex", "reentrant" } do
+    it("is never in its task's own way, with policy " .. policy, function()
+      red = red_of(clients, { policy = policy })
+      task.many(4, function()
+        for _ = 1, 200 do
+          assert(red:lock())
+          clients[1]:call("PING")
+          assert(red:unlock())
+        end
+      end, 60 * slow)
+      nothing_is_left()
+    end)
+  end
 
   it("tells its task when a client is closed under a waiter", function()
     local holding = occupy(another())
@@ -583,6 +619,27 @@ describe("a red lock with a server that answers after the lease", function()
     assert.is_true(red:unlock())
     nothing_is_left()
   end)
+
+  -- The answers to both attempts come from it, in turn, and both are needed.
+  for _, policy in ipairs { "simple", "mutex", "reentrant" } do
+    it("may be asked anew before it answers, with policy " .. policy, function()
+      red = red_of(clients, { policy = policy, node_timeout = 5 * slow })
+      local others, rivals = open_all(), {}
+      for i = 2, 4 do
+        rivals[i] = occupy(others[i]:policy(policy, name))
+      end
+      proxy:hold(0.3 * slow, name)
+      assert.equal("busy", select(2, red:try_lock()))
+      assert.is_true(rivals[4].leave())
+      local ok, code, detail = red:try_lock()
+      assert(ok, ("%s: %s"):format(code, detail))
+      assert.is_true(rivals[2].leave())
+      assert.is_true(rivals[3].leave())
+      assert.equal(3, count_keys())
+      assert.is_true(red:unlock())
+      nothing_is_left()
+    end)
+  end
 
   it("leaves nothing if its answer never comes", function()
     proxy:drop_replies(1, name)

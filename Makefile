@@ -5,6 +5,7 @@
 B          ?= build
 CC         ?= cc
 CFLAGS     ?= -O2 -g
+LIBFLAG    ?= -shared
 PREFIX     ?= /usr/local
 PKG_CONFIG ?= pkg-config
 
@@ -18,23 +19,26 @@ WARN      = -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion
 RL_CFLAGS = $(WARN) -D_POSIX_C_SOURCE=200809L $(if $(TLS_PKGS),-DRL_TLS) \
             -fPIC -Isrc $(subst -I,-isystem ,$(shell $(PKG_CONFIG) \
             --cflags libuv hiredis $(TLS_PKGS) $(LUA_PKG)))
-RL_LIBS   = $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS))
-LUA_LIBS  = $(shell $(PKG_CONFIG) --libs $(LUA_PKG))
+RL_LIBS   = $(or $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS)),\
+              -luv $(if $(TLS_PKGS),-lhiredis_ssl -lssl -lcrypto) -lhiredis)
+LUA_LIBS  = $(or $(if $(LUA_PKG),$(shell $(PKG_CONFIG) --libs $(LUA_PKG))),\
+              -llua)
 
 # rlockctl carries Lua, libuv and hiredis where they can be had as archives, so
 # that the one file runs on another machine. All of Lua, for C modules use it.
 archive   = $(firstword $(filter /%,$(foreach f,lib$(1).a lib$(1)_a.a, \
               $(shell $(CC) -print-file-name=$(f)))))
-carry     = $(foreach w,$(1),$(or $(if $(filter -llua% -luv -lhiredis%,$(w)), \
-              $(call archive,$(w:-l%=%))),$(w)))
+carry     = $(foreach w,$(1),$(or $(strip $(if \
+              $(filter -llua% -luv -lhiredis%,$(w)), \
+              $(call archive,$(w:-l%=%)))),$(w)))
 CTL_LIBS  = -Wl,--start-group $(call carry,$(RL_LIBS)) -Wl,--end-group \
             -Wl,--whole-archive $(call carry,$(filter -llua%,$(LUA_LIBS))) \
             -Wl,--no-whole-archive $(filter-out -llua%,$(LUA_LIBS)) -lm -ldl
 
 LIB_SRC := $(filter-out src/main.c src/embed.c,$(wildcard src/*.c))
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
-LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' 2>/dev/null \
-             | LC_ALL=C sort)
+LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' \
+             ! -path lua/rlock/host/ngx.lua 2>/dev/null | LC_ALL=C sort)
 C_TESTS := $(patsubst spec/c/%.c,$(B)/spec/c/%,$(wildcard spec/c/*_test.c))
 
 all: $(B)/rlockctl $(B)/librlock.a $(B)/rlock/core.so  ## build all three
@@ -61,7 +65,7 @@ $(B)/rlockctl: $(B)/main.o $(B)/embedded.o $(B)/librlock.a
 
 $(B)/rlock/core.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $^ $(RL_LIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) $(LIBFLAG) -o $@ $^ $(RL_LIBS)
 
 # Programs that only tests and benchmarks use.
 $(C_TESTS) $(B)/spec/c/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
@@ -126,20 +130,26 @@ bench: deps  ## cycles per second beside a bare C client
 	$(SUB) all $(B)/spec/bare
 	B=$(B) lua5.4 spec/bench/run.lua
 
+rocks:  ## both rocks, packed in build/rocks, installed and used from there
+	@spec/support/deps build test rocks
+	$(SUB) all
+	@B=$(B) spec/rocks/run
+
 BIN   = $(DESTDIR)$(PREFIX)/bin
-CMOD  = $(DESTDIR)$(PREFIX)/lib/lua/5.4/rlock
+CMOD  = $(DESTDIR)$(PREFIX)/lib/lua/5.4
 SHARE = $(DESTDIR)$(PREFIX)/share/lua/5.4
 
 install: all  ## under DESTDIR and PREFIX, /usr/local if not said
-	mkdir -p $(BIN) $(CMOD) $(addprefix $(SHARE)/,$(sort $(dir $(LUA_SRC:lua/%=%))))
+	mkdir -p $(BIN) $(CMOD)/rlock \
+	  $(addprefix $(SHARE)/,$(sort $(dir $(LUA_SRC:lua/%=%))))
 	install -m 755 $(B)/rlockctl $(BIN)/rlockctl
-	install -m 755 $(B)/rlock/core.so $(CMOD)/core.so
+	install -m 755 $(B)/rlock/core.so $(CMOD)/rlock/core.so
 	@for f in $(LUA_SRC:lua/%=%); do \
 	  install -m 644 lua/$$f $(SHARE)/$$f || exit 1; done
 
 uninstall:  ## take away what install put there
-	rm -f $(BIN)/rlockctl $(CMOD)/core.so $(LUA_SRC:lua/%=$(SHARE)/%)
-	-@find $(CMOD) $(SHARE)/rlock -depth -type d -empty -delete 2>/dev/null
+	rm -f $(BIN)/rlockctl $(CMOD)/rlock/core.so $(LUA_SRC:lua/%=$(SHARE)/%)
+	-@find $(CMOD)/rlock $(SHARE)/rlock -depth -type d -empty -delete 2>/dev/null
 
 clean:  ## remove what was built
 	rm -rf $(B) build-asan
@@ -148,5 +158,5 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test check asan oom valgrind bench \
-        interop install uninstall clean help
+        interop rocks install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

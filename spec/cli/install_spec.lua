@@ -1,0 +1,61 @@
+--- `make install` and `make uninstall`: under DESTDIR and PREFIX, and usable
+--- where they are.
+
+local ctl = require "spec.cli.ctl"
+local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
+
+local server = redis.shared()
+
+local function make(target, root)
+  local output, ok = shell.run(("make -s %s B=%s PREFIX=/opt/x DESTDIR=%s")
+    :format(target, shell.quote(ctl.binary:match("^(.*)/")), root))
+  assert(ok, output)
+end
+
+local function files(folder, what)
+  return (shell.run(("cd %s && find . %s | LC_ALL=C sort"):format(folder,
+    what)))
+end
+
+teardown(ctl.clean)
+
+describe("make install", function()
+  it("puts the program, the core and the modules there", function()
+    local root = ctl.folder() .. "/root"
+    local tree = root .. "/opt/x"
+    make("install", root)
+    assert.equal("./opt", files(root, "-mindepth 1 -maxdepth 1"))
+    assert.equal("./bin/rlockctl\n./lib/lua/5.4/rlock/core.so", files(tree,
+      "-type f ! -path './share/*'"))
+    assert.equal(files("lua", "-type f ! -path './resty/*' ! -name ngx.lua"),
+      files(tree .. "/share/lua/5.4", "-type f"))
+
+    local program = [[
+      local rlock = require "rlock"
+      rlock.run(function()
+        local client <close> = assert(rlock.open())
+        print(client:lock("cli:install"):with(function() return "mine" end))
+      end)]]
+    local lua = not ctl.is_sanitized() and "lua5.4" or nil
+    for _, name in ipairs { tree .. "/bin/rlockctl", lua } do
+      local result = ctl.run { program = name, "-", stdin = program,
+        url = server.url, cwd = "/", env = {
+          LUA_PATH = tree .. "/share/lua/5.4/?.lua",
+          LUA_CPATH = tree .. "/lib/lua/5.4/?.so",
+        } }
+      assert.same({ 0, "mine\n", "" }, { result.status, result.out,
+        result.err })
+    end
+  end)
+
+  it("is undone by make uninstall, which leaves what is not ours", function()
+    local root = ctl.folder() .. "/other"
+    local kept = "./opt/x/share/lua/5.4/rlock/mine.lua"
+    make("install", root)
+    ctl.file("other/" .. kept, "")
+    make("uninstall", root)
+    assert.equal(kept, files(root, "-type f"))
+    assert.equal("", files(root, "-path '*/lib/lua/5.4/*'"))
+  end)
+end)

@@ -155,11 +155,11 @@ describe("a simple lock", function()
 
   it("is kept alive by the watchdog", function()
     local its = assert(rlock.open { url = server.url,
-      watchdog = 0.3 * slow })
+      watchdog = 0.6 * slow })
     local held = its:policy("simple", name)
     assert.is_true(held:lock())
     local calls = server:stat("evalsha")
-    eventually(function() return server:stat("evalsha") >= calls + 4 end)
+    eventually(function() return server:stat("evalsha") >= calls + 4 end, 30)
     assert.is_true(held:valid_for() > 0)
     assert.is_true(held:unlock())
     its:close()

@@ -10,7 +10,7 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LEASE = 0.3 * slow         -- of the watchdog, if a spec does not say
+local LEASE = 0.5 * slow         -- of the watchdog, if a spec does not say
 
 local server, control, client, lock, name
 local number = 0

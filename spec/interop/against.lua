@@ -5,17 +5,11 @@
 --
 --  `busted` is a table of its functions, which are there only in spec files; 5
 --  servers are there for RedLocks. A scenario is a title and a function of the
---  world and the kind. A peer that is missing is one pending spec.
+--  world and the kind.
 
-local peer = require "spec.interop.peer"
 local world = require "spec.interop.world"
 
 return function(busted, program, members, kinds)
-  local command, why = peer.command(program)
-  if not command then
-    busted.pending(("%s: %s"):format(program, why))
-    return
-  end
   local w
   busted.describe("with " .. program .. ",", function()
     busted.setup(function() w = world.new(program, members) end)

@@ -7,7 +7,7 @@ local world = require "spec.interop.world"
 local eventually, now, SLACK = world.eventually, world.now, world.SLACK
 local LEASE = 60000
 local WAKES = 9
-local TASKS, PERMITS, ROUNDS = 3, 4, 300
+local TASKS, PERMITS, ROUNDS = 3, 4, 400
 
 local function contend(w, kind)
   locks.contend[2](w, kind, function(name)
@@ -220,7 +220,7 @@ local function waiters_go_on(w, kind)
 end
 
 local function counted_together(w, kind)
-  local name, all, n = w:name(), {}, 400
+  local name, all, n = w:name(), {}, 2000
   assert.is_true(w.ours:task():ask("set", kind, name, n + 1))
   local waiting = w.theirs:task():send("await", kind, name, -1)
   local ours = { w.ours:task(), w.ours:task() }

@@ -16,13 +16,11 @@ local function contend(all, n, process, kind, name, key, rounds)
   end
 end
 
--- @tparam[opt] function prepare called with the name before all
--- @tparam[opt] integer rounds of each task
-local function both_contend(w, kind, prepare, rounds)
-  rounds = rounds or ROUNDS
-  local name, key, all = w:name(), w:counter(), {}
-  local mixed, backwards = 0, 0
-  if prepare then prepare(name) end
+-- Tasks of both sides contend for a lock.
+-- @tparam integer rounds of each task
+-- @treturn integer how often it went from one side to the other
+local function together(w, kind, name, rounds)
+  local key, all, mixed, backwards = w:counter(), {}, 0, 0
   contend(all, TASKS, w.theirs, kind, name, key, rounds)
   eventually(function() return w:counted(key) > 0 end, 30, "a first round")
   contend(all, TASKS, w.ours, kind, name, key, rounds)
@@ -32,6 +30,14 @@ local function both_contend(w, kind, prepare, rounds)
   end
   assert.same({ 2 * TASKS * rounds, 2 * TASKS * rounds }, { w:counted(key) })
   assert.equal(0, backwards, "tokens that were not greater")
+  return mixed
+end
+
+-- @tparam[opt] function prepare called with the name before all
+local function both_contend(w, kind, prepare)
+  local name = w:name()
+  if prepare then prepare(name) end
+  local mixed = together(w, kind, name, ROUNDS)
   assert.is_true(mixed > 2, "they did not contend: " .. mixed)
 end
 
@@ -168,6 +174,7 @@ local function killed(w, kind, process, other)
 end
 
 return {
+  together = together,
   contend = { "loses no update while both contend", both_contend },
   excluded = { "keeps the other side out", excluded },
   woken = { "wakes the other side at once", woken },

@@ -99,6 +99,41 @@ local function expires(w, kind)
   end
 end
 
+-- The watchdog renews all of its leases.
+local function watched(w, kind)
+  for a, b in w:both_ways() do
+    local each, one, other = names(w)
+    local holder = a:task()
+    assert.is_true(holder:ask("take", kind, one, -1, -1))
+    for _, name in ipairs(each) do
+      local least = world.WATCHDOG * 1000
+      world.eventually(function()
+        local _, locked, count, ttl = b:task():ask("state", "lock", name)
+        assert.same({ 1, 0 }, { locked, count })
+        local has_risen = ttl > least + 100
+        least = math.min(least, ttl)
+        return has_risen
+      end, world.WATCHDOG + 5 * SLACK, "a renewal of " .. name)
+    end
+    assert.is_false(b:task():ask("take", kind, other, 0, LEASE))
+    assert.is_true(holder:ask("give", kind, one))
+  end
+end
+
+local function entered_again(w, kind)
+  for a, b in w:both_ways() do
+    local _, one, other = names(w)
+    local holder, rival = a:task(), b:task()
+    assert.is_true(holder:ask("take", kind, one, -1, LEASE))
+    assert.is_true(holder:ask("take", kind, one, 0, LEASE))
+    assert.is_true(holder:ask("give", kind, one))
+    assert.is_false(rival:ask("take", kind, other, 0, LEASE))
+    assert.is_true(holder:ask("give", kind, one))
+    assert.is_true(rival:ask("take", kind, other, 0, LEASE))
+    assert.is_true(rival:ask("give", kind, other))
+  end
+end
+
 local function killed(w, kind, process, other)
   local victim, waiter = w:victim(process), other:task()
   local _, one, another = names(w)
@@ -114,6 +149,9 @@ return {
   { "loses no update while both contend", contend },
   { "is had as a whole or not at all", all_or_nothing },
   { "wakes the other side at once", woken },
+  { "is entered again, and the other side waits for the last exit",
+    entered_again },
+  { "shows the other side how its leases are renewed", watched },
   { "is free for the other side when its leases are over", expires },
   { "goes on within a lease when ours is killed with kill -9",
     function(w, kind) killed(w, kind, w.ours, w.theirs) end },

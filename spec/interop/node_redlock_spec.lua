@@ -1,8 +1,7 @@
 require "spec.interop.against" ({
-  describe = describe, it = it, pending = pending,
-  setup = setup, teardown = teardown,
+  describe = describe, it = it, setup = setup, teardown = teardown,
 }, "node_redlock", 5, {
   { "simple", require("spec.interop.simple").extended },
   { "red_simple", require("spec.interop.simple").extended },
-  { "red_simple", require "spec.interop.quorum" },
+  { "red_simple", require("spec.interop.quorum").exclusive },
 })

@@ -49,21 +49,18 @@ local build = os.getenv("B") or "build"
 local folder = build .. "/interop/"
 local RLOCKCTL = os.getenv("RLOCKCTL") or build .. "/rlockctl"
 
---- The shell words that start a program, or nil and why there are none.
-function peer.command(program)
+-- The shell words that start a program.
+local function command_of(program)
   if program == "ours" then
     return shell.quote(RLOCKCTL) .. " spec/interop/ours.lua"
   end
-  for _, kind in ipairs { "command", "missing" } do
-    local file = io.open(folder .. program .. "." .. kind)
-    if file then
-      local text = file:read("a"):gsub("%s+$", "")
-      file:close()
-      if kind == "command" then return text end
-      return nil, text
-    end
+  local file = io.open(folder .. program .. ".command")
+  if not file then
+    error(program .. " has not been prepared: make interop does that", 0)
   end
-  error(program .. " has not been prepared: make interop does that", 0)
+  local words = file:read("a"):gsub("%s+$", "")
+  file:close()
+  return words
 end
 
 local function connect(server)
@@ -108,8 +105,8 @@ function peer.start(server, name, program, options)
   }, Peer)
   local words = { self.name, ("%d"):format(options.watchdog), options.address }
   table.move(options.members or {}, 1, #(options.members or {}), 4, words)
-  local log, pid = shell.daemon(nil, "ready", assert(peer.command(program))
-    .. " " .. shell.words(words))
+  local log, pid = shell.daemon(nil, "ready", command_of(program) .. " "
+    .. shell.words(words))
   if not log then error(("%s did not start:\n%s"):format(program, pid), 0) end
   self.folder, self.pid = log, pid
   host.daemon(listen, self)

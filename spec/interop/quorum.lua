@@ -38,13 +38,34 @@ end
 local function two_are_gone(w, kind)
   w.members[2]:kill()
   w.members[4]:kill()
-  locks.contend[2](w, kind, nil, 100)
+  locks.together(w, kind, w:name(), 100)
   w.members[2]:restart()
   w.members[4]:restart()
   w:forget_stores()
 end
 
-return {
+local function entered_again(w, kind)
+  for a, b in w:both_ways() do
+    local name, holder, other = w:name(), a:task(), b:task()
+    assert.is_true(holder:ask("take", kind, name, -1, LEASE))
+    assert.is_true(holder:ask("take", kind, name, 0, LEASE))
+    assert.is_true(holder:ask("give", kind, name))
+    assert.is_false(other:ask("take", kind, name, 0, LEASE))
+    assert.is_true(holder:ask("give", kind, name))
+    assert.is_true(other:ask("take", kind, name, 5000, LEASE))
+    assert.is_true(other:ask("give", kind, name))
+  end
+end
+
+local both = {
   { "takes a majority, no less and no more", majority },
   { "loses no update while two servers of five are gone", two_are_gone },
+}
+
+return {
+  exclusive = both,
+  reentrant = {
+    { "is entered again, and the other side waits for the last exit",
+      entered_again }, both[1], both[2],
+  },
 }

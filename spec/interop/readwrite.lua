@@ -5,7 +5,7 @@ local world = require "spec.interop.world"
 
 local eventually, now, SLACK = world.eventually, world.now, world.SLACK
 local LEASE = 60000
-local READS, WRITES, WAKES = 300, 200, 5
+local READS, WRITES, WAKES = 500, 500, 5
 
 local function mixed(w)
   local name, key, writers, readers = w:name(), w:counter(), {}, {}
@@ -41,6 +41,38 @@ local function shared(w)
     assert.is_true(one:ask("give", "read", name))
     world.within(waiting, start, 0, SLACK)
     assert.is_false(one:ask("take", "read", name, 0, LEASE))
+    assert.is_true(writer:ask("give", "write", name))
+  end
+end
+
+local function entered_again(w)
+  for a, b in w:both_ways() do
+    local name, reader, writer = w:name(), a:task(), b:task()
+    assert.is_true(reader:ask("take", "read", name, -1, LEASE))
+    assert.is_true(reader:ask("take", "read", name, 0, LEASE))
+    local _, locked, count = reader:ask("state", "read", name)
+    assert.same({ 1, 2 }, { locked, count })
+    assert.is_true(reader:ask("give", "read", name))
+    assert.is_false(writer:ask("take", "write", name, 0, LEASE))
+    assert.is_true(reader:ask("give", "read", name))
+    assert.is_true(writer:ask("take", "write", name, 0, LEASE))
+    assert.is_true(writer:ask("give", "write", name))
+  end
+end
+
+-- By force from either side, one reader of each side loses it.
+local function forced(w)
+  for a, b in w:both_ways() do
+    local name, one, other, writer = w:name(), a:task(), b:task(), a:task()
+    assert.is_true(one:ask("take", "read", name, -1, LEASE))
+    assert.is_true(other:ask("take", "read", name, -1, LEASE))
+    local waiting = writer:send("take", "write", name, -1, LEASE)
+    w:asleep(name)
+    local start = now()
+    assert.is_true(b:task():ask("force", "read", name))
+    world.within(waiting, start, 0, SLACK)
+    assert.is_false(one:ask("give", "read", name))
+    assert.is_false(other:ask("give", "read", name))
     assert.is_true(writer:ask("give", "write", name))
   end
 end
@@ -124,6 +156,9 @@ end
 return {
   mixed = { "shows readers of both sides what writers have finished", mixed },
   shared = { "is shared by readers of both sides, and a writer waits", shared },
+  entered_again = { "is entered again by a reader, and a writer waits",
+    entered_again },
+  forced = { "is taken from all readers by force from either side", forced },
   readers_woken = { "wakes all readers of the other side at once",
     readers_woken },
   downgraded = { "lets the writer go on as a reader", downgraded },

@@ -1,6 +1,6 @@
 require "spec.interop.against" ({
-  describe = describe, it = it, pending = pending,
-  setup = setup, teardown = teardown,
-}, "redislock", 0, {
+  describe = describe, it = it, setup = setup, teardown = teardown,
+}, "redislock", 5, {
   { "simple", require("spec.interop.simple").extended },
+  { "red_simple", require("spec.interop.simple").extended },
 })

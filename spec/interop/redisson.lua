@@ -22,7 +22,7 @@ end
 
 return {
   { "lock", more(locks.ours_killed, locks.theirs_killed) },
-  { "fenced", exclusive },
+  { "fenced", more(locks.ours_killed, locks.theirs_killed) },
   { "mutex", { locks.contend, locks.excluded, locks.woken, locks.forced } },
   { "spin", { locks.contend, locks.excluded, locks.leases_seen,
     locks.expires, locks.entered_again } },
@@ -30,14 +30,14 @@ return {
     fair.theirs_killed) },
   { "write", more(locks.ours_killed, locks.theirs_killed) },
   { "read/write", {
-    readwrite.mixed, readwrite.shared, readwrite.readers_woken,
-    readwrite.downgraded, readwrite.leases_kept, readwrite.ours_killed,
-    readwrite.theirs_killed,
+    readwrite.mixed, readwrite.shared, readwrite.entered_again,
+    readwrite.readers_woken, readwrite.forced, readwrite.downgraded,
+    readwrite.leases_kept, readwrite.ours_killed, readwrite.theirs_killed,
   } },
   { "semaphore", counts.semaphore },
   { "permits", counts.permits },
   { "latch", counts.latch },
   { "multi", multi },
   { "red", simple.watched },
-  { "red", quorum },
+  { "red", quorum.reentrant },
 }

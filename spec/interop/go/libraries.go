@@ -66,42 +66,64 @@ func (l *redsyncLock) renew(lease time.Duration) (bool, error) {
 	return ok, err
 }
 
-// redislock.
+// redislock, which has no RedLock: over several servers it is a lock on each.
 
-type redislockLock struct{ lock *redislock.Lock }
+type redislockLocks []*redislock.Lock
 
-func redislockTaker(client *redis.Client) taker {
-	library := redislock.New(client)
-	return func(name string, wait, lease time.Duration) (held, error) {
-		options := &redislock.Options{}
-		if wait > 0 {
-			options.RetryStrategy = redislock.LimitRetry(
-				redislock.LinearBackoff(pause), int(wait/pause))
-		}
-		within, cancel := context.WithTimeout(ctx, wait+time.Second)
-		defer cancel()
-		lock, err := library.Obtain(within, name, lease, options)
-		if errors.Is(err, redislock.ErrNotObtained) {
-			return nil, nil
-		} else if err != nil {
-			return nil, err
-		}
-		return &redislockLock{lock}, nil
+func obtain(client *redis.Client, name string, wait, lease time.Duration) (
+	*redislock.Lock, error) {
+	options := &redislock.Options{}
+	if wait > 0 {
+		options.RetryStrategy = redislock.LimitRetry(
+			redislock.LinearBackoff(pause), int(wait/pause))
 	}
-}
-
-func (l *redislockLock) give() (bool, error) {
-	err := l.lock.Release(ctx)
-	if errors.Is(err, redislock.ErrLockNotHeld) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-func (l *redislockLock) renew(lease time.Duration) (bool, error) {
-	err := l.lock.Refresh(ctx, lease, nil)
+	within, cancel := context.WithTimeout(ctx, wait+time.Second)
+	defer cancel()
+	lock, err := redislock.New(client).Obtain(within, name, lease, options)
 	if errors.Is(err, redislock.ErrNotObtained) {
-		return false, nil
+		return nil, nil
 	}
-	return err == nil, err
+	return lock, err
+}
+
+func redislockTaker(clients ...*redis.Client) taker {
+	return func(name string, wait, lease time.Duration) (held, error) {
+		var locks redislockLocks
+		for _, client := range clients {
+			lock, err := obtain(client, name, wait, lease)
+			if lock == nil || err != nil {
+				locks.give()
+				return nil, err
+			}
+			locks = append(locks, lock)
+		}
+		return locks, nil
+	}
+}
+
+// Calls fn for each; false if one was not the caller's any more.
+func (all redislockLocks) each(fn func(*redislock.Lock) error) (bool, error) {
+	ours := true
+	for _, lock := range all {
+		err := fn(lock)
+		if errors.Is(err, redislock.ErrLockNotHeld) ||
+			errors.Is(err, redislock.ErrNotObtained) {
+			ours = false
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return ours, nil
+}
+
+func (all redislockLocks) give() (bool, error) {
+	return all.each(func(lock *redislock.Lock) error {
+		return lock.Release(ctx)
+	})
+}
+
+func (all redislockLocks) renew(lease time.Duration) (bool, error) {
+	return all.each(func(lock *redislock.Lock) error {
+		return lock.Refresh(ctx, lease, nil)
+	})
 }

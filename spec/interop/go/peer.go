@@ -69,7 +69,10 @@ func main() {
 			"red_simple": redsyncTaker(members...),
 		}
 	case "redislock":
-		p.kinds = map[string]taker{"simple": redislockTaker(p.redis)}
+		p.kinds = map[string]taker{
+			"simple":     redislockTaker(p.redis),
+			"red_simple": redislockTaker(members[:(len(members)+1)/2]...),
+		}
 	}
 	fmt.Println("ready")
 	p.serve()

@@ -3,11 +3,12 @@
 It reads commands from a list in Redis and answers into another;
 spec/interop/peer.lua gives them and says what they are.
 
-    python peer.py NAME LEASE ADDRESS
+    python peer.py NAME LEASE ADDRESS MEMBER...
 
 NAME is that of the lists, LEASE the one of who names none, in milliseconds,
-ADDRESS the server. Each task of a command is a thread here, since that is who
-holds a lock of redis-py's.
+ADDRESS the server of everything, and MEMBERs are those of RedLocks: redis-py
+has none, so here it is a lock on each server of a majority. Each task of a
+command is a thread here, since that is who holds a lock of redis-py's.
 """
 
 import queue
@@ -17,10 +18,32 @@ import threading
 import redis
 from redis.exceptions import LockError
 
-NAME, LEASE, ADDRESS = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+NAME, LEASE, ADDRESS, *MEMBERS = sys.argv[1:]
 PAUSE = 0.005  # seconds between two tries
 
-client = redis.Redis.from_url(ADDRESS, decode_responses=True)
+
+def connect(address):
+    return redis.Redis.from_url(address, decode_responses=True)
+
+
+client = connect(ADDRESS)
+majority = MEMBERS[: len(MEMBERS) // 2 + 1]
+servers = {"simple": [client], "red_simple": [connect(m) for m in majority]}
+
+
+def release(lock):
+    try:
+        lock.release()
+        return True
+    except LockError:
+        return False
+
+
+def extend(lock, seconds):
+    try:
+        return lock.extend(seconds, replace_ttl=True)
+    except LockError:
+        return False
 
 
 class Task(threading.Thread):
@@ -32,56 +55,50 @@ class Task(threading.Thread):
 
     def run(self):
         while True:
-            number, _, verb, _, name, *more = self.lines.get()
+            number, _, verb, *more = self.lines.get()
             try:
-                result = getattr(self, verb)(name, *more)
+                result = getattr(self, verb)(*more)
                 answer = {True: "ok", False: "no"}.get(result, result)
             except Exception as error:
                 answer = f"error {error!r}"
             client.rpush(NAME + ":answers", f"{number} {answer}")
 
-    def take(self, name, wait, lease):
+    def take(self, kind, name, wait, lease):
         wait, lease = int(wait), int(lease)
-        lock = client.lock(
-            name,
-            timeout=(LEASE if lease < 0 else lease) / 1000,
-            sleep=PAUSE,
-            blocking_timeout=None if wait < 0 else wait / 1000,
-        )
-        if not lock.acquire(blocking=wait != 0):
-            return False
-        self.locks[name] = lock
+        taken = self.locks[kind, name] = []
+        for server in servers[kind]:
+            lock = server.lock(
+                name,
+                timeout=(int(LEASE) if lease < 0 else lease) / 1000,
+                sleep=PAUSE,
+                blocking_timeout=None if wait < 0 else wait / 1000,
+            )
+            if not lock.acquire(blocking=wait != 0):
+                self.give(kind, name)
+                return False
+            taken.append(lock)
         return True
 
-    def give(self, name):
-        lock = self.locks.pop(name, None)
-        if not lock:
-            return False
-        try:
-            lock.release()
-            return True
-        except LockError:
-            return False
+    def give(self, kind, name):
+        locks = self.locks.pop((kind, name), [])
+        return bool(locks) and all([release(lock) for lock in locks])
 
-    def renew(self, name, _, lease):
-        lock = self.locks.get(name)
-        if not lock:
-            return False
-        try:
-            return lock.extend(int(lease) / 1000, replace_ttl=True)
-        except LockError:
-            return False
+    def renew(self, kind, name, _, lease):
+        locks = self.locks.get((kind, name), [])
+        return bool(locks) and all(
+            [extend(lock, int(lease) / 1000) for lock in locks]
+        )
 
-    def contend(self, name, key, rounds):
+    def contend(self, kind, name, key, rounds):
         switches = 0
         for i in range(int(rounds)):
-            if not self.take(name, -1, -1):
+            if not self.take(kind, name, -1, -1):
                 raise RuntimeError(f"not taken in round {i}")
             client.set(key, int(client.get(key)) + 1)
             client.incr(key + ":sum")
             if client.getset(key + ":last", NAME) != NAME:
                 switches += 1
-            if not self.give(name):
+            if not self.give(kind, name):
                 raise RuntimeError(f"lost in round {i}")
             client.get(key)  # others get a chance
         return f"ok {switches} 0"

@@ -24,7 +24,9 @@ for _, file in ipairs {
   files[file] = { std = "lua54" }
 end
 
-for _, file in ipairs { "lua/rlock/host/ngx.lua", "lua/resty/**/*.lua" } do
+for _, file in ipairs {
+  "lua/rlock/host/ngx.lua", "lua/rlock/host/ngx/*.lua", "lua/resty/**/*.lua",
+} do
   files[file] = { std = "ngx_lua" }
 end
 
@@ -34,6 +36,8 @@ for _, file in ipairs { "examples/per_tenant.lua", "examples/priority.lua" } do
   files[file] = { std = "lua54", read_globals = { "redis" } }
 end
 
+files["spec/support/nginx.lua"] = { std = "ngx_lua" }
+files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs {
   "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/interop/*_spec.lua",

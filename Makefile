@@ -38,7 +38,7 @@ CTL_LIBS  = -Wl,--start-group $(call carry,$(RL_LIBS)) -Wl,--end-group \
 LIB_SRC := $(filter-out src/main.c src/embed.c,$(wildcard src/*.c))
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
 LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' \
-             ! -path lua/rlock/host/ngx.lua 2>/dev/null | LC_ALL=C sort)
+             ! -path 'lua/rlock/host/ngx*' 2>/dev/null | LC_ALL=C sort)
 C_TESTS := $(patsubst spec/c/%.c,$(B)/spec/c/%,$(wildcard spec/c/*_test.c))
 
 all: $(B)/rlockctl $(B)/librlock.a $(B)/rlock/core.so  ## build all three

@@ -16,6 +16,7 @@ local ceil, max = math.ceil, math.max
 local unsent = {
   first = { applied = "no", retry = true, pause = false, code = "timeout" },
   cancelled = { applied = "maybe", retry = false, code = "cancelled" },
+  refused = { applied = "no", retry = false, code = "refused" },
 }
 
 local function load_script(node, op)

@@ -1,0 +1,159 @@
+--- The language of Redis (RESP2), for hosts that speak it themselves: requests
+--  to text, text to replies. What it reads from is anything with a method
+--  receiveany(max), as a cosocket. Opens and closes nothing.
+
+local resp = {}
+
+local DEPTH = 32                  -- of arrays in arrays
+local PIECE = 4096                -- bytes read at once
+
+local byte, find, sub = string.byte, string.find, string.sub
+local format, concat = string.format, table.concat
+
+-- requests ----------------------------------------------------------------
+
+local ARRAY, LENGTH = {}, {}      -- the beginnings of what is short
+for i = 0, 255 do
+  ARRAY[i], LENGTH[i] = ("*%d\r\n"):format(i), ("\r\n$%d\r\n"):format(i)
+end
+
+local function text_of(word)
+  if type(word) == "string" then return word end
+  if word % 1 == 0 and word > -2^53 and word < 2^53 then
+    return format("%.0f", word)
+  end
+  return format("%.17g", word)
+end
+
+local scratch = {}                -- used again: what is sent is a string
+
+--- A request as text.
+-- @tparam table words strings and numbers
+-- @tparam integer n   how many
+function resp.request(words, n)
+  local last = 2 * n + 1
+  scratch[1] = n < 256 and sub(ARRAY[n], 1, -3) or format("*%d", n)
+  for i = 1, n do
+    local word = text_of(words[i])
+    scratch[2 * i] = LENGTH[#word] or format("\r\n$%d\r\n", #word)
+    scratch[2 * i + 1] = word
+  end
+  scratch[last + 1] = "\r\n"
+  return concat(scratch, "", 1, last + 1)
+end
+
+-- replies -----------------------------------------------------------------
+
+local Reader = {}
+Reader.__index = Reader
+
+--- Reads replies.
+-- @param source what to read from: receiveany(max) -> bytes, or nil, why
+function resp.reader(source)
+  return setmetatable({ source = source, buffer = "", at = 1 }, Reader)
+end
+
+local function more(self)
+  local bytes, why = self.source:receiveany(PIECE)
+  if not bytes then return nil, why end
+  if self.at > #self.buffer then
+    self.buffer = bytes
+  else
+    self.buffer = sub(self.buffer, self.at) .. bytes
+  end
+  self.at = 1
+  return true
+end
+
+-- The kind of the next reply (its first byte) and the rest of its line.
+local function line(self)
+  local stop = find(self.buffer, "\r\n", self.at, true)
+  while not stop do
+    local from = #self.buffer - self.at     -- perhaps a lone \r
+    local ok, why = more(self)
+    if not ok then return nil, why end
+    stop = find(self.buffer, "\r\n", from > 0 and from or 1, true)
+  end
+  local at = self.at
+  self.at = stop + 2
+  return byte(self.buffer, at), sub(self.buffer, at + 1, stop - 1)
+end
+
+-- The next n bytes and the end of line behind them.
+local function bulk(self, n)
+  if #self.buffer - self.at + 1 < n + 2 then
+    local pieces = { sub(self.buffer, self.at) }
+    local have = #pieces[1]
+    while have < n + 2 do
+      local bytes, why = self.source:receiveany(PIECE)
+      if not bytes then return nil, why end
+      have = have + #bytes
+      pieces[#pieces + 1] = bytes
+    end
+    self.buffer, self.at = concat(pieces), 1
+  end
+  local at = self.at
+  self.at = at + n + 2
+  return sub(self.buffer, at, at + n - 1)
+end
+
+local GARBLED = "the server does not speak RESP2"
+local STATUS, ERROR, INTEGER, BULK, LIST = byte("+-:$*", 1, 5)
+
+local value
+
+local function list(self, n, depth)
+  if depth == DEPTH then return nil, "reply nested too deep" end
+  local values = {}
+  for i = 1, n do
+    local why
+    values[i], why = value(self, depth + 1)
+    if values[i] == nil then return nil, why end
+  end
+  return values
+end
+
+-- A value; nil, why if there is none to be had.
+function value(self, depth)
+  local kind, rest = line(self)
+  if not kind then
+    return nil, rest
+  elseif kind == STATUS then
+    return rest
+  elseif kind == ERROR then
+    return { err = rest }
+  end
+  local n = tonumber(rest)
+  if not n then
+    return nil, GARBLED
+  elseif kind == INTEGER then
+    return n
+  elseif n < 0 then
+    return false
+  elseif kind == BULK then
+    return bulk(self, n)
+  elseif kind == LIST then
+    return list(self, n, depth)
+  end
+  return nil, GARBLED
+end
+
+--- Reads one reply.
+-- @return[1] a string, a number, false for a Redis nil, or an array of those;
+--   an error inside an array is { err = message }
+-- @treturn[2] nil
+-- @treturn[2] string "redis": the reply is an error; "closed": there is none
+-- @treturn[2] string the error, or why there is none ("timeout", ...)
+function Reader:read()
+  local reply, why = value(self, 0)
+  if reply == nil then return nil, "closed", why end
+  if type(reply) == "table" and reply.err then
+    return nil, "redis", reply.err
+  end
+  return reply
+end
+
+--- Has everything been read that has come?
+function Reader:is_done() return self.at > #self.buffer end
+
+return resp

@@ -1,0 +1,172 @@
+--- Private nginx servers with ngx_lua for the specs: real ones, in a folder of
+--- their own, on a unix socket and a free port of 127.0.0.1, ready when start()
+--- returns, gone when the test process is, however that ends.
+--
+--    local nginx = require "spec.support.nginx"
+--    local server = nginx.start {
+--      workers = 2,
+--      http = [[ init_worker_by_lua_block { ... } ]],      -- inside http { }
+--      locations = [[ location /x { content_by_lua_block { ... } } ]],
+--    }
+--    local status, body = server:get("/x")                 -- inside nginx
+--    server:stop()
+--
+--  It knows nothing of rlock, but lua/ of this tree is in lua_package_path.
+--  start and stop block the process for a few milliseconds. `get` goes by a
+--  cosocket: specs that use it run in nginx themselves (see in-nginx).
+
+local shell = require "spec.support.shell"
+
+local nginx = {}
+
+local Server = {}
+Server.__index = Server
+
+local PORT_TRIES = 20
+local SECONDS = 30                     -- until a request is given up
+
+local root = shell.run("cd " .. shell.quote(shell.here() .. "../..") .. "; pwd")
+
+local CONF = [[
+load_module ${modules}/ndk_http_module.so;
+load_module ${modules}/ngx_http_lua_module.so;
+${user}
+daemon off;
+worker_processes ${workers};
+pid ${folder}/nginx.pid;
+error_log stderr ${log};
+worker_shutdown_timeout ${shutdown_timeout}s;
+${main}
+events { worker_connections ${connections}; }
+http {
+  access_log off;
+  lua_socket_log_errors off;
+  client_body_temp_path ${folder}/tmp;
+  proxy_temp_path ${folder}/tmp;
+  fastcgi_temp_path ${folder}/tmp;
+  uwsgi_temp_path ${folder}/tmp;
+  scgi_temp_path ${folder}/tmp;
+  lua_package_path "${root}/lua/?.lua;${root}/?.lua;;";
+  ${http}
+  server {
+    listen 127.0.0.1:${port};
+    listen unix:${folder}/http.sock;
+    ${server}
+    ${locations}
+  }
+}
+]]
+
+local defaults = {
+  workers = 1, log = "notice", shutdown_timeout = 10, connections = 1024,
+  main = "", http = "", server = "", locations = "",
+}
+
+-- Fills every ${name} in, once.
+local function filled(text, values)
+  return (text:gsub("%${([%w_]+)}", function(name)
+    return tostring(values[name])
+  end))
+end
+
+function Server:configure()
+  local values = setmetatable({
+    root = root, folder = self.folder, port = self.port,
+    modules = "/usr/lib/nginx/modules",
+    user = shell.run("id -u") == "0" and "user root;" or "",
+  }, { __index = function(_, name)
+    local value = self.options[name]
+    if value == nil then value = defaults[name] end
+    return value
+  end })
+  local file = assert(io.open(self.folder .. "/nginx.conf", "w"))
+  file:write(filled(CONF, values))
+  file:close()
+end
+
+function Server:launch()
+  local output
+  for _ = 1, PORT_TRIES do
+    self.port = math.random(10000, 32000)        -- below the ephemeral ports
+    self:configure()
+    local folder, pid = shell.daemon(self.folder, "start worker process ",
+      'setsid nginx -p "$d" -e stderr -c "$d/nginx.conf"')
+    if folder then
+      self.pid = pid
+      -- with the master the whole group is to be killed
+      shell.run(("echo -%d >%s/pid"):format(pid, shell.quote(folder)))
+      return self
+    end
+    output = pid
+    if not output:find("Address already in use", 1, true) then break end
+  end
+  error("no private nginx: " .. output, 0)
+end
+
+--- Starts a server. Options, each of them optional:
+--  workers            1
+--  main, http, server, locations    parts of nginx.conf in those contexts
+--  log                level of its error log; "notice" at least
+--  connections        worker_connections, 1024
+--  shutdown_timeout   seconds
+-- The server has these fields: pid (of the master), port, folder, socket.
+function nginx.start(options)
+  local self = setmetatable({ options = options or {} }, Server)
+  self.folder = assert(shell.run(([[d=$(mktemp -d "%s/rlock-XXXXXX") &&
+    mkdir "$d/tmp" && echo "$d"]]):format(os.getenv("TMPDIR") or "/tmp")))
+  self.socket = self.folder .. "/http.sock"
+  return self:launch()
+end
+
+--- Sends a signal to the master: "HUP" reloads, "QUIT" ends it gracefully.
+function Server:signal(name) shell.kill(self.pid, name) end
+
+--- Ends the server at once and removes its folder.
+function Server:stop()
+  if not self.pid then return end
+  os.remove(self.folder .. "/pid")
+  shell.run(("kill -KILL -%d"):format(self.pid))
+  shell.kill(self.pid, "KILL", true)
+  shell.run("rm -rf " .. shell.quote(self.folder))
+  self.pid = nil
+end
+
+--- The pids of the workers that there are now.
+function Server:workers()
+  local pids = {}
+  for pid in shell.run("ps -o pid= --ppid " .. self.pid):gmatch("%d+") do
+    pids[#pids + 1] = tonumber(pid)
+  end
+  return pids
+end
+
+--- What the server has written to its error log.
+function Server:log()
+  return (shell.run("cat " .. shell.quote(self.folder .. "/log")))
+end
+
+-- requests ------------------------------------------------------------------
+
+--- Sends a request; returns the socket, from which nothing has been read.
+function Server:send(path)
+  local socket = ngx.socket.tcp()
+  socket:settimeouts(SECONDS * 1000, SECONDS * 1000, SECONDS * 1000)
+  assert(socket:connect("unix:" .. self.socket))
+  assert(socket:send(("GET %s HTTP/1.0\r\nHost: spec\r\n\r\n"):format(path)))
+  return socket
+end
+
+--- Gets a page.
+-- @treturn number the status; nil if the connection was closed without one
+-- @treturn string the body
+-- @treturn string the head
+function Server:get(path)
+  local socket = self:send(path)
+  local text, why, part = socket:receive("*a")
+  socket:close()
+  text = text or part or error(why)
+  local head, body = text:match("^(.-)\r\n\r\n(.*)$")
+  return head and tonumber(head:match("^HTTP/%S+ (%d+)")), body, head
+end
+
+return nginx

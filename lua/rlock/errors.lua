@@ -9,9 +9,10 @@
 --               connection, is worth trying
 --    forget     only NOSCRIPT: load the script again before the retry
 --    hint       a sentence for people
---    forget     the server has lost our script: load it there again
 --    pause      false: the repeat need not wait
 --    gone       whatever is at the key is no lock of ours any more
+--    tell       people want to know of which script it was said: its "name", or
+--               "where" it is written
 --  Retries nothing itself, and reads no reply that is not an error.
 --  @module rlock.errors
 
@@ -97,9 +98,8 @@ local words = {
     "the server reported an error"),
 }
 words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
-
-words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
 words.WRONGTYPE.gone = true
+words.BUSY.tell = "name"
 
 -- Errors that Redis only calls ERR, by the beginning of their text.
 local plain = {
@@ -123,6 +123,7 @@ local plain = {
 -- Words that we do not know come from scripts and modules.
 local unknown = row("redis", "maybe", false, false,
   "the server reported an error")
+unknown.tell = "where"
 
 --- What befell a call when no reply came.
 --  closed: the connection ended under the call. timeout: no reply within the
@@ -135,6 +136,7 @@ errors.transport = {
   connect = row("connect", "no", true, true,
     "the server cannot be reached"),
 }
+errors.transport.timeout.tell = "name"
 
 -- Before 7.0 a command that failed inside a script was told as
 -- "ERR Error running script (call to f_<sha>): @user_script:1: WRONGTYPE ...".

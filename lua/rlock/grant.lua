@@ -11,6 +11,7 @@
 --  state: free -> held <-> at_risk -> lost, and back to free with the last
 --  unlock.
 
+local answer = require "rlock.answer"
 local deadline = require "rlock.deadline"
 local policy = require "rlock.policy"
 local remote = require "rlock.remote"
@@ -235,14 +236,9 @@ local function entered(self, ends, lease, hold, sent)
   return "held"
 end
 
-local function no_verdict(self, op, verdict)
-  return nil, "redis", ("%s.%s gave %s, which is no verdict of its kind")
-    :format(self.lock.site.policy.name, op, tostring(verdict))
-end
-
 -- What the policy's acquire takes besides.
 local function extra_of(self, now, wait_until)
-  local extra = self.lock.site.policy.source.extra
+  local extra = self.lock.site.policy.extra
   if not extra then return nil end
   local wait = wait_until - now
   return extra {
@@ -252,52 +248,71 @@ local function extra_of(self, now, wait_until)
   }
 end
 
-local function ask(self, until_, lease, hold, now, wait_until)
-  local session, site = self.lock.session, self.lock.site
-  if session.is_closed then return nil, "closed", "the client was closed" end
-  if site.policy.source.reenter == false and #self.holds > 0 then
+-- Whether it makes sense to ask for one more hold.
+local function may_ask(self, lease)
+  local policy_ = self.lock.site.policy
+  if self.lock.session.is_closed then
+    return nil, "closed", "the client was closed"
+  elseif policy_.source.reenter == false and #self.holds > 0 then
     return nil, "refused", "held by this task already, and " .. self:show()
       .. " cannot be entered twice"
-  end
-  if self.state == "lost" then
+  elseif not lease and not policy_.ops.renew then
+    return nil, "usage", self:show() .. ": its policy has no server.renew; say "
+      .. "how long it is to be held, as in { lease = 10 }"
+  elseif self.state == "lost" then
     return nil, "lost", "this owner's earlier hold was lost ("
       .. self.lost_because .. "): unlock it first"
   end
-  local want = #self.holds + 1
-  session.pending = session.pending + 1
-  local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops.acquire, until_, now, site.keys, self.owner,
-    lease and deadline.ms(lease) or session.lease_ms, count_text(want), nil,
-    extra_of(self, now, wait_until))
-  session:work_done()
-  if reply == nil then
-    if may_be_applied then settle(self, lease or session.lease) end
-    return nil, sent, detail
+  return true
+end
+
+-- What the answer of acquire comes to.
+local function judge(self, reply, lease, hold, sent)
+  local session, op = self.lock.session, self.lock.site.policy.ops.acquire
+  local verdict, value, detail = answer.of(op, reply)
+  if verdict == "lost" and #self.holds == 0 then
+    verdict, value, detail = answer.wrong(op, reply)
   end
-  if session.is_closed then
+  if not verdict then
     settle(self, lease or session.lease)
-    return nil, "closed", "the client was closed"
-  end
-  local verdict = type(reply) == "table" and reply[1] or reply
-  if verdict == "held" then
+  elseif verdict == "held" then
     local ends = session.valid_until(sent, lease or session.lease,
       self.lock.drift)
-    now = session.host.now()
-    if now >= ends then                 -- too late: it is given back
+    if session.host.now() >= ends then  -- too late: it is given back
       settle(self, lease or session.lease)
       return "busy", 0
     end
-    self.token = reply[2]
+    self.token = value
     return entered(self, ends, lease, hold, sent)
   elseif verdict == "busy" then
-    return "busy", reply[2]
+    return "busy", value
   elseif verdict == "lost" then
     session.watchdog:lose(self, "the server does not have it any more")
     return nil, "lost", "the outer hold was lost: unlock it first"
   elseif verdict == "refused" then
-    return nil, "refused", reply[2]
+    return nil, "refused", value
   end
-  return no_verdict(self, "acquire", verdict)
+  return nil, value, detail
+end
+
+local function ask(self, until_, lease, hold, now, extra)
+  local session, site = self.lock.session, self.lock.site
+  local ok, code, why = may_ask(self, lease)
+  if not ok then return nil, code, why end
+  session.pending = session.pending + 1
+  local reply, sent, detail, may_be_applied = remote.run(session.node,
+    site.policy.ops.acquire, until_, now, site.keys, self.owner,
+    lease and deadline.ms(lease) or session.lease_ms,
+    count_text(#self.holds + 1), nil, extra)
+  session:work_done()
+  if reply == nil then
+    if may_be_applied then settle(self, lease or session.lease) end
+    return nil, sent, detail
+  elseif session.is_closed then
+    settle(self, lease or session.lease)
+    return nil, "closed", "the client was closed"
+  end
+  return judge(self, reply, lease, hold, sent)
 end
 
 local let_go
@@ -328,6 +343,7 @@ end
 -- @treturn[2] integer milliseconds until it is worth asking again
 -- @treturn[3] nil, code, detail; for "cancelled", what is to be raised
 function grant:acquire(until_, lease, hold, now, wait_until)
+  local extra = extra_of(self, now, wait_until)
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
     if not is_ours then return nil, code, detail end
@@ -335,7 +351,7 @@ function grant:acquire(until_, lease, hold, now, wait_until)
   end
   self.acting = true
   return passed_on(self, accepted(self, hold,
-    ask(self, until_, lease, hold, now, wait_until)))
+    ask(self, until_, lease, hold, now, extra)))
 end
 
 --- Gives up waiting, where the policy has a place for waiters. If a request of
@@ -432,16 +448,17 @@ function let_go(self, until_, hold, now)
   if reply == nil then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
   if may_be_applied then session:renumber(self.party, site.family) end
-  local verdict = type(reply) == "table" and reply[1] or reply
-  if verdict == "freed" then
+  local verdict = answer.of(site.policy.ops.release, reply)
+  if verdict == "freed" and want == 0 then
     forget(self)
     return true
-  elseif verdict == "kept" then
+  elseif verdict == "kept" and want > 0 then
     return kept(self, sent, seconds, watched)
   elseif verdict == "lost" then
     return answered_lost(self, may_be_applied, left)
   end
-  return no_verdict(self, "release", verdict)
+  if want == 0 then forget(self) end
+  return answer.wrong(site.policy.ops.release, reply)
 end
 
 --- Gives up one hold.

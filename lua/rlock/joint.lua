@@ -15,6 +15,7 @@
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
 local lock = require "rlock.lock"
+local of_peek = require("rlock.answer").of_peek
 local remote = require "rlock.remote"
 
 local joint = {}
@@ -87,13 +88,16 @@ function joint.count(part, until_)
   local site, session = part.lock.site, part.lock.session
   local op, granted = site.policy.ops.peek, site[part.party]
   if not op then
-    return nil, "usage", "policy " .. site.policy.name .. " has no server.peek"
+    return nil, "usage", ("policy %q has no server.peek, which this needs")
+      :format(site.policy.name)
   end
   local owner = granted and granted.owner or part.lock.owner
     or session:owner_of(part.party, part.lock.site.family)
   local reply, code, detail = remote.run(session.node, op, until_,
     session.host.now(), site.keys, owner)
-  if not reply then return nil, code, detail end
+  if reply == nil then return nil, code, detail end
+  local told, _, fault = of_peek(op, reply)
+  if not told then return nil, "redis", fault end
   return reply[3]
 end
 

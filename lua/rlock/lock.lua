@@ -3,6 +3,7 @@
 --  grant.lua. A handle knows its name and policy; who holds is the task that
 --  calls, so that a handle shared by many tasks still excludes them.
 
+local answer = require "rlock.answer"
 local backoff = require "rlock.backoff"
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
@@ -31,7 +32,7 @@ function lock.new(client, policy, name, options)
     owner = owner, party = owner and client.session.party_of(owner),
   }, lock)
   if options and options.drift then self.drift = options.drift end
-  if policy.source.extra then self.options = options end
+  if policy.extra then self.options = options end
   return self
 end
 
@@ -349,32 +350,40 @@ end
 
 -- what the server knows ---------------------------------------------------
 
+-- Runs an operation that not every policy has.
+-- @return the reply, and the operation
 local function run(self, name, a, b)
   local op, node = self.site.policy.ops[name], self.session.node
   if not op then
-    error(("policy %s has no server.%s"):format(self.site.policy.name, name), 3)
+    return nil, "usage", ("policy %q has no server.%s, which this needs")
+      :format(self.site.policy.name, name)
   end
   local now = node.host.now()
   local reply, code, detail = remote.run(node, op,
     now + self.session.timeout, now, self.site.keys, a, b)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
-  return reply
+  return reply, op
 end
 
 --- The lock's state as the server has it, now.
 -- @treturn[1] table { state = "held"|"free", ttl = seconds or nil, count =
---   holds of the calling task, holders = { { owner =, count = }, ... } }
+--   holds of the calling task, holders = { { owner =, count = }, ... } }, and
+--   what else the policy tells: `token`, `mode`, `queue` (the first of those
+--   who wait)
 -- @treturn[2] nil, code, detail
 function lock:peek()
   local granted = mine(self)
   local owner = granted and granted.owner or self.owner
     or self.session:owner_of(self.session.host.current(), self.site.family)
   local reply, code, detail = run(self, "peek", owner)
-  if not reply then return nil, code, detail end
+  if reply == nil then return nil, code, detail end
+  local told, _, fault = answer.of_peek(code, reply)
+  if not told then return nil, "redis", fault end
   local state = { state = reply[1], count = reply[3], holders = {} }
   if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
-  local flat = reply[4] or {}
+  local flat, more = reply[4] or {}, reply[5] or {}
+  for i = 1, #more, 2 do state[more[i]] = more[i + 1] or nil end
   for i = 1, #flat, 2 do
     if flat[i] ~= "" then               -- where a fenced lock has its token
       state.holders[#state.holders + 1] =
@@ -418,11 +427,11 @@ end
 function lock:break_lock(token)
   local reply, code, detail = run(self, "break_", token or "",
     self.session.publish)
-  if not reply then return nil, code, detail end
-  if reply[1] == "refused" then
-    return nil, "refused", reply[2]
-  end
-  return reply[1] == "freed"
+  if reply == nil then return nil, code, detail end
+  local verdict, value, fault = answer.of(code, reply)
+  if not verdict then return nil, value, fault end
+  if verdict == "refused" then return nil, "refused", value end
+  return verdict == "freed"
 end
 
 return lock

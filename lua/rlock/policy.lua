@@ -11,10 +11,20 @@ local script = require "rlock.script"
 
 local policy = {}
 
+local searchpath = package.searchpath       -- luacheck: ignore (not in 5.1)
+
 local needed_of_a_lock = { "acquire", "release" }
 
 -- Definition -> what policy.load gave for it.
 local loaded = setmetatable({}, { __mode = "k" })
+
+-- finding it -----------------------------------------------------------------
+
+-- What a module's own fault comes to in one line, which begins with its place.
+local function in_one_line(message)
+  return (tostring(message):gsub("^error loading module [^\n]*\n%s*", "")
+    :gsub(":?\n.*", ""))
+end
 
 -- Requires a module; false if there is none of that name.
 local function try_require(name)
@@ -23,7 +33,7 @@ local function try_require(name)
   local missing = type(result) == "string"
     and result:find("module '" .. name .. "' not found", 1, true)
   if missing then return false end
-  error(result, 0)
+  error(("policy %q: %s"):format(name, in_one_line(result)), 0)
 end
 
 local function find(name)
@@ -32,47 +42,135 @@ local function find(name)
   return own or try_require(name)
 end
 
-local fields = { name = true, keys = true, channel = true, server = true,
-  wakes = true, reenter = true, poll = true, extra = true, needs = true,
-  twin = true, exclusive = true }
+-- In the order of their names, so that the first fault is always the same.
+local function names_of(map)
+  local names = {}
+  for name in pairs(map) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  return names
+end
 
-local function check(def)
-  for key in pairs(def) do
-    if not fields[key] then
-      return "there is no field " .. tostring(key) .. " in a policy"
+local function place_of(fn)
+  local info = debug.getinfo(fn, "S")
+  return ("%s:%d"):format(info.source:match("^@(.*)") or info.short_src,
+    info.linedefined)
+end
+
+local function first_function(map)
+  for _, name in ipairs(names_of(map)) do
+    if type(map[name]) == "function" then return map[name] end
+  end
+end
+
+-- Where a definition is written, as well as it can be told: the place of a
+-- function in it, or the file of its module.
+local function home_of(which, def)
+  local is_table = type(def) == "table"
+  local fn = is_table and (first_function(def)
+    or type(def.server) == "table" and first_function(def.server))
+  if fn then return place_of(fn) end
+  return searchpath and type(which) == "string"
+    and searchpath(which, package.path) or nil
+end
+
+-- checking it ----------------------------------------------------------------
+
+local fields = {
+  name = "string", keys = "function", server = "table", channel = "function",
+  wakes = "function", extra = "function", reenter = "boolean", poll = "number",
+  exclusive = "boolean", needs = "table", twin = "table",
+}
+
+local function check_fields(def)
+  for _, key in ipairs(names_of(def)) do
+    local kind, value = fields[key], def[key]
+    if not kind then
+      return ("there is no field %s in a policy, but %s"):format(key,
+        table.concat(names_of(fields), ", "))
+    elseif type(value) ~= kind then
+      return ("%s must be a %s, is a %s"):format(key, kind, type(value))
     end
   end
-  if type(def.name) ~= "string" or def.name == "" then
-    return "name must be a string"
-  elseif type(def.keys) ~= "function" then
-    return "keys must be a function"
-  elseif def.channel ~= nil and type(def.channel) ~= "function" then
-    return "channel must be a function"
-  elseif type(def.server) ~= "table" then
-    return "server must be a table of functions"
-  elseif def.needs ~= nil and type(def.needs) ~= "table" then
-    return "needs must be a list of operations"
+  for _, key in ipairs { "name", "keys", "server" } do
+    if not def[key] then
+      return ("%s is missing: a %s"):format(key, fields[key])
+    end
   end
+  if def.name == "" then return "name must not be empty" end
+end
+
+local function check_server(def)
   for _, op in ipairs(def.needs or needed_of_a_lock) do
     if def.server[op] == nil then return "server." .. op .. " is missing" end
   end
   for op, fn in pairs(def.server) do
     if type(op) ~= "string" then return "server has a key that is no name" end
     if type(fn) ~= "function" then
-      return "server." .. op .. " must be a function"
+      return ("server.%s must be a function, is a %s"):format(op, type(fn))
     end
   end
 end
 
--- In the order of their names, so that the first fault is always the same.
+-- what it does here ----------------------------------------------------------
+
+local function check_keys(keys)
+  local ok = type(keys) == "table" and #keys >= 1 and #keys <= 8
+  for _, key in ipairs(ok and keys or {}) do
+    ok = ok and type(key) == "string" and key ~= ""
+  end
+  return not ok and "must return a list of 1 to 8 strings"
+end
+
+local function check_channel(channel)
+  return (type(channel) ~= "string" or channel == "")
+    and "must return a string, the channel's name"
+end
+
+local function check_extra(list)
+  local ok = list == nil or type(list) == "table"
+  for i = 1, ok and list and #list or 0 do
+    local kind = type(list[i])
+    ok = ok and (kind == "string" or kind == "number")
+  end
+  return not ok and "must return a list of strings and numbers"
+end
+
+-- A function of the definition that looks at what it returns.
+local function checked(def, field, check)
+  local fn = def[field]
+  return fn and function(...)
+    local result = fn(...)
+    local fault = check(result)
+    if fault then
+      error(("policy %q: %s: %s %s"):format(def.name, place_of(fn), field,
+        fault), 0)
+    end
+    return result
+  end
+end
+
 local function compile(def)
-  local names, ops = {}, {}
-  for op in pairs(def.server) do names[#names + 1] = op end
-  table.sort(names)
-  for _, op in ipairs(names) do
+  local ops = {}
+  for _, op in ipairs(names_of(def.server)) do
     ops[op] = script.compile(def.name, op, def.server[op])
   end
   return ops
+end
+
+-- What is wrong with a definition; nil if nothing is.
+local function check(which, def)
+  if type(def) == "table" then return check_fields(def) or check_server(def) end
+  if type(which) == "string" then
+    return "the module must return a table, the policy"
+  end
+  return "must be a table, or the name of a module that returns one"
+end
+
+-- How people call it.
+local function called(which, def)
+  local name = type(which) == "string" and which
+    or type(def) == "table" and def.name
+  return type(name) == "string" and ("policy %q"):format(name) or "the policy"
 end
 
 --- Loads a policy.
@@ -82,27 +180,28 @@ end
 --  @tparam string|table which "reentrant" (a policy of ours), the name of a
 --    module on package.path, or a definition
 --  @tparam[opt=2] number level whose fault it is, as in error()
---  @treturn table `name`, `keys`, `channel`, `source` (the definition), `ops`:
---    operation -> what script.compile gave
+--  @treturn table `name`, `source` (the definition), `keys`, `channel` and
+--    `extra` (its functions, which raise one line if they return what they must
+--    not), `ops`: operation -> what script.compile gave
 function policy.load(which, level)
-  level = (level or 2)
-  local def, called = which, "the policy"
-  if type(which) == "string" then
-    def, called = find(which), string.format("policy %q", which)
-    if def == false then
-      error(called .. ": there is no such module", level)
-    end
+  level = level or 2
+  local def = which
+  if type(which) == "string" then def = find(which) end
+  if def == false then
+    error(called(which) .. ": there is no such module on package.path", level)
+  elseif type(def) == "table" and loaded[def] then
+    return loaded[def]
   end
-  if type(def) ~= "table" then
-    error(called .. ": must be a table, or the name of a module that returns"
-      .. " one", level)
+  local fault = check(which, def)
+  if fault then
+    local home = home_of(which, def)
+    error(("%s: %s%s"):format(called(which, def), home and home .. ": " or "",
+      fault), level)
   end
-  if loaded[def] then return loaded[def] end
-  local fault = check(def)
-  if fault then error(called .. ": " .. fault, level) end
   local result = {
-    name = def.name, keys = def.keys, channel = def.channel, source = def,
-    ops = compile(def),
+    name = def.name, source = def, keys = checked(def, "keys", check_keys),
+    channel = checked(def, "channel", check_channel),
+    extra = checked(def, "extra", check_extra), ops = compile(def),
   }
   loaded[def] = result
   return result

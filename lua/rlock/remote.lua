@@ -49,10 +49,14 @@ end
 -- @treturn table a row of errors.lua
 -- @treturn string the detail, with the place in the policy's file
 function remote.judge(op, code, detail)
-  if code ~= "redis" then
-    return unsent[code] or errors.transport[code], detail
+  local class, told = unsent[code] or errors.transport[code], detail
+  if code == "redis" then
+    class, told = errors.classify(detail), script.translate(op, detail)
   end
-  return errors.classify(detail), script.translate(op, detail)
+  if class.tell and told == detail then
+    told = ("%s (%s)"):format(told, op[class.tell])
+  end
+  return class, told
 end
 
 -- the words of a request ----------------------------------------------------

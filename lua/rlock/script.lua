@@ -24,7 +24,9 @@ local function read_source(chunkname)
   local text = script.sources[chunkname]
   if text then return text end
   local kind, name = chunkname:sub(1, 1), chunkname:sub(2)
-  if kind == "=" then return nil, "its source is not known" end
+  if kind == "=" then
+    return nil, "its source is not known; load it from a file"
+  end
   if kind ~= "@" then return chunkname end
   local file, why = io.open(name, "rb")
   if not file then return nil, "cannot read its source: " .. why end
@@ -39,8 +41,9 @@ end
 --  @tparam string policy_name
 --  @tparam string op "acquire"
 --  @tparam function fn takes (keys, args), or fewer
---  @treturn table `name` "reentrant.acquire", `text` for SCRIPT LOAD, `lines`:
---    line of the text -> { file, line }
+--  @treturn table `name` "reentrant.acquire", `op` "acquire", `where` (for
+--    people: the policy, file and line, the operation), `text` for SCRIPT LOAD,
+--    `lines`: line of the text -> { file, line }
 function script.compile(policy_name, op, fn)
   if type(policy_name) ~= "string" then
     error("bad policy_name: must be a string", 2)

@@ -64,17 +64,6 @@ end
 --  no field of theirs.
 function session.party_of(owner) return "owner " .. owner end
 
-local function checked_keys(policy, name)
-  local keys = policy.keys(name)
-  local ok = type(keys) == "table" and #keys >= 1 and #keys <= 8
-  for _, key in ipairs(ok and keys or {}) do
-    ok = ok and type(key) == "string" and key ~= ""
-  end
-  if ok then return keys end
-  error(("policy %s: keys(name) must return a list of 1 to 8 strings"):format(
-    policy.name), 0)
-end
-
 --- What all handles of one lock share: policy, name, keys, and under each party
 --  its grant.
 -- @tparam table client the face, which must live as long as its locks do
@@ -89,7 +78,7 @@ function session:site(client, policy, name)
   local site = by_name[name]
   if not site then
     site = { client = client, policy = policy, name = name,
-      keys = checked_keys(policy, name), family = self:family(policy) }
+      keys = policy.keys(name), family = self:family(policy) }
     by_name[name] = site
   end
   return site

@@ -9,6 +9,7 @@
 --  held -> at_risk         a renewal did not succeed; it is repeated
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
+local answer = require "rlock.answer"
 local heap = require "rlock.heap"
 local remote = require "rlock.remote"
 
@@ -135,6 +136,9 @@ local function answered(self, grant, lease, reply, code, detail, sent)
     renewed(self, grant, lease, sent)
   elseif type(reply) == "table" and reply[1] == "lost" then
     self:lose(grant, "expired or broken: the server does not have it any more")
+  elseif reply ~= nil then
+    local _, _, why = answer.wrong(grant.lock.site.policy.ops.renew, reply)
+    not_renewed(self, grant, why, self.host.now())
   else
     local op = grant.lock.site.policy.ops.renew
     local class, why = remote.judge(op, code, detail)

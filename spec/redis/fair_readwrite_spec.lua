@@ -521,7 +521,7 @@ describe("the operations of a fair read/write lock", function()
     assert.equal("free", peek "wb" [1])
     verdict "wc"
     verdict "rd"
-    assert.same({ "w:c", "r:d" }, peek "ra" [5])
+    assert.same({ "queue", { "w:c", "r:d" } }, peek "ra" [5])
     release("ra", "1", "60000")
     assert.equal(1, peek "ra" [3])
     assert.equal(0, call("EXISTS", keys[3]))

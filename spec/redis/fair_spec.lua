@@ -278,7 +278,7 @@ describe("the operations of a fair lock", function()
     eventually(function() return heard[1] end)
     assert.same("0", heard[1])
     heard.close()
-    assert.same({ "free", -2, 0, {}, { "line", "b", "c" } },
+    assert.same({ "free", -2, 0, {}, { "queue", { "b", "c" } } },
       fair.ask(name, "peek", "a"))
   end)
 

@@ -29,7 +29,7 @@ describe("policy.load", function()
     local loaded = policy.load(def)
     assert.equal("p", loaded.name)
     assert.equal(def, loaded.source)
-    assert.equal(def.keys, loaded.keys)
+    assert.same({ "x" }, loaded.keys("x"))
     assert.equal("p.acquire", loaded.ops.acquire.name)
     assert.equal("p.look_around", loaded.ops.look_around.name)
     assert.matches('return { "freed" }\n$', loaded.ops.release.text)
@@ -44,7 +44,7 @@ describe("policy.load", function()
     def = definition(function(d) d.needs = { "acquire", "count_down" } end)
     assert.matches("server.count_down is missing", load_fault(def))
     def = definition(function(d) d.needs = "acquire" end)
-    assert.matches("needs must be a list", load_fault(def))
+    assert.matches("needs must be a table", load_fault(def))
   end)
 
   it("keeps what it loaded", function()
@@ -74,32 +74,66 @@ describe("policy.load", function()
   end)
 
   for _, case in ipairs {
-    { "a name", function(def) def.name = nil end, "name must be a string" },
+    { "a name", function(def) def.name = nil end, "name is missing: a string" },
+    { "a name that is one", function(def) def.name = 7 end,
+      "name must be a string, is a number" },
     { "a name with letters", function(def) def.name = "" end,
-      "name must be a string" },
-    { "keys", function(def) def.keys = nil end, "keys must be a function" },
+      "name must not be empty" },
+    { "keys", function(def) def.keys = nil end, "keys is missing: a function" },
+    { "keys that are a function", function(def) def.keys = { "x" } end,
+      "keys must be a function, is a table" },
     { "a channel that is a function", function(def) def.channel = "x" end,
-      "channel must be a function" },
+      "channel must be a function, is a string" },
+    { "an extra that is a function", function(def) def.extra = {} end,
+      "extra must be a function, is a table" },
+    { "a poll that is a number", function(def) def.poll = "1" end,
+      "poll must be a number, is a string" },
+    { "a field that there is", function(def) def.chanel = "x" end,
+      "there is no field chanel in a policy, but channel, [%l, ]+" },
     { "server", function(def) def.server = nil end,
-      "server must be a table of functions" },
+      "server is missing: a table" },
+    { "functions", function(def) def.server = print end,
+      "server must be a table, is a function" },
     { "acquire", function(def) def.server.acquire = nil end,
       "server.acquire is missing" },
     { "release", function(def) def.server.release = nil end,
       "server.release is missing" },
     { "functions in server", function(def) def.server.renew = "x" end,
-      "server.renew must be a function" },
+      "server.renew must be a function, is a string" },
     { "names in server", function(def) def.server[1] = print end,
       "server has a key that is no name" },
   } do
     it("misses " .. case[1], function()
-      assert.matches("policy_spec.lua:%d+: the policy: " .. case[3] .. "$",
-        load_fault(definition(case[2])))
+      local def = definition(case[2])
+      local who = type(def.name) == "string" and 'policy "' .. def.name .. '"'
+        or "the policy"
+      assert.matches("policy_spec.lua:%d+: " .. who
+        .. ": [^\n]*policy_spec.lua:%d+: " .. case[3] .. "$", load_fault(def))
+    end)
+  end
+
+  for _, case in ipairs {
+    { "keys", "list", { false, "x", {}, { 7 }, { "" },
+      { "1", "2", "3", "4", "5", "6", "7", "8", "9" } } },
+    { "channel", "string", { false, 7, "", {} } },
+    { "extra", "list", { "x", 7, { {} }, { true }, { "x", print } } },
+  } do
+    it("looks at what " .. case[1] .. " returns", function()
+      for _, value in ipairs(case[3]) do
+        local loaded = policy.load(definition(function(def)
+          def[case[1]] = function() return value end
+        end))
+        local ok, message = pcall(loaded[case[1]], "x")
+        assert.is_false(ok)
+        assert.matches('^policy "p": [^\n]*policy_spec.lua:%d+: ' .. case[1]
+          .. " must return a " .. case[2] .. "[^\n]*$", message)
+      end
     end)
   end
 
   it("says that there is no such policy", function()
     assert.matches('policy_spec.lua:%d+: policy "no_such.policy": there is no '
-      .. "such module$", load_fault("no_such.policy"))
+      .. "such module on package.path$", load_fault("no_such.policy"))
     assert.matches('policy "nonsense": there is no such module',
       load_fault("nonsense"))
   end)
@@ -108,10 +142,11 @@ describe("policy.load", function()
     package.preload["spec.broken"] = function() error("broken inside") end
     package.preload["spec.needy"] = function() require "spec.not_there" end
     package.preload["spec.number"] = function() return 7 end
-    assert.matches("broken inside", load_fault("spec.broken"))
-    assert.matches("module 'spec.not_there' not found",
-      load_fault("spec.needy"))
-    assert.matches('policy "spec.number": must be a table',
+    assert.matches('^policy "spec.broken": [^\n]*policy_spec.lua:%d+: broken '
+      .. "inside$", load_fault("spec.broken"))
+    assert.matches('^policy "spec.needy": [^\n]*policy_spec.lua:%d+: module '
+      .. "'spec.not_there' not found$", load_fault("spec.needy"))
+    assert.matches('policy "spec.number": the module must return a table',
       load_fault("spec.number"))
     for _, name in ipairs { "broken", "needy", "number" } do
       package.preload["spec." .. name] = nil

@@ -254,109 +254,115 @@ describe("what cannot be shipped", function()
   local cases = {
     { "a table", "local state = {}", "return function() return state end",
       [[p.lua:2: acquire: upvalue "state" is a table that is not a required]]
-        .. " module" },
+        .. " module; make what is needed of it locals" },
     { "a table of functions", "local server = {}",
       "return function() return server.x() end",
       [[p.lua:2: acquire: upvalue "server" is a table that is not a required]]
-        .. " module" },
+        .. " module; make what is needed of it locals" },
     { "nil", "local never", "return function() return never end",
-      [[p.lua:2: acquire: upvalue "never" is nil]] },
+      [[p.lua:2: acquire: upvalue "never" is nil; give it its value before]] },
     { "NaN", "local odd = 0 / 0", "return function() return odd end",
-      [[p.lua:2: acquire: upvalue "odd" is not a number (NaN)]] },
+      [[p.lua:2: acquire: upvalue "odd" is NaN, which is no number]] },
     { "a userdata", "local out = io.stdout", "return function() return out end",
-      [[p.lua:2: acquire: upvalue "out" is a userdata]] },
+      [[p.lua:2: acquire: upvalue "out" is a userdata; only functions,]]
+        .. " strings, numbers and booleans can be shipped" },
     { "a coroutine", "local co = coroutine.create(print)",
       "return function() return co end",
-      [[p.lua:2: acquire: upvalue "co" is a thread]] },
+      [[p.lua:2: acquire: upvalue "co" is a thread; only functions, strings,]]
+        .. " numbers and booleans can be shipped" },
     { "a C function", "local open = io.open",
       "return function() return open end",
       [[p.lua:2: acquire: upvalue "open" is a C function, which Redis does not]]
-        .. " have" },
+        .. " have; do that outside of it" },
     { "a library that Redis lacks", "local os = os",
       "return function() return os.time() end",
       [[p.lua:2: acquire: upvalue "os" is a table that is not a required]]
-        .. " module" },
+        .. " module; make what is needed of it locals" },
     { "a captured library's function that Redis lacks", "local m = math",
       "return function() return m.ult(1, 2) end",
-      [[p.lua:2: acquire: line 2: reads the global "math.ult", which Redis]]
-        .. " does not have" },
+      [[p.lua:2: acquire: reads the global "math.ult", which Redis does not]]
+        .. " have; is it the name of a local?" },
     { "a global that Redis lacks", "return function()", "  print(1)", "end",
-      [[p.lua:1: acquire: line 2: reads the global "print", which Redis does]]
-        .. " not have" },
+      [[p.lua:2: acquire: reads the global "print", which Redis does not have]]
+        .. "; redis.log(redis.LOG_NOTICE, text) writes to its log" },
     { "require", "return function() return require 'x' end",
-      [[p.lua:1: acquire: line 1: reads the global "require", which Redis does]]
-        .. " not have" },
+      [[p.lua:1: acquire: reads the global "require", which Redis does not]]
+        .. " have; require it outside of the function" },
     { "os, which only some servers have",
       "return function() return os.clock() end",
-      [[p.lua:1: acquire: line 1: reads the global "os", which Redis does not]]
-        .. " have" },
+      [[p.lua:1: acquire: reads the global "os", which Redis does not have;]]
+        .. ' redis.call("time") tells the time' },
     { "a library function of a newer Lua",
       "return function(keys) return table.unpack(keys) end",
-      [[p.lua:1: acquire: line 1: reads the global "table.unpack", which Redis]]
-        .. " does not have" },
+      [[p.lua:1: acquire: reads the global "table.unpack", which Redis does]]
+        .. " not have; it is unpack there" },
+    { "a name that nobody knows", "return function()", "  return limt", "end",
+      [[p.lua:2: acquire: reads the global "limt", which Redis does not have;]]
+        .. " is it the name of a local?" },
     { "KEYS", "return function() return KEYS[1] end",
-      "p.lua:1: acquire: line 1: reads KEYS; take it as a parameter" },
+      "p.lua:1: acquire: reads KEYS; take it as a parameter" },
     { "assigning a global", "return function() x = 1 end",
-      [[p.lua:1: acquire: line 1: assigns the global "x"]] },
+      [[p.lua:1: acquire: assigns the global "x"; make it a local]] },
     { "a global function", "return function()", "  function x() end", "end",
-      [[p.lua:1: acquire: line 2: assigns the global "x"]] },
+      [[p.lua:2: acquire: assigns the global "x"; make it a local]] },
     { "assigning into a global", "return function() math.x = 1 end",
-      [[p.lua:1: acquire: line 1: assigns the global "math"]] },
+      [[p.lua:1: acquire: assigns the global "math"; make it a local]] },
     { "assigning an upvalue", "local n = 0", "return function()",
       "  n = n + 1", "end",
-      [[p.lua:2: acquire: upvalue "n" is assigned at line 3; only what never]]
-        .. " changes can be shipped" },
+      [[p.lua:3: acquire: upvalue "n" is assigned at line 3; only what never]]
+        .. " changes can be shipped: keep the rest in Redis" },
     { "an upvalue that another function assigns", "local n = 0",
       "local function set() n = 1 end",
       "return function() return n, 1 end, set",
       [[p.lua:3: acquire: upvalue "n" is assigned at line 2; only what never]]
-        .. " changes can be shipped" },
+        .. " changes can be shipped: keep the rest in Redis" },
     { "a module as a value", "local naming = require 'rlock.naming'",
       "return function() return naming end",
-      [[p.lua:2: acquire: line 2: only naming.name of the module "naming" can]]
-        .. " be shipped" },
+      [[p.lua:2: acquire: of the module "naming" only fields that are named,]]
+        .. " as in naming.name, can be shipped" },
     { "a module's field by a computed name",
       "local naming = require 'rlock.naming'",
       "return function(k) return naming[k[1]] end",
-      [[p.lua:2: acquire: line 2: only naming.name of the module "naming" can]]
-        .. " be shipped" },
+      [[p.lua:2: acquire: of the module "naming" only fields that are named,]]
+        .. " as in naming.name, can be shipped" },
     { "a field that the module lacks", "local naming = require 'rlock.naming'",
       "return function() return naming.prefxi() end",
-      [[p.lua:2: acquire: line 2: upvalue "naming.prefxi": the module has no]]
-        .. " such field" },
+      [[p.lua:2: acquire: reads "naming.prefxi", but the module has no such]]
+        .. " field" },
     { "a module's table", "local e = require 'rlock.errors'",
       "return function() return e.codes end",
       [[p.lua:2: acquire: upvalue "e.codes" is a table that is not a required]]
-        .. " module" },
+        .. " module; make what is needed of it locals" },
     { "assigning into a module", "local naming = require 'rlock.naming'",
       "return function() naming.x = 1 end",
       [[p.lua:2: acquire: upvalue "naming" is assigned at line 2; only what]]
-        .. " never changes can be shipped" },
+        .. " never changes can be shipped: keep the rest in Redis" },
     { "what a helper captures", "local state = {}",
       "local function helper() return state end",
       "return function() return helper() end",
       [[p.lua:2: helper (shipped with acquire): upvalue "state" is a table]]
-        .. " that is not a required module" },
+        .. " that is not a required module; make what is needed of it"
+        .. " locals" },
     { "two values of one name", "local helper", "do", "  local limit = 1",
       "  helper = function() return limit end", "end", "local limit = 2",
       "return function() return helper() + limit end",
       [[p.lua:7: acquire: upvalue "limit" has another value in helper]]
-        .. " (p.lua:4)" },
+        .. " (p.lua:4); rename one" },
     { "a constant that hides a global", "local helper", "do",
       "  local type = 'hash'", "  helper = function() return type end", "end",
       "return function(k) return helper(type(k)) end",
       [[p.lua:6: acquire: upvalue "type" of helper (p.lua:4) hides the global]]
-        .. " of that name" },
+        .. " of that name; rename it" },
     { "functions that call each other", "local odd",
       "local function even(n) return n == 0 or odd(n - 1) end",
       "function odd(n) return n ~= 0 and even(n - 1) end",
       "return function() return even(4) end",
-      "p.lua:3: odd (shipped with acquire): odd and even call each other;"
-        .. " Redis cannot be sent both" },
+      "p.lua:3: odd (shipped with acquire): odd and even call each other,"
+        .. " which cannot be shipped; put one into the other" },
     { "an operation that calls itself", "local function acquire(k)",
       "  return acquire(k)", "end", "return acquire",
-      [[p.lua:1: acquire: upvalue "acquire" is acquire itself, which cannot be]]
-        .. " called" },
+      [[p.lua:2: acquire: upvalue "acquire" is acquire itself, which cannot be]]
+        .. " called; let it call a helper that calls itself" },
     { "more than two parameters", "return function(keys, args, more) end",
       "p.lua:1: acquire: must take (keys, args) and nothing else" },
     { "a variable number of parameters", "return function(...) end",
@@ -374,18 +380,17 @@ describe("what cannot be shipped", function()
         .. " its own" },
     { "what Lua 5.1 does not read", "return function(keys)",
       "  return '\\x41'", "end",
-      "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have the escape \\x" },
+      "p.lua:2: acquire: Redis' Lua 5.1 does not have the escape \\x" },
     { "goto", "return function()", "  goto done", "  ::done::", "end",
-      "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have goto" },
+      "p.lua:2: acquire: Redis' Lua 5.1 does not have goto" },
   }
   if NEW then
     local newer = {
       { "integer division", "return function()", "  return 7 // 2", "end",
-        "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have the operator"
-          .. " //" },
+        "p.lua:2: acquire: Redis' Lua 5.1 does not have the operator //" },
       { "a constant variable", "return function()", "  local x <const> = 1",
         "  return x", "end",
-        "p.lua:1: acquire: line 2: Redis' Lua 5.1 does not have <const>" },
+        "p.lua:2: acquire: Redis' Lua 5.1 does not have <const>" },
       { "a captured <const>", "local LIMIT <const> = 5",
         "return function() return LIMIT end",
         [[p.lua:2: acquire: upvalue "LIMIT" is <const>, which leaves no value]]
@@ -393,7 +398,7 @@ describe("what cannot be shipped", function()
       { "an integer that no double holds", "local big = 2^53 | 1",
         "return function() return big end",
         [[p.lua:2: acquire: upvalue "big" is beyond 2^53, which Redis cannot]]
-          .. " count to" },
+          .. " count to; make it a string" },
     }
     for _, case in ipairs(newer) do cases[#cases + 1] = case end
   end
@@ -409,8 +414,8 @@ describe("what cannot be shipped", function()
     local value = run("local a = 1\nreturn function() return a end")
     script.sources["@p.lua"] = "local b = 1\nreturn function() return b end"
     local _, message = pcall(script.compile, "p", "acquire", value)
-    assert.equal('policy "p": p.lua:2: acquire: is not in its source: changed'
-      .. " since it was loaded?", message)
+    assert.equal('policy "p": p.lua:2: acquire: is not in its source: was the'
+      .. " file changed since it was loaded? Start again", message)
   end)
 
   it("is a function whose source is gone", function()
@@ -420,8 +425,8 @@ describe("what cannot be shipped", function()
       .. "gone.lua: [^\n]*$", message)
     value = assert(load("return function() end", "=stdin"))()
     _, message = pcall(script.compile, "p", "acquire", value)
-    assert.equal('policy "p": stdin:1: acquire: its source is not known',
-      message)
+    assert.equal('policy "p": stdin:1: acquire: its source is not known; load'
+      .. " it from a file", message)
   end)
 
   it("is not a function", function()

@@ -361,15 +361,14 @@ function server.break_(keys, args)
   return { "freed" }
 end
 
---- Beside the usual: "line", and the first hundred in line.
+--- Beside the usual: "queue", and the first hundred in line.
 function server.peek(keys, args)
   local lock, owner = keys[1], args[1]
   local left = redis.call("pttl", lock)
-  local line = redis.call("lrange", keys[2], 0, 99)
-  table.insert(line, 1, "line")
-  if left == -2 then return { "free", left, 0, {}, line } end
+  local more = { "queue", redis.call("lrange", keys[2], 0, 99) }
+  if left == -2 then return { "free", left, 0, {}, more } end
   local mine = tonumber(redis.call("hget", lock, owner) or 0) or 0
-  return { "held", left, mine, redis.call("hgetall", lock), line }
+  return { "held", left, mine, redis.call("hgetall", lock), more }
 end
 
 return {

@@ -334,9 +334,9 @@ local function peek(keys, owner, side)
   if tonumber(redis.call("zscore", lock, side .. owner) or 0) > time then
     mine = count_of(keys, side .. owner)
   end
-  local waiters = redis.call("zrange", keys[4], 0, LIST - 1)
-  if not list[1] then return { "free", -2, 0, {}, waiters } end
-  return { "held", redis.call("pttl", lock), mine, list, waiters }
+  local more = { "queue", redis.call("zrange", keys[4], 0, LIST - 1) }
+  if not list[1] then return { "free", -2, 0, {}, more } end
+  return { "held", redis.call("pttl", lock), mine, list, more }
 end
 
 -- the reader's side -------------------------------------------------------
@@ -374,8 +374,8 @@ function read.leave(keys, args) return leave(keys, args, READER .. args[1]) end
 --- Ends all reading by force, unless somebody writes.
 function read.break_(keys, args) return break_(keys, args, false) end
 
---- @return as every peek; of many readers only some are listed. Besides, some
---    of those who wait, in their order
+--- @return as every peek; of many readers only some are listed. Besides,
+--    "queue" and some of those who wait, in their order
 function read.peek(keys, args) return peek(keys, args[1], READER) end
 
 -- the writer's side -------------------------------------------------------

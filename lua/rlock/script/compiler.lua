@@ -17,14 +17,21 @@ local compiler = {}
 local Compiler = {}
 Compiler.__index = Compiler
 
--- Every fault of a policy: one line, about `fn` (see Compiler:find).
-function Compiler:fault(fn, format, ...)
-  local what = string.format(format, ...)
+-- Which function of which policy it is about, for people.
+function Compiler:where(fn, line)
   local who = fn.label == self.op and fn.label
     or string.format("%s (shipped with %s)", fn.label, self.op)
-  error(string.format("policy %q: %s: %s: %s", self.policy, fn.place, who,
-    what), 0)
+  local place = line > 0 and fn.path .. ":" .. line or fn.path
+  return string.format("policy %q: %s: %s", self.policy, place, who)
 end
+
+-- Every fault of a policy: one line, about a line of `fn` (see Compiler:find).
+function Compiler:fault_at(line, fn, format, ...)
+  error(self:where(fn, line) .. ": " .. string.format(format, ...), 0)
+end
+
+-- The same, about the whole function.
+function Compiler:fault(fn, ...) self:fault_at(fn.line, fn, ...) end
 
 -- What source.find says of a function, with the `label` by which we call it.
 function Compiler:find(value, label)
@@ -39,7 +46,7 @@ end
 function Compiler:check_syntax(fn)
   for _, newer in ipairs(fn.file.newer) do
     if newer.from >= fn.node.from and newer.from <= fn.node.to then
-      self:fault(fn, "line %d: Redis' Lua 5.1 does not have %s", newer.line,
+      self:fault_at(newer.line, fn, "Redis' Lua 5.1 does not have %s",
         newer.what)
     end
   end
@@ -53,34 +60,37 @@ end
 
 function Compiler:check_global(fn, use)
   if use.write or use.field_write then
-    self:fault(fn, "line %d: assigns the global %q", use.line, use.name)
-  elseif use.name == "KEYS" or use.name == "ARGV" then
-    self:fault(fn, "line %d: reads %s; take it as a parameter", use.line,
+    self:fault_at(use.line, fn, "assigns the global %q; make it a local",
       use.name)
+  elseif use.name == "KEYS" or use.name == "ARGV" then
+    self:fault_at(use.line, fn, "reads %s; take it as a parameter", use.name)
   end
   local ok, missing = sandbox.has(use)
   if not ok then
-    self:fault(fn, "line %d: reads the global %q, which Redis does not have",
-      use.line, missing)
+    self:fault_at(use.line, fn,
+      "reads the global %q, which Redis does not have; %s", missing,
+      sandbox.advice(missing))
   end
   self:reads(use.name, fn)
 end
 
 function Compiler:check_upvalue(fn, use)
   local variable = use.variable
-  if use.write or use.field_write or variable.written then
-    self:fault(fn, "upvalue %q is assigned at line %d; only what never"
-      .. " changes can be shipped", use.name,
-      (use.write or use.field_write) and use.line or variable.written)
+  local written = (use.write or use.field_write) and use.line
+    or variable.written
+  if written then
+    self:fault_at(use.line, fn, "upvalue %q is assigned at line %d; only what"
+      .. " never changes can be shipped: keep the rest in Redis", use.name,
+      written)
   end
   local captured = fn.captured[use.name]
   if captured then return captured.value end
   if variable.attribute == "const" then
-    self:fault(fn, "upvalue %q is <const>, which leaves no value to ship;"
-      .. " make it a plain local", use.name)
+    self:fault_at(use.line, fn, "upvalue %q is <const>, which leaves no value"
+      .. " to ship; make it a plain local", use.name)
   end
-  self:fault(fn, "upvalue %q is not captured: changed since it was loaded?",
-    use.name)
+  self:fault_at(use.line, fn, "upvalue %q is not captured: was the file changed"
+    .. " since it was loaded? Start again", use.name)
 end
 
 -- what goes along -------------------------------------------------------------
@@ -96,17 +106,17 @@ end
 function Compiler:unit(fn, use, key, value)
   local unit = self.units[key]
   if unit and not rawequal(unit.value, value) then
-    self:fault(fn, "upvalue %q has another value in %s (%s)", key,
-      unit.by.label, unit.by.place)
+    self:fault_at(use.line, fn, "upvalue %q has another value in %s (%s:%d);"
+      .. " rename one", key, unit.by.label, unit.by.path, unit.by.line)
   elseif unit then
     if unit.open and unit.fn ~= fn then
-      self:fault(fn, "%s and %s call each other; Redis cannot be sent both",
-        fn.label, key)
+      self:fault_at(use.line, fn, "%s and %s call each other, which cannot be"
+        .. " shipped; put one into the other", fn.label, key)
     end
     return
   elseif rawequal(value, self.root) then
-    self:fault(fn, "upvalue %q is %s itself, which cannot be called", key,
-      self.op)
+    self:fault_at(use.line, fn, "upvalue %q is %s itself, which cannot be"
+      .. " called; let it call a helper that calls itself", key, self.op)
   end
   unit = { key = key, value = value, by = fn, line = use.line, open = true }
   self.units[key] = unit
@@ -125,14 +135,14 @@ function Compiler:ship(unit, use)
     self:ship_function(unit)
   elseif type(value) == "table" then
     if unit.key ~= use.name or not is_module(value) then
-      self:fault(fn, "upvalue %q is a table that is not a required module",
-        unit.key)
+      self:fault_at(use.line, fn, "upvalue %q is a table that is not a"
+        .. " required module; make what is needed of it locals", unit.key)
     end
     self.text:module(unit)
   else
     local literal, fault = emit.literal(value)
     if not literal then
-      self:fault(fn, "upvalue %q %s", unit.key, fault)
+      self:fault_at(use.line, fn, "upvalue %q %s", unit.key, fault)
     end
     self:reads(literal, fn)
     self.text:constant(unit, literal)
@@ -141,8 +151,8 @@ end
 
 function Compiler:ship_function(unit)
   if debug.getinfo(unit.value, "S").what == "C" then
-    self:fault(unit.by, "upvalue %q is a C function, which Redis does not have",
-      unit.key)
+    self:fault_at(unit.line, unit.by, "upvalue %q is a C function, which Redis"
+      .. " does not have; do that outside of it", unit.key)
   end
   local fn = self:find(unit.value, unit.key)
   unit.fn = fn
@@ -162,11 +172,11 @@ function Compiler:table_field(fn, use, module)
       name = library, field = use.field, after = use.after, line = use.line,
     })
   elseif not use.field then
-    self:fault(fn, "line %d: only %s.name of the module %q can be shipped",
-      use.line, use.name, use.name)
+    self:fault_at(use.line, fn, "of the module %q only fields that are named,"
+      .. " as in %s.name, can be shipped", use.name, use.name)
   elseif module[use.field] == nil then
-    self:fault(fn, "line %d: upvalue %q: the module has no such field",
-      use.line, key)
+    self:fault_at(use.line, fn, "reads %q, but the module has no such field",
+      key)
   end
   self:unit(fn, use, key, module[use.field])
 end
@@ -208,8 +218,9 @@ function Compiler:check_hidden()
   end
   if not hidden then return end
   local unit = self.units[hidden]
-  self:fault(self.globals[hidden], "upvalue %q of %s (%s) hides the global of"
-    .. " that name", hidden, unit.by.label, unit.by.place)
+  self:fault(self.globals[hidden], "upvalue %q of %s (%s:%d) hides the global"
+    .. " of that name; rename it", hidden, unit.by.label, unit.by.path,
+    unit.by.line)
 end
 
 --- See script.compile.
@@ -220,7 +231,7 @@ end
 function compiler.compile(policy_name, op, fn, read)
   local self = setmetatable({
     policy = policy_name, op = op, root = fn, read = read,
-    units = {}, globals = {}, text = emit.new(policy_name .. "." .. op),
+    units = {}, globals = {}, text = emit.new(policy_name, op),
   }, Compiler)
   local found = self:find(fn, op)
   if found.node.vararg or #found.node.params > 2 or found.node.method then
@@ -229,7 +240,7 @@ function compiler.compile(policy_name, op, fn, read)
   self:needs(found)
   self:check_hidden()
   self.text:body(found)
-  return self.text:finish()
+  return self.text:finish(self:where(found, found.line))
 end
 
 return compiler

@@ -10,10 +10,12 @@ local MAX_INTEGER = 9007199254740992 -- 2^53, the last that a double counts
 local Text = {}
 Text.__index = Text
 
---- @tparam string name "reentrant.acquire"
+--- @tparam string policy "reentrant"
+--  @tparam string op     "acquire"
 --  @treturn Text
-function emit.new(name)
-  local self = { name = name, text = {}, lines = {} }
+function emit.new(policy, op)
+  local name = policy .. "." .. op
+  local self = { name = name, op = op, text = {}, lines = {} }
   self.text[1] = "-- rlock " .. name:gsub("%c", " ")
   return setmetatable(self, Text)
 end
@@ -27,13 +29,13 @@ local function quote(value)
 end
 
 local function number(value)
-  if value ~= value then return nil, "is not a number (NaN)" end
+  if value ~= value then return nil, "is NaN, which is no number" end
   if value == math.huge then return "math.huge" end
   if value == -math.huge then return "-math.huge" end
   if value == math.floor(value) and math.abs(value) <= MAX_INTEGER then
     return string.format("%.0f", value)
   elseif math.type and math.type(value) == "integer" then -- luacheck: ignore
-    return nil, "is beyond 2^53, which Redis cannot count to"
+    return nil, "is beyond 2^53, which Redis cannot count to; make it a string"
   end
   for digits = 14, 17 do
     local text = string.format("%." .. digits .. "g", value)
@@ -51,8 +53,9 @@ function emit.literal(value)
   if kind == "string" then return quote(value) end
   if kind == "number" then return number(value) end
   if kind == "boolean" then return tostring(value) end
-  if value == nil then return nil, "is nil" end
-  return nil, "is a " .. kind
+  if value == nil then return nil, "is nil; give it its value before" end
+  return nil, "is a " .. kind .. "; only functions, strings, numbers and"
+    .. " booleans can be shipped"
 end
 
 function Text:add(line, path, number_)
@@ -149,10 +152,12 @@ function Text:body(fn)
   self:source(lines, on_header and 2 or 1, fn.path)
 end
 
---- @treturn table { name =, text =, lines = }
-function Text:finish()
+--- @tparam string where  for people: the policy, file and line, the operation
+--  @treturn table see script.compile
+function Text:finish(where)
   local text = table.concat(self.text, "\n") .. "\n"
-  return { name = self.name, text = text, lines = self.lines }
+  return { name = self.name, op = self.op, where = where, text = text,
+    lines = self.lines }
 end
 
 -- the way back --------------------------------------------------------------

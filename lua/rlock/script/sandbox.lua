@@ -31,6 +31,14 @@ sandbox.fields = {
   table = set "concat foreach foreachi getn insert maxn remove sort",
 }
 
+-- What is not there -> what to do instead.
+local instead = {
+  unpack = "it is unpack there",
+  os = 'redis.call("time") tells the time',
+  print = "redis.log(redis.LOG_NOTICE, text) writes to its log",
+  ["require"] = "require it outside of the function",
+}
+
 local globals, fields = sandbox.globals, sandbox.fields
 
 -- What every interpreter has too, and so may be captured as a local.
@@ -66,6 +74,13 @@ function sandbox.has(use)
     return true
   end
   return nil, use.name .. "." .. use.field
+end
+
+--- What to do about something that Redis does not have.
+--  @tparam string missing
+--  @treturn string
+function sandbox.advice(missing)
+  return instead[missing:match("[^.]*$")] or "is it the name of a local?"
 end
 
 --- How a value of this interpreter's own library is written inside Redis.

@@ -75,19 +75,16 @@ end
 --- What there is to know of a function.
 --  @tparam function value
 --  @tparam function read chunkname -> text, or nil and a fault
---  @treturn table `path` and `place` ("file:line"); `captured`: name ->
---    { value = } of each upvalue; `file` (see rlock.script.parser), `node`
---    (the function there) and `uses` (those of names that it does not declare)
+--  @treturn table `path` and `line`; `captured`: name -> { value = } of each
+--    upvalue; `file` (see rlock.script.parser), `node` (the function there) and
+--    `uses` (those of names that it does not declare)
 --  @treturn[opt] string why `file`, `node` and `uses` are missing
 function source.find(value, read)
   local info = debug.getinfo(value, "Su")
   local path = info.source:match("^@(.*)") or info.short_src
-  local fn = {
-    path = path, captured = upvalues(value),
-    place = string.format("%s:%d", path, info.linedefined),
-  }
+  local fn = { path = path, line = info.linedefined,
+    captured = upvalues(value) }
   if info.what == "C" then
-    fn.place = "[C]"
     return fn, "is a C function, which Redis does not have"
   end
   local text, fault = read(info.source)
@@ -95,7 +92,8 @@ function source.find(value, read)
   if not fn.file then return fn, fault end
   local found = candidates(fn.file, info, fn.captured)
   if #found == 0 then
-    return fn, "is not in its source: changed since it was loaded?"
+    return fn, "is not in its source: was the file changed since it was"
+      .. " loaded? Start again"
   elseif #found > 1 then
     return fn, "is not the only function on its line; give it one of its own"
   end

@@ -1,6 +1,7 @@
 --- The rock rlock, installed in ROCKS_TREE; its rlockctl runs this, too.
 
 local ctl = require "spec.cli.ctl"
+local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
 local shell = require "spec.support.shell"
 
@@ -26,7 +27,7 @@ describe("the rock rlock", function()
   it("has every file but OpenResty's", function()
     local function files(folder)
       return (shell.run(("cd %s && find . -type f ! -path './resty/*' "
-        .. "! -name ngx.lua | LC_ALL=C sort"):format(folder)))
+        .. "! -path './rlock/host/ngx*' | LC_ALL=C sort"):format(folder)))
     end
     assert.equal(files("lua"), files(tree .. "/share/lua/5.4"))
   end)
@@ -53,6 +54,20 @@ describe("the rock rlock", function()
         assert(lock:is_held())
         print(lock:unlock())
       end)]])
+  end)
+
+  it("goes over TLS, or says why not", function()
+    local tls = redis.start { tls = {} }
+    finally(function() tls:stop() end)
+    local said = output(([[
+      local rlock = require "rlock"
+      rlock.run(function()
+        local client, _, detail = rlock.open {
+          url = "rediss://localhost:%d", tls = { ca = "%s/ca.crt" },
+        }
+        print(client and client:call("PING") or detail)
+      end)]]):format(tls.tls_port, tls.certificates))
+    assert.matches(host.versions.tls and "^PONG\n$" or "hiredis 1.0", said)
   end)
 
   it("runs examples/hello.lua", function()

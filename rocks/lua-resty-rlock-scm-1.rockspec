@@ -18,6 +18,7 @@ build = {
   type = "none",
   install = { lua = {
     ["resty.rlock"] = "lua/resty/rlock.lua",
+    ["rlock.answer"] = "lua/rlock/answer.lua",
     ["rlock.backoff"] = "lua/rlock/backoff.lua",
     ["rlock.ballot"] = "lua/rlock/ballot.lua",
     ["rlock.client"] = "lua/rlock/client.lua",

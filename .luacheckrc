@@ -32,7 +32,9 @@ end
 
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
-for _, file in ipairs { "examples/per_tenant.lua", "examples/priority.lua" } do
+for _, file in ipairs {
+  "examples/per_tenant.lua", "examples/priority.lua", "lua/rlock/cli/look.lua",
+} do
   files[file] = { std = "lua54", read_globals = { "redis" } }
 end
 

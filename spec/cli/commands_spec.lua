@@ -2,8 +2,11 @@
 --- password is ever printed.
 
 local ctl = require "spec.cli.ctl"
+local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
 
 local server = redis.shared()
 
@@ -33,41 +36,221 @@ describe("rlockctl status", function()
   setup(function() client = assert(rlock.open(server.url)) end)
   teardown(function() client:close() end)
 
-  it("shows a free lock", function()
-    assert.equal('"cli:none" is free\n', output("status", "cli:none"))
-    assert.equal('{"holders":[],"kind":"reentrant","name":"cli:none",'
-      .. '"state":"free"}\n', output("status", "--json", "cli:none"))
+  -- What it says of a name, on lines of text and of JSON.
+  local function status(name)
+    return output("status", name), output("status", "--json", name)
+  end
+
+  it("shows that there is nothing", function()
+    local text, line = status "cli:none"
+    assert.equal('"cli:none" is free\n', text)
+    assert.equal('{"holders":[],"name":"cli:none","state":"free"}\n', line)
   end)
 
-  it("shows who holds a lock, how often, and for how long", function()
+  it("shows who holds a reentrant lock, how often, and how long", function()
     local lock = client:lock("cli:held", { owner = "me" })
     assert(lock:lock { lease = 60 })
-    assert.matches('^"cli:held" is held\n  held by me, 1 time\n'
+    assert.matches('^"cli:held" is held: reentrant lock\n'
+      .. "  held by me, 1 time\n"
       .. "  for [56]%d%.%d s more, unless it is renewed\n$",
-      output("status", "cli:held"))
+      (status "cli:held"))
     assert(lock:lock { lease = 60 })
-    assert.matches("held by me, 2 times\n", output("status", "cli:held"))
+    local text, line = status "cli:held"
+    assert.matches("held by me, 2 times\n", text)
     assert.matches('^{"holders":%[{"count":2,"owner":"me"}%],'
       .. '"kind":"reentrant","name":"cli:held","state":"held",'
-      .. '"ttl_ms":5%d%d%d%d}\n$', output("status", "cli:held", "--json"))
+      .. '"ttl_ms":5%d%d%d%d}\n$', line)
     assert(lock:unlock())
     assert(lock:unlock())
+    assert.equal('"cli:held" is free\n', (status "cli:held"))
   end)
 
   it("shows a lock that does not expire", function()
     server:cli("HSET", "cli:for ever", "somebody", "1")
-    assert.equal('"cli:for ever" is held\n  held by somebody, 1 time\n'
-      .. "  without an expiry\n", output("status", "cli:for ever"))
+    assert.equal('"cli:for ever" is held: reentrant lock\n'
+      .. "  held by somebody, 1 time\n  without an expiry\n",
+      (status "cli:for ever"))
     server:cli("DEL", "cli:for ever")
+  end)
+
+  it("shows a simple lock", function()
+    local lock = client:simple_lock("cli:simple", { owner = "me" })
+    assert(lock:lock { lease = 60 })
+    local text, line = status "cli:simple"
+    assert.matches('^"cli:simple" is held: simple lock\n'
+      .. "  held by me, 1 time\n  for [56]%d%.%d s more", text)
+    assert.matches('"kind":"simple"', line)
+    assert(lock:unlock())
+  end)
+
+  it("shows a fenced lock with its token, also when it is free", function()
+    local lock = client:fenced_lock("cli:fenced", { owner = "me" })
+    local _, token = assert(lock:lock())
+    local text, line = status "cli:fenced"
+    assert.matches('^"cli:fenced" is held: fenced lock\n  held by me, 1 time\n'
+      .. "  for [^\n]*\n  token " .. token .. "\n$", text)
+    assert.matches('"kind":"fenced","name":"cli:fenced","state":"held",'
+      .. '"token":' .. token .. ",", line)
+    assert(lock:unlock())
+    assert.equal('"cli:fenced" is free: fenced lock\n', (status "cli:fenced"))
+  end)
+
+  it("shows a fair lock with its queue, also when nobody holds it", function()
+    local function lock(owner)
+      return client:fair_lock("cli:fair", { owner = owner })
+    end
+    assert(lock("me"):lock())
+    local waiting = {}
+    for i, owner in ipairs { "first", "second" } do
+      waiting[i] = task.start(function() lock(owner):lock() end)
+      eventually(function() return #(lock("me"):peek().queue) == i end)
+    end
+    local text, line = status "cli:fair"
+    assert.matches('^"cli:fair" is held: fair lock\n  held by me, 1 time\n'
+      .. "  for [^\n]*\n  1. in line: first\n  2. in line: second\n$", text)
+    assert.matches('"kind":"fair","name":"cli:fair",'
+      .. '"queue":%[{"owner":"first"},{"owner":"second"}%],', line)
+    for _, waiter in ipairs(waiting) do waiter:cancel(5) end
+    assert(lock("me"):unlock())
+    server:cli("RPUSH", "redisson_lock_queue:{cli:fair}", "left")
+    text = status "cli:fair"
+    assert.equal('"cli:fair" is free: fair lock\n  1. in line: left\n', text)
+    server:cli("DEL", "redisson_lock_queue:{cli:fair}")
+  end)
+
+  it("shows a read/write lock with its readers and its writer", function()
+    local function side(owner)
+      return client:read_write_lock("cli:rw", { owner = owner })
+    end
+    assert(side("a"):read_lock():lock())
+    assert(side("a"):read_lock():lock())
+    local text, line = status "cli:rw"
+    assert.matches('^"cli:rw" is held: read/write lock\n  read by a, 2 times\n'
+      .. "  for [^\n]*\n$", text)
+    assert.matches('"holders":%[{"count":2,"mode":"read","owner":"a"}%],'
+      .. '"kind":"readwrite"', line)
+    assert(side("a"):read_lock():unlock())
+    assert(side("a"):read_lock():unlock())
+    assert(side("b"):write_lock():lock())
+    assert(side("b"):read_lock():lock())
+    text = status "cli:rw"
+    assert.matches("\n  written by b, 1 time\n  read by b, 1 time\n  for ",
+      text)
+    assert(side("b"):write_lock():unlock())
+    assert.matches("\n  read by b, 1 time\n  for ", (status "cli:rw"))
+    assert(side("b"):read_lock():unlock())
+    assert.equal('"cli:rw" is free\n', (status "cli:rw"))
+  end)
+
+  it("shows a fair read/write lock with its line", function()
+    local function side(owner)
+      return client:fair_read_write_lock("cli:frw", { owner = owner })
+    end
+    assert(side("a"):read_lock():lock())
+    local waiting = task.start(function() side("b"):write_lock():lock() end)
+    eventually(function()
+      return #(side("a"):read_lock():peek().queue) == 1
+    end)
+    local text, line = status "cli:frw"
+    assert.matches('^"cli:frw" is held: fair read/write lock\n'
+      .. "  read by a, 1 time\n  for [^\n]*\n  1. in line: b, to write\n$",
+      text)
+    assert.matches('"queue":%[{"mode":"write","owner":"b"}%],', line)
+    waiting:cancel(5)
+    assert(side("a"):read_lock():unlock())
+  end)
+
+  it("shows permits, and which are in use", function()
+    local permits = client:permits "cli:permits"
+    assert(permits:set(3))
+    local id = assert(permits:acquire { lease = 60 })
+    local text, line = status "cli:permits"
+    assert.matches('^"cli:permits" is free: permits, 2 to be had, 1 in use\n'
+      .. "  held by " .. id .. " for [56]%d%.%d s more\n$", text)
+    assert.matches('^{"available":2,"holders":%[{"owner":"' .. id
+      .. '","ttl_ms":%d+}%],"in_use":1,"kind":"permits",', line)
+    assert(permits:release(id))
+  end)
+
+  it("shows a semaphore and a latch, which wait alike", function()
+    local semaphore = client:semaphore "cli:sem"
+    local latch = client:latch "cli:latch"
+    assert(semaphore:set(3))
+    assert(latch:set(2))
+    local text, line = status "cli:sem"
+    assert.equal('"cli:sem" is 3: semaphore or latch\n', text)
+    assert.equal('{"count":3,"holders":[],"kind":"semaphore or latch",'
+      .. '"name":"cli:sem"}\n', line)
+    assert.equal('"cli:latch" is 2: semaphore or latch\n', (status "cli:latch"))
+    local one = task.start(function() semaphore:acquire(4) end)
+    local other = task.start(function() latch:wait() end)
+    eventually(function()
+      return status "cli:sem" == '"cli:sem" is free: semaphore, 3 to be had\n'
+        and status "cli:latch" == '"cli:latch" is held: latch at 2\n'
+    end)
+    assert.matches('"available":3,.*"kind":"semaphore",',
+      select(2, status "cli:sem"))
+    assert.matches('"count":2,.*"kind":"latch",.*"state":"held"',
+      select(2, status "cli:latch"))
+    one:cancel(5)
+    other:cancel(5)
+  end)
+
+  it("shows every kind that there is under a name", function()
+    local one = client:lock("cli:two", { owner = "a" })
+    local other = client:fair_read_write_lock("cli:two", { owner = "b" })
+      :write_lock()
+    assert(one:lock())
+    assert(other:lock())
+    local text, line = status "cli:two"
+    assert.matches("reentrant lock\n  held by a, .*fair read/write lock\n"
+      .. "  written by b, ", text)
+    assert.matches('^{[^\n]*"reentrant"[^\n]*\n'
+      .. '{[^\n]*"fair_readwrite"[^\n]*\n$', line)
+    assert(one:unlock())
+    assert(other:unlock())
+  end)
+
+  it("shows some of very many, and reads no more than these", function()
+    server:script {
+      { "EVAL", [[
+        for i = 1, 20000 do
+          redis.call("hset", KEYS[1], "reader " .. i, 1)
+          redis.call("rpush", KEYS[2], "waiter " .. i)
+          redis.call("zadd", KEYS[3], 1e14 + i, "permit " .. i)
+        end
+        redis.call("hset", KEYS[1], "mode", "read")
+        redis.call("set", KEYS[4], 0)
+        redis.call("hset", KEYS[5], "me", 1)]], "5", "cli:many",
+        "redisson_lock_queue:{cli:queue}", "{cli:ids}:timeout", "cli:ids",
+        "cli:queue" },
+    }
+    for name, count in pairs { many = "read by", queue = "in line:",
+        ids = "held by" } do
+      local shown = select(2, status("cli:" .. name):gsub(count, ""))
+      assert.is_true(shown >= 20 and shown <= 200, name .. ": " .. shown)
+    end
+    server:cli("DEL", "cli:many", "redisson_lock_queue:{cli:queue}",
+      "{cli:ids}:timeout", "cli:ids", "cli:queue")
+  end)
+
+  it("writes nothing", function()
+    assert(client:lock("cli:still"):lock { lease = 60 })
+    local function changes()
+      return server:cli("INFO", "persistence"):match("rdb_changes[%w_]*:%d+")
+    end
+    local before = changes()
+    status "cli:still"
+    assert.equal(before, changes())
+    assert(client:lock("cli:still"):unlock())
   end)
 
   it("lets no name touch the terminal, and keeps JSON valid", function()
     local name = "cli:\27[31m\n\t\"\\\255"
     server:cli("HSET", name, "\27]0;x\7\255", "1")
-    local text = output("status", name)
+    local text, line = status(name)
     assert.is_nil(text:find("[%z\1-\9\11-\31]"))
     assert.equal(3, select(2, text:gsub("\n", "")))
-    local line = output("status", name, "--json")
     assert.is_truthy(utf8.len(line))
     assert.is_truthy(line:find('"name":"cli:\\u001b[31m\\u000a\\u0009\\u0022'
       .. '\\u005c\u{FFFD}"', 1, true))
@@ -91,9 +274,16 @@ describe("rlockctl status", function()
   end)
 
   it("ends with 1 for a key that is no lock", function()
-    server:cli("SET", "cli:string", "x")
-    assert.matches("WRONGTYPE", fault(1, { "status", "cli:string" }))
-    server:cli("DEL", "cli:string")
+    for kind, words in pairs {
+      list = { "RPUSH", "cli:odd", "x" }, set = { "SADD", "cli:odd", "x" },
+      hash = { "HSET", "cli:odd", "name", "Bob" },
+      string = { "SET", "cli:odd", ("x"):rep(5000) },
+    } do
+      server:cli(table.unpack(words))
+      assert.equal('rlockctl: status: "cli:odd": the key is a ' .. kind
+        .. " that is no lock\n", fault(1, { "status", "cli:odd" }))
+      server:cli("DEL", "cli:odd")
+    end
   end)
 
   it("ends with 202 if the server cannot be reached", function()

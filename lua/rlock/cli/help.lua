@@ -8,7 +8,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl [options] script.lua [ARG...]   run a program; - reads it from
                                            standard input
   rlockctl [options] -e 'CODE' [ARG...]    run a chunk
-  rlockctl status NAME [--json]            who holds a lock, and how long
+  rlockctl status NAME [--json]            its kind, who holds it, who waits
   rlockctl script POLICY [OP]              what Redis will run
   rlockctl local start|stop|status         the embedded server
   rlockctl help [COMMAND]

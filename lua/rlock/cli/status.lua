@@ -1,13 +1,24 @@
---- rlockctl status: who holds a lock, and for how long.
+--- rlockctl status: what kind of lock there is under a name, who holds it and
+--  who waits for it.
 
 local json = require "rlock.cli.json"
+local look = require "rlock.cli.look"
 
 local status = {}
 
 status.usage = [[
 rlockctl status NAME [--json]
 
-Shows whether the lock NAME is held, by whom, how often, and for how long.
+Shows what there is under the name: a lock, a semaphore, permits or a latch; who
+holds it, how often and for how long; who waits, in order, where there is an
+order; the token of a fenced lock. Of many holders and waiters the first hundred
+or so. It changes nothing.
+
+Not everything can be told by what is in Redis: mutexes, spin locks, and fair
+locks for which nobody waits look like reentrant locks, and a semaphore like a
+latch. The members of multi-locks and red locks are locks of their own.
+
+--json prints an object on a line, for each kind if there are several.
 ]]
 
 status.options = { ["--json"] = { "json" } }
@@ -17,23 +28,64 @@ local function show(text)
   return (("%q"):format(text):gsub("\\\n", "\\n"):gsub("%c", "?"))
 end
 
+local function bare(text) return show(text):sub(2, -2) end
+
+local titles = {
+  reentrant = "reentrant lock", simple = "simple lock", fair = "fair lock",
+  fenced = "fenced lock", readwrite = "read/write lock",
+  fair_readwrite = "fair read/write lock",
+}
+
+local verbs = { read = "read by", write = "written by" }
+
+local function print_title(name, state)
+  local what = titles[state.kind] or state.kind
+  local text = ("%s is %s"):format(show(name), state.state or state.count)
+  if what then text = text .. ": " .. what end
+  if state.kind == "latch" then text = text .. " at " .. state.count end
+  if state.available then
+    text = ("%s, %d to be had"):format(text, state.available)
+  end
+  if state.in_use then text = ("%s, %d in use"):format(text, state.in_use) end
+  print(text)
+end
+
 local function print_state(name, state)
-  print(show(name) .. " is " .. state.state)
+  print_title(name, state)
   for _, holder in ipairs(state.holders) do
-    print(("  held by %s, %d time%s"):format(show(holder.owner):sub(2, -2),
-      holder.count or 0, holder.count == 1 and "" or "s"))
+    local text = ("  %s %s"):format(verbs[holder.mode] or "held by",
+      bare(holder.owner))
+    if holder.count then
+      text = ("%s, %d time%s"):format(text, holder.count,
+        holder.count == 1 and "" or "s")
+    elseif holder.ttl then
+      text = ("%s for %.1f s more"):format(text, holder.ttl)
+    end
+    print(text)
   end
   if state.ttl then
     print(("  for %.1f s more, unless it is renewed"):format(state.ttl))
-  elseif state.state == "held" then
+  elseif state.state == "held" and state.holders[1] and titles[state.kind] then
     print("  without an expiry")
+  end
+  if state.token then print("  token " .. state.token) end
+  for i, waiter in ipairs(state.queue or {}) do
+    print(("  %d. in line: %s%s"):format(i, bare(waiter.owner),
+      waiter.mode and ", to " .. waiter.mode or ""))
   end
 end
 
+local function milliseconds(seconds)
+  return seconds and math.floor(seconds * 1000 + 0.5)
+end
+
 local function print_json(name, state)
-  print(json { name = name, kind = "reentrant", state = state.state,
-    ttl_ms = state.ttl and math.floor(state.ttl * 1000 + 0.5) or nil,
-    holders = state.holders })
+  for _, holder in ipairs(state.holders) do
+    holder.ttl, holder.ttl_ms = nil, milliseconds(holder.ttl)
+  end
+  state.ttl, state.ttl_ms = nil, milliseconds(state.ttl)
+  state.name = name
+  print(json(state))
 end
 
 function status.run(cli, operands, chosen)
@@ -43,10 +95,14 @@ function status.run(cli, operands, chosen)
   end
   local client, code, detail = require("rlock").open()
   if not client then return cli.fault(code, detail) end
-  local state
-  state, code, detail = client:lock(name):peek()
-  if not state then return cli.fault(code, detail) end
-  if chosen.json then print_json(name, state) else print_state(name, state) end
+  local states
+  states, code, detail = look.at(client, name)
+  if not states then
+    return cli.fault(code, ("status: %s: %s"):format(show(name), detail))
+  end
+  for _, state in ipairs(states) do
+    (chosen.json and print_json or print_state)(name, state)
+  end
   return 0
 end
 

@@ -77,7 +77,7 @@ function server.peek(keys, args)
   for i = 1, #all, 2 do
     local field, value = all[i], all[i + 1]
     if field == TOKEN then
-      token = value
+      token = tonumber(value)
     else
       holders[#holders + 1], holders[#holders + 2] = field, value
       if field == owner then mine = tonumber(value) or 0 end

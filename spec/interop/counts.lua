@@ -4,7 +4,7 @@ local assert = require "luassert"
 local locks = require "spec.interop.locks"
 local world = require "spec.interop.world"
 
-local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local eventually, now = world.eventually, world.now
 local LEASE = 60000
 local WAKES = 9
 local TASKS, PERMITS, ROUNDS = 3, 4, 400
@@ -90,7 +90,7 @@ local function set_once(w, kind)
     w:asleep(name)
     local start = now()
     assert.is_true(other:ask("add", kind, name, 1))
-    world.within(waiting, start, 0, SLACK)
+    world.at_once(waiting, start)
   end
 end
 
@@ -107,7 +107,7 @@ local function waiter_killed(w, kind, process, other)
   victim:kill()
   local start = now()
   assert.is_true(other:task():ask("give", kind, name))
-  world.within(waiting, start, 0, SLACK)
+  world.at_once(waiting, start)
 end
 
 -- permits with leases -----------------------------------------------------
@@ -135,7 +135,7 @@ local function expires(w, kind)
     local start = now()
     local _, id = holder:ask("take", kind, name, -1, 500)
     local waiting = waiter:send("take", kind, name, -1, LEASE)
-    world.within(waiting, start, 0.4, 0.5 + SLACK)
+    world.after_lease(waiting, start, 0.5)
     assert.is_false(holder:ask("give", kind, name, id))
     assert.same({ true, 0 }, { holder:ask("count", kind, name) })
   end
@@ -145,7 +145,7 @@ local function renewed(w, kind)
   for a, b in w:both_ways() do
     local name, one, other = w:name(), a:task(), b:task()
     assert.is_true(one:ask("set", kind, name, 1))
-    local _, id = one:ask("take", kind, name, -1, 1000 * SLACK)
+    local _, id = one:ask("take", kind, name, -1, 10000)
     assert.is_true(other:ask("renew", kind, name, id, LEASE))
     local _, ends = table.unpack(w:call("ZRANGE",
       ("{%s}:timeout"):format(name), 0, 0, "WITHSCORES"))
@@ -160,17 +160,16 @@ end
 local function holder_killed(w, kind, process, other)
   local victim, name, waiter = w:victim(process), w:name(), other:task()
   assert.is_true(other:task():ask("set", kind, name, 2))
+  local start = now()
   for _ = 1, 2 do
     assert.is_true(victim:task():ask("take", kind, name, -1,
       world.WATCHDOG * 1000))
   end
   victim:task():send("take", kind, name, -1, LEASE)
   local waiting = waiter:send("take", kind, name, -1, LEASE)
-  w:asleep(name, 2)
-  local start = now()
   victim:kill()
-  world.within(waiting, start, 0, world.WATCHDOG + SLACK)
-  assert.is_true(waiter:ask("take", kind, name, 1000 * SLACK, LEASE))
+  world.after_lease(waiting, start)
+  assert.is_true(waiter:ask("take", kind, name, 5000, LEASE))
 end
 
 -- latches -----------------------------------------------------------------
@@ -234,7 +233,7 @@ local function counted_together(w, kind)
   assert.is_false(waiting:is_answered())
   local start = now()
   assert.is_true(ours[1]:ask("down", kind, name))
-  world.within(waiting, start, 0, SLACK)
+  world.at_once(waiting, start)
   eventually(function() return w:call("EXISTS", name) == 0 end)
 end
 
@@ -246,7 +245,7 @@ local function deleted(w, kind)
   w:asleep(name)
   local start = now()
   assert.is_true(w.theirs:task():ask("delete", kind, name))
-  world.within(waiting, start, 0, SLACK)
+  world.at_once(waiting, start)
 end
 
 -- A latch outlives who set it, and who counts.
@@ -261,7 +260,7 @@ local function setter_killed(w, kind, process, other)
   assert.is_false(waiting:is_answered())
   local start = now()
   assert.is_true(other:task():ask("down", kind, name))
-  world.within(waiting, start, 0, SLACK)
+  world.at_once(waiting, start)
 end
 
 local function both_killed(ours, theirs, scenario)

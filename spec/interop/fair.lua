@@ -5,7 +5,7 @@
 local assert = require "luassert"
 local world = require "spec.interop.world"
 
-local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local eventually, now = world.eventually, world.now
 local LEASE = 60000
 local IN_LINE = 12
 
@@ -48,7 +48,7 @@ local function gives_up(w, kind)
     w:asleep(name)
     local start = now()
     assert.is_true(holder:ask("give", kind, name))
-    world.within(waiting, start, 0, SLACK)
+    world.at_once(waiting, start)
     assert.is_true(stays:ask("give", kind, name))
     in_line(w, name, 0)
   end
@@ -58,14 +58,14 @@ end
 -- for a second.
 local function killed(w, kind, process, other)
   local victim, name, waiter = w:victim(process), w:name(), other:task()
+  local start = now()
   assert.is_true(victim:task():ask("take", kind, name, -1, -1))
   victim:task():send("take", kind, name, 1000, -1)
   in_line(w, name, 1)
   local waiting = waiter:send("take", kind, name, -1, -1)
   in_line(w, name, 2)
-  local start = now()
   victim:kill()
-  world.within(waiting, start, 0, world.WATCHDOG + 1 + SLACK)
+  world.after_lease(waiting, start, world.WATCHDOG, 1)
   assert.is_true(waiter:ask("give", kind, name))
   in_line(w, name, 0)
 end

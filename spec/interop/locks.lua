@@ -4,7 +4,7 @@
 local assert = require "luassert"
 local world = require "spec.interop.world"
 
-local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local eventually, now = world.eventually, world.now
 local LEASE = 60000          -- no waiter that sleeps it out ends in time
 local TASKS, ROUNDS = 3, 500
 local WAKES = 9
@@ -98,9 +98,9 @@ end
 local function leases_seen(w, kind)
   for a, b in w:both_ways() do
     local name, holder, other = w:name(), a:task(), b:task()
-    assert.is_true(holder:ask("take", kind, name, -1, 5000))
+    assert.is_true(holder:ask("take", kind, name, -1, LEASE))
     local _, _, _, ttl = other:ask("state", kind, name)
-    assert.is_true(ttl > 5000 - 1000 * SLACK and ttl <= 5000, "ttl " .. ttl)
+    assert.is_true(ttl > LEASE / 2 and ttl <= LEASE, "ttl " .. ttl)
     assert.is_true(holder:ask("give", kind, name))
 
     assert.is_true(holder:ask("take", kind, name, -1, -1))
@@ -111,7 +111,7 @@ local function leases_seen(w, kind)
       local has_risen = ttl > least + 100
       least = math.min(least, ttl)
       return has_risen
-    end, world.WATCHDOG + 5 * SLACK, "a renewal by " .. a.program)
+    end, 20, "a renewal by " .. a.program)
     assert.is_true(holder:ask("give", kind, name))
   end
 end
@@ -119,10 +119,10 @@ end
 local function expires(w, kind)
   for a, b in w:both_ways() do
     local name, holder, waiter = w:name(), a:task(), b:task()
-    assert.is_true(holder:ask("take", kind, name, -1, 500))
     local start = now()
+    assert.is_true(holder:ask("take", kind, name, -1, 500))
     local waiting = waiter:send("take", kind, name, -1, LEASE)
-    world.within(waiting, start, 0.4, 0.5 + SLACK)
+    world.after_lease(waiting, start, 0.5)
     assert.is_false(holder:ask("give", kind, name))
     local _, locked, count = waiter:ask("state", kind, name)
     assert.same({ 1, 1 }, { locked, count })
@@ -139,7 +139,7 @@ local function forced(w, kind)
       w:asleep(name)
       local start = now()
       assert.is_true(breaker:task():ask("force", kind, name))
-      world.within(waiting, start, 0, 2 * SLACK)
+      world.at_once(waiting, start)
       assert.is_false(holder:ask("give", kind, name))
       assert.is_true(next_one:ask("give", kind, name))
       assert.is_false(b:task():ask("force", kind, name))
@@ -147,14 +147,12 @@ local function forced(w, kind)
   end
 end
 
--- Sets a process that will be killed against `other`: it holds one lock, for
--- which `other` waits, and both contend for another.
+-- Sets a process that will be killed against `other`: both contend for a lock,
+-- and it holds another, for which `other` waits.
 local function killed(w, kind, process, other)
   local victim = w:victim(process)
   local name, key, all = w:name(), w:counter(), {}
   local held, waiter = w:name(), other:task()
-  assert.is_true(victim:task():ask("take", kind, held, -1, -1))
-  local waiting = waiter:send("take", kind, held, -1, -1)
   contend({}, 2, victim, kind, name, key, 1000000)
   eventually(function() return w:counted(key) >= 50 end, 30, "50 rounds")
   contend(all, 2, other, kind, name, key, 300)
@@ -162,8 +160,10 @@ local function killed(w, kind, process, other)
     return w:call("GET", key .. ":last") == other.name
   end, 30, "a round of the other side")
   local start = now()
+  assert.is_true(victim:task():ask("take", kind, held, -1, -1))
+  local waiting = waiter:send("take", kind, held, -1, -1)
   victim:kill()
-  world.within(waiting, start, 0, world.WATCHDOG + SLACK)
+  world.after_lease(waiting, start)
   assert.is_true(waiter:ask("give", kind, held))
   for _, pending in ipairs(all) do
     assert.is_true((pending:answer(30)))

@@ -4,7 +4,7 @@
 local assert = require "luassert"
 local world = require "spec.interop.world"
 
-local now, SLACK = world.now, world.SLACK
+local now = world.now
 local LEASE = 60000
 local TASKS, ROUNDS = 2, 500
 
@@ -67,7 +67,7 @@ local function woken(w, kind)
     w:asleep(base)
     local start = now()
     assert.is_true(holder:ask("give", kind, one))
-    world.within(waiting, start, 0, 2 * SLACK)
+    world.at_once(waiting, start)
 
     local each
     each, one, other, base = names(w)
@@ -80,7 +80,7 @@ local function woken(w, kind)
     assert.is_false(waiting:is_answered())
     start = now()
     assert.is_true(holder:ask("give", "lock", each[1]))
-    world.within(waiting, start, 0, 2 * SLACK)
+    world.at_once(waiting, start)
   end
 end
 
@@ -88,10 +88,10 @@ local function expires(w, kind)
   for a, b in w:both_ways() do
     local each, one, other = names(w)
     local holder, waiter = a:task(), b:task()
-    assert.is_true(holder:ask("take", kind, one, -1, 500))
     local start = now()
+    assert.is_true(holder:ask("take", kind, one, -1, 500))
     local waiting = waiter:send("take", kind, other, -1, LEASE)
-    world.within(waiting, start, 0.4, 0.5 + 2 * SLACK)
+    world.after_lease(waiting, start, 0.5)
     assert.is_false(holder:ask("give", kind, one))
     assert.equal(3, exist(w, table.unpack(each)))
     assert.is_true(waiter:ask("give", kind, other))
@@ -113,7 +113,7 @@ local function watched(w, kind)
         local has_risen = ttl > least + 100
         least = math.min(least, ttl)
         return has_risen
-      end, world.WATCHDOG + 5 * SLACK, "a renewal of " .. name)
+      end, 20, "a renewal of " .. name)
     end
     assert.is_false(b:task():ask("take", kind, other, 0, LEASE))
     assert.is_true(holder:ask("give", kind, one))
@@ -137,11 +137,11 @@ end
 local function killed(w, kind, process, other)
   local victim, waiter = w:victim(process), other:task()
   local _, one, another = names(w)
+  local start = now()
   assert.is_true(victim:task():ask("take", kind, one, -1, -1))
   local waiting = waiter:send("take", kind, another, -1, -1)
-  local start = now()
   victim:kill()
-  world.within(waiting, start, 0, world.WATCHDOG + 2 * SLACK)
+  world.after_lease(waiting, start)
   assert.is_true(waiter:ask("give", kind, another))
 end
 

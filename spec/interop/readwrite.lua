@@ -3,7 +3,7 @@
 local assert = require "luassert"
 local world = require "spec.interop.world"
 
-local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local eventually, now = world.eventually, world.now
 local LEASE = 60000
 local READS, WRITES, WAKES = 500, 500, 5
 
@@ -39,7 +39,7 @@ local function shared(w)
     w:asleep(name)
     local start = now()
     assert.is_true(one:ask("give", "read", name))
-    world.within(waiting, start, 0, SLACK)
+    world.at_once(waiting, start)
     assert.is_false(one:ask("take", "read", name, 0, LEASE))
     assert.is_true(writer:ask("give", "write", name))
   end
@@ -70,7 +70,7 @@ local function forced(w)
     w:asleep(name)
     local start = now()
     assert.is_true(b:task():ask("force", "read", name))
-    world.within(waiting, start, 0, SLACK)
+    world.at_once(waiting, start)
     assert.is_false(one:ask("give", "read", name))
     assert.is_false(other:ask("give", "read", name))
     assert.is_true(writer:ask("give", "write", name))
@@ -122,13 +122,13 @@ end
 local function leases_kept(w)
   for a, b in w:both_ways() do
     local name, short, long, writer = w:name(), a:task(), b:task(), a:task()
-    assert.is_true(long:ask("take", "read", name, -1, 5000))
+    assert.is_true(long:ask("take", "read", name, -1, LEASE / 3))
     assert.is_true(short:ask("take", "read", name, -1, LEASE))
     local _, _, _, ttl = long:ask("state", "read", name)
-    assert.is_true(ttl > 50000, "ttl " .. ttl)
+    assert.is_true(ttl > LEASE / 2, "ttl " .. ttl)
     assert.is_true(short:ask("give", "read", name))
     _, _, _, ttl = short:ask("state", "read", name)
-    assert.is_true(ttl > 5000 - 1000 * SLACK and ttl <= 5000, "ttl " .. ttl)
+    assert.is_true(ttl > LEASE / 6 and ttl <= LEASE / 3, "ttl " .. ttl)
     assert.is_false(writer:ask("take", "write", name, 0, LEASE))
     assert.is_true(long:ask("give", "read", name))
     assert.is_true(writer:ask("take", "write", name, 0, LEASE))
@@ -149,7 +149,7 @@ local function reader_killed(w, process, other)
   assert.is_false(waiting:is_answered())
   start = now()
   assert.is_true(reader:ask("give", "read", name))
-  world.within(waiting, start, 0, world.WATCHDOG + SLACK)
+  world.at_once(waiting, start)
   assert.is_true(writer:ask("give", "write", name))
 end
 

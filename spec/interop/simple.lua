@@ -6,7 +6,7 @@ local assert = require "luassert"
 local locks = require "spec.interop.locks"
 local world = require "spec.interop.world"
 
-local eventually, now, SLACK = world.eventually, world.now, world.SLACK
+local eventually, now = world.eventually, world.now
 local LEASE = 60000
 
 -- How many servers have the lock, of how many.
@@ -46,7 +46,7 @@ local function excluded(w, kind)
     assert.is_false(other:ask("give", kind, name))
     is_held(w, kind, name)
     assert.is_true(holder:ask("give", kind, name))
-    assert.is_true(other:ask("take", kind, name, 2000 * SLACK, LEASE))
+    assert.is_true(other:ask("take", kind, name, 5000, LEASE))
     assert.is_false(holder:ask("give", kind, name))
     is_held(w, kind, name)
     assert.is_true(other:ask("give", kind, name))
@@ -63,17 +63,17 @@ local function waits(w, kind)
     assert.is_false(waiting:is_answered())
     local start = now()
     assert.is_true(holder:ask("give", kind, name))
-    world.within(waiting, start, 0, SLACK)
+    world.at_once(waiting, start)
   end
 end
 
 local function expires(w, kind)
   for a, b in w:both_ways() do
     local name, holder, waiter = w:name(), a:task(), b:task()
-    assert.is_true(holder:ask("take", kind, name, -1, 500))
     local start = now()
+    assert.is_true(holder:ask("take", kind, name, -1, 500))
     local waiting = waiter:send("take", kind, name, -1, LEASE)
-    world.within(waiting, start, 0.4, 0.5 + SLACK)
+    world.after_lease(waiting, start, 0.5)
     if a == w.theirs and kind ~= "red" then
       assert.is_false(holder:ask("renew", kind, name, "-", 2 * LEASE))
     end
@@ -88,7 +88,7 @@ end
 
 local function renewed_by_theirs(w, kind)
   local name, holder, other = w:name(), w.theirs:task(), w.ours:task()
-  assert.is_true(holder:ask("take", kind, name, -1, 2000 * SLACK))
+  assert.is_true(holder:ask("take", kind, name, -1, 10000))
   assert.is_true(holder:ask("renew", kind, name, "-", LEASE))
   local seconds = left(w, kind, name)
   assert.is_true(seconds > 50 and seconds <= 60, "left " .. seconds)
@@ -106,7 +106,7 @@ local function watched(w, kind, a, b)
     local has_risen = seconds > least + 0.1
     least = math.min(least, seconds)
     return has_risen
-  end, world.WATCHDOG + 5 * SLACK, "a renewal")
+  end, 20, "a renewal")
   assert.is_false(other:ask("take", kind, name, 0, LEASE))
   assert.is_true(holder:ask("give", kind, name))
   is_free(w, kind, name)

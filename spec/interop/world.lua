@@ -20,9 +20,11 @@ World.__index = World
 --- The watchdogs' lease, in seconds: what a process that is killed leaves.
 world.WATCHDOG = 2
 
--- How much later than planned things may happen on a busy machine.
-local SLACK = 1 * (tonumber(os.getenv("RLOCK_SLOW")) or 1)
-world.SLACK = SLACK
+-- How much later than planned things may happen on a busy machine: less than
+-- the shortest poll of a waiter that nobody wakes.
+local SLACK = 2 * (tonumber(os.getenv("RLOCK_SLOW")) or 1)
+
+local EARLY = 0.05                     -- the clocks of servers are coarse
 
 world.call = peer.call
 world.now = host.now
@@ -163,18 +165,35 @@ end
 function world.prompt(times, what)
   table.sort(times)
   local middle, most = times[(#times + 1) // 2], times[#times]
-  assert.is_true(middle < 0.1 * SLACK and most < 2 * SLACK,
+  assert.is_true(middle < 0.1 * SLACK and most < SLACK,
     ("%s: %.3f s, %.3f s at most"):format(what, middle, most))
 end
 
---- Checks that `pending` was answered by ok, `least` to `most` seconds after
---- `since`.
-function world.within(pending, since, least, most)
+-- Checks that `pending` is answered by ok, `least` to `most` seconds after
+-- `since`.
+local function within(pending, since, least, most)
   assert.is_true((pending:answer(most + 10)))
   local took = pending.at - since
   assert.is_true(took >= least and took <= most,
     ("\"%s\" took %.3f s, not %g to %g s"):format(pending.line, took, least,
       most))
+end
+
+--- Checks that `pending` is answered by ok at once.
+-- @tparam table pending
+-- @tparam number since when it was made possible
+function world.at_once(pending, since) within(pending, since, 0, SLACK) end
+
+--- Checks that `pending` is answered by ok when a lease is over that was
+--- renewed until now at most.
+-- @tparam table pending
+-- @tparam number taken a time before the lease began
+-- @tparam[opt=the watchdog's] number lease seconds
+-- @tparam[opt=0] number more seconds that it may take besides
+function world.after_lease(pending, taken, lease, more)
+  lease = lease or world.WATCHDOG
+  within(pending, taken, lease - EARLY,
+    host.now() - taken + lease + SLACK + (more or 0))
 end
 
 return world

@@ -56,9 +56,13 @@ local function place_of(fn)
     info.linedefined)
 end
 
+local function is_lua(fn)
+  return type(fn) == "function" and debug.getinfo(fn, "S").what ~= "C"
+end
+
 local function first_function(map)
   for _, name in ipairs(names_of(map)) do
-    if type(map[name]) == "function" then return map[name] end
+    if is_lua(map[name]) then return map[name] end
   end
 end
 
@@ -105,8 +109,9 @@ local function check_server(def)
   end
   for op, fn in pairs(def.server) do
     if type(op) ~= "string" then return "server has a key that is no name" end
-    if type(fn) ~= "function" then
-      return ("server.%s must be a function, is a %s"):format(op, type(fn))
+    if not is_lua(fn) then
+      return ("server.%s must be a function written in Lua, is a %s"):format(op,
+        type(fn) == "function" and "C function" or type(fn))
     end
   end
 end

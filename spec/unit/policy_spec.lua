@@ -99,7 +99,9 @@ describe("policy.load", function()
     { "release", function(def) def.server.release = nil end,
       "server.release is missing" },
     { "functions in server", function(def) def.server.renew = "x" end,
-      "server.renew must be a function, is a string" },
+      "server.renew must be a function written in Lua, is a string" },
+    { "functions in Lua", function(def) def.server.renew = print end,
+      "server.renew must be a function written in Lua, is a C function" },
     { "names in server", function(def) def.server[1] = print end,
       "server has a key that is no name" },
   } do

@@ -21,8 +21,7 @@ Compiler.__index = Compiler
 function Compiler:where(fn, line)
   local who = fn.label == self.op and fn.label
     or string.format("%s (shipped with %s)", fn.label, self.op)
-  local place = line > 0 and fn.path .. ":" .. line or fn.path
-  return string.format("policy %q: %s: %s", self.policy, place, who)
+  return string.format("policy %q: %s:%d: %s", self.policy, fn.path, line, who)
 end
 
 -- Every fault of a policy: one line, about a line of `fn` (see Compiler:find).

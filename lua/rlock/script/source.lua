@@ -84,9 +84,6 @@ function source.find(value, read)
   local path = info.source:match("^@(.*)") or info.short_src
   local fn = { path = path, line = info.linedefined,
     captured = upvalues(value) }
-  if info.what == "C" then
-    return fn, "is a C function, which Redis does not have"
-  end
   local text, fault = read(info.source)
   if text then fn.file, fault = parse(text) end
   if not fn.file then return fn, fault end

@@ -255,6 +255,19 @@ describe("the operations of a fair read/write lock", function()
       w acquire g 60000 1 0 publish         held
       w break_ 5 publish                    refused
       w break_ - publish                    freed
+      r acquire a 60000 1 0 publish         held
+      r acquire a 10 1 0 publish            held     -- never shortened
+      r acquire b 10 1 0 publish            held
+      r wait 20
+      r release b 1 0 publish               lost
+      w acquire b 60000 1 0 publish         busy
+      r release a 1 0 publish               freed
+      w acquire b 10 1 0 publish            held
+      r wait 20
+      r acquire a 10 1 0 publish            held
+      r wait 20
+      w acquire b 60000 1 0 publish         held
+      w release b 1 0 publish               freed
     ]]
     assert.is_true(is_gone())
   end)
@@ -895,50 +908,6 @@ describe("a fair read/write lock", function()
   before_each(setup)
   after_each(teardown)
 
-  it("is shared by readers, and a writer is alone", function()
-    local other = open():fair_read_write_lock(name)
-    assert.is_true(reader:lock())
-    task.run(function()
-      assert.equal("busy", select(2, writer:try_lock()))
-      assert.is_true(reader:try_lock())
-      assert.is_true(other:read_lock():try_lock())
-      assert.is_true(reader:unlock())
-      assert.is_true(other:read_lock():unlock())
-    end)
-    assert.is_true(reader:unlock())
-    assert.is_true(writer:lock())
-    task.run(function()
-      for _, lock in ipairs { reader, writer, other:read_lock(),
-          other:write_lock() } do
-        assert.equal("busy", select(2, lock:try_lock()))
-        assert.equal("timeout", select(2, lock:lock { wait = 0.05 }))
-        assert.equal("not_held", select(2, lock:unlock()))
-      end
-    end)
-    assert.is_true(writer:unlock())
-    eventually(is_gone)
-  end)
-
-  it("lets its writer go on as a reader: writers stay out, readers come in at "
-    .. "once", function()
-      assert.is_true(writer:lock())
-      local reads = waits(reader)
-      local writes = waits(writer)
-      local late = waits(reader)
-      assert.is_true(reader:lock())
-      assert.is_true(seconds(function()
-        assert.is_true(writer:unlock())
-        assert.is_true(reads:join(5))
-      end) < 0.2 + SLACK)
-      assert.is_true(reader:is_held())
-      assert.is_nil(writes.is_over)
-      assert.is_nil(late.is_over)
-      assert.is_true(reader:unlock())
-      assert.is_nil(writes.is_over)
-      assert.is_true(reader:break_lock())       -- the other task's reading
-      assert.is_true(writes:join(5))
-    end)
-
   it("lets its writer read, though it gave up waiting for another lock",
     function()
       local another = client:fair_read_write_lock(name .. ":another")
@@ -1063,26 +1032,6 @@ describe("a fair read/write lock", function()
     end) < 0.2 + SLACK)
   end)
 
-  it("counts entries, knows who holds it, and says lost", function()
-    assert.is_true(writer:lock())
-    assert.is_true(writer:lock())
-    assert.is_true(reader:lock())
-    assert.same({ 2, 1 }, { writer:hold_count(), reader:hold_count() })
-    assert.is_true(writer:is_held() and reader:is_held())
-    task.run(function()
-      assert.is_true(writer:is_locked() and reader:is_locked())
-      assert.is_false(writer:is_held() or reader:is_held())
-      assert.is_false(reader:break_lock())
-      assert.is_true(writer:break_lock())
-    end)
-    assert.equal("lost", select(2, reader:unlock()))
-    assert.equal("lost", select(2, writer:unlock()))
-    assert.equal("lost", select(2, writer:unlock()))
-    assert.is_true(reader:lock { lease = 0.03 })
-    eventually(function() return not reader:is_locked() end)
-    assert.equal("lost", select(2, reader:unlock()))
-  end)
-
   it("is kept alive by the watchdog, either side and both", function()
     local watched = open { watchdog = 0.6 * slow }
     local its = watched:fair_read_write_lock(name)
@@ -1102,18 +1051,6 @@ describe("a fair read/write lock", function()
     assert.is_true(its:read_lock():unlock())
     watched:close()
     assert.is_true(writer:try_lock())
-  end)
-
-  it("waits for the lease of a dead holder, and no longer", function()
-    task.run(function() assert(writer:lock { lease = 0.3 }) end)
-    local took = seconds(function()
-      assert.is_true(reader:lock { wait = 10 })
-    end)
-    assert.is_true(took > 0.15 and took < 0.3 + SLACK, "took " .. took)
-    task.run(function() assert(reader:lock { lease = 0.4 }) end)
-    assert.is_true(reader:unlock())
-    took = seconds(function() assert.is_true(writer:lock { wait = 10 }) end)
-    assert.is_true(took > 0.25 and took < 0.4 + SLACK, "took " .. took)
   end)
 
   it("survives lost answers, on either side", function()
@@ -1311,3 +1248,12 @@ describe("a dead waiter of a fair read/write lock", function()
       assert.is_true(took < 0.3 + SLACK, "took " .. took)
     end)
 end)
+
+require "spec.support.readwrite_rows" ("fair_readwrite", describe, it,
+  before_each, after_each)
+for _, kind in ipairs { "fair_read", "fair_write" } do
+  require "spec.support.rlock_rows" (kind, describe, it, before_each,
+    after_each)
+end
+require "spec.support.fair_rows" ("fair_write", describe, it, before_each,
+  after_each)

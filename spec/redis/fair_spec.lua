@@ -255,8 +255,16 @@ describe("the operations of a fair lock", function()
       leave a publish                     left    -- and given back
       peek a                              free
       acquire c 60000 1 0 publish         held
+      acquire c 10 1 0 publish            held    -- never shortened
+      wait 20
+      acquire a 60000 1 0 publish         busy
       break_ x publish                    freed
       peek c                              free
+      acquire c 10 1 0 publish            held
+      wait 20
+      acquire a 60000 1 0 publish         held
+      renew c 60000 1                     lost
+      release a 1 0 publish               freed
     ]])
     check_keys()
   end)
@@ -976,179 +984,6 @@ describe("a fair lock", function()
 
   after_each(stop)
 
-  it("testGetHoldCount, testReentrancy, testIsHeldByCurrentThread, "
-    .. "testIsLocked", function()
-      local counts = { lock:hold_count() }
-      assert.is_false(lock:is_locked())
-      assert.is_true(lock:lock())
-      counts[2] = lock:hold_count()
-      assert.is_true(lock:is_held())
-      task.run(function()
-        assert.is_false(lock:is_held())
-        assert.is_true(lock:is_locked())
-      end)
-      assert.is_true(lock:unlock())
-      counts[3] = lock:hold_count()
-      assert.is_true(lock:lock())
-      assert.is_true(lock:try_lock())
-      counts[4] = lock:hold_count()
-      assert.is_true(lock:unlock())
-      counts[5] = lock:hold_count()
-      assert.is_true(lock:unlock())
-      counts[6] = lock:hold_count()
-      assert.same({ 0, 1, 0, 2, 1, 0 }, counts)
-      assert.is_false(lock:is_held())
-      check_keys()
-    end)
-
-  it("testUnlockFail, testLockUnlock", function()
-    assert.is_true(lock:lock())
-    assert.equal("not_held", task.run(function()
-      return (select(2, lock:unlock()))
-    end))
-    assert.is_true(lock:unlock())
-    assert.is_true(lock:lock())
-    assert.is_true(lock:unlock())
-  end)
-
-  it("testTryLockNonDelayed: a try is answered at once, and leaves nothing",
-    function()
-      assert.is_true(lock:lock())
-      task.run(function()
-        assert.is_true(took(function()
-          assert.equal("busy", select(2, lock:try_lock()))
-        end) < SLACK)
-      end)
-      check_keys()
-    end)
-
-  it("testTryLockWait: a wait ends in time, and the waiter is gone from the "
-    .. "line", function()
-      assert.is_true(lock:lock())
-      task.run(function()
-        local seconds = took(function()
-          assert.equal("timeout", select(2, lock:try_lock { wait = 0.7 }))
-        end)
-        assert.is_true(seconds >= 0.69 and seconds < 0.7 + SLACK, seconds)
-      end)
-      eventually(function() return waiting() == 0 end, SLACK)
-      check_keys()
-    end)
-
-  it("testForceUnlock: who waits gets it", function()
-    assert.is_true(lock:lock())
-    local waiter = wait_in_line(lock)
-    assert.is_true(lock:break_lock())
-    assert.is_true(waiter:join(SLACK))
-    assert.equal("lost", select(2, lock:unlock()))
-    assert.is_true(lock:break_lock())
-    assert.is_false(lock:break_lock())
-  end)
-
-  it("testExpire: who waits gets it when the lease is over; unlocking then "
-    .. "does not raise", function()
-      assert.is_true(lock:lock { lease = 0.4 })
-      local waiter
-      assert.is_true(took(function()
-        waiter = wait_in_line(lock, nil, function(its)
-          rlock.sleep(0.1)
-          assert.is_true(its:unlock())
-        end)
-        assert.is_true(waiter:join(5))
-      end) < 0.5 + SLACK)
-      assert.equal("lost", select(2, lock:unlock()))
-    end)
-
-  it("testAutoExpire: a holder that dies has it for the watchdog's time at "
-    .. "most", function()
-      local holder = program.start(server, "-e", [[
-        local client = require "rlock".open { watchdog = 0.6 }
-        assert(client:fair_lock(arg[1]):lock())
-        print "mine"
-        io.stdout:flush()
-        require "rlock".sleep(60)
-      ]], name)
-      eventually(function() return holder:output():find("mine") end)
-      local waiter = wait_in_line(lock)
-      rlock.sleep(0.7)
-      assert.is_nil(waiter.is_over)
-      holder:kill(9)
-      assert.is_true(waiter:join(0.6 + SLACK))
-    end)
-
-  it("testLeaseTimeout: order of arrival where nobody unlocks", function()
-    local got, all = {}, {}
-    for i = 1, 8 do
-      all[i] = wait_in_line(lock, { lease = 0.2 }, function()
-        got[#got + 1] = i
-      end)
-      if i == 1 then all[1]:join() end
-    end
-    for i = 1, 8 do all[i]:join(8 * (0.2 + SLACK)) end
-    assert.same({ 1, 2, 3, 4, 5, 6, 7, 8 }, got)
-  end)
-
-  it("testMultipleLocks: 500 tasks are all served", function()
-    local served = 0
-    task.many(500, function()
-      assert.is_true(lock:lock())
-      served = served + 1
-      assert.is_true(lock:unlock())
-    end, 60 * slow)
-    assert.equal(500, served)
-    check_keys()
-  end)
-
-  for _, row in ipairs {
-    { "testConcurrency_SingleInstance", 1, 16, 1 },
-    { "testConcurrencyLoop_MultiInstance", 16, 16, 20 },
-    { "testConcurrency_MultiInstance", 100, 100, 1 },
-  } do
-    it(row[1] .. ": nobody is inside together", function()
-      local clients, inside, turns = {}, 0, 0
-      for i = 1, row[2] do clients[i] = open() end
-      task.many(row[3], function(i)
-        local its = clients[i % row[2] + 1]:fair_lock(name)
-        for _ = 1, row[4] do
-          assert(its:lock())
-          inside = inside + 1
-          assert.equal(1, inside)
-          rlock.sleep(0)
-          inside = inside - 1
-          turns = turns + 1
-          assert(its:unlock())
-        end
-      end, 60 * slow)
-      assert.equal(row[3] * row[4], turns)
-      for i = 1, row[2] do clients[i]:close() end
-      check_keys()
-    end)
-  end
-
-  it("testConcurrency_MultiInstance_Ordering: 20 clients, strict order of "
-    .. "arrival", function()
-      local clients, got, all, expected = {}, {}, {}, {}
-      assert.is_true(lock:lock())
-      for i = 1, 20 do
-        clients[i] = open()
-        all[i] = wait_in_line(clients[i]:fair_lock(name), nil, function(its)
-          got[#got + 1] = i
-          rlock.sleep(0.01)
-          assert.is_true(its:unlock())
-        end)
-        expected[i] = i
-      end
-      assert.is_true(lock:unlock())
-      local seconds = took(function()
-        for i = 1, 20 do assert.is_true(all[i]:join()) end
-      end)
-      assert.same(expected, got)
-      -- Each was woken: none had to wait until it asked by itself.
-      assert.is_true(seconds < 20 * 0.01 + 2 * SLACK, seconds)
-      for i = 1, 20 do clients[i]:close() end
-      check_keys()
-    end)
-
   it("20 processes: strict order of arrival", function()
     assert.is_true(lock:lock())
     local all, expected = {}, {}
@@ -1162,32 +997,6 @@ describe("a fair lock", function()
     assert.equal(table.concat(expected, " "), order())
     check_keys()
   end)
-
-  it("testAcquireFailedNotCalledOnRedisTimeout: a server that is away for a "
-    .. "while changes nothing in the order, and leaves nothing behind",
-    function()
-      local alone = redis.start()
-      local before = client
-      client = open { url = alone.url }
-      local its, got, all = client:fair_lock(name), {}, {}
-      assert.is_true(its:lock { lease = 60 })
-      for i = 1, 6 do
-        all[i] = wait_in_line(its, { wait = 30 }, function()
-          got[#got + 1] = i
-          assert.is_true(its:unlock())
-        end)
-      end
-      alone:pause()
-      rlock.sleep(1.5)
-      alone:resume()
-      assert.is_true(its:unlock())
-      for i = 1, 6 do assert.is_true(all[i]:join()) end
-      assert.same({ 1, 2, 3, 4, 5, 6 }, got)
-      check_keys()
-      client:close()
-      client = before
-      alone:stop()
-    end)
 
   it("is not taken by a try while somebody waits for it", function()
     assert.is_true(lock:lock())
@@ -1510,3 +1319,8 @@ describe("waiters of Redisson in the line of a fair lock", function()
       assert.equal("java:1", line())
     end)
 end)
+
+for _, rows in ipairs { "rlock_rows", "fair_rows" } do
+  require("spec.support." .. rows) ("fair", describe, it, before_each,
+    after_each)
+end

@@ -59,6 +59,16 @@ describe("a fenced lock", function()
       over
       renew b 60000 1              lost
       acquire a 60000 1            held
+      acquire a 10 1               held     -- a lease is never shortened
+      renew a 10 1                 held
+      wait 20
+      acquire b 60000 1            busy
+      release a 1 0 publish        freed
+      acquire a 10 1               held
+      wait 20
+      renew a 60000 1              lost
+      release a 1 0 publish        lost
+      acquire a 60000 1            held
       break_ - publish             freed
       peek a                       free
     ]])
@@ -66,8 +76,11 @@ describe("a fenced lock", function()
 
   it("testTokenIncrease: every hold has a greater token", function()
     local last = 0
-    for _ = 1, 5 do
-      local ok, token = lock:lock()
+    for _, how in ipairs {
+      { "lock" }, { "lock", { wait = 5 } }, { "lock", { lease = 10 } },
+      { "try_lock" }, { "try_lock", { lease = 10 } },
+    } do
+      local ok, token = lock[how[1]](lock, how[2])
       assert.is_true(ok)
       assert.is_true(token > last)
       assert.equal(token, lock:token())
@@ -270,7 +283,7 @@ describe("a fenced lock", function()
     end)
     assert.equal(180, writes)
   end)
-
-  require "spec.support.rlock_rows" (it, before_each, after_each, {
-    policy = "fenced", enters_again = true })
 end)
+
+require "spec.support.rlock_rows" ("fenced", describe, it, before_each,
+  after_each)

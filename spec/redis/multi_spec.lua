@@ -690,3 +690,6 @@ describe("rlock.multi_lock", function()
     }:lock())
   end)
 end)
+
+require "spec.support.rlock_rows" ("multi", describe, it, before_each,
+  after_each)

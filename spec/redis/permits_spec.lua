@@ -106,6 +106,11 @@ describe("permits", function()
     ops.play(name, [[
       acquire b 60000 1 publish      held     -- nobody else had it meanwhile
       acquire a 60000 1 publish      busy
+      release b 1 0 publish          freed
+      acquire b 10 1 publish         held
+      wait 20
+      renew b 60000 1                lost
+      acquire b 60000 1 publish      held
     ]])
     assert.equal("0", client:call("GET", name))
     assert.equal(2, client:call("ZCARD", leases))

@@ -4,7 +4,6 @@
 --- reader costs among many.
 
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
 local proxies = require "spec.support.proxy"
 local readwrite = require "rlock.policy.readwrite"
 local redis = require "spec.support.redis"
@@ -326,6 +325,19 @@ describe("the operations of a read/write lock", function()
       r break_ x publish             refused
       r break_ - publish             freed
       r peek b                       free
+      r acquire a 60000 1            held
+      r acquire a 10 1               held     -- a lease is never shortened
+      r acquire b 10 1               held
+      wait 20
+      r release b 1 0 publish        lost
+      w acquire b 60000 1            busy
+      r release a 1 0 publish        freed
+      w acquire b 10 1               held
+      wait 20
+      r acquire a 10 1               held
+      wait 20
+      w acquire b 60000 1            held
+      w release b 1 0 publish        freed
     ]]
     assert.is_true(is_gone())
   end)
@@ -984,89 +996,6 @@ describe("a read/write lock", function()
   before_each(setup)
   after_each(teardown)
 
-  it("testMultiRead: readers share, in many tasks and clients", function()
-    local other = open()
-    assert.is_true(reader:lock())
-    task.many(20, function()
-      assert(reader:try_lock())
-      assert.is_true(reader:is_held())
-    end)
-    assert.is_true(other:read_write_lock(name):read_lock():try_lock())
-    assert.equal(22, call("ZCARD", index))
-    other:close()
-    assert.equal(21, call("ZCARD", index))
-  end)
-
-  it("testWriteLock: a writer is alone", function()
-    local other = open():read_write_lock(name)
-    assert.is_true(writer:lock())
-    task.run(function()
-      assert.equal("busy", select(2, writer:try_lock()))
-      assert.equal("busy", select(2, reader:try_lock()))
-      assert.equal("timeout", select(2, reader:lock { wait = 0.05 }))
-      assert.equal("busy", select(2, other:write_lock():try_lock()))
-      assert.equal("busy", select(2, other:read_lock():try_lock()))
-    end)
-    assert.is_true(writer:unlock())
-    task.run(function()
-      assert.is_true(reader:try_lock())
-      assert.is_true(reader:unlock())
-    end)
-  end)
-
-  it("testWR: a writer reads, and each hold is given back by itself", function()
-    assert.is_true(writer:lock())
-    assert.is_true(reader:lock())
-    assert.is_true(reader:unlock())
-    assert.is_true(writer:is_held())
-    assert.is_true(writer:unlock())
-    assert.is_true(is_gone())
-    assert.is_true(writer:lock())
-    assert.is_true(reader:lock())
-    assert.is_true(writer:unlock())
-    assert.is_false(writer:is_held())
-    assert.is_true(reader:is_held())
-    assert.is_true(reader:unlock())
-    assert.is_true(is_gone())
-  end)
-
-  it("testWriteReadReentrancy: one that goes on as a reader keeps writers out "
-    .. "and lets readers in, at once", function()
-      assert.is_true(writer:lock())
-      assert.is_true(reader:lock())
-      local write_waits = waits(writer)
-      local read_waits = waits(reader, { wait = 10 })
-      assert.is_true(writer:unlock())
-      assert.is_true(read_waits:join(SLACK))
-      task.run(function()
-        assert.equal("busy", select(2, writer:try_lock()))
-      end)
-      call("HDEL", name, "nobody")
-      assert.is_true(reader:unlock())
-      assert.is_false(write_waits.is_over or false)
-      assert.is_true(pair:read_lock():is_locked())
-      assert.is_true(reader:break_lock())
-      assert.is_true(write_waits:join(5))
-    end)
-
-  it("testWriteRead: all readers are woken when the writer leaves", function()
-    assert.is_true(writer:lock())
-    local done = 0
-    for _ = 1, 20 do
-      task.start(function()
-        assert(reader:lock { wait = 20 })
-        done = done + 1
-      end)
-    end
-    eventually(function() return subscribers() > 0 end)
-    rlock.sleep(0.05)
-    assert.equal(0, done)
-    assert.is_true(writer:unlock())
-    assert.is_true(seconds(function()
-      eventually(function() return done == 20 end)
-    end) < SLACK)
-  end)
-
   it("wakes a writer when the last reader leaves", function()
     assert.is_true(reader:lock())
     local waiting = waits(writer)
@@ -1083,177 +1012,6 @@ describe("a read/write lock", function()
     assert.is_true(reader:unlock())
     assert.is_true(writer:lock())
   end)
-
-  it("testReentrancy: counts each side of its own", function()
-    local counts = {}
-    local function note()
-      counts[#counts + 1] = writer:hold_count() .. reader:hold_count()
-    end
-    note()
-    writer:lock() note()
-    writer:lock() note()
-    reader:lock() note()
-    reader:lock() note()
-    writer:unlock() note()
-    reader:unlock() note()
-    writer:unlock() note()
-    reader:unlock() note()
-    assert.same({ "00", "10", "20", "21", "22", "12", "11", "01", "00" },
-      counts)
-  end)
-
-  it("testGetHoldCount: of readers", function()
-    local counts = {}
-    for _, step in ipairs { "hold_count", "lock", "hold_count", "unlock",
-        "hold_count", "lock", "lock", "hold_count", "unlock", "hold_count",
-        "unlock" } do
-      local result = reader[step](reader)
-      if step == "hold_count" then counts[#counts + 1] = result end
-    end
-    assert.same({ 0, 1, 0, 2, 1 }, counts)
-  end)
-
-  it("testIsHeldByCurrentThread, testIsLocked, testReadLockIsLocked: each side "
-    .. "knows of itself", function()
-      assert.is_false(reader:is_locked() or writer:is_locked())
-      assert.is_true(reader:lock())
-      assert.is_true(reader:is_locked() and reader:is_held())
-      assert.is_false(writer:is_locked() or writer:is_held())
-      task.run(function()
-        assert.is_true(reader:is_locked())
-        assert.is_false(reader:is_held())
-        assert.equal("not_held", select(2, reader:unlock()))
-      end)
-      assert.is_true(reader:unlock())
-      assert.is_true(writer:lock())
-      assert.is_true(writer:is_locked() and writer:is_held())
-      assert.is_false(reader:is_locked() or reader:is_held())
-      task.run(function()
-        assert.is_true(writer:is_locked())
-        assert.is_false(writer:is_held())
-      end)
-    end)
-
-  it("testUnlockFail: only who holds it gives it back", function()
-    assert.equal("not_held", select(2, reader:unlock()))
-    assert.equal("not_held", select(2, writer:unlock()))
-    assert.is_true(reader:lock())
-    assert.equal("not_held", select(2, writer:unlock()))
-    assert.is_true(reader:unlock())
-  end)
-
-  it("testForceUnlock: only what is in that mode", function()
-    assert.is_true(reader:lock())
-    task.run(function()
-      assert.is_false(writer:break_lock())
-      assert.is_true(reader:break_lock())
-      assert.is_false(reader:break_lock())
-    end)
-    assert.equal("lost", select(2, reader:unlock()))
-    assert.is_true(writer:lock())
-    task.run(function()
-      assert.is_false(reader:break_lock())
-      assert.is_true(writer:break_lock())
-    end)
-    assert.equal("lost", select(2, writer:unlock()))
-    assert.is_true(is_gone())
-  end)
-
-  it("testReadWriteTTL: is kept for as long as either side needs it", function()
-    assert.is_true(writer:lock())
-    assert.is_true(writer:ttl() > 19)
-    assert.is_true(reader:lock())
-    assert.is_true(reader:ttl() > 19)
-    assert.is_true(writer:unlock())
-    assert.is_true(reader:ttl() > 19)
-    assert.is_true(reader:unlock())
-    assert.is_false(reader:ttl())
-  end)
-
-  it("testExpireRead: a reader whose lease is over has lost it", function()
-    assert.is_true(reader:lock { lease = 0.03 })
-    eventually(is_gone)
-    assert.equal("lost", select(2, reader:unlock()))
-    assert.is_true(reader:lock { lease = 30 })
-  end)
-
-  it("testExpireWrite: a writer whose lease is over has lost it, and the next "
-    .. "one enters", function()
-      assert.is_true(writer:lock { lease = 0.3 })
-      local took = seconds(function()
-        task.run(function()
-          assert(writer:lock { wait = 10 })
-          assert(writer:unlock())
-        end)
-      end)
-      assert.is_true(took > 0.2 and took < 0.3 + SLACK, "took " .. took)
-      assert.equal("lost", select(2, writer:unlock()))
-    end)
-
-  it("testReadLockExpiration: a writer waits for the longest lease of readers",
-    function()
-      task.run(function() assert(reader:lock { lease = 0.6 }) end)
-      task.run(function() assert(reader:lock { lease = 0.2 }) end)
-      local took = seconds(function()
-        assert.is_true(writer:lock { wait = 10 })
-      end)
-      assert.is_true(took > 0.4 and took < 0.6 + SLACK, "took " .. took)
-    end)
-
-  it("testReadLockLeaseTimeoutDiffThreadsRRW: also when they came in the other "
-    .. "order", function()
-      task.run(function() assert(reader:lock { lease = 0.2 }) end)
-      task.run(function() assert(reader:lock { lease = 0.6 }) end)
-      local took = seconds(function()
-        assert.is_true(writer:lock { wait = 10 })
-      end)
-      assert.is_true(took > 0.4 and took < 0.6 + SLACK, "took " .. took)
-    end)
-
-  it("testReadLockLeaseTimeoutDiffThreadsWRR: readers wait for the lease of a "
-    .. "writer", function()
-      assert.is_true(writer:lock { lease = 0.3 })
-      local took = seconds(function()
-        task.many(2, function() assert(reader:lock { wait = 10 }) end)
-      end)
-      assert.is_true(took > 0.2 and took < 0.3 + 1 + SLACK, "took " .. took)
-    end)
-
-  it("testWriteLockExpiration: a waiter that reads enters when a writer's "
-    .. "lease is over, though that reads on", function()
-      assert.is_true(writer:lock { lease = 0.3 })
-      assert.is_true(reader:lock { lease = 30 })
-      local took = seconds(function()
-        task.run(function() assert(reader:lock { wait = 10 }) end)
-      end)
-      assert.is_true(took > 0.2 and took < 0.3 + SLACK, "took " .. took)
-    end)
-
-  it("testReadLockExpirationRenewal: the watchdog keeps fifty readers for "
-    .. "longer than a lease", function()
-      local watched = open { watchdog = 0.6 * slow }
-      local its = watched:read_write_lock(name):read_lock()
-      local over, held = false, 0
-      local many = {}
-      for i = 1, 50 do
-        many[i] = task.start(function()
-          assert(its:lock())
-          held = held + 1
-          eventually(function() return over end, 30)
-          return its:unlock()
-        end)
-      end
-      eventually(function() return held == 50 end)
-      local ends = rlock.now() + 2 * slow
-      while rlock.now() < ends do
-        assert.equal("busy", select(2, writer:try_lock()))
-        rlock.sleep(0.05)
-      end
-      over = true
-      for i = 1, 50 do assert.is_true(many[i]:join(5)) end
-      assert.is_true(writer:try_lock())
-      watched:close()
-    end)
 
   it("keeps a writer that goes on as a reader alive, either way", function()
     local watched = open { watchdog = 0.6 * slow }
@@ -1279,86 +1037,18 @@ describe("a read/write lock", function()
     watched:close()
   end)
 
-  it("testMultiInstanceReadLockZombieCleanup: a reader in a process that was "
-    .. "killed does not block a writer", function()
-      local path = os.tmpname()
-      local file = assert(io.open(path, "w"))
-      file:write(([[
-        local rlock = require "rlock"
-        local client = assert(rlock.open { watchdog = %g })
-        assert(client:read_write_lock(%q):read_lock():lock())
-        print "reads"
-        rlock.sleep(60)
-      ]]):format(slow, name))
-      file:close()
-      local dead = program.start(server, path)
-      eventually(function() return dead:output():find "reads" end)
-      assert.is_true(reader:lock())
-      local waiting = waits(writer)
-      dead:kill(9)
-      dead:wait(5)
-      assert.is_true(reader:unlock())
-      assert.is_true(seconds(function() waiting:join(10 * slow) end)
-        < 1.1 * slow + SLACK)
-      os.remove(path)
-    end)
-
-  it("testName: uses the tag of its name, and takes any name", function()
-    local names = {
-      "{test}:abc:key", "with spaces", "nul\0inside", "a{b", "x{}y", "}{",
-      "new\nline", "\255\254", ("x"):rep(100000),
-    }
-    for _, odd in ipairs(names) do
-      local its = client:read_write_lock(odd)
-      assert.is_true(its:read_lock():lock { lease = 10 })
+  it("uses the tag of its name, where it has one", function()
+    for _, odd in ipairs { "{test}:abc:key", "plain", "a{b", "x{}y" } do
+      local its = client:read_write_lock(odd):read_lock()
+      assert.is_true(its:lock { lease = 10 })
       local prefix = odd:find("{", 1, true) and odd or "{" .. odd .. "}"
       local owner = call("ZRANGE", "rlock_rw_holds:" .. prefix, 0, 0)[1]
       assert.equal("1", call("GET",
         prefix .. ":" .. owner .. ":rwlock_timeout:1"))
-      task.run(function()
-        assert.is_true(its:read_lock():try_lock())
-        assert.is_true(its:read_lock():unlock())
-        assert.equal("timeout", select(2, its:write_lock():lock {
-          wait = 0.01 }))
-      end)
-      assert.is_true(its:read_lock():unlock())
-      assert.is_true(its:write_lock():try_lock())
-      assert.is_true(its:read_lock():try_lock())
-      assert.is_true(its:write_lock():unlock())
-      assert.is_true(its:read_lock():unlock())
+      assert.is_true(its:unlock())
       assert.equal(0, call("EXISTS", odd))
     end
   end)
-
-  it("testConcurrency: writers lose no update, and no reader sees half of one",
-    function()
-      local clients = {}
-      for i = 1, 4 do clients[i] = open() end
-      local a, b, done = 0, 0, 0
-      task.many(40, function(i)
-        local its = clients[i % 4 + 1]:read_write_lock(name)
-        for _ = 1, 10 do
-          if i % 4 == 0 then
-            assert(its:write_lock():lock { wait = 60 })
-            local old = a
-            a = old + 1
-            rlock.sleep(0)
-            b = old + 1
-            done = done + 1
-            assert(its:write_lock():unlock())
-          else
-            assert(its:read_lock():lock { wait = 60 })
-            assert(a == b, "a writer was there")
-            rlock.sleep(0)
-            assert(a == b, "a writer was there")
-            assert(its:read_lock():unlock())
-          end
-        end
-      end, 60 * slow)
-      assert.same({ 100, 100, 100 }, { a, b, done })
-      for i = 1, 4 do clients[i]:close() end
-      assert.is_true(is_gone())
-    end)
 
   it("forgets what was asked when the answers are lost, on either side",
     function()
@@ -1477,3 +1167,10 @@ describe("what a read/write lock costs the server", function()
     assert.equal(4, commands(function() leave "a" end))
   end)
 end)
+
+require "spec.support.readwrite_rows" ("readwrite", describe, it, before_each,
+  after_each)
+for _, kind in ipairs { "read", "write" } do
+  require "spec.support.rlock_rows" (kind, describe, it, before_each,
+    after_each)
+end

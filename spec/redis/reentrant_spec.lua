@@ -4,6 +4,7 @@
 local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
+local states = require "spec.support.states"
 local eventually = require "spec.support.wait" (host)
 
 local server = redis.shared()
@@ -35,6 +36,49 @@ describe("a reentrant lock", function()
 
   after_each(function() client:close() end)
 
+  it("gives the verdict of its state", function()
+    states.of(client, "reentrant").play(name, [[
+      peek a                       free
+      break_ - publish             free
+      break_ 5 publish             refused  -- it has no tokens
+      release a 1 0 publish        lost
+      renew a 60000 1              lost
+      acquire a 60000 2            lost     -- the first hold is not there
+      acquire a 60000 1            held
+      acquire a 60000 1            held     -- the same request again
+      acquire a 60000 2            held
+      acquire b 60000 1            busy
+      acquire b 60000 2            lost
+      renew a 60000 2              held
+      renew b 60000 1              lost
+      release b 1 0 publish        lost
+      release a 60000 1 publish    kept
+      release a 60000 1 publish    kept     -- the same request again
+      peek b                       held
+      release a 1 0 publish        freed
+      release a 1 0 publish        lost
+      acquire b 60000 1            held
+      over
+      renew b 60000 1              lost
+      acquire b 60000 2            lost
+      acquire a 10 1               held
+      wait 20
+      release a 1 0 publish        lost
+      acquire b 60000 1            held
+      acquire b 10 1               held     -- a lease is never shortened
+      renew b 10 1                 held
+      wait 20
+      acquire a 60000 1            busy
+      acquire b 60000 2            held
+      release b 10 1 publish       kept     -- but by what is released
+      wait 20
+      acquire a 60000 1            held
+      break_ - publish             freed
+      renew a 60000 1              lost
+      peek a                       free
+    ]])
+  end)
+
   it("is one hash field per owner with its hold count, and expires", function()
     assert.is_true(lock:lock())
     local fields = server:cli("HGETALL", name)
@@ -43,22 +87,6 @@ describe("a reentrant lock", function()
     assert.is_true(ttl > 29000 and ttl <= 30000)
     assert.is_true(lock:unlock())
     assert.equal("0", server:cli("EXISTS", name))
-  end)
-
-  it("counts entries of its holder", function()
-    local counts = { lock:hold_count() }
-    assert.is_true(lock:lock())
-    counts[2] = lock:hold_count()
-    assert.is_true(lock:unlock())
-    counts[3] = lock:hold_count()
-    assert.is_true(lock:lock())
-    assert.is_true(lock:try_lock())
-    counts[4] = lock:hold_count()
-    assert.is_true(lock:unlock())
-    counts[5] = lock:hold_count()
-    assert.is_true(lock:unlock())
-    counts[6] = lock:hold_count()
-    assert.same({ 0, 1, 0, 2, 1, 0 }, counts)
   end)
 
   it("keeps another task out, even through the same handle", function()
@@ -102,18 +130,6 @@ describe("a reentrant lock", function()
     assert.equal("lost", code)
     assert.equal("not_held", select(2, lock:unlock()))
     assert.is_true(lock:try_lock())
-  end)
-
-  it("is bounded by wait", function()
-    local other = open()
-    assert.is_true(other:lock(name):lock())
-    local before = rlock.now()
-    local ok, code = lock:lock { wait = 0.2 }
-    local took = rlock.now() - before
-    assert.is_nil(ok)
-    assert.equal("timeout", code)
-    assert.is_true(took >= 0.19 and took < 1, "took " .. took)
-    other:close()
   end)
 
   it("is handed over when it is unlocked", function()
@@ -370,3 +386,6 @@ describe("kinds of locks that share a layout", function()
     client:close()
   end)
 end)
+
+require "spec.support.rlock_rows" ("reentrant", describe, it, before_each,
+  after_each)

@@ -102,6 +102,14 @@ describe("a semaphore", function()
         acquire 9 60000 2                held     -- and now never is
       ]])
       assert.equal(2, permits())
+      ops.play(name .. ":for a while", [[
+        set 2 60000 3 publish 10         held
+        wait 20
+        count                            held
+        acquire 3 60000 1                busy
+        release 4 60000 1 publish        freed
+        count                            free
+      ]])
       local memory = client:call("PTTL", "rlock_request:{" .. name .. "}")
       assert.is_true(memory > 59000 and memory <= 60000)
     end)

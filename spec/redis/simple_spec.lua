@@ -56,7 +56,13 @@ describe("a simple lock", function()
       break_ a publish             free
       acquire b 60000 1            held
       break_ - publish             freed
-      acquire a 60000 1            held
+      acquire a 10 1               held
+      wait 20
+      renew a 60000 1              lost
+      acquire b 60000 1            held
+      renew b 10 1                 held     -- a lease is never shortened
+      wait 20
+      acquire a 60000 1            busy
     ]])
   end)
 
@@ -111,17 +117,6 @@ describe("a simple lock", function()
     assert.equal("node", client:call("GET", name))
   end)
 
-  it("refuses a second entry of the same task", function()
-    assert.is_true(lock:lock())
-    local ok, code, detail = lock:try_lock()
-    assert.same({ nil, "refused" }, { ok, code })
-    assert.matches("twice", detail)
-    assert.equal("refused", select(2, lock:lock()))
-    assert.is_true(lock:unlock())
-    assert.equal("not_held", select(2, lock:unlock()))
-    assert.is_true(lock:try_lock())
-  end)
-
   it("is waited for without any channel", function()
     assert.is_true(lock:lock())
     local waiting = task.start(function()
@@ -144,14 +139,6 @@ describe("a simple lock", function()
       local asked = server:stat("evalsha") - calls
       assert.is_true(asked >= 5 and asked <= 80, "asked " .. asked)
     end)
-
-  it("is taken over when the lease ends", function()
-    simple.ask(name, "acquire", "somebody", "150", "1")
-    local before = rlock.now()
-    assert.is_true(lock:lock { wait = 10 })
-    local took = rlock.now() - before
-    assert.is_true(took < 0.15 + 0.4 * slow, "took " .. took)
-  end)
 
   it("is kept alive by the watchdog", function()
     local its = assert(rlock.open { url = server.url,
@@ -199,7 +186,7 @@ describe("a simple lock", function()
       assert.is_true(its:unlock())
     end
   end)
-
-  require "spec.support.rlock_rows" (it, before_each, after_each, {
-    policy = "simple" })
 end)
+
+require "spec.support.rlock_rows" ("simple", describe, it, before_each,
+  after_each)

@@ -38,6 +38,12 @@ describe("a spin lock", function()
       acquire b 60000 1            held
       over
       renew b 60000 1              lost
+      acquire a 10 1               held
+      wait 20
+      acquire b 60000 1            held
+      acquire b 10 1               held     -- a lease is never shortened
+      wait 20
+      acquire a 60000 1            busy
     ]])
   end)
 
@@ -76,12 +82,39 @@ describe("a spin lock", function()
     assert.is_true(rlock.now() - before < slow)
   end)
 
-  it("testFailed, testSucceed: a try is answered at once", function()
-    assert.is_true(lock:try_lock())
-    task.run(function()
-      assert.equal("busy", select(2, lock:try_lock()))
-      assert.equal("timeout", select(2, lock:try_lock { wait = 0.05 }))
+  it("testTryLockAsyncSucceed, testTryLockAsyncFailed: a try is answered at "
+    .. "once", function()
+      assert.is_true(task.start(function()
+        local ok = lock:try_lock()
+        assert.equal("busy", select(2, task.start(function()
+          return lock:try_lock()
+        end):join(slow)))
+        return ok
+      end):join(slow))
     end)
+
+  for _, row in ipairs {
+    { "testTryLockAsync: without end", {} },
+    { "testTimedTryLockAsync: for a time, with a lease",
+      { wait = 30 * slow, lease = 30 } },
+  } do
+    it(row[1] .. ", a task waits while others go on", function()
+      assert.is_true(lock:lock())
+      local waiting = task.start(function() return lock:lock(row[2]) end)
+      rlock.sleep(0.05)
+      assert.is_nil(waiting.is_over)
+      assert.is_true(lock:unlock())
+      assert.is_true(waiting:join(5 * slow))
+      assert.is_true(lock:is_locked())
+      assert.is_true(lock:break_lock())
+    end)
+  end
+
+  it("testTryLockAsyncWaitTime: a task that waits in vain says so", function()
+    assert.is_true(lock:lock())
+    assert.equal("timeout", select(2, task.start(function()
+      return lock:lock { wait = 0.1 }
+    end):join(5 * slow)))
   end)
 
   it("is no loser when the lease of the holder ends far away", function()
@@ -106,7 +139,7 @@ describe("a spin lock", function()
     other:close()
     assert.equal("closed", waiting:join(5 * slow))
   end)
-
-  require "spec.support.rlock_rows" (it, before_each, after_each, {
-    policy = "spin", enters_again = true })
 end)
+
+require "spec.support.rlock_rows" ("spin", describe, it, before_each,
+  after_each)

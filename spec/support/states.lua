@@ -8,7 +8,9 @@
 --      acquire a 60000 1         held
 --      acquire b 60000 1         busy
 --      over                      -- the lease of the lock ends
---      acquire b 60000 1         held
+--      acquire b 10 1            held
+--      wait 20                   -- so many milliseconds pass
+--      acquire c 60000 1         held
 --    ]])
 --
 --  A line of `play` has the operation, its arguments ("-" is the empty one) and
@@ -60,6 +62,8 @@ function states.of(client, which)
       local words = line.words
       if words[1] == "over" then
         self.over(name)
+      elseif words[1] == "wait" then
+        host.sleep(tonumber(words[2]) / 1000)
       else
         local reply, _, detail = self.ask(name,
           table.unpack(words, 1, #words - 1))

@@ -1,0 +1,150 @@
+--- Behaviours that Redisson's own tests assert of a fair lock alone
+--- (RedissonFairLockTest), by their names there, for whatever lock is given in
+--- order of arrival. spec/behaviours.lua says which of them each has.
+--
+--    require "spec.support.fair_rows" ("fair", describe, it, before_each,
+--      after_each)
+
+local assert = require "luassert"
+local kinds = require "spec.support.kinds"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (rlock)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local SLACK = slow                  -- what may come so much later
+local LONG = 30 * slow              -- a wait that ends before its time
+
+local function seconds(fn)
+  local before = rlock.now()
+  fn()
+  return rlock.now() - before
+end
+
+local function one_to(n)
+  local list = {}
+  for i = 1, n do list[i] = i end
+  return list
+end
+
+return function(which, describe, it, before_each, after_each)
+  local kind, number = kinds.of[which], 0
+  local server, opened, client, name, lock
+
+  -- The lock, by another client.
+  local function another()
+    opened[#opened + 1] = kinds.open(which, { server.url })
+    return opened[#opened].lock(name), opened[#opened].clients[1]
+  end
+
+  -- A task that takes its turn in line behind those who are there, does fn()
+  -- and unlocks.
+  local function takes_turn(its, fn, options)
+    local before = kind.waiting(client, name)
+    local waiter = task.start(function()
+      assert.is_true((its:lock(options or { wait = 2 * LONG })))
+      fn()
+      return options or its:unlock()
+    end)
+    eventually(function()
+      return kind.waiting(client, name) > before or waiter.is_over
+    end, LONG, "it is in line")
+    return waiter
+  end
+
+  local function nothing_is_left()
+    eventually(function()
+      return #client:call("KEYS", "*" .. name .. "*") == 0
+    end)
+  end
+
+  local function setup(on)
+    server, opened, number = on, {}, number + 1
+    name = "rows:" .. which .. ":order:" .. number
+    lock, client = another()
+  end
+
+  describe("rows of " .. which .. ":", function()
+    before_each(function() setup(redis.shared()) end)
+
+    after_each(function()
+      for _, one in ipairs(opened) do one.close() end
+    end)
+
+    it("testLeaseTimeout: order of arrival where nobody unlocks", function()
+      local got, all = {}, {}
+      for i = 1, 8 do
+        all[i] = takes_turn(lock, function() got[#got + 1] = i end,
+          { lease = 0.2 })
+      end
+      for i = 1, 8 do all[i]:join(8 * (0.2 + SLACK)) end
+      assert.same(one_to(8), got)
+    end)
+
+    it("testMultipleLocks: 500 tasks are all served", function()
+      local served = 0
+      task.many(500, function()
+        assert.is_true(lock:lock())
+        served = served + 1
+        assert.is_true(lock:unlock())
+      end, 2 * LONG)
+      assert.equal(500, served)
+      nothing_is_left()
+    end)
+
+    it("testTryLockNonDelayed: a try is answered at once, and leaves nothing",
+      function()
+        assert.is_true(lock:lock())
+        task.run(function()
+          assert.is_true(seconds(function()
+            assert.equal("busy", select(2, lock:try_lock()))
+          end) < SLACK)
+        end)
+        assert.equal(0, kind.waiting(client, name))
+        assert.is_true(lock:unlock())
+        nothing_is_left()
+      end)
+
+    it("testConcurrency_MultiInstance_Ordering: 20 clients, strict order of "
+      .. "arrival", function()
+        local got, all = {}, {}
+        assert.is_true(lock:lock())
+        for i = 1, 20 do
+          all[i] = takes_turn(another(), function()
+            got[#got + 1] = i
+            rlock.sleep(0.01)
+          end)
+        end
+        local took = seconds(function()
+          assert.is_true(lock:unlock())
+          for i = 1, 20 do assert.is_true(all[i]:join(LONG)) end
+        end)
+        assert.same(one_to(20), got)
+        -- Each was woken: none had to wait until it asked by itself.
+        assert.is_true(took < 20 * 0.01 + 2 * SLACK, "took " .. took)
+        nothing_is_left()
+      end)
+
+    it("testAcquireFailedNotCalledOnRedisTimeout: a server that is away for a "
+      .. "while changes nothing in the order, and leaves nothing behind",
+      function()
+        local alone = redis.start()
+        opened[1].close()
+        setup(alone)
+        local got, all = {}, {}
+        assert.is_true(lock:lock { lease = 60 })
+        for i = 1, 6 do
+          all[i] = takes_turn(lock, function() got[#got + 1] = i end)
+        end
+        alone:pause()
+        rlock.sleep(1.5)
+        alone:resume()
+        assert.is_true(lock:unlock())
+        for i = 1, 6 do assert.is_true(all[i]:join(LONG)) end
+        assert.same(one_to(6), got)
+        nothing_is_left()
+        alone:stop()
+      end)
+  end)
+end

@@ -1,0 +1,125 @@
+--- The kinds of locks, for specs that ask the same of all of them.
+--
+--    local kinds = require "spec.support.kinds"
+--    local world = kinds.open("read", urls, { watchdog = 1 })
+--    world.lock("a name")       the lock that is asked about: here a reader
+--    world.rival("a name")      one that excludes it: here a writer
+--    world.members("a name")    the locks it is made of, if it is; or itself
+--    world.close()
+--
+--  What there is to know of a kind is in kinds.of[NAME]:
+--    nodes           servers that it takes, 1 if not said
+--    is_entered_once whether a second entry of its holder is refused
+--    polls           whether its waiters listen to nothing
+--    crowd           how many clients may want it at once here, if not 100
+--    is_joint        whether it is made of locks, and has no key of its own
+--    waiting         (client, name) -> how many stand in line, where they do
+
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+
+local kinds = {}
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local SHARED = "rlock.spec.support.kinds"
+
+-- Made by this method of a client, and then by that of a pair.
+local function by(method, side)
+  return function(clients, name)
+    local made = clients[1][method](clients[1], name)
+    return side and made[side](made) or made
+  end
+end
+
+local function two_locks(clients, name)
+  return { clients[1]:lock(name .. ":a"), clients[1]:lock(name .. ":b") }
+end
+
+local function one_of_each(clients, name)
+  local locks = {}
+  for i, client in ipairs(clients) do locks[i] = client:lock(name) end
+  return locks
+end
+
+kinds.of = {
+  reentrant = { lock = by "lock" },
+  mutex = { lock = by "mutex", is_entered_once = true },
+  simple = { lock = by "simple_lock", is_entered_once = true, polls = true },
+  spin = { lock = by "spin_lock", polls = true },
+  fenced = { lock = by "fenced_lock" },
+  fair = {
+    lock = by "fair_lock",
+    waiting = function(client, name)
+      return client:call("LLEN", "redisson_lock_queue:{" .. name .. "}")
+    end,
+  },
+  read = {
+    lock = by("read_write_lock", "read_lock"),
+    rival = by("read_write_lock", "write_lock"),
+  },
+  write = { lock = by("read_write_lock", "write_lock") },
+  fair_read = {
+    lock = by("fair_read_write_lock", "read_lock"),
+    rival = by("fair_read_write_lock", "write_lock"),
+  },
+  fair_write = {
+    lock = by("fair_read_write_lock", "write_lock"),
+    waiting = function(client, name)
+      return client:call("ZCARD", "rlock_frw_queue:{" .. name .. "}")
+    end,
+  },
+  multi = {
+    is_joint = true, members = two_locks,
+    lock = function(clients, name)
+      return rlock.multi_lock(two_locks(clients, name))
+    end,
+  },
+  red = {
+    nodes = 3, crowd = 30, polls = true, is_joint = true,
+    members = one_of_each,
+    lock = function(clients, name)
+      return rlock.red_lock(clients, name, { node_timeout = slow })
+    end,
+  },
+}
+
+--- Private servers, as many as this kind takes.
+function kinds.start(which, options)
+  local servers = {}
+  for i = 1, kinds.of[which].nodes or 1 do servers[i] = redis.start(options) end
+  return servers
+end
+
+--- The servers that all specs of this kind share.
+function kinds.servers(which)
+  if not kinds.of[which].nodes then return { redis.shared() } end
+  local registry = debug.getregistry()
+  registry[SHARED] = registry[SHARED] or kinds.start(which)
+  return registry[SHARED]
+end
+
+--- What one process has: a client of each server, and locks of them.
+-- @tparam string which
+-- @tparam table urls
+-- @tparam[opt] table options as of rlock.open
+function kinds.open(which, urls, options)
+  local kind, clients, world = kinds.of[which], {}, {}
+  for i, url in ipairs(urls) do
+    local its = { url = url }
+    for key, value in pairs(options or {}) do its[key] = value end
+    clients[i] = assert(rlock.open(its))
+  end
+  local function make(how)
+    return function(name) return how(clients, name) end
+  end
+  world.clients = clients
+  world.lock, world.rival = make(kind.lock), make(kind.rival or kind.lock)
+  world.members = kind.members and make(kind.members)
+    or function(name) return { world.lock(name) } end
+  function world.close()
+    for _, client in ipairs(clients) do client:close() end
+  end
+  return world
+end
+
+return kinds

@@ -2,9 +2,12 @@
 --
 --    rlockctl examples/per_tenant.lua [LIMIT [JOBS]]       (default 2 and 6)
 --
+-- Start it in several terminals: the limit is one for all of them.
+--
 -- The policy is the first half of this file; in a program of yours it would be
 -- a file of its own. Its key is a sorted set, owner -> when its lease ends by
--- the server's clock, so that a holder that dies frees its place in time.
+-- the server's clock, so that a holder that dies frees its place in time. To
+-- see what Redis runs: rlockctl script examples.per_tenant
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -13,20 +16,21 @@ local now, tell = shared.now, shared.tell
 
 local server = {}                       -- these run inside Redis
 
--- Notes until when an owner holds, and keeps the set as long as the last one.
+-- Notes until when an owner holds, never less than before, and keeps the set as
+-- long as the last one does.
 local function hold(holders, owner, ends)
-  local old = redis.call("zscore", holders, owner)
-  if not old or tonumber(old) < ends then
+  local before = redis.call("zscore", holders, owner)
+  if not before or tonumber(before) < ends then
     redis.call("zadd", holders, ends, owner)
   end
-  local last = redis.call("zrange", holders, -1, -1, "withscores")
-  redis.call("pexpireat", holders, math.ceil(tonumber(last[2])))
+  local last = redis.call("zrange", holders, -1, -1, "withscores")[2]
+  redis.call("pexpireat", holders, last)
   return { "held" }
 end
 
 function server.acquire(keys, args)
   local holders, owner, lease, limit =
-    keys[1], args[1], tonumber(args[2]), tonumber(args[4])
+    keys[1], args[1], args[2], tonumber(args[4])
   local time = now()
   redis.call("zremrangebyscore", holders, "-inf", time)
   if not redis.call("zscore", holders, owner)
@@ -38,10 +42,10 @@ function server.acquire(keys, args)
 end
 
 function server.renew(keys, args)
-  local time, holders, owner = now(), keys[1], args[1]
+  local holders, owner, lease, time = keys[1], args[1], args[2], now()
   local ends = redis.call("zscore", holders, owner)
   if not ends or tonumber(ends) <= time then return { "lost" } end
-  return hold(holders, owner, time + tonumber(args[2]))
+  return hold(holders, owner, time + lease)
 end
 
 function server.release(keys, args)
@@ -59,24 +63,28 @@ local per_tenant = {
   server = server,
 }
 
+-- Who requires this file wants no more than the policy.
+if ... == "examples.per_tenant" then return per_tenant end
+
 -- The program: more jobs than each tenant may run at once.
 
 local rlock = require "rlock"
 
 local limit, jobs = tonumber(arg[1]) or 2, tonumber(arg[2]) or 6
 local client <close> = assert(rlock.open())
-local running, most = {}, {}
+local running, most = {}, {}            -- of this process
 
 local function work(tenant, job)
-  local place <close> = assert(client:policy(per_tenant, "jobs:" .. tenant,
-    { limit = limit }):hold())
-  running[tenant] = (running[tenant] or 0) + 1
-  most[tenant] = math.max(most[tenant] or 0, running[tenant])
-  print(("%s job %d runs, %d of %d places taken"):format(tenant, job,
-    running[tenant], limit))
-  rlock.sleep(0.05)
-  running[tenant] = running[tenant] - 1
-  return place
+  local place = client:policy(per_tenant, "jobs:" .. tenant, { limit = limit })
+  assert(place:with(function()
+    running[tenant] = (running[tenant] or 0) + 1
+    most[tenant] = math.max(most[tenant] or 0, running[tenant])
+    print(("%s job %d runs, %d of %d places taken"):format(tenant, job,
+      running[tenant], limit))
+    rlock.sleep(0.05)
+    running[tenant] = running[tenant] - 1
+    return true
+  end))
 end
 
 local tasks = {}

@@ -2,10 +2,12 @@
 --
 --    rlockctl examples/priority.lua
 --
--- The policy is the first half of this file. Waiters stand in a sorted set, the
--- most urgent and then the oldest first. Each says every half second that it is
--- still there; who has been silent for long is dropped, so that one that died
--- holds nobody up.
+-- The policy is the first half of this file; in a program of yours it would be
+-- a file of its own. Waiters stand in a sorted set, the most urgent first and
+-- of those the oldest. Each says at least every half second that it is still
+-- there; who has been silent for long is dropped, so that one that died holds
+-- nobody up. Where there is always somebody more urgent, the others wait for
+-- ever. To see what Redis runs: rlockctl script examples.priority
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -15,44 +17,47 @@ local now, tell = shared.now, shared.tell
 local SILENT = 1500                     -- ms after which a waiter is dropped
 local STAY = 60000                      -- ms that an idle queue is kept
 local BAND = 4398046511104              -- 2^42: more than any time in ms
-
+local MOST = 1000                       -- a priority beyond it would lose the
+                                        -- order of arrival: doubles have 2^53
 local server = {}                       -- these run inside Redis
-
--- Drops who has been silent for too long; gives the first of the others.
-local function first_waiter(queue, alive, time)
-  local dead = redis.call("zrangebyscore", alive, "-inf", time - SILENT)
-  for _, owner in ipairs(dead) do
-    redis.call("zrem", queue, owner)
-    redis.call("zrem", alive, owner)
-  end
-  return redis.call("zrange", queue, 0, 0)[1]
-end
-
-local function stand_in_line(queue, alive, owner, priority, time)
-  redis.call("zadd", queue, "nx", time - priority * BAND, owner)
-  redis.call("zadd", alive, time, owner)
-  redis.call("pexpire", queue, STAY)
-  redis.call("pexpire", alive, STAY)
-end
 
 local function leave_line(queue, alive, owner)
   redis.call("zrem", queue, owner)
   redis.call("zrem", alive, owner)
 end
 
-function server.acquire(keys, args)
-  local lock, queue, alive, owner = keys[1], keys[2], keys[3], args[1]
-  local wait, priority = args[4], tonumber(args[5])
-  local time, holder = now(), redis.call("get", lock)
-  if holder == owner then
-    if redis.call("pttl", lock) < tonumber(args[2]) then
-      redis.call("pexpire", lock, args[2])
-    end
-    return { "held" }
+-- Drops who has been silent for too long; gives the first of the others.
+local function first_waiter(queue, alive, time)
+  local dead = redis.call("zrangebyscore", alive, "-inf", time - SILENT)
+  for _, owner in ipairs(dead) do leave_line(queue, alive, owner) end
+  return redis.call("zrange", queue, 0, 0)[1]
+end
+
+local function stand_in_line(queue, alive, owner, priority, time)
+  priority = math.max(-MOST, math.min(MOST, priority))
+  redis.call("zadd", queue, "nx", time - priority * BAND, owner)
+  redis.call("zadd", alive, time, owner)
+  redis.call("pexpire", queue, STAY)
+  redis.call("pexpire", alive, STAY)
+end
+
+-- The holder's lease, never less than before.
+local function prolong(lock, lease)
+  if redis.call("pttl", lock) < tonumber(lease) then
+    redis.call("pexpire", lock, lease)
   end
+  return { "held" }
+end
+
+function server.acquire(keys, args)
+  local lock, queue, alive = keys[1], keys[2], keys[3]
+  local owner, lease, wait, priority =
+    args[1], args[2], args[4], tonumber(args[5])
+  local holder, time = redis.call("get", lock), now()
+  if holder == owner then return prolong(lock, lease) end
   local first = first_waiter(queue, alive, time)
   if not holder and (not first or first == owner) then
-    redis.call("set", lock, owner, "px", args[2])
+    redis.call("set", lock, owner, "px", lease)
     leave_line(queue, alive, owner)
     return { "held" }
   end
@@ -62,8 +67,7 @@ end
 
 function server.renew(keys, args)
   if redis.call("get", keys[1]) ~= args[1] then return { "lost" } end
-  redis.call("pexpire", keys[1], args[2])
-  return { "held" }
+  return prolong(keys[1], args[2])
 end
 
 -- Tells the first waiter, on a channel of its own, that it is its turn.
@@ -79,7 +83,7 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- A waiter gives up.
+-- A waiter gives up.
 function server.leave(keys, args)
   leave_line(keys[2], keys[3], args[1])
   if redis.call("exists", keys[1]) == 0 then call_next(keys, args[2]) end
@@ -88,7 +92,7 @@ end
 
 local priority_lock = {
   name = "priority",
-  reenter = false,
+  reenter = false,                      -- held once, or not at all
   poll = 0.5,                           -- seconds: the sign of life
   keys = function(name)
     return {
@@ -102,6 +106,9 @@ local priority_lock = {
   end,
   server = server,
 }
+
+-- Who requires this file wants no more than the policy.
+if ... == "examples.priority" then return priority_lock end
 
 -- The program: three tasks wait while a fourth holds the lock. They come in the
 -- order of their priority, not of their arrival.

@@ -13,7 +13,12 @@ struct rl_loop {
     void *owner;
     void *timers;
     int running;
-    rl_loop *next; /* in the list below */
+    uv_idle_t look;
+    uint64_t look_until; /* by uv_hrtime */
+    unsigned expected;   /* answers that are looked for */
+    unsigned in_vain;    /* looks, less those that were not */
+    unsigned skip;       /* chances to look that are not taken */
+    rl_loop *next;       /* in the list below */
 };
 
 static rl_loop *lingering; /* closed while a name was being resolved */
@@ -30,6 +35,8 @@ int rl_loop_open(rl_loop **out, rl_sink *sink, void *owner)
         free(loop);
         return err;
     }
+    uv_idle_init(&loop->uv, &loop->look);
+    uv_unref((uv_handle_t *)&loop->look);
     loop->sink = sink;
     loop->owner = owner;
     *out = loop;
@@ -95,6 +102,7 @@ int rl_loop_close(rl_loop *loop)
     loop->sink = NULL;
     uv_walk(&loop->uv, drop_handle, NULL);
     loop->timers = NULL;
+    uv_close((uv_handle_t *)&loop->look, NULL);
     err = loop_finish(loop, 50);
     if (err == UV_EAGAIN) {
         loop->next = lingering;
@@ -138,6 +146,53 @@ uint64_t rl_loop_now(rl_loop *loop)
 void **rl_loop_timers(rl_loop *loop)
 {
     return &loop->timers;
+}
+
+/* ---- looking ---- */
+
+/*
+ * While its uv_idle_t is active, libuv looks at its sockets without waiting.
+ * A look that has seen nothing makes the next ones rarer, down to one in
+ * 2^RAREST chances; one that has seen what it looked for, more frequent.
+ */
+enum { LOOK_NS = 50 * 1000, RAREST = 10 };
+
+static void look_end(rl_loop *loop)
+{
+    loop->expected = 0;
+    uv_idle_stop(&loop->look);
+}
+
+static void look_again(uv_idle_t *look)
+{
+    rl_loop *loop = (rl_loop *)look->loop;
+
+    if (uv_hrtime() < loop->look_until)
+        return;
+    look_end(loop);
+    if (loop->in_vain < RAREST)
+        loop->in_vain++;
+    loop->skip = (1u << loop->in_vain) - 1;
+}
+
+void rl_loop_expect(rl_loop *loop)
+{
+    if (loop->expected == 0 && loop->skip > 0) {
+        loop->skip--;
+        return;
+    }
+    loop->expected++;
+    loop->look_until = uv_hrtime() + LOOK_NS;
+    uv_idle_start(&loop->look, look_again);
+}
+
+void rl_loop_answered(rl_loop *loop)
+{
+    if (loop->expected == 0 || --loop->expected > 0)
+        return;
+    look_end(loop);
+    if (loop->in_vain > 0)
+        loop->in_vain--;
 }
 
 /* ---- signals ---- */

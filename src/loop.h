@@ -16,6 +16,8 @@
 
 struct redisReply;
 
+enum { RL_DETAIL = 320 }; /* room for any sentence of these files */
+
 enum rl_what {
     RL_FIRED,   /* a timer or a signal */
     RL_OPENED,  /* a connection is usable */
@@ -71,6 +73,14 @@ uv_loop_t *rl_loop_uv(rl_loop *loop);
 
 /* Milliseconds of the loop's clock, read now rather than at the last turn. */
 uint64_t rl_loop_now(rl_loop *loop);
+
+/*
+ * An answer may come within microseconds, from a server on this machine: the
+ * loop looks for it a while before it lets the process sleep, because to be
+ * woken takes longer than such an answer. And: it has come.
+ */
+void rl_loop_expect(rl_loop *loop);
+void rl_loop_answered(rl_loop *loop);
 
 /* A place for what timer.c shares among the timers of this loop. */
 void **rl_loop_timers(rl_loop *loop);

@@ -9,8 +9,6 @@
 
 typedef struct rl_conn rl_conn;
 
-enum { RL_DETAIL = 320 }; /* room for any sentence of these files */
-
 typedef struct rl_conn_options {
     const char *host; /* name or address, with port; or else */
     int port;

@@ -1,0 +1,389 @@
+/*
+ * The way to a server: resolve, connect, shake hands.
+ *
+ * An address that fails makes the next one be tried; each gets its share of
+ * the time that is left. A name that is being resolved cannot be taken back:
+ * the rl_dial stays in memory until that ends.
+ */
+#include "dial.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "timer.h"
+
+enum { PATH_LIMIT = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
+
+struct rl_dial {
+    rl_owner base;
+    rl_loop *loop;
+    rl_dial_fn *fn; /* NULL: closed */
+    void *arg;
+    char *path;
+    rl_tls *tls;
+    uint64_t timeout;
+    uint64_t give_up; /* when to */
+    rl_timer *timer;
+
+    uv_getaddrinfo_t lookup; /* its data is NULL when there is none */
+    struct addrinfo *addresses;
+    struct addrinfo *next; /* the address to try next */
+
+    redisContext *redis; /* of the present attempt, and so is */
+    uv_poll_t *poll;     /* this, which frees itself */
+    int shaking;
+    char why[RL_DETAIL]; /* it has failed, if not empty */
+};
+
+static void dial_try(rl_dial *self);
+
+static void dial_free(rl_dial *self)
+{
+    if (self->addresses != NULL)
+        freeaddrinfo(self->addresses);
+    rl_tls_close(self->tls);
+    free(self->path);
+    free(self);
+}
+
+/* ---- the end of an attempt ---- */
+
+static void poll_free(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+static void dial_stop_poll(rl_dial *self)
+{
+    if (self->poll == NULL)
+        return;
+    self->poll->data = NULL;
+    uv_close((uv_handle_t *)self->poll, poll_free);
+    self->poll = NULL;
+}
+
+static void dial_hang_up(rl_dial *self)
+{
+    dial_stop_poll(self);
+    if (self->redis != NULL)
+        redisFree(self->redis);
+    self->redis = NULL;
+    self->shaking = 0;
+}
+
+static void dial_fail(rl_dial *self, const char *why)
+{
+    snprintf(self->why, sizeof(self->why), "%s", why);
+    rl_timer_soon(self->timer);
+}
+
+static void dial_refused(rl_dial *self, const char *why)
+{
+    dial_hang_up(self);
+    if (self->next != NULL)
+        dial_try(self);
+    else
+        dial_fail(self, why);
+}
+
+static void dial_late(rl_dial *self)
+{
+    char why[64];
+
+    dial_hang_up(self);
+    if (self->next != NULL && self->give_up > rl_loop_now(self->loop)) {
+        dial_try(self);
+        return;
+    }
+    snprintf(why, sizeof(why), "no connection within %llu ms",
+             (unsigned long long)self->timeout);
+    dial_fail(self, why);
+}
+
+static void on_timer(void *arg)
+{
+    rl_dial *self = arg;
+
+    if (self->why[0] != '\0')
+        self->fn(self->arg, NULL, self->why);
+    else
+        dial_late(self);
+}
+
+static void dial_done(rl_dial *self)
+{
+    redisContext *redis = self->redis;
+
+    self->redis = NULL;
+    dial_stop_poll(self);
+    rl_timer_stop(self->timer);
+    self->fn(self->arg, redis, NULL);
+}
+
+/* ---- one attempt ---- */
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static void dial_poll(rl_dial *self, int events)
+{
+    int err = uv_poll_start(self->poll, events, on_poll);
+
+    if (err != 0)
+        dial_refused(self, uv_strerror(err));
+}
+
+static void dial_shake(rl_dial *self)
+{
+    char why[RL_DETAIL];
+    int events = 0;
+    int err = rl_tls_handshake(self->tls, &events, why, sizeof(why));
+
+    if (err == 0)
+        dial_done(self);
+    else if (err == UV_EAGAIN)
+        dial_poll(self, events);
+    else
+        dial_refused(self, why);
+}
+
+static int socket_error(int fd)
+{
+    int error = 0;
+    socklen_t size = sizeof(error);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        return UV_EINVAL;
+    return uv_translate_sys_error(error);
+}
+
+static void dial_connected(rl_dial *self)
+{
+    int fd = (int)self->redis->fd;
+    char why[RL_DETAIL];
+    int on = 1;
+    int err = socket_error(fd);
+
+    if (err != 0) {
+        dial_refused(self, uv_strerror(err));
+        return;
+    }
+    if (self->path == NULL) {
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        redisEnableKeepAlive(self->redis);
+    }
+    if (self->tls == NULL) {
+        dial_done(self);
+        return;
+    }
+    self->shaking = 1;
+    if (rl_tls_attach(self->tls, self->redis, why, sizeof(why)) != 0)
+        dial_refused(self, why);
+    else
+        dial_shake(self);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    rl_dial *self = poll->data;
+
+    (void)status; /* what follows finds the error */
+    (void)events;
+    if (self->shaking)
+        dial_shake(self);
+    else
+        dial_connected(self);
+}
+
+static redisContext *dial_context(rl_dial *self)
+{
+    struct addrinfo *address = self->next;
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+
+    if (self->path != NULL)
+        return redisConnectUnixNonBlock(self->path);
+    self->next = address->ai_next;
+    if (getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof(host),
+                    port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV)
+        != 0)
+        return NULL;
+    return redisConnectNonBlock(host, atoi(port));
+}
+
+static int dial_open_poll(rl_dial *self)
+{
+    uv_poll_t *poll = malloc(sizeof(*poll));
+    int err = UV_ENOMEM;
+
+    if (poll == NULL)
+        return err;
+    err = uv_poll_init(rl_loop_uv(self->loop), poll, (int)self->redis->fd);
+    if (err != 0) {
+        free(poll);
+        return err;
+    }
+    poll->data = self;
+    self->poll = poll;
+    return 0;
+}
+
+/* This address' share of the time that is left. */
+static void dial_set_share(rl_dial *self)
+{
+    uint64_t now = rl_loop_now(self->loop);
+    uint64_t shares = 1;
+    const struct addrinfo *address;
+
+    if (self->timeout == 0)
+        return;
+    for (address = self->next; address != NULL; address = address->ai_next)
+        shares++;
+    rl_timer_start(self->timer,
+                   self->give_up <= now ? 0 : (self->give_up - now) / shares);
+}
+
+static void dial_try(rl_dial *self)
+{
+    int err;
+
+    if (self->path != NULL && strlen(self->path) > PATH_LIMIT) {
+        dial_refused(self, uv_strerror(UV_ENAMETOOLONG));
+        return;
+    }
+    self->redis = dial_context(self);
+    if (self->redis == NULL) {
+        dial_refused(self, uv_strerror(UV_ENOMEM));
+        return;
+    }
+    if (self->redis->err != 0) {
+        char error[sizeof(self->redis->errstr)];
+
+        memcpy(error, self->redis->errstr, sizeof(error));
+        dial_refused(self, error);
+        return;
+    }
+    fcntl((int)self->redis->fd, F_SETFD, FD_CLOEXEC);
+    err = dial_open_poll(self);
+    if (err != 0) {
+        dial_refused(self, uv_strerror(err));
+        return;
+    }
+    dial_set_share(self);
+    dial_poll(self, UV_WRITABLE);
+}
+
+/* ---- names ---- */
+
+static void on_lookup(uv_getaddrinfo_t *lookup, int status,
+                      struct addrinfo *addresses)
+{
+    rl_dial *self = lookup->data;
+
+    lookup->data = NULL;
+    self->addresses = addresses;
+    self->next = addresses;
+    if (self->fn == NULL)
+        dial_free(self);
+    else if (self->why[0] != '\0')
+        return;
+    else if (status == UV_EAI_NONAME || status == UV_EAI_NODATA)
+        dial_refused(self, "no such host");
+    else if (status != 0)
+        dial_refused(self, uv_strerror(status));
+    else
+        dial_try(self);
+}
+
+static void dial_look_up(rl_dial *self, const char *host, int port)
+{
+    struct addrinfo hints = { .ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM };
+    char service[16];
+    int err;
+
+    snprintf(service, sizeof(service), "%d", port);
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    if (getaddrinfo(host, service, &hints, &self->addresses) == 0) {
+        self->next = self->addresses;
+        dial_try(self);
+        return;
+    }
+    self->addresses = NULL;
+    hints.ai_flags = AI_NUMERICSERV;
+    err = uv_getaddrinfo(rl_loop_uv(self->loop), &self->lookup, on_lookup, host,
+                         service, &hints);
+    if (err != 0) {
+        dial_refused(self, uv_strerror(err));
+        return;
+    }
+    self->lookup.data = self;
+    if (self->timeout != 0)
+        rl_timer_start(self->timer, self->timeout);
+}
+
+/* ---- opening and closing ---- */
+
+/* Whoever dials has a handle of its own, and closes the dial. */
+static void dial_drop(rl_owner *base)
+{
+    (void)base;
+}
+
+int rl_dial_open(rl_dial **out, rl_loop *loop, const rl_dial_options *options,
+                 char *why)
+{
+    rl_dial *self = calloc(1, sizeof(*self));
+    int err = UV_ENOMEM;
+
+    snprintf(why, RL_DETAIL, "%s", uv_strerror(err));
+    if (self == NULL)
+        return err;
+    self->base.drop = dial_drop;
+    self->loop = loop;
+    self->fn = options->fn;
+    self->arg = options->arg;
+    self->timeout = options->timeout;
+    self->give_up = rl_loop_now(loop) + options->timeout;
+    if (options->path != NULL && (self->path = strdup(options->path)) == NULL)
+        goto err0;
+    self->timer = rl_timer_open(loop, on_timer, self);
+    if (self->timer == NULL)
+        goto err0;
+    if (options->tls != NULL) {
+        err = rl_tls_open(&self->tls, options->tls, options->host, why,
+                          RL_DETAIL);
+        if (err != 0)
+            goto err1;
+    }
+    *out = self;
+    if (self->path != NULL)
+        dial_try(self);
+    else
+        dial_look_up(self, options->host, options->port);
+    return 0;
+
+err1:
+    rl_timer_close(self->timer);
+err0:
+    dial_free(self);
+    return err;
+}
+
+void rl_dial_close(rl_dial *self)
+{
+    if (self == NULL)
+        return;
+    dial_hang_up(self);
+    rl_timer_close(self->timer);
+    self->fn = NULL;
+    if (self->lookup.data != NULL)
+        uv_cancel((uv_req_t *)&self->lookup);
+    else
+        dial_free(self);
+}

@@ -222,7 +222,8 @@ describe("a latch", function()
       join(waiting, 7)
     end)
 
-  it("counts exactly, over many clients", function()
+  it("testSingleCountDownAwait_SingleInstance: counts exactly, over many "
+    .. "clients", function()
     assert.is_true(latch:set(300))
     local waiting = start_waiting(5)
     task.many(10, function()

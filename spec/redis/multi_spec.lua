@@ -116,7 +116,7 @@ describe("a multi-lock", function()
   before_each(start)
   after_each(stop)
 
-  it("is all of its members", function()
+  it("testSimpleLock: is all of its members", function()
     local multi = rlock.multi_lock {
       client:lock(name "b"), second:lock(name "c"), client:lock(name "a"),
     }
@@ -179,7 +179,8 @@ describe("a multi-lock", function()
     nothing_is_left()
   end)
 
-  it("may be entered again, and its members by themselves", function()
+  it("testReentrantLock: may be entered again, and its members by themselves",
+    function()
     local multi = rlock.multi_lock(locks(client, "a", "b"))
     local a = client:lock(name "a")
     assert.is_true(a:lock())
@@ -283,7 +284,7 @@ describe("a multi-lock of which a member is busy", function()
   before_each(start)
   after_each(stop)
 
-  it("takes nothing, and says which it was", function()
+  it("testTryLock: takes nothing, and says which it was", function()
     local multi = rlock.multi_lock {
       client:lock(name "a"), client:lock(name "b"), second:lock(name "c"),
     }
@@ -634,7 +635,7 @@ describe("a multi-lock that loses a member", function()
     assert.equal("lost", select(2, a:unlock()))
   end)
 
-  it("is kept alive while it is not", function()
+  it("testRenewExpiration: is kept alive while it is not", function()
     local one = open { watchdog = LEASE }
     local two = open { watchdog = LEASE, url = servers[2].url }
     local multi = rlock.multi_lock { one:lock(name "a"), two:lock(name "b") }
@@ -692,4 +693,6 @@ describe("rlock.multi_lock", function()
 end)
 
 require "spec.support.rlock_rows" ("multi", describe, it, before_each,
+  after_each)
+require "spec.support.joint_rows" ("multi", describe, it, before_each,
   after_each)

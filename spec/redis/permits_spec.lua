@@ -147,7 +147,8 @@ describe("permits", function()
       tonumber(ends) + 29000)
   end)
 
-  it("are 16 bytes each in Redisson's set, 32 hex digits to people", function()
+  it("testAcquire, testRelease: are 16 bytes each in Redisson's set, 32 hex "
+    .. "digits to people", function()
     assert.is_true(permits:set(1))
     local before = client:call("TIME")
     local id = assert(permits:acquire { lease = 20 })
@@ -181,7 +182,8 @@ describe("permits", function()
     assert.same({ 6, 2 }, { permits:available(), permits:acquired() })
   end)
 
-  it("testSetPermits, testGetPermits: so many in all, as often as it is said",
+  it("testSetPermits, testTrySetPermits, testGetPermits: so many in all, as "
+    .. "often as it is said",
     function()
       assert.is_true(permits:set(4))
       for _ = 1, 3 do assert(permits:acquire { lease = 60 }) end
@@ -250,7 +252,7 @@ describe("permits", function()
       assert.equal(0, permits:available())
     end)
 
-  it("testUpdateLeaseTime, testGetLeaseTime", function()
+  it("testUpdateLeaseTime", function()
     assert.is_true(permits:set(1))
     local id = assert(permits:acquire { lease = 20 })
     local function left()
@@ -266,7 +268,7 @@ describe("permits", function()
     assert.equal("lost", select(2, permits:renew(id, 5)))
   end)
 
-  it("testReleaseWithoutPermits, testReleaseManyNotExistOrExpired", function()
+  it("testReleaseWithoutPermits: it is not there, or not any more", function()
     assert.is_true(permits:set(1))
     local ok, code = permits:release(("0"):rep(32))
     assert.same({ nil, "lost" }, { ok, code })
@@ -335,30 +337,35 @@ describe("permits", function()
     other:close()
   end)
 
-  it("testConcurrency: never more inside than permits, over many clients",
-    function()
-      assert.is_true(permits:set(3))
-      local inside, most, done, seen = 0, 0, 0, {}
-      task.many(20, function(i)
-        local other = open()
-        local its = other:permits(name)
-        for _ = 1, 10 do
+  for _, row in ipairs {
+    { "testConcurrency_SingleInstance", 1, 100, 1, 1 },
+    { "testConcurrencyLoop_MultiInstance", 1, 16, 20, 16 },
+    { "some of three, over many clients", 3, 20, 10, 20 },
+  } do
+    it(row[1] .. ": never more inside than permits", function()
+      local total, tasks, times, clients = table.unpack(row, 2)
+      local inside, done, seen, others = 0, 0, {}, {}
+      assert.is_true(permits:set(total))
+      for i = 1, clients do others[i] = open() end
+      task.many(tasks, function(i)
+        local its = others[i % clients + 1]:permits(name)
+        for _ = 1, times do
           local id = assert(its:acquire { wait = 40 * slow,
             lease = i % 2 == 0 and 60 or nil })
           assert.is_nil(seen[id])
           seen[id] = true
           inside = inside + 1
-          most = math.max(most, inside)
+          assert.is_true(inside <= total)
           rlock.sleep(0)
           inside, done = inside - 1, done + 1
           assert.is_true(its:release(id))
         end
-        other:close()
       end, 60 * slow)
-      assert.equal(200, done)
-      assert.is_true(most <= 3, "inside " .. most)
-      assert.same({ 3, 0 }, { permits:available(), permits:acquired() })
+      assert.equal(tasks * times, done)
+      assert.same({ total, 0 }, { permits:available(), permits:acquired() })
+      for i = 1, clients do others[i]:close() end
     end)
+  end
 
   describe("of a watchdog", function()
     local other, its

@@ -3,3 +3,5 @@
 
 require "spec.support.rlock_rows" ("red", describe, it, before_each,
   after_each)
+require "spec.support.joint_rows" ("red", describe, it, before_each,
+  after_each)

@@ -5,6 +5,7 @@ local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local states = require "spec.support.states"
+local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (host)
 
 local server = redis.shared()
@@ -356,6 +357,31 @@ describe("a reentrant lock", function()
     assert.is_true(lock:unlock())
     assert.is_true(lock:unlock())
   end)
+end)
+
+describe("reentrant locks under load", function()
+  for _, row in ipairs {
+    { "lockUnlockRLock: each lock is had by all", {} },
+    { "tryLockUnlockRLock: each is had by who has the time", { wait = 0.01 } },
+  } do
+    it(row[1], function()
+      local client, name, had = open(), fresh(), 0
+      task.many(10, function()
+        for i = 1, 200 do
+          local lock = client:lock(name .. ":" .. i)
+          if lock:lock(row[2]) then
+            local semaphore = client:semaphore(name .. ":permits:" .. i)
+            assert.is_true(semaphore:release())
+            assert.is_true(semaphore:acquire())
+            had = had + 1
+            assert.is_true(lock:unlock())
+          end
+        end
+      end, 60)
+      assert.is_true(row[2].wait and had >= 200 or had == 2000, "had " .. had)
+      client:close()
+    end)
+  end
 end)
 
 describe("kinds of locks that share a layout", function()

@@ -375,8 +375,9 @@ return function(which, describe, it, before_each, after_each)
 
     local side = which:match "write" and "Write"
       or which:match "read" and "Read" or ""
-    it("test" .. side .. "LockAfterTimeout, testLockReentrantRenew: what the "
-      .. "server forgot is lost, what is taken then is renewed", function()
+    local renewed = kind.is_entered_once and "" or ", testLockReentrantRenew"
+    it("test" .. side .. "LockAfterTimeout" .. renewed .. ": what the server "
+      .. "forgot is lost, what is taken then is renewed", function()
         local servers = kinds.start(which)
         local its = open({ watchdog = LEASE, timeout = LONG },
           urls_of(servers)).lock(name)

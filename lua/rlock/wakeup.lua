@@ -18,6 +18,7 @@ function wakeup.new(node)
   return setmetatable({
     node = node,
     host = node.host,
+    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, node.host.random_number),
     channels = {},          -- name -> channel
     count = 0,              -- of channels
   }, wakeup)
@@ -76,6 +77,7 @@ local function heard(self, kind, name, payload)
       wake_one(channel)
     end
   elseif kind == "subscribe" and channel then
+    self.pause:reset()              -- this connection is good for something
     channel.is_live = true
     wake_all(channel)
   elseif kind == "unsubscribe" and channel then
@@ -123,7 +125,6 @@ end
 
 -- The task that keeps the subscriber connected while there are channels.
 local function serve(self)
-  local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number)
   while not self.is_closed and self.count > 0 do
     if not self.connection then
       local is_lost
@@ -140,7 +141,6 @@ local function serve(self)
       end
       self.connection = connection
       if connection then
-        self.since = self.host.now()
         subscribe_all(self)
       else
         self.host.log("info", "no subscriber: " .. tostring(detail))
@@ -149,12 +149,9 @@ local function serve(self)
     if self.connection then
       self.change:wait(WARM)
       leave_idle(self)
-      if self.since and self.host.now() - self.since > LAST_PAUSE then
-        pause:reset()
-      end
     end
     if not self.connection and self.count > 0 then
-      self.host.sleep(pause:next())
+      self.host.sleep(self.pause:next())
       leave_idle(self)
     end
   end

@@ -39,6 +39,11 @@ local function subscribers()
   return ask("PUBSUB", "NUMSUB", channel)[2]
 end
 
+-- The id of the connection that is subscribed to anything.
+local function subscriber()
+  return ask("CLIENT", "LIST", "TYPE", "pubsub"):match("id=(%d+)")
+end
+
 local function is_free()
   return ask("EXISTS", name) == 0
 end
@@ -234,6 +239,28 @@ describe("a message that is lost", function()
       proxy:thaw()
       assert.is_true(waiting:join(8 * slow))
     end)
+end)
+
+describe("a subscriber that is killed again and again", function()
+  before_each(start)
+  after_each(stop)
+
+  it("is replaced as quickly each time", function()
+    occupy()
+    local waiting = wait_in_line(lock, { wait = 60 * slow })
+    within(4 * slow, function()
+      for _ = 1, 14 do
+        local before = subscriber()
+        ask("CLIENT", "KILL", "TYPE", "pubsub")
+        eventually(function()
+          local now = subscriber()
+          return now and now ~= before
+        end)
+      end
+    end)
+    free()
+    assert.is_true(waiting:join())
+  end)
 end)
 
 describe("a waiter that is cancelled", function()

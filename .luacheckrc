@@ -38,7 +38,9 @@ for _, file in ipairs {
   files[file] = { std = "lua54", read_globals = { "redis" } }
 end
 
-files["spec/support/nginx.lua"] = { std = "ngx_lua" }
+for _, file in ipairs { "spec/support/nginx.lua", "spec/bench/openresty*.lua" } do
+  files[file] = { std = "ngx_lua" }
+end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs {

@@ -126,7 +126,8 @@ interop: deps  ## locks held against Redisson, redis-py, redsync and others
 	$(SUB) all
 	@B=$(B) spec/interop/run
 
-bench: deps  ## cycles per second beside a bare C client
+bench:  ## what locks cost, beside a bare C client and bare cosockets
+	@spec/support/deps build test bench
 	$(SUB) all $(B)/spec/bare
 	B=$(B) lua5.4 spec/bench/run.lua
 

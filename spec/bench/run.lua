@@ -2,6 +2,7 @@
 --- the same private Redis in the same run, turn by turn; medians.
 --
 --    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [growth] [start]
+--                              [openresty] [costs]
 --
 --    B=build     folder with rlockctl and spec/bare
 --    ROUNDS=5    turns of each                   SECONDS=2    of each turn
@@ -176,6 +177,18 @@ function parts.start()
     verdict(r.bytes < 1500000)))
 end
 
+function parts.openresty()
+  warn_if_busy()
+  local r = measure("spec/support/in-nginx", "spec/bench/openresty.lua",
+    ROUNDS, SECONDS)
+  print(("nginx: %.0f requests/s that lock and unlock, %.0f with plain "
+    .. "cosocket code: %.2f, at least 0.85: %s"):format(r.rlock, r.bare,
+    r.ratio, verdict(r.ratio >= 0.85)))
+  print(("nginx: from worker to worker in %.0f us, a round trip takes %.0f: "
+    .. "%.2f, at most 2: %s"):format(r.handover_us, r.trip_us,
+    r.handover_us / r.trip_us, verdict(r.handover_us <= 2 * r.trip_us)))
+end
+
 function parts.costs()
   local text, ok = shell.run(("RLOCK_URL=%s %s"):format(
     shell.quote(server.url), shell.words({ B .. "/rlockctl", "-q",
@@ -185,7 +198,7 @@ function parts.costs()
 end
 
 local names = arg[1] and arg or {
-  "cycles", "held", "waiting", "growth", "start", "costs",
+  "cycles", "held", "waiting", "growth", "start", "openresty", "costs",
 }
 for i, name in ipairs(names) do
   if not parts[name] then

@@ -84,11 +84,18 @@ function Server:configure()
   file:close()
 end
 
+-- Another one in each process: math.random would begin alike in all of them.
+local function choose_port()
+  local number = shell.run("od -An -N2 -tu2 /dev/urandom")
+  return 10000 + number % 22000                  -- below the ephemeral ports
+end
+
 function Server:launch()
   local output
   for _ = 1, PORT_TRIES do
-    self.port = math.random(10000, 32000)        -- below the ephemeral ports
+    self.port = choose_port()
     self:configure()
+    os.remove(self.socket)                       -- of a try that failed
     local folder, pid = shell.daemon(self.folder, "start worker process ",
       'setsid nginx -p "$d" -e stderr -c "$d/nginx.conf"')
     if folder then

@@ -30,9 +30,12 @@ local known = {
 local function address(options)
   local environment = os.getenv("RLOCK_URL")
   if environment == "" then environment = nil end
-  local text = options.url or rlock.default_url or environment or "local:"
-  local parsed, code, detail = require("rlock.url").parse(text)
-  if not parsed then return nil, code, detail end
+  local chosen = options.url or rlock.default_url
+  local parsed, code, detail =
+    require("rlock.url").parse(chosen or environment or "local:")
+  if not parsed then
+    return nil, code, chosen and detail or "RLOCK_URL: " .. detail
+  end
   local over_tls = parsed.tls
   if options.tls and not over_tls then
     return nil, "usage", "bad option tls: only rediss:// goes over TLS"

@@ -229,6 +229,11 @@ end
 
 client.__close = client.close
 
+--- For people: which server it is a client of.
+function client:__tostring()
+  return "rlock client of " .. self.session.node.where
+end
+
 --- A client that holds nothing and that nobody knows any more closes itself.
 function client:__gc()
   local open = self.session

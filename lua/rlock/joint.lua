@@ -12,7 +12,6 @@
 --  Who holds is the task that calls, as it is with the locks themselves. The
 --  holds of a task are known to the handle by which it took them.
 
-local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
 local lock = require "rlock.lock"
 local of_peek = require("rlock.answer").of_peek
@@ -39,6 +38,7 @@ end
 function joint.class()
   local driver = setmetatable({}, joint)
   driver.__index = driver
+  function driver:__tostring() return self:show() end
   return driver
 end
 
@@ -314,18 +314,8 @@ function joint:valid_for() return valid_for(mine(self)) end
 --- "held", "at_risk" (a renewal failed, there is still time), "lost", "free".
 function joint:state() return state(mine(self)) end
 
-local function need(self, seconds)
-  seconds = deadline.check(seconds, "seconds", 0, nil, 2)
-  local left = self:valid_for()
-  if left >= seconds then return true end
-  return nil, "lost", ("valid for %.3f s only, %g s are needed"):format(
-    left, seconds)
-end
-
---- Is it certainly ours for so long?
--- @tparam number seconds
--- @return true, or nil, "lost", detail
-joint.need = need
+--- Is it certainly ours for so long? As lock.need.
+joint.need = lock.parts.need
 
 --- Tells of the loss of this task's last hold.
 -- @tparam function fn called once, as a task, with the lock and the reason
@@ -346,7 +336,9 @@ end
 function Hold:unlock() return release(self) end
 function Hold:valid_for() return valid_for(self) end
 function Hold:state() return state(self) end
-Hold.need = need
+Hold.need = lock.parts.need
+
+function Hold:__tostring() return "hold of " .. self.joint:show() end
 
 function Hold:on_lost(fn)
   if type(fn) ~= "function" then

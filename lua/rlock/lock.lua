@@ -36,6 +36,9 @@ function lock.new(client, policy, name, options)
   return self
 end
 
+--- For people: which lock this is.
+function lock:__tostring() return grant.show { lock = self } end
+
 -- options -----------------------------------------------------------------
 
 local known = { wait = true, lease = true }
@@ -105,12 +108,26 @@ local function wait_a_while(self, waiter, ttl)
   return line.rest(self.session, waiter, ttl, self.site.policy.source.poll)
 end
 
+local function need(self, seconds)
+  seconds = deadline.check(seconds, "seconds", 0, nil, 2)
+  if self:state() == "free" then
+    return nil, "not_held", "this task does not hold it"
+  end
+  local left = self:valid_for()
+  if left >= seconds then return true end
+  return nil, "lost", ("valid for %.3f s only, %g s are needed"):format(
+    left, seconds)
+end
+
 --- For locks that are made of locks (joint.lua).
 --    options(options, level)     checks what `lock` takes: wait, lease
+--    need(lock or hold, seconds) the method `need`
 --    join(lock, granted)         -> waiter, who is given `wait_until`, and who
 --                                leaves by wakeup:leave if it has a `channel`
 --    wait(lock, waiter, ttl)     -> as wakeup:wait
-lock.parts = { options = check_options, join = join, wait = wait_a_while }
+lock.parts = {
+  options = check_options, need = need, join = join, wait = wait_a_while,
+}
 
 local function not_held(granted, code, detail)
   granted:sweep()
@@ -265,7 +282,7 @@ Hold.__index = Hold
 --- Takes the lock; the object that comes back is the hold itself. Any task may
 --  use it, and as a `<close>` variable it is released at the end of its block.
 -- @tparam[opt] table options as for `lock`
--- @return[1] the hold: unlock, valid_for, need, on_lost, token
+-- @return[1] the hold: unlock, valid_for, need, on_lost, state, token
 -- @treturn[2] nil, code, detail as for `lock`
 function lock:hold(options)
   local wait, lease = check_options(options, 2)
@@ -299,17 +316,14 @@ function Hold:on_lost(fn)
   if not self.is_over then self.grant:when_lost(fn, self) end
 end
 
-local function need(self, seconds)
-  seconds = deadline.check(seconds, "seconds", 0, nil, 2)
-  local left = self:valid_for()
-  if left >= seconds then return true end
-  return nil, "lost", ("valid for %.3f s only, %g s are needed"):format(
-    left, seconds)
-end
+function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
 --- Is it certainly ours for so long?
 -- @tparam number seconds
--- @return true, or nil, "lost", detail
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "lost": not so long, or not at all any more; "not_held"
+-- @treturn[2] string detail
 Hold.need = need
 lock.need = need
 

@@ -295,6 +295,13 @@ describe("rlockctl status", function()
       fault(202, { "status", "x", url = "redis://nohost.invalid" }))
   end)
 
+  it("says that a bad address came from RLOCK_URL", function()
+    assert.matches("^rlockctl: RLOCK_URL: bad url: must begin with redis://",
+      fault(206, { "status", "x", url = "localhost:6379" }))
+    local text = fault(206, { "--url", "localhost", "status", "x", url = "x" })
+    assert.matches("^rlockctl: %-%-url: bad url", text)
+  end)
+
   it("ends with 206 without a name, or with two", function()
     assert.matches("status: one name of a lock", fault(206, { "status" }))
     assert.matches("status: one name of a lock", fault(206, { "status", "" }))

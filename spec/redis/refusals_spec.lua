@@ -120,6 +120,50 @@ describe("opening a client", function()
   end)
 end)
 
+describe("what is not held", function()
+  before_each(start)
+  after_each(stop)
+
+  local function kinds(client)
+    return {
+      client:lock("a"), client:simple_lock("b"),
+      rlock.multi_lock { client:lock("c"), client:lock("d") },
+      rlock.red_lock({ client }, "e"),
+    }
+  end
+
+  it("is not called lost by `need`, nor given out for no time at all",
+    function()
+      for _, lock in ipairs(kinds(open())) do
+        for _, seconds in ipairs { 0, 1 } do
+          refused("not_held", "this task does not hold it", lock:need(seconds))
+        end
+        local hold = assert(lock:hold())
+        assert.is_true(hold:need(1))
+        refused("lost", "valid for [%d.]+ s only, 60 s are", hold:need(60))
+        assert(hold:unlock())
+        refused("not_held", "this task does not hold it", hold:need(0))
+      end
+    end)
+end)
+
+describe("what tostring says", function()
+  after_each(stop)
+
+  it("is what it is, and no password", function()
+    start { password = "s3cret" }
+    local client = open()
+    assert.equal("rlock client of " .. server.socket, tostring(client))
+    local lock = client:lock("a\n\27name")
+    assert.equal('reentrant lock "a??name"', tostring(lock))
+    assert.equal('hold of reentrant lock "a??name"', tostring(lock:hold()))
+    local multi = rlock.multi_lock { client:lock("a"), client:lock("b") }
+    assert.equal("multi-lock of 2 locks", tostring(multi))
+    assert.equal("hold of multi-lock of 2 locks", tostring(multi:hold()))
+    assert.equal('red lock "x"', tostring(rlock.red_lock({ client }, "x")))
+  end)
+end)
+
 describe("a client whose password was changed", function()
   before_each(function() start { password = "old" } end)
   after_each(function()

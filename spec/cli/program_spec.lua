@@ -82,6 +82,29 @@ print(debug.traceback():match("stdin:%d: in main chunk"))]] })
       return 7]] })
   end)
 
+  it("that assert ended is told of with the detail of the code", function()
+    local function first_line(code)
+      return ctl.run { "-e", code, url = "unix:///nowhere" }
+        .err:match("^[^\n]*")
+    end
+    assert.equal("rlockctl: (command line):1: connect: /nowhere: no such file "
+      .. "or directory", first_line 'assert(require("rlock").open())')
+    local here = "rlockctl: (command line):1: "
+    for code, said in pairs {
+      ['assert(false)'] = here .. "assertion failed!",
+      ['assert(nil, "x")'] = here .. "x",
+      ['assert(nil, "x", 2)'] = here .. "x",
+      ['assert(nil, "x", "y")'] = here .. "x: y",
+      ['pcall(assert, nil, "x", "y") error "is x"'] = here .. "is x",
+      ['assert()'] = here .. "bad argument #1 to 'assert' (value expected)",
+      ['assert(nil, {}, "y")'] = "rlockctl: (error object is a table value)",
+    } do
+      assert.equal(said, first_line(code), code)
+    end
+    assert.equal("false\tx\n1\t2\t3\n", output { "-e",
+      'print(pcall(assert, nil, "x", "y")) print(assert(1, 2, 3))' })
+  end)
+
   it("that cannot be read is told of on one line", function()
     assert.matches("cannot open nowhere.lua: No such file",
       fault(1, { "nowhere.lua" }))
@@ -182,7 +205,7 @@ describe("modules", function()
     local loaded = output { "-e", [[
       for name in pairs(package.loaded) do print(name) end]] }
     local needed = "rlock.cli rlock.cli.options rlock.cli.program rlock.core "
-      .. "rlock.ending rlock.heap rlock.host.uv "
+      .. "rlock.ending rlock.errors rlock.heap rlock.host.uv "
     for name in loaded:gmatch("rlock%.[%w.]+") do
       assert.is_truthy(needed:find(name .. " ", 1, true), name)
     end

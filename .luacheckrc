@@ -26,6 +26,7 @@ end
 
 for _, file in ipairs {
   "lua/rlock/host/ngx.lua", "lua/rlock/host/ngx/*.lua", "lua/resty/**/*.lua",
+  "examples/openresty/**/*.lua",
 } do
   files[file] = { std = "ngx_lua" }
 end

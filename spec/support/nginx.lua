@@ -69,7 +69,25 @@ local function filled(text, values)
   end))
 end
 
+-- A conf of somebody else's: its port and what it writes are ours.
+local function adapted(text, values)
+  local listens
+  text, listens = text:gsub("listen 127%.0%.0%.1:%d+;",
+    ("listen 127.0.0.1:%d; listen unix:%s/http.sock;"):format(values.port,
+      values.folder))
+  assert(listens == 1, "a conf that listens at one port of 127.0.0.1")
+  return values.user .. text:gsub(" logs/", " " .. values.folder .. "/")
+end
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
 function Server:configure()
+  local conf = self.options.conf
   local values = setmetatable({
     root = root, folder = self.folder, port = self.port,
     modules = "/usr/lib/nginx/modules",
@@ -80,7 +98,7 @@ function Server:configure()
     return value
   end })
   local file = assert(io.open(self.folder .. "/nginx.conf", "w"))
-  file:write(filled(CONF, values))
+  file:write(conf and adapted(read(conf), values) or filled(CONF, values))
   file:close()
 end
 
@@ -90,6 +108,18 @@ local function choose_port()
   return 10000 + number % 22000                  -- below the ephemeral ports
 end
 
+-- The command that runs it.
+function Server:command()
+  local words = { "setsid", "env" }
+  for name, value in pairs(self.options.env or {}) do
+    words[#words + 1] = shell.quote(name .. "=" .. value)
+  end
+  local conf = self.options.conf
+  words[#words + 1] = "nginx -e stderr -c \"$d/nginx.conf\" -p " ..
+    (conf and shell.quote(root .. "/" .. conf:match("^(.*)/")) or '"$d"')
+  return table.concat(words, " ")
+end
+
 function Server:launch()
   local output
   for _ = 1, PORT_TRIES do
@@ -97,7 +127,7 @@ function Server:launch()
     self:configure()
     os.remove(self.socket)                       -- of a try that failed
     local folder, pid = shell.daemon(self.folder, "start worker process ",
-      'setsid nginx -p "$d" -e stderr -c "$d/nginx.conf"')
+      self:command())
     if folder then
       self.pid = pid
       -- with the master the whole group is to be killed
@@ -116,6 +146,9 @@ end
 --  log                level of its error log; "notice" at least
 --  connections        worker_connections, 1024
 --  shutdown_timeout   seconds
+--  conf               instead of all these: a file of this tree, run where it
+--                     is; its port, and logs/, are made this server's own
+--  env                what is in its environment: name -> value
 -- The server has these fields: pid (of the master), port, folder, socket.
 function nginx.start(options)
   local self = setmetatable({ options = options or {} }, Server)
@@ -154,21 +187,23 @@ end
 
 -- requests ------------------------------------------------------------------
 
---- Sends a request; returns the socket, from which nothing has been read.
-function Server:send(path)
+--- Sends a request, a GET if no method is named; returns the socket, from which
+--- nothing has been read.
+function Server:send(path, method)
   local socket = ngx.socket.tcp()
   socket:settimeouts(SECONDS * 1000, SECONDS * 1000, SECONDS * 1000)
   assert(socket:connect("unix:" .. self.socket))
-  assert(socket:send(("GET %s HTTP/1.0\r\nHost: spec\r\n\r\n"):format(path)))
+  assert(socket:send(("%s %s HTTP/1.0\r\nHost: spec\r\n\r\n"):format(
+    method or "GET", path)))
   return socket
 end
 
---- Gets a page.
+--- Gets a page, or asks for it by another method.
 -- @treturn number the status; nil if the connection was closed without one
 -- @treturn string the body
 -- @treturn string the head
-function Server:get(path)
-  local socket = self:send(path)
+function Server:get(path, method)
+  local socket = self:send(path, method)
   local text, why, part = socket:receive("*a")
   socket:close()
   text = text or part or error(why)

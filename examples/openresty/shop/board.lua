@@ -1,0 +1,87 @@
+--- What the page shows: who holds a printer and a configuration, and who waits
+--  for them. And a way to hold one for a while, to see it happen.
+--
+--    curl http://127.0.0.1:8080/locks
+--    curl -X POST 'http://127.0.0.1:8080/hold?what=print&who=me&seconds=5'
+
+local json = require "cjson.safe"
+local answer = require "shop.answer"
+local locks = require "shop.locks"
+
+local board = {}
+
+-- What can be done under which lock; with options, for an owner with a name.
+local uses = {
+  print = function(options) return locks:fair_lock("printer", options) end,
+  read = function(options)
+    return locks:fair_read_write_lock("config", options):read_lock()
+  end,
+  write = function(options)
+    return locks:fair_read_write_lock("config", options):write_lock()
+  end,
+}
+
+local printer, reading, writing = uses.print(), uses.read(), uses.write()
+local modes = { ["r:"] = "read", ["w:"] = "write" }
+
+local function add_holders(all, lock, mode)
+  local state, code, detail = lock:peek()
+  if not state then return nil, code, detail end
+  for _, holder in ipairs(state.holders) do
+    all[#all + 1] = { owner = holder.owner, mode = mode, lease = state.ttl }
+  end
+  return state
+end
+
+local function printer_now()
+  local now = { name = "printer", holders = {}, waiters = {} }
+  local state, code, detail = add_holders(now.holders, printer, "print")
+  if not state then return nil, code, detail end
+  for i, owner in ipairs(state.queue or {}) do
+    now.waiters[i] = { owner = owner, mode = "print" }
+  end
+  return now
+end
+
+local function config_now()
+  local now = { name = "config", holders = {}, waiters = {} }
+  local state, code, detail = add_holders(now.holders, writing, "write")
+  if state then
+    state, code, detail = add_holders(now.holders, reading, "read")
+  end
+  if not state then return nil, code, detail end
+  for i, who in ipairs(state.queue or {}) do        -- both sides wait in line
+    now.waiters[i] = { owner = who:sub(3), mode = modes[who:sub(1, 2)] }
+  end
+  return now
+end
+
+--- Answers with what there is now.
+function board.show()
+  local first, code, detail = printer_now()
+  if not first then return answer(nil, code, detail) end
+  local second
+  second, code, detail = config_now()
+  if not second then return answer(nil, code, detail) end
+  ngx.header["Content-Type"] = "application/json"
+  ngx.header["Cache-Control"] = "no-store"
+  ngx.say(json.encode { first, second })
+end
+
+--- Waits for a lock, and holds it for so many seconds.
+function board.hold()
+  local asked = ngx.req.get_uri_args()
+  local use, seconds = uses[asked.what], tonumber(asked.seconds)
+  local who = tostring(asked.who or "somebody"):sub(1, 40)
+  if ngx.req.get_method() ~= "POST" or not use or not seconds then
+    return answer(nil, "usage", "POST /hold?what=print|read|write&seconds=N")
+  end
+  -- Two owners of one name would be one owner.
+  local lock = use { owner = who .. " " .. ngx.var.request_id:sub(1, 6) }
+  answer(lock:with({ wait = 60 }, function()
+    ngx.sleep(math.min(seconds, 60))
+    return "done"
+  end))
+end
+
+return board

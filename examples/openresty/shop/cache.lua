@@ -1,0 +1,39 @@
+--- A cache in Redis. An entry that is not there is made once, however many
+--  ask for it at the same time: the others wait for it.
+--
+--    curl http://127.0.0.1:8080/report/sales
+
+local answer = require "shop.answer"
+local locks = require "shop.locks"
+
+local cache = {}
+
+--- The entry under a key; where there is none, what `make` returns, which is
+--  then kept for so many seconds.
+-- @return the entry, or nil, code, detail
+function cache.get(key, seconds, make)
+  local entry, code, detail = locks:call("GET", key)
+  if entry ~= false then return entry, code, detail end
+  return locks:lock(key .. ":fill"):with({ wait = 10 }, function()
+    entry, code, detail = locks:call("GET", key)       -- made while we waited?
+    if entry ~= false then return entry, code, detail end
+    entry = make()
+    locks:call("SET", key, entry, "EX", seconds)
+    return entry
+  end)
+end
+
+-- Takes long, and says how often it was made.
+local function make_report(name)
+  ngx.sleep(0.3)
+  return ("report %s, made %s time(s), last by worker %d"):format(name,
+    locks:call("INCR", "report:" .. name .. ":made"), ngx.worker.id())
+end
+
+function cache.serve(name)
+  answer(cache.get("report:" .. name, 60, function()
+    return make_report(name)
+  end))
+end
+
+return cache

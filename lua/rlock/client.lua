@@ -38,6 +38,17 @@ local function checked(options, level)
   return result
 end
 
+-- A server that drops us at the door, because it ends or restarts just then, is
+-- asked again while there is time; one that is not there, or refuses, is not.
+local function connect(node, seconds)
+  local until_ = node.host.now() + seconds
+  local connection, code, detail
+  repeat
+    connection, code, detail = node:connect(until_)
+  until connection or not node.fell or node.host.now() >= until_
+  return connection, code, detail
+end
+
 --- Opens a client. Connects at once, so that what is wrong with the address
 --  or the password is told here; a lazy one connects when it first has to.
 -- @tparam table host
@@ -51,9 +62,9 @@ function client.open(host, options)
   local self = setmetatable({}, client)
   self.session = session.new(host, checked(options, 3))
   if options.lazy then return self end
-  local _, code, detail = self.session.node:connect(
-    host.now() + self.session.options.connect_timeout)
-  if code then
+  local connection, code, detail = connect(self.session.node,
+    self.session.options.connect_timeout)
+  if not connection then
     self.session:close()
     if code == "redis" then code = errors.classify(detail).code end
     return nil, code, detail

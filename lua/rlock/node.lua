@@ -60,9 +60,9 @@ function node:open(lost, message)
   }
 end
 
--- Has the server said something on a new connection? One that only accepts
--- and drops is as good as none. What it says matters only if it does not want
--- us at all.
+-- Does the server say something? (A pool of connections has none yet.) One that
+-- only accepts and drops is as good as none. What it says matters only if it
+-- does not want us at all.
 local function is_answered(self, connection)
   local replies, codes, details = connection:pipeline(
     math.ceil(self.options.connect_timeout * 1000), { { "PING" } })
@@ -84,8 +84,8 @@ local function try(self)
       self.where, why))
   end)
   if not connection then return nil, code, detail end
-  local ok
-  ok, code, detail = is_answered(self, connection)
+  local ok = connection.is_greeted
+  if not ok then ok, code, detail = is_answered(self, connection) end
   if ok and why_lost then ok, code, detail = nil, "closed", why_lost end
   if ok and self.is_closed then
     ok, code, detail = nil, "closed", "the client was closed"
@@ -106,6 +106,7 @@ local function connect(self)
   local connection, code, detail = try(self)
   if not connection then
     self.not_before, self.problem = host.now() + self.pause:next(), detail
+    self.fell = code == "closed"          -- it stood, but not for long
     -- Nothing that a caller asked for was sent.
     if code ~= "redis" and not self.is_closed then code = "connect" end
     return nil, code, detail

@@ -689,6 +689,48 @@ describe("a network that falls silent", function()
   end)
 end)
 
+describe("opening a client", function()
+  before_each(start_behind_proxy)
+  after_each(stop)
+
+  it("takes one exchange with the server", function()
+    local function reads()
+      return tonumber(ask("INFO", "stats"):match(
+        "total_reads_processed:(%d+)"))
+    end
+    local before = reads()
+    local other = open()
+    assert.equal(1 + 1, reads() - before)      -- and this question
+    other:close()
+  end)
+
+  it("is tried again when the connection is cut at once, while there is time",
+    function()
+      proxy:cut(3, "SETNAME")
+      open({ url = proxy.url }):close()
+      proxy:cut(1000, "SETNAME")
+      local before = proxy:count("SETNAME")
+      local ok, code = within(TIMEOUT + SLACK, rlock.open, {
+        url = proxy.url, connect_timeout = TIMEOUT })
+      assert.is_nil(ok)
+      assert.equal("connect", code)
+      assert.is_true(proxy:count("SETNAME") - before >= 2)
+    end)
+
+  it("fails at once when nobody is there, or we are not wanted", function()
+    local function refusal(url)
+      local ok, code = within(SLACK, rlock.open, {
+        url = url, connect_timeout = 10 * slow })
+      assert.is_nil(ok)
+      return code
+    end
+    assert.equal("connect", refusal("unix:///no/such/socket"))
+    ask("CONFIG", "SET", "requirepass", "secret")
+    assert.equal("connect", refusal(proxy.url))
+    ask("CONFIG", "SET", "requirepass", "")
+  end)
+end)
+
 describe("a server that drops connections", function()
   before_each(start)
   after_each(stop)

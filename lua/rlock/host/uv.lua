@@ -4,6 +4,7 @@
 --  knows nothing of locks.
 
 local core = require "rlock.core"
+local errors = require "rlock.errors"
 local heap = require "rlock.heap"
 
 local host = { name = "uv" }
@@ -620,7 +621,8 @@ local function established(self, options)
   return ok, code, detail
 end
 
---- Opens a connection and sends the greeting.
+--- Opens a connection and sends the greeting; `is_greeted` says that it was
+--  answered.
 -- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
 --   greeting (array of commands), lost = function(detail),
 --   message = function(kind, channel, payload) for a subscriber
@@ -649,17 +651,23 @@ local function told_safely(verb, detail)
   return ("%s (in reply to %s)"):format(detail, verb)
 end
 
+-- Is this failure one of the server's that we can do without? A name of the
+-- connection is a comfort only, but the first to hear that we are not wanted.
+local function is_comfort(command, code, detail)
+  return command[1] == "CLIENT" and code == "redis"
+    and errors.classify(detail).code ~= "connect"
+end
+
 function Connection:greet(options)
   local commands = options.greeting or {}
-  if #commands == 0 then return self end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i, command in ipairs(commands) do
-    if replies[i] == nil and not (command[1] == "CLIENT"
-        and codes[i] == "redis") then          -- a name is a comfort only
+    if replies[i] == nil and not is_comfort(command, codes[i], details[i]) then
       self:close()
       return nil, codes[i], told_safely(command[1], details[i])
     end
   end
+  self.is_greeted = #commands > 0
   return self
 end
 

@@ -57,15 +57,24 @@ local function admit(self, session)
   return identity
 end
 
+-- No server counts twice, however often it was asked.
+local function has_part(hold, member)
+  for _, part in ipairs(hold.parts) do
+    if part.lock == member and joint.is_alive(part) then return true end
+  end
+  return false
+end
+
 -- Is what was granted wanted? On the way the connection may have been lost and
 -- opened again, and the answer be that of a server restarted meanwhile.
-local function accept(self, session, identity)
+local function accept(self, part, identity)
+  local session, hold = part.lock.session, self.hold
   if voter.identity_of(session.node) ~= identity then
     local now_it_is, code, detail = admit(self, session)
     if not now_it_is then return nil, code, detail end
   end
-  local hold = self.hold
-  if self.is_over or hold.is_over or hold.lost_because then
+  if self.is_over or hold.is_over or hold.lost_because
+      or has_part(hold, part.lock) then
     return nil, "busy", 0
   end
   return true
@@ -77,7 +86,7 @@ local function ask(self, part)
   local identity, code, detail = admit(self, session)
   self.unknown = self.unknown - 1
   if not identity then return nil, code, detail end
-  function part.accept() return accept(self, session, identity) end
+  function part.accept() return accept(self, part, identity) end
   return joint.acquire(part, self.until_, self.lease, 0)
 end
 

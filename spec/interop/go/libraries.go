@@ -86,18 +86,31 @@ func obtain(client *redis.Client, name string, wait, lease time.Duration) (
 	return lock, err
 }
 
+// All or nothing; waits for the first one only.
+func obtainAll(clients []*redis.Client, name string, wait,
+	lease time.Duration) (redislockLocks, error) {
+	var locks redislockLocks
+	for _, client := range clients {
+		lock, err := obtain(client, name, wait, lease)
+		if lock == nil || err != nil {
+			locks.give()
+			return nil, err
+		}
+		locks, wait = append(locks, lock), 0
+	}
+	return locks, nil
+}
+
 func redislockTaker(clients ...*redis.Client) taker {
 	return func(name string, wait, lease time.Duration) (held, error) {
-		var locks redislockLocks
-		for _, client := range clients {
-			lock, err := obtain(client, name, wait, lease)
-			if lock == nil || err != nil {
-				locks.give()
+		for end := time.Now().Add(wait); ; time.Sleep(pause) {
+			locks, err := obtainAll(clients, name, time.Until(end), lease)
+			if locks != nil {
+				return locks, nil
+			} else if err != nil || time.Now().After(end) {
 				return nil, err
 			}
-			locks = append(locks, lock)
 		}
-		return locks, nil
 	}
 }
 

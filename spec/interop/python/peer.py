@@ -14,6 +14,7 @@ command is a thread here, since that is who holds a lock of redis-py's.
 import queue
 import sys
 import threading
+import time
 
 import redis
 from redis.exceptions import LockError
@@ -64,16 +65,21 @@ class Task(threading.Thread):
             client.rpush(NAME + ":answers", f"{number} {answer}")
 
     def take(self, kind, name, wait, lease):
-        wait, lease = int(wait), int(lease)
+        wait, lease = int(wait), int(LEASE) if int(lease) < 0 else int(lease)
+        end = time.monotonic() + (3600 if wait < 0 else wait / 1000)
+        while not self.attempt(kind, name, end, lease):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(PAUSE)
+        return True
+
+    def attempt(self, kind, name, end, lease):
+        """All or nothing; waits for the first one only."""
         taken = self.locks[kind, name] = []
         for server in servers[kind]:
-            lock = server.lock(
-                name,
-                timeout=(int(LEASE) if lease < 0 else lease) / 1000,
-                sleep=PAUSE,
-                blocking_timeout=None if wait < 0 else wait / 1000,
-            )
-            if not lock.acquire(blocking=wait != 0):
+            lock = server.lock(name, timeout=lease / 1000, sleep=PAUSE)
+            left = 0 if taken else max(0, end - time.monotonic())
+            if not lock.acquire(blocking_timeout=left):
                 self.give(kind, name)
                 return False
             taken.append(lock)

@@ -7,6 +7,7 @@ import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.RedisException;
+import org.redisson.client.RedisTimeoutException;
 
 /** What can be taken and given back, by the kinds' names in the specs. */
 final class Kinds {
@@ -28,6 +29,28 @@ final class Kinds {
      * @return null if it was not free in time, else the token or id, or ""
      */
     String take(String kind, String name, long wait, long lease)
+            throws InterruptedException {
+        while (true) {
+            try {
+                return tryTake(kind, name, wait, lease);
+            } catch (RedisTimeoutException e) {
+                if (wait >= 0 || !isDeaf(e)) {
+                    throw e;
+                }
+                System.out.println(e.getMessage() + name);
+            }
+        }
+    }
+
+    /**
+     * Has Redisson got nothing because it could not subscribe? On a busy
+     * machine that happens now and then (its issues 4216, 5046).
+     */
+    private static boolean isDeaf(RedisTimeoutException e) {
+        return e.getMessage().startsWith("Unable to acquire subscription lock");
+    }
+
+    private String tryTake(String kind, String name, long wait, long lease)
             throws InterruptedException {
         switch (kind) {
             case "semaphore": return takePermit(name, wait);

@@ -94,6 +94,19 @@ function rlock.open(options)
   return open
 end
 
+--- To be called in log_by_lua: gives back at once what a request has not, that
+--  ended by an error, ngx.exit, ngx.redirect or an abort of its client. Without
+--  it, that is not renewed any more, and ends with its lease.
+function rlock.log_phase()
+  local task = host.finish()
+  if not task then return end
+  for grant in pairs(task.grants) do grant:give_up() end
+end
+
+host.on_rest(function()
+  for _, open in pairs(clients) do open.session:rest() end
+end)
+
 --- Several locks as one: all are held or none, see rlock/multi.lua.
 -- @tparam table locks an array of locks, of any kinds and clients
 -- @return a lock

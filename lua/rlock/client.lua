@@ -111,7 +111,8 @@ end
 
 local function check_name(name)
   if type(name) ~= "string" or name == "" then
-    error("bad name: must be a string that is not empty", 3)
+    error("bad name: must be a string that is not empty, is "
+      .. (name == "" and "empty" or type(name)), 3)
   elseif #name > MAX_NAME then
     error(("bad name: longer than %d bytes"):format(MAX_NAME), 3)
   end
@@ -172,7 +173,13 @@ client.fair_lock = factory "fair"
 client.fenced_lock = factory "fenced"
 
 local Pair = {}
-Pair.__index = Pair
+
+-- Only its sides are locks.
+function Pair.__index(_, key)
+  if Pair[key] then return Pair[key] end
+  error(("no %s here: a read/write lock is two locks, its :read_lock() and its "
+    .. ":write_lock()"):format(tostring(key)), 2)
+end
 
 --- The lock of a reader; readers share it.
 function Pair:read_lock()
@@ -188,7 +195,7 @@ local function pair_factory(policies)
   return function(self, name, options)
     check_name(name)
     check_owner(options)
-    return setmetatable({ client = self, name = name, options = options,
+    return setmetatable({ client = self, name = name, options = options or {},
       policies = policies() }, Pair)
   end
 end

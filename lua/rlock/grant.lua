@@ -62,6 +62,7 @@ function grant.new(lock, party)
   self.lock, self.party = lock, party
   self.owner = owner_of(lock, party)
   lock.site[party] = self
+  if party.grants then party.grants[self] = true end
   return self
 end
 
@@ -118,6 +119,7 @@ end
 -- Passes the turn on, unless it is needed until an earlier request is settled.
 local function passed_on(self, ...)
   if not self.settling then self:pass_turn() end
+  if self.is_given_up then self:give_up() end
   return ...
 end
 
@@ -156,6 +158,13 @@ function grant:end_it(why)
   self.state, self.lost_because, self.on_lost = "lost", why, nil
 end
 
+-- Takes it from its party: another grant can be made.
+local function vacate(self)
+  local party = self.party
+  self.lock.site[party] = nil
+  if party.grants then party.grants[self] = nil end
+end
+
 -- Forgets a grant that holds nothing, unless others of its owner wait for their
 -- turn with it. Its table serves again.
 local function forget(self)
@@ -164,8 +173,8 @@ local function forget(self)
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because = 0, nil
   if self.queue or self.settling then return end
-  lock.site[self.party] = nil
-  self.party = nil
+  vacate(self)
+  self.party, self.is_given_up = nil, nil
   if #spares < SPARES then
     self.lock = nil
     spares[#spares + 1] = self
@@ -320,12 +329,15 @@ local let_go
 -- What the hold does not want any more is given back before anybody else of
 -- this owner has a turn, and finds it there.
 local function accepted(self, hold, verdict, ...)
-  if verdict ~= "held" or not hold or not hold.accept then
-    return verdict, ...
-  end
-  local ok, code, detail = hold:accept()
-  if ok then return verdict, ... end
+  if verdict ~= "held" then return verdict, ... end
   local session = self.lock.session
+  local ok, code, detail = true, nil, nil
+  if session.host.is_over(self.party) then
+    ok, code, detail = nil, "closed", "the task has ended"
+  elseif hold and hold.accept then
+    ok, code, detail = hold:accept()
+  end
+  if ok then return verdict, ... end
   local now = session.host.now()
   let_go(self, now + 2 * session.timeout, hold, now)
   return nil, code, detail
@@ -480,6 +492,16 @@ function grant:release(hold)
   return passed_on(self, let_go(self, until_, hold, now))
 end
 
+--- Gives back whatever is held: the task has ended.
+function grant:give_up()
+  self.is_given_up = true               -- for a request that is under way
+  if self.acting or #self.holds == 0 then return end
+  self.holds = NONE
+  self:end_it("the task ended without unlocking it")
+  settle(self, max(self.valid_until - self.lock.session.host.now(), 0))
+  forget(self)
+end
+
 --- Is there still somebody who could release it?
 function grant:is_abandoned()
   local host = self.lock.session.host
@@ -498,9 +520,8 @@ end
 
 --- Takes it from the site: nobody can ask for it any more.
 function grant:drop()
-  local site = self.lock.site
-  if site[self.party] == self and not self.acting then
-    site[self.party] = nil
+  if self.lock.site[self.party] == self and not self.acting then
+    vacate(self)
   end
 end
 

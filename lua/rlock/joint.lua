@@ -168,11 +168,10 @@ local function forget(self, hold)
   if not holds[1] then self.held[hold.party] = nil end
 end
 
--- Takes one more hold for the calling task.
-local function enter(self, wait, lease, is_carried)
+local function take(self, wait, lease, is_carried)
   local hold = setmetatable({
     joint = self, party = self.host.current(), parts = {},
-    is_carried = is_carried,
+    is_carried = is_carried and not self.host.ends_tasks,
   }, Hold)
   local ok, code, detail = self:take(hold, wait, lease)
   if ok then
@@ -184,15 +183,24 @@ local function enter(self, wait, lease, is_carried)
   return nil, code, detail
 end
 
-local function release(hold)
-  if hold.is_over then
-    return nil, "not_held", "this hold was released before"
-  end
+-- Takes one more hold for the calling task.
+local function enter(self, wait, lease, is_carried)
+  return self.host.whole(take, self, wait, lease, is_carried)
+end
+
+local function let_go(hold)
   hold.is_over = true
   forget(hold.joint, hold)
   local ok, code, detail = hold.joint:let_go(hold)
   if code == "cancelled" then error(detail, 0) end
   return ok, code, detail
+end
+
+local function release(hold)
+  if hold.is_over then
+    return nil, "not_held", "this hold was released before"
+  end
+  return hold.joint.host.whole(let_go, hold)
 end
 
 --- Declares a hold lost, once, and tells who wanted to know.

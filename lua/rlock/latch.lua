@@ -74,7 +74,8 @@ end
 function latch:wait(options)
   local wait = line.options(options, { wait = 0 }, 2).wait or math.huge
   local site = self.site
-  local open, code, detail = line.wait(self.session, {
+  local session = self.session
+  local open, code, detail = session.host.whole(line.wait, session, {
     latch = self, ask = ask, wants = 0,
     channel = site.policy.channel(site.keys), wakes = site.policy.source.wakes,
     late = ("latch %q was not open in time"):format(site.name),

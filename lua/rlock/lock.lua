@@ -183,8 +183,7 @@ local function busy(granted, ttl)
     ttl > 0 and (" for %.1f s more"):format(ttl / 1000) or "")
 end
 
--- Takes one more hold for the calling task.
-local function enter(self, wait, lease, hold)
+local function take(self, wait, lease, hold)
   local granted, wakeup = grant_of(self), self.session.wakeup
   local waiter
   if wait > 0 and wakeup.count > 0
@@ -204,6 +203,11 @@ local function enter(self, wait, lease, hold)
   end
   if verdict == "busy" then verdict, ttl, detail = busy(granted, ttl) end
   return leave(self, granted, waiter, verdict, ttl, detail)
+end
+
+-- Takes one more hold for the calling task.
+local function enter(self, wait, lease, hold)
+  return self.session.host.whole(take, self, wait, lease, hold)
 end
 
 --- Waits for the lock and takes it.
@@ -226,10 +230,15 @@ function lock:try_lock(options)
   return enter(self, wait or 0, lease)
 end
 
-local function released(ok, code, detail)
+local function let_go(granted, hold)
+  local ok, code, detail = granted:release(hold)
   if ok then return true end
   if code == "cancelled" then error(detail, 0) end
   return ok, code, detail
+end
+
+local function release(self, granted, hold)
+  return self.session.host.whole(let_go, granted, hold)
 end
 
 --- Gives up the last hold of the calling task.
@@ -243,7 +252,7 @@ function lock:unlock()
   if not granted then
     return nil, "not_held", "this task does not hold the lock"
   end
-  return released(granted:release())
+  return release(self, granted)
 end
 
 local function done(self, ok, ...)
@@ -286,7 +295,9 @@ Hold.__index = Hold
 -- @treturn[2] nil, code, detail as for `lock`
 function lock:hold(options)
   local wait, lease = check_options(options, 2)
-  local hold = setmetatable({ lock = self }, Hold)
+  local hold = setmetatable({
+    lock = self, is_of_task = self.session.host.ends_tasks,
+  }, Hold)
   local ok, code, detail = enter(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
   hold.grant = mine(self)
@@ -298,11 +309,11 @@ function Hold:unlock()
   if self.is_over then
     return nil, "not_held", "this hold was released before"
   end
-  return released(self.grant:release(self))
+  return release(self.lock, self.grant, self)
 end
 
 function Hold:__close()
-  if not self.is_over then released(self.grant:release(self)) end
+  if not self.is_over then release(self.lock, self.grant, self) end
 end
 
 function Hold:valid_for()

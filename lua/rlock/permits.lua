@@ -40,6 +40,24 @@ end
 
 -- permits that were taken here ------------------------------------------------
 
+local function forget(self, id)
+  local permit = self.site.taken[id]
+  if not permit then return end
+  self.session.watchdog:remove(permit)
+  if permit.party then permit.party.grants[permit] = nil end
+  self.site.taken[id] = nil
+end
+
+-- Gives back in the background what may have been taken.
+local function give_back(self, id, seconds)
+  local session, site = self.session, self.site
+  session:background(function()
+    local now = session.host.now()
+    remote.run(session.node, site.policy.ops.release, now + seconds, now,
+      site.keys, id, "1", "0", session.publish)
+  end)
+end
+
 -- As the watchdog wants them: see grant.lua for those of locks. `state` is
 -- "free" for one with a lease of its own, the end of which is no loss.
 local Permit = {}
@@ -51,7 +69,17 @@ end
 
 function Permit:renewal() return self.lock.session.lease_ms, "1" end
 
-function Permit.is_abandoned() return false end
+--- Whoever took it may be gone; it goes with a task that can end before its
+--  work has.
+function Permit:is_abandoned()
+  return self.lock.session.host.is_over(self.party)
+end
+
+--- Gives it back: the task has ended.
+function Permit:give_up()
+  forget(self.lock, self.owner)
+  give_back(self.lock, self.owner, self.lock.session.lease)
+end
 
 function Permit:end_it()
   self.lock.session.watchdog:remove(self)
@@ -59,10 +87,13 @@ function Permit:end_it()
 end
 
 local function keep(self, id, lease, sent, ends)
+  local host = self.session.host
   local permit = setmetatable({
     lock = self, owner = id, valid_until = ends, watched = not lease,
     state = lease and "free" or "held", on_lost = {},
+    party = host.ends_tasks and host.current(),
   }, Permit)
+  if permit.party then permit.party.grants[permit] = true end
   self.site.taken[id] = permit
   if lease then
     self.session.watchdog:rest(permit)
@@ -71,24 +102,7 @@ local function keep(self, id, lease, sent, ends)
   end
 end
 
-local function forget(self, id)
-  local permit = self.site.taken[id]
-  if not permit then return end
-  self.session.watchdog:remove(permit)
-  self.site.taken[id] = nil
-end
-
 -- taking one ------------------------------------------------------------------
-
--- Gives back in the background what may have been taken.
-local function give_back(self, id, seconds)
-  local session, site = self.session, self.site
-  session:background(function()
-    local now = session.host.now()
-    remote.run(session.node, site.policy.ops.release, now + seconds, now,
-      site.keys, id, "1", "0", session.publish)
-  end)
-end
 
 -- Of one call that takes a permit.
 local Question = {}
@@ -114,16 +128,7 @@ function Question:ask(until_, now)
   return "held", reply[2] > 0 and reply[2] or nil
 end
 
---- Takes a permit, and waits for one if it must.
--- @tparam[opt] table options
---   wait: seconds to wait at most, default for ever; 0: only tries.
---   lease: seconds to have it at most; without it the watchdog keeps it.
--- @treturn[1] string its id
--- @treturn[2] nil
--- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
--- @treturn[2] string detail
-function permits:acquire(options)
-  options = line.options(options, { wait = 0, lease = MIN_LEASE }, 2)
+local function take(self, options)
   local session, site = self.session, self.site
   local id = session.host.random(16)
   local question = setmetatable({
@@ -139,6 +144,19 @@ function permits:acquire(options)
   end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
+end
+
+--- Takes a permit, and waits for one if it must.
+-- @tparam[opt] table options
+--   wait: seconds to wait at most, default for ever; 0: only tries.
+--   lease: seconds to have it at most; without it the watchdog keeps it.
+-- @treturn[1] string its id
+-- @treturn[2] nil
+-- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
+-- @treturn[2] string detail
+function permits:acquire(options)
+  options = line.options(options, { wait = 0, lease = MIN_LEASE }, 2)
+  return self.session.host.whole(take, self, options)
 end
 
 -- having and giving it back ---------------------------------------------------

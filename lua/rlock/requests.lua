@@ -101,6 +101,16 @@ function requests.undo(request, n)
   settle(request, "undo", n, undone)
 end
 
+local function try(request, name, n, more)
+  local session = request.handle.session
+  if session.is_closed then return nil, "closed", "the client was closed" end
+  local now = session.host.now()
+  local reply, code, detail =
+    requests.send(request, name, now + session.timeout, now, n, more)
+  if reply then requests.finish(request) end
+  return reply, code, detail
+end
+
 --- Makes a request that is given up when there is no answer in time: nobody
 --  knows then whether it was carried out.
 -- @tparam table request
@@ -110,13 +120,7 @@ end
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
 function requests.try(request, name, n, more)
-  local session = request.handle.session
-  if session.is_closed then return nil, "closed", "the client was closed" end
-  local now = session.host.now()
-  local reply, code, detail =
-    requests.send(request, name, now + session.timeout, now, n, more)
-  if reply then requests.finish(request) end
-  return reply, code, detail
+  return request.handle.session.host.whole(try, request, name, n, more)
 end
 
 -- Is it of no use to repeat it?
@@ -127,15 +131,9 @@ local function is_hopeless(session, code, detail)
   return code == "redis" and not errors.classify(detail).retry
 end
 
---- Makes a request that must be carried out: if the server cannot be told in
---  time, it is told in the background.
--- @tparam table request
--- @tparam string name  of the policy's operation
--- @tparam string n
--- @return as `try`
-function requests.insist(request, name, n)
+local function insist(request, name, n)
   local session = request.handle.session
-  local reply, code, detail = requests.try(request, name, n)
+  local reply, code, detail = try(request, name, n)
   if reply or is_hopeless(session, code, detail) then
     return reply, code, detail
   end
@@ -144,6 +142,16 @@ function requests.insist(request, name, n)
     detail = detail .. "; it is repeated in the background"
   end
   return nil, code, detail
+end
+
+--- Makes a request that must be carried out: if the server cannot be told in
+--  time, it is told in the background.
+-- @tparam table request
+-- @tparam string name  of the policy's operation
+-- @tparam string n
+-- @return as `try`
+function requests.insist(request, name, n)
+  return request.handle.session.host.whole(insist, request, name, n)
 end
 
 --- Runs an operation that may be repeated as it is.

@@ -31,7 +31,7 @@ function Question:ask(until_, now)
   return "held", reply[2] > 0 and reply[2] or nil
 end
 
-local function ask_for(self, n, wait)
+local function take(self, n, wait)
   local site = self.site
   local question = setmetatable({
     request = requests.begin(self), n = n, wants = tonumber(n),
@@ -46,6 +46,10 @@ local function ask_for(self, n, wait)
   requests.undo(question.request, n)
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
+end
+
+local function ask_for(self, n, wait)
+  return self.session.host.whole(take, self, n, wait)
 end
 
 -- Permits to take, and how long to wait for them; either may be left out.

@@ -156,7 +156,7 @@ local function release_batch(self, batch, until_)
 end
 
 -- Releases everything that is still held, as far as the server can be told.
-local function release_all(self, until_)
+local function release_all(self, until_, why)
   local batch = self.watchdog:all()
   for first = 1, #batch, BATCH do
     local part = {}
@@ -165,7 +165,27 @@ local function release_all(self, until_)
     end
     release_batch(self, part, until_)
   end
-  for _, grant in ipairs(batch) do grant:end_it("the client was closed") end
+  for _, grant in ipairs(batch) do grant:end_it(why) end
+end
+
+-- Is something held by a task that has not ended?
+local function is_needed(self)
+  for _, grant in ipairs(self.watchdog:all()) do
+    if type(grant.party) == "table" and not self.host.is_over(grant.party) then
+      return true
+    end
+  end
+  return false
+end
+
+--- The program is about to end, and nobody waits: unless a task holds something
+--  still, releases what is held, and lets the background work come to its end.
+--  What is asked for later is served as ever.
+function session:rest()
+  if self.is_closed or is_needed(self) then return end
+  self.wakeup:rest()
+  release_all(self, self.host.now() + self.timeout, "the program ends")
+  self.watchdog:retire()
 end
 
 --- Releases what is held, waits for what is under way, closes the connections.
@@ -178,7 +198,7 @@ function session:close()
   local until_ = self.host.now() + self.timeout
   self.wakeup:close()
   self.watchdog:close()
-  release_all(self, until_)
+  release_all(self, until_, "the client was closed")
   self.host.sleep(0)                    -- those who waited leave the line
   self.settled = self.host.event()
   while self.pending > 0 and self.host.now() < until_ do

@@ -87,6 +87,7 @@ local function heard(self, kind, name, payload)
     else
       self.channels[name] = nil
       self.count = self.count - 1
+      if self.count == 0 then self.change:set() end
     end
   end
 end
@@ -231,6 +232,12 @@ function wakeup:pass(name, left, waiter)
     other = other.next
   end
   if other then wake(other) end
+end
+
+--- Leaves the channels where nobody waits, without delay.
+function wakeup:rest()
+  for _, channel in pairs(self.channels) do channel.idle_since = -math.huge end
+  if self.change then self.change:set() end
 end
 
 --- Closes the subscriber; waiters are woken and will see that all is closed.

@@ -244,7 +244,7 @@ local function send(self, batch)
   self.host.daemon(function()
     renew(self, batch)
     self.batches = self.batches - 1
-    self.change:set()
+    if self.change then self.change:set() end
   end)
 end
 
@@ -314,7 +314,7 @@ local function sweep(self, now)
 end
 
 -- The task of the watchdog. With nothing to do it looks once more after half a
--- period, so that a lock that is taken now and then need not wake it each time.
+-- period: a lock that is taken now and then need not start it each time.
 local function keep(self)
   local was_idle = false
   while not self.is_closed do
@@ -327,11 +327,15 @@ local function keep(self)
     else
       due = bury(self, now)
     end
-    if not due and not was_idle then due = now + self.period / 2 end
-    was_idle = due == nil
     if self.resting.first then
       if now >= (self.swept or 0) + self.period then sweep(self, now) end
       due = math.min(due or math.huge, now + self.period)
+    elseif not due and self.batches == 0 then
+      if was_idle or self.is_retired then break end
+      due = now + self.period / 2
+      was_idle = true
+    else
+      was_idle = false
     end
     if due ~= now then
       self.sleeps_until = due or math.huge
@@ -339,6 +343,7 @@ local function keep(self)
       self.sleeps_until = 0
     end
   end
+  self.change, self.is_retired = nil, nil
 end
 
 -- the lock's side ---------------------------------------------------------
@@ -392,6 +397,13 @@ function watchdog:rest(grant)
       self.change:set()                   -- it is to be swept some day
     end
   end
+end
+
+--- Lets the task end as soon as there is nothing to do.
+function watchdog:retire()
+  if not self.change then return end
+  self.is_retired = true
+  self.change:set()
 end
 
 function watchdog:close()

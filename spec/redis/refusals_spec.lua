@@ -120,6 +120,30 @@ describe("opening a client", function()
   end)
 end)
 
+describe("a call that was meant otherwise", function()
+  before_each(start)
+  after_each(stop)
+
+  it("is told, at its line", function()
+    local client = open()
+    for pattern, fn in pairs {
+      ["bad name: must be a string that is not empty, is nil"] = function()
+        client.lock("a dot, where a colon was meant")
+      end,
+      ["bad name: must be a string that is not empty, is empty"] = function()
+        client:semaphore("")
+      end,
+      ["no try_lock here: a read/write lock is two locks"] = function()
+        client:read_write_lock("x"):try_lock()
+      end,
+    } do
+      local ok, message = pcall(fn)
+      assert.is_false(ok)
+      assert.matches("refusals_spec.lua:%d+: " .. pattern, message)
+    end
+  end)
+end)
+
 describe("what is not held", function()
   before_each(start)
   after_each(stop)

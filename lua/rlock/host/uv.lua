@@ -199,6 +199,9 @@ function host.current()
   return task
 end
 
+--- Runs fn to its end, even if the task ends before. (Here no task does.)
+function host.whole(fn, ...) return fn(...) end
+
 --- Has this task ended? (Its holds are then no longer kept alive.)
 function host.is_over(task)
   return type(task) == "table" and task.over == true

@@ -1,0 +1,212 @@
+--- The home: one timer of each worker, in whose light threads everything runs
+--  that must not end with a request. (Requests come and go, and a worker has no
+--  more than 256 timers.) A job is a function that runs there, for a task or
+--  for the house; threads that have done one wait for the next.
+--
+--  nginx frees what a timer's threads took when the timer ends, so that after a
+--  while a home gives way to another, and ends when its last job has.
+
+local clock = require "rlock.host.ngx.clock"
+local tasks = require "rlock.host.ngx.tasks"
+
+local home = {}
+
+local now, running = clock.now, coroutine.running
+local exiting, spawn = ngx.worker.exiting, ngx.thread.spawn
+local remove = table.remove
+
+local TICK = 0.5         -- seconds between the looks that a home takes
+local TICK_ALONE = 0.05
+local GRACE = 1          -- seconds until what does not end is given up
+local JOBS = 100000      -- that a home does before it gives way
+local LATE = 1           -- seconds after which a timer that did not start is
+                         -- taken for one that never will
+
+--- Called from time to time while no task is left and the worker, or the Lua,
+--  is about to end.
+function home.rest() end
+
+local present            -- where jobs are given to
+
+-- a home's threads ----------------------------------------------------------
+
+local function traced(message) return debug.traceback(message) end
+
+local function do_job(self, thread, job)
+  self.threads[thread] = job
+  self.busy = self.busy + 1
+  if job.done then
+    job.ok, job.x, job.y, job.z =
+      pcall(job.fn, job.a, job.b, job.c, job.d)
+    job.done:set()
+  else
+    local ok, message = xpcall(job.fn, traced, job.a, job.b, job.c, job.d)
+    if not ok then ngx.log(ngx.ERR, "rlock: ", message) end
+    job.task.is_over = true
+  end
+  self.busy = self.busy - 1
+  self.threads[thread] = nil
+end
+
+-- A light thread. The jobs that nobody was there for come before it sits down.
+local function work(self)
+  local thread, seat = running(), { event = tasks.event() }
+  local job = remove(self.jobs, 1)
+  while job do
+    do_job(self, thread, job)
+    job = remove(self.jobs, 1)
+    if not job and not self.has_given_way then
+      self.seats[#self.seats + 1] = seat
+      seat.event:block()
+      job, seat.job = seat.job, nil
+    end
+  end
+end
+
+-- the timer -------------------------------------------------------------------
+
+local function give_way(self)
+  self.has_given_way = true
+  if present == self then present = nil end
+  for _, seat in ipairs(self.seats) do seat.event:set() end
+  self.seats = {}
+end
+
+local function give_up(job)
+  if job.is_cancelled then return end
+  job.is_cancelled = true
+  if job.pauses then job.pauses:set() end
+end
+
+-- Gives up what is done for requests that have ended.
+-- @treturn boolean is anything done for one that has not?
+local function look_for_the_dead(self)
+  local is_wanted = false
+  for _, job in pairs(self.threads) do
+    if job.done then                    -- it is not the house's own
+      local is_over = tasks.is_over(job.task)
+      if is_over then give_up(job) end
+      is_wanted = is_wanted or not is_over
+    end
+  end
+  return is_wanted
+end
+
+-- The worker is about to end, or the Lua that only one request has.
+local function is_ending() return exiting() or not tasks.is_shared end
+
+-- Nobody waits for anything, and nobody will: lets everything come to its end,
+-- and then gives up what does not.
+local function rest(self)
+  if not self.resting then
+    self.resting = now()
+    home.start(home.rest)
+  elseif now() > self.resting + GRACE then
+    for _, job in pairs(self.threads) do give_up(job) end
+    self.resting = nil
+  end
+end
+
+local function look_around(self)
+  for keeper, kept in pairs(self.kept) do keeper:put_away(kept) end
+  local is_wanted = look_for_the_dead(self)
+  if not is_ending() then
+    if self.taken > JOBS then give_way(self) end
+  elseif self.busy == 0 and not self.jobs[1] then
+    give_way(self)
+  elseif is_wanted then
+    self.resting = nil
+  else
+    rest(self)
+  end
+end
+
+local function keep(_, self)
+  tasks.settle(self)
+  self.change = tasks.event()
+  repeat
+    for _ = 1, #self.jobs do spawn(work, self) end
+    self.change:block(tasks.is_shared and TICK or TICK_ALONE)
+    look_around(self)
+  until self.has_given_way and self.busy == 0
+end
+
+local function open()
+  local self = {
+    jobs = {}, seats = {}, threads = {}, kept = {}, busy = 0, taken = 0,
+    asked = now(),
+  }
+  local ok, why = ngx.timer.at(0, keep, self)
+  if not ok then return nil, "no timer: " .. why end
+  present = self
+  return self
+end
+
+-- Where to give jobs to. A timer that did not start (a worker has no more than
+-- lua_max_running_timers) loses its jobs to the next.
+local function ready()
+  local self = present
+  if self and (self.change or now() - self.asked < LATE) then return self end
+  local other, why = open()
+  if not other then return nil, why end
+  if self then
+    other.jobs, self.jobs, self.has_given_way = self.jobs, {}, true
+  end
+  return other
+end
+
+-- the jobs --------------------------------------------------------------------
+
+local function give(job)
+  local self, why = ready()
+  if not self then return nil, why end
+  self.taken = self.taken + 1
+  local seat = remove(self.seats)
+  if seat then
+    seat.job = job
+    seat.event:set()
+  else
+    self.jobs[#self.jobs + 1] = job
+    if self.change then self.change:set() end
+  end
+  return true
+end
+
+--- Starts a job of the house, and does not wait for its end.
+-- @tparam function fn
+-- @param a,b,c,d its arguments
+function home.start(fn, a, b, c, d)
+  local ok, why = give { fn = fn, a = a, b = b, c = c, d = d, task = {} }
+  if not ok then ngx.log(ngx.ERR, "rlock: ", why) end
+end
+
+local events = {}        -- to be used again
+
+--- Runs a function for the running task, and to its end, even if that of the
+--  task comes first.
+-- @tparam function fn
+-- @param a,b,c,d its arguments
+-- @return[1] what it returns, three values at most
+-- @treturn[2] nil
+-- @treturn[2] string "refused"
+-- @treturn[2] string detail
+function home.run(fn, a, b, c, d)
+  local why = tasks.refusal()
+  if why then return nil, "refused", why end
+  local task, here = tasks.current()
+  if here then return fn(a, b, c, d) end
+  local done = remove(events) or tasks.event()
+  local job = { fn = fn, a = a, b = b, c = c, d = d, task = task, done = done }
+  local ok
+  ok, why = give(job)
+  if not ok then return nil, "refused", why end
+  while not done:block(LATE) do ready() end
+  events[#events + 1] = done
+  local x, y, z = job.x, job.y, job.z
+  if not job.ok then error(x, 0) end
+  if z ~= nil then return x, y, z end
+  if y ~= nil then return x, y end
+  return x
+end
+
+return home

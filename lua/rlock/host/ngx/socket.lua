@@ -1,0 +1,113 @@
+--- Cosockets to a Redis, ready to be used: connected or from the pool, over
+--  TLS where that is wanted, greeted.
+
+local clock = require "rlock.host.ngx.clock"
+local resp = require "rlock.host.ngx.resp"
+
+local socket = {}
+
+local tcp, now = ngx.socket.tcp, clock.now
+local ceil, max, min = math.ceil, math.max, math.min
+
+--- Sends commands and reads their replies.
+-- @param self          a socket
+-- @tparam table commands array of arrays
+-- @return replies, codes, details: where a reply is nil, the others say why
+function socket.exchange(self, commands)
+  local texts, reader = {}, resp.reader(self)
+  for i, command in ipairs(commands) do
+    texts[i] = resp.request(command, #command)
+  end
+  local replies, codes, details = {}, {}, {}
+  local ok, why = self:send(texts)
+  for i = 1, #commands do
+    if ok then
+      replies[i], codes[i], details[i] = reader:read()
+      if codes[i] == "closed" then ok, why = nil, details[i] end
+    else
+      codes[i], details[i] = "closed", why
+    end
+  end
+  return replies, codes, details
+end
+
+-- A server that does not know AUTH repeats what it was sent.
+local function told_safely(verb, detail)
+  if verb == "AUTH" and detail:find("unknown command", 1, true) then
+    detail = "the server does not know the command"
+  end
+  return ("%s (in reply to %s)"):format(detail, verb)
+end
+
+local function greet(self, commands)
+  local replies, codes, details = socket.exchange(self, commands)
+  for i, command in ipairs(commands) do
+    if codes[i] == "closed" then
+      return nil, "connect", details[i]
+    elseif replies[i] == nil and command[1] ~= "CLIENT" then  -- a mere comfort
+      return nil, "redis", told_safely(command[1], details[i])
+    end
+  end
+  return true
+end
+
+local function shake_hands(self, options)
+  local tls, ok, why = options.tls, true, nil
+  if tls and tls.certificate then
+    ok, why = self:setclientcert(tls.certificate, tls.private_key)
+  end
+  if tls and ok then
+    ok, why = self:sslhandshake(false, tls.server_name or options.host,
+      tls.verify ~= false)
+  end
+  if not ok then return nil, "connect", why end
+  return true
+end
+
+local function dial(self, options, pool)
+  local ok, why
+  if options.path then
+    ok, why = self:connect("unix:" .. options.path, pool)
+  else
+    ok, why = self:connect(options.host, options.port, pool)
+  end
+  if not ok then return nil, "connect", why end
+  return true
+end
+
+local function set_timeout(self, ms) self:settimeouts(ms, ms, ms) end
+
+-- Makes a new connection fit for use.
+local function prepare(self, options, ends)
+  local ok, code, detail = shake_hands(self, options)
+  if ok then ok, code, detail = greet(self, options.greeting) end
+  set_timeout(self, max(1, ceil((ends - now()) * 1000)))
+  return ok, code, detail
+end
+
+--- Gets a socket.
+-- @tparam table options host, port or path, tls, timeout (ms, to connect),
+--   greeting (array of commands)
+-- @tparam number ms      what may be done with it in all
+-- @tparam[opt] table pool { pool = name }
+-- @return[1] socket
+-- @treturn[2] nil
+-- @treturn[2] string "connect", "redis"
+-- @treturn[2] string detail
+function socket.get(options, ms, pool)
+  local self, ends = tcp(), now() + ms / 1000
+  self:settimeouts(min(ms, options.timeout), ms, ms)
+  local ok, code, detail = dial(self, options, pool)
+  if ok and (not pool or self:getreusedtimes() == 0) then
+    ok, code, detail = prepare(self, options, ends)
+    if not ok then self:close() end
+  end
+  if ok then return self end
+  if code == "connect" then
+    detail = ("%s: %s"):format(options.path
+      or options.host .. ":" .. options.port, detail)
+  end
+  return nil, code, detail
+end
+
+return socket

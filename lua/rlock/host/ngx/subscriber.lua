@@ -1,0 +1,118 @@
+--- A connection that listens. Its socket belongs to a thread of the home, which
+--  reads. A second thread writes what anybody wants to have sent: a socket can
+--  be used by nobody but the request (here the timer) that has opened it.
+
+local home = require "rlock.host.ngx.home"
+local resp = require "rlock.host.ngx.resp"
+local socket = require "rlock.host.ngx.socket"
+local tasks = require "rlock.host.ngx.tasks"
+
+local subscriber = {}
+subscriber.__index = subscriber
+
+local READ = 1000        -- milliseconds of one read
+local QUIET = 15         -- reads without a byte until a PING is sent; with
+                         -- twice as many the connection is dead
+local CLOSED = "the connection was closed"
+
+--- What the parser reads from.
+function subscriber:receiveany(size)
+  local quiet = 0
+  while true do
+    local bytes, why = self.socket:receiveany(size)
+    if bytes then return bytes end
+    if self.is_closed then return nil, CLOSED end
+    if why ~= "timeout" then return nil, why end
+    quiet = quiet + 1
+    if quiet == QUIET then
+      self:tell("PING")
+    elseif quiet == 2 * QUIET then
+      return nil, ("no sign of life for %d s"):format(quiet * READ / 1000)
+    end
+  end
+end
+
+local function read(self)
+  local reader = resp.reader(self)
+  while true do
+    local push, code, detail = reader:read()
+    if code == "closed" or self.is_closed then return detail end
+    if type(push) == "table" then self.heard(push[1], push[2], push[3]) end
+  end
+end
+
+local function write(self)
+  while not self.is_over do
+    self.change:block()
+    local texts = self.unsent
+    self.unsent = {}
+    if texts[1] and not self.is_over then self.socket:send(texts) end
+  end
+end
+
+-- The thread that reads.
+local function listen(self, options)
+  local code, detail
+  self.socket, code, detail = socket.get(options, options.timeout)
+  self.fault = { code, detail }
+  self.standing:set()
+  if not self.socket then return end
+  self.socket:settimeouts(READ, options.timeout, READ)
+  local writer = ngx.thread.spawn(write, self)
+  local why = read(self)
+  self.is_over = true
+  self.change:set()
+  ngx.thread.wait(writer)
+  self.socket:close()
+  if not self.is_closed then
+    self.is_closed = true
+    options.lost(why)
+  end
+end
+
+--- Opens a connection.
+-- @tparam table options as for socket.get; and message = function(kind,
+--   channel, payload), lost = function(detail)
+-- @return[1] the connection
+-- @treturn[2] nil, code, detail
+function subscriber.open(options)
+  if not tasks.is_shared then
+    return nil, "connect", "no subscriber: nobody but this request uses this "
+      .. "Lua (lua_code_cache is off?)"
+  end
+  local self = setmetatable({
+    heard = options.message, unsent = {},
+    change = tasks.event(), standing = tasks.event(),
+  }, subscriber)
+  home.start(listen, self, options)
+  local ok, code, detail = self.standing:pause(2 * options.timeout / 1000 + 1)
+  if ok and self.socket then return self end
+  self.is_closed = true
+  if ok then return nil, self.fault[1], self.fault[2] end
+  return nil, code or "connect", detail or "the subscriber did not start"
+end
+
+--- Has something sent.
+function subscriber:tell(...)
+  if self.is_closed then return nil, "closed", CLOSED end
+  self.unsent[#self.unsent + 1] = resp.request({ ... }, select("#", ...))
+  self.change:set()
+  return true
+end
+
+--- Subscribes to a channel; its messages go to the `message` function.
+function subscriber:subscribe(channel)
+  return self:tell("SUBSCRIBE", channel)
+end
+
+function subscriber:unsubscribe(channel)
+  return self:tell("UNSUBSCRIBE", channel)
+end
+
+--- Closes the connection. Nothing is heard or sent any more.
+function subscriber:close()
+  self:tell("QUIT")                    -- the reader is told at once
+  self.is_closed = true
+end
+
+return subscriber

@@ -1,0 +1,211 @@
+--- Tasks and events of the OpenResty host.
+--  A task is a request or a timer: all its phases and light threads are one
+--  task. nginx may end it in the middle of anything, and tells nobody. So what
+--  must come to its end runs on behalf of the task in the *home* (home.lua), a
+--  timer of the worker, and only waiting for it can be cut off.
+
+local semaphore = require "ngx.semaphore"
+local base = require "resty.core.base"
+local ffi = require "ffi"
+
+local tasks = {}
+
+local C = ffi.C
+local get_phase, get_request = ngx.get_phase, base.get_request
+local running = coroutine.running
+local huge, min = math.huge, math.min
+
+local LONGEST = 3600     -- seconds of one wait for a semaphore
+
+-- phases ------------------------------------------------------------------
+
+local waits = {
+  rewrite = true, server_rewrite = true, access = true, content = true,
+  timer = true, ssl_cert = true, ssl_client_hello = true,
+  ssl_session_fetch = true,
+}
+
+--- Why nothing can be waited for here; nil if it can.
+function tasks.refusal()
+  local phase = get_phase()
+  if waits[phase] then return nil end
+  return ("cannot wait in the %s phase"):format(phase)
+end
+
+-- tasks -------------------------------------------------------------------
+
+local KEY = {}           -- under which ngx.ctx has the task
+local at = setmetatable({}, { __mode = "v" })       -- address of a request ->
+                                                    -- its task, or an old one
+-- The ngx.ctx of all requests. nginx drops that of a request when it ends.
+local contexts = debug.getregistry().ngx_lua_ctx_tables
+
+local number_of_context          -- its index in `contexts`
+
+local function one_argument(request)
+  return C.ngx_http_lua_ffi_get_ctx_ref(request)
+end
+
+local function three_arguments(request)
+  return C.ngx_http_lua_ffi_get_ctx_ref(request, nil, nil)
+end
+
+-- ngx_lua 0.10.21 was given two more.
+function number_of_context(request)
+  local ok, number = pcall(three_arguments, request)
+  number_of_context = ok and three_arguments or one_argument
+  return ok and number or one_argument(request)
+end
+
+local function address_of(request)
+  return tonumber(ffi.cast("uintptr_t", request))
+end
+
+--- Has this task ended?
+function tasks.is_over(task)
+  if type(task) ~= "table" then return false end
+  return task.is_over or contexts[task.number] ~= task.context
+end
+
+-- With lua_code_cache off, every request has a Lua of its own that nobody comes
+-- back to. That it is not so is seen when a second request comes, or a worker
+-- starts.
+local seen_one
+
+local function look_around(request)
+  local phase = get_phase()
+  if phase == "init_worker" or seen_one and seen_one ~= request
+      and phase ~= "timer" and not ngx.is_subrequest then
+    tasks.is_shared = true
+  end
+  if phase ~= "timer" then seen_one = request end
+end
+
+-- The task of a request whose ngx.ctx has none: it is new, or it has lost its
+-- ngx.ctx by an ngx.exec.
+local function task_of(context)
+  local request = get_request()
+  local address = address_of(request)
+  local task = at[address]
+  if not task or tasks.is_over(task) then
+    task = { context = context, number = number_of_context(request),
+      grants = {} }
+    at[address] = task
+    if not tasks.is_shared then look_around(task) end
+  end
+  context[KEY] = task
+  return task
+end
+
+--- The task that asks for something now.
+-- @treturn table task
+-- @treturn table|nil the home, if this is one of its threads
+function tasks.current()
+  local context = ngx.ctx
+  local task = context[KEY]
+  if not task then return task_of(context) end
+  if task.threads then return task.threads[running()].task, task end
+  return task
+end
+
+--- The home whose light thread this is, if it is one.
+function tasks.home()
+  local task = ngx.ctx[KEY]
+  return task and task.threads and task
+end
+
+--- Makes the running timer a home.
+-- @tparam table home  with `threads`: light thread -> its job, which has `task`
+function tasks.settle(home) ngx.ctx[KEY] = home end
+
+--- The task of this request, which ends here. nil if it has none, or if the
+--  request is part of another.
+function tasks.finish()
+  local task = at[address_of(get_request())]
+  if not task or tasks.is_over(task) then return nil end
+  task.is_over = true
+  return task
+end
+
+-- events ------------------------------------------------------------------
+
+local Event = {}
+Event.__index = Event
+
+--- An event for one waiting light thread: `set` wakes it, or the next `wait`
+--  at once.
+function tasks.event()
+  return setmetatable({}, Event)
+end
+
+--- Wakes the waiter; without one, the next wait returns at once. Setting
+--  twice is setting once.
+function Event:set()
+  if not self.is_waiting then
+    self.is_set = true
+    return
+  end
+  self.is_waiting = nil
+  self.semaphore:post(1)
+end
+
+--- As `pause`, with no regard to phases and whether the task has ended.
+function Event:block(seconds)
+  if self.is_set then
+    self.is_set = nil
+    return true
+  end
+  local sema = self.semaphore
+  if not sema then
+    sema = assert(semaphore.new(0))
+    self.semaphore = sema
+  end
+  self.is_waiting = true
+  local ok, why
+  seconds = seconds or huge
+  repeat
+    ok, why = sema:wait(min(seconds, LONGEST))
+    seconds = seconds - LONGEST
+  until ok or why ~= "timeout" or seconds <= 0 or not self.is_waiting
+  if ok then return true end
+  if not self.is_waiting then          -- it was set just as the time ran out
+    return sema:wait(0)
+  end
+  self.is_waiting = nil
+  if why ~= "timeout" then error(why) end
+  return false
+end
+
+-- Is a job of the home to be given up, and has not been told so?
+local function is_cancelled(job)
+  if not job.is_cancelled or job.is_told then return false end
+  job.is_told = true
+  return true
+end
+
+local CANCELLED = "the request has ended"
+
+--- Waits for `set`.
+-- @tparam[opt] number seconds at most; nil or math.huge: for ever
+-- @treturn[1] boolean true if it was set, false when the time is over
+-- @treturn[2] nil
+-- @treturn[2] string "refused", or "cancelled": the request has ended
+-- @treturn[2] string detail
+function Event:pause(seconds)
+  local why = tasks.refusal()
+  if why then return nil, "refused", why end
+  local home = tasks.home()
+  local job = home and home.threads[running()]
+  if job and is_cancelled(job) then return nil, "cancelled", CANCELLED end
+  if seconds and seconds <= 0 and not self.is_set then return false end
+  if not job then return self:block(seconds) end
+  job.pauses = self
+  local is_set = self:block(seconds)
+  job.pauses = nil
+  if is_cancelled(job) then return nil, "cancelled", CANCELLED end
+  return is_set
+end
+
+Event.wait = Event.pause
+
+return tasks

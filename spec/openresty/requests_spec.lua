@@ -1,0 +1,259 @@
+--- Requests as owners: what is one owner and what is not, and what becomes of
+--- the locks of a request that ends without giving them back.
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+local eventually = require "spec.support.wait" (host)
+
+local SECONDS = 20                     -- for what happens at once
+
+local HTTP = [[
+  lua_check_client_abort on;
+  init_worker_by_lua_block {
+    rlock = require "resty.rlock"
+    locks = rlock.open { url = "%s", watchdog = 60 }
+    brief = rlock.open { url = "%s", watchdog = 2 }
+
+    function finish(client)
+      local lock = client:lock(ngx.var.arg_name)
+      local how = ngx.var.arg_how
+      if how == "hold" then assert(lock:hold()) else assert(lock:lock()) end
+      if how == "twice" then assert(lock:lock()) end
+      if how == "many" then
+        assert(client:permits(ngx.var.arg_name .. ":permits"):acquire())
+        local name = ngx.var.arg_name
+        assert(rlock.multi_lock {
+          client:lock(name .. ":a"), client:fair_lock(name .. ":b"),
+        }:lock())
+      end
+      if ngx.var.arg_sleep then ngx.sleep(tonumber(ngx.var.arg_sleep)) end
+      if how == "error" then error("on purpose")
+      elseif how == "exit" then ngx.exit(503)
+      elseif how == "redirect" then ngx.redirect("/elsewhere")
+      elseif how == "exec" then ngx.exec(ngx.var.uri .. "/elsewhere")
+      elseif how == "abort" then ngx.sleep(60)
+      elseif how == "thread" then
+        ngx.thread.spawn(function() ngx.exit(503) end)
+        ngx.sleep(60)
+      end
+      ngx.say("done")
+    end
+  }
+]]
+
+local LOCATIONS = [[
+  location = /logged {
+    content_by_lua_block { finish(locks) }
+    log_by_lua_block { rlock.log_phase() }
+  }
+  location = /logged/elsewhere {
+    content_by_lua_block { ngx.say("elsewhere") }
+    log_by_lua_block { rlock.log_phase() }
+  }
+  location = /plain { content_by_lua_block { finish(brief) } }
+  location = /plain/elsewhere { content_by_lua_block { ngx.say("else") } }
+
+  location = /wait {
+    content_by_lua_block {
+      local kind = ngx.var.arg_kind or "lock"
+      local lock = locks[kind](locks, ngx.var.arg_name)
+      local ok, code, detail = lock:lock()
+      if not ok then return ngx.say(code, " ", detail) end
+      ngx.print("held")
+      assert(lock:unlock())
+    }
+    log_by_lua_block { rlock.log_phase() }
+  }
+
+  location = /phases {
+    access_by_lua_block {
+      local lock = locks:lock("phases")
+      assert(lock:lock())
+      assert(lock:lock())
+    }
+    content_by_lua_block {
+      local lock = locks:lock("phases")
+      ngx.print(lock:hold_count(), " ")
+      local thread = ngx.thread.spawn(function() return lock:unlock() end)
+      ngx.print(select(2, ngx.thread.wait(thread)), " ")
+      ngx.print(ngx.location.capture("/other").body)
+      ngx.print(lock:unlock(), " ", lock:is_locked())
+    }
+  }
+  location = /other { content_by_lua_block {
+    ngx.print(select(2, locks:lock("phases"):try_lock()), " ")
+  } }
+  location = /again {
+    content_by_lua_block {
+      local lock = locks:lock("again")
+      if ngx.var.arg_second then
+        ngx.print(lock:hold_count(), " ", lock:unlock(), " ", lock:is_locked())
+      else
+        assert(lock:lock())
+        ngx.exec("/again?second=1")
+      end
+    }
+  }
+  location = /named {
+    content_by_lua_block {
+      local lock = locks:lock("named", { owner = "order 17" })
+      ngx.print(tostring(lock:try_lock { lease = 60 }))
+    }
+    log_by_lua_block { rlock.log_phase() }
+  }
+  location = /timer { content_by_lua_block {
+    local lock, done = locks:lock("timer"), require("ngx.semaphore").new(0)
+    assert(lock:lock())
+    local code
+    ngx.timer.at(0, function()
+      code = select(2, lock:try_lock())
+      done:post(1)
+    end)
+    done:wait(10)
+    ngx.print(code, " ", lock:unlock())
+  } }
+]]
+
+describe("A request in nginx", function()
+  local server, web, number = nil, nil, 0
+
+  setup(function()
+    server = redis.start()
+    web = nginx.start {
+      http = HTTP:format(server.url, server.url), locations = LOCATIONS,
+    }
+  end)
+
+  teardown(function()
+    web:stop()
+    server:stop()
+  end)
+
+  local function fresh()
+    number = number + 1
+    return "request" .. number
+  end
+
+  local function exists(name) return server:cli("EXISTS", name) == "1" end
+
+  local function until_gone(name)
+    eventually(function() return not exists(name) end, SECONDS, name)
+  end
+
+  describe("is one owner", function()
+    it("in all its phases and light threads, not in its subrequests",
+      function()
+        assert.equal("2 true busy true false", (select(2, web:get("/phases"))))
+      end)
+
+    it("also after ngx.exec", function()
+      assert.equal("1 true false", (select(2, web:get("/again"))))
+    end)
+
+    it("and another than the next request or a timer", function()
+      local name = fresh()
+      local first = web:send("/logged?how=abort&name=" .. name)
+      eventually(function() return exists(name) end)
+      local second = ngx.thread.spawn(function()
+        return web:get("/wait?name=" .. name)
+      end)
+      eventually(function()
+        return server:cli("PUBSUB", "CHANNELS", "*" .. name .. "*") ~= ""
+      end)
+      first:close()
+      local _, _, body = ngx.thread.wait(second)
+      assert.equal("held", body)
+      assert.equal("busy true", (select(2, web:get("/timer"))))
+    end)
+
+    it("unless it names one", function()
+      assert.equal("true", (select(2, web:get("/named"))))
+      assert.equal("true", (select(2, web:get("/named"))))
+      assert.equal("order 17\n2", server:cli("HGETALL", "named"))
+    end)
+  end)
+
+  describe("that ends without unlocking, with log_phase, gives it back",
+    function()
+      for how, status in pairs {
+        error = 500, exit = 503, redirect = 302, exec = 200, forget = 200,
+        hold = 200, twice = 200, thread = 503,
+      } do
+        it("(" .. how .. ")", function()
+          local name = fresh()
+          assert.equal(status,
+            (web:get(("/logged?how=%s&name=%s"):format(how, name))))
+          until_gone(name)
+        end)
+      end
+
+      it("(client abort)", function()
+        local name = fresh()
+        local request = web:send("/logged?how=abort&name=" .. name)
+        eventually(function() return exists(name) end)
+        request:close()
+        until_gone(name)
+      end)
+
+      it("(permits and the parts of multi-locks)", function()
+        local name = fresh()
+        local admin = require("resty.rlock").open(server.url)
+        assert.is_true(admin:permits(name .. ":permits"):set(3))
+        web:get("/logged?how=many&name=" .. name)
+        for _, suffix in ipairs { "", ":a", ":b" } do
+          until_gone(name .. suffix)
+        end
+        eventually(function()
+          return admin:permits(name .. ":permits"):available() == 3
+        end, SECONDS)
+      end)
+    end)
+
+  describe("that ends without unlocking, without log_phase, has it until its "
+    .. "lease ends", function()
+      for _, how in ipairs { "error", "exit", "redirect", "exec", "forget" } do
+        it("(" .. how .. ")", function()
+          local name = fresh()
+          web:get(("/plain?how=%s&name=%s"):format(how, name))
+          assert.is_true(exists(name))
+          until_gone(name)
+        end)
+      end
+
+      it("(client abort), and is kept alive until then", function()
+        local name = fresh()
+        local request = web:send("/plain?how=abort&name=" .. name)
+        eventually(function() return exists(name) end)
+        local began = host.now()
+        while host.now() - began < 5 do
+          assert.is_true(exists(name))
+          ngx.sleep(0.05)
+        end
+        request:close()
+        until_gone(name)
+      end)
+    end)
+
+  it("that is aborted while it waits leaves the line", function()
+    local locks = require("resty.rlock").open(server.url)
+    for _, kind in ipairs { "lock", "fair_lock" } do
+      local name = fresh()
+      local held = locks[kind](locks, name)
+      assert.is_true(held:lock())
+      local path = ("/wait?kind=%s&name=%s"):format(kind, name)
+      local first = web:send(path)
+      eventually(function()
+        return server:cli("PUBSUB", "CHANNELS", "*" .. name .. "*") ~= ""
+      end)
+      local second = ngx.thread.spawn(function() return web:get(path) end)
+      ngx.sleep(0.05)
+      first:close()
+      ngx.sleep(0.05)
+      assert.is_true(held:unlock())
+      local _, _, body = ngx.thread.wait(second)
+      assert.equal("held", body)
+      until_gone(name)
+    end
+  end)
+end)

@@ -64,6 +64,20 @@ local function wake_all(channel)
   end
 end
 
+-- Wakes all who can share what a message tells of, and one of the others.
+local function wake_sharers(channel)
+  local waiter, other = channel.first, nil
+  while waiter do
+    if waiter.shares then
+      wake(waiter)
+    elseif not other or (other.is_woken and not waiter.is_woken) then
+      other = waiter
+    end
+    waiter = waiter.next
+  end
+  if other then wake(other) end
+end
+
 -- the subscriber ----------------------------------------------------------
 
 -- What the server says on the subscriber connection.
@@ -71,8 +85,8 @@ local function heard(self, kind, name, payload)
   local channel = self.channels[name]
   if kind == "message" then
     if not channel then return end
-    if channel.wakes(payload) == "all" then
-      wake_all(channel)
+    if channel.wakes and channel.wakes(payload) == "all" then
+      wake_sharers(channel)
     else
       wake_one(channel)
     end
@@ -160,9 +174,8 @@ local function serve(self)
   self.connection, self.is_serving = nil, nil
 end
 
-local function open_channel(self, name, wakes)
-  local channel = { name = name, wakes = wakes, is_live = false,
-    idle_since = 0 }
+local function open_channel(self, name)
+  local channel = { name = name, is_live = false, idle_since = 0 }
   self.channels[name] = channel
   self.count = self.count + 1
   if self.connection then self.connection:subscribe(name) end
@@ -176,8 +189,6 @@ end
 
 -- the waiters' side -------------------------------------------------------
 
-local function one() return "one" end
-
 --- Is this channel listened to already? Then a waiter who joins before it asks
 --  cannot miss a release, and need not ask twice.
 function wakeup:is_live(name)
@@ -187,12 +198,14 @@ end
 
 --- Joins the waiters of a channel. Every waiter must leave.
 -- @tparam string name the channel
--- @tparam[opt] function wakes  payload -> "one" or "all": whom a message wakes
+-- @tparam[opt] function wakes  payload -> "one" or "all": does a message wake
+--   all the waiters that brought this function? Of the others it wakes one
 -- @treturn table waiter for `wait` and `leave`; it is an event of the host
 function wakeup:join(name, wakes)
-  local channel = self.channels[name] or open_channel(self, name, wakes or one)
+  local channel = self.channels[name] or open_channel(self, name)
   local waiter = self.host.event()
-  waiter.channel = channel
+  waiter.channel, waiter.shares = channel, wakes ~= nil
+  channel.wakes = channel.wakes or wakes
   append(channel, waiter)
   return waiter
 end

@@ -1156,6 +1156,24 @@ describe("what a read/write lock costs the server", function()
     assert.is_true(most[1] <= 10 and most[2] <= 9 and most[3] <= 2)
   end)
 
+  it("does not grow with the writers that wait: one is woken at a time",
+    function()
+      local all, begun = {}, server:stat("evalsha")
+      write "a"
+      for i = 1, 30 do
+        all[i] = task.start(function()
+          assert.is_true(writer:lock { wait = 30 * slow })
+          return writer:unlock()
+        end)
+      end
+      eventually(function() return server:stat("evalsha") > begun + 30 end)
+      local asked = server:stat("evalsha")
+      stop_writing "a"
+      for i = 1, 30 do assert.is_true(all[i]:join(30 * slow)) end
+      asked = server:stat("evalsha") - asked
+      assert.is_true(asked <= 3 * 30, "asked " .. asked)
+    end)
+
   it("is less than Redisson's for who is alone", function()
     read "warm"
     leave "warm"

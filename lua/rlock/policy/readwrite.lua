@@ -429,21 +429,19 @@ end
 
 local function channel(its_keys) return its_keys[2] end
 
--- All readers can go in when a writer has left.
-local function wakes(payload)
-  return payload == WRITER_GONE and "all" or "one"
-end
-
 local function side(side_name, server)
-  return {
-    name = side_name, keys = keys, channel = channel, wakes = wakes,
-    server = server,
-  }
+  return { name = side_name, keys = keys, channel = channel, server = server }
 end
 
 local sides = {
   read = side("readwrite.read", read), write = side("readwrite.write", write),
 }
+
+-- All readers can go in when a writer has left, and one of the writers.
+function sides.read.wakes(payload)
+  return payload == WRITER_GONE and "all" or "one"
+end
+
 sides.read.twin, sides.write.twin = sides.write, sides.read
 
 return sides

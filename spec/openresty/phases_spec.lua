@@ -1,0 +1,118 @@
+--- Where nothing can be waited for, and what is said there.
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+local eventually = require "spec.support.wait" (host)
+
+local HTTP = [[
+  lua_shared_dict told 1m;
+  init_by_lua_block {
+    rlock = require "resty.rlock"
+    function note(what, ok, code, detail)
+      ngx.shared.told:set(what, ("%%s %%s %%s"):format(ok, code, detail))
+    end
+    local client, code, detail = rlock.open("%s")
+    in_init = { client, code, detail }
+  }
+  init_worker_by_lua_block {
+    locks = assert(rlock.open("%s"))
+    note("open", unpack(in_init, 1, 3))
+    note("init_worker", locks:lock("x"):try_lock())
+  }
+  upstream nowhere {
+    server 0.0.0.1;
+    balancer_by_lua_block {
+      note("balancer", locks:lock("x"):try_lock())
+      ngx.exit(502)
+    }
+  }
+]]
+
+local LOCATIONS = [[
+  location = /elsewhere {
+    set_by_lua_block $unused {
+      note("set", locks:lock("x"):lock())
+      return ""
+    }
+    rewrite_by_lua_block {
+      local lock = locks:lock("x")
+      assert(lock:lock())
+      assert(lock:unlock())
+    }
+    access_by_lua_block {
+      local lock = locks:lock("x")
+      assert(lock:lock())
+    }
+    content_by_lua_block { ngx.print(locks:lock("x"):valid_for() > 1) }
+    header_filter_by_lua_block {
+      note("header_filter", locks:lock("x"):unlock())
+    }
+    body_filter_by_lua_block {
+      note("body_filter", locks:semaphore("s"):acquire())
+    }
+    log_by_lua_block {
+      note("log", locks:lock("x"):with(function() end))
+      note("call", locks:call("PING"))
+      note("multi", rlock.multi_lock { locks:lock("y") }:lock())
+      note("permits", locks:permits("p"):acquire())
+      note("latch", locks:latch("l"):wait())
+      note("peek", locks:lock("x"):is_locked())
+      note("held", locks:lock("x"):state(), "", "")
+      rlock.log_phase()
+    }
+  }
+  location = /balanced { proxy_pass http://nowhere; }
+  location = /told {
+    content_by_lua_block { ngx.print(ngx.shared.told:get(ngx.var.arg_of)) }
+  }
+]]
+
+describe("A phase of nginx", function()
+  local server, web
+
+  setup(function()
+    server = redis.start()
+    web = nginx.start {
+      http = HTTP:format(server.url, server.url), locations = LOCATIONS,
+    }
+    assert.equal("true", (select(2, web:get("/elsewhere"))))
+    web:get "/balanced"
+  end)
+
+  teardown(function()
+    web:stop()
+    server:stop()
+  end)
+
+  local function told(of) return (select(2, web:get("/told?of=" .. of))) end
+
+  for _, phase in ipairs {
+    "init_worker", "set", "balancer", "header_filter", "body_filter", "log",
+  } do
+    it(phase .. " is one in which nothing can be waited for", function()
+      assert.equal(("nil refused cannot wait in the %s phase"):format(phase),
+        told(phase))
+    end)
+  end
+
+  it("without cosockets refuses whatever has to ask the server", function()
+    for _, what in ipairs { "call", "multi", "permits", "latch", "peek" } do
+      assert.equal("nil refused cannot wait in the log phase", told(what))
+    end
+  end)
+
+  it("without cosockets still tells what is known", function()
+    assert.matches("^held", told("held"))
+  end)
+
+  it("in which an unlock is refused leaves the lock held, until log_phase",
+    function()
+      eventually(function() return server:cli("EXISTS", "x") == "0" end, 20)
+    end)
+
+  it("before the workers are forked opens no client", function()
+    assert.matches("^nil refused open it in init_worker_by_lua or later",
+      told("open"))
+  end)
+end)

@@ -1,0 +1,194 @@
+--- Workers: what each has one of, how they end, and what a Lua that only one
+--- request has makes of it (lua_code_cache off).
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
+local eventually = require "spec.support.wait" (host)
+
+local SECONDS = 20
+
+local HTTP = [[
+  init_worker_by_lua_block {
+    rlock = require "resty.rlock"
+    locks = assert(rlock.open { url = "%s", name = "spec", watchdog = 60 })
+  }
+]]
+
+local LOCATIONS = [[
+  location = /cycle { content_by_lua_block {
+    local lock = locks:lock(ngx.var.arg_name or "cycle")
+    assert(lock:lock { wait = 30 })
+    ngx.sleep(tonumber(ngx.var.arg_sleep or 0))
+    assert(lock:unlock())
+    ngx.print(ngx.worker.pid())
+  } }
+  location = /take { content_by_lua_block {
+    for i = 1, tonumber(ngx.var.arg_n) do
+      local name = ngx.var.arg_name .. i
+      assert(locks:lock(name, { owner = "o" .. i }):lock())
+    end
+    ngx.print("taken")
+  } }
+  location = /timers { content_by_lua_block {
+    ngx.print(ngx.timer.running_count(), " ", ngx.timer.pending_count())
+  } }
+]]
+
+local function get_all(web, n, path)
+  local threads, bodies = {}, {}
+  for i = 1, n do
+    threads[i] = ngx.thread.spawn(function() return web:get(path) end)
+  end
+  for i = 1, n do
+    local _, status, body = ngx.thread.wait(threads[i])
+    assert.equal(200, status)
+    bodies[i] = body
+  end
+  return bodies
+end
+
+-- How many of Redis's clients are there with this in their line?
+local function clients(server, text)
+  local count = 0
+  for line in server:cli("CLIENT", "LIST"):gmatch("[^\n]+") do
+    if line:find("name=spec", 1, true) and line:find(text, 1, true) then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+describe("The workers of nginx", function()
+  local server, web
+
+  before_each(function() server = redis.start() end)
+
+  after_each(function()
+    web:stop()
+    server:stop()
+  end)
+
+  local function start(workers)
+    web = nginx.start {
+      workers = workers, http = HTTP:format(server.url),
+      locations = LOCATIONS,
+    }
+  end
+
+  it("have one timer and one subscriber each, however many wait", function()
+    start(1)
+    local lock = require("resty.rlock").open(server.url):lock("a")
+    assert.is_true(lock:lock())
+    local names = { "a", "a", "b", "c" }
+    local threads = {}
+    for i = 1, 40 do
+      threads[i] = ngx.thread.spawn(function()
+        return web:get("/cycle?sleep=0.01&name=" .. names[i % 4 + 1])
+      end)
+    end
+    eventually(function()
+      return server:cli("PUBSUB", "NUMSUB", "redisson_lock__channel:{a}")
+        :match("1$")
+    end, SECONDS)
+    assert.equal("1 0", (select(2, web:get("/timers"))))
+    assert.is_true(lock:unlock())
+    for i = 1, 40 do
+      assert.equal(200, select(2, ngx.thread.wait(threads[i])))
+    end
+    assert.equal("1 0", (select(2, web:get("/timers"))))
+    local all, idle = clients(server, ""), clients(server, " sub=0 ")
+    assert.is_true(all - idle <= 1)
+  end)
+
+  it("leave at once when they have nothing to do, and give back what is held",
+    function()
+      start(2)
+      get_all(web, 20, "/cycle")
+      get_all(web, 1, "/take?n=300&name=named:")
+      assert.equal("300", server:cli("DBSIZE"))
+      local before = host.now()
+      shell.kill(web.pid, "QUIT")
+      eventually(function()
+        return not select(2, shell.run("kill -0 " .. web.pid))
+          or shell.run("cat /proc/" .. web.pid .. "/stat"):find(") Z ", 1, true)
+      end, SECONDS, "the end of nginx")
+      assert.is_true(host.now() - before < 8)
+      assert.equal("0", server:cli("DBSIZE"))
+      assert.equal(0, clients(server, ""))
+    end)
+
+  it("let requests that are under way come to their end", function()
+    start(1)
+    local pid = web:workers()[1]
+    local slow = ngx.thread.spawn(function()
+      return web:get("/cycle?name=slow&sleep=3")
+    end)
+    eventually(function() return server:cli("EXISTS", "slow") == "1" end)
+    local waiting = ngx.thread.spawn(function()
+      return web:get("/cycle?name=slow&sleep=0")
+    end)
+    eventually(function()
+      return server:cli("PUBSUB", "CHANNELS", "*slow*") ~= ""
+    end)
+    web:signal("HUP")
+    for _, thread in ipairs { slow, waiting } do
+      local _, status, body = ngx.thread.wait(thread)
+      assert.equal(200, status)
+      assert.equal(tostring(pid), body)
+    end
+    eventually(function() return web:workers()[1] ~= pid end, SECONDS)
+    eventually(function() return #web:workers() == 1 end, SECONDS)
+    assert.equal(200, (web:get("/cycle?name=slow")))
+  end)
+end)
+
+describe("With lua_code_cache off", function()
+  it("requests lock, wait by polling, and leave nothing behind", function()
+    local server = redis.start()
+    local web = nginx.start {
+      server = "lua_code_cache off;",
+      locations = ([[
+        location = /cycle { content_by_lua_block {
+          local rlock = require "resty.rlock"
+          local locks = assert(rlock.open { url = "%s", name = "spec" })
+          local lock = locks:lock("cycle")
+          assert(lock:lock { wait = 30 })
+          assert(lock:unlock())
+          ngx.print("done")
+        } }
+        location = /forget { content_by_lua_block {
+          local rlock = require "resty.rlock"
+          local locks = assert(rlock.open { url = "%s", name = "spec" })
+          assert(locks:lock("forgotten"):lock())
+          ngx.print("done")
+        } }
+        location = /timers { content_by_lua_block {
+          ngx.print(ngx.timer.running_count())
+        } }
+      ]]):format(server.url, server.url),
+    }
+    local locks = require("resty.rlock").open(server.url)
+    for _ = 1, 40 do assert.equal("done", (select(2, web:get("/cycle")))) end
+    get_all(web, 10, "/cycle")
+    local lock = locks:lock("cycle")
+    assert.is_true(lock:lock())
+    local waiting = ngx.thread.spawn(function() return web:get("/cycle") end)
+    ngx.sleep(0.2)
+    assert.is_true(lock:unlock())
+    assert.equal("done", select(3, ngx.thread.wait(waiting)))
+    assert.equal("done", (select(2, web:get("/forget"))))
+    eventually(function()
+      return server:cli("EXISTS", "forgotten") == "0"
+    end, SECONDS)
+    eventually(function()
+      return (select(2, web:get("/timers"))) == "0"
+    end, SECONDS)
+    local log = web:log()
+    assert.is_nil(log:find("[error]", 1, true))
+    assert.is_nil(log:find("timers are not enough", 1, true))
+    web:stop()
+    server:stop()
+  end)
+end)

@@ -273,6 +273,27 @@ describe("rlockctl status", function()
     end
   end)
 
+  it("asks a policy of one's own", function()
+    ctl.file("own/three.lua", [[
+      local server = {
+        acquire = function() return { "held" } end,
+        release = function() return { "freed" } end,
+        peek = function(keys)
+          return { "held", 60000, 0, { "a", 2, "b", 1 }, { "queue", { "c" } } }
+        end,
+      }
+      return { name = "three", keys = function(name) return { name } end,
+        server = server }]])
+    local path = "--lua-path=" .. ctl.folder() .. "/own"
+    assert.equal('"x" is held: three\n  held by a, 2 times\n'
+      .. "  held by b, 1 time\n  for 60.0 s more, unless it is renewed\n"
+      .. "  1. in line: c\n", output(path, "status", "x", "--policy", "three"))
+    assert.matches('status: "x": policy "nowhere": there is no such module',
+      fault(206, { "status", "x", "--policy", "nowhere" }))
+    assert.matches('"fair" is free: fair lock\n',
+      output("status", "fair", "--policy=fair"))
+  end)
+
   it("ends with 1 for a key that is no lock", function()
     for kind, words in pairs {
       list = { "RPUSH", "cli:odd", "x" }, set = { "SADD", "cli:odd", "x" },
@@ -281,7 +302,8 @@ describe("rlockctl status", function()
     } do
       server:cli(table.unpack(words))
       assert.equal('rlockctl: status: "cli:odd": the key is a ' .. kind
-        .. " that is no lock\n", fault(1, { "status", "cli:odd" }))
+        .. ", which is no lock of rlock's own\n",
+        fault(1, { "status", "cli:odd" }))
       server:cli("DEL", "cli:odd")
     end
   end)

@@ -114,16 +114,20 @@ end
 -- Kind -> function(client, name) -> its state, or nil, code, detail.
 local looks = {}
 
-local function look_at_lock(method)
-  return function(client, name)
-    local state, code, detail = client[method](client, name):peek()
-    if not state then return nil, code, detail end
-    state.count = nil                   -- how often we hold it
-    for i, owner in ipairs(state.queue or {}) do
-      state.queue[i] = { owner = owner }
-    end
-    return state
+local function peek(lock)
+  local state, code, detail = lock:peek()
+  if not state then return nil, code, detail end
+  state.count = nil                     -- how often we hold it
+  local queue = type(state.queue) == "table" and state.queue or {}
+  for i, owner in ipairs(queue) do
+    queue[i] = { owner = tostring(owner) }
   end
+  state.queue = queue[1] and queue
+  return state
+end
+
+local function look_at_lock(method)
+  return function(client, name) return peek(client[method](client, name)) end
 end
 
 looks.reentrant = look_at_lock "lock"
@@ -199,6 +203,20 @@ function looks.permits(client, name)
   return state
 end
 
+--- Looks by the `peek` of a policy.
+-- @tparam table client
+-- @tparam string name
+-- @tparam string which the policy's module
+-- @return as `at`
+function look.by(client, name, which)
+  local ok, lock = pcall(client.policy, client, which, name)
+  if not ok then return nil, "usage", tostring(lock) end
+  local state, code, detail = peek(lock)
+  if not state then return nil, code, detail end
+  state.kind = lock.site.policy.name
+  return { state }
+end
+
 --- Looks.
 -- @tparam table client
 -- @tparam string name
@@ -222,7 +240,8 @@ function look.at(client, name)
     end
   end
   if not states[1] and kinds[1] then
-    return nil, "refused", ("the key is a %s that is no lock"):format(kinds[1])
+    return nil, "refused", ("the key is a %s, which is no lock of rlock's own")
+      :format(kinds[1])
   end
   return states[1] and states or { { state = "free", holders = {} } }
 end

@@ -7,7 +7,7 @@ local look = require "rlock.cli.look"
 local status = {}
 
 status.usage = [[
-rlockctl status NAME [--json]
+rlockctl status NAME [--policy POLICY] [--json]
 
 Shows what there is under the name: a lock, a semaphore, permits or a latch; who
 holds it, how often and for how long; who waits, in order, where there is an
@@ -18,10 +18,14 @@ Not everything can be told by what is in Redis: mutexes, spin locks, and fair
 locks for which nobody waits look like reentrant locks, and a semaphore like a
 latch. The members of multi-locks and red locks are locks of their own.
 
---json prints an object on a line, for each kind if there are several.
+--policy asks the "peek" of a policy: a module of your own on package.path (see
+--lua-path). --json prints an object on a line, for each kind if there are
+several.
 ]]
 
-status.options = { ["--json"] = { "json" } }
+status.options = {
+  ["--json"] = { "json" }, ["--policy"] = { "policy", "POLICY" },
+}
 
 -- Names come from anywhere: nothing in them may move the cursor.
 local function show(text)
@@ -96,7 +100,11 @@ function status.run(cli, operands, chosen)
   local client, code, detail = require("rlock").open()
   if not client then return cli.fault(code, detail) end
   local states
-  states, code, detail = look.at(client, name)
+  if chosen.policy then
+    states, code, detail = look.by(client, name, chosen.policy)
+  else
+    states, code, detail = look.at(client, name)
+  end
   if not states then
     return cli.fault(code, ("status: %s: %s"):format(show(name), detail))
   end

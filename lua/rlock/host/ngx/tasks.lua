@@ -68,8 +68,9 @@ function tasks.is_over(task)
 end
 
 -- With lua_code_cache off, every request has a Lua of its own that nobody comes
--- back to. That it is not so is seen when a second request comes, or a worker
--- starts.
+-- back to. That it is not so is seen when a second request comes, or by what a
+-- worker loads when it starts.
+tasks.is_shared = get_phase() == "init_worker"
 local seen_one
 
 local function look_around(request)

@@ -1,0 +1,65 @@
+local answer = require "rlock.answer"
+
+local function op(name)
+  return { op = name, where = 'policy "p": p.lua:3: ' .. name }
+end
+
+describe("an answer", function()
+  it("is a verdict and what comes with it", function()
+    for name, replies in pairs {
+      acquire = { { "held" }, { "held", 7 }, { "held", "7" }, { "busy", -1 },
+        { "refused", "why" }, { "lost" }, { "lost", -2 } },
+      renew = { { "held" }, { "lost" } },
+      release = { { "freed" }, { "kept" }, { "lost" } },
+      break_ = { { "freed" }, { "free" }, { "refused", "why" } },
+    } do
+      for _, reply in ipairs(replies) do
+        local verdict, value = answer.of(op(name), reply)
+        assert.same(reply, { verdict, value })
+      end
+    end
+    assert.equal("held", (answer.of(op "renew", "held")))
+  end)
+
+  it("is told with its place, if it is none", function()
+    for name, replies in pairs {
+      acquire = { false, 7, "hold", {}, { 42 }, { { "held" } }, { "busy" },
+        { "busy", "1" }, { "busy", {} }, { "held", {} }, { "refused" },
+        { "refused", 1 }, { "freed" } },
+      renew = { false, { "freed" }, { "busy", 1 } },
+      release = { false, { "held" }, { "free" } },
+      break_ = { false, { "lost" }, { "refused" } },
+      peek = { false, {}, { "held" }, { "held", 1 }, { "held", "1", 1, {} },
+        { "busy", 1, 1, {} }, { "held", 1, 1, "x" } },
+    } do
+      for _, reply in pairs(replies) do
+        local of = name == "peek" and answer.of_peek or answer.of
+        local verdict, code, detail = of(op(name), reply)
+        assert.is_nil(verdict)
+        assert.equal("redis", code)
+        assert.matches('^policy "p": p.lua:3: ' .. name
+          .. ": answered [^\n]+; it must answer { [^\n]+$", detail)
+      end
+    end
+  end)
+
+  it("is shown, but not all of it", function()
+    local function shown(reply)
+      return select(3, answer.wrong(op "renew", reply))
+        :match("answered (.*); it must")
+    end
+    assert.equal("nothing", shown(nil))
+    assert.equal("nothing", shown(false))
+    assert.equal("{}", shown({}))
+    assert.equal('{ "busy", { 1, 2 } }', shown({ "busy", { 1, 2 } }))
+    assert.equal("{ 1, 2, 3, 4, ... }", shown({ 1, 2, 3, 4, 5, 6 }))
+    assert.equal('"two?lines"', shown("two\nlines"))
+    assert.equal('"' .. ("x"):rep(37) .. '..."', shown(("x"):rep(1000)))
+  end)
+
+  it("of peek has times and counts", function()
+    assert.equal("free", (answer.of_peek(op "peek", { "free", -2, 0 })))
+    assert.equal("held",
+      (answer.of_peek(op "peek", { "held", 1, 0, { "a", "1" } })))
+  end)
+end)

@@ -39,7 +39,10 @@ for _, file in ipairs {
   files[file] = { std = "lua54", read_globals = { "redis" } }
 end
 
-for _, file in ipairs { "spec/support/nginx.lua", "spec/bench/openresty*.lua" } do
+for _, file in ipairs {
+  "spec/support/nginx.lua", "spec/support/browser.lua",
+  "spec/bench/openresty*.lua",
+} do
   files[file] = { std = "ngx_lua" }
 end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }

@@ -76,10 +76,16 @@ function board.hold()
   if ngx.req.get_method() ~= "POST" or not use or not seconds then
     return answer(nil, "usage", "POST /hold?what=print|read|write&seconds=N")
   end
+  seconds = math.max(0, math.min(seconds, 60))
   -- Two owners of one name would be one owner.
   local lock = use { owner = who .. " " .. ngx.var.request_id:sub(1, 6) }
-  answer(lock:with({ wait = 60 }, function()
-    ngx.sleep(math.min(seconds, 60))
+  -- What has an owner of its own is not given back when the request ends.
+  assert(ngx.on_abort(function()
+    lock:unlock()
+    ngx.exit(499)
+  end))
+  answer(lock:with({ wait = 60, lease = seconds + 5 }, function()
+    ngx.sleep(seconds)
     return "done"
   end))
 end

@@ -1,54 +1,54 @@
---- What each policy's operations cost the server: inner commands, and
---- microseconds, per request. Prints a table for people.
+--- What each operation of each kind costs the server: commands inside its
+--- requests, and microseconds. Prints a table for people.
 --
---    rlockctl costs.lua [ROUNDS]              the server is RLOCK_URL
+--    rlockctl costs.lua [ROUNDS]              the server is RLOCK_URL; two
+--                                             more for red locks RLOCK_URLS
 --
---  The server must be private: its statistics and its data are reset.
+--  The servers must be private: their statistics and data are reset.
 
 local rlock = require "rlock"
+local server_time = require "spec.bench.server_time"
 
 local ROUNDS = tonumber(arg[1] or 3000)
+local ROW = "%-18s %-24s %8s %8s   %s"
+
 local client = assert(rlock.open())
 
--- What Redisson 4.7 takes for the same, where that was counted; "+1" is a
--- command of its own, n the other readers.
+-- Commands that Redisson 4.7 needs for the same, where that is known; "+1" is
+-- a request of its own, and a range depends on what is found.
 local redisson = {
-  lock = { "3", "3", "4", "5+1", "6+1" },
-  mutex = { "3", "3", nil, nil, "6+1" },
-  fair_lock = { "8", "6-8", nil, nil, "10+1" },
-  write_lock = { "4-5" },
-  read_lock = { "6-7", nil, nil, nil, "11+2n" },
+  lock = {
+    ["take, free"] = "3", ["take, held by another"] = "3",
+    ["enter again"] = "4", ["give one back"] = "5+1", ["give back"] = "6+1",
+  },
+  mutex = {
+    ["take, free"] = "3", ["take, held by another"] = "3",
+    ["give back"] = "6+1",
+  },
+  spin_lock = {
+    ["take, free"] = "3", ["take, held by another"] = "3",
+    ["enter again"] = "4", ["give one back"] = "4+1", ["give back"] = "5+1",
+  },
+  fenced_lock = {
+    ["take, free"] = "4", ["take, held by another"] = "3",
+    ["enter again"] = "5", ["give one back"] = "5+1", ["give back"] = "6+1",
+  },
+  fair_lock = { ["take, free"] = "8", ["give back"] = "10+1" },
+  read_lock = { ["take, free"] = "6-7", ["give back"] = "10+1" },
+  write_lock = { ["take, free"] = "4-5" },
+  semaphore = { ["take"] = "2", ["take, none left"] = "1", ["give"] = "2" },
+  permits = {
+    ["take"] = "5", ["take, one is over"] = "8", ["take, none left"] = "3",
+    ["give back"] = "4",
+  },
+  latch = { ["set"] = "3", ["count down"] = "1", ["count to nothing"] = "3" },
+  ["multi_lock of 2"] = { ["take, free"] = "3+3", ["give back"] = "7+7" },
 }
-local OPERATION = {
-  take = 1, ["take, free"] = 1, ["take, held by another"] = 2,
-  ["enter again"] = 3,
-  ["give one back"] = 4, ["give back"] = 5,
-}
-
--- Requests, inner commands and microseconds since the last reset.
-local function read_stats()
-  local text = assert(client:call("INFO", "commandstats"))
-  local requests, usec, inner = 0, 0, 0
-  for name, calls, time in text:gmatch(
-      "cmdstat_([^:]+):calls=(%d+),usec=(%d+)") do
-    if name == "evalsha" then
-      requests, usec = tonumber(calls), tonumber(time)
-    elseif name ~= "info" and name ~= "config|resetstat" then
-      inner = inner + tonumber(calls)
-    end
-  end
-  return requests, inner, usec
-end
 
 local function measure(kind, operation, fn)
-  fn(0)                                  -- the script is loaded by now
-  assert(client:call("CONFIG", "RESETSTAT"))
-  for i = 1, ROUNDS do fn(i) end
-  local requests, inner, usec = read_stats()
-  local theirs = redisson[kind] or {}
-  print(("%-16s %-32s %6.1f %8.2f  %s"):format(kind, operation,
-    inner / requests, usec / requests,
-    theirs[OPERATION[operation:match("^(.-) beside") or operation]] or ""))
+  local cost = server_time.of(client, ROUNDS, fn)
+  print(ROW:format(kind, operation, ("%.1f"):format(cost.commands),
+    ("%.2f"):format(cost.usec), (redisson[kind] or {})[operation] or ""))
 end
 
 local function ok(result, code, detail)
@@ -56,63 +56,127 @@ local function ok(result, code, detail)
   return result
 end
 
--- The five operations of a lock; make(name, options) gives a handle.
-local function lock(kind, make, is_entered_once)
-  local function mine(i) return make("costs:" .. i, { owner = "me" }) end
-  local function other(i) return make("costs:" .. i, { owner = "you" }) end
-  measure(kind, "take, free", function(i) ok(mine(i):try_lock()) end)
+local function clear() assert(client:call("FLUSHDB")) end
+
+-- The operations of a lock; make(i) gives the lock of one round, owned by us,
+-- and rival(i) the same one for somebody else.
+local function lock(kind, make, rival, is_entered_once)
+  measure(kind, "take, free", function(i) ok(make(i):try_lock()) end)
   measure(kind, "take, held by another", function(i)
-    assert(select(2, other(i):try_lock()) == "busy")
+    assert(not rival(i):try_lock())
   end)
   if not is_entered_once then
-    measure(kind, "enter again", function(i) ok(mine(i):try_lock()) end)
-    measure(kind, "give one back", function(i) ok(mine(i):unlock()) end)
+    measure(kind, "enter again", function(i) ok(make(i):try_lock()) end)
+    measure(kind, "give one back", function(i) ok(make(i):unlock()) end)
   end
-  measure(kind, "give back", function(i) ok(mine(i):unlock()) end)
-  assert(client:call("FLUSHDB"))
+  measure(kind, "give back", function(i) ok(make(i):unlock()) end)
+  clear()
 end
 
-local function method(name)
-  return function(...) return client[name](client, ...) end
-end
-
-local function read_of(name)
-  return function(...) return client[name](client, ...):read_lock() end
-end
-
-local function write_of(name)
-  return function(...) return client[name](client, ...):write_lock() end
-end
-
--- Readers share: what one of many costs.
-local function readers(kind, make, count)
-  for i = 1, count do
-    ok(make("costs:shared", { owner = "reader " .. i }):try_lock {
-      lease = 600 })
+local function by(owner, method, side)
+  return function(i)
+    local made = client[method](client, "costs:" .. i, { owner = owner })
+    return side and made[side](made) or made
   end
-  local function one(i)
-    return make("costs:shared", { owner = "one more " .. i })
-  end
-  local many = (" beside %d readers"):format(count)
-  measure(kind, "take" .. many, function(i) ok(one(i):try_lock()) end)
-  measure(kind, "give back" .. many, function(i) ok(one(i):unlock()) end)
-  assert(client:call("FLUSHDB"))
 end
 
-print(("%-16s %-32s %6s %8s  %s"):format("", "per request", "calls", "us",
-  "Redisson's calls"))
-lock("lock", method "lock")
-lock("mutex", method "mutex", true)
-lock("simple_lock", method "simple_lock", true)
-lock("spin_lock", method "spin_lock")
-lock("fenced_lock", method "fenced_lock")
-lock("fair_lock", method "fair_lock")
-lock("write_lock", write_of "read_write_lock")
-lock("fair write_lock", write_of "fair_read_write_lock")
-for _, count in ipairs { 10, 100, 1000, 10000 } do
-  readers("read_lock", read_of "read_write_lock", count)
+local function plain(kind, is_entered_once)
+  lock(kind, by("me", kind), by("you", kind), is_entered_once)
 end
-for _, count in ipairs { 10, 100, 1000, 10000 } do
-  readers("fair read_lock", read_of "fair_read_write_lock", count)
+
+local function pair(prefix, method)
+  for _, side in ipairs { "read_lock", "write_lock" } do
+    lock(prefix .. side, by("me", method, side),
+      by("you", method, "write_lock"))
+  end
 end
+
+-- The same handle whenever it is asked for: one of these knows its own holds.
+local function kept(make)
+  local made = {}
+  return function(i)
+    made[i] = made[i] or make(i)
+    return made[i]
+  end
+end
+
+local function multi_lock()
+  local function two(owner)
+    return function(i)
+      return rlock.multi_lock {
+        client:lock("costs:a" .. i, { owner = owner }),
+        client:lock("costs:b" .. i, { owner = owner }),
+      }
+    end
+  end
+  lock("multi_lock of 2", kept(two "me"), two "you")
+end
+
+local function red_lock(urls)
+  local function of_three(first)
+    local clients = { first }
+    for url in urls:gmatch("%S+") do
+      clients[#clients + 1] = assert(rlock.open(url))
+    end
+    return function(i)
+      return rlock.red_lock(clients, "costs:" .. i, { node_timeout = 3 })
+    end
+  end
+  lock("red_lock, 1 of 3", kept(of_three(client)), of_three(rlock.open()))
+end
+
+local function semaphore()
+  local its = client:semaphore("costs")
+  ok(its:set(ROUNDS + 1))
+  measure("semaphore", "take", function() ok(its:try_acquire()) end)
+  measure("semaphore", "take, none left", function()
+    assert(not its:try_acquire())
+  end)
+  measure("semaphore", "give", function() ok(its:release()) end)
+  clear()
+end
+
+local function permits()
+  local its, ids = client:permits("costs"), {}
+  ok(its:set(ROUNDS + 1))
+  measure("permits", "take", function(i)
+    ids[i] = ok(its:acquire { lease = 600 })
+  end)
+  measure("permits", "take, none left", function()
+    assert(not its:acquire { wait = 0 })
+  end)
+  measure("permits", "renew", function(i) ok(its:renew(ids[i], 700)) end)
+  measure("permits", "give back", function(i) ok(its:release(ids[i])) end)
+  for i = 0, ROUNDS do
+    ok(client:call("SET", "costs:" .. i, 0))
+    ok(client:call("ZADD", ("{costs:%d}:timeout"):format(i), 1, "its id"))
+  end
+  measure("permits", "take, one is over", function(i)
+    ok(client:permits("costs:" .. i):acquire { lease = 600, wait = 0 })
+  end)
+  clear()
+end
+
+local function latch()
+  local function its(i) return client:latch("costs:" .. i) end
+  measure("latch", "set", function(i) ok(its(i):set(2)) end)
+  measure("latch", "count down", function(i) ok(its(i):count_down()) end)
+  measure("latch", "count to nothing", function(i) ok(its(i):count_down()) end)
+  clear()
+end
+
+print(ROW:format("", "", "commands", "us", "Redisson's commands"))
+plain "lock"
+plain("mutex", true)
+plain("simple_lock", true)
+plain "spin_lock"
+plain "fenced_lock"
+plain "fair_lock"
+pair("", "read_write_lock")
+pair("fair ", "fair_read_write_lock")
+multi_lock()
+if os.getenv "RLOCK_URLS" then red_lock(os.getenv "RLOCK_URLS") end
+semaphore()
+permits()
+latch()
 client:close()

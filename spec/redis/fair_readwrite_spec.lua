@@ -611,20 +611,7 @@ describe("the operations of a fair read/write lock", function()
   end)
 
   it("cost the same, however many read and wait", function()
-    local function commands(fn)
-      call("CONFIG", "RESETSTAT")
-      fn()
-      local requests, inner = 0, 0
-      for command, calls in call("INFO", "commandstats"):gmatch(
-          "cmdstat_([^:]+):calls=(%d+)") do
-        if command == "evalsha" then
-          requests = tonumber(calls)
-        elseif command ~= "info" and command ~= "config|resetstat" then
-          inner = inner + tonumber(calls)
-        end
-      end
-      return inner / requests
-    end
+    local function commands(fn) return states.commands(client, fn) end
     local costs = {}
     verdict "wx"
     leave "wx"

@@ -1121,21 +1121,7 @@ describe("what a read/write lock costs the server", function()
   before_each(setup)
   after_each(teardown)
 
-  -- Inner commands per request of fn.
-  local function commands(fn)
-    call("CONFIG", "RESETSTAT")
-    fn()
-    local requests, inner = 0, 0
-    for command, calls in call("INFO", "commandstats"):gmatch(
-        "cmdstat_([^:]+):calls=(%d+)") do
-      if command == "evalsha" then
-        requests = tonumber(calls)
-      elseif command ~= "info" and command ~= "config|resetstat" then
-        inner = inner + tonumber(calls)
-      end
-    end
-    return inner / requests
-  end
+  local function commands(fn) return states.commands(client, fn) end
 
   it("does not grow with the readers", function()
     local most = {}

@@ -78,4 +78,20 @@ function states.of(client, which)
   return self
 end
 
+--- How many commands there were inside each request while fn() ran.
+function states.commands(client, fn)
+  assert(client:call("CONFIG", "RESETSTAT"))
+  fn()
+  local requests, commands = 0, 0
+  for name, calls in client:call("INFO", "commandstats"):gmatch(
+      "cmdstat_([^:]+):calls=(%d+)") do
+    if name == "evalsha" then
+      requests = tonumber(calls)
+    elseif name ~= "info" and name ~= "config|resetstat" then
+      commands = commands + tonumber(calls)
+    end
+  end
+  return commands / requests
+end
+
 return states

@@ -25,7 +25,10 @@
 --  strikes it off when that has passed. Ours put their own off as they ask, and
 --  we do not go by it. So as long as all in line are ours it is enough to
 --  correct the last one; we go over the whole line only when one of Redisson's
---  waiters is in it, whose deadline nobody else would correct.
+--  waiters is in it, whose deadline nobody else would correct. What else grows
+--  with the line: who gives up is looked for along the list, and after a
+--  silence all have to be given their new start. No more commands are needed
+--  for anything else.
 --
 --  Ours have USUAL seconds for a deadline, whatever they wait: so where only
 --  Redisson is left, one of ours that died is in its way no longer. Redisson

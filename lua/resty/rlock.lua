@@ -12,6 +12,7 @@
 --    }
 
 local client = require "rlock.client"
+local deadline = require "rlock.deadline"
 local host = require "rlock.host.ngx"
 local url = require "rlock.url"
 
@@ -22,6 +23,9 @@ local known = {
   name = true, publish = true, username = true, password = true, tls = true,
   keepalive_timeout = true, pool_size = true,
 }
+
+local known_of_tls = { verify = true, server_name = true, cert = true,
+  key = true }
 
 local clients = {}       -- options as text -> client, of this worker
 
@@ -36,6 +40,76 @@ local function text_of(options)
   return table.concat(parts, ";")
 end
 
+local function bad(level, ...)
+  error("bad " .. string.format(...), level + 1)
+end
+
+local function check_tls(tls, level)
+  if tls == nil then return end
+  if type(tls) ~= "table" then bad(level + 1, "tls: must be a table") end
+  for key in pairs(tls) do
+    if key == "ca" then
+      bad(level + 1, "option tls.ca: nginx.conf says whom to trust, by "
+        .. "lua_ssl_trusted_certificate")
+    elseif not known_of_tls[key] then
+      bad(level + 1, "option tls.%s of rlock.open", tostring(key))
+    end
+  end
+  if (tls.cert == nil) ~= (tls.key == nil) then
+    bad(level + 1, "tls: cert and key belong together")
+  end
+end
+
+local function check(options, level)
+  if type(options) ~= "table" then
+    bad(level + 1, "options: must be a URL or a table")
+  end
+  for key in pairs(options) do
+    if not known[key] then
+      bad(level + 1, "option %s of rlock.open", tostring(key))
+    end
+  end
+  check_tls(options.tls, level + 1)
+  local size = options.pool_size
+  if size ~= nil and (type(size) ~= "number" or size % 1 ~= 0 or size < 1)
+  then
+    bad(level + 1, "pool_size: must be a whole number above 0")
+  end
+  local idle = options.keepalive_timeout
+  if idle ~= nil then
+    deadline.check(idle, "keepalive_timeout", 0.001, 86400, level + 1)
+  end
+end
+
+local function content_of(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, "usage", why end
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+-- What the host wants of TLS.
+local function credentials(tls)
+  local result = { verify = tls.verify, server_name = tls.server_name }
+  if not tls.cert then return result end
+  local ssl = require "ngx.ssl"
+  local text, code, detail = content_of(tls.cert)
+  if not text then return nil, code, detail end
+  result.certificate, detail = ssl.parse_pem_cert(text)
+  if not result.certificate then
+    return nil, "usage", ("%s: %s"):format(tls.cert, detail)
+  end
+  text, code, detail = content_of(tls.key)
+  if not text then return nil, code, detail end
+  result.private_key, detail = ssl.parse_pem_priv_key(text)
+  if not result.private_key then
+    return nil, "usage", ("%s: %s"):format(tls.key, detail)
+  end
+  return result
+end
+
+-- All that a client wants to know.
 local function complete(options, text)
   local parsed, code, detail = url.parse(options.url or "redis://127.0.0.1")
   if not parsed then return nil, code, detail end
@@ -44,10 +118,13 @@ local function complete(options, text)
   elseif options.tls and not parsed.tls then
     return nil, "usage", "bad option tls: only rediss:// goes over TLS"
   end
-  local over_tls = parsed.tls
+  local tls
+  if parsed.tls then
+    tls, code, detail = credentials(options.tls or {})
+    if not tls then return nil, code, detail end
+  end
   for key, value in pairs(options) do parsed[key] = value end
-  parsed.tls = over_tls and (options.tls or {}) or nil
-  parsed.lazy = true
+  parsed.tls, parsed.lazy = tls, true
   parsed.pool = {
     name = "rlock:" .. ngx.md5(text),
     idle = (options.keepalive_timeout or 60) * 1000,
@@ -62,8 +139,9 @@ end
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
 --   connect_timeout = 3 (seconds), name, username, password,
 --   publish = "publish" | "spublish" | "both",
---   tls = { verify = true, server_name = }, keepalive_timeout = 60 (seconds),
---   pool_size = 30
+--   tls = { verify = true, server_name =, cert =, key = } (whom to trust is
+--   said in nginx.conf, by lua_ssl_trusted_certificate),
+--   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections)
 -- @return[1] the client
 -- @treturn[2] nil
 -- @treturn[2] string code
@@ -71,14 +149,7 @@ end
 function rlock.open(options)
   if type(options) == "string" then options = { url = options } end
   options = options or {}
-  if type(options) ~= "table" then
-    error("bad options: must be a URL or a table", 2)
-  end
-  for key in pairs(options) do
-    if not known[key] then
-      error(("bad option %s of rlock.open"):format(tostring(key)), 2)
-    end
-  end
+  check(options, 2)
   if ngx.get_phase() == "init" then
     return nil, "refused", "open it in init_worker_by_lua or later: workers "
       .. "that are forked after it would all be one owner"

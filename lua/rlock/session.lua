@@ -168,21 +168,11 @@ local function release_all(self, until_, why)
   for _, grant in ipairs(batch) do grant:end_it(why) end
 end
 
--- Is something held by a task that has not ended?
-local function is_needed(self)
-  for _, grant in ipairs(self.watchdog:all()) do
-    if type(grant.party) == "table" and not self.host.is_over(grant.party) then
-      return true
-    end
-  end
-  return false
-end
-
---- The program is about to end, and nobody waits: unless a task holds something
---  still, releases what is held, and lets the background work come to its end.
---  What is asked for later is served as ever.
+--- The program is about to end, and no task is left: releases what is held, and
+--  lets the background work come to its end. What is asked for later is served
+--  as ever.
 function session:rest()
-  if self.is_closed or is_needed(self) then return end
+  if self.is_closed then return end
   self.wakeup:rest()
   release_all(self, self.host.now() + self.timeout, "the program ends")
   self.watchdog:retire()

@@ -22,8 +22,8 @@ local JOBS = 100000      -- that a home does before it gives way
 local LATE = 1           -- seconds after which a timer that did not start is
                          -- taken for one that never will
 
---- Called from time to time while no task is left and the worker, or the Lua,
---  is about to end.
+--- Called from time to time while no request is left that has asked for
+--  anything, and the worker, or the Lua, is about to end.
 function home.rest() end
 
 local present            -- where jobs are given to
@@ -79,24 +79,17 @@ local function give_up(job)
 end
 
 -- Gives up what is done for requests that have ended.
--- @treturn boolean is anything done for one that has not?
 local function look_for_the_dead(self)
-  local is_wanted = false
   for _, job in pairs(self.threads) do
-    if job.done then                    -- it is not the house's own
-      local is_over = tasks.is_over(job.task)
-      if is_over then give_up(job) end
-      is_wanted = is_wanted or not is_over
-    end
+    if job.done and tasks.is_over(job.task) then give_up(job) end
   end
-  return is_wanted
 end
 
 -- The worker is about to end, or the Lua that only one request has.
 local function is_ending() return exiting() or not tasks.is_shared end
 
--- Nobody waits for anything, and nobody will: lets everything come to its end,
--- and then gives up what does not.
+-- Nobody needs anything any more: lets everything come to its end, and then
+-- gives up what does not.
 local function rest(self)
   if not self.resting then
     self.resting = now()
@@ -109,12 +102,12 @@ end
 
 local function look_around(self)
   for keeper, kept in pairs(self.kept) do keeper:put_away(kept) end
-  local is_wanted = look_for_the_dead(self)
+  look_for_the_dead(self)
   if not is_ending() then
     if self.taken > JOBS then give_way(self) end
   elseif self.busy == 0 and not self.jobs[1] then
     give_way(self)
-  elseif is_wanted then
+  elseif tasks.any() then
     self.resting = nil
   else
     rest(self)

@@ -4,6 +4,7 @@
 --  must come to its end runs on behalf of the task in the *home* (home.lua), a
 --  timer of the worker, and only waiting for it can be cut off.
 
+local clock = require "rlock.host.ngx.clock"
 local semaphore = require "ngx.semaphore"
 local base = require "resty.core.base"
 local ffi = require "ffi"
@@ -67,19 +68,26 @@ function tasks.is_over(task)
   return task.is_over or contexts[task.number] ~= task.context
 end
 
--- With lua_code_cache off, every request has a Lua of its own that nobody comes
--- back to. That it is not so is seen when a second request comes, or by what a
--- worker loads when it starts.
-tasks.is_shared = get_phase() == "init_worker"
-local seen_one
-
-local function look_around(request)
-  local phase = get_phase()
-  if phase == "init_worker" or seen_one and seen_one ~= request
-      and phase ~= "timer" and not ngx.is_subrequest then
-    tasks.is_shared = true
+--- Is there a request that has asked for anything, and has not ended?
+function tasks.any()
+  for _, task in pairs(at) do
+    if not tasks.is_over(task) then return true end
   end
-  if phase ~= "timer" then seen_one = request end
+  return false
+end
+
+-- With lua_code_cache off, every request has a Lua of its own that nobody comes
+-- back to. That it is not so is seen when this file is loaded as the worker
+-- starts, when a second request comes, or when so many seconds have passed.
+local OLD = 60
+local loaded_at, seen_one = clock.now(), false
+
+tasks.is_shared = get_phase() == "init_worker"
+
+local function look_around()
+  local is_request = get_phase() ~= "timer" and not ngx.is_subrequest
+  tasks.is_shared = is_request and seen_one or clock.now() - loaded_at > OLD
+  seen_one = seen_one or is_request
 end
 
 -- The task of a request whose ngx.ctx has none: it is new, or it has lost its
@@ -92,7 +100,7 @@ local function task_of(context)
     task = { context = context, number = number_of_context(request),
       grants = {} }
     at[address] = task
-    if not tasks.is_shared then look_around(task) end
+    if not tasks.is_shared then look_around() end
   end
   context[KEY] = task
   return task

@@ -1,0 +1,273 @@
+--- The way from nginx to Redis: addresses, logins, TLS, pools, and what is made
+--- of servers that are away, restart or forget.
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local proxy = require "spec.support.proxy"
+local redis = require "spec.support.redis"
+local rlock = require "resty.rlock"
+local eventually = require "spec.support.wait" (host)
+
+local SECONDS = 20
+
+local function cycle(client, name)
+  local lock = client:lock(name or "cycle")
+  assert.is_true(lock:lock { wait = SECONDS })
+  assert.is_true(lock:unlock())
+end
+
+describe("rlock.open in nginx", function()
+  it("is the same client for the same options", function()
+    local client = rlock.open { url = "redis://127.0.0.1:1", timeout = 1 }
+    assert.equal(client, rlock.open { timeout = 1,
+      url = "redis://127.0.0.1:1" })
+    assert.not_equal(client, rlock.open { timeout = 2,
+      url = "redis://127.0.0.1:1" })
+    assert.is_true(client:close())
+    assert.not_equal(client, rlock.open { url = "redis://127.0.0.1:1",
+      timeout = 1 })
+  end)
+
+  it("raises for options that it does not have", function()
+    for message, options in pairs {
+      ["bad option wait of rlock.open"] = { wait = 1 },
+      ["bad option tls.ca: nginx.conf says"] = { tls = { ca = "x" } },
+      ["bad option tls.x of rlock.open"] = { tls = { x = 1 } },
+      ["bad tls: cert and key belong together"] = { tls = { cert = "x" } },
+      ["bad tls: must be a table"] = { tls = true },
+      ["bad pool_size: must be a whole number"] = { pool_size = 0.5 },
+      ["bad keepalive_timeout: -1"] = { keepalive_timeout = -1 },
+      ["bad timeout: -1"] = { timeout = -1 },
+    } do
+      local ok, said = pcall(rlock.open, options)
+      assert.is_false(ok)
+      assert.is_truthy(said:find(message, 1, true), said)
+    end
+  end)
+
+  it("says what is wrong with an address", function()
+    for message, options in pairs {
+      ["bad url: local: is for rlockctl"] = "local:",
+      ["bad url: must begin with redis://"] = "http://x",
+      ["bad option tls: only rediss://"] = { tls = {} },
+      ["No such file"] = { url = "rediss://x",
+        tls = { cert = "/no/file", key = "/no/file" } },
+    } do
+      local client, code, detail = rlock.open(options)
+      assert.is_nil(client)
+      assert.equal("usage", code)
+      assert.is_truthy(detail:find(message, 1, true), detail)
+    end
+  end)
+end)
+
+describe("A client in nginx", function()
+  local server, opened
+
+  before_each(function() opened = {} end)
+
+  after_each(function()
+    for _, client in ipairs(opened) do client:close() end
+    if server then server:stop() end
+    server = nil
+  end)
+
+  local function open(options)
+    local client = assert(rlock.open(options))
+    opened[#opened + 1] = client
+    return client
+  end
+
+  it("logs in, selects a database and tells its name", function()
+    server = redis.start { password = "pass word", port = true }
+    local client = open {
+      url = ("redis://:pass%%20word@127.0.0.1:%d/3"):format(server.port),
+      name = "spec",
+    }
+    assert.equal("OK", client:call("SET", "key", 1))
+    assert.equal("1", server:script { { "SELECT", 3 }, { "GET", "key" } }
+      :match("1$"))
+    assert.is_truthy(client:call("CLIENT", "LIST"):find("name=spec ", 1, true))
+    cycle(client)
+  end)
+
+  it("keeps apart the connections of different logins and databases",
+    function()
+      server = redis.start {
+        users = { "alice on >a ~* &* +@all", "bob on >b ~* &* +@all" },
+        port = true,
+      }
+      local function who(login, db)
+        local client = open(("redis://%s@127.0.0.1:%d/%d"):format(login,
+          server.port, db))
+        return client:call("ACL", "WHOAMI"), client:call("GET", "where")
+      end
+      server:script { { "SET", "where", "0" }, { "SELECT", "1" },
+        { "SET", "where", "1" } }
+      for _ = 1, 3 do
+        assert.same({ "alice", "0" }, { who("alice:a", 0) })
+        assert.same({ "bob", "0" }, { who("bob:b", 0) })
+        assert.same({ "bob", "1" }, { who("bob:b", 1) })
+      end
+      local client = open(("redis://bob:x@127.0.0.1:%d"):format(
+        server.port))
+      local ok, code, detail = client:lock("x"):lock()
+      assert.is_nil(ok)
+      assert.equal("connect", code)
+      assert.matches("^WRONGPASS", detail)
+    end)
+
+  it("sends numbers as they are", function()
+    server = redis.start()
+    local client = open(server.url)
+    for number, text in pairs {
+      [1e15] = "1000000000000000", [2^53 - 1] = "9007199254740991",
+      [123456789012345] = "123456789012345", [-7] = "-7", [0.5] = "0.5",
+    } do
+      assert.equal(text, client:call("ECHO", number))
+    end
+    assert.is_false(client:call("GET", "nothing"))
+    local reply, code, detail = client:call("LPUSH", "list")
+    assert.is_nil(reply)
+    assert.equal("redis", code)
+    assert.matches("^ERR wrong number of arguments", detail)
+    assert.equal("usage", select(2, client:call("MULTI")))
+  end)
+
+  it("keeps one connection for what it does one after the other", function()
+    server = redis.start()
+    local client = open(server.url)
+    for _ = 1, 100 do cycle(client) end
+    assert.is_true(server:info("total_connections_received") < 20)
+  end)
+
+  it("goes on after its scripts were flushed and the server was restarted",
+    function()
+      server = redis.start()
+      local client = open(server.url)
+      cycle(client)
+      server:cli("SCRIPT", "FLUSH")
+      cycle(client)
+      server:restart()
+      cycle(client)
+    end)
+
+  it("says that the server is away, and finds it when it is back", function()
+    server = redis.start()
+    local client = open(server.url)
+    local lock = client:lock("x")
+    cycle(client)
+    server:kill()
+    local ok, code, detail = lock:lock { wait = 0.2 }
+    assert.is_nil(ok)
+    assert.equal("connect", code)
+    assert.is_truthy(detail:find(server.socket, 1, true), detail)
+    local waiting = ngx.thread.spawn(function()
+      return lock:lock { wait = SECONDS }
+    end)
+    ngx.sleep(0.1)
+    server:launch()
+    assert.is_true(select(2, ngx.thread.wait(waiting)))
+    assert.is_true(lock:unlock())
+  end)
+
+  it("gives up a server that does not answer, in time", function()
+    server = redis.start()
+    local client = open { url = server.url, timeout = 0.3 }
+    cycle(client)
+    server:pause()
+    local ok, code = client:lock("x"):try_lock()
+    assert.is_nil(ok)
+    assert.is_true(code == "timeout" or code == "connect", code)
+    server:resume()
+    eventually(function()
+      return server:cli("EXISTS", "x") == "0" and client:lock("x"):try_lock()
+    end, SECONDS)
+    assert.equal("1", server:cli("EXISTS", "x"))
+  end)
+
+  it("wakes all waiters when the subscriber had to connect again", function()
+    server = redis.start()
+    local between = proxy.start(server)
+    local client = open(between.url)
+    local lock = open(server.url):lock("x")
+    assert.is_true(lock:lock())
+    local waiting = ngx.thread.spawn(function()
+      return client:lock("x", { owner = "another" }):lock { wait = SECONDS }
+    end)
+    local function listeners()
+      return server:cli("PUBSUB", "NUMSUB", "redisson_lock__channel:{x}")
+        :match("%d+$")
+    end
+    eventually(function() return listeners() == "1" end)
+    between:drop_messages(1)
+    assert.is_true(lock:unlock())            -- nobody hears of it
+    between:kill()
+    assert.is_true(select(2, ngx.thread.wait(waiting)))
+    eventually(function() return listeners() == "1" end)
+    between:stop()
+  end)
+end)
+
+describe("rediss:// in nginx", function()
+  local server, web
+
+  after_each(function()
+    web:stop()
+    server:stop()
+  end)
+
+  -- What a request is told that wants a lock; "true" if it got it.
+  local function told(url, tls)
+    web = nginx.start {
+      http = ([[
+        lua_ssl_trusted_certificate %s/ca.crt;
+        lua_ssl_verify_depth 3;
+        init_worker_by_lua_block {
+          locks = assert(require("resty.rlock").open { url = "%s", tls = %s })
+        }
+      ]]):format(server.certificates, url, tls or "{}"),
+      locations = [[ location = /lock { content_by_lua_block {
+        local lock = locks:lock("over tls")
+        local ok, code, detail = lock:lock { wait = 3 }
+        if not ok then return ngx.print(code, " ", detail) end
+        lock:unlock()
+        ngx.print("true")
+      } } ]],
+    }
+    return (select(2, web:get("/lock")))
+  end
+
+  local function url(name)
+    return ("rediss://%s:%d"):format(name or "127.0.0.1", server.tls_port)
+  end
+
+  it("takes a lock from a server that it trusts", function()
+    server = redis.start { tls = { name = "good" } }
+    assert.equal("true", told(url(), '{ server_name = "localhost" }'))
+  end)
+
+  it("shows a certificate to a server that wants one", function()
+    server = redis.start { tls = { name = "good", clients = "yes" } }
+    local pair = server.certificates .. "/client"
+    assert.equal("true", told(url(), ('{ server_name = "localhost", '
+      .. 'cert = "%s.crt", key = "%s.key" }'):format(pair, pair)))
+  end)
+
+  for name, reason in pairs {
+    expired = "certificate has expired", wrong = "certificate host mismatch",
+    foreign = "unable to verify",
+  } do
+    it("refuses a certificate that is " .. name, function()
+      server = redis.start { tls = { name = name } }
+      local said = told(url(), '{ server_name = "localhost" }')
+      assert.matches("^connect ", said)
+      assert.matches(reason, said)
+    end)
+  end
+
+  it("believes anybody only if told so", function()
+    server = redis.start { tls = { name = "foreign" } }
+    assert.equal("true", told(url(), "{ verify = false }"))
+  end)
+end)

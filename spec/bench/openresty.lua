@@ -29,8 +29,8 @@ end
 
 -- Requests per second.
 local function rate(web, path)
-  local text = shell.run(("wrk -t1 -c%d -d%gs http://127.0.0.1:%d%s"):format(
-    16, seconds, web.port, path))
+  local text = shell.run(("wrk -t1 -c16 -d%ds http://127.0.0.1:%d%s"):format(
+    math.ceil(seconds), web.port, path))
   assert(not text:find("Non-2xx", 1, true), text)
   return assert(tonumber(text:match("Requests/sec:%s*(%S+)")), text)
 end
@@ -56,11 +56,12 @@ local function handovers()
   }
   local status, body = web:get("/handover")
   web:stop()
-  assert(status == 200, body)
-  return body:match("(%S+) (%S+)")
+  assert(status == 200, body or "no answer")
+  return body:match("(%S+) (%S+) (%S+)")
 end
 
 local bare, ours, ratio = requests()
-local trip, handover = handovers()
+local trip, from_call, from_return = handovers()
 print(('{"bare":%.0f,"rlock":%.0f,"ratio":%.3f,"trip_us":%.1f,'
-  .. '"handover_us":%.1f}'):format(bare, ours, ratio, trip, handover))
+  .. '"from_call_us":%.1f,"from_return_us":%.1f}'):format(bare, ours, ratio,
+  trip, from_call, from_return))

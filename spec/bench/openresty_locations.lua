@@ -119,30 +119,32 @@ end
 -- Holds the lock in turns with the other worker, which waits for it.
 local function take_turns()
   local lock = locks:lock("bench:handover")
-  local trips, handovers, grants = {}, {}, 0
+  local trips, from_call, from_return, grants = {}, {}, {}, 0
   while grants < HANDOVERS do
     assert(lock:lock())
-    local now = rlock.now()
+    shared:set("granted", rlock.now())
     grants = shared:incr("grants", 1, 0)
-    if grants > 1 then
-      handovers[#handovers + 1] = now - shared:get("unlocked")
-    end
     ngx.sleep(PAUSE)
     trips[#trips + 1] = trip()
-    shared:set("unlocked", rlock.now())
+    local called = rlock.now()
     assert(lock:unlock())
-    while grants < HANDOVERS and shared:get("grants") == grants do
-      ngx.sleep(0.001)
+    local returned = rlock.now()
+    if grants < HANDOVERS then
+      repeat ngx.sleep(0.001) until shared:get("grants") > grants
+      local granted = shared:get("granted")
+      table.insert(from_call, granted - called)
+      table.insert(from_return, granted - returned)
     end
   end
-  shared:rpush("results", ("%.1f %.1f"):format(median(trips) * 1e6,
-    median(handovers) * 1e6))
+  shared:rpush("results", ("%.1f %.1f %.1f"):format(median(trips) * 1e6,
+    median(from_call) * 1e6, median(from_return) * 1e6))
 end
 
 if ngx.worker.count() == 2 then ngx.timer.at(0, take_turns) end
 
---- Says what one of the workers has found: microseconds of a round trip and of
---- a handover.
+--- Says what one of the workers has found: microseconds of a round trip, and
+--- until the other worker had the lock, from the call of unlock and from its
+--- return.
 function bench.handover()
   local result
   repeat

@@ -191,6 +191,16 @@ function parts.openresty()
     verdict(handover <= 2)))
 end
 
+--- Runs one of our programs, with more of an environment, and shows what it
+--- prints.
+local function show(file, more)
+  local text, ok = shell.run(("RLOCK_URL=%s %s %s"):format(
+    shell.quote(server.url), more or "",
+    shell.words({ B .. "/rlockctl", "-q", file })))
+  assert(ok, text)
+  print(text)
+end
+
 function parts.costs()
   local second, third = redis.start(), redis.start()
   show("spec/bench/costs.lua", "RLOCK_URLS=" .. shell.quote(

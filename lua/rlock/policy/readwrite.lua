@@ -84,12 +84,14 @@ local function keep(keys, field, ends, last)
 end
 
 -- A hold lasts until `ends`, instead of `before`.
+-- @return whether that is sooner
 local function change(keys, field, time, ends, before)
   if ends > before then
     keep(keys, field, ends, time + redis.call("pttl", keys[1]))
   else
     redis.call("zadd", keys[3], ends, field)
   end
+  return ends < before
 end
 
 -- As keep, and marks it for Redisson.
@@ -297,8 +299,9 @@ function read.release(keys, args)
   redis.call("hset", lock, owner, want)
   redis.call("set", hold_key(keys, owner, want), "1", "px", lease)
   drop_holds(keys, owner, tonumber(want), count)
-  change(keys, owner, time, time + lease, before)
-  fit(keys, mode, size, time, publish, before)
+  if change(keys, owner, time, time + lease, before) then
+    fit(keys, mode, size, time, publish, before)
+  end
   return { "kept" }
 end
 
@@ -389,8 +392,10 @@ function write.release(keys, args)
   if want ~= "0" then
     redis.call("hset", lock, field, want)
     if reads then
-      change(keys, field, time, time + lease, end_of(index, field, time))
-      fit(keys, "write", 3, time, publish, time)
+      if change(keys, field, time, time + lease, end_of(index, field, time))
+      then
+        fit(keys, "write", 3, time, publish, time)
+      end
     else
       redis.call("pexpire", lock, lease)
     end

@@ -116,7 +116,7 @@ function Server:command()
   end
   local conf = self.options.conf
   words[#words + 1] = "nginx -e stderr -c \"$d/nginx.conf\" -p " ..
-    (conf and shell.quote(root .. "/" .. conf:match("^(.*)/")) or '"$d"')
+    (conf and shell.quote(conf:match("^(.*)/")) or '"$d"')
   return table.concat(words, " ")
 end
 

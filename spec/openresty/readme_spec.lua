@@ -1,0 +1,96 @@
+--- The README's section on OpenResty: that its synopsis runs, and that what it
+--- names is there.
+
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+
+local file = assert(io.open("README.md"))
+local readme = file:read("*a"):match("\n## OpenResty\n(.-)\n## ")
+file:close()
+
+local SECTION = "\n```nginx\n(.-)\n```"
+
+-- The synopsis as what nginx.start takes: http { }, and what is in server { }.
+local function synopsis(server)
+  local text = readme:match(SECTION):gsub("redis://127%.0%.0%.1", server.url)
+    :gsub("lua_package_path [^\n]*", ""):gsub("lua_socket_log[^\n]*", "")
+  local http, locations = text:match("^(.*)\nserver {(.*)}%s*$")
+  return http, locations:gsub("listen [^\n]*", "")
+end
+
+local PROBE = [[
+  location = /probe {
+    content_by_lua_block {
+      local lock = locks:fenced_lock("probe")
+      assert(lock:lock())
+      ngx.print("probed")
+    }
+    header_filter_by_lua_block {
+      local rlock = require "resty.rlock"
+      local lock = rlock.open("%s"):fenced_lock("probe")
+      assert(lock:need(1) and lock:valid_for() > 1)
+      assert(lock:state() == "held" and lock:token())
+      assert(lock:on_lost(function() end))
+      assert(rlock.multi_lock { lock })
+      assert(rlock.red_lock({ locks, rlock.open "redis://127.0.0.2",
+        rlock.open "redis://127.0.0.3" }, "red"))
+      ngx.header["Probed"] = select(2, lock:unlock())
+    }
+  }
+]]
+
+describe("The README's section on OpenResty", function()
+  local server, web
+
+  setup(function()
+    server = redis.start()
+    local http, locations = synopsis(server)
+    web = nginx.start {
+      http = http, locations = locations .. PROBE:format(server.url),
+    }
+  end)
+
+  teardown(function()
+    web:stop()
+    server:stop()
+  end)
+
+  it("has a synopsis that runs", function()
+    local threads = {}
+    for i = 1, 3 do
+      threads[i] = ngx.thread.spawn(function()
+        return web:get("/invoice?number=4711")
+      end)
+    end
+    for i = 1, 3 do
+      local _, status, body = ngx.thread.wait(threads[i])
+      assert.same({ 200, "paid\n" }, { status, body })
+    end
+    assert.equal("0", server:cli("EXISTS", "invoice:4711"))
+  end)
+
+  it("says what can be called in any phase", function()
+    local status, body, head = web:get("/probe")
+    assert.same({ 200, "probed" }, { status, body }, web:log())
+    assert.matches("Probed: refused", head)
+  end)
+
+  it("names calls that there are", function()
+    local rlock = require "resty.rlock"
+    local client = assert(rlock.open(server.url))
+    local known = { rlock = rlock, client = client, lock = client:lock("x") }
+    local count = 0
+    for line in readme:gmatch("%*%*syntax:%*%* ([^\n]*)") do
+      local object, name = line:gsub("\\", ""):match("(%l+)[.:]([%l_]+)%(")
+      assert.equal("function", type(known[object][name]), line)
+      count = count + 1
+    end
+    assert.equal(6, count)
+    assert.equal(6, select(2, readme:gsub("%*%*context:%*%* ", "")))
+    for names in readme:gmatch("\n#### ([^\n]*)") do
+      for name in names:gsub(" and .*", ""):gmatch("[%l_]+") do
+        assert.truthy(rlock[name] or client[name] or known.lock[name], name)
+      end
+    end
+  end)
+end)

@@ -13,6 +13,7 @@ local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LONG = 30 * slow              -- a wait that ends before its time
+local is_busy = { busy = true, quorum = true }
 
 local make = {
   multi = function(clients, name)
@@ -49,19 +50,20 @@ return function(which, describe, it, before_each, after_each)
       for _, server in ipairs(servers) do server:stop() end
     end)
 
-    it("testWaitAndLeaseTimeouts: of ten who only try exactly one has it",
-      function()
-        local won, ended = 0, 0
-        task.many(10, function()
-          local ok, code = lock:try_lock { lease = 10 }
-          ended = ended + 1
-          if not ok then return assert.equal("busy", code) end
-          won = won + 1
-          eventually(function() return ended == 10 end, LONG)
-          assert.is_true(lock:unlock())
-        end)
-        assert.equal(1, won)
-      end)
+    it("testWaitAndLeaseTimeouts: of ten who only try one has it", function()
+      local won, ended = 0, 0
+      task.many(10, function()
+        local ok, code = lock:try_lock { lease = 100 }
+        ended = ended + 1
+        if not ok then return assert.is_true(is_busy[code], code) end
+        won = won + 1
+        eventually(function() return ended == 10 end, LONG)
+        assert.is_true(lock:unlock())
+      end, 2 * LONG)
+      -- Each may have got one server of three.
+      assert.is_true(won == 1 or won == 0 and which == "red", "won " .. won)
+      assert.is_true(lock:lock { wait = LONG })
+    end)
 
     it("testMultiThreads: who waits has it when it is given back", function()
       assert.is_true(lock:lock())
@@ -83,7 +85,7 @@ return function(which, describe, it, before_each, after_each)
           for _ = 1, 2 do
             local ok, code = its:try_lock()
             assert.is_nil(ok)
-            assert.is_true(code == "busy" or code == "quorum", code)
+            assert.is_true(is_busy[code], code)
           end
         end)
       end

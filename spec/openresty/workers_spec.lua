@@ -13,6 +13,7 @@ local HTTP = [[
   init_worker_by_lua_block {
     rlock = require "resty.rlock"
     locks = assert(rlock.open { url = "%s", name = "spec", watchdog = 60 })
+    brief = assert(rlock.open { url = "%s", name = "spec", watchdog = 3 })
   }
 ]]
 
@@ -30,6 +31,15 @@ local LOCATIONS = [[
       assert(locks:lock(name, { owner = "o" .. i }):lock())
     end
     ngx.print("taken")
+  } }
+  location = /many { content_by_lua_block {
+    local held = {}
+    for i = 1, 5000 do
+      held[i] = brief:lock("many:" .. i)
+      assert(held[i]:lock())
+    end
+    ngx.sleep(9)
+    for i = 1, 5000 do assert(held[i]:unlock()) end
   } }
   location = /timers { content_by_lua_block {
     ngx.print(ngx.timer.running_count(), " ", ngx.timer.pending_count())
@@ -72,8 +82,8 @@ describe("The workers of nginx", function()
 
   local function start(workers)
     web = nginx.start {
-      workers = workers, http = HTTP:format(server.url),
-      locations = LOCATIONS,
+      workers = workers, http = HTTP:format(server.url, server.url),
+      locations = LOCATIONS, connections = 64,
     }
   end
 
@@ -99,6 +109,21 @@ describe("The workers of nginx", function()
     end
     assert.equal("1 0", (select(2, web:get("/timers"))))
     assert.is_true(clients(server, " sub=[1-9]") <= 1)
+  end)
+
+  it("keep 5000 locks alive with that timer and a few connections", function()
+    start(1)
+    local request = ngx.thread.spawn(function() return web:get("/many") end)
+    eventually(function() return server:cli("DBSIZE") == "5000" end, SECONDS)
+    local before = host.now()
+    while host.now() - before < 6 do         -- two leases
+      assert.equal("5000", server:cli("DBSIZE"))
+      ngx.sleep(0.2)
+    end
+    assert.equal("1 0", (select(2, web:get("/timers"))))
+    assert.is_true(server:info("connected_clients") < 16)
+    assert.equal(200, select(2, ngx.thread.wait(request)))
+    assert.equal("0", server:cli("DBSIZE"))
   end)
 
   it("leave at once when they have nothing to do, and give back what is held",

@@ -1,5 +1,7 @@
 --- What sends commands: each over a socket of the worker's pool, which it has
---  to itself while it is under way.
+--  to itself while it is under way. The pool as a whole is the connection: it
+--  is lost when no socket is to be had, or when the server turns out to be
+--  another than before.
 
 local resp = require "rlock.host.ngx.resp"
 local socket = require "rlock.host.ngx.socket"
@@ -7,17 +9,45 @@ local tasks = require "rlock.host.ngx.tasks"
 
 local remove = table.remove
 
+local run_ids = {}       -- name of a pool -> run_id of its server, last told
+
 local pool = {}
 pool.__index = pool
 
 --- @tparam table options as for socket.get; and pool = { name =, idle = (ms),
---   size = }, lost = function(detail), called once, when no connection is to be
---   had
+--   size = }, lost = function(detail), called once
 function pool.new(options)
   return setmetatable({
     options = options, name = { pool = options.pool.name },
     idle = options.pool.idle, size = options.pool.size, lost = options.lost,
+    run_id = run_ids[options.pool.name],
   }, pool)
+end
+
+-- Sockets are kept a little while in the home, which is all one request, and
+-- then given to nginx.
+local function give_back(self, taken)
+  local home = tasks.home()
+  if not home then return taken:setkeepalive(self.idle, self.size) end
+  local kept = home.kept[self]
+  if kept then
+    kept[#kept + 1] = taken
+  else
+    home.kept[self] = { taken }
+  end
+end
+
+local function lose(self, why)
+  local lost = self.lost
+  self.lost = nil
+  if lost then lost(why) end
+end
+
+-- Is a new socket one to the server that we know? (It may not tell.)
+local function is_same(self, run_id)
+  local known = self.run_id
+  self.run_id, run_ids[self.name.pool] = run_id, run_id
+  return not known or run_id == known
 end
 
 local function take(self, ms)
@@ -32,25 +62,14 @@ local function take(self, ms)
     return last
   end
   local taken, code, detail = socket.get(self.options, ms, self.name)
-  if code == "connect" and self.lost then
-    local lost = self.lost
-    self.lost = nil
-    lost(detail)
+  if code == "connect" then
+    lose(self, detail)
+  elseif taken and taken.run_id and not is_same(self, taken.run_id) then
+    give_back(self, taken)
+    taken, code, detail = nil, "connect", "the server was restarted"
+    lose(self, detail)
   end
   return taken, code, detail
-end
-
--- Sockets are kept a little while in the home, which is all one request, and
--- then given to nginx.
-local function give_back(self, taken)
-  local home = tasks.home()
-  if not home then return taken:setkeepalive(self.idle, self.size) end
-  local kept = home.kept[self]
-  if kept then
-    kept[#kept + 1] = taken
-  else
-    home.kept[self] = { taken }
-  end
 end
 
 --- Gives sockets that a home has kept to nginx.

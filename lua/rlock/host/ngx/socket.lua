@@ -7,6 +7,7 @@ local resp = require "rlock.host.ngx.resp"
 local socket = {}
 
 local tcp, now = ngx.socket.tcp, clock.now
+local unpack = table.unpack or unpack
 local ceil, max, min = math.ceil, math.max, math.min
 
 --- Sends commands and reads their replies.
@@ -39,15 +40,23 @@ local function told_safely(verb, detail)
   return ("%s (in reply to %s)"):format(detail, verb)
 end
 
-local function greet(self, commands)
+-- What a server may refuse: to know our name, and to tell who it is.
+local comforts = { CLIENT = true, INFO = true }
+
+-- Says what is to be said first, and asks who the server is.
+local function greet(self, greeting)
+  local commands = { unpack(greeting) }
+  local n = #commands + 1
+  commands[n] = { "INFO", "server" }
   local replies, codes, details = socket.exchange(self, commands)
   for i, command in ipairs(commands) do
     if codes[i] == "closed" then
       return nil, "connect", details[i]
-    elseif replies[i] == nil and command[1] ~= "CLIENT" then  -- a mere comfort
+    elseif replies[i] == nil and not comforts[command[1]] then
       return nil, "redis", told_safely(command[1], details[i])
     end
   end
+  self.run_id = replies[n] and replies[n]:match("run_id:(%w+)")
   return true
 end
 
@@ -90,7 +99,7 @@ end
 --   greeting (array of commands)
 -- @tparam number ms      what may be done with it in all
 -- @tparam[opt] table pool { pool = name }
--- @return[1] socket
+-- @return[1] socket; a new one has the `run_id` of the server, if it is told
 -- @treturn[2] nil
 -- @treturn[2] string "connect", "redis"
 -- @treturn[2] string detail

@@ -1,0 +1,93 @@
+--- Locks of several servers in nginx: multi-locks and red locks, and a server
+--- that was restarted and has forgotten.
+
+local host = require "rlock.host.ngx"
+local redis = require "spec.support.redis"
+local rlock = require "resty.rlock"
+local eventually = require "spec.support.wait" (host)
+
+local SECONDS, WATCHDOG = 30, 5
+
+describe("In nginx", function()
+  local servers, clients
+
+  before_each(function()
+    servers, clients = {}, {}
+    for i = 1, 3 do
+      servers[i] = redis.start()
+      clients[i] = assert(rlock.open {
+        url = servers[i].url, watchdog = WATCHDOG, timeout = 1,
+      })
+    end
+  end)
+
+  after_each(function()
+    for i = 1, 3 do
+      clients[i]:close()
+      servers[i]:stop()
+    end
+  end)
+
+  local function count(name)
+    local n = 0
+    for _, server in ipairs(servers) do
+      if server.pid then n = n + tonumber(server:cli("EXISTS", name)) end
+    end
+    return n
+  end
+
+  local function red()
+    return rlock.red_lock(clients, "red", { node_timeout = 2 })
+  end
+
+  it("a multi-lock is held on all its servers, or on none", function()
+    local multi = rlock.multi_lock {
+      clients[1]:lock("m"), clients[2]:lock("m"), clients[3]:fair_lock("m"),
+    }
+    assert.is_true(multi:lock { wait = SECONDS })
+    assert.equal(3, count("m"))
+    assert.is_true(multi:valid_for() > 0)
+    assert.is_true(multi:unlock())
+    assert.equal(0, count("m"))
+    servers[2]:cli("HSET", "m", "another", "1")
+    assert.equal("busy", select(2, multi:try_lock()))
+    eventually(function() return count("m") == 1 end, SECONDS)
+  end)
+
+  it("a red lock is held by a majority, also with a server away", function()
+    local lock = red()
+    assert.is_true(lock:lock { wait = SECONDS })
+    assert.is_true(count("red") >= 2)
+    assert.is_true(lock:unlock())
+    eventually(function() return count("red") == 0 end, SECONDS)
+    servers[3]:kill()
+    assert.is_true(lock:lock { wait = SECONDS })
+    assert.is_true(lock:unlock())
+    servers[2]:kill()
+    local ok, code = lock:lock { wait = 0.5 }
+    assert.is_nil(ok)
+    assert.equal("quorum", code)
+    servers[2]:launch()
+    servers[3]:launch()
+  end)
+
+  it("a server that was restarted does not count for a lease", function()
+    local lock = red()
+    assert.is_true(lock:lock { wait = SECONDS })
+    assert.is_true(lock:unlock())
+    servers[3]:kill()
+    servers[2]:restart()
+    local restarted, code, detail = host.now(), nil, nil
+    eventually(function()
+      code, detail = select(2, lock:try_lock())
+      return detail:find("restarted", 1, true)
+    end, SECONDS)
+    assert.equal("quorum", code)
+    assert.is_truthy(detail:find(servers[2].socket .. ": restarted", 1, true))
+    assert.is_true(lock:lock { wait = SECONDS })
+    -- Its uptime is told in whole seconds.
+    assert.is_true(host.now() - restarted > WATCHDOG - 1.1)
+    assert.is_true(lock:unlock())
+    servers[3]:launch()
+  end)
+end)

@@ -12,7 +12,7 @@ local IN_LINE = 12
 -- Waits until so many are in line.
 local function in_line(w, name, n)
   local queue = ("redisson_lock_queue:{%s}"):format(name)
-  eventually(function() return w:call("LLEN", queue) == n end, 10,
+  eventually(function() return w:call("LLEN", queue) == n end, 30,
     n .. " in line for " .. name)
 end
 
@@ -29,7 +29,7 @@ local function in_order(w, kind)
       in_line(w, name, i)
     end
     assert.is_true(holder:ask("give", kind, name))
-    for _, pending in ipairs(all) do assert.is_true((pending:answer(20))) end
+    for _, pending in ipairs(all) do assert.is_true((pending:answer(60))) end
     assert.same(expected, w:call("LRANGE", list, 0, -1))
     in_line(w, name, 0)
   end

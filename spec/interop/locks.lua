@@ -6,8 +6,9 @@ local world = require "spec.interop.world"
 
 local eventually, now = world.eventually, world.now
 local LEASE = 60000          -- no waiter that sleeps it out ends in time
-local TASKS, ROUNDS = 3, 500
+local TASKS, ROUNDS = 3, 350
 local WAKES = 9
+local BUSY = 120             -- seconds that contention may take
 
 -- Tells `n` tasks of a process to contend; the pending answers go to `all`.
 local function contend(all, n, process, kind, name, key, rounds)
@@ -22,10 +23,10 @@ end
 local function together(w, kind, name, rounds)
   local key, all, mixed, backwards = w:counter(), {}, 0, 0
   contend(all, TASKS, w.theirs, kind, name, key, rounds)
-  eventually(function() return w:counted(key) > 0 end, 30, "a first round")
+  eventually(function() return w:counted(key) > 0 end, BUSY, "a first round")
   contend(all, TASKS, w.ours, kind, name, key, rounds)
   for _, pending in ipairs(all) do
-    local _, switches, back = pending:answer(120)
+    local _, switches, back = pending:answer(BUSY)
     mixed, backwards = mixed + switches, backwards + back
   end
   assert.same({ 2 * TASKS * rounds, 2 * TASKS * rounds }, { w:counted(key) })
@@ -154,11 +155,11 @@ local function killed(w, kind, process, other)
   local name, key, all = w:name(), w:counter(), {}
   local held, waiter = w:name(), other:task()
   contend({}, 2, victim, kind, name, key, 1000000)
-  eventually(function() return w:counted(key) >= 50 end, 30, "50 rounds")
+  eventually(function() return w:counted(key) >= 50 end, BUSY, "50 rounds")
   contend(all, 2, other, kind, name, key, 300)
   eventually(function()
     return w:call("GET", key .. ":last") == other.name
-  end, 30, "a round of the other side")
+  end, BUSY, "a round of the other side")
   local start = now()
   assert.is_true(victim:task():ask("take", kind, held, -1, -1))
   local waiting = waiter:send("take", kind, held, -1, -1)
@@ -166,7 +167,7 @@ local function killed(w, kind, process, other)
   world.after_lease(waiting, start)
   assert.is_true(waiter:ask("give", kind, held))
   for _, pending in ipairs(all) do
-    assert.is_true((pending:answer(30)))
+    assert.is_true((pending:answer(BUSY)))
   end
   local counted, sum = w:counted(key)        -- it died between the two, maybe
   assert.is_true(counted >= 650 and math.abs(counted - sum) <= 1,

@@ -6,7 +6,7 @@ local world = require "spec.interop.world"
 
 local now = world.now
 local LEASE = 60000
-local TASKS, ROUNDS = 2, 500
+local TASKS, ROUNDS = 3, 350
 
 -- Three names that begin alike, two orders of them, and how they begin.
 local function names(w)
@@ -24,7 +24,7 @@ local function contend(w, kind)
   for _ = 1, TASKS do
     all[#all + 1] = w.theirs:task():send("contend", kind, other, key, ROUNDS)
   end
-  world.eventually(function() return w:counted(key) > 0 end, 30, "a round")
+  world.eventually(function() return w:counted(key) > 0 end, 120, "a round")
   for _ = 1, TASKS do
     all[#all + 1] = w.ours:task():send("contend", kind, one, key, ROUNDS)
   end

@@ -24,7 +24,7 @@ local function majority(w, kind)
     for i = 4, 5 do
       world.eventually(function()
         return world.call(stores[i], "EXISTS", name) == 0
-      end, 5, "that nothing is left")
+      end, 30, "that nothing is left")
     end
     world.call(stores[1], "DEL", name)
     assert.is_true(task:ask("take", kind, name, 5000, LEASE))

@@ -17,7 +17,7 @@ local function servers_with(w, kind, name)
 end
 
 local function is_free(w, kind, name)
-  eventually(function() return servers_with(w, kind, name) == 0 end, 5,
+  eventually(function() return servers_with(w, kind, name) == 0 end, 30,
     name .. " to be free everywhere")
 end
 

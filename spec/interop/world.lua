@@ -150,14 +150,14 @@ end
 function World:asleep(name, processes)
   eventually(function()
     return listeners(self, name) >= (processes or 1)
-  end, 10, "waiters for " .. name)
+  end, 30, "waiters for " .. name)
   local before, quiet = nil, 0
   eventually(function()
     local calls = calls_of_scripts(self)
     quiet = before and calls - before == 1 and quiet + 1 or 0
     before = calls
     return quiet == 4
-  end, 10, "quiet after a waiter came for " .. name)
+  end, 30, "quiet after a waiter came for " .. name)
 end
 
 --- Checks that most of the times (seconds) are far below any poll, and all of

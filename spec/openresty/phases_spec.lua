@@ -116,3 +116,51 @@ describe("A phase of nginx", function()
       told("open"))
   end)
 end)
+
+describe("A TLS handshake in nginx", function()
+  it("is another owner than the requests that follow", function()
+    local server = redis.start { tls = { name = "good" } }
+    local web = nginx.start {
+      http = ([[
+        init_worker_by_lua_block {
+          locks = assert(require("resty.rlock").open("%s"))
+          function owner()
+            local lock = locks:lock("x")
+            assert(lock:lock())
+            local owner = lock:peek().holders[1].owner
+            assert(lock:unlock())
+            return owner
+          end
+        }
+        server {
+          listen unix:%s/tls.sock ssl;
+          ssl_certificate %s/good.crt;
+          ssl_certificate_key %s/good.key;
+          ssl_certificate_by_lua_block { of_handshake = owner() }
+          location / { content_by_lua_block {
+            ngx.say(of_handshake, " ", owner())
+          } }
+        }
+      ]]):format(server.url, server.folder, server.certificates,
+        server.certificates),
+    }
+    local socket = ngx.socket.tcp()
+    assert(socket:connect("unix:" .. server.folder .. "/tls.sock"))
+    assert(socket:sslhandshake(false, "localhost", false))
+    local seen = {}
+    for i = 1, 2 do
+      assert(socket:send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+      local line
+      repeat line = assert(socket:receive()) until line:find(" ", 1, true)
+        and line:find("^%x+%-")
+      seen[1], seen[i + 1] = line:match("^(%S+) (%S+)$")
+      assert(socket:receive(7))                  -- the last chunk
+    end
+    socket:close()
+    assert.not_equal(seen[1], seen[2])
+    assert.not_equal(seen[1], seen[3])
+    assert.not_equal(seen[2], seen[3])
+    web:stop()
+    server:stop()
+  end)
+end)

@@ -35,7 +35,9 @@ end
 
 -- tasks -------------------------------------------------------------------
 
-local KEY = {}           -- under which ngx.ctx has the task
+local KEY = {}           -- under which ngx.ctx has the task; raw, for it inherits
+                         -- from that of the TLS handshake
+local weak = { __mode = "k" }
 local at = setmetatable({}, { __mode = "v" })       -- address of a request ->
                                                     -- its task, or an old one
 -- The ngx.ctx of all requests. nginx drops that of a request when it ends.
@@ -98,7 +100,7 @@ local function task_of(context)
   local task = at[address]
   if not task or tasks.is_over(task) then
     task = { context = context, number = number_of_context(request),
-      grants = {} }
+      grants = setmetatable({}, weak) }       -- the watchdog keeps them
     at[address] = task
     if not tasks.is_shared then look_around() end
   end
@@ -111,7 +113,7 @@ end
 -- @treturn table|nil the home, if this is one of its threads
 function tasks.current()
   local context = ngx.ctx
-  local task = context[KEY]
+  local task = rawget(context, KEY)
   if not task then return task_of(context) end
   if task.threads then return task.threads[running()].task, task end
   return task
@@ -119,7 +121,7 @@ end
 
 --- The home whose light thread this is, if it is one.
 function tasks.home()
-  local task = ngx.ctx[KEY]
+  local task = rawget(ngx.ctx, KEY)
   return task and task.threads and task
 end
 

@@ -5,7 +5,6 @@ local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local states = require "spec.support.states"
 local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (require "rlock.host.uv")
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local server = redis.shared()
@@ -139,18 +138,6 @@ describe("a simple lock", function()
       local asked = server:stat("evalsha") - calls
       assert.is_true(asked >= 5 and asked <= 80, "asked " .. asked)
     end)
-
-  it("is kept alive by the watchdog", function()
-    local its = assert(rlock.open { url = server.url,
-      watchdog = 0.6 * slow })
-    local held = its:policy("simple", name)
-    assert.is_true(held:lock())
-    local calls = server:stat("evalsha")
-    eventually(function() return server:stat("evalsha") >= calls + 4 end, 30)
-    assert.is_true(held:valid_for() > 0)
-    assert.is_true(held:unlock())
-    its:close()
-  end)
 
   it("can be broken by force, or only if that owner has it", function()
     local mine = client:policy("simple", name, { owner = "me" })

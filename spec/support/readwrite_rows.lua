@@ -16,7 +16,7 @@ local eventually = require "spec.support.wait" (rlock)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = slow                  -- what may come so much later
 local LONG = 30 * slow              -- a wait that ends before its time
-local LEASE = 0.8 * slow            -- of the watchdog, where it is to end
+local LEASE = 1 * slow              -- of the watchdog, where it is to end
 
 local server = redis.shared()
 local methods = {

@@ -14,7 +14,7 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LEASE = 0.8 * slow            -- of the watchdog, where it is to end
+local LEASE = 1 * slow              -- of the watchdog, where it is to end
 local SLACK = slow                  -- what may come so much later
 local LONG = 30 * slow              -- a wait that ends before its time
 local NODE_TIMEOUT = 0.5 * slow     -- of one command, for a server that is gone

@@ -9,10 +9,13 @@ local eventually, now = world.eventually, world.now
 local LEASE = 60000
 local IN_LINE = 12
 
+local function queue_of(name)
+  return ("redisson_lock_queue:{%s}"):format(name)
+end
+
 -- Waits until so many are in line.
 local function in_line(w, name, n)
-  local queue = ("redisson_lock_queue:{%s}"):format(name)
-  eventually(function() return w:call("LLEN", queue) == n end, 30,
+  eventually(function() return w:call("LLEN", queue_of(name)) == n end, 30,
     n .. " in line for " .. name)
 end
 
@@ -28,6 +31,7 @@ local function in_order(w, kind)
       expected[i] = process.name .. ":" .. task.name
       in_line(w, name, i)
     end
+    assert.is_true(w:call("PTTL", queue_of(name)) > 0, "the line is for ever")
     assert.is_true(holder:ask("give", kind, name))
     for _, pending in ipairs(all) do assert.is_true((pending:answer(60))) end
     assert.same(expected, w:call("LRANGE", list, 0, -1))

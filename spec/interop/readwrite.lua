@@ -118,6 +118,18 @@ local function downgraded(w)
   end
 end
 
+-- Theirs tells nobody; ours does.
+local function downgrade_told(w)
+  local name, owner = w:name(), w.ours:task()
+  assert.is_true(owner:ask("take", "write", name, -1, LEASE))
+  assert.is_true(owner:ask("take", "read", name, 0, LEASE))
+  local waiting = w.theirs:task():send("take", "read", name, -1, LEASE)
+  w:asleep(name)
+  local start = now()
+  assert.is_true(owner:ask("give", "write", name))
+  world.at_once(waiting, start)
+end
+
 -- Each release finds out how long the others still read.
 local function leases_kept(w)
   for a, b in w:both_ways() do
@@ -162,6 +174,8 @@ return {
   readers_woken = { "wakes all readers of the other side at once",
     readers_woken },
   downgraded = { "lets the writer go on as a reader", downgraded },
+  downgrade_told = { "wakes their readers when our writer goes on as a reader",
+    downgrade_told },
   leases_kept = { "lasts as long as the readers that are left", leases_kept },
   ours_killed = { "does not stay with a reader of ours that was killed",
     function(w) reader_killed(w, w.ours, w.theirs) end },

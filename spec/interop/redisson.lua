@@ -32,7 +32,8 @@ return {
   { "read/write", {
     readwrite.mixed, readwrite.shared, readwrite.entered_again,
     readwrite.readers_woken, readwrite.forced, readwrite.downgraded,
-    readwrite.leases_kept, readwrite.ours_killed, readwrite.theirs_killed,
+    readwrite.downgrade_told, readwrite.leases_kept, readwrite.ours_killed,
+    readwrite.theirs_killed,
   } },
   { "semaphore", counts.semaphore },
   { "permits", counts.permits },

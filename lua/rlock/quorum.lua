@@ -156,7 +156,8 @@ end
 
 -- taking --------------------------------------------------------------------
 
--- One attempt.
+-- One attempt. For one that was cut short the servers are what they were in
+-- the attempt before.
 -- @return true; or nil, code, detail
 local function attempt(self, try)
   local hold = try.hold
@@ -169,9 +170,13 @@ local function attempt(self, try)
     return true
   end
   round.is_over = true
-  if ok then code, detail = round:judge() end
   drop(hold)
-  return nil, code, detail
+  if not ok then return nil, code, detail end
+  code, detail = round:judge()
+  if code ~= "quorum" or not round.is_short or not try.code then
+    try.code, try.detail = code, detail
+  end
+  return nil, try.code, try.detail
 end
 
 local final = { refused = true, closed = true, cancelled = true }

@@ -1,0 +1,53 @@
+-- One of the processes of quorum_counter_spec.lua: tasks that add to a number
+-- under a red lock, until "stop" is set beside it.
+--
+--    rlockctl count_red.lua TASKS LEASE NAME STORE URL...
+--
+-- Prints "begun", and at the end
+--    added     how often it added one
+--    stale     turned away by the store, when the lock was not ours any more
+--    overlaps  turned away while it was: somebody else had it, too
+--    late      tokens asked for in vain, because the lock was lost meanwhile:
+--              each may have turned somebody away who has the lock
+
+local fence = require "spec.support.fence"
+local rlock = require "rlock"
+
+local tasks, lease, name = tonumber(arg[1]), tonumber(arg[2]), arg[3]
+local store = assert(rlock.open { url = arg[4], timeout = 60 })
+local clients = {}
+for i = 5, #arg do
+  clients[#clients + 1] = assert(rlock.open {
+    url = arg[i], lazy = true, watchdog = lease, timeout = 0.4 * lease,
+  })
+end
+local red = rlock.red_lock(clients, name, { node_timeout = 0.1 * lease })
+local count = { added = 0, stale = 0, overlaps = 0, late = 0 }
+local is_stopped = false
+
+local function add_one()
+  local token = fence.token(store)
+  if red:valid_for() == 0 then return "late" end
+  local number = tonumber(store:call("GET", "counter") or 0)
+  if fence.put(store, token, "counter", number + 1) then return "added" end
+  return red:valid_for() > 0 and "overlaps" or "stale"
+end
+
+local function work()
+  while not is_stopped do
+    if red:lock { wait = 10 * lease } then
+      local what = add_one()
+      count[what] = count[what] + 1
+      red:unlock()
+    end
+    is_stopped = store:call("EXISTS", "stop") == 1
+  end
+end
+
+io.stdout:setvbuf "line"
+print "begun"
+local all = {}
+for i = 1, tasks do all[i] = rlock.spawn(work) end
+for i = 1, tasks do all[i]:join() end
+print(("added %d stale %d overlaps %d late %d"):format(count.added, count.stale,
+  count.overlaps, count.late))

@@ -1,0 +1,79 @@
+--- Several private servers, which know nothing of each other, and what befalls
+--- them.
+--
+--    local servers = require("spec.support.servers").start(5)
+--    servers[1].url                             -- each as of redis.lua
+--    servers:kill(2, 4)   :launch(2, 4)   :pause(3)   :resume(3)
+--    servers:ask(servers[1], "EXISTS", key)     -- does not block
+--    servers:count(key)                         -- on how many that key is
+--    servers:stop()
+
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+
+local servers = {}
+
+local Servers = {}
+Servers.__index = Servers
+
+local MS = 20000           -- for an answer
+local controls = {}        -- server -> connection
+
+--- @tparam integer n
+function servers.start(n)
+  local self = setmetatable({}, Servers)
+  for i = 1, n do self[i] = redis.start() end
+  return self
+end
+
+local function each(name)
+  return function(self, ...)
+    for _, i in ipairs { ... } do self[i][name](self[i]) end
+  end
+end
+
+for _, name in ipairs { "kill", "launch", "restart", "pause", "resume" } do
+  Servers[name] = each(name)
+end
+
+--- Asks one of them, past rlock. It does not block: while we block, servers
+--- that have answered rlock seem not to have.
+function Servers.ask(_, server, ...)
+  local control = controls[server]
+  local reply, code, detail
+  if control then reply, code, detail = control:call(MS, ...) end
+  if reply ~= nil then return reply end
+  assert(not control or code == "closed", detail)
+  controls[server] = assert(host.connect {
+    path = server.socket, timeout = MS, silent = 0,
+  })
+  reply, code, detail = controls[server]:call(MS, ...)
+  assert(code == nil, detail)
+  return reply
+end
+
+--- On how many of those that live a key is.
+function Servers:count(key)
+  local count = 0
+  for _, server in ipairs(self) do
+    if server.pid then count = count + self:ask(server, "EXISTS", key) end
+  end
+  return count
+end
+
+--- Lets those that were paused go on, so that clients can be closed.
+function Servers:wake()
+  for _, server in ipairs(self) do
+    if server.pid then server:resume() end
+  end
+end
+
+function Servers:stop()
+  for _, server in ipairs(self) do
+    if controls[server] then controls[server]:close() end
+    controls[server] = nil
+    server:stop()
+  end
+end
+
+return servers

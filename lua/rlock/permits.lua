@@ -138,7 +138,13 @@ local function take(self, options)
   }, Question)
   local verdict, code, detail =
     line.wait(session, question, options.wait or math.huge)
-  if verdict then return hex(id) end
+  if verdict and not session.host.is_over(session.host.current()) then
+    return hex(id)
+  elseif verdict then                   -- nobody else will give it back
+    forget(self, id)
+    give_back(self, id, session.lease)
+    return nil, "closed", "the task has ended"
+  end
   if question.is_doubtful then
     give_back(self, id, options.lease or session.lease)
   end

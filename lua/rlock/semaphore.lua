@@ -41,7 +41,10 @@ local function take(self, n, wait)
   local verdict, code, detail = line.wait(self.session, question, wait)
   if verdict then
     requests.finish(question.request)
-    return true
+    local host = self.session.host
+    if not host.is_over(host.current()) then return true end
+    requests.insist(requests.begin(self), "release", n)     -- nobody else will
+    return nil, "closed", "the task has ended"
   end
   requests.undo(question.request, n)
   if code == "cancelled" then error(detail, 0) end

@@ -30,9 +30,10 @@ function host.log(level, text)
   ngx.log(levels[level], "rlock: ", text)
 end
 
---- Suspends the running light thread.
+--- Suspends the running light thread, for a millisecond at least: shorter, and
+--  nginx lets nothing else run meanwhile.
 function host.sleep(seconds)
-  ngx.sleep(math.max(seconds, 0))
+  ngx.sleep(math.max(seconds, 0.001))
 end
 
 --- Has fn called from time to time when nobody needs anything any more and the

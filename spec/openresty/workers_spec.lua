@@ -80,10 +80,10 @@ describe("The workers of nginx", function()
     server:stop()
   end)
 
-  local function start(workers)
+  local function start(workers, connections)
     web = nginx.start {
-      workers = workers, http = HTTP:format(server.url, server.url),
-      locations = LOCATIONS, connections = 64,
+      workers = workers, connections = connections, http = HTTP:format(server.url, server.url),
+      locations = LOCATIONS,
     }
   end
 
@@ -112,7 +112,7 @@ describe("The workers of nginx", function()
   end)
 
   it("keep 5000 locks alive with that timer and a few connections", function()
-    start(1)
+    start(1, 64)
     local request = ngx.thread.spawn(function() return web:get("/many") end)
     eventually(function() return server:cli("DBSIZE") == "5000" end, SECONDS)
     local before = host.now()

@@ -35,7 +35,7 @@ end
 
 -- tasks -------------------------------------------------------------------
 
-local KEY = {}           -- under which ngx.ctx has the task; raw, for it inherits
+local KEY = {}           -- under which ngx.ctx has the task itself: it inherits
                          -- from that of the TLS handshake
 local weak = { __mode = "k" }
 local at = setmetatable({}, { __mode = "v" })       -- address of a request ->

@@ -98,7 +98,7 @@ local function mindful_assert(...)
   if type(code) == "string" and type(detail) == "string" then
     failed = { code = code, detail = detail }
   end
-  error(n == 1 and "assertion failed!" or code, 2)
+  error(n == 1 and "assertion failed!" or code, 0)
 end
 
 -- What ended a program, with that sentence if it was such a code.

@@ -175,7 +175,7 @@ describe("an uncaught error", function()
       ["error(setmetatable({}, { __tostring = function() return 'me' end }))"]
         = "me",
       ["error('plain', 0)"] = "plain",
-      ["assert(nil, 'connect', 'detail')"] = "stdin:9: connect: detail",
+      ["assert(nil, 'connect', 'detail')"] = "connect: detail",
       ["rlock.spawn(error, 'a')"] = "a",
     } do
       local result = run(code)

@@ -82,8 +82,8 @@ describe("The workers of nginx", function()
 
   local function start(workers, connections)
     web = nginx.start {
-      workers = workers, connections = connections, http = HTTP:format(server.url, server.url),
-      locations = LOCATIONS,
+      workers = workers, connections = connections,
+      http = HTTP:format(server.url, server.url), locations = LOCATIONS,
     }
   end
 

@@ -48,13 +48,22 @@ local function do_job(self, thread, job)
   self.threads[thread] = nil
 end
 
--- A light thread. The jobs that nobody was there for come before it sits down.
+-- The next of the jobs that nobody was there for.
+local function next_job(self)
+  local job = self.jobs[self.first]
+  if not job then return nil end
+  self.jobs[self.first] = nil
+  self.first = self.first + 1
+  return job
+end
+
+-- A light thread.
 local function work(self)
   local thread, seat = running(), { event = tasks.event() }
-  local job = remove(self.jobs, 1)
+  local job = next_job(self)
   while job do
     do_job(self, thread, job)
-    job = remove(self.jobs, 1)
+    job = next_job(self)
     if not job and not self.has_given_way then
       self.seats[#self.seats + 1] = seat
       seat.event:block()
@@ -105,7 +114,7 @@ local function look_around(self)
   look_for_the_dead(self)
   if not is_ending() then
     if self.taken > JOBS then give_way(self) end
-  elseif self.busy == 0 and not self.jobs[1] then
+  elseif self.busy == 0 and not self.jobs[self.first] then
     give_way(self)
   elseif tasks.any() then
     self.resting = nil
@@ -118,7 +127,7 @@ local function keep(_, self)
   tasks.settle(self)
   self.change = tasks.event()
   repeat
-    for _ = 1, #self.jobs do spawn(work, self) end
+    while self.jobs[self.first] do spawn(work, self) end
     self.change:block(tasks.is_shared and TICK or TICK_ALONE)
     look_around(self)
   until self.has_given_way and self.busy == 0
@@ -126,8 +135,8 @@ end
 
 local function open()
   local self = {
-    jobs = {}, seats = {}, threads = {}, kept = {}, busy = 0, taken = 0,
-    asked = now(),
+    jobs = {}, first = 1, last = 0, seats = {}, threads = {}, kept = {},
+    busy = 0, taken = 0, asked = now(),
   }
   local ok, why = ngx.timer.at(0, keep, self)
   if not ok then return nil, "no timer: " .. why end
@@ -143,7 +152,8 @@ local function ready()
   local other, why = open()
   if not other then return nil, why end
   if self then
-    other.jobs, self.jobs, self.has_given_way = self.jobs, {}, true
+    other.jobs, other.first, other.last = self.jobs, self.first, self.last
+    self.jobs, self.has_given_way = {}, true
   end
   return other
 end
@@ -159,7 +169,8 @@ local function give(job)
     seat.job = job
     seat.event:set()
   else
-    self.jobs[#self.jobs + 1] = job
+    self.last = self.last + 1
+    self.jobs[self.last] = job
     if self.change then self.change:set() end
   end
   return true

@@ -36,8 +36,8 @@ for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 -- does: both sides must know it by one name.
 local function twin_owner(lock, party)
   local twin = lock.site.policy.source.twin
-  local sites = twin and lock.session.sites[policy.load(twin)]
-  local site = sites and sites[lock.site.name]
+  local site = twin
+    and lock.session:known_site(policy.load(twin), lock.site.name)
   local granted = site and site[party]
   return granted and granted.holds[1] and granted.owner
 end
@@ -304,26 +304,6 @@ local function judge(self, reply, lease, hold, sent)
   return nil, value, detail
 end
 
-local function ask(self, until_, lease, hold, now, extra)
-  local session, site = self.lock.session, self.lock.site
-  local ok, code, why = may_ask(self, lease)
-  if not ok then return nil, code, why end
-  session.pending = session.pending + 1
-  local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops.acquire, until_, now, site.keys, self.owner,
-    lease and deadline.ms(lease) or session.lease_ms,
-    count_text(#self.holds + 1), nil, extra)
-  session:work_done()
-  if reply == nil then
-    if may_be_applied then settle(self, lease or session.lease) end
-    return nil, sent, detail
-  elseif session.is_closed then
-    settle(self, lease or session.lease)
-    return nil, "closed", "the client was closed"
-  end
-  return judge(self, reply, lease, hold, sent)
-end
-
 local let_go
 
 -- What the hold does not want any more is given back before anybody else of
@@ -341,6 +321,30 @@ local function accepted(self, hold, verdict, ...)
   local now = session.host.now()
   let_go(self, now + 2 * session.timeout, hold, now)
   return nil, code, detail
+end
+
+-- Asks, and passes the turn on.
+local function ask(self, until_, lease, hold, now, extra)
+  do
+    local ok, code, why = may_ask(self, lease)
+    if not ok then return passed_on(self, nil, code, why) end
+  end
+  local session, site = self.lock.session, self.lock.site
+  session.pending = session.pending + 1
+  local reply, sent, detail, may_be_applied = remote.run(session.node,
+    site.policy.ops.acquire, until_, now, site.keys, self.owner,
+    lease and deadline.ms(lease) or session.lease_ms,
+    count_text(#self.holds + 1), nil, extra)
+  session:work_done()
+  if reply == nil then
+    if may_be_applied then settle(self, lease or session.lease) end
+    return passed_on(self, nil, sent, detail)
+  elseif session.is_closed then
+    settle(self, lease or session.lease)
+    return passed_on(self, nil, "closed", "the client was closed")
+  end
+  return passed_on(self, accepted(self, hold,
+    judge(self, reply, lease, hold, sent)))
 end
 
 --- Asks the server for one more hold.
@@ -362,8 +366,7 @@ function grant:acquire(until_, lease, hold, now, wait_until)
     self:rename()
   end
   self.acting = true
-  return passed_on(self, accepted(self, hold,
-    ask(self, until_, lease, hold, now, extra)))
+  return ask(self, until_, lease, hold, now, extra)
 end
 
 --- Gives up waiting, where the policy has a place for waiters. If a request of

@@ -26,13 +26,15 @@ local MIN_LEASE = 0.001
 --   drift = the part of a lease that is left to the drift of clocks; the others
 --   are for the policy's `extra`
 function lock.new(client, policy, name, options)
-  local owner = options and options.owner
   local self = setmetatable({
     session = client.session, site = client.session:site(client, policy, name),
-    owner = owner, party = owner and client.session.party_of(owner),
   }, lock)
-  if options and options.drift then self.drift = options.drift end
-  if policy.extra then self.options = options end
+  if options then
+    local owner = options.owner
+    self.owner, self.party = owner, owner and client.session.party_of(owner)
+    self.drift = options.drift
+    if policy.extra then self.options = options end
+  end
   return self
 end
 
@@ -160,12 +162,11 @@ local function ask_again(waiter, woken, code, detail)
     return leave(self, granted, waiter, nil, "timeout",
       granted:show() .. ": not free in time")
   end
-  local verdict, ttl
-  local until_ = line.question_until(self.session, now, waiter.wait_until)
-  verdict, ttl, detail = granted:acquire(until_, waiter.lease, waiter.hold, now,
-    waiter.wait_until)
+  local verdict, ttl, why = granted:acquire(
+    line.question_until(self.session, now, waiter.wait_until),
+    waiter.lease, waiter.hold, now, waiter.wait_until)
   if verdict ~= "busy" then
-    return leave(self, granted, waiter, verdict, ttl, detail)
+    return leave(self, granted, waiter, verdict, ttl, why)
   end
   granted:sweep()
   return stand_in_line(waiter, ttl)
@@ -184,16 +185,14 @@ local function busy(granted, ttl)
 end
 
 local function take(self, wait, lease, hold)
-  local granted, wakeup = grant_of(self), self.session.wakeup
-  local waiter
-  if wait > 0 and wakeup.count > 0
-      and wakeup:is_live(channel_of(self, granted)) then
+  local granted, session, waiter = grant_of(self), self.session, nil
+  if wait > 0 and session.wakeup.count > 0
+      and session.wakeup:is_live(channel_of(self, granted)) then
     waiter = join(self, granted)
   end
-  local now = self.session.host.now()
-  local until_ = line.question_until(self.session, now, now + wait)
-  local verdict, ttl, detail = granted:acquire(until_, lease, hold, now,
-    now + wait)
+  local now = session.host.now()
+  local verdict, ttl, detail = granted:acquire(
+    line.question_until(session, now, now + wait), lease, hold, now, now + wait)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
     waiter.lock, waiter.wait_until = self, now + wait

@@ -35,7 +35,8 @@ function session.new(host, options)
     lease_ms = ("%d"):format(deadline.ms(options.watchdog)),
     publish = options.publish,
     node = node.new(host, options),
-    sites = {},                     -- policy -> name -> site, see site()
+    -- policy -> kind, see kind_of(); they know the face, so they go with it
+    kinds = setmetatable({}, { __mode = "v" }),
     last_number = 0,
     families = {},                  -- name of a kind of lock -> a key of tasks
     spares = {},                                -- grants to be used again
@@ -64,24 +65,40 @@ end
 --  no field of theirs.
 function session.party_of(owner) return "owner " .. owner end
 
+-- What the sites of one policy have in common: their fields client, policy and
+-- family.
+local function kind_of(self, client, policy)
+  local kind = self.kinds[policy]
+  if not kind then
+    kind = {
+      client = client, policy = policy, family = self:family(policy),
+      sites = setmetatable({}, { __mode = "v" }),
+    }
+    kind.__index = kind
+    self.kinds[policy] = kind
+  end
+  return kind
+end
+
 --- What all handles of one lock share: policy, name, keys, and under each party
 --  its grant.
 -- @tparam table client the face, which must live as long as its locks do
 -- @tparam table policy
 -- @tparam string name
 function session:site(client, policy, name)
-  local by_name = self.sites[policy]
-  if not by_name then
-    by_name = setmetatable({}, { __mode = "v" })
-    self.sites[policy] = by_name
-  end
-  local site = by_name[name]
+  local kind = kind_of(self, client, policy)
+  local site = kind.sites[name]
   if not site then
-    site = { client = client, policy = policy, name = name,
-      keys = policy.keys(name), family = self:family(policy) }
-    by_name[name] = site
+    site = setmetatable({ name = name, keys = policy.keys(name) }, kind)
+    kind.sites[name] = site
   end
   return site
+end
+
+--- The same, if there is one.
+function session:known_site(policy, name)
+  local kind = self.kinds[policy]
+  return kind and kind.sites[name]
 end
 
 --- Under what a task's owner is kept. A task is another owner to each kind of

@@ -175,7 +175,7 @@ local function serve(self)
 end
 
 local function open_channel(self, name)
-  local channel = { name = name, is_live = false, idle_since = 0 }
+  local channel = { is_live = false }
   self.channels[name] = channel
   self.count = self.count + 1
   if self.connection then self.connection:subscribe(name) end
@@ -204,7 +204,7 @@ end
 function wakeup:join(name, wakes)
   local channel = self.channels[name] or open_channel(self, name)
   local waiter = self.host.event()
-  waiter.channel, waiter.shares = channel, wakes ~= nil
+  waiter.channel, waiter.shares = channel, wakes and true   -- nil takes no room
   channel.wakes = channel.wakes or wakes
   append(channel, waiter)
   return waiter

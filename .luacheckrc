@@ -40,7 +40,8 @@ for _, file in ipairs {
 end
 
 for _, file in ipairs {
-  "spec/support/nginx.lua", "spec/support/browser.lua",
+  "spec/support/nginx.lua", "spec/support/inside.lua",
+  "spec/support/browser.lua",
   "spec/bench/openresty*.lua",
 } do
   files[file] = { std = "ngx_lua" }

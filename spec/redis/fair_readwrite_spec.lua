@@ -32,7 +32,7 @@ end
 
 local function now_ms()
   local time = call("TIME")
-  return time[1] * 1000 + time[2] // 1000
+  return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 -- The operations --------------------------------------------------------------
@@ -495,7 +495,9 @@ describe("the operations of a fair read/write lock", function()
     verdict("rb", "1", "10000")
     renew("ra", "1000")
     verdict("ra", "1", "1000", "2")
-    local function ttl() return (call("PTTL", keys[1]) + 500) // 1000 end
+    local function ttl()
+      return math.floor(call("PTTL", keys[1]) / 1000 + 0.5)
+    end
     assert.equal(30, ttl())
     renew("rb", "50000")
     assert.equal(50, ttl())

@@ -184,7 +184,7 @@ describe("permits", function()
     local member = client:call("ZRANGE", leases, 0, -1, "WITHSCORES")
     assert.equal(16, #member[1])
     assert.equal(id, hex(member[1]))
-    local now = tonumber(before[1]) * 1000 + tonumber(before[2]) // 1000
+    local now = before[1] * 1000 + math.floor(before[2] / 1000)
     local ends = tonumber(member[2])
     assert.is_true(ends >= now + 20000 and ends < now + 21000)
     assert.equal("0", client:call("GET", name))

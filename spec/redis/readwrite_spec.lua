@@ -31,7 +31,7 @@ end
 
 local function now_ms()
   local time = call("TIME")
-  return time[1] * 1000 + time[2] // 1000
+  return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 -- The state as others see it ------------------------------------------------

@@ -255,22 +255,6 @@ describe("a reentrant lock", function()
     assert.equal("lost", code)
   end)
 
-  it("is released at the end of the block of its hold", function()
-    do
-      local hold <close> = assert(lock:hold())
-      assert.is_true(lock:is_locked())
-      assert.is_true(hold:valid_for() > 29)
-      assert.is_true(hold:need(1))
-      assert.equal("lost", select(2, hold:need(31)))
-    end
-    assert.is_false(lock:is_locked())
-    assert.has_error(function()
-      local _ <close> = assert(lock:hold())
-      error("inside", 0)
-    end, "inside")
-    assert.is_false(lock:is_locked())
-  end)
-
   it("can be carried to another task as a hold", function()
     local hold = assert(lock:hold())
     as_another(function()

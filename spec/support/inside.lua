@@ -1,0 +1,180 @@
+--- A helper of busted that lets the specs of rlockctl run inside nginx as they
+--- are (see suite): "rlock" is resty.rlock with what a libuv program has
+--- besides, "rlock.host.uv" what the specs use of that host, and what Lua 5.4
+--- has in its libraries and LuaJIT has not is there.
+--
+--    spec/support/in-nginx busted --helper=spec/support/inside.lua FILE
+--
+--  A task is a timer of its own, as another request is. To cancel one is to
+--  end it in the middle of whatever it does, as nginx ends requests, and to
+--  do what log_by_lua should. What
+--  rlock.open gives is a client of its own, as that of another worker is.
+
+local ngx_host = require "rlock.host.ngx"
+local resty = require "resty.rlock"
+local shell = require "spec.support.shell"
+
+local unpack = table.unpack or unpack
+
+-- the libraries of 5.4 ------------------------------------------------------
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+rawset(table, "unpack", unpack)
+rawset(table, "pack", pack)
+rawset(math, "tointeger", function(n) return n % 1 == 0 and n or nil end)
+rawset(math, "type", function(n)
+  if type(n) ~= "number" then return nil end
+  return n % 1 == 0 and "integer" or "float"
+end)
+
+-- tasks ---------------------------------------------------------------------
+
+local Task = {}
+Task.__index = Task
+
+local UNWIND = {}
+
+local function run(self, fn, ...)
+  self.results = pack(pcall(fn, ...))
+  self.over:set()
+end
+
+local function timer(_, self, ...)
+  local thread = ngx.thread.spawn(run, self, ...)
+  self.over:wait()
+  if not self.results then
+    ngx.thread.kill(thread)
+    resty.log_phase()
+    self.results = { false, UNWIND, n = 2 }
+  end
+  self.is_over = true
+  if self.joined then self.joined:set() end
+end
+
+local function spawn(...)
+  local self = setmetatable({ over = ngx_host.event() }, Task)
+  self.task = self
+  assert(ngx.timer.at(0, timer, self, ...))
+  return self
+end
+
+local function ended(self, seconds)
+  if self.is_over then return true end
+  self.joined = ngx_host.event()
+  return self.joined:wait(seconds)
+end
+
+--- Waits for its end; returns what its function returned, or raises what that
+--- raised.
+function Task:join(seconds)
+  seconds = seconds or 30
+  if not ended(self, seconds) then
+    error(("the task did not end within %g s"):format(seconds), 2)
+  end
+  if not self.results[1] then error(self.results[2], 0) end
+  return unpack(self.results, 2, self.results.n)
+end
+
+--- Ends it, wherever it is.
+function Task:cancel(seconds)
+  self.over:set()
+  if not ended(self, seconds or 30) then
+    error("the cancelled task did not end", 2)
+  end
+end
+
+local task = { start = spawn }
+
+function task.run(...) return spawn(...):join() end
+
+function task.many(n, fn, seconds)
+  local all = {}
+  for i = 1, n do all[i] = spawn(fn, i) end
+  for i = 1, n do all[i]:join(seconds) end
+end
+
+-- processes -----------------------------------------------------------------
+
+local Process = {}
+Process.__index = Process
+
+-- The status goes to one file, the pid to another.
+local START = [[
+  f=%s
+  { sh -c 'echo $$ >"$0.pid"; exec "$@"' "$f" %s >>%s 2>>%s </dev/null
+    echo $? >"$f.status"; } >/dev/null 2>&1 &
+  while [ ! -s "$f.pid" ]; do sleep 0.01; done
+  cat "$f.pid"]]
+
+local function process(options)
+  local path = os.tmpname()
+  local pid, ok = shell.run(START:format(shell.quote(path),
+    shell.words { options.file, unpack(options.args) },
+    shell.quote(options.stdout), shell.quote(options.stderr)))
+  assert(ok, pid)
+  return setmetatable({ pid = tonumber(pid), path = path }, Process)
+end
+
+local function content_of(path)
+  local file = io.open(path)
+  local text = file and file:read("*a")
+  if file then file:close() end
+  return text
+end
+
+function Process:wait(seconds)
+  local finish = ngx_host.now() + (seconds or 30)
+  local status
+  repeat
+    status = (content_of(self.path .. ".status") or ""):match("^(%d+)\n")
+    if not status then ngx.sleep(0.01) end
+  until status or ngx_host.now() > finish
+  if not status then return nil, "timeout", "it still runs" end
+  for _, suffix in ipairs { "", ".pid", ".status" } do
+    os.remove(self.path .. suffix)
+  end
+  status = tonumber(status)
+  if status > 128 then return 0, status - 128 end
+  return status, 0
+end
+
+function Process:kill(signal) return shell.kill(self.pid, signal) end
+
+-- the faces -----------------------------------------------------------------
+
+local host = setmetatable({
+  spawn = spawn, process = process,
+  is_unwind = function(message) return message == UNWIND end,
+}, { __index = ngx_host })
+
+function host.connect(options)
+  options.greeting = options.greeting or {}
+  return ngx_host.connect(options)
+end
+
+local rlock = setmetatable({
+  spawn = spawn, sleep = ngx_host.sleep, event = ngx_host.event,
+}, { __index = resty })
+
+local count = 0
+
+--- Another client each time, for another size of the pool makes the options
+--- others; and it is connected.
+function rlock.open(options)
+  count = count + 1
+  local its = { pool_size = 30 + count, keepalive_timeout = 5 }
+  if type(options) == "string" then options = { url = options } end
+  for key, value in pairs(options or {}) do its[key] = value end
+  local ok, client, code, detail = pcall(resty.open, its)
+  if not ok then error((client:gsub("^[^:]+:%d+: ", "")), 2) end
+  if client then
+    ok, code, detail = client:call("PING")
+    if not ok then client:close() return nil, code, detail end
+  end
+  return client, code, detail
+end
+
+package.preload["rlock"] = function() return rlock end
+package.preload["rlock.host.uv"] = function() return host end
+package.preload["spec.support.task"] = function() return task end

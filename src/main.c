@@ -14,6 +14,7 @@
 
 #include "core.h"
 #include "embed.h"
+#include "pool.h"
 
 struct arguments {
     int count;
@@ -144,11 +145,34 @@ static int run(lua_State *L, struct arguments *args)
     return args->status;
 }
 
+/* What Lua's function warn tells, shown after warn("@on") as lua shows it. */
+static void show_warning(void *arg, const char *text, int goes_on)
+{
+    static int is_shown, is_inside;
+
+    (void)arg;
+    if (!is_inside && !goes_on && text[0] == '@') {
+        is_shown =
+            strcmp(text, "@on") == 0 || (is_shown && strcmp(text, "@off") != 0);
+        return;
+    }
+    if (is_shown)
+        fprintf(stderr, "%s%s%s", is_inside ? "" : "Lua warning: ", text,
+                goes_on ? "" : "\n");
+    is_inside = goes_on;
+}
+
 int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
-    int status = run(luaL_newstate(), &args);
+    rl_pool *pool = rl_pool_open();
+    lua_State *L = pool ? lua_newstate(rl_pool_allocate, pool) : NULL;
+    int status;
 
+    if (L != NULL)
+        lua_setwarnf(L, show_warning, NULL);
+    status = run(L, &args);
+    rl_pool_close(pool);
     if (rl_core_lingers()) {
         fflush(NULL);
         _exit(status);

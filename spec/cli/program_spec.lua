@@ -106,6 +106,11 @@ print(debug.traceback():match("stdin:%d: in main chunk"))]] })
       'print(pcall(assert, nil, "x", "y")) print(assert(1, 2, 3))' })
   end)
 
+  it("warns as lua does, once it has been told to", function()
+    local code = [[warn "a" warn "@on" warn("b", "c") warn "@off" warn "d"]]
+    assert.equal("Lua warning: bc\n", ctl.run({ "-e", code }).err)
+  end)
+
   it("that cannot be read is told of on one line", function()
     assert.matches("cannot open nowhere.lua: No such file",
       fault(1, { "nowhere.lua" }))

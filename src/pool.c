@@ -1,0 +1,130 @@
+/*
+ * Lua says how big a block is when it gives it back, so a small one needs no
+ * header. Such blocks are cut from chunks, and when they come back wait in a
+ * list for the next of their size. The chunks go when the pool is closed.
+ * Large blocks are malloc's.
+ */
+#include "pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    STEP = 8, /* sizes are multiples of this */
+    LARGEST = 512,
+    CHUNK = 32 * 1024
+};
+
+typedef struct block {
+    struct block *next;
+} block;
+
+struct rl_pool {
+    block *chunks;
+    char *room; /* what is left of the latest chunk */
+    size_t left;
+    block *spares[LARGEST / STEP + 1];
+};
+
+static size_t steps_of(size_t size)
+{
+    return (size + STEP - 1) / STEP;
+}
+
+static void give(rl_pool *self, void *memory, size_t steps)
+{
+    block *spare = memory;
+
+    spare->next = self->spares[steps];
+    self->spares[steps] = spare;
+}
+
+static int add_chunk(rl_pool *self)
+{
+    block *chunk = malloc(CHUNK);
+
+    if (chunk == NULL)
+        return -1;
+    if (self->left > 0)
+        give(self, self->room, self->left / STEP);
+    chunk->next = self->chunks;
+    self->chunks = chunk;
+    self->room = (char *)(chunk + 1);
+    self->left = CHUNK - sizeof(*chunk);
+    return 0;
+}
+
+static void *take(rl_pool *self, size_t steps)
+{
+    block *spare = self->spares[steps];
+    size_t size = steps * STEP;
+
+    if (spare != NULL) {
+        self->spares[steps] = spare->next;
+        return spare;
+    }
+    if (self->left < size && add_chunk(self) != 0)
+        return NULL;
+    self->room += size;
+    self->left -= size;
+    return self->room - size;
+}
+
+static int is_small(size_t size)
+{
+    return size <= LARGEST;
+}
+
+static void *get(rl_pool *self, size_t size)
+{
+    return is_small(size) ? take(self, steps_of(size)) : malloc(size);
+}
+
+static void put(rl_pool *self, void *memory, size_t size)
+{
+    if (is_small(size))
+        give(self, memory, steps_of(size));
+    else
+        free(memory);
+}
+
+void *rl_pool_allocate(void *pool, void *from, size_t old, size_t size)
+{
+    rl_pool *self = pool;
+    void *to;
+
+    if (from == NULL) /* old is something else then */
+        return size > 0 ? get(self, size) : NULL;
+    if (size == 0) {
+        put(self, from, old);
+        return NULL;
+    }
+    if (!is_small(old) && !is_small(size))
+        return realloc(from, size);
+    if (steps_of(old) == steps_of(size))
+        return from;
+    to = get(self, size);
+    if (to == NULL)
+        return NULL;
+    memcpy(to, from, old < size ? old : size);
+    put(self, from, old);
+    return to;
+}
+
+rl_pool *rl_pool_open(void)
+{
+    return calloc(1, sizeof(rl_pool));
+}
+
+void rl_pool_close(rl_pool *self)
+{
+    block *chunk = self != NULL ? self->chunks : NULL;
+
+    while (chunk != NULL) {
+        block *next = chunk->next;
+
+        free(chunk);
+        chunk = next;
+    }
+    free(self);
+}

@@ -3,6 +3,7 @@
 
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
+local proxy = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local eventually = require "spec.support.wait" (host)
 
@@ -14,6 +15,7 @@ local HTTP = [[
     rlock = require "resty.rlock"
     locks = rlock.open { url = "%s", watchdog = 60 }
     brief = rlock.open { url = "%s", watchdog = 2 }
+    far = rlock.open { url = "%s", watchdog = 60, timeout = 1 }
 
     function finish(client)
       local lock = client:lock(ngx.var.arg_name)
@@ -66,6 +68,10 @@ local LOCATIONS = [[
     log_by_lua_block { rlock.log_phase() }
   }
 
+  location = /far {
+    content_by_lua_block { assert(far:lock(ngx.var.arg_name):lock()) }
+    log_by_lua_block { rlock.log_phase() }
+  }
   location = /phases {
     access_by_lua_block {
       local lock = locks:lock("phases")
@@ -116,17 +122,20 @@ local LOCATIONS = [[
 ]]
 
 describe("A request in nginx", function()
-  local server, web, number = nil, nil, 0
+  local server, between, web, number = nil, nil, nil, 0
 
   setup(function()
     server = redis.start()
+    between = proxy.start(server)
     web = nginx.start {
-      http = HTTP:format(server.url, server.url), locations = LOCATIONS,
+      http = HTTP:format(server.url, server.url, between.url),
+      locations = LOCATIONS,
     }
   end)
 
   teardown(function()
     web:stop()
+    between:stop()
     server:stop()
   end)
 
@@ -233,6 +242,17 @@ describe("A request in nginx", function()
         request:close()
         until_gone(name)
       end)
+    end)
+
+  it("that is aborted before the server's answer comes leaves nothing",
+    function()
+      local name = fresh()
+      web:get("/far?name=" .. fresh())             -- the scripts are there
+      between:drop_replies(1, name)
+      local request = web:send("/far?name=" .. name)
+      eventually(function() return exists(name) end)
+      request:close()
+      until_gone(name)
     end)
 
   it("that is aborted while it waits leaves the line", function()

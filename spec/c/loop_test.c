@@ -28,7 +28,7 @@ static void timers_are_never_early(void)
         pause_ms(ms % 3); /* the loop's clock is behind by now */
         rl_loop_run(loop);
         CHECK(fired - started >= (double)ms / 1000);
-        CHECK(fired - started < (double)(ms + 30) / 1000 * slow());
+        CHECK(fired - started < (double)(ms + 500) / 1000 * slow());
     }
     rl_timer_close(timer);
     close_loop();
@@ -279,7 +279,7 @@ static void what_cannot_be_started_leaves_nothing_behind(void)
 
 static void a_forgotten_child_does_not_hold_up_the_loop(void)
 {
-    char *nap[] = { "sh", "-c", "sleep 0.05", NULL };
+    char *nap[] = { "sh", "-c", "sleep 1", NULL };
     char *hang[] = { "sh", "-c", "sleep 10", NULL };
     rl_child_options options = sh(nap);
     rl_child *self = NULL;
@@ -292,11 +292,13 @@ static void a_forgotten_child_does_not_hold_up_the_loop(void)
     rl_child_close(self);
     started = seconds();
     rl_loop_run(loop);
-    CHECK(seconds() - started < 0.04 * slow());
+    CHECK(seconds() - started < 0.9);
     timer = rl_timer_open(loop, note_time, NULL);
-    rl_timer_start(timer, 200);
-    rl_loop_run(loop);
-    CHECK(kill(pid, 0) != 0 && errno == ESRCH); /* and no zombie stays */
+    while (kill(pid, 0) == 0 && seconds() - started < 10 * slow()) {
+        rl_timer_start(timer, 50);
+        rl_loop_run(loop);
+    }
+    CHECK(kill(pid, 0) != 0 && errno == ESRCH); /* no zombie stays */
     options.args = hang;
     CHECK(rl_child_open(&self, loop, 1, &options, why, sizeof(why)) == 0);
     pid = rl_child_pid(self);

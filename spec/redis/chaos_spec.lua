@@ -1,14 +1,15 @@
 --- Everything at once, at random: many tasks of several clients take, hold,
---- nest and give back locks, are cancelled and have their connections broken,
---- muted, delayed and frozen. Whatever happens, two of them never have
+--- nest and give back locks of all kinds, multi-locks and red locks among them,
+--- are cancelled and have their connections broken, muted, delayed and frozen,
+--- and their servers stopped. Whatever happens, two of them never have
 --- valid_for() at once, nothing ends the program, and nothing is left behind.
 --
 --  RLOCK_SEED repeats a run's choices (though not its timing), RLOCK_CHAOS is
 --  how many seconds it lasts.
 
 local host = require "rlock.host.uv"
+local nodes = require "spec.support.servers"
 local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (host)
@@ -17,19 +18,36 @@ local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local seconds = tonumber(os.getenv("RLOCK_CHAOS") or 6 * slow)
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
-local TASKS = 60
-local KINDS = {
-  "lock", "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
-  "fenced_lock", "read_write_lock", "fair_read_write_lock",
-}
+local TASKS, NODES = 60, 5
 local WATCHDOG, TIMEOUT = 1.2 * slow, 0.25 * slow
 
-local server, control, nets, clients, holders, tokens, entered, problems
+-- A group is a client of each server; kinds of one client are on the first.
+local KINDS = {
+  "lock", "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
+  "fenced_lock", "read_write_lock", "fair_read_write_lock", "red_lock",
+  "red_lock", "red_lock", "multi_lock", "multi_lock",
+}
+local RED = { [11] = "simple", [12] = "mutex" }
+local MEMBERS = { [13] = { 1, 3 }, [14] = { 14, 15 } }
 
-local function ask(...)
-  local reply, code, detail = control:call(20000, ...)
-  assert(code == nil, detail)
-  return reply
+local servers, nets, groups, holders, tokens, entered, problems
+
+-- The kind of this number, as a group has it, and what its name is.
+local function make(group, number, options)
+  local kind, name = KINDS[number], "chaos:" .. number
+  if kind == "red_lock" then
+    return rlock.red_lock(group, name, {
+      policy = RED[number], node_timeout = TIMEOUT / 2,
+    }), name
+  elseif kind ~= "multi_lock" then
+    return group[1][kind](group[1], name, options), name
+  end
+  local one, two = table.unpack(MEMBERS[number])
+  local first = KINDS[one] == "lock" and "lock" or "fair_lock"
+  return rlock.multi_lock {
+    group[1][first](group[1], "chaos:" .. one, options),
+    group[2]:mutex("chaos:" .. two, options),
+  }, "chaos:" .. one
 end
 
 local function chance(percent) return math.random(100) <= percent end
@@ -85,9 +103,8 @@ end
 
 -- A lock of any kind, and what its holder does.
 local function choose(i)
-  local which, kind = math.random(#clients), math.random(#KINDS)
-  local name = "chaos:" .. kind
-  local lock = clients[which][KINDS[kind]](clients[which], name, chance(30)
+  local which = math.random(#groups)
+  local lock, name = make(groups[which], math.random(#KINDS), chance(30)
     and { owner = ("owner %d of client %d"):format(i, which) } or nil)
   if not lock.read_lock then return name, lock, "writes" end
   if chance(70) then return name, lock:read_lock(), "reads" end
@@ -104,7 +121,7 @@ local function take_one(i)
     holders[name][own] = nil
   end })
   holders[name][own] = what
-  look_at_token(name, own:token())
+  look_at_token(name, own.token and own:token())
   work(name, own)
   if chance(30) then nest(lock, name, own) end
   if chance(20) then
@@ -128,6 +145,10 @@ end
 
 local function net() return nets[math.random(#nets)] end
 
+local function ask(...)
+  return servers:ask(servers[math.random(NODES)], ...)
+end
+
 local faults = {
   function() net():mute(1, "chaos") end,
   function() net():mute(math.random(3), "chaos") end,
@@ -150,10 +171,13 @@ local faults = {
   end,
   function() ask("DEBUG", "SLEEP", ("%.3f"):format(between(0, 0.4 * slow))) end,
   function()
-    server:pause()
+    local first, number = math.random(NODES), math.random(NODES)
+    for i = first, number do servers:pause(i) end
     rlock.sleep(between(0, 0.5 * slow))
-    server:resume()
+    for i = first, number do servers:resume(i) end
   end,
+  -- Red locks do not count it for a while; nobody else uses it.
+  function() servers:restart(NODES) end,
 }
 
 local function make_trouble(until_)
@@ -167,25 +191,33 @@ end
 describe("whatever goes wrong", function()
   before_each(function()
     math.randomseed(seed)
-    server = redis.start()
-    control = assert(host.connect {
-      path = server.socket, timeout = 5000, silent = 0,
-    })
-    nets, clients = { proxies.start(server), proxies.start(server) }, {}
-    for _, url in ipairs { nets[1].url, nets[2].url, server.url } do
-      clients[#clients + 1] = assert(rlock.open {
-        url = url, watchdog = WATCHDOG, timeout = TIMEOUT,
-      })
+    servers, nets, groups = nodes.start(NODES), {}, { {}, {}, {} }
+    for i, behind in ipairs { 1, 1, 2 } do
+      nets[i] = proxies.start(servers[behind])
+    end
+    local ways = { { nets[1], nets[3] }, { nets[2] }, {} }
+    for which, group in ipairs(groups) do
+      for i = 1, NODES do
+        group[i] = assert(rlock.open {
+          url = (ways[which][i] or servers[i]).url, watchdog = WATCHDOG,
+          timeout = TIMEOUT,
+        })
+      end
     end
     holders, tokens, entered, problems = {}, {}, 0, {}
     for i = 1, #KINDS do holders["chaos:" .. i] = {} end
   end)
 
+  local function close_all()
+    for _, group in ipairs(groups) do
+      for _, client in ipairs(group) do client:close() end
+    end
+  end
+
   after_each(function()
-    for _, client in ipairs(clients) do client:close() end
+    close_all()
     for _, each in ipairs(nets) do each:stop() end
-    control:close()
-    server:stop()
+    servers:stop()
   end)
 
   it("two never hold the same lock, and in the end it is free (seed " .. seed
@@ -197,19 +229,24 @@ describe("whatever goes wrong", function()
       assert.same({}, problems)
       assert.is_true(entered > TASKS, entered .. " holds only")
       for i, kind in ipairs(KINDS) do
-        local lock = clients[1][kind](clients[1], "chaos:" .. i)
+        local lock = make(groups[1], i)
         if lock.write_lock then lock = lock:write_lock() end
         local ok, code, detail = lock:lock { wait = 20 * slow }
         assert(ok, ("%s: %s: %s"):format(kind, code, detail))
         assert.is_true(lock:unlock())
       end
-      for _, client in ipairs(clients) do client:close() end
-      for i in ipairs(KINDS) do
-        eventually(function() return ask("EXISTS", "chaos:" .. i) == 0 end,
-          3 * WATCHDOG + 3 * slow, "every lock is free")
+      close_all()
+      for i = 1, #KINDS + 1 do
+        eventually(function() return servers:count("chaos:" .. i) == 0 end,
+          3 * WATCHDOG + 10 * slow, "every lock is free")
       end
       eventually(function()
-        return ask("CLIENT", "LIST", "TYPE", "pubsub") == ""
-      end)
+        for _, server in ipairs(servers) do
+          local listening = servers:ask(server, "CLIENT", "LIST", "TYPE",
+            "pubsub")
+          if listening ~= "" then return false end
+        end
+        return true
+      end, 10 * slow, "nobody listens")
     end)
 end)

@@ -22,8 +22,9 @@ grant.__index = grant
 local huge, max, min = math.huge, math.max, math.min
 
 -- A hold is `true` (the watchdog keeps it alive), the time at which its lease
--- ends, or, if it is carried about, a table with that time in `ends`. A table
--- with `is_of_task` is not carried about: only the task itself releases it.
+-- ends, or, if it is carried about, a table with that time in `ends` and in
+-- `face`, which is weak, what the program has of it. A table with `is_of_task`
+-- is not carried about: only the task itself releases it.
 
 local SPARES = 16                       -- tables kept for use again
 local NONE = {}                         -- the holds of who has none; shared
@@ -190,11 +191,13 @@ end
 
 -- asking for it -----------------------------------------------------------
 
--- Tells the server something in the background, until it has heard it. A task
--- goes on under a new number. An owner that was named keeps its name, as does
--- one that holds the other side of the lock; its next request waits until then.
-local function tell_later(self, op, seconds, a, b, c)
+-- Tells the server in the background, until it has heard it, that the owner
+-- holds nothing, if `releases`, and waits for nothing. A task goes on under a
+-- new number. An owner that was named keeps its name, as does one that holds the
+-- other side of the lock; its next request waits until then.
+local function tell_later(self, seconds, releases)
   local session, site, owner = self.lock.session, self.lock.site, self.owner
+  local ops, publish = site.policy.ops, session.publish
   local keeps_name = type(self.party) == "string"
     or twin_owner(self.lock, self.party)
   if keeps_name then
@@ -204,7 +207,15 @@ local function tell_later(self, op, seconds, a, b, c)
   end
   session:background(function()
     local now = session.host.now()
-    remote.run(session.node, op, now + seconds, now, site.keys, owner, a, b, c)
+    local until_ = now + seconds
+    if releases then
+      remote.run(session.node, ops.release, until_, now, site.keys, owner, "1",
+        "0", publish)
+    end
+    if ops.leave then
+      remote.run(session.node, ops.leave, until_, session.host.now(), site.keys,
+        owner, publish)
+    end
     if keeps_name then
       self.settling = nil
       self:pass_turn()
@@ -216,9 +227,7 @@ end
 -- Nobody knows whether a request was applied: tells the server that we hold
 -- nothing. (If we do, every later request says how often.)
 local function settle(self, seconds)
-  if #self.holds > 0 then return end
-  local ops = self.lock.site.policy.ops
-  tell_later(self, ops.release, seconds, "1", "0", self.lock.session.publish)
+  if #self.holds == 0 then tell_later(self, seconds, true) end
 end
 
 local function entered(self, ends, lease, hold, sent)
@@ -372,13 +381,12 @@ end
 --- Gives up waiting, where the policy has a place for waiters. If a request of
 --  the same named owner is under way, that one still wants the place.
 function grant:leave()
-  local op, session = self.lock.site.policy.ops.leave, self.lock.session
-  if not op or #self.holds > 0 then return end
+  if not self.lock.site.policy.ops.leave or #self.holds > 0 then return end
   if type(self.party) == "string" then
     if self.acting then return end
     self.acting = true
   end
-  tell_later(self, op, session.lease, session.publish)
+  tell_later(self, self.lock.session.lease)
 end
 
 -- letting it go -----------------------------------------------------------
@@ -505,14 +513,23 @@ function grant:give_up()
   forget(self)
 end
 
---- Is there still somebody who could release it?
+-- Is this hold in the hands of somebody besides its task? (A part of a joint
+-- hold has no face.)
+local function is_carried(hold)
+  return type(hold) == "table" and not hold.is_of_task
+    and (hold.face == nil or hold.face[1] ~= nil)
+end
+
+--- Has its task ended, and is there nobody else who could release it?
+-- @treturn boolean
+-- @treturn boolean whether the task has ended
 function grant:is_abandoned()
   local host = self.lock.session.host
-  if not host.is_over(self.party) then return false end
+  if not host.is_over(self.party) then return false, false end
   for _, hold in ipairs(self.holds) do
-    if type(hold) == "table" and not hold.is_of_task then return false end
+    if is_carried(hold) then return false, true end
   end
-  return true
+  return true, true
 end
 
 --- "held", "at_risk", "lost" or "free", now.

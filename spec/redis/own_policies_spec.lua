@@ -3,6 +3,7 @@
 
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
+local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local states = require "spec.support.states"
@@ -246,6 +247,22 @@ describe("the lock with priorities", function()
     client:call("ZADD", "{prio}:alive", 1, "dead")
     priority.play(name, "acquire b 60000 1 -1 0 held")
     assert.same({}, line())
+  end)
+
+  it("leaves nothing in the line by a question that was not answered", function()
+    local proxy = proxies.start(server)
+    local cut = assert(rlock.open { url = proxy.url, timeout = 0.3 * slow })
+    local lock = cut:policy(MODULE, name)
+    client:call("SET", name, "h", "PX", 60000)
+    assert.equal("busy", select(2, lock:try_lock()))
+    for _, owner in ipairs { "", "named" } do
+      if owner ~= "" then lock = cut:policy(MODULE, name, { owner = owner }) end
+      proxy:drop_replies(1, name)
+      assert.equal("timeout", select(2, lock:lock { wait = 0.1 * slow }))
+      eventually(function() return not line()[1] end)
+    end
+    cut:close()
+    proxy:stop()
   end)
 
   it("tells the next waiter, also when the first walks away", function()

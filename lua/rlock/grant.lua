@@ -193,8 +193,8 @@ end
 
 -- Tells the server in the background, until it has heard it, that the owner
 -- holds nothing, if `releases`, and waits for nothing. A task goes on under a
--- new number. An owner that was named keeps its name, as does one that holds the
--- other side of the lock; its next request waits until then.
+-- new number. An owner that was named keeps its name, as does one that holds
+-- the other side of the lock; its next request waits until then.
 local function tell_later(self, seconds, releases)
   local session, site, owner = self.lock.session, self.lock.site, self.owner
   local ops, publish = site.policy.ops, session.publish

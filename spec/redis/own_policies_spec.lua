@@ -249,7 +249,7 @@ describe("the lock with priorities", function()
     assert.same({}, line())
   end)
 
-  it("leaves nothing in the line by a question that was not answered", function()
+  it("leaves nothing in the line by a question without an answer", function()
     local proxy = proxies.start(server)
     local cut = assert(rlock.open { url = proxy.url, timeout = 0.3 * slow })
     local lock = cut:policy(MODULE, name)

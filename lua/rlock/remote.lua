@@ -23,7 +23,10 @@ local function load_script(node, op)
   local deadline = node.host.now() + node.options.timeout
   local sha, sent, detail = node:call(deadline,
     { "SCRIPT", "LOAD", op.text }, 3)
-  if sha then node.shas[op] = sha end
+  if sha ~= nil and type(sha) ~= "string" then
+    return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
+  end
+  node.shas[op] = sha
   return sha, sent, detail
 end
 

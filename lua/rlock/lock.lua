@@ -284,8 +284,12 @@ end
 
 -- holds that can be carried about -----------------------------------------
 
+-- What a program has in its hands: a face of the hold that the grant knows of.
+-- When nobody has it any more, and the task has ended, nobody can release it.
 local Hold = {}
 Hold.__index = Hold
+
+local WEAK = { __mode = "v" }
 
 --- Takes the lock; the object that comes back is the hold itself. Any task may
 --  use it, and as a `<close>` variable it is released at the end of its block.
@@ -294,36 +298,46 @@ Hold.__index = Hold
 -- @treturn[2] nil, code, detail as for `lock`
 function lock:hold(options)
   local wait, lease = check_options(options, 2)
-  local hold = setmetatable({
-    lock = self, is_of_task = self.session.host.ends_tasks,
-  }, Hold)
+  local hold = { is_of_task = self.session.host.ends_tasks }
   local ok, code, detail = enter(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
-  hold.grant = mine(self)
-  return hold
+  local face = setmetatable({
+    lock = self, grant = mine(self), hold = hold,
+  }, Hold)
+  hold.face = setmetatable({ face }, WEAK)
+  return face
 end
 
 --- As lock:unlock, for this very hold.
 function Hold:unlock()
-  if self.is_over then
+  if self.hold.is_over then
     return nil, "not_held", "this hold was released before"
   end
-  return release(self.lock, self.grant, self)
+  return release(self.lock, self.grant, self.hold)
 end
 
 function Hold:__close()
-  if not self.is_over then release(self.lock, self.grant, self) end
+  if not self.hold.is_over then release(self.lock, self.grant, self.hold) end
 end
 
 function Hold:valid_for()
-  return self.is_over and 0 or self.grant:valid_for()
+  return self.hold.is_over and 0 or self.grant:valid_for()
 end
 
-function Hold:token() return not self.is_over and self.grant.token or nil end
-function Hold:state() return self.is_over and "free" or self.grant:now_is() end
+function Hold:token()
+  return not self.hold.is_over and self.grant.token or nil
+end
+
+function Hold:state()
+  return self.hold.is_over and "free" or self.grant:now_is()
+end
 
 function Hold:on_lost(fn)
-  if not self.is_over then self.grant:when_lost(fn, self) end
+  if self.hold.is_over then return end
+  local face = self.hold.face
+  self.grant:when_lost(function(its_lock, reason)
+    return fn(face[1] or its_lock, reason)
+  end, self.lock)
 end
 
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end

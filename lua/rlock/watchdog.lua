@@ -19,6 +19,7 @@ watchdog.__index = watchdog
 local BATCH = 256        -- renewals sent at once
 local IN_FLIGHT = 4      -- batches in flight
 local RETRIES = 12       -- a failed renewal is repeated every lease/12
+local GARBAGE = 100      -- kB, see collect()
 local SHORT = 0.005      -- seconds in which nothing can be tried any more
 
 --- @tparam table session session.lua's: host, node, lease (seconds)
@@ -253,11 +254,21 @@ local function why_over(grant)
   return grant.lost_because or "not renewed in time"
 end
 
+-- Nobody can release it: it ends with its lease.
+local function abandon(self, grant)
+  grant.watched, grant.due, grant.state = false, grant.valid_until, "at_risk"
+  self.session:log("warn", grant:show()
+    .. " is not renewed any more: its task ended without unlocking it")
+  self.alarms:push(grant)
+end
+
 -- Takes what is due out of the heap or, if nothing is due there, out of the
 -- list. Never both, so that one near its end hurries only its like.
+-- Does somebody still have what a task has left behind? The collector of
+-- garbage knows, which in a quiet program would take hours to get there.
 local function collect(self, now)
   local batch, alarm = {}, self.alarms:peek()
-  local is_alarm = alarm and alarm.due <= now
+  local is_alarm, is_left = alarm and alarm.due <= now, false
   while #batch < BATCH do
     local grant = self.fresh.first
     if is_alarm then grant = self.alarms:peek() end
@@ -268,18 +279,19 @@ local function collect(self, now)
     elseif not grant.watched then
       grant.due = grant.valid_until
       self.alarms:push(grant)
-    elseif grant:is_abandoned() then
-      grant.watched, grant.due = false, grant.valid_until
-      grant.state = "at_risk"
-      self.session:log("warn", grant:show()
-        .. " is not renewed any more: its task ended without unlocking it")
-      self.alarms:push(grant)
     else
-      append(self.flying, grant)
-      grant.batch = batch
-      batch[#batch + 1] = grant
+      local is_abandoned, has_ended = grant:is_abandoned()
+      is_left = is_left or has_ended
+      if is_abandoned then
+        abandon(self, grant)
+      else
+        append(self.flying, grant)
+        grant.batch = batch
+        batch[#batch + 1] = grant
+      end
     end
   end
+  if is_left then collectgarbage("step", GARBAGE) end
   return batch
 end
 

@@ -205,6 +205,29 @@ describe("a hold without a lease", function()
       assert.equal(before, evalshas())
     end)
 
+  it("ends when its task has ended and nobody knows the hold, and that is said",
+    function()
+      local quiet = program.start(server, "-e", ([[
+        local rlock = require "rlock"
+        local client = assert(rlock.open { watchdog = %g })
+        local lock = client:lock "%s"
+        local kept
+        rlock.spawn(function()
+          local hold = assert(lock:hold())
+          hold:on_lost(function(its, why) print(its, why) end)
+          kept = hold
+        end):join()
+        rlock.sleep(%g)
+        print(lock:peek().state)
+        kept = nil
+        while lock:peek().state == "held" do rlock.sleep(%g) end
+        print "free"
+        client:close()]]):format(LEASE, name, 2 * LEASE, LEASE / 3))
+      assert.equal(0, quiet:wait(30 * slow))
+      assert.matches("^held\nrlock: .* not renewed any more: its task ended"
+        .. ".*\nreentrant lock .* lease.*\nfree\n$", quiet:output())
+    end)
+
   it("ends with its process", function()
     local other = program.start(server, "-e", ([[
       local rlock = require "rlock"

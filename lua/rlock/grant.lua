@@ -164,6 +164,7 @@ local function vacate(self)
   local party = self.party
   self.lock.site[party] = nil
   if party.grants then party.grants[self] = nil end
+  if party.lost then party.lost[self] = nil end
 end
 
 -- Forgets a grant that holds nothing, unless others of its owner wait for their
@@ -536,6 +537,15 @@ end
 function grant:now_is()
   local is_held = self.state == "held" or self.state == "at_risk"
   return is_held and self:valid_for() == 0 and "lost" or self.state
+end
+
+--- It was lost: its task knows that until it has unlocked it, though nobody
+--  else may know the lock any more.
+function grant:remember()
+  local party = self.party
+  if type(party) ~= "table" then return end
+  party.lost = party.lost or {}
+  party.lost[self] = true
 end
 
 --- Takes it from the site: nobody can ask for it any more.

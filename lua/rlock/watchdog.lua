@@ -93,7 +93,11 @@ function watchdog:lose(grant, reason)
     self.host.spawn(told.fn, told.lock, reason)
   end
   grant.on_lost = nil
-  if grant:is_abandoned() then grant:drop() end
+  if grant:is_abandoned() then
+    grant:drop()
+  elseif grant.remember then                    -- permits need not
+    grant:remember()
+  end
 end
 
 -- renewals ----------------------------------------------------------------

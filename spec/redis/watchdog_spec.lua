@@ -512,6 +512,21 @@ describe("a hold that is in danger", function()
   before_each(start)
   after_each(stop)
 
+  it("is lost to its task, though its handle was collected as garbage",
+    function()
+      local told = rlock.event()
+      assert(client:lock(name):lock())
+      client:lock(name):on_lost(function() told:set() end)
+      ask("DEL", name)
+      assert.is_true(told:wait(10 * slow))
+      lock = nil
+      collectgarbage()
+      collectgarbage()
+      assert.equal("lost", client:lock(name):state())
+      assert.equal("lost", select(2, client:lock(name):unlock()))
+      assert.equal("not_held", select(2, client:lock(name):unlock()))
+    end)
+
   it("is at risk, and held again when the server returns in time", function()
     local far = open { watchdog = 6 * LEASE }
     local held = far:lock(name)

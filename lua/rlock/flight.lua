@@ -12,27 +12,34 @@ function flight.new(host)
   return setmetatable({ host = host, going = {} }, flight)
 end
 
+local function land(answer, ...)
+  answer.n, answer.values = select("#", ...), { ... }
+end
+
+-- No closure of `join`: nginx clears the stack of a request that has ended, and
+-- with it what such a closure shares with it.
+local function fly(self, key, answer)
+  land(answer, answer.fn(answer.a, answer.b))
+  self.going[key] = nil
+  for event in pairs(answer.waiting) do event:set() end
+end
+
 --- Gets what `fn` returns, with everybody else who asks for `key` meanwhile.
 -- @param key anything that can be a table's key
 -- @tparam number deadline when to give up, by host.now()
--- @tparam function fn  may wait; runs once for all
+-- @tparam function fn  may wait; runs once for all. No closure of a caller that
+--   waits: see `fly`
+-- @param a,b its arguments
 -- @return[1] what fn returned
 -- @treturn[2] nil
 -- @treturn[2] string "timeout", or "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
-function flight:join(key, deadline, fn)
+function flight:join(key, deadline, fn, a, b)
   local host, answer = self.host, self.going[key]
   if not answer then
-    answer = { waiting = {} }
+    answer = { waiting = {}, fn = fn, a = a, b = b }
     self.going[key] = answer
-    host.daemon(function()
-      local function land(...)
-        answer.n, answer.values = select("#", ...), { ... }
-      end
-      land(fn())
-      self.going[key] = nil
-      for event in pairs(answer.waiting) do event:set() end
-    end)
+    host.daemon(fly, self, key, answer)
   end
   local event = host.event()
   answer.waiting[event] = true

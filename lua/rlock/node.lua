@@ -123,7 +123,7 @@ function node:connect(deadline)
   if self.connection then return self.connection end
   if self.is_closed then return nil, "closed", "the client was closed" end
   local connection, code, detail = self.flights:join("connect", deadline,
-    function() return connect(self) end)
+    connect, self)
   if not connection and code == "timeout" then
     return nil, "connect", self.problem or ("%s: no connection in time"):format(
       self.where)

@@ -36,9 +36,7 @@ function remote.sha(node, op, deadline)
   local sha = node.shas[op]
   if sha then return sha end
   local code, detail
-  sha, code, detail = node.flights:join(op, deadline, function()
-    return load_script(node, op)
-  end)
+  sha, code, detail = node.flights:join(op, deadline, load_script, node, op)
   if code == "timeout" and not node.connection then
     return nil, "connect", ("no connection to %s in time"):format(node.where)
   end

@@ -72,6 +72,20 @@ local LOCATIONS = [[
     content_by_lua_block { assert(far:lock(ngx.var.arg_name):lock()) }
     log_by_lua_block { rlock.log_phase() }
   }
+  location = /connect {
+    content_by_lua_block {
+      connecting, ended = true, false
+      local client = rlock.open { url = "unix://" .. ngx.var.arg_socket }
+      ngx.print(tostring(client:lock("connect"):is_locked()))
+    }
+    log_by_lua_block { ended = true }
+  }
+  location = /state {
+    content_by_lua_block {
+      collectgarbage()                   -- clears the stacks of old requests
+      ngx.print(ended and "ended" or connecting and "connecting")
+    }
+  }
   location = /phases {
     access_by_lua_block {
       local lock = locks:lock("phases")
@@ -254,6 +268,22 @@ describe("A request in nginx", function()
       request:close()
       until_gone(name)
     end)
+
+  it("that is aborted while it connects leaves that to the others", function()
+    local other = redis.start()
+    finally(function() other:stop() end)
+    other:pause()
+    local function until_it_is(state)
+      eventually(function() return select(2, web:get("/state")) == state end)
+    end
+    local path = "/connect?socket=" .. other.socket
+    local request = web:send(path)
+    until_it_is("connecting")
+    request:close()
+    until_it_is("ended")
+    other:resume()
+    assert.equal("false", (select(2, web:get(path))))
+  end)
 
   it("that is aborted while it waits leaves the line", function()
     local locks = require("resty.rlock").open(server.url)

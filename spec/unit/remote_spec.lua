@@ -6,7 +6,8 @@ describe("the script of an operation", function()
   local function load_from(reply)
     local node = {
       host = { now = function() return 0 end }, options = { timeout = 1 },
-      flights = { join = function(_, _, _, fn) return fn() end }, shas = {},
+      flights = { join = function(_, _, _, fn, ...) return fn(...) end },
+      shas = {},
       call = function() return reply, 0 end,
     }
     local op = { text = "return 1" }

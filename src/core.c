@@ -714,7 +714,7 @@ static void to_string(lua_State *L, int index)
     char text[64];
 
     if (lua_type(L, index) != LUA_TNUMBER)
-        luaL_argerror(L, index, "string or number expected");
+        luaL_error(L, "a word must be a string or a number");
     if (!lua_isinteger(L, index)) {
         snprintf(text, sizeof(text), "%.17g", lua_tonumber(L, index));
         lua_pushstring(L, text);
@@ -724,40 +724,25 @@ static void to_string(lua_State *L, int index)
 }
 
 /*
- * The count values from index first on, as core->argv and core->lengths. To
- * make strings may collect garbage, hence run finalizers of the user's, hence
- * come here again: so all strings are made before the first is looked at.
+ * The words 1 to count of a table, as core->argv and core->lengths; they stay
+ * on the stack. To make a string may collect garbage, hence run finalizers of
+ * the user's, hence come here again: so all are strings before the first is
+ * looked at.
  */
-static void get_arguments(lua_State *L, core *self, int first, int count)
-{
-    int i;
-
-    for (i = 0; i < count; i++)
-        if (lua_type(L, first + i) != LUA_TSTRING)
-            to_string(L, first + i);
-    core_reserve(L, self, count);
-    for (i = 0; i < count; i++)
-        self->argv[i] = lua_tolstring(L, first + i, &self->lengths[i]);
-}
-
-/* The same for the words 1 to count of a table. Numbers become strings that
-   stay on the stack; nothing else happens to what has been read. */
 static void get_words(lua_State *L, core *self, int table, int count)
 {
+    int first = lua_gettop(L) + 1;
     int i;
 
     luaL_checkstack(L, count + 1, "too many words");
-    core_reserve(L, self, count);
     for (i = 0; i < count; i++) {
         lua_rawgeti(L, table, i + 1);
-        if (lua_type(L, -1) != LUA_TSTRING) {
-            to_string(L, lua_gettop(L));
-            self->argv[i] = lua_tolstring(L, -1, &self->lengths[i]);
-        } else {
-            self->argv[i] = lua_tolstring(L, -1, &self->lengths[i]);
-            lua_pop(L, 1);
-        }
+        if (lua_type(L, first + i) != LUA_TSTRING)
+            to_string(L, first + i);
     }
+    core_reserve(L, self, count);
+    for (i = 0; i < count; i++)
+        self->argv[i] = lua_tolstring(L, first + i, &self->lengths[i]);
 }
 
 static int refuse_call(lua_State *L, const rl_conn *conn, int err)
@@ -772,31 +757,23 @@ static int refuse_call(lua_State *L, const rl_conn *conn, int err)
     }
 }
 
-/*
- * conn:call(id, ms, command, ...) or, with count words in a table,
- * conn:call(id, ms, words, count) -> true | nil, code, detail
- */
+/* conn:call(id, ms, words, count) -> true | nil, code, detail */
 static int conn_call(lua_State *L)
 {
-    enum { FIRST = 4, MAX_WORDS = 1 << 20 };
+    enum { WORDS = 4, COUNT = 5, MAX_WORDS = 1 << 20 };
     conn_handle *self = check_conn(L);
     lua_Integer id = check_id(L, 2);
     uint64_t ms = check_ms(L, 3);
-    int count = lua_gettop(L) - FIRST + 1;
+    lua_Integer count = luaL_checkinteger(L, COUNT);
     int err;
 
-    if (lua_istable(L, FIRST)) {
-        count = (int)luaL_checkinteger(L, FIRST + 1);
-        luaL_argcheck(L, count > 0 && count <= MAX_WORDS, FIRST + 1,
-                      "not a count of words");
-        get_words(L, self->core, FIRST, count);
-    } else {
-        luaL_argcheck(L, count > 0, FIRST, "command expected");
-        get_arguments(L, self->core, FIRST, count);
-    }
+    luaL_checktype(L, WORDS, LUA_TTABLE);
+    luaL_argcheck(L, count > 0 && count <= MAX_WORDS, COUNT,
+                  "not a count of words");
+    get_words(L, self->core, WORDS, (int)count);
     if (self->conn == NULL)
         return refuse(L, "closed", "the connection was closed");
-    err = rl_conn_call(self->conn, id, ms, count, self->core->argv,
+    err = rl_conn_call(self->conn, id, ms, (int)count, self->core->argv,
                        self->core->lengths);
     return err == 0 ? push_true(L) : refuse_call(L, self->conn, err);
 }

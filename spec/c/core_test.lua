@@ -35,10 +35,14 @@ local function open(options)
   return conn
 end
 
+local function call(conn, id, ms, ...)
+  return conn:call(id, ms, { ... }, select("#", ...))
+end
+
 --- What a command answers.
 local function ask(conn, ...)
   local answer
-  assert(conn:call(new(function(...)
+  assert(call(conn, new(function(...)
     answer = table.pack(...)
     core.stop()
   end), 5000, ...))
@@ -65,15 +69,15 @@ function tests.a_raise_ends_the_run_with_a_traceback_and_loses_nothing()
   local conn = open()
   local told = 0
   local function bad_function() error "bad luck" end
-  conn:call(new(bad_function), 0, "PING")
-  conn:call(new(function() told = told + 1 end), 0, "PING")
+  call(conn, new(bad_function), 0, "PING")
+  call(conn, new(function() told = told + 1 end), 0, "PING")
   local ok, message = core.run()
   check(ok == nil, ok)
   check(message:find("bad luck", 1, true), message)
   check(message:find("stack traceback:", 1, true), message)
   run_for(20)
   check(told == 1, told)
-  conn:call(new(function() error() end), 0, "PING")
+  call(conn, new(function() error() end), 0, "PING")
   ok, message = core.run()
   check(ok == nil and message:find("nil", 1, true), message)
 end
@@ -88,13 +92,13 @@ function tests.nothing_is_told_before_the_call_returns()
     check(depth == 0)
     depth = 1
     inside = true
-    if told < 100 then conn:call(new(tell), 1000, "PING") end
+    if told < 100 then call(conn, new(tell), 1000, "PING") end
     inside = false
     told = told + 1
     depth = 0
     if told > 100 then core.stop() end
   end
-  conn:call(new(tell), 1000, "PING")
+  call(conn, new(tell), 1000, "PING")
   local timer = core.timer(new(function() check(not inside) end), 0)
   inside = false
   core.run()
@@ -112,7 +116,7 @@ end
 
 function tests.what_is_collected_tells_nothing()
   local conn = open()
-  conn:call(new(unexpected), 10, "BLPOP", "none", 0.05)
+  call(conn, new(unexpected), 10, "BLPOP", "none", 0.05)
   conn = nil                                        -- luacheck: ignore
   core.connect(new(unexpected), { path = path })
   core.connect(new(unexpected), { host = "localhost", port = 1 })
@@ -129,8 +133,8 @@ function tests.what_is_collected_in_the_middle_of_a_reply_tells_nothing()
   local sums, is_over = 0, false
   for i = 1, 50 do others[i] = open() end
   for i = 1, 200 do
-    others[i % 50 + 1]:call(new(function() check(not is_over) end), 0, "PING")
-    conn:call(new(function(reply)
+    call(others[i % 50 + 1], new(function() check(not is_over) end), 0, "PING")
+    call(conn, new(function(reply)
       if i == 5 then
         is_over = true
         collectgarbage()
@@ -139,7 +143,7 @@ function tests.what_is_collected_in_the_middle_of_a_reply_tells_nothing()
     end), 0, i % 2 == 0 and "PING" or "TIME")
   end
   others = nil                                      -- luacheck: ignore
-  conn:call(new(core.stop), 0, "PING")
+  call(conn, new(core.stop), 0, "PING")
   assert(core.run())
   run_for(20)
   check(sums == 200, sums)
@@ -152,7 +156,7 @@ function tests.finalizers_may_use_what_is_being_used()
     setmetatable({}, { __gc = function()
       if sent > 2000 then return end
       sent = sent + 1
-      conn:call(new(function() answered = answered + 1 end), 0,
+      call(conn, new(function() answered = answered + 1 end), 0,
         "ECHO", sent, 1.5 * sent)
       core.timer(new(unexpected), 100000)
     end })
@@ -160,7 +164,7 @@ function tests.finalizers_may_use_what_is_being_used()
   collectgarbage("generational", 1, 1)
   for i = 1, 300 do
     litter()
-    conn:call(new(function() litter() end), 0, "ECHO", i, 0.25, ("x"):rep(i))
+    call(conn, new(function() litter() end), 0, "ECHO", i, 0.25, ("x"):rep(i))
     if i % 10 == 0 then run_for(0) end
   end
   collectgarbage "incremental"
@@ -173,12 +177,12 @@ end
 function tests.close_tells_which_ids_it_leaves()
   local conn = open()
   local a, b = new(unexpected), new(unexpected)
-  conn:call(a, 0, "PING")
-  conn:call(b, 0, "PING")
+  call(conn, a, 0, "PING")
+  call(conn, b, 0, "PING")
   local ids = conn:close()
   check(#ids == 2 and ids[1] == a and ids[2] == b)
   check(#conn:close() == 0)
-  local ok, code, detail = conn:call(a, 0, "PING")
+  local ok, code, detail = call(conn, a, 0, "PING")
   check(ok == nil and code == "closed" and detail)
   local c = new(unexpected)
   ids = core.connect(c, { path = path }):close()
@@ -189,9 +193,9 @@ end
 function tests.close_within_a_reply_leaves_the_rest()
   local conn = open()
   local rest
-  conn:call(new(function() rest = conn:close() end), 0, "PING")
+  call(conn, new(function() rest = conn:close() end), 0, "PING")
   local b = new(unexpected)
-  conn:call(b, 0, "PING")
+  call(conn, b, 0, "PING")
   run_for(10)
   check(#rest == 1 and rest[1] == b)
 end
@@ -199,7 +203,7 @@ end
 function tests.a_block_closes_what_it_declares_so()
   do
     local conn <close> = open()
-    conn:call(new(unexpected), 0, "PING")
+    call(conn, new(unexpected), 0, "PING")
     local timer <close> = core.timer(new(unexpected), 0)
     local signal <close> = core.signal(new(unexpected), "HUP")
     local child <close> = assert(core.spawn(new(unexpected),
@@ -229,16 +233,17 @@ end
 function tests.misuse_names_the_argument()
   local conn = open()
   local id = new(unexpected)
-  raises("bad argument #4", conn.call, conn, id, 0)
-  raises("(string or number expected", conn.call, conn, id, 0, "GET", {})
-  raises("bad argument #5", conn.call, conn, id, 0, "GET", nil)
-  raises("bad argument #5", conn.call, conn, id, 0, "GET", true)
-  raises("bad argument #2", conn.call, conn, 0, 0, "PING")
-  raises("bad argument #2", conn.call, conn, "x", 0, "PING")
-  raises("bad argument #3", conn.call, conn, id, -1, "PING")
-  raises("bad argument #3", conn.call, conn, id, 1 << 41, "PING")
-  raises("bad argument #3", conn.call, conn, id, 0.5, "PING")
-  raises("rlock.core.conn expected", conn.call, {}, id, 0, "PING")
+  raises("bad argument #4", conn.call, conn, id, 0, "PING", 1)
+  raises("not a count of words", call, conn, id, 0)
+  raises("bad argument #5", conn.call, conn, id, 0, { "PING" })
+  raises("a word must be a string or a number", call, conn, id, 0, "GET", {})
+  raises("a word must be a string or a number", call, conn, id, 0, "GET", nil)
+  raises("positive id expected", call, conn, 0, 0, "PING")
+  raises("number expected, got string", call, conn, "x", 0, "PING")
+  raises("duration out of range", call, conn, id, -1, "PING")
+  raises("duration out of range", call, conn, id, 1 << 41, "PING")
+  raises("no integer representation", call, conn, id, 0.5, "PING")
+  raises("rlock.core.conn expected", conn.call, {}, id, 0, { "PING" }, 1)
   raises("bad argument #1", core.timer, -1, 0)
   raises("bad argument #2", core.timer, id, -1)
   raises("bad argument #1", core.random, 0)
@@ -256,7 +261,7 @@ function tests.misuse_names_the_argument()
   raises("must be strings", core.spawn, id, { file = "ls", args = { 1 } })
   raises("not a path", core.private_dir, "a\0b")
   raises("not a path", core.flock, "")
-  local ok, code = conn:call(id, 0, "SUBSCRIBE", "a")
+  local ok, code = call(conn, id, 0, "SUBSCRIBE", "a")
   check(ok == nil and code == "usage")
   ok, code = conn:subscribe "a"
   check(ok == nil and code == "usage")
@@ -370,7 +375,7 @@ function tests.finalizers_after_the_end_are_told_so()
   local conn = mine.connect(1, { path = path })
   local timer = mine.timer(1, 1000)
   late[1] = function() mine.timer(1, 0) end
-  late[2] = function() return conn:call(1, 0, "PING") end
+  late[2] = function() return call(conn, 1, 0, "PING") end
   late[3] = function() return conn:close(), conn:subscribe "x" end
   late[4] = function() timer:close() end
   late[5] = function() mine.run() end
@@ -396,7 +401,7 @@ function tests.a_state_may_be_closed_with_everything_open()
     coroutine.yield(open(...))
   end)
   _G.kept = {
-    conn, other(), conn:call(new(unexpected), 0, "PING"),
+    conn, other(), call(conn, new(unexpected), 0, "PING"),
     core.timer(1, 0), core.timer(1, 1000),
     core.connect(1, { host = "localhost", port = 1 }),
     core.signal(1, "HUP"), core.spawn(1, { file = "sleep", args = { "1" } }),

@@ -41,7 +41,7 @@ end
 
 for _, file in ipairs {
   "spec/support/nginx.lua", "spec/support/inside.lua",
-  "spec/support/browser.lua",
+  "spec/support/process.lua", "spec/support/browser.lua",
   "spec/bench/openresty*.lua",
 } do
   files[file] = { std = "ngx_lua" }

@@ -11,8 +11,8 @@
 --  rlock.open gives is a client of its own, as that of another worker is.
 
 local ngx_host = require "rlock.host.ngx"
+local process = require "spec.support.process"
 local resty = require "resty.rlock"
-local shell = require "spec.support.shell"
 
 local unpack = table.unpack or unpack
 
@@ -94,62 +94,16 @@ function task.many(n, fn, seconds)
   for i = 1, n do all[i]:join(seconds) end
 end
 
--- processes -----------------------------------------------------------------
-
-local Process = {}
-Process.__index = Process
-
--- The status goes to one file, the pid to another.
-local START = [[
-  f=%s
-  { sh -c 'echo $$ >"$0.pid"; exec "$@"' "$f" %s >>%s 2>>%s </dev/null
-    echo $? >"$f.status"; } >/dev/null 2>&1 &
-  while [ ! -s "$f.pid" ]; do sleep 0.01; done
-  cat "$f.pid"]]
-
-local function process(options)
-  local path = os.tmpname()
-  local pid, ok = shell.run(START:format(shell.quote(path),
-    shell.words { options.file, unpack(options.args) },
-    shell.quote(options.stdout), shell.quote(options.stderr)))
-  assert(ok, pid)
-  return setmetatable({ pid = tonumber(pid), path = path }, Process)
-end
-
-local function content_of(path)
-  local file = io.open(path)
-  local text = file and file:read("*a")
-  if file then file:close() end
-  return text
-end
-
-function Process:wait(seconds)
-  local finish = ngx_host.now() + (seconds or 30)
-  local status
-  repeat
-    status = (content_of(self.path .. ".status") or ""):match("^(%d+)\n")
-    if not status then ngx.sleep(0.01) end
-  until status or ngx_host.now() > finish
-  if not status then return nil, "timeout", "it still runs" end
-  for _, suffix in ipairs { "", ".pid", ".status" } do
-    os.remove(self.path .. suffix)
-  end
-  status = tonumber(status)
-  if status > 128 then return 0, status - 128 end
-  return status, 0
-end
-
-function Process:kill(signal) return shell.kill(self.pid, signal) end
-
 -- the faces -----------------------------------------------------------------
 
 local host = setmetatable({
-  spawn = spawn, process = process,
+  spawn = spawn, process = process.start,
   is_unwind = function(message) return message == UNWIND end,
 }, { __index = ngx_host })
 
 function host.connect(options)
   options.greeting = options.greeting or {}
+  options.pool = options.pool or { name = "spec", idle = 1000, size = 30 }
   return ngx_host.connect(options)
 end
 

@@ -1,0 +1,121 @@
+--- The main promise, counted: the workers of nginx and rlockctl add to a number
+--- that nothing but the lock protects, and no update is lost, though workers
+--- are killed meanwhile.
+--
+--    ROUNDS=5000      updates in all
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local process = require "spec.support.process"
+local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local ROUNDS = tonumber(os.getenv("ROUNDS") or 5000)
+local RLOCKCTL = os.getenv("RLOCKCTL") or "build/rlockctl"
+local LEASE = 3 * slow
+local THREADS = 30              -- requests under way
+local TASKS = 10                -- of rlockctl
+local KILLS = 5
+
+local HTTP = [[
+  init_worker_by_lua_block {
+    locks = assert(require("resty.rlock").open { url = "%s", watchdog = %g })
+    add_up = require "spec.support.add_up"
+  }
+]]
+
+local LOCATIONS = [[
+  location = /add { content_by_lua_block {
+    add_up(locks, 20)
+    ngx.print("added")
+  } }
+]]
+
+-- Each task adds until the number is as great as it is to be.
+local SCRIPT = [[
+  local rlock = require "rlock"
+  local add_up = require "spec.support.add_up"
+  local client = assert(rlock.open { watchdog = tonumber(arg[2]) })
+  for _ = 1, tonumber(arg[1]) do
+    rlock.spawn(function()
+      repeat
+        add_up(client, 20)
+      until tonumber(client:call("GET", "sum:number")) >= tonumber(arg[3])
+    end)
+  end]]
+
+describe("The workers of nginx and rlockctl", function()
+  local server, web, client
+
+  setup(function()
+    server = redis.start()
+    client = require("resty.rlock").open(server.url)
+    web = nginx.start {
+      workers = 2, http = HTTP:format(server.url, LEASE),
+      locations = LOCATIONS,
+    }
+  end)
+
+  teardown(function()
+    web:stop()
+    server:stop()
+  end)
+
+  local function number()
+    return tonumber(client:call("GET", "sum:number") or 0)
+  end
+
+  -- Requests until the number is there. Who is killed answers nothing.
+  local function request()
+    local statuses = {}
+    repeat
+      local ok, status = pcall(web.get, web, "/add")
+      status = ok and status or "none"
+      statuses[status] = (statuses[status] or 0) + 1
+    until number() >= ROUNDS
+    return statuses
+  end
+
+  it("lose none of many updates, though workers are killed", function()
+    local counting = process.start {
+      file = "env", stdout = server.folder .. "/out",
+      stderr = server.folder .. "/out",
+      args = { "RLOCK_URL=" .. server.url, "LUA_PATH=./?.lua;;", RLOCKCTL, "-e",
+        SCRIPT, tostring(TASKS), tostring(LEASE), tostring(ROUNDS) },
+    }
+    local threads, kills = {}, 0
+    for i = 1, THREADS do threads[i] = ngx.thread.spawn(request) end
+    while kills < KILLS do
+      local before = number()
+      eventually(function()
+        return number() >= before + ROUNDS / (KILLS + 2)
+      end, 120 * slow, "updates")
+      local workers = web:workers()
+      shell.kill(workers[math.random(#workers)], "KILL")
+      kills = kills + 1
+      eventually(function()
+        return #web:workers() == 2
+      end, 10 * slow, "a new worker")
+    end
+    local all = {}
+    for i = 1, THREADS do
+      local _, statuses = assert(ngx.thread.wait(threads[i]))
+      for status, n in pairs(statuses) do
+        all[status] = (all[status] or 0) + n
+      end
+    end
+    local status = counting:wait(60 * slow)
+    local output = shell.run("cat " .. server.folder .. "/out")
+    assert.equal(0, status, output)
+    assert.is_true(number() >= ROUNDS)
+    assert.equal(server:cli("GET", "sum:written"), server:cli("GET",
+      "sum:number"))
+    all.none, all[200] = nil, nil
+    assert.same({}, all)
+    eventually(function()
+      return server:cli("EXISTS", "sum:lock") == "0"
+    end, LEASE + 2 * slow)
+  end)
+end)

@@ -1,0 +1,72 @@
+--- Other processes, for specs that run in nginx: what host.process is for those
+--- that run in rlockctl.
+--
+--    local process = require "spec.support.process"
+--    local counting = process.start {
+--      file = "build/rlockctl", args = { "x.lua" }, stdout = path,
+--    }
+--    counting:kill(9)
+--    local status, signal = counting:wait(5)
+
+local shell = require "spec.support.shell"
+
+local process = {}
+
+local Process = {}
+Process.__index = Process
+
+local SECONDS = 30
+local PAUSE = 0.01
+
+local unpack = table.unpack or unpack
+
+-- The shell stays until the program ends, whose pid and status go to files.
+local START = [[
+  { sh -c 'echo $$ >"$0.pid"; exec "$@"' %s %s >>%s 2>>%s </dev/null
+    echo $? >%s.status; } >/dev/null 2>&1 &
+  while [ ! -s %s.pid ]; do sleep 0.01; done
+  cat %s.pid]]
+
+--- Starts a program.
+-- @tparam table options file, args, stdout and stderr (files, or /dev/null)
+function process.start(options)
+  local path = os.tmpname()
+  local quoted = shell.quote(path)
+  local pid, ok = shell.run(START:format(quoted,
+    shell.words { options.file, unpack(options.args or {}) },
+    shell.quote(options.stdout or "/dev/null"),
+    shell.quote(options.stderr or "/dev/null"), quoted, quoted, quoted))
+  assert(ok, pid)
+  return setmetatable({ pid = tonumber(pid), path = path }, Process)
+end
+
+local function status_in(path)
+  local file = io.open(path)
+  local text = file and file:read("*a") or ""
+  if file then file:close() end
+  return tonumber(text:match("^(%d+)\n"))
+end
+
+--- Waits for its end, `seconds` (30) at most.
+-- @return[1] exit status, and the signal that ended it or 0
+-- @return[2] nil, "timeout"
+function Process:wait(seconds)
+  local left = seconds or SECONDS
+  local status = status_in(self.path .. ".status")
+  while not status do
+    if left <= 0 then return nil, "timeout" end
+    ngx.sleep(PAUSE)
+    left = left - PAUSE
+    status = status_in(self.path .. ".status")
+  end
+  for _, suffix in ipairs { "", ".pid", ".status" } do
+    os.remove(self.path .. suffix)
+  end
+  if status > 128 then return 0, status - 128 end
+  return status, 0
+end
+
+--- Sends a signal by number.
+function Process:kill(signal) return shell.kill(self.pid, signal) end
+
+return process

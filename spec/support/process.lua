@@ -24,7 +24,7 @@ local unpack = table.unpack or unpack
 local START = [[
   { sh -c 'echo $$ >"$0.pid"; exec "$@"' %s %s >>%s 2>>%s </dev/null
     echo $? >%s.status; } >/dev/null 2>&1 &
-  while [ ! -s %s.pid ]; do sleep 0.01; done
+  while [ ! -s %s.pid ] && [ ! -s %s.status ]; do sleep 0.01; done
   cat %s.pid]]
 
 --- Starts a program.
@@ -35,7 +35,8 @@ function process.start(options)
   local pid, ok = shell.run(START:format(quoted,
     shell.words { options.file, unpack(options.args or {}) },
     shell.quote(options.stdout or "/dev/null"),
-    shell.quote(options.stderr or "/dev/null"), quoted, quoted, quoted))
+    shell.quote(options.stderr or "/dev/null"),
+    quoted, quoted, quoted, quoted))
   assert(ok, pid)
   return setmetatable({ pid = tonumber(pid), path = path }, Process)
 end

@@ -53,13 +53,11 @@ describe("two processes and a hundred tasks", function()
 
   it("lose none of 20 000 updates", function()
     local rounds = slow > 1 and 50 or 200
-    local before = rlock.now()
     local one, two = start(rounds), start(rounds)
-    assert.equal(TASKS * rounds, (finish(one, 100 * slow)))
-    assert.equal(TASKS * rounds, (finish(two, 100 * slow)))
+    assert.equal(TASKS * rounds, (finish(one, 200)))
+    assert.equal(TASKS * rounds, (finish(two, 200)))
     assert.equal(2 * TASKS * rounds, number())
     assert.equal(0, ask("EXISTS", "counter:lock"))
-    assert.is_true(rlock.now() - before < 60 * slow)
   end)
 
   it("lose none while connections are cut and scripts forgotten", function()

@@ -242,7 +242,8 @@ function read.acquire(keys, args)
   elseif first[1] and tonumber(first[2]) <= time then
     mode = drop_dead(keys, mode, time)
   end
-  local left = mode and redis.call("pttl", lock) or 0
+  local left = redis.call("pttl", lock)
+  if not mode and left ~= -2 then return { "busy", left } end
   if mode == "write" and not writes then
     return { "busy", math.min(left, math.max(first[2] - time, 1)) }
   end
@@ -253,6 +254,7 @@ function read.acquire(keys, args)
     redis.call("hset", lock, owner, want)
   else
     redis.call("hset", lock, "mode", "read", owner, want)
+    left = 0
   end
   keep_read(keys, owner, want, time, math.max(time + lease, mine or 0),
     time + left)
@@ -362,6 +364,8 @@ function write.acquire(keys, args)
   end
   if want ~= "1" then return { "lost" } end
   if not mode then
+    local left = redis.call("pttl", lock)
+    if left ~= -2 then return { "busy", left } end
     redis.call("hset", lock, "mode", "write", field, want)
     redis.call("pexpire", lock, lease)
     return { "held" }

@@ -20,19 +20,17 @@ local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 
 -- members -----------------------------------------------------------------
 
--- By what members are ordered: the server, the client, the key.
+-- By what members are ordered: the server and the key.
 local function place_of(member)
   local session = member.session
   return {
-    member = member,
+    member = member, key = member.site.keys[1],
     server = ("%s/%d"):format(session.node.where, session.options.db or 0),
-    client = session.id, key = member.site.keys[1],
   }
 end
 
 local function is_before(a, b)
   if a.server ~= b.server then return a.server < b.server end
-  if a.client ~= b.client then return a.client < b.client end
   return a.key < b.key
 end
 
@@ -74,12 +72,12 @@ end
 
 --- @tparam table locks
 function multi.new(locks)
-  local members, groups, longest = {}, {}, 0
+  local members, groups, longest, server = {}, {}, 0, nil
   for i, place in ipairs(ordered(locks, 3)) do
     local member, group = place.member, groups[#groups]
     members[i] = member
-    if not group or group[1].session ~= member.session then
-      group = {}
+    if not group or place.server ~= server then
+      group, server = {}, place.server
       groups[#groups + 1] = group
     end
     group[#group + 1] = member

@@ -6,16 +6,20 @@ local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local wait = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command
-local LEASE = 0.4 * slow            -- of the watchdogs, where it is to end
-local SLACK = 0.25 * slow           -- what a bounded call may take besides
+local LEASE = 1.5 * slow            -- of the watchdogs, where it is to end
+local SLACK = 5 * slow              -- what a bounded call may take besides
 
 local servers, proxy, prefix, client, second
 local opened, controls = {}, {}
 local number = 0
+
+local function eventually(fn, seconds, what)
+  return wait(fn, seconds or 20 * slow, what)
+end
 
 local function open(options)
   options = type(options) == "string" and { url = options } or options or {}
@@ -55,7 +59,7 @@ local function nothing_is_left()
       if keys[1] then return false, keys[1] end
     end
     return true
-  end, 5 * slow, "no key is left")
+  end, nil, "no key is left")
 end
 
 local function start()
@@ -100,7 +104,7 @@ local function occupy(its)
     gate:wait()
     return its:unlock()
   end)
-  assert(held:wait(5 * slow), "it is held")
+  assert(held:wait(20 * slow), "it is held")
   return { leave = function() gate:set() return holding:join() end }
 end
 
@@ -209,27 +213,36 @@ describe("a multi-lock", function()
     nothing_is_left()
   end)
 
-  it("asks those of one server in one round trip", function()
-    proxy = proxies.start(servers[1])
-    local by = open { url = proxy.url, timeout = 5 * slow }
-    local multi = rlock.multi_lock(locks(by, "a", "b", "c", "d"))
-    assert.is_true(multi:lock())
-    assert.is_true(multi:unlock())
-    -- While the first has no answer the others are taken already.
-    proxy:hold(0.5 * slow, name "a")
-    local before = rlock.now()
-    local taking = task.start(function()
-      assert(multi:lock())
-      return rlock.now()
-    end)
-    eventually(function()
-      for _, suffix in ipairs { "a", "b", "c", "d" } do
-        if not is_taken(servers[1], suffix) then return false end
+  it("asks those of one server in one round trip, also by two clients",
+    function()
+      proxy = proxies.start(servers[1])
+      local by = open { url = proxy.url, timeout = 20 * slow }
+      local too = open { url = proxy.url, timeout = 20 * slow }
+      local members = locks(by, "a", "b", "c", "d")
+      for _, member in ipairs(locks(too, "e", "f")) do
+        members[#members + 1] = member
       end
-      return true
-    end, 0.4 * slow, "all are taken before the first is answered")
-    assert(taking:join(5 * slow) - before >= 0.45 * slow)
-  end)
+      local multi = rlock.multi_lock(members)
+      assert.is_true(multi:lock())
+      assert.is_true(multi:unlock())
+      local function count()
+        return tonumber(ask(servers[1], "INFO", "commandstats"):match(
+          "cmdstat_evalsha:calls=(%d+)"))
+      end
+      local before = count()
+      -- While the first has no answer the others are taken already.
+      proxy:hold(slow, name "a")
+      local taking = task.start(function() return multi:lock() end)
+      eventually(function()
+        return count() == before + #members
+      end, nil, "all are asked for")
+      assert.is_nil(taking.is_over)
+      for _, suffix in ipairs { "a", "b", "c", "d", "e", "f" } do
+        assert.is_true(is_taken(servers[1], suffix))
+      end
+      assert.is_true(taking:join(20 * slow))
+      assert.equal(before + #members, count())
+    end)
 
   it("holds the lease that it was asked for, from before it asked", function()
     local multi = rlock.multi_lock {
@@ -327,12 +340,12 @@ describe("a multi-lock of which a member is busy", function()
     for _ = 1, 50 do
       for _, suffix in ipairs { "a", "c" } do
         local its = other:lock(name(suffix))
-        assert.is_true(within(slow, its.lock, its))
+        assert.is_true(within(SLACK, its.lock, its))
         assert.is_true(its:unlock())
       end
     end
     assert.is_true(holding.leave())
-    assert.is_true(waiting:join(5 * slow))
+    assert.is_true(waiting:join(20 * slow))
     nothing_is_left()
   end)
 
@@ -350,7 +363,7 @@ describe("a multi-lock of which a member is busy", function()
     end)
     local before = rlock.now()
     assert.is_true(holding.leave())
-    assert(waiting:join(5 * slow) - before < SLACK)
+    assert(waiting:join(20 * slow) - before < SLACK)
   end)
 
   it("leaves nothing when its task is cancelled", function()
@@ -369,7 +382,7 @@ describe("a multi-lock of which a member is busy", function()
     rlock.sleep(0)
     asking:cancel()
     nothing_is_left()
-    assert.is_true(multi:lock { wait = 5 * slow })
+    assert.is_true(multi:lock { wait = 20 * slow })
     assert.is_true(multi:unlock())
   end)
 
@@ -385,7 +398,7 @@ describe("a multi-lock of which a member is busy", function()
     end)
     by:close()
     assert.is_true(holding.leave())
-    assert.equal("closed", select(2, waiting:join(5 * slow)))
+    assert.equal("closed", select(2, waiting:join(20 * slow)))
     nothing_is_left()
   end)
 end)
@@ -414,7 +427,7 @@ describe("multi-locks of the same members", function()
     contend({
       rlock.multi_lock(locks(client, "a", "b", "c")),
       rlock.multi_lock(locks(client, "c", "b", "a")),
-    }, 300)
+    }, 100)
   end)
 
   it("by several clients of two servers do not, either", function()
@@ -427,7 +440,7 @@ describe("multi-locks of the same members", function()
       members[#members + 1] = one:lock(name "z")
       multis[i] = rlock.multi_lock(members)
     end
-    contend(multis, 60)
+    contend(multis, 30)
   end)
 
   -- What two processes would do that know the servers by other names.
@@ -440,7 +453,7 @@ describe("multi-locks of the same members", function()
     }
     local groups = multis[2].groups
     groups[1], groups[2] = groups[2], groups[1]
-    contend(multis, 200)
+    contend(multis, 60)
   end)
 
   it("in a ring come round", function()
@@ -448,7 +461,7 @@ describe("multi-locks of the same members", function()
       rlock.multi_lock(locks(open(), "a", "b", "x")),
       rlock.multi_lock(locks(open(), "b", "c", "x")),
       rlock.multi_lock(locks(open(), "c", "a", "x")),
-    }, 60)
+    }, 30)
   end)
 
   it("give exactly one of ten to who only tries", function()
@@ -532,12 +545,12 @@ describe("a multi-lock whose server is away", function()
       return multi:unlock()
     end)
     -- What can be reached is held for no longer than one try takes.
-    local since = rlock.now()
-    while rlock.now() - since < 3 * TIMEOUT do
-      local taken = is_taken(servers[1], "a")
-      assert(not taken or rlock.now() - since < TIMEOUT + SLACK)
-      rlock.sleep(0.01)
+    local its = open():lock(name "a")
+    for _ = 1, 20 do
+      assert.is_true(its:lock { wait = 20 * slow })
+      assert.is_true(its:unlock())
     end
+    assert.is_nil(waiting.is_over)
     servers[2]:launch()
     assert.is_true(waiting:join(20 * slow))
     nothing_is_left()
@@ -590,7 +603,7 @@ describe("a multi-lock that loses a member", function()
     assert.is_true(multi:lock())
     local heard = listen(multi)
     ask(servers[2], "DEL", name "b")
-    eventually(function() return heard.n > 0 end, 2 * LEASE)
+    eventually(function() return heard.n > 0 end)
     assert.equal(multi, heard.told)
     assert.matches(name "b", heard.reason, 1, true)
     assert.equal("lost", multi:state())
@@ -614,9 +627,9 @@ describe("a multi-lock that loses a member", function()
     assert.is_true(multi:lock())
     local heard = listen(multi)
     servers[2]:kill()
-    eventually(function() return multi:state() == "at_risk" end, LEASE)
+    eventually(function() return multi:state() == "at_risk" end)
     assert.equal(0, heard.n)
-    eventually(function() return heard.n > 0 end, 2 * LEASE)
+    eventually(function() return heard.n > 0 end)
     assert.equal("lost", multi:state())
     assert.equal("lost", select(2, multi:unlock()))
     nothing_is_left()
@@ -626,8 +639,8 @@ describe("a multi-lock that loses a member", function()
   it("is not told of what it had unlocked", function()
     local multi = rlock.multi_lock(locks(client, "a", "b"))
     local a = client:lock(name "a")
-    assert.is_true(a:lock { lease = 0.1 * slow })
-    assert.is_true(multi:lock { lease = 0.05 * slow })
+    assert.is_true(a:lock { lease = slow })
+    assert.is_true(multi:lock { lease = 0.9 * slow })
     local heard, outer = listen(multi), listen(a)
     assert.is_true(multi:unlock())
     eventually(function() return outer.n > 0 end)

@@ -1,0 +1,127 @@
+--- Workers that are to end while requests are served: by a reload, and by a
+--- quit. No request fails, no worker stays, nothing is held beyond its lease.
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local LEASE = 4 * slow
+local SECONDS = 30 * slow
+local THREADS = 24              -- requests under way
+local NAMES = 5                 -- locks that they want
+
+local HTTP = [[
+  init_worker_by_lua_block {
+    rlock = require "resty.rlock"
+    locks = assert(rlock.open { url = "%s", watchdog = %g, name = "spec" })
+  }
+]]
+
+-- Locks that are waited for, and one that is forgotten. Redis counts who begins
+-- and who comes to the end.
+local LOCATIONS = [[
+  location = /work { content_by_lua_block {
+    assert(locks:call("INCR", "begun"))
+    local name = ngx.var.arg_name
+    local lock, fair = locks:lock(name), locks:fair_lock("fair:" .. name)
+    assert(lock:lock { wait = 60 })
+    assert(fair:lock { wait = 60 })
+    ngx.sleep(0.002)
+    assert(fair:unlock())
+    assert(lock:unlock())
+    assert(locks:lock("forgotten:" .. ngx.var.connection):lock())
+    assert(locks:call("INCR", "done"))
+  } }
+]]
+
+describe("Under load, nginx", function()
+  local server, web, is_over, answers
+
+  before_each(function()
+    server = redis.start()
+    web = nginx.start {
+      workers = 2, http = HTTP:format(server.url, LEASE),
+      locations = LOCATIONS, shutdown_timeout = 60,
+    }
+    is_over, answers = false, {}
+  end)
+
+  after_each(function()
+    web:stop()
+    server:stop()
+  end)
+
+  -- Requests until it is over, or nobody answers. What came is counted.
+  local function request(i)
+    repeat
+      local ok, status = pcall(web.get, web, "/work?name=" .. i % NAMES)
+      local answer = ok and status or "none"
+      answers[answer] = (answers[answer] or 0) + 1
+    until is_over or answer == "none"
+  end
+
+  local function start_requests()
+    local threads = {}
+    for i = 1, THREADS do threads[i] = ngx.thread.spawn(request, i) end
+    eventually(function()
+      return (answers[200] or 0) > 2 * THREADS
+    end, SECONDS, "answers")
+    return threads
+  end
+
+  local function finish(threads)
+    is_over = true
+    for i = 1, THREADS do assert(ngx.thread.wait(threads[i])) end
+  end
+
+  local function is_among(list, pid)
+    for _, other in ipairs(list) do
+      if other == pid then return true end
+    end
+  end
+
+  local function nothing_is_left()
+    assert.equal(server:cli("GET", "begun"), server:cli("GET", "done"))
+    server:cli("DEL", "begun", "done")
+    eventually(function()
+      return server:cli("DBSIZE") == "0"
+    end, LEASE + 5 * slow, "the end of the leases")
+  end
+
+  it("reloads: every request is answered, the old workers leave", function()
+    local threads = start_requests()
+    for _ = 1, 3 do
+      local before, seen = web:workers(), answers[200]
+      web:signal("HUP")
+      eventually(function()
+        local now = web:workers()
+        return #now == 2 and not is_among(now, before[1])
+          and not is_among(now, before[2])
+      end, SECONDS, "other workers")
+      eventually(function()
+        return answers[200] > seen + THREADS
+      end, SECONDS, "answers of the new ones")
+    end
+    finish(threads)
+    assert.same({ [200] = answers[200] }, answers)
+    nothing_is_left()
+    assert.is_nil(web:log():find("[alert]", 1, true), web:log())
+  end)
+
+  it("quits: who is served is answered, then the workers leave", function()
+    local threads = start_requests()
+    web:signal("QUIT")
+    eventually(function()
+      return shell.run("cat /proc/" .. web.pid .. "/stat"):find(") Z ", 1, true)
+        or not select(2, shell.run("kill -0 " .. web.pid))
+    end, SECONDS, "the end of nginx")
+    finish(threads)
+    answers.none = nil             -- nobody was there any more
+    assert.same({ [200] = answers[200] }, answers)
+    nothing_is_left()
+    assert.is_nil(server:cli("CLIENT", "LIST"):find("name=spec", 1, true))
+  end)
+end)

@@ -10,7 +10,7 @@ local rlock = require "rlock"
 local each = arg[1] == "each"
 local TASKS = tonumber(arg[2] or 20000)
 local BATCH = 100                      -- of them begin at a time
-local SETTLE = 2                       -- seconds until all of them really wait
+local SETTLE = 2                       -- seconds until all of them wait again
 
 local client = assert(rlock.open())
 
@@ -39,11 +39,15 @@ local function wait_all()
   for i = 1, TASKS do
     rlock.spawn(function()
       started = started + 1
-      client:lock(name_of(i)):lock()
+      assert(client:lock(name_of(i)):lock())
     end)
     if i % BATCH == 0 then rlock.sleep(0) end
   end
   while started < TASKS do rlock.sleep(0.05) end
+  local lines = each and TASKS or 1
+  repeat
+    rlock.sleep(0.1)
+  until #assert(client:call("PUBSUB", "CHANNELS")) == lines
   rlock.sleep(SETTLE)
 end
 

@@ -103,7 +103,8 @@ local host = setmetatable({
 
 function host.connect(options)
   options.greeting = options.greeting or {}
-  options.pool = options.pool or { name = "spec", idle = 1000, size = 30 }
+  options.pool = options.pool
+    or { name = options.path or options.host, idle = 1000, size = 30 }
   return ngx_host.connect(options)
 end
 

@@ -345,6 +345,15 @@ function joint:on_lost(fn)
   return true
 end
 
+-- What each server says for itself.
+for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
+    "break_lock" } do
+  joint[name] = function(self)
+    error(("%s has no %s: ask the locks it is made of"):format(self:show(),
+      name), 2)
+  end
+end
+
 --- As those of the lock, for this very hold.
 function Hold:unlock() return release(self) end
 function Hold:valid_for() return valid_for(self) end

@@ -521,6 +521,15 @@ describe("a red lock with servers frozen", function()
     nothing_is_left()
   end)
 
+  it("gives no server more than a quarter of the lease", function()
+    be_patient()
+    servers:pause(1, 2, 3)
+    assert.equal("quorum", select(2, within(SOON, red.try_lock, red,
+      { lease = slow })))
+    servers:resume(1, 2, 3)
+    nothing_is_left()
+  end)
+
   it("waits for one once only, when the answer hangs on it", function()
     reopen({ timeout = NEVER }, { node_timeout = slow })
     local holding = occupy(another())
@@ -808,5 +817,10 @@ describe("rlock.red_lock", function()
     says("bad drift", clients, name, { drift = 2 })
     says("bad node_timeout", clients, name, { node_timeout = 0 })
     assert.has_error(function() red:lock { waits = 1 } end)
+    for _, method in ipairs { "is_locked", "ttl", "token", "break_lock" } do
+      local ok, message = pcall(red[method], red)
+      assert.is_false(ok)
+      assert.matches("has no " .. method, message)
+    end
   end)
 end)

@@ -166,7 +166,11 @@ int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
     rl_pool *pool = rl_pool_open();
+#ifdef __SANITIZE_ADDRESS__ /* it watches malloc's blocks */
+    lua_State *L = luaL_newstate();
+#else
     lua_State *L = pool ? lua_newstate(rl_pool_allocate, pool) : NULL;
+#endif
     int status;
 
     if (L != NULL)

@@ -39,9 +39,9 @@ end
 
 local missing = { connect = true, timeout = true, closed = true }
 
-local function restarted(seconds)
-  return nil, "quorum", ("restarted, and may have forgotten what it granted: "
-    .. "counts again in %.1f s"):format(seconds)
+local function forgetful(seconds)
+  return nil, "quorum", ("restarted or replaced, and may have forgotten what "
+    .. "was granted: counts again in %.1f s"):format(seconds)
 end
 
 -- Does this server count?
@@ -51,9 +51,9 @@ local function admit(self, session)
   if not identity then return nil, code, detail end
   self.clash = self.clash or voter.clash(session.node, self.red.members)
   if self.clash then return nil, "refused", self.clash end
-  local pause = voter.quarantine(identity, max(self.lease or 0, session.lease),
-    self.red.host.now())
-  if pause > 0 then return restarted(pause) end
+  local pause = voter.quarantine(session.node,
+    max(self.lease or 0, session.lease), self.red.host.now())
+  if pause > 0 then return forgetful(pause) end
   return identity
 end
 

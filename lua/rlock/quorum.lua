@@ -8,8 +8,9 @@
 --  or could not be had, is asked for again while a majority holds.
 --
 --  That holds while no majority of the servers forgets what it granted. So one
---  that was restarted, and keeps no append-only file, is not counted for as
---  long as a lease by clients that knew it before.
+--  that was restarted, and keeps no append-only file, or that another has taken
+--  the place of, is not counted for as long as a lease by clients that knew it
+--  before.
 
 local backoff = require "rlock.backoff"
 local ballot = require "rlock.ballot"

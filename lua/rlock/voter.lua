@@ -67,33 +67,39 @@ end
 
 -- who they are --------------------------------------------------------------
 
--- connection -> { run_id, replication, is_replica, restarted }; the last is the
--- time, by host.now(), of a restart that we have seen
+-- connection -> { run_id, replication, is_replica }
 local identities = setmetatable({}, { __mode = "k" })
-local run_ids = setmetatable({}, { __mode = "k" })       -- node -> run_id
+-- node -> { run_id, seen, forgot } of the server there: when, by host.now(), it
+-- was last known to be that one, and when it had forgotten what it granted
+local known = setmetatable({}, { __mode = "k" })
 
 local sections = {
   { "INFO", "server" }, { "INFO", "replication" }, { "INFO", "persistence" },
 }
 
--- When it was restarted, if we have known it before, and if it has lost what it
--- knew then.
-local function restarted(node, run_id, text, now)
-  local before = run_ids[node]
-  run_ids[node] = run_id
-  if not before or before == run_id or text:find("aof_enabled:1", 1, true) then
-    return nil
+-- Takes note of who is there. Who ran already while another answered there is
+-- not that one restarted, and his append-only file is another, too.
+local function note(node, run_id, text, now)
+  local before = known[node]
+  if before and before.run_id == run_id then return end
+  local server = { run_id = run_id, seen = now }
+  known[node] = server
+  if not before then return end
+  local started = now - (tonumber(text:match("uptime_in_seconds:(%d+)")) or 0)
+  if started < before.seen then
+    server.forgot = now
+  elseif not text:find("aof_enabled:1", 1, true) then
+    server.forgot = started
   end
-  return now - (tonumber(text:match("uptime_in_seconds:(%d+)")) or 0)
 end
 
 local function read(node, text, now)
   local run_id = text:match("run_id:(%w+)")
+  if run_id then note(node, run_id, text, now) end
   return {
     run_id = run_id,
     replication = text:match("master_replid:(%w+)"),
     is_replica = text:find("role:slave", 1, true) ~= nil,
-    restarted = run_id and restarted(node, run_id, text, now),
   }
 end
 
@@ -113,12 +119,15 @@ end
 --- Who the server is, asked once for each connection.
 -- @tparam table node
 -- @tparam number until_ when to give up, by host.now()
--- @return[1] identity: run_id (nil if it does not tell), restarted
+-- @treturn[1] table identity
 -- @treturn[2] nil, code, detail
 function voter.identify(node, until_)
   local connection, code, detail = node:connect(until_)
   if not connection then return nil, code, detail end
-  if identities[connection] then return identities[connection] end
+  if identities[connection] then
+    if known[node] then known[node].seen = node.host.now() end
+    return identities[connection]
+  end
   local text
   text, code, detail = ask(node, until_)
   if not text then return nil, code, detail end
@@ -161,14 +170,15 @@ function voter.clash(node, members)
   end
 end
 
---- Seconds until a server that was restarted counts again: what it had granted
---  before, and has forgotten, must have ended.
--- @tparam table identity
+--- Seconds until a server that was restarted, or replaced, counts again: what
+--  had been granted before, and is forgotten, must have ended.
+-- @tparam table node    it has been identified
 -- @tparam number lease seconds
 -- @tparam number now   by host.now()
-function voter.quarantine(identity, lease, now)
-  if not identity.restarted then return 0 end
-  return max(0, identity.restarted + lease - now)
+function voter.quarantine(node, lease, now)
+  local server = known[node]
+  if not server or not server.forgot then return 0 end
+  return max(0, server.forgot + lease - now)
 end
 
 return voter

@@ -476,11 +476,44 @@ describe("a red lock with servers that forgot", function()
     end)
     assert.equal("quorum", code)
     assert.matches(servers[3].socket .. ": restarted", detail, 1, true)
+    -- Nor does it on another connection.
+    servers:ask(servers[3], "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    eventually(function()
+      ok, code, detail = red:try_lock()
+      return ok or detail:find("restarted", 1, true)
+    end)
+    assert.equal("quorum", code)
     assert.is_true(red:lock { wait = 3 * SOON })
     -- Its uptime is told in whole seconds.
     assert(rlock.now() - restarted > lease - 1.1)
     assert.is_true(red:unlock())
     nothing_is_left()
+  end)
+
+  it("does not count a server that took another's place, either", function()
+    local lease = 3 * slow
+    local other = redis.start()
+    local here = servers[3].socket
+    eventually(function() return other:info "uptime_in_seconds" > 0 end,
+      "it is told that it runs already")
+    reopen { watchdog = lease }
+    assert.is_true(red:lock())
+    everywhere()
+    assert.is_true(red:unlock())
+    servers:kill(1, 2)
+    assert(os.rename(other.socket, here))
+    servers:ask(servers[3], "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    local before = rlock.now()
+    local ok, code, detail
+    eventually(function()
+      ok, code, detail = red:try_lock()
+      return ok or detail:find("replaced", 1, true)
+    end)
+    assert.equal("quorum", code)
+    assert.is_true(red:lock { wait = 3 * SOON })
+    assert(rlock.now() - before > lease)
+    assert.is_true(red:unlock())
+    other:stop()
   end)
 end)
 

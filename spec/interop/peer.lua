@@ -121,6 +121,7 @@ end
 
 --- What it has printed.
 function Peer:output()
+  if self.printed then return self.printed end
   local file = assert(io.open(self.folder .. "/log", "rb"))
   local text = file:read("a")
   file:close()
@@ -135,17 +136,12 @@ function Peer:is_alive()
   return state ~= "Z"
 end
 
---- Ends it as a power failure does.
+--- Ends it as a power failure does, and removes what it left.
 function Peer:kill()
   if not self.pid then return end
   os.remove(self.folder .. "/pid")
   shell.kill(self.pid, "KILL", true)
-  self.pid = nil
-end
-
---- Ends it and removes what it left.
-function Peer:stop()
-  self:kill()
+  self.pid, self.printed = nil, self:output()
   shell.run("rm -rf " .. shell.quote(self.folder))
 end
 

@@ -61,7 +61,7 @@ end
 
 --- Ends everything.
 function World:stop()
-  for _, process in ipairs(self.processes) do process:stop() end
+  for _, process in ipairs(self.processes) do process:kill() end
   for _, member in ipairs(self.members) do member:stop() end
   self.server:stop()
 end

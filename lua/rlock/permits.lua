@@ -81,6 +81,9 @@ function Permit:give_up()
   give_back(self.lock, self.owner, self.lock.session.lease)
 end
 
+--- Forgets it: its task has ended, and now its lease, too.
+function Permit:drop() forget(self.lock, self.owner) end
+
 function Permit:end_it()
   self.lock.session.watchdog:remove(self)
   self.state, self.on_lost = "lost", nil

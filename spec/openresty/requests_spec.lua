@@ -244,6 +244,16 @@ describe("A request in nginx", function()
         end)
       end
 
+      it("(permits, whose end does not stop the watchdog)", function()
+        local name = fresh()
+        local permits = require("resty.rlock").open(server.url)
+          :permits(name .. ":permits")
+        assert(permits:set(1))
+        web:get("/plain?how=many&name=" .. name)
+        until_gone(name)
+        eventually(function() return permits:available() == 1 end, SECONDS)
+      end)
+
       it("(client abort), and is kept alive until then", function()
         local name = fresh()
         local request = web:send("/plain?how=abort&name=" .. name)

@@ -28,7 +28,9 @@ local is_stopped = false
 local function add_one()
   local token = fence.token(store)
   if red:valid_for() == 0 then return "late" end
-  local number = tonumber(store:call("GET", "counter") or 0)
+  local reply = assert(store:call("MGET", "counter", "stop"))
+  local number = tonumber(reply[1] or 0)
+  is_stopped = is_stopped or reply[2]
   if fence.put(store, token, "counter", number + 1) then return "added" end
   return red:valid_for() > 0 and "overlaps" or "stale"
 end
@@ -40,7 +42,6 @@ local function work()
       count[what] = count[what] + 1
       red:unlock()
     end
-    is_stopped = store:call("EXISTS", "stop") == 1
   end
 end
 

@@ -402,7 +402,7 @@ describe("a connection that is killed", function()
   end)
 
   it("under a hundred tasks fails none of them", function()
-    local killing = true
+    local patient, killing = open { timeout = 10 * slow }, true
     local killer = task.start(function()
       while killing do
         kill "normal"
@@ -410,7 +410,7 @@ describe("a connection that is killed", function()
       end
     end)
     task.many(100, function(i)
-      local own = client:lock(name .. ":" .. i % 10)
+      local own = patient:lock(name .. ":" .. i % 10)
       for _ = 1, 5 do
         local ok, code, detail = own:lock { wait = 30 * slow }
         assert(ok, ("%s: %s"):format(code, detail))
@@ -420,6 +420,7 @@ describe("a connection that is killed", function()
     end, 60 * slow)
     killing = false
     killer:join()
+    patient:close()
   end)
 end)
 

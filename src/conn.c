@@ -29,7 +29,6 @@
 #include "calls.h"
 #include "command.h"
 #include "dial.h"
-#include "look.h"
 #include "timer.h"
 
 enum { PART = 16 }; /* commands that are not held back longer */
@@ -61,8 +60,6 @@ struct rl_conn {
     int looks;      /* at the socket, since the alarm */
     uint64_t heard; /* when a byte came last */
     rl_calls calls;
-    int awaited; /* the answer to a single command */
-    rl_look look;
     size_t subscribing; /* subscribes that are not confirmed yet, */
     uint64_t asked;     /* and since when there are some */
     int subscriber;     /* the first subscribe was sent */
@@ -298,11 +295,8 @@ static void take_reply(rl_conn *self, const redisReply *reply)
     rl_event event = { .what = RL_REPLIED, .reply = reply };
 
     event.id = rl_calls_pop(&self->calls).id;
-    if (self->awaited) {
-        self->awaited = 0;
-        rl_look_end(&self->look, uv_hrtime());
-        rl_loop_sleep(self->loop);
-    }
+    if (self->calls.count == 0)
+        rl_loop_answered(self->loop);
     if (event.id != 0)
         rl_loop_tell(self->loop, &event);
 }
@@ -370,11 +364,8 @@ static void on_flush(uv_prepare_t *flush)
 
     uv_prepare_stop(flush);
     conn_write(self);
-    if (self->state != OPEN || self->calls.count != 1)
-        return;
-    self->awaited = 1;
-    if (rl_look_begin(&self->look, uv_hrtime()))
-        rl_loop_look(self->loop, RL_LOOK_NS);
+    if (self->state == OPEN && self->calls.count == 1)
+        rl_loop_expect(self->loop);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)

@@ -15,6 +15,9 @@ struct rl_loop {
     int running;
     uv_idle_t look;
     uint64_t look_until; /* by uv_hrtime */
+    unsigned expected;   /* answers that are looked for */
+    unsigned in_vain;    /* looks, less those that were not */
+    unsigned skip;       /* chances to look that are not taken */
     rl_loop *next;       /* in the list below */
 };
 
@@ -147,24 +150,49 @@ void **rl_loop_timers(rl_loop *loop)
 
 /* ---- looking ---- */
 
-/* While this is active libuv looks at its sockets without waiting. */
+/*
+ * While its uv_idle_t is active, libuv looks at its sockets without waiting.
+ * A look that has seen nothing makes the next ones rarer, down to one in
+ * 2^RAREST chances; one that has seen what it looked for, more frequent.
+ */
+enum { LOOK_NS = 50 * 1000, RAREST = 10 };
+
+static void look_end(rl_loop *loop)
+{
+    loop->expected = 0;
+    uv_idle_stop(&loop->look);
+}
+
 static void look_again(uv_idle_t *look)
 {
     rl_loop *loop = (rl_loop *)look->loop;
 
-    if (uv_hrtime() >= loop->look_until)
-        uv_idle_stop(look);
+    if (uv_hrtime() < loop->look_until)
+        return;
+    look_end(loop);
+    if (loop->in_vain < RAREST)
+        loop->in_vain++;
+    loop->skip = (1u << loop->in_vain) - 1;
 }
 
-void rl_loop_look(rl_loop *loop, uint64_t ns)
+void rl_loop_expect(rl_loop *loop)
 {
-    loop->look_until = uv_hrtime() + ns;
+    if (loop->expected == 0 && loop->skip > 0) {
+        loop->skip--;
+        return;
+    }
+    loop->expected++;
+    loop->look_until = uv_hrtime() + LOOK_NS;
     uv_idle_start(&loop->look, look_again);
 }
 
-void rl_loop_sleep(rl_loop *loop)
+void rl_loop_answered(rl_loop *loop)
 {
-    uv_idle_stop(&loop->look);
+    if (loop->expected == 0 || --loop->expected > 0)
+        return;
+    look_end(loop);
+    if (loop->in_vain > 0)
+        loop->in_vain--;
 }
 
 /* ---- signals ---- */

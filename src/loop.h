@@ -74,10 +74,13 @@ uv_loop_t *rl_loop_uv(rl_loop *loop);
 /* Milliseconds of the loop's clock, read now rather than at the last turn. */
 uint64_t rl_loop_now(rl_loop *loop);
 
-/* For so many nanoseconds the loop looks at its sockets instead of sleeping
-   until one of them wakes it. And: that is enough. */
-void rl_loop_look(rl_loop *loop, uint64_t ns);
-void rl_loop_sleep(rl_loop *loop);
+/*
+ * An answer may come within microseconds, from a server on this machine: the
+ * loop looks for it a while before it lets the process sleep, because to be
+ * woken takes longer than such an answer. And: it has come.
+ */
+void rl_loop_expect(rl_loop *loop);
+void rl_loop_answered(rl_loop *loop);
 
 /* A place for what timer.c shares among the timers of this loop. */
 void **rl_loop_timers(rl_loop *loop);

@@ -134,23 +134,48 @@ static int looks(void)
     return uv_backend_timeout(rl_loop_uv(loop)) == 0;
 }
 
-static void a_look_ends_by_itself_or_when_it_is_enough(void)
+/* Longer than a look. */
+static void let_time_pass(void)
 {
-    open_loop();
-    timer = rl_timer_open(loop, note_time, NULL);
-    rl_timer_start(timer, 1);
-    rl_loop_run(loop); /* its first turn never waits */
-    rl_timer_start(timer, 1000);
-    CHECK(!looks());
-    rl_loop_look(loop, 1000000);
-    CHECK(looks());
-    rl_loop_sleep(loop);
-    CHECK(!looks());
-    rl_loop_look(loop, 1000000);
     rl_timer_start(timer, 3);
     rl_loop_run(loop);
     rl_timer_start(timer, 1000);
+}
+
+static void an_answer_that_is_expected_is_looked_for(void)
+{
+    open_loop();
+    timer = rl_timer_open(loop, note_time, NULL);
+    let_time_pass();
     CHECK(!looks());
+    rl_loop_expect(loop);
+    rl_loop_expect(loop);
+    CHECK(looks());
+    rl_loop_answered(loop);
+    CHECK(looks());
+    rl_loop_answered(loop);
+    CHECK(!looks());
+    rl_loop_answered(loop); /* nobody expected this one */
+    rl_loop_expect(loop);
+    CHECK(looks());
+    let_time_pass();
+    CHECK(!looks());
+    rl_timer_close(timer);
+    close_loop();
+}
+
+static void looks_in_vain_become_rare(void)
+{
+    int i, made = 0;
+
+    open_loop();
+    timer = rl_timer_open(loop, note_time, NULL);
+    for (i = 1; i <= 100; i++) {
+        rl_loop_expect(loop);
+        made += looks();
+        let_time_pass();
+    }
+    CHECK(made == 6); /* the 1st, 3rd, 7th, 15th, 31st, 63rd */
     rl_timer_close(timer);
     close_loop();
 }
@@ -311,7 +336,8 @@ int main(void)
     RUN(a_task_that_yields_does_not_stop_the_clock);
     RUN(yields_are_served_in_order_and_can_be_taken_back);
     RUN(a_timer_may_close_itself_and_is_used_again);
-    RUN(a_look_ends_by_itself_or_when_it_is_enough);
+    RUN(an_answer_that_is_expected_is_looked_for);
+    RUN(looks_in_vain_become_rare);
     RUN(signals_are_told_and_nothing_runs_twice);
     RUN(children_end_with_a_status_or_a_signal);
     RUN(what_cannot_be_started_leaves_nothing_behind);

@@ -485,6 +485,14 @@ function let_go(self, until_, hold, now)
   return answer.wrong(site.policy.ops.release, reply)
 end
 
+-- Nobody will ask again for a hold that was carried about: it is given back
+-- when its turn comes.
+local function release_later(self, hold)
+  self.lock.session:background(function()
+    if not hold.is_over then self:release(hold) end
+  end)
+end
+
 --- Gives up one hold.
 -- @tparam[opt] table hold which; the last one by default
 -- @treturn[1] boolean true
@@ -498,7 +506,10 @@ function grant:release(hold)
   local until_ = now + 2 * session.timeout   -- time for one lost reply
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
-    if not is_ours then return nil, code, detail end
+    if not is_ours then
+      if hold then release_later(self, hold) end
+      return nil, code, detail
+    end
   end
   self.acting = true
   return passed_on(self, let_go(self, until_, hold, now))
@@ -508,6 +519,9 @@ end
 function grant:give_up()
   self.is_given_up = true               -- for a request that is under way
   if self.acting or #self.holds == 0 then return end
+  for _, hold in ipairs(self.holds) do
+    if type(hold) == "table" then hold.is_over = true end
+  end
   self.holds = NONE
   self:end_it("the task ended without unlocking it")
   settle(self, max(self.valid_until - self.lock.session.host.now(), 0))

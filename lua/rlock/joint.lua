@@ -101,15 +101,11 @@ function joint.count(part, until_)
   return reply[3]
 end
 
---- Releases a part, however long others of its owner are at the lock: nobody
---  will ask for that again.
+--- Releases a part.
 -- @return as grant:release
 function joint.release(part)
-  local ok, code, detail
-  repeat
-    ok, code, detail = part.grant:release(part)
-  until part.is_over or code ~= "timeout"
-  return ok, code, detail
+  if part.is_over then return nil, "not_held", "it was released before" end
+  return part.grant:release(part)
 end
 
 --- Is it still ours, as far as we know?

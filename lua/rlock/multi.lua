@@ -284,10 +284,6 @@ function multi:take(hold, wait, lease)
 end
 
 local function release(part)
-  if part.is_over then
-    part.code, part.why = "not_held", "it was released before"
-    return
-  end
   part.ok, part.code, part.why = joint.release(part)
 end
 

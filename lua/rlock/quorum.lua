@@ -251,9 +251,7 @@ local function without_part(self, hold)
     end
   end
   hold.parts = alive
-  for _, part in ipairs(dead) do
-    if not part.is_over then joint.release(part) end
-  end
+  for _, part in ipairs(dead) do joint.release(part) end
   for _, member in ipairs(self.members) do
     if not has[member] then others[#others + 1] = member end
   end

@@ -98,4 +98,13 @@ describe("in nginx", function()
     ngx.update_time()
     assert.is_true(ngx.now() - before < 2)         -- polling takes longer
   end)
+
+  it("a wait is not shorter than was asked for", function()
+    local host = require "rlock.host.ngx"
+    for i = 0, 19 do
+      local seconds, before = 0.005 + i / 19000, host.now()
+      assert.is_false(host.event():wait(seconds))
+      assert.is_true(host.now() - before >= seconds)
+    end
+  end)
 end)

@@ -17,6 +17,7 @@ local running = coroutine.running
 local huge, min = math.huge, math.min
 
 local LONGEST = 3600     -- seconds of one wait for a semaphore
+local TICK = 0.001       -- nginx waits whole milliseconds, no more
 
 -- phases ------------------------------------------------------------------
 
@@ -173,7 +174,8 @@ function Event:block(seconds)
   end
   self.is_waiting = true
   local ok, why
-  seconds = seconds or huge
+  seconds = seconds and seconds + TICK or huge
+  if seconds < LONGEST then ngx.update_time() end
   repeat
     ok, why = sema:wait(min(seconds, LONGEST))
     seconds = seconds - LONGEST

@@ -27,7 +27,7 @@ local function crowd(w, kind)
     local _, n = pending:answer(120)
     most = math.max(most, n)
   end
-  assert.equal(PERMITS, most)
+  assert.is_true(most > 1 and most <= PERMITS, most .. " at once")
   assert.same({ true, PERMITS }, { w.ours:task():ask("count", kind, name) })
 end
 

@@ -107,9 +107,9 @@ ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 asan-build:
 	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests build-asan/spec/c/oom
 
-asan: deps  ## the whole suite under ASan, UBSan and LSan
+asan: deps  ## all tests of our C, and on it, under ASan, UBSan and LSan
 	$(SUB) asan-build
-	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE)
+	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE) unit c server
 
 oom: deps  ## an allocator that refuses, at every point of a run
 	$(SUB) asan-build

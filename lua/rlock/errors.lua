@@ -11,6 +11,7 @@
 --    hint       a sentence for people
 --    pause      false: the repeat need not wait
 --    gone       whatever is at the key is no lock of ours any more
+--    explain    the server's words say little: people are told the hint, too
 --    tell       people want to know of which script it was said: its "name", or
 --               "where" it is written
 --  Retries nothing itself, and reads no reply that is not an error.
@@ -86,7 +87,7 @@ local words = {
     "the user may not run this command or use this key"),
   -- Something else lives at the key; a script may have written before it saw.
   WRONGTYPE = row("redis", "maybe", false, false,
-    "a key of this lock holds something that is not a lock of this kind"),
+    "a key of this name holds something else, such as a lock of another kind"),
   -- The answer to SCRIPT KILL: the script has written already.
   UNKILLABLE = row("redis", "no", false, false,
     "a script that has written cannot be killed"),
@@ -99,6 +100,9 @@ local words = {
 }
 words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
 words.WRONGTYPE.gone = true
+for _, word in ipairs { "WRONGTYPE", "MOVED", "ASK", "CROSSSLOT" } do
+  words[word].explain = true
+end
 words.BUSY.tell = "name"
 
 -- Errors that Redis only calls ERR, by the beginning of their text.

@@ -13,6 +13,7 @@
 
 local answer = require "rlock.answer"
 local deadline = require "rlock.deadline"
+local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local remote = require "rlock.remote"
 
@@ -69,10 +70,8 @@ end
 
 --- For people: which lock this is.
 function grant:show()
-  local name = self.lock.site.name
-  if #name > 64 then name = name:sub(1, 61) .. "..." end
-  return ("%s lock %q"):format(self.lock.site.policy.name,
-    (name:gsub("%c", "?")))
+  local site = self.lock.site
+  return ("%s lock %s"):format(site.policy.name, naming.show(site.name))
 end
 
 local function count_text(n) return COUNT[n] or ("%d"):format(n) end

@@ -1,8 +1,8 @@
 --- Names of the side keys and channels of a lock.
 --  Redisson's rule, so that both sides meet on the same keys: the lock's name
 --  is wrapped in a hash tag unless it has a brace of its own anywhere.
---  Both functions are shipped into server scripts by the policies that use
---  them: Lua 5.1, no upvalues. Knows nothing of Redis.
+--  What policies use of it is shipped into server scripts: Lua 5.1, no
+--  upvalues. Knows nothing of Redis.
 --  @module rlock.naming
 
 local naming = {}
@@ -23,6 +23,14 @@ end
 function naming.suffix(name, suffix)
   if name:find("{", 1, true) then return name .. ":" .. suffix end
   return "{" .. name .. "}:" .. suffix
+end
+
+--- A name as people are shown it: quoted, not too long, on one line.
+--  @tparam string name
+--  @treturn string
+function naming.show(name)
+  if #name > 64 then name = name:sub(1, 61) .. "..." end
+  return ("%q"):format((name:gsub("%c", "?")))
 end
 
 return naming

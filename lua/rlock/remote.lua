@@ -3,6 +3,7 @@
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.errors"
+local naming = require "rlock.naming"
 local script = require "rlock.script"
 
 local remote = {}
@@ -47,15 +48,19 @@ end
 -- @tparam table op the compiled function that was run
 -- @tparam string code   of node:call
 -- @tparam string detail of node:call
+-- @tparam string name   of the lock
 -- @treturn table a row of errors.lua
 -- @treturn string the detail, with the place in the policy's file
-function remote.judge(op, code, detail)
+function remote.judge(op, code, detail, name)
   local class, told = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class, told = errors.classify(detail), script.translate(op, detail)
   end
   if class.tell and told == detail then
     told = ("%s (%s)"):format(told, op[class.tell])
+  end
+  if class.explain then
+    told = ("%s for %s: %s"):format(told, naming.show(name), class.hint)
   end
   return class, told
 end
@@ -103,7 +108,7 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   local host, may_be_applied, words = node.host, false, {}
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
-    local class, why = remote.judge(op, code, detail)
+    local class, why = remote.judge(op, code, detail, keys[1])
     if class.forget then node.shas[op] = nil end
     if class.applied ~= "no" then may_be_applied = true end
     if class.retry and node.is_closed then

@@ -145,8 +145,9 @@ local function answered(self, grant, lease, reply, code, detail, sent)
     local _, _, why = answer.wrong(grant.lock.site.policy.ops.renew, reply)
     not_renewed(self, grant, why, self.host.now())
   else
-    local op = grant.lock.site.policy.ops.renew
-    local class, why = remote.judge(op, code, detail)
+    local site = grant.lock.site
+    local class, why =
+      remote.judge(site.policy.ops.renew, code, detail, site.name)
     if class.gone then
       self:lose(grant, why)
     else
@@ -157,8 +158,11 @@ end
 
 -- The server forgot our scripts: nothing is wrong with the hold.
 local function lacks_script(self, grant, code, detail)
-  local op = grant.lock.site.policy.ops.renew
-  if not code or not remote.judge(op, code, detail).forget then return false end
+  local site = grant.lock.site
+  local op = site.policy.ops.renew
+  if not code or not remote.judge(op, code, detail, site.name).forget then
+    return false
+  end
   self.session.node.shas[op] = nil
   return true
 end

@@ -31,3 +31,14 @@ describe("naming.suffix", function()
     assert.equal("{%d.*}:write", naming.suffix("%d.*", "write"))
   end)
 end)
+
+describe("naming.show", function()
+  it("quotes a name", function()
+    assert.equal([["the \"best\" one"]], naming.show('the "best" one'))
+  end)
+
+  it("shortens a long one and leaves out what moves the cursor", function()
+    assert.equal('"?[31m?' .. ("x"):rep(55) .. '..."',
+      naming.show("\27[31m\n" .. ("x"):rep(100000)))
+  end)
+end)

@@ -76,7 +76,8 @@ end
 local unfit = {}
 for word in ([[select multi exec discard watch unwatch hello reset quit auth
   wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop
-  ]]):gmatch("%S+") do unfit[word] = true end
+  subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe monitor
+  sync psync]]):gmatch("%S+") do unfit[word] = true end
 
 --- Sends any Redis command. It is sent once: when nothing came back, nobody
 --  knows whether it was applied.

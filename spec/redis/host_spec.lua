@@ -628,10 +628,12 @@ describe("a command that is not fit for a shared connection", function()
   it("is refused, and the locks stay where they are", function()
     local client = assert(rlock.open(server.url))
     for _, words in ipairs { { "SELECT", 3 }, { "multi" }, { "HELLO", 3 },
-        { "BLPOP", "x", 1 }, { "QUIT" } } do
-      local ok, code = client:call(table.unpack(words))
+        { "BLPOP", "x", 1 }, { "QUIT" }, { "SUBSCRIBE", "x" },
+        { "monitor" } } do
+      local ok, code, detail = client:call(table.unpack(words))
       assert.is_nil(ok)
       assert.equal("usage", code)
+      assert.matches("^" .. words[1] .. " would change or block", detail)
     end
     assert.is_true(client:lock("host:still here"):lock())
     assert.equal("1", server:cli("EXISTS", "host:still here"))

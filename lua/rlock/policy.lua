@@ -1,6 +1,6 @@
 --- Finds a policy, checks that it is well formed, and compiles its operations.
 --  A policy is a table with `name`, `keys(name)`, `server` (the functions that
---  run inside Redis: acquire, release, and any others) and perhaps
+--  run inside Redis: acquire, release, and others of a lock) and perhaps
 --  `channel(keys, owner)`; usually it is what a module returns. One that is no
 --  lock, and has a driver of its own, lists in `needs` the operations that this
 --  driver calls instead. Does not know what the operations mean, and calls none
@@ -14,6 +14,11 @@ local policy = {}
 local searchpath = package.searchpath       -- luacheck: ignore (not in 5.1)
 
 local needed_of_a_lock = { "acquire", "release" }
+
+local known_of_a_lock = {
+  acquire = true, break_ = true, leave = true, peek = true, release = true,
+  renew = true,
+}
 
 -- Definition -> what policy.load gave for it.
 local loaded = setmetatable({}, { __mode = "k" })
@@ -109,6 +114,10 @@ local function check_server(def)
   end
   for op, fn in pairs(def.server) do
     if type(op) ~= "string" then return "server has a key that is no name" end
+    if not def.needs and not known_of_a_lock[op] then
+      return ("server.%s is no operation of a lock; these are %s"):format(op,
+        table.concat(names_of(known_of_a_lock), ", "))
+    end
     if not is_lua(fn) then
       return ("server.%s must be a function written in Lua, is a %s"):format(op,
         type(fn) == "function" and "C function" or type(fn))
@@ -120,8 +129,8 @@ end
 
 local function check_keys(keys)
   local ok = type(keys) == "table" and #keys >= 1 and #keys <= 8
-  for _, key in ipairs(ok and keys or {}) do
-    ok = ok and type(key) == "string" and key ~= ""
+  for i = 1, ok and #keys or 0 do
+    ok = ok and type(keys[i]) == "string" and keys[i] ~= ""
   end
   return not ok and "must return a list of 1 to 8 strings"
 end

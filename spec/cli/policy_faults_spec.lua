@@ -97,6 +97,10 @@ describe("a fault of a policy is told when it is loaded:", function()
       ":14: there is no field chanel in a policy, but channel, .*, wakes" },
     { "a field of another type", { more = 'poll = "1"' },
       ":14: poll must be a number, is a string" },
+    { "an operation that nobody asks for", {
+      head = "server.leeve = function() end" },
+      ":14: server.leeve is no operation of a lock; these are acquire, .*, "
+      .. "leave, peek, release, renew" },
     { "an operation that is no function", { head = "server.peek = 7" },
       ":14: server.peek must be a function written in Lua, is a number" },
     { "an operation that is not written in Lua",
@@ -238,6 +242,8 @@ describe("a fault of a policy is told when it is used:", function()
     { "keys that are no list", { keys = "function(name) return name end" },
       'policy "mine": %S+:14: keys must return a list of 1 to 8 strings' },
     { "keys that are none", { keys = "function() return {} end" },
+      'policy "mine": %S+:14: keys must return a list of 1 to 8 strings' },
+    { "keys with a hole", { keys = "function(name) return { nil, name } end" },
       'policy "mine": %S+:14: keys must return a list of 1 to 8 strings' },
     { "keys that raise", { keys = "function(name) return name.x.y end" },
       "%S+:14: attempt to index a nil value" },

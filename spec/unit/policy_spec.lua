@@ -24,14 +24,14 @@ end
 describe("policy.load", function()
   it("compiles every operation of a definition", function()
     local def = definition(function(def)
-      def.server.look_around = function() return { "free" } end
+      def.server.peek = function() return { "free" } end
     end)
     local loaded = policy.load(def)
     assert.equal("p", loaded.name)
     assert.equal(def, loaded.source)
     assert.same({ "x" }, loaded.keys("x"))
     assert.equal("p.acquire", loaded.ops.acquire.name)
-    assert.equal("p.look_around", loaded.ops.look_around.name)
+    assert.equal("p.peek", loaded.ops.peek.name)
     assert.matches('return { "freed" }\n$', loaded.ops.release.text)
   end)
 

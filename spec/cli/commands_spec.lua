@@ -346,12 +346,19 @@ describe("rlockctl script", function()
   it("prints what Redis runs for an operation", function()
     local text = output("script", "reentrant", "renew")
     assert.matches('redis.call%("pexpire", lock, lease%)', text)
-    assert.matches("^%x+$", server:cli("SCRIPT", "LOAD", text))
+    assert.equal(1, select(2, text:gsub("%-%- rlock reentrant.renew\n", "")))
+  end)
+
+  it("prints it to the letter: its sha is that of the script", function()
+    output("-e", 'assert(require("rlock").open():lock("cli:sha"):lock())')
+    local sha = server:cli("EVAL", "return redis.sha1hex(ARGV[1])", "0",
+      output("script", "reentrant", "acquire"))
+    assert.equal("1", server:cli("SCRIPT", "EXISTS", sha))
   end)
 
   it("prints all operations of a policy", function()
     local text, names = output("script", "reentrant"), {}
-    for name in text:gmatch("%f[^\n%z]%-%- reentrant%.([%w_]+)\n") do
+    for name in text:gmatch("%f[^\n%z]%-%- rlock reentrant%.([%w_]+)\n") do
       names[#names + 1] = name
     end
     assert.same({ "acquire", "break_", "peek", "release", "renew" }, names)
@@ -369,6 +376,8 @@ describe("rlockctl script", function()
     local own = ctl.folder() .. "/own"
     assert.matches('script: policy "nowhere": there is no such module',
       fault(206, { "script", "nowhere" }))
+    assert.matches("module, without .lua; rlockctl a/b.lua runs a program\n$",
+      fault(206, { "script", "a/b.lua" }))
     assert.matches('script: policy "own": .*bad.lua:5: .*upvalue "LIMIT"',
       fault(206, { "--lua-path", own, "script", "bad" }))
     assert.matches("no operation fly, only acquire, break_, peek, release",

@@ -25,8 +25,7 @@ end
 
 local function print_all(policy)
   for i, name in ipairs(names_of(policy.ops)) do
-    local text = policy.ops[name].text:gsub("\n*$", "\n")
-    io.write(i > 1 and "\n" or "", "-- ", policy.name, ".", name, "\n", text)
+    io.write(i > 1 and "\n" or "", policy.ops[name].text)
   end
 end
 
@@ -36,11 +35,15 @@ function script.run(cli, operands)
     return cli.fault("usage", "script: one policy, and at most one operation")
   end
   local policy, problem = load_policy(name)
-  if not policy then return cli.fault("usage", "script: " .. problem) end
+  if not policy then
+    local hint = name:find("%.lua$") and "; a policy is named as a module, "
+      .. "without .lua; rlockctl " .. name .. " runs a program" or ""
+    return cli.fault("usage", "script: " .. problem .. hint)
+  end
   if not op then
     print_all(policy)
   elseif policy.ops[op] then
-    io.write(policy.ops[op].text, "\n")
+    io.write(policy.ops[op].text)
   else
     return cli.fault("usage", ("script: policy %s has no operation %s, only %s")
       :format(policy.name, op, table.concat(names_of(policy.ops), ", ")))

@@ -193,8 +193,9 @@ local function let_go(hold)
   hold.is_over = true
   forget(hold.joint, hold)
   local ok, code, detail = hold.joint:let_go(hold)
+  if ok then return true end
   if code == "cancelled" then error(detail, 0) end
-  return ok, code, detail
+  return nil, code, detail
 end
 
 local function release(hold)

@@ -131,16 +131,15 @@ function Question:ask(until_, now)
   return "held", reply[2] > 0 and reply[2] or nil
 end
 
-local function take(self, options)
+local function take(self, wait, lease)
   local session, site = self.session, self.site
   local id = session.host.random(16)
   local question = setmetatable({
-    handle = self, id = id, lease = options.lease, wants = 1,
+    handle = self, id = id, lease = lease, wants = 1,
     channel = site.policy.channel(site.keys),
     late = ("%q has no permit left"):format(site.name),
   }, Question)
-  local verdict, code, detail =
-    line.wait(session, question, options.wait or math.huge)
+  local verdict, code, detail = line.wait(session, question, wait)
   if verdict and not session.host.is_over(session.host.current()) then
     return hex(id)
   elseif verdict then                   -- nobody else will give it back
@@ -149,23 +148,33 @@ local function take(self, options)
     return nil, "closed", "the task has ended"
   end
   if question.is_doubtful then
-    give_back(self, id, options.lease or session.lease)
+    give_back(self, id, lease or session.lease)
   end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
---- Takes a permit, and waits for one if it must.
+local known = { wait = 0, lease = MIN_LEASE }
+
+--- Takes a permit, and waits for one if it must: for ever, if none are ever
+--  set.
 -- @tparam[opt] table options
---   wait: seconds to wait at most, default for ever; 0: only tries.
+--   wait: seconds to wait at most, default for ever.
 --   lease: seconds to have it at most; without it the watchdog keeps it.
 -- @treturn[1] string its id
 -- @treturn[2] nil
 -- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function permits:acquire(options)
-  options = line.options(options, { wait = 0, lease = MIN_LEASE }, 2)
-  return self.session.host.whole(take, self, options)
+  options = line.options(options, known, 2)
+  return self.session.host.whole(take, self, options.wait or math.huge,
+    options.lease)
+end
+
+--- As acquire, but waits only if told so: otherwise nil, "busy".
+function permits:try_acquire(options)
+  options = line.options(options, known, 2)
+  return self.session.host.whole(take, self, options.wait or 0, options.lease)
 end
 
 -- having and giving it back ---------------------------------------------------

@@ -63,8 +63,9 @@ local function arguments(n, options, wait, level)
   return n, options.wait or wait
 end
 
---- Takes permits, and waits for them if it must. All or none; nobody is kept
---  waiting for the sake of one who wants more than there are.
+--- Takes permits, and waits for them if it must: for ever, if none are ever
+--  set. All or none; nobody is kept waiting for the sake of one who wants more
+--  than there are.
 -- @tparam[opt=1] integer n
 -- @tparam[opt] table options wait: seconds, default for ever
 -- @treturn[1] boolean true

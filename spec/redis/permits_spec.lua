@@ -218,7 +218,7 @@ describe("permits", function()
       assert.same({ 1, 3 }, { permits:available(), permits:acquired() })
       assert.is_true(permits:set(2))              -- fewer than are in use
       assert.same({ -1, 3 }, { permits:available(), permits:acquired() })
-      assert.equal("busy", select(2, permits:acquire { wait = 0 }))
+      assert.equal("busy", select(2, permits:try_acquire()))
       assert.is_true(permits:set(5))
       assert.same({ 2, 3 }, { permits:available(), permits:acquired() })
     end)
@@ -248,7 +248,7 @@ describe("permits", function()
     assert.is_true(permits:set(1))
     assert(permits:acquire { lease = 60 })
     local before = rlock.now()
-    local id, code, detail = permits:acquire { wait = 0.3 }
+    local id, code, detail = permits:try_acquire { wait = 0.3 }
     local took = rlock.now() - before
     assert.same({ nil, "timeout" }, { id, code })
     assert.matches("no permit", detail)
@@ -331,10 +331,10 @@ describe("permits", function()
     assert.is_true(permits:set(1))
     expire(ids[1])
     expire(ids[2])
-    assert.equal("busy", select(2, permits:acquire { wait = 0 }))
+    assert.equal("busy", select(2, permits:try_acquire()))
     assert.same({ 0, 1 }, { permits:available(), permits:acquired() })
     assert.is_true(permits:release(ids[3]))
-    assert.is_string((permits:acquire { wait = 0 }))
+    assert.is_string((permits:try_acquire()))
   end)
 
   it("are taken and given back by Redisson", function()
@@ -342,7 +342,7 @@ describe("permits", function()
     local java = "0123456789abcdef"
     client:call("DECR", name)
     client:call("ZADD", leases, "922337203685477", java)
-    assert.equal("busy", select(2, permits:acquire { wait = 0 }))
+    assert.equal("busy", select(2, permits:try_acquire()))
     local waiting = start_waiting()
     client:call("ZREM", leases, java)
     client:call("INCR", name)
@@ -593,7 +593,7 @@ describe("permits", function()
       local its = client:permits(odd)
       assert.is_true(its:set(1))
       local id = assert(its:acquire())
-      assert.equal("busy", select(2, its:acquire { wait = 0 }))
+      assert.equal("busy", select(2, its:try_acquire()))
       assert.is_true(its:release(id))
     end
   end)
@@ -609,6 +609,7 @@ describe("permits", function()
       { "lease", function() permits:acquire { lease = math.huge } end },
       { "leese", function() permits:acquire { leese = 1 } end },
       { "options", function() permits:acquire(3) end },
+      { "options", function() permits:try_acquire(3) end },
       { "id", function() permits:release() end },
       { "id", function() permits:release("xyz") end },
       { "id", function() permits:release(("g"):rep(32)) end },

@@ -28,6 +28,7 @@ build = {
     ["rlock.grant"] = "lua/rlock/grant.lua",
     ["rlock.heap"] = "lua/rlock/heap.lua",
     ["rlock.host.ngx"] = "lua/rlock/host/ngx.lua",
+    ["rlock.host.ngx.calls"] = "lua/rlock/host/ngx/calls.lua",
     ["rlock.host.ngx.clock"] = "lua/rlock/host/ngx/clock.lua",
     ["rlock.host.ngx.home"] = "lua/rlock/host/ngx/home.lua",
     ["rlock.host.ngx.pool"] = "lua/rlock/host/ngx/pool.lua",

@@ -1,7 +1,8 @@
 --- The OpenResty host: what nginx can do, in the words of house.md. The files
---  below host/ngx/ do it: clock, tasks (and events), home, socket, pool,
+--  below host/ngx/ do it: clock, tasks (and events), home, calls, socket, pool,
 --  subscriber, resp. It knows nothing of locks.
 
+local calls = require "rlock.host.ngx.calls"
 local clock = require "rlock.host.ngx.clock"
 local home = require "rlock.host.ngx.home"
 local pool = require "rlock.host.ngx.pool"
@@ -20,7 +21,7 @@ local host = {
   finish = tasks.finish,
   whole = home.run,
   daemon = home.start,
-  spawn = home.start,
+  spawn = calls.start,
 }
 
 local levels = { warn = ngx.WARN, info = ngx.INFO }

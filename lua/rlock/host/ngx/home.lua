@@ -179,9 +179,11 @@ end
 --- Starts a job of the house, and does not wait for its end.
 -- @tparam function fn
 -- @param a,b,c,d its arguments
+-- @treturn boolean whether it will be done
 function home.start(fn, a, b, c, d)
   local ok, why = give { fn = fn, a = a, b = b, c = c, d = d, task = {} }
   if not ok then ngx.log(ngx.ERR, "rlock: ", why) end
+  return ok or false
 end
 
 local events = {}        -- to be used again

@@ -1,0 +1,138 @@
+--- What a program may do in a function that it has given us (on_lost): whatever
+--- it is, the worker goes on, and ends when it is told to.
+
+local host = require "rlock.host.ngx"
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+local eventually = require "spec.support.wait" (host)
+
+local SECONDS = 30
+local MANY = 100
+
+local HTTP = [[
+  lua_shared_dict told 1m;
+  init_worker_by_lua_block {
+    locks = assert(require("resty.rlock").open {
+      url = "%s", watchdog = 3, name = "spec",
+    })
+    told = ngx.shared.told
+
+    function lock_once(name)
+      local lock = locks:lock(name)
+      assert(lock:lock())
+      assert(lock:unlock())
+    end
+
+    calls = {
+      exit = function() ngx.exit(503) end,
+      error = function() error("on purpose") end,
+      coroutine_error = function()
+        coroutine.wrap(function() error("on purpose") end)()
+      end,
+      coroutine = function()
+        coroutine.wrap(lock_once)("other")
+        told:set("done", true)
+      end,
+      thread = function()
+        assert(ngx.thread.wait(ngx.thread.spawn(lock_once, "other")))
+        told:set("done", true)
+      end,
+      permit = function()
+        local permits = locks:permits("permits")
+        assert(permits:set(1))
+        assert(permits:release(assert(permits:acquire())))
+        told:set("done", true)
+      end,
+    }
+  }
+]]
+
+local LOCATIONS = [[
+  location = /lose { content_by_lua_block {
+    local lock, call = locks:lock("lost"), calls[ngx.var.arg_and]
+    local is_told = require("ngx.semaphore").new(0)
+    assert(lock:lock())
+    lock:on_lost(function()
+      is_told:post(1)
+      call()
+    end)
+    assert(lock:break_lock())
+    assert(is_told:wait(20))
+    lock:unlock()
+  } }
+  location = /lose-many { content_by_lua_block {
+    local n, go_on = tonumber(ngx.var.arg_n), require("ngx.semaphore").new(0)
+    local waiting = 0
+    for i = 1, n do
+      local lock = locks:lock("lost:" .. i)
+      assert(lock:lock())
+      lock:on_lost(function()
+        waiting = waiting + 1
+        go_on:wait(20)
+        waiting = waiting - 1
+        told:incr("calls", 1, 0)
+      end)
+      assert(lock:break_lock())
+    end
+    while waiting < 16 do ngx.sleep(0.01) end
+    local timers = ngx.timer.running_count()
+    while told:get("calls") ~= n do
+      go_on:post(1)
+      timers = math.max(timers, ngx.timer.running_count())
+      ngx.sleep(0.001)
+    end
+    ngx.print(timers)
+  } }
+  location = /cycle { content_by_lua_block {
+    lock_once("lost")
+    ngx.print("done")
+  } }
+  location = /done { content_by_lua_block {
+    ngx.print(tostring(told:get("done")))
+  } }
+]]
+
+describe("A function for on_lost in nginx", function()
+  local server, web
+
+  before_each(function()
+    server = redis.start()
+    web = nginx.start { http = HTTP:format(server.url), locations = LOCATIONS }
+  end)
+
+  after_each(function()
+    web:stop()
+    server:stop()
+  end)
+
+  local function worker_is_well()
+    assert.equal("done", (select(2, web:get("/cycle"))))
+    web:signal("QUIT")
+    eventually(function() return #web:workers() == 0 end, SECONDS,
+      "the end of the worker")
+  end
+
+  for _, how in ipairs { "exit", "error", "coroutine_error" } do
+    it("that ends badly ends nothing else (" .. how .. ")", function()
+      assert.equal(200, (web:get("/lose?and=" .. how)))
+      worker_is_well()
+    end)
+  end
+
+  for _, what in ipairs { "coroutine", "thread", "permit" } do
+    it("may use locks and permits (" .. what .. ")", function()
+      assert.equal(200, (web:get("/lose?and=" .. what)))
+      eventually(function()
+        return select(2, web:get("/done")) == "true"
+      end, SECONDS, "what it has done")
+      worker_is_well()
+    end)
+  end
+
+  it("leaves timers to others, however many are lost at once", function()
+    local status, timers = web:get("/lose-many?n=" .. MANY)
+    assert.equal(200, status)
+    assert.is_true(tonumber(timers) <= 40, timers)
+    worker_is_well()
+  end)
+end)

@@ -50,11 +50,12 @@ local function set_db(result, text)
   return true
 end
 
+local CUT = " (is there an unencoded / or ? or # in the password?)"
+
 local function set_port(result, text)
   local port = text:match("^%d+$") and #text <= 5 and tonumber(text) or 0
   if port < 1 or port > 65535 then
-    return nil, "the port must be a number from 1 to 65535"
-      .. " (is there an unencoded / or ? or # in the password?)"
+    return nil, "the port must be a number from 1 to 65535" .. CUT
   end
   result.port = port
   return true
@@ -65,7 +66,9 @@ local function set_host(result, text)
   if not host then
     host, rest = text:match("^([^:%[%]]*)(.*)$")
   end
-  if host == "" then return nil, "the host is missing" end
+  if host == "" then
+    return nil, "the host is missing" .. (rest:find("^:.*%D") and CUT or "")
+  end
   local ok, fault = set(result, "host", host)
   if ok and rest ~= "" then
     if rest:sub(1, 1) ~= ":" then return nil, "the host is malformed" end

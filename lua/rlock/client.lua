@@ -113,7 +113,7 @@ end
 local function check_name(name)
   if type(name) ~= "string" or name == "" then
     error("bad name: must be a string that is not empty, is "
-      .. (name == "" and "empty" or "a " .. type(name)), 3)
+      .. (name == "" and "empty" or type(name)), 3)
   elseif #name > MAX_NAME then
     error(("bad name: longer than %d bytes"):format(MAX_NAME), 3)
   end

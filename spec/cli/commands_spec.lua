@@ -325,10 +325,10 @@ describe("rlockctl status", function()
   end)
 
   it("ends with 206 without a name, or with two", function()
-    assert.matches("status: one name of a lock", fault(206, { "status" }))
-    assert.matches("status: one name of a lock", fault(206, { "status", "" }))
-    assert.matches("status: one name of a lock",
-      fault(206, { "status", "a", "b" }))
+    for _, words in ipairs { {}, { "" }, { "a", "b" } } do
+      assert.matches("status: give the name of one lock",
+        fault(206, { "status", table.unpack(words) }))
+    end
   end)
 end)
 

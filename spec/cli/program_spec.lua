@@ -139,6 +139,7 @@ describe("the command line", function()
     assert.matches("option %-%-url needs a value", fault(206, { "--url" }))
     assert.matches("option %-e needs a value", fault(206, { "-e" }))
     assert.matches("option %-%-help takes no value", fault(206, { "--help=1" }))
+    assert.matches("option %-v takes no value", fault(206, { "-vq" }))
     assert.matches("status: unknown option %-x",
       fault(206, { "status", "-x", "name" }))
     assert.matches("%-%-url: bad url: must begin with redis://",
@@ -186,7 +187,7 @@ describe("modules", function()
       local lock = assert(require "rlock".open()):lock("cli:alone")
       assert(lock:lock())
       print((lock:unlock()))]] })
-    assert.matches("^%-%- reentrant.acquire\n", output { program = copy,
+    assert.matches("^%-%- rlock reentrant.acquire\n", output { program = copy,
       cwd = "/", "script", "reentrant" })
   end)
 

@@ -11,7 +11,7 @@ local function split(word, known)
   local name, value = word:match("^(%-%-[^=]+)=(.*)$")
   if not name and not known[word] and word:find("^%-[^-]") then
     name, value = word:sub(1, 2), word:sub(3)
-    if not known[name] or not known[name][2] then name, value = nil, nil end
+    if not known[name] then name, value = nil, nil end
   end
   return name or word, value
 end

@@ -32,7 +32,7 @@ end
 function script.run(cli, operands)
   local name, op = operands[1], operands[2]
   if not name or operands[3] then
-    return cli.fault("usage", "script: one policy, and at most one operation")
+    return cli.fault("usage", "script: give a policy, and at most one OP")
   end
   local policy, problem = load_policy(name)
   if not policy then

@@ -95,7 +95,7 @@ end
 function status.run(cli, operands, chosen)
   local name = operands[1]
   if not name or name == "" or operands[2] then
-    return cli.fault("usage", "status: one name of a lock")
+    return cli.fault("usage", "status: give the name of one lock")
   end
   local client, code, detail = require("rlock").open()
   if not client then return cli.fault(code, detail) end

@@ -216,3 +216,57 @@ describe("With lua_code_cache off", function()
     server:stop()
   end)
 end)
+
+describe("With all running timers of a worker in use", function()
+  local server, web
+
+  before_each(function()
+    server = redis.start()
+    web = nginx.start {
+      http = "lua_max_running_timers 4;" .. HTTP:format(server.url, server.url),
+      locations = LOCATIONS .. [[
+        location = /occupy { content_by_lua_block {
+          leave = require("ngx.semaphore").new(0)
+          for i = 1, 4 do ngx.timer.at(0, function() leave:wait(60) end) end
+          while ngx.timer.running_count() < 4 do ngx.sleep(0.01) end
+        } }
+        location = /leave { content_by_lua_block { leave:post(4) } }
+        location = /try { content_by_lua_block {
+          local ok, code, detail = locks:lock("cycle"):lock { wait = 1 }
+          ngx.print(tostring(ok), " ", code, " ", detail)
+        } }
+        location = /all-lock { content_by_lua_block {
+          local ended = require("ngx.semaphore").new(0)
+          for i = 1, 4 do
+            ngx.timer.at(0, function()
+              locks:lock("timer"):with(function() end)
+              ended:post(1)
+            end)
+          end
+          for i = 1, 4 do assert(ended:wait(20)) end
+        } }
+      ]],
+    }
+  end)
+
+  after_each(function()
+    web:stop()
+    server:stop()
+  end)
+
+  it("a request is told so, and served when there is one again", function()
+    assert.equal(200, (web:get("/occupy")))
+    assert.equal("nil refused no timer: all of lua_max_running_timers are in "
+      .. "use", (select(2, web:get("/try"))))
+    assert.equal(200, (web:get("/leave")))
+    assert.equal(200, (web:get("/cycle")))
+    assert.equal("0", server:cli("DBSIZE"))
+  end)
+
+  it("by those who want a lock, these do not wait for ever", function()
+    assert.equal(200, (web:get("/all-lock")))
+    assert.equal(200, (web:get("/cycle")))
+    web:signal("QUIT")
+    eventually(function() return #web:workers() == 0 end, SECONDS)
+  end)
+end)

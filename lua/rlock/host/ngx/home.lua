@@ -21,6 +21,8 @@ local GRACE = 1          -- seconds until what does not end is given up
 local JOBS = 100000      -- that a home does before it gives way
 local LATE = 1           -- seconds after which a timer that did not start is
                          -- taken for one that never will
+local TRIES = 3          -- timers that are waited for: perhaps those who have
+                         -- the others wait for us
 
 --- Called from time to time while no request is left that has asked for
 --  anything, and the worker, or the Lua, is about to end.
@@ -33,6 +35,7 @@ local present            -- where jobs are given to
 local function traced(message) return debug.traceback(message) end
 
 local function do_job(self, thread, job)
+  job.has_begun = true
   self.threads[thread] = job
   self.busy = self.busy + 1
   if job.done then
@@ -50,10 +53,13 @@ end
 
 -- The next of the jobs that nobody was there for.
 local function next_job(self)
-  local job = self.jobs[self.first]
-  if not job then return nil end
-  self.jobs[self.first] = nil
-  self.first = self.first + 1
+  local job
+  repeat
+    job = self.jobs[self.first]
+    if not job then return nil end
+    self.jobs[self.first] = nil
+    self.first = self.first + 1
+  until not job.is_withdrawn
   return job
 end
 
@@ -186,6 +192,22 @@ function home.start(fn, a, b, c, d)
   return ok or false
 end
 
+-- Waits until a job is done, or there is no home to do it in.
+local function is_done(job)
+  local tries = 0
+  while not job.done:block(LATE) do
+    tries = tries + 1
+    if not job.has_begun and tries >= TRIES then
+      job.is_withdrawn = true
+      return false
+    end
+    ready()
+  end
+  return true
+end
+
+local NO_TIMER = "no timer: all of lua_max_running_timers are in use"
+
 local events = {}        -- to be used again
 
 --- Runs a function for the running task, and to its end, even if that of the
@@ -206,7 +228,7 @@ function home.run(fn, a, b, c, d)
   local ok
   ok, why = give(job)
   if not ok then return nil, "refused", why end
-  while not done:block(LATE) do ready() end
+  if not is_done(job) then return nil, "refused", NO_TIMER end
   events[#events + 1] = done
   local x, y, z = job.x, job.y, job.z
   if not job.ok then error(x, 0) end

@@ -184,7 +184,9 @@ end
 function ballot:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
-    words[i] = part.lock.session.node.where .. ": " .. said(part)
+    local prefix, text = part.lock.session.node.where .. ": ", said(part)
+    if text:sub(1, #prefix) == prefix then prefix = "" end
+    words[i] = prefix .. text
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
     self.held, #self.parts, self.red.majority, table.concat(words, "; "))

@@ -7,6 +7,7 @@ local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
+local within = require "spec.support.within"
 local wait = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
@@ -79,16 +80,6 @@ local function stop()
   if proxy then proxy:stop() end
   proxy, urls = nil, {}
   servers:stop()
-end
-
--- What fn returns, and that it took no longer.
-local function within(seconds, fn, ...)
-  local before = rlock.now()
-  local results = table.pack(fn(...))
-  local took = rlock.now() - before
-  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
-    took, seconds))
-  return table.unpack(results, 1, results.n)
 end
 
 local function count_keys() return servers:count(name) end
@@ -809,6 +800,8 @@ describe("the servers of a red lock", function()
     local nowhere = assert(rlock.open { url = "unix:///nowhere/at.all",
       lazy = true })
     assert.equal("connect", select(2, nowhere:call("PING")))
+    assert.matches(": 0 of 1 servers, 1 are needed; /nowhere/at.all: no such",
+      select(3, rlock.red_lock({ nowhere }, name):try_lock()))
     nowhere:close()
     assert.has_error(function() rlock.open { url = "local:", lazy = 1 } end)
   end)

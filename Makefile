@@ -41,7 +41,7 @@ LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' \
              ! -path 'lua/rlock/host/ngx*' 2>/dev/null | LC_ALL=C sort)
 C_TESTS := $(patsubst spec/c/%.c,$(B)/spec/c/%,$(wildcard spec/c/*_test.c))
 
-all: $(B)/rlockctl $(B)/librlock.a $(B)/rlock/core.so  ## build all three
+all: $(B)/rlockctl $(B)/librlock.a $(B)/rlock/core.so  ## rlockctl and libraries
 
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)

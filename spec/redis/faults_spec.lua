@@ -6,6 +6,7 @@ local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
+local within = require "spec.support.within"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
@@ -39,16 +40,6 @@ local function restart()
   control:close()
   server:restart()
   connect_control()
-end
-
--- What fn returns, and that it returned within so many seconds.
-local function within(seconds, fn, ...)
-  local before = rlock.now()
-  local results = table.pack(fn(...))
-  local took = rlock.now() - before
-  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
-    took, seconds))
-  return table.unpack(results, 1, results.n)
 end
 
 -- The count of holds that the server has for the only owner of the lock.

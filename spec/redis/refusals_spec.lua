@@ -5,6 +5,7 @@ local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
+local within = require "spec.support.within"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
@@ -30,16 +31,6 @@ end
 local function stop()
   for _, client in ipairs(clients) do client:close() end
   server:stop()
-end
-
--- What fn returns, and that it returned within so many seconds.
-local function within(seconds, fn, ...)
-  local before = rlock.now()
-  local results = table.pack(fn(...))
-  local took = rlock.now() - before
-  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
-    took, seconds))
-  return table.unpack(results, 1, results.n)
 end
 
 local function refused(code, pattern, ok, its_code, detail)

@@ -7,6 +7,7 @@ local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
+local within = require "spec.support.within"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
@@ -46,15 +47,6 @@ end
 
 local function is_free()
   return ask("EXISTS", name) == 0
-end
-
-local function within(seconds, fn, ...)
-  local before = rlock.now()
-  local results = table.pack(fn(...))
-  local took = rlock.now() - before
-  assert(took < seconds, ("it took %g s instead of at most %g s"):format(
-    took, seconds))
-  return table.unpack(results, 1, results.n)
 end
 
 -- Somebody else has the lock, until free() or for ever.

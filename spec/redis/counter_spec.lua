@@ -1,6 +1,7 @@
 --- The main promise, counted: two processes of fifty tasks each add to a number
 --- that nothing but the lock protects, and no update is lost.
 
+local control = require "spec.support.control"
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
 local redis = require "spec.support.redis"
@@ -11,13 +12,11 @@ local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SCRIPT = "spec/support/count_up.lua"
 local TASKS = 50
 
-local server, control
+local server
 
 -- Asks the server, past rlock and without blocking.
 local function ask(...)
-  local reply, code, detail = control:call(10000, ...)
-  assert(code == nil, detail)
-  return reply
+  return control.ask(server, ...)
 end
 
 local function number()
@@ -41,13 +40,10 @@ end
 describe("two processes and a hundred tasks", function()
   before_each(function()
     server = redis.start()
-    control = assert(host.connect {
-      path = server.socket, timeout = 5000, silent = 0,
-    })
   end)
 
   after_each(function()
-    control:close()
+    control.close()
     server:stop()
   end)
 

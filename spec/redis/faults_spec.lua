@@ -1,6 +1,7 @@
 --- What a lock survives: servers that die, hang and forget, connections that
 --- break at the worst moment, replies that are lost or late.
 
+local control = require "spec.support.control"
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
@@ -13,7 +14,7 @@ local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command, if a spec does not say
 local SLACK = 2 * slow            -- what a bounded call may take besides
 
-local server, proxy, control, client, lock, name
+local server, proxy, client, lock, name
 local number = 0
 
 local function open(options)
@@ -25,21 +26,7 @@ end
 
 -- Asks the server, past rlock and without blocking.
 local function ask(...)
-  local reply, code, detail = control:call(10000, ...)
-  assert(code == nil, detail)
-  return reply
-end
-
-local function connect_control()
-  control = assert(host.connect {
-    path = server.socket, timeout = 5000, silent = 0,
-  })
-end
-
-local function restart()
-  control:close()
-  server:restart()
-  connect_control()
+  return control.ask(server, ...)
 end
 
 -- The count of holds that the server has for the only owner of the lock.
@@ -91,7 +78,6 @@ end
 
 local function start()
   server = redis.start()
-  connect_control()
   client = open()
   number = number + 1
   name = "faults:" .. number
@@ -100,7 +86,6 @@ end
 
 local function start_behind_proxy()
   server = redis.start()
-  connect_control()
   proxy = proxies.start(server)
   client = open { url = proxy.url }
   number = number + 1
@@ -114,7 +99,7 @@ end
 local function stop()
   if proxy then proxy:thaw() end
   client:close()
-  control:close()
+  control.close()
   if proxy then proxy:stop() end
   server:stop()
   proxy = nil
@@ -127,7 +112,7 @@ describe("a server that is killed and comes back empty", function()
   it("serves an idle client as before", function()
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
-    restart()
+    server:restart()
     assert.is_true(lock:lock())
     held_once()
     assert.is_true(lock:unlock())
@@ -140,11 +125,9 @@ describe("a server that is killed and comes back empty", function()
       return lock:lock { wait = 30 * slow }, lock:hold_count()
     end)
     rlock.sleep(0.05)
-    control:close()
     server:kill()
     rlock.sleep(2 * TIMEOUT)
     server:launch()
-    connect_control()
     local ok, count = waiting:join(10 * slow)
     assert.is_true(ok)
     assert.equal(1, count)
@@ -154,7 +137,7 @@ describe("a server that is killed and comes back empty", function()
 
   it("costs the holder its hold; it is told so and may lock again", function()
     assert.is_true(lock:lock())
-    restart()
+    server:restart()
     -- A release into the broken connection might have been applied.
     eventually(function() return client:call("PING") end)
     assert.equal("lost", select(2, lock:unlock()))
@@ -164,14 +147,13 @@ describe("a server that is killed and comes back empty", function()
 
   it("does not take an inner hold for an outer one", function()
     assert.is_true(lock:lock())
-    restart()
+    server:restart()
     assert.equal("lost", select(2, lock:lock()))
     assert.is_true(is_free())
     assert.equal("lost", select(2, lock:unlock()))
   end)
 
   it("while it is away is told in time", function()
-    control:close()
     server:kill()
     local ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
     assert.is_nil(ok)
@@ -182,20 +164,17 @@ describe("a server that is killed and comes back empty", function()
     assert.equal("connect", select(2, within(TIMEOUT + SLACK, client.call,
       client, "PING")))
     server:launch()
-    connect_control()
     assert.is_true(lock:lock { wait = 5 * slow })
     assert.is_true(lock:unlock())
   end)
 
   it("while it is away does not lengthen a wait", function()
-    control:close()
     server:kill()
     local ok, code = within(3 * TIMEOUT + SLACK, lock.lock, lock,
       { wait = 3 * TIMEOUT })
     assert.is_nil(ok)
     assert.is_true(code == "connect" or code == "timeout", code)
     server:launch()
-    connect_control()
   end)
 end)
 

@@ -1,6 +1,7 @@
 --- Multi-locks: all members are held or none, whoever else wants some of them
 --- and whatever becomes of their servers.
 
+local control = require "spec.support.control"
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
@@ -9,13 +10,14 @@ local task = require "spec.support.task"
 local within = require "spec.support.within"
 local wait = require "spec.support.wait" (host)
 
+local ask = control.ask
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command
 local LEASE = 1.5 * slow            -- of the watchdogs, where it is to end
 local SLACK = 5 * slow              -- what a bounded call may take besides
 
 local servers, proxy, prefix, client, second
-local opened, controls = {}, {}
+local opened = {}
 local number = 0
 
 local function eventually(fn, seconds, what)
@@ -29,21 +31,6 @@ local function open(options)
   local one = assert(rlock.open(options))
   opened[#opened + 1] = one
   return one
-end
-
--- Asks a server, past rlock and without blocking.
-local function ask(server, ...)
-  local control = controls[server]
-  local reply, code, detail
-  if control then reply, code, detail = control:call(5000, ...) end
-  if reply ~= nil then return reply end
-  assert(not control or code == "closed", detail)
-  controls[server] = assert(host.connect {
-    path = server.socket, timeout = 5000, silent = 0,
-  })
-  reply, code, detail = controls[server]:call(5000, ...)
-  assert(code == nil, detail)
-  return reply
 end
 
 local function name(suffix) return prefix .. suffix end
@@ -72,8 +59,8 @@ end
 
 local function stop()
   for _, one in ipairs(opened) do one:close() end
-  for _, control in pairs(controls) do control:close() end
-  opened, controls = {}, {}
+  control.close()
+  opened = {}
   if proxy then proxy:stop() end
   proxy = nil
   for _, server in ipairs(servers) do server:stop() end

@@ -1,6 +1,7 @@
 --- Those who wait: who is woken, what a waiter that gives up leaves behind
 --- (nothing), and what becomes of waiters and holders when a client closes.
 
+local control = require "spec.support.control"
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
 local proxies = require "spec.support.proxy"
@@ -15,7 +16,7 @@ local TIMEOUT = 0.5 * slow
 local SLACK = 2 * slow
 local WARM = 12 * slow           -- after this nobody is subscribed any more
 
-local server, proxy, control, client, lock, name, channel
+local server, proxy, client, lock, name, channel
 local number = 0
 
 local function open(options)
@@ -26,9 +27,7 @@ end
 
 -- Asks the server, past rlock and without blocking.
 local function ask(...)
-  local reply, code, detail = control:call(10000, ...)
-  assert(code == nil, detail)
-  return reply
+  return control.ask(server, ...)
 end
 
 local function evalshas()
@@ -78,18 +77,12 @@ end
 
 local function start(options)
   server = redis.start()
-  control = assert(host.connect {
-    path = server.socket, timeout = 5000, silent = 0,
-  })
   client = open(options)
   choose_name()
 end
 
 local function start_behind_proxy()
   server = redis.start()
-  control = assert(host.connect {
-    path = server.socket, timeout = 5000, silent = 0,
-  })
   proxy = proxies.start(server)
   client = open { url = proxy.url }
   choose_name()
@@ -99,7 +92,7 @@ end
 
 local function stop()
   client:close()
-  control:close()
+  control.close()
   if proxy then proxy:stop() end
   server:stop()
   proxy = nil
@@ -585,14 +578,10 @@ describe("closing a client", function()
     for _, fault in ipairs { "kill", "pause" } do
       local far = open { timeout = TIMEOUT }
       for i = 1, 600 do assert(far:lock(name .. fault .. i):lock()) end
-      if fault == "kill" then control:close() end
       server[fault](server)
       local ok, message = pcall(within, TIMEOUT + SLACK, far.close, far)
       if fault == "kill" then
         server:launch()
-        control = assert(host.connect {
-          path = server.socket, timeout = 5000, silent = 0,
-        })
       else
         server:resume()
       end

@@ -1,6 +1,7 @@
 --- The watchdog on a real Redis: what it keeps alive and for how long, and what
 --- it says when it cannot.
 
+local control = require "spec.support.control"
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
 local proxies = require "spec.support.proxy"
@@ -12,7 +13,7 @@ local eventually = require "spec.support.wait" (host)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LEASE = 0.5 * slow         -- of the watchdog, if a spec does not say
 
-local server, control, client, lock, name
+local server, client, lock, name
 local number = 0
 
 local function fresh()
@@ -29,9 +30,7 @@ end
 
 -- Asks the server, past rlock and without blocking.
 local function ask(...)
-  local reply, code, detail = control:call(5000, ...)
-  assert(code == nil, detail)
-  return reply
+  return control.ask(server, ...)
 end
 
 local function evalshas()
@@ -71,16 +70,13 @@ end
 
 local function start()
   server = redis.start()
-  control = assert(host.connect {
-    path = server.socket, timeout = 5000, silent = 0,
-  })
   client, name = open(), fresh()
   lock = client:lock(name)
 end
 
 local function stop()
   client:close()
-  control:close()
+  control.close()
   server:stop()
 end
 
@@ -580,7 +576,7 @@ describe("a hold that is in danger", function()
     -- What a restart with its data is to the client: a connection that ends,
     -- and for a while nobody who answers.
     server:cli("CONFIG", "SET", "requirepass", "for a while")
-    control:close()
+    control.close()
     server.password = "for a while"
     server:cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     states(held, function(state) return state == "at_risk" end, 10 * LEASE)
@@ -693,12 +689,8 @@ describe("on_lost", function()
 
   it("is called once when the server came back empty", function()
     assert.is_true(lock:lock())
-    control:close()
     is_told(".", function()
       server:restart()
-      control = assert(host.connect {
-        path = server.socket, timeout = 5000, silent = 0,
-      })
     end)
   end)
 

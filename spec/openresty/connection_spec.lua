@@ -186,6 +186,25 @@ describe("A client in nginx", function()
     assert.equal("1", server:cli("EXISTS", "x"))
   end)
 
+  it("gives up answers that come in pieces when the time is over for all",
+    function()
+      server = redis.start()
+      local between = proxy.start(server)
+      local commands = {}
+      for i = 1, 9 do
+        commands[i] = { "ECHO", "piece " .. i }
+        between:hold(0.5, "piece " .. i)
+      end
+      local connection = host.connect {
+        path = between.socket, timeout = 1000, greeting = {},
+        pool = { name = "pieces", idle = 1000, size = 1 },
+      }
+      local _, codes = connection:pipeline(1000, commands)
+      assert.equal("timeout", codes[9])
+      connection:close()
+      between:stop()
+    end)
+
   it("wakes all waiters when the subscriber had to connect again", function()
     server = redis.start()
     local between = proxy.start(server)

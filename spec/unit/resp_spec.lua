@@ -92,6 +92,24 @@ describe("A reply", function()
     end
   end)
 
+  it("is read as long as that may go on, which is asked from the second piece",
+    function()
+      local asked = 0
+      local function goes_on()
+        asked = asked + 1
+        if asked == 3 then return nil, "timeout" end
+        return true
+      end
+      local reader = resp.reader(source("$6\r\nabcdef\r\n", 3), goes_on)
+      local reply, code, detail = reader:read()
+      assert.is_nil(reply)
+      assert.equal("closed", code)
+      assert.equal("timeout", detail)
+      assert.equal(3, asked)
+      reader = resp.reader(source(":1\r\n", 9), error)
+      assert.equal(1, (reader:read()))
+    end)
+
   it("that is cut off is none", function()
     for _, text in ipairs { "", "*", "*2\r\n:1\r\n", "$5\r\nabc", ":12\r" } do
       local reply, code = read(text)

@@ -58,7 +58,7 @@ local function take(self, ms)
   local kept = home and home.kept[self]
   local last = kept and remove(kept)
   if last then
-    last:settimeouts(ms, ms, ms)
+    socket.limit(last, ms)
     return last
   end
   local taken, code, detail = socket.get(self.options, ms, self.name)
@@ -105,7 +105,7 @@ function pool:send(ms, words, n)
     taken:close()
     return nil, unanswered(why, ms)
   end
-  local reader = resp.reader(taken)
+  local reader = socket.reader(taken)
   local reply
   reply, code, detail = reader:read()
   if code == "closed" or not reader:is_done() then

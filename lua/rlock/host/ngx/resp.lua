@@ -49,12 +49,26 @@ Reader.__index = Reader
 
 --- Reads replies.
 -- @param source what to read from: receiveany(max) -> bytes, or nil, why
-function resp.reader(source)
-  return setmetatable({ source = source, buffer = "", at = 1 }, Reader)
+-- @tparam[opt] function goes_on  called with the source before each piece but
+--   the first; returns true, or nil, why: then no more is read
+function resp.reader(source, goes_on)
+  return setmetatable({
+    source = source, goes_on = goes_on, buffer = "", at = 1,
+  }, Reader)
+end
+
+-- The next bytes; nil, why if there are none.
+local function receive(self)
+  if self.has_begun and self.goes_on then
+    local ok, why = self.goes_on(self.source)
+    if not ok then return nil, why end
+  end
+  self.has_begun = true
+  return self.source:receiveany(PIECE)
 end
 
 local function more(self)
-  local bytes, why = self.source:receiveany(PIECE)
+  local bytes, why = receive(self)
   if not bytes then return nil, why end
   if self.at > #self.buffer then
     self.buffer = bytes
@@ -85,7 +99,7 @@ local function bulk(self, n)
     local pieces = { sub(self.buffer, self.at) }
     local have = #pieces[1]
     while have < n + 2 do
-      local bytes, why = self.source:receiveany(PIECE)
+      local bytes, why = receive(self)
       if not bytes then return nil, why end
       have = have + #bytes
       pieces[#pieces + 1] = bytes

@@ -10,12 +10,36 @@ local tcp, now = ngx.socket.tcp, clock.now
 local unpack = table.unpack or unpack
 local ceil, max, min = math.ceil, math.max, math.min
 
+local function set_timeout(self, ms) self:settimeouts(ms, ms, ms) end
+
+local function ms_left(self) return ceil((self.ends - now()) * 1000) end
+
+local function goes_on(self)
+  local ms = ms_left(self)
+  if ms <= 0 then return nil, "timeout" end
+  set_timeout(self, ms)
+  return true
+end
+
+--- What is done with a socket from now on takes so long in all. Its replies
+--  may come in pieces, each of which is waited for.
+-- @param self a socket
+-- @tparam number ms
+function socket.limit(self, ms)
+  self.ends = now() + ms / 1000
+  set_timeout(self, ms)
+end
+
+--- Reads what comes.
+-- @param self a socket, with its limit
+function socket.reader(self) return resp.reader(self, goes_on) end
+
 --- Sends commands and reads their replies.
--- @param self          a socket
+-- @param self          a socket, with its limit
 -- @tparam table commands array of arrays
 -- @return replies, codes, details: where a reply is nil, the others say why
 function socket.exchange(self, commands)
-  local texts, reader = {}, resp.reader(self)
+  local texts, reader = {}, socket.reader(self)
   for i, command in ipairs(commands) do
     texts[i] = resp.request(command, #command)
   end
@@ -84,13 +108,14 @@ local function dial(self, options, pool)
   return true
 end
 
-local function set_timeout(self, ms) self:settimeouts(ms, ms, ms) end
-
 -- Makes a new connection fit for use.
-local function prepare(self, options, ends)
+local function prepare(self, options)
+  set_timeout(self, max(1, ms_left(self)))
   local ok, code, detail = shake_hands(self, options)
-  if ok then ok, code, detail = greet(self, options.greeting) end
-  set_timeout(self, max(1, ceil((ends - now()) * 1000)))
+  if not ok then return nil, code, detail end
+  set_timeout(self, max(1, ms_left(self)))
+  ok, code, detail = greet(self, options.greeting)
+  set_timeout(self, max(1, ms_left(self)))
   return ok, code, detail
 end
 
@@ -104,11 +129,12 @@ end
 -- @treturn[2] string "connect", "redis"
 -- @treturn[2] string detail
 function socket.get(options, ms, pool)
-  local self, ends = tcp(), now() + ms / 1000
+  local self = tcp()
+  socket.limit(self, ms)
   self:settimeouts(min(ms, options.timeout), ms, ms)
   local ok, code, detail = dial(self, options, pool)
   if ok and (not pool or self:getreusedtimes() == 0) then
-    ok, code, detail = prepare(self, options, ends)
+    ok, code, detail = prepare(self, options)
     if not ok then self:close() end
   end
   if ok then return self end

@@ -154,19 +154,23 @@ end
 
 -- the end -----------------------------------------------------------------
 
+-- Any of them may be released by its task while we wait.
 local function release_batch(self, batch, until_)
-  local commands = {}
+  local commands, n = {}, 0
   local _, code, detail
-  for i, grant in ipairs(batch) do
-    local op = grant.lock.site.policy.ops.release
-    commands[i] = remote.command(self.node, op, until_, grant.lock.site.keys,
-      grant.owner, "1", "0", self.publish)
-    if not commands[i] then break end
+  for _, grant in ipairs(batch) do
+    if self.watchdog:has(grant) then
+      local site = grant.lock.site
+      n = n + 1
+      commands[n] = remote.command(self.node, site.policy.ops.release, until_,
+        site.keys, grant.owner, "1", "0", self.publish)
+      if not commands[n] then break end
+    end
   end
-  if #commands == #batch then
+  if n > 0 and #commands == n then
     _, code, detail = self.node:pipeline(until_, commands)
   end
-  if type(code) == "string" or #commands < #batch then
+  if type(code) == "string" or #commands < n then
     self:log("warn", ("%d locks could not be given back; their leases end them "
       .. "(%s)"):format(#batch, tostring(detail or "no connection")))
   end
@@ -182,7 +186,9 @@ local function release_all(self, until_, why)
     end
     release_batch(self, part, until_)
   end
-  for _, grant in ipairs(batch) do grant:end_it(why) end
+  for _, grant in ipairs(batch) do
+    if self.watchdog:has(grant) then grant:end_it(why) end
+  end
 end
 
 --- The program is about to end, and no task is left: releases what is held, and

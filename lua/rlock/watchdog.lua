@@ -79,6 +79,10 @@ function watchdog:all()
   return all
 end
 
+--- Is this grant among them still?
+-- @tparam table grant
+function watchdog:has(grant) return (grant.list or grant.place) ~= nil end
+
 -- loss --------------------------------------------------------------------
 
 --- Declares a hold lost and tells who wanted to know, once.

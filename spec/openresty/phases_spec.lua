@@ -163,4 +163,47 @@ describe("A TLS handshake in nginx", function()
     web:stop()
     server:stop()
   end)
+
+  it("in which nothing can be waited for is not ended by who tries", function()
+    local server = redis.start { tls = { name = "good" } }
+    local pair = server.certificates .. "/good"
+    local web = nginx.start {
+      http = ([[
+        lua_shared_dict told 1m;
+        init_worker_by_lua_block {
+          locks = assert(require("resty.rlock").open("%s"))
+          function try()
+            ngx.shared.told:set(ngx.get_phase(),
+              (select(3, locks:lock("x"):lock())))
+          end
+        }
+        ssl_session_fetch_by_lua_block { try() }
+        ssl_protocols TLSv1.2;
+        ssl_session_tickets off;
+        server {
+          listen unix:%s/tls.sock ssl;
+          ssl_certificate %s.crt;
+          ssl_certificate_key %s.key;
+          ssl_client_hello_by_lua_block { try() }
+          location / { content_by_lua_block { ngx.exit(204) } }
+        }
+      ]]):format(server.url, server.folder, pair, pair),
+      locations = [[ location = /told { content_by_lua_block {
+        ngx.print(ngx.shared.told:get(ngx.var.arg_in))
+      } } ]],
+    }
+    local session
+    for _ = 1, 2 do
+      local socket = ngx.socket.tcp()
+      assert(socket:connect("unix:" .. server.folder .. "/tls.sock"))
+      session = assert(socket:sslhandshake(session, "localhost", false))
+      socket:close()
+    end
+    for _, phase in ipairs { "ssl_client_hello", "ssl_session_fetch" } do
+      assert.equal("cannot wait in the " .. phase .. " phase",
+        (select(2, web:get("/told?in=" .. phase))))
+    end
+    web:stop()
+    server:stop()
+  end)
 end)

@@ -21,10 +21,11 @@ local TICK = 0.001       -- nginx waits whole milliseconds, no more
 
 -- phases ------------------------------------------------------------------
 
+-- In ssl_client_hello and ssl_session_fetch there are cosockets, too, but only an
+-- nginx with OpenResty's patches can wait there: others end the handshake.
 local waits = {
   rewrite = true, server_rewrite = true, access = true, content = true,
-  timer = true, ssl_cert = true, ssl_client_hello = true,
-  ssl_session_fetch = true,
+  timer = true, ssl_cert = true,
 }
 
 --- Why nothing can be waited for here; nil if it can.

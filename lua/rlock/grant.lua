@@ -379,9 +379,13 @@ function grant:acquire(until_, lease, hold, now, wait_until)
 end
 
 --- Gives up waiting, where the policy has a place for waiters. If a request of
---  the same named owner is under way, that one still wants the place.
+--  the same named owner is under way, that one still wants the place. Who was
+--  granted it, and could not have it any more, has given it back already.
 function grant:leave()
-  if not self.lock.site.policy.ops.leave or #self.holds > 0 then return end
+  if not self.party or #self.holds > 0
+      or not self.lock.site.policy.ops.leave then
+    return
+  end
   if type(self.party) == "string" then
     if self.acting then return end
     self.acting = true

@@ -122,6 +122,16 @@ local LOCATIONS = [[
     }
     log_by_lua_block { rlock.log_phase() }
   }
+  location = /too-late { content_by_lua_block {
+    local one = locks:lock("too late", { owner = "one" })
+    local other = locks:lock("too late", { owner = "other" })
+    assert(one:lock { lease = 60 })
+    other:try_lock { wait = 1 }          -- now the worker listens
+    assert(one:unlock())
+    rlock.log_phase()
+    local ok, code, detail = locks:lock("too late"):lock { wait = 20 }
+    ngx.print(tostring(ok), " ", code, " ", detail)
+  } }
   location = /timer { content_by_lua_block {
     local lock, done = locks:lock("timer"), require("ngx.semaphore").new(0)
     assert(lock:lock())
@@ -266,6 +276,13 @@ describe("A request in nginx", function()
         request:close()
         until_gone(name)
       end)
+    end)
+
+  it("that has ended is given nothing, and told so if it still asks",
+    function()
+      assert.equal("nil closed the task has ended",
+        (select(2, web:get("/too-late"))))
+      until_gone("too late")
     end)
 
   it("that is aborted before the server's answer comes leaves nothing",

@@ -216,11 +216,13 @@ static void signal_drop(rl_owner *base)
 
 /*
  * A program that is asked to end a second time before it has heard the first
- * (a busy loop, a blocking read) ends at once, as in lua. libuv's handler does
- * the rest.
+ * (a busy loop, a blocking read) ends at once, as in lua. What comes with the
+ * first is the same: timeout(1) sends each twice. libuv's handler does the
+ * rest.
  */
-enum { SIGNALS = 65 };
+enum { SIGNALS = 65, AGAIN_NS = 200 * 1000 * 1000 };
 static volatile sig_atomic_t unheard[SIGNALS];
+static volatile uint64_t came[SIGNALS]; /* by uv_hrtime */
 static void (*uv_handlers[SIGNALS])(int);
 
 static int asks_to_end(int number)
@@ -231,12 +233,17 @@ static int asks_to_end(int number)
 
 static void on_signal(int number)
 {
+    uint64_t now = uv_hrtime();
+
+    if (now - came[number] < AGAIN_NS)
+        return;
     if (unheard[number]) {
         signal(number, SIG_DFL);
         raise(number);
         return;
     }
     unheard[number] = 1;
+    came[number] = now;
     uv_handlers[number](number);
 }
 
@@ -249,6 +256,7 @@ static void signal_wrap(int number)
         return;
     uv_handlers[number] = action.sa_handler;
     unheard[number] = 0;
+    came[number] = 0;
     action.sa_handler = on_signal;
     sigaction(number, &action, NULL);
 }

@@ -298,6 +298,18 @@ describe("a signal", function()
     assert.is_false(exists("cli:twice"))
   end)
 
+  it("that comes twice at once while it does not wait is one, too", function()
+    local result = start([[
+      local client = assert(rlock.open())
+      assert(client:lock(arg[1]):lock())
+      local a <close> = closing "main"
+      os.execute "kill -TERM $PPID; /bin/true; kill -TERM $PPID"
+      rlock.sleep(60)]], "cli:computes"):wait()
+    assert.same({ 143, 0, "" }, { result.status, result.signal, result.err })
+    assert.matches("closed main", result.out)
+    assert.is_false(exists("cli:computes"))
+  end)
+
   it("that comes a second time ends it at once", function()
     local program = start [[
       local a <close> = setmetatable({}, { __close = function()

@@ -101,6 +101,19 @@ local LOCATIONS = [[
       ngx.print(lock:unlock(), " ", lock:is_locked())
     }
   }
+  location = /share { content_by_lua_block {
+    local part = { "/part", { ctx = ngx.ctx } }
+    asked = 0
+    local one, other = ngx.location.capture_multi { part, part }
+    ngx.print(one.body, other.body)
+  } }
+  location = /part { content_by_lua_block {
+    local lock = locks:lock("part")
+    local ok, code = lock:try_lock()
+    asked = asked + 1
+    while asked < 2 do ngx.sleep(0.01) end
+    ngx.print(ok and tostring(lock:unlock()) or code, " ")
+  } }
   location = /other { content_by_lua_block {
     ngx.print(select(2, locks:lock("phases"):try_lock()), " ")
   } }
@@ -178,6 +191,12 @@ describe("A request in nginx", function()
     it("in all its phases and light threads, not in its subrequests",
       function()
         assert.equal("2 true busy true false", (select(2, web:get("/phases"))))
+      end)
+
+    it("that its subrequests are not, even if they share its ngx.ctx",
+      function()
+        local _, body = web:get("/share")
+        assert.is_true(body == "true busy " or body == "busy true ", body)
       end)
 
     it("also after ngx.exec", function()

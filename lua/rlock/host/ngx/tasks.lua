@@ -21,8 +21,8 @@ local TICK = 0.001       -- nginx waits whole milliseconds, no more
 
 -- phases ------------------------------------------------------------------
 
--- In ssl_client_hello and ssl_session_fetch there are cosockets, too, but only an
--- nginx with OpenResty's patches can wait there: others end the handshake.
+-- In ssl_client_hello and ssl_session_fetch there are cosockets, too, but only
+-- an nginx with OpenResty's patches can wait there: others end the handshake.
 local waits = {
   rewrite = true, server_rewrite = true, access = true, content = true,
   timer = true, ssl_cert = true,
@@ -101,7 +101,8 @@ local function task_of(context)
   local address = address_of(request)
   local task = at[address]
   if not task or tasks.is_over(task) then
-    task = { context = context, number = number_of_context(request),
+    task = { request = request, context = context,
+      number = number_of_context(request),
       grants = setmetatable({}, weak) }       -- the watchdog keeps them
     at[address] = task
     if not tasks.is_shared then look_around() end
@@ -118,7 +119,8 @@ function tasks.current()
   local task = rawget(context, KEY)
   if not task then return task_of(context) end
   if task.threads then return task.threads[running()].task, task end
-  return task
+  if task.request == get_request() then return task end
+  return task_of(context)              -- a subrequest with another's ngx.ctx
 end
 
 --- The home whose light thread this is, if it is one.

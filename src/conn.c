@@ -381,6 +381,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     }
     if (self->state == OPEN && (events & UV_WRITABLE))
         conn_write(self);
+    if (self->state == OPEN && status < 0) /* then libuv looks no more */
+        conn_poll(self, self->is_full);
     conn_release(self);
 }
 

@@ -395,6 +395,39 @@ static void a_loss_is_told_before_what_it_leaves_open(void)
     finish(pid);
 }
 
+/* More than one read(2) gets, and a reset: our request was not read to its
+   end. */
+static void talk_much_then_go(int fd)
+{
+    static char much[40001];
+    char some[8];
+
+    memset(much, 'x', sizeof(much) - 1);
+    if (read(fd, some, sizeof(some)) != sizeof(some))
+        _exit(1);
+    say(fd, "$40000\r\n");
+    say(fd, much);
+    say(fd, "\r\n+last\r\n");
+}
+
+static void what_was_said_before_a_reset_is_heard(void)
+{
+    pid_t pid = start_fake(fake, talk_much_then_go);
+
+    begin_at(fake);
+    call(conn, 3, 0, "ECHO", "much");
+    call(conn, 4, 0, "ECHO", "last");
+    call(conn, 5, 0, "PING", NULL);
+    run_for(0);
+    CHECK(waitpid(pid, NULL, 0) == pid);
+    rl_loop_run(loop);
+    run_for(5);
+    CHECK(strncmp(record, "3 replied xxx", 13) == 0);
+    CHECK(strstr(record, "\n4 replied last\n1 lost\n5 failed closed\n")
+          != NULL);
+    end();
+}
+
 static void a_killed_server_is_a_loss(void)
 {
     const char *path = in_folder("victim");
@@ -868,6 +901,7 @@ int main(void)
     RUN(a_silent_server_counts_as_gone);
     RUN(what_came_while_the_process_stood_still_counts);
     RUN(a_loss_is_told_before_what_it_leaves_open);
+    RUN(what_was_said_before_a_reset_is_heard);
     RUN(a_killed_server_is_a_loss);
     RUN(nonsense_is_a_loss);
     RUN(an_error_that_nobody_asked_for_is_a_loss);

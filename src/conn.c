@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "calls.h"
 #include "command.h"
@@ -344,6 +345,18 @@ static void conn_poll(rl_conn *self, int is_full)
     (void)uv_poll_start(&self->poll, events, on_poll);
 }
 
+/* A server that went away may have said why: that is read before its end. */
+static int conn_has_more(rl_conn *self)
+{
+    char byte;
+
+    if (self->is_encrypted
+        || recv((int)self->redis->fd, &byte, 1, MSG_PEEK) != 1)
+        return 0;
+    self->redis->err = 0;
+    return 1;
+}
+
 static void conn_write(rl_conn *self)
 {
     int done = 0;
@@ -351,10 +364,12 @@ static void conn_write(rl_conn *self)
     self->unsent = 0;
     if (self->is_encrypted)
         rl_tls_begin();
-    if (redisBufferWrite(self->redis, &done) != REDIS_OK)
+    if (redisBufferWrite(self->redis, &done) == REDIS_OK) {
+        if (self->is_full != !done)
+            conn_poll(self, !done);
+    } else if (!conn_has_more(self)) {
         conn_break(self);
-    else if (self->is_full != !done)
-        conn_poll(self, !done);
+    }
 }
 
 /* The answer to a single command may be quick; a batch takes its time. */

@@ -428,6 +428,36 @@ static void what_was_said_before_a_reset_is_heard(void)
     end();
 }
 
+static pid_t gone;
+
+static void talk_refusal_and_go(int fd)
+{
+    say(fd, "-ERR max number of clients reached\r\n");
+}
+
+static void call_when_it_has_gone(const rl_event *event)
+{
+    if (event->what != RL_OPENED)
+        return;
+    CHECK(waitpid(gone, NULL, 0) == gone);
+    CHECK(call(conn, 3, 0, "PING", NULL) == 0);
+    CHECK(call(conn, 4, 0, "PING", NULL) == 0);
+}
+
+static void what_was_said_before_we_could_write_is_heard(void)
+{
+    rl_conn_options options = at(fake);
+
+    gone = start_fake(fake, talk_refusal_and_go);
+    open_loop();
+    on_event = call_when_it_has_gone;
+    conn = connect_with(&options);
+    wait_for("4 failed", 1);
+    CHECK(recorded("7 opened\n3 replied ERR max number of clients reached\n"
+                   "1 lost\n4 failed closed\n"));
+    end();
+}
+
 static void a_killed_server_is_a_loss(void)
 {
     const char *path = in_folder("victim");
@@ -902,6 +932,7 @@ int main(void)
     RUN(what_came_while_the_process_stood_still_counts);
     RUN(a_loss_is_told_before_what_it_leaves_open);
     RUN(what_was_said_before_a_reset_is_heard);
+    RUN(what_was_said_before_we_could_write_is_heard);
     RUN(a_killed_server_is_a_loss);
     RUN(nonsense_is_a_loss);
     RUN(an_error_that_nobody_asked_for_is_a_loss);

@@ -217,6 +217,32 @@ describe("With lua_code_cache off", function()
   end)
 end)
 
+describe("A worker that first loads rlock in a request", function()
+  it("keeps what that request has taken for an owner with a name", function()
+    local server = redis.start()
+    local web = nginx.start { locations = ([[
+      location = /take { content_by_lua_block {
+        local locks = require("resty.rlock").open("%s")
+        ngx.print(tostring(locks:lock("x", { owner = "me" }):lock()))
+      } }
+      location = /give-back { content_by_lua_block {
+        local locks = require("resty.rlock").open("%s")
+        ngx.print(tostring(locks:lock("x", { owner = "me" }):unlock()))
+      } }
+    ]]):format(server.url, server.url) }
+    assert.equal("true", (select(2, web:get("/take"))))
+    local before = host.now()
+    while host.now() - before < 2 do
+      assert.equal("1", server:cli("EXISTS", "x"))
+      ngx.sleep(0.02)
+    end
+    assert.equal("true", (select(2, web:get("/give-back"))))
+    assert.equal("0", server:cli("EXISTS", "x"))
+    web:stop()
+    server:stop()
+  end)
+end)
+
 describe("With all running timers of a worker in use", function()
   local server, web
 

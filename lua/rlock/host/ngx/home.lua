@@ -101,7 +101,7 @@ local function look_for_the_dead(self)
 end
 
 -- The worker is about to end, or the Lua that only one request has.
-local function is_ending() return exiting() or not tasks.is_shared end
+local function is_ending() return exiting() or not tasks.is_shared() end
 
 -- Nobody needs anything any more: lets everything come to its end, and then
 -- gives up what does not.
@@ -134,7 +134,7 @@ local function keep(_, self)
   self.change = tasks.event()
   repeat
     while self.jobs[self.first] do spawn(work, self) end
-    self.change:block(tasks.is_shared and TICK or TICK_ALONE)
+    self.change:block(tasks.is_shared() and TICK or TICK_ALONE)
     look_around(self)
   until self.has_given_way and self.busy == 0
 end

@@ -76,7 +76,7 @@ end
 -- @return[1] the connection
 -- @treturn[2] nil, code, detail
 function subscriber.open(options)
-  if not tasks.is_shared then
+  if not tasks.is_shared() then
     return nil, "connect", "no subscriber: nobody but this request uses this "
       .. "Lua (lua_code_cache is off?)"
   end

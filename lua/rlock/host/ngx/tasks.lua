@@ -81,16 +81,38 @@ function tasks.any()
 end
 
 -- With lua_code_cache off, every request has a Lua of its own that nobody comes
--- back to. That it is not so is seen when this file is loaded as the worker
--- starts, when a second request comes, or when so many seconds have passed.
+-- back to. That it is not so is certain when this file is loaded as the worker
+-- starts, when a second request comes, or when so many seconds have passed. And
+-- it is likely as long as no other Lua of this process has come here, which a
+-- variable of its environment tells.
 local OLD = 60
 local loaded_at, seen_one = clock.now(), false
+local is_certain, is_announced = get_phase() == "init_worker", false
+local NAME, ME = "RLOCK_LUA", tostring(loaded_at)
 
-tasks.is_shared = get_phase() == "init_worker"
+ffi.cdef [[
+int rlock_setenv(const char *name, const char *value, int) __asm__("setenv");
+const char *rlock_getenv(const char *name) __asm__("getenv");
+]]
+
+local function is_only()
+  local known = C.rlock_getenv(NAME)
+  if not is_announced then
+    is_announced = true
+    C.rlock_setenv(NAME, known == nil and ME or "several", 1)
+    return known == nil
+  end
+  return known ~= nil and ffi.string(known) == ME
+end
+
+if is_certain then is_only() end
+
+--- Is this a Lua that other requests use, too, as far as we know?
+function tasks.is_shared() return is_certain or is_only() end
 
 local function look_around()
   local is_request = get_phase() ~= "timer" and not ngx.is_subrequest
-  tasks.is_shared = is_request and seen_one or clock.now() - loaded_at > OLD
+  is_certain = is_request and seen_one or clock.now() - loaded_at > OLD
   seen_one = seen_one or is_request
 end
 
@@ -105,7 +127,7 @@ local function task_of(context)
       number = number_of_context(request),
       grants = setmetatable({}, weak) }       -- the watchdog keeps them
     at[address] = task
-    if not tasks.is_shared then look_around() end
+    if not is_certain then look_around() end
   end
   context[KEY] = task
   return task

@@ -4,6 +4,7 @@
  * All that is done with Lua happens within one protected call. Lua files are
  * found on package.path first, then among those linked into this program.
  */
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -162,6 +163,18 @@ static void show_warning(void *arg, const char *text, int goes_on)
     is_inside = goes_on;
 }
 
+/* No socket of ours may become what programs print to; libuv relies on it. */
+static void open_standard_streams(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
@@ -173,6 +186,7 @@ int main(int argc, char **argv)
 #endif
     int status;
 
+    open_standard_streams();
     if (L != NULL)
         lua_setwarnf(L, show_warning, NULL);
     status = run(L, &args);

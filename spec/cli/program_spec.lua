@@ -81,6 +81,16 @@ print(debug.traceback():match("stdin:%d: in main chunk"))]] })
       return 7]] })
   end)
 
+  it("may be started without standard input, output and error", function()
+    local result = ctl.run { program = "sh", "-c",
+      [["$0" -e "$1" <&- >&- 2>&-; echo $?]], ctl.binary, [[
+        local client = assert(require "rlock".open())
+        assert(client:lock("cli:streams"):lock())
+        assert(not io.stdout:write("to nobody"):flush())
+        client:close()]], url = redis.shared().url }
+    assert.equal("0\n", result.out)
+  end)
+
   it("that assert ended is told of with the detail of the code", function()
     local function first_line(code)
       return ctl.run { "-e", code, url = "unix:///nowhere" }

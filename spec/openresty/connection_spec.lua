@@ -91,6 +91,15 @@ describe("A client in nginx", function()
     cycle(client)
   end)
 
+  it("finds a server by its number, of either kind", function()
+    server = redis.start { port = true }
+    for _, address in ipairs { "127.0.0.1", "[::1]" } do
+      if ngx.socket.tcp():connect(address, server.port) then
+        cycle(open(("redis://%s:%d"):format(address, server.port)))
+      end
+    end
+  end)
+
   it("keeps apart the connections of different logins and databases",
     function()
       server = redis.start {

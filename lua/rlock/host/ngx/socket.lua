@@ -102,7 +102,9 @@ local function dial(self, options, pool)
   if options.path then
     ok, why = self:connect("unix:" .. options.path, pool)
   else
-    ok, why = self:connect(options.host, options.port, pool)
+    local host = options.host
+    if host:find(":", 1, true) then host = "[" .. host .. "]" end      -- IPv6
+    ok, why = self:connect(host, options.port, pool)
   end
   if not ok then return nil, "connect", why end
   return true

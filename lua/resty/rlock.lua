@@ -44,6 +44,19 @@ local function bad(level, ...)
   error("bad " .. string.format(...), level + 1)
 end
 
+-- Checks that those of a table's fields that are there have this type.
+local function check_types(options, kind, names, prefix, level)
+  for _, name in ipairs(names) do
+    local found = type(options[name])
+    if found ~= kind and found ~= "nil" then
+      bad(level + 1, "%s%s: must be a %s, is a %s", prefix, name, kind, found)
+    end
+  end
+end
+
+local STRINGS = { "url", "username", "password" }
+local STRINGS_OF_TLS = { "server_name", "cert", "key" }
+
 local function check_tls(tls, level)
   if tls == nil then return end
   if type(tls) ~= "table" then bad(level + 1, "tls: must be a table") end
@@ -55,6 +68,8 @@ local function check_tls(tls, level)
       bad(level + 1, "option tls.%s of rlock.open", tostring(key))
     end
   end
+  check_types(tls, "string", STRINGS_OF_TLS, "tls.", level + 1)
+  check_types(tls, "boolean", { "verify" }, "tls.", level + 1)
   if (tls.cert == nil) ~= (tls.key == nil) then
     bad(level + 1, "tls: cert and key belong together")
   end
@@ -69,6 +84,7 @@ local function check(options, level)
       bad(level + 1, "option %s of rlock.open", tostring(key))
     end
   end
+  check_types(options, "string", STRINGS, "", level + 1)
   check_tls(options.tls, level + 1)
   local size = options.pool_size
   if size ~= nil and (type(size) ~= "number" or size % 1 ~= 0 or size < 1)

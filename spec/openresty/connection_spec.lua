@@ -38,10 +38,17 @@ describe("rlock.open in nginx", function()
       ["bad pool_size: must be a whole number"] = { pool_size = 0.5 },
       ["bad keepalive_timeout: -1"] = { keepalive_timeout = -1 },
       ["bad timeout: -1"] = { timeout = -1 },
+      ["bad url: must be a string, is a number"] = { url = 1 },
+      ["bad password: must be a string, is a table"] = { password = {} },
+      ["bad username: must be a string, is a boolean"] = { username = true },
+      ["bad tls.server_name: must be a string"] = { tls = { server_name = 1 } },
+      ["bad tls.cert: must be a string"] = { tls = { cert = {}, key = {} } },
+      ["bad tls.verify: must be a boolean"] = { tls = { verify = "no" } },
     } do
       local ok, said = pcall(rlock.open, options)
       assert.is_false(ok)
       assert.is_truthy(said:find(message, 1, true), said)
+      assert.is_falsy(said:find("rlock.lua:", 1, true), said)
     end
   end)
 

@@ -32,7 +32,7 @@ end
 
 --- Each task takes its share and stays; returns all locks.
 local function take_all()
-  local locks, ready, stay = {}, 0, rlock.event()
+  local locks, ready = {}, 0
   local all_taken = rlock.event()
   for holder = 1, HOLDERS do
     rlock.spawn(function()
@@ -43,10 +43,10 @@ local function take_all()
       end
       ready = ready + 1
       if ready == HOLDERS then all_taken:set() end
-      stay:wait(math.huge)
+      rlock.event():wait()                       -- for ever
     end)
   end
-  all_taken:wait(math.huge)
+  all_taken:wait()
   return locks
 end
 

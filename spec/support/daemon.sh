@@ -55,7 +55,7 @@ until is_ready; do
     tries=$((tries + 1))
     if ! alive "$pid" || [ "$tries" -gt 5000 ]; then
         rm -f "$dir/pid"
-        kill -KILL "$pid" 2>/dev/null
+        kill -KILL "-$pid" 2>/dev/null || kill -KILL "$pid" 2>/dev/null
         cat "$dir/log" >&2
         exit 1
     fi

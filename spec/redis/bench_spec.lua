@@ -1,0 +1,35 @@
+--- The programs of `make bench`: that they run. Their figures are not looked at
+--- here.
+
+local program = require "spec.support.program"
+local redis = require "spec.support.redis"
+
+local runs = {
+  { "cycles.lua", "2", "0.1", tasks = 2 },
+  { "held.lua", "200", "0.1", locks = 200, lost = 0 },
+  { "waiting.lua", "one", "50", tasks = 50 },
+  { "waiting.lua", "each", "50", tasks = 50 },
+  { "growth.lua", "11000", cycles = 11000 },
+}
+
+describe("the benchmark", function()
+  local server
+
+  setup(function() server = redis.start() end)
+
+  teardown(function() server:stop() end)
+
+  for _, run in ipairs(runs) do
+    it(table.concat(run, " "), function()
+      local output, status = program.run(server, "-q", "spec/bench/" .. run[1],
+        table.unpack(run, 2))
+      assert.equal(0, status, output)
+      for field, value in pairs(run) do
+        if type(field) == "string" then
+          assert.equal(tostring(value), output:match('"' .. field
+            .. '":(%d+)'), output)
+        end
+      end
+    end)
+  end
+end)

@@ -21,13 +21,17 @@ local function goes_on(self)
   return true
 end
 
+-- The next step may take what is left.
+local function use_rest(self) set_timeout(self, max(1, ms_left(self))) end
+
 --- What is done with a socket from now on takes so long in all. Its replies
 --  may come in pieces, each of which is waited for.
 -- @param self a socket
 -- @tparam number ms
-function socket.limit(self, ms)
+-- @tparam[opt] number ms_to_connect at most
+function socket.limit(self, ms, ms_to_connect)
   self.ends = now() + ms / 1000
-  set_timeout(self, ms)
+  self:settimeouts(min(ms, ms_to_connect or ms), ms, ms)
 end
 
 --- Reads what comes.
@@ -112,12 +116,12 @@ end
 
 -- Makes a new connection fit for use.
 local function prepare(self, options)
-  set_timeout(self, max(1, ms_left(self)))
+  use_rest(self)
   local ok, code, detail = shake_hands(self, options)
   if not ok then return nil, code, detail end
-  set_timeout(self, max(1, ms_left(self)))
+  use_rest(self)
   ok, code, detail = greet(self, options.greeting)
-  set_timeout(self, max(1, ms_left(self)))
+  use_rest(self)
   return ok, code, detail
 end
 
@@ -132,8 +136,7 @@ end
 -- @treturn[2] string detail
 function socket.get(options, ms, pool)
   local self = tcp()
-  socket.limit(self, ms)
-  self:settimeouts(min(ms, options.timeout), ms, ms)
+  socket.limit(self, ms, options.timeout)
   local ok, code, detail = dial(self, options, pool)
   if ok and (not pool or self:getreusedtimes() == 0) then
     ok, code, detail = prepare(self, options)

@@ -276,8 +276,6 @@ end
 
 -- Takes what is due out of the heap or, if nothing is due there, out of the
 -- list. Never both, so that one near its end hurries only its like.
--- Does somebody still have what a task has left behind? The collector of
--- garbage knows, which in a quiet program would take hours to get there.
 local function collect(self, now)
   local batch, alarm = {}, self.alarms:peek()
   local is_alarm, is_left = alarm and alarm.due <= now, false
@@ -303,6 +301,8 @@ local function collect(self, now)
       end
     end
   end
+  -- Does somebody still have what a task has left behind? The collector of
+  -- garbage knows, which in a quiet program would take hours to get there.
   if is_left then collectgarbage("step", GARBAGE) end
   return batch
 end

@@ -42,6 +42,7 @@ end
 for _, file in ipairs {
   "spec/support/nginx.lua", "spec/support/inside.lua",
   "spec/support/process.lua", "spec/support/browser.lua",
+  "spec/support/at_once.lua",
   "spec/bench/openresty*.lua",
 } do
   files[file] = { std = "ngx_lua" }

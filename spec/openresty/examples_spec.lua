@@ -1,24 +1,12 @@
 --- The examples for nginx, run by their own nginx.conf: that they do what they
 --- are there to show.
 
+local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
 local eventually = require "spec.support.wait" (require "rlock.host.ngx")
 
 local SECONDS = 60
-
--- Runs a function so many times at once; returns what they returned.
-local function at_once(times, fn)
-  local threads, results = {}, {}
-  for i = 1, times do
-    threads[i] = ngx.thread.spawn(function() return pcall(fn, i) end)
-  end
-  for i = 1, times do
-    local _, ok, result = ngx.thread.wait(threads[i])
-    results[i] = ok and result or error(result)
-  end
-  return results
-end
 
 describe("the example for nginx", function()
   local server, web

@@ -4,6 +4,7 @@
 --
 --  RLOCK_ROUNDS=20000, as in CI: 100 000 of them. Otherwise 20 000.
 
+local at_once = require "spec.support.at_once"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
@@ -93,27 +94,22 @@ describe("Requests that end in every way", function()
   -- Makes n requests for one of so many names; every tenth client goes away
   -- some time after it has asked. Returns status -> how many had it.
   local function make_requests(path, names, n)
-    local threads, made, statuses = {}, 0, {}
-    for i = 1, THREADS do
-      threads[i] = ngx.thread.spawn(function()
-        while made < n do
-          made = made + 1
-          local way = path .. "?name=" .. made % names
-          if made % 10 == 0 then
-            local socket = web:send(way)
-            ngx.sleep(math.random(0, 30) / 1000)
-            socket:close()
-          else
-            local status = web:get(way) or "none"
-            statuses[status] = (statuses[status] or 0) + 1
-          end
+    local made, statuses = 0, {}
+    at_once(THREADS, function()
+      while made < n do
+        made = made + 1
+        local way = path .. "?name=" .. made % names
+        if made % 10 == 0 then
+          local socket = web:send(way)
+          ngx.sleep(math.random(0, 30) / 1000)
+          socket:close()
+        else
+          local status = web:get(way) or "none"
+          statuses[status] = (statuses[status] or 0) + 1
         end
-        return true
-      end)
-    end
-    for i = 1, THREADS do
-      assert.is_true(select(2, ngx.thread.wait(threads[i])))
-    end
+      end
+      return true
+    end)
     return statuses
   end
 

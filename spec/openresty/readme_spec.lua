@@ -1,6 +1,7 @@
 --- The README's section on OpenResty: that its synopsis runs, and that what it
 --- names is there.
 
+local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
 
@@ -56,15 +57,11 @@ describe("The README's section on OpenResty", function()
   end)
 
   it("has a synopsis that runs", function()
-    local threads = {}
-    for i = 1, 3 do
-      threads[i] = ngx.thread.spawn(function()
-        return web:get("/invoice?number=4711")
-      end)
-    end
-    for i = 1, 3 do
-      local _, status, body = ngx.thread.wait(threads[i])
-      assert.same({ 200, "paid\n" }, { status, body })
+    local answers = at_once(3, function()
+      return { web:get("/invoice?number=4711") }
+    end)
+    for _, answer in ipairs(answers) do
+      assert.same({ 200, "paid\n" }, { answer[1], answer[2] })
     end
     assert.equal("0", server:cli("EXISTS", "invoice:4711"))
   end)

@@ -4,7 +4,6 @@
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
@@ -115,8 +114,7 @@ describe("Under load, nginx", function()
     local threads = start_requests()
     web:signal("QUIT")
     eventually(function()
-      return shell.run("cat /proc/" .. web.pid .. "/stat"):find(") Z ", 1, true)
-        or not select(2, shell.run("kill -0 " .. web.pid))
+      return web:has_ended()
     end, SECONDS, "the end of nginx")
     finish(threads)
     answers.none = nil             -- nobody was there any more

@@ -1,6 +1,7 @@
 --- The thinnest whole path through nginx: a location that locks and unlocks,
 --- and workers that wait for each other.
 
+local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
 
@@ -64,18 +65,15 @@ describe("in nginx", function()
   end)
 
   it("the requests of two workers exclude each other", function()
-    local threads, workers = {}, {}
-    for i = 1, 8 do
-      threads[i] = ngx.thread.spawn(function()
-        for _ = 1, 25 do
-          local status, body = web:get("/count")
-          assert.equal(200, status)
-          workers[body] = true
-        end
-        return true
-      end)
-    end
-    for i = 1, 8 do assert.is_true(select(2, ngx.thread.wait(threads[i]))) end
+    local workers = {}
+    at_once(8, function()
+      for _ = 1, 25 do
+        local status, body = web:get("/count")
+        assert.equal(200, status)
+        workers[body] = true
+      end
+      return true
+    end)
     assert.same({ ["0"] = true, ["1"] = true }, workers)
     assert.equal("200", server:cli("GET", "count"))
     assert.equal("0", server:cli("EXISTS", "smoke"))

@@ -1,10 +1,10 @@
 --- Workers: what each has one of, how they end, and what a Lua that only one
 --- request has makes of it (lua_code_cache off).
 
+local at_once = require "spec.support.at_once"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
 local eventually = require "spec.support.wait" (host)
 
 local SECONDS = 20
@@ -47,16 +47,11 @@ local LOCATIONS = [[
 ]]
 
 local function get_all(web, n, path)
-  local threads, bodies = {}, {}
-  for i = 1, n do
-    threads[i] = ngx.thread.spawn(function() return web:get(path) end)
-  end
-  for i = 1, n do
-    local _, status, body = ngx.thread.wait(threads[i])
+  return at_once(n, function()
+    local status, body = web:get(path)
     assert.equal(200, status)
-    bodies[i] = body
-  end
-  return bodies
+    return body
+  end)
 end
 
 -- How many of Redis's clients have a line of this pattern?
@@ -133,10 +128,9 @@ describe("The workers of nginx", function()
       get_all(web, 1, "/take?n=300&name=named:")
       assert.equal("300", server:cli("DBSIZE"))
       local before = host.now()
-      shell.kill(web.pid, "QUIT")
+      web:signal("QUIT")
       eventually(function()
-        return not select(2, shell.run("kill -0 " .. web.pid))
-          or shell.run("cat /proc/" .. web.pid .. "/stat"):find(") Z ", 1, true)
+        return web:has_ended()
       end, SECONDS, "the end of nginx")
       assert.is_true(host.now() - before < 8)
       assert.equal("0", server:cli("DBSIZE"))

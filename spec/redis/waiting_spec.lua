@@ -30,10 +30,7 @@ local function ask(...)
   return control.ask(server, ...)
 end
 
-local function evalshas()
-  return tonumber(ask("INFO", "commandstats"):match(
-    "cmdstat_evalsha:calls=(%d+)") or 0)
-end
+local function evalshas() return control.evalshas(server) end
 
 local function subscribers()
   return ask("PUBSUB", "NUMSUB", channel)[2]

@@ -33,10 +33,7 @@ local function ask(...)
   return control.ask(server, ...)
 end
 
-local function evalshas()
-  return tonumber(ask("INFO", "commandstats"):match(
-    "cmdstat_evalsha:calls=(%d+)") or 0)
-end
+local function evalshas() return control.evalshas(server) end
 
 -- Goes on for so long and calls fn every few milliseconds.
 local function throughout(seconds, fn)

@@ -1,10 +1,11 @@
---- Questions to a private Redis from a task, past rlock and without blocking
---- the other tasks. Connects when it must, also to a server that was started
---- again. Inside rlockctl.
+--- Questions to a private Redis from a task, past rlock. They do not block:
+--- while we block, servers that have answered rlock seem not to have. Connects
+--- when it must, also to a server that was started again. Inside rlockctl.
 --
 --    local control = require "spec.support.control"
 --    control.ask(server, "GET", "x")       raises what is no answer
---    control.close()                       the connections to all servers
+--    control.evalshas(server)              how many scripts it has run
+--    control.close([server])               the connections to all of them
 
 local host = require "rlock.host.uv"
 
@@ -29,10 +30,17 @@ function control.ask(server, ...)
   return reply
 end
 
-function control.close()
+function control.evalshas(server)
+  return tonumber(control.ask(server, "INFO", "commandstats"):match(
+    "cmdstat_evalsha:calls=(%d+)") or 0)
+end
+
+function control.close(only)
   for server, connection in pairs(connections) do
-    connection:close()
-    connections[server] = nil
+    if not only or server == only then
+      connection:close()
+      connections[server] = nil
+    end
   end
 end
 

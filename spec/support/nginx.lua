@@ -171,6 +171,12 @@ function Server:stop()
   self.pid = nil
 end
 
+--- Has it come to its end by itself?
+function Server:has_ended()
+  return not select(2, shell.run("kill -0 " .. self.pid))
+    or shell.run("cat /proc/" .. self.pid .. "/stat"):find(") Z ", 1, true)
+end
+
 --- The pids of the workers that there are now.
 function Server:workers()
   local pids = {}

@@ -8,16 +8,13 @@
 --    servers:count(key)                         -- on how many that key is
 --    servers:stop()
 
-local host = require "rlock.host.uv"
+local control = require "spec.support.control"
 local redis = require "spec.support.redis"
 
 local servers = {}
 
 local Servers = {}
 Servers.__index = Servers
-
-local MS = 20000           -- for an answer
-local controls = {}        -- server -> connection
 
 --- @tparam integer n
 function servers.start(n)
@@ -36,21 +33,8 @@ for _, name in ipairs { "kill", "launch", "restart", "pause", "resume" } do
   Servers[name] = each(name)
 end
 
---- Asks one of them, past rlock. It does not block: while we block, servers
---- that have answered rlock seem not to have.
-function Servers.ask(_, server, ...)
-  local control = controls[server]
-  local reply, code, detail
-  if control then reply, code, detail = control:call(MS, ...) end
-  if reply ~= nil then return reply end
-  assert(not control or code == "closed", detail)
-  controls[server] = assert(host.connect {
-    path = server.socket, timeout = MS, silent = 0,
-  })
-  reply, code, detail = controls[server]:call(MS, ...)
-  assert(code == nil, detail)
-  return reply
-end
+--- Asks one of them, past rlock.
+function Servers.ask(_, server, ...) return control.ask(server, ...) end
 
 --- On how many of those that live a key is.
 function Servers:count(key)
@@ -70,8 +54,7 @@ end
 
 function Servers:stop()
   for _, server in ipairs(self) do
-    if controls[server] then controls[server]:close() end
-    controls[server] = nil
+    control.close(server)
     server:stop()
   end
 end

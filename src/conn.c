@@ -123,6 +123,8 @@ static void conn_hang_up(rl_conn *self)
         return;
     uv_close((uv_handle_t *)&self->poll, handle_closed);
     uv_prepare_stop(&self->flush);
+    if (self->calls.count == 0)
+        rl_dial_linger((int)self->redis->fd, 1);
     redisFree(self->redis);
     self->redis = NULL;
 }

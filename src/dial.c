@@ -201,6 +201,13 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         dial_connected(self);
 }
 
+void rl_dial_linger(int fd, int is_orderly)
+{
+    struct linger linger = { .l_onoff = !is_orderly, .l_linger = 0 };
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+}
+
 static redisContext *dial_context(rl_dial *self)
 {
     struct addrinfo *address = self->next;
@@ -269,6 +276,7 @@ static void dial_try(rl_dial *self)
         return;
     }
     fcntl((int)self->redis->fd, F_SETFD, FD_CLOEXEC);
+    rl_dial_linger((int)self->redis->fd, 0);
     err = dial_open_poll(self);
     if (err != 0) {
         dial_refused(self, uv_strerror(err));

@@ -34,4 +34,12 @@ int rl_dial_open(rl_dial **out, rl_loop *loop, const rl_dial_options *options,
                  char *why);
 void rl_dial_close(rl_dial *self);
 
+/*
+ * What the kernel does with unsent bytes when the socket is closed, also by
+ * the death of the process. It drops them and resets the connection, so that
+ * no request is delivered after we have given it up. For an orderly close it
+ * sends them. A socket begins with the former.
+ */
+void rl_dial_linger(int fd, int is_orderly);
+
 #endif

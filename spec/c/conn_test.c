@@ -659,6 +659,55 @@ static void what_is_closed_tells_which_ids_it_leaves(void)
     end();
 }
 
+static int listening;
+
+static rl_conn_options at_loopback(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t size = sizeof(address);
+    rl_conn_options options = { .host = "127.0.0.1", .timeout = 5000 };
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    listening = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listening, (struct sockaddr *)&address, size) == 0);
+    CHECK(listen(listening, 1) == 0);
+    CHECK(getsockname(listening, (struct sockaddr *)&address, &size) == 0);
+    options.port = ntohs(address.sin_port);
+    return options;
+}
+
+/* What the server reads in the end of a connection that we close: 0 in an
+   orderly end, -1 in a reset. */
+static ssize_t end_of_a_connection(int has_unanswered)
+{
+    rl_conn_options options = at_loopback();
+    char bytes[64];
+    ssize_t length;
+    int fd;
+
+    begin(&options);
+    fd = accept(listening, NULL, NULL);
+    if (has_unanswered) {
+        call(conn, 3, 5000, "PING", NULL);
+        run_for(5);
+    }
+    rl_conn_close(conn);
+    conn = NULL;
+    do {
+        length = read(fd, bytes, sizeof(bytes));
+    } while (length > 0);
+    close(fd);
+    close(listening);
+    end();
+    return length;
+}
+
+static void a_close_resets_a_connection_with_an_unanswered_command(void)
+{
+    CHECK(end_of_a_connection(1) == -1);
+    CHECK(end_of_a_connection(0) == 0);
+}
+
 static void a_close_while_the_name_is_resolved_is_silent(void)
 {
     rl_conn_options options = { .host = "no-such-host.invalid",
@@ -942,6 +991,7 @@ int main(void)
     RUN(a_close_within_a_loss_is_silent);
     RUN(a_close_from_another_ones_reply_is_silent);
     RUN(what_is_closed_tells_which_ids_it_leaves);
+    RUN(a_close_resets_a_connection_with_an_unanswered_command);
     RUN(a_close_while_the_name_is_resolved_is_silent);
     RUN(a_slow_resolver_does_not_hold_up_a_close);
     RUN(the_loop_drops_connections_that_nobody_closed);

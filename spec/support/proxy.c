@@ -18,6 +18,16 @@
  *                               come the connection is closed
  *     HOLD ms [text]            the reply of the next such request, and what
  *                               follows it on its connection, comes ms later
+ *     LATE n [text]             each of the next n such requests, and what follows
+ *                               it on its connection, is kept back, also when
+ *                               the client has closed the connection
+ *     DELIVER                   what is kept back goes to the server, over the
+ *                               connection that it came for
+ *     KEPT                      how many connections have requests kept back,
+ *                               or only wait for the server to close them
+ *     DELAY percent ms seed     of all requests and of all replies so many come
+ *                               up to ms later, with what follows them; the
+ *                               client may close the connection meanwhile
  *     FREEZE, THAW              forward nothing, accept nothing, close nothing
  *     KILL                      close all connections, at both ends
  *     COUNT [text]              how many requests containing text came by
@@ -34,6 +44,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -48,13 +59,23 @@
 
 #define LOG_LIMIT (256u << 20)
 #define MAX_WORDS 8
+#define FOREVER LLONG_MAX
 
 struct buffer {
     char *data;
     size_t len, cap;
 };
 
-enum fate { PASS, DROP_REPLY, DROP_REQUEST, DROP_MESSAGE, MUTE, CUT, HOLD };
+enum fate {
+    PASS,
+    DROP_REPLY,
+    DROP_REQUEST,
+    DROP_MESSAGE,
+    MUTE,
+    CUT,
+    HOLD,
+    LATE
+};
 
 struct order {
     enum fate fate;
@@ -71,10 +92,12 @@ struct asked {
 };
 
 struct link {
-    int client, server; /* server is -1 on a control connection */
+    int client; /* -1: closed, while requests of it are kept back */
+    int server; /* -1: a control connection */
     struct buffer from_client, to_server, from_server, to_client;
     struct asked *first, **last;
-    long long held_until; /* ms, 0: not held */
+    long long held_until; /* ms, 0: replies are not held */
+    long long kept_until; /* ms, 0: requests are not kept back */
     bool muted;           /* nothing goes to the client any more */
     bool ending;          /* ends once to_client is written */
     bool ended;
@@ -85,6 +108,7 @@ static struct link *links;
 static struct order *orders;
 static struct buffer seen; /* requests, each after its length */
 static bool frozen;
+static long delay_percent, delay_ms;
 static const char *target;
 
 static void die(const char *what)
@@ -245,6 +269,14 @@ static void add_order(enum fate fate, long left, long ms,
     *end = o;
 }
 
+static void deliver(void)
+{
+    struct link *l;
+
+    for (l = links; l; l = l->next)
+        l->kept_until = 0;
+}
+
 static void reset(void)
 {
     while (orders) {
@@ -255,6 +287,8 @@ static void reset(void)
     }
     seen.len = 0;
     frozen = false;
+    delay_percent = 0;
+    deliver();
 }
 
 static void remember(const char *data, size_t len)
@@ -350,7 +384,8 @@ static void forget_first(struct link *l)
 
 static void free_link(struct link *l)
 {
-    close(l->client);
+    if (l->client >= 0)
+        close(l->client);
     if (l->server >= 0)
         close(l->server);
     while (l->first)
@@ -394,6 +429,16 @@ static long count_links(void)
     return count;
 }
 
+static long count_kept(void)
+{
+    struct link *l;
+    long count = 0;
+
+    for (l = links; l; l = l->next)
+        count += l->kept_until || l->client < 0;
+    return count;
+}
+
 /* How many replies a request gets. */
 static long replies_of(const char *data, size_t len)
 {
@@ -417,6 +462,22 @@ static bool is_message(const char *data, size_t len)
            || (count == 4 && is_word(&words[0], "pmessage"));
 }
 
+/* Keeps back what is not written yet, if one of the orders says so. */
+static enum fate delay(struct link *l, enum fate fate, long *ms)
+{
+    if (fate == LATE) {
+        l->kept_until = FOREVER;
+        return PASS;
+    }
+    if (fate == PASS && !l->kept_until && random() % 100 < delay_percent)
+        l->kept_until = now_ms() + random() % delay_ms + 1;
+    if (fate == PASS && random() % 100 < delay_percent) {
+        *ms = random() % delay_ms + 1;
+        return HOLD;
+    }
+    return fate;
+}
+
 /* Passes the whole requests that have come from the client. */
 static void take_requests(struct link *l)
 {
@@ -427,6 +488,7 @@ static void take_requests(struct link *l)
         long ms = 0;
         enum fate fate = decide(data, size, false, &ms);
         remember(data, size);
+        fate = delay(l, fate, &ms);
         if (fate != DROP_REQUEST) {
             struct asked *a = check(calloc(1, sizeof *a));
             a->fate = fate;
@@ -541,6 +603,10 @@ static void take_order(struct link *l, const struct buffer *words, long count)
         answer_number(l, count_seen(&text));
         return;
     }
+    if (is_word(&words[0], "kept")) {
+        answer_number(l, count_kept());
+        return;
+    }
     if (is_word(&words[0], "connections")) {
         answer_number(l, count_links());
         return;
@@ -556,6 +622,14 @@ static void take_order(struct link *l, const struct buffer *words, long count)
         add_order(MUTE, number_at(words, count, 1), 0, &text);
     } else if (is_word(&words[0], "hold")) {
         add_order(HOLD, 1, number_at(words, count, 1), &text);
+    } else if (is_word(&words[0], "late")) {
+        add_order(LATE, number_at(words, count, 1), 0, &text);
+    } else if (is_word(&words[0], "deliver")) {
+        deliver();
+    } else if (is_word(&words[0], "delay")) {
+        delay_percent = number_at(words, count, 1);
+        delay_ms = number_at(words, count, 2);
+        srandom((unsigned)number_at(words, count, 3));
     } else if (is_word(&words[0], "freeze")) {
         frozen = true;
     } else if (is_word(&words[0], "thaw")) {
@@ -608,6 +682,36 @@ static bool drain(int fd, struct buffer *b)
     return n >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
+/* The client has closed the connection; returns whether the link goes on. */
+static bool lose_client(struct link *l)
+{
+    if (!l->kept_until)
+        return false;
+    close(l->client);
+    l->client = -1;
+    return true;
+}
+
+/* Writes to the server what may go there, and the end behind it. */
+static bool drain_requests(struct link *l)
+{
+    if (l->kept_until > now_ms())
+        return true;
+    l->kept_until = 0;
+    if (!drain(l->server, &l->to_server))
+        return false;
+    if (l->client < 0 && !l->to_server.len)
+        shutdown(l->server, SHUT_WR);
+    return true;
+}
+
+static bool drain_replies(struct link *l)
+{
+    if (l->client < 0)
+        l->to_client.len = 0;
+    return drain(l->client, &l->to_client) && !(l->ending && !l->to_client.len);
+}
+
 /* Does what can be done on a link now; returns false if it has ended. */
 static bool work(struct link *l, short client_events, short server_events)
 {
@@ -623,15 +727,16 @@ static bool work(struct link *l, short client_events, short server_events)
     }
     if (frozen)
         return true;
-    if ((client_events & readable) && !fill(l->client, &l->from_client))
+    if ((client_events & readable) && !fill(l->client, &l->from_client)
+        && !lose_client(l))
         return false;
     take_requests(l);
-    if (!drain(l->server, &l->to_server))
+    if (!drain_requests(l))
         return false;
     if ((server_events & readable) && !fill(l->server, &l->from_server))
         l->ending = true;
     take_replies(l);
-    return drain(l->client, &l->to_client) && !(l->ending && !l->to_client.len);
+    return drain_replies(l);
 }
 
 static short wanted(const struct buffer *out)
@@ -639,9 +744,21 @@ static short wanted(const struct buffer *out)
     return (short)(POLLIN | (out->len ? POLLOUT : 0));
 }
 
+/* The sooner of a timeout and of what is left until `due`, if that is set. */
+static int sooner(int timeout, long long due)
+{
+    long long left = due - now_ms();
+
+    if (!due || due == FOREVER)
+        return timeout;
+    left = left < 0 ? 0 : left + 1;
+    return timeout < 0 || left < timeout ? (int)left : timeout;
+}
+
 /* Fills in what to poll for; returns the timeout. */
 static int prepare(struct pollfd *fds)
 {
+    struct buffer none = { NULL, 0, 0 };
     struct link *l;
     int timeout = -1;
 
@@ -649,13 +766,11 @@ static int prepare(struct pollfd *fds)
         bool quiet = frozen && l->server >= 0;
         *fds++ =
             (struct pollfd){ quiet ? -1 : l->client, wanted(&l->to_client), 0 };
-        *fds++ = (struct pollfd){ quiet || l->ending ? -1 : l->server,
-                                  wanted(&l->to_server), 0 };
-        if (!quiet && l->held_until) {
-            long long left = l->held_until - now_ms();
-            left = left < 0 ? 0 : left + 1;
-            timeout = timeout < 0 || left < timeout ? (int)left : timeout;
-        }
+        *fds++ =
+            (struct pollfd){ quiet || l->ending ? -1 : l->server,
+                             wanted(l->kept_until ? &none : &l->to_server), 0 };
+        if (!quiet)
+            timeout = sooner(sooner(timeout, l->held_until), l->kept_until);
     }
     return timeout;
 }

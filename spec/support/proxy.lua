@@ -70,6 +70,27 @@ function Proxy:hold(seconds, text)
   return self:order("HOLD", ("%.0f"):format(seconds * 1000), text or "")
 end
 
+--- The next n such requests, and what follows them on their connections, are
+--- kept back until :deliver().
+function Proxy:late(n, text)
+  return self:order("LATE", n, text or "")
+end
+
+function Proxy:deliver()
+  return self:order("DELIVER")
+end
+
+--- How many connections have requests that are kept back, or delivered and not
+--- yet carried out though their client has gone.
+function Proxy:kept()
+  return self:order("KEPT")
+end
+
+--- Delays so many in a hundred of the requests and replies by up to `seconds`.
+function Proxy:delay(percent, seconds, seed)
+  return self:order("DELAY", percent, ("%.0f"):format(seconds * 1000), seed)
+end
+
 function Proxy:freeze()
   return self:order("FREEZE")
 end

@@ -23,7 +23,7 @@ local clients = setmetatable({}, { __mode = "k" })
 local known = {
   url = true, watchdog = true, timeout = true, connect_timeout = true,
   name = true, publish = true, username = true, password = true, tls = true,
-  lazy = true,
+  lazy = true, seal = true,
 }
 
 -- The options as one flat table with the address in it.

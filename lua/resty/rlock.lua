@@ -21,7 +21,7 @@ local rlock = { _VERSION = "0.1.0", now = host.now }
 local known = {
   url = true, watchdog = true, timeout = true, connect_timeout = true,
   name = true, publish = true, username = true, password = true, tls = true,
-  keepalive_timeout = true, pool_size = true,
+  keepalive_timeout = true, pool_size = true, seal = true,
 }
 
 local known_of_tls = { verify = true, server_name = true, cert = true,

@@ -13,6 +13,7 @@ local MAX_NAME = 1048576           -- bytes
 
 local defaults = { watchdog = 30, timeout = 3, connect_timeout = 3 }
 local LEAST = { watchdog = 0.03, timeout = 0.001, connect_timeout = 0.001 }
+local seals = { kill = true, time = true, off = true }
 local publishers = { publish = true, spublish = true, both = true }
 
 -- Checks the options that open() was given; the address is known already.
@@ -27,6 +28,10 @@ local function checked(options, level)
   result.publish = result.publish or "publish"
   if not publishers[result.publish] then
     error('bad publish: must be "publish", "spublish" or "both"', level + 1)
+  end
+  result.seal = result.seal or "kill"
+  if not seals[result.seal] then
+    error('bad seal: must be "kill", "time" or "off"', level + 1)
   end
   if result.name ~= nil and (type(result.name) ~= "string"
       or result.name:find("[^%w%-_.:@/]")) then
@@ -64,10 +69,10 @@ function client.open(host, options)
   if options.lazy then return self end
   local connection, code, detail = connect(self.session.node,
     self.session.options.connect_timeout)
-  if not connection then
+  local class = code == "redis" and errors.classify(detail)
+  if not connection and not (class and class.retry) then
     self.session:close()
-    if code == "redis" then code = errors.classify(detail).code end
-    return nil, code, detail
+    return nil, class and class.code or code, detail
   end
   return self
 end

@@ -74,6 +74,9 @@ local words = {
   -- The script cache was emptied: load the script and send it again.
   NOSCRIPT = row("redis", "no", true, false,
     "the server does not have the script"),
+  -- Ours: a request carried a deadline, see expiry.lua.
+  EXPIRED = row("timeout", "no", true, false,
+    "the request reached the server after its deadline"),
   -- The connection is not authenticated.
   NOAUTH = row("connect", "no", false, false,
     "the server asks for a password"),

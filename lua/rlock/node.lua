@@ -1,11 +1,13 @@
 --- One Redis: its command connection, opened when first needed and again after
 --  a loss, never faster than the backoff allows. A command in flight when the
---  connection drops fails with "closed" and is never sent again from here: who
---  knows that an operation may be repeated (remote.lua) repeats it.
+--  connection drops fails with "closed" and is never sent again from here:
+--  remote.lua, which knows that an operation is idempotent, retries it. Nothing
+--  is sent on a connection before those lost earlier are sealed (seal.lua).
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.errors"
 local flight = require "rlock.flight"
+local seal = require "rlock.seal"
 
 local node = {}
 node.__index = node
@@ -17,7 +19,7 @@ local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
 -- @tparam table options what url.parse gave, and timeout, connect_timeout
 --   (seconds), name, tls
 function node.new(host, options)
-  return setmetatable({
+  local self = setmetatable({
     host = host,
     options = options,
     where = options.path or (options.host .. ":" .. options.port),
@@ -27,6 +29,8 @@ function node.new(host, options)
     not_before = 0,          -- no attempt to connect earlier
     shas = {},               -- script -> sha, of those that this server knows
   }, node)
+  self.seals = seal.new(self, options.seal or "kill")
+  return self
 end
 
 -- What is said first on every connection.
@@ -60,41 +64,42 @@ function node:open(lost, message)
   }
 end
 
--- Does the server say something? (A pool of connections has none yet.) One that
--- only accepts and drops is as good as none. What it says matters only if it
--- does not want us at all.
-local function is_answered(self, connection)
-  local replies, codes, details = connection:pipeline(
-    math.ceil(self.options.connect_timeout * 1000), { { "PING" } })
-  if replies[1] ~= nil then return true end
-  if codes[1] == "redis" then
-    local class = errors.classify(details[1])
-    if class.code ~= "connect" then return true end
-  end
-  return nil, codes[1], details[1]
-end
-
--- Opens the connection and finds out whether it is good for anything.
-local function try(self)
-  local why_lost, is_ours
-  local connection, code, detail = self:open(function(why)
-    why_lost = why
-    if is_ours then self.connection = nil end
+-- Opens a connection, or goes on with one that could not be made ready.
+local function opened(self)
+  local connection, code, detail = self.unready
+  self.unready = nil
+  if connection then return connection end
+  connection, code, detail = self:open(function(why)
     self.host.log("info", ("lost the connection to %s: %s"):format(
       self.where, why))
+    if not connection then return end          -- the greeting has failed
+    connection.why_lost = why
+    if self.connection == connection then self:forget(connection) end
+    if self.unready == connection then self.unready = nil end
   end)
+  return connection, code, detail
+end
+
+-- Opens the connection, seals its predecessors, and finds out whether it is
+-- good for anything. A server that is busy, or loads its data, keeps it.
+local function try(self)
+  local connection, code, detail = opened(self)
   if not connection then return nil, code, detail end
-  local ok = connection.is_greeted
-  if not ok then ok, code, detail = is_answered(self, connection) end
-  if ok and why_lost then ok, code, detail = nil, "closed", why_lost end
-  if ok and self.is_closed then
+  local ok
+  ok, code, detail = connection:make_ready(
+    math.ceil(self.options.connect_timeout * 1000), self.seals)
+  if connection.why_lost then
+    ok, code, detail = nil, "closed", connection.why_lost
+  elseif self.is_closed then
     ok, code, detail = nil, "closed", "the client was closed"
+  elseif not ok and code == "redis" and errors.classify(detail).retry then
+    self.unready = connection
+    return nil, code, detail
   end
   if not ok then
     connection:close()
     return nil, code, detail
   end
-  is_ours = true
   return connection
 end
 
@@ -114,6 +119,14 @@ local function connect(self)
   self.pause:reset()
   self.connection, self.problem = connection, nil
   return connection
+end
+
+--- Uses a connection no more. What was sent on it, and is unanswered, is sealed
+--  before anything is sent on the next one.
+-- @tparam table connection
+function node:forget(connection)
+  self.connection = nil
+  self.seals:lost(connection.identity)
 end
 
 --- The command connection, opened if there is none.
@@ -180,7 +193,8 @@ end
 function node:close()
   self.is_closed = true
   if self.connection then self.connection:close() end
-  self.connection = nil
+  if self.unready then self.unready:close() end
+  self.connection, self.unready = nil, nil
 end
 
 return node

@@ -3,6 +3,7 @@
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.errors"
+local expiry = require "rlock.expiry"
 local naming = require "rlock.naming"
 local script = require "rlock.script"
 
@@ -11,7 +12,7 @@ local remote = {}
 --- Seconds between repeats of an operation that failed for a passing reason.
 local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 
-local ceil, max = math.ceil, math.max
+local ceil, max, min = math.ceil, math.max, math.min
 
 --- Rows for what is no failure of the server's: see errors.lua.
 local unsent = {
@@ -31,9 +32,10 @@ local function load_script(node, op)
   return sha, sent, detail
 end
 
---- The script's sha on this node; loads it there if the node lacks it.
+--- The operation's sha on this node; loads the script if the node lacks it.
 -- @return sha, or nil, code, detail
 function remote.sha(node, op, deadline)
+  if expiry.is_on(node) then op = expiry.guard(op) end
   local sha = node.shas[op]
   if sha then return sha end
   local code, detail
@@ -42,6 +44,11 @@ function remote.sha(node, op, deadline)
     return nil, "connect", ("no connection to %s in time"):format(node.where)
   end
   return sha, code, detail
+end
+
+--- The server lacks the script: it is loaded before it is sent next.
+function remote.forget(node, op)
+  node.shas[op], node.shas[expiry.guard(op)] = nil, nil
 end
 
 --- What a failure means.
@@ -97,19 +104,57 @@ function remote.command(node, op, until_, keys, a, b, c, d)
   local sha, code, detail = remote.sha(node, op, until_)
   if not sha then return nil, code, detail end
   local words = {}
-  write(words, sha, keys, a, b, c, d)
+  local n = write(words, sha, keys, a, b, c, d)
+  if expiry.is_on(node) then
+    words[n + 1], code, detail = expiry.word(node, until_)
+    if code then return nil, code, detail end
+  end
   return words
 end
 
 -- running --------------------------------------------------------------------
 
--- Asks again, after a failure, as long as it may help.
+-- Sends a request that carries a deadline, see expiry.lua.
+local function send_guarded(node, op, until_, keys, a, b, c, d, extra)
+  local ok, code, detail = expiry.settle(node, op, keys, a, until_)
+  if not ok then return nil, code, detail end
+  local sha, ends, words = nil, nil, {}
+  sha, code, detail = remote.sha(node, op, until_)
+  if not sha then return nil, code, detail end
+  local n = write(words, sha, keys, a, b, c, d, extra) + 1
+  ends = min(until_, node.host.now() + node.options.timeout)
+  words[n], code, detail = expiry.word(node, ends)
+  if code then return nil, code, detail end
+  local reply
+  reply, code, detail = node:call(ends, words, n)
+  if reply == nil and code ~= "redis" then
+    expiry.doubt(node, op, keys, a, ends)
+  end
+  return reply, code, detail
+end
+
+-- Sends a request once.
+-- @return as node:call
+local function send(node, op, until_, keys, a, b, c, d, extra)
+  local ok, code, detail = node:connect(until_)
+  if not ok then return nil, code, detail end
+  if expiry.is_on(node) then
+    return send_guarded(node, op, until_, keys, a, b, c, d, extra)
+  end
+  local sha, words = nil, {}
+  sha, code, detail = remote.sha(node, op, until_)
+  if not sha then return nil, code, detail end
+  return node:call(until_, words,
+    write(words, sha, keys, a, b, c, d, extra))
+end
+
+-- Retries after a failure, as long as it may help.
 local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
-  local host, may_be_applied, words = node.host, false, {}
+  local host, may_be_applied = node.host, false
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     local class, why = remote.judge(op, code, detail, keys[1])
-    if class.forget then node.shas[op] = nil end
+    if class.forget then remote.forget(node, op) end
     if class.applied ~= "no" then may_be_applied = true end
     if class.retry and node.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
@@ -120,21 +165,15 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
     end
     if class.pause ~= false then
       local slept, cancelled, unwind =
-        host.event():pause(math.min(pause:next(), left))
+        host.event():pause(min(pause:next(), left))
       if slept == nil then return nil, cancelled, unwind, may_be_applied end
       if host.now() >= until_ then
         return nil, class.code or code, why, may_be_applied
       end
     end
-    local sha
-    sha, code, detail = node:connect(until_)
-    if sha then sha, code, detail = remote.sha(node, op, until_) end
-    if sha then
-      local n = write(words, sha, keys, a, b, c, d, extra)
-      local reply, sent, problem = node:call(until_, words, n)
-      if reply ~= nil then return reply, sent, may_be_applied end
-      code, detail = sent, problem
-    end
+    local reply
+    reply, code, detail = send(node, op, until_, keys, a, b, c, d, extra)
+    if reply ~= nil then return reply, code, may_be_applied end
   end
 end
 
@@ -157,7 +196,7 @@ local scratch = {}        -- used again: what is sent has been copied
 -- @treturn[2] boolean whether a request may have been applied
 function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
   local connection, sha = node.connection, node.shas[op]
-  if not connection or not sha then
+  if not connection or not sha or expiry.is_on(node) then
     return again(node, op, until_, "first", nil, keys, a, b, c, d, extra)
   end
   local ms = node.timeout_ms

@@ -55,6 +55,31 @@ function script.compile(policy_name, op, fn)
   return compiler.compile(policy_name, op, fn, read_source)
 end
 
+local PROLOGUE = [[
+do
+  local time = redis.call("time")
+  if time[1] * 1000 + time[2] / 1000 > tonumber(table.remove(ARGV)) then
+    return redis.error_reply("EXPIRED the request came after its deadline")
+  end
+end
+]]
+local PROLOGUE_LINES = select(2, PROLOGUE:gsub("\n", ""))
+
+--- The same operation, but it does nothing when its last argument, the deadline
+--  in milliseconds of the server's clock, has passed. See expiry.lua.
+--  @tparam table compiled what script.compile gave
+--  @treturn table as `compiled`
+function script.with_deadline(compiled)
+  local result, lines = {}, {}
+  for key, value in pairs(compiled) do result[key] = value end
+  for number, place in pairs(compiled.lines) do
+    lines[number > 1 and number + PROLOGUE_LINES or number] = place
+  end
+  result.lines = lines
+  result.text = compiled.text:gsub("\n", "\n" .. PROLOGUE, 1)
+  return result
+end
+
 --- Puts file and line of the source into an error message of a script.
 --  @tparam table compiled what script.compile gave
 --  @tparam string message as Redis sent it

@@ -167,7 +167,7 @@ local function lacks_script(self, grant, code, detail)
   if not code or not remote.judge(op, code, detail, site.name).forget then
     return false
   end
-  self.session.node.shas[op] = nil
+  remote.forget(self.session.node, op)
   return true
 end
 

@@ -6,6 +6,7 @@
 local core = require "rlock.core"
 local errors = require "rlock.errors"
 local heap = require "rlock.heap"
+local seal = require "rlock.seal"
 
 local host = { name = "uv" }
 
@@ -624,8 +625,8 @@ local function established(self, options)
   return ok, code, detail
 end
 
---- Opens a connection and sends the greeting; `is_greeted` says that it was
---  answered.
+--- Opens a connection, sends the greeting, and asks which connection it is:
+--  its `identity`, see seal.lua.
 -- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
 --   greeting (array of commands), lost = function(detail),
 --   message = function(kind, channel, payload) for a subscriber
@@ -662,16 +663,42 @@ local function is_comfort(command, code, detail)
 end
 
 function Connection:greet(options)
-  local commands = options.greeting or {}
+  local greeting = options.greeting or {}
+  local n, commands = #greeting, { table.unpack(greeting) }
+  for _, question in ipairs(seal.questions) do
+    commands[#commands + 1] = question
+  end
   local replies, codes, details = self:pipeline(options.timeout, commands)
-  for i, command in ipairs(commands) do
+  for i, command in ipairs(greeting) do
     if replies[i] == nil and not is_comfort(command, codes[i], details[i]) then
       self:close()
       return nil, codes[i], told_safely(command[1], details[i])
     end
   end
-  self.is_greeted = #commands > 0
+  self.identity, self.fault, self.why =
+    seal.identity(replies, codes, details, n + 1)
   return self
+end
+
+--- Learns which connection it is, if it does not know yet, and seals those that
+--  were lost before it.
+-- @tparam integer ms   deadline of each command
+-- @tparam table seals  see seal.lua
+-- @return true, or nil, code, detail
+function Connection:make_ready(ms, seals)
+  local identity = self.identity
+  if not identity and self.has_been_asked then
+    local replies, codes, details = self:pipeline(ms, seal.questions)
+    identity, self.fault, self.why = seal.identity(replies, codes, details, 1)
+    self.identity = identity
+  end
+  self.has_been_asked = true
+  if not identity then return nil, self.fault, self.why end
+  local ok, code, detail = seals:discharge(identity, function(commands)
+    return self:pipeline(ms, commands)
+  end)
+  if ok then seals:prove(identity) end
+  return ok, code, detail
 end
 
 -- processes and files -----------------------------------------------------

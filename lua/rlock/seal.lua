@@ -1,0 +1,177 @@
+--- Seals connections that were lost with a request unanswered. The network may
+--  deliver such a request later, after newer ones of the same owner: a late
+--  release would free a newer hold. So each connection learns its CLIENT ID,
+--  and before anything is sent on its successor the server has answered a
+--  CLIENT KILL of the lost one. From then on the server executes nothing of it.
+--
+--  Ids begin anew when a server restarts, so they belong to its run_id. A lost
+--  connection of another server stays pending until that server is met again.
+--  Where INFO is forbidden, id and address together name a connection.
+--
+--  A server may refuse CLIENT ID or CLIENT KILL, and a proxy may answer them
+--  itself. Then requests carry a deadline instead (expiry.lua).
+
+local errors = require "rlock.errors"
+
+local seal = {}
+seal.__index = seal
+
+local MOST = 100         -- lost connections that are kept in mind
+local UNNAMED = ""       -- stands for the run_id of a server that hides it
+local SETTLE = 1         -- seconds before a server is put to the test
+local GRACE = 5          -- seconds in which a killed connection must end
+
+--- What a connection asks about itself. CLIENT INFO tells its address.
+seal.questions = { { "CLIENT", "ID" }, { "INFO", "server" },
+  { "CLIENT", "INFO" } }
+
+-- Does this error say that the user may not, or that the server cannot?
+local function is_refusal(detail)
+  local class = errors.classify(detail)
+  return class.code == "redis" and not class.retry
+end
+
+--- What the replies to the questions say.
+-- @tparam table replies
+-- @tparam table codes
+-- @tparam table details
+-- @tparam integer first the index of the first of these replies
+-- @treturn[1] table identity: id, run_id or address; or `refused`, a detail
+-- @treturn[2] nil, code, detail: ask again later
+function seal.identity(replies, codes, details, first)
+  for i = first, first + 1 do
+    if replies[i] == nil
+        and (codes[i] ~= "redis" or not is_refusal(details[i])) then
+      return nil, codes[i], details[i]
+    end
+  end
+  local id, server, own = replies[first], replies[first + 1], replies[first + 2]
+  local run_id = server and tostring(server):match("run_id:(%w+)")
+  local address = own and tostring(own):match(" addr=(%S+)")
+  if type(id) ~= "number" then
+    return { run_id = run_id, refused = tostring(details[first]
+      or "CLIENT ID is answered with no number") }
+  elseif not run_id and not address then
+    return { refused = "neither INFO nor CLIENT INFO tells which server it is" }
+  end
+  return { id = id, run_id = run_id, address = address }
+end
+
+--- @tparam table node
+-- @tparam string mode "kill", or "time": requests carry a deadline
+function seal.new(node, mode)
+  return setmetatable({ node = node, mode = mode, pending = {}, proven = {} },
+    seal)
+end
+
+--- Takes note of a connection that was lost.
+-- @tparam table|nil identity
+function seal:lost(identity)
+  local pending = self.pending
+  if not identity or not identity.id or self.mode ~= "kill" then return end
+  if #pending == MOST then table.remove(pending, 1) end
+  pending[#pending + 1] = identity
+end
+
+local function is_of(identity, run_id)
+  return (identity.run_id or UNNAMED) == (run_id or UNNAMED)
+end
+
+--- Must anything be killed before this server is sent a request?
+-- @tparam string|nil run_id
+function seal:is_pending(run_id)
+  for _, identity in ipairs(self.pending) do
+    if is_of(identity, run_id) then return true end
+  end
+  return false
+end
+
+local function kill(identity)
+  local words = { "CLIENT", "KILL", "ID", ("%d"):format(identity.id) }
+  if not identity.run_id then
+    words[5], words[6] = "ADDR", identity.address
+  end
+  return words
+end
+
+local function settled(self, identity)
+  for i, other in ipairs(self.pending) do
+    if other == identity then return table.remove(self.pending, i) end
+  end
+end
+
+--- Sealing by CLIENT KILL does not work here: requests carry a deadline.
+-- @tparam string why
+function seal:refuse(why)
+  if self.mode ~= "kill" then return end
+  self.mode, self.why, self.pending = "time", why, {}
+  self.node.host.log("warn", ("%s: CLIENT ID and CLIENT KILL cannot seal lost "
+    .. "connections (%s); requests expire by the server's clock instead")
+    :format(self.node.where, why))
+end
+
+--- Seals what was lost of this server.
+-- @tparam table identity    of the connection that is used for it
+-- @tparam function exchange commands -> replies, codes, details
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail: something is still pending
+function seal:discharge(identity, exchange)
+  if identity.refused then self:refuse(identity.refused) end
+  local victims, commands = {}, {}
+  for _, lost in ipairs(self.pending) do
+    if is_of(lost, identity.run_id) then
+      victims[#victims + 1], commands[#commands + 1] = lost, kill(lost)
+    end
+  end
+  if not victims[1] then return true end
+  local replies, codes, details = exchange(commands)
+  local code, detail
+  for i, lost in ipairs(victims) do
+    if replies[i] ~= nil then
+      settled(self, lost)
+    elseif codes[i] == "redis" and is_refusal(details[i]) then
+      self:refuse(details[i])
+      return true
+    else
+      code, detail = codes[i], details[i]
+    end
+  end
+  if code then return nil, code, detail end
+  return true
+end
+
+-- the proof -------------------------------------------------------------------
+
+local function run_proof(self, run_id)
+  local node = self.node
+  local host, gone = node.host, node.host.event()
+  host.sleep(SETTLE)
+  if node.is_closed or self.mode ~= "kill" then return end
+  local victim = node:open(function() gone:set() end, function() end)
+  local identity = victim and victim.identity
+  if not identity or not identity.id or not is_of(identity, run_id) then
+    if victim then victim:close() end
+    return
+  end
+  local reply, code, detail = node:call(host.now() + GRACE, kill(identity), #kill(identity))
+  if reply == nil and code == "redis" and is_refusal(detail) then
+    self:refuse(detail)
+  elseif reply ~= nil and not gone:wait(GRACE) then
+    self:refuse("a connection that was killed by its id stands")
+  end
+  self.proven[run_id or UNNAMED] = reply ~= nil or self.mode ~= "kill"
+  victim:close()
+end
+
+--- Finds out in the background, once for each server, whether one connection
+--  can kill another: something between us and the server may answer CLIENT
+--  itself.
+-- @tparam table identity of a connection to it
+function seal:prove(identity)
+  local key = identity.run_id or UNNAMED
+  if self.mode ~= "kill" or self.proven[key] ~= nil then return end
+  self.proven[key] = false
+  self.node.host.daemon(run_proof, self, identity.run_id)
+end
+
+return seal

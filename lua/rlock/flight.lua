@@ -24,6 +24,19 @@ local function fly(self, key, answer)
   for event in pairs(answer.waiting) do event:set() end
 end
 
+--- Has `fn` run, unless it does for this key already.
+-- @param key, fn, a, b as for `join`
+-- @treturn table
+function flight:start(key, fn, a, b)
+  local answer = self.going[key]
+  if not answer then
+    answer = { waiting = {}, fn = fn, a = a, b = b }
+    self.going[key] = answer
+    self.host.daemon(fly, self, key, answer)
+  end
+  return answer
+end
+
 --- Gets what `fn` returns, with everybody else who asks for `key` meanwhile.
 -- @param key anything that can be a table's key
 -- @tparam number deadline when to give up, by host.now()
@@ -35,12 +48,7 @@ end
 -- @treturn[2] string "timeout", or "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
 function flight:join(key, deadline, fn, a, b)
-  local host, answer = self.host, self.going[key]
-  if not answer then
-    answer = { waiting = {}, fn = fn, a = a, b = b }
-    self.going[key] = answer
-    host.daemon(fly, self, key, answer)
-  end
+  local host, answer = self.host, self:start(key, fn, a, b)
   local event = host.event()
   answer.waiting[event] = true
   local landed, code, detail = event:pause(deadline - host.now())

@@ -3,10 +3,11 @@
 --  its own lease. This file asks the server and draws the conclusions; who
 --  waits, and for how long, is lock.lua's affair.
 --
---  Every request states the count of holds that is wanted, so that asking twice
---  is harmless. When it is not certain what became of a request, the owner gets
---  a new name for what it does next: a request that was delayed somewhere
---  can then never touch a later hold.
+--  Every request states the count of holds that is wanted, so that it is
+--  idempotent. When a request is given up and its outcome is unknown, it is
+--  undone in the background, and a task goes on under a new owner name. A
+--  delayed copy of a request is never executed after a newer one: the node
+--  sees to that (seal.lua).
 --
 --  state: free -> held <-> at_risk -> lost, and back to free with the last
 --  unlock.
@@ -474,7 +475,6 @@ function let_go(self, until_, hold, now)
     session.publish)
   if reply == nil then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
-  if may_be_applied then session:renumber(self.party, site.family) end
   local verdict = answer.of(site.policy.ops.release, reply)
   if verdict == "freed" and want == 0 then
     forget(self)

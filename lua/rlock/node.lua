@@ -60,7 +60,7 @@ function node:open(lost, message)
     host = options.host, port = options.port, path = options.path,
     tls = options.tls, timeout = timeout, lost = lost, message = message,
     silent = not message and self.timeout_ms or 0,
-    greeting = greeting(options), pool = options.pool,
+    greeting = greeting(options), pool = options.pool, seals = self.seals,
   }
 end
 

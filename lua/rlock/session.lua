@@ -124,8 +124,8 @@ function session:owner_of(task, family)
   return owner
 end
 
---- Gives a party a new number, because a request under the old one may still
---  be on its way. An owner that the user named keeps its name.
+--- Gives a party a new number, because what it did under the old one is still
+--  being undone. An owner that the user named keeps its name.
 function session:renumber(party, family)
   if type(party) == "table" then party[family] = nil end
 end

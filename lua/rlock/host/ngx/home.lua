@@ -24,6 +24,9 @@ local LATE = 1           -- seconds after which a timer that did not start is
 local TRIES = 3          -- timers that are waited for: perhaps those who have
                          -- the others wait for us
 
+--- Called from time to time, in the home.
+home.visits = {}
+
 --- Called from time to time while no request is left that has asked for
 --  anything, and the worker, or the Lua, is about to end.
 function home.rest() end
@@ -115,8 +118,15 @@ local function rest(self)
   end
 end
 
+local function put_all_away(self)
+  local all = self.kept
+  self.kept = {}
+  for keeper, kept in pairs(all) do keeper:put_away(kept) end
+end
+
 local function look_around(self)
-  for keeper, kept in pairs(self.kept) do keeper:put_away(kept) end
+  put_all_away(self)
+  for _, visit in ipairs(home.visits) do visit() end
   look_for_the_dead(self)
   if not is_ending() then
     if self.taken > JOBS then give_way(self) end
@@ -137,6 +147,7 @@ local function keep(_, self)
     self.change:block(tasks.is_shared() and TICK or TICK_ALONE)
     look_around(self)
   until self.has_given_way and self.busy == 0
+  put_all_away(self)
 end
 
 local function open()

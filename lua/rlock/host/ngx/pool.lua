@@ -1,41 +1,114 @@
---- What sends commands: each over a socket of the worker's pool, which it has
+--- What sends commands: each over a cosocket of the worker's pool, which it has
 --  to itself while it is under way. The pool as a whole is the connection: it
 --  is lost when no socket is to be had, or when the server turns out to be
 --  another than before.
+--
+--  A cosocket that nginx kept alive carries no Lua state, so each one has a
+--  slot, with an nginx pool of its own for one socket: the slot knows which
+--  connection that is. A command that is not answered makes its connection a
+--  lost one, which is sealed before the next command is sent (seal.lua). A
+--  request of nginx may end at any moment and tell nobody; its slot stays among
+--  the busy ones until the home finds it there.
 
+local clock = require "rlock.host.ngx.clock"
+local errors = require "rlock.errors"
+local flight = require "rlock.flight"
+local home = require "rlock.host.ngx.home"
 local resp = require "rlock.host.ngx.resp"
+local seal = require "rlock.seal"
 local socket = require "rlock.host.ngx.socket"
 local tasks = require "rlock.host.ngx.tasks"
 
 local remove = table.remove
 
-local run_ids = {}       -- name of a pool -> run_id of its server, last told
+local UNSEALED = seal.new(nil, "off")        -- for who opens a pool by itself
 
 local pool = {}
 pool.__index = pool
 
+local flights = flight.new {
+  daemon = home.start, event = tasks.event, now = clock.now,
+}
+
+-- Name of a pool -> what the worker knows of it: the run_id of its server, last
+-- told; how many slots there are, and which are free, or busy: slot -> task.
+local workers = {}
+
+local function worker_of(name)
+  local worker = workers[name]
+  if not worker then
+    worker = { name = name, slots = 0, free = {}, busy = {} }
+    workers[name] = worker
+  end
+  return worker
+end
+
 --- @tparam table options as for socket.get; and pool = { name =, idle = (ms),
---   size = }, lost = function(detail), called once
+--   size = }, lost = function(detail), called once; seals of the node
 function pool.new(options)
-  return setmetatable({
-    options = options, name = { pool = options.pool.name },
+  local worker = worker_of(options.pool.name)
+  local self = setmetatable({
+    options = options, worker = worker, seals = options.seals or UNSEALED,
     idle = options.pool.idle, size = options.pool.size, lost = options.lost,
-    run_id = run_ids[options.pool.name],
+    run_id = worker.run_id,
   }, pool)
+  worker.pool = self
+  return self
+end
+
+-- slots ---------------------------------------------------------------------
+
+local function new_slot(worker)
+  worker.slots = worker.slots + 1
+  return { number = worker.slots,
+    pool = { pool = worker.name .. ":" .. worker.slots, pool_size = 1 } }
+end
+
+local function free(self, slot)
+  slot.socket = nil
+  self.worker.free[#self.worker.free + 1] = slot
+end
+
+-- Leaves the socket to nginx, or closes it where there are enough of them.
+local function keep_alive(self, slot)
+  if slot.number > self.size or not slot.socket:setkeepalive(self.idle, 1) then
+    slot.socket:close()
+    slot.identity = nil
+  end
+  free(self, slot)
 end
 
 -- Sockets are kept a little while in the home, which is all one request, and
 -- then given to nginx.
-local function give_back(self, taken)
-  local home = tasks.home()
-  if not home then return taken:setkeepalive(self.idle, self.size) end
-  local kept = home.kept[self]
+local function give_back(self, slot)
+  local its_home = tasks.home()
+  self.worker.busy[slot] = nil
+  if not its_home then return keep_alive(self, slot) end
+  local kept = its_home.kept[self]
   if kept then
-    kept[#kept + 1] = taken
+    kept[#kept + 1] = slot
   else
-    home.kept[self] = { taken }
+    its_home.kept[self] = { slot }
   end
 end
+
+-- The command on it is not answered, and may still be executed.
+local function abandon(self, slot)
+  self.worker.busy[slot] = nil
+  self.seals:lost(slot.identity)
+  slot.identity = nil
+  free(self, slot)
+end
+
+--- Gives sockets that a home has kept to nginx.
+function pool:put_away(kept)
+  for i = 1, #kept do
+    keep_alive(self, kept[i])
+    kept[i] = nil
+  end
+end
+
+-- taking a socket -----------------------------------------------------------
 
 local function lose(self, why)
   local lost = self.lost
@@ -46,39 +119,123 @@ end
 -- Is a new socket one to the server that we know? (It may not tell.)
 local function is_same(self, run_id)
   local known = self.run_id
-  self.run_id, run_ids[self.name.pool] = run_id, run_id
+  self.run_id, self.worker.run_id = run_id, run_id
   return not known or run_id == known
 end
 
-local function take(self, ms)
-  local why = tasks.refusal()
-  if why then return nil, "refused", why end
-  if self.is_closed then return nil, "closed", "the client was closed" end
-  local home = tasks.home()
-  local kept = home and home.kept[self]
-  local last = kept and remove(kept)
-  if last then
-    socket.limit(last, ms)
-    return last
+-- The socket of this slot: the one that nginx kept, unless another server has
+-- taken the address since, or a new one.
+local function get(self, slot, ms)
+  local identity = slot.identity
+  local taken, code, detail = socket.get(self.options, ms, slot)
+  if not taken or slot.identity ~= identity
+      or identity.run_id == self.worker.run_id then
+    return taken, code, detail
   end
-  local taken, code, detail = socket.get(self.options, ms, self.name)
+  taken:close()
+  slot.identity = nil
+  return socket.get(self.options, ms, slot)
+end
+
+local function open(self, slot, ms)
+  local taken, code, detail = get(self, slot, ms)
   if code == "connect" then
     lose(self, detail)
-  elseif taken and taken.run_id and not is_same(self, taken.run_id) then
-    give_back(self, taken)
+  elseif taken and not is_same(self, slot.identity.run_id) then
+    taken:close()
+    slot.identity = nil
     taken, code, detail = nil, "connect", "the server was restarted"
     lose(self, detail)
   end
   return taken, code, detail
 end
 
---- Gives sockets that a home has kept to nginx.
-function pool:put_away(kept)
-  for i = 1, #kept do
-    kept[i]:setkeepalive(self.idle, self.size)
-    kept[i] = nil
+-- Frees the slots of requests of nginx that ended while they waited for an
+-- answer.
+local function reclaim(self)
+  for slot, task in pairs(self.worker.busy) do
+    if tasks.is_over(task) then abandon(self, slot) end
   end
 end
+
+local function free_slot(self)
+  local worker = self.worker
+  if not worker.free[1] then reclaim(self) end
+  return remove(worker.free) or new_slot(worker)
+end
+
+-- A slot with its socket.
+local function take_slot(self, ms)
+  local its_home = tasks.home()
+  local kept = its_home and its_home.kept[self]
+  local slot = kept and remove(kept)
+  if slot then
+    socket.limit(slot.socket, ms)
+    return slot
+  end
+  slot = free_slot(self)
+  if not its_home then self.worker.busy[slot] = tasks.current() end
+  local code, detail
+  slot.socket, code, detail = open(self, slot, ms)
+  if slot.socket then return slot end
+  self.worker.busy[slot] = nil
+  free(self, slot)
+  return nil, code, detail
+end
+
+-- sealing ---------------------------------------------------------------------
+
+-- Kills what was lost, over a connection of its own. In the home.
+local function discharge(self, ms)
+  local slot = {}
+  local taken, code, detail = socket.get(self.options, ms, slot)
+  if not taken then return nil, code, detail end
+  local ok
+  ok, code, detail = self.seals:discharge(slot.identity, function(commands)
+    return socket.exchange(taken, commands)
+  end)
+  taken:close()
+  return ok, code, detail
+end
+
+-- Has everything been sealed that was lost of this server? Waits for it.
+local function is_sealed(self, identity, ms)
+  local seals = self.seals
+  if identity.refused then seals:refuse(identity.refused) end
+  if not seals:is_pending(identity.run_id) then return true end
+  local ok, code, detail = flights:join(self.worker,
+    clock.now() + ms / 1000, discharge, self, ms)
+  if ok and seals:is_pending(identity.run_id) then
+    return nil, "connect", "the server was restarted"
+  end
+  return ok, code, detail
+end
+
+local function take(self, ms)
+  local why = tasks.refusal()
+  if why then return nil, "refused", why end
+  if self.is_closed then return nil, "closed", "the client was closed" end
+  local slot, code, detail = take_slot(self, ms)
+  if not slot then return nil, code, detail end
+  local ok
+  ok, code, detail = is_sealed(self, slot.identity, ms)
+  if ok then return slot end
+  give_back(self, slot)
+  return nil, code, detail
+end
+
+-- Seals what requests of nginx have left behind.
+home.visits[#home.visits + 1] = function()
+  for _, worker in pairs(workers) do
+    local self = worker.pool
+    reclaim(self)
+    if self.seals:is_pending(self.run_id) and not self.is_closed then
+      flights:start(worker, discharge, self, self.options.timeout)
+    end
+  end
+end
+
+-- sending -------------------------------------------------------------------
 
 -- What a reply that did not come means: code, detail.
 local function unanswered(why, ms)
@@ -86,6 +243,12 @@ local function unanswered(why, ms)
     return "timeout", ("no answer within %d ms"):format(ms)
   end
   return "closed", "the connection was lost: " .. why
+end
+
+-- The command was not answered, or more than that.
+local function fail(self, slot)
+  slot.socket:close()
+  abandon(self, slot)
 end
 
 --- Sends one command and waits for its reply.
@@ -98,21 +261,21 @@ end
 -- @treturn[2] string detail
 function pool:send(ms, words, n)
   local text = resp.request(words, n)
-  local taken, code, detail = take(self, ms)
-  if not taken then return nil, code, detail end
-  local ok, why = taken:send(text)
+  local slot, code, detail = take(self, ms)
+  if not slot then return nil, code, detail end
+  local ok, why = slot.socket:send(text)
   if not ok then
-    taken:close()
+    fail(self, slot)
     return nil, unanswered(why, ms)
   end
-  local reader = socket.reader(taken)
+  local reader = socket.reader(slot.socket)
   local reply
   reply, code, detail = reader:read()
   if code == "closed" or not reader:is_done() then
-    taken:close()
+    fail(self, slot)
     return nil, unanswered(detail or "more came than was asked for", ms)
   end
-  give_back(self, taken)
+  give_back(self, slot)
   return reply, code, detail
 end
 
@@ -128,24 +291,36 @@ end
 -- @treturn table codes and
 -- @treturn table details say why
 function pool:pipeline(ms, commands)
-  local n, taken, code, detail = #commands, take(self, ms)
-  if not taken then
+  local n, slot, code, detail = #commands, take(self, ms)
+  if not slot then
     local codes, details = {}, {}
     for i = 1, n do codes[i], details[i] = code, detail end
     return {}, codes, details
   end
-  local replies, codes, details = socket.exchange(taken, commands)
+  local replies, codes, details = socket.exchange(slot.socket, commands)
   if codes[n] ~= "closed" then
-    give_back(self, taken)
+    give_back(self, slot)
     return replies, codes, details
   end
-  taken:close()
+  fail(self, slot)
   for i = 1, n do
     if codes[i] == "closed" then
       codes[i], details[i] = unanswered(details[i], ms)
     end
   end
   return replies, codes, details
+end
+
+--- Does the server answer? What it says matters only if it does not want us.
+-- @return true, or nil, code, detail
+function pool:make_ready(ms)
+  local reply, code, detail = self:send(ms, { "PING" }, 1)
+  local class = code == "redis" and errors.classify(detail)
+  if reply == nil and not (class and class.code ~= "connect") then
+    return nil, code, detail
+  end
+  if self.run_id then self.seals:prove { run_id = self.run_id } end
+  return true
 end
 
 function pool:close() self.is_closed = true end

@@ -3,6 +3,7 @@
 
 local clock = require "rlock.host.ngx.clock"
 local resp = require "rlock.host.ngx.resp"
+local seal = require "rlock.seal"
 
 local socket = {}
 
@@ -68,24 +69,20 @@ local function told_safely(verb, detail)
   return ("%s (in reply to %s)"):format(detail, verb)
 end
 
--- What a server may refuse: to know our name, and to tell who it is.
-local comforts = { CLIENT = true, INFO = true }
-
--- Says what is to be said first, and asks who the server is.
+-- Says what is to be said first, and asks which connection this is.
 local function greet(self, greeting)
-  local commands = { unpack(greeting) }
-  local n = #commands + 1
-  commands[n] = { "INFO", "server" }
+  local commands, n = { unpack(greeting) }, #greeting
+  for i, question in ipairs(seal.questions) do commands[n + i] = question end
   local replies, codes, details = socket.exchange(self, commands)
-  for i, command in ipairs(commands) do
+  for i, command in ipairs(greeting) do
     if codes[i] == "closed" then
       return nil, "connect", details[i]
-    elseif replies[i] == nil and not comforts[command[1]] then
+    elseif replies[i] == nil and command[1] ~= "CLIENT" then
       return nil, "redis", told_safely(command[1], details[i])
     end
   end
-  self.run_id = replies[n] and replies[n]:match("run_id:(%w+)")
-  return true
+  local identity, code, detail = seal.identity(replies, codes, details, n + 1)
+  return identity, code == "closed" and "connect" or code, detail
 end
 
 local function shake_hands(self, options)
@@ -115,31 +112,36 @@ local function dial(self, options, pool)
 end
 
 -- Makes a new connection fit for use.
+-- @return its identity, or nil, code, detail
 local function prepare(self, options)
   use_rest(self)
   local ok, code, detail = shake_hands(self, options)
   if not ok then return nil, code, detail end
   use_rest(self)
-  ok, code, detail = greet(self, options.greeting)
+  local identity
+  identity, code, detail = greet(self, options.greeting)
   use_rest(self)
-  return ok, code, detail
+  return identity, code, detail
 end
 
 --- Gets a socket.
 -- @tparam table options host, port or path, tls, timeout (ms, to connect),
 --   greeting (array of commands)
 -- @tparam number ms      what may be done with it in all
--- @tparam[opt] table pool { pool = name }
--- @return[1] socket; a new one has the `run_id` of the server, if it is told
+-- @tparam table slot     `pool`: what nginx's connect takes, nil for a
+--   connection that nginx shall not keep; its field `identity` says which
+--   connection it is, see seal.lua
+-- @return[1] socket
 -- @treturn[2] nil
 -- @treturn[2] string "connect", "redis"
 -- @treturn[2] string detail
-function socket.get(options, ms, pool)
+function socket.get(options, ms, slot)
   local self = tcp()
   socket.limit(self, ms, options.timeout)
-  local ok, code, detail = dial(self, options, pool)
-  if ok and (not pool or self:getreusedtimes() == 0) then
-    ok, code, detail = prepare(self, options)
+  local ok, code, detail = dial(self, options, slot.pool)
+  if ok and (not slot.identity or self:getreusedtimes() == 0) then
+    slot.identity, code, detail = prepare(self, options)
+    ok = slot.identity
     if not ok then self:close() end
   end
   if ok then return self end

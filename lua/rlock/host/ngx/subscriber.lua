@@ -53,7 +53,9 @@ end
 -- The thread that reads.
 local function listen(self, options)
   local code, detail
-  self.socket, code, detail = socket.get(options, options.timeout)
+  local slot = {}
+  self.socket, code, detail = socket.get(options, options.timeout, slot)
+  self.identity = slot.identity
   self.fault = { code, detail }
   self.standing:set()
   if not self.socket then return end

@@ -1,0 +1,144 @@
+local seal = require "rlock.seal"
+
+local RUN_ID = ("0123456789"):rep(4)
+local SERVER = "# Server\r\nrun_id:" .. RUN_ID .. "\r\n"
+local OWN = "id=7 addr=10.0.0.1:555 laddr=10.0.0.2:6379 fd=8 name=rlock"
+local NOPERM = "NOPERM this user has no permissions to run this command"
+local BUSY = "BUSY Redis is busy running a script."
+
+local log
+
+local function new(mode)
+  log = {}
+  return seal.new({
+    where = "there",
+    host = { log = function(_, text) log[#log + 1] = text end },
+  }, mode or "kill")
+end
+
+local function of(id, run_id)
+  return { id = id, run_id = run_id, address = "10.0.0.1:" .. id }
+end
+
+-- Answers every command with this reply, or this error of Redis.
+local function answering(reply, detail, code)
+  local sent = {}
+  return function(commands)
+    local replies, codes, details = {}, {}, {}
+    for i, command in ipairs(commands) do
+      sent[#sent + 1] = table.concat(command, " ")
+      replies[i] = reply
+      if detail then codes[i], details[i] = code or "redis", detail end
+    end
+    return replies, codes, details
+  end, sent
+end
+
+describe("a connection's identity", function()
+  it("is its id and the run id of its server", function()
+    assert.same({ id = 7, run_id = RUN_ID, address = "10.0.0.1:555" },
+      seal.identity({ "OK", 7, SERVER, OWN }, {}, {}, 2))
+  end)
+
+  it("is its id and address where INFO is forbidden", function()
+    assert.same({ id = 7, address = "10.0.0.1:555" },
+      seal.identity({ 7, nil, OWN }, { nil, "redis" }, { nil, NOPERM }, 1))
+  end)
+
+  it("is refused where CLIENT ID is, or nothing tells the server", function()
+    for _, detail in ipairs { NOPERM, "ERR unknown command 'CLIENT'" } do
+      local identity = seal.identity({ nil, SERVER }, { "redis", nil, "redis" },
+        { detail, nil, detail }, 1)
+      assert.equal(detail, identity.refused)
+    end
+    assert.truthy(seal.identity({ 7 }, { nil, "redis", "redis" },
+      { nil, NOPERM, NOPERM }, 1).refused)
+    assert.truthy(seal.identity({ "seven", SERVER, OWN }, {}, {}, 1).refused)
+  end)
+
+  it("is unknown while the server is busy or silent", function()
+    assert.same({ nil, "redis", BUSY },
+      { seal.identity({}, { "redis", "redis" }, { BUSY, BUSY }, 1) })
+    assert.same({ nil, "timeout", "late" },
+      { seal.identity({ 7 }, { nil, "timeout" }, { nil, "late" }, 1) })
+  end)
+end)
+
+describe("sealing", function()
+  it("kills the lost connections of the same run id only", function()
+    local seals = new()
+    seals:lost(of(3, "a"))
+    seals:lost(of(4, "b"))
+    seals:lost(of(5, "a"))
+    local exchange, sent = answering(1)
+    assert.is_true(seals:discharge(of(9, "a"), exchange))
+    assert.same({ "CLIENT KILL ID 3", "CLIENT KILL ID 5" }, sent)
+    assert.is_false(seals:is_pending("a"))
+    assert.is_true(seals:is_pending("b"))
+  end)
+
+  it("names a connection by id and address without a run id", function()
+    local seals = new()
+    seals:lost(of(3))
+    local exchange, sent = answering(1)
+    assert.is_true(seals:discharge(of(4), exchange))
+    assert.same({ "CLIENT KILL ID 3 ADDR 10.0.0.1:3" }, sent)
+  end)
+
+  it("is settled by a 0: the connection is gone already", function()
+    local seals = new()
+    seals:lost(of(3, "a"))
+    assert.is_true(seals:discharge(of(9, "a"), (answering(0))))
+    assert.is_false(seals:is_pending("a"))
+  end)
+
+  it("stays pending when it cannot be told", function()
+    for detail, code in pairs {
+      [BUSY] = "redis", ["LOADING Redis is loading"] = "redis",
+      ["ERR max number of clients reached"] = "redis", late = "timeout",
+      gone = "closed",
+    } do
+      local seals = new()
+      seals:lost(of(3, "a"))
+      assert.same({ nil, code, detail },
+        { seals:discharge(of(9, "a"), (answering(nil, detail, code))) })
+      assert.is_true(seals:is_pending("a"))
+      assert.equal("kill", seals.mode)
+    end
+  end)
+
+  it("is refused by NOPERM and unknown commands, which is told once",
+    function()
+      for _, detail in ipairs { NOPERM, "ERR unknown command 'CLIENT'" } do
+        local seals = new()
+        seals:lost(of(3, "a"))
+        local exchange, sent = answering(nil, detail)
+        assert.is_true(seals:discharge(of(9, "a"), exchange))
+        assert.equal("time", seals.mode)
+        seals:lost(of(4, "a"))
+        assert.is_true(seals:discharge(of(10, "a"), exchange))
+        assert.equal(1, #sent)
+        assert.equal(1, #log)
+        assert.truthy(log[1]:find(detail, 1, true))
+      end
+    end)
+
+  it("keeps a bounded number in mind, the latest", function()
+    local seals = new()
+    for i = 1, 150 do seals:lost(of(i, i <= 50 and "a" or "b")) end
+    assert.is_false(seals:is_pending("a"))
+    assert.is_true(seals:is_pending("b"))
+    local exchange, sent = answering(1)
+    assert.is_true(seals:discharge(of(1, "b"), exchange))
+    assert.equal(100, #sent)
+  end)
+
+  it("does nothing when it is off", function()
+    local seals = new("off")
+    seals:lost(of(3, "a"))
+    assert.is_false(seals:is_pending("a"))
+    assert.is_true(seals:discharge({ refused = NOPERM }, (answering(1))))
+    assert.equal("off", seals.mode)
+    assert.equal(0, #log)
+  end)
+end)

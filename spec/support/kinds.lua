@@ -2,7 +2,8 @@
 --
 --    local kinds = require "spec.support.kinds"
 --    local world = kinds.open("read", urls, { watchdog = 1 })
---    world.lock("a name")       the lock that is asked about: here a reader
+--    world.lock("a name", { owner = "me" })
+--                               the lock that is asked about: here a reader
 --    world.rival("a name")      one that excludes it: here a writer
 --    world.members("a name")    the locks it is made of, if it is; or itself
 --    world.close()
@@ -15,6 +16,7 @@
 --    is_joint        whether it is made of locks, and has no key of its own
 --    waiting         (client, name) -> how many stand in line, where they do
 
+local few = require "spec.support.few"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 
@@ -25,14 +27,26 @@ local SHARED = "rlock.spec.support.kinds"
 
 -- Made by this method of a client, and then by that of a pair.
 local function by(method, side)
-  return function(clients, name)
-    local made = clients[1][method](clients[1], name)
+  return function(clients, name, options)
+    local made = clients[1][method](clients[1], name, options)
     return side and made[side](made) or made
   end
 end
 
-local function two_locks(clients, name)
-  return { clients[1]:lock(name .. ":a"), clients[1]:lock(name .. ":b") }
+-- Made by a policy of a user's own, the README's: here it lets in one.
+local few_policy = assert(load(few))()
+
+local function of_few(clients, name, options)
+  return clients[1]:policy(few_policy, name, {
+    most = 1, owner = options and options.owner,
+  })
+end
+
+local function two_locks(clients, name, options)
+  return {
+    clients[1]:lock(name .. ":a", options),
+    clients[1]:lock(name .. ":b", options),
+  }
 end
 
 local function one_of_each(clients, name)
@@ -68,10 +82,11 @@ kinds.of = {
       return client:call("ZCARD", "rlock_frw_queue:{" .. name .. "}")
     end,
   },
+  few = { lock = of_few, is_entered_once = true },
   multi = {
     is_joint = true, members = two_locks,
-    lock = function(clients, name)
-      return rlock.multi_lock(two_locks(clients, name))
+    lock = function(clients, name, options)
+      return rlock.multi_lock(two_locks(clients, name, options))
     end,
   },
   red = {
@@ -110,7 +125,7 @@ function kinds.open(which, urls, options)
     clients[i] = assert(rlock.open(its))
   end
   local function make(how)
-    return function(name) return how(clients, name) end
+    return function(name, ...) return how(clients, name, ...) end
   end
   world.clients = clients
   world.lock, world.rival = make(kind.lock), make(kind.rival or kind.lock)

@@ -1,0 +1,351 @@
+--- What a request that was given up may not do when the server executes it
+--- later: each row is a story that a kind of lock goes through. A spec calls
+--- this with a network, whose face is that of proxy_network below:
+--
+--    require "spec.support.late_rows" (open_network, describe, it, setup,
+--      teardown)
+--
+--  open_network() gives { server =, url =, lose(names), arrive(), stop() }:
+--  lose() makes it lose, for now, the next request that has one of the names
+--  of locks; arrive() returns when all that it lost have been executed, or
+--  never will be.
+
+local assert = require "luassert"
+local kinds = require "spec.support.kinds"
+local rlock = require "rlock"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (rlock)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local PATIENCE = 30 * slow
+local LONG = 60                        -- seconds of lease
+
+local EXCLUSIVE = {
+  "reentrant", "mutex", "simple", "spin", "fenced", "fair", "write",
+  "fair_write", "few", "multi",
+}
+local ENTERED_AGAIN = {
+  "reentrant", "spin", "fenced", "fair", "write", "fair_write",
+}
+local PAIRS = { "read_write_lock", "fair_read_write_lock" }
+local LINES = { "fair", "fair_write" }
+
+local function joined(...)
+  local all = {}
+  for _, list in ipairs { ... } do
+    for _, each in ipairs(list) do all[#all + 1] = each end
+  end
+  return all
+end
+
+local EVERY = joined(EXCLUSIVE, { "read", "fair_read" })
+
+local function is_taken(actor)
+  local ok, code = task.run(function()
+    return actor.rivals.rival(actor.name):try_lock()
+  end)
+  assert.same({ nil, "busy" }, { ok, code })
+end
+
+local function is_free(actor)
+  assert.is_true((task.run(function()
+    local its = actor.rivals.rival(actor.name)
+    local ok, code = its:try_lock()
+    return ok and its:unlock(), code
+  end)))
+end
+
+-- The server keeps it for as long as its holder believes.
+local function lasts(actor, lock)
+  local seconds = actor.rivals.lock(actor.name):ttl() or 0
+  assert.is_true(seconds >= lock:valid_for(),
+    ("%.3f s on the server, %.3f s here"):format(seconds, lock:valid_for()))
+end
+
+-- A program that repeats what nobody knows the end of.
+local function insist(fn, ...)
+  local arguments = table.pack(...)
+  return eventually(function()
+    local ok, code = fn(table.unpack(arguments, 1, arguments.n))
+    if not ok and code ~= "timeout" and code ~= "connect" then return true end
+    return ok
+  end, PATIENCE, "an answer")
+end
+
+-- What each kind that is named does. `lose` and `arrive` are called once each.
+local rows = {
+  { "a release does not free a later hold of the same named owner",
+    joined(EXCLUSIVE, { "read", "fair_read" }), function(actor)
+      local lock = actor.world.lock(actor.name, { owner = "me" })
+      assert(lock:lock())
+      actor.lose()
+      assert(lock:unlock())
+      assert(lock:lock { wait = PATIENCE })
+      actor.arrive()
+      is_taken(actor)
+      assert.is_true(lock:valid_for() > 0)
+      assert(lock:unlock())
+    end },
+
+  { "a partial release does not shorten the lease of a later hold",
+    ENTERED_AGAIN, function(actor)
+      local lock = actor.world.lock(actor.name)
+      assert(lock:lock { lease = LONG / 4 })
+      assert(lock:lock { lease = LONG / 4 })
+      actor.lose()
+      assert(lock:unlock())
+      assert(lock:lock { lease = LONG, wait = PATIENCE })
+      actor.arrive()
+      lasts(actor, lock)
+      assert(lock:unlock())
+      assert(lock:unlock())
+    end },
+
+  { "an acquire does not change the lease of a later hold", EXCLUSIVE,
+    function(actor)
+      local lock = actor.world.lock(actor.name, { owner = "me" })
+      assert(lock:lock())
+      assert(lock:unlock())
+      actor.lose()
+      assert(lock:lock { lease = LONG / 4, wait = PATIENCE })
+      assert(lock:unlock())
+      assert(lock:lock { lease = LONG, wait = PATIENCE })
+      actor.arrive()
+      is_taken(actor)
+      if not kinds.of[actor.kind].is_joint then lasts(actor, lock) end
+      assert(lock:unlock())
+    end },
+
+  { "an acquire does not take it for nobody", EVERY, function(actor)
+      local lock = actor.world.lock(actor.name)
+      assert(lock:lock())
+      assert(lock:unlock())
+      actor.lose()
+      assert(lock:lock { wait = PATIENCE })
+      assert(lock:unlock())
+      actor.arrive()
+      is_free(actor)
+    end },
+
+  { "an acquire that was given up does not take it for nobody", EVERY,
+    function(actor)
+      local lock = actor.world.lock(actor.name)
+      assert(lock:lock())
+      assert(lock:unlock())
+      actor.lose()
+      assert.equal("timeout", (select(2, lock:try_lock())))
+      actor.world.close()
+      actor.arrive()
+      is_free(actor)
+    end },
+
+  { "an acquire whose task was cancelled does not take it for nobody", EVERY,
+    function(actor)
+      local lock = actor.world.lock(actor.name)
+      assert(lock:lock())
+      assert(lock:unlock())
+      actor.lose()
+      local waiting = task.start(function() return lock:lock() end)
+      rlock.sleep(actor.timeout / 2)
+      waiting:cancel()
+      actor.world.close()
+      actor.arrive()
+      is_free(actor)
+    end },
+
+  { "the read release of a writer does not free its later read", PAIRS,
+    function(actor)
+      local pair = actor.client[actor.kind](actor.client, actor.name)
+      local read, write = pair:read_lock(), pair:write_lock()
+      assert(write:lock())
+      assert(read:lock())
+      actor.lose()
+      assert(read:unlock())
+      assert(read:lock { wait = PATIENCE })
+      assert(write:unlock())
+      actor.arrive()
+      local its = actor.rival[actor.kind](actor.rival, actor.name)
+      assert.same({ nil, "busy" }, { task.run(function()
+        local ok, code = its:write_lock():try_lock()
+        return ok, code
+      end) })
+      assert(read:unlock())
+    end },
+
+  { "a waiter that has left does not stand in line again", LINES,
+    function(actor)
+      local lock = actor.world.lock(actor.name)
+      assert(lock:lock())
+      assert(lock:unlock())
+      local held = actor.rivals.rival(actor.name)
+      assert(held:lock())
+      actor.lose()
+      assert.equal("timeout",
+        (select(2, lock:try_lock { wait = 1.5 * actor.timeout })))
+      actor.world.close()
+      actor.arrive()
+      assert.equal(0, kinds.of[actor.kind].waiting(actor.rival, actor.name))
+      assert(held:unlock())
+    end },
+
+  { "a break_lock does not free a later hold", {
+      "reentrant", "mutex", "simple", "spin", "fenced", "fair", "write",
+      "fair_write",
+    }, function(actor)
+      local lock = actor.world.lock(actor.name)
+      assert(lock:lock())
+      assert(lock:unlock())
+      local held = actor.rivals.lock(actor.name)
+      assert(held:lock())
+      actor.lose()
+      insist(lock.break_lock, lock)
+      assert.equal("lost", (select(2, held:unlock())))
+      assert(held:lock())
+      actor.arrive()
+      assert.is_true(held:is_held())
+      assert(held:unlock())
+    end },
+
+  { "a permits:set does not undo a later one", { "permits" }, function(actor)
+      local permits = actor.client:permits(actor.name)
+      assert(permits:set(1))
+      actor.lose()
+      insist(permits.set, permits, 5)
+      assert(permits:set(2))
+      actor.arrive()
+      assert.equal(2, permits:available())
+    end },
+
+  { "an acquire does not take a permit for nobody", { "permits" },
+    function(actor)
+      local permits = actor.client:permits(actor.name)
+      assert(permits:set(1))
+      assert(permits:release(permits:acquire()))
+      actor.lose()
+      local id = assert(permits:acquire { lease = LONG, wait = PATIENCE })
+      assert(permits:release(id))
+      actor.arrive()
+      assert.equal(1, permits:available())
+    end },
+
+  { "a count_down does not count the next latch", { "latch" }, function(actor)
+      local latch, its = actor.client:latch(actor.name),
+        actor.rival:latch(actor.name)
+      assert(its:set(2))
+      assert(latch:count_down())
+      actor.lose()
+      local counting = task.start(latch.count_down, latch)
+      assert(its:count_down())
+      counting:join(PATIENCE)
+      actor.world.close()              -- it is repeated until then
+      assert(its:set(2))
+      actor.arrive()
+      assert.equal(2, its:count())
+    end },
+
+  { "a delete does not delete the next latch", { "latch" }, function(actor)
+      local latch, its = actor.client:latch(actor.name),
+        actor.rival:latch(actor.name)
+      assert(its:set(1))
+      assert(latch:count())
+      assert(latch:delete())
+      assert(its:set(1))
+      actor.lose()
+      insist(latch.delete, latch)
+      assert(its:set(2))
+      actor.arrive()
+      assert.equal(2, its:count())
+    end },
+
+  { "an acquire or a release of a semaphore counts once", { "acquire",
+      "release" }, function(actor)
+      local semaphore = actor.client:semaphore(actor.name)
+      assert(semaphore:set(2))
+      assert(semaphore:acquire(1))
+      assert(semaphore:release(1))
+      if actor.kind == "release" then assert(semaphore:acquire(1)) end
+      actor.lose()
+      if actor.kind == "acquire" then
+        assert(semaphore:acquire(1, { wait = PATIENCE }))
+      end
+      semaphore:release(1)
+      actor.world.close()              -- it is repeated until then
+      actor.arrive()
+      assert.equal(2, actor.rival:semaphore(actor.name):available())
+    end },
+}
+
+-- All actors meet before each step of the network, which it makes for all.
+local Meeting = {}
+Meeting.__index = Meeting
+
+local function meeting(n) return setmetatable({ absent = n }, Meeting) end
+
+function Meeting:come(step)
+  local event = rlock.event()
+  self[#self + 1], self.step = event, step or self.step
+  self:count()
+  assert(event:wait(PATIENCE), "not all came")
+end
+
+-- One less is waited for: it has come, or has failed before.
+function Meeting:count()
+  self.absent = self.absent - 1
+  if self.absent > 0 then return end
+  if self.step then self.step() end
+  for _, event in ipairs(self) do event:set() end
+end
+
+-- Tells the story of a row with one kind in it.
+local function tell(row, kind, network, name, meetings)
+  local joint = kinds.of[kind] and kind or "reentrant"
+  local world = kinds.open(joint, { network.url }, network.options)
+  local rivals = kinds.open(joint, { network.server.url })
+  local actor = {
+    kind = kind, name = name, world = world, client = world.clients[1],
+    rivals = rivals, rival = rivals.clients[1],
+    timeout = network.options.timeout,
+  }
+  local met = 0
+  for i, step in ipairs { "lose", "arrive" } do
+    actor[step] = function()
+      met = i
+      meetings[i]:come()
+    end
+  end
+  local ok, why = pcall(row[3], actor)
+  for i = met + 1, 2 do meetings[i]:count() end
+  world.close()
+  rivals.close()
+  return not ok and ("%s: %s"):format(kind, tostring(why)) or nil
+end
+
+-- Tells the stories of all kinds of a row at once; returns which went wrong.
+local function tell_all(row, network, prefix)
+  local names, wrong, list = {}, {}, row[2]
+  for i, kind in ipairs(list) do names[i] = ("<%s %s>"):format(prefix, kind) end
+  local meetings = { meeting(#list), meeting(#list) }
+  meetings[1].step = function() network.lose(names) end
+  meetings[2].step = network.arrive
+  task.many(#list, function(i)
+    local why = tell(row, list[i], network, names[i], meetings)
+    if why then table.insert(wrong, why) end
+  end, 2 * PATIENCE)
+  table.sort(wrong)
+  return table.concat(wrong, "\n")
+end
+
+return function(open_network, describe, it, setup, teardown)
+  local network
+
+  describe("a request that is executed late:", function()
+    setup(function() network = open_network() end)
+    teardown(function() network.stop() end)
+
+    for i, row in ipairs(rows) do
+      it(row[1], function()
+        assert.equal("", tell_all(row, network, "late " .. i))
+      end)
+    end
+  end)
+end

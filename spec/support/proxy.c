@@ -18,9 +18,9 @@
  *                               come the connection is closed
  *     HOLD ms [text]            the reply of the next such request, and what
  *                               follows it on its connection, comes ms later
- *     LATE n [text]             each of the next n such requests, and what follows
- *                               it on its connection, is kept back, also when
- *                               the client has closed the connection
+ *     LATE n [text]             each of the next n such requests is kept back,
+ *                               with what follows it on its connection, also
+ *                               when the client has closed that
  *     DELIVER                   what is kept back goes to the server, over the
  *                               connection that it came for
  *     KEPT                      how many connections have requests kept back,

@@ -55,9 +55,14 @@ end
 function Server:command()
   local words = {
     shell.quote(server_program()), "--dir", '"$d"',
-    "--unixsocket", '"$d/redis.sock"',
+    "--unixsocket", '"$d/redis.sock"', "--port", self.port or 0,
   }
-  add(words, "--port", self.port or 0, "--bind", "127.0.0.1", "-::1")
+  if self.options.alone then
+    table.insert(words, 1, "unshare -n")
+    add(words, "--bind", "*", "--protected-mode", "no")
+  else
+    add(words, "--bind", "127.0.0.1", "-::1")
+  end
   add(words, "--save", "", "--appendonly", "no", "--daemonize", "no")
   add(words, "--enable-debug-command", "yes")
   if self.password then add(words, "--requirepass", self.password) end
@@ -134,6 +139,7 @@ end
 --  tls       also listen for TLS. { name = "good", port = true, clients =
 --            "no" }: the certificate it shows, out of those of tls.sh; the
 --            port; whether clients must show one
+--  alone     in a network namespace of its own, to which link.lua leads
 -- The server has these fields, beside .pid:
 --  url       unix://..., with the password if there is one
 --  socket    the path of its socket         folder   where that is

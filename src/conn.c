@@ -239,17 +239,16 @@ static void conn_watch(rl_conn *self)
 
     if (!conn_has_looked(self))
         return;
-    conn_expire(self, now);
-    if (self->closed || self->state != OPEN)
-        return;
-    if (conn_silent_due(self) <= now) {
+    if (conn_silent_due(self) <= now) { /* ends first: no retry goes out here */
         char why[64];
 
         snprintf(why, sizeof(why), "silent for %llu ms while commands waited",
                  (unsigned long long)self->silent);
         conn_end(self, why);
-        return;
     }
+    conn_expire(self, now);
+    if (self->closed || self->state != OPEN)
+        return;
     conn_set_alarm(self, rl_calls_due(&self->calls));
     conn_set_alarm(self, conn_silent_due(self));
 }

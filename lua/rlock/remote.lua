@@ -127,7 +127,7 @@ local function send_guarded(node, op, until_, keys, a, b, c, d, extra)
   if code then return nil, code, detail end
   local reply
   reply, code, detail = node:call(ends, words, n)
-  if reply == nil and code ~= "redis" then
+  if reply == nil and code ~= "redis" and code ~= "connect" then
     expiry.doubt(node, op, keys, a, ends)
   end
   return reply, code, detail

@@ -9,11 +9,11 @@ local eventually = require "spec.support.wait" (rlock)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 10 * slow
 
-local function open_network()
+local function open_network(seal)
   local server = redis.start()
   local proxy = proxies.start(server)
   local network = {
-    server = server, url = proxy.url, options = { timeout = 0.3 * slow },
+    server = server, url = proxy.url, options = { timeout = 0.3 * slow, seal = seal },
   }
 
   function network.lose(names)
@@ -35,4 +35,9 @@ local function open_network()
   return network
 end
 
-require "spec.support.late_rows" (open_network, describe, it, setup, teardown)
+for _, seal in ipairs { "kill", "time" } do
+  describe("sealed by " .. seal .. ",", function()
+    require "spec.support.late_rows" (function() return open_network(seal) end,
+      describe, it, setup, teardown)
+  end)
+end

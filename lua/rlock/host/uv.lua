@@ -525,7 +525,8 @@ Connection.__index = Connection
 -- @tparam integer n   how many words
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
--- @treturn[2] string code "redis", "timeout", "closed", or "cancelled"
+-- @treturn[2] string code "redis", "timeout", "closed", "connect" (it was not
+--   sent), or "cancelled"
 -- @return[2] detail; for "cancelled", what is to be raised
 function Connection:send(ms, words, n)
   local task = current
@@ -534,7 +535,7 @@ function Connection:send(ms, words, n)
     if unwind then return nil, "cancelled", unwind end
   end
   local ok, code, detail = self.raw:call(task.id, ms, words, n)
-  if not ok then return nil, code, detail end
+  if not ok then return nil, code == "closed" and "connect" or code, detail end
   task.wait_of = CALLING
   return yield()
 end

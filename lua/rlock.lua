@@ -52,6 +52,8 @@ end
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
 --   timeout = 3 (one command), connect_timeout = 3 (seconds), name, username,
 --   password, publish = "publish" | "spublish" | "both",
+--   seal = "kill" | "time" | "off": how a request that was given up is kept
+--   from being executed late, see seal.lua and expiry.lua; off: not at all,
 --   tls = { ca =, cert =, key =, verify = true },
 --   lazy = true: connects when it first has to, so that a server that is away
 --   now does not matter yet (for the nodes of a red lock)

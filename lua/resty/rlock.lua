@@ -155,6 +155,8 @@ end
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
 --   connect_timeout = 3 (seconds), name, username, password,
 --   publish = "publish" | "spublish" | "both",
+--   seal = "kill" | "time" | "off": how a request that was given up is kept
+--   from being executed late, see seal.lua and expiry.lua; off: not at all,
 --   tls = { verify = true, server_name =, cert =, key = } (whom to trust is
 --   said in nginx.conf, by lua_ssl_trusted_certificate),
 --   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections)

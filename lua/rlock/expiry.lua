@@ -23,15 +23,20 @@ function expiry.is_on(node) return node.seals.mode == "time" end
 
 local guarded = setmetatable({}, { __mode = "k" })     -- op -> the same, guarded
 
---- The operation with the prologue.
--- @tparam table op what script.compile gave
-function expiry.guard(op)
+local function guard(op)
   local its = guarded[op]
   if not its then
     its = script.with_deadline(op)
     guarded[op] = its
   end
   return its
+end
+
+--- What a node is sent for an operation: with the prologue where it needs one.
+-- @tparam table node
+-- @tparam table op what script.compile gave
+function expiry.shipped(node, op)
+  return expiry.is_on(node) and guard(op) or op
 end
 
 -- the server's clock ----------------------------------------------------------

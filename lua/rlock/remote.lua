@@ -35,7 +35,7 @@ end
 --- The operation's sha on this node; loads the script if the node lacks it.
 -- @return sha, or nil, code, detail
 function remote.sha(node, op, deadline)
-  if expiry.is_on(node) then op = expiry.guard(op) end
+  op = expiry.shipped(node, op)
   local sha = node.shas[op]
   if sha then return sha end
   local code, detail
@@ -48,20 +48,22 @@ end
 
 --- The server lacks the script: it is loaded before it is sent next.
 function remote.forget(node, op)
-  node.shas[op], node.shas[expiry.guard(op)] = nil, nil
+  node.shas[expiry.shipped(node, op)] = nil
 end
 
 --- What a failure means.
+-- @tparam table node
 -- @tparam table op the compiled function that was run
 -- @tparam string code   of node:call
 -- @tparam string detail of node:call
 -- @tparam string name   of the lock
 -- @treturn table a row of errors.lua
 -- @treturn string the detail, with the place in the policy's file
-function remote.judge(op, code, detail, name)
+function remote.judge(node, op, code, detail, name)
   local class, told = unsent[code] or errors.transport[code], detail
   if code == "redis" then
-    class, told = errors.classify(detail), script.translate(op, detail)
+    class = errors.classify(detail)
+    told = script.translate(expiry.shipped(node, op), detail)
   end
   if class.tell and told == detail then
     told = ("%s (%s)"):format(told, op[class.tell])
@@ -153,7 +155,7 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   local host, may_be_applied = node.host, false
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
-    local class, why = remote.judge(op, code, detail, keys[1])
+    local class, why = remote.judge(node, op, code, detail, keys[1])
     if class.forget then remote.forget(node, op) end
     if class.applied ~= "no" then may_be_applied = true end
     if class.retry and node.is_closed then

@@ -150,8 +150,8 @@ local function answered(self, grant, lease, reply, code, detail, sent)
     not_renewed(self, grant, why, self.host.now())
   else
     local site = grant.lock.site
-    local class, why =
-      remote.judge(site.policy.ops.renew, code, detail, site.name)
+    local class, why = remote.judge(self.session.node, site.policy.ops.renew,
+      code, detail, site.name)
     if class.gone then
       self:lose(grant, why)
     else
@@ -164,10 +164,11 @@ end
 local function lacks_script(self, grant, code, detail)
   local site = grant.lock.site
   local op = site.policy.ops.renew
-  if not code or not remote.judge(op, code, detail, site.name).forget then
+  local node = self.session.node
+  if not code or not remote.judge(node, op, code, detail, site.name).forget then
     return false
   end
-  remote.forget(self.session.node, op)
+  remote.forget(node, op)
   return true
 end
 

@@ -73,15 +73,23 @@ local function lock(kind, make, rival, is_entered_once)
   clear()
 end
 
-local function by(owner, method, side)
+local function by(owner, method, side, its)
+  its = its or client
   return function(i)
-    local made = client[method](client, "costs:" .. i, { owner = owner })
+    local made = its[method](its, "costs:" .. i, { owner = owner })
     return side and made[side](made) or made
   end
 end
 
 local function plain(kind, is_entered_once)
   lock(kind, by("me", kind), by("you", kind), is_entered_once)
+end
+
+-- What a deadline in each request costs, see rlock/expiry.lua.
+local function expiring()
+  local its <close> = assert(rlock.open { seal = "time" })
+  lock("lock, seal = time", by("me", "lock", nil, its),
+    by("you", "lock", nil, its))
 end
 
 local function pair(prefix, method)
@@ -167,6 +175,7 @@ end
 
 print(ROW:format("", "", "commands", "us", "Redisson's commands"))
 plain "lock"
+expiring()
 plain("mutex", true)
 plain("simple_lock", true)
 plain "spin_lock"

@@ -16,6 +16,8 @@
  *     DROP MESSAGES n [text]    the next n such published messages are
  *     CUT n [text]              as DROP REPLIES, and where the reply would have
  *                               come the connection is closed
+ *     PRETEND n [text]          the next n such requests do nothing, and are
+ *                               answered with 0
  *     HOLD ms [text]            the reply of the next such request, and what
  *                               follows it on its connection, comes ms later
  *     LATE n [text]             each of the next n such requests is kept back,
@@ -74,7 +76,8 @@ enum fate {
     MUTE,
     CUT,
     HOLD,
-    LATE
+    LATE,
+    PRETEND
 };
 
 struct order {
@@ -478,6 +481,9 @@ static enum fate delay(struct link *l, enum fate fate, long *ms)
     return fate;
 }
 
+/* What PRETEND sends instead of a request: its reply is 0. */
+static const char SPARE[] = "*3\r\n$7\r\nPUBLISH\r\n$1\r\n-\r\n$1\r\n-\r\n";
+
 /* Passes the whole requests that have come from the client. */
 static void take_requests(struct link *l)
 {
@@ -496,7 +502,10 @@ static void take_requests(struct link *l)
             a->left = replies_of(data, size);
             *l->last = a;
             l->last = &a->next;
-            append(&l->to_server, data, size);
+            if (fate == PRETEND)
+                append(&l->to_server, SPARE, sizeof(SPARE) - 1);
+            else
+                append(&l->to_server, data, size);
         }
         consume(&l->from_client, size);
     }
@@ -513,7 +522,7 @@ static bool take_reply(struct link *l, size_t size)
         pass = decide(data, size, true, &ms) == PASS;
     } else {
         struct asked *a = l->first;
-        pass = !a || a->fate == PASS || a->fate == HOLD;
+        pass = !a || a->fate == PASS || a->fate == HOLD || a->fate == PRETEND;
         if (a && a->fate == CUT)
             return false;
         if (a && a->fate == MUTE)
@@ -620,6 +629,8 @@ static void take_order(struct link *l, const struct buffer *words, long count)
         add_order(CUT, number_at(words, count, 1), 0, &text);
     } else if (is_word(&words[0], "mute")) {
         add_order(MUTE, number_at(words, count, 1), 0, &text);
+    } else if (is_word(&words[0], "pretend")) {
+        add_order(PRETEND, number_at(words, count, 1), 0, &text);
     } else if (is_word(&words[0], "hold")) {
         add_order(HOLD, 1, number_at(words, count, 1), &text);
     } else if (is_word(&words[0], "late")) {

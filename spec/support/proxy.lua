@@ -66,6 +66,10 @@ function Proxy:cut(n, text)
   return self:order("CUT", n, text or "")
 end
 
+function Proxy:pretend(n, text)
+  return self:order("PRETEND", n, text or "")
+end
+
 function Proxy:hold(seconds, text)
   return self:order("HOLD", ("%.0f"):format(seconds * 1000), text or "")
 end

@@ -7,7 +7,7 @@ describe("the script of an operation", function()
     local node = {
       host = { now = function() return 0 end }, options = { timeout = 1 },
       flights = { join = function(_, _, _, fn, ...) return fn(...) end },
-      shas = {},
+      shas = {}, seals = { mode = "kill" },
       call = function() return reply, 0 end,
     }
     local op = { text = "return 1" }

@@ -1,0 +1,158 @@
+--- How lost connections are sealed: which server is asked, and what happens
+--- where it refuses or something between answers for it. What sealing is good
+--- for is in late_rows.lua.
+
+local proxies = require "spec.support.proxy"
+local servers = require "spec.support.redis"
+local rlock = require "rlock"
+local eventually = require "spec.support.wait" (rlock)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local PATIENCE = 15 * slow
+
+describe("a lost connection", function()
+  local server, proxy, client
+
+  local function open(options)
+    options = options or {}
+    options.url, options.timeout = options.url or proxy.url, 0.5 * slow
+    client = assert(rlock.open(options))
+    return client
+  end
+
+  before_each(function()
+    server = servers.start()
+    proxy = proxies.start(server)
+  end)
+
+  after_each(function()
+    if client then client:close() end
+    client = nil
+    proxy:stop()
+    server:stop()
+  end)
+
+  local function mode() return client.session.node.seals.mode end
+
+  -- A command whose reply is lost with its connection.
+  local function lose_one()
+    assert(client:lock("warm"):lock())
+    proxy:cut(1, "warm")
+    assert(client:lock("warm"):unlock())
+  end
+
+  it("is killed before its request is sent once more", function()
+    open()
+    lose_one()
+    assert.is_true(proxy:count("KILL") >= 1)
+    assert.equal("kill", mode())
+  end)
+
+  it("is not killed on a server that was restarted: the id is a stranger's",
+    function()
+      open()
+      assert(client:lock("x"):lock())
+      server:restart()
+      eventually(function() return client:call("PING") end, PATIENCE)
+      local ok = client:lock("y"):lock { wait = PATIENCE }
+      assert.is_true(ok)
+      assert.equal(0, proxy:count("KILL"))
+      assert.equal("kill", mode())
+    end)
+
+  for what, rights in pairs {
+    ["CLIENT KILL"] = "-client|kill", ["CLIENT ID"] = "-client",
+  } do
+    it("makes requests expire where the server refuses " .. what, function()
+      server:cli("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all",
+        rights)
+      open { username = "weak", password = "secret" }
+      lose_one()
+      assert.equal("time", mode())
+      assert.is_true(client:lock("y"):lock())
+      assert.is_true(proxy:count("TIME") >= 1)
+    end)
+  end
+
+  it("makes requests expire where something else answers CLIENT KILL",
+    function()
+      proxy:pretend(1000, "KILL")
+      open()
+      eventually(function() return mode() == "time" end, PATIENCE)
+      assert.is_true((client:lock("y"):lock()))
+      assert.is_true((client:lock("y"):unlock()))
+    end)
+
+  it("is what sealing is tried on once, and the server honours it", function()
+    open()
+    eventually(function() return proxy:count("KILL") > 0 end, PATIENCE)
+    eventually(function()
+      for _, is_proven in pairs(client.session.node.seals.proven) do
+        return is_proven
+      end
+    end, PATIENCE)
+    assert.equal("kill", mode())
+    assert.equal(1, proxy:count("KILL"))
+  end)
+end)
+
+describe("a request with a deadline", function()
+  local server, client
+
+  before_each(function()
+    server = servers.start()
+    client = assert(rlock.open { url = server.url, seal = "time" })
+  end)
+
+  after_each(function()
+    client:close()
+    server:stop()
+  end)
+
+  it("does nothing after it", function()
+    local script = require "rlock.script"
+    local op = client:lock("x").site.policy.ops.acquire
+    local text = script.with_deadline(op).text
+    local now = client:call("TIME")
+    local ms = now[1] * 1000
+    local function run(deadline)
+      return client:call("EVAL", text, 2, "x", "c", "me", "1000", "1",
+        ("%.0f"):format(deadline))
+    end
+    local reply, code, detail = run(ms - 1000)
+    assert.same({ nil, "redis" }, { reply, code })
+    assert.matches("^EXPIRED", detail)
+    assert.equal("0", server:cli("EXISTS", "x"))
+    assert.same({ "held" }, run(ms + 60000))
+  end)
+
+  it("keeps the places of errors in the policy's file", function()
+    local bad = client:policy({
+      name = "bad", keys = function(name) return { name } end,
+      server = {
+        acquire = function(keys)
+          redis.call("set", keys[1], "x")
+          return redis.call("hget", keys[1], "x")          -- luacheck: ignore
+        end,
+        release = function() return { "freed" } end,
+      },
+    }, "x")
+    local line = debug.getinfo(bad.site.policy.source.server.acquire, "S")
+      .linedefined + 2
+    local _, _, detail = bad:try_lock { lease = 1 }
+    assert.truthy(detail:find("seal_spec.lua:" .. line, 1, true), detail)
+  end)
+
+  it("is renewed, and given back when the client is closed", function()
+    local other = assert(rlock.open {
+      url = server.url, seal = "time", watchdog = 0.6 * slow,
+    })
+    local lock = other:lock("kept")
+    assert(lock:lock())
+    local ends = rlock.now() + 2 * slow
+    eventually(function() return rlock.now() > ends end, 4 * slow)
+    assert.equal("held", lock:state())
+    other:close()
+    assert.equal("0", server:cli("EXISTS", "kept"))
+  end)
+end)

@@ -142,25 +142,33 @@ end
 
 -- the proof -------------------------------------------------------------------
 
+-- Kills this connection, by its id, from the node's own one.
+-- @treturn boolean|nil whether that ended it; nil: it cannot be told now
+-- @treturn string why not
+local function is_killed(node, victim, gone)
+  local words = kill(victim.identity)
+  local reply, code, detail = node:call(node.host.now() + GRACE, words, #words)
+  if reply ~= nil then
+    return gone:wait(GRACE), "a connection that was killed by its id stands"
+  elseif code == "redis" and is_refusal(detail) then
+    return false, detail
+  end
+end
+
+-- A task of the house.
 local function run_proof(self, run_id)
-  local node = self.node
-  local host, gone = node.host, node.host.event()
-  host.sleep(SETTLE)
-  if node.is_closed or self.mode ~= "kill" then return end
-  local victim = node:open(function() gone:set() end, function() end)
+  local node, key = self.node, run_id or UNNAMED
+  local gone, verdict, why = node.host.event(), nil, nil
+  node.host.sleep(SETTLE)
+  local victim = not node.is_closed
+    and node:open(function() gone:set() end, function() end)
   local identity = victim and victim.identity
-  if not identity or not identity.id or not is_of(identity, run_id) then
-    if victim then victim:close() end
-    return
+  if identity and identity.id and is_of(identity, run_id) then
+    verdict, why = is_killed(node, victim, gone)
   end
-  local reply, code, detail = node:call(host.now() + GRACE, kill(identity), #kill(identity))
-  if reply == nil and code == "redis" and is_refusal(detail) then
-    self:refuse(detail)
-  elseif reply ~= nil and not gone:wait(GRACE) then
-    self:refuse("a connection that was killed by its id stands")
-  end
-  self.proven[run_id or UNNAMED] = reply ~= nil or self.mode ~= "kill"
-  victim:close()
+  if victim then victim:close() end
+  self.proven[key] = verdict
+  if verdict == false then self:refuse(why) end
 end
 
 --- Finds out in the background, once for each server, whether one connection

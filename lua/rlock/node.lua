@@ -110,10 +110,11 @@ local function connect(self)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local connection, code, detail = try(self)
   if not connection then
-    self.not_before, self.problem = host.now() + self.pause:next(), detail
+    self.not_before = host.now() + self.pause:next()
     self.fell = code == "closed"          -- it stood, but not for long
     -- Nothing that a caller asked for was sent.
     if code ~= "redis" and not self.is_closed then code = "connect" end
+    self.problem = { code = code, detail = detail }
     return nil, code, detail
   end
   self.pause:reset()
@@ -138,8 +139,8 @@ function node:connect(deadline)
   local connection, code, detail = self.flights:join("connect", deadline,
     connect, self)
   if not connection and code == "timeout" then
-    return nil, "connect", self.problem or ("%s: no connection in time"):format(
-      self.where)
+    if self.problem then return nil, self.problem.code, self.problem.detail end
+    return nil, "connect", ("%s: no connection in time"):format(self.where)
   end
   return connection, code, detail
 end

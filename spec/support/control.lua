@@ -19,7 +19,7 @@ function control.ask(server, ...)
   local connection = connections[server]
   local reply, code, detail
   if connection then reply, code, detail = connection:call(TIMEOUT, ...) end
-  if not connection or code == "closed" then
+  if not connection or code == "closed" or code == "connect" then
     connection = assert(host.connect {
       path = server.socket, timeout = TIMEOUT, silent = 0,
     })

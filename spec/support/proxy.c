@@ -12,7 +12,8 @@
  *     MUTE n [text]             as DROP REPLIES, and so is whatever else would
  *                               come on that connection: what a network does,
  *                               because TCP leaves no gaps
- *     DROP REQUESTS n [text]    the next n such requests are swallowed
+ *     DROP REQUESTS n [text]    the next n such requests are swallowed, and so
+ *                               is what follows on their connections
  *     DROP MESSAGES n [text]    the next n such published messages are
  *     CUT n [text]              as DROP REPLIES, and where the reply would have
  *                               come the connection is closed
@@ -102,6 +103,7 @@ struct link {
     long long held_until; /* ms, 0: replies are not held */
     long long kept_until; /* ms, 0: requests are not kept back */
     bool muted;           /* nothing goes to the client any more */
+    bool deaf;            /* nothing goes to the server any more */
     bool ending;          /* ends once to_client is written */
     bool ended;
     struct link *next;
@@ -495,7 +497,8 @@ static void take_requests(struct link *l)
         enum fate fate = decide(data, size, false, &ms);
         remember(data, size);
         fate = delay(l, fate, &ms);
-        if (fate != DROP_REQUEST) {
+        l->deaf |= fate == DROP_REQUEST;
+        if (!l->deaf) {
             struct asked *a = check(calloc(1, sizeof *a));
             a->fate = fate;
             a->ms = ms;

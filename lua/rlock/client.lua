@@ -70,7 +70,8 @@ function client.open(host, options)
   local connection, code, detail = connect(self.session.node,
     self.session.options.connect_timeout)
   local class = code == "redis" and errors.classify(detail)
-  if not connection and not (class and class.retry) then
+  local is_there = class and class.retry and class.code == "redis"
+  if not connection and not is_there then
     self.session:close()
     return nil, class and class.code or code, detail
   end

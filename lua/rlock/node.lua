@@ -80,6 +80,12 @@ local function opened(self)
   return connection, code, detail
 end
 
+-- Does the server only have no time now?
+local function is_passing(detail)
+  local class = errors.classify(detail)
+  return class.retry and class.code == "redis"
+end
+
 -- Opens the connection, seals its predecessors, and finds out whether it is
 -- good for anything. A server that is busy, or loads its data, keeps it.
 local function try(self)
@@ -92,7 +98,7 @@ local function try(self)
     ok, code, detail = nil, "closed", connection.why_lost
   elseif self.is_closed then
     ok, code, detail = nil, "closed", "the client was closed"
-  elseif not ok and code == "redis" and errors.classify(detail).retry then
+  elseif not ok and code == "redis" and is_passing(detail) then
     self.unready = connection
     return nil, code, detail
   end

@@ -6,7 +6,6 @@
 local core = require "rlock.core"
 local errors = require "rlock.errors"
 local heap = require "rlock.heap"
-local seal = require "rlock.seal"
 
 local host = { name = "uv" }
 
@@ -664,6 +663,7 @@ local function is_comfort(command, code, detail)
 end
 
 function Connection:greet(options)
+  local seal = require "rlock.seal"           -- not before something connects
   local greeting = options.greeting or {}
   local n, commands = #greeting, { table.unpack(greeting) }
   for _, question in ipairs(seal.questions) do
@@ -687,7 +687,7 @@ end
 -- @tparam table seals  see seal.lua
 -- @return true, or nil, code, detail
 function Connection:make_ready(ms, seals)
-  local identity = self.identity
+  local identity, seal = self.identity, require "rlock.seal"
   if not identity and self.has_been_asked then
     local replies, codes, details = self:pipeline(ms, seal.questions)
     identity, self.fault, self.why = seal.identity(replies, codes, details, 1)

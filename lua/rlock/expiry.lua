@@ -21,7 +21,8 @@ local floor, min = math.floor, math.min
 --- Does this node's server need deadlines?
 function expiry.is_on(node) return node.seals.mode == "time" end
 
-local guarded = setmetatable({}, { __mode = "k" })     -- op -> the same, guarded
+-- op -> the same with the prologue
+local guarded = setmetatable({}, { __mode = "k" })
 
 local function guard(op)
   local its = guarded[op]

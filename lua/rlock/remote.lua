@@ -120,11 +120,11 @@ end
 local function send_guarded(node, op, until_, keys, a, b, c, d, extra)
   local ok, code, detail = expiry.settle(node, op, keys, a, until_)
   if not ok then return nil, code, detail end
-  local sha, ends, words = nil, nil, {}
+  local sha
   sha, code, detail = remote.sha(node, op, until_)
   if not sha then return nil, code, detail end
+  local words, ends = {}, min(until_, node.host.now() + node.options.timeout)
   local n = write(words, sha, keys, a, b, c, d, extra) + 1
-  ends = min(until_, node.host.now() + node.options.timeout)
   words[n], code, detail = expiry.word(node, ends)
   if code then return nil, code, detail end
   local reply
@@ -143,11 +143,11 @@ local function send(node, op, until_, keys, a, b, c, d, extra)
   if expiry.is_on(node) then
     return send_guarded(node, op, until_, keys, a, b, c, d, extra)
   end
-  local sha, words = nil, {}
+  local sha
   sha, code, detail = remote.sha(node, op, until_)
   if not sha then return nil, code, detail end
-  return node:call(until_, words,
-    write(words, sha, keys, a, b, c, d, extra))
+  local words = {}
+  return node:call(until_, words, write(words, sha, keys, a, b, c, d, extra))
 end
 
 -- Retries after a failure, as long as it may help.

@@ -1,6 +1,7 @@
 --- Requests that were given up are executed later: a proxy keeps them back and
 --- delivers them when the lock has been used again.
 
+local late_rows = require "spec.support.late_rows"
 local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
@@ -9,35 +10,43 @@ local eventually = require "spec.support.wait" (rlock)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 10 * slow
 
-local function open_network(seal)
-  local server = redis.start()
-  local proxy = proxies.start(server)
-  local network = {
-    server = server, url = proxy.url, options = { timeout = 0.3 * slow, seal = seal },
-  }
+describe("a request that is delivered late", function()
+  local server, proxy
 
-  function network.lose(names)
-    proxy:reset()
+  before_each(function()
+    server = redis.start()
+    proxy = proxies.start(server)
+  end)
+
+  after_each(function()
+    proxy:stop()
+    server:stop()
+  end)
+
+  local function lose(names)
     for _, name in ipairs(names) do proxy:late(1, name) end
   end
 
-  function network.arrive()
+  local function arrive()
     proxy:deliver()
     eventually(function() return proxy:kept() == 0 end, PATIENCE,
       "the server has closed the old connections")
   end
 
-  function network.stop()
-    proxy:stop()
-    server:stop()
+  local function go_wrong(seal)
+    return late_rows {
+      server = server, url = proxy.url, lose = lose, arrive = arrive,
+      options = { timeout = 0.5 * slow, seal = seal },
+    }
   end
 
-  return network
-end
+  for _, seal in ipairs { "kill", "time" } do
+    it("does no harm: sealed by " .. seal, function()
+      assert.equal("", go_wrong(seal))
+    end)
+  end
 
-for _, seal in ipairs { "kill", "time" } do
-  describe("sealed by " .. seal .. ",", function()
-    require "spec.support.late_rows" (function() return open_network(seal) end,
-      describe, it, setup, teardown)
+  it("does harm where nothing is sealed", function()
+    assert.not_equal("", go_wrong("off"))
   end)
-end
+end)

@@ -1,6 +1,7 @@
 --- Requests that were given up are executed later: a real network loses them,
 --- and the kernel sends them again when the lock has been used again.
 
+local late_rows = require "spec.support.late_rows"
 local link = require "spec.support.link"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
@@ -11,37 +12,45 @@ local eventually = require "spec.support.wait" (rlock)
 local OUTAGE, TIMEOUT = 2, 1.6
 local PATIENCE = 30
 
-local function open_network()
-  local server = redis.start { alone = true, port = 6379 }
-  local between = link.to(server)
-  local network = {
-    server = server, url = between.url,
-    options = { timeout = TIMEOUT, connect_timeout = 0.3 },
-  }
-  local outage
+describe("a request that the network loses and repeats", function()
+  if not link.is_possible() then
+    pending "needs network namespaces"
+    return
+  end
 
-  function network.lose()
-    between:lose("there")
+  local server, network, outage
+
+  before_each(function()
+    server = redis.start { alone = true, port = 6379 }
+    network = link.to(server)
+  end)
+
+  after_each(function() server:stop() end)
+
+  local function lose()
+    network:lose("there")
     outage = task.start(function()
       rlock.sleep(OUTAGE)
-      between:heal()
+      network:heal()
     end)
   end
 
-  function network.arrive()
+  local function arrive()
     outage:join(PATIENCE)
-    eventually(function() return between:is_settled() end, PATIENCE,
+    eventually(function() return network:is_settled() end, PATIENCE,
       "the kernel has delivered what was lost")
   end
 
-  function network.stop() server:stop() end
+  local function go_wrong(seal)
+    return late_rows {
+      server = server, url = network.url, lose = lose, arrive = arrive,
+      options = { timeout = TIMEOUT, connect_timeout = 0.3, seal = seal },
+    }
+  end
 
-  return network
-end
-
-if link.is_possible() then
-  require "spec.support.late_rows" (open_network, describe, it, setup,
-    teardown, true)
-else
-  pending("what a real network loses: no network namespaces here")
-end
+  for _, seal in ipairs { "kill", "time" } do
+    it("does no harm: sealed by " .. seal, function()
+      assert.equal("", go_wrong(seal))
+    end)
+  end
+end)

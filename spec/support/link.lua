@@ -42,6 +42,7 @@ function link.to(server)
     server = server, there = "nsenter -n -t " .. server.pid .. " ",
     url = ("redis://%s:%d"):format(THERE, server.port),
   }, Link)
+  shell.run("ip link delete rlock0")          -- of a server that has gone
   run(([[
     ip link add rlock0 address %s type veth peer name rlock0 address %s netns %d
     ip address add %s/30 dev rlock0 && ip link set rlock0 up

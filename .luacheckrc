@@ -48,9 +48,11 @@ for _, file in ipairs {
   files[file] = { std = "ngx_lua" }
 end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
+files["spec/soak/nginx_*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs {
   "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/interop/*_spec.lua",
+  "spec/soak/*_spec.lua",
 } do
   files[file] = { std = "lua54+busted" }
 end

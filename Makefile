@@ -126,6 +126,10 @@ interop: deps  ## locks held against Redisson, redis-py, redsync and others
 	$(SUB) all
 	@B=$(B) spec/interop/run
 
+soak: deps  ## what takes minutes: faults at random, generated programs
+	$(SUB) all tests
+	@B=$(B) V=1 JOBS=1 LIMIT=3600 $(SUITE) soak
+
 bench:  ## what locks cost, beside a bare C client and bare cosockets
 	@spec/support/deps build test bench
 	$(SUB) all $(B)/spec/bare
@@ -159,5 +163,5 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test check asan oom valgrind bench \
-        interop rocks install uninstall clean help
+        interop soak rocks install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

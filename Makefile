@@ -1,6 +1,6 @@
 # rlock. `make demo` and `make test` install what is missing and do the rest.
-# Yours to set: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR, and B, the folder
-# that everything is built in.
+# Yours to set: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR, B, the folder that
+# everything is built in, and PARTS, what `make test` runs (spec/support/suite).
 
 B          ?= build
 CC         ?= cc
@@ -93,10 +93,12 @@ deps:  ## install what is missing to build, to run and to test
 demo: deps  ## a lock taken, kept and handed over on an embedded Redis
 	$(SUB) all
 	$(B)/rlockctl examples/hello.lua
+	@[ "$$RLOCK_URL" ] || echo "Its Redis goes on running, for your programs;" \
+	  "to stop it: $(B)/rlockctl local stop"
 
-test: deps  ## the whole suite
+test: deps  ## the whole suite, or PARTS="unit spec/redis/fair_spec.lua"
 	$(SUB) all tests
-	@B=$(B) $(SUITE)
+	@B=$(B) $(SUITE) $(PARTS)
 
 check:  ## what can be said without running: style, layers, warnings
 	@spec/support/deps build test check

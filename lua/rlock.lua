@@ -8,7 +8,7 @@ local host = require "rlock.host.uv"
 -- in no time.
 
 local rlock = {
-  _VERSION = "0.1.0",
+  _VERSION = host.version,
   spawn = host.spawn,
   sleep = host.sleep,
   now = host.now,

@@ -31,6 +31,8 @@
 #include "reply.h"
 #include "timer.h"
 
+#define VERSION "0.1.0" /* that of lua/rlock/host/uv.lua */
+
 #define CORE "rlock.core"
 #define TIMER "rlock.core.timer"
 #define CONN "rlock.core.conn"
@@ -912,7 +914,9 @@ static void new_classes(lua_State *L)
 
 static void push_versions(lua_State *L)
 {
-    lua_createtable(L, 0, 3);
+    lua_createtable(L, 0, 4);
+    lua_pushliteral(L, VERSION);
+    lua_setfield(L, -2, "rlock");
     lua_pushfstring(L, "%d.%d.%d", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
     lua_setfield(L, -2, "hiredis");
     lua_pushstring(L, uv_version_string());

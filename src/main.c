@@ -1,8 +1,10 @@
 /*
  * rlockctl: build the state, hand over to lua/rlock/cli.lua.
  *
- * All that is done with Lua happens within one protected call. Lua files are
- * found on package.path first, then among those linked into this program.
+ * All that is done with Lua happens within one protected call. The modules
+ * linked into this program come before those on package.path, so that it never
+ * runs with the modules of another version by accident. Only what the user
+ * names in LUA_PATH or with --lua-path comes before them.
  */
 #include <fcntl.h>
 #include <lauxlib.h>
@@ -22,6 +24,9 @@ struct arguments {
     char **values;
     int status;
 };
+
+/* Stack of the protected main. */
+enum { ARGUMENTS = 1, HANDLER, NAMED };
 
 static const struct rl_embedded *find(const char *name)
 {
@@ -44,35 +49,81 @@ static int lua_embedded(lua_State *L)
     return 1;
 }
 
+static const struct rl_embedded *find_module(lua_State *L, const char *module)
+{
+    const char *path = luaL_gsub(L, module, ".", "/");
+    const struct rl_embedded *file = find(lua_pushfstring(L, "%s.lua", path));
+
+    if (file == NULL)
+        file = find(lua_pushfstring(L, "%s/init.lua", path));
+    return file;
+}
+
+static int load_embedded(lua_State *L, const struct rl_embedded *file)
+{
+    const char *chunk = lua_pushfstring(L, "@%s", file->name);
+
+    return luaL_loadbufferx(L, (const char *)file->text, file->length, chunk,
+                            "t");
+}
+
+/* The file of module 1 on the path that the user named; NULL: there is none. */
+static const char *find_named(lua_State *L)
+{
+    lua_getfield(L, lua_upvalueindex(1), "search");
+    lua_pushvalue(L, 1);
+    lua_getfield(L, lua_upvalueindex(1), "path");
+    lua_call(L, 2, 1);
+    return lua_tostring(L, -1);
+}
+
 /* A package searcher: "rlock.lock" is rlock/lock.lua or rlock/lock/init.lua */
 static int search(lua_State *L)
 {
     const char *module = luaL_checkstring(L, 1);
-    const char *path = luaL_gsub(L, module, ".", "/");
-    const char *chunk;
-    const struct rl_embedded *file;
+    const struct rl_embedded *file = find_module(L, module);
+    const char *name;
+    int status;
 
-    file = find(lua_pushfstring(L, "%s.lua", path));
-    if (file == NULL)
-        file = find(lua_pushfstring(L, "%s/init.lua", path));
     if (file == NULL) {
-        lua_pushfstring(L, "no embedded file '%s.lua'", path);
+        lua_pushfstring(L, "no embedded module '%s'", module);
         return 1;
     }
-    chunk = lua_pushfstring(L, "@%s", file->name);
-    if (luaL_loadbufferx(L, (const char *)file->text, file->length, chunk, "t")
-        != LUA_OK)
+    name = find_named(L);
+    status = name ? luaL_loadfile(L, name) : load_embedded(L, file);
+    if (status != LUA_OK)
         return lua_error(L);
-    lua_pushstring(L, file->name);
+    lua_pushstring(L, name ? name : file->name);
     return 2;
 }
 
+/* Pushes { path = what LUA_PATH adds to Lua's own, search = searchpath }. */
+static void push_named(lua_State *L)
+{
+    lua_createtable(L, 0, 2);
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "searchpath");
+    lua_setfield(L, -3, "search");
+    lua_getfield(L, -1, "path");
+    luaL_gsub(L, lua_tostring(L, -1), LUA_PATH_DEFAULT, "");
+    lua_setfield(L, -4, "path");
+    lua_pop(L, 2);
+}
+
+/* Puts `search` behind package.preload. Its upvalue is what the user named. */
 static void add_searcher(lua_State *L)
 {
+    int i;
+
     lua_getglobal(L, "package");
     lua_getfield(L, -1, "searchers");
-    lua_pushcfunction(L, search);
-    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    for (i = (int)lua_rawlen(L, -1); i > 1; i--) {
+        lua_rawgeti(L, -1, i);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_pushvalue(L, NAMED);
+    lua_pushcclosure(L, search, 1);
+    lua_rawseti(L, -2, 2);
     lua_pop(L, 2);
 }
 
@@ -107,21 +158,23 @@ static void push_arguments(lua_State *L, const struct arguments *args)
 
 static int protected_main(lua_State *L)
 {
-    struct arguments *args = lua_touserdata(L, 1);
+    struct arguments *args = lua_touserdata(L, ARGUMENTS);
 
     luaL_checkversion(L);
     luaL_openlibs(L);
     preload_core(L);
-    add_searcher(L);
     lua_pushcfunction(L, traceback);
+    push_named(L);
+    add_searcher(L);
     lua_getglobal(L, "require");
     lua_pushliteral(L, "rlock.cli");
-    if (lua_pcall(L, 1, 1, -3) != LUA_OK)
+    if (lua_pcall(L, 1, 1, HANDLER) != LUA_OK)
         return lua_error(L);
     lua_getfield(L, -1, "main");
     push_arguments(L, args);
     lua_pushcfunction(L, lua_embedded);
-    if (lua_pcall(L, 2, 1, 2) != LUA_OK)
+    lua_pushvalue(L, NAMED);
+    if (lua_pcall(L, 3, 1, HANDLER) != LUA_OK)
         return lua_error(L);
     args->status = (int)luaL_optinteger(L, -1, 0);
     return 0;

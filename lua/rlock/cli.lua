@@ -47,6 +47,8 @@ end
 
 -- what the options do --------------------------------------------------------
 
+local named                  -- `path`: where the user wants modules looked for
+
 -- A folder stands for the modules in it.
 local function search_first(paths)
   for i = #paths, 1, -1 do
@@ -55,12 +57,14 @@ local function search_first(paths)
       path = ("%s/?.lua;%s/?/init.lua"):format(path, path)
     end
     package.path = path .. ";" .. package.path
+    named.path = path .. ";" .. named.path
   end
 end
 
 local function obey(chosen)
   if chosen.lua_path then search_first(chosen.lua_path) end
-  local host = require "rlock.host.uv"
+  local fits, host = pcall(require, "rlock.host.uv")
+  if not fits then return nil, "refused", host end
   host.verbosity = chosen.quiet and 0 or chosen.verbose and 2 or 1
   if not chosen.url then return true end
   local parsed, code, detail = require("rlock.url").parse(chosen.url)
@@ -143,8 +147,11 @@ end
 --- Runs rlockctl.
 -- @tparam table arguments  [0] is the program
 -- @tparam function embedded_text  "rlock/lock.lua" -> its text, if embedded
+-- @tparam table user_named  `path`: where modules are looked for before those
+--   that are embedded
 -- @treturn integer exit status
-function cli.main(arguments, embedded_text)
+function cli.main(arguments, embedded_text, user_named)
+  named = user_named
   collectgarbage("setpause", 115)       -- of many tasks little is garbage
   local chosen = {}
   local first, problem = options.read(arguments, 1, leading, chosen)

@@ -2,6 +2,7 @@
 
 local ctl = require "spec.cli.ctl"
 local redis = require "spec.support.redis"
+local shell = require "spec.support.shell"
 
 local SHOW = [[
 local before = {}
@@ -216,6 +217,40 @@ describe("modules", function()
     assert.equal("first\n", output(both))
     both[2], both[4] = too, mine
     assert.equal("too\n", output(both))
+  end)
+
+  it("in the current folder do not take the place of those inside", function()
+    local cwd = ctl.folder() .. "/own"
+    ctl.file("own/rlock/naming.lua", "return 'own'")
+    ctl.file("own/rlock.lua", [[
+      package.path = "./?.lua;" .. package.path
+      print(require("rlock").main, require("rlock.naming"))]])
+    assert.matches("^function: .*table: ", output { "rlock.lua", cwd = cwd })
+    os.remove(cwd .. "/rlock.lua")
+    for path, first in pairs {
+      [";;"] = "table", ["./?.lua;;"] = "string", [";;./?.lua"] = "string",
+    } do
+      assert.equal(first .. "\n", output { cwd = cwd, env = { LUA_PATH = path },
+        "-e", "print(type(require 'rlock.naming'))" })
+    end
+  end)
+
+  it("of another version than the core are refused, on one line", function()
+    local path = ctl.folder() .. "/other/?.lua;"
+    local says = "rlock.core is of rlock %S+, but its Lua modules are of "
+      .. "rlock 0.0.1\n"
+    local text = shell.run("cat lua/rlock/host/uv.lua")
+    ctl.file("other/rlock/host/uv.lua",
+      (text:gsub('(version = )"[^"]+"', '%1"0.0.1"', 1)))
+    for _, words in ipairs { { "-e", "" }, { "status", "x" } } do
+      words.env = { LUA_PATH = path .. ";" }
+      assert.matches("^rlockctl: " .. says, fault(1, words))
+    end
+    if ctl.is_sanitized() then return end
+    local paths = ctl.lua_paths()
+    paths.LUA_PATH = path .. paths.LUA_PATH
+    assert.matches("^lua5.4: " .. says, ctl.run({ program = "lua5.4", "-e",
+      "require 'rlock'", env = paths }).err)
   end)
 
   it("are loaded when they are needed", function()

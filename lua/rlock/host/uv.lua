@@ -7,7 +7,12 @@ local core = require "rlock.core"
 local errors = require "rlock.errors"
 local heap = require "rlock.heap"
 
-local host = { name = "uv" }
+local host = { name = "uv", version = "0.1.0" }
+
+if core.versions.rlock ~= host.version then
+  error(("rlock.core is of rlock %s, but its Lua modules are of rlock %s")
+    :format(core.versions.rlock or "before 0.1.0", host.version), 0)
+end
 
 local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield

@@ -130,10 +130,11 @@ function rlock.run(fn, ...)
   elseif host.is_running() then         -- inside rlockctl, or another run
     return rlock.spawn(fn, ...):join()
   end
-  local put_back = require("rlock.ending").prepare()
+  local ending = require "rlock.ending"
+  local put_back = ending.prepare()
   local ok, results, message = rlock.main(fn, ...)
   put_back()
-  if message then error(message, 0) end
+  if message then error(ending.explained(message), 0) end
   if not ok then os.exit(results, true) end
   if results then return table.unpack(results, 1, results.n) end
 end

@@ -301,6 +301,41 @@ static int core_isatty(lua_State *L)
     return 1;
 }
 
+/* Keeps the string at index as this field of upvalue 1. */
+static void keep(lua_State *L, int index, const char *field)
+{
+    lua_pushvalue(L, index);
+    lua_setfield(L, lua_upvalueindex(1), field);
+}
+
+/* Raises the message alone, and keeps a code and its detail. */
+static int keeping_assert(lua_State *L)
+{
+    if (lua_toboolean(L, 1))
+        return lua_gettop(L);
+    luaL_checkany(L, 1);
+    if (lua_type(L, 2) == LUA_TSTRING && lua_type(L, 3) == LUA_TSTRING) {
+        keep(L, 2, "code");
+        keep(L, 3, "detail");
+    }
+    if (lua_gettop(L) == 1)
+        lua_pushliteral(L, "assertion failed!");
+    lua_settop(L, 2);
+    return lua_error(L);
+}
+
+/*
+ * core.new_assert(kept) -> an assert that fills kept.code and kept.detail. It
+ * is in C so that a traceback shows it as it shows Lua's.
+ */
+static int core_new_assert(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lua_pushcclosure(L, keeping_assert, 1);
+    return 1;
+}
+
 /* ---- handles ---- */
 
 /* A userdata of size zeroed bytes with the metatable of that name. */
@@ -965,6 +1000,7 @@ int luaopen_rlock_core(lua_State *L)
         { "pid", core_pid },
         { "uid", core_uid },
         { "isatty", core_isatty },
+        { "new_assert", core_new_assert },
         { "timer", core_timer },
         { "connect", core_connect },
         { "signal", core_signal },

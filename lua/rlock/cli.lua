@@ -91,39 +91,15 @@ end
 
 -- running --------------------------------------------------------------------
 
-local failed                            -- what assert was last given
-
--- assert, which keeps in mind the sentence for people that comes with a code.
-local function mindful_assert(...)
-  local ok, code, detail = ...
-  if ok then return ... end
-  local n = select("#", ...)
-  if n == 0 then error("bad argument #1 to 'assert' (value expected)", 2) end
-  if type(code) == "string" and type(detail) == "string" then
-    failed = { code = code, detail = detail }
-  end
-  error(n == 1 and "assertion failed!" or code, 0)
-end
-
--- What ended a program, with that sentence if it was such a code.
-local function explained(message)
-  local first, rest = message:match("^([^\n]*)(.*)$")
-  if not failed or (": " .. first):sub(-#failed.code - 2) ~= ": "
-      .. failed.code then
-    return message
-  end
-  return first .. ": " .. failed.detail .. rest
-end
-
 --- Runs fn as a task, with all that it starts, to the end.
 -- @tparam function fn
 -- @param ... its arguments
 -- @treturn integer exit status
 function cli.run(fn, ...)
-  require("rlock.ending").prepare()
-  assert = mindful_assert                                -- luacheck: ignore
+  local ending = require "rlock.ending"
+  ending.prepare()
   local ok, status, message = require("rlock").main(fn, ...)
-  if message then cli.complain(explained(message)) end
+  if message then cli.complain(ending.explained(message)) end
   return ok and 0 or status
 end
 

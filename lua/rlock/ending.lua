@@ -1,5 +1,6 @@
 --- How a program ends before its time: a signal or os.exit ends it, but its
---  tasks clean up first. The same in rlockctl and in rlock.run.
+--  tasks clean up first; the message of an assert that ends it has the detail
+--  beside the code. The same in rlockctl and in rlock.run.
 
 local host = require "rlock.host.uv"
 
@@ -76,21 +77,36 @@ local function exit(status)
   if unwind then raise(unwind) end
 end
 
--- both -----------------------------------------------------------------------
+-- assert ---------------------------------------------------------------------
 
---- From now on, signals and os.exit unwind the program.
+local failed = {}                       -- what assert was given last
+
+--- What ended a program, with the detail if it is the code of a failed assert.
+-- @tparam string message  may have lines of a traceback
+-- @treturn string
+function ending.explained(message)
+  local first, rest = message:match("^([^\n]*)(.*)$")
+  local code = ": " .. (failed.code or "\n")
+  if (": " .. first):sub(-#code) ~= code then return message end
+  return first .. ": " .. failed.detail .. rest
+end
+
+-- all of them ----------------------------------------------------------------
+
+--- From now on, signals and os.exit unwind the program, and assert keeps the
+--  detail for `explained`.
 -- @treturn function puts everything back
 function ending.prepare()
-  local handles, exit_before = {}, os.exit
+  local handles, exit_before, assert_before = {}, os.exit, assert
   for name, status in pairs(SIGNALS) do
     handles[#handles + 1] = host.on_signal(name, function()
       end_by(status)
     end)
   end
-  os.exit = exit                                         -- luacheck: ignore
+  os.exit, assert = exit, host.new_assert(failed)        -- luacheck: ignore
   return function()
     for _, handle in ipairs(handles) do handle:close() end
-    os.exit = exit_before                                -- luacheck: ignore
+    os.exit, assert = exit_before, assert_before         -- luacheck: ignore
   end
 end
 

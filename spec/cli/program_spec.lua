@@ -117,6 +117,17 @@ print(debug.traceback():match("stdin:%d: in main chunk"))]] })
       'print(pcall(assert, nil, "x", "y")) print(assert(1, 2, 3))' })
   end)
 
+  it("sees assert in tracebacks as lua shows it", function()
+    local code = "local function f() assert(nil, 'x', 'y') end f()"
+    local trace = "\n\t%[C%]: in function 'assert'\n"
+      .. "\t%(command line%):1: in local 'f'\n"
+    assert.matches("^rlockctl: x: y\nstack traceback:" .. trace,
+      ctl.run({ "-e", code }).err)
+    assert.matches("^x\nstack traceback:" .. trace, output { "-e",
+      ("print(select(2, xpcall(function() %s end, debug.traceback)))"):format(
+        code) })
+  end)
+
   it("warns as lua does, once it has been told to", function()
     local code = [[warn "a" warn "@on" warn("b", "c") warn "@off" warn "d"]]
     assert.equal("Lua warning: bc\n", ctl.run({ "-e", code }).err)

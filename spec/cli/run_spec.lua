@@ -80,6 +80,19 @@ describe("rlock.run", function()
     assert_ended(0, result)
   end)
 
+  it("raises the code of a failed assert with its detail", function()
+    local result = run [[
+      local plain = assert
+      print(pcall(rlock.run, function()
+        assert(rlock.open("unix:///nowhere"))
+      end))
+      print(plain == assert)]]
+    assert.matches("^false\tconnect: /nowhere: no such file or directory\n"
+      .. "stack traceback:\n\t%[C%]: in function 'assert'\n\tstdin:%d+: .*\n"
+      .. "true\n$", result.out)
+    assert_ended(0, result)
+  end)
+
   it("refuses what is no function, and to wait elsewhere", function()
     local result = run [[
       print(pcall(rlock.run, 1))

@@ -754,5 +754,6 @@ host.uid = core.uid
 host.pid = core.pid
 host.versions = core.versions
 host.is_terminal = core.isatty
+host.new_assert = core.new_assert
 
 return host

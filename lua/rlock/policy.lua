@@ -193,7 +193,8 @@ end
 --  and shared; it is not to be changed.
 --  @tparam string|table which "reentrant" (a policy of ours), the name of a
 --    module on package.path, or a definition
---  @tparam[opt=2] number level whose fault it is, as in error()
+--  @tparam[opt=2] number level whose fault it is, as in error(), where the
+--    policy has no place of its own to name
 --  @treturn table `name`, `source` (the definition), `keys`, `channel` and
 --    `extra` (its functions, which raise one line if they return what they must
 --    not), `ops`: operation -> what script.compile gave
@@ -209,8 +210,8 @@ function policy.load(which, level)
   local fault = check(which, def)
   if fault then
     local home = home_of(which, def)
-    error(("%s: %s%s"):format(called(which, def), home and home .. ": " or "",
-      fault), level)
+    if home then fault, level = home .. ": " .. fault, 0 end
+    error(called(which, def) .. ": " .. fault, level)
   end
   local result = {
     name = def.name, source = def, keys = checked(def, "keys", check_keys),

@@ -109,8 +109,8 @@ describe("policy.load", function()
       local def = definition(case[2])
       local who = type(def.name) == "string" and 'policy "' .. def.name .. '"'
         or "the policy"
-      assert.matches("policy_spec.lua:%d+: " .. who
-        .. ": [^\n]*policy_spec.lua:%d+: " .. case[3] .. "$", load_fault(def))
+      assert.matches("^" .. who .. ": [^: ]*policy_spec.lua:%d+: " .. case[3]
+        .. "$", load_fault(def))
     end)
   end
 

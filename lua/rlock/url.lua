@@ -101,6 +101,14 @@ local function set_tcp(result, host, path, query)
   return ok, fault
 end
 
+-- What was meant by an address without a scheme. Nothing of a text that may
+-- hold a password.
+local function suggestion(text)
+  local whole = (text:sub(1, 1) == "/" and "unix://" or "redis://") .. text
+  if text:find("@", 1, true) or not url.parse(whole) then return "" end
+  return "; did you mean " .. whole .. "?"
+end
+
 --- Reads an address.
 --  @tparam string text
 --  @treturn[1] table `host port` or `path`, `db username password tls`; for
@@ -116,7 +124,7 @@ function url.parse(text)
   local scheme, rest = text:match("^(%a+)://(.*)$")
   scheme = scheme and scheme:lower()
   if scheme ~= "redis" and scheme ~= "rediss" and scheme ~= "unix" then
-    return nil, "usage", "bad url: " .. FORMS
+    return nil, "usage", "bad url: " .. FORMS .. suggestion(text)
   end
   local result = { db = DEFAULT_DB, tls = scheme == "rediss" }
   local authority, tail = rest:match("^([^/?#]*)(.*)$")

@@ -72,7 +72,11 @@ describe("url.parse", function()
 
   for _, case in ipairs {
     { "", "must begin with redis://" },
-    { "h:6379", "must begin with redis://" },
+    { "127.0.0.1:6379", "; did you mean redis://127.0.0.1:6379%?$" },
+    { "[::1]", "; did you mean redis://%[::1%]%?$" },
+    { "/run/redis.sock", "; did you mean unix:///run/redis.sock%?$" },
+    { ":secret@h", "or be local:$" },
+    { "h:port", "or be local:$" },
     { "http://h", "must begin with redis://" },
     { "redis:h", "must begin with redis://" },
     { "locale:", "must begin with redis://" },

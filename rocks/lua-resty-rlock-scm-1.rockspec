@@ -31,6 +31,7 @@ build = {
     ["rlock.host.ngx"] = "lua/rlock/host/ngx.lua",
     ["rlock.host.ngx.calls"] = "lua/rlock/host/ngx/calls.lua",
     ["rlock.host.ngx.clock"] = "lua/rlock/host/ngx/clock.lua",
+    ["rlock.host.ngx.guard"] = "lua/rlock/host/ngx/guard.lua",
     ["rlock.host.ngx.home"] = "lua/rlock/host/ngx/home.lua",
     ["rlock.host.ngx.pool"] = "lua/rlock/host/ngx/pool.lua",
     ["rlock.host.ngx.resp"] = "lua/rlock/host/ngx/resp.lua",

@@ -290,9 +290,8 @@ function joint:unlock()
   return release(hold)
 end
 
-local function done(hold, ok, ...)
+local function done(hold, ...)
   local is_released, code, detail = release(hold)
-  if not ok then error((...), 0) end
   if not is_released then return nil, code, detail end
   return ...
 end
@@ -315,7 +314,7 @@ function joint:with(options, fn, ...)
   local wait, lease = check_options(options, 2)
   local hold, code, detail = enter(self, wait or huge, lease)
   if not hold then return nil, code, detail end
-  return done(hold, pcall(fn, self, ...))
+  return done(hold, self.host.guard(release, hold, fn, self, ...))
 end
 
 --- Seconds for which this task's last hold is certainly its own.

@@ -254,9 +254,8 @@ function lock:unlock()
   return release(self, granted)
 end
 
-local function done(self, ok, ...)
+local function done(self, ...)
   local is_released, code, detail = self:unlock()
-  if not ok then error((...), 0) end
   if not is_released then return nil, code, detail end
   return ...
 end
@@ -279,7 +278,8 @@ function lock:with(options, fn, ...)
   local wait, lease = check_options(options, 2)
   local ok, code, detail = enter(self, wait or huge, lease)
   if not ok then return nil, code, detail end
-  return done(self, pcall(fn, self, ...))
+  return done(self,
+    self.session.host.guard(self.unlock, self, fn, self, ...))
 end
 
 -- holds that can be carried about -----------------------------------------

@@ -168,6 +168,24 @@ describe("an uncaught error", function()
       "upvalue 'f'")))
   end)
 
+  it("inside lock:with has the traceback of the function that failed",
+      function()
+    for _, lock in ipairs { "client:lock 'cli:body'",
+        "rlock.multi_lock { client:lock 'cli:body' }" } do
+      local result = run(([[
+        local client = assert(rlock.open())
+        local lock = %s
+        local function fails() return nil + 1 end
+        lock:with(function(held)
+          return held:with(function() local x = fails() return x end)
+        end)]]):format(lock))
+      assert.equal(1, result.status)
+      assert.matches("^rlockctl: stdin:%d+: attempt to perform arithmetic.-"
+        .. "in upvalue 'fails'.-stdin:%d+: in main chunk", result.err)
+      assert.is_false(exists("cli:body"))
+    end
+  end)
+
   it("may be any value", function()
     for code, text in pairs {
       ["error { 1 }"] = "(error object is a table value)",

@@ -56,6 +56,20 @@ local LOCATIONS = [[
   location = /plain { content_by_lua_block { finish(brief) } }
   location = /plain/elsewhere { content_by_lua_block { ngx.say("else") } }
 
+  location = /with {
+    content_by_lua_block {
+      local lock = locks:lock(ngx.var.arg_name)
+      local function the_body() error("with " .. ngx.var.arg_name) end
+      local function work()
+        return lock:with(function() return lock:with(the_body) end)
+      end
+      if ngx.var.arg_how == "caught" then
+        return ngx.say(select(2, pcall(work)))
+      end
+      work()
+    }
+  }
+
   location = /wait {
     content_by_lua_block {
       local kind = ngx.var.arg_kind or "lock"
@@ -296,6 +310,33 @@ describe("A request in nginx", function()
         until_gone(name)
       end)
     end)
+
+  describe("that fails inside lock:with", function()
+    local function logged(what)
+      local _, count = web:log():gsub(what, "%0")
+      return count
+    end
+
+    it("logs once the traceback of the function that failed", function()
+      local name = fresh()
+      assert.equal(500, (web:get("/with?name=" .. name)))
+      until_gone(name)
+      eventually(function()
+        return logged("runtime error: [^\n]* with " .. name) == 1
+      end, SECONDS)
+      assert.equal(1, logged("rlock: error while a lock is held: [^\n]* with "
+        .. name .. "\nstack traceback:[^*]-in function <[^>]+>"))
+      assert.equal(1, logged("error while a lock is held: [^\n]*" .. name))
+    end)
+
+    it("logs nothing if the error is caught, which is unchanged", function()
+      local name = fresh()
+      local _, body = web:get("/with?how=caught&name=" .. name)
+      assert.matches("^content_by_lua[^\n]*: with " .. name .. "\n$", body)
+      assert.is_false(exists(name))
+      assert.equal(0, logged("is held: [^\n]*" .. name))
+    end)
+  end)
 
   it("that has ended is given nothing, and told so if it still asks",
     function()

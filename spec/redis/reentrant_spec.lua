@@ -239,11 +239,12 @@ describe("a reentrant lock", function()
       assert.is_true(lock:is_held())
       return a, b, c
     end, 1, nil, 3) })
-    local boom = { "an error object" }
-    local ok, caught = pcall(lock.with, lock, function() error(boom) end)
-    assert.is_false(ok)
-    assert.equal(boom, caught)
-    assert.is_false(lock:is_locked())
+    for _, boom in ipairs { { "an error object" }, "a string", false } do
+      local ok, caught = pcall(lock.with, lock, function() error(boom, 0) end)
+      assert.is_false(ok)
+      assert.equal(boom, caught)
+      assert.is_false(lock:is_locked())
+    end
   end)
 
   it("says lost from with() when the hold did not last", function()

@@ -1,9 +1,10 @@
 --- The OpenResty host: what nginx can do, in the words of house.md. The files
---  below host/ngx/ do it: clock, tasks (and events), home, calls, socket, pool,
---  subscriber, resp. It knows nothing of locks.
+--  below host/ngx/ do it: clock, tasks (and events), home, calls, guard, socket,
+--  pool, subscriber, resp. It knows nothing of locks.
 
 local calls = require "rlock.host.ngx.calls"
 local clock = require "rlock.host.ngx.clock"
+local guard = require "rlock.host.ngx.guard"
 local home = require "rlock.host.ngx.home"
 local pool = require "rlock.host.ngx.pool"
 local subscriber = require "rlock.host.ngx.subscriber"
@@ -19,6 +20,7 @@ local host = {
   is_over = tasks.is_over,
   ends_tasks = true,     -- in the middle of anything: see `whole`
   finish = tasks.finish,
+  guard = guard,
   whole = home.run,
   daemon = home.start,
   spawn = calls.start,

@@ -207,6 +207,23 @@ end
 --- Runs fn to its end, even if the task ends before. (Here no task does.)
 function host.whole(fn, ...) return fn(...) end
 
+local Guard = {}
+Guard.__index = Guard
+function Guard:__close() if not self.is_over then self.undo(self.what) end end
+
+local function completed(guard, ...)
+  guard.is_over = true
+  return ...
+end
+
+--- Calls fn(...). If it raises, undo(what) runs before the error goes on. The
+--  error keeps its own traceback, because nothing here catches it.
+-- @return what fn returned
+function host.guard(undo, what, fn, ...)
+  local guard <close> = setmetatable({ undo = undo, what = what }, Guard)
+  return completed(guard, fn(...))
+end
+
 --- Has this task ended? (Its holds are then no longer kept alive.)
 function host.is_over(task)
   return type(task) == "table" and task.over == true

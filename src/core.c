@@ -249,6 +249,96 @@ static int core_stop(lua_State *L)
     return 0;
 }
 
+/* ---- interrupting what never waits ---- */
+
+/*
+ * A task that computes keeps the loop from telling a signal. So the signal's
+ * handler sets a hook in the coroutine that runs, as lua does. The hook waits
+ * a while, in case the task waits soon, and then calls the function given to
+ * core.interrupt: fn(number), which raises where it may. Every coroutine that
+ * runs meanwhile gets the hook too.
+ */
+enum { PATIENCE_MS = 100, STEPS = 1000 };
+static lua_State *volatile active;
+static const char INTERRUPT; /* its address is the function's key */
+
+static void interrupt(lua_State *L, lua_Debug *where)
+{
+    int number = rl_signal_unheard(PATIENCE_MS);
+
+    (void)where;
+    if (rl_signal_unheard(0) == 0)
+        lua_sethook(L, NULL, 0, 0);
+    if (number == 0)
+        return;
+    lua_sethook(L, interrupt, LUA_MASKCOUNT, 1);
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &INTERRUPT) == LUA_TNIL) {
+        lua_pop(L, 1);
+        return;
+    }
+    lua_pushinteger(L, number);
+    lua_call(L, 1, 0);
+}
+
+/* In the signal handler. */
+static void hook_running(void)
+{
+    if (active != NULL)
+        lua_sethook(active, interrupt, LUA_MASKCOUNT, STEPS);
+}
+
+static void set_running(lua_State *L)
+{
+    active = L;
+    if (L != NULL && rl_signal_unheard(0) != 0 && lua_gethook(L) == NULL)
+        hook_running();
+}
+
+/* core.interrupt(fn), with nil for none any more */
+static int core_interrupt(lua_State *L)
+{
+    get_core(L);
+    lua_settop(L, 1);
+    if (!lua_isnil(L, 1))
+        luaL_checktype(L, 1, LUA_TFUNCTION);
+    rl_signal_on_ask(lua_isnil(L, 1) ? NULL : hook_running);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &INTERRUPT);
+    return 0;
+}
+
+static int resume_failed(lua_State *L, const char *message)
+{
+    lua_pushboolean(L, 0);
+    lua_pushstring(L, message);
+    return 2;
+}
+
+/* core.resume(co, ...): coroutine.resume, known to be the one that runs */
+static int core_resume(lua_State *L)
+{
+    lua_State *co = lua_tothread(L, 1), *resumer = active;
+    int count = lua_gettop(L) - 1;
+    int status;
+
+    luaL_argexpected(L, co, 1, "coroutine");
+    if (!lua_checkstack(co, count))
+        return resume_failed(L, "too many arguments to resume");
+    lua_xmove(L, co, count);
+    set_running(co);
+    status = lua_resume(co, L, count, &count);
+    set_running(resumer);
+    if (status != LUA_OK && status != LUA_YIELD)
+        count = 1; /* the error */
+    if (!lua_checkstack(L, count + 1)) {
+        lua_pop(co, count);
+        return resume_failed(L, "too many results to resume");
+    }
+    lua_xmove(co, L, count);
+    lua_pushboolean(L, status == LUA_OK || status == LUA_YIELD);
+    lua_insert(L, -(count + 1));
+    return count + 1;
+}
+
 /* ---- what needs no handle ---- */
 
 /* core.now() -> seconds, by a clock that runs on while the machine sleeps */
@@ -889,6 +979,8 @@ static int core_gc(lua_State *L)
 
     self->loop = NULL;
     self->L = NULL;
+    active = NULL;
+    rl_signal_on_ask(NULL);
     free(self->argv);
     free(self->lengths);
     self->argv = NULL;
@@ -995,6 +1087,8 @@ int luaopen_rlock_core(lua_State *L)
         { "dispatch", core_dispatch },
         { "run", core_run },
         { "stop", core_stop },
+        { "interrupt", core_interrupt },
+        { "resume", core_resume },
         { "now", core_now },
         { "random", core_random },
         { "pid", core_pid },

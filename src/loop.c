@@ -5,6 +5,8 @@
 #include "loop.h"
 
 #include <assert.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 struct rl_loop {
@@ -215,15 +217,18 @@ static void signal_drop(rl_owner *base)
 }
 
 /*
- * A program that is asked to end a second time before it has heard the first
- * (a busy loop, a blocking read) ends at once, as in lua. What comes with the
- * first is the same: timeout(1) sends each twice. libuv's handler does the
- * rest.
+ * A program that is asked to end a second time before its loop has told the
+ * first ends at once, as in lua: it is inside a C function, such as a blocking
+ * read. A repeat right after the first counts as the same signal, because
+ * timeout(1) sends each twice. libuv's handler does the rest.
  */
-enum { SIGNALS = 65, AGAIN_NS = 200 * 1000 * 1000 };
+enum { SIGNALS = 65, AGAIN_NS = 200 * 1000 * 1000, NS_PER_MS = 1000 * 1000 };
 static volatile sig_atomic_t unheard[SIGNALS];
 static volatile uint64_t came[SIGNALS]; /* by uv_hrtime */
+static volatile sig_atomic_t asked;     /* the last of those, 0: none */
 static void (*uv_handlers[SIGNALS])(int);
+static void (*volatile on_ask)(void);
+static pthread_t main_thread;
 
 static int asks_to_end(int number)
 {
@@ -231,10 +236,21 @@ static int asks_to_end(int number)
            || number == SIGQUIT;
 }
 
+static void set_heard(int number)
+{
+    unheard[number] = 0;
+    if (asked == number)
+        asked = 0;
+}
+
 static void on_signal(int number)
 {
     uint64_t now = uv_hrtime();
 
+    if (!pthread_equal(pthread_self(), main_thread)) {
+        pthread_kill(main_thread, number);
+        return;
+    }
     if (now - came[number] < AGAIN_NS)
         return;
     if (unheard[number]) {
@@ -244,7 +260,24 @@ static void on_signal(int number)
     }
     unheard[number] = 1;
     came[number] = now;
+    asked = number;
     uv_handlers[number](number);
+    if (on_ask != NULL)
+        on_ask();
+}
+
+void rl_signal_on_ask(void (*fn)(void))
+{
+    on_ask = fn;
+}
+
+int rl_signal_unheard(uint64_t ms)
+{
+    int number = asked;
+
+    if (number != 0 && uv_hrtime() - came[number] < ms * NS_PER_MS)
+        return 0;
+    return number;
 }
 
 static void signal_wrap(int number)
@@ -255,7 +288,8 @@ static void signal_wrap(int number)
         || action.sa_handler == on_signal)
         return;
     uv_handlers[number] = action.sa_handler;
-    unheard[number] = 0;
+    main_thread = pthread_self();
+    set_heard(number);
     came[number] = 0;
     action.sa_handler = on_signal;
     sigaction(number, &action, NULL);
@@ -275,7 +309,7 @@ static void signal_fired(uv_signal_t *uv, int number)
     rl_event event = { .what = RL_FIRED, .id = self->id };
 
     if (number < SIGNALS)
-        unheard[number] = 0;
+        set_heard(number);
     rl_loop_tell(self->loop, &event);
 }
 

@@ -94,4 +94,13 @@ typedef struct rl_signal rl_signal;
 int rl_signal_open(rl_signal **out, rl_loop *loop, int64_t id, int number);
 void rl_signal_close(rl_signal *self);
 
+/*
+ * HUP, INT, QUIT and TERM ask the program to end. fn is called in the signal
+ * handler when one of them arrives. rl_signal_unheard: the number of the last
+ * one if it arrived at least so many milliseconds ago and has not been told
+ * yet, because the loop does not turn; else 0.
+ */
+void rl_signal_on_ask(void (*fn)(void));
+int rl_signal_unheard(uint64_t ms);
+
 #endif

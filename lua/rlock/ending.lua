@@ -77,6 +77,53 @@ local function exit(status)
   if unwind then raise(unwind) end
 end
 
+-- loops that never wait ------------------------------------------------------
+
+local OURS = debug.getinfo(1, "S").source:match("^(.*)/ending%.lua$")
+
+-- Is this function one of rlock's? To interrupt those would break them.
+local function is_ours(fn)
+  local source = fn.source
+  return source:sub(1, #OURS) == OURS and source:find("^[./]", #OURS + 1)
+end
+
+-- The signal unwinds the task that runs, from any of the program's functions.
+local function interrupt(number)
+  if host.is_told() or is_ours(debug.getinfo(2, "S")) then return end
+  exit(128 + number)
+end
+
+-- What unwinds a coroutine unwinds the one that resumed it.
+local function passed_on(ok, ...)
+  if not ok and host.is_unwind((...)) then raise((...)) end
+  return ok, ...
+end
+
+-- coroutine.resume and coroutine.wrap, whose coroutines can be interrupted.
+local function resume(co, ...)
+  if type(co) ~= "thread" then
+    error("bad argument #1 to 'resume' (coroutine expected)", 2)
+  end
+  return passed_on(host.resume(co, ...))
+end
+
+local function unwrapped(co, ok, ...)
+  if ok then return ... end
+  local message = ...
+  local closed, failure = coroutine.close(co)
+  if not closed then message = failure end
+  if host.is_unwind(message) then raise(message) end
+  error(message, 2)
+end
+
+local function wrap(fn)
+  if type(fn) ~= "function" then
+    error("bad argument #1 to 'wrap' (function expected)", 2)
+  end
+  local co = coroutine.create(fn)
+  return function(...) return unwrapped(co, host.resume(co, ...)) end
+end
+
 -- assert ---------------------------------------------------------------------
 
 local failed = {}                       -- what assert was given last
@@ -93,20 +140,37 @@ end
 
 -- all of them ----------------------------------------------------------------
 
+local ours = {
+  exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,
+}
+
+-- Puts functions in the place of the program's; returns those.
+local function install(fns)
+  local before = {
+    exit = os.exit, assert = assert, resume = coroutine.resume,
+    wrap = coroutine.wrap,
+  }
+  os.exit, assert = fns.exit, fns.assert                 -- luacheck: ignore
+  coroutine.resume, coroutine.wrap = fns.resume, fns.wrap -- luacheck: ignore
+  return before
+end
+
 --- From now on, signals and os.exit unwind the program, and assert keeps the
 --  detail for `explained`.
 -- @treturn function puts everything back
 function ending.prepare()
-  local handles, exit_before, assert_before = {}, os.exit, assert
+  local handles = {}
   for name, status in pairs(SIGNALS) do
     handles[#handles + 1] = host.on_signal(name, function()
       end_by(status)
     end)
   end
-  os.exit, assert = exit, host.new_assert(failed)        -- luacheck: ignore
+  host.on_interrupt(interrupt)
+  local before = install(ours)
   return function()
     for _, handle in ipairs(handles) do handle:close() end
-    os.exit, assert = exit_before, assert_before         -- luacheck: ignore
+    host.on_interrupt(nil)
+    install(before)
   end
 end
 

@@ -110,6 +110,39 @@ function tests.nothing_is_told_before_the_call_returns()
   check(told == 101, told)
 end
 
+function tests.resume_is_that_of_lua()
+  local function same(fn, ...)
+    local ours, theirs = coroutine.create(fn), coroutine.create(fn)
+    for _ = 1, 3 do
+      local a = table.pack(core.resume(ours, ...))
+      local b = table.pack(coroutine.resume(theirs, ...))
+      check(a.n == b.n, a.n)
+      for i = 1, a.n do check(a[i] == b[i], a[i]) end
+      check(coroutine.status(ours) == coroutine.status(theirs))
+    end
+  end
+  same(function(...) return coroutine.yield(...) end)
+  same(function(...) return coroutine.yield(...) end, 1, nil, "x", nil)
+  same(error, "an error")
+  same(error)
+  same(function() return core.resume(coroutine.running()) end)
+  same(function() return table.unpack({}, 1, 10000) end)
+  raises("coroutine expected", core.resume, 1)
+end
+
+function tests.interrupt_is_called_in_the_coroutine_that_computes()
+  core.signal(new(unexpected), "TERM")
+  core.interrupt(function(number) error({ number }) end)
+  local co = coroutine.create(function()
+    core.spawn(new(unexpected), { file = "sh",
+      args = { "-c", "kill -TERM " .. core.pid() } })
+    while true do pcall(check, true) end
+  end)
+  local ok, told = core.resume(co)
+  check(not ok and type(told) == "table" and told[1] == 15, told)
+  core.interrupt(nil)
+end
+
 function tests.run_within_run_is_misuse()
   local timer = core.timer(new(function()
     raises("running already", core.run)

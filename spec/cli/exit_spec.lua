@@ -7,7 +7,7 @@ local redis = require "spec.support.redis"
 local eventually = require "spec.support.wait" (host)
 
 local server = redis.shared()
-local INT, KILL, TERM = 2, 9, 15
+local HUP, INT, KILL, TERM = 1, 2, 9, 15
 
 -- For programs: rlock, client, and closing(name), which waits and then prints.
 local HEAD = [[
@@ -73,6 +73,8 @@ describe("os.exit", function()
       "assert(rlock.open()):lock('cli:with'):with(function() os.exit(5) end)",
       "xpcall(function() os.exit(5) end, debug.traceback)",
       "coroutine.wrap(function() pcall(os.exit, 5) print 'inner' end)()",
+      "coroutine.resume(coroutine.create(function() os.exit(5) end))",
+      "pcall(coroutine.wrap(function() os.exit(5) end))",
       "rlock.spawn(function() pcall(os.exit, 5) print 'task' end):join()",
       "rlock.spawn(pcall, os.exit, 5):join()",
       "setmetatable({}, { __index = function() os.exit(5) end })[1]()",
@@ -347,10 +349,76 @@ describe("a signal", function()
     assert.same({ 143, 0 }, { result.status, result.signal })
   end)
 
-  it("that comes a second time ends it even if it never waits", function()
+  local LOOPS = {
+    ["while true do end"] = INT,
+    ["while true do pcall(compute) end"] = TERM,
+    ["while true do lock:valid_for() end"] = HUP,
+    ["repeat until xpcall(endless, debug.traceback) == 1"] = TERM,
+    ["lock:with(endless)"] = INT,
+    ["table.sort({ 1, 2, 3 }, endless)"] = TERM,
+    ["coroutine.wrap(endless)()"] = TERM,
+    ["while true do coroutine.resume(coroutine.create(endless)) end"] = INT,
+    ["while true do pcall(coroutine.wrap(endless)) end"] = TERM,
+    ["rlock.spawn(endless) rlock.spawn(endless) rlock.sleep(0)"] = HUP,
+  }
+
+  for loop, number in pairs(LOOPS) do
+    it("unwinds a loop that never waits: " .. loop, function()
+      local program = start([[
+        local client = assert(rlock.open())
+        local lock = client:lock(arg[1])
+        assert(lock:lock())
+        local function compute() for i = 1, 100 do string.rep("a", i) end end
+        local function endless() while true do compute() end end
+        local a <close> = closing "main"
+        print "ready"
+        ]] .. loop .. [[
+
+        print "after"]], "cli:loop")
+      finally(function() program:kill(KILL) end)
+      program:says("ready")
+      program:kill(number)
+      assert.same({ status = 128 + number, signal = 0, err = "",
+        out = "ready\nclosed main\n" }, program:wait())
+      assert.is_false(exists("cli:loop"))
+    end)
+  end
+
+  it("lets a loop that never waits clean up, and does not interrupt that",
+      function()
+    local program = start [[
+      local function count() for i = 1, 1e5 do coroutine.yield(i) end end
+      local a <close> = setmetatable({}, { __close = function()
+        local n = 0
+        for i in coroutine.wrap(count) do n = n + i % 2 end
+        print("counted " .. n)
+      end })
+      print "ready"
+      while true do pcall(string.rep, "x") end]]
+    finally(function() program:kill(KILL) end)
+    program:says("ready")
+    program:kill(TERM)
+    assert.same({ status = 143, signal = 0, err = "",
+      out = "ready\ncounted 50000\n" }, program:wait())
+  end)
+
+  it("lets a task go on that computes only for a moment", function()
+    local program = start [[
+      local a <close> = closing "main"
+      print "ready"
+      os.execute "kill -TERM $PPID"
+      for i = 1, 1e5 do math.sin(i) end
+      print "computed"
+      rlock.sleep(60)
+      print "after"]]
+    assert.same({ status = 143, signal = 0, err = "",
+      out = "ready\ncomputed\nclosed main\n" }, program:wait())
+  end)
+
+  it("that comes a second time ends it even inside a C function", function()
     local program = start [[
       print "ready"
-      while true do end]]
+      string.find(("a"):rep(60), ("a*"):rep(30) .. "b")]]
     program:says("ready")
     finally(function() program:kill(KILL) end)
     eventually(function()

@@ -143,6 +143,26 @@ describe("rlock.run", function()
     end)
   end
 
+  it("cleans up on a signal that comes in a loop that never waits", function()
+    local program = start [[
+      local resume, wrap = coroutine.resume, coroutine.wrap
+      rlock.run(function() coroutine.wrap(print) "ready" end)
+      assert(coroutine.resume == resume and coroutine.wrap == wrap)
+      rlock.run(work(function()
+        print "loops"
+        while true do pcall(coroutine.wrap(function()
+          while true do pcall(rlock.now) end
+        end)) end
+      end))
+      print "never"]]
+    finally(function() program:kill(9) end)
+    program:says("loops")
+    program:kill(TERM)
+    local result = program:wait()
+    assert.same({ "ready\nloops\nclosed\n", "" }, { result.out, result.err })
+    assert_ended(128 + TERM, result)
+  end)
+
   it("ends at once by a second signal", function()
     local program = start [[
       rlock.run(function()

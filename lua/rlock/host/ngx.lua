@@ -1,6 +1,6 @@
 --- The OpenResty host: what nginx can do, in the words of house.md. The files
---  below host/ngx/ do it: clock, tasks (and events), home, calls, guard, socket,
---  pool, subscriber, resp. It knows nothing of locks.
+--  below host/ngx/ do it: clock, tasks (and events), home, calls, guard,
+--  socket, pool, subscriber, resp. It knows nothing of locks.
 
 local calls = require "rlock.host.ngx.calls"
 local clock = require "rlock.host.ngx.clock"

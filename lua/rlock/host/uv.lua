@@ -17,7 +17,7 @@ end
 local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
-local create, resume = coroutine.create, coroutine.resume
+local create, resume = coroutine.create, core.resume
 local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
@@ -505,6 +505,16 @@ end
 
 --- Does a task run now?
 function host.is_running() return current ~= nil end
+
+--- Has the running task been told to unwind?
+function host.is_told() return current ~= nil and current.unwound == true end
+
+--- Calls `fn` with the number of a signal that asks the program to end, inside
+--  a task that has computed on and on since it came. nil: no longer.
+host.on_interrupt = core.interrupt
+
+--- As coroutine.resume. A coroutine that is resumed by it can be interrupted.
+host.resume = core.resume
 
 --- Is the running task being unwound?
 function host.is_unwind(message)

@@ -184,9 +184,8 @@ end
 function ballot:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
-    local prefix, text = part.lock.session.node.where .. ": ", said(part)
-    if text:sub(1, #prefix) == prefix then prefix = "" end
-    words[i] = prefix .. text
+    local where = part.lock.session.node.where .. ": "
+    words[i] = where .. said(part):gsub(where:gsub("%p", "%%%0"), "")
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
     self.held, #self.parts, self.red.majority, table.concat(words, "; "))

@@ -14,6 +14,7 @@
 --    explain    the server's words say little: people are told the hint, too
 --    tell       people want to know of which script it was said: its "name", or
 --               "where" it is written
+--    advice     a clause for people: what to do about it
 --  Retries nothing itself, and reads no reply that is not an error.
 --  @module rlock.errors
 
@@ -144,6 +145,8 @@ errors.transport = {
     "the server cannot be reached"),
 }
 errors.transport.timeout.tell = "name"
+errors.transport.timeout.advice = "; if the server answers BUSY, its script "
+  .. "runs too long: redis-cli script kill"
 
 -- Before 7.0 a command that failed inside a script was told as
 -- "ERR Error running script (call to f_<sha>): @user_script:1: WRONGTYPE ...".

@@ -28,6 +28,7 @@ function node.new(host, options)
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
     not_before = 0,          -- no attempt to connect earlier
     shas = {},               -- script -> sha, of those that this server knows
+    unanswered = nil,        -- the first script that timed out since a reply
   }, node)
   self.seals = seal.new(self, options.seal or "kill")
   return self

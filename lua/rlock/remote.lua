@@ -51,6 +51,18 @@ function remote.forget(node, op)
   node.shas[expiry.shipped(node, op)] = nil
 end
 
+local BUSY = "BUSY a script runs too long on the server%s; %s did not run; "
+  .. "to end it: redis-cli %s"
+
+-- For BUSY: which script runs too long, and what to do about it; else nil.
+local function busy(op, detail, suspect)
+  local command = detail:match("^BUSY .- (%u+ KILL)")
+  if not command then return nil end
+  local guess = suspect
+    and (", probably %s, which this client sent"):format(suspect.name)
+  return BUSY:format(guess or "", op.name, command:lower())
+end
+
 --- What a failure means.
 -- @tparam table node
 -- @tparam table op the compiled function that was run
@@ -66,7 +78,8 @@ function remote.judge(node, op, code, detail, name)
     told = script.translate(expiry.shipped(node, op), detail)
   end
   if class.tell and told == detail then
-    told = ("%s (%s)"):format(told, op[class.tell])
+    told = busy(op, detail, node.unanswered)
+      or ("%s (%s)%s"):format(told, op[class.tell], class.advice or "")
   end
   if class.explain then
     told = ("%s for %s: %s"):format(told, naming.show(name), class.hint)
@@ -155,6 +168,7 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   local host, may_be_applied = node.host, false
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
+    if code == "timeout" then node.unanswered = node.unanswered or op end
     local class, why = remote.judge(node, op, code, detail, keys[1])
     if class.forget then remote.forget(node, op) end
     if class.applied ~= "no" then may_be_applied = true end
@@ -175,7 +189,10 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
     end
     local reply
     reply, code, detail = send(node, op, until_, keys, a, b, c, d, extra)
-    if reply ~= nil then return reply, code, may_be_applied end
+    if reply ~= nil then
+      node.unanswered = nil
+      return reply, code, may_be_applied
+    end
   end
 end
 
@@ -207,7 +224,10 @@ function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
   end
   local reply, code, detail = connection:send(ms, scratch,
     write(scratch, sha, keys, a, b, c, d, extra))
-  if reply ~= nil then return reply, now, false end
+  if reply ~= nil then
+    node.unanswered = nil
+    return reply, now, false
+  end
   return again(node, op, until_, code, detail, keys, a, b, c, d, extra)
 end
 

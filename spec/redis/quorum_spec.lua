@@ -558,6 +558,10 @@ describe("a red lock with servers frozen", function()
       local _, code, detail = red:try_lock()
       return code == "quorum" and select(2, detail:gsub("away for", "")) == 3
     end, "it is known who is away")
+    local _, _, explained = red:try_lock()
+    for where in explained:gmatch("; (%S+): away for") do
+      assert.equal(1, select(2, explained:gsub(where:gsub("%p", "%%%0"), "")))
+    end
     local before = rlock.now()
     for _ = 1, 20 do assert.equal("quorum", select(2, red:try_lock())) end
     local took = rlock.now() - before

@@ -2,6 +2,24 @@
 
 local remote = require "rlock.remote"
 
+describe("a server that is busy", function()
+  local function told(detail, suspect)
+    return select(2, remote.judge({ name = "few.acquire" }, "redis", detail,
+      "a name", suspect))
+  end
+
+  it("is told with the command that ends what it runs", function()
+    assert.equal("BUSY a script runs too long on the server; few.acquire did "
+      .. "not run; to end it: redis-cli function kill", told("BUSY Redis is "
+      .. "busy running a script. You can only call FUNCTION KILL or SHUTDOWN"))
+  end)
+
+  it("is told in its own words where nothing can end that", function()
+    assert.equal("BUSY Redis is busy running a module command (few.acquire)",
+      told("BUSY Redis is busy running a module command"))
+  end)
+end)
+
 describe("the script of an operation", function()
   local function load_from(reply)
     local node = {

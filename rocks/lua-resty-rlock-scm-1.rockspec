@@ -22,6 +22,7 @@ build = {
     ["rlock.backoff"] = "lua/rlock/backoff.lua",
     ["rlock.ballot"] = "lua/rlock/ballot.lua",
     ["rlock.client"] = "lua/rlock/client.lua",
+    ["rlock.colon"] = "lua/rlock/colon.lua",
     ["rlock.deadline"] = "lua/rlock/deadline.lua",
     ["rlock.errors"] = "lua/rlock/errors.lua",
     ["rlock.expiry"] = "lua/rlock/expiry.lua",

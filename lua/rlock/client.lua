@@ -1,5 +1,6 @@
 --- One application's session with one Redis: its face for programs.
 
+local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
 local errors = require "rlock.errors"
 local lock = require "rlock.lock"
@@ -267,4 +268,7 @@ function client:__gc()
   end
 end
 
-return client
+colon.methods(Pair, "pair", "read_lock write_lock")
+return colon.methods(client, "client", [[call lock mutex simple_lock spin_lock
+  fair_lock fenced_lock read_write_lock fair_read_write_lock semaphore permits
+  latch policy close]])

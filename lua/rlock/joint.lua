@@ -12,6 +12,7 @@
 --  Who holds is the task that calls, as it is with the locks themselves. The
 --  holds of a task are known to the handle by which it took them.
 
+local colon = require "rlock.colon"
 local grant = require "rlock.grant"
 local lock = require "rlock.lock"
 local of_peek = require("rlock.answer").of_peek
@@ -369,4 +370,6 @@ function Hold:__close()
   if not self.is_over then release(self) end
 end
 
-return joint
+colon.methods(Hold, "hold", "unlock valid_for state on_lost need")
+return colon.methods(joint, "lock", [[lock try_lock unlock with hold valid_for
+  state need on_lost is_locked hold_count ttl peek token break_lock]])

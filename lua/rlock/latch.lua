@@ -1,6 +1,7 @@
 --- A latch as programs see it: a count that goes down, and tasks anywhere that
 --  wait until it is nothing.
 
+local colon = require "rlock.colon"
 local line = require "rlock.line"
 local policy = require "rlock.policy"
 local remote = require "rlock.remote"
@@ -97,4 +98,4 @@ function latch:delete()
     requests.run(self, "delete", self.session.publish))
 end
 
-return latch
+return colon.methods(latch, "latch", "set count_down count wait delete")

@@ -5,6 +5,7 @@
 
 local answer = require "rlock.answer"
 local backoff = require "rlock.backoff"
+local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
 local line = require "rlock.line"
@@ -472,4 +473,6 @@ function lock:break_lock(token)
   return verdict == "freed"
 end
 
-return lock
+colon.methods(Hold, "hold", "unlock valid_for token state on_lost need")
+return colon.methods(lock, "lock", [[lock try_lock unlock with hold valid_for
+  state token need on_lost peek is_locked is_held hold_count ttl break_lock]])

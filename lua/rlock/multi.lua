@@ -6,6 +6,7 @@
 --  multi-locks cannot wait for each other. It is lost when a member is lost.
 
 local backoff = require "rlock.backoff"
+local colon = require "rlock.colon"
 local grant = require "rlock.grant"
 local joint = require "rlock.joint"
 local lock = require "rlock.lock"
@@ -341,4 +342,4 @@ function multi:is_held()
   return true
 end
 
-return multi
+return colon.methods(multi, "lock", "is_held")

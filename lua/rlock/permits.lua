@@ -3,6 +3,7 @@
 --  lease is kept alive by this client's watchdog; what nobody keeps alive, or
 --  gives back, comes back when its lease ends.
 
+local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
 local line = require "rlock.line"
 local policy = require "rlock.policy"
@@ -277,4 +278,5 @@ function permits:acquired()
   return requests.tell(third, requests.run(self, "count"))
 end
 
-return permits
+return colon.methods(permits, "permits",
+  "acquire try_acquire release renew on_lost set available acquired")

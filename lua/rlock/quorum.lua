@@ -15,6 +15,7 @@
 local backoff = require "rlock.backoff"
 local ballot = require "rlock.ballot"
 local deadline = require "rlock.deadline"
+local colon = require "rlock.colon"
 local joint = require "rlock.joint"
 local policy = require "rlock.policy"
 
@@ -344,4 +345,4 @@ function quorum:is_held()
   return nil, "quorum", round:explain()
 end
 
-return quorum
+return colon.methods(quorum, "lock", "is_held")

@@ -2,6 +2,7 @@
 --  some, any may give some back, and one that dies with them takes them along
 --  (permits.lua has those that come back).
 
+local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
 local line = require "rlock.line"
 local policy = require "rlock.policy"
@@ -148,4 +149,5 @@ function semaphore:available()
   return requests.tell(second, requests.run(self, "count"))
 end
 
-return semaphore
+return colon.methods(semaphore, "semaphore",
+  "acquire try_acquire release add set drain available")

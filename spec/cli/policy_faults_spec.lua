@@ -118,6 +118,12 @@ describe("a fault of a policy is told when it is loaded:", function()
       ':4: acquire: upvalue "n" is beyond 2^53, which Redis cannot count to' },
     { "a name that nobody knows", { acquire = "return { hled }" },
       ':4: acquire: reads the global "hled", which Redis does not have' },
+    { "rlock itself", { acquire = "return { rlock.now() }" },
+      ':4: acquire: reads the global "rlock", which Redis does not have; '
+        .. "there is no rlock inside Redis" },
+    { "rlock as an upvalue", { head = 'local rlock = require "rlock"',
+      acquire = "return { rlock.now() }" },
+      ':4: acquire: uses "rlock.now"; there is no rlock inside Redis' },
     { "what only this Lua has", { acquire = "return { os.time() }" },
       ':4: acquire: reads the global "os", .*; redis.call%("time"%) tells' },
     { "an assignment to a global", { release = "n = 1" },

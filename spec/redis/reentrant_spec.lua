@@ -327,6 +327,42 @@ describe("a reentrant lock", function()
     assert.is_false(lock:is_locked())
   end)
 
+  it("says so when a method is called with a dot", function()
+    local hold = assert(lock:hold())
+    local multi = rlock.multi_lock { lock, client:lock(name .. ":other") }
+    local carried = assert(multi:hold())
+    local pair = client:read_write_lock(name .. ":pair")
+    local lock_methods = "lock try_lock unlock with hold valid_for state need "
+      .. "on_lost is_held"
+    local hold_methods = "unlock valid_for state need on_lost"
+    for _, case in ipairs {
+      { client, "client", "call lock fair_lock semaphore latch policy close" },
+      { lock, "lock", lock_methods .. " peek is_locked token break_lock ttl" },
+      { multi, "lock", lock_methods },
+      { hold, "hold", hold_methods .. " token" },
+      { carried, "hold", hold_methods },
+      { client:read_write_lock(name .. ":pair"), "pair", "read_lock" },
+      { client:semaphore(name .. ":semaphore"), "semaphore",
+        "acquire try_acquire release add set drain available" },
+      { client:permits(name .. ":permits"), "permits",
+        "acquire try_acquire release renew on_lost set available acquired" },
+      { client:latch(name .. ":latch"), "latch",
+        "set count_down count wait delete" },
+    } do
+      local object, what, methods = case[1], case[2], case[3]
+      for method in methods:gmatch("%S+") do
+        for _, given in ipairs { {}, { { wait = 1 } }, { "x" }, { 5 } } do
+          local ok, message = pcall(function() object[method](given[1]) end)
+          assert.is_false(ok, method)
+          assert.matches("reentrant_spec.lua:%d+: call it with a colon: "
+            .. what .. ":" .. method .. "%(%)$", message)
+        end
+      end
+    end
+    assert(carried:unlock())
+    assert(hold:unlock())
+  end)
+
   it("says what is wrong when the key is something else", function()
     server:cli("SET", name, "a string")
     local ok, code, detail = lock:lock()

@@ -170,6 +170,9 @@ function Compiler:table_field(fn, use, module)
     return self:check_global(fn, {
       name = library, field = use.field, after = use.after, line = use.line,
     })
+  elseif module == package.loaded.rlock
+      or module == package.loaded["resty.rlock"] then
+    self:fault_at(use.line, fn, "uses %q; %s", key, sandbox.advice("rlock"))
   elseif not use.field then
     self:fault_at(use.line, fn, "of the module %q only fields that are named,"
       .. " as in %s.name, can be shipped", use.name, use.name)

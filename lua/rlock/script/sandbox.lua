@@ -37,6 +37,7 @@ local instead = {
   os = 'redis.call("time") tells the time',
   print = "redis.log(redis.LOG_NOTICE, text) writes to its log",
   ["require"] = "require it outside of the function",
+  rlock = "there is no rlock inside Redis",
 }
 
 local globals, fields = sandbox.globals, sandbox.fields

@@ -30,6 +30,123 @@ end
 
 teardown(ctl.clean)
 
+describe("rlockctl status --server", function()
+  local RULES = assert(io.open("README.md"):read("a")
+    :match("acl setuser app on '>secret' (.-)\n\n")):gsub("[\\'%s]+", " ")
+  local guarded
+
+  setup(function()
+    guarded = redis.start { port = true, users = {
+      "app on >secret " .. RULES,
+      "old on >secret " .. RULES .. " -client|kill",
+      "mute on >secret " .. RULES .. " -subscribe -info -hdel -script|load",
+      "keys on >secret " .. RULES .. " resetkeys ~none resetchannels &none",
+    } }
+  end)
+  teardown(function() guarded:stop() end)
+
+  local function url_of(user)
+    return ("redis://%s:secret@127.0.0.1:%d"):format(user, guarded.port)
+  end
+
+  local function look(user, ...)
+    return ctl.run { url = url_of(user), "status", "--server", ... }
+  end
+
+  local function assert_says(status, text, result)
+    assert.same({ status, 0, "" },
+      { result.status, result.signal, result.err })
+    assert.matches("^127.0.0.1:%d+: " .. text .. "$", result.out)
+  end
+
+  it("says what it is, that all is permitted, and how it seals", function()
+    local version = guarded:cli("INFO", "server"):match("_version:([%d.]+)")
+    for _, user in ipairs { "app", "keys" } do
+      assert_says(0, "%w+ " .. version:gsub("%.", "%%.") .. ", primary\n"
+        .. "  permitted: all that rlock needs\n"
+        .. "  lost connections are sealed by CLIENT KILL\n", look(user))
+    end
+    assert.matches('^{"permitted":%["evalsha",.*"subscribe"%],"refused":%[%],'
+      .. '"role":"primary","sealed":"kill","server":"%w+","version":"'
+      .. version .. '","where":"127.0.0.1:%d+"}\n$', look("app", "--json").out)
+  end)
+
+  it("says what is not permitted, and ends with 1", function()
+    assert_says(1, "%w+ [%d.]+, primary\n  not permitted: client|kill\n"
+      .. "  lost connections are sealed by time: requests expire by its clock "
+      .. "%(NOPERM [^\n]+client|kill[^\n]+%)\n", look "old")
+    assert_says(1, "unknown server, INFO is not permitted\n"
+      .. "  not permitted: script|load, hdel, info, subscribe\n"
+      .. "  lost connections are sealed by CLIENT KILL\n", look "mute")
+    local line = look("mute", "--json").out
+    assert.matches('"refused":%["script|load","hdel","info","subscribe"%]',
+      line)
+  end)
+
+  it("leaves nothing there, and kills no other client", function()
+    local other = assert(rlock.open(url_of "app"))
+    local id = other:call("CLIENT", "ID")
+    local keys = guarded:cli("DBSIZE")
+    look "app"
+    assert.equal(id, other:call("CLIENT", "ID"))
+    assert.equal(keys, guarded:cli("DBSIZE"))
+    other:close()
+  end)
+
+  it("calls a replica one", function()
+    guarded:cli("REPLICAOF", "127.0.0.1", "1")
+    finally(function() guarded:cli("REPLICAOF", "NO", "ONE") end)
+    assert_says(0, "%w+ [%d.]+, replica\n.*", look "app")
+  end)
+
+  it("takes no name", function()
+    assert.matches("status: %-%-server takes no name and no policy",
+      fault(206, { "status", "--server", "x" }))
+    assert.matches("connection refused",
+      fault(202, { "status", "--server", url = "redis://127.0.0.1:1" }))
+  end)
+
+  it("needs no more of the README's user than locks of every kind do",
+      function()
+    local result = ctl.run { url = url_of "app", "-e", [[
+      local rlock = require "rlock"
+      local client <close> = assert(rlock.open())
+      local function exclude(lock)
+        assert(lock:lock())
+        local waiter = rlock.spawn(function()
+          assert(lock:lock { wait = 20 })
+          assert(lock:unlock())
+        end)
+        rlock.sleep(0.05)
+        assert(lock:unlock())
+        waiter:join()
+      end
+      for _, kind in ipairs { "lock", "simple_lock", "spin_lock", "fair_lock",
+          "fenced_lock", "mutex" } do
+        exclude(client[kind](client, kind))
+        assert(client[kind](client, kind):is_locked() == false)
+        assert(client[kind](client, kind):break_lock() == false)
+      end
+      for _, kind in ipairs { "read_write_lock", "fair_read_write_lock" } do
+        local pair = client[kind](client, kind)
+        exclude(pair:read_lock())
+        exclude(pair:write_lock())
+      end
+      local semaphore = client:semaphore "semaphore"
+      assert(semaphore:set(1) and semaphore:acquire() and semaphore:release())
+      assert(semaphore:drain() == 1)
+      local permits = client:permits "permits"
+      assert(permits:set(1))
+      local id = assert(permits:acquire { lease = 9 })
+      assert(permits:renew(id, 10) and permits:release(id))
+      local latch = client:latch "latch"
+      assert(latch:set(1) and latch:count_down() and latch:wait())
+      print "all"]] }
+    assert.same({ "all\n", "", 0 },
+      { result.out, result.err, result.status })
+  end)
+end)
+
 describe("rlockctl status", function()
   local client
 

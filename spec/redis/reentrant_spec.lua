@@ -331,7 +331,6 @@ describe("a reentrant lock", function()
     local hold = assert(lock:hold())
     local multi = rlock.multi_lock { lock, client:lock(name .. ":other") }
     local carried = assert(multi:hold())
-    local pair = client:read_write_lock(name .. ":pair")
     local lock_methods = "lock try_lock unlock with hold valid_for state need "
       .. "on_lost is_held"
     local hold_methods = "unlock valid_for state need on_lost"

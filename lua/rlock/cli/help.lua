@@ -9,6 +9,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
                                            standard input
   rlockctl [options] -e 'CODE' [ARG...]    run a chunk
   rlockctl status NAME [--json]            its kind, who holds it, who waits
+  rlockctl status --server [--json]        what rlock may do on the server
   rlockctl script POLICY [OP]              what Redis will run
   rlockctl local start|stop|status         the embedded server
   rlockctl help [COMMAND]

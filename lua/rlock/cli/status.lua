@@ -8,6 +8,7 @@ local status = {}
 
 status.usage = [[
 rlockctl status NAME [--policy POLICY] [--json]
+rlockctl status --server [--json]
 
 Shows what there is under the name: a lock, a semaphore, permits or a latch; who
 holds it, how often and for how long; who waits, in order, where there is an
@@ -18,6 +19,11 @@ Not everything can be told by what is in Redis: mutexes, spin locks, and fair
 locks for which nobody waits look like reentrant locks, and a semaphore like a
 latch. The members of multi-locks and red locks are locks of their own.
 
+--server shows the server instead: what it is, which of the commands that rlock
+needs are not permitted to this user, and how lost connections are sealed. It
+tries these commands, without changing anything, and kills a connection of its
+own.
+
 --policy asks the "peek" of a policy: a module of your own on package.path (see
 --lua-path). --json prints an object on a line, for each kind if there are
 several.
@@ -25,6 +31,7 @@ several.
 
 status.options = {
   ["--json"] = { "json" }, ["--policy"] = { "policy", "POLICY" },
+  ["--server"] = { "server" },
 }
 
 -- Names come from anywhere: nothing in them may move the cursor.
@@ -92,8 +99,25 @@ local function print_json(name, state)
   print(json(state))
 end
 
+-- Ends with 1 if something that rlock needs is not permitted.
+local function run_server(cli, is_json)
+  local rlock, server = require "rlock", require "rlock.cli.server"
+  local client, code, detail = rlock.open()
+  if not client then return cli.fault(code, detail) end
+  local state
+  state, code, detail = server.look(client, rlock.open { lazy = true })
+  if not state then return cli.fault(code, "status: " .. detail) end
+  if is_json then print(json(state)) else server.print(state) end
+  return #state.refused == 0 and 0 or 1
+end
+
 function status.run(cli, operands, chosen)
   local name = operands[1]
+  if chosen.server and not name and not chosen.policy then
+    return run_server(cli, chosen.json)
+  elseif chosen.server then
+    return cli.fault("usage", "status: --server takes no name and no policy")
+  end
   if not name or name == "" or operands[2] then
     return cli.fault("usage", "status: give the name of one lock")
   end

@@ -1,0 +1,140 @@
+--- What a server is, and what rlock may do there, for rlockctl status --server.
+--  Whether a command is permitted is found out by trying it in a form that
+--  changes nothing: the ACL commands that tell it are themselves restricted.
+
+local server = {}
+
+local NAME = "rlock:status"       -- a key and a channel that nobody uses
+local SECONDS = 5                 -- for what happens at once
+
+--- What rlock sends, and what its scripts use of each type of key.
+local needs = {
+  { "EVALSHA", ("0"):rep(40), 0 }, { "SCRIPT", "LOAD", "return 0" },
+  { "TIME" }, { "PUBLISH", NAME, "" }, { "EXISTS", NAME },
+  { "GET", NAME }, { "SET", NAME, "", "XX" }, { "HGET", NAME, "" },
+  { "HDEL", NAME, "" }, { "ZSCORE", NAME, "" }, { "ZREM", NAME, "" },
+  { "LRANGE", NAME, 0, 0 }, { "LREM", NAME, 0, "" }, { "PTTL", NAME },
+  { "PEXPIRE", NAME, 1 }, { "DEL", NAME }, { "INFO", "server" },
+  { "CLIENT", "ID" }, { "CLIENT", "KILL", "ID", 0 },
+}
+
+local function name_of(words)
+  local name = words[1]:lower()
+  if name == "script" or name == "client" then
+    name = name .. "|" .. words[2]:lower()
+  end
+  return name
+end
+
+-- Is this refusal one of the command itself? (Not of a key or a channel.)
+local function is_forbidden(detail)
+  return detail:find("NOPERM .* to run ") ~= nil
+    or detail:find("unknown command", 1, true) ~= nil
+end
+
+-- Tries SUBSCRIBE on a connection of its own: a refusal ends that.
+local function subscribe(client)
+  local session, refusal = client.session, nil
+  local answered = session.host.event()
+  local connection, code, detail = session.node:open(function(why)
+    refusal = why
+    answered:set()
+  end, function() answered:set() end)
+  if not connection then return nil, code, detail end
+  connection:subscribe(NAME)
+  if not answered:wait(SECONDS) then
+    return nil, "timeout", "no reply to SUBSCRIBE"
+  end
+  connection:close()
+  return not (refusal and is_forbidden(refusal))
+end
+
+-- Which commands are permitted, and which are not.
+local function permissions(client)
+  local permitted, refused = {}, {}
+  local function note(name, is_permitted)
+    table.insert(is_permitted and permitted or refused, name)
+  end
+  for _, words in ipairs(needs) do
+    local reply, code, detail = client:call(table.unpack(words))
+    if reply == nil and code ~= "redis" then return nil, code, detail end
+    note(name_of(words), reply ~= nil or not is_forbidden(detail))
+  end
+  local ok, code, detail = subscribe(client)
+  if ok == nil then return nil, code, detail end
+  note("subscribe", ok)
+  return permitted, refused
+end
+
+-- The id of the client's connection, which it opens anew if it was killed.
+local function id_of(client)
+  local id, code, detail = client:call("CLIENT", "ID")
+  if code == "closed" then id, code, detail = client:call("CLIENT", "ID") end
+  if id == nil then return nil, code, detail end
+  return id
+end
+
+-- Can one connection end another by its id? A proxy that answers CLIENT itself
+-- only says so.
+local function can_kill(client, victim)
+  local id, _, detail = id_of(victim)
+  if not id then return false, detail end
+  local killed
+  killed, _, detail = client:call("CLIENT", "KILL", "ID", id)
+  if not killed then return false, detail end
+  if killed == 1 and id_of(victim) ~= id then return true end
+  return false, "a connection that was killed by its id stands"
+end
+
+local function about(client)
+  local text = client:call("INFO") or ""
+  local function field(name)
+    return text:match("\n" .. name .. ":([^\r\n]+)")
+  end
+  local valkey, role = field("valkey_version"), field("role")
+  return {
+    where = client.session.node.where, server = valkey and "valkey"
+      or field("redis_version") and "redis" or "unknown",
+    version = valkey or field("redis_version"),
+    role = role == "slave" and "replica" or role and "primary",
+  }
+end
+
+--- Looks at the server of a client.
+-- @tparam table client
+-- @tparam table victim another client of the same server, whose connection is
+--   killed to see whether that works
+-- @treturn[1] table where, server, version and role (nil if INFO is refused),
+--   permitted and refused (names of commands), sealed ("kill" or "time"), why
+-- @treturn[2] nil, code, detail
+function server.look(client, victim)
+  local state = about(client)
+  local permitted, refused, detail = permissions(client)
+  if not permitted then return nil, refused, detail end
+  state.permitted, state.refused = permitted, refused
+  local can_seal, why = can_kill(client, victim)
+  state.sealed, state.why = can_seal and "kill" or "time", why
+  return state
+end
+
+local sealing = {
+  kill = "by CLIENT KILL", time = "by time: requests expire by its clock",
+}
+
+--- Prints for people what `look` found.
+-- @tparam table state
+function server.print(state)
+  print(("%s: %s%s%s"):format(state.where, state.server == "unknown"
+    and "unknown server, INFO is not permitted" or state.server,
+    state.version and " " .. state.version or "",
+    state.role and ", " .. state.role or ""))
+  if #state.refused == 0 then
+    print("  permitted: all that rlock needs")
+  else
+    print("  not permitted: " .. table.concat(state.refused, ", "))
+  end
+  print(("  lost connections are sealed %s%s"):format(sealing[state.sealed],
+    state.why and (" (%s)"):format(state.why) or ""))
+end
+
+return server

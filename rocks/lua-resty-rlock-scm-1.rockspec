@@ -65,6 +65,7 @@ build = {
     ["rlock.requests"] = "lua/rlock/requests.lua",
     ["rlock.script"] = "lua/rlock/script.lua",
     ["rlock.script.compiler"] = "lua/rlock/script/compiler.lua",
+    ["rlock.script.differences"] = "lua/rlock/script/differences.lua",
     ["rlock.script.emit"] = "lua/rlock/script/emit.lua",
     ["rlock.script.expression"] = "lua/rlock/script/expression.lua",
     ["rlock.script.lexer"] = "lua/rlock/script/lexer.lua",

@@ -8,6 +8,7 @@
 --    lexer, scope, expression, parser   names and functions of a Lua text
 --    source                             a function's place in its text
 --    sandbox                            what there is inside Redis
+--    differences                        what its Lua 5.1 takes otherwise
 --    compiler, emit                     what goes along, and how it is written
 --  @module rlock.script
 

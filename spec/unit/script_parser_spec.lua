@@ -153,6 +153,16 @@ describe("the parser", function()
       { "while a do break f() end",
         "1: a break before the end of its block" },
       { "f();;g()", "1: an empty statement" },
+      { "f()\n--[[ [[ ]]\ng()", "2: [[ inside [[ ]]" },
+      { "return - 0.0, 1 - 0", "1: the number -0" },
+      { "local x = _ENV", "1: _ENV" },
+      { "return { __len = f }", "1: the metamethod __len of a table" },
+      { "local arg function f(...) return arg end",
+        "1: another arg in a function with ..." },
+      { "function f(arg, ...) return arg end",
+        "1: another arg in a function with ..." },
+      { "function f(...) return function() return arg end end",
+        "1: another arg in a function with ..." },
     } do
       assert.equal(case[2], newer(case[1]), case[1])
     end
@@ -166,6 +176,7 @@ describe("the parser", function()
       "while a do if b then break end; break; end f();",
       "f(a)(b){c}'d'[[e]].g:h()", "local goto_ = 1 return goto_",
       "return function(...) return ... end",
+      "function f(...) local arg = 1 return arg end return arg",
     } do
       assert.equal("", newer(text), text)
     end

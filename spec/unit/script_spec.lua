@@ -191,6 +191,36 @@ describe("a compiled operation", function()
       "end")).text)
   end)
 
+  it("has a function of two names once", function()
+    assert.equal(lines(
+      "-- rlock p.acquire", "local function down(n)",
+      "  return n > 0 and down(n - 1) or 0", "end", "local to_zero = down",
+      "return to_zero(3), down == to_zero"
+    ), compile(lines("local function down(n)",
+      "  return n > 0 and down(n - 1) or 0", "end", "local to_zero = down",
+      "return function() return to_zero(3), down == to_zero end")).text)
+    assert.equal(lines(
+      "-- rlock p.acquire", "local function down(n)",
+      "  return n > 0 and down(n - 1) or 0", "end", "local zero = down",
+      "return zero(3), down == zero"
+    ), compile(lines("local zero", "local function down(n)",
+      "  return n > 0 and down(n - 1) or 0", "end", "zero = down",
+      "return function() return zero(3), down == zero end")).text)
+  end)
+
+  it("may have what Lua 5.1 has too, however odd", function()
+    for _, body in ipairs {
+      "local function f(...) local arg = { ... } return #arg end return f()",
+      "return ('%g'):format(1), keys[1]:match('%%g'), keys[1]:rep(2)",
+      "return keys[1]:gsub('^%s*', ''), keys[1]:find('\\0', 1, true)",
+      "return 5 - 0, 0 - 5, 'n' .. 5, 5 % 3, xpcall(error, tostring)",
+      "--[==[ a [[ b ]==] --[=[ [=[ ]=] return 1",
+    } do
+      local text = "return function(keys) " .. body .. " end"
+      assert.truthy(compile(text).text:find(body, 1, true), body)
+    end
+  end)
+
   it("remembers where each line came from", function()
     local compiled, path = op("release"), "spec/unit/fixtures/shop.lua"
     local text, number = compiled.text, 0
@@ -383,6 +413,79 @@ describe("what cannot be shipped", function()
       "p.lua:2: acquire: Redis' Lua 5.1 does not have the escape \\x" },
     { "goto", "return function()", "  goto done", "  ::done::", "end",
       "p.lua:2: acquire: Redis' Lua 5.1 does not have goto" },
+    { "a constant named KEYS", "local KEYS = 'mine'",
+      "return function(keys) return keys[1] .. KEYS end",
+      [[p.lua:2: acquire: upvalue "KEYS" of acquire (p.lua:2) hides the]]
+        .. " global of that name; rename it" },
+    { "a helper's constant named ARGV", "local ARGV = 'mine'",
+      "local function mine() return ARGV end",
+      "return function(_, args) return args[1] .. mine() end",
+      [[p.lua:3: acquire: upvalue "ARGV" of mine (p.lua:2) hides the global]]
+        .. " of that name; rename it" },
+    { "arg in a function with ...", "local arg = 7",
+      "local function seven(...) return arg, ... end",
+      "return function() return seven() end",
+      "p.lua:2: seven (shipped with acquire): Redis' Lua 5.1 does not have"
+        .. " another arg in a function with ..." },
+    { "_ENV", "return function()", "  local _ENV = { x = 1 }", "  return x",
+      "end", "p.lua:2: acquire: Redis' Lua 5.1 does not have _ENV" },
+    { "[[ in a comment", "return function()", "  --[[ a [[ b ]]",
+      "  return 1", "end",
+      "p.lua:2: acquire: Redis' Lua 5.1 does not have [[ inside [[ ]]" },
+    { "-0.0", "local zero = -1 / math.huge",
+      "return function() return zero end",
+      [[p.lua:2: acquire: upvalue "zero" is -0.0, which Redis' Lua 5.1 mixes]]
+        .. " up with 0; make it 0" },
+    { "-0.0 beside 0", "local helper", "do", "  local n = 0",
+      "  helper = function() return n end", "end", "local n = -1 / math.huge",
+      "return function() return helper(), n end",
+      [[p.lua:7: acquire: upvalue "n" has another value in helper (p.lua:4);]]
+        .. " rename one" },
+    { "-0", "return function() return -0 end",
+      "p.lua:1: acquire: Redis' Lua 5.1 does not have the number -0" },
+    { "what is assigned after the function", "local n = 1",
+      "local function x()", "  return n", "end", "n = 2", "return x",
+      [[p.lua:3: acquire: upvalue "n" is assigned at line 5; only what never]]
+        .. " changes can be shipped: keep the rest in Redis" },
+    { "string.rep with a separator",
+      "return function(keys) return string.rep(keys[1], 3, ',') end",
+      "p.lua:1: acquire: calls string.rep with 3 arguments, of which Redis'"
+        .. " Lua 5.1 takes 2; do without the others" },
+    { "the method rep with a separator",
+      "return function(keys)", "  return keys[1]:rep(3, ',')", "end",
+      "p.lua:2: acquire: calls string.rep with 3 arguments, of which Redis'"
+        .. " Lua 5.1 takes 2; do without the others" },
+    { "a captured function with too many arguments", "local log = math.log",
+      "return function() return log(8, 2) end",
+      "p.lua:2: acquire: calls math.log with 2 arguments, of which Redis' Lua"
+        .. " 5.1 takes 1; do without the others" },
+    { "a captured library's one with too many arguments", "local s = string",
+      "return function(k) return s.gmatch(k[1], '.', 2) end",
+      "p.lua:2: acquire: calls string.gmatch with 3 arguments, of which Redis'"
+        .. " Lua 5.1 takes 2; do without the others" },
+    { "xpcall with arguments",
+      "return function() return xpcall(error, tostring, 'x') end",
+      "p.lua:1: acquire: calls xpcall with 3 arguments, of which Redis' Lua"
+        .. " 5.1 takes 2; do without the others" },
+    { "the class %g", "return function(keys)",
+      "  return keys[1]:match('^[%g]+$')", "end",
+      "p.lua:2: acquire: has the class %g in a pattern, which Redis' Lua 5.1"
+        .. " reads as the letter g; write [%w%p]" },
+    { "a zero byte in a pattern",
+      "return function(keys) return string.find(keys[1], 'a\\0b') end",
+      "p.lua:1: acquire: has a zero byte in a pattern, which ends there in"
+        .. " Redis' Lua 5.1; write %z" },
+    { "a repeated pattern that matches the empty string",
+      "return function(keys) return (keys[1]:gsub('%s*', '')) end",
+      "p.lua:1: acquire: has a pattern that matches the empty string, which"
+        .. " Redis' Lua 5.1 finds more often; write + for *" },
+    { "% math.huge", "return function() return 5 % math.huge end",
+      "p.lua:1: acquire: has math.huge after %, which makes NaN in Redis' Lua"
+        .. " 5.1; compare instead" },
+    { "% a constant that is infinite", "local most = math.huge",
+      "return function() return 5 % most end",
+      "p.lua:2: acquire: has math.huge after %, which makes NaN in Redis' Lua"
+        .. " 5.1; compare instead" },
   }
   if NEW then
     local newer = {
@@ -395,6 +498,28 @@ describe("what cannot be shipped", function()
         "return function() return LIMIT end",
         [[p.lua:2: acquire: upvalue "LIMIT" is <const>, which leaves no value]]
           .. " to ship; make it a plain local" },
+      { "a global that is not Lua's",
+        "local _ENV = { tonumber = function() return 7 end }",
+        "return function(keys) return tonumber(keys[1]) end",
+        [[p.lua:2: acquire: reads a global "tonumber" that is not the one of]]
+          .. " Lua, which Redis has; rename it" },
+      { "a library's function that is not Lua's",
+        "local _ENV = { string = setmetatable({ rep = error },"
+          .. " { __index = string }) }",
+        "return function(keys) return string.rep(keys[1], 2) end",
+        [[p.lua:2: acquire: reads a global "string.rep" that is not the one]]
+          .. " of Lua, which Redis has; rename it" },
+      { "a long number in a text", "local BIG = 100000000000000",
+        "return function() return 'n' .. BIG end",
+        [[p.lua:2: acquire: writes the number "BIG" as 100000000000000,]]
+          .. " Redis' Lua 5.1 as 1e+14; use string.format" },
+      { "a number with a point in a text", "return function() return 3.0 .. ''"
+          .. " end", "p.lua:1: acquire: Redis' Lua 5.1 does not have the text"
+          .. " 3.0 for this number, but 3" },
+      { "the smallest integer", "local big = math.mininteger",
+        "return function() return big end",
+        [[p.lua:2: acquire: upvalue "big" is beyond 2^53, which Redis cannot]]
+          .. " count to; make it a string" },
       { "an integer that no double holds", "local big = 2^53 | 1",
         "return function() return big end",
         [[p.lua:2: acquire: upvalue "big" is beyond 2^53, which Redis cannot]]

@@ -8,6 +8,7 @@
 --  A unit is a piece of text under a key: "holds", or "naming.prefix".
 --  @module rlock.script.compiler
 
+local differences = require "rlock.script.differences"
 local emit = require "rlock.script.emit"
 local sandbox = require "rlock.script.sandbox"
 local source = require "rlock.script.source"
@@ -51,10 +52,20 @@ function Compiler:check_syntax(fn)
   end
 end
 
+local function path(use)
+  return use.field and use.name .. "." .. use.field or use.name
+end
+
 -- Notes the global that a piece of text begins with, if it does.
 function Compiler:reads(text, fn)
   local name = text:match("^%-?([%a_][%w_]*)")
   if name then self.globals[name] = self.globals[name] or fn end
+end
+
+-- `value` is as of differences.of.
+function Compiler:check_meaning(fn, use, value)
+  local fault = differences.of(use, value)
+  if fault then self:fault_at(use.line, fn, "%s", fault) end
 end
 
 function Compiler:check_global(fn, use)
@@ -63,20 +74,30 @@ function Compiler:check_global(fn, use)
       use.name)
   elseif use.name == "KEYS" or use.name == "ARGV" then
     self:fault_at(use.line, fn, "reads %s; take it as a parameter", use.name)
+  elseif sandbox.replaced(use, fn.globals) then
+    self:fault_at(use.line, fn, "reads a global %q that is not the one of Lua,"
+      .. " which Redis has; rename it", path(use))
   end
+  self:check_library(fn, use)
+end
+
+-- `use` reads what Redis has, or should have.
+function Compiler:check_library(fn, use)
   local ok, missing = sandbox.has(use)
   if not ok then
     self:fault_at(use.line, fn,
       "reads the global %q, which Redis does not have; %s", missing,
       sandbox.advice(missing))
   end
+  self:check_meaning(fn, use, path(use))
   self:reads(use.name, fn)
 end
 
 function Compiler:check_upvalue(fn, use)
   local variable = use.variable
+  local last = variable.last
   local written = (use.write or use.field_write) and use.line
-    or variable.written
+    or variable.written or last and last.from > fn.node.from and last.line
   if written then
     self:fault_at(use.line, fn, "upvalue %q is assigned at line %d; only what"
       .. " never changes can be shipped: keep the rest in Redis", use.name,
@@ -101,10 +122,15 @@ local function is_module(value)
   return false
 end
 
+local function same(a, b)
+  return rawequal(a, b) and (a ~= 0 or 1 / a == 1 / b)
+end
+
 -- Puts a unit into the text, once, after all that it needs itself.
 function Compiler:unit(fn, use, key, value)
   local unit = self.units[key]
-  if unit and not rawequal(unit.value, value) then
+  self:check_meaning(fn, use, sandbox.written(value) or value)
+  if unit and not same(unit.value, value) then
     self:fault_at(use.line, fn, "upvalue %q has another value in %s (%s:%d);"
       .. " rename one", key, unit.by.label, unit.by.path, unit.by.line)
   elseif unit then
@@ -153,12 +179,17 @@ function Compiler:ship_function(unit)
     self:fault_at(unit.line, unit.by, "upvalue %q is a C function, which Redis"
       .. " does not have; do that outside of it", unit.key)
   end
+  local name = self.names[unit.value]
+  if name then return self.text:constant(unit, name) end
   local fn = self:find(unit.value, unit.key)
   unit.fn = fn
   if fn.node.method then
     self:fault(fn, "is declared with a colon; declare it with a dot")
   end
   self:needs(fn)
+  name = self.names[unit.value]
+  if name then return self.text:constant(unit, name) end
+  self.names[unit.value] = unit.key
   self.text:helper(unit, fn)
 end
 
@@ -167,9 +198,8 @@ function Compiler:table_field(fn, use, module)
   local key = use.name .. "." .. (use.field or "")
   local library = sandbox.written(module)
   if library then
-    return self:check_global(fn, {
-      name = library, field = use.field, after = use.after, line = use.line,
-    })
+    local there = setmetatable({ name = library }, { __index = use })
+    return self:check_library(fn, there)
   elseif module == package.loaded.rlock
       or module == package.loaded["resty.rlock"] then
     self:fault_at(use.line, fn, "uses %q; %s", key, sandbox.advice("rlock"))
@@ -196,6 +226,8 @@ function Compiler:needs(fn)
     if use.variable then
       self:check_upvalue(fn, use)
       captured[#captured + 1] = use
+    elseif use.method then
+      self:check_meaning(fn, use, path(use))
     else
       self:check_global(fn, use)
     end
@@ -233,9 +265,10 @@ end
 function compiler.compile(policy_name, op, fn, read)
   local self = setmetatable({
     policy = policy_name, op = op, root = fn, read = read,
-    units = {}, globals = {}, text = emit.new(policy_name, op),
+    units = {}, names = {}, globals = {}, text = emit.new(policy_name, op),
   }, Compiler)
   local found = self:find(fn, op)
+  self.globals.KEYS, self.globals.ARGV = found, found
   if found.node.vararg or #found.node.params > 2 or found.node.method then
     self:fault(found, "must take (keys, args) and nothing else")
   end

@@ -32,7 +32,10 @@ local function number(value)
   if value ~= value then return nil, "is NaN, which is no number" end
   if value == math.huge then return "math.huge" end
   if value == -math.huge then return "-math.huge" end
-  if value == math.floor(value) and math.abs(value) <= MAX_INTEGER then
+  if value == 0 and 1 / value < 0 then
+    return nil, "is -0.0, which Redis' Lua 5.1 mixes up with 0; make it 0"
+  elseif value == math.floor(value)
+      and value <= MAX_INTEGER and value >= -MAX_INTEGER then
     return string.format("%.0f", value)
   elseif math.type and math.type(value) == "integer" then -- luacheck: ignore
     return nil, "is beyond 2^53, which Redis cannot count to; make it a string"

@@ -4,6 +4,7 @@
 --  @module rlock.script.expression
 
 local Scope = require "rlock.script.scope"
+local differences = require "rlock.script.differences"
 
 local Expression = setmetatable({}, { __index = Scope })
 Expression.__index = Expression
@@ -21,9 +22,18 @@ local ends = {
   ["end of file"] = true,
 }
 
+local calls = { ["("] = true, ["string"] = true, ["{"] = true }
+
 --- One expression or more, between commas.
+--  @treturn table of each its token, or false if it has several
 function Expression:list()
-  repeat self:expression() until not self:skip(",")
+  local alone = {}
+  repeat
+    local token, at = self.token, self.at
+    self:expression()
+    alone[#alone + 1] = self.at == at + 1 and token
+  until not self:skip(",")
+  return alone
 end
 
 --- A table constructor.
@@ -45,20 +55,29 @@ function Expression:table()
   self:expect("}")
 end
 
---- The arguments of a call.
+--- The arguments of a call, which it gives as :list() does.
 function Expression:arguments()
-  if self.token.kind == "string" then
-    self:next()
-  elseif self.token.kind == "{" then
-    self:table()
-  else
-    if self.token.line ~= self.last.line then
-      self:newer(self.token, "a call whose ( begins a line")
-    end
-    self:expect("(")
-    if self.token.kind ~= ")" then self:list() end
-    self:expect(")")
+  if self.token.kind == "string" then return { self:next() } end
+  if self.token.kind == "{" then return { self:table() or false } end
+  if self.token.line ~= self.last.line then
+    self:newer(self.token, "a call whose ( begins a line")
   end
+  self:expect("(")
+  local list = self.token.kind ~= ")" and self:list() or {}
+  self:expect(")")
+  return list
+end
+
+--- A call of a method: a use of string's, for all others are the policy's own.
+function Expression:method()
+  self:expect(":")
+  local token = self:expect("name")
+  local arguments = self:arguments()
+  table.insert(arguments, 1, false)
+  self.file.uses[#self.file.uses + 1] = {
+    name = "string", field = token.text, method = true, line = token.line,
+    from = token.from, arguments = arguments,
+  }
 end
 
 --- One `.name`, `[key]`, `:name(...)` or `(...)`; false if there is none.
@@ -66,21 +85,35 @@ function Expression:suffix()
   local kind = self.token.kind
   if kind == "." then
     self:next()
-    return self:expect("name")
+    self:expect("name")
   elseif kind == "[" then
     self:next()
     self:expression()
-    return self:expect("]")
+    self:expect("]")
   elseif kind == ":" then
-    self:next()
-    self:expect("name")
+    self:method()
+  elseif calls[kind] then
     self:arguments()
-    return self.last
-  elseif kind == "(" or kind == "string" or kind == "{" then
-    self:arguments()
-    return self.last
+  else
+    return false
   end
-  return false
+  return true
+end
+
+--- A name, with the field and the call that follow it at once.
+--  @treturn table the use of the name
+--  @treturn number how many suffixes it has
+function Expression:named()
+  local before, count = self.last.kind, 0
+  local use = self:use(self:expect("name"))
+  if self:skip(".") then
+    use.field, count = self:expect("name").text, 1
+  end
+  use.before, use.after = before, self.token.kind
+  if calls[use.after] then
+    use.arguments, count = self:arguments(), count + 1
+  end
+  return use, count
 end
 
 --- A name or a bracket with its suffixes.
@@ -92,18 +125,31 @@ function Expression:suffixed()
     self:expression()
     self:expect(")")
   else
-    use = self:use(self:expect("name"))
+    use, count = self:named()
   end
-  local dotted = self.token.kind == "."
-  while true do
-    local token = self:suffix()
-    if not token then break end
-    count = count + 1
-    if count == 1 and dotted and use then
-      use.field, use.after = token.text, self.token.kind
+  while self:suffix() do count = count + 1 end
+  return use, count
+end
+
+--- A number.
+function Expression:number()
+  local before, token = self.last.kind, self:next()
+  local value = tonumber(token.text)
+  if value and (before == ".." or self.token.kind == "..")
+      and not differences.prints_alike(value) then
+    self:newer(token, ("the text %s for this number, but %.14g"):format(
+      tostring(value), value))
+  end
+end
+
+--- The signs before an operand.
+function Expression:signs()
+  while unary[self.token.kind] do
+    local sign = self:next()
+    if sign.kind == "-" and tonumber(self.token.text) == 0 then
+      self:newer(sign, "the number -0")
     end
   end
-  return use, count
 end
 
 --- An operand.
@@ -115,6 +161,8 @@ function Expression:simple()
     self:table()
   elseif kind == "name" or kind == "(" then
     self:suffixed()
+  elseif kind == "number" then
+    self:number()
   elseif ends[kind] or binary[kind] then
     self:expect("an expression")
   else
@@ -125,7 +173,7 @@ end
 --- One expression.
 function Expression:expression()
   repeat
-    while unary[self.token.kind] do self:next() end
+    self:signs()
     self:simple()
   until not (binary[self.token.kind] and self:next())
 end
@@ -136,7 +184,7 @@ function Expression:parameters(fn)
   fn.params_from = self:expect("(").from
   while self.token.kind ~= ")" do
     if self:skip("...") then
-      fn.vararg = true
+      fn.vararg, self.vararg = true, self.last.from
     else
       local token = self:expect("name")
       fn.params[#fn.params + 1] = token.text
@@ -156,14 +204,14 @@ function Expression:func(start, method)
     method = method or false, used = {},
   }
   self.file.functions[#self.file.functions + 1] = fn
-  local outer = self.fn
+  local outer, vararg = self.fn, self.vararg
   self.fn = fn
   self:open()
   if method then self:declare({ text = "self", from = self.token.from }) end
   self:parameters(fn)
   self:block()
   self:close()
-  self.fn = outer
+  self.fn, self.vararg = outer, vararg
   local last = self:expect("end")
   fn.body_to, fn.to, fn.last_line = last.from - 1, last.to, last.line
 end

@@ -1,10 +1,9 @@
 --- Lua text to tokens.
---  Takes what 5.1, LuaJIT and 5.4 take, and marks what Redis' Lua 5.1 does
---  not: a token is { kind, text, from, to, line, newer }, where kind is the
---  keyword or the sign itself, or "name", "string", "number", "end of file",
---  and newer says in words what 5.1 would stumble over. Comments are dropped.
---  The text is one that an interpreter has compiled: malformed tokens are
---  passed on as they are. Knows no grammar.
+--  Takes what 5.1, LuaJIT and 5.4 take, and lists what Redis' Lua 5.1 does not
+--  have. A token is { kind, text, from, to, line }, where kind is the keyword
+--  or the sign itself, or "name", "string", "number", "end of file". Comments
+--  are dropped. The text is one that an interpreter has compiled: malformed
+--  tokens are passed on as they are. Knows no grammar.
 --  @module rlock.script.lexer
 
 local lexer = {}
@@ -28,6 +27,14 @@ local newer_signs = {
 }
 
 local newer_escapes = { x = true, z = true, u = true }
+
+-- Names with a meaning that they do not have in 5.1.
+local newer_names = {
+  _ENV = "_ENV", __close = "the metamethod __close",
+  __gc = "the metamethod __gc of a table",
+  __len = "the metamethod __len of a table",
+  __pairs = "the metamethod __pairs",
+}
 
 local function count_lines(text, from, to)
   local count, at = 0, text:find("\n", from, true)
@@ -84,15 +91,16 @@ local function number(text, from)
   return to
 end
 
-local function comment_end(text, from)
-  local long = long_bracket(text, from + 2)
-  return long or (text:find("\n", from, true) or #text + 1) - 1
+local function comment(text, from)
+  local to, newer = long_bracket(text, from + 2)
+  return to or (text:find("\n", from, true) or #text + 1) - 1, "comment", newer
 end
 
 local function name(text, from, to)
   local word = text:sub(from, to)
   if keywords[word] then return to, word end
-  return to, "name", word:find("[\128-\255]") and "the name " .. word or nil
+  return to, "name", newer_names[word]
+    or word:find("[\128-\255]") and "the name " .. word or nil
 end
 
 local function sign(text, from)
@@ -110,7 +118,9 @@ local function token(text, from)
   local _, to = text:find("^[%a_\128-\255][%w_\128-\255]*", from)
   if to then return name(text, from, to) end
   local newer
-  if text:find("^[\"']", from) then
+  if text:find("^%-%-", from) then
+    return comment(text, from)
+  elseif text:find("^[\"']", from) then
     to, newer = quoted(text, from)
     return to, "string", newer
   elseif text:find("^%.?%d", from) then
@@ -125,24 +135,25 @@ end
 
 --- @tparam string text its line breaks are "\n"
 --  @treturn table a list of tokens, the last one "end of file"
+--  @treturn table what 5.1 does not have: { from =, line =, what = }
 function lexer.tokens(text)
-  local tokens, line, at = {}, 1, 1
+  local tokens, newer, line, at = {}, {}, 1, 1
   if text:sub(1, 1) == "#" then at = text:find("\n", 1, true) or #text + 1 end
   while true do
     local from = text:find("%S", at) or #text + 1
     line = line + count_lines(text, at, from - 1)
     if from > #text then break end
-    local to, kind, newer
-    if text:find("^%-%-", from) then
-      to = comment_end(text, from)
-    else
-      to, kind, newer = token(text, from)
+    local to, kind, what = token(text, from)
+    if what then
+      newer[#newer + 1] = { from = from, line = line, what = what }
+    end
+    if kind ~= "comment" then
       tokens[#tokens + 1] = {
         kind = kind, text = text:sub(from, to), from = from, to = to,
-        line = line, newer = newer,
+        line = line,
       }
     end
-    if not kind or kind == "string" then
+    if kind == "comment" or kind == "string" then
       line = line + count_lines(text, from, to)
     end
     at = to + 1
@@ -150,7 +161,7 @@ function lexer.tokens(text)
   tokens[#tokens + 1] = {
     kind = "end of file", text = "", from = #text + 1, to = #text, line = line,
   }
-  return tokens
+  return tokens, newer
 end
 
 return lexer

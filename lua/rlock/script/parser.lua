@@ -8,11 +8,15 @@
 --               last_line, params (names), used (by index), vararg, method,
 --               params_from (the "("), body_from, body_to
 --  A use:       name, line, from (byte), variable (nil: a global), field (in
---               `name.field`), after (the token after those), write (the name
---               is assigned), field_write (its field is)
+--               `name.field`), before and after (the kinds of the tokens around
+--               those), write (the name is assigned), field_write (its field
+--               is), arguments (of a call that follows at once: of each its
+--               token, or false if it has several), method (it is a call
+--               `x:field()`, where name is "string")
 --  A variable:  name, from (byte), attribute ("const", "close"), owner (its
---               function, nil: the file), written (the line where a function
---               other than its owner assigns it)
+--               function, nil: the file), empty (it has no value yet), written
+--               (the line where a function other than its owner assigns it),
+--               last (the use where its owner gives it another value)
 --  A newer:     from (byte), line, what: something that 5.1 does not have
 --  inside:      line -> true if it begins within a string
 --  @module rlock.script.parser
@@ -108,8 +112,9 @@ statements["local"] = function(self)
       self:expect(">")
     end
   until not self:skip(",")
-  if self:skip("=") then self:list() end
-  for i, token in ipairs(names) do self:declare(token, attributes[i]) end
+  local empty = not self:skip("=")
+  if not empty then self:list() end
+  for i, token in ipairs(names) do self:declare(token, attributes[i], empty) end
 end
 
 statements["return"] = function(self)
@@ -194,18 +199,21 @@ end
 --  @treturn[2] number the line
 --  @treturn[2] string what this file does not understand there
 function parser.parse(text)
-  local tokens = lexer.tokens(text)
+  local tokens, newer = lexer.tokens(text)
   local self = setmetatable({
     tokens = tokens, at = 1, token = tokens[1], last = tokens[1],
     file = {
-      functions = {}, uses = {}, newer = {}, inside = lines_inside(tokens),
+      functions = {}, uses = {}, newer = newer, inside = lines_inside(tokens),
     },
   }, Parser)
   local ok, fault = pcall(function()
     self:inner_block()
     self:expect("end of file")
   end)
-  if ok then return self.file end
+  if ok then
+    table.sort(newer, function(a, b) return a.from < b.from end)
+    return self.file
+  end
   if type(fault) ~= "table" then error(fault, 0) end
   return nil, fault.line, fault.fault
 end

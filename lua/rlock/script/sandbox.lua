@@ -58,6 +58,10 @@ for name in pairs(common) do
   end
 end
 
+-- What is written, as it is written -> the value.
+local own = {}
+for value, text in pairs(written) do own[text] = value end
+
 --- name -> true: libraries of some interpreter that Redis lacks, or that are
 --  not the same there.
 sandbox.foreign = set [[_G package io os debug utf8 bit bit32 ffi jit]]
@@ -75,6 +79,19 @@ function sandbox.has(use)
     return true
   end
   return nil, use.name .. "." .. use.field
+end
+
+--- Whether a function of the policy reads something else where Redis has a
+--  function or a library of Lua's.
+--  @tparam table use a use of rlock.script.parser
+--  @tparam table values the globals of the function
+--  @treturn boolean
+function sandbox.replaced(use, values)
+  if not common[use.name] then return false end
+  local value = values[use.name]
+  if value ~= own[use.name] then return true end
+  local field = own[use.name .. "." .. (use.field or "")]
+  return field ~= nil and value[use.field] ~= field
 end
 
 --- What to do about something that Redis does not have.

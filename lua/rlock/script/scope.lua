@@ -16,7 +16,6 @@ end
 --- Takes the present token and gives it.
 function Scope:next()
   local token = self.token
-  if token.newer then self:newer(token, token.newer) end
   self.last, self.at = token, self.at + 1
   self.token = self.tokens[self.at] or token
   return token
@@ -49,10 +48,13 @@ function Scope:close()
 end
 
 --- From now on the token's name means a new variable, which it gives.
-function Scope:declare(token, attribute)
+--  @tparam table token
+--  @tparam[opt] string attribute
+--  @tparam[opt] boolean empty whether it has no value yet
+function Scope:declare(token, attribute, empty)
   local variable = {
     name = token.text, from = token.from, attribute = attribute,
-    owner = self.fn,
+    owner = self.fn, empty = empty,
   }
   self.scope.variables[token.text] = variable
   return variable
@@ -72,6 +74,11 @@ function Scope:use(token)
   if variable and variable.parameter then
     variable.owner.used[variable.parameter] = true
   end
+  -- A function with "..." has a variable "arg" in 5.1, at its first line.
+  if token.text == "arg" and self.vararg
+      and not (variable and variable.from > self.vararg) then
+    self:newer(token, "another arg in a function with ...")
+  end
   return use
 end
 
@@ -79,9 +86,13 @@ end
 function Scope:write(use)
   use.write = true
   local variable = use.variable
-  if variable and variable.owner ~= self.fn then
+  if not variable then return end
+  if variable.owner ~= self.fn then
     variable.written = variable.written or use.line
+  elseif not variable.empty then
+    variable.last = use
   end
+  variable.empty = false
 end
 
 return Scope

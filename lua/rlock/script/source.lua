@@ -6,6 +6,8 @@
 
 local parser = require "rlock.script.parser"
 
+local getfenv = rawget(_G, "getfenv") -- before 5.2
+
 local source = {}
 
 -- Parsed texts, by text; collected when nobody uses them.
@@ -23,12 +25,17 @@ local function parse(text)
   return file
 end
 
+-- What a function captures, and the table of its globals.
 local function upvalues(value)
-  local result, i = {}, 1
+  local result, globals, i = {}, getfenv and getfenv(value), 1
   while true do
     local name, captured = debug.getupvalue(value, i)
-    if not name then return result end
-    if name ~= "_ENV" then result[name] = { value = captured } end
+    if not name then return result, globals or _G end
+    if name == "_ENV" then
+      globals = type(captured) == "table" and captured or {}
+    else
+      result[name] = { value = captured }
+    end
     i = i + 1
   end
 end
@@ -76,14 +83,14 @@ end
 --  @tparam function value
 --  @tparam function read chunkname -> text, or nil and a fault
 --  @treturn table `path` and `line`; `captured`: name -> { value = } of each
---    upvalue; `file` (see rlock.script.parser), `node` (the function there) and
---    `uses` (those of names that it does not declare)
+--    upvalue; `globals`, the table of them; `file` (see rlock.script.parser),
+--    `node` (the function there) and `uses` (of names that it does not declare)
 --  @treturn[opt] string why `file`, `node` and `uses` are missing
 function source.find(value, read)
   local info = debug.getinfo(value, "Su")
   local path = info.source:match("^@(.*)") or info.short_src
-  local fn = { path = path, line = info.linedefined,
-    captured = upvalues(value) }
+  local fn = { path = path, line = info.linedefined }
+  fn.captured, fn.globals = upvalues(value)
   local text, fault = read(info.source)
   if text then fn.file, fault = parse(text) end
   if not fn.file then return fn, fault end

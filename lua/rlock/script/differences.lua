@@ -1,0 +1,89 @@
+--- What Redis' Lua 5.1 takes otherwise than a newer Lua, without an error.
+--  Finds what the text shows: a call of a library's function by its name or as
+--  a method, and a constant beside an operator. The README lists what cannot
+--  be seen. Pure.
+--  @module rlock.script.differences
+
+local load = rawget(_G, "loadstring") or load
+
+local differences = {}
+
+local GRAPHIC = "%g"
+
+-- How many arguments a function takes in 5.1, where it takes more since.
+local takes = {
+  load = 2, xpcall = 2, ["math.atan"] = 1, ["math.log"] = 1,
+  ["string.gmatch"] = 2, ["string.rep"] = 2,
+}
+
+-- Functions of patterns -> whether they look for more than one match.
+local patterns = {
+  ["string.find"] = false, ["string.gmatch"] = true, ["string.gsub"] = true,
+  ["string.match"] = false,
+}
+
+-- The value of an argument that is nothing but a string.
+local function literal(token)
+  local is_string = token and token.kind == "string"
+  return is_string and load("return " .. token.text)() or nil
+end
+
+local function matches_empty(pattern)
+  local ok, found = pcall(string.find, "", pattern)
+  return ok and found and pattern:sub(1, 1) ~= "^"
+end
+
+local function of_pattern(pattern, repeated)
+  if pattern:gsub("%%%%", ""):find(GRAPHIC, 1, true) then
+    return "has the class %g in a pattern, which Redis' Lua 5.1 reads as the"
+      .. " letter g; write [%w%p]"
+  elseif pattern:find("\0", 1, true) then
+    return "has a zero byte in a pattern, which ends there in Redis' Lua 5.1;"
+      .. " write %z"
+  elseif repeated and matches_empty(pattern) then
+    return "has a pattern that matches the empty string, which Redis' Lua 5.1"
+      .. " finds more often; write + for *"
+  end
+end
+
+local function of_call(name, arguments)
+  if takes[name] and #arguments > takes[name] then
+    return ("calls %s with %d arguments, of which Redis' Lua 5.1 takes %d;"
+      .. " do without the others")
+      :format(name, #arguments, takes[name])
+  end
+  local pattern = patterns[name] ~= nil and literal(arguments[2])
+  local plain = name == "string.find" and arguments[4] ~= nil
+  return pattern and not plain and of_pattern(pattern, patterns[name]) or nil
+end
+
+local function of_number(use, value)
+  if use.before == "%" and (value == math.huge or value == -math.huge) then
+    return "has math.huge after %, which makes NaN in Redis' Lua 5.1; compare"
+      .. " instead"
+  elseif (use.before == ".." or use.after == "..")
+      and not differences.prints_alike(value) then
+    return ("writes the number %q as %s, Redis' Lua 5.1 as %.14g; use"
+      .. " string.format"):format(use.field or use.name, tostring(value), value)
+  end
+end
+
+--- Whether 5.1 writes a number as this interpreter does.
+--  @tparam number value
+--  @treturn boolean
+function differences.prints_alike(value)
+  return tostring(value) == ("%.14g"):format(value)
+end
+
+--- What is wrong with a use of something that goes along.
+--  @tparam table use a use of rlock.script.parser
+--  @tparam any value what it reads: a constant, or the name of a function of
+--    Lua's, "string.rep"
+--  @treturn[opt] string the fault, in words
+function differences.of(use, value)
+  if value == "math.huge" then value = math.huge end
+  if type(value) == "number" then return of_number(use, value) end
+  return use.arguments and of_call(value, use.arguments) or nil
+end
+
+return differences

@@ -5,12 +5,12 @@
 --                                    empty name, which no owner has, the
 --                                    token; expires with the lease
 --    redisson_lock__channel:{name}   says "0" when the lock is free
---    redisson_lock_token:{name}      string: the last token
+--    redisson_lock_token:{name}      string: the last token; never expires
 --  On the wire it is Redisson's RFencedLock. Entering again gives the same
---  token. The next one is the last plus one or the server's time in
---  microseconds, whichever is more; so it does not matter when the last one is
---  forgotten, a week after the lease that it was for. One that Redisson made
---  to stay for ever does stay: Redisson would count from 1 again.
+--  token. The next token is the last plus one or the server's time in
+--  microseconds, whichever is greater, so that tokens grow even if the server
+--  loses the last one. Redisson takes it with INCR and would start again at 1,
+--  so the key has no expiry, and SET removes one that an older rlock gave it.
 
 local naming = require "rlock.naming"
 local reentrant = require "rlock.policy.reentrant"
@@ -18,22 +18,17 @@ local tell = require("rlock.policy.shared").tell
 
 local UNLOCKED = "0"
 local TOKEN = ""                        -- a field of the hash, and no owner
-local WEEK = 7 * 24 * 3600 * 1000       -- milliseconds
 local LIMIT = 9007199254740992          -- 2^53: numbers are exact below it
 
 local server = {}                       -- these run inside Redis
 
-local function next_token(counter, lease)
+local function next_token(counter)
   local last = redis.call("get", counter)
   local time = redis.call("time")
   local token = math.max(time[1] * 1000000 + time[2],
     (tonumber(last or 0) or 0) + 1)
   if token >= LIMIT then return nil end
-  if last and redis.call("pttl", counter) == -1 then
-    redis.call("set", counter, token)
-  else
-    redis.call("set", counter, token, "px", lease + WEEK)
-  end
+  redis.call("set", counter, token)
   return token
 end
 
@@ -47,7 +42,7 @@ function server.acquire(keys, args)
   if held and not held[1] then
     return { want == "1" and "busy" or "lost", left }
   end
-  local token = held and held[2] or next_token(keys[3], lease)
+  local token = held and held[2] or next_token(keys[3])
   if not token then return { "refused", "the tokens are used up" } end
   redis.call("hset", lock, owner, want, TOKEN, token)
   if left < tonumber(lease) then redis.call("pexpire", lock, lease) end

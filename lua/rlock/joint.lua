@@ -43,6 +43,25 @@ function joint.class()
   return driver
 end
 
+--- Checks that a list is not empty and has the keys 1 to n only. With a hole
+--  in it, a lock would silently have fewer members than its caller thinks.
+-- @param list
+-- @tparam string what  for people: "clients of red_lock"
+-- @tparam number level whose fault it is, as in error()
+function joint.check_list(list, what, level)
+  local n = 0
+  for _ in pairs(type(list) == "table" and list or {}) do n = n + 1 end
+  if n == 0 then
+    error(("bad %s: must be an array"):format(what), level + 1)
+  end
+  for i = 1, n do
+    if list[i] == nil then
+      error(("bad %s: must be an array without holes and other keys; number %d "
+        .. "is nil"):format(what, i), level + 1)
+    end
+  end
+end
+
 -- parts -------------------------------------------------------------------
 
 --- What may become a part of a hold.

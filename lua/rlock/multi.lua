@@ -56,9 +56,7 @@ local function place_once(places, by_key, member, i, level)
 end
 
 local function ordered(locks, level)
-  if type(locks) ~= "table" or #locks == 0 then
-    error("bad locks of multi_lock: must be an array of locks", level + 1)
-  end
+  joint.check_list(locks, "locks of multi_lock", level + 1)
   local places, by_key = {}, {}
   for i, member in ipairs(locks) do
     if getmetatable(member) ~= lock then

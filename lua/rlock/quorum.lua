@@ -76,9 +76,7 @@ local function check_options(options, level)
 end
 
 local function check_clients(clients, level)
-  if type(clients) ~= "table" or #clients == 0 then
-    error("bad clients of red_lock: must be an array of clients", level + 1)
-  end
+  joint.check_list(clients, "clients of red_lock", level + 1)
   local seen = {}
   for i, client in ipairs(clients) do
     if type(client) ~= "table" or not client.session then

@@ -833,6 +833,10 @@ describe("rlock.red_lock", function()
   it("refuses what it cannot be made of", function()
     says("bad clients", {}, name)
     says("bad clients", nil, name)
+    says("bad clients of red_lock: .* number 2 is nil",
+      { clients[1], nil, clients[3] }, name)
+    says("bad clients", { clients[1], clients[2], rlock.open { url = "?" } },
+      name)
     says("bad client 2", { clients[1], "unix:///x" }, name)
     says("bad name", clients, "")
     says("bad options", clients, name, "simple")

@@ -11,6 +11,10 @@ local MAX_MS = 1099511627776
 --- The longest duration, in seconds.
 deadline.max = MAX_MS / 1000
 
+--- The shortest lease, in seconds. One of 1 ms is over at once if the server's
+--  clock ticks before PEXPIRE: then Redis deletes the key.
+deadline.least_lease = 0.002
+
 local function bad(name, value, must, level)
   if type(value) == "string" then value = string.format("%q", value) end
   error(string.format("bad %s: %s: %s", name, tostring(value), must), level)

@@ -142,7 +142,7 @@ local function needed(self, now)
   end
   local seconds = ends - now
   if watched then seconds = max(seconds, session.lease) end
-  return max(seconds, 0.001), watched
+  return max(seconds, deadline.least_lease), watched
 end
 
 --- What the watchdog needs to renew it.

@@ -18,7 +18,6 @@ local huge, max, min = math.huge, math.max, math.min
 
 --- Seconds between the questions of a waiter where there is no channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
-local MIN_LEASE = 0.001
 
 --- @tparam table client the face, kept alive by its locks
 -- @tparam table policy  as policy.load gives it
@@ -63,7 +62,7 @@ local function check_options(options, level)
     wait = deadline.check(wait, "wait", 0, huge, level + 1)
   end
   if lease ~= nil then
-    lease = deadline.check(lease, "lease", MIN_LEASE, nil, level + 1)
+    lease = deadline.check(lease, "lease", deadline.least_lease, nil, level + 1)
   end
   return wait, lease
 end

@@ -13,8 +13,6 @@ local requests = require "rlock.requests"
 local permits = {}
 permits.__index = permits
 
-local MIN_LEASE = 0.001
-
 --- @tparam table client the face, kept alive by its permits
 -- @tparam string name
 function permits.new(client, name)
@@ -155,7 +153,7 @@ local function take(self, wait, lease)
   return nil, code, detail
 end
 
-local known = { wait = 0, lease = MIN_LEASE }
+local known = { wait = 0, lease = deadline.least_lease }
 
 --- Takes a permit, and waits for one if it must: for ever, if none are ever
 --  set.
@@ -214,7 +212,7 @@ end
 -- @treturn[2] nil, "lost", detail; nil, code, detail
 function permits:renew(id, lease)
   local bytes, session = bytes_of(id, 2), self.session
-  lease = deadline.check(lease, "lease", MIN_LEASE, nil, 2)
+  lease = deadline.check(lease, "lease", deadline.least_lease, nil, 2)
   local ends = session.valid_until(session.host.now(), lease)
   local reply, code, detail =
     requests.run(self, "renew", bytes, deadline.ms(lease), "1")

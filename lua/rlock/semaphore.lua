@@ -126,7 +126,7 @@ end
 -- @treturn[3] nil, code, detail
 function semaphore:set(n, options)
   n = line.count(n, "n", 0, 2)
-  local ttl = line.options(options, { ttl = 0.001 }, 2).ttl
+  local ttl = line.options(options, { ttl = deadline.least_lease }, 2).ttl
   return requests.tell(was_set, requests.try(requests.begin(self), "set", n,
     ttl and deadline.ms(ttl)))
 end

@@ -49,13 +49,14 @@ end
 
 --- Until when a lease that was asked for at `sent` is certainly ours. A
 --  thousandth of it, or as much as a lock asks for, and 2 ms are left to the
---  drift of clocks.
+--  drift of clocks. Of a short lease it is a tenth, but at least 1 ms: a policy
+--  that compares times in whole milliseconds may end it so much early.
 -- @tparam number sent    by host.now()
 -- @tparam number seconds
 -- @tparam[opt=0.001] number drift
 function session.valid_until(sent, seconds, drift)
   local margin = 0.002
-  if seconds < 0.02 then margin = seconds / 10 end
+  if seconds < 0.02 then margin = math.max(seconds / 10, 0.001) end
   return sent + seconds * (1 - (drift or 0.001)) - margin
 end
 

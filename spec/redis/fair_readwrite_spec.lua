@@ -831,6 +831,23 @@ describe("the leases of a fair read/write lock", function()
   before_each(setup)
   after_each(teardown)
 
+  it("end for us first, though Redis ends them to the millisecond", function()
+    local taken = 0
+    for _ = 1, 400 do
+      local hold = reader:hold { lease = 0.004 }
+      if hold then
+        task.run(function()
+          repeat until writer:try_lock { lease = 1 }
+          assert.equal(0, hold:valid_for())
+          assert.is_true(writer:unlock())
+        end)
+        hold:unlock()
+        taken = taken + 1
+      end
+    end
+    assert.is_true(taken > 0)
+  end)
+
   it("end the hold of a reader that is dead, while others read on", function()
     verdict "ra"
     verdict "rb"

@@ -606,6 +606,8 @@ describe("permits", function()
       { "n:", function() permits:set("2") end },
       { "wait", function() permits:acquire { wait = -1 } end },
       { "lease", function() permits:acquire { lease = 0 } end },
+      { "at least 0.002 s", function() permits:renew(id, 0.001) end },
+      { "at least 0.002 s", function() permits:acquire { lease = 0.001 } end },
       { "lease", function() permits:acquire { lease = math.huge } end },
       { "leese", function() permits:acquire { leese = 1 } end },
       { "options", function() permits:acquire(3) end },

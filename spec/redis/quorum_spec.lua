@@ -217,7 +217,7 @@ describe("a red lock", function()
     for _, server in ipairs(servers) do
       servers:ask(server, "SCRIPT", "FLUSH")
     end
-    local ok, code = red:try_lock { lease = 0.001 }
+    local ok, code = red:try_lock { lease = 0.002 }
     if not ok then assert.matches("^b?q?u%w+$", code) end
     if ok then red:unlock() end
     nothing_is_left()

@@ -308,6 +308,7 @@ describe("a reentrant lock", function()
       { "wait", function() lock:lock { wait = 0 / 0 } end },
       { "wait", function() lock:lock { wait = "3" } end },
       { "lease", function() lock:lock { lease = 0 } end },
+      { "at least 0.002 s", function() lock:lock { lease = 0.001 } end },
       { "lease", function() lock:lock { lease = math.huge } end },
       { "lease", function() lock:try_lock { lease = true } end },
       { "leese", function() lock:lock { leese = 3 } end },
@@ -360,6 +361,15 @@ describe("a reentrant lock", function()
     end
     assert(carried:unlock())
     assert(hold:unlock())
+  end)
+
+  it("keeps 2 ms for holds whose leases have ended", function()
+    local told = client:policy("spec.support.told_lease", name)
+    assert.is_true(told:lock { lease = 0.1 })
+    assert.is_true(told:lock { lease = 60 })
+    rlock.sleep(0.11)
+    assert.is_true(told:unlock())
+    assert.equal("2", client:call("GET", name .. ":lease"))
   end)
 
   it("says what is wrong when the key is something else", function()

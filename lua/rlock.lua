@@ -4,6 +4,9 @@
 
 local host = require "rlock.host.uv"
 
+-- Required again, it is the same: it knows the open clients and the --url.
+if host.face then return host.face end
+
 -- What only `open` needs is loaded there: a program that opens nothing starts
 -- in no time.
 
@@ -14,6 +17,8 @@ local rlock = {
   now = host.now,
   event = host.event,
 }
+
+host.face = rlock
 
 --- Where `open()` goes when nobody says; `rlockctl --url` sets it.
 rlock.default_url = nil

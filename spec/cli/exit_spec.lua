@@ -161,6 +161,32 @@ describe("the end of the main program", function()
   end)
 end)
 
+describe("a program that requires rlock anew", function()
+  local ANEW = [[
+    assert(rlock.open():lock("anew:a"):lock())
+    for name in pairs(package.loaded) do
+      if name:find("%s") then package.loaded[name] = nil end
+    end
+    local again = require "rlock"
+    local client = assert(again.open())
+    again.spawn(again.sleep, 0.01):join()
+    rlock.sleep(0.01)
+    print(client:lock("anew:a"):is_locked())
+    assert(client:lock("anew:b"):lock())
+  ]]
+
+  for _, what in ipairs { "^rlock$", "^rlock%.host", "^rlock" } do
+    it("works, and releases what it held before and after (" .. what .. ")",
+      function()
+        local result = run(ANEW:format(what))
+        assert.same({ 0, "true\n", "" },
+          { result.status, result.out, result.err })
+        assert.is_false(exists "anew:a")
+        assert.is_false(exists "anew:b")
+      end)
+  end
+end)
+
 describe("an uncaught error", function()
   it("is told with a traceback, and the status is 1", function()
     local result = ctl.run { "-e", "local function f() error 'no' end f()" }

@@ -3,6 +3,11 @@
 --  may wait; while it does, the loop of rlock.core runs the others. This file
 --  knows nothing of locks.
 
+-- A Lua state has one loop, and so one host, even if a program clears
+-- package.loaded and requires it again.
+local registry, KEY = debug.getregistry(), "rlock.host.uv"
+if registry[KEY] then return registry[KEY] end
+
 local core = require "rlock.core"
 local errors = require "rlock.errors"
 local heap = require "rlock.heap"
@@ -13,6 +18,7 @@ if core.versions.rlock ~= host.version then
   error(("rlock.core is of rlock %s, but its Lua modules are of rlock %s")
     :format(core.versions.rlock or "before 0.1.0", host.version), 0)
 end
+registry[KEY] = host
 
 local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield

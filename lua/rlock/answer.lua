@@ -1,6 +1,7 @@
 --- What the operations of a policy answer: a verdict, and what goes with it.
---  A policy may be anybody's, so the answer is looked at before it is believed;
---  one that is wrong is told with the place in the policy's file.
+--  A policy may be anybody's, and so may what stands between us and the server:
+--  each answer is checked before it is used. What is told of a wrong one names
+--  the place in the policy's file.
 
 local answer = {}
 
@@ -53,12 +54,42 @@ end
 --- What is told of a wrong answer.
 -- @tparam table op what script.compile gave
 -- @param reply
+-- @tparam[opt] string must what it must answer; by default as a lock does
 -- @treturn nil
 -- @treturn string "redis"
 -- @treturn string detail
-function answer.wrong(op, reply)
+function answer.wrong(op, reply, must)
   return nil, "redis", ("%s: answered %s; it must answer %s"):format(op.where,
-    show(reply), wanted[op.op])
+    show(reply), must or wanted[op.op])
+end
+
+local TYPES = { n = "number", s = "string", t = "table" }
+
+-- Shapes for people: { "busy", number } or { "held" }
+local function show_shapes(shapes)
+  local parts = {}
+  for word, shape in pairs(shapes) do
+    parts[#parts + 1] = ('{ "%s"%s }'):format(word,
+      (shape:gsub(".", function(letter) return ", " .. TYPES[letter] end)))
+  end
+  table.sort(parts)
+  return table.concat(parts, " or ")
+end
+
+--- Checks the answer of an operation that a driver calls.
+-- @tparam table op      what script.compile gave
+-- @param reply          as Redis gave it
+-- @tparam table shapes  verdict -> the types of what comes with it: a letter
+--   each, n for a number, s for a string, t for a table
+-- @treturn[1] table the reply
+-- @treturn[2] nil, "redis", detail
+function answer.shaped(op, reply, shapes)
+  local shape = type(reply) == "table" and shapes[reply[1]]
+  for i = 1, shape and #shape or 0 do
+    if type(reply[i + 1]) ~= TYPES[shape:sub(i, i)] then shape = nil break end
+  end
+  if shape then return reply end
+  return answer.wrong(op, reply, show_shapes(shapes))
 end
 
 --- The verdict of an answer.
@@ -82,7 +113,8 @@ end
 -- @return as answer.of
 function answer.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"
-      or type(reply[3]) ~= "number" or type(reply[4] or {}) ~= "table" then
+      or type(reply[3]) ~= "number" or type(reply[4] or {}) ~= "table"
+      or type(reply[5] or {}) ~= "table" then
     return answer.wrong(op, reply)
   end
   return answer.of(op, reply)

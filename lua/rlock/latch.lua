@@ -4,7 +4,6 @@
 local colon = require "rlock.colon"
 local line = require "rlock.line"
 local policy = require "rlock.policy"
-local remote = require "rlock.remote"
 local requests = require "rlock.requests"
 
 local latch = {}
@@ -60,8 +59,8 @@ end
 -- Those that wait with it are told, in case they did not hear.
 local function ask(question, until_, now)
   local site, node = question.latch.site, question.latch.session.node
-  local reply, code, detail = remote.run(node, site.policy.ops.count, until_,
-    now, site.keys)
+  local reply, code, detail = requests.ask(site, "count", node, until_, now,
+    site.keys)
   if not reply then return nil, code, detail end
   if reply[1] == "held" then return "busy", -1 end
   return "held", 0

@@ -17,13 +17,14 @@ local deadline = require "rlock.deadline"
 
 local line = {}
 
-local huge, min = math.huge, math.min
+local huge, max, min = math.huge, math.max, math.min
 
 --- Seconds after which a waiter asks again if nothing wakes it: the first in
 --  line, those behind it, and one without a subscription. Half of it is
 --  random.
 local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
 local SPREAD = 1          -- those behind ask up to this much after the first
+local LEAST = 0.01        -- a policy may say "busy" and 0
 local CONFIRM = 1         -- at most this long until the subscription stands
 
 -- How long to wait for a wake.
@@ -36,7 +37,7 @@ local function pause(session, waiter, ms, most)
   end
   poll = min(poll, most or huge) * (0.5 + random() / 2)
   if ms < 0 then return poll end
-  local seconds = (ms + 1) / 1000
+  local seconds = max((ms + 1) / 1000, LEAST)
   if not is_first then seconds = seconds + random() * SPREAD end
   return min(seconds, poll)
 end

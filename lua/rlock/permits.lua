@@ -114,9 +114,9 @@ function Question:ask(until_, now)
   local handle, id = self.handle, self.id
   local session, site = handle.session, handle.site
   local seconds = self.lease or session.lease
-  local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops.acquire, until_, now, site.keys, id, deadline.ms(seconds),
-    "1", session.publish)
+  local reply, sent, detail, may_be_applied = requests.ask(site, "acquire",
+    session.node, until_, now, site.keys, id, deadline.ms(seconds), "1",
+    session.publish)
   if reply then may_be_applied = detail end
   if may_be_applied then self.is_doubtful = true end
   if not reply then return nil, sent, detail end

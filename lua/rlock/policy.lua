@@ -2,9 +2,9 @@
 --  A policy is a table with `name`, `keys(name)`, `server` (the functions that
 --  run inside Redis: acquire, release, and others of a lock) and perhaps
 --  `channel(keys, owner)`; usually it is what a module returns. One that is no
---  lock, and has a driver of its own, lists in `needs` the operations that this
---  driver calls instead. Does not know what the operations mean, and calls none
---  of them.
+--  lock, and has a driver of its own, names in `needs` the operations that this
+--  driver calls instead, and the shapes of their answers (see answer.shaped).
+--  Does not know what the operations mean, and calls none of them.
 --  @module rlock.policy
 
 local script = require "rlock.script"
@@ -13,7 +13,7 @@ local policy = {}
 
 local searchpath = package.searchpath       -- luacheck: ignore (not in 5.1)
 
-local needed_of_a_lock = { "acquire", "release" }
+local needed_of_a_lock = { acquire = true, release = true }
 
 local known_of_a_lock = {
   acquire = true, break_ = true, leave = true, peek = true, release = true,
@@ -109,7 +109,7 @@ local function check_fields(def)
 end
 
 local function check_server(def)
-  for _, op in ipairs(def.needs or needed_of_a_lock) do
+  for _, op in ipairs(names_of(def.needs or needed_of_a_lock)) do
     if def.server[op] == nil then return "server." .. op .. " is missing" end
   end
   for op, fn in pairs(def.server) do

@@ -7,6 +7,7 @@
 --  What the server is asked, and under which keys, is the policy's affair; its
 --  third key is the beginning of that of a slot.
 
+local answer = require "rlock.answer"
 local errors = require "rlock.errors"
 local remote = require "rlock.remote"
 
@@ -31,6 +32,23 @@ end
 local function next_number(pool)
   pool.last = pool.last + 1
   return ("%d"):format(pool.last)
+end
+
+--- Runs an operation of a policy with a driver, and checks its answer.
+-- @tparam table site
+-- @tparam string name  of the operation
+-- @tparam table node
+-- @tparam number until_  and the others as for remote.run
+-- @return as remote.run; for a wrong answer nil, "redis", detail, true
+function requests.ask(site, name, node, until_, now, keys, a, b, c, d, extra)
+  local op = site.policy.ops[name]
+  local reply, sent, detail, may_be_applied = remote.run(node, op, until_, now,
+    keys, a, b, c, d, extra)
+  if reply == nil then return nil, sent, detail, may_be_applied end
+  local checked, code, fault = answer.shaped(op, reply,
+    site.policy.source.needs[name])
+  if not checked then return nil, code, fault, true end
+  return reply, sent, detail
 end
 
 --- Begins a request.
@@ -67,9 +85,9 @@ end
 --   have been carried out
 function requests.send(request, name, until_, now, n, more)
   local session, site = request.handle.session, request.handle.site
-  local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops[name], until_, now, request.keys,
-    request.number, MEMORY, n, session.publish, more and { more })
+  local reply, sent, detail, may_be_applied = requests.ask(site, name,
+    session.node, until_, now, request.keys, request.number, MEMORY, n,
+    session.publish, more and { more })
   if reply then may_be_applied = detail end
   if may_be_applied then request.is_doubtful = true end
   if not reply then return nil, sent, detail end
@@ -165,17 +183,17 @@ function requests.run(handle, name, a, b, c, d)
   local session, site = handle.session, handle.site
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
-  local reply, code, detail = remote.run(session.node, site.policy.ops[name],
+  local reply, code, detail = requests.ask(site, name, session.node,
     now + session.timeout, now, site.keys, a, b, c, d)
   if reply then return reply, detail end
   return nil, code, detail
 end
 
---- What a program is told: the reply as `answer` turns it into a result, or
+--- What a program is told: the reply as `told` turns it into a result, or
 --  nil, code, detail. A cancellation is raised.
--- @tparam function answer  called with the reply
-function requests.tell(answer, reply, code, detail)
-  if reply then return answer(reply, code) end
+-- @tparam function told  called with the reply
+function requests.tell(told, reply, code, detail)
+  if reply then return told(reply, code) end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

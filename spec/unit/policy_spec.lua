@@ -38,10 +38,10 @@ describe("policy.load", function()
   it("asks what is no lock for the operations that it needs", function()
     local def = definition(function(def)
       def.server = { count_down = function() return { "free" } end }
-      def.needs = { "count_down" }
+      def.needs = { count_down = { free = "" } }
     end)
     assert.equal("p.count_down", policy.load(def).ops.count_down.name)
-    def = definition(function(d) d.needs = { "acquire", "count_down" } end)
+    def = definition(function(d) d.needs = { acquire = {}, count_down = {} } end)
     assert.matches("server.count_down is missing", load_fault(def))
     def = definition(function(d) d.needs = "acquire" end)
     assert.matches("needs must be a table", load_fault(def))

@@ -53,6 +53,7 @@ end
 
 --- The kinds that there are under the name, first that of the key itself. What
 --  is no lock is called by its type.
+--  @return "kinds", then a list of them
 function server.kinds(keys, channels)
   local kinds, of = {}, redis.call("type", keys[1]).ok
   if of == "hash" then
@@ -67,11 +68,11 @@ function server.kinds(keys, channels)
   if redis.call("exists", keys[5], keys[6]) > 0 then
     kinds[#kinds + 1] = "fair_readwrite"
   end
-  return kinds
+  return { "kinds", kinds }
 end
 
---- @return how many permits there are to be had, how many are in use, and some
---    of these: id, milliseconds left, ...
+--- @return "permits", then how many are free, how many are in use, and some of
+--    those in use: id, milliseconds left, ...
 function server.permits(keys)
   local permits, leases, time = keys[1], keys[4], now()
   local used = redis.call("zrangebyscore", leases, "(" .. time, "inf",
@@ -79,7 +80,7 @@ function server.permits(keys)
   for i = 2, #used, 2 do used[i] = used[i] - time end
   local over = redis.call("zcount", leases, "-inf", time)
   return {
-    (redis.call("get", permits) or 0) + over,
+    "permits", (redis.call("get", permits) or 0) + over,
     redis.call("zcard", leases) - over, used,
   }
 end
@@ -88,7 +89,7 @@ local function of(name) return require("rlock.policy." .. name) end
 
 local definition = {
   name = "status",
-  needs = { "kinds", "permits" },
+  needs = { kinds = { kinds = "t" }, permits = { permits = "nnt" } },
   keys = function(name)
     local fair_readwrite = of("fair_readwrite").read.keys(name)
     return {
@@ -192,7 +193,7 @@ end
 function looks.permits(client, name)
   local reply, code, detail = ask(client, name, "permits")
   if not reply then return nil, code, detail end
-  local available, in_use, list = table.unpack(reply)
+  local available, in_use, list = table.unpack(reply, 2)
   local state = { state = available > 0 and "free" or "held",
     available = available, in_use = in_use, holders = {} }
   for i = 1, #list, 2 do
@@ -226,9 +227,10 @@ end
 --   `available`, `in_use`, `count`
 -- @treturn[2] nil, code, detail
 function look.at(client, name)
-  local kinds, code, detail = ask(client, name, "kinds",
+  local reply, code, detail = ask(client, name, "kinds",
     client:semaphore(name).site.keys[2], client:latch(name).site.keys[2])
-  if not kinds then return nil, code, detail end
+  if not reply then return nil, code, detail end
+  local kinds = reply[2]
   local states = {}
   for _, kind in ipairs(kinds) do
     local state = looks[kind]

@@ -79,6 +79,9 @@ return {
   end,
   channel = function(keys) return keys[2] end,
   wakes = function() return "all" end,
-  needs = { "set", "count_down", "count", "delete" },
+  needs = {
+    set = { held = "", refused = "s" }, count_down = { held = "n", free = "n" },
+    count = { held = "n", free = "n" }, delete = { free = "", freed = "" },
+  },
   server = server,
 }

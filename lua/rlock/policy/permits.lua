@@ -113,6 +113,10 @@ return {
     }
   end,
   channel = function(keys) return keys[3] end,
-  needs = { "acquire", "release", "renew", "set", "count" },
+  needs = {
+    acquire = { held = "n", busy = "n" }, release = { freed = "", lost = "" },
+    renew = { held = "", lost = "" }, set = { held = "" },
+    count = { free = "nn", held = "nn" },
+  },
   server = server,
 }

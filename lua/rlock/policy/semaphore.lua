@@ -108,6 +108,10 @@ return {
     }
   end,
   channel = function(keys) return keys[2] end,
-  needs = { "acquire", "release", "undo", "set", "drain", "count" },
+  needs = {
+    acquire = { held = "n", busy = "nn" }, release = { freed = "" },
+    undo = { freed = "" }, set = { held = "", refused = "s" },
+    drain = { held = "n" }, count = { free = "n", held = "n" },
+  },
   server = server,
 }

@@ -30,6 +30,7 @@
 #include "calls.h"
 #include "command.h"
 #include "dial.h"
+#include "reader.h"
 #include "timer.h"
 
 enum { PART = 16 }; /* commands that are not held back longer */
@@ -54,7 +55,8 @@ struct rl_conn {
     uv_prepare_t flush;
     int is_full; /* the socket: it is polled for room */
     int is_encrypted;
-    int unsent; /* commands queued since the last write */
+    int is_long; /* a reply, beyond all bounds */
+    int unsent;  /* commands queued since the last write */
 
     rl_timer *timer;
     uint64_t alarm; /* what timer is set to; UINT64_MAX: nothing */
@@ -142,6 +144,9 @@ static void conn_break(rl_conn *self)
 {
     const char *reason = self->is_encrypted ? rl_tls_reason() : NULL;
 
+    if (self->is_long)
+        reason = "protocol error: the server announced a reply that is too "
+                 "long";
     conn_end(self, reason != NULL ? reason : self->redis->errstr);
 }
 
@@ -330,7 +335,9 @@ static void conn_read(rl_conn *self)
         if (self->state != OPEN)
             return;
     }
-    if (status != REDIS_OK)
+    if (status == REDIS_OK && rl_reader_is_long(self->redis->reader))
+        self->is_long = 1;
+    if (status != REDIS_OK || self->is_long)
         conn_break(self);
 }
 
@@ -425,6 +432,7 @@ static void on_dialled(void *arg, redisContext *redis, const char *why)
     self->poll.data = self;
     conn_hold(self);
     self->redis = redis;
+    rl_reader_bound(redis->reader, &self->is_long);
     self->state = OPEN;
     self->opened = 1;
     self->id = 0;

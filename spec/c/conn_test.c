@@ -496,6 +496,43 @@ static void nonsense_is_a_loss(void)
     finish(pid);
 }
 
+static void talk_without_bounds(int fd)
+{
+    expect(fd, "PING");
+    say(fd, strange);
+    pause_ms(10000);
+}
+
+static void a_reply_without_bounds_is_a_loss(void)
+{
+    static char line[(1 << 20) + 100];
+    const char *const announced[] = { "*2147483647\r\n",
+                                      "*1048577\r\n",
+                                      "*1\r\n*2147483647\r\n",
+                                      "$2147483647\r\n",
+                                      "*2\r\n$1\r\nx\r\n$536870913",
+                                      line };
+    size_t i;
+
+    memset(line, '+', sizeof(line) - 1);
+    for (i = 0; i < sizeof(announced) / sizeof(announced[0]); i++) {
+        double start = seconds();
+        pid_t pid;
+
+        strange = announced[i];
+        pid = start_fake(fake, talk_without_bounds);
+        begin_at(fake);
+        call(conn, 3, 5000, "PING", NULL);
+        rl_loop_run(loop);
+        run_for(5);
+        CHECK(recorded("1 lost\n3 failed closed\n"));
+        CHECK(strstr(rl_conn_detail(conn), "rotocol error: ") != NULL);
+        end();
+        CHECK(seconds() - start < 2 * slow());
+        finish(pid);
+    }
+}
+
 static void talk_refusal(int fd)
 {
     pause_ms(50);
@@ -984,6 +1021,7 @@ int main(void)
     RUN(what_was_said_before_we_could_write_is_heard);
     RUN(a_killed_server_is_a_loss);
     RUN(nonsense_is_a_loss);
+    RUN(a_reply_without_bounds_is_a_loss);
     RUN(an_error_that_nobody_asked_for_is_a_loss);
     RUN(a_reply_that_nobody_asked_for_is_a_loss);
     RUN(messages_of_unknown_shape_are_a_loss);

@@ -1,0 +1,60 @@
+/*
+ * Bounds on the replies that hiredis reads: a few bytes from a server must
+ * neither allocate much nor keep us busy for long. An array is refused where
+ * hiredis would allocate it. A string is not allocated before its bytes have
+ * come, so its length is looked at while the reader waits for them.
+ */
+#include "reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ELEMENTS = 1 << 20, MAX_LINE = 1 << 20 };
+enum { MAX_STRING = 1 << 29 }; /* of Redis, as proto-max-bulk-len */
+
+#if HIREDIS_MAJOR >= 1
+typedef size_t count;
+#else
+typedef int count;
+#endif
+
+static redisReplyObjectFunctions usual, bounded;
+
+static void *create_array(const redisReadTask *task, count elements)
+{
+    if (elements <= MAX_ELEMENTS)
+        return usual.createArray(task, elements);
+    *(int *)task->privdata = 1;
+    return NULL;
+}
+
+void rl_reader_bound(redisReader *reader, int *is_long)
+{
+    usual = *reader->fn;
+    bounded = usual;
+    bounded.createArray = create_array;
+    reader->fn = &bounded;
+    reader->privdata = is_long;
+}
+
+static const redisReadTask *current_task(const redisReader *reader)
+{
+#if HIREDIS_MAJOR >= 1
+    return reader->task[reader->ridx];
+#else
+    return &reader->rstack[reader->ridx];
+#endif
+}
+
+int rl_reader_is_long(const redisReader *reader)
+{
+    size_t left = reader->len - reader->pos;
+    const char *rest = reader->buf + reader->pos;
+
+    if (reader->ridx < 0 || left == 0)
+        return 0;
+    if (current_task(reader)->type == REDIS_REPLY_STRING
+        && strtoll(rest, NULL, 10) > MAX_STRING)
+        return 1;
+    return left > MAX_LINE && memchr(rest, '\n', MAX_LINE) == NULL;
+}

@@ -121,6 +121,9 @@ describe("A reply", function()
   it("that makes no sense is none", function()
     for _, text in ipairs {
       "HTTP/1.1 400 Bad Request\r\n", ":x\r\n", "*1\r\n?\r\n", "\r\n", "$\r\n",
+      ":nan\r\n", ":inf\r\n", ":1e3\r\n", ": 1\r\n", "$1.5\r\nx\r\n",
+      "$0x3\r\nabc\r\n", "*0x1\r\n:1\r\n", "$-2\r\n", "*-7\r\n",
+      "$1\r\nabcd\r\n", "*1\r\n$0\r\nx\r\n",
     } do
       local reply, code, detail = read(text)
       assert.is_nil(reply)
@@ -130,6 +133,20 @@ describe("A reply", function()
     local _, code, detail = read(("*1\r\n"):rep(100) .. ":1\r\n")
     assert.equal("closed", code)
     assert.matches("nested too deep", detail)
+  end)
+
+  it("that is announced to be too long is none", function()
+    for _, text in ipairs {
+      "*2147483647\r\n", "*1048577\r\n:1\r\n", "*1\r\n*99999999999\r\n",
+      "$2147483647\r\n", "$536870913\r\nx", "+" .. ("x"):rep(1100000),
+    } do
+      local reply, code, detail = read(text)
+      assert.is_nil(reply)
+      assert.equal("closed", code)
+      assert.matches("^protocol error: .* too long$", detail)
+    end
+    assert.equal(-5, (read ":-5\r\n"))
+    assert.equal(5, (read ":+5\r\n"))
   end)
 
   it("may be followed by more than was asked for", function()

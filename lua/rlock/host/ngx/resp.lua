@@ -5,6 +5,10 @@
 local resp = {}
 
 local DEPTH = 32                  -- of arrays in arrays
+local LONGEST = {                 -- what a reply may have, as in src/reader.c
+  line = 2^20, string = 2^29,     -- bytes
+  array = 2^20,                   -- elements
+}
 local PIECE = 4096                -- bytes read at once
 
 local byte, find, sub = string.byte, string.find, string.sub
@@ -79,11 +83,15 @@ local function more(self)
   return true
 end
 
+local GARBLED = "the server does not speak RESP2"
+local TOO_LONG = "protocol error: the server announced a reply that is too long"
+
 -- The kind of the next reply (its first byte) and the rest of its line.
 local function line(self)
   local stop = find(self.buffer, "\r\n", self.at, true)
   while not stop do
     local from = #self.buffer - self.at     -- perhaps a lone \r
+    if from > LONGEST.line then return nil, TOO_LONG end
     local ok, why = more(self)
     if not ok then return nil, why end
     stop = find(self.buffer, "\r\n", from > 0 and from or 1, true)
@@ -93,8 +101,9 @@ local function line(self)
   return byte(self.buffer, at), sub(self.buffer, at + 1, stop - 1)
 end
 
--- The next n bytes and the end of line behind them.
+-- The next n bytes, and reads the end of line behind them.
 local function bulk(self, n)
+  if n > LONGEST.string then return nil, TOO_LONG end
   if #self.buffer - self.at + 1 < n + 2 then
     local pieces = { sub(self.buffer, self.at) }
     local have = #pieces[1]
@@ -108,16 +117,17 @@ local function bulk(self, n)
   end
   local at = self.at
   self.at = at + n + 2
+  if sub(self.buffer, at + n, at + n + 1) ~= "\r\n" then return nil, GARBLED end
   return sub(self.buffer, at, at + n - 1)
 end
 
-local GARBLED = "the server does not speak RESP2"
 local STATUS, ERROR, INTEGER, BULK, LIST = byte("+-:$*", 1, 5)
 
 local value
 
 local function list(self, n, depth)
   if depth == DEPTH then return nil, "reply nested too deep" end
+  if n > LONGEST.array then return nil, TOO_LONG end
   local values = {}
   for i = 1, n do
     local why
@@ -137,13 +147,15 @@ function value(self, depth)
   elseif kind == ERROR then
     return { err = rest }
   end
-  local n = tonumber(rest)
+  local n = find(rest, "^[+-]?%d+$") and tonumber(rest)
   if not n then
     return nil, GARBLED
   elseif kind == INTEGER then
     return n
-  elseif n < 0 then
+  elseif n == -1 then
     return false
+  elseif n < 0 then
+    return nil, GARBLED
   elseif kind == BULK then
     return bulk(self, n)
   elseif kind == LIST then

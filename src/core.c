@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -579,6 +580,22 @@ static int core_private_dir(lua_State *L)
     return push_true(L);
 }
 
+/* core.check_private(path, "directory" | "socket") -> true | nil, "missing" |
+   "refused", detail */
+static int core_check_private(lua_State *L)
+{
+    static const char *const kinds[] = { "directory", "socket", NULL };
+    static const mode_t types[] = { S_IFDIR, S_IFSOCK };
+    const char *path = check_path(L, 1);
+    mode_t type = types[luaL_checkoption(L, 2, NULL, kinds)];
+    char why[RL_DETAIL];
+    int err = rl_check_private(path, type, why, sizeof(why));
+
+    if (err != 0)
+        return refuse(L, err == UV_ENOENT ? "missing" : "refused", why);
+    return push_true(L);
+}
+
 typedef struct lock_handle {
     int held;
     int fd;
@@ -1100,6 +1117,7 @@ int luaopen_rlock_core(lua_State *L)
         { "signal", core_signal },
         { "spawn", core_spawn },
         { "private_dir", core_private_dir },
+        { "check_private", core_check_private },
         { "flock", core_flock },
         { NULL, NULL },
     };

@@ -25,27 +25,46 @@ static int say_errno(char *why, size_t size, const char *path)
     return say(why, size, path, uv_translate_sys_error(errno));
 }
 
-int rl_private_dir(const char *path, char *why, size_t size)
+/* Is it of this type (S_IFREG, ...), and ours? */
+static int check_own(const struct stat *about, mode_t type, char *why,
+                     size_t size, const char *path)
 {
-    struct stat about;
-
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return say_errno(why, size, path);
-    if (lstat(path, &about) != 0)
-        return say_errno(why, size, path);
-    if (!S_ISDIR(about.st_mode))
-        return say(why, size, path, UV_ENOTDIR);
-    if (about.st_uid != geteuid()) {
+    if ((about->st_mode & S_IFMT) != type) {
+        snprintf(why, size, "%.200s: not a %s", path,
+                 type == S_IFDIR    ? "directory"
+                 : type == S_IFSOCK ? "socket"
+                                    : "regular file");
+        return UV_EINVAL;
+    }
+    if (about->st_uid != geteuid()) {
         snprintf(why, size, "%.200s: belongs to another user (%ld)", path,
-                 (long)about.st_uid);
+                 (long)about->st_uid);
         return UV_EPERM;
     }
-    if ((about.st_mode & 077) != 0) {
+    return 0;
+}
+
+int rl_check_private(const char *path, mode_t type, char *why, size_t size)
+{
+    struct stat about;
+    int err;
+
+    if (lstat(path, &about) != 0)
+        return say_errno(why, size, path);
+    err = check_own(&about, type, why, size, path);
+    if (err == 0 && type == S_IFDIR && (about.st_mode & 077) != 0) {
         snprintf(why, size, "%.200s: open to other users (mode %03o)", path,
                  (unsigned)(about.st_mode & 0777));
         return UV_EPERM;
     }
-    return 0;
+    return err;
+}
+
+int rl_private_dir(const char *path, char *why, size_t size)
+{
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return say_errno(why, size, path);
+    return rl_check_private(path, S_IFDIR, why, size);
 }
 
 /* Has the file been removed or replaced since it was opened? */
@@ -57,21 +76,34 @@ static int is_stale(const char *path, int fd)
            || opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
 }
 
+static int lock_opened(int fd, char *why, size_t size, const char *path)
+{
+    struct stat about;
+    int err;
+
+    if (fstat(fd, &about) != 0)
+        return say_errno(why, size, path);
+    err = check_own(&about, S_IFREG, why, size, path);
+    if (err != 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return err;
+    if (errno != EWOULDBLOCK)
+        return say_errno(why, size, path);
+    snprintf(why, size, "%.200s: held by another process", path);
+    return UV_EAGAIN;
+}
+
 static int lock_once(const char *path, char *why, size_t size)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int fd = open(path, flags, 0600);
     int err;
 
     if (fd < 0)
         return say_errno(why, size, path);
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+    err = lock_opened(fd, why, size, path);
+    if (err == 0)
         return fd;
-    err = errno == EWOULDBLOCK ? UV_EAGAIN : uv_translate_sys_error(errno);
     close(fd);
-    if (err == UV_EAGAIN)
-        snprintf(why, size, "%.200s: held by another process", path);
-    else
-        say(why, size, path, err);
     return err;
 }
 

@@ -46,14 +46,22 @@ local function refuse(text, ...)
   return nil, "connect", "local: " .. text:format(...)
 end
 
--- Is the folder ours alone? Makes it, if there is none.
-local function check_folder(host, places)
+-- Is the folder ours alone?
+-- @tparam boolean make  makes it, if there is none
+-- @return true; false if there is none; nil, code, detail
+local function check_folder(host, places, make)
   if #places.socket > MAX_PATH then
     return refuse("%s is too long for a socket; set XDG_RUNTIME_DIR or TMPDIR "
       .. "to a shorter path", places.socket)
   end
-  local is_private, _, detail = host.private_dir(places.folder)
+  local is_private, code, detail
+  if make then
+    is_private, code, detail = host.private_dir(places.folder)
+  else
+    is_private, code, detail = host.check_private(places.folder, "directory")
+  end
   if is_private then return true end
+  if code == "missing" then return false end
   return refuse("%s; it must be a folder of yours with mode 700, or set "
     .. "XDG_RUNTIME_DIR to another place", detail)
 end
@@ -63,6 +71,9 @@ end
 -- A connection; false if there is no server; nil, code, detail if it cannot be
 -- said.
 local function reach(host, places)
+  local is_socket, why, fault = host.check_private(places.socket, "socket")
+  if why == "missing" then return false end
+  if not is_socket then return refuse("%s", fault) end
   local connection, code, detail = host.connect {
     path = places.socket, timeout = PATIENCE * 1000, silent = 0,
   }
@@ -84,11 +95,8 @@ end
 -- Says one thing to the server, if there is a folder, and a server.
 local function tell(host, ...)
   local places = embedded.places(host)
-  local folder = io.open(places.folder)
-  if not folder then return false end
-  folder:close()
-  local ok, code, detail = check_folder(host, places)
-  if not ok then return nil, code, detail end
+  local ok, code, detail = check_folder(host, places, false)
+  if not ok then return ok, code, detail end
   local connection
   connection, code, detail = reach(host, places)
   if not connection then return connection, code, detail end
@@ -186,7 +194,7 @@ end
 -- @treturn[2] string detail
 function embedded.start(host, options)
   local places = embedded.places(host)
-  local ok, code, detail = check_folder(host, places)
+  local ok, code, detail = check_folder(host, places, true)
   if not ok then return nil, code, detail end
   ok, code, detail = is_up(host, places)
   if ok == false then ok, code, detail = start_once(host, places) end

@@ -372,6 +372,15 @@ function tests.private_folders_and_lock_files()
   check(core.flock(file))
   ok, code = core.flock(folder .. ".link")
   check(not ok and code == "refused", code)
+  os.execute(("mkfifo '%s.fifo'"):format(folder))
+  ok, code, detail = core.flock(folder .. ".fifo")
+  check(not ok and code == "refused" and detail:find "regular", detail)
+  for _, kind in ipairs { "directory", "socket" } do
+    ok, code, detail = core.check_private(folder .. ".fifo", kind)
+    check(not ok and code == "refused" and detail:find(kind), detail)
+    ok, code = core.check_private(folder .. ".none", kind)
+    check(not ok and code == "missing", code)
+  end
 end
 
 function tests.children()

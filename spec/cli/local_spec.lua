@@ -278,7 +278,43 @@ describe("local: says what is in its way:", function()
   it("a socket's place that is taken by a folder", function()
     sh("mkdir -m 700 '%s/rlock' && mkdir '%s/rlock/redis.sock'", runtime,
       runtime)
-    fault(run("local", "start"), "ended at once: ")
+    fault(run("local", "start"), "redis.sock: not a socket\n$")
+  end)
+
+  it("a FIFO in the place of anything", function()
+    sh("mkfifo '%s/rlock'", runtime)
+    for _, verb in ipairs { "status", "start", "stop" } do
+      fault(run("local", verb), "rlock: not a directory")
+    end
+    sh("cd '%s' && rm rlock && mkdir -m 700 rlock && mkfifo rlock/redis.sock",
+      runtime)
+    for _, verb in ipairs { "status", "start", "stop" } do
+      fault(run("local", verb), "redis.sock: not a socket")
+    end
+    sh("cd '%s/rlock' && rm redis.sock && mkfifo start.lock", runtime)
+    fault(run("local", "start"), "start.lock: not a regular file")
+    assert.equal("local: does not run\n", run("local", "status").out)
+    sh("cd '%s/rlock' && rm start.lock && mkfifo redis.log", runtime)
+    assert.matches("^local: runs ", output("local", "start"))
+  end)
+
+  it("a symbolic link to what is in order elsewhere", function()
+    local other = { XDG_RUNTIME_DIR = runtime .. "/other" }
+    sh("mkdir -m 700 '%s/other' '%s/rlock'", runtime, runtime)
+    assert.equal(0, ctl.run { "local", "start", env = other }.status)
+    sh("cd '%s/rlock' && ln -s ../other/rlock/redis.sock .", runtime)
+    fault(run("local", "status"), "redis.sock: not a socket")
+    fault(run("local", "start"), "redis.sock: not a socket")
+    sh("cd '%s/rlock' && rm redis.sock && ln -s ../own start.lock", runtime)
+    fault(run("local", "start"), "start.lock: too many symbolic links")
+    assert.equal(0, ctl.run { "local", "stop", env = other }.status)
+  end)
+
+  it("files of another user", function()
+    if host.uid() ~= 0 then return pending("only root can make them") end
+    sh("cd '%s' && mkdir -m 700 rlock && touch rlock/start.lock && "
+      .. "chown 65534 rlock/start.lock", runtime)
+    fault(run("local", "start"), "start.lock: belongs to another user")
   end)
 end)
 

@@ -782,6 +782,7 @@ function Process:kill(signal) return self.child:kill(signal) end
 function Process:forget() self.child:close() end
 
 host.private_dir = core.private_dir
+host.check_private = core.check_private
 host.lock_file = core.flock
 host.uid = core.uid
 host.pid = core.pid

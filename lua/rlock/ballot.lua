@@ -3,6 +3,7 @@
 --  majority has said yes, or cannot do so any more; who answers later is still
 --  heard, and gives back what nobody needs.
 
+local errors = require "rlock.errors"
 local joint = require "rlock.joint"
 local voter = require "rlock.voter"
 
@@ -196,6 +197,9 @@ end
 local function kind_of(self, part, now)
   if part.lock.session.is_closed then return "closed" end
   if part.code == "busy" or part.code == "refused" then return part.code end
+  if part.code == "redis" and not errors.classify(part.answer).retry then
+    return "broken"
+  end
   if part.code or not part.grant and now >= self.until_ then return "away" end
   return "busy"
 end
@@ -205,9 +209,10 @@ end
 --   is left without those, "busy" (a majority is there, but somebody else has
 --   too many), "quorum"
 -- @treturn string detail
+-- @treturn boolean|nil true if no later round can be different
 function ballot:judge()
-  if self.clash then return "refused", self.clash end
-  local count = { busy = 0, refused = 0, closed = 0, away = 0 }
+  if self.clash then return "refused", self.clash, true end
+  local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }
   local now = self.red.host.now()
   for _, part in ipairs(self.parts) do
     local kind = kind_of(self, part, now)
@@ -221,7 +226,8 @@ function ballot:judge()
   elseif count.busy >= self.red.majority then
     code = "busy"
   end
-  return code, self:explain()
+  return code, self:explain(),
+    count.refused + count.closed + count.broken > spare
 end
 
 return ballot

@@ -265,7 +265,8 @@ end
 
 --- Waits for the lock and takes it.
 -- @tparam[opt] table options
---   wait: seconds to wait at most, default for ever; bounds the whole call.
+--   wait: seconds to wait at most; bounds the whole call. Default: for ever,
+--   also for a server that is away, unless an error is permanent.
 --   lease: seconds to hold it at most; without it the watchdogs keep it alive.
 -- @treturn[1] boolean true
 -- @treturn[2] nil

@@ -61,11 +61,10 @@ function line.rest(session, waiter, ms, most)
     min(seconds, waiter.wait_until - session.host.now()))
 end
 
---- When one question to the server is given up. A wait that somebody limited is
---  used up to ride out a server that is away; otherwise it is `timeout`.
+--- When one question to the server is given up. A waiter uses all of its wait
+--  to ride out a server that is away; a single try has the client's `timeout`.
 function line.question_until(session, now, wait_until)
-  if wait_until > now and wait_until < huge then return wait_until end
-  return now + session.timeout
+  return wait_until > now and wait_until or now + session.timeout
 end
 
 local function ask(session, question, wait_until, now)

@@ -229,11 +229,11 @@ end
 
 local passing = { connect = true, timeout = true, closed = true, redis = true }
 
--- May it be different later? What does not pass is told before the deadline;
--- a wait without limit is none for a server that is away.
+-- May it be different later? A failure that cannot pass is told before the
+-- deadline.
 local function is_passing(self, try, code, part)
-  return passing[code] and try.wait_until < huge
-    and self.host.now() >= try.until_ and not part.lock.session.is_closed
+  return passing[code] and self.host.now() >= try.until_
+    and not part.lock.session.is_closed
 end
 
 -- After an attempt that failed: waits until another may succeed.

@@ -99,15 +99,14 @@ function quorum.new(clients, name, options)
     error("bad name: must be a string that is not empty", 3)
   end
   local which, drift, node_timeout = check_options(options, 3)
-  local members, longest, lease = {}, 0, huge
+  local members, lease = {}, huge
   for i, client in ipairs(clients) do
     members[i] = client:policy(which, name, { drift = drift })
-    longest = max(longest, client.session.timeout)
     lease = min(lease, client.session.lease)
   end
   local self = joint.new(quorum, members[1].session.host, members)
   self.name, self.node_timeout = name, node_timeout
-  self.timeout, self.lease = longest, lease
+  self.lease = lease
   self.majority = floor(#members / 2) + 1
   return self
 end
@@ -172,25 +171,20 @@ local function attempt(self, try)
   round.is_over = true
   drop(hold)
   if not ok then return nil, code, detail end
-  code, detail = round:judge()
+  code, detail, try.is_final = round:judge()
   if code ~= "quorum" or not round.is_short or not try.code then
     try.code, try.detail = code, detail
   end
   return nil, try.code, try.detail
 end
 
-local final = { refused = true, closed = true, cancelled = true }
-
--- After an attempt that failed: pauses before the next. A wait without limit is
--- none for servers that are away.
+-- After an attempt that failed: pauses before the next.
 -- @return true; or nil, code, detail if there is no next
 local function pause(self, try, code, detail)
-  if try.is_single or final[code] then return nil, code, detail end
-  local now = self.host.now()
-  if code ~= "quorum" and try.wait_until == huge then
-    try.quorum_until = now + self.timeout
+  if try.is_single or try.is_final or code == "cancelled" then
+    return nil, code, detail
   end
-  local left = min(try.wait_until, try.quorum_until) - now
+  local left = try.wait_until - self.host.now()
   if left > 0 then
     local slept, cancelled, unwind = self.host.event():pause(
       min(max(try.pause:next(), 0.001), left))
@@ -219,13 +213,11 @@ end
 function quorum:take(hold, wait, lease)
   local ok, code, detail = may_enter(self, hold)
   if not ok then return nil, code, detail end
-  local now = self.host.now()
   local try = {
-    hold = hold, lease = lease, wait_until = now + wait,
-    is_single = wait == 0, quorum_until = now + self.timeout,
+    hold = hold, lease = lease, wait_until = self.host.now() + wait,
+    is_single = wait == 0,
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number),
   }
-  if wait < huge then try.quorum_until = huge end
   while true do
     ok, code, detail = attempt(self, try)
     if ok then break end

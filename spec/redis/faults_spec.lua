@@ -160,7 +160,7 @@ describe("a server that is killed and comes back empty", function()
     assert.equal("connect", code)
     assert.matches(server.socket, detail, 1, true)
     assert.equal("connect", select(2, within(TIMEOUT + SLACK, lock.lock,
-      lock)))
+      lock, { wait = TIMEOUT })))
     assert.equal("connect", select(2, within(TIMEOUT + SLACK, client.call,
       client, "PING")))
     server:launch()
@@ -295,7 +295,8 @@ describe("a server that hangs", function()
     local ok, message = pcall(function()
       for _, method in ipairs { "lock", "try_lock", "is_locked", "is_held",
         "hold_count", "ttl", "peek", "break_lock", "unlock" } do
-        local result, code = within(TIMEOUT + SLACK, held[method], held)
+        local result, code = within(TIMEOUT + SLACK, held[method], held,
+          method == "lock" and { wait = TIMEOUT } or nil)
         assert.is_nil(result)
         assert.is_string(code)
       end
@@ -601,7 +602,8 @@ describe("a network that falls silent", function()
     proxy:freeze()
     for _, method in ipairs { "lock", "try_lock", "is_locked", "is_held",
       "hold_count", "ttl", "peek", "break_lock" } do
-      local result, code = within(TIMEOUT + SLACK, lock[method], lock)
+      local result, code = within(TIMEOUT + SLACK, lock[method], lock,
+        method == "lock" and { wait = TIMEOUT } or nil)
       assert.is_nil(result)
       assert.is_string(code)
     end

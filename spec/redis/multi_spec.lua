@@ -505,7 +505,8 @@ describe("a multi-lock whose server is away", function()
     away(code)
     assert.matches(name "c", detail, 1, true)
     nothing_is_left()
-    away(select(2, within(TIMEOUT + SLACK, multi.lock, multi)))
+    away(select(2, within(TIMEOUT + SLACK, multi.lock, multi,
+      { wait = TIMEOUT })))
     away(select(2, within(1.5 * TIMEOUT + SLACK, multi.lock, multi,
       { wait = 1.5 * TIMEOUT })))
     nothing_is_left()

@@ -358,8 +358,6 @@ describe("a red lock with servers killed", function()
     nothing_is_left()
     assert.equal("quorum", select(2, within(SOON, red.lock, red,
       { wait = 0.2 * slow })))
-    -- A wait without limit is none for servers that are away.
-    assert.equal("quorum", select(2, within(SOON, red.lock, red)))
     nothing_is_left()
     assert.equal("quorum", select(2, red:is_held()))
   end)

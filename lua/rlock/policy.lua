@@ -87,7 +87,8 @@ end
 local fields = {
   name = "string", keys = "function", server = "table", channel = "function",
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
-  exclusive = "boolean", needs = "table", twin = "table",
+  exclusive = "boolean", needs = "table", restates = "boolean",
+  twin = "table",
 }
 
 local function check_fields(def)
@@ -111,6 +112,9 @@ end
 local function check_server(def)
   for _, op in ipairs(names_of(def.needs or needed_of_a_lock)) do
     if def.server[op] == nil then return "server." .. op .. " is missing" end
+  end
+  if def.restates and not def.server.renew then
+    return "server.renew is missing: restates needs it"
   end
   for op, fn in pairs(def.server) do
     if type(op) ~= "string" then return "server has a key that is no name" end

@@ -6,6 +6,11 @@
 --  a heap. Both are O(1) or O(log n), so 100 000 holds cost no more each than
 --  one does.
 --
+--  A hold with a lease of its own is left alone, unless its policy `restates`:
+--  then other clients may shorten what keeps the hold alive in Redis. Such a
+--  hold is restated in each period: the server puts the expiry back to the end
+--  of the lease, and no further.
+--
 --  held -> at_risk         a renewal did not succeed; it is repeated
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
@@ -130,9 +135,10 @@ local function not_renewed(self, grant, why, now)
 end
 
 local function renewed(self, grant, lease, sent)
+  grant.state, grant.lost_because = "held", nil
+  if not grant.watched then return self:rest(grant) end
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000, grant.lock.drift))
-  grant.state, grant.lost_because = "held", nil
   grant.due = sent + self.period
   append(self.fresh, grant)
 end
@@ -204,7 +210,7 @@ local function command(self, grant, until_, now)
   local lease, want = grant:renewal(now)
   local site = grant.lock.site
   return lease, remote.command(self.session.node, site.policy.ops.renew, until_,
-    site.keys, grant.owner, lease, want)
+    site.keys, grant.owner, lease, want, not grant.watched and "1" or nil)
 end
 
 -- Sends the renewals of a batch. No answer within a period is a failure, so
@@ -262,6 +268,10 @@ local function send(self, batch)
   end)
 end
 
+local function restates(grant)
+  return grant.lock.site.policy.source.restates
+end
+
 local function why_over(grant)
   if not grant.watched then return "its lease has ended" end
   return grant.lost_because or "not renewed in time"
@@ -281,25 +291,23 @@ local function collect(self, now)
   local batch, alarm = {}, self.alarms:peek()
   local is_alarm, is_left = alarm and alarm.due <= now, false
   while #batch < BATCH do
-    local grant = self.fresh.first
+    local grant, is_abandoned, has_ended = self.fresh.first, false, false
     if is_alarm then grant = self.alarms:peek() end
     if not grant or grant.due > now then break end
     self:remove(grant)
+    if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end
+    is_left = is_left or has_ended
     if grant.valid_until <= now then
       self:lose(grant, why_over(grant))
-    elseif not grant.watched then
+    elseif is_abandoned then
+      abandon(self, grant)
+    elseif grant.watched or restates(grant) then
+      append(self.flying, grant)
+      grant.batch = batch
+      batch[#batch + 1] = grant
+    else
       grant.due = grant.valid_until
       self.alarms:push(grant)
-    else
-      local is_abandoned, has_ended = grant:is_abandoned()
-      is_left = is_left or has_ended
-      if is_abandoned then
-        abandon(self, grant)
-      else
-        append(self.flying, grant)
-        grant.batch = batch
-        batch[#batch + 1] = grant
-      end
     end
   end
   -- Does somebody still have what a task has left behind? The collector of
@@ -405,13 +413,22 @@ function watchdog:lower(grant, now)
   awake(self, grant.due)
 end
 
---- Remembers a grant that is not to be kept alive; if somebody listens for its
---  loss, its end is watched.
+-- When to look at a grant that is not kept alive: for the next restatement, or
+-- at its end if somebody listens for that. nil: never.
+local function next_look(self, grant)
+  local due = self.host.now() + self.period
+  if restates(grant) and due < grant.valid_until then return due end
+  return grant.on_lost and grant.valid_until
+end
+
+--- Remembers a grant that is not to be kept alive. It is restated if its policy
+--  wants that; if somebody listens for its loss, its end is watched.
 -- @tparam table grant
 function watchdog:rest(grant)
   self:remove(grant)
-  if grant.on_lost then
-    grant.due = grant.valid_until
+  local due = next_look(self, grant)
+  if due then
+    grant.due = due
     self.alarms:push(grant)
     awake(self, grant.due)
   else

@@ -165,6 +165,22 @@ local function reader_killed(w, process, other)
   assert.is_true(writer:ask("give", "write", name))
 end
 
+-- Their watchdog shortens the lease of our reader, and dies.
+local function leased_beside_killed(w)
+  local victim, name = w:victim(w.theirs), w:name()
+  local reader, writer = w.ours:task(), w.theirs:task()
+  assert.is_true(reader:ask("take", "read", name, -1, LEASE))
+  assert.is_true(victim:task():ask("take", "read", name, -1, -1))
+  eventually(function() return w:call("PTTL", name) < LEASE / 2 end, 30)
+  victim:kill()
+  local killed = now()
+  eventually(function() return now() > killed + world.WATCHDOG + 0.2 end, 30)
+  assert.is_false(writer:ask("take", "write", name, 0, LEASE))
+  assert.is_true(reader:ask("give", "read", name))
+  assert.is_true(writer:ask("take", "write", name, 0, LEASE))
+  assert.is_true(writer:ask("give", "write", name))
+end
+
 return {
   mixed = { "shows readers of both sides what writers have finished", mixed },
   shared = { "is shared by readers of both sides, and a writer waits", shared },
@@ -181,4 +197,6 @@ return {
     function(w) reader_killed(w, w.ours, w.theirs) end },
   theirs_killed = { "does not stay with a reader of theirs that was killed",
     function(w) reader_killed(w, w.theirs, w.ours) end },
+  leased_beside_killed = { "stays with our reader for its lease when theirs "
+    .. "was killed", leased_beside_killed },
 }

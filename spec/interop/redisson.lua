@@ -33,7 +33,7 @@ return {
     readwrite.mixed, readwrite.shared, readwrite.entered_again,
     readwrite.readers_woken, readwrite.forced, readwrite.downgraded,
     readwrite.downgrade_told, readwrite.leases_kept, readwrite.ours_killed,
-    readwrite.theirs_killed,
+    readwrite.theirs_killed, readwrite.leased_beside_killed,
   } },
   { "semaphore", counts.semaphore },
   { "permits", counts.permits },

@@ -120,6 +120,16 @@ function java.renew(owner, lease)
   if call("PTTL", name) < lease then call("PEXPIRE", name, lease) end
 end
 
+-- Its watchdog: the hash and the keys of all holds expire as its own do.
+function java.watch(lease)
+  call("PEXPIRE", name, lease)
+  for field, value in pairs(fields()) do
+    for n = 1, tonumber(value) or 0 do
+      call("PEXPIRE", hold_key(field, n), lease)
+    end
+  end
+end
+
 -- Gives back its only read hold, and asks for the keys of all others.
 function java.leave(owner)
   call("HDEL", name, owner)
@@ -883,6 +893,128 @@ describe("a read/write lock that Redisson uses too", function()
     assert.is_true(seconds(function()
       eventually(function() return done == 20 end)
     end) < SLACK)
+  end)
+end)
+
+describe("a read hold beside a watchdog of Redisson", function()
+  local WATCHDOG = 0.6 * slow
+  local THEIRS = 1.5 * slow
+  local LEASE = 10 * slow
+  local its
+
+  before_each(function()
+    setup()
+    its = open { watchdog = WATCHDOG }
+    reader = its:read_write_lock(name):read_lock()
+  end)
+  after_each(function()
+    its:close()
+    teardown()
+  end)
+
+  -- Their reader keeps the lock alive once more, and dies.
+  local function java_dies()
+    java.read("java:1", 30000)
+    java.watch(1000 * THEIRS)
+  end
+
+  local function owner_of_ours()
+    for field in pairs(fields()) do
+      if field ~= "mode" and field ~= "java:1" then return field end
+    end
+  end
+
+  it("gets its lease back when their watchdog is dead", function()
+    assert.is_true(reader:lock { lease = LEASE })
+    local owner = owner_of_ours()
+    local before = call("ZSCORE", index, owner)
+    java_dies()
+    eventually(function()
+      return call("PTTL", name) > 5000 * slow
+        and call("PTTL", hold_key(owner, 1)) > 5000 * slow
+    end, THEIRS)
+    eventually(function() return call("EXISTS", hold_key("java:1", 1)) == 0 end)
+    assert.equal("busy", write "b")
+    assert(call("PTTL", name) <= tonumber(before) - now_ms() + 100 * slow)
+    assert.equal(before, call("ZSCORE", index, owner))
+    java.read("java:2", 1000)
+    java.leave "java:2"
+    assert(call("PTTL", name) > 5000 * slow)
+    assert.is_true(reader:unlock())
+    assert.is_true(is_gone())
+  end)
+
+  it("keeps the longest of its leases, and no longer", function()
+    assert.is_true(reader:lock { lease = LEASE })
+    assert.is_true(reader:lock { lease = 2 * slow })
+    local owner = owner_of_ours()
+    local before = call("ZSCORE", index, owner)
+    assert.is_true(reader:unlock())
+    java_dies()
+    eventually(function() return call("PTTL", name) > 5000 * slow end, THEIRS)
+    assert(tonumber(call("ZSCORE", index, owner)) <= tonumber(before) + 1)
+    assert.is_true(reader:unlock())
+  end)
+
+  it("ends with its lease, though it is restated until then", function()
+    local lost = {}
+    assert.is_true(reader:lock { lease = 2 * slow })
+    assert.is_true(reader:on_lost(function(_, why) lost[#lost + 1] = why end))
+    local owner = owner_of_ours()
+    local before = call("ZSCORE", index, owner)
+    local renewed = 0
+    eventually(function()
+      call("PEXPIRE", name, 5000 * slow)
+      assert.equal(before, call("ZSCORE", index, owner) or before)
+      if reader:state() == "held" then renewed = renewed + 1 end
+      return lost[1]
+    end, 5 * slow)
+    assert.equal("its lease has ended", lost[1])
+    assert(math.abs(now_ms() - tonumber(before)) < 1000 * slow)
+    assert(renewed > 1)
+    assert.equal("lost", select(2, reader:unlock()))
+    assert.equal(1, #lost)
+  end)
+
+  it("learns that it was broken before its lease ends", function()
+    local lost
+    assert.is_true(reader:lock { lease = 60 })
+    assert.is_true(reader:on_lost(function(_, why) lost = why end))
+    call("DEL", name, index)
+    eventually(function() return lost end, WATCHDOG + SLACK)
+    assert.equal("lost", reader:state())
+    assert.equal(0, reader:valid_for())
+    assert.equal("lost", select(2, reader:unlock()))
+  end)
+
+  it("is not restated for a lease that ends before that is needed", function()
+    local calls = server:stat "evalsha"
+    assert.is_true(reader:lock { lease = 0.2 * slow })
+    eventually(function() return reader:valid_for() == 0 end)
+    rlock.sleep(WATCHDOG / 3)
+    assert.equal(calls + 1, (server:stat "evalsha"))
+    assert.equal("lost", select(2, reader:unlock()))
+  end)
+
+  it("costs a writer nothing: its lease is not restated", function()
+    writer = its:read_write_lock(name):write_lock()
+    assert.is_true(writer:lock { lease = 60 })
+    local calls = server:stat "evalsha"
+    rlock.sleep(WATCHDOG)
+    assert.equal(calls, (server:stat "evalsha"))
+    assert.is_true(writer:unlock())
+  end)
+
+  it("is no longer by a restatement that comes late", function()
+    read("a", "20000")
+    call("PEXPIRE", name, 5000)
+    assert.same({ "held" }, reading.ask(name, "renew", "a", "60000", "1", "1"))
+    lives(name, 20000)
+    lives(hold_key("a", 1), 20000)
+    lives(index, 20000)
+    call("DEL", index)               -- and with it what is known of its end
+    assert.same({ "held" }, reading.ask(name, "renew", "a", "30000", "1", "1"))
+    lives(name, 30000)
   end)
 end)
 

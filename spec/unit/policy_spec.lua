@@ -47,6 +47,14 @@ describe("policy.load", function()
     assert.matches("needs must be a table", load_fault(def))
   end)
 
+  it("asks what restates its leases for a renewal", function()
+    local def = definition(function(d) d.restates = true end)
+    assert.matches("server.renew is missing: restates needs it",
+      load_fault(def))
+    def = definition(function(d) d.restates = 1 end)
+    assert.matches("restates must be a boolean", load_fault(def))
+  end)
+
   it("keeps what it loaded", function()
     local def = definition()
     assert.equal(policy.load(def), policy.load(def))

@@ -18,6 +18,8 @@
 --  while it also reads; otherwise the expiry of the hash is its own.
 --
 --  In a mixed fleet
+--  * Redisson's watchdog sets the expiry of the hash, and of all hold keys, to
+--    its own timeout. Our readers restate theirs, leased or not.
 --  * Redisson sees our readers by their hold keys, which is all it looks at.
 --    We add no field to the hash, because it counts them.
 --  * Its readers are those fields that are more than the sorted set has. While
@@ -261,15 +263,18 @@ function read.acquire(keys, args)
   return { "held" }
 end
 
+--- A restatement makes no lease longer: it puts back the expiries that
+--  Redisson's watchdog has shortened.
 function read.renew(keys, args)
   local lock, index = keys[1], keys[3]
-  local owner, lease, want = args[1], args[2], args[3]
+  local owner, lease, want, restates = args[1], args[2], args[3], args[4]
   local time = now()
   local mine = redis.call("hget", lock, owner) and not is_bad(owner)
     and end_of(index, owner, time)
   if not mine then return { "lost" } end
-  keep_read(keys, owner, want, time, math.max(time + lease, mine),
-    time + redis.call("pttl", lock))
+  local ends = math.max(time + lease, mine)
+  if restates and redis.call("zscore", index, owner) then ends = mine end
+  keep_read(keys, owner, want, time, ends, time + redis.call("pttl", lock))
   return { "held" }
 end
 
@@ -451,6 +456,7 @@ function sides.read.wakes(payload)
   return payload == WRITER_GONE and "all" or "one"
 end
 
+sides.read.restates = true
 sides.read.twin, sides.write.twin = sides.write, sides.read
 
 return sides

@@ -5,8 +5,8 @@
 --    applied    "no": the command certainly changed nothing; "maybe": it may
 --               have been applied, wholly or in part
 --    retry      sending the same again later, as it is, may well succeed
---    node_down  this node serves nobody now: another address, or a new
---               connection, is worth trying
+--    node_down  this node serves nobody now: its connection is left, for a new
+--               one may lead to another server
 --    forget     only NOSCRIPT: load the script again before the retry
 --    hint       a sentence for people
 --    pause      false: the repeat need not wait

@@ -26,7 +26,10 @@ function node.new(host, options)
     timeout_ms = math.ceil(options.timeout * 1000),
     flights = flight.new(host),
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
+    -- before a server that turned us away is connected to again
+    parting = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
     not_before = 0,          -- no attempt to connect earlier
+    opened = 0,              -- when the connection was opened, by host.now()
     shas = {},               -- script -> sha, of those that this server knows
     unanswered = nil,        -- the first script that timed out since a reply
   }, node)
@@ -126,6 +129,7 @@ local function connect(self)
   end
   self.pause:reset()
   self.connection, self.problem = connection, nil
+  self.opened = host.now()
   return connection
 end
 
@@ -135,6 +139,32 @@ end
 function node:forget(connection)
   self.connection = nil
   self.seals:lost(connection.identity)
+end
+
+--- Drops a connection: the next request opens another, which may lead to
+--  another server. The backoff grows as long as that does not help.
+-- @tparam table connection nothing is done if it is not the present one
+-- @tparam string why for people; what is in flight fails with it
+function node:leave(connection, why)
+  if self.connection ~= connection then return end
+  local now = self.host.now()
+  if now > self.opened + LAST_PAUSE then self.parting:reset() end
+  self.not_before = now + self.parting:next()
+  self:forget(connection)
+  connection:close(why)
+  self.host.log("info", ("left the connection to %s: %s"):format(self.where,
+    why))
+end
+
+--- Takes note of a failure: leaves a server that says that it serves nobody
+--  now, such as a primary that has become a replica.
+-- @param connection on which the request was sent
+-- @tparam string|nil code   of the failure
+-- @param detail
+function node:heed(connection, code, detail)
+  if code == "redis" and errors.classify(detail).node_down then
+    self:leave(connection, detail)
+  end
 end
 
 --- The command connection, opened if there is none.
@@ -173,8 +203,9 @@ function node:call(deadline, words, n)
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local reply
   reply, code, detail = connection:send(ms, words, n)
-  if reply == nil then return nil, code, detail end
-  return reply, sent
+  if reply ~= nil then return reply, sent end
+  self:heed(connection, code, detail)
+  return nil, code, detail
 end
 
 --- Sends several commands at once.
@@ -194,6 +225,9 @@ function node:pipeline(deadline, commands)
   if ms <= 0 then return nil, "timeout", "no time left" end
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local replies, codes, details = connection:pipeline(ms, commands)
+  for i, failure in pairs(codes) do
+    self:heed(connection, failure, details[i])
+  end
   return replies, codes, details, sent
 end
 

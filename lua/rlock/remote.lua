@@ -228,6 +228,7 @@ function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
     node.unanswered = nil
     return reply, now, false
   end
+  node:heed(connection, code, detail)
   return again(node, op, until_, code, detail, keys, a, b, c, d, extra)
 end
 

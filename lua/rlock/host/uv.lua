@@ -635,8 +635,9 @@ local function fail_all(ids, code, detail)
 end
 
 --- Closes the connection. Commands in flight fail with "closed".
-function Connection:close()
-  fail_all(self.raw:close(), "closed", CLOSED)
+-- @tparam[opt] string why for people
+function Connection:close(why)
+  fail_all(self.raw:close(), "closed", why or CLOSED)
   self:free_ids()
 end
 

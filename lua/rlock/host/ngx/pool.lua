@@ -31,13 +31,14 @@ local flights = flight.new {
 }
 
 -- Name of a pool -> what the worker knows of it: the run_id of its server, last
--- told; how many slots there are, and which are free, or busy: slot -> task.
+-- told; how many slots there are, and which are free, or busy: slot -> task. The
+-- generation changes when a server is left.
 local workers = {}
 
 local function worker_of(name)
   local worker = workers[name]
   if not worker then
-    worker = { name = name, slots = 0, free = {}, busy = {} }
+    worker = { name = name, generation = 0, slots = 0, free = {}, busy = {} }
     workers[name] = worker
   end
   return worker
@@ -59,19 +60,29 @@ end
 -- slots ---------------------------------------------------------------------
 
 local function new_slot(worker)
-  worker.slots = worker.slots + 1
-  return { number = worker.slots,
-    pool = { pool = worker.name .. ":" .. worker.slots, pool_size = 1 } }
+  local number, generation = worker.slots + 1, worker.generation
+  worker.slots = number
+  return {
+    number = number, generation = generation,
+    pool = {
+      pool = ("%s:%d:%d"):format(worker.name, generation, number),
+      pool_size = 1,
+    },
+  }
 end
 
 local function free(self, slot)
+  local worker = self.worker
   slot.socket = nil
-  self.worker.free[#self.worker.free + 1] = slot
+  if slot.generation ~= worker.generation then return end
+  worker.free[#worker.free + 1] = slot
 end
 
 -- Leaves the socket to nginx, or closes it where there are enough of them.
 local function keep_alive(self, slot)
-  if slot.number > self.size or not slot.socket:setkeepalive(self.idle, 1) then
+  local is_wanted = slot.number <= self.size
+    and slot.generation == self.worker.generation
+  if not is_wanted or not slot.socket:setkeepalive(self.idle, 1) then
     slot.socket:close()
     slot.identity = nil
   end
@@ -214,7 +225,7 @@ end
 local function take(self, ms)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
-  if self.is_closed then return nil, "closed", "the client was closed" end
+  if self.closed then return nil, "closed", self.closed end
   local slot, code, detail = take_slot(self, ms)
   if not slot then return nil, code, detail end
   local ok
@@ -229,7 +240,7 @@ home.visits[#home.visits + 1] = function()
   for _, worker in pairs(workers) do
     local self = worker.pool
     reclaim(self)
-    if self.seals:is_pending(self.run_id) and not self.is_closed then
+    if self.seals:is_pending(self.run_id) and not self.closed then
       flights:start(worker, discharge, self, self.options.timeout)
     end
   end
@@ -323,6 +334,15 @@ function pool:make_ready(ms)
   return true
 end
 
-function pool:close() self.is_closed = true end
+--- Takes no socket any more.
+-- @tparam[opt] string why for people: the sockets that nginx keeps lead to a
+--   server that is left, and are not used again
+function pool:close(why)
+  local worker = self.worker
+  self.closed = why or "the client was closed"
+  if not why then return end
+  worker.generation, worker.slots = worker.generation + 1, 0
+  worker.free, worker.run_id = {}, nil
+end
 
 return pool

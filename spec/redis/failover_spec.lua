@@ -1,0 +1,124 @@
+--- A primary and its replica that change places behind one address: who has a
+--- connection to the demoted one leaves it, and comes to the new one.
+
+local host = require "rlock.host.uv"
+local redis = require "spec.support.redis"
+local rlock = require "rlock"
+local shell = require "spec.support.shell"
+local task = require "spec.support.task"
+local eventually = require "spec.support.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local SOON = 10 * slow
+local TASKS = 30
+
+local address, first, second, client, lock
+
+-- Lets the address lead to this server.
+local function point_at(server)
+  shell.run(("ln -sfn %s %s"):format(shell.quote(server.socket),
+    shell.quote(address)))
+end
+
+local function follow(replica, primary)
+  replica:cli("REPLICAOF", "127.0.0.1", ("%d"):format(primary.port))
+  eventually(function()
+    return replica:info "master_link_status" == "up"
+  end, SOON, "the replica has caught up")
+end
+
+-- The second server has all that the first knows, and takes over.
+local function fail_over()
+  second:cli("REPLICAOF", "NO", "ONE")
+  follow(first, second)
+  point_at(second)
+end
+
+local function open(options)
+  options = options or {}
+  options.url = "unix://" .. address
+  return assert(rlock.open(options))
+end
+
+local function start()
+  local args = { "--repl-diskless-sync-delay", "0" }
+  first = redis.start { port = true, args = args }
+  second = redis.start { port = true, args = args }
+  address = first.folder .. "/address"
+  point_at(first)
+  follow(second, first)
+  client = open { watchdog = 1.5 * slow }
+  lock = client:lock "x"
+end
+
+local function stop()
+  client:close()
+  first:stop()
+  second:stop()
+end
+
+describe("a primary that becomes a replica", function()
+  before_each(start)
+  after_each(stop)
+
+  it("is left by who asks for a lock", function()
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    fail_over()
+    assert.is_true(lock:lock { wait = SOON })
+    assert.equal("1", second:cli("EXISTS", "x"))
+    assert.is_true(lock:unlock())
+    assert.equal("0", second:cli("EXISTS", "x"))
+  end)
+
+  it("is left by the watchdog, and the hold goes on", function()
+    assert.is_true(lock:lock())
+    fail_over()
+    eventually(function() return lock:state() == "at_risk" end, SOON)
+    eventually(function() return lock:state() == "held" end, SOON)
+    assert.is_true(lock:need(slow))
+    assert.is_true(lock:unlock())
+  end)
+
+  it("is left by who sends a command, which is not repeated", function()
+    assert(client:call("SET", "n", "1"))
+    fail_over()
+    local ok, code, detail = client:call("INCR", "n")
+    assert.is_nil(ok)
+    assert.equal("redis", code)
+    assert.matches("^READONLY", detail)
+    eventually(function() return client:call("INCR", "n") == 2 end, SOON)
+  end)
+
+  it("is left by those who have asked at the same time", function()
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    fail_over()
+    task.many(100, function(i)
+      local own = client:lock("own:" .. i)
+      assert.is_true(own:lock { wait = SOON })
+      assert.is_true(own:unlock())
+    end)
+  end)
+
+  it("is left no faster than the backoff allows", function()
+    fail_over()
+    point_at(first)
+    local before = first:info "total_connections_received"
+    local started = rlock.now()
+    task.many(TASKS, function(i)
+      local ok, code, detail = client:lock("own:" .. i):lock { wait = 2 * slow }
+      assert.is_nil(ok)
+      assert(code == "redis" or code == "connect" or code == "closed", code)
+      if code == "redis" then assert.matches("^READONLY", detail) end
+    end)
+    local seconds = rlock.now() - started
+    local opened = first:info "total_connections_received" - before
+    -- In nginx each request that is under way has a connection of its own.
+    if host.name == "ngx" then opened = opened / TASKS end
+    assert(opened >= 3 and opened < 15 * seconds,
+      ("%g connections in %.1f s"):format(opened, seconds))
+    point_at(second)
+    assert.is_true(lock:lock { wait = SOON })
+  end)
+end)

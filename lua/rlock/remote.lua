@@ -163,7 +163,13 @@ local function send(node, op, until_, keys, a, b, c, d, extra)
   return node:call(until_, words, write(words, sha, keys, a, b, c, d, extra))
 end
 
--- Retries after a failure, as long as it may help.
+-- Tells people why an operation is repeated.
+local function log_retry(host, op, name, why)
+  host.log("info", ("%s of %s is retried: %s"):format(op.name,
+    naming.show(name), tostring(why)))
+end
+
+-- Repeats an operation after a failure, as long as it may help.
 local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   local host, may_be_applied = node.host, false
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
@@ -187,6 +193,7 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
         return nil, class.code or code, why, may_be_applied
       end
     end
+    if code ~= "first" then log_retry(host, op, keys[1], why) end
     local reply
     reply, code, detail = send(node, op, until_, keys, a, b, c, d, extra)
     if reply ~= nil then

@@ -194,6 +194,27 @@ describe("the command line", function()
     local more = ctl.run { "-v", "-e", code, url = server.url }
     assert.matches("rlock: lost the connection to ", more.err)
   end)
+
+  it("-v tells of every operation that is retried, and why", function()
+    local code = [[
+      local rlock = require "rlock"
+      local client = assert(rlock.open())
+      local lock = client:lock("cli:retried")
+      assert(lock:lock())
+      assert(lock:unlock())
+      client:call("SCRIPT", "FLUSH")
+      assert(lock:lock())
+      assert(lock:unlock())]]
+    local server = redis.start { password = "secret" }
+    local more = ctl.run { "-v", "-e", code, url = server.url }
+    local _, times = more.err:gsub("is retried", "")
+    assert.equal(2, times)
+    assert.matches('rlock: reentrant.acquire of "cli:retried" is retried: '
+      .. "NOSCRIPT", more.err, 1, true)
+    assert.is_nil(more.err:find("secret", 1, true))
+    assert.equal("", ctl.run { "-e", code, url = server.url }.err)
+    server:stop()
+  end)
 end)
 
 describe("modules", function()

@@ -244,6 +244,35 @@ describe("A client in nginx", function()
   end)
 end)
 
+describe("the error log of nginx", function()
+  it("tells at info of an operation that is retried, and why", function()
+    local server = redis.start { password = "secret" }
+    local web = nginx.start {
+      log = "info",
+      http = ([[init_worker_by_lua_block {
+        locks = assert(require("resty.rlock").open "%s")
+      }]]):format(server.url),
+      locations = [[ location = /lock { content_by_lua_block {
+        local lock = locks:lock("retried")
+        assert(lock:lock())
+        assert(lock:unlock())
+        assert(locks:call("SCRIPT", "FLUSH"))
+        assert(lock:lock())
+        assert(lock:unlock())
+      } } ]],
+    }
+    assert.equal(200, (web:get("/lock")))
+    local log = web:log()
+    local _, times = log:gsub("is retried", "")
+    assert.matches('rlock: reentrant.acquire of "retried" is retried: '
+      .. "NOSCRIPT", log, 1, true)
+    assert.equal(2, times)
+    assert.is_nil(log:find("secret", 1, true))
+    web:stop()
+    server:stop()
+  end)
+end)
+
 describe("rediss:// in nginx", function()
   local server, web
 

@@ -130,6 +130,39 @@ describe("the proxy", function()
     assert.near(0.2, rlock.now() - begun, 0.1 * slow)
   end)
 
+  it("keeps a request back, and delivers it when its client has gone",
+    function()
+      assert.equal("PONG", client:call("PING"))
+      proxy:late(1, "first")
+      assert.equal("timeout", (select(2, client:call("SET", "x", "first"))))
+      eventually(function()
+        return client:call("SET", "x", "second") == "OK"
+      end)
+      assert.equal(1, proxy:kept())
+      proxy:deliver()
+      eventually(function() return proxy:kept() == 0 end)
+      assert.equal("first", server:cli("GET", "x"))
+    end)
+
+  it("delivers nothing over a connection that the server has closed",
+    function()
+      local id = client:call("CLIENT", "ID")
+      proxy:late(1, "first")
+      assert.equal("timeout", (select(2, client:call("SET", "x", "first"))))
+      eventually(function() return client:call("PING") end)
+      assert.equal("1", server:cli("CLIENT", "KILL", "ID", tostring(id)))
+      eventually(function() return proxy:kept() == 0 end)
+      proxy:deliver()
+      assert.equal("", server:cli("GET", "x"))
+    end)
+
+  it("delays requests and replies", function()
+    proxy:delay(100, 0.1, 1)
+    local begun = rlock.now()
+    for _ = 1, 3 do assert.equal("PONG", client:call("PING")) end
+    assert.is_true(rlock.now() - begun > 0.006)
+  end)
+
   it("falls silent and comes back", function()
     proxy:freeze()
     assert.equal("timeout", (select(2, client:call("PING"))))

@@ -20,7 +20,6 @@ local link = {}
 local Link = {}
 Link.__index = Link
 
-local HERE, THERE = "192.0.2.1", "192.0.2.2"          -- of RFC 5737
 local MAC_HERE, MAC_THERE = "02:00:00:00:00:01", "02:00:00:00:00:02"
 local NOBODY = "02:00:00:00:00:99"
 
@@ -35,37 +34,52 @@ local function run(command)
   assert(ok, output)
 end
 
---- Joins the namespaces. There is one such link in a process.
+local CREATE = [[
+  ip link add $D address $MAC_HERE type veth \
+    peer name $D address $MAC_THERE netns $PID
+  ip address add $HERE/30 dev $D && ip link set $D up
+  $IN ip address add $THERE/30 dev $D && $IN ip link set $D up]]
+
+--- Joins the namespaces.
 -- @tparam table server of redis.start, with `alone` and a `port`
-function link.to(server)
+-- @tparam[opt=0] integer number of the link in this process, 0 to 62
+function link.to(server, number)
+  number = number or 0
   local self = setmetatable({
-    server = server, there = "nsenter -n -t " .. server.pid .. " ",
-    url = ("redis://%s:%d"):format(THERE, server.port),
+    server = server, device = "rlock" .. number,
+    inside = "nsenter -n -t " .. server.pid,
+    here = ("192.0.2.%d"):format(4 * number + 1),     -- of RFC 5737
+    there = ("192.0.2.%d"):format(4 * number + 2),
   }, Link)
-  shell.run("ip link delete rlock0")          -- of a server that has gone
-  run(([[
-    ip link add rlock0 address %s type veth peer name rlock0 address %s netns %d
-    ip address add %s/30 dev rlock0 && ip link set rlock0 up
-    %sip address add %s/30 dev rlock0 && %sip link set rlock0 up]]):format(
-    MAC_HERE, MAC_THERE, server.pid, HERE, self.there, THERE, self.there))
+  self.url = ("redis://%s:%d"):format(self.there, server.port)
+  shell.run("ip link delete " .. self.device)  -- of a server that has gone
+  run((CREATE:gsub("%$([%u_]+)", {
+    D = self.device, PID = server.pid, IN = self.inside,
+    HERE = self.here, MAC_HERE = MAC_HERE,
+    THERE = self.there, MAC_THERE = MAC_THERE,
+  })))
   self:heal()
   return self
 end
 
-local function neighbour(prefix, address, mac)
-  run(("%sip neigh replace %s lladdr %s dev rlock0 nud permanent"):format(
-    prefix, address, mac))
+-- Says which hardware address the other end has.
+local function neighbour(self, prefix, address, mac)
+  run(("%s ip neigh replace %s lladdr %s dev %s nud permanent"):format(prefix,
+    address, mac, self.device))
 end
 
 --- Loses what goes that way: "there", to the server, or "back".
 function Link:lose(way)
-  if way == "there" then neighbour("", THERE, NOBODY) end
-  if way == "back" then neighbour(self.there, HERE, NOBODY) end
+  if way == "there" then
+    neighbour(self, "", self.there, NOBODY)
+  else
+    neighbour(self, self.inside, self.here, NOBODY)
+  end
 end
 
 function Link:heal()
-  neighbour("", THERE, MAC_THERE)
-  neighbour(self.there, HERE, MAC_HERE)
+  neighbour(self, "", self.there, MAC_THERE)
+  neighbour(self, self.inside, self.here, MAC_HERE)
 end
 
 local function has_connection(pid, state)

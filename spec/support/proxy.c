@@ -29,8 +29,9 @@
  *     KEPT                      how many connections have requests kept back,
  *                               or only wait for the server to close them
  *     DELAY percent ms seed     of all requests and of all replies so many come
- *                               up to ms later, with what follows them; the
- *                               client may close the connection meanwhile
+ *                               up to ms later, most of them much less, with
+ *                               what follows them; the client may close the
+ *                               connection meanwhile
  *     FREEZE, THAW              forward nothing, accept nothing, close nothing
  *     KILL                      close all connections, at both ends
  *     COUNT [text]              how many requests containing text came by
@@ -467,6 +468,11 @@ static bool is_message(const char *data, size_t len)
            || (count == 4 && is_word(&words[0], "pmessage"));
 }
 
+static long random_ms(void)
+{
+    return random() % delay_ms * (random() % 1000) / 1000 + 1;
+}
+
 /* Keeps back what is not written yet, if one of the orders says so. */
 static enum fate delay(struct link *l, enum fate fate, long *ms)
 {
@@ -475,9 +481,9 @@ static enum fate delay(struct link *l, enum fate fate, long *ms)
         return PASS;
     }
     if (fate == PASS && !l->kept_until && random() % 100 < delay_percent)
-        l->kept_until = now_ms() + random() % delay_ms + 1;
+        l->kept_until = now_ms() + random_ms();
     if (fate == PASS && random() % 100 < delay_percent) {
-        *ms = random() % delay_ms + 1;
+        *ms = random_ms();
         return HOLD;
     }
     return fate;

@@ -17,9 +17,10 @@ local Servers = {}
 Servers.__index = Servers
 
 --- @tparam integer n
-function servers.start(n)
+-- @tparam[opt] table options as of redis.start
+function servers.start(n, options)
   local self = setmetatable({}, Servers)
-  for i = 1, n do self[i] = redis.start() end
+  for i = 1, n do self[i] = redis.start(options) end
   return self
 end
 

@@ -1,0 +1,26 @@
+--- Owners in two hosts contend for locks of all kinds while requests get lost
+--- and arrive late: none is ever held by two, as judged from outside.
+--
+--  RLOCK_SEED repeats a run's choices (though not its timing).
+
+local storms = require "spec.support.storms"
+
+local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
+
+describe("a storm with seed " .. seed, function()
+  it("gives no lock to two", function()
+    local overlaps, grants = storms {
+      seed = seed, seconds = 30, least = 500, seal = "kill",
+    }
+    assert.same({}, overlaps)
+    for kind, count in pairs(grants) do
+      assert.is_true(count >= 500, ("%s: %d grants only"):format(kind, count))
+    end
+  end)
+
+  it("gives a lock to two where nothing is sealed", function()
+    local overlaps = storms { seed = seed, seconds = 10, least = 0,
+      seal = "off" }
+    assert.is_true(#overlaps > 0)
+  end)
+end)

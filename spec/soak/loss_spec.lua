@@ -1,0 +1,21 @@
+--- A storm, as in storm_spec.lua, over real networks that lose all packets of
+--- one way or of both for seconds. RLOCK_SEED repeats a run's choices.
+
+local link = require "spec.support.link"
+local storms = require "spec.support.storms"
+
+local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
+
+describe("a storm over networks that lose packets, with seed " .. seed,
+  function()
+    if not link.is_possible() then
+      pending "needs network namespaces"
+      return
+    end
+
+    it("gives no lock to two", function()
+      assert.same({}, (storms {
+        seed = seed, seconds = 300, least = 500, seal = "kill", is_real = true,
+      }))
+    end)
+  end)

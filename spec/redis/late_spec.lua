@@ -36,7 +36,7 @@ describe("a request that is delivered late", function()
   local function go_wrong(seal)
     return late_rows {
       server = server, url = proxy.url, lose = lose, arrive = arrive,
-      options = { timeout = 0.5 * slow, seal = seal },
+      options = { timeout = slow, seal = seal },
     }
   end
 

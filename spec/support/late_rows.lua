@@ -67,7 +67,7 @@ end
 -- connection can be lost but those on the lock.
 local function known(actor, options)
   local lock = actor.world.lock(actor.name, options)
-  assert(lock:lock())
+  assert(lock:lock { wait = PATIENCE })
   assert(lock:unlock())
   return lock
 end
@@ -143,7 +143,7 @@ local rows = {
     function(actor)
       local lock = known(actor)
       actor.lose()
-      assert.equal("timeout", (select(2, lock:try_lock())))
+      assert.is_nil((lock:try_lock()))
       actor.world.close()
       actor.arrive()
       is_free(actor)
@@ -154,7 +154,7 @@ local rows = {
       local lock = known(actor)
       actor.lose()
       local waiting = task.start(function() return lock:lock() end)
-      rlock.sleep(0.7 * actor.timeout)
+      rlock.sleep(0.6 * actor.timeout)
       waiting:cancel()
       actor.world.close()
       actor.arrive()
@@ -188,8 +188,7 @@ local rows = {
       local held = actor.rivals.rival(actor.name)
       assert(held:lock())
       actor.lose()
-      assert.equal("timeout",
-        (select(2, lock:try_lock { wait = 1.8 * actor.timeout })))
+      assert.is_nil((lock:try_lock { wait = 1.8 * actor.timeout }))
       actor.world.close()
       actor.arrive()
       assert.equal(0, kinds.of[actor.kind].waiting(actor.rival, actor.name))
@@ -295,7 +294,7 @@ function Meeting:come()
   local event = rlock.event()
   self[#self + 1] = event
   self:count()
-  assert(event:wait(PATIENCE), "not all came")
+  assert(event:wait(4 * PATIENCE), "not all came")
 end
 
 -- One less is waited for: it has come, or has failed before.
@@ -306,11 +305,19 @@ function Meeting:count()
   for _, event in ipairs(self) do event:set() end
 end
 
+-- Opens a client; on a machine that is busy that may take more than one try.
+local function open(kind, url, options)
+  return eventually(function()
+    local ok, world = pcall(kinds.open, kind, { url }, options)
+    return ok and world
+  end, PATIENCE, "a connection")
+end
+
 -- Tells the story of a row with one kind in it; returns what went wrong.
 local function tell(story, network, meetings)
-  local joint = kinds.of[story.kind] and story.kind or "reentrant"
-  local world = kinds.open(joint, { network.url }, network.options)
-  local rivals = kinds.open(joint, { network.server.url })
+  local kind = kinds.of[story.kind] and story.kind or "reentrant"
+  local world = open(kind, network.url, network.options)
+  local rivals = open(kind, network.server.url)
   local actor = {
     kind = story.kind, name = story.name, world = world,
     client = world.clients[1], rivals = rivals, rival = rivals.clients[1],
@@ -360,7 +367,7 @@ return function(network)
     eventually(function() return meetings[1].absent == #stories - i end,
       PATIENCE, story.name)
   end
-  for _, each in ipairs(tasks) do each:join(PATIENCE) end
+  for _, each in ipairs(tasks) do each:join(4 * PATIENCE) end
   table.sort(wrong)
   return table.concat(wrong, "\n")
 end

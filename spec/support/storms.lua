@@ -44,7 +44,7 @@ end
 local function read_holds(program, holds, storm)
   local status = program.process:wait(3 * storm.seconds + PATIENCE)
   local log = assert(io.open(program.path .. ".log")):read("a")
-  assert(status == 0, program.host .. ": " .. log)
+  assert(status == 0, program.host .. ": " .. log:sub(-2000))
   for line in io.lines(program.path) do
     local kind, name, mode, from, to =
       line:match("^(%S+) (%S+) (%S+) (%S+) (%S+)$")

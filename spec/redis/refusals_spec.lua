@@ -118,8 +118,11 @@ describe("a call that was meant otherwise", function()
   it("is told, at its line", function()
     local client = open()
     for pattern, fn in pairs {
-      ["bad name: must be a string that is not empty, is nil"] = function()
+      ["call it with a colon: client:lock%(%)$"] = function()
         client.lock("a dot, where a colon was meant")
+      end,
+      ["bad name: must be a string that is not empty, is nil"] = function()
+        client:lock()
       end,
       ["bad name: must be a string that is not empty, is empty"] = function()
         client:semaphore("")

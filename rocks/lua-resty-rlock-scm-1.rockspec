@@ -52,6 +52,7 @@ build = {
     ["rlock.policy.fair_readwrite"] = "lua/rlock/policy/fair_readwrite.lua",
     ["rlock.policy.fenced"] = "lua/rlock/policy/fenced.lua",
     ["rlock.policy.latch"] = "lua/rlock/policy/latch.lua",
+    ["rlock.policy.liveness"] = "lua/rlock/policy/liveness.lua",
     ["rlock.policy.mutex"] = "lua/rlock/policy/mutex.lua",
     ["rlock.policy.permits"] = "lua/rlock/policy/permits.lua",
     ["rlock.policy.readwrite"] = "lua/rlock/policy/readwrite.lua",

@@ -10,36 +10,37 @@
 --    rlock_frw_counts:{name}   hash: who holds it more than once -> how often
 --    rlock_frw_queue:{name}    sorted set: who waits -> its place in the line
 --    rlock_frw_writers:{name}  sorted set: the writers of the line alone
---    rlock_frw_signs:{name}    hash: who waits -> "last sign of life:place"
+--    rlock_frw_signs:{name}    hash: who waits -> "last sign of life:place",
+--                              and under the empty name the state of the line:
+--                              "last sign of all:last start" (liveness.lua)
 --    rlock_frw_wake:{name}:<who>    says "0" when <who> should ask again
 --  This layout is ours; other clients do not know it.
 --
---  Who waits asks at least every half second, which is its sign of life. One
---  that was silent for a second loses its place as soon as somebody behind it
---  asks whose turn it would be; but not if that one's own last sign is about
---  as old, because then it was the server that stood still. Who only tries
---  takes no place, and is not let in before those who wait.
+--  A waiter that is dead (liveness.lua) loses its place as soon as somebody
+--  behind it asks whose turn it is. A try takes no place, and is not let in
+--  before those who wait.
 --  Writers are told one at a time; readers together, up to the next writer.
 --  To ask, renew, release and leave is O(log n) of those who hold and wait; to
 --  wake readers is O(how many), up to 1000: the others ask by themselves.
 
+local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
 
 local now, tell = shared.now, shared.tell
+local starts, time_left = liveness.starts, liveness.left
 
 local READER, WRITER = "r:", "w:"
 local WAKE = "0"
-local POLL = 0.5          -- seconds between two signs of life, at most
-local SILENT = 1000       -- ms without a sign: not there any more,
-local LAG = 750           -- if so many of them passed before the asker's last
-local AGAIN = 250         -- ms until one asks again who could not tell
+local HEARD = ""          -- a field of the signs of life, and nobody's name
 local SIGNS_LAST = 3000   -- ms: nobody waits if there was no sign for so long
 local LINE_LASTS = 60000  -- ms that the line lasts without signs
 local REFRESH = 10000     -- ms between two refreshments of that
-local FEW = 8             -- dead holders dropped by one request
-local BATCH = 16          -- of the line, looked at together
-local MANY = 1000         -- waiters woken, or looked at, by one request
+local FEW = 8             -- dead holders dropped by one request,
+local MOST = 300          -- and dead waiters
+local BATCH = 16          -- of the line, looked at together: to be woken,
+local DEAD = 100          -- or taken out
+local MANY = 1000         -- waiters woken by one request
 local LIST = 100          -- holders and waiters listed for people
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
@@ -104,18 +105,22 @@ local function parse(sign)
   return tonumber(time or 0), tonumber(place or 0)
 end
 
-local function sign(keys, who, time, place)
-  redis.call("hset", keys[6], who, ("%.0f:%.0f"):format(time, place))
-end
+local function sign(time, place) return ("%.0f:%.0f"):format(time, place) end
 
--- The place of who waits.
--- @return its place, nil if it has none; then when its last sign of life was
-local function place_of(keys, who)
-  local last, place = parse(redis.call("hget", keys[6], who))
-  if last == 0 then
-    place = tonumber(redis.call("zscore", keys[4], who))
+-- What the signs of life tell of one who asks: `who`, `time`, `last` (its last
+-- sign; 0: none), `place` (nil: none); `before` and `start` (as of
+-- liveness.starts), `is_new`: the line starts now.
+local function look(keys, who, time)
+  local signs = redis.call("hmget", keys[6], who, HEARD)
+  local me = { who = who, time = time }
+  me.last, me.place = parse(signs[1])
+  if me.last == 0 then
+    me.place = tonumber(redis.call("zscore", keys[4], who))
   end
-  return place, last
+  local heard, start = parse(signs[2])
+  me.before, me.start = starts(heard, start, time)
+  me.is_new = me.start ~= start
+  return me
 end
 
 local function leave_line(keys, who)
@@ -126,13 +131,14 @@ local function leave_line(keys, who)
 end
 
 -- Takes a place in the line, or keeps it, and gives a sign of life.
-local function stay_in_line(keys, who, time, place, last)
+local function stay_in_line(keys, me)
   local queue, writers = keys[4], keys[5]
+  local who, time, place = me.who, me.time, me.place
   if not place then
     local behind = redis.call("zrange", queue, -1, -1, "withscores")[2]
     place = tonumber(behind or 0) + 1
   end
-  if math.floor(last / REFRESH) ~= math.floor(time / REFRESH) then
+  if math.floor(me.last / REFRESH) ~= math.floor(time / REFRESH) then
     redis.call("zadd", queue, place, who)
     redis.call("pexpire", queue, LINE_LASTS)
     if is_writer(who) then
@@ -140,48 +146,63 @@ local function stay_in_line(keys, who, time, place, last)
       redis.call("pexpire", writers, LINE_LASTS)
     end
   end
-  sign(keys, who, time, place)
+  redis.call("hset", keys[6], who, sign(time, place), HEARD,
+    sign(time, me.start))
   redis.call("pexpire", keys[6], SIGNS_LAST)
 end
 
--- Looks through those in `line` that are before `place` for one that is there.
--- Those that are not lose their place. One without a sign of life, or with one
--- from the future, is given the time to show another.
--- @param mine when the asker's last sign was
--- @return milliseconds for which one may be there, nil if none is; then how
---   many have lost their place
-local function judge(keys, line, place, time, mine)
-  local lost = 0
-  while lost < MANY do
-    local first = redis.call("zrange", line, 0, 0, "withscores")
-    local who = first[1]
-    if not who or tonumber(first[2]) >= place then return nil, lost end
-    local last = parse(redis.call("hget", keys[6], who))
-    if last == 0 or last > time then
-      sign(keys, who, time, tonumber(first[2]))
-      last = time
+-- The first `n` in `line` that are before `place`.
+local function those_before(line, place, n)
+  local some = redis.call("zrange", line, 0, n - 1, "withscores")
+  local names = {}
+  for i = 1, #some, 2 do
+    if tonumber(some[i + 1]) < place then names[#names + 1] = some[i] end
+  end
+  return names
+end
+
+-- Looks for one that is alive among those in `line` before the asker. The dead
+-- lose their places.
+-- @param me as look gives it
+-- @return milliseconds for which one may be alive, nil if none is; then how
+--   many have lost their places
+local function judge(keys, line, me)
+  local lost, n = 0, 1
+  while lost < MOST do
+    local names = those_before(line, me.place or math.huge, n)
+    if not names[1] then return nil, lost end
+    local signs = redis.call("hmget", keys[6], unpack(names))
+    local dead, ms = {}, nil
+    for i, who in ipairs(names) do
+      ms = time_left((parse(signs[i])), me.before, me.start, me.time)
+      if ms > 0 then break end
+      dead[i] = who
     end
-    if last + SILENT > time then return last + SILENT - time, lost end
-    if last + LAG > mine then return AGAIN, lost end
-    if not leave_line(keys, who) then
-      redis.call("zrem", line, who)
-      redis.call("hdel", keys[6], who)
+    if dead[1] then
+      redis.call("zrem", keys[4], unpack(dead))
+      redis.call("zrem", keys[5], unpack(dead))
+      redis.call("hdel", keys[6], unpack(dead))
     end
-    lost = lost + 1
+    lost, n = lost + #dead, DEAD
+    if ms > 0 then return ms, lost end
   end
   return 1, lost
 end
 
--- Is it the turn of who has this place?
+-- Is it the turn of one who asks?
 -- @param line those that it waits for: all, or the writers
 -- @param first the first of them, and its place
--- @return milliseconds for which it is not, -1 if nobody knows, nil if it is;
---   then how many have lost their place
-local function turn(keys, line, first, time, waits, place, last)
-  if place and place <= tonumber(first[2]) then return nil, 0 end
-  if last > 0 then return judge(keys, line, place, time, last) end
-  if waits == "0" and redis.call("exists", keys[6]) == 0 then return nil, 0 end
-  return -1, 0
+-- @return milliseconds for which it is not, nil if it is; then how many have
+--   lost their places
+local function turn(keys, line, first, me, waits)
+  if me.place and me.place <= tonumber(first[2]) then return nil, 0 end
+  if waits == "0" then
+    if redis.call("exists", keys[6]) == 0 then return nil, 0 end
+    if me.is_new then
+      redis.call("hset", keys[6], HEARD, sign(me.time, me.start))
+    end
+  end
+  return judge(keys, line, me)
 end
 
 -- Tells those that can go in, when nobody holds it or, if `is_reading`, none
@@ -193,7 +214,7 @@ local function wake(keys, time, publish, is_reading)
     if not some[1] then return end
     local signs = redis.call("hmget", keys[6], unpack(some))
     for i, who in ipairs(some) do
-      local is_there = time - parse(signs[i]) < SILENT
+      local is_there = time_left((parse(signs[i])), 0, 0, time) > 0
       if not is_writer(who) then
         is_reading = is_reading or is_there
         tell(publish, keys[2] .. ":" .. who, WAKE)
@@ -232,12 +253,12 @@ end
 -- @param line as for turn
 local function come(keys, args, who, time, two, ms, line)
   local lease, waits, publish = args[2], args[4], args[5]
-  local place, last, lost = nil, 0, 0
+  local me, lost = nil, 0
   if not ms then
     local first = redis.call("zrange", line, 0, 0, "withscores")
     if first[1] then
-      place, last = place_of(keys, who)
-      ms, lost = turn(keys, line, first, time, waits, place, last)
+      me = look(keys, who, time)
+      ms, lost = turn(keys, line, first, me, waits)
     end
     if not ms then
       local is_alone = is_writer(who)
@@ -245,10 +266,8 @@ local function come(keys, args, who, time, two, ms, line)
       if lost > 0 and not is_alone then wake(keys, time, publish, true) end
       return enter(keys, who, time + lease, not two[1])
     end
-  elseif waits ~= "0" then
-    place, last = place_of(keys, who)
   end
-  if waits ~= "0" then stay_in_line(keys, who, time, place, last) end
+  if waits ~= "0" then stay_in_line(keys, me or look(keys, who, time)) end
   if lost > 0 then wake(keys, time, publish, two[1]) end
   return { "busy", ms }
 end
@@ -306,11 +325,15 @@ local function break_(keys, args, is_write)
   local token, publish = args[1], args[2]
   local time = now()
   local two = holders(keys, time)
-  if not two[1] or (writer_of(two) and true or false) ~= is_write then
+  if two[1] and (writer_of(two) and true or false) ~= is_write then
     return { "free" }
   end
-  if token ~= "" then
+  if two[1] and token ~= "" then
     return { "refused", "a read/write lock has no fencing tokens" }
+  end
+  if not two[1] then
+    local _, lost = judge(keys, keys[4], { before = 0, start = 0, time = time })
+    if lost == 0 then return { "free" } end
   end
   redis.call("unlink", keys[1], keys[3])
   wake(keys, time, publish)
@@ -371,7 +394,8 @@ end
 
 function read.leave(keys, args) return leave(keys, args, READER .. args[1]) end
 
---- Ends all reading by force, unless somebody writes.
+--- Ends all reading by force, unless somebody writes. If nobody holds it, dead
+--  waiters that stand before it lose their places.
 function read.break_(keys, args) return break_(keys, args, false) end
 
 --- @return as every peek; of many readers only some are listed. Besides,
@@ -410,7 +434,8 @@ function write.leave(keys, args)
   return leave(keys, args, WRITER .. args[1])
 end
 
---- Ends the writing by force, and the reading of the one who writes.
+--- Ends the writing by force, and the reading of the one who writes. If nobody
+--  holds it, dead waiters that stand before it lose their places.
 function write.break_(keys, args) return break_(keys, args, true) end
 
 function write.peek(keys, args) return peek(keys, args[1], WRITER) end
@@ -435,7 +460,8 @@ end
 
 local function side(name, prefix, server)
   return {
-    name = name, keys = keys, extra = extra, poll = POLL, server = server,
+    name = name, keys = keys, extra = extra, poll = liveness.POLL,
+    server = server,
     channel = function(its_keys, owner)
       return its_keys[2] .. ":" .. prefix .. owner
     end,

@@ -74,6 +74,32 @@ local function killed(w, kind, process, other)
   in_line(w, name, 0)
 end
 
+-- A process with so many who wait for ever in line is killed, and then the lock
+-- is free; the next behind them gets it within so many seconds.
+local function dead_in_line(w, kind, process, other, n, seconds)
+  local victim, name, list = w:victim(process), w:name(), w:name()
+  local holder, waiter = other:task(), other:task()
+  assert.is_true(holder:ask("take", kind, name, -1, -1))
+  for i = 1, n do
+    victim:task():send("visit", kind, name, list)
+    in_line(w, name, i)
+  end
+  local waiting = waiter:send("take", kind, name, -1, -1)
+  in_line(w, name, n + 1)
+  eventually(function()
+    return #w:call("PUBSUB", "CHANNELS", "*" .. name .. "*") > n
+  end, 30, "waiters for " .. name)
+  victim:kill()
+  local start = now()
+  assert.is_true(holder:ask("give", kind, name))
+  assert.is_true((waiting:answer(seconds + 30)))
+  local took = waiting.at - start
+  assert.is_true(took < seconds, ("took %.3f s"):format(took))
+  assert.same({}, w:call("LRANGE", list, 0, -1))
+  assert.is_true(waiter:ask("give", kind, name))
+  in_line(w, name, 0)
+end
+
 return {
   in_order = { "is given in order of arrival, whoever comes", in_order },
   gives_up = { "is not kept by a waiter who gives up", gives_up },
@@ -83,4 +109,15 @@ return {
   theirs_killed = {
     "goes on when their holder and their first in line are killed with kill -9",
     function(w, kind) killed(w, kind, w.theirs, w.ours) end },
+  theirs_dead_in_line = {
+    "skips their waiters that are killed with kill -9, three as soon as one",
+    function(w, kind)
+      dead_in_line(w, kind, w.theirs, w.ours, 1, 5)
+      dead_in_line(w, kind, w.theirs, w.ours, 3, 5)
+    end },
+  ours_dead_in_line = {
+    "is not kept for more than 10 s by our waiter that is killed with kill -9",
+    function(w, kind)
+      dead_in_line(w, kind, w.ours, w.theirs, 1, 11)
+    end },
 }

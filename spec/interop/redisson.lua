@@ -27,7 +27,7 @@ return {
   { "spin", { locks.contend, locks.excluded, locks.leases_seen,
     locks.expires, locks.entered_again } },
   { "fair", more(fair.in_order, fair.gives_up, fair.ours_killed,
-    fair.theirs_killed) },
+    fair.theirs_killed, fair.theirs_dead_in_line, fair.ours_dead_in_line) },
   { "write", more(locks.ours_killed, locks.theirs_killed) },
   { "read/write", {
     readwrite.mixed, readwrite.shared, readwrite.entered_again,

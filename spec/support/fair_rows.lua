@@ -7,6 +7,7 @@
 
 local assert = require "luassert"
 local kinds = require "spec.support.kinds"
+local program = require "spec.support.program"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
@@ -21,6 +22,24 @@ local function seconds(fn)
   fn()
   return rlock.now() - before
 end
+
+-- Another process in which `arg[3]` tasks wait for a lock of kind `arg[1]`.
+local CROWD = [[
+  local rlock = require "rlock"
+  local client = assert(rlock.open())
+  local function wait()
+    local lock = arg[1] == "fair" and client:fair_lock(arg[2])
+      or client:fair_read_write_lock(arg[2]):write_lock()
+    assert(lock:lock())
+  end
+  for _ = 1, arg[3] do rlock.spawn(wait) end
+  rlock.sleep(300)
+]]
+
+local DEAD = 1000                   -- waiters
+local SKIPPED = 2 * slow            -- seconds in which they lose their places
+local MOST = 20000 * slow           -- us of the server for one request: 2 ms,
+                                    -- and what a busy machine adds
 
 local function one_to(n)
   local list = {}
@@ -59,11 +78,67 @@ return function(which, describe, it, before_each, after_each)
     end)
   end
 
+  -- A process in which so many wait is killed; the lock is free then.
+  local function let_die(n)
+    assert.is_true(lock:lock())
+    local crowd = program.start(server, "-e", CROWD, which, name, tostring(n))
+    eventually(function() return kind.waiting(client, name) == n end, LONG,
+      "all are in line")
+    crowd:kill(9)
+    crowd:wait()
+    assert.is_true(lock:unlock())
+  end
+
+  -- The longest time, in us, that the server spent on one request.
+  local function longest()
+    local most = 0
+    for _, entry in ipairs(client:call("SLOWLOG", "GET", 128)) do
+      if entry[4][1]:lower():find("^eval") then
+        most = math.max(most, entry[3])
+      end
+    end
+    return most
+  end
+
   local function setup(on)
     server, opened, number = on, {}, number + 1
     name = "rows:" .. which .. ":order:" .. number
     lock, client = another()
   end
+
+  describe("dead waiters of " .. which .. ",", function()
+    before_each(function() setup(redis.start()) end)
+
+    after_each(function()
+      for _, one in ipairs(opened) do one.close() end
+      server:stop()
+    end)
+
+    for _, when in ipairs { "just now", "long ago" } do
+      it(("a thousand of them, who died %s, delay who comes by 2 s, and the "
+        .. "server by 5 ms"):format(when), function()
+          let_die(DEAD)
+          if when == "long ago" then rlock.sleep(3.5) end    -- signs expire
+          client:call("CONFIG", "SET", "slowlog-log-slower-than", 1000)
+          client:call("SLOWLOG", "RESET")
+          local took = seconds(function() assert.is_true(lock:lock()) end)
+          assert.is_true(took < SKIPPED, "took " .. took)
+          local us = longest()
+          assert.is_true(us < MOST, us .. " us")
+          assert.is_true(lock:unlock())
+          nothing_is_left()
+        end)
+    end
+
+    it("lose their places by force", function()
+      let_die(3)
+      eventually(function() return lock:break_lock() end)
+      assert.equal(0, kind.waiting(client, name))
+      assert.is_false(lock:break_lock())
+      assert.is_true(lock:try_lock())
+      assert.is_true(lock:unlock())
+    end)
+  end)
 
   describe("rows of " .. which .. ":", function()
     before_each(function() setup(redis.shared()) end)

@@ -7,226 +7,420 @@
 --                                    says "0" when it is this waiter's turn
 --    rlock_fair_alive:{name}         hash: waiters of ours -> sign of life, and
 --                                    under the empty name, which no owner has,
---                                    when the last of them gave one
---  But for the last key this is Redisson's RFairLock, wire compatible; what
---  Redisson computes with the clocks of its clients is server time here.
+--                                    the state of the line (liveness.lua)
+--    rlock_fair_deaf:{name}          hash: waiters of Redisson to whom nobody
+--                                    listened at the last probe; expires
+--  But for the last two keys this is Redisson's RFairLock, wire compatible.
+--  What Redisson computes with the clocks of its clients is server time here.
 --
---  Who waits asks again within `poll` seconds, and so shows that it is alive.
---  Whoever finds that the first in line has not for SILENT ms strikes it off.
---  Redisson's waiters show nothing: a first in line who never gave a sign stays
---  until its deadline has passed. When no waiter at all was heard for GAP ms,
---  it was the server or the network that was silent: all have one new start.
+--  Waiters of ours that are dead lose their places (liveness.lua). Redisson's
+--  give no signs of life. Redisson strikes off the first in line when its
+--  deadline has passed, and so do we. Besides, a waiter of Redisson is dead if
+--  nobody listens to its channel in two probes, DEAF ms apart. A probe is made
+--  only while the lock is free and nobody hears that it is the waiter's turn.
+--  There is none in a cluster, where a server does not know who listens, or
+--  where an ACL forbids INFO or PUBSUB NUMSUB.
 --
---  A deadline is that of the waiter before, or else the end of the lease, plus
---  the time that the waiter itself would wait. When somebody gets out of line,
---  his time is therefore taken off the deadlines behind him; Redisson goes over
---  the whole line for that. But deadlines are read in two cases only: of the
---  last in line, by who comes next, and of the first, by Redisson, which
---  strikes it off when that has passed. Ours put their own off as they ask, and
---  we do not go by it. So as long as all in line are ours it is enough to
---  correct the last one; we go over the whole line only when one of Redisson's
---  waiters is in it, whose deadline nobody else would correct. What else grows
---  with the line: who gives up is looked for along the list, and after a
---  silence all have to be given their new start. No more commands are needed
---  for anything else.
+--  A deadline is that of the waiter before, plus the time that the waiter
+--  itself would wait. When somebody leaves the line, that time is therefore
+--  taken off the deadlines behind; Redisson goes over the whole line for that.
+--  But deadlines are read in two cases only: that of the last in line, by the
+--  next one who comes, and that of the first, by Redisson. Ours put their own
+--  off as they ask, and we do not go by it. So as long as all in line are ours
+--  it is enough to correct the last one. We go over the whole line only when a
+--  waiter of Redisson is in it. What else grows with the line: LPOS and LREM,
+--  and what happens when a line was lost or waiters have died.
 --
---  Ours have USUAL seconds for a deadline, whatever they wait: so where only
---  Redisson is left, one of ours that died is in its way no longer. Redisson
---  may strike off one that is alive, by another clock, or after one of its own
---  that waited for long; that one comes back to the front, with more time.
+--  Ours have USUAL seconds for a deadline, however long they wait and however
+--  long the lock is held: a dead one delays Redisson no longer. Redisson may
+--  strike off one that is alive, by another clock, or after one of its own that
+--  waited for long. That one takes its place again, with more time. So do all
+--  of ours when the keys of the line were deleted, as Redisson's delete() does.
 
+local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
-local clock = require("rlock.policy.shared").now
-local tell = require("rlock.policy.shared").tell
+local shared = require "rlock.policy.shared"
+
+local clock, tell = shared.now, shared.tell
+local starts, time_left = liveness.starts, liveness.left
 
 local UNLOCKED = "0"
 local HEARD = ""               -- a field of the signs of life, and no owner
 
-local SILENT = 1200            -- ms
-local GAP = 650                -- ms
-local PAUSE = 100              -- ms: nobody is asked to ask again before
+local PAUSE = 100              -- ms: nobody is told to ask earlier
 local USUAL, LONGEST = 10, 300 -- seconds of waiting in a deadline, at most
-local MENDED = 5000            -- ms until the deadline of who had lost his
+local MENDED = 5000            -- ms until a deadline that replaces a lost one
 local SPARE = 60000            -- ms that the keys live beyond any deadline, at
 local HOUR = 3600000           -- least; and what they are given
+local BATCH = 100              -- of the line, looked at together
+local FEW = 300                -- struck off by one request, at most; the others
+local SOON = 5                 -- ms: by the next, so much later
+local SOME = 500               -- probed by one request
+local MANY = 1000              -- passed to one command
+local DEAF = 2000              -- ms between two probes
+local COUNTS = 30000           -- ms for which a probe counts
 
--- A sign of life is one number: when it was given, whether it is but the new
--- start after a silence, and how many seconds its waiter's deadline has. The
--- shares are powers of two, so that it is exact.
+-- A sign of life is two numbers, as in "17920.017": when it was given and how
+-- many seconds its waiter's deadline has (the shares are powers of two); and
+-- after ".0" the waiter's place: the order in which waiters came. The state of
+-- the line is written in the same way: when a sign was given last, and when the
+-- line started last.
+-- Older versions of rlock read both as one number, and lose only what is after
+-- the point. They write no places, and set START where they gave a new start.
+-- They give it if the last sign is old. So for a second after a start of ours
+-- it is put back by AWAY; or they would strike off those who are late.
 local SECOND, START = 1024, 512
+local AWAY, SHOWN = 10000, 1200 -- ms
 
 local server = {}                       -- these run inside Redis
 
---- After a silence: whoever has given a sign since the last one starts anew.
-local function restart(signs, now)
-  local all = redis.call("hgetall", signs)
-  for i = 1, #all, 2 do
-    local life = tonumber(all[i + 1])
-    if all[i] ~= HEARD and life % SECOND < START then
-      redis.call("hset", signs, all[i], now * SECOND + START + life % START)
-    end
-  end
-  redis.call("hset", signs, HEARD, now)
+-- signs of life -----------------------------------------------------------
+
+local function numbers(text)
+  local first, second = text:match("^(%d+)%.?0?(%d*)$")
+  return tonumber(first or 0), tonumber(second or "")
 end
 
---- So many of ours got out of the line, who would have waited `ms` altogether:
---  takes that off the deadlines from `place` on. No further than to what one
---  who came now would be given in the same place, so that nobody's time is over
---  while others hold the lock in their turn.
---  @param left ms for which the lock is still held
-local function move_up(keys, place, ours, ms, now, left)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local waiting, alive = redis.call("llen", queue), redis.call("hlen", signs)
-  local most = math.huge
-  if alive == 1 then redis.call("del", signs) end      -- nobody but HEARD
-  if ms == 0 or waiting <= place then return end
-  if left < 0 then left = 0 end
-  if alive > waiting then                              -- all in line are ours
-    place = waiting - 1
-    most = now + left + waiting * LONGEST * 1000
-  end
-  local owners = redis.call("lrange", queue, place, -1)
-  for i = 1, #owners do
-    local deadline = tonumber(redis.call("zscore", timeouts, owners[i]) or 0)
-    local least = now + left + (place + i) * ms / ours
-    if deadline > least then
-      redis.call("zadd", timeouts,
-        math.min(most, math.max(least, deadline - ms)), owners[i])
-    end
-  end
+-- A sign of life: when it was given, seconds in the deadline, and the place or
+-- nil.
+local function parse(sign)
+  local number, place = numbers(sign)
+  return math.floor(number / SECOND), number % START, place
 end
 
---- Finds the first in line that is alive, and strikes off those before it. (The
---  asker is alive.)
---  @return owner, or nil; ms until its life is in doubt; how many were struck
---    off; its sign of life, or false; that of the asker, or false; when the
---    last sign was given, or false
-local function first_alive(keys, now, left, asker)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local ms, ours, gone = 0, 0, 0
-  while true do
-    local head = redis.call("lindex", queue, 0)
-    local life, mine, heard, due
-    if head then
-      local all = redis.call("hmget", signs, head, asker, HEARD)
-      heard = all[3]
-      if heard and math.abs(now - heard) > GAP then
-        restart(signs, now)
-        all = redis.call("hmget", signs, head, asker)
-      end
-      life, mine = all[1], all[2]
-      if life then
-        due = SILENT - math.abs(now - math.floor(life / SECOND))
-      else
-        local deadline = redis.call("zscore", timeouts, head)
-        if not deadline then
-          deadline = now + math.max(left, 0) + MENDED
-          redis.call("zadd", timeouts, deadline, head)
-        end
-        due = deadline - now
-      end
-    end
-    if not head or due > 0 or head == asker then
-      if gone > 0 then move_up(keys, 0, ours, ms, now, left) end
-      return head, due, gone, life, mine, heard
-    end
-    redis.call("zrem", timeouts, head)
-    redis.call("hdel", signs, head)
-    redis.call("lpop", queue)
-    if life then ours, ms = ours + 1, ms + life % START * 1000 end
-    gone = gone + 1
-  end
+local function format(now, seconds, place)
+  return ("%.0f.0%.0f"):format(now * SECOND + seconds, place)
 end
 
---- Makes the line whole: everybody is in the list, once, and has a deadline.
---  Who had lost his place in the list comes last. Signs of life of the dead who
---  are in line no more are forgotten.
-local function mend(keys, now, left)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local line, is_known, has_deadline = {}, { [HEARD] = true }, {}
-  local function add(owners)
-    for _, owner in ipairs(owners) do
-      if not is_known[owner] then
-        is_known[owner] = true
-        line[#line + 1] = owner
-      end
-    end
-  end
-  add(redis.call("lrange", queue, 0, -1))
-  local timed = redis.call("zrange", timeouts, 0, -1)
-  add(timed)
-  for _, owner in ipairs(timed) do has_deadline[owner] = true end
-  redis.call("del", queue)
-  for _, owner in ipairs(line) do
-    redis.call("rpush", queue, owner)
-    if not has_deadline[owner] then
-      redis.call("zadd", timeouts, now + left + MENDED, owner)
-    end
-  end
-  local all = redis.call("hgetall", signs)
-  for i = 1, #all, 2 do
-    if not is_known[all[i]]
-        and math.abs(now - math.floor(all[i + 1] / SECOND)) > SILENT then
-      redis.call("hdel", signs, all[i])
-    end
-  end
+local function format_state(now, start)
+  local heard = now - start < SHOWN and now - AWAY or now
+  return ("%.0f.0%.0f"):format(heard, start)
 end
 
---- Lets the keys live on.
+-- What the signs of life tell of the asker and of others: `mine` and `signs`
+-- (texts or false), `heard` (nil: nobody of ours waits), `before` and `start`
+-- (as of liveness.starts), `is_new`: the line starts now.
+local function read_line(keys, now, asker, owners)
+  local all = redis.call("hmget", keys[5], asker, HEARD, unpack(owners))
+  local line = { mine = table.remove(all, 1), before = 0, start = 0 }
+  local state = table.remove(all, 1)
+  line.signs = all
+  if state then
+    local heard, start = numbers(state)
+    start = start or 0
+    if heard < start then heard = heard + AWAY end
+    line.heard = heard
+    line.before, line.start = starts(heard, start, now)
+    line.is_new = line.start ~= start
+  end
+  return line
+end
+
+local function left_to(line, sign, now)
+  return time_left((parse(sign)), line.before, line.start, now)
+end
+
+-- the line ----------------------------------------------------------------
+
+-- Sets the time to live of the keys.
 local function keep(keys, now)
   local last = redis.call("zrevrange", keys[3], 0, 0, "withscores")[2]
-  local ms = math.max(last - now, 0) + HOUR
+  local ms = math.max((last or 0) - now, 0) + HOUR
   redis.call("pexpire", keys[2], ms)
   redis.call("pexpire", keys[3], ms)
   redis.call("pexpire", keys[5], ms)
 end
 
---- The owner is not in line: he has just come, or Redisson struck him off
---  although he is alive.
---  @return his deadline, and how many seconds of it are his own
-local function join(keys, owner, wait, now, left, mine)
-  local queue, timeouts = keys[2], keys[3]
-  if mine and math.abs(now - math.floor(mine / SECOND)) <= SILENT then
-    local seconds = mine % START
+-- Takes `gone` out of the first `n` in line; `rest` are the others of these,
+-- the last first.
+local function remove(keys, n, gone, rest, now)
+  if not gone[1] then return end
+  redis.call("zrem", keys[3], unpack(gone))
+  redis.call("hdel", keys[5], unpack(gone))
+  redis.call("ltrim", keys[2], n, -1)
+  if rest[1] then
+    redis.call("lpush", keys[2], unpack(rest))
+    keep(keys, now)
+  end
+end
+
+-- So many of ours left the line, who would have waited `ms` altogether: takes
+-- that off the deadlines from `place` on. No further than to what one who came
+-- now would be given in the same place. One of Redisson's keeps the time for
+-- which the lock is held besides, and has at least that when it is the first.
+-- @param left ms for which the lock is still held
+local function move_up(keys, place, ours, ms, now, left)
+  local queue, timeouts, signs = keys[2], keys[3], keys[5]
+  local waiting, alive = redis.call("llen", queue), redis.call("hlen", signs)
+  if alive == 1 then redis.call("del", signs) end      -- nobody but HEARD
+  if ms == 0 or waiting <= place then return end
+  local all_ours, most = alive > waiting, math.huge
+  if all_ours then
+    place = waiting - 1
+    most = now + waiting * LONGEST * 1000
+  end
+  local owners = redis.call("lrange", queue, place, -1)
+  for i = 1, #owners do
+    local deadline = tonumber(redis.call("zscore", timeouts, owners[i]) or 0)
+    local is_ours = all_ours or redis.call("hexists", signs, owners[i]) == 1
+    local least = now + (place + i) * ms / ours
+    if not is_ours then least = least + math.max(left, 0) end
+    if deadline > least then
+      redis.call("zadd", timeouts,
+        math.min(most, math.max(least, deadline - ms)), owners[i])
+    elseif place + i == 1 and not is_ours then
+      redis.call("zadd", timeouts, least, owners[i])
+    end
+  end
+end
+
+-- How long a waiter of Redisson that is the first has until its deadline.
+local function left_to_theirs(keys, owner, now, left)
+  local deadline = redis.call("zscore", keys[3], owner)
+  if not deadline then
+    deadline = now + math.max(left, 0) + MENDED
+    redis.call("zadd", keys[3], deadline, owner)
+    keep(keys, now)
+  end
+  return deadline - now
+end
+
+-- The dead at the beginning of `owners`. Sets `head`, `due` and `life` of the
+-- line if one is alive.
+local function dead_of(keys, owners, now, left, asker, line)
+  local dead = {}
+  for i, owner in ipairs(owners) do
+    local life = line.signs[i]
+    local due = life and left_to(line, life, now)
+      or left_to_theirs(keys, owner, now, left)
+    if due > 0 or owner == asker then
+      line.head, line.due, line.life = owner, due, life
+      break
+    end
+    dead[i] = owner
+  end
+  return dead
+end
+
+-- Finds the first in line that is alive, and strikes off those before it. (The
+-- asker is alive.)
+-- @return what read_line gives, and `gone`: how many were struck off; `head`:
+--   the first, or nil; `life`: its sign of life, or false; `due`: ms until it
+--   counts as dead; 0: not known yet
+local function first_alive(keys, now, left, asker)
+  local ms, ours, gone, n = 0, 0, 0, 1
+  local line
+  repeat
+    local owners = redis.call("lrange", keys[2], 0, n - 1)
+    line = read_line(keys, now, asker, owners)
+    local dead = dead_of(keys, owners, now, left, asker, line)
+    remove(keys, #dead, dead, {}, now)
+    gone = gone + #dead
+    for i = 1, #dead do
+      if line.signs[i] then
+        local _, seconds = parse(line.signs[i])
+        ours, ms = ours + 1, ms + seconds * 1000
+      end
+    end
+    n = BATCH
+  until line.head or not owners[1] or gone >= FEW
+  if gone >= FEW and not line.head then       -- the next request goes on
+    line.head, line.due, line.life = redis.call("lindex", keys[2], 0), 0, true
+  end
+  if line.is_new then
+    redis.call("hset", keys[5], HEARD, format_state(now, line.start))
+  end
+  if gone > 0 then move_up(keys, 0, ours, ms, now, left) end
+  line.gone = gone
+  return line
+end
+
+-- a line that was lost ----------------------------------------------------
+
+local function add_all(list, is_known, owners)
+  for _, owner in ipairs(owners) do
+    if not is_known[owner] then
+      is_known[owner] = true
+      list[#list + 1] = owner
+    end
+  end
+end
+
+-- Those of ours who are alive and not known, in their order; forgets the dead.
+-- @return a list, and owner -> place
+local function find_lost(keys, now, line, is_known)
+  local all = redis.call("hgetall", keys[5])
+  local lost, dead, places = {}, {}, {}
+  for i = 1, #all, 2 do
+    local owner = all[i]
+    local _, _, place = parse(all[i + 1])
+    if owner ~= HEARD then places[owner] = place end
+    if owner ~= HEARD and not is_known[owner] then
+      local list = left_to(line, all[i + 1], now) > 0 and lost or dead
+      list[#list + 1] = owner
+    end
+  end
+  table.sort(lost, function(a, b)
+    return (places[a] or 0) < (places[b] or 0)
+  end)
+  for i = 1, #dead, MANY do
+    redis.call("hdel", keys[5], unpack(dead, i, math.min(i + MANY - 1, #dead)))
+  end
+  return lost, places
+end
+
+-- Puts the lost before the first in the list that came later.
+-- @return the line, the last first
+local function merge(list, lost, places)
+  local merged, n = {}, #lost
+  for i = #list, 1, -1 do
+    local place = places[list[i]]
+    while place and n > 0 and (places[lost[n]] or 0) > place do
+      merged[#merged + 1], n = lost[n], n - 1
+    end
+    merged[#merged + 1] = list[i]
+  end
+  for i = n, 1, -1 do merged[#merged + 1] = lost[i] end
+  return merged
+end
+
+-- Makes the line whole: everybody is in the list, once, and has a deadline.
+-- Waiters of ours who lost their places have them again; one of Redisson's who
+-- did comes last.
+local function mend(keys, now, left, line)
+  local queue, timeouts, signs = keys[2], keys[3], keys[5]
+  local list, is_known, has_deadline, scores = {}, {}, {}, {}
+  add_all(list, is_known, redis.call("lrange", queue, 0, -1))
+  local lost, places = find_lost(keys, now, line, is_known)
+  for _, owner in ipairs(lost) do is_known[owner] = true end
+  local timed = redis.call("zrange", timeouts, 0, -1)
+  for _, owner in ipairs(timed) do has_deadline[owner] = true end
+  add_all(list, is_known, timed)
+  list = merge(list, lost, places)
+  for _, owner in ipairs(list) do
+    if not has_deadline[owner] then
+      scores[#scores + 1] = now + math.max(left, 0) + MENDED
+      scores[#scores + 1] = owner
+    end
+  end
+  redis.call("del", queue)
+  for i = 1, #list, MANY do
+    redis.call("lpush", queue, unpack(list, i, math.min(i + MANY - 1, #list)))
+  end
+  for i = 1, #scores, MANY do
+    redis.call("zadd", timeouts,
+      unpack(scores, i, math.min(i + MANY - 1, #scores)))
+  end
+  if not list[1] then redis.call("del", signs) end
+  keep(keys, now)
+end
+
+-- waiters of Redisson that are dead ----------------------------------------
+
+-- How many clients listen to each of `owners` that is Redisson's.
+-- @return index -> number, or nil if this server cannot tell
+local function listeners(keys, owners)
+  local cluster = redis.pcall("info", "cluster")
+  local replication = redis.pcall("info", "replication")
+  if type(cluster) ~= "string" or type(replication) ~= "string"
+      or not cluster:find("cluster_enabled:0", 1, true) then
+    return nil
+  end
+  local signs = redis.call("hmget", keys[5], unpack(owners))
+  local channels, at, counts, all = {}, {}, {}, 0
+  for i, owner in ipairs(owners) do
+    if not signs[i] then
+      channels[#channels + 1], at[#at + 1] = keys[4] .. ":" .. owner, i
+      counts[i] = 0
+    end
+  end
+  local told = redis.pcall("pubsub", "numsub", unpack(channels))
+  local sharded = redis.pcall("pubsub", "shardnumsub", unpack(channels))
+  if told.err then return nil end
+  for k, i in ipairs(at) do            -- Redis before 7 has no SHARDNUMSUB
+    counts[i] = told[2 * k] + (sharded[2 * k] or 0)
+    all = all + counts[i]
+  end
+  -- Redisson may be set to listen at replicas.
+  if all == 0 and not replication:find("connected_slaves:0", 1, true) then
+    return nil
+  end
+  return counts
+end
+
+-- Probes those at the front of the line who are Redisson's, and strikes off
+-- those to whom nobody listened at the last probe either.
+-- @return how many were struck off
+local function strike_deaf(keys, now)
+  local deaf = keys[6]
+  if redis.call("pttl", deaf) > COUNTS - DEAF then return 0 end
+  local owners = redis.call("lrange", keys[2], 0, SOME - 1)
+  local counts = listeners(keys, owners) or {}
+  local was_deaf = redis.call("hmget", deaf, unpack(owners))
+  local gone, rest, fields = {}, {}, { HEARD, 1 }
+  for i = #owners, 1, -1 do
+    if counts[i] == 0 and was_deaf[i] then
+      gone[#gone + 1] = owners[i]
+    else
+      rest[#rest + 1] = owners[i]
+      if counts[i] == 0 then
+        fields[#fields + 1], fields[#fields + 2] = owners[i], 1
+      end
+    end
+  end
+  remove(keys, #owners, gone, rest, now)
+  redis.call("del", deaf)
+  redis.call("hset", deaf, unpack(fields))
+  redis.call("pexpire", deaf, COUNTS)
+  return #gone
+end
+
+-- waiting -----------------------------------------------------------------
+
+-- The owner is not in line: it has just come, or lost its place although it is
+-- alive.
+-- @return its deadline, how many seconds of it are its own, its place
+local function join(keys, args, now, left, line)
+  local queue, owner, wait = keys[2], args[1], tonumber(args[4])
+  if line.mine and left_to(line, line.mine, now) > 0 then
+    local _, seconds, place = parse(line.mine)
     if not redis.call("lpos", queue, owner) then
       seconds = math.min(seconds * 4, LONGEST)
-      redis.call("lpush", queue, owner)
+      mend(keys, now, left, line)
     end
-    return now + left + seconds * 1000, seconds
+    return now + seconds * 1000, seconds, place
   end
   local seconds = wait < 0 and USUAL
     or math.min(math.max(math.ceil(wait / 1000), 1), USUAL)
   local last = redis.call("lindex", queue, -1)
-  local before = last and redis.call("zscore", timeouts, last) or 0
-  redis.call("rpush", queue, owner)
-  return math.max(before, now + left) + seconds * 1000, seconds
+  local before = last and redis.call("zscore", keys[3], last) or 0
+  local waiting = redis.call("rpush", queue, owner)
+  return math.max(before, now) + seconds * 1000, seconds,
+    now * 1000 + waiting % 1000
 end
 
---- The owner asks and has to wait: he is in line, and alive. The first who asks
---  in a second sees to the line as a whole.
---  @param mine  his last sign of life, or false
---  @param heard when the last sign of all was given, or false
-local function stay(keys, owner, wait, now, left, is_first, mine, heard)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local deadline, seconds = redis.call("zscore", timeouts, owner), USUAL
-  local has_joined = not deadline
-  if mine then seconds = mine % START end
-  if left < 0 then left = 0 end
+-- The owner asks and has to wait: it is in line, and alive. The first who asks
+-- in a second sees to the line as a whole.
+local function stay(keys, args, now, left, line)
+  local queue, timeouts, signs, owner = keys[2], keys[3], keys[5], args[1]
+  local deadline = redis.call("zscore", timeouts, owner)
+  local has_joined, time, seconds, place = not deadline, now, USUAL, nil
   if has_joined then
-    deadline, seconds = join(keys, owner, wait, now, left, mine)
-  elseif is_first then
-    deadline = now + left + seconds * 1000
+    deadline, seconds, place = join(keys, args, now, left, line)
   else
-    deadline = math.max(now + seconds * 1000,
-      deadline + now - (mine and math.floor(mine / SECOND) or now))
+    if line.mine then time, seconds, place = parse(line.mine) end
+    deadline = line.head == owner and 0 or deadline + now - time
+    deadline = math.max(now + seconds * 1000, deadline)
   end
   redis.call("zadd", timeouts, deadline, owner)
-  redis.call("hset", signs, owner, now * SECOND + seconds, HEARD, now)
-  if not heard or math.floor(heard / 1000) ~= math.floor(now / 1000) then
+  redis.call("hset", signs, owner, format(now, seconds, place or now * 1000),
+    HEARD, format_state(now, line.start))
+  if not line.heard
+      or math.floor(line.heard / 1000) ~= math.floor(now / 1000) then
     local waiting = redis.call("llen", queue)
     if waiting ~= redis.call("zcard", timeouts)
         or redis.call("hlen", signs) > waiting + 1 then
-      mend(keys, now, left)
+      mend(keys, now, left, line)
     end
     keep(keys, now)
   elseif has_joined and redis.call("pttl", timeouts) < deadline - now + SPARE
@@ -235,35 +429,54 @@ local function stay(keys, owner, wait, now, left, is_first, mine, heard)
   end
 end
 
---- There is a line, or else the lock is held: nil if it is the owner's turn,
---  otherwise the reply.
+-- The lock is free: tells the first in line, unless it knows.
+-- @return how many heard it; nil if there was nothing to tell
+local function wake(keys, publish, owner, line)
+  local head = line.head
+  if head and head ~= owner and (line.gone > 0 or not line.life) then
+    return tell(publish, keys[4] .. ":" .. head, UNLOCKED)
+  end
+end
+
+-- Sees to those before the owner.
+-- @return as first_alive
+local function look(keys, owner, publish, now, left)
+  local line = first_alive(keys, now, left, owner)
+  if not line.head and line.heard then         -- the list was deleted
+    mend(keys, now, left, line)
+    line = first_alive(keys, now, left, owner)
+  end
+  if left == -2 and wake(keys, publish, owner, line) == 0 and not line.life
+      and strike_deaf(keys, now) > 0 then
+    line = first_alive(keys, now, left, owner)
+    line.gone = 1
+    wake(keys, publish, owner, line)
+  end
+  return line
+end
+
+-- There is a line, or else the lock is held: nil if it is the owner's turn,
+-- otherwise the reply.
 local function wait_for_turn(keys, args, left)
-  local owner, lease, wait, publish =
-    args[1], tonumber(args[2]), tonumber(args[4]), args[5]
+  local owner, lease = args[1], tonumber(args[2])
   local now, is_free = clock(), left == -2
-  local head, due, gone, life, mine, heard =
-    first_alive(keys, now, left, owner)
-  local is_turn = not head or head == owner
+  local line = look(keys, owner, args[5], now, left)
+  local is_turn = not line.head or line.head == owner
   if is_free and is_turn then
-    if head then
+    if line.head then
+      local seconds = line.mine and select(2, parse(line.mine)) or 0
       redis.call("zrem", keys[3], owner)
       redis.call("hdel", keys[5], owner)
       redis.call("lpop", keys[2])
-      move_up(keys, 0, 1, life and life % START * 1000 or 0, now, lease)
+      move_up(keys, 0, 1, seconds * 1000, now, lease)
     end
     return nil
   end
-  if wait ~= 0 then
-    stay(keys, owner, wait, now, left, is_turn, mine, heard)
-  end
+  if args[4] ~= "0" then stay(keys, args, now, left, line) end
   if is_free then
-    if gone > 0 or not life then
-      tell(publish, keys[4] .. ":" .. head, UNLOCKED)
-    end
-    return { "busy", math.max(due, PAUSE) }
-  elseif left == -1 then
-    return { "busy", -1 }
+    return { "busy", line.due == 0 and SOON or math.max(line.due, PAUSE) }
   end
+  if left == -1 then return { "busy", -1 } end
   return { "busy", math.max(left, is_turn and 1 or PAUSE) }
 end
 
@@ -283,7 +496,7 @@ function server.acquire(keys, args)
   elseif left ~= -2 and args[4] == "0" then
     return { "busy", left }
   end
-  if left ~= -2 or redis.call("lindex", keys[2], 0) then
+  if left ~= -2 or redis.call("exists", keys[2], keys[5]) > 0 then
     local reply = wait_for_turn(keys, args, left)
     if reply then return reply end
   end
@@ -304,7 +517,7 @@ end
 --- Frees the lock, if it is not free, and wakes the first in line.
 local function hand_over(keys, publish)
   local head = redis.call("lindex", keys[2], 0)
-  if head then head = first_alive(keys, clock(), 0, "") end
+  if head then head = first_alive(keys, clock(), 0, "").head end
   redis.call("del", keys[1])
   if head then tell(publish, keys[4] .. ":" .. head, UNLOCKED) end
 end
@@ -321,7 +534,8 @@ local function walk_away(keys, owner, publish)
   if life then redis.call("hdel", signs, owner) end
   if place then
     redis.call("lrem", queue, 1, owner)
-    move_up(keys, place, 1, life and life % START * 1000 or 0, clock(), left)
+    local seconds = life and select(2, parse(life)) or 0
+    move_up(keys, place, 1, seconds * 1000, clock(), left)
   end
   if left == -2 then hand_over(keys, publish) end
 end
@@ -332,7 +546,7 @@ function server.release(keys, args)
   local lock, owner, lease, want, publish =
     keys[1], args[1], args[2], args[3], args[4]
   if not redis.call("hget", lock, owner) then
-    if want == "0" and redis.call("exists", keys[2]) == 1 then
+    if want == "0" and redis.call("exists", keys[2], keys[5]) > 0 then
       walk_away(keys, owner, publish)
     end
     return { "lost" }
@@ -358,9 +572,32 @@ function server.leave(keys, args)
   return { "left" }
 end
 
+-- Strikes off, by force, those at the front of the line who are not known to be
+-- alive; one of Redisson's is if it hears that it may have the lock.
+-- @return how many were struck off
+local function clear(keys, publish)
+  local owners, now = redis.call("lrange", keys[2], 0, MANY - 1), clock()
+  local line = read_line(keys, now, "", owners)
+  local gone, rest = {}, {}
+  for i = #owners, 1, -1 do
+    local sign = line.signs[i]
+    local left = sign and time_left((parse(sign)), 0, 0, now)
+      or tell(publish, keys[4] .. ":" .. owners[i], UNLOCKED)
+    local list = left > 0 and rest or gone
+    list[#list + 1] = owners[i]
+  end
+  remove(keys, #owners, gone, rest, now)
+  return #gone
+end
+
+--- Frees the lock by force. If it is free, and waiters stand before it who are
+--  dead, these lose their places.
 function server.break_(keys, args)
-  if redis.call("exists", keys[1]) == 0 then return { "free" } end
-  hand_over(keys, args[2])
+  local publish = args[2]
+  if redis.call("exists", keys[1]) == 0 and clear(keys, publish) == 0 then
+    return { "free" }
+  end
+  hand_over(keys, publish)
   return { "freed" }
 end
 
@@ -382,10 +619,11 @@ return {
       naming.prefix("redisson_lock_timeout", name),
       naming.prefix("redisson_lock__channel", name),
       naming.prefix("rlock_fair_alive", name),
+      naming.prefix("rlock_fair_deaf", name),
     }
   end,
   channel = function(keys, owner) return keys[4] .. ":" .. owner end,
   extra = function(request) return { request.wait_ms, request.publish } end,
-  poll = 0.5,
+  poll = liveness.POLL,
   server = server,
 }

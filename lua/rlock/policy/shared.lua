@@ -10,12 +10,13 @@ local shared = {}
 --    option
 --  @tparam string channel
 --  @param message a string or a whole number
+--  @treturn integer how many clients of this server heard it
 function shared.tell(publish, channel, message)
   if publish == "both" then
-    redis.call("publish", channel, message)
-    publish = "spublish"
+    return redis.call("publish", channel, message)
+      + redis.call("spublish", channel, message)
   end
-  redis.call(publish, channel, message)
+  return redis.call(publish, channel, message)
 end
 
 --- The server's time in milliseconds. Call it once: it goes on.

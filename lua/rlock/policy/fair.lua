@@ -370,8 +370,10 @@ local function strike_deaf(keys, now)
   end
   remove(keys, #owners, gone, rest, now)
   redis.call("del", deaf)
-  redis.call("hset", deaf, unpack(fields))
-  redis.call("pexpire", deaf, COUNTS)
+  if fields[3] or not gone[1] then             -- or the next may probe at once
+    redis.call("hset", deaf, unpack(fields))
+    redis.call("pexpire", deaf, COUNTS)
+  end
   return #gone
 end
 

@@ -2,6 +2,7 @@
 --- outlives its test, would make the other specs worthless.
 
 local host = require "rlock.host.uv"
+local process = require "spec.support.process"
 local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
@@ -42,6 +43,20 @@ describe("a private redis", function()
     assert.matches("certificate verify failed", text)
     server:stop()
   end)
+
+  it("has in its folder what is known of a program that nginx starts",
+    function()
+      local server = redis.start()
+      local path = server.folder .. "/out"
+      local its = process.start { file = "sh", args = { "-c", "exit 3" },
+        stdout = path }
+      eventually(function()
+        return shell.run("cat '" .. path .. ".status'"):find "3"
+      end)
+      assert.same({ 3, 0 }, { its:wait() })
+      server:stop()
+      assert.is_nil(io.open(path .. ".status"))
+    end)
 
   it("ends when its test process is killed", function()
     local path = os.tmpname()

@@ -22,19 +22,20 @@ local unpack = table.unpack or unpack
 
 -- The shell stays until the program ends, whose pid and status go to files.
 local START = [[
+  rm -f %s.pid %s.status
   { sh -c 'echo $$ >"$0.pid"; exec "$@"' %s %s >>%s 2>>%s </dev/null
     echo $? >%s.status; } >/dev/null 2>&1 &
   while [ ! -s %s.pid ] && [ ! -s %s.status ]; do sleep 0.01; done
   cat %s.pid]]
 
 --- Starts a program.
--- @tparam table options file, args, stdout and stderr (files, or /dev/null)
+-- @tparam table options file, args, stdout (a file, beside which others are
+--   made), stderr (a file, or /dev/null)
 function process.start(options)
-  local path = os.tmpname()
+  local path = options.stdout
   local quoted = shell.quote(path)
-  local pid, ok = shell.run(START:format(quoted,
-    shell.words { options.file, unpack(options.args or {}) },
-    shell.quote(options.stdout or "/dev/null"),
+  local pid, ok = shell.run(START:format(quoted, quoted, quoted,
+    shell.words { options.file, unpack(options.args or {}) }, quoted,
     shell.quote(options.stderr or "/dev/null"),
     quoted, quoted, quoted, quoted))
   assert(ok, pid)
@@ -59,9 +60,6 @@ function Process:wait(seconds)
     ngx.sleep(PAUSE)
     left = left - PAUSE
     status = status_in(self.path .. ".status")
-  end
-  for _, suffix in ipairs { "", ".pid", ".status" } do
-    os.remove(self.path .. suffix)
   end
   if status > 128 then return 0, status - 128 end
   return status, 0

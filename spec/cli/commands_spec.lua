@@ -412,12 +412,17 @@ describe("rlockctl status", function()
   end)
 
   it("ends with 1 for a key that is no lock", function()
-    for kind, words in pairs {
-      list = { "RPUSH", "cli:odd", "x" }, set = { "SADD", "cli:odd", "x" },
-      hash = { "HSET", "cli:odd", "name", "Bob" },
-      string = { "SET", "cli:odd", ("x"):rep(5000) },
+    for _, case in ipairs {
+      { "list", "RPUSH", "cli:odd", "x" }, { "set", "SADD", "cli:odd", "x" },
+      { "hash", "HSET", "cli:odd", "name", "Bob" },
+      { "string", "SET", "cli:odd", ("x"):rep(5000), "PX", 60000 },
+      { "string", "SET", "cli:odd", "word" },
+      { "string", "SET", "cli:odd", "two words", "PX", 60000 },
+      { "string", "SET", "cli:odd", '{"a":1}', "PX", 60000 },
+      { "string", "SET", "cli:odd", "", "PX", 60000 },
     } do
-      server:cli(table.unpack(words))
+      local kind = case[1]
+      server:cli(table.unpack(case, 2))
       assert.equal('rlockctl: status: "cli:odd": the key is a ' .. kind
         .. ", which is no lock of rlock's own\n",
         fault(1, { "status", "cli:odd" }))

@@ -33,13 +33,18 @@ local function kind_of_hash(keys)
   return redis.call("exists", queue) == 1 and "fair" or "reentrant"
 end
 
--- A latch looks like a semaphore, but for those who wait for it.
+-- A simple lock expires, and its value is an owner: letters, digits and what
+-- joins them. A latch looks like a semaphore, but for those who wait for it.
 local function kind_of_string(keys, channels)
   local lock, leases = keys[1], keys[4]
   if redis.call("strlen", lock) > LONGEST then return "string" end
   if redis.call("exists", leases) == 1 then return "permits" end
   local value = redis.call("get", lock)
-  if #value > 11 or not value:find("^%-?%d+$") then return "simple" end
+  if #value > 11 or not value:find("^%-?%d+$") then
+    local is_owner = value:find("^[%w%-_.:+/=@]+$")
+      and redis.call("pttl", lock) >= 0
+    return is_owner and "simple" or "string"
+  end
   local heard = redis.call("pubsub", "numsub", channels[1], channels[2])
   if heard[2] > 0 then return "semaphore" end
   return heard[4] > 0 and "latch" or "semaphore or latch"

@@ -16,8 +16,9 @@ order; the token of a fenced lock. Of many holders and waiters the first hundred
 or so. It changes nothing.
 
 Not everything can be told by what is in Redis: mutexes, spin locks, and fair
-locks for which nobody waits look like reentrant locks, and a semaphore like a
-latch. The members of multi-locks and red locks are locks of their own.
+locks for which nobody waits look like reentrant locks, a semaphore like a
+latch, and any word that expires like a simple lock. The members of multi-locks
+and red locks are locks of their own.
 
 --server shows the server instead: what it is, which of the commands that rlock
 needs are not permitted to this user, and how lost connections are sealed. It

@@ -155,6 +155,7 @@ describe("the parser", function()
       { "f();;g()", "1: an empty statement" },
       { "f()\n--[[ [[ ]]\ng()", "2: [[ inside [[ ]]" },
       { "return - 0.0, 1 - 0", "1: the number -0" },
+      { "return 2 * -((0x0))", "1: the number -0" },
       { "local x = _ENV", "1: _ENV" },
       { "return { __len = f }", "1: the metamethod __len of a table" },
       { "local arg function f(...) return arg end",

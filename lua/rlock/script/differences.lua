@@ -1,7 +1,7 @@
 --- What Redis' Lua 5.1 takes otherwise than a newer Lua, without an error.
 --  Finds what the text shows: a call of a library's function by its name or as
---  a method, and a constant beside an operator. The README lists what cannot
---  be seen. Pure.
+--  a method, and a constant beside an operator. What cannot be seen is listed
+--  in the README, "A lock of your own kind". Pure.
 --  @module rlock.script.differences
 
 local load = rawget(_G, "loadstring") or load

@@ -58,8 +58,10 @@ end
 --- The arguments of a call, which it gives as :list() does.
 function Expression:arguments()
   if self.token.kind == "string" then return { self:next() } end
-  if self.token.kind == "{" then return { self:table() or false } end
-  if self.token.line ~= self.last.line then
+  if self.token.kind == "{" then
+    self:table()
+    return { false }
+  elseif self.token.line ~= self.last.line then
     self:newer(self.token, "a call whose ( begins a line")
   end
   self:expect("(")
@@ -142,11 +144,18 @@ function Expression:number()
   end
 end
 
+-- Whether a zero follows, in brackets or not.
+function Expression:is_zero()
+  local at = self.at
+  while self.tokens[at].kind == "(" do at = at + 1 end
+  return tonumber(self.tokens[at].text) == 0
+end
+
 --- The signs before an operand.
 function Expression:signs()
   while unary[self.token.kind] do
     local sign = self:next()
-    if sign.kind == "-" and tonumber(self.token.text) == 0 then
+    if sign.kind == "-" and self:is_zero() then
       self:newer(sign, "the number -0")
     end
   end

@@ -49,6 +49,9 @@ for _, file in ipairs {
 end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/soak/nginx_*_spec.lua"] = { std = "ngx_lua+busted" }
+files["spec/support/lua51.lua"] = {
+  std = "lua51", globals = { "KEYS", "ARGV" },
+}
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs {
   "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/interop/*_spec.lua",

@@ -1,0 +1,18 @@
+--- Runs under lua5.1: calls each of the scripts in a file as Redis would, and
+--- prints "ok" or "error" and the result of each, a line each. A script is its
+--- length on a line of its own, then its bytes.
+--
+--    lua5.1 spec/support/lua51.lua FILE KEY KEY ARGUMENT ARGUMENT
+
+local file = assert(io.open(arg[1], "rb"))
+
+while true do
+  local length = file:read("*l")
+  if not length then break end
+  local text = assert(file:read(tonumber(length)))
+  KEYS, ARGV = { arg[2], arg[3] }, { arg[4], arg[5] }
+  local chunk, fault = loadstring(text, "@user_script")
+  local ok, result = chunk ~= nil, fault
+  if chunk then ok, result = pcall(chunk) end
+  print((ok and "ok " or "error ") .. tostring(result):gsub("\n", " "))
+end

@@ -178,6 +178,7 @@ describe("the parser", function()
       "f(a)(b){c}'d'[[e]].g:h()", "local goto_ = 1 return goto_",
       "return function(...) return ... end",
       "function f(...) local arg = 1 return arg end return arg",
+      "return 1 - 0, -(0 + x), -1",
     } do
       assert.equal("", newer(text), text)
     end

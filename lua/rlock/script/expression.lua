@@ -149,6 +149,7 @@ function Expression:is_zero()
   local at = self.at
   while self.tokens[at].kind == "(" do at = at + 1 end
   return tonumber(self.tokens[at].text) == 0
+    and (at == self.at or self.tokens[at + 1].kind == ")")
 end
 
 --- The signs before an operand.

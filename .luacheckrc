@@ -49,6 +49,9 @@ for _, file in ipairs {
 end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/soak/nginx_*_spec.lua"] = { std = "ngx_lua+busted" }
+for _, file in ipairs { "half", "told_lease" } do
+  files["spec/support/" .. file .. ".lua"] = { read_globals = { "redis" } }
+end
 files["spec/support/lua51.lua"] = {
   std = "lua51", globals = { "KEYS", "ARGV" },
 }

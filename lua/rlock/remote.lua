@@ -110,20 +110,31 @@ local function write(words, sha, keys, a, b, c, d, extra)
   return n
 end
 
---- A request for a pipeline.
+local UNKNOWN = ("0"):rep(40)           -- the sha of no script
+
+--- Gets a node ready for requests of an operation in a pipeline. This may wait.
 -- @tparam table node
 -- @tparam table op      as for `run`, and so are the others
 -- @tparam number until_
--- @return the command, or nil, code, detail
-function remote.command(node, op, until_, keys, a, b, c, d)
+-- @treturn[1] string what `command` wants: the deadline, or ""
+-- @treturn[2] nil, code, detail
+function remote.ready(node, op, until_)
   local sha, code, detail = remote.sha(node, op, until_)
   if not sha then return nil, code, detail end
-  local words = {}
-  local n = write(words, sha, keys, a, b, c, d)
-  if expiry.is_on(node) then
-    words[n + 1], code, detail = expiry.word(node, until_)
-    if code then return nil, code, detail end
-  end
+  if expiry.is_on(node) then return expiry.word(node, until_) end
+  return ""
+end
+
+--- A request for a pipeline. Waits for nothing: where the node was not made
+--  ready, the server answers NOSCRIPT.
+-- @tparam table node
+-- @tparam table op
+-- @tparam string word  of `ready`
+-- @treturn table the command
+function remote.command(node, op, word, keys, a, b, c, d)
+  local words, sha = {}, node.shas[expiry.shipped(node, op)]
+  local n = write(words, sha or UNKNOWN, keys, a, b, c, d)
+  if word ~= "" then words[n + 1] = word end
   return words
 end
 

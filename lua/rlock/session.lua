@@ -155,25 +155,37 @@ end
 
 -- the end -----------------------------------------------------------------
 
--- Any of them may be released by its task while we wait.
-local function release_batch(self, batch, until_)
-  local commands, n = {}, 0
-  local _, code, detail
+-- The requests that release a batch, as far as the node can be made ready for
+-- them. A grant may be released by its task while we wait for that.
+-- @return commands; or nil, code, detail
+local function releases(self, batch, until_)
+  local word, code, detail, commands = "", nil, nil, {}
+  for _, grant in ipairs(batch) do
+    if word and self.watchdog:has(grant) then
+      word, code, detail =
+        remote.ready(self.node, grant.lock.site.policy.ops.release, until_)
+    end
+  end
+  if not word then return nil, code, detail end
   for _, grant in ipairs(batch) do
     if self.watchdog:has(grant) then
       local site = grant.lock.site
-      n = n + 1
-      commands[n] = remote.command(self.node, site.policy.ops.release, until_,
-        site.keys, grant.owner, "1", "0", self.publish)
-      if not commands[n] then break end
+      commands[#commands + 1] = remote.command(self.node,
+        site.policy.ops.release, word, site.keys, grant.owner, "1", "0",
+        self.publish)
     end
   end
-  if n > 0 and #commands == n then
-    _, code, detail = self.node:pipeline(until_, commands)
+  return commands
+end
+
+local function release_batch(self, batch, until_)
+  local commands, code, detail = releases(self, batch, until_)
+  if commands and commands[1] then
+    commands, code, detail = self.node:pipeline(until_, commands)
   end
-  if type(code) == "string" or #commands < n then
+  if not commands then
     self:log("warn", ("%d locks could not be given back; their leases end them "
-      .. "(%s)"):format(#batch, tostring(detail or "no connection")))
+      .. "(%s)"):format(#batch, tostring(detail or code)))
   end
 end
 

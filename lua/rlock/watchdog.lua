@@ -184,14 +184,16 @@ local function is_in(self, batch, grant)
   return grant.list == self.flying and grant.batch == batch
 end
 
--- Gets the scripts that the batch needs onto the node. This may wait; who has
--- left the batch meanwhile is taken out of it.
+-- Gets the scripts that the batch needs onto the node. This may wait; a grant
+-- that has left the batch meanwhile is taken out of it.
+-- @return as remote.ready
 local function prepare(self, batch, until_)
+  local word, code, detail
   for _, grant in ipairs(batch) do
     if is_in(self, batch, grant) then
-      local sha, code, detail = remote.sha(self.session.node,
+      word, code, detail = remote.ready(self.session.node,
         grant.lock.site.policy.ops.renew, until_)
-      if not sha then return nil, code, detail end
+      if not word then return nil, code, detail end
     end
   end
   local all, n = #batch, 0
@@ -203,13 +205,13 @@ local function prepare(self, batch, until_)
       batch[n] = grant
     end
   end
-  return true
+  return word
 end
 
-local function command(self, grant, until_, now)
+local function command(self, grant, word, now)
   local lease, want = grant:renewal(now)
   local site = grant.lock.site
-  return lease, remote.command(self.session.node, site.policy.ops.renew, until_,
+  return lease, remote.command(self.session.node, site.policy.ops.renew, word,
     site.keys, grant.owner, lease, want, not grant.watched and "1" or nil)
 end
 
@@ -222,11 +224,12 @@ local function send_batch(self, batch, now)
   for _, grant in ipairs(batch) do
     until_ = math.min(until_, grant.valid_until)
   end
-  local ok, code, detail = prepare(self, batch, until_)
-  if not ok then return nil, code, detail end
+  local word, code, detail = prepare(self, batch, until_)
+  if not batch[1] then return {}, {}, {} end
+  if not word then return nil, code, detail end
   local commands, leases = {}, {}
   for i, grant in ipairs(batch) do
-    leases[i], commands[i] = command(self, grant, until_, now)
+    leases[i], commands[i] = command(self, grant, word, now)
   end
   local replies, codes, details, sent =
     self.session.node:pipeline(until_, commands)

@@ -142,6 +142,21 @@ describe("a request with a deadline", function()
     assert.truthy(detail:find("seal_spec.lua:" .. line, 1, true), detail)
   end)
 
+  it("is renewed although the server's time did not come at first", function()
+    local proxy = proxies.start(server)
+    local other = assert(rlock.open {
+      url = proxy.url, seal = "time", watchdog = 3 * slow, timeout = 0.5 * slow,
+    })
+    local lock = other:lock("kept")
+    assert(lock:lock())
+    proxy:mute(1, "TIME")
+    proxy:kill()
+    eventually(function() return lock:state() == "at_risk" end, 5 * slow)
+    eventually(function() return lock:state() == "held" end, 5 * slow)
+    other:close()
+    proxy:stop()
+  end)
+
   it("is renewed, and given back when the client is closed", function()
     local other = assert(rlock.open {
       url = server.url, seal = "time", watchdog = 0.6 * slow,

@@ -41,7 +41,9 @@ describe("policy.load", function()
       def.needs = { count_down = { free = "" } }
     end)
     assert.equal("p.count_down", policy.load(def).ops.count_down.name)
-    def = definition(function(d) d.needs = { acquire = {}, count_down = {} } end)
+    def = definition(function(d)
+      d.needs = { acquire = {}, count_down = {} }
+    end)
     assert.matches("server.count_down is missing", load_fault(def))
     def = definition(function(d) d.needs = "acquire" end)
     assert.matches("needs must be a table", load_fault(def))

@@ -31,8 +31,8 @@ local flights = flight.new {
 }
 
 -- Name of a pool -> what the worker knows of it: the run_id of its server, last
--- told; how many slots there are, and which are free, or busy: slot -> task. The
--- generation changes when a server is left.
+-- told; how many slots there are, and which are free, or busy: slot -> task.
+-- The generation changes when a server is left.
 local workers = {}
 
 local function worker_of(name)

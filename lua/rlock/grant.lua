@@ -41,7 +41,7 @@ local function twin_owner(lock, party)
   local twin = lock.site.policy.source.twin
   local site = twin
     and lock.session:known_site(policy.load(twin), lock.site.name)
-  local granted = site and site[party]
+  local granted = site and site.grants[party]
   return granted and granted.holds[1] and granted.owner
 end
 
@@ -64,7 +64,7 @@ function grant.new(lock, party)
   end
   self.lock, self.party = lock, party
   self.owner = owner_of(lock, party)
-  lock.site[party] = self
+  lock.site.grants[party] = self
   if party.grants then party.grants[self] = true end
   return self
 end
@@ -162,7 +162,7 @@ end
 -- Takes it from its party: another grant can be made.
 local function vacate(self)
   local party = self.party
-  self.lock.site[party] = nil
+  self.lock.site.grants[party] = nil
   if party.grants then party.grants[self] = nil end
   if party.lost then party.lost[self] = nil end
 end
@@ -567,7 +567,7 @@ end
 
 --- Takes it from the site: nobody can ask for it any more.
 function grant:drop()
-  if self.lock.site[self.party] == self and not self.acting then
+  if self.lock.site.grants[self.party] == self and not self.acting then
     vacate(self)
   end
 end

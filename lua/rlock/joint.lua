@@ -78,7 +78,7 @@ end
 --  be swept by who made it.
 function joint.granted(part)
   local member = part.lock
-  return member.site[part.party] or grant.new(member, part.party)
+  return member.site.grants[part.party] or grant.new(member, part.party)
 end
 
 --- Asks for a part.
@@ -106,7 +106,7 @@ end
 -- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
 function joint.count(part, until_)
   local site, session = part.lock.site, part.lock.session
-  local op, granted = site.policy.ops.peek, site[part.party]
+  local op, granted = site.policy.ops.peek, site.grants[part.party]
   if not op then
     return nil, "usage", ("policy %q has no server.peek, which this needs")
       :format(site.policy.name)

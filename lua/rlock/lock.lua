@@ -70,7 +70,7 @@ end
 -- The grant of the calling task, or nil.
 local function mine(self)
   local task = self.session.host.current()
-  return self.site[self.party or task]
+  return self.site.grants[self.party or task]
 end
 
 -- waiting -----------------------------------------------------------------
@@ -79,7 +79,7 @@ end
 local function grant_of(self)
   local party = self.session.host.current()
   if self.party then party = self.party end
-  return self.site[party] or grant.new(self, party)
+  return self.site.grants[party] or grant.new(self, party)
 end
 
 -- The channel on which releases are told; nil where there is none.

@@ -62,8 +62,7 @@ end
 
 -- owners ------------------------------------------------------------------
 
---- Who asks under an owner's name of its own: a key of sites, as tasks are, and
---  no field of theirs.
+--- The party of an owner that the user named: a key of `grants`, as tasks are.
 function session.party_of(owner) return "owner " .. owner end
 
 -- What the sites of one policy have in common: their fields client, policy and
@@ -81,8 +80,10 @@ local function kind_of(self, client, policy)
   return kind
 end
 
---- What all handles of one lock share: policy, name, keys, and under each party
---  its grant.
+--- What all handles of one lock share: policy, name, keys, and `grants`, party
+--  -> grant. Those come and go, so they have a table of their own: LuaJIT
+--  compiles the access to a field for one layout of its table, and again for
+--  each new one.
 -- @tparam table client the face, which must live as long as its locks do
 -- @tparam table policy
 -- @tparam string name
@@ -90,7 +91,9 @@ function session:site(client, policy, name)
   local kind = kind_of(self, client, policy)
   local site = kind.sites[name]
   if not site then
-    site = setmetatable({ name = name, keys = policy.keys(name) }, kind)
+    site = setmetatable({
+      name = name, keys = policy.keys(name), grants = {},
+    }, kind)
     kind.sites[name] = site
   end
   return site

@@ -32,6 +32,10 @@ function subscriber:receiveany(size)
   end
 end
 
+-- LuaJIT would compile what follows a read anew for each number of waiters
+-- that a message meets, without end.
+jit.off(subscriber.receiveany)
+
 local function read(self)
   local reader = resp.reader(self)
   while true do

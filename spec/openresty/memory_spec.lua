@@ -1,0 +1,103 @@
+--- The memory of workers whose requests all want one lock: it does not grow
+--- with the number of requests. What LuaJIT keeps of the code that it compiles
+--- counts as memory of Lua.
+
+local at_once = require "spec.support.at_once"
+local nginx = require "spec.support.nginx"
+local redis = require "spec.support.redis"
+
+local WORKERS = 2
+local CONNECTIONS = 200
+local REQUESTS = 13000          -- in a round
+local ROUNDS = 4                -- that are measured, after one that is not
+local ROOM = 450                -- kB of Lua that a worker may gain in them
+local RESIDENT = 30000          -- kB that a worker may have in all
+local TRIES = 500
+
+local HTTP = [[
+  keepalive_requests 1000000;
+  lua_check_client_abort on;
+  init_worker_by_lua_block {
+    rlock = require "resty.rlock"
+    locks = assert(rlock.open("%s"))
+  }
+  log_by_lua_block { rlock.log_phase() }
+]]
+
+local LOCATIONS = [[
+  location = /cycle { content_by_lua_block {
+    local lock = locks:lock("hot")
+    assert(lock:lock { wait = 60 })
+    assert(lock:unlock())
+    ngx.print("done")
+  } }
+  location = /memory { content_by_lua_block {
+    for _ = 1, 3 do collectgarbage() end
+    local file = assert(io.open("/proc/self/status"))
+    local resident = file:read("*a"):match("VmRSS:%s*(%d+)")
+    file:close()
+    ngx.print(ngx.worker.id(), " ", collectgarbage("count"), " ", resident)
+  } }
+]]
+
+describe("The memory of nginx's workers", function()
+  local server, web
+
+  setup(function()
+    server = redis.start()
+    web = nginx.start {
+      workers = WORKERS, http = HTTP:format(server.url), locations = LOCATIONS,
+    }
+  end)
+
+  teardown(function()
+    web:stop()
+    server:stop()
+  end)
+
+  -- Over one connection until so many requests have been made in all.
+  local function make_requests(made)
+    local socket = ngx.socket.tcp()
+    socket:settimeouts(60000, 60000, 60000)
+    assert(socket:connect("unix:" .. web.socket))
+    while made.n < REQUESTS do
+      made.n = made.n + 1
+      assert(socket:send("GET /cycle HTTP/1.1\r\nHost: spec\r\n\r\n"))
+      assert.matches(" 200 ", (assert(socket:receive())))
+      local line
+      repeat line = assert(socket:receive()) until line == "0"
+      assert(socket:receive())                  -- the end of the last chunk
+    end
+    return socket:close()
+  end
+
+  local function run_round()
+    local made = { n = 0 }
+    at_once(CONNECTIONS, function() return make_requests(made) end)
+  end
+
+  -- Of each worker: { kB of Lua, kB in all }.
+  local function memory()
+    local workers, count = {}, 0
+    for _ = 1, TRIES do
+      local _, body = web:get("/memory")
+      local id, of_lua, in_all = body:match("^(%d) (%S+) (%d+)$")
+      if not workers[id] then count = count + 1 end
+      workers[id] = { tonumber(of_lua), tonumber(in_all) }
+      if count == WORKERS then return workers end
+    end
+    error("not every worker has answered")
+  end
+
+  it("stays what it is, however many requests have waited for one lock",
+    function()
+      run_round()                               -- most code is compiled
+      local before = memory()
+      for _ = 1, ROUNDS do run_round() end
+      for id, after in pairs(memory()) do
+        local gain = after[1] - before[id][1]
+        assert.is_true(gain < ROOM, gain .. " kB of Lua more")
+        assert.is_true(after[2] < RESIDENT, after[2] .. " kB in all")
+      end
+    end)
+end)

@@ -300,8 +300,9 @@ end
 --- Gives up the last hold of the calling task.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "not_held" (never ours), "lost", or why a server could
---   not be told
+-- @treturn[2] string "not_held" (never ours), "lost", "quorum" (no majority
+--   of a red lock's servers has confirmed it), or why a server could not be
+--   told: then the leases end it
 -- @treturn[2] string detail
 function joint:unlock()
   local hold = mine(self)
@@ -323,7 +324,7 @@ end
 -- @return[1] what fn returned
 -- @treturn[2] nil
 -- @treturn[2] string code: it was not taken and fn did not run, or it was
---   "lost" before fn had ended
+--   "lost" before fn had ended, or as for `unlock`
 -- @treturn[2] string detail
 function joint:with(options, fn, ...)
   if type(options) == "function" then
@@ -341,7 +342,8 @@ end
 --- Seconds for which this task's last hold is certainly its own.
 function joint:valid_for() return valid_for(mine(self)) end
 
---- "held", "at_risk" (a renewal failed, there is still time), "lost", "free".
+--- "held"; "at_risk": a renewal failed, or most servers of a red lock are out
+--  of reach, but there is still time; "lost"; "free".
 function joint:state() return state(mine(self)) end
 
 --- Is it certainly ours for so long? As lock.need.

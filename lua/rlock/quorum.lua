@@ -133,11 +133,13 @@ function quorum:valid_of(hold)
   return max(0, valid_until(self, hold) - self.host.now())
 end
 
+-- A server whose connection is lost may have stopped, and forgotten its part.
 function quorum:state_of(hold)
   if self:valid_of(hold) == 0 then return "lost" end
   local sure = 0
   for _, part in ipairs(hold.parts) do
-    if joint.is_alive(part) and part.grant.state == "held" then
+    if joint.is_alive(part) and part.grant.state == "held"
+        and part.lock.session.node.connection then
       sure = sure + 1
     end
   end
@@ -300,25 +302,51 @@ end
 
 -- letting go ----------------------------------------------------------------
 
--- Releases every part. As soon as a majority has confirmed it, or it is certain
--- that it had none any more, the others are left to the background.
+-- Releases the parts, and counts what the servers say: `freed`, and `gone` for
+-- those that had lost it. Ends as soon as a majority has freed it, or had not
+-- kept it. The others go on in the background.
+-- @return the counts, or nil, "cancelled", what is to be raised
+local function release_all(self, parts)
+  local count = { freed = 0, gone = 0 }
+  local ok, code, unwind = joint.together(self.host, parts, function(part)
+    local is_freed, why = joint.release(part)
+    if is_freed then count.freed = count.freed + 1 end
+    if why == "lost" then count.gone = count.gone + 1 end
+  end, ballot.time_limit(self), function()
+    return count.freed >= self.majority
+      or #parts - count.gone < self.majority
+  end)
+  if not ok then return nil, code, unwind end
+  return count
+end
+
+local function longest_of(parts)
+  local seconds = 0
+  for _, part in ipairs(parts) do
+    seconds = max(seconds, part.grant:valid_for())
+  end
+  return seconds
+end
+
 function quorum:let_go(hold)
   if hold.healer then hold.healer:set() end
   if hold.lost_because then return nil, "lost", hold.lost_because end
   local parts, was_valid = hold.parts, self:valid_of(hold) > 0
-  local freed, left = 0, #parts
-  local ok, code, unwind = joint.together(self.host, parts, function(part)
-    local is_freed, why = joint.release(part)
-    if is_freed then freed = freed + 1 end
-    if why == "lost" then left = left - 1 end
-  end, ballot.time_limit(self), function()
-    return freed >= self.majority or left < self.majority
-  end)
-  if not ok then return nil, code, unwind end
-  if freed >= self.majority then return true end
-  if was_valid and left >= self.majority then return true end
-  return nil, "lost", ("only %d of %d servers still had it"):format(left,
-    #self.members)
+  local all, longest = #self.members, longest_of(parts)
+  local count, code, unwind = release_all(self, parts)
+  if not count then return nil, code, unwind end
+  local left = #parts - count.gone
+  if count.freed >= self.majority then
+    return true
+  elseif left < self.majority then
+    return nil, "lost", ("only %d of %d servers still had it"):format(left, all)
+  elseif not was_valid then
+    return nil, "lost", "its lease has ended"
+  elseif count.freed + count.gone >= self.majority then
+    return true
+  end
+  return nil, "quorum", ("only %d of %d servers confirmed it; the leases end "
+    .. "it in %.1f s at the latest"):format(count.freed, all, longest)
 end
 
 --- Does the calling task hold it, by the word of a majority?

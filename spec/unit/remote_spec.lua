@@ -4,8 +4,9 @@ local remote = require "rlock.remote"
 
 describe("a server that is busy", function()
   local function told(detail, suspect)
-    return select(2, remote.judge({ name = "few.acquire" }, "redis", detail,
-      "a name", suspect))
+    local node = { seals = { mode = "kill" }, unanswered = suspect }
+    return select(2, remote.judge(node, { name = "few.acquire", lines = {} },
+      "redis", detail, "a name"))
   end
 
   it("is told with the command that ends what it runs", function()

@@ -86,6 +86,13 @@ for word in ([[select multi exec discard watch unwatch hello reset quit auth
   subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe monitor
   sync psync]]):gmatch("%S+") do unfit[word] = true end
 
+-- SCRIPT KILL and FUNCTION KILL, which a busy server obeys.
+local function is_interrupt(command, action)
+  command = tostring(command):lower()
+  return (command == "script" or command == "function")
+    and tostring(action):lower() == "kill"
+end
+
 --- Sends any Redis command. It is sent once: when nothing came back, nobody
 --  knows whether it was applied.
 -- @tparam string command
@@ -109,7 +116,8 @@ function client:call(command, ...)
     return nil, "usage", command .. " would change or block the connection "
       .. "that all tasks of the client share"
   end
-  local reply, code, detail = node:call(
+  local send = is_interrupt(command, ...) and node.interrupt or node.call
+  local reply, code, detail = send(node,
     node.host.now() + self.session.timeout, { command, ... },
     select("#", ...) + 1)
   if code == "cancelled" then error(detail, 0) end

@@ -150,6 +150,7 @@ function node:leave(connection, why)
   local now = self.host.now()
   if now > self.opened + LAST_PAUSE then self.parting:reset() end
   self.not_before = now + self.parting:next()
+  self.problem = { code = "redis", detail = why }
   self:forget(connection)
   connection:close(why)
   self.host.log("info", ("left the connection to %s: %s"):format(self.where,
@@ -180,6 +181,16 @@ function node:connect(deadline)
     return nil, "connect", ("%s: no connection in time"):format(self.where)
   end
   return connection, code, detail
+end
+
+--- Sends a command that ends what keeps a server busy. A busy server answers no
+--  CLIENT KILL, so this one command does not wait until everything is sealed.
+-- @return as `call`
+function node:interrupt(deadline, words, n)
+  local connection, code, detail = self:connect(deadline)
+  connection = connection or self.unready
+  if not connection then return nil, code, detail end
+  return connection:send(self.timeout_ms, words, n)
 end
 
 --- Sends one command.

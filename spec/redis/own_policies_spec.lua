@@ -255,7 +255,7 @@ describe("the lock with priorities", function()
     assert.equal("busy", select(2, lock:try_lock()))
     for _, owner in ipairs { "", "named" } do
       if owner ~= "" then lock = cut:policy(MODULE, name, { owner = owner }) end
-      proxy:drop_replies(1, name)
+      proxy:mute(1, name)
       assert.equal("timeout", select(2, lock:lock { wait = 0.1 * slow }))
       eventually(function() return not line()[1] end)
     end

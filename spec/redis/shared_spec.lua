@@ -39,7 +39,7 @@ describe("what policies share", function()
     name = "shared:" .. number
     ops = states.of(client, {
       name = "shared", server = commands, keys = function(of) return { of } end,
-      needs = { "tell", "now", "whole", "whole_of", "is_done" },
+      needs = { tell = {}, now = {}, whole = {}, whole_of = {}, is_done = {} },
     })
   end)
 

@@ -322,7 +322,7 @@ local function accepted(self, hold, verdict, ...)
   if verdict ~= "held" then return verdict, ... end
   local session = self.lock.session
   local ok, code, detail = true, nil, nil
-  if session.host.is_over(self.party) then
+  if session.host.has_gone(self.party) then
     ok, code, detail = nil, "closed", "the task has ended"
   elseif hold and hold.accept then
     ok, code, detail = hold:accept()

@@ -195,11 +195,15 @@ local function take(self, wait, lease, is_carried)
     is_carried = is_carried and not self.host.ends_tasks,
   }, Hold)
   local ok, code, detail = self:take(hold, wait, lease)
-  if ok then
+  if ok and not self.host.has_gone(hold.party) then
     remember(self, hold)
     return hold
   end
   hold.is_over = true
+  if ok then
+    self:let_go(hold)
+    return nil, "closed", "the task has ended"
+  end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

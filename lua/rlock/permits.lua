@@ -139,7 +139,7 @@ local function take(self, wait, lease)
     late = ("%q has no permit left"):format(site.name),
   }, Question)
   local verdict, code, detail = line.wait(session, question, wait)
-  if verdict and not session.host.is_over(session.host.current()) then
+  if verdict and not session.host.has_gone(session.host.current()) then
     return hex(id)
   elseif verdict then                   -- nobody else will give it back
     forget(self, id)

@@ -43,7 +43,7 @@ local function take(self, n, wait)
   if verdict then
     requests.finish(question.request)
     local host = self.session.host
-    if not host.is_over(host.current()) then return true end
+    if not host.has_gone(host.current()) then return true end
     requests.insist(requests.begin(self), "release", n)     -- nobody else will
     return nil, "closed", "the task has ended"
   end

@@ -18,6 +18,7 @@ local host = {
   event = tasks.event,
   current = tasks.current,
   is_over = tasks.is_over,
+  has_gone = tasks.has_gone,
   ends_tasks = true,     -- in the middle of anything: see `whole`
   finish = tasks.finish,
   guard = guard,

@@ -235,6 +235,9 @@ function host.is_over(task)
   return type(task) == "table" and task.over == true
 end
 
+--- Has whoever waits for the running work gone? (Here it is a task.)
+host.has_gone = host.is_over
+
 -- The cancellation that the running task has not been told of, if any.
 local function untold_cancel()
   local task = current

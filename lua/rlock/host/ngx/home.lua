@@ -54,7 +54,7 @@ local function do_job(self, thread, job)
   self.threads[thread] = nil
 end
 
--- The next of the jobs that nobody was there for.
+-- The next of the jobs that no thread was free for.
 local function next_job(self)
   local job
   repeat
@@ -96,10 +96,12 @@ local function give_up(job)
   if job.pauses then job.pauses:set() end
 end
 
--- Gives up what is done for requests that have ended.
-local function look_for_the_dead(self)
+-- Gives up jobs whose request has ended, or whose light thread was killed.
+local function give_up_forsaken(self)
   for _, job in pairs(self.threads) do
-    if job.done and tasks.is_over(job.task) then give_up(job) end
+    if job.done and (tasks.is_over(job.task) or job.done:is_forsaken()) then
+      give_up(job)
+    end
   end
 end
 
@@ -127,7 +129,7 @@ end
 local function look_around(self)
   put_all_away(self)
   for _, visit in ipairs(home.visits) do visit() end
-  look_for_the_dead(self)
+  give_up_forsaken(self)
   if not is_ending() then
     if self.taken > JOBS then give_way(self) end
   elseif self.busy == 0 and not self.jobs[self.first] then

@@ -214,6 +214,21 @@ function Event:block(seconds)
   return false
 end
 
+--- Has its waiter gone? nginx takes a light thread that is killed out of the
+--  queue of the semaphore, and tells nobody.
+function Event:is_forsaken()
+  return self.is_waiting ~= nil and self.semaphore:count() == 0
+end
+
+--- Has this task ended, or the light thread of it that waits for the running
+--  job? What the job gets is of use to nobody then.
+function tasks.has_gone(task)
+  if tasks.is_over(task) then return true end
+  local home = tasks.home()
+  local job = home and home.threads[running()]
+  return job ~= nil and job.done ~= nil and job.done:is_forsaken()
+end
+
 -- Is a job of the home to be given up, and has not been told so?
 local function is_cancelled(job)
   if not job.is_cancelled or job.is_told then return false end

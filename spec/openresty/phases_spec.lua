@@ -1,9 +1,12 @@
 --- Where nothing can be waited for, and what is said there.
 
+local at_once = require "spec.support.at_once"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
 local eventually = require "spec.support.wait" (host)
+
+local HANDSHAKES = 40
 
 local HTTP = [[
   lua_shared_dict told 1m;
@@ -163,6 +166,56 @@ describe("A TLS handshake in nginx", function()
     web:stop()
     server:stop()
   end)
+
+  it("may look at a lock in its first phase, and take it in a later one",
+    function()
+      local server = redis.start { tls = { name = "good" } }
+      local pair = server.certificates .. "/good"
+      local web = nginx.start {
+        http = ([[
+          lua_shared_dict told 1m;
+          init_worker_by_lua_block {
+            locks = assert(require("resty.rlock").open("%s"))
+            function note(ok, code, detail)
+              ngx.shared.told:incr(("%%s %%s %%s"):format(ok, code, detail), 1,
+                0)
+            end
+          }
+          server {
+            listen unix:%s/tls.sock ssl;
+            ssl_certificate %s.crt;
+            ssl_certificate_key %s.key;
+            ssl_client_hello_by_lua_block { note(locks:lock("x"):state()) }
+            ssl_certificate_by_lua_block {
+              local lock = locks:lock("x")
+              note(lock:lock { wait = 20 })
+              note(lock:unlock())
+            }
+          }
+        ]]):format(server.url, server.folder, pair, pair),
+        locations = [[ location = /told { content_by_lua_block {
+          for _, text in ipairs(ngx.shared.told:get_keys()) do
+            ngx.say(text, ": ", ngx.shared.told:get(text))
+          end
+        } } ]],
+      }
+      at_once(HANDSHAKES, function()
+        local socket = ngx.socket.tcp()
+        assert(socket:connect("unix:" .. server.folder .. "/tls.sock"))
+        assert(socket:sslhandshake(false, "localhost", false))
+        return socket:close()
+      end)
+      local told = {}
+      for text, times in select(2, web:get("/told")):gmatch("(.-): (%d+)\n") do
+        told[text] = tonumber(times)
+      end
+      assert.same({
+        ["free nil nil"] = HANDSHAKES,
+        ["true nil nil"] = 2 * HANDSHAKES,
+      }, told)
+      web:stop()
+      server:stop()
+    end)
 
   it("in which nothing can be waited for is not ended by who tries", function()
     local server = redis.start { tls = { name = "good" } }

@@ -67,7 +67,8 @@ local HTTP = [[
 
     local function nobody_waits() return not someone_waits() end
 
-    -- Kills who waits; when = "before": it is freed before the wait is given up.
+    -- Kills who waits, and frees what is waited for: before or after the wait
+    -- is given up.
     function kill(kind, when)
       local wait, free, is_free = kinds[kind]()
       local thread = ngx.thread.spawn(wait)

@@ -51,8 +51,13 @@ local function one_argument(request)
   return C.ngx_http_lua_ffi_get_ctx_ref(request)
 end
 
+local is_handshake, number_of_handshake = ffi.new("int[1]"), ffi.new("int[1]")
+
+-- All phases of a TLS handshake share the ngx.ctx of the first that has one.
 local function three_arguments(request)
-  return C.ngx_http_lua_ffi_get_ctx_ref(request, nil, nil)
+  local number = C.ngx_http_lua_ffi_get_ctx_ref(request, is_handshake,
+    number_of_handshake)
+  return number >= 0 and number or number_of_handshake[0]
 end
 
 -- ngx_lua 0.10.21 was given two more.

@@ -1,15 +1,19 @@
 --- rlock for OpenResty. Durations are seconds. What the world refuses comes
 --  back as nil, code, detail; misuse raises.
 --
---    init_worker_by_lua_block {
---      locks = require("resty.rlock").open("redis://127.0.0.1")
---    }
+--    init_worker_by_lua_block { require "resty.rlock" }
 --    content_by_lua_block {
+--      local locks = assert(require("resty.rlock").open("redis://127.0.0.1"))
 --      local lock = locks:lock("invoice:4711")
 --      local ok, code, detail = lock:lock{ wait = 5 }
 --      ...
 --      lock:unlock()
 --    }
+
+if ngx.config.subsystem ~= "http" then
+  error("resty.rlock: for http { } only, not for " .. ngx.config.subsystem
+    .. " { }", 0)
+end
 
 local client = require "rlock.client"
 local deadline = require "rlock.deadline"

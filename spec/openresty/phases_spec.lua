@@ -120,6 +120,17 @@ describe("A phase of nginx", function()
   end)
 end)
 
+describe("A subsystem of nginx", function()
+  it("other than http is refused when rlock is loaded", function()
+    local loaded = package.loaded["resty.rlock"]
+    package.loaded["resty.rlock"], ngx.config.subsystem = nil, "stream"
+    local ok, message = pcall(require, "resty.rlock")
+    package.loaded["resty.rlock"], ngx.config.subsystem = loaded, "http"
+    assert.is_false(ok)
+    assert.equal("resty.rlock: for http { } only, not for stream { }", message)
+  end)
+end)
+
 describe("A TLS handshake in nginx", function()
   it("is another owner than the requests that follow", function()
     local server = redis.start { tls = { name = "good" } }

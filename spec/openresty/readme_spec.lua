@@ -22,13 +22,15 @@ end
 local PROBE = [[
   location = /probe {
     content_by_lua_block {
+      local locks = require("resty.rlock").open("%s")
       local lock = locks:fenced_lock("probe")
       assert(lock:lock())
       ngx.print("probed")
     }
     header_filter_by_lua_block {
       local rlock = require "resty.rlock"
-      local lock = rlock.open("%s"):fenced_lock("probe")
+      local locks = rlock.open("%s")
+      local lock = locks:fenced_lock("probe")
       assert(lock:need(1) and lock:valid_for() > 1)
       assert(lock:state() == "held" and lock:token())
       assert(lock:on_lost(function() end))
@@ -47,7 +49,8 @@ describe("The README's section on OpenResty", function()
     server = redis.start()
     local http, locations = synopsis(server)
     web = nginx.start {
-      http = http, locations = locations .. PROBE:format(server.url),
+      http = http, locations = locations .. PROBE:format(server.url,
+        server.url),
     }
   end)
 
@@ -56,14 +59,26 @@ describe("The README's section on OpenResty", function()
     server:stop()
   end)
 
-  it("has a synopsis that runs", function()
+  local function pay_at_once(shop)
     local answers = at_once(3, function()
-      return { web:get("/invoice?number=4711") }
+      return { shop:get("/invoice?number=4711") }
     end)
     for _, answer in ipairs(answers) do
       assert.same({ 200, "paid\n" }, { answer[1], answer[2] })
     end
     assert.equal("0", server:cli("EXISTS", "invoice:4711"))
+  end
+
+  it("has a synopsis that runs", function() pay_at_once(web) end)
+
+  it("has a synopsis that runs with lua_code_cache off", function()
+    local http, locations = synopsis(server)
+    local other = nginx.start {
+      http = http, server = "lua_code_cache off;", locations = locations,
+    }
+    pay_at_once(other)
+    assert.is_nil(other:log():find("[error]", 1, true))
+    other:stop()
   end)
 
   it("says what can be called in any phase", function()

@@ -43,6 +43,14 @@ describe("the example for nginx", function()
     return lines
   end
 
+  it("board: a lock that nobody has or wants has empty arrays", function()
+    local status, body = web:get("/locks")
+    assert.equal(200, status)
+    local free = '{"name":"%s","holders":[],"waiters":[]}'
+    assert.equal("[" .. free:format("printer") .. "," .. free:format("config")
+      .. "]\n", body)
+  end)
+
   it("cache: of 100 requests for a cold key one makes it, all get it",
     function()
       local got = answers(100, "/report/sales")

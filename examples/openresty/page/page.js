@@ -84,8 +84,7 @@ function compare(name, now) {
 
 function show(lock) {
   const section = sectionOf(lock);
-  const holders = Object.values(lock.holders);    // an empty one may be {}
-  const waiters = Object.values(lock.waiters);
+  const { holders, waiters } = lock;
   const state = holders.length ? "held" : "free";
   const label = section.querySelector(".state");
   label.textContent = state;

@@ -56,6 +56,19 @@ local function config_now()
   return now
 end
 
+-- An array as JSON. cjson.empty_array_mt is missing in Debian 12's cjson, which
+-- writes an empty array as {}.
+local function list(items)
+  local texts = {}
+  for i, item in ipairs(items) do texts[i] = json.encode(item) end
+  return "[" .. table.concat(texts, ",") .. "]"
+end
+
+local function text_of(now)
+  return ('{"name":%s,"holders":%s,"waiters":%s}'):format(
+    json.encode(now.name), list(now.holders), list(now.waiters))
+end
+
 --- Answers with what there is now.
 function board.show()
   local first, code, detail = printer_now()
@@ -65,7 +78,7 @@ function board.show()
   if not second then return answer(nil, code, detail) end
   ngx.header["Content-Type"] = "application/json"
   ngx.header["Cache-Control"] = "no-store"
-  ngx.say(json.encode { first, second })
+  ngx.say("[", text_of(first), ",", text_of(second), "]")
 end
 
 --- Waits for a lock, and holds it for so many seconds.

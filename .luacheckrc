@@ -35,6 +35,7 @@ end
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {
   "examples/per_tenant.lua", "examples/priority.lua", "lua/rlock/cli/look.lua",
+  "spec/support/half.lua", "spec/support/told_lease.lua",
 } do
   files[file] = { std = "lua54", read_globals = { "redis" } }
 end

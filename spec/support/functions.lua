@@ -160,7 +160,7 @@ local inner = {
     "(<str>:gsub(<pattern>, '<%0>'))", "(<str>:gsub(<pattern>, '%%'))",
     "(<str>:gsub(<pattern>, string.upper))", "tostring(<bool>)",
     "(<str>:gsub('%a', { a = 'A', b = <str>, c = false }))",
-    "(<str>:gsub(<pattern>, function(x) return x .. <str> end, 2))",
+    "(<str>:gsub(<pattern>, function(match) return match .. <str> end, 2))",
     "<str>:match(<pattern>) or 'none'", "table.concat(<list>, ',')",
     "table.concat({ <str>, <str>, <int> + 0 }, <str>)", "tostring(<int> + 0)",
     "string.char(65 + <int> % 26)", "<bool> and <str> or <str>", "type(<num>)",
@@ -198,7 +198,7 @@ local statements = {
   "if <bool> then <block> elseif <bool> then <block> end",
   "for <+index> = <tiny>, <tiny> do <block> end",
   "for <+index> = 5, <tiny>, -2 do <block> end",
-  "for _, <+int> in ipairs({ <int>, <int> }) do <block> end",
+  "for i<#>, <+int> in ipairs({ <int>, <int> }) do <block> end",
   "for <+str> in (<str>):sub(1, 9):gmatch(<pattern>) do <block> end",
   "local i<#> = 0 while i<#> < 3 do i<#> = i<#> + 1 <block> end",
   "local i<#> = 0 repeat i<#> = i<#> + 1 <block> until i<#> >= 2",
@@ -407,8 +407,9 @@ function Gen:recursion()
   local value = self:expression("int", 2)
   self:declare { name = name, kind = "helper", fixed = true, gives = "int",
     takes = { "tiny", "int" } }
-  return ("local function %s(n, v)\n  if n < 1 then return v %% 97 end\n"
-    .. "  return (%s(n - 1, v + %s) + n) %% 97\nend"):format(name, name, value)
+  return ("local function %s(i, sum)\n  if i < 1 then return sum %% 97 end\n"
+    .. "  return (%s(i - 1, sum + %s) + i) %% 97\nend"):format(name, name,
+    value)
 end
 
 -- Another name for a helper.

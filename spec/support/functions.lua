@@ -403,8 +403,10 @@ end
 
 -- A helper that calls itself, at most as often as its first argument says.
 function Gen:recursion()
-  local name = self:name()
+  local name, mark = self:name(), #self.variables
+  self:declare { name = name, kind = "itself" }
   local value = self:expression("int", 2)
+  self:forget(mark)
   self:declare { name = name, kind = "helper", fixed = true, gives = "int",
     takes = { "tiny", "int" } }
   return ("local function %s(i, sum)\n  if i < 1 then return sum %% 97 end\n"

@@ -209,17 +209,19 @@ local function discharge(self, ms)
   return ok, code, detail
 end
 
--- Has everything been sealed that was lost of this server? Waits for it.
+-- Has everything been sealed that was lost of this server? Waits for it. What is
+-- lost while that is under way takes a second turn.
 local function is_sealed(self, identity, ms)
-  local seals = self.seals
+  local seals, deadline = self.seals, clock.now() + ms / 1000
   if identity.refused then seals:refuse(identity.refused) end
-  if not seals:is_pending(identity.run_id) then return true end
-  local ok, code, detail = flights:join(self.worker,
-    clock.now() + ms / 1000, discharge, self, ms)
-  if ok and seals:is_pending(identity.run_id) then
-    return nil, "connect", "the server was restarted"
+  for _ = 1, 2 do
+    if not seals:is_pending(identity.run_id) then return true end
+    local ok, code, detail =
+      flights:join(self.worker, deadline, discharge, self, ms)
+    if not ok then return nil, code, detail end
   end
-  return ok, code, detail
+  if not seals:is_pending(identity.run_id) then return true end
+  return nil, "connect", "the server was restarted, or connections get lost"
 end
 
 local function take(self, ms)

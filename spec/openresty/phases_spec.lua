@@ -120,6 +120,7 @@ describe("A phase of nginx", function()
   end)
 end)
 
+-- luacheck: globals ngx.config.subsystem
 describe("A subsystem of nginx", function()
   it("other than http is refused when rlock is loaded", function()
     local loaded = package.loaded["resty.rlock"]

@@ -209,8 +209,8 @@ local function discharge(self, ms)
   return ok, code, detail
 end
 
--- Has everything been sealed that was lost of this server? Waits for it. What is
--- lost while that is under way takes a second turn.
+-- Has everything been sealed that was lost of this server? Waits for it. A
+-- connection that is lost meanwhile takes a second turn.
 local function is_sealed(self, identity, ms)
   local seals, deadline = self.seals, clock.now() + ms / 1000
   if identity.refused then seals:refuse(identity.refused) end

@@ -13,7 +13,7 @@ local home = {}
 
 local now, running = clock.now, coroutine.running
 local exiting, spawn = ngx.worker.exiting, ngx.thread.spawn
-local remove = table.remove
+local max, remove = math.max, table.remove
 
 local TICK = 0.5         -- seconds between the looks that a home takes
 local TICK_ALONE = 0.05
@@ -141,13 +141,19 @@ local function look_around(self)
   end
 end
 
+-- A look costs as much as there are jobs, so that a new job causes none.
 local function keep(_, self)
   tasks.settle(self)
   self.change = tasks.event()
+  local tick = tasks.is_shared() and TICK or TICK_ALONE
+  local next_look = now() + tick
   repeat
     while self.jobs[self.first] do spawn(work, self) end
-    self.change:block(tasks.is_shared() and TICK or TICK_ALONE)
-    look_around(self)
+    self.change:block(max(next_look - now(), 0))
+    if now() >= next_look then
+      look_around(self)
+      next_look = now() + tick
+    end
   until self.has_given_way and self.busy == 0
   put_all_away(self)
 end

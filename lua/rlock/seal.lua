@@ -16,7 +16,8 @@ local errors = require "rlock.errors"
 local seal = {}
 seal.__index = seal
 
-local MOST = 100         -- lost connections that are kept in mind
+local MOST = 100         -- lost connections that are kept in mind, but for
+                         -- those of the server that is lost now
 local UNNAMED = ""       -- stands for the run_id of a server that hides it
 local SETTLE = 1         -- seconds before a server is put to the test
 local GRACE = 5          -- seconds in which a killed connection must end
@@ -64,17 +65,25 @@ function seal.new(node, mode)
     seal)
 end
 
+local function is_of(identity, run_id)
+  return (identity.run_id or UNNAMED) == (run_id or UNNAMED)
+end
+
+-- Drops the oldest of another server. Those of this one are as many as it had
+-- connections: no new one is used before they are sealed.
+local function make_room(pending, run_id)
+  for i, identity in ipairs(pending) do
+    if not is_of(identity, run_id) then return table.remove(pending, i) end
+  end
+end
+
 --- Takes note of a connection that was lost.
 -- @tparam table|nil identity
 function seal:lost(identity)
   local pending = self.pending
   if not identity or not identity.id or self.mode ~= "kill" then return end
-  if #pending == MOST then table.remove(pending, 1) end
+  if #pending >= MOST then make_room(pending, identity.run_id) end
   pending[#pending + 1] = identity
-end
-
-local function is_of(identity, run_id)
-  return (identity.run_id or UNNAMED) == (run_id or UNNAMED)
 end
 
 --- Must anything be killed before this server is sent a request?

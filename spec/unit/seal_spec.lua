@@ -133,6 +133,15 @@ describe("sealing", function()
     assert.equal(100, #sent)
   end)
 
+  it("kills all lost connections of one server, however many", function()
+    local seals = new()
+    for i = 1, 500 do seals:lost(of(i, "a")) end
+    local exchange, sent = answering(1)
+    assert.is_true(seals:discharge(of(501, "a"), exchange))
+    assert.equal(500, #sent)
+    assert.is_false(seals:is_pending("a"))
+  end)
+
   it("does nothing when it is off", function()
     local seals = new("off")
     seals:lost(of(3, "a"))

@@ -1,6 +1,6 @@
 --- The fair lock on a real Redis: who is given it in which order, who is
---- skipped and when, Redisson's layout and figures (wire.md, part 4, rows
---- marked G), and waiters of Redisson in the same line, played by hand.
+--- skipped and when, Redisson's layout and figures, as its own tests assert
+--- them, and waiters of Redisson in the same line, played by hand.
 
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"

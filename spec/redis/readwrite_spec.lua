@@ -1,7 +1,7 @@
 --- The read/write lock on a real Redis: who may read and who may write, when a
---- hold ends, Redisson's layout and behaviours (wire.md, part 4, rows marked
---- G), its readers and writers in the same lock, played by hand, and what a
---- reader costs among many.
+--- hold ends, Redisson's layout and behaviours, as its own tests assert them,
+--- its readers and writers in the same lock, played by hand, and what a reader
+--- costs among many.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"

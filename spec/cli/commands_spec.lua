@@ -31,7 +31,7 @@ end
 teardown(ctl.clean)
 
 describe("rlockctl status --server", function()
-  local RULES = assert(io.open("README.md"):read("a")
+  local RULES = assert(io.open("rocks/README.md"):read("a")
     :match("acl setuser app on '>secret' (.-)\n\n")):gsub("[\\'%s]+", " ")
   local guarded
 

@@ -1,4 +1,4 @@
---- The README: that its programs run and print what it says, on a private
+--- The READMEs: that their programs run and print what they say, on a private
 --- server and on `local:`.
 ---
 --- A program's lines that end in "--> text" say what it prints, in that order.
@@ -7,26 +7,23 @@
 --- number of lines. Spaces and numbers with a point count for nothing.
 
 local ctl = require "spec.cli.ctl"
+local readmes = require "spec.support.readmes"
 local redis = require "spec.support.redis"
 local shell = require "spec.support.shell"
 
 local root = shell.run("pwd")
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("a")
-  file:close()
-  return text
-end
-
-local readme = read("README.md")
-
 -- The fenced blocks of a language, with what they are called in the specs.
 local function blocks(language)
-  local found = {}
-  for text in ("\n" .. readme):gmatch("\n```" .. language .. "\n(.-)\n```") do
-    found[#found + 1] = { text = text, file = text:match("^%-%- ([%w/]+%.lua)"),
-      title = #found + 1 .. ": " .. text:match("^[^\n]*") }
+  local found, fence = {}, "\n```" .. language .. "\n(.-)\n```"
+  for _, path in ipairs(readmes.paths) do
+    for text in ("\n" .. assert(readmes.read(path))):gmatch(fence) do
+      found[#found + 1] = {
+        text = text, file = text:match("^%-%- ([%w/]+%.lua)"),
+        title = ("%d, of %s: %s"):format(#found + 1, path,
+          text:match("^[^\n]*")),
+      }
+    end
   end
   return found
 end
@@ -72,7 +69,7 @@ teardown(function()
   ctl.clean()
 end)
 
-describe("the README's program", function()
+describe("a README's program", function()
   local server
 
   before_each(function() server = redis.start() end)
@@ -105,7 +102,7 @@ describe("the README's program", function()
   end
 end)
 
-describe("the README's console", function()
+describe("a README's console", function()
   local function check(command, output)
     local result = ctl.run { program = "sh", "-c", command,
       cwd = ctl.folder(), env = {
@@ -130,27 +127,38 @@ describe("the README's console", function()
   end
 end)
 
-describe("the README", function()
-  it("names only calls that there are", function()
-    local result = ctl.run { "-e", [[
+describe("the READMEs", function()
+  it("name only calls that there are", function()
+    local words = { "-e", [[
       local rlock = require "rlock"
       local client = assert(rlock.open())
       local lock = client:lock("x")
       local known = { rlock = rlock, client = client, lock = lock,
         event = rlock.event(), task = rlock.spawn(print) }
-      for line in io.lines(arg[1]) do
-        for object, name in line:gmatch("`(%l+)[.:]([%l_]+)%f[%(%[{]") do
-          if not known[object] or type(known[object][name]) ~= "function" then
-            print(object .. "." .. name)
+      for _, path in ipairs(arg) do
+        for line in io.lines(path) do
+          for object, name in line:gmatch("`(%l+)[.:]([%l_]+)%f[%(%[{]") do
+            local methods = known[object]
+            if methods and type(methods[name]) ~= "function" then
+              print(object .. "." .. name)
+            end
           end
         end
-      end]], root .. "/README.md" }
+      end]] }
+    for _, path in ipairs(readmes.paths) do
+      words[#words + 1] = root .. "/" .. path
+    end
+    local result = ctl.run(words)
     assert.same({ 0, "\n", "" }, { result.status, result.out, result.err })
   end)
 
-  it("has no long lines but in tables and output", function()
-    for line in readme:gmatch("[^\n]+") do
-      assert.is_true(#line <= 80 or line:find("^[|l]") ~= nil, line)
+  it("have blocks of code of known languages only", function()
+    local known = { console = true, lua = true, nginx = true }
+    for _, path in ipairs(readmes.paths) do
+      local text = "\n" .. readmes.read(path)
+      for language in text:gmatch("\n```(%w+)\n") do
+        assert.is_true(known[language], path .. " has " .. language)
+      end
     end
   end)
 end)

@@ -1,13 +1,11 @@
---- The README's section on OpenResty: that its synopsis runs, and that what it
---- names is there.
+--- The README for OpenResty: that its synopsis runs, and that what it names is
+--- there.
 
 local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
 local redis = require "spec.support.redis"
 
-local file = assert(io.open("README.md"))
-local readme = file:read("*a"):match("\n## OpenResty\n(.-)\n## ")
-file:close()
+local readme = require("spec.support.readmes").read("lua/resty/README.md")
 
 local SECTION = "\n```nginx\n(.-)\n```"
 
@@ -42,7 +40,7 @@ local PROBE = [[
   }
 ]]
 
-describe("The README's section on OpenResty", function()
+describe("The README for OpenResty", function()
   local server, web
 
   setup(function()
@@ -99,7 +97,7 @@ describe("The README's section on OpenResty", function()
     end
     assert.equal(6, count)
     assert.equal(6, select(2, readme:gsub("%*%*context:%*%* ", "")))
-    for names in readme:gmatch("\n#### ([^\n]*)") do
+    for names in readme:gmatch("\n### ([^\n]*)") do
       for name in names:gsub(" and .*", ""):gmatch("[%l_]+") do
         assert.truthy(rlock[name] or client[name] or known.lock[name], name)
       end

@@ -10,7 +10,7 @@ local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 local COUNT, IN_REDIS = 1000, 300
 
--- What the README tells of Lua 5.1: there these give something else.
+-- What the policy README tells of Lua 5.1: there these give something else.
 local DOCUMENTED = {
   "6 / 2 .. ''", "tostring(#keys * 50000000000000)",
   "9007199254740991 + #keys - 2 == 9007199254740991",
@@ -50,7 +50,7 @@ describe("a random function, natively and shipped, with seed " .. seed,
     end)
   end)
 
-describe("what the README tells of Lua 5.1", function()
+describe("what the policy README tells of Lua 5.1", function()
   for _, expression in ipairs(DOCUMENTED) do
     it("is so: " .. expression, function()
       local case = differential.case([[

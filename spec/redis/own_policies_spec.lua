@@ -12,7 +12,7 @@ local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
--- The README's program "my/few.lua", as the module my.few.
+-- The policy README's program "my/few.lua", as the module my.few.
 local function few_of_the_readme()
   local text = require "spec.support.few"
   local lines = select(2, text:gsub("[^%s][^\n]*\n", ""))

@@ -7,4 +7,5 @@ local function read(path)
   return text
 end
 
-return read("README.md"):match("```lua\n(%-%- my/few%.lua\n.-)```")
+return read("lua/rlock/policy/README.md")
+  :match("```lua\n(%-%- my/few%.lua\n.-)```")

@@ -1,4 +1,4 @@
---- The OpenResty host: what nginx can do, in the words of house.md. The files
+--- The OpenResty host, as lua/rlock/README.md says what a host is. The files
 --  below host/ngx/ do it: clock, tasks (and events), home, calls, guard,
 --  socket, pool, subscriber, resp. It knows nothing of locks.
 

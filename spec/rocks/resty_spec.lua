@@ -68,8 +68,12 @@ describe("the folder for opm", function()
     assert.equal(require("rlock")._VERSION, version)
   end)
 
-  it("has a README and every module", function()
+  it("has every module and its READMEs", function()
     assert.matches("^# rlock", read "README.md")
-    assert.equal("", shell.run(("diff -rq %s %s/lib"):format(lua, opm)))
+    for path in read("README.md"):gmatch("%((lib/[^)#]*)") do
+      assert.matches("^# ", read(path))
+    end
+    assert.equal("",
+      shell.run(("diff -rq -x '*.md' %s %s/lib"):format(lua, opm)))
   end)
 end)

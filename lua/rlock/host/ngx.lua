@@ -1,6 +1,7 @@
---- The OpenResty host, as lua/rlock/README.md says what a host is. The files
---  below host/ngx/ do it: clock, tasks (and events), home, calls, guard,
---  socket, pool, subscriber, resp. It knows nothing of locks.
+--- The OpenResty host: the same interface as host/uv.lua, on top of nginx. The
+--  files in host/ngx/ implement it: clock, tasks (and events), home (the
+--  worker's timer), calls, guard, socket, pool, subscriber, resp. No host
+--  depends on locks.
 
 local calls = require "rlock.host.ngx.calls"
 local clock = require "rlock.host.ngx.clock"

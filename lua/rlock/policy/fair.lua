@@ -1,41 +1,40 @@
---- A reentrant lock that is given in order of arrival.
+--- A reentrant lock that is granted in order of arrival.
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease
---    redisson_lock_queue:{name}      list: who waits, the first first
---    redisson_lock_timeout:{name}    zset: who waits -> its deadline, in ms
+--    redisson_lock_queue:{name}      list: the queue of waiters, head first
+--    redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
 --    redisson_lock__channel:{name}:<owner>
---                                    says "0" when it is this waiter's turn
---    rlock_fair_alive:{name}         hash: waiters of ours -> sign of life, and
---                                    under the empty name, which no owner has,
---                                    the state of the line (liveness.lua)
---    rlock_fair_deaf:{name}          hash: waiters of Redisson to whom nobody
---                                    listened at the last probe; expires
---  But for the last two keys this is Redisson's RFairLock, wire compatible.
---  What Redisson computes with the clocks of its clients is server time here.
+--                                    "0" tells this waiter that it is its turn
+--    rlock_fair_alive:{name}         hash: rlock waiter -> its heartbeat; under
+--                                    the empty name, which no owner has, the
+--                                    state of the queue (liveness.lua)
+--    rlock_fair_deaf:{name}          hash: Redisson waiters that had no
+--                                    subscriber at the last probe; expires
+--  Except for the last two keys this is Redisson's RFairLock, wire compatible.
+--  Where Redisson uses its clients' clocks, rlock uses server time.
 --
---  Waiters of ours that are dead lose their places (liveness.lua). Redisson's
---  give no signs of life. Redisson strikes off the first in line when its
---  deadline has passed, and so do we. Besides, a waiter of Redisson is dead if
---  nobody listens to its channel in two probes, DEAF ms apart. A probe is made
---  only while the lock is free and nobody hears that it is the waiter's turn.
---  There is none in a cluster, where a server does not know who listens, or
---  where an ACL forbids INFO or PUBSUB NUMSUB.
+--  Liveness. An rlock waiter whose heartbeats stop is evicted (liveness.lua).
+--  Redisson's waiters send none. If the head is Redisson's, it is evicted when
+--  its deadline has passed, as Redisson does. It is also dead if its channel
+--  has no subscriber in two probes, DEAF ms apart. The lock is probed only
+--  while it is free and the head's wake-up reaches no subscriber. There are no
+--  probes in a cluster, where a server does not know all subscribers, or where
+--  an ACL forbids INFO or PUBSUB NUMSUB.
 --
---  A deadline is that of the waiter before, plus the time that the waiter
---  itself would wait. When somebody leaves the line, that time is therefore
---  taken off the deadlines behind; Redisson goes over the whole line for that.
---  But deadlines are read in two cases only: that of the last in line, by the
---  next one who comes, and that of the first, by Redisson. Ours put their own
---  off as they ask, and we do not go by it. So as long as all in line are ours
---  it is enough to correct the last one. We go over the whole line only when a
---  waiter of Redisson is in it. What else grows with the line: LPOS and LREM,
---  and what happens when a line was lost or waiters have died.
---
---  Ours have USUAL seconds for a deadline, however long they wait and however
---  long the lock is held: a dead one delays Redisson no longer. Redisson may
---  strike off one that is alive, by another clock, or after one of its own that
---  waited for long. That one takes its place again, with more time. So do all
---  of ours when the keys of the line were deleted, as Redisson's delete() does.
+--  Deadlines. A waiter's deadline is that of the waiter ahead plus its own
+--  share, the seconds that it may take. When a waiter leaves, its share is
+--  subtracted from the deadlines behind it; Redisson updates the whole queue
+--  for that. But only two deadlines are ever read: the last, by the next
+--  waiter to join, and the head's, by Redisson. An rlock waiter postpones its
+--  own with each retry, and rlock does not evict by it. So in a queue without
+--  Redisson waiters it is enough to correct the last deadline. Other costs
+--  that grow with the queue: LPOS, LREM, repairs and evictions.
+--  The share of an rlock waiter is USUAL seconds, however long it waits and
+--  however long the lock is held: a dead one delays Redisson no longer.
+--  Redisson may evict a live rlock waiter, because of clock skew or behind a
+--  Redisson waiter that waited for long. The evicted waiter takes its place
+--  again, with a larger share. So do all rlock waiters if the keys of the queue
+--  are deleted, as Redisson's delete() does.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -45,44 +44,44 @@ local clock, tell = shared.now, shared.tell
 local starts, time_left = liveness.starts, liveness.left
 
 local UNLOCKED = "0"
-local HEARD = ""               -- a field of the signs of life, and no owner
+local HEARD = ""               -- the hash field for the state of the queue
 
-local PAUSE = 100              -- ms: nobody is told to ask earlier
-local USUAL, LONGEST = 10, 300 -- seconds of waiting in a deadline, at most
+local PAUSE = 100              -- ms: minimum retry delay
+local USUAL, LONGEST = 10, 300 -- seconds: the share, at most: at first, ever
 local MENDED = 5000            -- ms until a deadline that replaces a lost one
-local SPARE = 60000            -- ms that the keys live beyond any deadline, at
-local HOUR = 3600000           -- least; and what they are given
-local BATCH = 100              -- of the line, looked at together
-local FEW = 300                -- struck off by one request, at most; the others
-local SOON = 5                 -- ms: by the next, so much later
-local SOME = 500               -- probed by one request
-local MANY = 1000              -- passed to one command
+local SPARE = 60000            -- ms that the keys outlive any deadline: at
+local HOUR = 3600000           -- least, and when their expiry is set
+local BATCH = 100              -- waiters examined together
+local FEW = 300                -- evictions by one request, at most; the next
+local SOON = 5                 -- request continues, so many ms later
+local SOME = 500               -- waiters probed by one request
+local MANY = 1000              -- arguments of one command
 local DEAF = 2000              -- ms between two probes
-local COUNTS = 30000           -- ms for which a probe counts
+local COUNTS = 30000           -- ms for which a probe's result is valid
 
--- A sign of life is two numbers, as in "17920.017": when it was given and how
--- many seconds its waiter's deadline has (the shares are powers of two); and
--- after ".0" the waiter's place: the order in which waiters came. The state of
--- the line is written in the same way: when a sign was given last, and when the
--- line started last.
--- Older versions of rlock read both as one number, and lose only what is after
--- the point. They write no places, and set START where they gave a new start.
--- They give it if the last sign is old. So for a second after a start of ours
--- it is put back by AWAY; or they would strike off those who are late.
+-- A heartbeat is text such as "17920.017". Before the point are its time, times
+-- SECOND, plus the waiter's share in seconds; powers of two keep that exact.
+-- After ".0" is the waiter's place, which gives the order of arrival. The
+-- state of the queue has the same form: the time of the last heartbeat of any
+-- waiter, ".0", the last start (liveness.lua).
+-- Older versions of rlock read either as one number, and lose only what is
+-- after the point. They write no places, and set the bit START when they start
+-- the queue anew, which they do if the last heartbeat is old. So for SHOWN ms
+-- after a start the time in the state is AWAY ms too early; otherwise they
+-- would evict late waiters.
 local SECOND, START = 1024, 512
 local AWAY, SHOWN = 10000, 1200 -- ms
 
 local server = {}                       -- these run inside Redis
 
--- signs of life -----------------------------------------------------------
+-- heartbeats --------------------------------------------------------------
 
 local function numbers(text)
   local first, second = text:match("^(%d+)%.?0?(%d*)$")
   return tonumber(first or 0), tonumber(second or "")
 end
 
--- A sign of life: when it was given, seconds in the deadline, and the place or
--- nil.
+-- @return the heartbeat's time, the share in seconds, and the place or nil
 local function parse(sign)
   local number, place = numbers(sign)
   return math.floor(number / SECOND), number % START, place
@@ -97,9 +96,10 @@ local function format_state(now, start)
   return ("%.0f.0%.0f"):format(heard, start)
 end
 
--- What the signs of life tell of the asker and of others: `mine` and `signs`
--- (texts or false), `heard` (nil: nobody of ours waits), `before` and `start`
--- (as of liveness.starts), `is_new`: the line starts now.
+-- Reads the heartbeats of the asker and of `owners`.
+-- @return `mine` and `signs`: texts or false; `heard`: when any waiter was
+--   heard last, nil if no rlock waiter is known; `before` and `start` as of
+--   liveness.starts; `is_new`: the queue starts anew now
 local function read_line(keys, now, asker, owners)
   local all = redis.call("hmget", keys[5], asker, HEARD, unpack(owners))
   local line = { mine = table.remove(all, 1), before = 0, start = 0 }
@@ -120,9 +120,9 @@ local function left_to(line, sign, now)
   return time_left((parse(sign)), line.before, line.start, now)
 end
 
--- the line ----------------------------------------------------------------
+-- the queue ---------------------------------------------------------------
 
--- Sets the time to live of the keys.
+-- Sets the expiry of the queue's keys.
 local function keep(keys, now)
   local last = redis.call("zrevrange", keys[3], 0, 0, "withscores")[2]
   local ms = math.max((last or 0) - now, 0) + HOUR
@@ -131,8 +131,8 @@ local function keep(keys, now)
   redis.call("pexpire", keys[5], ms)
 end
 
--- Takes `gone` out of the first `n` in line; `rest` are the others of these,
--- the last first.
+-- Removes `gone` from the first `n` of the queue; `rest` are the others of
+-- these, in reverse order.
 local function remove(keys, n, gone, rest, now)
   if not gone[1] then return end
   redis.call("zrem", keys[3], unpack(gone))
@@ -144,15 +144,17 @@ local function remove(keys, n, gone, rest, now)
   end
 end
 
--- So many of ours left the line, who would have waited `ms` altogether: takes
--- that off the deadlines from `place` on. No further than to what one who came
--- now would be given in the same place. One of Redisson's keeps the time for
--- which the lock is held besides, and has at least that when it is the first.
--- @param left ms for which the lock is still held
+-- Subtracts the shares of rlock waiters that left from the deadlines from
+-- `place` on, but never below what a new waiter would get in the same place.
+-- A Redisson waiter keeps the rest of the holder's lease on top; if it is the
+-- head, its deadline is raised to at least that.
+-- @param ours how many left
+-- @param ms   the sum of their shares
+-- @param left ms left of the holder's lease
 local function move_up(keys, place, ours, ms, now, left)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
   local waiting, alive = redis.call("llen", queue), redis.call("hlen", signs)
-  if alive == 1 then redis.call("del", signs) end      -- nobody but HEARD
+  if alive == 1 then redis.call("del", signs) end      -- only HEARD is left
   if ms == 0 or waiting <= place then return end
   local all_ours, most = alive > waiting, math.huge
   if all_ours then
@@ -174,7 +176,7 @@ local function move_up(keys, place, ours, ms, now, left)
   end
 end
 
--- How long a waiter of Redisson that is the first has until its deadline.
+-- Ms until the deadline of a Redisson waiter at the head; restores a lost one.
 local function left_to_theirs(keys, owner, now, left)
   local deadline = redis.call("zscore", keys[3], owner)
   if not deadline then
@@ -185,8 +187,8 @@ local function left_to_theirs(keys, owner, now, left)
   return deadline - now
 end
 
--- The dead at the beginning of `owners`. Sets `head`, `due` and `life` of the
--- line if one is alive.
+-- The dead waiters at the front of `owners`. Sets `head`, `due` and `life` of
+-- `line` if one is alive.
 local function dead_of(keys, owners, now, left, asker, line)
   local dead = {}
   for i, owner in ipairs(owners) do
@@ -202,11 +204,11 @@ local function dead_of(keys, owners, now, left, asker, line)
   return dead
 end
 
--- Finds the first in line that is alive, and strikes off those before it. (The
--- asker is alive.)
--- @return what read_line gives, and `gone`: how many were struck off; `head`:
---   the first, or nil; `life`: its sign of life, or false; `due`: ms until it
---   counts as dead; 0: not known yet
+-- Finds the first live waiter, and evicts the dead ones ahead of it. The asker
+-- counts as alive.
+-- @return as read_line, and `gone`: how many were evicted; `head`: the first
+--   live waiter, or nil; `life`: its heartbeat, or false; `due`: ms until it
+--   counts as dead, 0 if that is not known yet
 local function first_alive(keys, now, left, asker)
   local ms, ours, gone, n = 0, 0, 0, 1
   local line
@@ -235,7 +237,7 @@ local function first_alive(keys, now, left, asker)
   return line
 end
 
--- a line that was lost ----------------------------------------------------
+-- repairs -----------------------------------------------------------------
 
 local function add_all(list, is_known, owners)
   for _, owner in ipairs(owners) do
@@ -246,8 +248,9 @@ local function add_all(list, is_known, owners)
   end
 end
 
--- Those of ours who are alive and not known, in their order; forgets the dead.
--- @return a list, and owner -> place
+-- Finds the live rlock waiters that are not known, and deletes the heartbeats
+-- of dead ones.
+-- @return a list in order of arrival, and owner -> place
 local function find_lost(keys, now, line, is_known)
   local all = redis.call("hgetall", keys[5])
   local lost, dead, places = {}, {}, {}
@@ -269,8 +272,8 @@ local function find_lost(keys, now, line, is_known)
   return lost, places
 end
 
--- Puts the lost before the first in the list that came later.
--- @return the line, the last first
+-- Inserts each lost waiter behind the last listed one with a smaller place.
+-- @return the queue in reverse order
 local function merge(list, lost, places)
   local merged, n = {}, #lost
   for i = #list, 1, -1 do
@@ -284,9 +287,9 @@ local function merge(list, lost, places)
   return merged
 end
 
--- Makes the line whole: everybody is in the list, once, and has a deadline.
--- Waiters of ours who lost their places have them again; one of Redisson's who
--- did comes last.
+-- Repairs the queue, so that each waiter is in the list once and has a
+-- deadline. A lost rlock waiter gets its place back; a lost Redisson waiter
+-- goes to the end.
 local function mend(keys, now, left, line)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
   local list, is_known, has_deadline, scores = {}, {}, {}, {}
@@ -315,9 +318,9 @@ local function mend(keys, now, left, line)
   keep(keys, now)
 end
 
--- waiters of Redisson that are dead ----------------------------------------
+-- dead Redisson waiters ----------------------------------------------------
 
--- How many clients listen to each of `owners` that is Redisson's.
+-- Counts the subscribers of each Redisson waiter in `owners`.
 -- @return index -> number, or nil if this server cannot tell
 local function listeners(keys, owners)
   local cluster = redis.pcall("info", "cluster")
@@ -341,16 +344,16 @@ local function listeners(keys, owners)
     counts[i] = told[2 * k] + (sharded[2 * k] or 0)
     all = all + counts[i]
   end
-  -- Redisson may be set to listen at replicas.
+  -- Redisson may be configured to subscribe at replicas.
   if all == 0 and not replication:find("connected_slaves:0", 1, true) then
     return nil
   end
   return counts
 end
 
--- Probes those at the front of the line who are Redisson's, and strikes off
--- those to whom nobody listened at the last probe either.
--- @return how many were struck off
+-- Probes the Redisson waiters at the front of the queue, and evicts those that
+-- had no subscriber at the last probe either.
+-- @return how many were evicted
 local function strike_deaf(keys, now)
   local deaf = keys[6]
   if redis.call("pttl", deaf) > COUNTS - DEAF then return 0 end
@@ -370,7 +373,7 @@ local function strike_deaf(keys, now)
   end
   remove(keys, #owners, gone, rest, now)
   redis.call("del", deaf)
-  if fields[3] or not gone[1] then             -- or the next may probe at once
+  if fields[3] or not gone[1] then    -- otherwise the next may probe at once
     redis.call("hset", deaf, unpack(fields))
     redis.call("pexpire", deaf, COUNTS)
   end
@@ -379,9 +382,8 @@ end
 
 -- waiting -----------------------------------------------------------------
 
--- The owner is not in line: it has just come, or lost its place although it is
--- alive.
--- @return its deadline, how many seconds of it are its own, its place
+-- Queues the owner, which is new or lost its place although it is alive.
+-- @return its deadline, its share in seconds, its place
 local function join(keys, args, now, left, line)
   local queue, owner, wait = keys[2], args[1], tonumber(args[4])
   if line.mine and left_to(line, line.mine, now) > 0 then
@@ -401,8 +403,8 @@ local function join(keys, args, now, left, line)
     now * 1000 + waiting % 1000
 end
 
--- The owner asks and has to wait: it is in line, and alive. The first who asks
--- in a second sees to the line as a whole.
+-- The owner has to wait: keeps it in the queue and stores its heartbeat. The
+-- first request in each second checks the queue as a whole.
 local function stay(keys, args, now, left, line)
   local queue, timeouts, signs, owner = keys[2], keys[3], keys[5], args[1]
   local deadline = redis.call("zscore", timeouts, owner)
@@ -431,8 +433,8 @@ local function stay(keys, args, now, left, line)
   end
 end
 
--- The lock is free: tells the first in line, unless it knows.
--- @return how many heard it; nil if there was nothing to tell
+-- The lock is free: wakes the head, unless it knows.
+-- @return how many clients heard it; nil if nothing was sent
 local function wake(keys, publish, owner, line)
   local head = line.head
   if head and head ~= owner and (line.gone > 0 or not line.life) then
@@ -440,11 +442,12 @@ local function wake(keys, publish, owner, line)
   end
 end
 
--- Sees to those before the owner.
+-- Evicts dead waiters ahead of the owner, and wakes the head if the lock is
+-- free.
 -- @return as first_alive
 local function look(keys, owner, publish, now, left)
   local line = first_alive(keys, now, left, owner)
-  if not line.head and line.heard then         -- the list was deleted
+  if not line.head and line.heard then         -- the queue was deleted
     mend(keys, now, left, line)
     line = first_alive(keys, now, left, owner)
   end
@@ -457,8 +460,8 @@ local function look(keys, owner, publish, now, left)
   return line
 end
 
--- There is a line, or else the lock is held: nil if it is the owner's turn,
--- otherwise the reply.
+-- The lock is held, or there is a queue.
+-- @return nil if it is the owner's turn, otherwise the reply
 local function wait_for_turn(keys, args, left)
   local owner, lease = args[1], tonumber(args[2])
   local now, is_free = clock(), left == -2
@@ -482,10 +485,10 @@ local function wait_for_turn(keys, args, left)
   return { "busy", math.max(left, is_turn and 1 or PAUSE) }
 end
 
---- Takes it if nobody who is alive waits before the owner, or sets the owner's
---  hold count to the one wanted.
---  @param args owner, lease, want, ms to wait (0: a single try, which does not
---    get in line; -1: for ever), publish
+--- Takes the lock if no live waiter is ahead of the owner, or sets the owner's
+--  hold count to `want`.
+--  @param args owner, lease, want, ms to wait (0: a single try, which is not
+--    queued; -1: without limit), publish
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
   local left = redis.call("pttl", lock)
@@ -516,7 +519,7 @@ function server.renew(keys, args)
   return { "held" }
 end
 
---- Frees the lock, if it is not free, and wakes the first in line.
+--- Frees the lock, if it is held, and wakes the head.
 local function hand_over(keys, publish)
   local head = redis.call("lindex", keys[2], 0)
   if head then head = first_alive(keys, clock(), 0, "").head end
@@ -524,8 +527,8 @@ local function hand_over(keys, publish)
   if head then tell(publish, keys[4] .. ":" .. head, UNLOCKED) end
 end
 
---- Takes the owner, who does not hold the lock, out of the line. If the lock is
---  free, the first in line is told, once more if need be.
+--- Removes the owner, which does not hold the lock, from the queue. If the lock
+--  is free, wakes the head, which may be a duplicate.
 local function walk_away(keys, owner, publish)
   local queue, timeouts, signs = keys[2], keys[3], keys[5]
   local place = redis.call("lpos", queue, owner)
@@ -542,8 +545,8 @@ local function walk_away(keys, owner, publish)
   if left == -2 then hand_over(keys, publish) end
 end
 
---- Sets the hold count to the one wanted; at none the lock goes to the next.
---  Who does not hold it and wants nothing is not in line either.
+--- Sets the hold count to `want`; at 0 the lock goes to the next waiter. An
+--  owner that wants 0 and does not hold the lock is removed from the queue.
 function server.release(keys, args)
   local lock, owner, lease, want, publish =
     keys[1], args[1], args[2], args[3], args[4]
@@ -562,8 +565,8 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- A waiter gives up. If the lock was given to it before it heard of that, the
---  lock goes to the next.
+--- A waiter gives up. If it was granted the lock without learning of it, the
+--  lock goes to the next waiter.
 function server.leave(keys, args)
   local owner, publish = args[1], args[2]
   if redis.call("hget", keys[1], owner) == "1" then
@@ -574,9 +577,9 @@ function server.leave(keys, args)
   return { "left" }
 end
 
--- Strikes off, by force, those at the front of the line who are not known to be
--- alive; one of Redisson's is if it hears that it may have the lock.
--- @return how many were struck off
+-- Evicts, by force, waiters at the front of the queue that are not known to be
+-- alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
+-- @return how many were evicted
 local function clear(keys, publish)
   local owners, now = redis.call("lrange", keys[2], 0, MANY - 1), clock()
   local line = read_line(keys, now, "", owners)
@@ -592,8 +595,7 @@ local function clear(keys, publish)
   return #gone
 end
 
---- Frees the lock by force. If it is free, and waiters stand before it who are
---  dead, these lose their places.
+--- Frees the lock by force. If it is free, evicts dead waiters instead.
 function server.break_(keys, args)
   local publish = args[2]
   if redis.call("exists", keys[1]) == 0 and clear(keys, publish) == 0 then
@@ -603,7 +605,7 @@ function server.break_(keys, args)
   return { "freed" }
 end
 
---- Beside the usual: "queue", and the first hundred in line.
+--- As every peek; besides, "queue" and the first hundred waiters.
 function server.peek(keys, args)
   local lock, owner = keys[1], args[1]
   local left = redis.call("pttl", lock)

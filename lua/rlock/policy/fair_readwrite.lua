@@ -1,27 +1,29 @@
---- Many readers or one writer, in order of arrival: a reader waits for the
---  writers that came before it, a writer for everybody that did. So readers go
---  in together between writers, and neither side starves. The writer may read
---  too, and then go on as a reader when it lets the writing go (a downgrade); a
---  reader that asks to write is refused, because it would wait for itself.
---  Everybody is called "r:" or "w:" and the owner, in these keys:
---    rlock_frw:{name}          sorted set, the lock itself: who holds it -> end
---                              of its lease, in milliseconds of server time;
+--- A read/write lock granted in order of arrival; neither side starves. The
+--  writer may also read, and remain a reader when it releases the write lock (a
+--  downgrade). An upgrade is refused: the reader would wait for itself.
+--  Holders and waiters are called "r:" or "w:" plus the owner in these keys:
+--    rlock_frw:{name}          sorted set, the lock itself: holder -> end of
+--                              its lease, in milliseconds of server time;
 --                              expires with the last lease
---    rlock_frw_counts:{name}   hash: who holds it more than once -> how often
---    rlock_frw_queue:{name}    sorted set: who waits -> its place in the line
---    rlock_frw_writers:{name}  sorted set: the writers of the line alone
---    rlock_frw_signs:{name}    hash: who waits -> "last sign of life:place",
---                              and under the empty name the state of the line:
---                              "last sign of all:last start" (liveness.lua)
---    rlock_frw_wake:{name}:<who>    says "0" when <who> should ask again
---  This layout is ours; other clients do not know it.
+--    rlock_frw_counts:{name}   hash: holder -> hold count, if more than 1
+--    rlock_frw_queue:{name}    sorted set: waiter -> its place
+--    rlock_frw_writers:{name}  sorted set: the same, writers only
+--    rlock_frw_signs:{name}    hash: waiter -> "last heartbeat:place"; under
+--                              the empty name the state of the queue: "last
+--                              heartbeat of any:last start" (liveness.lua)
+--    rlock_frw_wake:{name}:<who>    "0" tells waiter <who> to retry
+--  This layout is rlock's own; other clients do not know it.
 --
---  A waiter that is dead (liveness.lua) loses its place as soon as somebody
---  behind it asks whose turn it is. A try takes no place, and is not let in
---  before those who wait.
---  Writers are told one at a time; readers together, up to the next writer.
---  To ask, renew, release and leave is O(log n) of those who hold and wait; to
---  wake readers is O(how many), up to 1000: the others ask by themselves.
+--  Liveness. A dead waiter (liveness.lua) is evicted as soon as a waiter behind
+--  it retries.
+--
+--  Order. A reader waits for the writers ahead of it, a writer for all waiters
+--  ahead of it, so readers enter together between writers. A single try is not
+--  queued, and does not overtake waiters. Writers are woken one at a time;
+--  readers together, up to the next writer.
+--  Acquire, renew, release and leave are O(log n) in holders and waiters.
+--  Waking readers is O(their number), up to 1000: the others find out when they
+--  retry.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -32,14 +34,14 @@ local starts, time_left = liveness.starts, liveness.left
 
 local READER, WRITER = "r:", "w:"
 local WAKE = "0"
-local HEARD = ""          -- a field of the signs of life, and nobody's name
-local SIGNS_LAST = 3000   -- ms: nobody waits if there was no sign for so long
-local LINE_LASTS = 60000  -- ms that the line lasts without signs
-local REFRESH = 10000     -- ms between two refreshments of that
+local HEARD = ""          -- the hash field for the state of the queue
+local SIGNS_LAST = 3000   -- ms: expiry of the heartbeats; none: no waiters
+local LINE_LASTS = 60000  -- ms: expiry of the queue
+local REFRESH = 10000     -- ms between two refreshes of the latter
 local FEW = 8             -- dead holders dropped by one request,
 local MOST = 300          -- and dead waiters
-local BATCH = 16          -- of the line, looked at together: to be woken,
-local DEAD = 100          -- or taken out
+local BATCH = 16          -- waiters examined together: to wake them,
+local DEAD = 100          -- or to evict them
 local MANY = 1000         -- waiters woken by one request
 local LIST = 100          -- holders and waiters listed for people
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
@@ -48,11 +50,11 @@ local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
 local function is_writer(who) return who:sub(1, 2) == "w:" end
 
--- who holds it ------------------------------------------------------------
+-- holders -----------------------------------------------------------------
 
--- The holders whose leases end first: one, or two, for no more are needed. If
--- one of them is a writer, there is no other holder but its own reading.
--- @return { who, end, who, end }, as Redis gives it
+-- The holders whose leases end first: two at most, which is enough. If one of
+-- them is a writer, the only other holder is the same owner as a reader.
+-- @return { who, end, who, end }, as ZRANGE gives it
 local function holders(keys, time)
   local lock, counts = keys[1], keys[3]
   local two = redis.call("zrange", lock, 0, 1, "withscores")
@@ -65,7 +67,7 @@ local function holders(keys, time)
   return two
 end
 
--- The end of the lease that `who` has; nil if it holds nothing.
+-- The end of the lease of `who`; nil if it is no holder.
 local function end_of(keys, two, who, time)
   local ends = two[1] == who and two[2] or two[3] == who and two[4]
   if not ends and two[3] then ends = redis.call("zscore", keys[1], who) end
@@ -79,8 +81,8 @@ local function writer_of(two)
   if two[3] and is_writer(two[3]) then return two[3], two[4] end
 end
 
--- The lock lasts as long as its last lease.
--- @return the end of that; nil if there is none
+-- Makes the lock expire with its last lease.
+-- @return the end of that lease; nil if there is none
 local function fit(lock)
   local last = redis.call("zrange", lock, -1, -1, "withscores")[2]
   if last then redis.call("pexpireat", lock, last) end
@@ -97,9 +99,9 @@ local function count(keys, who, want, last)
   end
 end
 
--- who waits ---------------------------------------------------------------
+-- waiters -----------------------------------------------------------------
 
--- A sign of life, in numbers: when, and its place; 0 if there was none.
+-- @return a heartbeat's time and place; 0 and 0 if there is none
 local function parse(sign)
   local time, place = (sign or ""):match("^(%d+):(%d+)$")
   return tonumber(time or 0), tonumber(place or 0)
@@ -107,9 +109,10 @@ end
 
 local function sign(time, place) return ("%.0f:%.0f"):format(time, place) end
 
--- What the signs of life tell of one who asks: `who`, `time`, `last` (its last
--- sign; 0: none), `place` (nil: none); `before` and `start` (as of
--- liveness.starts), `is_new`: the line starts now.
+-- Reads the heartbeat and the place of an asker.
+-- @return `who`, `time`, `last` (its last heartbeat; 0: none), `place` (nil:
+--   not queued), `before` and `start` (as of liveness.starts), `is_new`: the
+--   queue starts anew now
 local function look(keys, who, time)
   local signs = redis.call("hmget", keys[6], who, HEARD)
   local me = { who = who, time = time }
@@ -130,7 +133,7 @@ local function leave_line(keys, who)
   return true
 end
 
--- Takes a place in the line, or keeps it, and gives a sign of life.
+-- Queues the asker, or keeps its place, and stores its heartbeat.
 local function stay_in_line(keys, me)
   local queue, writers = keys[4], keys[5]
   local who, time, place = me.who, me.time, me.place
@@ -151,7 +154,7 @@ local function stay_in_line(keys, me)
   redis.call("pexpire", keys[6], SIGNS_LAST)
 end
 
--- The first `n` in `line` that are before `place`.
+-- Those of the first `n` in `line` that are ahead of `place`.
 local function those_before(line, place, n)
   local some = redis.call("zrange", line, 0, n - 1, "withscores")
   local names = {}
@@ -161,11 +164,10 @@ local function those_before(line, place, n)
   return names
 end
 
--- Looks for one that is alive among those in `line` before the asker. The dead
--- lose their places.
--- @param me as look gives it
--- @return milliseconds for which one may be alive, nil if none is; then how
---   many have lost their places
+-- Looks for a live waiter in `line` ahead of the asker, and evicts dead ones.
+-- @param me as look returns it
+-- @return ms until the live waiter counts as dead, nil if there is none; then
+--   how many were evicted
 local function judge(keys, line, me)
   local lost, n = 0, 1
   while lost < MOST do
@@ -189,11 +191,10 @@ local function judge(keys, line, me)
   return 1, lost
 end
 
--- Is it the turn of one who asks?
--- @param line those that it waits for: all, or the writers
--- @param first the first of them, and its place
--- @return milliseconds for which it is not, nil if it is; then how many have
---   lost their places
+-- Is it the asker's turn?
+-- @param line the queue that it waits for: all waiters, or the writers
+-- @param first the first of that queue, and its place
+-- @return ms for which it may not be, nil if it is; then how many were evicted
 local function turn(keys, line, first, me, waits)
   if me.place and me.place <= tonumber(first[2]) then return nil, 0 end
   if waits == "0" then
@@ -205,8 +206,8 @@ local function turn(keys, line, first, me, waits)
   return judge(keys, line, me)
 end
 
--- Tells those that can go in, when nobody holds it or, if `is_reading`, none
--- but readers do. One that is silent is told, too, but not counted on.
+-- Wakes the waiters that can enter. The lock is free or, if `is_reading`, held
+-- by readers. A silent waiter is woken as well, but does not stop the search.
 local function wake(keys, time, publish, is_reading)
   local at = 0
   while at < MANY do
@@ -227,9 +228,9 @@ local function wake(keys, time, publish, is_reading)
   end
 end
 
--- what both sides do ------------------------------------------------------
+-- both sides --------------------------------------------------------------
 
--- Holds it once, until `ends`.
+-- Makes `who` a holder, until `ends`.
 local function enter(keys, who, ends, is_first)
   local lock = keys[1]
   redis.call("zadd", lock, ends, who)
@@ -241,14 +242,14 @@ local function enter(keys, who, ends, is_first)
   return { "held" }
 end
 
--- Holds it more often or less, and no shorter than before.
+-- Changes the hold count; `ends` is never earlier than before.
 local function enter_again(keys, who, want, ends)
   redis.call("zadd", keys[1], ends, who)
   count(keys, who, want, fit(keys[1]))
   return { "held" }
 end
 
--- Comes in if it is its turn, or takes a place in the line.
+-- Enters if it is the asker's turn, otherwise queues it.
 -- @param ms for how long the holders keep it out; nil if they do not
 -- @param line as for turn
 local function come(keys, args, who, time, two, ms, line)
@@ -285,8 +286,8 @@ local function renew(keys, args, who)
   return { "held" }
 end
 
--- Sets the hold count to the one wanted, and the lease to what the holds that
--- are left need. With none left, those whose turn it is then are told.
+-- Sets the hold count to `want`, and the lease to what the remaining holds
+-- need. At 0, wakes the waiters that can enter then.
 local function release(keys, args, who)
   local lock, counts = keys[1], keys[3]
   local lease, want, publish = args[2], args[3], args[4]
@@ -311,7 +312,7 @@ local function release(keys, args, who)
   return { "freed" }
 end
 
--- Gives up waiting.
+-- The waiter gives up.
 local function leave(keys, args, who)
   if leave_line(keys, who) then
     local time = now()
@@ -340,7 +341,6 @@ local function break_(keys, args, is_write)
   return { "freed" }
 end
 
--- How often it holds the lock.
 local function count_of(keys, who)
   return tonumber(redis.call("hget", keys[3], who) or 1) or 1
 end
@@ -366,8 +366,8 @@ end
 
 local read = {}
 
---- Reads if no writer has it or was here before, or sets the owner's hold count
---  to the one wanted. Who writes can read at once.
+--- Reads if no writer holds the lock or is ahead in the queue, or sets the
+--  owner's hold count to `want`. The writer itself can read at once.
 function read.acquire(keys, args)
   local owner, lease, want = args[1], args[2], args[3]
   local who, time = READER .. owner, now()
@@ -394,20 +394,20 @@ end
 
 function read.leave(keys, args) return leave(keys, args, READER .. args[1]) end
 
---- Ends all reading by force, unless somebody writes. If nobody holds it, dead
---  waiters that stand before it lose their places.
+--- Frees the lock from all readers by force, unless there is a writer. If the
+--  lock is free, evicts dead waiters.
 function read.break_(keys, args) return break_(keys, args, false) end
 
 --- @return as every peek; of many readers only some are listed. Besides,
---    "queue" and some of those who wait, in their order
+--    "queue" and the first waiters, in order
 function read.peek(keys, args) return peek(keys, args[1], READER) end
 
 -- the writer's side -------------------------------------------------------
 
 local write = {}
 
---- Writes if nobody has it or was here before, or sets the owner's hold count
---  to the one wanted.
+--- Writes if the lock is free and no waiter is ahead, or sets the owner's hold
+--  count to `want`.
 function write.acquire(keys, args)
   local owner, lease, want = args[1], args[2], args[3]
   local who, time = WRITER .. owner, now()
@@ -434,8 +434,8 @@ function write.leave(keys, args)
   return leave(keys, args, WRITER .. args[1])
 end
 
---- Ends the writing by force, and the reading of the one who writes. If nobody
---  holds it, dead waiters that stand before it lose their places.
+--- Frees the lock by force from the writer, and from its read holds. If the
+--  lock is free, evicts dead waiters.
 function write.break_(keys, args) return break_(keys, args, true) end
 
 function write.peek(keys, args) return peek(keys, args[1], WRITER) end
@@ -453,7 +453,7 @@ local function keys(name)
   }
 end
 
--- Only who waits takes a place in the line.
+-- A single try is not queued.
 local function extra(request)
   return { request.wait_ms == 0 and "0" or "1", request.publish }
 end

@@ -1,26 +1,27 @@
---- Which waiters in a line are alive. These functions run inside Redis.
+--- Which waiters in a queue are alive. These functions run inside Redis.
 --
---  A waiter asks at least every half second (POLL) and leaves a sign of life
---  each time: the server time in milliseconds. A waiter that has been silent
---  for SILENT ms is dead. If no waiter at all was heard for GAP ms, the server
---  or the network stood still: the line starts anew, and every waiter gets
---  SILENT ms from that start. One that misses two starts is dead, or a single
---  waiter that asks seldom could never outlive the dead before it.
+--  A waiter retries at least every half second (POLL) and leaves a heartbeat
+--  each time ("sign" in the code): the server time in milliseconds. A waiter
+--  that has been silent for SILENT ms is dead. If no waiter at all was heard
+--  for GAP ms, the server or the network stood still: the queue starts anew,
+--  and every waiter gets SILENT ms from that start. A waiter that misses two
+--  starts is dead; otherwise a single waiter that retries seldom could never
+--  outlive the dead ones ahead of it.
 --
---  A policy stores two times with the signs of a line: when any waiter was
---  heard last, and when the line started last. So a start is O(1).
+--  A policy stores two times with the heartbeats of a queue: when any waiter
+--  was heard last, and when the queue started last. So a start is O(1).
 
 local liveness = {}
 
---- Seconds between two questions of a waiter, at most: `poll` of the policy.
+--- Seconds between two retries of a waiter, at most: `poll` of the policy.
 liveness.POLL = 0.5
 
 local SILENT = 1200
 local GAP = 650                -- more than POLL; SILENT exceeds it by POLL
 
---- The starts of the line that count now.
+--- The starts of the queue that count now.
 --  @tparam number heard when any waiter was heard last, in ms; 0: never
---  @tparam number start when the line started last; 0: never
+--  @tparam number start when the queue started last; 0: never
 --  @tparam number now
 --  @treturn number the start before the last
 --  @treturn number the last start; other than `start` if it is new
@@ -31,8 +32,8 @@ function liveness.starts(heard, start, now)
 end
 
 --- How long a waiter counts as alive if it remains silent.
---  @tparam number last its last sign of life, in ms; 0: none
---  @tparam number before, start the starts of the line
+--  @tparam number last its last heartbeat, in ms; 0: none
+--  @tparam number before, start the starts of the queue
 --  @tparam number now
 --  @treturn number ms; 0 or less: it is dead
 function liveness.left(last, before, start, now)

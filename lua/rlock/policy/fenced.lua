@@ -1,23 +1,23 @@
 --- A reentrant lock that gives each hold a fencing token: a number greater than
---  that of every hold before it. Send it along with each write, and let the
---  resource refuse what is less than the greatest it has seen.
+--  that of every earlier hold. Send it with each write, and let the resource
+--  refuse a token less than the greatest it has seen.
 --    name                            hash: owner -> hold count, and under the
 --                                    empty name, which no owner has, the
 --                                    token; expires with the lease
---    redisson_lock__channel:{name}   says "0" when the lock is free
+--    redisson_lock__channel:{name}   "0" when the lock becomes free
 --    redisson_lock_token:{name}      string: the last token; never expires
---  On the wire it is Redisson's RFencedLock. Entering again gives the same
---  token. The next token is the last plus one or the server's time in
---  microseconds, whichever is greater, so that tokens grow even if the server
---  loses the last one. Redisson takes it with INCR and would start again at 1,
---  so the key has no expiry, and SET removes one that an older rlock gave it.
+--  On the wire it is Redisson's RFencedLock. Re-entry returns the same token.
+--  The next token is the last plus one or the server's time in microseconds,
+--  whichever is greater, so tokens grow even if the server loses the last one.
+--  Redisson takes the next one by INCR and would restart at 1, so the key has
+--  no expiry, and SET removes one that an older rlock set.
 
 local naming = require "rlock.naming"
 local reentrant = require "rlock.policy.reentrant"
 local tell = require("rlock.policy.shared").tell
 
 local UNLOCKED = "0"
-local TOKEN = ""                        -- a field of the hash, and no owner
+local TOKEN = ""                        -- the hash field of the token
 local LIMIT = 9007199254740992          -- 2^53: numbers are exact below it
 
 local server = {}                       -- these run inside Redis
@@ -32,8 +32,8 @@ local function next_token(counter)
   return token
 end
 
---- Takes it with a new token, or sets the owner's hold count to the one wanted
---  and finds the token that it has. Otherwise as the reentrant lock's.
+--- Takes the lock with a new token, or sets the owner's hold count to `want`
+--  and returns its token. Otherwise as the reentrant lock's.
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
   local left = redis.call("pttl", lock)
@@ -49,7 +49,8 @@ function server.acquire(keys, args)
   return { "held", tonumber(token) }
 end
 
---- Frees it by force; with a token, only if that very hold still stands.
+--- Frees the lock by force; with a token, only if the hold with that token
+--  still stands.
 function server.break_(keys, args)
   local lock, token, publish = keys[1], args[1], args[2]
   if redis.call("exists", lock) == 0 then return { "free" } end

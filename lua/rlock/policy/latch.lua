@@ -1,12 +1,12 @@
---- A count that goes down to nothing, once; then all who waited for it go on.
---    name                                        string: the count; gone at 0
---    redisson_countdownlatch__channel__{name}    says "0" when it has gone, "1"
---                                                when it was set or deleted
+--- A count that goes down to 0 once, which releases all waiters.
+--    name                                        string: the count; none at 0
+--    redisson_countdownlatch__channel__{name}    "0" when the count reaches 0,
+--                                                "1" when it is set or deleted
 --    rlock_request:{name}:SLOT   string: the number of the last request that
---                                was carried out under SLOT; kept for minutes
---  The first two are Redisson's RCountDownLatch. The third is ours: counting is
---  not harmless when repeated, so a request has a slot and a number, and
---  nothing up to the last number is carried out again (see requests.lua).
+--                                was executed under SLOT; kept for minutes
+--  The first two are Redisson's RCountDownLatch. The third is rlock's own:
+--  counting down is not idempotent by itself, so each request has a slot and a
+--  number, and numbers up to the last are not executed again (requests.lua).
 --  Its driver is latch.lua.
 
 local naming = require "rlock.naming"
@@ -14,12 +14,12 @@ local shared = require "rlock.policy.shared"
 
 local is_done, tell, whole = shared.is_done, shared.tell, shared.whole
 
--- Redisson's waiters stay awake from GONE until CHANGED: never one too many.
+-- GONE opens Redisson's local latch, and CHANGED closes it: no extra GONE.
 local GONE, CHANGED = "0", "1"
 
 local server = {}                       -- these run inside Redis
 
---- Sets the count, if there is none.
+--- Sets the count, unless there is one.
 function server.set(keys, args)
   local latch, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish = args[1], args[2], args[3], args[4]
@@ -32,8 +32,8 @@ function server.set(keys, args)
   return { "held" }
 end
 
---- Counts n down.
---  @return "held" or "free", then what is left
+--- Counts down by n.
+--  @return "held" or "free", then the remaining count
 function server.count_down(keys, args)
   local latch, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish = args[1], args[2], args[3], args[4]
@@ -60,7 +60,7 @@ function server.count(keys)
   return { "free", 0 }
 end
 
---- Takes the latch away, and with it what anybody could wait for.
+--- Deletes the latch, which releases its waiters.
 function server.delete(keys, args)
   local latch, channel, publish = keys[1], keys[2], args[1]
   if not redis.call("get", latch) then return { "free" } end

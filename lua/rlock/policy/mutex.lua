@@ -1,10 +1,9 @@
---- Mutual exclusion that its holder cannot enter again: a second lock() by the
---  same task is refused, not counted.
+--- A mutex that is not reentrant: a second lock() by the same task is refused.
 --    name                            hash: owner -> 1; expires with the lease
---    redisson_lock__channel:{name}   says "0" when the lock is free
---  On the wire it is Redisson's RLock: what runs inside Redis is that of the
---  reentrant lock, and the refusal is given without asking (`reenter`). The
---  same request sent twice is no second entry: it is answered alike.
+--    redisson_lock__channel:{name}   "0" when the lock becomes free
+--  On the wire it is Redisson's RLock, with the server functions of the
+--  reentrant lock. The client refuses re-entry itself (`reenter`), so a
+--  duplicate of the same request is not taken for re-entry.
 
 local reentrant = require "rlock.policy.reentrant"
 

@@ -1,23 +1,23 @@
---- A number of permits, each with a lease: who does not give one back in time
---  has it taken away.
---    name                 string: how many permits there are to be had
+--- A semaphore whose permits have leases: a permit that is not released in time
+--  is reclaimed.
+--    name                 string: the number of free permits
 --    {name}:timeout       sorted set: id of a permit, 16 bytes -> end of its
 --                         lease, in milliseconds of the server's time
---    redisson_sc:{name}   says how many, when there are more than before
---  This is Redisson's RPermitExpirableSemaphore, wire compatible. The owner of
---  a permit is its id; a request for it may be repeated. Its driver is
---  permits.lua.
+--    redisson_sc:{name}   the number of free permits, when it grows
+--  This is Redisson's RPermitExpirableSemaphore, wire compatible. The id of a
+--  permit is its owner, so requests are idempotent. Its driver is permits.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
 
 local now, tell, whole = shared.now, shared.tell, shared.whole
 
-local NEVER = 922337203685477           -- Redisson's end of no lease
+local NEVER = 922337203685477           -- Redisson's score without a lease
 
 local server = {}                       -- these run inside Redis
 
--- Lets a permit that is there end at `ends`, or later if it did.
+-- Extends a permit's lease to `ends`; never shortens it.
+-- @return whether there is such a permit
 local function prolong(leases, id, ends)
   local score = redis.call("zscore", leases, id)
   if not score then return false end
@@ -25,8 +25,8 @@ local function prolong(leases, id, ends)
   return true
 end
 
--- Takes away the permits whose lease has ended.
--- @return how many permits there are then, and when the next lease ends
+-- Reclaims the permits whose lease has ended.
+-- @return the number of free permits then, and when the next lease ends
 local function reclaim(keys, left, time, publish)
   local permits, leases, channel = keys[1], keys[2], keys[3]
   local first = redis.call("zrange", leases, 0, 0, "withscores")
@@ -38,9 +38,9 @@ local function reclaim(keys, left, time, publish)
   return left, time
 end
 
---- Takes a permit under this id, or finds that it has been taken.
---  @return "held", then how many more there are; or "busy", then milliseconds
---    until a lease ends
+--- Takes a permit under this id, unless a duplicate has taken it already.
+--  @return "held", then the number of free permits; or "busy", then
+--    milliseconds until a lease ends
 function server.acquire(keys, args)
   local permits, leases, id = keys[1], keys[2], args[1]
   local time, left = now(), whole(permits)
@@ -63,7 +63,7 @@ function server.acquire(keys, args)
   return { "held", left }
 end
 
---- Keeps a permit for so much longer, unless its lease has ended.
+--- Renews a permit's lease, unless it has ended.
 function server.renew(keys, args)
   local leases, id = keys[2], args[1]
   local score = redis.call("zscore", leases, id)
@@ -74,8 +74,8 @@ function server.renew(keys, args)
   return { "held" }
 end
 
---- Gives a permit back. It is back also when its lease had ended, but then the
---  verdict is that it was lost.
+--- Releases a permit. If its lease has ended it is released as well, but the
+--  reply is "lost".
 function server.release(keys, args)
   local permits, leases, channel = keys[1], keys[2], keys[3]
   local id, publish = args[1], args[4]
@@ -87,7 +87,7 @@ function server.release(keys, args)
   return { tonumber(score) > now() and "freed" or "lost" }
 end
 
---- Makes it n permits in all, those in use included.
+--- Sets the total to n permits, those in use included.
 function server.set(keys, args)
   local permits, leases, channel = keys[1], keys[2], keys[3]
   local more = args[1] - whole(permits) - redis.call("zcard", leases)
@@ -96,7 +96,7 @@ function server.set(keys, args)
   return { "held" }
 end
 
---- @return "free" or "held", then how many permits there are, then how many are
+--- @return "free" or "held", then how many permits are free, and how many are
 --    in use
 function server.count(keys)
   local permits, leases = keys[1], keys[2]

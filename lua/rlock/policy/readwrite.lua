@@ -1,34 +1,34 @@
---- Many readers or one writer. The writer may read too, and then go on as a
---  reader when it lets the writing go (a downgrade); a reader that asks to
---  write is refused, because it would wait for itself.
+--- A read/write lock. The writer may also read, and remain a reader when it
+--  releases the write lock (a downgrade). An upgrade is refused: the reader
+--  would wait for itself.
 --    name                      hash: "mode" -> "read" or "write", owner ->
 --                              count of its read holds, owner:write -> of its
 --                              write holds; expires with the last lease
 --    {name}:<owner>:rwlock_timeout:<n>
 --                              string: the n-th read hold of an owner; expires
---                              with its lease. The last one stands for all
---    redisson_rwlock:{name}    says "0" when the last reader has left, "1" when
---                              the writer has, or goes on as a reader
---    rlock_rw_holds:{name}     sorted set, ours alone: field of the hash -> end
+--                              with its lease. rlock maintains only the last
+--    redisson_rwlock:{name}    "0" when the last reader has left, "1" when the
+--                              writer has, or remains a reader
+--    rlock_rw_holds:{name}     sorted set, the index: field of the hash -> end
 --                              of its lease, in milliseconds of server time
---  But for the last this is Redisson's RReadWriteLock, wire compatible. To know
---  how long the lock is needed when a reader leaves, Redisson asks for the hold
---  keys of all the others; our sorted set tells it in O(log n), and who is dead
---  (a few of them are dropped by every reader that comes). A writer is in it
---  while it also reads; otherwise the expiry of the hash is its own.
+--  Except for the index this is Redisson's RReadWriteLock, wire compatible.
+--  When a reader leaves, Redisson reads the hold keys of all others to find out
+--  how long the lock is needed. The index answers that in O(log n), and shows
+--  which readers are dead; each new reader drops a few of them. A writer is in
+--  the index only while it also reads; otherwise the hash expires with it.
 --
 --  In a mixed fleet
 --  * Redisson's watchdog sets the expiry of the hash, and of all hold keys, to
---    its own timeout. Our readers restate theirs, leased or not.
---  * Redisson sees our readers by their hold keys, which is all it looks at.
---    We add no field to the hash, because it counts them.
---  * Its readers are those fields that are more than the sorted set has. While
---    there are some, the expiry is not shortened, unless a look at 16 fields
---    tells what they all need; those found dead are dropped.
---  * It may delete the hash under the sorted set. Fields and members come and
---    go together, so if one member is not in the hash, none is, and all are
---    forgotten by the next reader that comes, before it joins them.
---  * If the sorted set is lost, our readers are seen as Redisson's are.
+--    its own timeout. rlock's readers restate theirs, with a lease or without.
+--  * Redisson finds rlock's readers by their hold keys, and looks at nothing
+--    else. rlock adds no field to the hash, because Redisson counts them.
+--  * Fields beyond those in the index are Redisson's readers. While there are
+--    any, the expiry is not shortened, unless 16 fields are enough to find the
+--    leases of all of them; dead ones that are found are dropped.
+--  * Redisson may delete the hash but not the index. Fields and members are
+--    added and removed together, so if one member is not in the hash, none is,
+--    and the next reader deletes the index before it adds itself.
+--  * If the index is lost, rlock's readers are treated as Redisson's are.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -37,15 +37,15 @@ local now, tell = shared.now, shared.tell
 
 local READERS_GONE, WRITER_GONE = "0", "1"
 local FEW = 4            -- dead holds dropped by one request
-local LOOK = 16          -- fields looked at by one request
+local LOOK = 16          -- fields examined by one request
 local MANY = 100         -- holders listed for people; keys deleted one by one
-local MOST = 1000000000  -- a count that is more is none
-local SOONER = 1000      -- milliseconds that are worth telling
+local MOST = 1000000000  -- a greater hold count is taken for garbage
+local SOONER = 1000      -- ms: a smaller change of expiry wakes no waiter
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
 -- these run inside Redis --------------------------------------------------
 
--- Not every name can be a field of its own.
+-- Would the owner's field clash with others?
 local function is_bad(owner)
   return owner == "mode" or owner:sub(-6) == ":write"
 end
@@ -66,15 +66,15 @@ local function drop_holds(keys, owner, want, count)
   end
 end
 
--- The end of a hold's lease; false if that has passed. A hold that is not in
--- the sorted set has one, but we do not know it.
+-- The end of a hold's lease; false if it has passed. The lease of a hold that
+-- is not in the index is unknown, and counts as running.
 local function end_of(index, field, time)
   local ends = tonumber(redis.call("zscore", index, field) or time + 1)
   return ends > time and ends
 end
 
--- A hold lasts until `ends`, and so do the hash and the sorted set, at least.
--- The hash expires at `last` so far.
+-- Sets the end of a hold's lease, and makes the hash and the index last at
+-- least as long. Until now the hash expires at `last`.
 local function keep(keys, field, ends, last)
   local lock, index = keys[1], keys[3]
   redis.call("zadd", index, ends, field)
@@ -85,7 +85,7 @@ local function keep(keys, field, ends, last)
   redis.call("pexpireat", index, last)
 end
 
--- A hold lasts until `ends`, instead of `before`.
+-- Moves the end of a hold's lease from `before` to `ends`.
 -- @return whether that is sooner
 local function change(keys, field, time, ends, before)
   if ends > before then
@@ -96,15 +96,15 @@ local function change(keys, field, time, ends, before)
   return ends < before
 end
 
--- As keep, and marks it for Redisson.
+-- As keep, and sets the hold key for Redisson.
 local function keep_read(keys, owner, want, time, ends, last)
   redis.call("set", hold_key(keys, owner, want), "1", "px", ends - time)
   keep(keys, owner, ends, last)
 end
 
--- Drops some of the holds whose lease has ended. If it is one of the two of a
--- writer that also reads, a reader is left, or a writer.
--- @return the mode that the lock is in then
+-- Drops some of the holds whose lease has ended. Of a writer that also reads,
+-- this may leave only the reader or only the writer.
+-- @return the mode of the lock after that
 local function drop_dead(keys, mode, time)
   local lock, index = keys[1], keys[3]
   local dead = redis.call("zrangebyscore", index, "-inf", time, "limit", 0, FEW)
@@ -121,7 +121,7 @@ local function drop_dead(keys, mode, time)
   return "read"
 end
 
--- When the last of a reader's holds ends, by its hold keys; 0 if all have.
+-- The end of a reader's last hold, by its hold keys; 0 if all have ended.
 local function end_by_keys(keys, owner, count, time)
   local left = 0
   if count % 1 ~= 0 or count > MOST then count = 1 end
@@ -131,9 +131,10 @@ local function end_by_keys(keys, owner, count, time)
   return left > 0 and time + left or 0
 end
 
--- Looks at some fields of the hash for readers that are not in the sorted set,
--- and drops those that are dead.
--- @return when the last of them ends, or nil if not all `others` were found
+-- Examines some fields of the hash for readers that are not in the index, and
+-- drops dead ones.
+-- @param others how many there are
+-- @return the end of their last lease, or nil if not all were found
 local function look(keys, size, others, time)
   local lock, index, last = keys[1], keys[3], 0
   local fields = size <= LOOK and redis.call("hgetall", lock)
@@ -150,9 +151,9 @@ local function look(keys, size, others, time)
   return others == 0 and last or nil
 end
 
--- Makes the hash expire when the holds that are left do, instead of `before`;
--- at once if all are dead. It stays as it is while others may need it. Who
--- waits until then is told that it is sooner.
+-- Makes the hash expire when the remaining holds do, instead of at `before`;
+-- at once if all are dead. The expiry stays while other holds may need it.
+-- Wakes the waiters if it is worth it, because they sleep until `before`.
 -- @param size how many fields the hash has
 local function fit(keys, mode, size, time, publish, before)
   local lock, index = keys[1], keys[3]
@@ -186,7 +187,8 @@ local function break_(keys, args, wanted, message)
   return { "freed" }
 end
 
--- Some of the fields of the hash that are alive: readers, or the writer.
+-- Some of the live holders: readers, or the writer.
+-- @return a list: owner, hold count, ...
 local function holders(keys, mode, is_writer, time)
   local lock, index, result, dead = keys[1], keys[3], {}, {}
   for _, field in ipairs(redis.call("zrangebyscore", index, "-inf", time,
@@ -223,8 +225,7 @@ end
 
 local read = {}
 
---- Reads unless somebody else writes, or sets the owner's hold count to the one
---  wanted.
+--- Reads unless another owner writes, or sets the owner's hold count to `want`.
 function read.acquire(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want = args[1], args[2], args[3]
@@ -263,8 +264,8 @@ function read.acquire(keys, args)
   return { "held" }
 end
 
---- A restatement makes no lease longer: it puts back the expiries that
---  Redisson's watchdog has shortened.
+--- A restatement extends no lease: it restores the expiries that Redisson's
+--  watchdog has shortened.
 function read.renew(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, restates = args[1], args[2], args[3], args[4]
@@ -278,8 +279,8 @@ function read.renew(keys, args)
   return { "held" }
 end
 
---- Sets the hold count to the one wanted. The lock expires when the holds that
---  are left need it no more; with the last one it is free.
+--- Sets the hold count to `want`. The lock expires with the last of the
+--  remaining holds, and is free if there is none.
 function read.release(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, publish = args[1], args[2], args[3], args[4]
@@ -312,7 +313,7 @@ function read.release(keys, args)
   return { "kept" }
 end
 
---- Ends all reading by force, unless there is a writer.
+--- Frees the lock from all readers by force, unless there is a writer.
 function read.break_(keys, args)
   return break_(keys, args, "read", READERS_GONE)
 end
@@ -327,7 +328,7 @@ end
 
 local write = {}
 
--- What an owner has of the lock.
+-- What an owner holds.
 -- @return the mode; its count of write holds, if it writes; its count of read
 --   holds, if it reads; and the server's time, if it does both
 local function standing(keys, owner, field)
@@ -342,7 +343,8 @@ local function standing(keys, owner, field)
   return mode, writes, reads, writes and reads and time
 end
 
--- A write hold lasts for so much longer, at least.
+-- Extends a write hold's lease; never shortens it.
+-- @param time the server's time, if the writer also reads
 local function keep_write(keys, field, lease, time)
   local lock, index = keys[1], keys[3]
   local left = redis.call("pttl", lock)
@@ -354,8 +356,7 @@ local function keep_write(keys, field, lease, time)
   end
 end
 
---- Writes if nobody else has the lock, or sets the owner's hold count to the
---  one wanted.
+--- Writes if the lock is free, or sets the owner's hold count to `want`.
 function write.acquire(keys, args)
   local lock = keys[1]
   local owner, lease, want = args[1], args[2], args[3]
@@ -390,8 +391,8 @@ function write.renew(keys, args)
   return { "held" }
 end
 
---- Sets the hold count to the one wanted. After the last one the owner goes on
---  as a reader, if it reads, and lets other readers in; or the lock is free.
+--- Sets the hold count to `want`. At 0 an owner that also reads remains a
+--  reader, and other readers can enter; otherwise the lock is free.
 function write.release(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, publish = args[1], args[2], args[3], args[4]
@@ -422,7 +423,7 @@ function write.release(keys, args)
   return { "freed" }
 end
 
---- Ends the writing by force, and the reading of the one who writes.
+--- Frees the lock by force from the writer, and from its read holds.
 function write.break_(keys, args)
   return break_(keys, args, "write", WRITER_GONE)
 end
@@ -451,7 +452,7 @@ local sides = {
   read = side("readwrite.read", read), write = side("readwrite.write", write),
 }
 
--- All readers can go in when a writer has left, and one of the writers.
+-- When a writer has left, all readers can enter, or one writer.
 function sides.read.wakes(payload)
   return payload == WRITER_GONE and "all" or "one"
 end

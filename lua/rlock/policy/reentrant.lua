@@ -1,7 +1,7 @@
---- Mutual exclusion that its holder may enter again.
+--- A reentrant mutex.
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease
---    redisson_lock__channel:{name}   says "0" when the lock is free
+--    redisson_lock__channel:{name}   "0" when the lock becomes free
 --  This is Redisson's RLock, wire compatible.
 
 local naming = require "rlock.naming"
@@ -11,9 +11,9 @@ local UNLOCKED = "0"
 
 local server = {}                       -- these run inside Redis
 
---- Takes it, or sets the owner's hold count to the one wanted. A lease is never
---  shortened. Wanting more than one hold of a lock that is not ours any more
---  means that the first was lost.
+--- Takes the lock, or sets the owner's hold count to `want`. A lease is never
+--  shortened. The reply is "lost" if the owner re-enters a hold that it no
+--  longer has.
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
   local left = redis.call("pttl", lock)
@@ -40,8 +40,8 @@ function server.renew(keys, args)
   return { "held" }
 end
 
---- Sets the hold count to the one wanted; at none the lock is free. The lease
---  becomes what the remaining holds need.
+--- Sets the hold count to `want`; at 0 the lock is free. The lease becomes what
+--  the remaining holds need.
 function server.release(keys, args)
   local lock, owner, lease, want, publish =
     keys[1], args[1], args[2], args[3], args[4]

@@ -1,13 +1,13 @@
---- A number of permits. Whoever comes takes some, if there are enough, and
---  whoever likes gives some back: nobody owns them and they do not expire.
---    name                        string: how many permits there are to be had
---    redisson_sc:{name}          says how many, when there are more than before
+--- A counting semaphore. Its permits have no owners and do not expire, so any
+--  client may release some.
+--    name                        string: the number of free permits
+--    redisson_sc:{name}          the number of free permits, when it grows
 --    rlock_request:{name}:SLOT   string: the number of the last request that
---                                was carried out under SLOT; kept for minutes
---    rlock_request:{name}:SLOT:drained   string: what a drain found
---  The first two are Redisson's RSemaphore. The others are ours: taking permits
---  is not harmless when repeated, so a request has a slot and a number, and
---  nothing up to the last number is carried out again (see requests.lua).
+--                                was executed under SLOT; kept for minutes
+--    rlock_request:{name}:SLOT:drained   string: the result of a drain
+--  The first two are Redisson's RSemaphore. The others are rlock's own: taking
+--  permits is not idempotent by itself, so each request has a slot and a
+--  number, and numbers up to the last are not executed again (requests.lua).
 --  Its driver is semaphore.lua.
 
 local naming = require "rlock.naming"
@@ -18,7 +18,7 @@ local is_done, tell, whole = shared.is_done, shared.tell, shared.whole
 local server = {}                       -- these run inside Redis
 
 --- Takes n permits.
---  @return "held" or "busy" and -1, then how many there are now
+--  @return "held" or "busy" and -1, then the number of free permits
 function server.acquire(keys, args)
   local permits, slot = keys[1], keys[3]
   local number, memory, n = args[1], args[2], args[3]
@@ -32,7 +32,7 @@ function server.acquire(keys, args)
   return { "held", redis.call("decrby", permits, n) }
 end
 
---- Adds n permits; fewer than none takes them away, even those in use.
+--- Adds n permits; a negative n removes permits, even those in use.
 function server.release(keys, args)
   local permits, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish = args[1], args[2], args[3], args[4]
@@ -43,8 +43,8 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- Gives back what the request `undone` of this slot took. If it took nothing
---  yet, it never will.
+--- Releases what the request `undone` of this slot took. If that request has
+--  not been executed yet, it never will be.
 function server.undo(keys, args)
   local permits, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish, undone =
@@ -59,8 +59,8 @@ function server.undo(keys, args)
   return { "freed" }
 end
 
---- Says how many permits there are, if nobody has said so yet; with a `ttl`,
---  for so many milliseconds only.
+--- Sets the number of permits, unless it is set; with a `ttl`, it expires after
+--  that many milliseconds.
 function server.set(keys, args)
   local permits, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish, ttl =
@@ -78,8 +78,8 @@ function server.set(keys, args)
   return { "held" }
 end
 
---- Takes all that there are.
---  @return "held", then how many they were
+--- Takes all free permits.
+--  @return "held", then how many
 function server.drain(keys, args)
   local permits, slot, drained = keys[1], keys[3], keys[4]
   local number, memory = args[1], args[2]
@@ -93,7 +93,7 @@ function server.drain(keys, args)
   return { "held", n }
 end
 
---- @return "free" or "held", then how many permits there are
+--- @return "free" or "held", then the number of free permits
 function server.count(keys)
   local n = whole(keys[1])
   return { n > 0 and "free" or "held", n }

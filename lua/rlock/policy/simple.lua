@@ -1,13 +1,13 @@
---- The lock that most clients speak: SET name token NX PX lease. So redis-py's
---  Lock, redsync, node-redlock and bsm/redislock exclude each other with it.
+--- The lock that most clients implement: SET name token NX PX lease. It is
+--  compatible with redis-py's Lock, redsync, node-redlock and bsm/redislock.
 --    name   string: the owner; expires with the lease
---  Nobody is told when it is free: waiters ask again after a random pause that
---  doubles from 1 to 128 ms. There is no count of holds, so it cannot be
---  entered twice. What breaks it by force may name the owner as the token.
+--  A release wakes no waiter: waiters retry with exponential back-off from 1 to
+--  128 ms, with jitter. It has no hold count, so it is not reentrant. To break
+--  it by force, the owner may be given as the token.
 
 local server = {}                       -- these run inside Redis
 
--- A lease is never shortened; a key that would stay for ever gets one.
+-- Never shortens a lease; a key without an expiry gets one.
 local function prolong(lock, lease)
   if redis.call("pttl", lock) < tonumber(lease) then
     redis.call("pexpire", lock, lease)
@@ -15,7 +15,7 @@ local function prolong(lock, lease)
   return { "held" }
 end
 
---- Takes it, or finds that the owner has it.
+--- Takes the lock, or finds that the owner holds it already.
 function server.acquire(keys, args)
   local lock, owner, lease = keys[1], args[1], args[2]
   if redis.call("set", lock, owner, "nx", "px", lease) then

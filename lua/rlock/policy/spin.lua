@@ -1,12 +1,12 @@
---- A reentrant lock whose waiters listen to nothing: they ask again after a
---  random pause that doubles from 1 to 128 ms. For a great many locks that are
---  held for a very short time.
+--- A reentrant lock whose waiters do not subscribe: they retry with exponential
+--  back-off from 1 to 128 ms, with jitter. For very many locks that are held
+--  very briefly.
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease
---    redisson_lock__channel:{name}   says "0" when the lock is free, to those
---                                    who wait for it as a reentrant lock
---  On the wire it is Redisson's RLock, and so is what runs inside Redis. There
---  is no `channel` here, so nobody subscribes.
+--    redisson_lock__channel:{name}   "0" when the lock becomes free, for those
+--                                    that wait for it as a reentrant lock
+--  On the wire it is Redisson's RLock, with the server functions of the
+--  reentrant lock. The policy has no `channel`, so nothing is subscribed to.
 
 local reentrant = require "rlock.policy.reentrant"
 

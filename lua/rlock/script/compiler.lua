@@ -1,9 +1,9 @@
 --- Decides what goes into a server script, and in which order.
---  Starts at the operation's function, follows what it captures, and hands
---  each piece to rlock.script.emit after all the pieces that it needs, those by
---  name; so the text depends on the sources alone, not on the interpreter.
---  What cannot be shipped ends it with one line. Sends nothing, and does not
---  know what a lock is.
+--  Starts at the operation's function, follows its upvalues, and passes each
+--  unit to rlock.script.emit after the units that it depends on, which are
+--  sorted by name. So the text depends on the sources alone, not on the
+--  interpreter. Raises one line about the first thing that cannot be shipped.
+--  Sends nothing, and is independent of locks.
 --
 --  A unit is a piece of text under a key: "holds", or "naming.prefix".
 --  @module rlock.script.compiler
@@ -18,14 +18,15 @@ local compiler = {}
 local Compiler = {}
 Compiler.__index = Compiler
 
--- Which function of which policy it is about, for people.
+-- The policy, place and function that a message is about.
 function Compiler:where(fn, line)
   local who = fn.label == self.op and fn.label
     or string.format("%s (shipped with %s)", fn.label, self.op)
   return string.format("policy %q: %s:%d: %s", self.policy, fn.path, line, who)
 end
 
--- Every fault of a policy: one line, about a line of `fn` (see Compiler:find).
+-- Raises a fault of the policy: one line, about a line of `fn`, which is as of
+-- Compiler:find.
 function Compiler:fault_at(line, fn, format, ...)
   error(self:where(fn, line) .. ": " .. string.format(format, ...), 0)
 end
@@ -33,7 +34,7 @@ end
 -- The same, about the whole function.
 function Compiler:fault(fn, ...) self:fault_at(fn.line, fn, ...) end
 
--- What source.find says of a function, with the `label` by which we call it.
+-- As source.find, with `label`: the function's name in messages.
 function Compiler:find(value, label)
   local fn, fault = source.find(value, self.read)
   fn.label = label
@@ -56,7 +57,7 @@ local function path(use)
   return use.field and use.name .. "." .. use.field or use.name
 end
 
--- Notes the global that a piece of text begins with, if it does.
+-- Records the global that a piece of text begins with, if any.
 function Compiler:reads(text, fn)
   local name = text:match("^%-?([%a_][%w_]*)")
   if name then self.globals[name] = self.globals[name] or fn end
@@ -81,7 +82,7 @@ function Compiler:check_global(fn, use)
   self:check_library(fn, use)
 end
 
--- `use` reads what Redis has, or should have.
+-- `use` reads a global that must exist in Redis.
 function Compiler:check_library(fn, use)
   local ok, missing = sandbox.has(use)
   if not ok then
@@ -113,7 +114,7 @@ function Compiler:check_upvalue(fn, use)
     .. " since it was loaded? Start again", use.name)
 end
 
--- what goes along -------------------------------------------------------------
+-- units -----------------------------------------------------------------------
 
 local function is_module(value)
   for name, loaded in pairs(package.loaded) do
@@ -126,7 +127,7 @@ local function same(a, b)
   return rawequal(a, b) and (a ~= 0 or 1 / a == 1 / b)
 end
 
--- Puts a unit into the text, once, after all that it needs itself.
+-- Adds a unit to the text once, after the units that it depends on.
 function Compiler:unit(fn, use, key, value)
   local unit = self.units[key]
   self:check_meaning(fn, use, sandbox.written(value) or value)
@@ -193,7 +194,7 @@ function Compiler:ship_function(unit)
   self.text:helper(unit, fn)
 end
 
--- `use` reads a captured table: a module, or a library that Redis has too.
+-- `use` reads a captured table: a module, or a library that Redis has as well.
 function Compiler:table_field(fn, use, module)
   local key = use.name .. "." .. (use.field or "")
   local library = sandbox.written(module)
@@ -240,7 +241,7 @@ function Compiler:needs(fn)
   end
 end
 
--- What one function captures must not hide a global from another.
+-- An upvalue of one function must not hide a global that another reads.
 function Compiler:check_hidden()
   local hidden
   for name in pairs(self.globals) do

@@ -1,7 +1,7 @@
---- What Redis' Lua 5.1 takes otherwise than a newer Lua, without an error.
---  Finds what the text shows: a call of a library's function by its name or as
---  a method, and a constant beside an operator. What cannot be seen is listed
---  in the README, "A lock of your own kind". Pure.
+--- What Redis' Lua 5.1 silently treats differently from a newer Lua.
+--  Finds what is visible in the text: a call of a library function by name or
+--  as a method, and a constant beside an operator. The README lists the rest
+--  under "A lock of your own kind". Pure.
 --  @module rlock.script.differences
 
 local load = rawget(_G, "loadstring") or load
@@ -10,19 +10,19 @@ local differences = {}
 
 local GRAPHIC = "%g"
 
--- How many arguments a function takes in 5.1, where it takes more since.
+-- How many arguments 5.1 takes, for functions that take more in newer Luas.
 local takes = {
   load = 2, xpcall = 2, ["math.atan"] = 1, ["math.log"] = 1,
   ["string.gmatch"] = 2, ["string.rep"] = 2,
 }
 
--- Functions of patterns -> whether they look for more than one match.
+-- Pattern functions -> whether they find more than one match.
 local patterns = {
   ["string.find"] = false, ["string.gmatch"] = true, ["string.gsub"] = true,
   ["string.match"] = false,
 }
 
--- The value of an argument that is nothing but a string.
+-- The value of an argument that is a single string literal.
 local function literal(token)
   local is_string = token and token.kind == "string"
   return is_string and load("return " .. token.text)() or nil
@@ -75,10 +75,10 @@ function differences.prints_alike(value)
   return tostring(value) == ("%.14g"):format(value)
 end
 
---- What is wrong with a use of something that goes along.
+--- What is wrong with a use of a value that is shipped.
 --  @tparam table use a use of rlock.script.parser
---  @tparam any value what it reads: a constant, or the name of a function of
---    Lua's, "string.rep"
+--  @tparam any value what it reads: a constant, or the name of a library
+--    function, "string.rep"
 --  @treturn[opt] string the fault, in words
 function differences.of(use, value)
   if value == "math.huge" then value = math.huge end

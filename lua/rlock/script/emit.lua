@@ -1,11 +1,11 @@
---- The text of a server script, line by line, and the way back.
---  Writes down what rlock.script decided to ship, remembers for each line
---  where it came from, and puts that into error messages. Decides nothing.
+--- Builds the text of a server script, and maps its lines back to the sources.
+--  Records for each line where it came from, and puts that into error messages.
+--  The compiler decides what is shipped.
 --  @module rlock.script.emit
 
 local emit = {}
 
-local MAX_INTEGER = 9007199254740992 -- 2^53, the last that a double counts
+local MAX_INTEGER = 9007199254740992 -- 2^53: doubles count up to it
 
 local Text = {}
 Text.__index = Text
@@ -77,8 +77,8 @@ function Text:module(unit)
   self:add("local " .. unit.key .. " = {}", unit.by.path, unit.line)
 end
 
--- The lines of a piece of source, as { text, line, inside }: inside says that
--- the line begins within a long string, so that its indentation matters.
+-- The lines of a piece of source, as { text, line, inside }: `inside` is set if
+-- the line begins within a long string, so its indentation must stay.
 local function split(file, from, to)
   local result = {}
   local line = 1 + select(2, file.text:sub(1, from - 1):gsub("\n", ""))
@@ -107,7 +107,7 @@ local function indentation(lines, first)
   return least or 0
 end
 
--- Adds source lines from the `first` on, moved to the left margin.
+-- Adds source lines; those from `first` on lose their common indentation.
 function Text:source(lines, first, path)
   local width = indentation(lines, first)
   for i, line in ipairs(lines) do
@@ -129,7 +129,7 @@ local function blank(line)
   return line and not line.inside and not line.text:find("%S")
 end
 
--- The parameters that are used, as locals.
+-- Declares the parameters that are used as locals.
 function Text:parameters(fn)
   local names, values = {}, {}
   for i, name in ipairs(fn.node.params) do
@@ -155,7 +155,7 @@ function Text:body(fn)
   self:source(lines, on_header and 2 or 1, fn.path)
 end
 
---- @tparam string where  for people: the policy, file and line, the operation
+--- @tparam string where  for messages: the policy, file, line and operation
 --  @treturn table see script.compile
 function Text:finish(where)
   local text = table.concat(self.text, "\n") .. "\n"
@@ -163,7 +163,7 @@ function Text:finish(where)
     lines = self.lines }
 end
 
--- the way back --------------------------------------------------------------
+-- error messages ------------------------------------------------------------
 
 local function place(lines, number_)
   local from = lines[tonumber(number_)]

@@ -1,6 +1,6 @@
---- Expressions, and functions as the largest of them.
---  The second layer of rlock.script.parser, which describes its records; the
---  third gives it :block().
+--- Parses expressions, functions included.
+--  The second layer of rlock.script.parser, which describes the records; the
+--  third adds :block().
 --  @module rlock.script.expression
 
 local Scope = require "rlock.script.scope"
@@ -24,8 +24,8 @@ local ends = {
 
 local calls = { ["("] = true, ["string"] = true, ["{"] = true }
 
---- One expression or more, between commas.
---  @treturn table of each its token, or false if it has several
+--- A list of expressions.
+--  @treturn table the token of each, or false if it has several
 function Expression:list()
   local alone = {}
   repeat
@@ -55,7 +55,8 @@ function Expression:table()
   self:expect("}")
 end
 
---- The arguments of a call, which it gives as :list() does.
+--- The arguments of a call.
+--  @treturn table as :list()
 function Expression:arguments()
   if self.token.kind == "string" then return { self:next() } end
   if self.token.kind == "{" then
@@ -70,7 +71,8 @@ function Expression:arguments()
   return list
 end
 
---- A call of a method: a use of string's, for all others are the policy's own.
+--- A method call. It counts as a use of `string`: the methods of other values
+--  are the policy's own.
 function Expression:method()
   self:expect(":")
   local token = self:expect("name")
@@ -102,7 +104,7 @@ function Expression:suffix()
   return true
 end
 
---- A name, with the field and the call that follow it at once.
+--- A name, with the field and the call that directly follow it.
 --  @treturn table the use of the name
 --  @treturn number how many suffixes it has
 function Expression:named()
@@ -118,7 +120,7 @@ function Expression:named()
   return use, count
 end
 
---- A name or a bracket with its suffixes.
+--- A name or a parenthesized expression, with its suffixes.
 --  @treturn table|nil the use of the name
 --  @treturn number how many suffixes it has
 function Expression:suffixed()
@@ -144,7 +146,7 @@ function Expression:number()
   end
 end
 
--- Whether a zero follows, in brackets or not.
+-- Does a zero follow, perhaps in parentheses?
 function Expression:is_zero()
   local at = self.at
   while self.tokens[at].kind == "(" do at = at + 1 end
@@ -152,7 +154,7 @@ function Expression:is_zero()
     and (at == self.at or self.tokens[at + 1].kind == ")")
 end
 
---- The signs before an operand.
+--- The unary operators before an operand.
 function Expression:signs()
   while unary[self.token.kind] do
     local sign = self:next()

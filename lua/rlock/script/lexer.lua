@@ -1,9 +1,9 @@
---- Lua text to tokens.
---  Takes what 5.1, LuaJIT and 5.4 take, and lists what Redis' Lua 5.1 does not
---  have. A token is { kind, text, from, to, line }, where kind is the keyword
---  or the sign itself, or "name", "string", "number", "end of file". Comments
---  are dropped. The text is one that an interpreter has compiled: malformed
---  tokens are passed on as they are. Knows no grammar.
+--- Splits Lua text into tokens.
+--  Accepts 5.1, LuaJIT and 5.4, and lists what Redis' Lua 5.1 does not have. A
+--  token is { kind, text, from, to, line }, where kind is the keyword or the
+--  sign itself, or "name", "string", "number", "end of file". Comments are
+--  dropped. An interpreter has already compiled the text, so malformed tokens
+--  are passed on as they are.
 --  @module rlock.script.lexer
 
 local lexer = {}
@@ -28,7 +28,7 @@ local newer_signs = {
 
 local newer_escapes = { x = true, z = true, u = true }
 
--- Names with a meaning that they do not have in 5.1.
+-- Names that have no special meaning in 5.1.
 local newer_names = {
   _ENV = "_ENV", __close = "the metamethod __close",
   __gc = "the metamethod __gc of a table",

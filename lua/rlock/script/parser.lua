@@ -1,8 +1,8 @@
---- Which functions a Lua text has, and which names each of them uses.
---  A recursive descent (scope.lua, expression.lua, this file) over the grammar
---  of 5.4, for scopes only: values and precedence do not matter. The text is
---  one that an interpreter has compiled. Knows nothing of Redis beyond its Lua
---  version, 5.1, and nothing of what is shipped.
+--- Finds the functions of a Lua text, and the names that each of them uses.
+--  A recursive-descent parser (scope.lua, expression.lua, this file) of the 5.4
+--  grammar that tracks scopes only: values and precedence do not matter. An
+--  interpreter has already compiled the text. The only fact about Redis that it
+--  depends on is the Lua version, 5.1.
 --
 --  A function:  from, to (bytes, from "function" to "end"), first_line,
 --               last_line, params (names), used (by index), vararg, method,
@@ -10,13 +10,13 @@
 --  A use:       name, line, from (byte), variable (nil: a global), field (in
 --               `name.field`), before and after (the kinds of the tokens around
 --               those), write (the name is assigned), field_write (its field
---               is), arguments (of a call that follows at once: of each its
---               token, or false if it has several), method (it is a call
+--               is), arguments (of a call that directly follows: the token of
+--               each, or false if it has several), method (it is a call
 --               `x:field()`, where name is "string")
 --  A variable:  name, from (byte), attribute ("const", "close"), owner (its
 --               function, nil: the file), empty (it has no value yet), written
 --               (the line where a function other than its owner assigns it),
---               last (the use where its owner gives it another value)
+--               last (the last use where its owner assigns another value)
 --  A newer:     from (byte), line, what: something that 5.1 does not have
 --  inside:      line -> true if it begins within a string
 --  @module rlock.script.parser
@@ -197,7 +197,7 @@ end
 --    order
 --  @treturn[2] nil
 --  @treturn[2] number the line
---  @treturn[2] string what this file does not understand there
+--  @treturn[2] string the syntax error
 function parser.parse(text)
   local tokens, newer = lexer.tokens(text)
   local self = setmetatable({

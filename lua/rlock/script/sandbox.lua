@@ -1,6 +1,6 @@
---- What a script finds inside Redis: its globals, and Lua 5.1's libraries.
---  What every Redis from 6.0 on has; os, print, getfenv and others that only
---  some have are left out. Knows nothing of the functions that are shipped.
+--- The globals and libraries of a script inside Redis.
+--  Lists what every Redis has since 6.0, without os, print, getfenv and others
+--  that only some versions have.
 --  @module rlock.script.sandbox
 
 local unpack = table.unpack or unpack
@@ -20,7 +20,7 @@ sandbox.globals = set [[
   rawset redis select setmetatable string struct table tonumber tostring type
   unpack xpcall]]
 
---- Library -> name -> true, for those that have more in a newer Lua.
+--- Library -> name -> true, for libraries that have more in a newer Lua.
 sandbox.fields = {
   coroutine = set "create resume running status wrap yield",
   math = set [[abs acos asin atan atan2 ceil cos cosh deg exp floor fmod frexp
@@ -31,7 +31,7 @@ sandbox.fields = {
   table = set "concat foreach foreachi getn insert maxn remove sort",
 }
 
--- What is not there -> what to do instead.
+-- What Redis lacks -> what to do instead.
 local instead = {
   unpack = "it is unpack there",
   os = 'redis.call("time") tells the time',
@@ -42,13 +42,13 @@ local instead = {
 
 local globals, fields = sandbox.globals, sandbox.fields
 
--- What every interpreter has too, and so may be captured as a local.
+-- Globals that every interpreter has as well, so a policy may capture them.
 local common = set [[
   assert collectgarbage coroutine error getmetatable ipairs load math next
   pairs pcall rawequal rawget rawset select setmetatable string table tonumber
   tostring type xpcall]]
 
--- Values of this interpreter -> how the same thing is written in Redis.
+-- Values of this interpreter -> their names in Redis.
 local written = { [unpack] = "unpack" }
 for name in pairs(common) do
   written[_G[name]] = name
@@ -58,19 +58,19 @@ for name in pairs(common) do
   end
 end
 
--- What is written, as it is written -> the value.
+-- The inverse: name -> value.
 local own = {}
 for value, text in pairs(written) do own[text] = value end
 
---- name -> true: libraries of some interpreter that Redis lacks, or that are
---  not the same there.
+--- name -> true: libraries of some interpreter that Redis lacks, or has in
+--  another form.
 sandbox.foreign = set [[_G package io os debug utf8 bit bit32 ffi jit]]
 
 --- Whether Redis has the global that a function reads.
 --  @tparam table use a use of rlock.script.parser
 --  @treturn[1] boolean true
 --  @treturn[2] nil
---  @treturn[2] string what Redis does not have, as it was written
+--  @treturn[2] string what Redis lacks, as written in the source
 function sandbox.has(use)
   if not globals[use.name] then return nil, use.name end
   local known = fields[use.name]
@@ -81,8 +81,7 @@ function sandbox.has(use)
   return nil, use.name .. "." .. use.field
 end
 
---- Whether a function of the policy reads something else where Redis has a
---  function or a library of Lua's.
+--- Whether a policy replaced a global that in Redis is Lua's own.
 --  @tparam table use a use of rlock.script.parser
 --  @tparam table values the globals of the function
 --  @treturn boolean
@@ -94,14 +93,14 @@ function sandbox.replaced(use, values)
   return field ~= nil and value[use.field] ~= field
 end
 
---- What to do about something that Redis does not have.
+--- What to do instead of using something that Redis lacks.
 --  @tparam string missing
 --  @treturn string
 function sandbox.advice(missing)
   return instead[missing:match("[^.]*$")] or "is it the name of a local?"
 end
 
---- How a value of this interpreter's own library is written inside Redis.
+--- The name inside Redis of a value of this interpreter's own library.
 --  @tparam any value
 --  @treturn string|nil "tonumber", "math.floor"
 function sandbox.written(value)

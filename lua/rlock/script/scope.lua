@@ -1,5 +1,5 @@
---- A walk over tokens that knows which variables are in scope.
---  The first layer of rlock.script.parser, which describes its records.
+--- Steps through tokens and tracks which variables are in scope.
+--  The first layer of rlock.script.parser, which describes the records.
 --  @module rlock.script.scope
 
 local Scope = {}
@@ -7,13 +7,14 @@ Scope.__index = Scope
 
 -- tokens --------------------------------------------------------------------
 
---- Notes that Lua 5.1 does not have `what` is at a token.
+--- Records something that Lua 5.1 does not have.
 function Scope:newer(token, what)
   local list = self.file.newer
   list[#list + 1] = { from = token.from, line = token.line, what = what }
 end
 
---- Takes the present token and gives it.
+--- Consumes the current token.
+--  @return the token
 function Scope:next()
   local token = self.token
   self.last, self.at = token, self.at + 1
@@ -21,12 +22,14 @@ function Scope:next()
   return token
 end
 
---- Takes the present token if it is of a kind; gives it, or nil.
+--- Consumes the current token if it is of this kind.
+--  @return the token, or nil
 function Scope:skip(kind)
   if self.token.kind == kind then return self:next() end
 end
 
---- Takes the present token, which must be of a kind, or ends the parse.
+--- Consumes the current token, which must be of this kind: raises otherwise.
+--  @return the token
 function Scope:expect(kind)
   local token = self.token
   if token.kind ~= kind then
@@ -38,7 +41,7 @@ end
 
 -- variables -----------------------------------------------------------------
 
---- Begins a scope, for the variables that are declared until :close().
+--- Opens a scope for the variables that are declared until :close().
 function Scope:open()
   self.scope = { outer = self.scope, variables = {} }
 end
@@ -47,10 +50,11 @@ function Scope:close()
   self.scope = self.scope.outer
 end
 
---- From now on the token's name means a new variable, which it gives.
+--- Declares a variable, visible from now on.
 --  @tparam table token
 --  @tparam[opt] string attribute
 --  @tparam[opt] boolean empty whether it has no value yet
+--  @return the variable
 function Scope:declare(token, attribute, empty)
   local variable = {
     name = token.text, from = token.from, attribute = attribute,
@@ -60,7 +64,8 @@ function Scope:declare(token, attribute, empty)
   return variable
 end
 
---- Notes the use of a name, as what it means here, and gives the record.
+--- Records the use of a name, with the variable that it resolves to.
+--  @return the use
 function Scope:use(token)
   local scope, variable = self.scope, nil
   while scope and not variable do
@@ -74,7 +79,7 @@ function Scope:use(token)
   if variable and variable.parameter then
     variable.owner.used[variable.parameter] = true
   end
-  -- A function with "..." has a variable "arg" in 5.1, at its first line.
+  -- In 5.1 a function with "..." has an implicit local "arg", its first.
   if token.text == "arg" and self.vararg
       and not (variable and variable.from > self.vararg) then
     self:newer(token, "another arg in a function with ...")
@@ -82,7 +87,7 @@ function Scope:use(token)
   return use
 end
 
---- Notes that a use is an assignment.
+--- Records that a use is an assignment.
 function Scope:write(use)
   use.write = true
   local variable = use.variable

@@ -1,7 +1,7 @@
 --- Finds a function in the text that it was compiled from.
---  The interpreter tells only the lines of a function and what it captures;
---  the rest is read from the text. Opens no file: it is given the text of a
---  chunk by who asks. Knows nothing of Redis.
+--  The interpreter reveals only the lines and the upvalues of a function; the
+--  rest is read from the text. Opens no file: the caller supplies the text of
+--  a chunk. Independent of Redis.
 --  @module rlock.script.source
 
 local parser = require "rlock.script.parser"
@@ -10,7 +10,7 @@ local getfenv = rawget(_G, "getfenv") -- before 5.2
 
 local source = {}
 
--- Parsed texts, by text; collected when nobody uses them.
+-- Parsed texts, by text; collected when unused.
 local parsed = setmetatable({}, { __mode = "v" })
 
 local function parse(text)
@@ -25,7 +25,7 @@ local function parse(text)
   return file
 end
 
--- What a function captures, and the table of its globals.
+-- The upvalues of a function, and the table of its globals.
 local function upvalues(value)
   local result, globals, i = {}, getfenv and getfenv(value), 1
   while true do
@@ -40,7 +40,7 @@ local function upvalues(value)
   end
 end
 
--- The uses inside a function of names that it does not declare itself.
+-- The uses in a function of names that it does not declare itself.
 local function free_uses(file, node)
   local result, from = {}, node.params_from
   for _, use in ipairs(file.uses) do
@@ -62,7 +62,7 @@ local function captures_all(uses, captured)
   return true
 end
 
--- The functions of the file that may be this one.
+-- The functions in the file that may be this one.
 local function candidates(file, info, captured)
   local result = {}
   for _, node in ipairs(file.functions) do
@@ -79,7 +79,7 @@ local function candidates(file, info, captured)
   return result
 end
 
---- What there is to know of a function.
+--- Describes a function.
 --  @tparam function value
 --  @tparam function read chunkname -> text, or nil and a fault
 --  @treturn table `path` and `line`; `captured`: name -> { value = } of each

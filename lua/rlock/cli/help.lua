@@ -1,4 +1,4 @@
---- rlockctl help: what can be done, or how one command is used.
+--- rlockctl help: general help, or the usage of one command.
 
 local help = {}
 

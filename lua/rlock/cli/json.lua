@@ -1,6 +1,5 @@
---- Writes JSON for machines: strings, numbers, booleans, arrays ({ ... }),
---  objects. Keys come in alphabetical order. Bytes that are not UTF-8 become
---  U+FFFD, as JSON cannot hold them.
+--- Encodes JSON: strings, numbers, booleans, arrays ({ ... }), objects. Sorts
+--  keys. In text that is not UTF-8, bytes beyond ASCII become U+FFFD.
 
 local json
 

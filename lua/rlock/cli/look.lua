@@ -1,7 +1,7 @@
---- What there is under a name, of whatever kind. Redis does not say; it is told
---  by the type of the key, what is in it, and the keys beside it. Kinds that
---  look the same, such as a fair lock for which nobody waits and a reentrant
---  one, are called by the plainest of them. Only reads, and never much.
+--- Inspects what is stored under a name, of any kind. The kind is inferred from
+--  the type of the key, its content, and related keys. Kinds that look the
+--  same, such as a fair lock without waiters and a reentrant lock, are reported
+--  as the plainest of them. Read-only, and bounded.
 
 local policy = require "rlock.policy"
 local requests = require "rlock.requests"
@@ -9,13 +9,13 @@ local now = require("rlock.policy.shared").now
 
 local look = {}
 
-local MANY = 100           -- holders told of; every `peek` has some such limit
+local MANY = 100           -- holders listed; every `peek` has such a limit
 local LONGEST = 1024       -- bytes of an owner
 local FOR_EVER = 86400000 * 36500
 
 local server = {}                       -- these run inside Redis
 
--- Has it no more fields than a lock has, and whole numbers in all of them?
+-- Is the hash small enough for a lock, with whole numbers in all fields?
 local function has_counts(lock)
   if redis.call("hlen", lock) > MANY then return false end
   for _, count in ipairs(redis.call("hvals", lock)) do
@@ -33,8 +33,8 @@ local function kind_of_hash(keys)
   return redis.call("exists", queue) == 1 and "fair" or "reentrant"
 end
 
--- A simple lock expires, and its value is an owner: letters, digits and what
--- joins them. A latch looks like a semaphore, but for those who wait for it.
+-- A simple lock expires, and its value is an owner: letters, digits and
+-- punctuation. A latch differs from a semaphore only in its waiters' channel.
 local function kind_of_string(keys, channels)
   local lock, leases = keys[1], keys[4]
   if redis.call("strlen", lock) > LONGEST then return "string" end
@@ -50,14 +50,14 @@ local function kind_of_string(keys, channels)
   return heard[4] > 0 and "latch" or "semaphore or latch"
 end
 
--- By what is left of one that nobody holds.
+-- The kind of a free lock, by the keys that remain.
 local function kind_of_rest(keys)
   if redis.call("exists", keys[3]) == 1 then return "fair" end
   if redis.call("exists", keys[2]) == 1 then return "fenced" end
 end
 
---- The kinds that there are under the name, first that of the key itself. What
---  is no lock is called by its type.
+--- The kinds under the name, that of the key itself first. A key that is no
+--  lock is reported by its type.
 --  @return "kinds", then a list of them
 function server.kinds(keys, channels)
   local kinds, of = {}, redis.call("type", keys[1]).ok
@@ -105,7 +105,7 @@ local definition = {
   server = server,
 }
 
--- what it looks like from here ------------------------------------------------
+-- the client's side -----------------------------------------------------------
 
 local function same(reply) return reply end
 
@@ -123,7 +123,7 @@ local looks = {}
 local function peek(lock)
   local state, code, detail = lock:peek()
   if not state then return nil, code, detail end
-  state.count = nil                     -- how often we hold it
+  state.count = nil                     -- our own hold count
   local queue = type(state.queue) == "table" and state.queue or {}
   for i, owner in ipairs(queue) do
     queue[i] = { owner = tostring(owner) }
@@ -148,7 +148,7 @@ local function add_holders(state, side, mode)
   end
 end
 
--- One state of both sides, in which everybody has a mode.
+-- One state of both sides, where each holder and waiter has a mode.
 local function look_at_sides(method)
   return function(client, name)
     local pair = client[method](client, name)
@@ -209,7 +209,7 @@ function looks.permits(client, name)
   return state
 end
 
---- Looks by the `peek` of a policy.
+--- Inspects a lock by the `peek` of its policy.
 -- @tparam table client
 -- @tparam string name
 -- @tparam string which the policy's module
@@ -223,10 +223,10 @@ function look.by(client, name, which)
   return { state }
 end
 
---- Looks.
+--- Inspects a name.
 -- @tparam table client
 -- @tparam string name
--- @treturn[1] table a list of states, mostly of one: `kind`, nil if there is
+-- @treturn[1] table a list of states, usually one: `kind`, nil if there is
 --   nothing; `state`, "held" or "free"; `ttl` in seconds; `holders`, and for
 --   some kinds `queue`: { { owner =, count =, mode =, ttl = }, ... }; `token`,
 --   `available`, `in_use`, `count`

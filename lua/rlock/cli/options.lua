@@ -1,12 +1,12 @@
---- Reads options from the words of a command line. What there is to know of
---  them is in a table: "--url" -> { name, value }, where `value` is what people
---  call its value, if it takes one. `all`: it may be given several times, and
---  its values are a list. `last`: no options follow it.
---  Values come as --url=X, --url X, -eX or -e X; "--" ends the options.
+--- Parses the options of a command line. A table declares them: "--url" ->
+--  { name, value }, where `value` names the option's value in messages, if it
+--  takes one. `all`: it may be repeated, and its values are a list. `last`: no
+--  options follow it.
+--  Values are given as --url=X, --url X, -eX or -e X; "--" ends the options.
 
 local options = {}
 
--- The option in a word, and the value in it, if there is one.
+-- Splits a word into the option and its value, if it has one.
 local function split(word, known)
   local name, value = word:match("^(%-%-[^=]+)=(.*)$")
   if not name and not known[word] and word:find("^%-[^-]") then
@@ -26,7 +26,7 @@ local function store(chosen, option, value)
   end
 end
 
--- Reads the option at words[i]; returns the index after it, or nil, problem.
+-- Parses the option at words[i]; returns the index after it, or nil, problem.
 local function read_option(words, i, known, chosen)
   local name, value = split(words[i], known)
   local option = known[name]
@@ -47,16 +47,16 @@ local function read_option(words, i, known, chosen)
   return i + 1, nil, option.last
 end
 
---- Reads options.
+--- Parses options.
 -- @tparam table words
 -- @tparam integer i      where to begin
--- @tparam table known    see above
--- @tparam table chosen   where they go: name -> value, or true
--- @tparam[opt] table operands where the words between and after them go;
---   without it, the first of those ends the reading
--- @treturn[1] integer the first word that was not read
+-- @tparam table known    the declarations, see above
+-- @tparam table chosen   receives the options: name -> value, or true
+-- @tparam[opt] table operands receives the words between and after them;
+--   without it, parsing ends at the first such word
+-- @treturn[1] integer the index of the first word that was not parsed
 -- @treturn[2] nil
--- @treturn[2] string what is wrong, without any value
+-- @treturn[2] string what is wrong, without any option's value
 function options.read(words, i, known, chosen, operands)
   local only_operands = false
   while words[i] do

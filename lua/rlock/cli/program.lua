@@ -1,15 +1,15 @@
---- Runs a Lua program: a file, a chunk from the command line, or what comes on
---  standard input. It finds what it would find in `lua`: arg and ...
+--- Runs a Lua program: a file, a chunk from the command line, or standard
+--  input. The program gets arg and ... as under `lua`.
 
 local program = {}
 
---- Text of what was no file, by chunkname.
+--- Text of the chunks that are no files, by chunkname.
 program.sources = {}
 
 -- the chunk ------------------------------------------------------------------
 
--- As luaL_loadfile does: without a byte order mark, and the first line is a
--- comment if it begins with "#".
+-- Skips what luaL_loadfile skips: a byte order mark, and a first line that
+-- begins with "#".
 local function load_text(text, chunkname)
   text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
   program.sources[chunkname] = text
@@ -35,8 +35,8 @@ local function load_file(name)
   return nil, problem
 end
 
--- arg[1] is the first argument; before it come the program's name, what led to
--- it, and rlockctl.
+-- arg[1] is the first argument, arg[0] the program's name; before it come
+-- rlockctl and its options.
 local function name_arguments(arguments, first, name)
   local result = {}
   for i = 0, #arguments do result[i - first] = arguments[i] end
@@ -55,8 +55,8 @@ end
 --- Runs a program.
 -- @tparam table cli
 -- @tparam table arguments the words of the command line
--- @tparam integer first   which of them is the program's name; with code, its
---   first argument
+-- @tparam integer first   index of the program's name; with code, of the first
+--   argument
 -- @tparam[opt] string code
 -- @treturn integer exit status
 function program.run(cli, arguments, first, code)

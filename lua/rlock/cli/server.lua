@@ -1,13 +1,13 @@
---- What a server is, and what rlock may do there, for rlockctl status --server.
---  Whether a command is permitted is found out by trying it in a form that
---  changes nothing: the ACL commands that tell it are themselves restricted.
+--- Describes a server and its permissions, for rlockctl status --server.
+--  Tries each command in a form that changes nothing, because the ACL commands
+--  that would tell are restricted themselves.
 
 local server = {}
 
-local NAME = "rlock:status"       -- a key and a channel that nobody uses
-local SECONDS = 5                 -- for what happens at once
+local NAME = "rlock:status"       -- an unused key and channel
+local SECONDS = 5                 -- to wait for the reply to SUBSCRIBE
 
---- What rlock sends, and what its scripts use of each type of key.
+--- The commands that rlock sends, and those of its scripts for each key type.
 local needs = {
   { "EVALSHA", ("0"):rep(40), 0 }, { "SCRIPT", "LOAD", "return 0" },
   { "TIME" }, { "PUBLISH", NAME, "" }, { "EXISTS", NAME },
@@ -26,13 +26,13 @@ local function name_of(words)
   return name
 end
 
--- Is this refusal one of the command itself? (Not of a key or a channel.)
+-- Was the command itself refused, not its key or channel?
 local function is_forbidden(detail)
   return detail:find("NOPERM .* to run ") ~= nil
     or detail:find("unknown command", 1, true) ~= nil
 end
 
--- Tries SUBSCRIBE on a connection of its own: a refusal ends that.
+-- Tries SUBSCRIBE on a separate connection, because a refusal closes it.
 local function subscribe(client)
   local session, refusal = client.session, nil
   local answered = session.host.event()
@@ -49,7 +49,7 @@ local function subscribe(client)
   return not (refusal and is_forbidden(refusal))
 end
 
--- Which commands are permitted, and which are not.
+-- @return the permitted commands, the refused ones; or nil, code, detail
 local function permissions(client)
   local permitted, refused = {}, {}
   local function note(name, is_permitted)
@@ -66,7 +66,7 @@ local function permissions(client)
   return permitted, refused
 end
 
--- The id of the client's connection, which it opens anew if it was killed.
+-- The id of the client's connection. Reconnects if that was killed.
 local function id_of(client)
   local id, code, detail = client:call("CLIENT", "ID")
   if code == "closed" then id, code, detail = client:call("CLIENT", "ID") end
@@ -74,8 +74,8 @@ local function id_of(client)
   return id
 end
 
--- Can one connection end another by its id? A proxy that answers CLIENT itself
--- only says so.
+-- Can one connection kill another by its id? A proxy that answers CLIENT itself
+-- may claim so falsely.
 local function can_kill(client, victim)
   local id, _, detail = id_of(victim)
   if not id then return false, detail end
@@ -100,10 +100,10 @@ local function about(client)
   }
 end
 
---- Looks at the server of a client.
+--- Inspects the server of a client.
 -- @tparam table client
 -- @tparam table victim another client of the same server, whose connection is
---   killed to see whether that works
+--   killed as a test
 -- @treturn[1] table where, server, version and role (nil if INFO is refused),
 --   permitted and refused (names of commands), sealed ("kill" or "time"), why
 -- @treturn[2] nil, code, detail
@@ -121,7 +121,7 @@ local sealing = {
   kill = "by CLIENT KILL", time = "by time: requests expire by its clock",
 }
 
---- Prints for people what `look` found.
+--- Prints the result of `look` for people.
 -- @tparam table state
 function server.print(state)
   print(("%s: %s%s%s"):format(state.where, state.server == "unknown"

@@ -1,5 +1,4 @@
---- rlockctl status: what kind of lock there is under a name, who holds it and
---  who waits for it.
+--- rlockctl status: the kind of lock under a name, its holders and waiters.
 
 local json = require "rlock.cli.json"
 local look = require "rlock.cli.look"
@@ -35,7 +34,7 @@ status.options = {
   ["--server"] = { "server" },
 }
 
--- Names come from anywhere: nothing in them may move the cursor.
+-- Names are untrusted: escape control characters, which could move the cursor.
 local function show(text)
   return (("%q"):format(text):gsub("\\\n", "\\n"):gsub("%c", "?"))
 end
@@ -100,7 +99,7 @@ local function print_json(name, state)
   print(json(state))
 end
 
--- Ends with 1 if something that rlock needs is not permitted.
+-- Returns 1 if a command that rlock needs is not permitted.
 local function run_server(cli, is_json)
   local rlock, server = require "rlock", require "rlock.cli.server"
   local client, code, detail = rlock.open()

@@ -1,4 +1,4 @@
---- rlockctl version: what this binary is made of.
+--- rlockctl version: the versions of rlock and of its libraries.
 
 local version = {}
 

@@ -1,10 +1,10 @@
 --- The libuv host: tasks, events, sleep, connections and child processes.
---  One of the two files that know where rlock runs. A task is a coroutine that
---  may wait; while it does, the loop of rlock.core runs the others. This file
---  knows nothing of locks.
+--  A task is a coroutine that may wait; meanwhile the loop of rlock.core runs
+--  the others. Only a host depends on where rlock runs; no host depends on
+--  locks.
 
--- A Lua state has one loop, and so one host, even if a program clears
--- package.loaded and requires it again.
+-- A Lua state has one loop, so it has one host, even if a program clears
+-- package.loaded and requires this file again.
 local registry, KEY = debug.getregistry(), "rlock.host.uv"
 if registry[KEY] then return registry[KEY] end
 
@@ -27,21 +27,20 @@ local create, resume = coroutine.create, core.resume
 local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
-local TURN = 1000        -- ready tasks run before the loop looks at I/O again
+local TURN = 1000        -- ready tasks to run before the loop polls I/O again
 
---- Who gets a completion: the task whose calls have this id, or (ids above
---  FUNCTIONS) a function. Ids are used again: the tables stay small arrays.
+--- The receiver of a completion, by id: a task or, above FUNCTIONS, a callback.
+--  Ids are reused, so the tables stay small arrays.
 local FUNCTIONS = 1 << 40
 local callers, free_callers = {}, {}
 local parked, free_ids = {}, {}
---- Tasks that can go on: ready[first..last], each with the three values that
---  it wakes up to.
+--- Runnable tasks: ready[first..last], each with the three values that its
+--  yield returns.
 local ready, first, last = {}, 1, 0
-local current            -- the task that is running now
-local alive = 0          -- how many of them keep the program running
+local current            -- the running task
+local alive = 0          -- the number of tasks that keep the program running
 local ending             -- why the program ends: { status=, message= }
---- Events whose time runs, by `due`; one timer of the core is set for the
---  first.
+--- Events with a timeout, by `due`; one timer of the core is set for the first.
 local times, alarm, alarm_at = heap.new(), nil, math.huge
 
 host.now = core.now
@@ -49,7 +48,7 @@ host.random = core.random
 host.random_number = math.random     -- for jitter only; [0,1)
 host.verbosity = 1       -- 0 quiet, 1 warnings, 2 everything
 
---- Tells people what happens. Never shows secrets: callers pass clean text.
+--- Writes a log line. Callers pass text without secrets.
 -- @tparam string level "warn" or "info"
 -- @tparam string text  one line
 function host.log(level, text)
@@ -60,7 +59,7 @@ end
 
 -- ids ---------------------------------------------------------------------
 
--- An index of `list` that nobody uses, from now on with this target.
+-- Stores `target` at an unused index of `list`, and returns that index.
 local function take(list, free, target)
   local n = #free
   local id = free[n]
@@ -128,15 +127,15 @@ local function finished(task, ok, ...)
   elseif getmetatable((...)) ~= Unwind then
     end_program(1, (...))
   end
-  if ending and not ending.begun then return end     -- all are unwound now
+  if ending and not ending.begun then return end     -- all will be cancelled
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
 local ASTRAY = "a task called coroutine.yield, and nobody resumes it: use "
   .. "rlock.sleep, rlock.event, or a coroutine of its own"
 
--- What a resume gave: nothing if the task waits again; else the task's xpcall
--- has ended, or the program yielded by itself.
+-- Handles the results of a resume: the task waits again, or its xpcall has
+-- ended, or the program itself called coroutine.yield.
 local function stepped(task, resumed, ended, ...)
   current = nil
   if not resumed then error(ended, 0) end     -- our own code failed
@@ -148,8 +147,8 @@ local function stepped(task, resumed, ended, ...)
   end
 end
 
-local NOTHING = {}       -- the argument of a task that has none
-local CALLING = {}       -- what a task waits for that has sent a command
+local NOTHING = {}       -- stands for the argument of a task without one
+local CALLING = {}       -- `wait_of` of a task that waits for a completion
 
 local function step(task, a, b, c)
   current = task
@@ -168,8 +167,8 @@ local function with_all(fn, ...)
   return function() return fn(table.unpack(all, 1, n)) end
 end
 
--- A task's coroutine runs xpcall itself: there may be many tasks, and a frame
--- less is a tenth of their memory.
+-- The coroutine's function is xpcall itself: that saves a frame, which is a
+-- tenth of a task's memory.
 local function start(daemon, fn, ...)
   local n, a = select("#", ...), ...
   if n > 1 then fn = with_all(fn, ...) end
@@ -191,12 +190,12 @@ function host.spawn(fn, ...)
   return start(false, fn, ...)
 end
 
---- Starts a task of the house: it does not keep the program running.
+--- Starts an internal task: it does not keep the program running.
 function host.daemon(fn, ...)
   return start(true, fn, ...)
 end
 
---- The running task: who asks for a lock.
+--- The running task, which is the owner of the locks that it takes.
 function host.current()
   local task = current
   if not task or running() ~= task.co then
@@ -210,7 +209,8 @@ function host.current()
   return task
 end
 
---- Runs fn to its end, even if the task ends before. (Here no task does.)
+--- Runs fn to completion, even if the task ends earlier, which this host's
+--  tasks never do.
 function host.whole(fn, ...) return fn(...) end
 
 local Guard = {}
@@ -222,15 +222,15 @@ local function completed(guard, ...)
   return ...
 end
 
---- Calls fn(...). If it raises, undo(what) runs before the error goes on. The
---  error keeps its own traceback, because nothing here catches it.
+--- Calls fn(...). If it raises, undo(what) runs before the error propagates.
+--  Nothing here catches the error, so it keeps its own traceback.
 -- @return what fn returned
 function host.guard(undo, what, fn, ...)
   local guard <close> = setmetatable({ undo = undo, what = what }, Guard)
   return completed(guard, fn(...))
 end
 
---- Has this task ended? (Its holds are then no longer kept alive.)
+--- Has this task ended? (If so, its holds are not renewed any more.)
 function host.is_over(task)
   return type(task) == "table" and task.over == true
 end
@@ -262,7 +262,7 @@ function Task:join()
   end
 end
 
---- Unwinds the task: an error is raised where it waits, so that its pcalls and
+--- Cancels the task: raises an error where it waits, so that its pcalls and
 --  `<close>` variables clean up. It may wait again while it does.
 -- @tparam[opt] string why
 function Task:cancel(why)
@@ -274,11 +274,11 @@ function Task:cancel(why)
     event.waiter, self.wait_of = nil, nil
     if event.place then times:remove(event) end
   elseif event then                       -- waiting for a completion
-    callers[self.id] = { over = true, id = self.id }   -- takes the late answer
+    callers[self.id] = { over = true, id = self.id }   -- gets the late reply
     self.id = take_caller(self)
     self.wait_of = nil
   else
-    return                                -- told at its next wait
+    return                                -- raised at its next wait
   end
   self.unwound = true
   make_ready(self, nil, "cancelled", unwind)
@@ -289,13 +289,12 @@ end
 local Event = {}
 Event.__index = Event
 
---- An event for one waiting task: `set` wakes it, or the next `wait` at once.
+--- A new event. One task at a time waits for it; `set` wakes that task.
 function host.event()
   return setmetatable({}, Event)
 end
 
---- Wakes the waiter; without one, the next wait returns at once. Setting
---  twice is setting once.
+--- Wakes the waiter; without one, the next wait returns at once. Idempotent.
 function Event:set()
   local task = self.waiter
   if not task then
@@ -309,7 +308,7 @@ end
 
 local look_at_times
 
--- Sets the core's timer for the event that is due first.
+-- Arms the core's timer for the event that is due first.
 local function set_alarm(now)
   local first_event = times:peek()
   if not first_event or first_event.due >= alarm_at then return end
@@ -320,7 +319,7 @@ local function set_alarm(now)
   alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
 end
 
--- Wakes those whose time is over.
+-- Wakes the waiters whose time is over.
 function look_at_times()
   alarm_at = math.huge
   local now = core.now()
@@ -341,18 +340,18 @@ local function set_time(event, due)
   if due < alarm_at then set_alarm(core.now()) end
 end
 
--- Parks the task. (Its frame stays while the task waits: it is kept small.)
+-- Suspends the task. Its frame lives as long as the wait, so it is kept small.
 local function suspended(event, task)
   event.waiter, task.wait_of = task, event
   return yield()
 end
 
---- Waits for `set`, for the house's own code: a cancellation is an answer.
--- @tparam[opt] number seconds at most; nil or math.huge: for ever
--- @treturn[1] boolean true if it was set, false when the time is over
+--- Waits for `set`, for internal code: returns a cancellation, does not raise.
+-- @tparam[opt] number seconds at most; nil or math.huge: without limit
+-- @treturn[1] boolean true if it was set, false on timeout
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
--- @return[2] what is to be raised when everything is cleaned up
+-- @return[2] the error to raise after cleaning up
 function Event:pause(seconds)
   local task = host.current()
   local unwind = untold_cancel()
@@ -369,8 +368,8 @@ function Event:pause(seconds)
 end
 
 --- Waits for `set`. Raises if the task is cancelled.
--- @tparam[opt] number seconds at most; nil or math.huge: for ever
--- @treturn boolean true if it was set, false when the time is over
+-- @tparam[opt] number seconds at most; nil or math.huge: without limit
+-- @treturn boolean true if it was set, false on timeout
 function Event:wait(seconds)
   if seconds ~= nil and (type(seconds) ~= "number" or seconds ~= seconds) then
     error("bad seconds: must be a number", 2)
@@ -395,7 +394,7 @@ end
 
 local wake_later
 
--- Lets the loop look at I/O before more tasks run.
+-- Lets the loop poll I/O before more tasks run.
 local function run_the_rest_later()
   if wake_later then return end
   local id
@@ -440,7 +439,7 @@ end
 core.dispatch(function(id, a, b, c)
   if id < FUNCTIONS then
     local task = callers[id]
-    if task.over then                  -- it was cancelled meanwhile
+    if task.over then                  -- the task was cancelled meanwhile
       free_caller(id)
     else
       task.wait_of = nil
@@ -472,7 +471,7 @@ local function loop_until_over()
   return true
 end
 
--- Tasks that did not end in time do not keep a later run going.
+-- Keeps tasks that did not end in time from prolonging a later run.
 local function abandon_the_rest()
   for _, task in ipairs(callers) do
     if task and not task.over then task.daemon = true end
@@ -480,8 +479,8 @@ local function abandon_the_rest()
   alive = 0
 end
 
---- Runs `fn` as a task and the loop with it, until it and every task that was
---  spawned have ended, a task failed, or the program was told to exit.
+--- Runs `fn` as a task, and the loop, until all tasks but daemons have ended, a
+--  task has failed, or the program is told to exit.
 -- @tparam function fn
 -- @treturn[1] boolean true
 -- @treturn[2] nil
@@ -500,7 +499,7 @@ function host.run(fn, ...)
   return true, main.results
 end
 
---- Ends the program: every task is unwound, then `host.run` returns.
+--- Ends the program: cancels every task, then `host.run` returns.
 -- @tparam integer status
 -- @tparam[opt] string message
 function host.exit(status, message)
@@ -512,20 +511,20 @@ function host.exit(status, message)
   end
 end
 
---- Does a task run now?
+--- Is a task running?
 function host.is_running() return current ~= nil end
 
 --- Has the running task been told to unwind?
 function host.is_told() return current ~= nil and current.unwound == true end
 
---- Calls `fn` with the number of a signal that asks the program to end, inside
---  a task that has computed on and on since it came. nil: no longer.
+--- Calls `fn` with the number of a termination signal, inside a task that has
+--  not yielded since it arrived. nil: removes the callback.
 host.on_interrupt = core.interrupt
 
---- As coroutine.resume. A coroutine that is resumed by it can be interrupted.
+--- As coroutine.resume, but the coroutine can be interrupted.
 host.resume = core.resume
 
---- Is the running task being unwound?
+--- Is this error the one that unwinds a task?
 function host.is_unwind(message)
   return getmetatable(message) == Unwind
 end
@@ -533,13 +532,13 @@ end
 local Signal = {}
 Signal.__index = Signal
 
---- Calls `fn` at each signal, until the handle that comes back is closed. It
+--- Calls `fn` at each signal, until the returned handle is closed. The handle
 --  does not keep the program running.
 -- @tparam string name "INT", "TERM", "HUP", ...
 -- @tparam function fn
 function host.on_signal(name, fn)
   local self = setmetatable({}, Signal)
-  self.id = take_id(function() fn(self) end)      -- and it is not collected
+  self.id = take_id(function() fn(self) end)    -- also prevents collection
   local code, detail
   self.raw, code, detail = core.signal(self.id, name)
   if self.raw then return self end
@@ -547,7 +546,7 @@ function host.on_signal(name, fn)
   return nil, code, detail
 end
 
---- From now on the signal does what it does without us.
+--- Stops the calls; without other handles the default action is restored.
 function Signal:close()
   if self.id then free_id(self.id) end
   self.id = nil
@@ -561,13 +560,13 @@ Connection.__index = Connection
 
 --- Sends one command and waits for its reply.
 -- @tparam integer ms  the command's deadline, 0 for none
--- @tparam table words the command and its arguments; free to be used again
+-- @tparam table words the command and its arguments; may be reused afterwards
 -- @tparam integer n   how many words
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string code "redis", "timeout", "closed", "connect" (it was not
 --   sent), or "cancelled"
--- @return[2] detail; for "cancelled", what is to be raised
+-- @return[2] detail; for "cancelled", the error to raise
 function Connection:send(ms, words, n)
   local task = current
   if task.unwinding then
@@ -622,7 +621,7 @@ end
 
 local CLOSED = "the connection was closed"
 
--- Tells those whose operation will never complete, because it was closed.
+-- Fails the operations that will never complete, because of a close.
 local function fail_all(ids, code, detail)
   for _, id in ipairs(ids) do
     if id >= FUNCTIONS then
@@ -638,7 +637,7 @@ local function fail_all(ids, code, detail)
 end
 
 --- Closes the connection. Commands in flight fail with "closed".
--- @tparam[opt] string why for people
+-- @tparam[opt] string why the detail of that
 function Connection:close(why)
   fail_all(self.raw:close(), "closed", why or CLOSED)
   self:free_ids()
@@ -650,7 +649,7 @@ function Connection:free_ids()
   self.lost_id, self.message_id = nil, nil
 end
 
--- Waits for the connection to stand.
+-- Waits for the connection to be established.
 local function established(self, options)
   local task = current
   local raw, code, detail = core.connect(task.id, {
@@ -667,8 +666,8 @@ local function established(self, options)
   return ok, code, detail
 end
 
---- Opens a connection, sends the greeting, and asks which connection it is:
---  its `identity`, see seal.lua.
+--- Opens a connection, sends the greeting, and queries the connection's
+--  `identity`, see seal.lua.
 -- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
 --   greeting (array of commands), lost = function(detail),
 --   message = function(kind, channel, payload) for a subscriber
@@ -689,7 +688,7 @@ function host.connect(options)
   return self:greet(options)
 end
 
--- A server that does not know AUTH repeats what it was sent.
+-- A server that does not know AUTH echoes its arguments: the password.
 local function told_safely(verb, detail)
   if verb == "AUTH" and detail:find("unknown command", 1, true) then
     detail = "the server does not know the command"
@@ -697,15 +696,15 @@ local function told_safely(verb, detail)
   return ("%s (in reply to %s)"):format(detail, verb)
 end
 
--- Is this failure one of the server's that we can do without? A name of the
--- connection is a comfort only, but the first to hear that we are not wanted.
+-- May this failure be ignored? CLIENT only names the connection, but it is the
+-- first command to learn that the server accepts no commands.
 local function is_comfort(command, code, detail)
   return command[1] == "CLIENT" and code == "redis"
     and errors.classify(detail).code ~= "connect"
 end
 
 function Connection:greet(options)
-  local seal = require "rlock.seal"           -- not before something connects
+  local seal = require "rlock.seal"           -- loaded on first use
   local greeting = options.greeting or {}
   local n, commands = #greeting, { table.unpack(greeting) }
   for _, question in ipairs(seal.questions) do
@@ -723,8 +722,8 @@ function Connection:greet(options)
   return self
 end
 
---- Learns which connection it is, if it does not know yet, and seals those that
---  were lost before it.
+--- Queries the connection's identity, if that is unknown, and seals the
+--  connections that were lost before.
 -- @tparam integer ms   deadline of each command
 -- @tparam table seals  see seal.lua
 -- @return true, or nil, code, detail
@@ -769,7 +768,7 @@ function host.process(options)
   return self
 end
 
---- Waits for the program's end.
+--- Waits for the program to exit.
 -- @tparam[opt] number seconds at most
 -- @return exit status and signal, or nil, "timeout"
 function Process:wait(seconds)
@@ -782,7 +781,7 @@ end
 --- Sends a signal by number.
 function Process:kill(signal) return self.child:kill(signal) end
 
---- Lets it run on by itself.
+--- Stops watching the program, which runs on.
 function Process:forget() self.child:close() end
 
 host.private_dir = core.private_dir

@@ -30,19 +30,19 @@ local host = {
 
 local levels = { warn = ngx.WARN, info = ngx.INFO }
 
---- Tells people what happens. Never shows secrets: callers pass clean text.
+--- Writes a log line. Callers pass text without secrets.
 function host.log(level, text)
   ngx.log(levels[level], "rlock: ", text)
 end
 
---- Suspends the running light thread, for a millisecond at least: shorter, and
---  nginx lets nothing else run meanwhile.
+--- Suspends the running light thread, for a millisecond at least: in a shorter
+--  sleep nginx runs nothing else.
 function host.sleep(seconds)
   ngx.sleep(math.max(seconds, 0.001))
 end
 
---- Has fn called from time to time when nobody needs anything any more and the
---  worker is about to end.
+--- Registers a callback that runs from time to time when the worker is about to
+--  exit and no request uses rlock any more.
 function host.on_rest(fn) home.rest = fn end
 
 --- Opens a connection.

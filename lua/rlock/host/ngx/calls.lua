@@ -1,22 +1,21 @@
---- Calls of what programs have given us, such as a function for on_lost. Each
---  runs in a timer of its own, because nginx ends a whole timer for what a
---  program may do in one of its threads, such as an ngx.exit: in the home, that
---  would be the end of all.
+--- Runs user callbacks, such as that of on_lost, each in its own timer. An
+--  ngx.exit in one light thread ends the whole timer; in the worker's timer
+--  (home.lua) it would end everything.
 
 local home = require "rlock.host.ngx.home"
 local tasks = require "rlock.host.ngx.tasks"
 
 local calls = {}
 
-local MOST = 32          -- at one time: others want timers, too
-local LATE = 1           -- seconds after which a timer is asked for again
+local MOST = 32          -- timers at a time: others need timers as well
+local LATE = 1           -- seconds after which a late timer is retried
 
 local queue, first, last = {}, 1, 0
-local change = tasks.event()           -- a call has begun, or has ended
-local callers = {}                     -- the tasks that run one
+local change = tasks.event()           -- a callback has begun, or ended
+local callers = {}                     -- the tasks that run a callback
 local is_serving = false
 
--- In a timer. Another may have been quicker, if this one came late.
+-- Runs in a timer. If it starts late, another may have taken the callback.
 local function call_next()
   local call = queue[first]
   if not call then return end
@@ -38,7 +37,7 @@ local function count_callers()
   return n
 end
 
--- A thread of the home.
+-- Runs in the worker's timer.
 local function serve()
   while queue[first] do
     if count_callers() < MOST then ngx.timer.at(0, call_next) end
@@ -47,7 +46,7 @@ local function serve()
   is_serving = false
 end
 
---- Calls a function, and does not wait for its end.
+--- Runs a callback, and does not wait for it.
 -- @tparam function fn
 -- @param a,b its arguments
 function calls.start(fn, a, b)

@@ -1,4 +1,4 @@
---- Time and randomness for the OpenResty host. Knows nothing of requests.
+--- Monotonic time and randomness for the OpenResty host.
 
 local ffi = require "ffi"
 
@@ -8,7 +8,7 @@ ffi.cdef [[
 int rlock_clock_gettime(int clock, long *time) __asm__("clock_gettime");
 ]]
 
--- With the time counted that the machine sleeps, where there is such a clock.
+-- Prefers clocks that also count the time that the machine is suspended.
 local IDS = { Linux = { 7, 1 }, OSX = { 6 }, BSD = { 4 } }
 
 local time = ffi.new("long[2]")        -- a struct timespec
@@ -19,8 +19,8 @@ for _, candidate in ipairs(IDS[ffi.os] or { 1 }) do
   if not id and gettime(candidate, time) == 0 then id = candidate end
 end
 
---- Seconds on a clock that nobody sets. (That of nginx can be set, and stands
---  still while Lua runs.)
+--- Seconds on a monotonic clock. (nginx's clock can be set, and stands still
+--  while Lua runs.)
 function clock.now()
   gettime(id, time)
   return tonumber(time[0]) + tonumber(time[1]) / 1e9
@@ -36,7 +36,7 @@ end
 
 local seed
 
---- For jitter only; [0,1). (math.random begins alike in all workers.)
+--- For jitter only; [0,1). (math.random has the same seed in all workers.)
 function clock.random_number()
   if not seed then
     local a, b, c = clock.random(3):byte(1, 3)

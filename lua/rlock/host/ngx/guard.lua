@@ -1,7 +1,7 @@
 --- Calls a function and cleans up if it raises, as `<close>` does in Lua 5.4.
---  LuaJIT has to catch the error for that and raise it again, so the traceback
---  that nginx logs ends there. If nobody catches the error, the traceback of
---  the function itself is therefore logged here.
+--  LuaJIT has to catch and re-raise the error for that, which cuts off the
+--  traceback that nginx logs. So if the error is uncaught, the guard logs the
+--  function's own traceback.
 
 local error, getinfo, pcall, xpcall = error, debug.getinfo, pcall, xpcall
 
@@ -27,7 +27,7 @@ local function is_caught()
   return false
 end
 
--- A message handler. A guard inside this one has logged what it raises again.
+-- A message handler. A nested guard has already logged the error it re-raises.
 local function log_traceback(message)
   local raiser = getinfo(3, "f")
   if not (raiser and raiser.func == completed) and not is_caught() then
@@ -37,7 +37,7 @@ local function log_traceback(message)
   return message
 end
 
---- Calls fn(...). If it raises, undo(what) runs before the error goes on.
+--- Calls fn(...). If it raises, undo(what) runs before the error propagates.
 -- @tparam function undo
 -- @param what its argument
 -- @tparam function fn

@@ -1,10 +1,10 @@
---- The home: one timer of each worker, in whose light threads everything runs
---  that must not end with a request. (Requests come and go, and a worker has no
---  more than 256 timers.) A job is a function that runs there, for a task or
---  for the house; threads that have done one wait for the next.
+--- The worker's timer, called home: its light threads run everything that must
+--  outlive a request. (Timers are scarce: by default a worker runs at most
+--  256.) A job is a function that runs there, for a task or for rlock
+--  itself. Idle threads are pooled.
 --
---  nginx frees what a timer's threads took when the timer ends, so that after a
---  while a home gives way to another, and ends when its last job has.
+--  nginx frees the memory of a timer's threads only when the timer ends. So a
+--  home is replaced after a while, and ends after its last job.
 
 local clock = require "rlock.host.ngx.clock"
 local tasks = require "rlock.host.ngx.tasks"
@@ -15,23 +15,23 @@ local now, running = clock.now, coroutine.running
 local exiting, spawn = ngx.worker.exiting, ngx.thread.spawn
 local max, remove = math.max, table.remove
 
-local TICK = 0.5         -- seconds between the looks that a home takes
-local TICK_ALONE = 0.05
-local GRACE = 1          -- seconds until what does not end is given up
-local JOBS = 100000      -- that a home does before it gives way
-local LATE = 1           -- seconds after which a timer that did not start is
-                         -- taken for one that never will
-local TRIES = 3          -- timers that are waited for: perhaps those who have
-                         -- the others wait for us
+local TICK = 0.5         -- seconds between two maintenance runs of a home
+local TICK_ALONE = 0.05  -- the same in a Lua state of a single request
+local GRACE = 1          -- seconds until unfinished jobs are cancelled
+local JOBS = 100000      -- jobs after which a home is replaced
+local LATE = 1           -- seconds after which a timer that has not started is
+                         -- given up
+local TRIES = 3          -- timers to wait for, not more: the tasks that occupy
+                         -- the others may be waiting for this one
 
---- Called from time to time, in the home.
+--- Callbacks for every maintenance run of a home.
 home.visits = {}
 
---- Called from time to time while no request is left that has asked for
---  anything, and the worker, or the Lua, is about to end.
+--- Called from time to time while no request uses rlock any more, and the
+--  worker, or the Lua state, is about to end.
 function home.rest() end
 
-local present            -- where jobs are given to
+local present            -- the home that takes new jobs
 
 -- a home's threads ----------------------------------------------------------
 
@@ -54,7 +54,7 @@ local function do_job(self, thread, job)
   self.threads[thread] = nil
 end
 
--- The next of the jobs that no thread was free for.
+-- The next queued job.
 local function next_job(self)
   local job
   repeat
@@ -66,7 +66,7 @@ local function next_job(self)
   return job
 end
 
--- A light thread.
+-- The loop of a light thread.
 local function work(self)
   local thread, seat = running(), { event = tasks.event() }
   local job = next_job(self)
@@ -105,11 +105,11 @@ local function give_up_forsaken(self)
   end
 end
 
--- The worker is about to end, or the Lua that only one request has.
+-- Is the worker, or a Lua state of a single request, about to end?
 local function is_ending() return exiting() or not tasks.is_shared() end
 
--- Nobody needs anything any more: lets everything come to its end, and then
--- gives up what does not.
+-- No request needs rlock any more: lets the jobs finish, and cancels those that
+-- do not.
 local function rest(self)
   if not self.resting then
     self.resting = now()
@@ -169,8 +169,8 @@ local function open()
   return self
 end
 
--- Where to give jobs to. A timer that did not start (a worker has no more than
--- lua_max_running_timers) loses its jobs to the next.
+-- The home that takes jobs. If its timer did not start (a worker runs at most
+-- lua_max_running_timers), another home takes over its jobs.
 local function ready()
   local self = present
   if self and (self.change or now() - self.asked < LATE) then return self end
@@ -201,17 +201,18 @@ local function give(job)
   return true
 end
 
---- Starts a job of the house, and does not wait for its end.
+--- Starts an internal job, and does not wait for it.
 -- @tparam function fn
 -- @param a,b,c,d its arguments
--- @treturn boolean whether it will be done
+-- @treturn boolean whether it was accepted
 function home.start(fn, a, b, c, d)
   local ok, why = give { fn = fn, a = a, b = b, c = c, d = d, task = {} }
   if not ok then ngx.log(ngx.ERR, "rlock: ", why) end
   return ok or false
 end
 
--- Waits until a job is done, or there is no home to do it in.
+-- Waits until a job is done. Withdraws it if no timer starts.
+-- @return whether it is done
 local function is_done(job)
   local tries = 0
   while not job.done:block(LATE) do
@@ -227,10 +228,10 @@ end
 
 local NO_TIMER = "no timer: all of lua_max_running_timers are in use"
 
-local events = {}        -- to be used again
+local events = {}        -- for reuse
 
---- Runs a function for the running task, and to its end, even if that of the
---  task comes first.
+--- Runs a function for the running task to completion, even if the task ends
+--  earlier.
 -- @tparam function fn
 -- @param a,b,c,d its arguments
 -- @return[1] what it returns, three values at most

@@ -1,14 +1,14 @@
---- What sends commands: each over a cosocket of the worker's pool, which it has
---  to itself while it is under way. The pool as a whole is the connection: it
---  is lost when no socket is to be had, or when the server turns out to be
---  another than before.
+--- Sends commands over the worker's pool of cosockets. A command has its socket
+--  to itself while in flight. The pool as a whole acts as one connection: it is
+--  lost when no socket can be connected, or when the server turns out to be a
+--  different one.
 --
---  A cosocket that nginx kept alive carries no Lua state, so each one has a
---  slot, with an nginx pool of its own for one socket: the slot knows which
---  connection that is. A command that is not answered makes its connection a
---  lost one, which is sealed before the next command is sent (seal.lua). A
---  request of nginx may end at any moment and tell nobody; its slot stays among
---  the busy ones until the home finds it there.
+--  A cosocket that nginx keeps alive carries no Lua state. So each has a slot,
+--  with an nginx pool for a single socket, and the slot knows the connection's
+--  identity. If a command gets no reply, its connection counts as lost, and is
+--  sealed before the next command is sent (seal.lua). nginx may end a request
+--  at any moment without notice; its slot stays busy until the worker's timer
+--  (home.lua) reclaims it.
 
 local clock = require "rlock.host.ngx.clock"
 local errors = require "rlock.errors"
@@ -21,7 +21,7 @@ local tasks = require "rlock.host.ngx.tasks"
 
 local remove = table.remove
 
-local UNSEALED = seal.new(nil, "off")        -- for who opens a pool by itself
+local UNSEALED = seal.new(nil, "off")        -- for a pool without a node
 
 local pool = {}
 pool.__index = pool
@@ -30,9 +30,9 @@ local flights = flight.new {
   daemon = home.start, event = tasks.event, now = clock.now,
 }
 
--- Name of a pool -> what the worker knows of it: the run_id of its server, last
--- told; how many slots there are, and which are free, or busy: slot -> task.
--- The generation changes when a server is left.
+-- Pool name -> its state in this worker: the server's last known run_id; the
+-- number of slots; the free slots; the busy ones: slot -> task. The generation
+-- grows when a server is left.
 local workers = {}
 
 local function worker_of(name)
@@ -78,7 +78,7 @@ local function free(self, slot)
   worker.free[#worker.free + 1] = slot
 end
 
--- Leaves the socket to nginx, or closes it where there are enough of them.
+-- Returns the socket to nginx, or closes it if the pool is full.
 local function keep_alive(self, slot)
   local is_wanted = slot.number <= self.size
     and slot.generation == self.worker.generation
@@ -89,8 +89,8 @@ local function keep_alive(self, slot)
   free(self, slot)
 end
 
--- Sockets are kept a little while in the home, which is all one request, and
--- then given to nginx.
+-- The home is a single request, so it keeps sockets for a while before it
+-- returns them to nginx.
 local function give_back(self, slot)
   local its_home = tasks.home()
   self.worker.busy[slot] = nil
@@ -103,7 +103,7 @@ local function give_back(self, slot)
   end
 end
 
--- The command on it is not answered, and may still be executed.
+-- The command in flight has no reply, and may still be executed.
 local function abandon(self, slot)
   self.worker.busy[slot] = nil
   self.seals:lost(slot.identity)
@@ -111,7 +111,7 @@ local function abandon(self, slot)
   free(self, slot)
 end
 
---- Gives sockets that a home has kept to nginx.
+--- Returns the sockets that a home has kept to nginx.
 function pool:put_away(kept)
   for i = 1, #kept do
     keep_alive(self, kept[i])
@@ -127,15 +127,15 @@ local function lose(self, why)
   if lost then lost(why) end
 end
 
--- Is a new socket one to the server that we know? (It may not tell.)
+-- Does a new socket lead to the known server? (The run_id may be unknown.)
 local function is_same(self, run_id)
   local known = self.run_id
   self.run_id, self.worker.run_id = run_id, run_id
   return not known or run_id == known
 end
 
--- The socket of this slot: the one that nginx kept, unless another server has
--- taken the address since, or a new one.
+-- The slot's socket: the one that nginx kept, unless another server has the
+-- address now, or a new one.
 local function get(self, slot, ms)
   local identity = slot.identity
   local taken, code, detail = socket.get(self.options, ms, slot)
@@ -161,8 +161,7 @@ local function open(self, slot, ms)
   return taken, code, detail
 end
 
--- Frees the slots of requests of nginx that ended while they waited for an
--- answer.
+-- Reclaims the slots of requests that ended while they waited for a reply.
 local function reclaim(self)
   for slot, task in pairs(self.worker.busy) do
     if tasks.is_over(task) then abandon(self, slot) end
@@ -175,7 +174,7 @@ local function free_slot(self)
   return remove(worker.free) or new_slot(worker)
 end
 
--- A slot with its socket.
+-- Takes a slot, and connects its socket.
 local function take_slot(self, ms)
   local its_home = tasks.home()
   local kept = its_home and its_home.kept[self]
@@ -196,7 +195,7 @@ end
 
 -- sealing ---------------------------------------------------------------------
 
--- Kills what was lost, over a connection of its own. In the home.
+-- Kills lost connections, over a new connection. Runs in the worker's timer.
 local function discharge(self, ms)
   local slot = {}
   local taken, code, detail = socket.get(self.options, ms, slot)
@@ -209,8 +208,7 @@ local function discharge(self, ms)
   return ok, code, detail
 end
 
--- Has everything been sealed that was lost of this server? Waits for it. A
--- connection that is lost meanwhile takes a second turn.
+-- Waits until all lost connections of this server are sealed.
 local function is_sealed(self, identity, ms)
   local seals, deadline = self.seals, clock.now() + ms / 1000
   if identity.refused then seals:refuse(identity.refused) end
@@ -237,7 +235,7 @@ local function take(self, ms)
   return nil, code, detail
 end
 
--- Seals what requests of nginx have left behind.
+-- Seals the connections that ended requests have left behind.
 home.visits[#home.visits + 1] = function()
   for _, worker in pairs(workers) do
     local self = worker.pool
@@ -250,7 +248,7 @@ end
 
 -- sending -------------------------------------------------------------------
 
--- What a reply that did not come means: code, detail.
+-- Code and detail for a missing reply.
 local function unanswered(why, ms)
   if why == "timeout" then
     return "timeout", ("no answer within %d ms"):format(ms)
@@ -258,7 +256,7 @@ local function unanswered(why, ms)
   return "closed", "the connection was lost: " .. why
 end
 
--- The command was not answered, or more than that.
+-- The reply is missing, or followed by more data.
 local function fail(self, slot)
   slot.socket:close()
   abandon(self, slot)
@@ -266,7 +264,7 @@ end
 
 --- Sends one command and waits for its reply.
 -- @tparam integer ms  the command's deadline
--- @tparam table words the command and its arguments; free to be used again
+-- @tparam table words the command and its arguments; may be reused afterwards
 -- @tparam integer n   how many words
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
@@ -324,7 +322,8 @@ function pool:pipeline(ms, commands)
   return replies, codes, details
 end
 
---- Does the server answer? What it says matters only if it does not want us.
+--- Checks that the server replies. An error reply counts, unless it means that
+--  the server accepts no commands.
 -- @return true, or nil, code, detail
 function pool:make_ready(ms)
   local reply, code, detail = self:send(ms, { "PING" }, 1)
@@ -336,9 +335,9 @@ function pool:make_ready(ms)
   return true
 end
 
---- Takes no socket any more.
--- @tparam[opt] string why for people: the sockets that nginx keeps lead to a
---   server that is left, and are not used again
+--- Closes the pool: it takes no more sockets.
+-- @tparam[opt] string why the detail; given if the server is left, so the
+--   sockets that nginx keeps are not reused
 function pool:close(why)
   local worker = self.worker
   self.closed = why or "the client was closed"

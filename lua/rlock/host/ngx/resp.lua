@@ -1,11 +1,11 @@
---- The language of Redis (RESP2), for hosts that speak it themselves: requests
---  to text, text to replies. What it reads from is anything with a method
---  receiveany(max), as a cosocket. Opens and closes nothing.
+--- Encodes requests and decodes replies of Redis' protocol, RESP2. Reads from
+--  anything with a method receiveany(max), such as a cosocket. Opens and closes
+--  nothing.
 
 local resp = {}
 
-local DEPTH = 32                  -- of arrays in arrays
-local LONGEST = {                 -- what a reply may have, as in src/reader.c
+local DEPTH = 32                  -- of nested arrays
+local LONGEST = {                 -- limits of a reply, as in src/reader.c
   line = 2^20, string = 2^29,     -- bytes
   array = 2^20,                   -- elements
 }
@@ -16,7 +16,7 @@ local format, concat = string.format, table.concat
 
 -- requests ----------------------------------------------------------------
 
-local ARRAY, LENGTH = {}, {}      -- the beginnings of what is short
+local ARRAY, LENGTH = {}, {}      -- precomputed headers of short items
 for i = 0, 255 do
   ARRAY[i], LENGTH[i] = ("*%d\r\n"):format(i), ("\r\n$%d\r\n"):format(i)
 end
@@ -29,7 +29,7 @@ local function text_of(word)
   return format("%.17g", word)
 end
 
-local scratch = {}                -- used again: what is sent is a string
+local scratch = {}                -- reused: a request is sent as a string
 
 --- A request as text.
 -- @tparam table words strings and numbers
@@ -52,16 +52,16 @@ local Reader = {}
 Reader.__index = Reader
 
 --- Reads replies.
--- @param source what to read from: receiveany(max) -> bytes, or nil, why
+-- @param source has receiveany(max) -> bytes, or nil, why
 -- @tparam[opt] function goes_on  called with the source before each piece but
---   the first; returns true, or nil, why: then no more is read
+--   the first; returns true, or nil, why to stop reading
 function resp.reader(source, goes_on)
   return setmetatable({
     source = source, goes_on = goes_on, buffer = "", at = 1,
   }, Reader)
 end
 
--- The next bytes; nil, why if there are none.
+-- The next bytes; or nil, why.
 local function receive(self)
   if self.has_begun and self.goes_on then
     local ok, why = self.goes_on(self.source)
@@ -90,7 +90,7 @@ local TOO_LONG = "protocol error: the server announced a reply that is too long"
 local function line(self)
   local stop = find(self.buffer, "\r\n", self.at, true)
   while not stop do
-    local from = #self.buffer - self.at     -- perhaps a lone \r
+    local from = #self.buffer - self.at     -- the last byte may be a \r
     if from > LONGEST.line then return nil, TOO_LONG end
     local ok, why = more(self)
     if not ok then return nil, why end
@@ -101,7 +101,7 @@ local function line(self)
   return byte(self.buffer, at), sub(self.buffer, at + 1, stop - 1)
 end
 
--- The next n bytes, and reads the end of line behind them.
+-- The next n bytes. Skips the line end that follows them.
 local function bulk(self, n)
   if n > LONGEST.string then return nil, TOO_LONG end
   if #self.buffer - self.at + 1 < n + 2 then
@@ -137,7 +137,7 @@ local function list(self, n, depth)
   return values
 end
 
--- A value; nil, why if there is none to be had.
+-- The next value; or nil, why.
 function value(self, depth)
   local kind, rest = line(self)
   if not kind then
@@ -168,8 +168,8 @@ end
 -- @return[1] a string, a number, false for a Redis nil, or an array of those;
 --   an error inside an array is { err = message }
 -- @treturn[2] nil
--- @treturn[2] string "redis": the reply is an error; "closed": there is none
--- @treturn[2] string the error, or why there is none ("timeout", ...)
+-- @treturn[2] string "redis": the reply is an error; "closed": no reply
+-- @treturn[2] string the error, or why there is no reply ("timeout", ...)
 function Reader:read()
   local reply, why = value(self, 0)
   if reply == nil then return nil, "closed", why end
@@ -179,7 +179,7 @@ function Reader:read()
   return reply
 end
 
---- Has everything been read that has come?
+--- Is the buffer empty?
 function Reader:is_done() return self.at > #self.buffer end
 
 return resp

@@ -1,5 +1,5 @@
---- Cosockets to a Redis, ready to be used: connected or from the pool, over
---  TLS where that is wanted, greeted.
+--- Cosockets to a Redis, ready for use: from the pool or newly connected, with
+--  TLS if configured, and greeted.
 
 local clock = require "rlock.host.ngx.clock"
 local resp = require "rlock.host.ngx.resp"
@@ -22,11 +22,11 @@ local function goes_on(self)
   return true
 end
 
--- The next step may take what is left.
+-- The next step may take all the time that is left.
 local function use_rest(self) set_timeout(self, max(1, ms_left(self))) end
 
---- What is done with a socket from now on takes so long in all. Its replies
---  may come in pieces, each of which is waited for.
+--- Sets the deadline for everything that is done with a socket from now on. A
+--  reply may arrive in pieces, and each is a read.
 -- @param self a socket
 -- @tparam number ms
 -- @tparam[opt] number ms_to_connect at most
@@ -35,7 +35,7 @@ function socket.limit(self, ms, ms_to_connect)
   self:settimeouts(min(ms, ms_to_connect or ms), ms, ms)
 end
 
---- Reads what comes.
+--- A reader of the socket's replies.
 -- @param self a socket, with its limit
 function socket.reader(self) return resp.reader(self, goes_on) end
 
@@ -61,7 +61,7 @@ function socket.exchange(self, commands)
   return replies, codes, details
 end
 
--- A server that does not know AUTH repeats what it was sent.
+-- A server that does not know AUTH echoes its arguments: the password.
 local function told_safely(verb, detail)
   if verb == "AUTH" and detail:find("unknown command", 1, true) then
     detail = "the server does not know the command"
@@ -111,7 +111,7 @@ local function dial(self, options, pool)
   return true
 end
 
--- Makes a new connection fit for use.
+-- Prepares a new connection: TLS, greeting, identity.
 -- @return its identity, or nil, code, detail
 local function prepare(self, options)
   use_rest(self)
@@ -127,10 +127,10 @@ end
 --- Gets a socket.
 -- @tparam table options host, port or path, tls, timeout (ms, to connect),
 --   greeting (array of commands)
--- @tparam number ms      what may be done with it in all
--- @tparam table slot     `pool`: what nginx's connect takes, nil for a
---   connection that nginx shall not keep; its field `identity` says which
---   connection it is, see seal.lua
+-- @tparam number ms      limit for everything that is done with it
+-- @tparam table slot     `pool`: the options of nginx's connect, nil for a
+--   connection that nginx must not keep; `identity` is set to the connection's
+--   identity, see seal.lua
 -- @return[1] socket
 -- @treturn[2] nil
 -- @treturn[2] string "connect", "redis"

@@ -1,6 +1,6 @@
---- A connection that listens. Its socket belongs to a thread of the home, which
---  reads. A second thread writes what anybody wants to have sent: a socket can
---  be used by nobody but the request (here the timer) that has opened it.
+--- A connection for subscriptions. A cosocket can be used only by the request
+--  that opened it, here the worker's timer (home.lua). There one light thread
+--  reads, and another writes what callers queue.
 
 local home = require "rlock.host.ngx.home"
 local resp = require "rlock.host.ngx.resp"
@@ -10,12 +10,12 @@ local tasks = require "rlock.host.ngx.tasks"
 local subscriber = {}
 subscriber.__index = subscriber
 
-local READ = 1000        -- milliseconds of one read
-local QUIET = 15         -- reads without a byte until a PING is sent; with
+local READ = 1000        -- timeout of one read, in milliseconds
+local QUIET = 15         -- reads without a byte until a PING is sent; after
                          -- twice as many the connection is dead
 local CLOSED = "the connection was closed"
 
---- What the parser reads from.
+--- Reads bytes for the parser. Sends a PING to detect a half-open connection.
 function subscriber:receiveany(size)
   local quiet = 0
   while true do
@@ -32,8 +32,8 @@ function subscriber:receiveany(size)
   end
 end
 
--- LuaJIT would compile what follows a read anew for each number of waiters
--- that a message meets, without end.
+-- LuaJIT would compile the code after a read once more for each number of
+-- waiters that a message wakes, without bound.
 jit.off(subscriber.receiveany)
 
 local function read(self)
@@ -98,7 +98,7 @@ function subscriber.open(options)
   return nil, code or "connect", detail or "the subscriber did not start"
 end
 
---- Has something sent.
+--- Queues a command.
 function subscriber:tell(...)
   if self.is_closed then return nil, "closed", CLOSED end
   self.unsent[#self.unsent + 1] = resp.request({ ... }, select("#", ...))
@@ -115,9 +115,9 @@ function subscriber:unsubscribe(channel)
   return self:tell("UNSUBSCRIBE", channel)
 end
 
---- Closes the connection. Nothing is heard or sent any more.
+--- Closes the connection. No message is delivered or sent any more.
 function subscriber:close()
-  self:tell("QUIT")                    -- the reader is told at once
+  self:tell("QUIT")                    -- ends the reader at once
   self.is_closed = true
 end
 

@@ -1,8 +1,8 @@
 --- Tasks and events of the OpenResty host.
---  A task is a request or a timer: all its phases and light threads are one
---  task. nginx may end it in the middle of anything, and tells nobody. So what
---  must come to its end runs on behalf of the task in the *home* (home.lua), a
---  timer of the worker, and only waiting for it can be cut off.
+--  A task is a request or a timer, with all its phases and light threads. nginx
+--  may end it anywhere, without notice. So everything that must complete runs
+--  on behalf of the task in the worker's timer, the home (home.lua); only the
+--  wait for it can be cut off.
 
 local clock = require "rlock.host.ngx.clock"
 local semaphore = require "ngx.semaphore"
@@ -21,14 +21,14 @@ local TICK = 0.001       -- nginx waits whole milliseconds, no more
 
 -- phases ------------------------------------------------------------------
 
--- In ssl_client_hello and ssl_session_fetch there are cosockets, too, but only
--- an nginx with OpenResty's patches can wait there: others end the handshake.
+-- ssl_client_hello and ssl_session_fetch have cosockets as well, but only an
+-- nginx with OpenResty's patches can wait there: others abort the handshake.
 local waits = {
   rewrite = true, server_rewrite = true, access = true, content = true,
   timer = true, ssl_cert = true,
 }
 
---- Why nothing can be waited for here; nil if it can.
+--- Why the current phase cannot wait; nil if it can.
 function tasks.refusal()
   local phase = get_phase()
   if waits[phase] then return nil end
@@ -37,12 +37,12 @@ end
 
 -- tasks -------------------------------------------------------------------
 
-local KEY = {}           -- under which ngx.ctx has the task itself: it inherits
-                         -- from that of the TLS handshake
+local KEY = {}           -- the task's key in ngx.ctx; read by rawget, because
+                         -- ngx.ctx inherits from that of the TLS handshake
 local weak = { __mode = "k" }
 local at = setmetatable({}, { __mode = "v" })       -- address of a request ->
                                                     -- its task, or an old one
--- The ngx.ctx of all requests. nginx drops that of a request when it ends.
+-- The ngx.ctx of all requests. nginx removes it when the request ends.
 local contexts = debug.getregistry().ngx_lua_ctx_tables
 
 local number_of_context          -- its index in `contexts`
@@ -60,7 +60,7 @@ local function three_arguments(request)
   return number >= 0 and number or number_of_handshake[0]
 end
 
--- ngx_lua 0.10.21 was given two more.
+-- The function has two more parameters since ngx_lua 0.10.21.
 function number_of_context(request)
   local ok, number = pcall(three_arguments, request)
   number_of_context = ok and three_arguments or one_argument
@@ -77,7 +77,7 @@ function tasks.is_over(task)
   return task.is_over or contexts[task.number] ~= task.context
 end
 
---- Is there a request that has asked for anything, and has not ended?
+--- Is there a request that uses rlock, and has not ended?
 function tasks.any()
   for _, task in pairs(at) do
     if not tasks.is_over(task) then return true end
@@ -85,11 +85,11 @@ function tasks.any()
   return false
 end
 
--- With lua_code_cache off, every request has a Lua of its own that nobody comes
--- back to. That it is not so is certain when this file is loaded as the worker
--- starts, when a second request comes, or when so many seconds have passed. And
--- it is likely as long as no other Lua of this process has come here, which a
--- variable of its environment tells.
+-- With lua_code_cache off, every request has a Lua state of its own. A state is
+-- certainly shared if this file is loaded in init_worker, if a second request
+-- uses it, or if it is older than OLD seconds. It is probably shared as long as
+-- no other Lua state of this process uses rlock, which an environment variable
+-- records.
 local OLD = 60
 local loaded_at, seen_one = clock.now(), false
 local is_certain, is_announced = get_phase() == "init_worker", false
@@ -112,7 +112,7 @@ end
 
 if is_certain then is_only() end
 
---- Is this a Lua that other requests use, too, as far as we know?
+--- Do other requests use this Lua state as well, as far as known?
 function tasks.is_shared() return is_certain or is_only() end
 
 local function look_around()
@@ -121,8 +121,8 @@ local function look_around()
   seen_one = seen_one or is_request
 end
 
--- The task of a request whose ngx.ctx has none: it is new, or it has lost its
--- ngx.ctx by an ngx.exec.
+-- The task of a request whose ngx.ctx has none: the request is new, or ngx.exec
+-- has cleared its ngx.ctx.
 local function task_of(context)
   local request = get_request()
   local address = address_of(request)
@@ -130,7 +130,7 @@ local function task_of(context)
   if not task or tasks.is_over(task) then
     task = { request = request, context = context,
       number = number_of_context(request),
-      grants = setmetatable({}, weak) }       -- the watchdog keeps them
+      grants = setmetatable({}, weak) }       -- the watchdog refers to them
     at[address] = task
     if not is_certain then look_around() end
   end
@@ -138,7 +138,7 @@ local function task_of(context)
   return task
 end
 
---- The task that asks for something now.
+--- The current task.
 -- @treturn table task
 -- @treturn table|nil the home, if this is one of its threads
 function tasks.current()
@@ -150,7 +150,7 @@ function tasks.current()
   return task_of(context)              -- a subrequest with another's ngx.ctx
 end
 
---- The home whose light thread this is, if it is one.
+--- The home, if the current light thread belongs to one.
 function tasks.home()
   local task = rawget(ngx.ctx, KEY)
   return task and task.threads and task
@@ -160,8 +160,8 @@ end
 -- @tparam table home  with `threads`: light thread -> its job, which has `task`
 function tasks.settle(home) ngx.ctx[KEY] = home end
 
---- The task of this request, which ends here. nil if it has none, or if the
---  request is part of another.
+--- Marks the task of this request as ended.
+-- @treturn table|nil the task; nil if there is none, or in a subrequest
 function tasks.finish()
   local task = at[address_of(get_request())]
   if not task or tasks.is_over(task) then return nil end
@@ -174,14 +174,12 @@ end
 local Event = {}
 Event.__index = Event
 
---- An event for one waiting light thread: `set` wakes it, or the next `wait`
---  at once.
+--- A new event. One light thread at a time waits for it; `set` wakes that.
 function tasks.event()
   return setmetatable({}, Event)
 end
 
---- Wakes the waiter; without one, the next wait returns at once. Setting
---  twice is setting once.
+--- Wakes the waiter; without one, the next wait returns at once. Idempotent.
 function Event:set()
   if not self.is_waiting then
     self.is_set = true
@@ -191,7 +189,7 @@ function Event:set()
   self.semaphore:post(1)
 end
 
---- As `pause`, with no regard to phases and whether the task has ended.
+--- As `pause`, but regardless of the phase and of whether the task has ended.
 function Event:block(seconds)
   if self.is_set then
     self.is_set = nil
@@ -211,7 +209,7 @@ function Event:block(seconds)
     seconds = seconds - LONGEST
   until ok or why ~= "timeout" or seconds <= 0 or not self.is_waiting
   if ok then return true end
-  if not self.is_waiting then          -- it was set just as the time ran out
+  if not self.is_waiting then          -- it was set just as the wait timed out
     return sema:wait(0)
   end
   self.is_waiting = nil
@@ -244,8 +242,8 @@ end
 local CANCELLED = "the request has ended"
 
 --- Waits for `set`.
--- @tparam[opt] number seconds at most; nil or math.huge: for ever
--- @treturn[1] boolean true if it was set, false when the time is over
+-- @tparam[opt] number seconds at most; nil or math.huge: without limit
+-- @treturn[1] boolean true if it was set, false on timeout
 -- @treturn[2] nil
 -- @treturn[2] string "refused", or "cancelled": the request has ended
 -- @treturn[2] string detail

@@ -1,5 +1,5 @@
---- rlock for OpenResty. Durations are seconds. What the world refuses comes
---  back as nil, code, detail; misuse raises.
+--- rlock for OpenResty. Durations are in seconds. Failures return nil, code,
+--  detail; misuse raises.
 --
 --    init_worker_by_lua_block { require "resty.rlock" }
 --    content_by_lua_block {
@@ -33,7 +33,7 @@ local known_of_tls = { verify = true, server_name = true, cert = true,
 
 local clients = {}       -- options as text -> client, of this worker
 
--- The options as text: the same for the same options.
+-- The options as canonical text.
 local function text_of(options)
   local parts = {}
   for key, value in pairs(options) do
@@ -48,7 +48,7 @@ local function bad(level, ...)
   error("bad " .. string.format(...), level + 1)
 end
 
--- Checks that those of a table's fields that are there have this type.
+-- Checks that these fields of a table, if present, have this type.
 local function check_types(options, kind, names, prefix, level)
   for _, name in ipairs(names) do
     local found = type(options[name])
@@ -109,7 +109,7 @@ local function content_of(path)
   return text
 end
 
--- What the host wants of TLS.
+-- The TLS options as the host takes them.
 local function credentials(tls)
   local result = { verify = tls.verify, server_name = tls.server_name }
   if not tls.cert then return result end
@@ -129,7 +129,7 @@ local function credentials(tls)
   return result
 end
 
--- All that a client wants to know.
+-- The options of client.open.
 local function complete(options, text)
   local parsed, code, detail = url.parse(options.url or "redis://127.0.0.1")
   if not parsed then return nil, code, detail end
@@ -153,16 +153,16 @@ local function complete(options, text)
   return parsed
 end
 
---- The worker's client for these options; opened when it is first asked for.
---  Connects when it first has to.
+--- The worker's client for these options; opened on first use. Connects on the
+--  first command.
 -- @tparam[opt] string|table options a URL, or a table: url =
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
 --   connect_timeout = 3 (seconds), name, username, password,
 --   publish = "publish" | "spublish" | "both",
---   seal = "kill" | "time" | "off": how a request that was given up is kept
---   from being executed late, see seal.lua and expiry.lua; off: not at all,
---   tls = { verify = true, server_name =, cert =, key = } (whom to trust is
---   said in nginx.conf, by lua_ssl_trusted_certificate),
+--   seal = "kill" | "time" | "off": how late execution of an abandoned request
+--   is prevented, see seal.lua and expiry.lua; off: not at all,
+--   tls = { verify = true, server_name =, cert =, key = } (nginx.conf sets the
+--   trusted certificates, by lua_ssl_trusted_certificate),
 --   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections)
 -- @return[1] the client
 -- @treturn[2] nil
@@ -187,9 +187,9 @@ function rlock.open(options)
   return open
 end
 
---- To be called in log_by_lua: gives back at once what a request has not, that
---  ended by an error, ngx.exit, ngx.redirect or an abort of its client. Without
---  it, that is not renewed any more, and ends with its lease.
+--- To be called in log_by_lua: releases at once the locks that a request still
+--  holds after an error, ngx.exit, ngx.redirect or a client abort. Without it,
+--  they are not renewed any more, and end with their leases.
 function rlock.log_phase()
   local task = host.finish()
   if not task then return end
@@ -200,7 +200,7 @@ host.on_rest(function()
   for _, open in pairs(clients) do open.session:rest() end
 end)
 
---- Several locks as one: all are held or none, see rlock/multi.lua.
+--- Several locks as one: all or none are held, see rlock/multi.lua.
 -- @tparam table locks an array of locks, of any kinds and clients
 -- @return a lock
 function rlock.multi_lock(locks)
@@ -208,7 +208,7 @@ function rlock.multi_lock(locks)
   return made
 end
 
---- A lock of a majority of independent Redis servers, see rlock/quorum.lua.
+--- A lock on a majority of independent Redis servers, see rlock/quorum.lua.
 -- @tparam table servers an array of clients, one for each server
 -- @tparam string name
 -- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,

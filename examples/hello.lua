@@ -1,9 +1,9 @@
--- A lock taken, kept and handed over, step by step.
+-- Takes, keeps and hands over a lock, step by step.
 --
 --    rlockctl examples/hello.lua
 --
 -- Nothing is configured: without RLOCK_URL the server is `local:`, a private
--- Redis of yours that is started when somebody needs it.
+-- Redis that is started on demand.
 
 local rlock = require "rlock"
 
@@ -24,14 +24,14 @@ assert(lock:lock())
 say("main", "took the lock; mine for %.0f s, and renewed before that is over",
   lock:valid_for())
 
--- Its holder may enter again; that counts.
+-- The lock is reentrant: its holder may take it again, which is counted.
 assert(lock:lock())
 say("main", "took it again: hold count %d", lock:hold_count())
 assert(lock:unlock())
 say("main", "gave one back: hold count %d", lock:hold_count())
 
 -- Any other task, here or in another process on another machine, stays out.
--- try_lock does not wait; lock does, and sleeps until the lock is given back.
+-- try_lock does not wait; lock does, and sleeps until the lock is released.
 local given_back
 local other = rlock.spawn(function()
   local ok, code, detail = lock:try_lock()
@@ -50,7 +50,8 @@ given_back = rlock.now()
 assert(lock:unlock())
 other:join()
 
--- The usual form: locked while the function runs, unlocked even if it raises.
+-- The usual form: holds the lock while the function runs, and releases it even
+-- if the function raises.
 local sum = lock:with(function() return 1 + 1 end)
 say("main", "computed %d under the lock", sum)
 say("main", "done; the lock is %s", lock:is_locked() and "taken" or "free")

@@ -1,12 +1,12 @@
--- First experiment: lock with neither a lease nor an unlock.
+-- First experiment: a lock with neither a lease nor an unlock.
 --
 --    rlockctl examples/keep_alive.lua [WATCHDOG]       (seconds, default 30)
 --
--- Run it in two terminals. The first process takes the lock and keeps it for
--- as long as it lives: in the server the lock expires WATCHDOG seconds after
--- it was taken, but the watchdog renews it three times as often. The second
--- process stays out. Then kill the first one with `kill -9`: it can tell
--- nobody, yet within WATCHDOG seconds the lock expires, and the second gets in.
+-- Run it in two terminals. The first process takes the lock and keeps it as
+-- long as it lives: on the server the lock expires after WATCHDOG seconds, but
+-- the watchdog renews it three times as often. The second process waits. Then
+-- kill the first one with `kill -9`: it cannot release the lock, yet within
+-- WATCHDOG seconds the lock expires, and the second process gets it.
 
 local rlock = require "rlock"
 

@@ -2,12 +2,12 @@
 --
 --    rlockctl examples/per_tenant.lua [LIMIT [JOBS]]       (default 2 and 6)
 --
--- Start it in several terminals: the limit is one for all of them.
+-- Start it in several terminals: they share the limit.
 --
 -- The policy is the first half of this file; in a program of yours it would be
--- a file of its own. Its key is a sorted set, owner -> when its lease ends by
--- the server's clock, so that a holder that dies frees its place in time. To
--- see what Redis runs: rlockctl script examples.per_tenant
+-- a file of its own. Its key is a sorted set: owner -> end of its lease by the
+-- server's clock, so a dead holder's place is freed in time. To see what Redis
+-- runs: rlockctl script examples.per_tenant
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -16,8 +16,8 @@ local now, tell = shared.now, shared.tell
 
 local server = {}                       -- these run inside Redis
 
--- Notes until when an owner holds, never less than before, and keeps the set as
--- long as the last one does.
+-- Sets the end of an owner's lease, never earlier than before, and makes the
+-- set expire with the last lease.
 local function hold(holders, owner, ends)
   local before = redis.call("zscore", holders, owner)
   if not before or tonumber(before) < ends then
@@ -63,7 +63,7 @@ local per_tenant = {
   server = server,
 }
 
--- Who requires this file wants no more than the policy.
+-- If this file is required, it returns the policy only.
 if ... == "examples.per_tenant" then return per_tenant end
 
 -- The program: more jobs than each tenant may run at once.

@@ -3,11 +3,10 @@
 --    rlockctl examples/priority.lua
 --
 -- The policy is the first half of this file; in a program of yours it would be
--- a file of its own. Waiters stand in a sorted set, the most urgent first and
--- of those the oldest. Each says at least every half second that it is still
--- there; who has been silent for long is dropped, so that one that died holds
--- nobody up. Where there is always somebody more urgent, the others wait for
--- ever. To see what Redis runs: rlockctl script examples.priority
+-- a file of its own. A sorted set is the queue: by priority, then by arrival.
+-- Each waiter sends a heartbeat at least every half second; a silent one is
+-- dropped, so a dead waiter blocks nobody. If more urgent waiters keep coming,
+-- the others starve. To see what Redis runs: rlockctl script examples.priority
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -26,7 +25,7 @@ local function leave_line(queue, alive, owner)
   redis.call("zrem", alive, owner)
 end
 
--- Drops who has been silent for too long; gives the first of the others.
+-- Drops the dead waiters; returns the first live one.
 local function first_waiter(queue, alive, time)
   local dead = redis.call("zrangebyscore", alive, "-inf", time - SILENT)
   for _, owner in ipairs(dead) do leave_line(queue, alive, owner) end
@@ -41,7 +40,7 @@ local function stand_in_line(queue, alive, owner, priority, time)
   redis.call("pexpire", alive, STAY)
 end
 
--- The holder's lease, never less than before.
+-- Extends the holder's lease; never shortens it.
 local function prolong(lock, lease)
   if redis.call("pttl", lock) < tonumber(lease) then
     redis.call("pexpire", lock, lease)
@@ -70,7 +69,7 @@ function server.renew(keys, args)
   return prolong(keys[1], args[2])
 end
 
--- Tells the first waiter, on a channel of its own, that it is its turn.
+-- Tells the first waiter, on its own channel, that it is its turn.
 local function call_next(keys, publish)
   local first = first_waiter(keys[2], keys[3], now())
   if first then tell(publish, keys[4] .. ":" .. first, "0") end
@@ -93,7 +92,7 @@ end
 local priority_lock = {
   name = "priority",
   reenter = false,                      -- held once, or not at all
-  poll = 0.5,                           -- seconds: the sign of life
+  poll = 0.5,                           -- seconds between heartbeats
   keys = function(name)
     return {
       name, naming.suffix(name, "queue"), naming.suffix(name, "alive"),
@@ -107,11 +106,11 @@ local priority_lock = {
   server = server,
 }
 
--- Who requires this file wants no more than the policy.
+-- If this file is required, it returns the policy only.
 if ... == "examples.priority" then return priority_lock end
 
--- The program: three tasks wait while a fourth holds the lock. They come in the
--- order of their priority, not of their arrival.
+-- The program: three tasks wait while a fourth holds the lock. They get it in
+-- order of priority, not of arrival.
 
 local rlock = require "rlock"
 
@@ -133,7 +132,7 @@ for i, priority in ipairs { 1, 5, 3 } do
   end)
 end
 repeat
-  rlock.sleep(0.01)                     -- until all three stand in line
+  rlock.sleep(0.01)                     -- until all three are queued
 until client:call("ZCARD", naming.suffix("printer", "queue")) == 3
 print "three wait; the lock is given back"
 assert(holder:unlock())

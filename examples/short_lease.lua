@@ -2,10 +2,10 @@
 --
 --    rlockctl examples/short_lease.lua [LEASE]         (seconds, default 1)
 --
--- A lock with a lease is not renewed. When the lease is over, the next one gets
--- the lock, whether or not the first has finished: both are at work at once.
--- What a lock can do is to say so, before (valid_for, need), when it happens
--- (on_lost) and after (unlock).
+-- A lock with a lease is not renewed. When the lease ends, the next waiter gets
+-- the lock, whether or not the first holder has finished: both work at once.
+-- The lock can only report that: before (valid_for, need), when it happens
+-- (on_lost), and afterwards (unlock).
 
 local rlock = require "rlock"
 

@@ -1,10 +1,10 @@
--- Third experiment: no lease, and every hold is given back.
+-- Third experiment: no lease, and every hold is released.
 --
 --    rlockctl examples/taking_turns.lua [ROUNDS]       (default 3)
 --
--- Two tasks add to a number that nothing but the lock protects: each reads it,
--- takes its time, and writes it back. They never meet, and nothing is lost.
--- Start it in several terminals: the processes take turns as well.
+-- Two tasks add to a number that only the lock protects: each reads it, waits,
+-- and writes it back. They never overlap, so no update is lost. Start it in
+-- several terminals: the processes take turns as well.
 
 local rlock = require "rlock"
 
@@ -33,7 +33,7 @@ local function take_turns(who)
     assert(lock:lock())
     add_one(who)
     assert(lock:unlock())
-    -- Whoever asks at once is first again: this lock keeps no queue.
+    -- This lock has no queue: without a pause the same task would win again.
     rlock.sleep(0.05)
   end
 end

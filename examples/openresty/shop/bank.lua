@@ -1,5 +1,5 @@
---- A bank to play with. It is slow, and does not answer the first so many
---  attempts to pay an order.
+--- A mock bank. It is slow, and fails the first `failures` attempts to pay an
+--  order.
 
 local locks = require "shop.locks"
 
@@ -7,8 +7,8 @@ local bank = {}
 
 bank.LONGEST = 5         -- seconds that a charge may take
 
---- Takes the money. A real bank is given the order number too, and takes the
---  money once, should we never learn that it has been taken.
+--- Charges an order. A real bank takes the order number as an idempotency key,
+--  so that a retry after a lost reply does not charge twice.
 -- @treturn[1] string receipt
 -- @treturn[2] nil
 -- @treturn[2] string why not

@@ -1,5 +1,5 @@
---- What the page shows: who holds a printer and a configuration, and who waits
---  for them. And a way to hold one for a while, to see it happen.
+--- The data of the page: the holders and waiters of a printer and of a
+--  configuration. A request can hold one of them for a while.
 --
 --    curl http://127.0.0.1:8080/locks
 --    curl -X POST 'http://127.0.0.1:8080/hold?what=print&who=me&seconds=5'
@@ -10,7 +10,7 @@ local locks = require "shop.locks"
 
 local board = {}
 
--- What can be done under which lock; with options, for an owner with a name.
+-- Use -> function(options) -> the lock that it needs.
 local uses = {
   print = function(options) return locks:fair_lock("printer", options) end,
   read = function(options)
@@ -50,7 +50,7 @@ local function config_now()
     state, code, detail = add_holders(now.holders, reading, "read")
   end
   if not state then return nil, code, detail end
-  for i, who in ipairs(state.queue or {}) do        -- both sides wait in line
+  for i, who in ipairs(state.queue or {}) do        -- readers and writers
     now.waiters[i] = { owner = who:sub(3), mode = modes[who:sub(1, 2)] }
   end
   return now
@@ -81,7 +81,7 @@ function board.show()
   ngx.say("[", text_of(first), ",", text_of(second), "]")
 end
 
---- Waits for a lock, and holds it for so many seconds.
+--- Waits for a lock, and holds it for `seconds`.
 function board.hold()
   local asked = ngx.req.get_uri_args()
   local use, seconds = uses[asked.what], tonumber(asked.seconds)
@@ -90,9 +90,9 @@ function board.hold()
     return answer(nil, "usage", "POST /hold?what=print|read|write&seconds=N")
   end
   seconds = math.max(0, math.min(seconds, 60))
-  -- Two owners of one name would be one owner.
+  -- Owners are told apart by name only, so make the name unique.
   local lock = use { owner = who .. " " .. ngx.var.request_id:sub(1, 6) }
-  -- What has an owner of its own is not given back when the request ends.
+  -- A lock with an explicit owner is not released when the request ends.
   assert(ngx.on_abort(function()
     lock:unlock()
     ngx.exit(499)

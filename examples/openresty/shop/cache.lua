@@ -1,5 +1,5 @@
---- A cache in Redis. An entry that is not there is made once, however many
---  ask for it at the same time: the others wait for it.
+--- A cache in Redis without a thundering herd: concurrent requests for a new
+--  entry compute it once, and the others wait for it.
 --
 --    curl http://127.0.0.1:8080/report/sales
 
@@ -8,8 +8,8 @@ local locks = require "shop.locks"
 
 local cache = {}
 
---- The entry under a key; where there is none, what `make` returns, which is
---  then kept for so many seconds.
+--- The entry under a key; if it is missing, what `make` returns, which is then
+--  cached for `seconds`.
 -- @return the entry, or nil, code, detail
 function cache.get(key, seconds, make)
   local entry, code, detail = locks:call("GET", key)
@@ -23,7 +23,7 @@ function cache.get(key, seconds, make)
   end)
 end
 
--- Takes long, and says how often it was made.
+-- A slow report that tells how often it was computed.
 local function make_report(name)
   ngx.sleep(0.3)
   return ("report %s, made %s time(s), last by worker %d"):format(name,

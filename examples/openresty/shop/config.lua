@@ -1,11 +1,10 @@
---- A configuration of several parts, which take time to write and to read.
---  Any number of requests read it at once, but never a half-written one.
+--- A configuration of several parts, which is slow to write and to read.
+--  Requests read it concurrently, but never half-written.
 --
 --    curl http://127.0.0.1:8080/config
 --    curl -X POST 'http://127.0.0.1:8080/config?version=2'
 --
---  There is always somebody who reads: a writer would wait for ever, if the
---  lock were not a fair one.
+--  The lock is fair: under constant reading a writer would starve otherwise.
 
 local answer = require "shop.answer"
 local locks = require "shop.locks"
@@ -33,17 +32,17 @@ local function write(lock, version)
     ok, code, detail = locks:call("SET", "config:" .. part,
       part .. ", version " .. version)
     if not ok then return nil, code, detail end
-    ngx.sleep(0.01)                      -- there may be more to it
+    ngx.sleep(0.01)                      -- stands for more work
   end
   return "version " .. version
 end
 
---- @return the parts, a line each; or nil, code, detail
+--- @return the parts, one a line; or nil, code, detail
 function config.read()
   return config.lock:read_lock():with({ wait = 10 }, read)
 end
 
---- @return a text, or nil, code, detail: then some parts may be new
+--- @return a text; or nil, code, detail: some parts may then be new
 function config.write(version)
   return config.lock:write_lock():with({ wait = 10 }, write, version)
 end

@@ -1,10 +1,10 @@
---- Jobs that every worker of every machine is ready to run, and one runs.
+--- Periodic jobs that run once in a cluster of workers.
 --
 --    curl http://127.0.0.1:8080/cron      the last runs: period, worker
 --
---  Time is cut into periods by the clock of Redis. A job is done in a period by
---  the first worker that gets the lock and finds that it was not done yet. If
---  it fails, or its worker dies, the next one that looks does it.
+--  The clock of Redis divides time into periods. In each, the first worker that
+--  gets the lock and finds the job not yet done runs it. If the job fails or
+--  its worker dies, the next worker to check runs it.
 
 local answer = require "shop.answer"
 local locks = require "shop.locks"
@@ -27,7 +27,7 @@ local function run_if_due(_, name, seconds, job)
   must(locks:call("SET", done, period))
 end
 
---- Has a job done once in every period of so many seconds.
+--- Runs a job once in every period of `seconds`.
 function cron.every(seconds, name, job)
   local lock = locks:lock("cron:" .. name)
   assert(ngx.timer.every(seconds, function(premature)

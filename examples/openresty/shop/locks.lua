@@ -1,4 +1,4 @@
---- The worker's client, which all of its requests and timers share.
+--- The worker's client, shared by all of its requests and timers.
 
 local rlock = require "resty.rlock"
 

@@ -1,5 +1,5 @@
---- Payments that may be asked for any number of times. An order number is
---  charged once; whoever asks again is given the same receipt.
+--- Idempotent payments: an order is charged once, and every retry gets the same
+--  receipt.
 --
 --    curl -X POST 'http://127.0.0.1:8080/pay/4711?amount=25'
 --    curl -X POST 'http://127.0.0.1:8080/pay/4712?amount=25&failures=1'
@@ -15,7 +15,7 @@ local function charge_once(lock, order, amount, failures)
   local receipt, code, detail = locks:call("GET", key)
   if receipt ~= false then return receipt, code, detail end
 
-  local ok                               -- nobody else may begin meanwhile
+  local ok                 -- no other worker may start before the bank is done
   ok, code, detail = lock:need(bank.LONGEST)
   if not ok then return nil, code, detail end
 
@@ -26,7 +26,7 @@ local function charge_once(lock, order, amount, failures)
   return receipt
 end
 
---- @return the receipt, or nil, code, detail; then it can be tried again
+--- @return the receipt, or nil, code, detail; a retry is safe
 function payment.pay(order, amount, failures)
   return locks:lock("payment:" .. order):with({ wait = 10 }, charge_once,
     order, amount, failures)

@@ -69,7 +69,7 @@ local function told_safely(verb, detail)
   return ("%s (in reply to %s)"):format(detail, verb)
 end
 
--- Says what is to be said first, and asks which connection this is.
+-- Sends the greeting, and queries the connection's identity.
 local function greet(self, greeting)
   local commands, n = { unpack(greeting) }, #greeting
   for i, question in ipairs(seal.questions) do commands[n + i] = question end

@@ -15,11 +15,11 @@
 --
 --  Liveness. An rlock waiter whose heartbeats stop is evicted (liveness.lua).
 --  Redisson's waiters send none. If the head is Redisson's, it is evicted when
---  its deadline has passed, as Redisson does. It is also dead if its channel
---  has no subscriber in two probes, DEAF ms apart. The lock is probed only
---  while it is free and the head's wake-up reaches no subscriber. There are no
---  probes in a cluster, where a server does not know all subscribers, or where
---  an ACL forbids INFO or PUBSUB NUMSUB.
+--  its deadline has passed, as Redisson does. Besides, a Redisson waiter is
+--  dead if its channel has no subscriber in two probes, DEAF ms apart. Probes
+--  run only while the lock is free and the head's wake-up reaches no
+--  subscriber. There are none in a cluster, where a server does not know all
+--  subscribers, or where an ACL forbids INFO or PUBSUB NUMSUB.
 --
 --  Deadlines. A waiter's deadline is that of the waiter ahead plus its own
 --  share, the seconds that it may take. When a waiter leaves, its share is
@@ -29,8 +29,8 @@
 --  own with each retry, and rlock does not evict by it. So in a queue without
 --  Redisson waiters it is enough to correct the last deadline. Other costs
 --  that grow with the queue: LPOS, LREM, repairs and evictions.
---  The share of an rlock waiter is USUAL seconds, however long it waits and
---  however long the lock is held: a dead one delays Redisson no longer.
+--  The first share of an rlock waiter is USUAL seconds at most, however long it
+--  waits and the lock is held: a dead one delays Redisson no longer than that.
 --  Redisson may evict a live rlock waiter, because of clock skew or behind a
 --  Redisson waiter that waited for long. The evicted waiter takes its place
 --  again, with a larger share. So do all rlock waiters if the keys of the queue
@@ -46,14 +46,14 @@ local starts, time_left = liveness.starts, liveness.left
 local UNLOCKED = "0"
 local HEARD = ""               -- the hash field for the state of the queue
 
-local PAUSE = 100              -- ms: minimum retry delay
-local USUAL, LONGEST = 10, 300 -- seconds: the share, at most: at first, ever
+local PAUSE = 100              -- ms: usual minimum of the retry delay
+local USUAL, LONGEST = 10, 300 -- seconds: limits of a share: first, and ever
 local MENDED = 5000            -- ms until a deadline that replaces a lost one
 local SPARE = 60000            -- ms that the keys outlive any deadline: at
 local HOUR = 3600000           -- least, and when their expiry is set
 local BATCH = 100              -- waiters examined together
-local FEW = 300                -- evictions by one request, at most; the next
-local SOON = 5                 -- request continues, so many ms later
+local FEW = 300                -- evictions by one request, at most;
+local SOON = 5                 -- ms: retry delay if there are more
 local SOME = 500               -- waiters probed by one request
 local MANY = 1000              -- arguments of one command
 local DEAF = 2000              -- ms between two probes

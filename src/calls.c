@@ -1,7 +1,7 @@
 /*
- * A ring of calls. No list of deadlines is kept in order: commands mostly
- * have the same time to live, so the one timer of a connection goes off once
- * per that time and looks at whatever waits then.
+ * A ring buffer of calls. Deadlines are not kept sorted: most commands have
+ * the same timeout, so the connection's one timer fires about once per timeout
+ * and scans the calls that are in flight then.
  */
 #include "calls.h"
 

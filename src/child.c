@@ -1,7 +1,7 @@
 /*
- * Child processes over uv_spawn. One that was forgotten is still waited for
- * while the loop runs, so that no zombie stays. Its memory goes when both the
- * owner and libuv have let go.
+ * Child processes over uv_spawn. A detached child is still reaped while the
+ * loop runs, so it leaves no zombie. The memory is freed once both the owner
+ * and libuv have released it.
  */
 #include "child.h"
 
@@ -56,7 +56,7 @@ static void on_exit(uv_process_t *uv, int64_t status, int number)
         rl_loop_tell(self->loop, &event);
 }
 
-/* The descriptor to hand over for this word; *opened: close it afterwards. */
+/* The descriptor for this word. Sets *opened if the caller has to close it. */
 static int stdio_open(const char *word, int number, int *opened)
 {
     int flags = number == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_APPEND;
@@ -112,8 +112,8 @@ static int cwd_check(const char *cwd, char *why, size_t size)
     return err;
 }
 
-/* What we were started with (a shell's lock, a pipe of CI) is not for those who
-   outlive us. */
+/* Descriptors that we inherited (a shell's lock, a CI pipe) must not leak into
+   children that outlive us. */
 static void files_keep_to_ourselves(void)
 {
     enum { MOST = 256 };
@@ -182,7 +182,7 @@ int rl_child_open(rl_child **out, rl_loop *loop, int64_t id,
 err3:
     snprintf(why, size, "%.200s: %s", options->file,
              err == UV_ENOENT ? "not found" : uv_strerror(err));
-    child_drop(&self->base); /* libuv knows the handle all the same */
+    child_drop(&self->base); /* libuv has the handle even so */
     return err;
 err2:
     stdio_close(stdio, opened);

@@ -1,6 +1,6 @@
 /*
- * Commands in Redis' protocol. hiredis could do this, but would allocate each
- * time.
+ * Commands, encoded in the Redis protocol. hiredis has an encoder, but it
+ * allocates on each call.
  */
 #include "command.h"
 
@@ -9,8 +9,8 @@
 #include <strings.h>
 
 enum {
-    KEPT = 4096, /* memory that is kept for the next command */
-    NUMBER = 32  /* more than "$<size_t>\r\n" and "\r\n" */
+    KEPT = 4096, /* bytes kept for the next command */
+    NUMBER = 32  /* more than "$<size_t>\r\n" and "\r\n" need */
 };
 
 static int reserve(rl_command *self, size_t room)

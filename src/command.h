@@ -1,5 +1,5 @@
 /*
- * Commands in Redis' protocol.
+ * Commands, encoded in the Redis protocol.
  */
 #ifndef RL_COMMAND_H
 #define RL_COMMAND_H
@@ -7,17 +7,17 @@
 #include <stddef.h>
 
 typedef struct rl_command {
-    char *text; /* ended by a NUL besides */
+    char *text; /* also terminated by a NUL */
     size_t length;
     size_t size;
-} rl_command; /* all zero is an empty one */
+} rl_command; /* all zero is an empty command */
 
-/* 0, or -1 when out of memory. The memory is used again by the next set. */
+/* 0, or -1 when out of memory. The next set reuses the memory. */
 int rl_command_set(rl_command *self, int argc, const char *const *argv,
                    const size_t *length);
 
-/* Not so: subscribe, unsubscribe and their kin, monitor, sync, client reply.
-   After one of these, replies would be taken for those of other commands. */
+/* False for subscribe, unsubscribe and their variants, monitor, sync and
+   client reply: they would shift the replies of later commands. */
 int rl_command_has_one_reply(int argc, const char *const *argv,
                              const size_t *length);
 

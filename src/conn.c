@@ -1,22 +1,23 @@
 /*
- * One connection to Redis: commands in a pipeline, their replies and
- * deadlines, and the messages of a subscriber. It is hiredis' context for
- * non-blocking sockets, with a loop of our own around it. (Its asynchronous
- * one aborts the program on a reply that it cannot place, and keeps a list of
- * calls and a table of channels, as we do.)
+ * One connection to Redis: pipelined commands with replies and deadlines, and
+ * a subscriber's messages. It drives hiredis' synchronous context on a
+ * non-blocking socket. (hiredis' asynchronous context aborts the program on a
+ * reply that it cannot match, and would duplicate our queue of calls and our
+ * channels.)
  *
  *     OPENING -> OPEN -> ENDED
  *
- * The end, whatever it is, is told from the timer at the next turn, so that
- * nothing is told from within a call.
+ * Every end is reported from the timer in the next turn, so that no callback
+ * runs inside a call.
  *
- * Writing. A command only starts the uv_prepare_t, which writes all that is
- * queued just before the loop waits: one write(2) per turn, no epoll_ctl(2).
- * Only if the socket is full is it polled for room. A long batch goes out in
- * parts, so that the server works on the first while we still queue the last.
+ * Writing. A command only starts the uv_prepare_t, which writes the whole
+ * queue just before the loop waits: one write(2) per turn, no epoll_ctl(2).
+ * The socket is polled for writability only while it is full. A long batch is
+ * written in parts, so that the server starts on the first part while we still
+ * queue the last.
  *
- * The rl_conn goes with its last user: the owner, a uv handle, a frame below
- * that may call the sink.
+ * The rl_conn is reference-counted. Its users are the owner, the uv handles,
+ * and stack frames that may call the sink.
  */
 #include "conn.h"
 
@@ -33,41 +34,41 @@
 #include "reader.h"
 #include "timer.h"
 
-enum { PART = 16 }; /* commands that are not held back longer */
+enum { PART = 16 }; /* commands to queue before a write */
 
 struct rl_conn {
     rl_owner base;
     rl_loop *loop;
     int users;
     enum { OPENING, OPEN, ENDED } state;
-    int opened; /* RL_OPENED was told: an end is a loss */
-    int closed; /* by rl_conn_close: tell nothing more */
-    int64_t id; /* of the opening, 0 when it was told */
+    int opened; /* RL_OPENED was reported: the end is a loss */
+    int closed; /* by rl_conn_close: report nothing more */
+    int64_t id; /* of rl_conn_open; 0 once completed */
     int64_t lost;
     int64_t message;
     uint64_t silent;
-    char *name;             /* "host:port" or the path, for people */
+    char *name;             /* "host:port" or the path, for messages */
     char detail[RL_DETAIL]; /* why it is not open */
 
-    rl_dial *dial;       /* while OPENING */
-    redisContext *redis; /* while OPEN, and so are */
-    uv_poll_t poll;      /* this and */
+    rl_dial *dial;       /* only while OPENING */
+    redisContext *redis; /* only while OPEN */
+    uv_poll_t poll;      /* only while OPEN */
     uv_prepare_t flush;
-    int is_full; /* the socket: it is polled for room */
+    int is_full; /* the socket; it is polled for writability */
     int is_encrypted;
-    int is_long; /* a reply, beyond all bounds */
+    int is_long; /* a reply exceeds the bounds of reader.h */
     int unsent;  /* commands queued since the last write */
 
     rl_timer *timer;
-    uint64_t alarm; /* what timer is set to; UINT64_MAX: nothing */
-    int looks;      /* at the socket, since the alarm */
-    uint64_t heard; /* when a byte came last */
+    uint64_t alarm; /* when timer fires; UINT64_MAX: never */
+    int looks;      /* polls of the socket since the alarm */
+    uint64_t heard; /* when the last byte arrived */
     rl_calls calls;
-    size_t subscribing; /* subscribes that are not confirmed yet, */
-    uint64_t asked;     /* and since when there are some */
-    int subscriber;     /* the first subscribe was sent */
+    size_t subscribing; /* unconfirmed subscribes */
+    uint64_t asked;     /* since when there are any */
+    int subscriber;     /* a subscribe was sent */
 
-    rl_command command; /* the latest */
+    rl_command command; /* the latest; its memory is reused */
 };
 
 /* ---- memory ---- */
@@ -106,7 +107,7 @@ static void conn_say(rl_conn *self, const char *format, ...)
     va_end(args);
 }
 
-/* hiredis' sentences begin with a capital letter; ours do not. */
+/* hiredis' messages begin with a capital letter; ours do not. */
 static void conn_say_error(rl_conn *self, const char *error)
 {
     char first = error[0];
@@ -139,7 +140,7 @@ static void conn_end(rl_conn *self, const char *why)
     rl_timer_soon(self->timer);
 }
 
-/* hiredis has only errno's words for what OpenSSL reports. */
+/* hiredis reports an OpenSSL error only as an errno text. */
 static void conn_break(rl_conn *self)
 {
     const char *reason = self->is_encrypted ? rl_tls_reason() : NULL;
@@ -192,7 +193,7 @@ static void conn_set_alarm(rl_conn *self, uint64_t when)
     rl_timer_start(self->timer, when > now ? when - now : 0);
 }
 
-/* When the connection counts as dead, should it stay silent. */
+/* When the connection counts as dead if it stays silent. */
 static uint64_t conn_silent_due(const rl_conn *self)
 {
     uint64_t since = UINT64_MAX;
@@ -223,9 +224,9 @@ static void conn_expire(rl_conn *self, uint64_t now)
 }
 
 /*
- * The process may have been stopped for a while, or a task may have computed
- * for long: then the answers wait in the socket, which is looked at between
- * two turns. True if that has been done.
+ * Replies may be waiting in the socket if the process was suspended or a task
+ * computed for long. So the loop polls the socket before an alarm takes
+ * effect. True once it has.
  */
 static int conn_has_looked(rl_conn *self)
 {
@@ -244,7 +245,7 @@ static void conn_watch(rl_conn *self)
 
     if (!conn_has_looked(self))
         return;
-    if (conn_silent_due(self) <= now) { /* ends first: no retry goes out here */
+    if (conn_silent_due(self) <= now) { /* end first, to prevent retries here */
         char why[64];
 
         snprintf(why, sizeof(why), "silent for %llu ms while commands waited",
@@ -278,7 +279,7 @@ static int is_string(const redisReply *reply)
     return reply->type == REDIS_REPLY_STRING;
 }
 
-/* { "message", channel, anything }, or else { kind, channel, count }. */
+/* { "message", channel, payload }, or else { kind, channel, count }. */
 static int is_message(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements >= 3
@@ -353,7 +354,7 @@ static void conn_poll(rl_conn *self, int is_full)
     (void)uv_poll_start(&self->poll, events, on_poll);
 }
 
-/* A server that went away may have said why: that is read before its end. */
+/* A server may send its reason before it closes: read that first. */
 static int conn_has_more(rl_conn *self)
 {
     char byte;
@@ -380,7 +381,7 @@ static void conn_write(rl_conn *self)
     }
 }
 
-/* The answer to a single command may be quick; a batch takes its time. */
+/* Busy-polls for a single reply, which may be quick; a batch takes longer. */
 static void on_flush(uv_prepare_t *flush)
 {
     rl_conn *self = flush->data;
@@ -396,7 +397,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     rl_conn *self = poll->data;
 
     conn_hold(self);
-    if (status < 0 || (events & UV_READABLE)) { /* the read tells why */
+    if (status < 0 || (events & UV_READABLE)) { /* the read finds the error */
         self->heard = uv_now(rl_loop_uv(self->loop));
         if (self->is_encrypted)
             rl_tls_begin();
@@ -404,7 +405,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     }
     if (self->state == OPEN && (events & UV_WRITABLE))
         conn_write(self);
-    if (self->state == OPEN && status < 0) /* then libuv looks no more */
+    if (self->state == OPEN && status < 0) /* libuv has stopped polling */
         conn_poll(self, self->is_full);
     conn_release(self);
 }

@@ -1,17 +1,17 @@
 /*
- * The Lua module rlock.core: primitives by id, and the one door through which
- * C calls Lua.
+ * The Lua module rlock.core: primitives by id, and the one entry from C into
+ * Lua.
  *
- * Every slow act takes an id of Lua's choice and ends in one call of the
- * function given to core.dispatch: fn(id, ...), from within core.run and
- * never from within the call that started the act, nor from close or __gc.
- * Values are built inside the same protected call in which fn runs; what C
- * owns stays outside of it, so that no error can leak anything.
+ * Lua gives each asynchronous operation an id. The operation completes with
+ * one call of the function set by core.dispatch: fn(id, ...), from within
+ * core.run, never from within the call that started it, nor from close or
+ * __gc. The same protected call builds the arguments and runs fn; resources
+ * owned by C stay outside it, so that an error cannot leak them.
  *
- * Each handle is a userdata that exists before the thing it stands for, and
- * :close(), __gc and __close forget that thing first.
+ * Each handle is a userdata created before its resource; :close(), __gc and
+ * __close clear the handle before they release the resource.
  *
- * Refusals are nil, code, detail. Durations are integers, in milliseconds.
+ * A refusal is nil, code, detail. Durations are integers, in milliseconds.
  */
 #include "core.h"
 
@@ -32,7 +32,7 @@
 #include "reply.h"
 #include "timer.h"
 
-#define VERSION "0.1.0" /* that of lua/rlock/host/uv.lua */
+#define VERSION "0.1.0" /* must match lua/rlock/host/uv.lua */
 
 #define CORE "rlock.core"
 #define TIMER "rlock.core.timer"
@@ -43,17 +43,17 @@
 
 static const lua_Integer MAX_MS = (lua_Integer)1 << 40;
 
-/* The userdata behind all functions. Its user value is the dispatcher. */
+/* Upvalue 1 of all functions. Its user value is the dispatcher. */
 typedef struct core {
     rl_loop *loop;     /* NULL: the state is being closed */
-    lua_State *L;      /* which called core.run */
-    int failed;        /* a message waits at FAILURE of its stack */
-    const char **argv; /* room for the arguments of one command */
+    lua_State *L;      /* the caller of core.run */
+    int failed;        /* an error message is at FAILURE on its stack */
+    const char **argv; /* the arguments of one command */
     size_t *lengths;
     int room;
 } core;
 
-/* Stack of core.run, which every completion uses. */
+/* Stack slots of core.run, which every completion uses. */
 enum { HANDLER = 1, DISPATCH, FAILURE };
 
 static core *get_core(lua_State *L)
@@ -105,7 +105,7 @@ static uint64_t check_ms(lua_State *L, int arg)
     return (uint64_t)ms;
 }
 
-/* ---- the door ---- */
+/* ---- from C into Lua ---- */
 
 static int push_failure(lua_State *L, const char *code, const char *detail)
 {
@@ -143,7 +143,7 @@ static int push_exit(lua_State *L, const rl_event *event)
     return 3;
 }
 
-/* The id and what follows it; how many values. */
+/* Pushes the id and the event's values; returns how many. */
 static int push_event(lua_State *L, const rl_event *event)
 {
     lua_pushinteger(L, (lua_Integer)event->id);
@@ -199,7 +199,7 @@ static void core_tell(void *owner, const rl_event *event)
     if (lua_pcall(L, 1, 0, HANDLER) == LUA_OK)
         return;
     if (self->failed) {
-        lua_pop(L, 1); /* the first failure is the one to report */
+        lua_pop(L, 1); /* report only the first failure */
     } else {
         self->failed = 1;
         lua_replace(L, FAILURE);
@@ -250,14 +250,14 @@ static int core_stop(lua_State *L)
     return 0;
 }
 
-/* ---- interrupting what never waits ---- */
+/* ---- interrupting a task that never waits ---- */
 
 /*
- * A task that computes keeps the loop from telling a signal. So the signal's
- * handler sets a hook in the coroutine that runs, as lua does. The hook waits
- * a while, in case the task waits soon, and then calls the function given to
- * core.interrupt: fn(number), which raises where it may. Every coroutine that
- * runs meanwhile gets the hook too.
+ * The loop cannot report a signal while a task computes. So the signal handler
+ * sets a debug hook in the running coroutine, as lua does. The hook lets
+ * PATIENCE_MS pass, in case the task waits soon, and then calls the function
+ * given to core.interrupt: fn(number), which may raise. Every coroutine that
+ * is resumed meanwhile gets the hook.
  */
 enum { PATIENCE_MS = 100, STEPS = 1000 };
 static lua_State *volatile active;
@@ -281,7 +281,7 @@ static void interrupt(lua_State *L, lua_Debug *where)
     lua_call(L, 1, 0);
 }
 
-/* In the signal handler. */
+/* Runs in the signal handler. */
 static void hook_running(void)
 {
     if (active != NULL)
@@ -295,7 +295,7 @@ static void set_running(lua_State *L)
         hook_running();
 }
 
-/* core.interrupt(fn), with nil for none any more */
+/* core.interrupt(fn); nil removes it */
 static int core_interrupt(lua_State *L)
 {
     get_core(L);
@@ -314,7 +314,7 @@ static int resume_failed(lua_State *L, const char *message)
     return 2;
 }
 
-/* core.resume(co, ...): coroutine.resume, known to be the one that runs */
+/* core.resume(co, ...): coroutine.resume that records the running coroutine */
 static int core_resume(lua_State *L)
 {
     lua_State *co = lua_tothread(L, 1), *resumer = active;
@@ -340,9 +340,9 @@ static int core_resume(lua_State *L)
     return count + 1;
 }
 
-/* ---- what needs no handle ---- */
+/* ---- functions without a handle ---- */
 
-/* core.now() -> seconds, by a clock that runs on while the machine sleeps */
+/* core.now() -> seconds, by a clock that includes suspend where possible */
 static int core_now(lua_State *L)
 {
     struct timespec now;
@@ -355,7 +355,7 @@ static int core_now(lua_State *L)
     return 1;
 }
 
-/* core.random(n) -> n bytes from the system's generator */
+/* core.random(n) -> n bytes from the system's random generator */
 static int core_random(lua_State *L)
 {
     char bytes[1024];
@@ -392,14 +392,14 @@ static int core_isatty(lua_State *L)
     return 1;
 }
 
-/* Keeps the string at index as this field of upvalue 1. */
+/* Stores the string at index in this field of upvalue 1. */
 static void keep(lua_State *L, int index, const char *field)
 {
     lua_pushvalue(L, index);
     lua_setfield(L, lua_upvalueindex(1), field);
 }
 
-/* Raises the message alone, and keeps a code and its detail. */
+/* Raises only the message; stores the code and detail. */
 static int keeping_assert(lua_State *L)
 {
     if (lua_toboolean(L, 1))
@@ -416,8 +416,8 @@ static int keeping_assert(lua_State *L)
 }
 
 /*
- * core.new_assert(kept) -> an assert that fills kept.code and kept.detail. It
- * is in C so that a traceback shows it as it shows Lua's.
+ * core.new_assert(kept) -> an assert that stores kept.code and kept.detail. It
+ * is in C so that tracebacks show it like Lua's own.
  */
 static int core_new_assert(lua_State *L)
 {
@@ -429,7 +429,7 @@ static int core_new_assert(lua_State *L)
 
 /* ---- handles ---- */
 
-/* A userdata of size zeroed bytes with the metatable of that name. */
+/* A userdata of size zero bytes with this metatable. */
 static void *new_handle(lua_State *L, size_t size, const char *name)
 {
     void *handle = lua_newuserdatauv(L, size, 0);
@@ -440,7 +440,7 @@ static void *new_handle(lua_State *L, size_t size, const char *name)
 }
 
 typedef struct timer_handle {
-    rl_timer *timer; /* NULL: closed, or has gone off */
+    rl_timer *timer; /* NULL: closed or fired */
     core *core;
     lua_Integer id;
 } timer_handle;
@@ -560,7 +560,7 @@ static lua_Integer opt_integer(lua_State *L, int table, const char *field,
 
 /* ---- lock files and private folders ---- */
 
-/* A string argument that C may take for a path: no NUL in it. */
+/* A string argument that is a valid C path: without NUL bytes. */
 static const char *check_path(lua_State *L, int arg)
 {
     size_t length;
@@ -636,8 +636,8 @@ typedef struct child_handle {
 } child_handle;
 
 /*
- * A C list of first (unless NULL) and the strings of the list at index from,
- * ended by NULL. The list is pushed; the strings stay the Lua list's.
+ * A NULL-terminated C array of first (unless NULL) and the strings of the list
+ * at index from. Pushes the array; the strings belong to the Lua list.
  */
 static char **push_list(lua_State *L, int from, const char *first)
 {
@@ -671,7 +671,7 @@ static void get_stdio(lua_State *L, int table, rl_child_options *to)
     }
 }
 
-/* The descriptor of the file lock on top of the stack, or -1. */
+/* The descriptor of the lock file on top of the stack, or -1. */
 static int opt_descriptor(lua_State *L)
 {
     lock_handle *lock;
@@ -682,7 +682,7 @@ static int opt_descriptor(lua_State *L)
     return lock->held ? lock->fd : -1;
 }
 
-/* What the options point to stays on the stack. */
+/* The strings that the options point to stay on the stack. */
 static void get_child_options(lua_State *L, int table, rl_child_options *to)
 {
     luaL_checktype(L, table, LUA_TTABLE);
@@ -785,7 +785,7 @@ static void get_tls_options(lua_State *L, int table, rl_tls_options *tls)
     tls->verify = lua_isnil(L, -1) || lua_toboolean(L, -1);
 }
 
-/* The strings stay on the stack for as long as the options are used. */
+/* The strings that the options point to stay on the stack. */
 static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
                              rl_tls_options *tls)
 {
@@ -852,7 +852,7 @@ static void core_reserve(lua_State *L, core *self, int count)
     self->room = count;
 }
 
-/* Makes the argument at this index a string, in its place on the stack. */
+/* Converts the argument at this index to a string in place. */
 static void to_string(lua_State *L, int index)
 {
     char text[64];
@@ -868,10 +868,10 @@ static void to_string(lua_State *L, int index)
 }
 
 /*
- * The words 1 to count of a table, as core->argv and core->lengths; they stay
- * on the stack. To make a string may collect garbage, hence run finalizers of
- * the user's, hence come here again: so all are strings before the first is
- * looked at.
+ * Loads words 1 to count of a table into core->argv and core->lengths; they
+ * stay on the stack. Converting a number may run the garbage collector, a
+ * user's finalizer and, through it, this function again: so all words are
+ * converted before the arrays are filled.
  */
 static void get_words(lua_State *L, core *self, int table, int count)
 {
@@ -956,7 +956,7 @@ static void conn_forget(conn_handle *self)
         rl_conn_close(conn);
 }
 
-/* conn:close() -> { id, ... }: what will now never complete */
+/* conn:close() -> { id, ... }: the calls that will never complete */
 static int conn_close(lua_State *L)
 {
     conn_handle *self = check_conn(L);
@@ -964,7 +964,7 @@ static int conn_close(lua_State *L)
     size_t i;
 
     lua_createtable(L, self->conn ? (int)rl_conn_pending(self->conn) : 0, 0);
-    if (self->conn == NULL) /* before, or by a finalizer just now */
+    if (self->conn == NULL) /* closed before, or by a finalizer just now */
         return 1;
     for (i = 0; i < rl_conn_pending(self->conn); i++) {
         int64_t id = rl_conn_pending_id(self->conn, i);
@@ -978,7 +978,7 @@ static int conn_close(lua_State *L)
     return 1;
 }
 
-/* __gc, __close: as close, but nothing is allocated */
+/* __gc, __close: like close, but allocates nothing */
 static int conn_gc(lua_State *L)
 {
     conn_forget(luaL_checkudata(L, 1, CONN));
@@ -1069,7 +1069,7 @@ static void push_versions(lua_State *L)
     lua_setfield(L, -2, "tls");
 }
 
-/* A write to a closed socket must not end the program. */
+/* Ignores SIGPIPE: a write to a closed socket must not kill the program. */
 static void ignore_pipe_signal(void)
 {
     struct sigaction action;
@@ -1094,7 +1094,7 @@ static void push_core(lua_State *L)
     err = rl_loop_open(&self->loop, core_tell, self);
     if (err != 0)
         luaL_error(L, "no event loop: %s", uv_strerror(err));
-    lua_pushvalue(L, -1); /* handles point to it: it lives as long */
+    lua_pushvalue(L, -1); /* handles point to it: it lives as long as L */
     luaL_ref(L, LUA_REGISTRYINDEX);
 }
 

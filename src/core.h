@@ -1,6 +1,6 @@
 /*
  * The Lua module rlock.core: primitives by id. Only lua/rlock/host/uv.lua
- * requires it; what its functions promise is written in core.c.
+ * requires it. core.c documents its functions.
  */
 #ifndef RL_CORE_H
 #define RL_CORE_H
@@ -10,7 +10,7 @@
 int luaopen_rlock_core(lua_State *L);
 
 /*
- * After lua_close: would exit() wait for a name that is still being resolved?
+ * After lua_close: would exit() block on a name lookup that is still running?
  * Then flush and _exit() instead.
  */
 int rl_core_lingers(void);

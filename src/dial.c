@@ -1,9 +1,9 @@
 /*
- * The way to a server: resolve, connect, shake hands.
+ * Connecting to a server: resolve, connect, shake hands.
  *
- * An address that fails makes the next one be tried; each gets its share of
- * the time that is left. A name that is being resolved cannot be taken back:
- * the rl_dial stays in memory until that ends.
+ * Addresses are tried in turn; each gets an equal share of the remaining time.
+ * A running name lookup cannot be interrupted: the rl_dial stays in memory
+ * until it completes.
  */
 #include "dial.h"
 
@@ -29,17 +29,17 @@ struct rl_dial {
     char *path;
     rl_tls *tls;
     uint64_t timeout;
-    uint64_t give_up; /* when to */
+    uint64_t give_up; /* the deadline */
     rl_timer *timer;
 
-    uv_getaddrinfo_t lookup; /* its data is NULL when there is none */
+    uv_getaddrinfo_t lookup; /* data is NULL unless a lookup is running */
     struct addrinfo *addresses;
-    struct addrinfo *next; /* the address to try next */
+    struct addrinfo *next; /* address to try next */
 
-    redisContext *redis; /* of the present attempt, and so is */
-    uv_poll_t *poll;     /* this, which frees itself */
+    redisContext *redis; /* of the current attempt */
+    uv_poll_t *poll;     /* of the current attempt; frees itself */
     int shaking;
-    char why[RL_DETAIL]; /* it has failed, if not empty */
+    char why[RL_DETAIL]; /* not empty: the dial has failed */
 };
 
 static void dial_try(rl_dial *self);
@@ -193,7 +193,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 {
     rl_dial *self = poll->data;
 
-    (void)status; /* what follows finds the error */
+    (void)status; /* the next call finds the error */
     (void)events;
     if (self->shaking)
         dial_shake(self);
@@ -240,7 +240,7 @@ static int dial_open_poll(rl_dial *self)
     return 0;
 }
 
-/* This address' share of the time that is left. */
+/* Gives this address its share of the remaining time. */
 static void dial_set_share(rl_dial *self)
 {
     uint64_t now = rl_loop_now(self->loop);
@@ -337,7 +337,7 @@ static void dial_look_up(rl_dial *self, const char *host, int port)
 
 /* ---- opening and closing ---- */
 
-/* Whoever dials has a handle of its own, and closes the dial. */
+/* Nothing to do: the owner has a handle of its own and closes the dial. */
 static void dial_drop(rl_owner *base)
 {
     (void)base;

@@ -3,8 +3,8 @@
  *
  *     embed lua lua/rlock.lua lua/rlock/lock.lua ... > embedded.c
  *
- * The first argument is the folder to which names are relative. Byte arrays
- * are used rather than string literals, which C limits in length.
+ * Names are relative to the first argument, a folder. Byte arrays are used
+ * because C limits the length of string literals.
  */
 #include <stdio.h>
 #include <string.h>

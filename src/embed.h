@@ -1,7 +1,6 @@
 /*
- * The Lua files that are linked into rlockctl.
- *
- * embed.c, a build tool, writes the definition of rl_embedded from lua/.
+ * The Lua files linked into rlockctl. embed.c, a build tool, generates the
+ * definition of rl_embedded from lua/.
  */
 #ifndef RL_EMBED_H
 #define RL_EMBED_H

@@ -1,6 +1,6 @@
 /*
- * Private folders and lock files, for the embedded server. Blocking, but
- * only as long as the file system takes.
+ * Private folders and lock files, for the embedded server. Blocks only as long
+ * as the file system takes.
  */
 #define _DEFAULT_SOURCE /* flock */
 
@@ -25,7 +25,7 @@ static int say_errno(char *why, size_t size, const char *path)
     return say(why, size, path, uv_translate_sys_error(errno));
 }
 
-/* Is it of this type (S_IFREG, ...), and ours? */
+/* Checks that it has this type (S_IFREG, ...) and that we own it. */
 static int check_own(const struct stat *about, mode_t type, char *why,
                      size_t size, const char *path)
 {
@@ -67,7 +67,7 @@ int rl_private_dir(const char *path, char *why, size_t size)
     return rl_check_private(path, S_IFDIR, why, size);
 }
 
-/* Has the file been removed or replaced since it was opened? */
+/* Has the file been removed or replaced since we opened it? */
 static int is_stale(const char *path, int fd)
 {
     struct stat opened, named;

@@ -1,5 +1,5 @@
 /*
- * Folders that only we can use, and files that only one process can hold.
+ * Folders private to this user, and lock files.
  */
 #ifndef RL_FILE_H
 #define RL_FILE_H
@@ -8,23 +8,24 @@
 #include <sys/types.h>
 
 /*
- * Is there a file of this type (S_IFDIR, S_IFSOCK) at the path, no link to
- * one, that belongs to us, and if it is a folder, one that nobody else may
- * enter? 0; UV_ENOENT if there is nothing; else another UV_E* code. Unless 0,
- * a sentence in why. Opens nothing.
+ * Checks that path itself, not the target of a symlink, has this type (S_IFDIR
+ * or S_IFSOCK), that we own it, and that no other user may enter it if it is a
+ * folder. Returns 0; UV_ENOENT if it does not exist; or another UV_E* code. On
+ * error, why has a message. Opens nothing.
  */
 int rl_check_private(const char *path, mode_t type, char *why, size_t size);
 
 /*
- * Makes the folder, mode 0700, if there is nothing of this name. 0 if it then
- * is a folder (not a link to one) of ours that nobody else may enter.
- * Otherwise a UV_E* code and a sentence in why.
+ * Makes the folder with mode 0700 if it does not exist. Returns 0 if it is
+ * then private, as rl_check_private defines it; else a UV_E* code, with a
+ * message in why.
  */
 int rl_private_dir(const char *path, char *why, size_t size);
 
 /*
- * Makes the file, mode 0600, if need be and locks it for this process. The
- * descriptor to close; UV_EAGAIN if another has it; or another UV_E* code.
+ * Makes the file with mode 0600 if need be, and locks it for this process.
+ * Returns the descriptor, to be closed; UV_EAGAIN if another process holds the
+ * lock; or another UV_E* code.
  */
 int rl_lock_file(const char *path, char *why, size_t size);
 

@@ -1,6 +1,6 @@
 /*
- * The libuv loop: run, stop, signals, and an end that leaves nothing behind.
- * Knows neither Lua nor Redis.
+ * The libuv loop: run, stop, signals, and a close that leaks nothing. Does not
+ * depend on Lua or Redis.
  */
 #include "loop.h"
 
@@ -17,13 +17,13 @@ struct rl_loop {
     int running;
     uv_idle_t look;
     uint64_t look_until; /* by uv_hrtime */
-    unsigned expected;   /* answers that are looked for */
-    unsigned in_vain;    /* looks, less those that were not */
-    unsigned skip;       /* chances to look that are not taken */
+    unsigned expected;   /* replies to busy-poll for */
+    unsigned in_vain;    /* back-off: futile looks minus successful ones */
+    unsigned skip;       /* looks to skip */
     rl_loop *next;       /* in the list below */
 };
 
-static rl_loop *lingering; /* closed while a name was being resolved */
+static rl_loop *lingering; /* closed during a name lookup */
 
 int rl_loop_open(rl_loop **out, rl_sink *sink, void *owner)
 {
@@ -71,12 +71,12 @@ static void drop_handle(uv_handle_t *handle, void *arg)
 }
 
 /*
- * Runs what closed handles still want. A lookup cannot be interrupted: it is
- * waited for, but not long.
+ * Runs the callbacks of closed handles. A name lookup cannot be interrupted:
+ * waits for it, but only patience milliseconds.
  */
 static int loop_finish(rl_loop *loop, int patience)
 {
-    int turns = 3; /* a close can make another one necessary */
+    int turns = 3; /* a close callback may close another handle */
     int err;
 
     while (turns-- > 0)
@@ -150,12 +150,12 @@ void **rl_loop_timers(rl_loop *loop)
     return &loop->timers;
 }
 
-/* ---- looking ---- */
+/* ---- busy-polling ---- */
 
 /*
- * While its uv_idle_t is active, libuv looks at its sockets without waiting.
- * A look that has seen nothing makes the next ones rarer, down to one in
- * 2^RAREST chances; one that has seen what it looked for, more frequent.
+ * While the uv_idle_t is active, libuv polls its sockets without waiting.
+ * A futile look makes the next ones rarer, down to one in 2^RAREST; a
+ * successful one makes them more frequent.
  */
 enum { LOOK_NS = 50 * 1000, RAREST = 10 };
 
@@ -217,15 +217,15 @@ static void signal_drop(rl_owner *base)
 }
 
 /*
- * A program that is asked to end a second time before its loop has told the
- * first ends at once, as in lua: it is inside a C function, such as a blocking
- * read. A repeat right after the first counts as the same signal, because
+ * A second request to end that arrives before the loop has reported the first
+ * kills the program at once, as in lua: it is inside a C function, such as a
+ * blocking read. A repeat within AGAIN_NS counts as the same signal, because
  * timeout(1) sends each twice. libuv's handler does the rest.
  */
 enum { SIGNALS = 65, AGAIN_NS = 200 * 1000 * 1000, NS_PER_MS = 1000 * 1000 };
 static volatile sig_atomic_t unheard[SIGNALS];
 static volatile uint64_t came[SIGNALS]; /* by uv_hrtime */
-static volatile sig_atomic_t asked;     /* the last of those, 0: none */
+static volatile sig_atomic_t asked;     /* last request to end, or 0 */
 static void (*uv_handlers[SIGNALS])(int);
 static void (*volatile on_ask)(void);
 static pthread_t main_thread;

@@ -1,10 +1,10 @@
 /*
- * rlockctl: build the state, hand over to lua/rlock/cli.lua.
+ * rlockctl: builds the Lua state and hands over to lua/rlock/cli.lua.
  *
- * All that is done with Lua happens within one protected call. The modules
- * linked into this program come before those on package.path, so that it never
- * runs with the modules of another version by accident. Only what the user
- * names in LUA_PATH or with --lua-path comes before them.
+ * All work with Lua runs within one protected call. The modules linked into
+ * this program come before those on package.path, so that it never loads
+ * another version's modules by accident. Only the paths that the user names in
+ * LUA_PATH or with --lua-path come before them.
  */
 #include <fcntl.h>
 #include <lauxlib.h>
@@ -25,7 +25,7 @@ struct arguments {
     int status;
 };
 
-/* Stack of the protected main. */
+/* Stack slots of the protected main. */
 enum { ARGUMENTS = 1, HANDLER, NAMED };
 
 static const struct rl_embedded *find(const char *name)
@@ -67,7 +67,7 @@ static int load_embedded(lua_State *L, const struct rl_embedded *file)
                             "t");
 }
 
-/* The file of module 1 on the path that the user named; NULL: there is none. */
+/* The file of module 1 on the user's path, or NULL. */
 static const char *find_named(lua_State *L)
 {
     lua_getfield(L, lua_upvalueindex(1), "search");
@@ -77,7 +77,7 @@ static const char *find_named(lua_State *L)
     return lua_tostring(L, -1);
 }
 
-/* A package searcher: "rlock.lock" is rlock/lock.lua or rlock/lock/init.lua */
+/* A package searcher: "rlock.lock" is rlock/lock.lua or rlock/lock/init.lua. */
 static int search(lua_State *L)
 {
     const char *module = luaL_checkstring(L, 1);
@@ -97,7 +97,7 @@ static int search(lua_State *L)
     return 2;
 }
 
-/* Pushes { path = what LUA_PATH adds to Lua's own, search = searchpath }. */
+/* Pushes { path = what LUA_PATH adds to the default, search = searchpath }. */
 static void push_named(lua_State *L)
 {
     lua_createtable(L, 0, 2);
@@ -110,7 +110,7 @@ static void push_named(lua_State *L)
     lua_pop(L, 2);
 }
 
-/* Puts `search` behind package.preload. Its upvalue is what the user named. */
+/* Puts search behind package.preload. Its upvalue is the table above. */
 static void add_searcher(lua_State *L)
 {
     int i;
@@ -180,7 +180,7 @@ static int protected_main(lua_State *L)
     return 0;
 }
 
-/* The program with a state that is made here and closed here. */
+/* Runs the program in this state and closes the state. */
 static int run(lua_State *L, struct arguments *args)
 {
     if (L == NULL) {
@@ -199,7 +199,7 @@ static int run(lua_State *L, struct arguments *args)
     return args->status;
 }
 
-/* What Lua's function warn tells, shown after warn("@on") as lua shows it. */
+/* The handler of warn(): prints after warn("@on"), in lua's format. */
 static void show_warning(void *arg, const char *text, int goes_on)
 {
     static int is_shown, is_inside;
@@ -216,7 +216,8 @@ static void show_warning(void *arg, const char *text, int goes_on)
     is_inside = goes_on;
 }
 
-/* No socket of ours may become what programs print to; libuv relies on it. */
+/* Opens descriptors 0 to 2 if closed: libuv needs that, and otherwise one of
+   our sockets could become a program's standard output. */
 static void open_standard_streams(void)
 {
     int fd;
@@ -232,7 +233,7 @@ int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
     rl_pool *pool = rl_pool_open();
-#ifdef __SANITIZE_ADDRESS__ /* it watches malloc's blocks */
+#ifdef __SANITIZE_ADDRESS__ /* ASan only tracks malloc's blocks */
     lua_State *L = luaL_newstate();
 #else
     lua_State *L = pool ? lua_newstate(rl_pool_allocate, pool) : NULL;

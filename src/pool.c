@@ -1,8 +1,7 @@
 /*
- * Lua says how big a block is when it gives it back, so a small one needs no
- * header. Such blocks are cut from chunks, and when they come back wait in a
- * list for the next of their size. The chunks go when the pool is closed.
- * Large blocks are malloc's.
+ * Lua passes a block's size when it frees it, so small blocks need no header.
+ * They are cut from chunks; freed ones go to a free list for their size.
+ * Chunks are freed when the pool is closed. Large blocks come from malloc.
  */
 #include "pool.h"
 
@@ -10,7 +9,7 @@
 #include <string.h>
 
 enum {
-    STEP = 8, /* sizes are multiples of this */
+    STEP = 8, /* the granularity of sizes */
     LARGEST = 512,
     CHUNK = 32 * 1024
 };
@@ -21,7 +20,7 @@ typedef struct block {
 
 struct rl_pool {
     block *chunks;
-    char *room; /* what is left of the latest chunk */
+    char *room; /* the rest of the latest chunk */
     size_t left;
     block *spares[LARGEST / STEP + 1];
 };
@@ -93,7 +92,7 @@ void *rl_pool_allocate(void *pool, void *from, size_t old, size_t size)
     rl_pool *self = pool;
     void *to;
 
-    if (from == NULL) /* old is something else then */
+    if (from == NULL) /* then old is a type tag, not a size */
         return size > 0 ? get(self, size) : NULL;
     if (size == 0) {
         put(self, from, old);

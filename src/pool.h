@@ -1,6 +1,6 @@
 /*
- * Memory for a Lua state: small blocks without a header, of any size a
- * multiple of eight.
+ * A memory allocator for a Lua state. Small blocks have no header; sizes are
+ * multiples of eight.
  */
 #ifndef RL_POOL_H
 #define RL_POOL_H
@@ -9,11 +9,11 @@
 
 typedef struct rl_pool rl_pool;
 
-/* NULL when out of memory. To be closed after the state. */
+/* NULL when out of memory. Close it after the state. */
 rl_pool *rl_pool_open(void);
 void rl_pool_close(rl_pool *self);
 
-/* A lua_Alloc; pool is a rl_pool. */
+/* A lua_Alloc; pool is an rl_pool. */
 void *rl_pool_allocate(void *pool, void *block, size_t old, size_t size);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Bounds on the replies that hiredis reads: a few bytes from a server must
- * neither allocate much nor keep us busy for long. An array is refused where
- * hiredis would allocate it. A string is not allocated before its bytes have
- * come, so its length is looked at while the reader waits for them.
+ * Bounds on the replies that hiredis reads: a few bytes from a server must not
+ * cause a large allocation or much work. Too long an array is refused where
+ * hiredis would allocate it. A string is allocated only once all its bytes
+ * have arrived, so its length is checked while the reader waits for them.
  */
 #include "reader.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_ELEMENTS = 1 << 20, MAX_LINE = 1 << 20 };
-enum { MAX_STRING = 1 << 29 }; /* of Redis, as proto-max-bulk-len */
+enum { MAX_STRING = 1 << 29 }; /* Redis' default proto-max-bulk-len */
 
 #if HIREDIS_MAJOR >= 1
 typedef size_t count;

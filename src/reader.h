@@ -7,15 +7,14 @@
 #include <hiredis.h>
 
 /*
- * From now on the reader refuses an array of more than 2^20 elements, and
- * tells so in is_long: hiredis allocates the whole array, and later looks at
- * all of it, when it has read no more than the length.
+ * Makes the reader refuse arrays of more than 2^20 elements and set *is_long.
+ * hiredis allocates the whole array, and later scans it, as soon as it has
+ * read the length.
  */
 void rl_reader_bound(redisReader *reader, int *is_long);
 
 /*
- * Is the reader in the middle of a string that is to be longer than 512 MB,
- * or of a line of more than 1 MB?
+ * Is the reader inside a string longer than 512 MB or a line longer than 1 MB?
  */
 int rl_reader_is_long(const redisReader *reader);
 

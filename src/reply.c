@@ -1,5 +1,5 @@
 /*
- * Redis replies as Lua values. Knows nothing of connections.
+ * Redis replies as Lua values. Does not depend on connections.
  */
 #include "reply.h"
 

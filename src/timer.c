@@ -1,14 +1,13 @@
 /*
- * One-shot timers over uv_timer_t. A closed one goes to a list of spares: at
- * 100 000 sleeping tasks the handles are initialised once.
+ * One-shot timers over uv_timer_t. A closed timer goes to a free list, so
+ * 100 000 sleeping tasks initialise their handles once.
  *
  * libuv counts whole milliseconds, rounded down, from the start of the turn.
- * So its clock is read again before each start, and one is added.
+ * So each start updates the clock first and adds one millisecond.
  *
- * A time of zero is not given to libuv, some versions of which would serve
- * such timers for ever before they look at a socket. They wait in a list that
- * is served once in each turn of the loop, from a uv_idle_t, which also keeps
- * the loop from waiting.
+ * libuv never sees a time of zero: some versions would run such timers for
+ * ever without polling a socket. They go to a queue that a uv_idle_t, which
+ * also keeps the loop from waiting, serves once per turn of the loop.
  */
 #include "timer.h"
 
@@ -18,15 +17,15 @@ struct rl_timer {
     rl_owner base;
     uv_timer_t uv;
     rl_loop *loop;
-    /* In the spares, or in the ring of those that are to go off soon; prev is
-       NULL if it is not in the ring. */
+    /* In the free list, or in the ring of timers to fire in the next turn;
+       prev is NULL outside the ring. */
     rl_timer *next;
     rl_timer *prev;
     rl_timer_fn *fn;
     void *arg;
 };
 
-/* What the timers of a loop share. */
+/* The state that the timers of a loop share. */
 typedef struct pool {
     rl_owner base;
     uv_idle_t idle;
@@ -63,7 +62,7 @@ static int ring_is_empty(const rl_timer *head)
     return head->next == head;
 }
 
-/* All that is in one goes to the other, a head that is not in use. */
+/* Moves all timers of a ring to an uninitialised head. */
 static void ring_move(rl_timer *from, rl_timer *to)
 {
     ring_append(from, to);
@@ -85,7 +84,7 @@ static void pool_drop(rl_owner *base)
     uv_close((uv_handle_t *)&self->idle, pool_free);
 }
 
-/* Those that are added meanwhile have to wait for the next turn. */
+/* Timers added during this call wait for the next turn. */
 static void serve_soon(uv_idle_t *idle)
 {
     pool *self = idle->data;

@@ -1,10 +1,10 @@
 /*
- * TLS: certificates, host names and the handshake. Knows no loop: it says
- * what it waits for.
+ * TLS: certificates, host names and the handshake. Does not depend on the
+ * loop: it tells the caller which events to wait for.
  *
- * The SSL object is made here and given to hiredis, which reads and writes
- * through it. The handshake is run from here to its end, before hiredis may
- * touch the connection: so its failure still has OpenSSL's reason.
+ * The SSL object is made here and passed to hiredis, which reads and writes
+ * through it. The handshake completes here, before hiredis touches the
+ * connection, so that a failure still has OpenSSL's reason.
  */
 #include "tls.h"
 
@@ -22,9 +22,9 @@
 #include <string.h>
 
 struct rl_tls {
-    SSL_CTX *files; /* what the options' files contain */
-    SSL *ssl;       /* the attached context's */
-    char *name;     /* what the certificate must say; or NULL */
+    SSL_CTX *files; /* from the options' files */
+    SSL *ssl;       /* of the attached context */
+    char *name;     /* that the certificate must have, or NULL */
 };
 
 void rl_tls_begin(void)
@@ -117,7 +117,7 @@ err0:
     return err;
 }
 
-/* Addresses are verified as such, and never sent as a server name. */
+/* An IP address is verified as such and never sent as SNI. */
 static int set_name(SSL *ssl, const char *name)
 {
     X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
@@ -131,7 +131,7 @@ static int set_name(SSL *ssl, const char *name)
            && SSL_set_tlsext_host_name(ssl, name) == 1;
 }
 
-/* The reason why the handshake failed. */
+/* Says why the handshake failed. */
 static int say_handshake(const rl_tls *self, char *why, size_t size)
 {
     long result = SSL_get_verify_result(self->ssl);

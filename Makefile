@@ -1,6 +1,6 @@
 # rlock. `make demo` and `make test` install what is missing and do the rest.
-# Yours to set: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR, B, the folder that
-# everything is built in, and PARTS, what `make test` runs (spec/support/suite).
+# Variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR; B, the build folder;
+# and PARTS, the arguments of spec/support/suite for `make test`.
 
 B          ?= build
 CC         ?= cc
@@ -9,8 +9,8 @@ LIBFLAG    ?= -shared
 PREFIX     ?= /usr/local
 PKG_CONFIG ?= pkg-config
 
-# Asked for at each compilation and not before: on a fresh machine pkg-config
-# is only there after `make deps`.
+# Expanded at each compilation and not before: on a fresh machine `make deps`
+# installs pkg-config first.
 LUA_PKG   = $(shell for p in lua5.4 lua-5.4 lua; do \
               $(PKG_CONFIG) --exists $$p && echo $$p && break; done)
 TLS_PKGS  = $(shell $(PKG_CONFIG) --exists hiredis_ssl openssl \
@@ -24,8 +24,8 @@ RL_LIBS   = $(or $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS)),\
 LUA_LIBS  = $(or $(if $(LUA_PKG),$(shell $(PKG_CONFIG) --libs $(LUA_PKG))),\
               -llua)
 
-# rlockctl carries Lua, libuv and hiredis where they can be had as archives, so
-# that the one file runs on another machine. All of Lua, for C modules use it.
+# rlockctl links Lua, libuv and hiredis statically if there are archives, so
+# that the one file runs on other machines. All of Lua, for C modules use it.
 archive   = $(firstword $(filter /%,$(foreach f,lib$(1).a lib$(1)_a.a, \
               $(shell $(CC) -print-file-name=$(f)))))
 carry     = $(foreach w,$(1),$(or $(strip $(if \
@@ -67,7 +67,7 @@ $(B)/rlock/core.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(LIBFLAG) -o $@ $^ $(RL_LIBS)
 
-# Programs that only tests and benchmarks use.
+# Programs for tests and benchmarks only.
 $(C_TESTS) $(B)/spec/c/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
 	@mkdir -p $(@D)
 	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Wl,-E -MMD -MP \
@@ -82,8 +82,8 @@ $(B)/spec/proxy $(B)/spec/bare:
 
 tests: $(C_TESTS) $(B)/spec/proxy
 
-# What people type. Each installs what it needs, then builds in a second make,
-# which sees what has been installed. V=1 shows the commands.
+# Targets for people. Each installs what it needs, then builds in a sub-make,
+# which finds what has been installed. V=1 shows the commands.
 SUB   = @$(MAKE) --no-print-directory $(if $(V),,-s)
 SUITE = spec/support/suite
 

@@ -1,7 +1,7 @@
---- Adds to a number that nothing but a lock protects: it is read, and then
---- written with one more. How often it was written is counted besides, in one
---- act with the writing, so that a writer may be killed at any time; if both
---- are the same in the end, no update was lost.
+--- Increments a number by read and write, so that only a lock prevents lost
+--- updates. The writing script also counts the writes, atomically, so that a
+--- writer may be killed at any time: no update was lost if both numbers are
+--- equal in the end.
 --
 --    require "spec.support.add_up" (client, 100)      -- a hundred times
 

@@ -1,5 +1,5 @@
---- at_once(times, fn): calls fn(i) in so many light threads of nginx, and
---- returns what each of them returned, which must be something true.
+--- at_once(times, fn): calls fn(1) to fn(times), each in an nginx light thread,
+--- and returns a list of their results, all of which must be true.
 
 return function(times, fn)
   local threads, results = {}, {}

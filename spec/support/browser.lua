@@ -1,10 +1,10 @@
---- A headless Chromium for specs that run in nginx: real, with a profile of its
---- own, gone when the test process is.
+--- A headless Chromium for specs that run in nginx, with a profile of its own.
+--- It ends with the test process.
 --
 --    local page = browser.start()
 --    page:go("http://127.0.0.1:8080/")
 --    page:run("return document.title")                   --> a value
---    page:stop()
+--  Driven through chromedriver: the W3C's WebDriver, JSON over HTTP.
 --
 --  Chromium is driven by its chromedriver: the W3C's WebDriver, JSON over HTTP.
 
@@ -16,23 +16,23 @@ local browser = {}
 local Page = {}
 Page.__index = Page
 
-local SECONDS = 60                     -- until a command is given up
+local SECONDS = 60                     -- timeout of a command
 
 local FLAGS = [[--headless --no-sandbox --disable-gpu --disable-quic
   --no-first-run --disable-background-networking --disable-component-update
   --disable-sync --disable-breakpad --remote-debugging-port=0]]
 
---- Is there one on this machine?
+--- Are Chromium and its driver installed?
 function browser.is_here()
   return select(2, shell.run("command -v chromium && command -v chromedriver"))
 end
 
--- Starts a program; returns its folder and the number that `pattern` finds in
--- what it has printed when it is ready.
+-- Starts a program; returns its folder, its pid and the port, which `pattern`
+-- captures from its output once that says `ready`.
 local function start(ready, words, pattern)
   local folder, pid = shell.daemon(nil, ready, "setsid " .. words)
   if not folder then error("no browser: " .. pid, 0) end
-  -- with it its whole group is to be killed
+  -- kill its whole process group
   shell.run(("echo -%d >%s/pid"):format(pid, shell.quote(folder)))
   local text = shell.run("cat " .. shell.quote(folder .. "/log"))
   return { folder = folder, pid = pid, port = assert(text:match(pattern)) }
@@ -45,7 +45,7 @@ local function stop(program)
   shell.run("rm -rf " .. shell.quote(program.folder))
 end
 
--- Sends a command of WebDriver; returns its value.
+-- Sends a WebDriver command; returns its value.
 local function send(port, method, path, values)
   local body = values and json.encode(values) or ""
   local socket = ngx.socket.tcp()
@@ -64,7 +64,7 @@ local function send(port, method, path, values)
   return value
 end
 
---- Starts one.
+--- Starts a browser.
 function browser.start()
   local self = setmetatable({}, Page)
   self.chromium = start("DevTools listening on ",
@@ -93,19 +93,19 @@ end
 --- Loads a page.
 function Page:go(url) self:command("url", { url = url }) end
 
---- Runs a function body in the page; what it returns, null as nil.
+--- Runs a function body in the page; returns its result, null as nil.
 function Page:run(script)
   local value = self:command("execute/sync", { script = script,
-    args = { 0 } })                    -- an empty list would be an object
+    args = { 0 } })                    -- cjson encodes {} as an object
   if value ~= json.null then return value end
 end
 
---- Sends a command of the DevTools protocol.
+--- Sends a DevTools protocol command.
 function Page:devtools(command, params)
   return self:command("goog/cdp/execute", { cmd = command, params = params })
 end
 
---- Gives the page another size, and a phone's manners if that is narrow.
+--- Resizes the page; emulates a phone if it is narrow.
 -- @tparam string scheme  "light" or "dark"
 function Page:resize(width, height, scheme)
   self:devtools("Emulation.setDeviceMetricsOverride", { width = width,
@@ -115,7 +115,7 @@ function Page:resize(width, height, scheme)
   } })
 end
 
---- Leaves a picture of the page in a file.
+--- Saves a screenshot to a file.
 function Page:picture(path)
   local data = send(self.driver.port, "GET", self.path .. "/screenshot")
   local file = assert(io.open(path, "wb"))

@@ -1,11 +1,11 @@
---- Questions to a private Redis from a task, past rlock. They do not block:
---- while we block, servers that have answered rlock seem not to have. Connects
---- when it must, also to a server that was started again. Inside rlockctl.
+--- Commands to a private Redis from a task, without rlock. They do not block:
+--- if the process blocked, replies to rlock would seem late. Connects on demand
+--- and reconnects to a restarted server. Runs inside rlockctl.
 --
 --    local control = require "spec.support.control"
---    control.ask(server, "GET", "x")       raises what is no answer
+--    control.ask(server, "GET", "x")       raises if there is no reply
 --    control.evalshas(server)              how many scripts it has run
---    control.close([server])               the connections to all of them
+--    control.close([server])               closes its connection, or all
 
 local host = require "rlock.host.uv"
 
@@ -13,7 +13,7 @@ local control = {}
 
 local TIMEOUT = 10000                    -- ms
 
-local connections = {}                   -- server -> one
+local connections = {}                   -- server -> connection
 
 function control.ask(server, ...)
   local connection = connections[server]

@@ -1,14 +1,15 @@
--- One of the processes of quorum_counter_spec.lua: tasks that add to a number
--- under a red lock, until "stop" is set beside it.
+-- A process of quorum_counter_spec.lua: its tasks increment a counter under a
+-- red lock until the key "stop" is set.
 --
 --    rlockctl count_red.lua TASKS LEASE NAME STORE URL...
 --
 -- Prints "begun", and at the end
---    added     how often it added one
---    stale     turned away by the store, when the lock was not ours any more
---    overlaps  turned away while it was: somebody else had it, too
---    late      tokens asked for in vain, because the lock was lost meanwhile:
---              each may have turned somebody away who has the lock
+--    added     how many increments the store accepted
+--    stale     increments that it rejected after we had lost the lock
+--    overlaps  increments that it rejected while we held the lock: somebody
+--              else held it at the same time
+--    late      fencing tokens drawn after we had lost the lock: each may have
+--              caused a rejection for the real holder
 
 local fence = require "spec.support.fence"
 local rlock = require "rlock"

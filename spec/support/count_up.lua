@@ -1,10 +1,10 @@
--- One of the processes of counter_spec.lua: many tasks that add to a number
--- which nothing but the lock protects.
+-- A process of counter_spec.lua: many tasks increment a counter that only the
+-- lock protects.
 --
 --    rlockctl count_up.lua TASKS ROUNDS WATCHDOG
 --
--- Prints "begun", and at the end "added N longest S": how many it added, and
--- the longest time in which none of its tasks could.
+-- Prints "begun", and at the end "added N longest S": the number of increments,
+-- and the longest time without one.
 
 local rlock = require "rlock"
 
@@ -15,7 +15,7 @@ local client = assert(rlock.open { watchdog = tonumber(arg[3]) })
 local lock = client:lock(LOCK)
 local added, seen, longest, last = 0, 0, 0, rlock.now()
 
--- A command that may be repeated while we have the lock.
+-- Retries a command, which must be idempotent while we hold the lock.
 local function surely(...)
   for _ = 1, 100 do
     local reply, code, detail = client:call(...)

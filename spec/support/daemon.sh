@@ -4,20 +4,20 @@
 #
 #   setsid sh daemon.sh PARENT DIR READY COMMAND [ARG...]
 #
-# Runs COMMAND with DIR/log as its output and its pid in DIR/pid, and prints
-# that pid when the log has a line with the text READY. If COMMAND ends before
-# that, prints its log on standard error and fails.
+# Runs COMMAND with its output in DIR/log and its pid in DIR/pid, and prints
+# the pid once a line of the log contains READY. If COMMAND ends earlier, prints
+# the log on standard error and fails.
 #
-# A watcher stays beside it. When process PARENT has gone, be it by SIGKILL, it
-# kills what DIR/pid names and removes DIR; when DIR has gone it just ends. So
-# whoever stops COMMAND itself removes DIR/pid or DIR too. Starting again in
-# the same DIR keeps the watcher of the first time.
+# A watchdog stays. Once process PARENT has gone, even by SIGKILL, it kills the
+# pid in DIR/pid and removes DIR; once DIR has gone, it just ends. To stop
+# COMMAND, kill it and remove DIR/pid or DIR. If COMMAND is started again in the
+# same DIR, the first watchdog stays in charge.
 
 set -u
 parent=$1 dir=$2 ready=$3
 shift 3
 
-# A process that nobody has reaped yet is as good as gone.
+# A zombie counts as dead.
 alive() {
     kill -0 "$1" 2>/dev/null || return 1
     while read -r key value _; do
@@ -41,7 +41,7 @@ watch() {
 
 if [ ! -e "$dir/watched" ]; then
     : >"$dir/watched"
-    # exec, or the shell keeps the caller's pipe open to put it back later.
+    # exec, because the shell would keep the caller's pipe open to restore it.
     (exec </dev/null >/dev/null 2>&1 && watch) &
 fi
 

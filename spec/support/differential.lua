@@ -1,5 +1,5 @@
---- Runs the functions of spec/support/functions.lua natively and as what is
---- shipped of them, and compares. Each gives the same, or is refused.
+--- Differential test: runs each function of spec/support/functions.lua natively
+--- and as a server script. It must give the same or be refused.
 
 local functions = require "spec.support.functions"
 local script = require "rlock.script"
@@ -9,12 +9,12 @@ local differential = {}
 
 local BATCH, STEPS = 1000, 1e6
 
---- Two keys and two arguments, with which everything is called.
+--- The two keys and two arguments of every call.
 differential.WORDS = { "key:1", "{key}2", "37", "an argument" }
 
 local WORDS = differential.WORDS
 
--- The result of a function, or nil for one that has no end.
+-- The result of a function, or nil if it does not terminate.
 local function run(fn)
   local thread = coroutine.create(fn)
   debug.sethook(thread, function() error(WORDS) end, "", STEPS)
@@ -23,11 +23,11 @@ local function run(fn)
   return ok and "ok " .. result or result ~= WORDS and "error" or nil
 end
 
---- The function that a text returns.
+--- Compiles and runs the function that a text returns.
 --  @tparam string text
 --  @tparam[opt] number seed of the text
---  @treturn table `native`, "ok RESULT" or "error", and `shipped`, its script;
---    that is nil if the function is refused
+--  @treturn table `native`, "ok RESULT" or "error", and `shipped`, the script,
+--    or nil if the function is refused
 function differential.case(text, seed)
   script.sources["@p.lua"] = text
   local fn = assert(load(text, "@p.lua"))()
@@ -42,7 +42,7 @@ function differential.case(text, seed)
   return case
 end
 
---- The random functions of some seeds that have an end and are not refused.
+--- The cases of some seeds whose functions terminate and are not refused.
 function differential.cases(from, count)
   local cases = {}
   for seed = from, from + count - 1 do
@@ -53,7 +53,7 @@ function differential.cases(from, count)
 end
 
 --- Runs the scripts of cases under lua5.1.
---  @treturn table of each "ok RESULT" or "error WHY"
+--  @treturn table for each "ok RESULT" or "error WHY"
 function differential.lua51(cases)
   local path = os.tmpname()
   local file = assert(io.open(path, "wb"))
@@ -72,7 +72,7 @@ function differential.lua51(cases)
   return results
 end
 
---- Raises, with the function and how to repeat it, if one gave another result.
+--- Raises at the first difference, with the function and its seed.
 function differential.compare(cases, results)
   assert(#cases == #results, "not every script has a result")
   for i, case in ipairs(cases) do
@@ -84,8 +84,8 @@ function differential.compare(cases, results)
   end
 end
 
---- Compares the functions of `count` seeds under lua5.1.
---  @treturn number how many of them were run
+--- Compares the functions of `count` seeds with lua5.1.
+--  @treturn number how many were run
 --  @treturn number how many of those ended without an error
 function differential.compare_lua51(seed, count)
   local ran, ended = 0, 0

@@ -1,6 +1,6 @@
---- Behaviours that Redisson's own tests assert of a fair lock alone
---- (RedissonFairLockTest), by their names there, for whatever lock is given in
---- order of arrival. spec/behaviours.lua says which of them each has.
+--- Behaviours that Redisson's own tests assert only of its fair lock, by their
+--- names there (RedissonFairLockTest), for any first-come, first-served lock.
+--- spec/behaviours.lua lists which kind has which.
 --
 --    require "spec.support.fair_rows" ("fair", describe, it, before_each,
 --      after_each)
@@ -14,8 +14,8 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local SLACK = slow                  -- what may come so much later
-local LONG = 30 * slow              -- a wait that ends before its time
+local SLACK = slow                  -- tolerance
+local LONG = 30 * slow              -- for a wait that must end earlier
 
 local function seconds(fn)
   local before = rlock.now()
@@ -23,7 +23,7 @@ local function seconds(fn)
   return rlock.now() - before
 end
 
--- Another process in which `arg[3]` tasks wait for a lock of kind `arg[1]`.
+-- Another process, in which `arg[3]` tasks wait for a lock of kind `arg[1]`.
 local CROWD = [[
   local rlock = require "rlock"
   local client = assert(rlock.open())
@@ -37,9 +37,9 @@ local CROWD = [[
 ]]
 
 local DEAD = 1000                   -- waiters
-local SKIPPED = 2 * slow            -- seconds in which they lose their places
-local MOST = 20000 * slow           -- us of the server for one request: 2 ms,
-                                    -- and what a busy machine adds
+local SKIPPED = 2 * slow            -- seconds to skip all dead waiters
+local MOST = 20000 * slow           -- us on the server for one request: 2 ms,
+                                    -- plus the noise of a busy machine
 
 local function one_to(n)
   local list = {}
@@ -51,13 +51,13 @@ return function(which, describe, it, before_each, after_each)
   local kind, number = kinds.of[which], 0
   local server, opened, client, name, lock
 
-  -- The lock, by another client.
+  -- The same lock, by another client.
   local function another()
     opened[#opened + 1] = kinds.open(which, { server.url })
     return opened[#opened].lock(name), opened[#opened].clients[1]
   end
 
-  -- A task that takes its turn in line behind those who are there, does fn()
+  -- A task that queues behind the current waiters, takes the lock, runs fn()
   -- and unlocks.
   local function takes_turn(its, fn, options)
     local before = kind.waiting(client, name)
@@ -78,7 +78,7 @@ return function(which, describe, it, before_each, after_each)
     end)
   end
 
-  -- A process in which so many wait is killed; the lock is free then.
+  -- Kills a process with n waiters, then frees the lock.
   local function let_die(n)
     assert.is_true(lock:lock())
     local crowd = program.start(server, "-e", CROWD, which, name, tostring(n))
@@ -89,8 +89,7 @@ return function(which, describe, it, before_each, after_each)
     assert.is_true(lock:unlock())
   end
 
-  -- The longest time, in us, that the server spent on one request. All but one:
-  -- the machine may have had something else to do.
+  -- The server's longest time for one request, in us.
   local function longest()
     local all = { 0, 0 }
     for _, entry in ipairs(client:call("SLOWLOG", "GET", 128)) do
@@ -118,7 +117,7 @@ return function(which, describe, it, before_each, after_each)
       it(("a thousand of them, who died %s, delay who comes by 2 s, and the "
         .. "server by 5 ms"):format(when), function()
           let_die(DEAD)
-          if when == "long ago" then rlock.sleep(3.5) end    -- signs expire
+          if when == "long ago" then rlock.sleep(3.5) end    -- liveness expires
           client:call("CONFIG", "SET", "slowlog-log-slower-than", 1000)
           client:call("SLOWLOG", "RESET")
           local took = seconds(function() assert.is_true(lock:lock()) end)
@@ -200,7 +199,7 @@ return function(which, describe, it, before_each, after_each)
           for i = 1, 20 do assert.is_true(all[i]:join(LONG)) end
         end)
         assert.same(one_to(20), got)
-        -- Each was woken: none had to wait until it asked by itself.
+        -- Each waiter was woken: none waited until its own retry.
         assert.is_true(took < 20 * 0.01 + 2 * SLACK, "took " .. took)
         nothing_is_left()
       end)

@@ -1,7 +1,6 @@
---- What a store does so that nobody harms it who only thinks that he holds a
---- lock: it hands out tokens, each greater than all before, and takes a number
---- only with the latest. A red lock has no token of its own, because its
---- servers know nothing of each other.
+--- A store protected by fencing tokens: it hands out increasing tokens and
+--- accepts a write only with the latest, so that a former holder does no harm.
+--- A red lock has no token of its own, because its servers are independent.
 
 local fence = {}
 
@@ -10,14 +9,15 @@ if redis.call("get", "fence") ~= ARGV[1] then return 0 end
 redis.call("set", KEYS[1], ARGV[2])
 return 1]]
 
---- To be asked for when the lock is held.
+--- Draws a token. Call it while you hold the lock.
 -- @tparam table store a client
 -- @treturn string
 function fence.token(store)
   return ("%d"):format(assert(store:call("INCR", "fence")))
 end
 
---- @treturn boolean false if somebody has a later token
+--- Writes a number.
+--- @treturn boolean false if a later token has been drawn
 function fence.put(store, token, key, number)
   return assert(store:call("EVAL", PUT, "1", key, token, ("%d"):format(number)))
     == 1

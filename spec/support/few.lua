@@ -1,4 +1,4 @@
---- The README's policy "my/few.lua", as text: a lock of a user's own.
+--- The text of the README's user policy "my/few.lua".
 
 local function read(path)
   local file = assert(io.open(path))

@@ -1,19 +1,19 @@
---- Random functions of the kind that policies ship: the text of a file that
---- returns one, with the constants, helpers and modules that it captures. The
---- same seed gives the same text.
+--- Generates random functions like those that policies ship: the text of a file
+--- that returns one, with the constants, helpers and modules that it captures.
+--- The same seed gives the same text.
 --
---  Templates say what there is. In them
---    <int>   an expression: int, num, str, bool, list
---    <.int>  a variable that exists; <=int> one that may be assigned
---    <+int>  a variable that begins: in the next <block>, else after it all
---    <1>     the first variable of the template once more, <#> a new number
---    <block> statements
---  Names are few and some are odd, so that they hide and shadow each other.
+--  The grammar consists of templates. In them
+--    <int>   is an expression: int, num, str, bool, list
+--    <.int>  is a variable in scope; <=int> one that may be assigned
+--    <+int>  declares a variable: for the next <block>, else for what follows
+--    <1>     is the template's first variable again, <#> a fresh number
+--    <block> is statements
+--  There are few names, some of them odd, so that variables shadow each other.
 --
---  What Lua 5.1 does otherwise and nobody can see is not made: the README has
---  the list. So integers stay small and have no -0, what joins them to texts
---  has no fractions, texts have no zero bytes and are not compared by "<", and
---  patterns match no empty text where several are found.
+--  The generator avoids what Lua 5.1 does differently without an error, which
+--  the README lists. So integers stay small and are never -0, numbers joined to
+--  strings have no fractions, strings have no zero bytes and are not compared
+--  by "<", and patterns of repeated matches never match the empty string.
 
 local functions = {}
 
@@ -104,7 +104,7 @@ function made.comment(self)
     "--", '-- "quoted [[', "--[=[ [=[ ]=]", "--[ [ ]" }
 end
 
--- What is refused, or means the same after all.
+-- Expressions that must be refused or else mean the same.
 function made.trap(self)
   return self:pick { "('x'):rep(3, ',')", "('abc'):gsub('%w*', 'x')",
     "('agb'):match('%g+')", "tostring(-0.0)", "(5 % math.huge)",
@@ -219,12 +219,12 @@ function Gen:declare(variable)
   self.variables[#self.variables + 1] = variable
 end
 
--- Ends all variables but the first `mark`.
+-- Ends the scope of all variables but the first `mark`.
 function Gen:forget(mark)
   for i = #self.variables, mark + 1, -1 do self.variables[i] = nil end
 end
 
--- The variables of a kind that no other hides.
+-- The variables of a kind that are not shadowed.
 function Gen:visible(kind, assignable)
   local list, hidden = {}, {}
   for i = #self.variables, 1, -1 do
@@ -246,7 +246,7 @@ function Gen:possible(template, depth)
   return true
 end
 
--- One of the templates for which there are variables.
+-- Picks a template whose variables are all in scope.
 function Gen:choose(templates, depth)
   local template
   repeat
@@ -257,7 +257,7 @@ end
 
 -- templates -------------------------------------------------------------------
 
--- A call of a helper that gives a `kind`, if there is one.
+-- A call of a helper that returns a `kind`, or nil.
 function Gen:call(kind, depth)
   local helpers = self:visible("helper")
   local helper = #helpers > 0 and self:pick(helpers)
@@ -289,7 +289,7 @@ function Gen:block(begun, depth)
   return "\n" .. text .. "\n"
 end
 
--- The variable that <+what>, <.what> or <=what> stands for.
+-- The variable for <+what>, <.what> or <=what>.
 function Gen:variable(sign, what, begun)
   if sign ~= "+" then return self:pick(self:visible(what, sign == "=")) end
   local variable = { name = self:name(), kind = what, fixed = what == "index" }
@@ -297,7 +297,7 @@ function Gen:variable(sign, what, begun)
   return variable
 end
 
--- Fills in a template; gives the variables that begin after it, too.
+-- Fills in a template. Also returns the variables in scope after it.
 function Gen:expand(template, depth)
   local used, begun, number = {}, {}, self.number
   if template:find("<#>", 1, true) then self.number = number + 1 end
@@ -356,7 +356,7 @@ function Gen:constant()
   return text
 end
 
--- A function's text from its "(" on; what is outside of it is a constant to it.
+-- A function's text from "(" on. Outer variables are constants in it.
 function Gen:body(parameters, gives, count)
   local mark, names = #self.variables, {}
   for i, parameter in ipairs(parameters) do
@@ -374,7 +374,7 @@ end
 
 local KINDS = { "int", "str", "num", "bool" }
 
--- What a helper takes: its parameters, and their kinds for who calls it.
+-- The parameters of a helper, and their kinds for its callers.
 function Gen:parameters()
   local parameters, kinds = {}, {}
   for i = 1, self:below(4) do
@@ -401,7 +401,7 @@ function Gen:helper()
     or "local function " .. name .. text
 end
 
--- A helper that calls itself, at most as often as its first argument says.
+-- A helper that recurses, at most as often as its first argument.
 function Gen:recursion()
   local name, mark = self:name(), #self.variables
   self:declare { name = name, kind = "itself" }
@@ -414,7 +414,7 @@ function Gen:recursion()
     value)
 end
 
--- Another name for a helper.
+-- An alias of a helper.
 function Gen:alias()
   local helpers = self:visible("helper")
   if #helpers == 0 then return self:constant() end
@@ -425,7 +425,7 @@ function Gen:alias()
   return "local " .. name .. " = " .. helper.name
 end
 
--- A helper with constants that nobody else sees.
+-- A helper with constants of its own.
 function Gen:hidden()
   local mark, name = #self.variables, self:name() .. 0
   self:declare { name = name, kind = "itself" }
@@ -477,7 +477,8 @@ function Gen:file()
   return self:chance(5) and text:gsub("\n", "\r\n") or text
 end
 
---- @tparam number seed
+--- Generates the file of a seed.
+--  @tparam number seed
 --  @treturn string
 function functions.file(seed)
   local self = setmetatable({

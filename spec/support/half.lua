@@ -1,7 +1,7 @@
---- A policy for specs: it is always busy, for half a millisecond more.
---    name    string: how often it was asked
+--- A policy for specs: always busy, with a retry in half a millisecond.
+--    name    string: how often acquire ran
 
-local server = {}                       -- these run inside Redis
+local server = {}                       -- runs inside Redis
 
 function server.acquire(keys)
   redis.call("incr", keys[1])

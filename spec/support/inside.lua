@@ -1,14 +1,13 @@
---- A helper of busted that lets the specs of rlockctl run inside nginx as they
---- are (see suite): "rlock" is resty.rlock with what a libuv program has
---- besides, "rlock.host.uv" what the specs use of that host, and what Lua 5.4
---- has in its libraries and LuaJIT has not is there.
+--- A busted helper that lets the specs of rlockctl run unchanged inside nginx
+--- (see suite): "rlock" is resty.rlock plus the additions of a libuv program,
+--- "rlock.host.uv" is the part of that host that the specs use, and LuaJIT gets
+--- the library functions of Lua 5.4 that it lacks.
 --
 --    spec/support/in-nginx busted --helper=spec/support/inside.lua FILE
 --
---  A task is a timer of its own, as another request is. To cancel one is to
---  end it in the middle of whatever it does, as nginx ends requests, and to
---  do what log_by_lua should. What
---  rlock.open gives is a client of its own, as that of another worker is.
+--  A task is a timer of its own, like another request. Cancelling one ends it
+--  at any point, as nginx ends requests, and then does what log_by_lua should.
+--  rlock.open always returns a new client, like that of another worker.
 
 local ngx_host = require "rlock.host.ngx"
 local process = require "spec.support.process"
@@ -65,8 +64,7 @@ local function ended(self, seconds)
   return self.joined:wait(seconds)
 end
 
---- Waits for its end; returns what its function returned, or raises what that
---- raised.
+--- Waits for its end; returns its function's results or raises its error.
 function Task:join(seconds)
   seconds = seconds or 30
   if not ended(self, seconds) then
@@ -76,7 +74,7 @@ function Task:join(seconds)
   return unpack(self.results, 2, self.results.n)
 end
 
---- Ends it, wherever it is.
+--- Ends it at any point.
 function Task:cancel(seconds)
   self.over:set()
   if not ended(self, seconds or 30) then
@@ -114,8 +112,8 @@ local rlock = setmetatable({
 
 local count = 0
 
---- Another client each time, for another size of the pool makes the options
---- others; and it is connected.
+--- Opens a new, connected client: a distinct pool size makes the options
+--- differ, so that no client is shared.
 function rlock.open(options)
   count = count + 1
   local its = { pool_size = 30 + count, keepalive_timeout = 5 }

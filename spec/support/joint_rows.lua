@@ -1,6 +1,5 @@
---- Behaviours that Redisson's own tests assert of locks made of locks
---- (RedissonMultiLockTest), by their names there, with a lock on each of three
---- servers.
+--- Behaviours that Redisson's own tests assert of multi-locks, by their names
+--- there (RedissonMultiLockTest), with one lock on each of three servers.
 --
 --    require "spec.support.joint_rows" ("multi", describe, it, before_each,
 --      after_each)
@@ -12,7 +11,7 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LONG = 30 * slow              -- a wait that ends before its time
+local LONG = 30 * slow              -- for a wait that must end earlier
 local is_busy = { busy = true, quorum = true }
 
 local make = {
@@ -60,7 +59,7 @@ return function(which, describe, it, before_each, after_each)
         eventually(function() return ended == 10 end, LONG)
         assert.is_true(lock:unlock())
       end, 2 * LONG)
-      -- Each may have got one server of three.
+      -- Each may have won one of the three servers.
       assert.is_true(won == 1 or won == 0 and which == "red", "won " .. won)
       assert.is_true(lock:lock { wait = LONG })
     end)

@@ -1,20 +1,21 @@
---- The kinds of locks, for specs that ask the same of all of them.
+--- The kinds of locks, for specs that run against all of them.
 --
 --    local kinds = require "spec.support.kinds"
 --    local world = kinds.open("read", urls, { watchdog = 1 })
 --    world.lock("a name", { owner = "me" })
---                               the lock that is asked about: here a reader
---    world.rival("a name")      one that excludes it: here a writer
---    world.members("a name")    the locks it is made of, if it is; or itself
+--                               the lock under test: here a reader
+--    world.rival("a name")      a lock that excludes it: here a writer
+--    world.members("a name")    its member locks, or the lock itself
 --    world.close()
 --
---  What there is to know of a kind is in kinds.of[NAME]:
---    nodes           servers that it takes, 1 if not said
---    is_entered_once whether a second entry of its holder is refused
---    polls           whether its waiters listen to nothing
---    crowd           how many clients may want it at once here, if not 100
---    is_joint        whether it is made of locks, and has no key of its own
---    waiting         (client, name) -> how many stand in line, where they do
+--  kinds.of[NAME] describes a kind:
+--    nodes           number of servers; default 1
+--    is_entered_once whether its holder cannot re-enter it
+--    polls           whether its waiters poll instead of subscribing
+--    crowd           how many clients may contend for it here; default 100
+--    is_joint        whether it consists of member locks, without its own key
+--    waiting         (client, name) -> the number of queued waiters, if it has
+--                    a queue
 
 local few = require "spec.support.few"
 local redis = require "spec.support.redis"
@@ -25,7 +26,7 @@ local kinds = {}
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SHARED = "rlock.spec.support.kinds"
 
--- Made by this method of a client, and then by that of a pair.
+-- Makes a lock by this method of a client, then by this one of the pair.
 local function by(method, side)
   return function(clients, name, options)
     local made = clients[1][method](clients[1], name, options)
@@ -33,7 +34,7 @@ local function by(method, side)
   end
 end
 
--- Made by a policy of a user's own, the README's: here it lets in one.
+-- Makes a lock by the README's user policy, which here admits one holder.
 local few_policy = assert(load(few))()
 
 local function of_few(clients, name, options)
@@ -98,14 +99,14 @@ kinds.of = {
   },
 }
 
---- Private servers, as many as this kind takes.
+--- Starts private servers, as many as this kind needs.
 function kinds.start(which, options)
   local servers = {}
   for i = 1, kinds.of[which].nodes or 1 do servers[i] = redis.start(options) end
   return servers
 end
 
---- The servers that all specs of this kind share.
+--- Servers shared by all specs of this kind.
 function kinds.servers(which)
   if not kinds.of[which].nodes then return { redis.shared() } end
   local registry = debug.getregistry()
@@ -113,7 +114,7 @@ function kinds.servers(which)
   return registry[SHARED]
 end
 
---- What one process has: a client of each server, and locks of them.
+--- Opens what one process has: a client for each server, and locks.
 -- @tparam string which
 -- @tparam table urls
 -- @tparam[opt] table options as of rlock.open

@@ -1,14 +1,13 @@
---- What a request that was given up may not do when the server executes it
---- later: each row is a story that kinds of locks go through, all at once.
+--- Late delivery: what an abandoned request must not do when the server runs it
+--- later. Each row is a story; all its kinds of locks go through it at once.
 --
 --    local late_rows = require "spec.support.late_rows"
 --    assert.equal("", late_rows(network))
 --
 --  A network is { server =, url =, options =, lose(names), arrive() }; options
---  are those of its clients. lose() makes it lose, for now, the next request
---  that has one of the names of locks; arrive() returns when all that it lost
---  have been executed, or never will be. What goes wrong is returned, a line or
---  more for each story.
+--  are those of its clients. lose() makes it hold back the next request that
+--  contains one of the lock names; arrive() returns once each of those requests
+--  has run or never will. Returns the failures, a line or more for each story.
 
 local assert = require "luassert"
 local kinds = require "spec.support.kinds"
@@ -18,7 +17,7 @@ local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 30 * slow
-local LONG = 60                        -- seconds of lease
+local LONG = 60                        -- lease, in seconds
 
 local EXCLUSIVE = {
   "reentrant", "mutex", "simple", "spin", "fenced", "fair", "write",
@@ -55,7 +54,7 @@ local function is_free(actor)
   end)))
 end
 
--- The server keeps it for as long as its holder believes.
+-- The server keeps the lock at least as long as its holder believes.
 local function lasts(actor, lock)
   local seconds = actor.rivals.lock(actor.name):ttl()
     or actor.rival:call("PTTL", actor.name) / 1000
@@ -63,8 +62,8 @@ local function lasts(actor, lock)
     ("%.3f s on the server, %.3f s here"):format(seconds, lock:valid_for()))
 end
 
--- The lock of an actor, whose scripts the server has: no other request of its
--- connection can be lost but those on the lock.
+-- An actor's lock, with its scripts already loaded: so that the only requests
+-- on its connection that can be lost are those of the lock.
 local function known(actor, options)
   local lock = actor.world.lock(actor.name, options)
   assert(lock:lock { wait = PATIENCE })
@@ -72,13 +71,13 @@ local function known(actor, options)
   return lock
 end
 
--- Unlocks; the outage may be too long for that.
+-- Unlocks; the outage may cause a timeout.
 local function let_go(lock)
   local ok, code, detail = lock:unlock()
   assert(ok or code == "timeout", detail)
 end
 
--- A program that repeats what nobody knows the end of.
+-- Retries while the outcome is unknown, as a program would.
 local function insist(fn, ...)
   local arguments = table.pack(...)
   return eventually(function()
@@ -88,7 +87,7 @@ local function insist(fn, ...)
   end, PATIENCE, "an answer")
 end
 
--- What each kind that is named does. `lose` and `arrive` are called once each.
+-- What each of the kinds does. Each row calls `lose` and `arrive` once.
 local rows = {
   { "a release does not free a later hold of the same named owner",
     joined(EXCLUSIVE, { "read", "fair_read" }), function(actor)
@@ -166,7 +165,7 @@ local rows = {
       local pair = actor.client[actor.kind](actor.client, actor.name)
       local read, write = pair:read_lock(), pair:write_lock()
       assert(read:lock())
-      assert(read:unlock())            -- the server knows its script
+      assert(read:unlock())            -- loads its script
       assert(write:lock())
       assert(read:lock())
       actor.lose()
@@ -243,7 +242,7 @@ local rows = {
       local counting = task.start(latch.count_down, latch)
       assert(its:count_down())
       counting:join(PATIENCE)
-      actor.world.close()              -- it is repeated until then
+      actor.world.close()              -- ends the retries
       assert(its:set(2))
       actor.arrive()
       assert.equal(2, its:count())
@@ -275,14 +274,14 @@ local rows = {
       if actor.kind == "acquire" then
         assert(semaphore:acquire(1, { wait = PATIENCE }))
       end
-      semaphore:release(1)             -- it is repeated
+      semaphore:release(1)             -- is retried
       eventually(function() return its:available() == 2 end, PATIENCE)
       actor.arrive()
       assert.equal(2, its:available())
     end },
 }
 
--- All actors meet before each step of the network, which it makes for all.
+-- A barrier: all actors meet before the network's step, which runs once.
 local Meeting = {}
 Meeting.__index = Meeting
 
@@ -297,7 +296,7 @@ function Meeting:come()
   assert(event:wait(4 * PATIENCE), "not all came")
 end
 
--- One less is waited for: it has come, or has failed before.
+-- Counts an actor that has arrived here, or has failed before.
 function Meeting:count()
   self.absent = self.absent - 1
   if self.absent > 0 then return end
@@ -305,7 +304,7 @@ function Meeting:count()
   for _, event in ipairs(self) do event:set() end
 end
 
--- Opens a client; on a machine that is busy that may take more than one try.
+-- Opens a client; retries, because a busy machine may cause timeouts.
 local function open(kind, url, options)
   return eventually(function()
     local ok, world = pcall(kinds.open, kind, { url }, options)
@@ -313,7 +312,7 @@ local function open(kind, url, options)
   end, PATIENCE, "a connection")
 end
 
--- Tells the story of a row with one kind in it; returns what went wrong.
+-- Runs a row's story with one kind of lock; returns what went wrong.
 local function tell(story, network, meetings)
   local kind = kinds.of[story.kind] and story.kind or "reentrant"
   local world = open(kind, network.url, network.options)
@@ -337,7 +336,7 @@ local function tell(story, network, meetings)
   if not ok then return ("%s: %s"):format(story.name, tostring(why)) end
 end
 
--- The stories of all rows, one for each kind.
+-- The stories of all rows, one for each kind of lock.
 local function all_stories()
   local stories = {}
   for _, row in ipairs(rows) do
@@ -362,7 +361,7 @@ return function(network)
     if why then table.insert(wrong, why) end
   end
   local tasks = {}
-  for i, story in ipairs(stories) do    -- one by one: nothing times out yet
+  for i, story in ipairs(stories) do    -- one by one, to prevent timeouts
     tasks[i] = task.start(begin, story)
     eventually(function() return meetings[1].absent == #stories - i end,
       PATIENCE, story.name)

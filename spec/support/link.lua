@@ -1,7 +1,6 @@
---- A network between this process and a private Redis, each in a network
---- namespace of its own, which loses all packets of one way or of both on
---- demand. The kernel goes on sending what was lost, also for connections that
---- are closed.
+--- A network between this process and a private Redis, each in its own network
+--- namespace, which drops all packets of one direction or of both on demand.
+--- The kernel keeps retransmitting, even for closed connections.
 --
 --    local server = redis.start { alone = true, port = 6379 }
 --    local network = link.to(server)
@@ -9,9 +8,9 @@
 --    network:lose("there")   network:lose("back")   network:heal()
 --    network:is_settled()
 --
---  The namespace of this process is made by spec/support/alone, before it
---  starts; the server's goes with the server. A way loses all packets while it
---  has a wrong hardware address for the other end.
+--  spec/support/alone makes the namespace of this process before it starts; the
+--  server's ends with the server. A direction drops its packets while its
+--  neighbour table has a wrong hardware address for the other end.
 
 local shell = require "spec.support.shell"
 
@@ -23,10 +22,10 @@ Link.__index = Link
 local MAC_HERE, MAC_THERE = "02:00:00:00:00:01", "02:00:00:00:00:02"
 local NOBODY = "02:00:00:00:00:99"
 
--- States of /proc/net/tcp.
+-- TCP states in /proc/net/tcp.
 local FIN_WAIT1, CLOSE_WAIT = "04", "08"
 
---- Is this process in a namespace of its own?
+--- Does this process have its own network namespace?
 function link.is_possible() return os.getenv("RLOCK_ALONE") == "yes" end
 
 local function run(command)
@@ -40,7 +39,7 @@ local CREATE = [[
   ip address add $HERE/30 dev $D && ip link set $D up
   $IN ip address add $THERE/30 dev $D && $IN ip link set $D up]]
 
---- Joins the namespaces.
+--- Connects the two namespaces.
 -- @tparam table server of redis.start, with `alone` and a `port`
 -- @tparam[opt=0] integer number of the link in this process, 0 to 62
 function link.to(server, number)
@@ -48,11 +47,11 @@ function link.to(server, number)
   local self = setmetatable({
     server = server, device = "rlock" .. number,
     inside = "nsenter -n -t " .. server.pid,
-    here = ("192.0.2.%d"):format(4 * number + 1),     -- of RFC 5737
+    here = ("192.0.2.%d"):format(4 * number + 1),     -- for tests (RFC 5737)
     there = ("192.0.2.%d"):format(4 * number + 2),
   }, Link)
   self.url = ("redis://%s:%d"):format(self.there, server.port)
-  shell.run("ip link delete " .. self.device)  -- of a server that has gone
+  shell.run("ip link delete " .. self.device)  -- left by an ended server
   run((CREATE:gsub("%$([%u_]+)", {
     D = self.device, PID = server.pid, IN = self.inside,
     HERE = self.here, MAC_HERE = MAC_HERE,
@@ -62,13 +61,13 @@ function link.to(server, number)
   return self
 end
 
--- Says which hardware address the other end has.
+-- Sets the hardware address of the other end.
 local function neighbour(self, prefix, address, mac)
   run(("%s ip neigh replace %s lladdr %s dev %s nud permanent"):format(prefix,
     address, mac, self.device))
 end
 
---- Loses what goes that way: "there", to the server, or "back".
+--- Drops the packets of one direction: "there", to the server, or "back".
 function Link:lose(way)
   if way == "there" then
     neighbour(self, "", self.there, NOBODY)
@@ -89,8 +88,7 @@ local function has_connection(pid, state)
   return false
 end
 
---- Has the server read all that was sent to it over connections that are
---- closed here?
+--- Has the server read everything that connections closed on this side sent?
 function Link:is_settled()
   return not has_connection("self", FIN_WAIT1)
     and not has_connection(self.server.pid, CLOSE_WAIT)

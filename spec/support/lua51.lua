@@ -1,6 +1,6 @@
---- Runs under lua5.1: calls each of the scripts in a file as Redis would, and
---- prints "ok" or "error" and the result of each, a line each. A script is its
---- length on a line of its own, then its bytes.
+--- Runs under lua5.1: calls each script of a file as Redis would, and prints
+--- "ok" or "error" with its result, one line each. A script is its length on a
+--- line, then its bytes.
 --
 --    lua5.1 spec/support/lua51.lua FILE KEY KEY ARGUMENT ARGUMENT
 

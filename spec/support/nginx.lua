@@ -1,6 +1,6 @@
---- Private nginx servers with ngx_lua for the specs: real ones, in a folder of
---- their own, on a unix socket and a free port of 127.0.0.1, ready when start()
---- returns, gone when the test process is, however that ends.
+--- Private nginx servers with ngx_lua for the specs. Each has its own folder, a
+--- unix socket and a free port of 127.0.0.1; it is ready when start() returns
+--- and ends with the test process, even if that is killed.
 --
 --    local nginx = require "spec.support.nginx"
 --    local server = nginx.start {
@@ -11,9 +11,9 @@
 --    local status, body = server:get("/x")                 -- inside nginx
 --    server:stop()
 --
---  It knows nothing of rlock, but lua/ of this tree is in lua_package_path.
---  start and stop block the process for a few milliseconds. `get` goes by a
---  cosocket: specs that use it run in nginx themselves (see in-nginx).
+--  Does not depend on rlock, except that lua/ of this tree is in
+--  lua_package_path. start and stop block the process for a few milliseconds.
+--  `get` uses a cosocket, so specs that call it run in nginx (see in-nginx).
 
 local shell = require "spec.support.shell"
 
@@ -23,7 +23,7 @@ local Server = {}
 Server.__index = Server
 
 local PORT_TRIES = 20
-local SECONDS = 30                     -- until a request is given up
+local SECONDS = 30                     -- timeout of a request
 
 local root = shell.run("cd " .. shell.quote(shell.here() .. "../..") .. "; pwd")
 
@@ -62,14 +62,14 @@ local defaults = {
   main = "", http = "", server = "", locations = "",
 }
 
--- Fills every ${name} in, once.
+-- Replaces every ${name}, in one pass.
 local function filled(text, values)
   return (text:gsub("%${([%w_]+)}", function(name)
     return tostring(values[name])
   end))
 end
 
--- A conf of somebody else's: its port and what it writes are ours.
+-- Adapts a given conf: replaces its port and the files that it writes.
 local function adapted(text, values)
   local listens
   text, listens = text:gsub("listen 127%.0%.0%.1:%d+;",
@@ -102,13 +102,13 @@ function Server:configure()
   file:close()
 end
 
--- Another one in each process: math.random would begin alike in all of them.
+-- Not from math.random, which may start alike in several processes.
 local function choose_port()
   local number = shell.run("od -An -N2 -tu2 /dev/urandom")
   return 10000 + number % 22000                  -- below the ephemeral ports
 end
 
--- The command that runs it.
+-- The command that runs the server.
 function Server:command()
   local words = { "setsid", "env" }
   for name, value in pairs(self.options.env or {}) do
@@ -125,12 +125,12 @@ function Server:launch()
   for _ = 1, PORT_TRIES do
     self.port = choose_port()
     self:configure()
-    os.remove(self.socket)                       -- of a try that failed
+    os.remove(self.socket)                       -- of a failed attempt
     local folder, pid = shell.daemon(self.folder, "start worker process ",
       self:command())
     if folder then
       self.pid = pid
-      -- with the master the whole group is to be killed
+      -- kill the master's whole process group
       shell.run(("echo -%d >%s/pid"):format(pid, shell.quote(folder)))
       return self
     end
@@ -140,15 +140,15 @@ function Server:launch()
   error("no private nginx: " .. output, 0)
 end
 
---- Starts a server. Options, each of them optional:
+--- Starts a server. Options, all optional:
 --  workers            1
 --  main, http, server, locations    parts of nginx.conf in those contexts
---  log                level of its error log; "notice" at least
+--  log                level of its error log; "notice" or more verbose
 --  connections        worker_connections, 1024
 --  shutdown_timeout   seconds
---  conf               instead of all these: a file of this tree, run where it
---                     is; its port, and logs/, are made this server's own
---  env                what is in its environment: name -> value
+--  conf               instead of the above: a conf file of this tree, run in
+--                     place, with this server's port and logs/
+--  env                its environment: name -> value
 -- The server has these fields: pid (of the master), port, folder, socket.
 function nginx.start(options)
   local self = setmetatable({ options = options or {} }, Server)
@@ -171,13 +171,13 @@ function Server:stop()
   self.pid = nil
 end
 
---- Has it come to its end by itself?
+--- Has it ended by itself?
 function Server:has_ended()
   return not select(2, shell.run("kill -0 " .. self.pid))
     or shell.run("cat /proc/" .. self.pid .. "/stat"):find(") Z ", 1, true)
 end
 
---- The pids of the workers that there are now.
+--- The pids of the current workers.
 function Server:workers()
   local pids = {}
   for pid in shell.run("ps -o pid= --ppid " .. self.pid):gmatch("%d+") do
@@ -186,15 +186,15 @@ function Server:workers()
   return pids
 end
 
---- What the server has written to its error log.
+--- The contents of its error log.
 function Server:log()
   return (shell.run("cat " .. shell.quote(self.folder .. "/log")))
 end
 
 -- requests ------------------------------------------------------------------
 
---- Sends a request, a GET if no method is named; returns the socket, from which
---- nothing has been read.
+--- Sends a request, GET by default; returns the socket, to read the response
+--- from.
 function Server:send(path, method)
   local socket = ngx.socket.tcp()
   socket:settimeouts(SECONDS * 1000, SECONDS * 1000, SECONDS * 1000)
@@ -204,7 +204,7 @@ function Server:send(path, method)
   return socket
 end
 
---- Gets a page, or asks for it by another method.
+--- Gets a page, or requests it by another method.
 -- @treturn number the status; nil if the connection was closed without one
 -- @treturn string the body
 -- @treturn string the head

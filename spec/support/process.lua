@@ -1,5 +1,5 @@
---- Other processes, for specs that run in nginx: what host.process is for those
---- that run in rlockctl.
+--- Child processes for specs that run in nginx: the counterpart of rlockctl's
+--- host.process.
 --
 --    local process = require "spec.support.process"
 --    local counting = process.start {
@@ -20,7 +20,7 @@ local PAUSE = 0.01
 
 local unpack = table.unpack or unpack
 
--- The shell stays until the program ends, whose pid and status go to files.
+-- The shell waits for the program and writes its pid and status to files.
 local START = [[
   rm -f %s.pid %s.status
   { sh -c 'echo $$ >"$0.pid"; exec "$@"' %s %s >>%s 2>>%s </dev/null
@@ -29,8 +29,8 @@ local START = [[
   cat %s.pid]]
 
 --- Starts a program.
--- @tparam table options file, args, stdout (a file, beside which others are
---   made), stderr (a file, or /dev/null)
+-- @tparam table options file, args, stdout (a file; pid and status go next to
+--   it), stderr (a file; default /dev/null)
 function process.start(options)
   local path = options.stdout
   local quoted = shell.quote(path)
@@ -49,7 +49,7 @@ local function status_in(path)
   return tonumber(text:match("^(%d+)\n"))
 end
 
---- Waits for its end, `seconds` (30) at most.
+--- Waits for its end, at most `seconds` (30).
 -- @return[1] exit status, and the signal that ended it or 0
 -- @return[2] nil, "timeout"
 function Process:wait(seconds)

@@ -1,5 +1,5 @@
---- Other processes of ours that a spec runs: rlockctl with a script or a
---- command. They run while the spec waits in its task.
+--- Child processes of a spec: rlockctl with a script or a command. They run
+--- while the spec waits in its task.
 --
 --    local program = require "spec.support.program"
 --    local holder = program.start(server, "examples/keep_alive.lua", "1")
@@ -20,13 +20,12 @@ local SECONDS = 30
 
 local count = 0
 
---- Starts rlockctl with these arguments; RLOCK_URL is the server's, an object
---- of redis.lua. What it prints goes to a file in the server's folder.
+--- Starts rlockctl with these arguments and RLOCK_URL set to that of `server`,
+--- an object of redis.lua. Its output goes to a file in the server's folder.
 function program.start(server, ...)
   count = count + 1
   local path = ("%s/program-%d"):format(server.folder, count)
-  -- By way of env, which becomes the program, so that the rest of the
-  -- environment stays.
+  -- Through env, which execs the program, to keep the rest of the environment.
   local process = assert(host.process {
     file = "env", args = { "RLOCK_URL=" .. server.url, RLOCKCTL, ... },
     stdout = path, stderr = path,
@@ -35,14 +34,14 @@ function program.start(server, ...)
     Program)
 end
 
---- Runs it to its end; returns what it printed, its status and its signal.
+--- Runs it to its end; returns its output, its status and its signal.
 function program.run(server, ...)
   local self = program.start(server, ...)
   local status, signal = self:wait()
   return self:output(), status, signal
 end
 
---- What it has printed so far, on standard output and standard error.
+--- Its output so far, standard output and standard error.
 function Program:output()
   local file = assert(io.open(self.path, "rb"))
   local text = file:read("a")
@@ -50,7 +49,7 @@ function Program:output()
   return text
 end
 
---- Waits for its end, `seconds` (30) at most; it must end in that time.
+--- Waits for its end; raises if that takes more than `seconds` (30).
 -- @return exit status, and the signal that ended it or 0
 function Program:wait(seconds)
   local status, signal = self.process:wait(seconds or SECONDS)

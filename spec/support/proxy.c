@@ -1,49 +1,47 @@
-/* A proxy in front of a Redis that makes faults on demand: replies that get
- * lost, connections that break at the worst moment, networks that fall silent.
+/* A proxy in front of a Redis that injects faults on demand: lost replies,
+ * connections that break at the worst moment, networks that fall silent.
  *
  *     proxy LISTEN TARGET CONTROL
  *
- * All three are unix sockets: it listens on LISTEN, forwards each connection
- * to TARGET, and takes its orders on CONTROL in the Redis protocol, so that
- * redis-cli or any client gives them. It prints "ready" once it listens.
+ * All three are unix sockets. It listens on LISTEN, forwards each connection
+ * to TARGET, and takes orders on CONTROL in the Redis protocol, from redis-cli
+ * or any client. It prints "ready" once it listens.
  *
- *     DROP REPLIES n [text]     the next n requests that contain text are
- *                               forwarded, their replies swallowed
- *     MUTE n [text]             as DROP REPLIES, and so is whatever else would
- *                               come on that connection: what a network does,
+ *     DROP REPLIES n [text]     forwards the next n requests that contain text,
+ *                               drops their replies
+ *     MUTE n [text]             like DROP REPLIES, but drops all later replies
+ *                               on the connection as well: as a network does,
  *                               because TCP leaves no gaps
- *     DROP REQUESTS n [text]    the next n such requests are swallowed, and so
- *                               is what follows on their connections
- *     DROP MESSAGES n [text]    the next n such published messages are
- *     CUT n [text]              as DROP REPLIES, and where the reply would have
- *                               come the connection is closed
- *     PRETEND n [text]          the next n such requests do nothing, and are
- *                               answered with 0
- *     HOLD ms [text]            the reply of the next such request, and what
- *                               follows it on its connection, comes ms later
- *     LATE n [text]             each of the next n such requests is kept back,
- *                               with what follows it on its connection, also
- *                               when the client has closed that
- *     DELIVER                   what is kept back goes to the server, over the
- *                               connection that it came for
- *     KEPT                      how many connections have requests kept back,
- *                               or only wait for the server to close them
- *     DELAY percent ms seed     of all requests and of all replies so many come
- *                               up to ms later, most of them much less, with
- *                               what follows them; the client may close the
- *                               connection meanwhile
+ *     DROP REQUESTS n [text]    drops the next n such requests, and all later
+ *                               ones on their connections
+ *     DROP MESSAGES n [text]    drops the next n such published messages
+ *     CUT n [text]              like DROP REPLIES, but closes the connection
+ *                               when the reply arrives
+ *     PRETEND n [text]          discards the next n such requests and replies 0
+ *     HOLD ms [text]            delays the reply to the next such request, and
+ *                               all after it on the connection, by ms
+ *     LATE n [text]             keeps back each of the next n such requests and
+ *                               all after it on its connection, even if the
+ *                               client closes the connection
+ *     DELIVER                   sends what LATE keeps back to the server, over
+ *                               the connections that it came for
+ *     KEPT                      how many connections have requests kept back or
+ *                               only wait for the server to close them
+ *     DELAY percent ms seed     delays that share of requests and of replies,
+ *                               and all after them, by up to ms, mostly much
+ *                               less; the client may close the connection
+ *                               meanwhile
  *     FREEZE, THAW              forward nothing, accept nothing, close nothing
- *     KILL                      close all connections, at both ends
- *     COUNT [text]              how many requests containing text came by
+ *     KILL                      closes all connections at both ends
+ *     COUNT [text]              how many requests that contain text it has seen
  *     CONNECTIONS               how many connections are open
- *     RESET                     forget orders and counts; thaw
+ *     RESET                     forgets orders and counts; thaws
  *
- * Text is matched anywhere in a request as it is on the wire. One request is
- * subject to the first order that fits it. Requests and replies are parsed, so
- * that with pipelining it is the right reply that goes. Messages of pub/sub
- * are told from replies; which of several confirmations belongs to which
- * SUBSCRIBE is counted. MONITOR, RESP3 pushes as replies and inline commands
- * are beyond it.
+ * Text is matched anywhere in a request as it is on the wire. The first order
+ * that matches a request applies. Requests and replies are parsed, so that a
+ * fault hits the right reply of a pipeline. Pub/sub messages are told apart
+ * from replies, and the confirmations of a SUBSCRIBE are counted. Not
+ * supported: MONITOR, RESP3 pushes as replies, inline commands.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -89,7 +87,7 @@ struct order {
     struct order *next;
 };
 
-/* A request that was forwarded and has not been answered by `left` replies. */
+/* A forwarded request that is still owed `left` replies. */
 struct asked {
     enum fate fate;
     long ms, left;
@@ -97,14 +95,14 @@ struct asked {
 };
 
 struct link {
-    int client; /* -1: closed, while requests of it are kept back */
+    int client; /* -1: closed, with requests still kept back */
     int server; /* -1: a control connection */
     struct buffer from_client, to_server, from_server, to_client;
     struct asked *first, **last;
     long long held_until; /* ms, 0: replies are not held */
     long long kept_until; /* ms, 0: requests are not kept back */
-    bool muted;           /* nothing goes to the client any more */
-    bool deaf;            /* nothing goes to the server any more */
+    bool muted;           /* forwards nothing more to the client */
+    bool deaf;            /* forwards nothing more to the server */
     bool ending;          /* ends once to_client is written */
     bool ended;
     struct link *next;
@@ -112,7 +110,7 @@ struct link {
 
 static struct link *links;
 static struct order *orders;
-static struct buffer seen; /* requests, each after its length */
+static struct buffer seen; /* requests, each preceded by its length */
 static bool frozen;
 static long delay_percent, delay_ms;
 static const char *target;
@@ -163,7 +161,7 @@ static bool contains(const char *data, size_t len, const struct buffer *text)
 
 /* The protocol */
 
-/* The number at text, which ends with the first character that is no digit. */
+/* The number at text, up to the first character that is not a digit. */
 static long read_number(const char *text)
 {
     bool negative = *text == '-';
@@ -174,8 +172,8 @@ static long read_number(const char *text)
     return negative ? -number : number;
 }
 
-/* Reads the number of the line that begins at data[1]; returns the line's
- * size with its end, or 0 if it is not all there. */
+/* Reads the number of the line whose digits begin at data[1]; returns the
+ * line's size with its terminator, or 0 if it is incomplete. */
 static size_t read_line(const char *data, size_t len, long *number)
 {
     const char *end = len ? memchr(data, '\n', len) : NULL;
@@ -186,8 +184,7 @@ static size_t read_line(const char *data, size_t len, long *number)
     return (size_t)(end - data) + 1;
 }
 
-/* The size of the value at the beginning of data, or 0 if not all of it is
- * there. */
+/* The size of the value at the beginning of data, or 0 if it is incomplete. */
 static size_t value_size(const char *data, size_t len)
 {
     long n;
@@ -210,8 +207,8 @@ static size_t value_size(const char *data, size_t len)
     return size;
 }
 
-/* Splits the array of bulk strings that data is into at most MAX_WORDS words;
- * returns how many the array has. */
+/* Splits an array of bulk strings into at most MAX_WORDS words; returns how
+ * many the array has. */
 static long split(const char *data, size_t len, struct buffer *words)
 {
     long count = 0, size = -1, i;
@@ -445,7 +442,7 @@ static long count_kept(void)
     return count;
 }
 
-/* How many replies a request gets. */
+/* How many replies a request will get. */
 static long replies_of(const char *data, size_t len)
 {
     struct buffer words[MAX_WORDS];
@@ -473,7 +470,7 @@ static long random_ms(void)
     return random() % delay_ms * (random() % 1000) / 1000 + 1;
 }
 
-/* Keeps back what is not written yet, if one of the orders says so. */
+/* Keeps back the unwritten requests if LATE or DELAY says so. */
 static enum fate delay(struct link *l, enum fate fate, long *ms)
 {
     if (fate == LATE) {
@@ -489,10 +486,10 @@ static enum fate delay(struct link *l, enum fate fate, long *ms)
     return fate;
 }
 
-/* What PRETEND sends instead of a request: its reply is 0. */
+/* What PRETEND sends instead of a request: a command whose reply is 0. */
 static const char SPARE[] = "*3\r\n$7\r\nPUBLISH\r\n$1\r\n-\r\n$1\r\n-\r\n";
 
-/* Passes the whole requests that have come from the client. */
+/* Processes all complete requests from the client. */
 static void take_requests(struct link *l)
 {
     size_t size;
@@ -520,7 +517,7 @@ static void take_requests(struct link *l)
     }
 }
 
-/* Passes one message or reply; returns false if the link has ended. */
+/* Processes one message or reply; returns false if the link must end. */
 static bool take_reply(struct link *l, size_t size)
 {
     const char *data = l->from_server.data;
@@ -576,7 +573,7 @@ static void answer_number(struct link *l, long number)
     answer(l, text);
 }
 
-/* The text of an order is its last word, if it has one. */
+/* An order's text is its last word, if present. */
 static struct buffer text_at(const struct buffer *words, long count, long at)
 {
     struct buffer none = { NULL, 0, 0 };
@@ -586,7 +583,7 @@ static struct buffer text_at(const struct buffer *words, long count, long at)
 
 static long number_at(const struct buffer *words, long count, long at)
 {
-    /* A word is followed by \r\n in its request. */
+    /* Each word in the request ends with \r\n. */
     return at < count ? read_number(words[at].data) : 1;
 }
 
@@ -682,7 +679,7 @@ static void take_orders(struct link *l)
 
 /* The loop */
 
-/* Reads what is there; returns false at the end of the connection. */
+/* Reads what is available; returns false at the end of the connection. */
 static bool fill(int fd, struct buffer *b)
 {
     char data[65536];
@@ -702,7 +699,7 @@ static bool drain(int fd, struct buffer *b)
     return n >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-/* The client has closed the connection; returns whether the link goes on. */
+/* The client has closed the connection; returns false if the link must end. */
 static bool lose_client(struct link *l)
 {
     if (!l->kept_until)
@@ -712,7 +709,7 @@ static bool lose_client(struct link *l)
     return true;
 }
 
-/* Writes to the server what may go there, and the end behind it. */
+/* Writes requests to the server unless they are kept back, then their end. */
 static bool drain_requests(struct link *l)
 {
     if (l->kept_until > now_ms())
@@ -732,7 +729,7 @@ static bool drain_replies(struct link *l)
     return drain(l->client, &l->to_client) && !(l->ending && !l->to_client.len);
 }
 
-/* Does what can be done on a link now; returns false if it has ended. */
+/* Processes the events of a link; returns false if it has ended. */
 static bool work(struct link *l, short client_events, short server_events)
 {
     const short readable = POLLIN | POLLHUP | POLLERR;
@@ -764,7 +761,7 @@ static short wanted(const struct buffer *out)
     return (short)(POLLIN | (out->len ? POLLOUT : 0));
 }
 
-/* The sooner of a timeout and of what is left until `due`, if that is set. */
+/* The shorter of a timeout and the time until `due`, if that is set. */
 static int sooner(int timeout, long long due)
 {
     long long left = due - now_ms();
@@ -775,7 +772,7 @@ static int sooner(int timeout, long long due)
     return timeout < 0 || left < timeout ? (int)left : timeout;
 }
 
-/* Fills in what to poll for; returns the timeout. */
+/* Fills in what to poll; returns the timeout. */
 static int prepare(struct pollfd *fds)
 {
     struct buffer none = { NULL, 0, 0 };

@@ -1,5 +1,5 @@
---- Faults between a client and a private Redis, on demand: the face of
---- proxy.c, which says what each order does.
+--- Faults between a client and a private Redis, on demand: the Lua interface to
+--- proxy.c, which documents the orders.
 --
 --    local proxy = require("spec.support.proxy").start(server)
 --    rlock.open(proxy.url)
@@ -7,8 +7,8 @@
 --    proxy:count("name-of-the-lock")
 --    proxy:stop()
 --
---  An order takes effect before the call returns. Text is matched in requests
---  as they are on the wire: an EVALSHA holds the script's sha, the key, the
+--  An order takes effect before the call returns. Text is matched against
+--  requests on the wire: an EVALSHA contains the script's sha, the key and the
 --  owner.
 
 local shell = require "spec.support.shell"
@@ -18,8 +18,8 @@ local proxy = {}
 local Proxy = {}
 Proxy.__index = Proxy
 
---- Starts a proxy before `server`, an object of redis.lua. It has .url and
---- .socket, and ends with the process that starts it.
+--- Starts a proxy in front of `server`, an object of redis.lua. It has .url and
+--- .socket, and ends with this process.
 function proxy.start(server)
   local program = (os.getenv("B") or "build") .. "/spec/proxy"
   local folder, pid = shell.daemon(nil, "ready", ([[
@@ -35,8 +35,7 @@ function proxy.start(server)
   return self
 end
 
---- Gives an order in proxy.c's words; returns what it answers, and raises
---- what it refuses.
+--- Sends an order in proxy.c's words; returns its reply or raises its error.
 function Proxy:order(...)
   local words = { (table.unpack or unpack)(self.cli) }
   for _, word in ipairs({ ... }) do words[#words + 1] = word end
@@ -74,8 +73,8 @@ function Proxy:hold(seconds, text)
   return self:order("HOLD", ("%.0f"):format(seconds * 1000), text or "")
 end
 
---- The next n such requests, and what follows them on their connections, are
---- kept back until :deliver().
+--- Keeps back the next n such requests, and all after them on their
+--- connections, until :deliver().
 function Proxy:late(n, text)
   return self:order("LATE", n, text or "")
 end
@@ -84,13 +83,13 @@ function Proxy:deliver()
   return self:order("DELIVER")
 end
 
---- How many connections have requests that are kept back, or delivered and not
---- yet carried out though their client has gone.
+--- How many connections have requests that are kept back, or that the server
+--- has not finished after their client has gone.
 function Proxy:kept()
   return self:order("KEPT")
 end
 
---- Delays so many in a hundred of the requests and replies by up to `seconds`.
+--- Delays a percentage of the requests and replies by up to `seconds`.
 function Proxy:delay(percent, seconds, seed)
   return self:order("DELAY", percent, ("%.0f"):format(seconds * 1000), seed)
 end

@@ -1,7 +1,7 @@
---- Behaviours that Redisson's own tests assert of a read/write lock
---- (RedissonReadWriteLockTest), by their names there, for both of ours; what
---- they assert of each side by itself is in rlock_rows.lua. spec/behaviours.lua
---- says which of them each has.
+--- Behaviours that Redisson's own tests assert of a read/write lock, by their
+--- names there (RedissonReadWriteLockTest), for both of ours. rlock_rows.lua
+--- has those of each side by itself. spec/behaviours.lua lists which lock has
+--- which.
 --
 --    require "spec.support.readwrite_rows" ("readwrite", describe, it,
 --      before_each, after_each)
@@ -14,16 +14,16 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local SLACK = slow                  -- what may come so much later
-local LONG = 30 * slow              -- a wait that ends before its time
-local LEASE = 1 * slow              -- of the watchdog, where it is to end
+local SLACK = slow                  -- tolerance
+local LONG = 30 * slow              -- for a wait that must end earlier
+local LEASE = 1 * slow              -- of the watchdog, for leases that expire
 
 local server = redis.shared()
 local methods = {
   readwrite = "read_write_lock", fair_readwrite = "fair_read_write_lock",
 }
 
--- Another process: reads until it is killed.
+-- Another process, which reads until it is killed.
 local READ = [[
   local rlock = require "rlock"
   local client = assert(rlock.open { watchdog = tonumber(arg[3]) })
@@ -39,7 +39,7 @@ local function seconds(fn)
   return rlock.now() - before
 end
 
--- It took so long, but for what a busy machine adds.
+-- Asserts that fn() takes about that long; a busy machine may add to it.
 local function took_about(expected, fn)
   local took = seconds(fn)
   assert.is_true(took > 0.7 * expected and took < expected + SLACK,
@@ -56,7 +56,7 @@ return function(which, describe, it, before_each, after_each)
     return assert(rlock.open(options))
   end
 
-  -- A task that waits for a lock, which has been asked for once by now.
+  -- A task that waits for a lock and has tried to take it once.
   local function waits(lock)
     local before = server:stat("evalsha")
     local waiting = task.start(function() return lock:lock { wait = LONG } end)
@@ -64,7 +64,7 @@ return function(which, describe, it, before_each, after_each)
     return waiting
   end
 
-  -- Is it in the way of `lock` all this time?
+  -- Asserts that `lock` stays busy all this time.
   local function stays(lock, time)
     local ends = rlock.now() + time
     while rlock.now() < ends do
@@ -158,7 +158,7 @@ return function(which, describe, it, before_each, after_each)
         assert.is_true(reader:unlock())
         assert.is_nil(writes.is_over)
         assert.is_true(reader:is_locked())
-        assert.is_true(reader:break_lock())        -- what the task reads
+        assert.is_true(reader:break_lock())        -- the task's hold
         assert.is_true(writes:join(LONG))
       end)
 

@@ -1,6 +1,6 @@
---- Private Redis servers for the specs: real ones, memory only, on a unix
---- socket in a 0700 folder, ready within milliseconds, gone when the test
---- process is, however that ends.
+--- Private Redis servers for the specs: in memory, on a unix socket in a 0700
+--- folder, ready within milliseconds. They end with the test process, even if
+--- that is killed.
 --
 --    local redis = require "spec.support.redis"
 --    local server = redis.shared()              -- one for the whole run
@@ -8,12 +8,11 @@
 --    server:cli("SET", "key", "value")          -- "OK", through redis-cli
 --    server:stop()
 --
---  It knows nothing of rlock: specs arrange and check things through it,
---  independently of what they test. Everything here blocks the process for a
---  few milliseconds.
+--  Does not depend on rlock, so that specs arrange and check independently of
+--  what they test. Everything here blocks the process for a few milliseconds.
 --
---  RLOCK_TEST_SERVER and RLOCK_TEST_CLI name other programs than redis-server
---  and redis-cli (or, where those are missing, valkey-server and valkey-cli).
+--  RLOCK_TEST_SERVER and RLOCK_TEST_CLI replace the programs redis-server and
+--  redis-cli (if those are missing, valkey-server and valkey-cli).
 
 local shell = require "spec.support.shell"
 
@@ -27,7 +26,7 @@ local PORT_TRIES = 20
 
 local found = {}
 
---- The first of the programs `names` that this machine has.
+--- The first of the programs `names` that is installed.
 local function find(variable, names)
   local chosen = os.getenv(variable)
   if chosen and chosen ~= "" then return chosen end
@@ -85,7 +84,7 @@ end
 
 local here = shell.here()
 
---- Makes the certificates of tls.sh in a new folder, which it returns.
+--- Makes the certificates of tls.sh in a new folder; returns the folder.
 local function make_certificates()
   local folder, ok = shell.run(([[
     d=$(mktemp -d "%s/rlock-XXXXXX") && echo "$d" && sh %s "$d/tls"]]):format(
@@ -99,8 +98,8 @@ local function choose_port(wanted)
   return math.random(10000, 32000)           -- below the ephemeral ports
 end
 
---- Starts the process of `self`; ports that were left to us are tried until
---- one is free.
+--- Starts the process of `self`. Tries further ports if one that we chose is in
+--- use.
 function Server:launch()
   local options, output = self.options, nil
   if options.tls and not self.certificates then
@@ -131,18 +130,18 @@ local function percent(text)
   end))
 end
 
---- Starts a private server. Options, each of them optional:
+--- Starts a private server. Options, all optional:
 --  args      more words for its command line: { "--maxmemory", "2mb" }
 --  password  of the default user
 --  users     ACL rules: { "alice on >secret ~* &* +@all -eval" }
 --  port      also listen on this TCP port of 127.0.0.1; true: a free one
 --  tls       also listen for TLS. { name = "good", port = true, clients =
---            "no" }: the certificate it shows, out of those of tls.sh; the
---            port; whether clients must show one
---  alone     in a network namespace of its own, to which link.lua leads
--- The server has these fields, beside .pid:
---  url       unix://..., with the password if there is one
---  socket    the path of its socket         folder   where that is
+--            "no" }: its certificate, one of those of tls.sh; the port; whether
+--            clients must present one
+--  alone     in its own network namespace, reachable through link.lua
+-- The server has these fields, besides .pid:
+--  url       unix://..., with the password if it has one
+--  socket    the path of its socket         folder   that of the socket
 --  port, tls_port                           certificates   folder of tls.sh
 function redis.start(options)
   options = options or {}
@@ -156,10 +155,10 @@ function redis.start(options)
   return self
 end
 
---- The server that all spec files of this run share; started on first use,
---- and again if a spec has stopped it. It keeps its data.
+--- The server shared by all spec files of this run; started on first use, and
+--- again if a spec has stopped it. It keeps its data.
 function redis.shared()
-  -- busted loads modules afresh for each file, but not the registry.
+  -- busted reloads modules for each file, but keeps the registry.
   local registry = debug.getregistry()
   local server = registry[SHARED]
   if not server or not server.pid then
@@ -176,7 +175,7 @@ function Server:stop()
   self.folder = nil
 end
 
---- Ends the server as a power failure does. :restart() brings it back.
+--- Kills the server, as a power failure would. :restart() brings it back.
 function Server:kill()
   if not self.pid then return end
   os.remove(self.folder .. "/pid")
@@ -184,14 +183,14 @@ function Server:kill()
   self.pid = nil
 end
 
---- Kills the server if it runs and starts it at the same socket and ports,
+--- Kills the server if it runs and starts it on the same socket and ports,
 --- empty (unless its args say otherwise).
 function Server:restart()
   self:kill()
   return self:launch()
 end
 
---- Stops the server's clock, so to speak: it answers nothing until :resume().
+--- Suspends the server: it answers nothing until :resume().
 function Server:pause()
   shell.kill(self.pid, "STOP")
 end
@@ -200,7 +199,7 @@ function Server:resume()
   shell.kill(self.pid, "CONT")
 end
 
---- `text` as redis-cli reads it from its standard input.
+--- Escapes `text` for redis-cli's standard input.
 local function escape(text)
   return '"' .. tostring(text):gsub('[%z\1-\31"\\\127-\255]', function(char)
     return ("\\x%02x"):format(char:byte())
@@ -217,15 +216,15 @@ function Server:cli_words()
   return words
 end
 
---- Runs one command, given as words of any bytes; returns what redis-cli
---- prints: a string, a number's digits, "" for nil, a line per array element,
---- an error's text.
+--- Runs one command, given as words of any bytes; returns redis-cli's output: a
+--- string, a number's digits, "" for nil, a line per array element, or an
+--- error's text.
 function Server:cli(...)
   return self:script({ { ... } })
 end
 
 --- Runs a list of commands, each a list of words, over one connection;
---- returns what redis-cli prints.
+--- returns redis-cli's output.
 function Server:script(commands)
   local path = os.tmpname()
   local file = assert(io.open(path, "wb"))
@@ -241,7 +240,7 @@ function Server:script(commands)
   return (output:gsub("\n+$", ""))
 end
 
---- Runs one command, given as words without NUL, and does not wait for it.
+--- Starts one command, given as words without NUL, in the background.
 function Server:background(...)
   local words = self:cli_words()
   for _, word in ipairs({ ... }) do words[#words + 1] = word end
@@ -255,7 +254,7 @@ function Server:info(field)
   return tonumber(value) or value
 end
 
---- Calls and microseconds that the server has spent in command `name` so far.
+--- The server's calls of command `name` so far, and its microseconds in them.
 function Server:stat(name)
   local calls, usec = self:cli("INFO", "commandstats"):match(
     "cmdstat_" .. name:lower() .. ":calls=(%d+),usec=(%d+)")

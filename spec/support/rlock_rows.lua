@@ -1,6 +1,6 @@
---- Behaviours that Redisson's own tests assert of every kind of RLock
---- (RedissonLockTest and its kin), by their names there. spec/behaviours.lua
---- says which kinds have which. A spec calls this with a kind of kinds.lua:
+--- Behaviours that Redisson's own tests assert of every kind of RLock, by their
+--- names there (RedissonLockTest and others). spec/behaviours.lua lists which
+--- kind has which. A spec calls this with a kind of kinds.lua:
 --
 --    require "spec.support.rlock_rows" ("spin", describe, it, before_each,
 --      after_each)
@@ -14,13 +14,13 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LEASE = 1 * slow              -- of the watchdog, where it is to end
-local SLACK = slow                  -- what may come so much later
-local LONG = 30 * slow              -- a wait that ends before its time
-local NODE_TIMEOUT = 0.5 * slow     -- of one command, for a server that is gone
+local LEASE = 1 * slow              -- of the watchdog, for leases that expire
+local SLACK = slow                  -- tolerance
+local LONG = 30 * slow              -- for a wait that must end earlier
+local NODE_TIMEOUT = 0.5 * slow     -- of one command to a dead server
 local CLUSTER = "rlock.spec.support.rlock_rows.cluster"
 
--- Another process: holds the lock until it is killed.
+-- Another process, which holds the lock until it is killed.
 local HOLD = [[
   local kinds = require "spec.support.kinds"
   local world = kinds.open(arg[1], { table.unpack(arg, 4) },
@@ -37,8 +37,8 @@ local function urls_of(servers)
   return urls
 end
 
--- A server that is a whole cluster: it has every slot, and refuses scripts
--- whose keys are not all in one.
+-- A cluster of one server: it has all slots and refuses scripts whose keys are
+-- in different slots.
 local function cluster()
   local registry = debug.getregistry()
   local server = registry[CLUSTER]
@@ -64,10 +64,10 @@ return function(which, describe, it, before_each, after_each)
     return opened[#opened]
   end
 
-  -- What excludes the lock, by another client.
+  -- A lock that excludes the one under test, by another client.
   local function rival(options) return open(options).rival(name) end
 
-  -- A task that asks for a lock, which has been asked for once by now.
+  -- A task that waits for a lock and has tried to take it once.
   local function start_waiting(its)
     local before = world.clients[1]:call("INFO", "commandstats"):match(
       "cmdstat_evalsha:calls=(%d+)")
@@ -79,8 +79,8 @@ return function(which, describe, it, before_each, after_each)
     return waiting
   end
 
-  -- Is this what the server says of the lock; or what all servers come to say
-  -- of those that it is made of?
+  -- Asserts the result of a method of the lock; of a joint lock, that each
+  -- member gets to it eventually.
   local function says(method, expected)
     if not kind.is_joint then
       assert.equal(expected, (lock[method](lock)))
@@ -112,8 +112,8 @@ return function(which, describe, it, before_each, after_each)
     return rlock.now() - before
   end
 
-  -- Goes in and out so many times in each of so many tasks, which share so
-  -- many clients; nobody is ever inside together with a rival.
+  -- Many tasks lock and unlock repeatedly, over a few clients; asserts that a
+  -- rival is always alone inside.
   local function contend(tasks, times, clients)
     local worlds, inside, rivals, turns = {}, 0, 0, 0
     for i = 1, clients do worlds[i] = open() end

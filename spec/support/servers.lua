@@ -1,11 +1,10 @@
---- Several private servers, which know nothing of each other, and what befalls
---- them.
+--- Several independent private servers, with their failures.
 --
 --    local servers = require("spec.support.servers").start(5)
 --    servers[1].url                             -- each as of redis.lua
 --    servers:kill(2, 4)   :launch(2, 4)   :pause(3)   :resume(3)
 --    servers:ask(servers[1], "EXISTS", key)     -- does not block
---    servers:count(key)                         -- on how many that key is
+--    servers:count(key)                         -- how many have the key
 --    servers:stop()
 
 local control = require "spec.support.control"
@@ -16,7 +15,8 @@ local servers = {}
 local Servers = {}
 Servers.__index = Servers
 
---- @tparam integer n
+--- Starts n servers.
+-- @tparam integer n
 -- @tparam[opt] table options as of redis.start
 function servers.start(n, options)
   local self = setmetatable({}, Servers)
@@ -34,10 +34,10 @@ for _, name in ipairs { "kill", "launch", "restart", "pause", "resume" } do
   Servers[name] = each(name)
 end
 
---- Asks one of them, past rlock.
+--- Sends a command to one of them, without rlock.
 function Servers.ask(_, server, ...) return control.ask(server, ...) end
 
---- On how many of those that live a key is.
+--- How many of the running servers have a key.
 function Servers:count(key)
   local count = 0
   for _, server in ipairs(self) do
@@ -46,7 +46,7 @@ function Servers:count(key)
   return count
 end
 
---- Lets those that were paused go on, so that clients can be closed.
+--- Resumes the paused servers, so that clients can be closed.
 function Servers:wake()
   for _, server in ipairs(self) do
     if server.pid then server:resume() end

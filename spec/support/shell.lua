@@ -1,25 +1,24 @@
---- Shell commands for the test tools, which block: the tools run in every
---- interpreter that the specs run in, with tasks or without.
+--- Shell commands for the test tools. They block: the tools run in every
+--- interpreter of the specs, with or without tasks.
 
 local shell = {}
 
---- `text` as one word of a shell command.
+--- Quotes `text` as one word of a shell command.
 function shell.quote(text)
   return "'" .. tostring(text):gsub("'", "'\\''") .. "'"
 end
 
---- A list of words as a shell command.
+--- Quotes a list of words as a shell command.
 function shell.words(list)
   local quoted = {}
   for i, word in ipairs(list) do quoted[i] = shell.quote(word) end
   return table.concat(quoted, " ")
 end
 
---- Runs `command`; returns what it printed, without the last line's end, and
---- whether it ended with status 0. Its standard error goes into what it
---- printed.
+--- Runs `command`; returns its output, standard error included, without the
+--- last newline, and whether its status was 0.
 function shell.run(command)
-  -- The status travels in the text: pclose() does not tell it in Lua 5.1.
+  -- The status is part of the text: pclose() does not return it in Lua 5.1.
   local pipe = assert(io.popen("{ " .. command .. "\n} 2>&1; echo \" $?\""))
   local text = pipe:read("*a")
   pipe:close()
@@ -27,15 +26,15 @@ function shell.run(command)
   return output, status == "0"
 end
 
---- The folder of the file that calls, with a slash at its end.
+--- The folder of the calling file, with a trailing slash.
 function shell.here()
   return debug.getinfo(2, "S").source:match("^@(.*/)") or "./"
 end
 
 --- Starts a helper process that ends with this one (see daemon.sh).
--- `words` is a shell command in which "$d" is the process's own folder: `dir`,
--- or a new one if that is nil. Returns the folder and the pid, or nil and what
--- the process printed.
+-- `words` is a shell command in which "$d" is the process's folder: `dir`, or a
+-- new one if nil. Returns the folder and the pid, or nil and the process's
+-- output.
 function shell.daemon(dir, ready, words)
   local output, ok = shell.run(([[
     d=%s
@@ -49,7 +48,7 @@ function shell.daemon(dir, ready, words)
   return folder, assert(tonumber(rest))
 end
 
---- Sends `signal` to process `pid` and, if asked, waits until that has ended.
+--- Sends `signal` to process `pid`; if `gone`, waits until it has ended.
 function shell.kill(pid, signal, gone)
   local wait = [[
     while kill -0 %d 2>/dev/null; do

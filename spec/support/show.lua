@@ -1,5 +1,5 @@
---- A value as text, the same from every Lua. Shipped with the functions of
---- spec/support/functions.lua, so it keeps to what Lua 5.1 has, too.
+--- A value as text, the same in every Lua. Shipped with the functions of
+--- spec/support/functions.lua, so limited to Lua 5.1.
 
 local show = {}
 
@@ -12,7 +12,7 @@ local function escape(char)
   return ("\\%d"):format(char:byte())
 end
 
---- Lists are shown with their field `n`, if they have it.
+--- Includes a list's field `n` if present.
 function show.text(value)
   local kind = type(value)
   if kind == "number" then return number(value) end

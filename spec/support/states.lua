@@ -1,5 +1,5 @@
---- The operations of a policy, one by one, on a real Redis: what each does in
---- which state.
+--- The operations of a policy, one by one, on a real Redis: the verdict of each
+--- operation in each state.
 --
 --    local states = require "spec.support.states"
 --    local simple = states.of(client, "simple")
@@ -7,14 +7,14 @@
 --    simple.play("the name", [[
 --      acquire a 60000 1         held
 --      acquire b 60000 1         busy
---      over                      -- the lease of the lock ends
+--      over                      -- the lease of the lock expires
 --      acquire b 10 1            held
---      wait 20                   -- so many milliseconds pass
+--      wait 20                   -- milliseconds
 --      acquire c 60000 1         held
 --    ]])
 --
---  A line of `play` has the operation, its arguments ("-" is the empty one) and
---  last the verdict that must come. Each line says itself in what it raises.
+--  A line of `play` has the operation, its arguments ("-" is an empty one) and
+--  the expected verdict. Errors contain the line.
 
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"
@@ -37,7 +37,8 @@ local function lines_of(text)
   return lines
 end
 
---- @tparam table client
+--- The operations of a policy, over a client's connection.
+-- @tparam table client
 -- @param which as for policy.load
 function states.of(client, which)
   local loaded, node = policy.load(which), client.session.node
@@ -50,13 +51,13 @@ function states.of(client, which)
       loaded.keys(name), nil, nil, nil, nil, { ... })
   end
 
-  --- Lets the lease of a key end.
+  --- Makes a key expire and waits until it has.
   function self.over(key)
     assert(client:call("PEXPIRE", key, 1))
     eventually(function() return client:call("EXISTS", key) == 0 end)
   end
 
-  --- Runs the lines of a text; see above.
+  --- Runs the lines of a text, see above.
   function self.play(name, text)
     for _, line in ipairs(lines_of(text)) do
       local words = line.words
@@ -78,7 +79,7 @@ function states.of(client, which)
   return self
 end
 
---- How many commands there were inside each request while fn() ran.
+--- The mean number of commands inside a request while fn() ran.
 function states.commands(client, fn)
   assert(client:call("CONFIG", "RESETSTAT"))
   fn()

@@ -1,12 +1,12 @@
---- One process of a storm (storms.lua): many owners take, enter again and give
---- back locks of all kinds, over connections on which requests get lost.
+--- One process of a storm (storms.lua): many owners take, re-enter and release
+--- locks of all kinds over connections that lose requests.
 --
 --    rlockctl spec/support/storm.lua SEED SECONDS LEAST SEAL URL...
 --
---  Also inside nginx, by in-nginx. It goes on until there were LEAST grants of
---  each kind, within reason. Prints a line for each hold: the kind, the
---  lock, "reads" or "writes", and from when to when its owner could rely on it,
---  by the clock that all processes share. It decides nothing.
+--  Also runs in in-nginx. Continues until each kind was granted LEAST times, or
+--  for PATIENCE times SECONDS. Prints a line for each hold: the kind, the lock,
+--  "reads" or "writes", and the times from and until which its owner could rely
+--  on it, by a clock that all processes share. It judges nothing.
 
 local is_nginx = package.loaded["resty.rlock"] ~= nil
 if is_nginx then require "spec.support.inside" end
@@ -21,14 +21,14 @@ local urls = { (table.unpack or unpack)(arg, 5) }
 
 local OWNERS, CLIENTS, NAMES = 50, 25, 6
 local OWNER = is_nginx and "nginx %d" or "rlockctl %d"
-local PATIENCE = 3                     -- times the seconds
+local PATIENCE = 3                     -- multiple of SECONDS
 local OPTIONS = { watchdog = 1, timeout = 0.2, connect_timeout = 0.2,
   seal = seal }
 local KINDS = {
   "reentrant", "mutex", "simple", "spin", "fenced", "fair", "read", "write",
   "fair_read", "fair_write", "few", "multi", "red",
 }
--- What both sides of a pair are called.
+-- The common name of both sides of a pair.
 local PAIR = {
   read = "pair", write = "pair", fair_read = "fair_pair",
   fair_write = "fair_pair",
@@ -55,7 +55,7 @@ local function hold_of(kind, name, lock)
   return setmetatable({ kind = kind, name = name, lock = lock }, Hold)
 end
 
--- If it is certainly held, it was a moment ago.
+-- If the lock is certainly held now, it was held at the time read before.
 function Hold:look()
   local now = rlock.now()
   if self.lock:valid_for() > 0 then
@@ -71,7 +71,7 @@ function Hold:work()
   self:look()
 end
 
--- Waits for the requests that were lost.
+-- Gives lost requests time to arrive.
 function Hold:linger()
   for _ = 1, 10 do
     self:look()
@@ -79,8 +79,8 @@ function Hold:linger()
   end
 end
 
--- Gives it back and reports it: it can be relied on until that is asked for.
--- Returns whether that was asked for more than once.
+-- Releases and reports the hold, which counts until the unlock starts. Returns
+-- whether the unlock was retried.
 function Hold:leave()
   self:look()
   local asked = rlock.now()
@@ -93,7 +93,7 @@ function Hold:leave()
   return is_repeated
 end
 
--- Enters once more, for another time.
+-- Re-enters the lock with other options.
 local function enter_again(hold)
   if hold.lock:lock(options()) then
     hold:work()
@@ -102,7 +102,7 @@ local function enter_again(hold)
   hold:work()
 end
 
--- Goes on as a reader, who has left and come back before.
+-- Downgrades to a reader, which has locked and unlocked before.
 local function downgrade(hold, clients, owner)
   local read = READ[hold.kind]
   local lock = kinds.of[read].lock(clients, hold.name, owner)
@@ -115,7 +115,7 @@ local function downgrade(hold, clients, owner)
   return reading:leave()
 end
 
--- Takes a lock and gives it back; returns whether that may come late.
+-- Takes and releases a lock; returns whether the release may be delivered late.
 local function take_one(clients, kind, name, owner, lingers)
   local lock = kinds.of[kind].lock(clients, name, owner)
   if not lock:lock(options()) then return false end
@@ -129,7 +129,7 @@ local function take_one(clients, kind, name, owner, lingers)
   return hold:leave()
 end
 
--- That was granted least.
+-- The kind with the fewest grants.
 local function rarest()
   local found = KINDS[1]
   for _, kind in ipairs(KINDS) do
@@ -138,7 +138,7 @@ local function rarest()
   return found
 end
 
--- An owner is mostly at one lock, where its late requests do harm.
+-- An owner mostly uses one lock, where its late requests can do harm.
 local function be_busy(i, begun)
   local clients = worlds[i % CLIENTS + 1].clients
   while rlock.now() < begun + seconds or grants[rarest()] < least

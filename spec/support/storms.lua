@@ -1,6 +1,6 @@
---- Storms: owners in two hosts contend for locks of all kinds, while requests
---- and replies are lost or late, and who held what at once is found out from
---- what they report, not by rlock.
+--- Storms: owners in two hosts contend for locks of all kinds while requests
+--- and replies are lost or late. Overlapping holds are found from what the
+--- owners report, not by rlock.
 --
 --    local storms = require "spec.support.storms"
 --    local overlaps, grants = storms { seed = 1, seconds = 30, least = 500,
@@ -14,7 +14,7 @@ local task = require "spec.support.task"
 
 local NODES = 3                        -- of a red lock
 local PERCENT, DELAY = 1, 10           -- of requests and of replies; seconds
-local LONGEST = 4                      -- seconds of an outage
+local LONGEST = 4                      -- outage, in seconds
 local PATIENCE = 120
 
 local RLOCKCTL = os.getenv("RLOCKCTL")
@@ -40,7 +40,7 @@ local function start(name, folder, storm, urls)
   return { process = process, path = path, host = name }
 end
 
--- Its holds, when it has ended.
+-- Waits for a program and reads its holds.
 local function read_holds(program, holds, storm)
   local status = program.process:wait(3 * storm.seconds + PATIENCE)
   local log = assert(io.open(program.path .. ".log")):read("a")
@@ -61,12 +61,12 @@ local function show(hold)
     hold.to)
 end
 
--- Which of the two ends later; either may be nil.
+-- The one that ends later; either may be nil.
 local function later(a, b)
   return (not a or b.to > a.to) and b or a
 end
 
--- Two at once of which one writes.
+-- Finds overlapping holds of a lock of which at least one writes.
 local function find_overlaps(holds)
   local overlaps, last, last_writer = {}, {}, {}
   table.sort(holds, function(a, b) return a.from < b.from end)
@@ -92,7 +92,7 @@ local function count(holds)
   return grants
 end
 
--- Proxies that delay requests and replies by up to ten seconds.
+-- Proxies that delay requests and replies by up to DELAY seconds.
 local function open_proxies(storm)
   local nodes, nets, urls = servers.start(NODES), {}, {}
   for i, node in ipairs(nodes) do
@@ -107,7 +107,7 @@ local function open_proxies(storm)
   return urls, nodes[1].folder, stop
 end
 
--- Loses everything on one link after the other, one way or both.
+-- Drops all packets of one link after the other, in one direction or both.
 local function disturb(links, is_over)
   local ways = { "there", "back" }
   while not is_over() do
@@ -146,12 +146,12 @@ local function run(storm, urls, folder)
   return find_overlaps(holds), count(holds)
 end
 
---- Lets one rage.
--- @tparam table storm seed; seconds; least, of grants of each kind, for which
---   it goes on; seal, as of rlock.open; is_real: real TCP between network
---   namespaces, where link.lua says that they are possible
--- @treturn table texts that say what overlapped
--- @treturn table as "rlockctl mutex" -> how often it was granted
+--- Runs a storm.
+-- @tparam table storm seed; seconds; least: the grants of each kind to reach
+--   before it ends; seal, as for rlock.open; is_real: real TCP between network
+--   namespaces, if link.is_possible()
+-- @treturn table the overlaps, as texts
+-- @treturn table "rlockctl mutex" -> number of grants
 return function(storm)
   local open = storm.is_real and open_links or open_proxies
   local urls, folder, stop = open(storm)

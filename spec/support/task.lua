@@ -1,6 +1,6 @@
---- Tasks of a spec. An error in one, a failed assertion above all, is raised
---- where it is joined, so that it fails that spec and not the whole program;
---- and nothing is waited for without a deadline.
+--- Tasks of a spec. An error in one, such as a failed assertion, is raised
+--- where it is joined, so that it fails that spec and not the whole program.
+--- Every wait has a deadline.
 --
 --    local task = require "spec.support.task"
 --    local waiting = task.start(function() return lock:lock() end)
@@ -30,7 +30,7 @@ function task.start(fn, ...)
   return self
 end
 
---- Waits for its end; returns what fn returned or raises what it raised.
+--- Waits for its end; returns fn's results or raises its error.
 -- @tparam[opt=30] number seconds
 function Task:join(seconds)
   if not self.is_over and not self.over:wait(seconds or SECONDS) then
@@ -40,7 +40,7 @@ function Task:join(seconds)
   return table.unpack(self.results, 2, self.results.n)
 end
 
---- Cancels it and waits for its end. It must have been cancelled by that.
+--- Cancels it and waits for its end; raises if it ended in another way.
 function Task:cancel(seconds)
   self.task:cancel()
   if not self.is_over and not self.over:wait(seconds or SECONDS) then
@@ -56,7 +56,7 @@ function task.run(fn, ...)
   return task.start(fn, ...):join()
 end
 
---- Runs fn in `n` tasks, fn(1) to fn(n), to the end of all.
+--- Runs fn(1) to fn(n), each in a task, and waits for all.
 function task.many(n, fn, seconds)
   local all = {}
   for i = 1, n do all[i] = task.start(fn, i) end

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Certificates for the specs of rediss://, in the folder DIR.
+# Makes the certificates for the specs of rediss:// in the folder DIR.
 #
 #   tls.sh DIR
 #
 #   ca.crt        the authority that tests trust
 #   good          for localhost and 127.0.0.1, signed by it
-#   expired       the same, over since 2001
+#   expired       the same, expired in 2001
 #   wrong         for example.org, signed by it
 #   foreign       for localhost and 127.0.0.1, signed by foreign-ca.crt, which
-#                 nobody trusts
-#   client        for a client to show, signed by ca.crt
+#                 is not trusted
+#   client        a client certificate, signed by ca.crt
 #
 # Each name is a pair DIR/name.crt and DIR/name.key.
 
@@ -39,14 +39,14 @@ END
 : >index
 echo 01 >serial
 
-# authority NAME: a key and a self-signed certificate.
+# authority NAME: makes a key and a self-signed certificate.
 authority() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 \
         -nodes -days 2 -subj "/CN=rlock test $1" -keyout "$1.key" \
         -out "$1.crt"
 }
 
-# sign NAME AUTHORITY NAMES END: a pair whose certificate ends at END.
+# sign NAME AUTHORITY NAMES END: makes a pair whose certificate expires at END.
 sign() {
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 \
         -nodes -subj "/CN=$1" -addext "subjectAltName=$3" \

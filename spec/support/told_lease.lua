@@ -1,8 +1,8 @@
---- A policy for specs: its server tells the lease that a release asks for.
+--- A policy for specs: its server records the lease that a release sends.
 --    name           hash: owner -> hold count
 --    name:lease     string: the lease of the last release, in milliseconds
 
-local server = {}                       -- these run inside Redis
+local server = {}                       -- runs inside Redis
 
 function server.acquire(keys, args)
   redis.call("hset", keys[1], args[1], args[3])

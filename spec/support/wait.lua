@@ -1,11 +1,11 @@
---- Waiting for something to become true, with a deadline, so that specs need
---- no sleep whose length is a guess.
+--- Waits for a condition with a deadline, so that specs need no sleeps of
+--- guessed length.
 --
 --    local eventually = require "spec.support.wait" (host)   -- in tasks
 --    local eventually = require "spec.support.wait" ()       -- blocking
 --    eventually(function() return lock:is_locked() end, 2, "it is locked")
 --
---  `host` has sleep(s), which suspends the task, and now() in seconds.
+--  `host` has sleep(s), which suspends the task, and now(), in seconds.
 
 local PAUSE = 0.005
 local SECONDS = 5
@@ -22,8 +22,8 @@ local function blocking()
 end
 
 --- Returns eventually(fn[, seconds[, what]]): it calls fn() every few
---- milliseconds until that returns something true, which it returns with the
---- rest; after `seconds` (5) it raises, naming `what` was waited for.
+--- milliseconds until that returns something true, and returns that and the
+--- second result; after `seconds` (5) it raises, with `what` it waited for.
 return function(host)
   host = host or blocking()
   return function(fn, seconds, what)

@@ -1,5 +1,5 @@
---- within(seconds, fn, ...): what fn(...) returns; raises if that took longer.
---- Inside rlockctl.
+--- within(seconds, fn, ...): returns fn(...); raises if it took longer. Runs
+--- inside rlockctl.
 
 local rlock = require "rlock"
 

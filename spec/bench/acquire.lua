@@ -1,4 +1,4 @@
--- acquire, written by hand: the same work as policy/reentrant.lua's.
+-- acquire, written by hand: does the same work as policy/reentrant.lua's.
 -- luacheck: read_globals redis KEYS ARGV
 local left = redis.call("pttl", KEYS[1])
 if left == -2 then

@@ -1,13 +1,13 @@
-/* The yardstick of `make bench`: what bare C with hiredis makes of the same
- * work, without libuv, Lua, deadlines or anything else that a lock needs.
+/* The baseline of `make bench`: the same work in C and hiredis alone, without
+ * libuv, Lua, deadlines or anything else that a lock needs.
  *
  *     bare SOCKET CLIENTS SECONDS ACQUIRE.lua RELEASE.lua
  *
  * CLIENTS virtual clients share one connection to the Redis at SOCKET. Each
- * takes and releases a lock of its own, again and again, by EVALSHA of the two
- * scripts; the commands are formatted beforehand. The window slides: whatever
- * replies have come are read, the next commands of those clients appended, all
- * of them written at once. With one client that is a plain round trip.
+ * takes and releases a lock of its own, repeatedly, by EVALSHA of the two
+ * scripts; the commands are formatted in advance. The window slides: each round
+ * reads the replies that have arrived and sends the next commands of their
+ * clients in one write. With one client that is a plain round trip.
  *
  * Prints one line of JSON: cycles, seconds, cycles per second, processor time
  * of this process per cycle, latency of a cycle (mean; median and 99th
@@ -33,7 +33,7 @@ struct client {
     bool holds;
 };
 
-/* The clients whose replies are to come, in that order. */
+/* The clients with replies in flight, in order. */
 struct queue {
     int *items;
     size_t size, head, count;
@@ -43,7 +43,7 @@ struct stats {
     long long cycles;
     float *samples; /* microseconds, of the first client */
     size_t count, cap;
-    double begun; /* its present cycle */
+    double begun; /* its current cycle */
 };
 
 static redisContext *redis;
@@ -83,7 +83,7 @@ static redisReply *command(const char *format, const char *arg)
     return reply;
 }
 
-/* Loads the script in a file; writes its sha to sha[41]. */
+/* Loads a script from a file; writes its sha to sha[41]. */
 static void load(const char *path, char *sha)
 {
     char text[8192];
@@ -129,7 +129,7 @@ static struct client make_client(int i, const char *acquire,
     return c;
 }
 
-/* The server's calls of EVALSHA so far and its microseconds in them. */
+/* The server's EVALSHA calls so far, and its microseconds in them. */
 static void read_stats(double *calls, double *usec)
 {
     redisReply *reply = command("INFO %s", "commandstats");
@@ -164,7 +164,7 @@ static void sample(struct stats *s)
     s->begun = at;
 }
 
-/* Takes one reply; returns the client that it was for. */
+/* Takes one reply; returns its client. */
 static int take_reply(struct client *clients, struct queue *q,
                       redisReply *reply, struct stats *s)
 {
@@ -197,7 +197,7 @@ static void flush(void)
             die(redis->errstr);
 }
 
-/* Runs cycles for so long, and until every lock is free again. */
+/* Runs cycles for this time, then until all locks are free. */
 static void run(struct client *clients, struct queue *q, double seconds,
                 struct stats *s)
 {

@@ -1,10 +1,10 @@
---- What each operation of each kind costs the server: commands inside its
---- requests, and microseconds. Prints a table for people.
+--- The server's cost of each operation of each kind of lock: commands inside
+--- its requests, and microseconds. Prints a table.
 --
 --    rlockctl costs.lua [ROUNDS]              the server is RLOCK_URL; two
 --                                             more for red locks RLOCK_URLS
 --
---  The servers must be private: their statistics and data are reset.
+--  The servers must be private: statistics and data are reset.
 
 local rlock = require "rlock"
 local server_time = require "spec.bench.server_time"
@@ -14,8 +14,8 @@ local ROW = "%-18s %-24s %8s %8s   %s"
 
 local client = assert(rlock.open())
 
--- Commands that Redisson 4.7 needs for the same, where that is known; "+1" is
--- a request of its own, and a range depends on what is found.
+-- Commands that Redisson 4.7 needs for the same, where known; "+1" is a
+-- separate request, and a range depends on the state.
 local redisson = {
   lock = {
     ["take, free"] = "3", ["take, held by another"] = "3",
@@ -58,8 +58,8 @@ end
 
 local function clear() assert(client:call("FLUSHDB")) end
 
--- The operations of a lock; make(i) gives the lock of one round, owned by us,
--- and rival(i) the same one for somebody else.
+-- The operations of a lock; make(i) returns our lock for one round, and
+-- rival(i) the same lock for another owner.
 local function lock(kind, make, rival, is_entered_once)
   measure(kind, "take, free", function(i) ok(make(i):try_lock()) end)
   measure(kind, "take, held by another", function(i)
@@ -85,7 +85,7 @@ local function plain(kind, is_entered_once)
   lock(kind, by("me", kind), by("you", kind), is_entered_once)
 end
 
--- What a deadline in each request costs, see rlock/expiry.lua.
+-- The cost of a deadline in each request, see rlock/expiry.lua.
 local function expiring()
   local its <close> = assert(rlock.open { seal = "time" })
   lock("lock, seal = time", by("me", "lock", nil, its),
@@ -99,7 +99,7 @@ local function pair(prefix, method)
   end
 end
 
--- The same handle whenever it is asked for: one of these knows its own holds.
+-- Caches handles, for locks whose handle tracks its own holds.
 local function kept(make)
   local made = {}
   return function(i)

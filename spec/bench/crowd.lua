@@ -1,10 +1,10 @@
---- Does what is asked of the server cost more, the more there are who hold or
---- wait? Commands inside a request, and microseconds, beside 10, 100, 1 000 and
---- 10 000 others. Prints a table for people.
+--- Does the server's cost of an operation grow with the number of holders or
+--- waiters? Commands inside a request, and microseconds, beside 10, 100, 1 000
+--- and 10 000 others. Prints a table.
 --
 --    rlockctl crowd.lua [SIZE...]              the server is RLOCK_URL
 --
---  The server must be private: its statistics and its data are reset.
+--  The server must be private: statistics and data are reset.
 
 local rlock = require "rlock"
 local server_time = require "spec.bench.server_time"
@@ -15,12 +15,12 @@ for i, word in ipairs(arg[1] and arg or { 10, 100, 1000, 10000 }) do
   SIZES[i] = math.tointeger(tonumber(word))
 end
 local ROUNDS = 300
-local TURNS = 60                       -- from hand to hand, each time
-local SETTLE = 1                       -- seconds until all who wait really wait
+local TURNS = 60                       -- handovers per measurement
+local SETTLE = 1                       -- seconds until all waiters are waiting
 local LEASE = "600000"
 
 -- Commands that Redisson 4.7 needs beside n others, where they grow: 20 009 and
--- 27 ms for the first, with 10 000 readers.
+-- 27 ms in the first row with 10 000 readers.
 local redisson = {
   ["read_lock give back"] = "11 + 2n",
   ["fair_lock come and leave"] = "8-10, then n",
@@ -30,7 +30,7 @@ local redisson = {
 local client = assert(rlock.open())
 local rows, row_of = {}, {}
 
--- Puts a cost into the next column.
+-- Puts a cost into the row's next column.
 local function note(kind, operation, cost, times)
   local id = kind .. " " .. operation
   local row = row_of[id]
@@ -49,7 +49,7 @@ end
 
 local function clear() assert(client:call("FLUSHDB")) end
 
--- The operations of a policy on one lock; each must give its verdict.
+-- Runs the operations of a policy on one lock; asserts each verdict.
 local function playing(definition)
   local ops = states.of(client, definition)
   return function(expected, op, ...)
@@ -61,7 +61,7 @@ local function playing(definition)
   end
 end
 
--- Readers who read; a writer looks in.
+-- Many readers; a writer tries to lock.
 local function readers(size, kind, policies, waits)
   local read, write = playing(policies.read), playing(policies.write)
   for i = 1, size do
@@ -111,8 +111,8 @@ local function permits(size)
   clear()
 end
 
--- Who waits in a line in Redis: so many stand there. The first of them asks now
--- and then, and so shows that it is alive; `command` lists them.
+-- A queue of waiters in Redis. The first retries now and then, which shows that
+-- it is alive; `command` lists the queue.
 local function line(size, kind, definition, waits, command, key)
   local ask = playing(definition)
   local function asks(expected, owner, how)
@@ -134,8 +134,8 @@ local function line(size, kind, definition, waits, command, key)
   end)
   beside("the first asks", function() asks("busy", "waiter 1") end)
   beside("the last asks", function() asks("busy", "waiter " .. size) end)
-  -- The first gets it, and comes again as the last. Whoever is first then has
-  -- shown before that it is alive.
+  -- The first waiter gets the lock and queues again. The next one has shown
+  -- that it is alive.
   local order = assert(client:call(command, key, 0, -1))
   for i, who in ipairs(order) do order[i] = who:gsub("^w:", "") end
   table.insert(order, 1, "holder")
@@ -150,8 +150,8 @@ local function line(size, kind, definition, waits, command, key)
   clear()
 end
 
--- Tasks that wait and listen: what it takes to go from hand to hand among them,
--- which is to be taken, given back, and asked for again.
+-- Subscribed waiters: the cost of a handover, which is to lock, to unlock, and
+-- to wait again.
 local function tasks(size, kind, make)
   local own, turns, enough, go = assert(rlock.open()), 0, nil, nil
   local take, give = make(own)

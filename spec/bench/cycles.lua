@@ -1,5 +1,5 @@
---- Cycles of lock and unlock by a number of tasks over one client, each task on
---- a lock of its own. Prints one line of JSON, as bare.c does.
+--- Cycles of lock and unlock by several tasks over one client, each task on a
+--- lock of its own. Prints one line of JSON, like bare.c.
 --
 --    rlockctl cycles.lua TASKS SECONDS         the server is RLOCK_URL
 
@@ -17,7 +17,7 @@ local function server_time()
   return tonumber(calls or 0), tonumber(usec or 0)
 end
 
---- Cycles until `finish`; returns how many there were.
+--- Cycles until `finish`; returns their number.
 local function cycle(lock, finish, samples)
   local count, begun = 0, now()
   repeat

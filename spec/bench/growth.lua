@@ -1,5 +1,5 @@
---- A million cycles of lock and unlock in one process, each of them on a lock
---- of another name, one in ten contended: does memory grow? Prints JSON.
+--- A million cycles of lock and unlock in one process, each on a lock of its
+--- own name, one in ten contended: does memory grow? Prints JSON.
 --
 --    rlockctl growth.lua [CYCLES]              the server is RLOCK_URL
 

@@ -1,6 +1,5 @@
---- Many locks held at once by one process under its watchdog: is each renewed
---- in time, what does it cost, how much memory does a held lock take? Prints
---- JSON.
+--- One process holds many locks under its watchdog: is each renewed in time, at
+--- what cost, and how much memory does a held lock take? Prints JSON.
 --
 --    rlockctl held.lua [LOCKS [SECONDS]]       the server is RLOCK_URL
 
@@ -10,7 +9,7 @@ local LOCKS = tonumber(arg[1] or 100000)
 local SECONDS = tonumber(arg[2] or 35)
 local HOLDERS = 100                    -- tasks that hold them
 local LEASE = 30
-local SLACK = 1                        -- seconds that a renewal may be late
+local SLACK = 1                        -- tolerated delay of a renewal, seconds
 local PAUSE = 0.5
 
 local client = assert(rlock.open())
@@ -30,7 +29,7 @@ local function on_lost()
   lost = lost + 1
 end
 
---- Each task takes its share and stays; returns all locks.
+--- Each task takes its share and keeps it; returns all locks.
 local function take_all()
   local locks, ready = {}, 0
   local all_taken = rlock.event()
@@ -50,7 +49,7 @@ local function take_all()
   return locks
 end
 
---- The least time that any lock has left on the server, and how many exist.
+--- The shortest TTL of any lock on the server, and the number of locks.
 local LEAST = [[
   local least, count, cursor = 1e9, 0, "0"
   repeat
@@ -68,8 +67,8 @@ local function calls_of(name)
   return tonumber(text:match("cmdstat_" .. name .. ":calls=(%d+)") or 0)
 end
 
---- Watches for a while; returns the least time left, how often a lock had
---- less than it may, and the processor time used.
+--- Watches for a while; returns the shortest TTL, how often one was too short,
+--- and the processor time used.
 local function watch()
   local least, late, cpu, finish = math.huge, 0, os.clock(), now() + SECONDS
   while now() < finish do

@@ -1,6 +1,6 @@
---- Requests that lock and unlock in nginx, beside requests that send the same
---- two EVALSHA by plain cosocket code; and how long a lock takes from one
---- worker to another, beside a round trip to Redis. Prints one line of JSON.
+--- Requests that lock and unlock in nginx, compared with requests that send the
+--- same two EVALSHA by plain cosocket code; and the handover of a lock between
+--- workers, compared with a round trip to Redis. Prints one line of JSON.
 --
 --    spec/support/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
 --                                             the server is RLOCK_URL

@@ -1,5 +1,5 @@
---- What the locations of openresty.lua do: with rlock, and with plain cosocket
---- code in the manner of lua-resty-redis, which sends the same scripts.
+--- The locations of openresty.lua: with rlock, and with plain cosocket code
+--- like lua-resty-redis that sends the same scripts.
 
 local policy = require "rlock.policy"
 local rlock = require "resty.rlock"
@@ -8,7 +8,7 @@ local url = require "rlock.url"
 local bench = {}
 
 local HANDOVERS = 1000
-local PAUSE = 0.005      -- seconds until the other worker stands in line
+local PAUSE = 0.005      -- seconds until the other worker is waiting
 local TEN_MINUTES = 600000
 
 local URL = os.getenv("RLOCK_URL")
@@ -62,7 +62,7 @@ end
 
 -- locations -----------------------------------------------------------------
 
--- A lock's name: uncontended, one for each connection.
+-- The name of an uncontended lock, one for each connection.
 local function name() return "bench:" .. ngx.var.connection end
 
 --- Locks and unlocks without rlock.
@@ -90,7 +90,7 @@ function bench.rlock()
   ngx.say("ok")
 end
 
---- Gets the scripts onto the server.
+--- Loads the scripts.
 function bench.ready()
   local socket = connect()
   acquire = call(socket, "SCRIPT", "LOAD", ops.acquire.text)
@@ -116,7 +116,7 @@ local function trip()
   return rlock.now() - begun
 end
 
--- Holds the lock in turns with the other worker, which waits for it.
+-- Takes turns with the other worker, which waits for the lock meanwhile.
 local function take_turns()
   local lock = locks:lock("bench:handover")
   local trips, from_call, from_return, grants = {}, {}, {}, 0
@@ -142,9 +142,9 @@ end
 
 if ngx.worker.count() == 2 then ngx.timer.at(0, take_turns) end
 
---- Says what one of the workers has found: microseconds of a round trip, and
---- until the other worker had the lock, from the call of unlock and from its
---- return.
+--- Reports what one of the workers has measured, in microseconds: a round trip,
+--- and the time until the other worker had the lock, from the call of unlock
+--- and from its return.
 function bench.handover()
   local result
   repeat

@@ -1,4 +1,4 @@
--- release, written by hand: the same work as policy/reentrant.lua's.
+-- release, written by hand: does the same work as policy/reentrant.lua's.
 -- luacheck: read_globals redis KEYS ARGV
 if not redis.call("hget", KEYS[1], ARGV[1]) then return {"lost"} end
 if ARGV[3] ~= "0" then

@@ -1,11 +1,11 @@
---- `make bench`: what a lock costs, beside a yardstick in bare C (bare.c) on
---- the same private Redis in the same run, turn by turn; medians.
+--- `make bench`: the cost of a lock, beside a baseline in bare C (bare.c) that
+--- alternates with it on the same private Redis. Prints medians.
 --
 --    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [growth] [start]
 --                              [openresty] [costs] [crowd]
 --
 --    B=build     folder with rlockctl and spec/bare
---    ROUNDS=5    turns of each                   SECONDS=2    of each turn
+--    ROUNDS=5    turns of each                   SECONDS=2    per turn
 --    TASKS="1 16 64 256 1000"
 
 package.path = "./?.lua;" .. package.path
@@ -20,7 +20,7 @@ local TASKS = os.getenv("TASKS") or "1 16 64 256 1000"
 
 local server = redis.start()
 
---- Runs a program that prints JSON without nesting; returns that as a table.
+--- Runs a program that prints flat JSON; returns that as a table.
 local function measure(...)
   local text, ok = shell.run(("RLOCK_URL=%s %s"):format(
     shell.quote(server.url), shell.words({ ... })))
@@ -57,16 +57,15 @@ local function medians(turns)
   return result
 end
 
---- The median of what ours is to bare's in the same turn: the machine may be
---- faster in one turn than in another.
+--- The median of the ratios to bare C, turn by turn, because the machine's
+--- speed may vary between turns.
 local function ratio(a, b, field)
   local values = {}
   for i, turn in ipairs(a) do values[i] = b[i][field] / turn[field] end
   return median(values)
 end
 
---- The same for the best turn of each: what it is on a machine that has
---- nothing else to do.
+--- The ratio of the best turns, which approximates an idle machine.
 local function best_ratio(a, b, field)
   local best_a, best_b = math.huge, math.huge
   for i in ipairs(a) do
@@ -106,7 +105,7 @@ local function judge(tasks, a, b)
   end
 end
 
---- Client and server need a core each.
+--- Client and server need a processor core each.
 local function warn_if_busy()
   local file = io.open("/proc/loadavg")
   local load = file and file:read("n") or 0
@@ -191,8 +190,8 @@ function parts.openresty()
     verdict(handover <= 2)))
 end
 
---- Runs one of our programs, with more of an environment, and shows what it
---- prints.
+--- Runs one of our programs, with additions to its environment, and shows its
+--- output.
 local function show(file, more)
   local text, ok = shell.run(("RLOCK_URL=%s %s %s"):format(
     shell.quote(server.url), more or "",

@@ -1,10 +1,10 @@
---- What the server spends on what we ask of it, by its own statistics. It must
+--- The server's time for our requests, by its own statistics. The server must
 --- be private: they are reset.
 
 local server_time = {}
 
--- Of the statistics since the last reset: requests of ours, commands inside
--- them, and microseconds.
+-- The statistics since the last reset: our requests, the commands inside them,
+-- and microseconds.
 local function read_stats(client)
   local text = assert(client:call("INFO", "commandstats"))
   local requests, commands, usec = 0, 0, 0
@@ -19,14 +19,13 @@ local function read_stats(client)
   return requests, commands, usec
 end
 
---- Runs fn(1) to fn(times), once fn(0) has loaded the scripts.
+--- Measures fn(1) to fn(times), after fn(0) has loaded the scripts.
 -- @tparam table client
 -- @tparam integer times
 -- @tparam function fn
 -- @tparam[opt=10] integer batches
--- @treturn table for each call of fn: requests, commands inside them, and usec
---   in the best batch, which is what it takes where nobody else wants the
---   processor
+-- @treturn table per call of fn: requests, commands inside them, and usec in
+--   the fastest batch, the one with the least contention for the processor
 function server_time.of(client, times, fn, batches)
   local cost, each = { requests = 0, commands = 0, usec = math.huge },
     math.max(times // (batches or 10), 1)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# How long `rlockctl -e ''` takes, and how big it is. Prints JSON.
+# Start-up time of `rlockctl -e ''` and size of the binary. Prints JSON.
 #
 #   start.sh RLOCKCTL
 

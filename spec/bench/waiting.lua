@@ -1,5 +1,5 @@
---- Many tasks that wait for a lock which somebody else holds: how much memory
---- does each take? Prints JSON.
+--- Many tasks wait for a lock that somebody else holds: how much memory does
+--- each take? Prints JSON.
 --
 --    rlockctl waiting.lua one|each [TASKS]     all wait for one lock, or each
 --                                              for its own; the server is
@@ -9,12 +9,12 @@ local rlock = require "rlock"
 
 local each = arg[1] == "each"
 local TASKS = tonumber(arg[2] or 20000)
-local BATCH = 100                      -- of them begin at a time
-local SETTLE = 2                       -- seconds until all of them wait again
+local BATCH = 100                      -- tasks started at a time
+local SETTLE = 2                       -- seconds until all are waiting again
 
 local client = assert(rlock.open())
 
---- Bytes that the process has, and bytes of these that Lua uses.
+--- Bytes of the process, and bytes used by Lua.
 local function memory()
   collectgarbage()
   collectgarbage()
@@ -28,7 +28,7 @@ local function name_of(i)
   return "waiting:" .. (each and i or 1)
 end
 
--- Held by somebody that this client knows nothing of.
+-- Held by an owner that this client does not know.
 for i = 1, each and TASKS or 1 do
   assert(client:call("HSET", name_of(i), "somebody else", 1))
   assert(client:call("PEXPIRE", name_of(i), 600000))

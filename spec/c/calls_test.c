@@ -1,5 +1,5 @@
 /*
- * The queue of calls: order, growth around the ring's end, deadlines.
+ * The queue of calls: order, growth around the ring's wrap, deadlines.
  */
 #include "calls.h"
 #include "check.h"

@@ -1,9 +1,9 @@
 /*
- * What the C tests share: a check that counts, processes to test against, and
- * a record of what a loop told.
+ * Shared by the C tests: a check that counts, servers to test against, and a
+ * temporary folder.
  *
- * A test is a function of no arguments, run by RUN. Its checks print nothing
- * while they hold. The last line of a program is "N passed, N failed".
+ * A test is a function without arguments, run by RUN. A check prints only if it
+ * fails. The last line of a program is "N passed, N failed".
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -43,7 +43,7 @@ static inline void check_run(void (*test)(void), const char *name)
     check_failed += check_wrong;
 }
 
-/* To be returned by main. */
+/* The return value of main. */
 static inline int check_end(void)
 {
     printf("%d passed, %d failed\n", check_passed, check_failed);
@@ -68,7 +68,7 @@ static inline void pause_ms(long ms)
         ;
 }
 
-/* How much slower than usual things may be. */
+/* The slowness factor of the machine. */
 static inline double slow(void)
 {
     const char *factor = getenv("RLOCK_SLOW");
@@ -76,7 +76,7 @@ static inline double slow(void)
     return factor != NULL ? atof(factor) : 1;
 }
 
-/* ---- a folder of our own ---- */
+/* ---- a temporary folder ---- */
 
 static char folder[64];
 
@@ -89,7 +89,7 @@ static inline void remove_folder(void)
         perror(folder);
 }
 
-/* The path of a file in a folder that goes when the program ends. */
+/* The path of a file in a folder that is removed when the program ends. */
 static inline const char *in_folder(const char *name)
 {
     static char path[4][128];
@@ -108,7 +108,7 @@ static inline const char *in_folder(const char *name)
     return path[next];
 }
 
-/* ---- servers, each a process ---- */
+/* ---- servers, each in its own process ---- */
 
 static inline struct sockaddr_un address_of(const char *path)
 {
@@ -137,7 +137,7 @@ static inline void finish(pid_t pid)
     waitpid(pid, NULL, 0);
 }
 
-/* A redis-server on that socket, answering; its pid. */
+/* Starts a redis-server on that socket and waits until it answers. */
 static inline pid_t start_redis(const char *path)
 {
     pid_t pid = fork();
@@ -179,7 +179,7 @@ static inline int listen_at(const char *path, int backlog)
     return fd;
 }
 
-/* A server that gives its first connection to talk, then ends; its pid. */
+/* A server that passes its first connection to talk, then ends. */
 static inline pid_t start_fake(const char *path, void (*talk)(int fd))
 {
     int listener = listen_at(path, 8);
@@ -193,7 +193,7 @@ static inline pid_t start_fake(const char *path, void (*talk)(int fd))
     return pid;
 }
 
-/* For talk: reads until that text has come; how many reads it took. */
+/* For talk: reads until that text has arrived; returns the number of reads. */
 static inline int expect(int fd, const char *text)
 {
     static char seen[65536];

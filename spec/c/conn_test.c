@@ -1,6 +1,6 @@
 /*
  * Connections: against a real redis-server, and against fake ones that stay
- * silent, talk nonsense or go away at the wrong moment.
+ * silent, send nonsense or close at the worst moment.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */
 
@@ -17,7 +17,7 @@
 enum { OPEN = 7, LOST = 1, MESSAGE = 2 };
 
 static char real[128], fake[128];
-static const char *strange; /* what a fake says in the end */
+static const char *strange; /* what a fake sends at the end */
 static rl_conn *conn;
 static rl_timer *stopper;
 
@@ -57,7 +57,7 @@ static void stop(void *arg)
     rl_loop_stop(loop);
 }
 
-/* For at most ms; an open connection keeps the loop running. */
+/* Runs for at most ms; an open connection keeps the loop running. */
 static void run_for(uint64_t ms)
 {
     stopper = rl_timer_open(loop, stop, NULL);
@@ -66,7 +66,7 @@ static void run_for(uint64_t ms)
     rl_timer_close(stopper);
 }
 
-/* Until a text has been recorded: so often, at least. */
+/* Runs until a text has been recorded at least that often. */
 static void wait_for(const char *text, size_t times)
 {
     double give_up = seconds() + 10 * slow();
@@ -97,7 +97,7 @@ static void stop_at_lost(const rl_event *event)
         rl_loop_stop(loop);
 }
 
-/* An open connection, and a loop that has told nothing else. */
+/* Opens a connection, and checks that the loop has reported nothing else. */
 static void begin(const rl_conn_options *options)
 {
     open_loop();
@@ -321,7 +321,7 @@ static void a_silent_server_counts_as_gone(void)
 
     options.silent = 300;
     begin(&options);
-    run_for(400); /* nothing waits: it may be silent */
+    run_for(400); /* nothing is in flight: it may be silent */
     CHECK(recorded(""));
     started = seconds();
     call(conn, 3, 5000, "PING", NULL);
@@ -395,8 +395,8 @@ static void a_loss_is_told_before_what_it_leaves_open(void)
     finish(pid);
 }
 
-/* More than one read(2) gets, and a reset: our request was not read to its
-   end. */
+/* More than one read(2) returns, then a reset, because our request was not
+   read completely. */
 static void talk_much_then_go(int fd)
 {
     static char much[40001];
@@ -689,7 +689,7 @@ static void what_is_closed_tells_which_ids_it_leaves(void)
     CHECK(rl_conn_pending(conn) == 1);
     CHECK(rl_conn_pending_id(conn, 0) == OPEN);
     CHECK(call(conn, 3, 0, "PING", NULL) == UV_ENOTCONN);
-    rl_conn_close(conn); /* while it is connecting */
+    rl_conn_close(conn); /* while connecting */
     conn = NULL;
     rl_loop_run(loop);
     CHECK(recorded(""));
@@ -713,8 +713,8 @@ static rl_conn_options at_loopback(void)
     return options;
 }
 
-/* What the server reads in the end of a connection that we close: 0 in an
-   orderly end, -1 in a reset. */
+/* The server's last read from a connection that we close: 0 after an orderly
+   close, -1 after a reset. */
 static ssize_t end_of_a_connection(int has_unanswered)
 {
     rl_conn_options options = at_loopback();
@@ -760,7 +760,7 @@ static void a_close_while_the_name_is_resolved_is_silent(void)
     end();
 }
 
-/* Ours goes before libc's, for libuv too. */
+/* Overrides libc's function, for libuv too. */
 int getaddrinfo(const char *host, const char *service,
                 const struct addrinfo *hints, struct addrinfo **out)
 {
@@ -806,7 +806,7 @@ static void the_loop_drops_connections_that_nobody_closed(void)
     conn = NULL;
 }
 
-/* ---- what does not open ---- */
+/* ---- connections that fail to open ---- */
 
 static const char *refusal(const rl_conn_options *options)
 {
@@ -883,7 +883,7 @@ static void an_unknown_host_says_so(void)
     refusal(&options);
 }
 
-/* A listener whose queue is full drops what comes: nobody answers. */
+/* A listener whose queue is full drops connections: nobody answers. */
 static void an_address_that_never_answers_takes_the_time_given(void)
 {
     rl_conn_options options = { .host = "127.0.0.1", .timeout = 80 };
@@ -968,7 +968,7 @@ static void subscriptions_may_come_and_go_in_any_order(void)
         if (i % 7 == 0)
             run_for(1);
     }
-    wait_for(" pushed ", 499); /* the first was not sent */
+    wait_for(" pushed ", 499); /* the first one was not sent */
     CHECK(strstr(record, "lost") == NULL);
     record[0] = '\0';
     CHECK(listen_to(conn, "subscribe", "last") == 0);

@@ -1,6 +1,6 @@
 /*
- * The Lua face of the core, without any of rlock's Lua: runs core_test.lua,
- * the file beside this one, in a state of its own.
+ * The Lua interface of the core, without rlock's Lua: runs core_test.lua, the
+ * file beside this one.
  */
 #include "core.h"
 
@@ -38,7 +38,7 @@ static lua_State *new_state(void)
     return L;
 }
 
-/* Each test in a state of its own, so that all of them end in lua_close. */
+/* Each test gets its own Lua state, so that each ends with lua_close. */
 static const char *test;
 
 static void run_test(void)

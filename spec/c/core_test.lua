@@ -1,6 +1,6 @@
---- Tests of rlock.core itself, run by core_test.c, which gives `check` (a
+--- Tests of rlock.core itself, run by core_test.c, which provides `check` (a
 --  condition, and a value to show if it is false) and `path`, the socket of a
---  redis-server. Each function returned here gets a fresh Lua state.
+--  redis-server. Each function returned here runs in a fresh Lua state.
 
 -- luacheck: std lua54
 
@@ -21,7 +21,7 @@ end
 
 core.dispatch(function(id, ...) fns[id](...) end)
 
---- An open connection and what was told of it.
+--- Opens a connection; also returns the events reported of it.
 local function open(options)
   options = options or {}
   options.path = options.path or path
@@ -39,7 +39,7 @@ local function call(conn, id, ms, ...)
   return conn:call(id, ms, { ... }, select("#", ...))
 end
 
---- What a command answers.
+--- The reply to a command.
 local function ask(conn, ...)
   local answer
   assert(call(conn, new(function(...)
@@ -331,7 +331,7 @@ function tests.depth_is_bounded()
   local deep = ("{"):rep(40) .. ("}"):rep(40)
   local value, code, message = ask(conn, "EVAL", "return " .. deep, 0)
   check(value == nil, value)
-  -- hiredis before 1.0 itself gives up beyond a depth of seven
+  -- hiredis before 1.0 itself fails beyond a depth of seven
   check(code == "redis" and message == "reply nested too deep"
     or code == "closed" and message:find "nested", message)
   conn:close()
@@ -414,7 +414,7 @@ function tests.children()
   check(detail == "no-such-program: not found", detail)
 end
 
---- What an object does whose finalizer outlives the core's.
+--- An object whose finalizer runs after the core's.
 function tests.finalizers_after_the_end_are_told_so()
   package.loaded["rlock.core"] = nil
   local late = {}
@@ -432,7 +432,7 @@ function tests.finalizers_after_the_end_are_told_so()
   late[6] = function() mine.connect(1, { path = path }) end
 end
 
---- What it does whose finalizer comes before the core's.
+--- An object whose finalizer runs before the core's.
 function tests.finalizers_at_the_end_may_still_open_things()
   local keep = {}
   _G.early = setmetatable({}, { __gc = function()

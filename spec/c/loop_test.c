@@ -25,7 +25,7 @@ static void timers_are_never_early(void)
     for (ms = 0; ms < 20; ms++) {
         started = seconds();
         rl_timer_start(timer, (uint64_t)ms);
-        pause_ms(ms % 3); /* the loop's clock is behind by now */
+        pause_ms(ms % 3); /* makes the loop's clock stale */
         rl_loop_run(loop);
         CHECK(fired - started >= (double)ms / 1000);
         CHECK(fired - started < (double)(ms + 500) / 1000 * slow());
@@ -75,7 +75,7 @@ static void serve(void *arg)
     order[served++] = (int)(self - yielder);
     if (served == 1) {
         rl_timer_stop(yielder[1]);
-        rl_timer_soon(*self); /* not in this turn: once is enough */
+        rl_timer_soon(*self); /* not in this turn: it runs once per turn */
         rl_timer_stop(*self);
     }
 }
@@ -128,13 +128,13 @@ static void a_timer_may_close_itself_and_is_used_again(void)
     close_loop();
 }
 
-/* Would the loop look at its sockets without waiting? */
+/* Would the loop poll its sockets without waiting? */
 static int looks(void)
 {
     return uv_backend_timeout(rl_loop_uv(loop)) == 0;
 }
 
-/* Longer than a look. */
+/* Runs for longer than a look. */
 static void let_time_pass(void)
 {
     rl_timer_start(timer, 3);
@@ -155,7 +155,7 @@ static void an_answer_that_is_expected_is_looked_for(void)
     CHECK(looks());
     rl_loop_answered(loop);
     CHECK(!looks());
-    rl_loop_answered(loop); /* nobody expected this one */
+    rl_loop_answered(loop); /* not expected */
     rl_loop_expect(loop);
     CHECK(looks());
     let_time_pass();
@@ -205,7 +205,7 @@ static void signals_are_told_and_nothing_runs_twice(void)
     timer = rl_timer_open(loop, raise_signal, NULL);
     rl_timer_start(timer, 1);
     rl_loop_run(loop);
-    if (record[0] == '\0') { /* it arrives when the pipe is read */
+    if (record[0] == '\0') { /* it arrives once the pipe is read */
         rl_timer_start(timer, 10);
         rl_loop_run(loop);
     }
@@ -298,7 +298,7 @@ static void a_forgotten_child_does_not_hold_up_the_loop(void)
         rl_timer_start(timer, 50);
         rl_loop_run(loop);
     }
-    CHECK(kill(pid, 0) != 0 && errno == ESRCH); /* no zombie stays */
+    CHECK(kill(pid, 0) != 0 && errno == ESRCH); /* no zombie */
     options.args = hang;
     CHECK(rl_child_open(&self, loop, 1, &options, why, sizeof(why)) == 0);
     pid = rl_child_pid(self);

@@ -1,14 +1,14 @@
 /*
- * What happens when Lua gets no more memory, at any point of a run.
+ * Out of memory in Lua, at any point of a run.
  *
  *     oom [RUNS]
  *
- * Runs the same programs again and again, each time with an allocator that
- * refuses to go beyond a few bytes more than the time before, from nothing up
- * to what a whole run takes. A run may fail, as long as it ends, gives back
- * all it had and closes its loop (core.c asserts that). Meant to be built
- * with sanitizers: they see the rest. To refuse just once finds almost
- * nothing, because Lua collects garbage and asks again.
+ * Runs the same programs repeatedly, each time with an allocator whose limit is
+ * a few bytes higher, from nothing up to what a whole run takes. A run may fail
+ * as long as it ends, frees all memory and closes its loop (core.c asserts
+ * that). Meant for a build with sanitizers, which detect the rest. To fail a
+ * single allocation finds almost nothing, because Lua collects garbage and
+ * retries.
  */
 #define main rlockctl_main
 #include "main.c"
@@ -16,7 +16,7 @@
 
 #include "check.h"
 
-/* The core alone. */
+/* A program that uses only the core. */
 static const char core_program[] =
     "local core, path = require 'rlock.core', ...\n"
     "local ids, last = {}, 0\n"
@@ -60,7 +60,7 @@ static const char core_program[] =
     "assert(#core.random(20) == 20)\n"
     "assert(core.flock(path .. '.lock')):close()\n";
 
-/* The whole of it. */
+/* A program that uses all of rlock. */
 static const char rlock_program[] =
     "local rlock = require 'rlock'\n"
     "local client = assert(rlock.open('unix://' .. arg[1]))\n"
@@ -108,7 +108,7 @@ static int protected_core(lua_State *L)
     return 0;
 }
 
-/* Each program: its exit status. */
+/* Each runs one of the programs and returns its exit status. */
 static int run_core(lua_State *L, const char *path)
 {
     int status;
@@ -134,7 +134,7 @@ static int run_rlock(lua_State *L, const char *path)
 
 typedef int program(lua_State *L, const char *path);
 
-/* Runs it within this budget. A run that hangs is a failure, too. */
+/* Runs it within this budget. A hang is a failure. */
 static int run_within(program *run_it, const char *path, struct budget *budget)
 {
     int status;

@@ -1,6 +1,6 @@
 /*
- * Memory for Lua: blocks keep what is in them, and memory that came back is
- * used again.
+ * The allocator for Lua: blocks keep their contents, and freed memory is
+ * reused.
  */
 #include "pool.h"
 

@@ -1,6 +1,6 @@
 /*
- * A record of what a loop told, one line per event, and a hook to act in the
- * middle of it.
+ * A record of what a loop reported, one line per event, and a hook that acts
+ * while an event is reported.
  */
 #ifndef RECORD_H
 #define RECORD_H

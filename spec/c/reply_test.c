@@ -1,5 +1,5 @@
 /*
- * Replies as Lua values: what Redis itself cannot be made to send.
+ * Replies as Lua values: those that Redis itself cannot be made to send.
  */
 #include "reply.h"
 
@@ -24,7 +24,7 @@ static redisReply integer(long long value)
     return reply;
 }
 
-/* An integer within that many arrays. */
+/* Pushes an integer inside that many arrays. */
 static int pushes_nested(lua_State *L, int depth)
 {
     static redisReply level[RL_REPLY_DEPTH + 4];

@@ -1,4 +1,4 @@
---- Answers that no operation should give: what programs are told of them.
+--- Malformed replies of operations, and what programs are told about them.
 
 local policy = require "rlock.policy"
 local redis = require "spec.support.redis"
@@ -28,7 +28,7 @@ describe("a wrong answer", function()
     function() return { "busy", "1" } end,
   }
 
-  -- Calls fn while the server answers op in the wrong ways.
+  -- Calls fn while the server gives wrong replies to op.
   local function refuses(kind, op, answers, fn)
     local ops = policy.load(kind).ops
     local right = ops[op]

@@ -1,5 +1,5 @@
---- The list of behaviours (spec/behaviours.lua) against the tests that there
---- are: what it says of a kind is what the specs run for that kind.
+--- The list of behaviours (spec/behaviours.lua) matches the tests: what it says
+--- of a kind is what the specs run for that kind.
 
 local behaviours = require "spec.behaviours"
 local shell = require "spec.support.shell"
@@ -7,7 +7,7 @@ local shell = require "spec.support.shell"
 local RLOCKCTL = os.getenv("RLOCKCTL")
   or (os.getenv("B") or "build") .. "/rlockctl"
 
--- What busted would run in these files: lines of "FILE:LINE: TITLE".
+-- The tests that busted would run in these files: lines of "FILE:LINE: TITLE".
 local function titles(files)
   local text, ok = shell.run(("LUA_PATH=%s %s %s --list %s"):format(
     shell.quote("./?.lua;;"), shell.quote(RLOCKCTL),
@@ -16,8 +16,8 @@ local function titles(files)
   return text
 end
 
--- kind -> name -> true, of all tests. The kind is in the title of rows; other
--- tests have that of their file, whose title comes first here.
+-- kind -> name -> true, of all tests. Titles of row tests contain the kind;
+-- other tests have the kind of their file, whose title comes first here.
 local function tests_of(specs)
   local tests = {}
   for _, spec in ipairs(specs) do
@@ -40,8 +40,8 @@ local function each_kind(reasons)
   return by_kind
 end
 
--- Goes over all that the list says: fn(kind, name, verdict), where the verdict
--- is "passes", "no" or "differs".
+-- Visits each entry of the list: fn(kind, name, verdict), where the verdict is
+-- "passes", "no" or "differs".
 local function go_over(list, fn)
   for _, class in ipairs(list) do
     for _, row in ipairs(class) do

@@ -1,5 +1,4 @@
---- The programs of `make bench`: that they run. Their figures are not looked at
---- here.
+--- The programs of `make bench` run. Their figures are not checked.
 
 local program = require "spec.support.program"
 local redis = require "spec.support.redis"

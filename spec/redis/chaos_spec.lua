@@ -1,11 +1,11 @@
---- Everything at once, at random: many tasks of several clients take, hold,
---- nest and give back locks of all kinds, multi-locks and red locks among them,
---- are cancelled and have their connections broken, muted, delayed and frozen,
---- and their servers stopped. Whatever happens, two of them never have
---- valid_for() at once, nothing ends the program, and nothing is left behind.
+--- Random chaos: many tasks of several clients take, hold, nest and release
+--- locks of all kinds, multi-locks and red locks included. Tasks are cancelled;
+--- connections are broken, muted, delayed and frozen; servers are stopped. Two
+--- holders never have valid_for() at once, nothing ends the program, and
+--- nothing is left behind.
 --
---  RLOCK_SEED repeats a run's choices (though not its timing), RLOCK_CHAOS is
---  how many seconds it lasts.
+--  RLOCK_SEED repeats a run's choices (but not its timing), RLOCK_CHAOS is its
+--  duration in seconds.
 
 local host = require "rlock.host.uv"
 local nodes = require "spec.support.servers"
@@ -20,9 +20,9 @@ local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 local TASKS, NODES = 60, 5
 local WATCHDOG, TIMEOUT = 1.2 * slow, 0.25 * slow
-local PATIENCE = 60 * slow          -- with a machine that is busy
+local PATIENCE = 60 * slow          -- for a busy machine
 
--- A group is a client of each server; kinds of one client are on the first.
+-- A group is a client of each server; locks of one client use the first.
 local KINDS = {
   "lock", "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
   "fenced_lock", "read_write_lock", "fair_read_write_lock", "red_lock",
@@ -33,7 +33,7 @@ local MEMBERS = { [13] = { 1, 3 }, [14] = { 14, 15 } }
 
 local servers, nets, groups, holders, tokens, entered, problems
 
--- The kind of this number, as a group has it, and what its name is.
+-- Makes the lock of this number for a group; returns it and its name.
 local function make(group, number, options)
   local kind, name = KINDS[number], "chaos:" .. number
   if kind == "red_lock" then
@@ -57,7 +57,7 @@ local function between(least, most)
   return least + math.random() * (most - least)
 end
 
--- Nobody else may hold the lock for certain, unless both only read.
+-- No two owners certainly hold the lock at once, unless both read.
 local function look(name, own)
   local mine = own:valid_for()
   if mine == 0 then return end
@@ -70,7 +70,7 @@ local function look(name, own)
   end
 end
 
--- A later holder has a greater token.
+-- Tokens increase from holder to holder.
 local function look_at_token(name, token)
   if not token then return end
   if token <= (tokens[name] or 0) then
@@ -95,14 +95,14 @@ local function options_at_random()
   return options
 end
 
--- A hold within a hold, of the same task.
+-- A nested hold of the same task.
 local function nest(lock, name, own)
   local inner <close> = lock:hold { wait = between(0, 0.3), lease = chance(50)
     and between(0.01, 0.5) * slow or nil }
   if inner then work(name, own) end
 end
 
--- A lock of any kind, and what its holder does.
+-- Picks a lock of any kind; returns its name, the lock, and reads or writes.
 local function choose(i)
   local which = math.random(#groups)
   local lock, name = make(groups[which], math.random(#KINDS), chance(30)
@@ -117,7 +117,7 @@ local function take_one(i)
   local own <close> = lock:hold(options_at_random())
   if not own then return end
   entered = entered + 1
-  -- From the moment of asking for the release, another may get it.
+  -- Once the release has started, another owner may get the lock.
   local _ <close> = setmetatable({}, { __close = function()
     holders[name][own] = nil
   end })
@@ -131,8 +131,8 @@ local function take_one(i)
   end
 end
 
--- One of the tasks: takes locks until the end, or until there were enough; may
--- be cancelled and begin anew.
+-- One of the tasks: takes locks until the end, or until enough were taken; may
+-- be cancelled and start again.
 local function be_busy(i, until_)
   while rlock.now() < until_
       or entered <= TASKS and rlock.now() < until_ + PATIENCE do
@@ -179,7 +179,7 @@ local faults = {
     rlock.sleep(between(0, 0.5 * slow))
     for i = first, number do servers:resume(i) end
   end,
-  -- Red locks do not count it for a while; nobody else uses it.
+  -- Red locks ignore a restarted server for a while; no other lock uses it.
   function() servers:restart(NODES) end,
 }
 
@@ -211,8 +211,7 @@ describe("whatever goes wrong", function()
     for i = 1, #KINDS do holders["chaos:" .. i] = {} end
   end)
 
-  -- This group can have every lock; where it has to stand in line, behind all
-  -- that was left there.
+  -- This group can take every lock; in a queue, behind all abandoned waiters.
   local function each_in_turn(group)
     for i, kind in ipairs(KINDS) do
       local lock = make(group, i)

@@ -1,4 +1,4 @@
---- Holds as variables of Lua 5.4 that are closed at the end of their block.
+--- Holds as Lua 5.4 to-be-closed variables.
 
 local redis = require "spec.support.redis"
 local rlock = require "rlock"

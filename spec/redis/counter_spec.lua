@@ -1,5 +1,5 @@
---- The main promise, counted: two processes of fifty tasks each add to a number
---- that nothing but the lock protects, and no update is lost.
+--- Mutual exclusion, counted: two processes of fifty tasks each increment a
+--- number that only the lock protects, and no update is lost.
 
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
@@ -14,7 +14,7 @@ local TASKS = 50
 
 local server
 
--- Asks the server, past rlock and without blocking.
+-- A command to the server without rlock; does not block.
 local function ask(...)
   return control.ask(server, ...)
 end
@@ -28,7 +28,7 @@ local function start(rounds, watchdog)
     tostring(watchdog or 30))
 end
 
--- Waits for its end; how many it added, and its longest pause.
+-- Waits for its end; returns its increments and its longest pause.
 local function finish(process, seconds)
   local status = process:wait(seconds)
   local output = process:output()
@@ -83,8 +83,8 @@ describe("two processes and a hundred tasks", function()
       local lease = 1.5 * slow
       local one, two = start(60, lease), start(100000, lease)
       eventually(function() return number() > 50 end, 20 * slow)
-      -- Stopped at a random moment: if the number stands still, it has the
-      -- lock, and is killed with it.
+      -- Suspended at a random moment: if the number stands still, it holds the
+      -- lock, and is killed as the holder.
       eventually(function()
         two:kill(19)
         local before, until_ = number(), rlock.now() + 0.2 * slow

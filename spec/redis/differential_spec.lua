@@ -1,6 +1,6 @@
---- Random functions, run as they are and as what is shipped of them: under
---- lua5.1, and some in a real server. spec/soak/differential_spec.lua has more.
---- RLOCK_SEED repeats a run; the function of a failure is then the first.
+--- Random functions, run natively and as server scripts: under lua5.1, and some
+--- in a real server. spec/soak/differential_spec.lua runs more. RLOCK_SEED
+--- repeats a run; set to the seed of a failure, it starts with that function.
 
 local differential = require "spec.support.differential"
 local redis = require "spec.support.redis"
@@ -10,7 +10,7 @@ local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 local COUNT, IN_REDIS = 1000, 300
 
--- What the policy README tells of Lua 5.1: there these give something else.
+-- Differences of Lua 5.1 that the README documents.
 local DOCUMENTED = {
   "6 / 2 .. ''", "tostring(#keys * 50000000000000)",
   "9007199254740991 + #keys - 2 == 9007199254740991",
@@ -32,7 +32,7 @@ describe("a random function, natively and shipped, with seed " .. seed,
   function()
     it("gives the same under Lua 5.1, or is refused", function()
       local ran, ended = differential.compare_lua51(seed, COUNT)
-      -- It is about functions that work, and not about how they fail.
+      -- Most functions work: how they fail is not the point.
       assert.is_true(ran > COUNT / 2 and ended > ran / 2)
     end)
 

@@ -1,5 +1,5 @@
---- What rlock.errors says of Redis' errors, against what servers really say,
---  and do: that nothing was applied is tried, not believed.
+--- How rlock.errors classifies Redis' errors, checked against real servers:
+--  that nothing was applied is verified.
 
 local errors = require "rlock.errors"
 local redis = require "spec.support.redis"
@@ -14,7 +14,7 @@ local function start(options)
   return server
 end
 
--- Waits for a server to get into a state.
+-- Waits for a server to reach a state.
 local function eventually(check)
   for _ = 1, 200 do
     if check() then return true end
@@ -32,7 +32,7 @@ local function class(message, word)
   return row
 end
 
--- A script that writes is refused with `word`, and the key is not there.
+-- A script that writes is refused with `word`, and the key does not exist.
 local function refuses_writes(server, word)
   local row = class(server:cli("EVAL", SET, 1, "key", "x"), word)
   assert.equal("no", row.applied)
@@ -71,7 +71,7 @@ describe("a server's error", function()
 
   it("of a disk that cannot be written is known", function()
     local server = start { args = { "--dbfilename", "full.rdb" } }
-    -- A folder where the file has to go: even root cannot save now.
+    -- A folder in place of the dump file: not even root can save.
     os.execute("mkdir " .. server.folder .. "/full.rdb")
     server:cli("CONFIG", "SET", "save", "3600 1")
     server:cli("BGSAVE")
@@ -130,7 +130,7 @@ describe("a server's error", function()
 
   it("of a cluster is known", function()
     local server = start {
-      port = true,                       -- its bus has 10000 more
+      port = true,                       -- the cluster bus: port + 10000
       args = { "--cluster-enabled", "yes" },
     }
     local row = class(server:cli("GET", "a"), "CLUSTERDOWN")

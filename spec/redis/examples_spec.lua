@@ -1,5 +1,4 @@
---- The examples: that they run, that they print what they teach, and that it
---- happens when they say.
+--- The examples: that they run, print what they demonstrate, and do so in time.
 
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
@@ -18,7 +17,7 @@ local function read_lines(output)
   return lines
 end
 
--- The first line from `who` with this text in it, and its number.
+-- The first line from `who` that contains this text, and its number.
 local function find(lines, who, text)
   for i, line in ipairs(lines) do
     if line.who == who and line.text:find(text, 1, true) then
@@ -101,7 +100,7 @@ describe("the examples", function()
       return waiter:output():find("busy", 1, true)
     end, 5 * slow, "the second one finds it taken")
 
-    host.sleep(watchdog * 2.5)          -- beyond what it had without renewal
+    host.sleep(watchdog * 2.5)          -- longer than an unrenewed lease
     assert.is_nil(waiter:output():find("the lock is mine", 1, true))
     local _, kept = holder:output():gsub("still mine", "")
     assert.is_true(kept >= 4)
@@ -115,7 +114,7 @@ describe("the examples", function()
     local after = host.now() - killed
     assert.is_true(after > watchdog / 4 and after < watchdog + 0.5 * slow)
 
-    waiter:kill(15)                     -- lets it tidy up
+    waiter:kill(15)                     -- lets it clean up
     assert.equal(143, (waiter:wait()))
     assert.equal("0", server:cli("EXISTS", "keep-alive"))
   end)

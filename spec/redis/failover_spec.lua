@@ -1,5 +1,5 @@
---- A primary and its replica that change places behind one address: who has a
---- connection to the demoted one leaves it, and comes to the new one.
+--- A primary and its replica switch roles behind one address: clients leave the
+--- demoted one and connect to the new primary.
 
 local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
@@ -14,7 +14,7 @@ local TASKS = 30
 
 local address, first, second, client, lock
 
--- Lets the address lead to this server.
+-- Points the address to this server.
 local function point_at(server)
   shell.run(("ln -sfn %s %s"):format(shell.quote(server.socket),
     shell.quote(address)))
@@ -27,7 +27,7 @@ local function follow(replica, primary)
   end, SOON, "the replica has caught up")
 end
 
--- The second server has all that the first knows, and takes over.
+-- The replica has caught up and takes over.
 local function fail_over()
   second:cli("REPLICAOF", "NO", "ONE")
   follow(first, second)
@@ -114,7 +114,7 @@ describe("a primary that becomes a replica", function()
     end)
     local seconds = rlock.now() - started
     local opened = first:info "total_connections_received" - before
-    -- In nginx each request that is under way has a connection of its own.
+    -- In nginx each request in flight has its own connection.
     if host.name == "ngx" then opened = opened / TASKS end
     assert(opened >= 3 and opened < 15 * seconds,
       ("%g connections in %.1f s"):format(opened, seconds))

@@ -1,6 +1,6 @@
---- The fair read/write lock on a real Redis: who is let in when, in which
---- order; who loses a place in the line, and who does not; what the writer that
---- goes on as a reader does; what all of it costs.
+--- The fair read/write lock on a real Redis: the order of admission; which
+--- waiters keep or lose their places; a writer's downgrade to a reader; and the
+--- cost of all this.
 
 local fair_readwrite = require "rlock.policy.fair_readwrite"
 local host = require "rlock.host.uv"
@@ -14,7 +14,7 @@ local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = 0.5 * slow
-local SKIPPED = 1.5 * slow       -- seconds in which a dead waiter is skipped
+local SKIPPED = 1.5 * slow       -- seconds until a dead waiter is skipped
 
 local server = redis.shared()
 local count = 0
@@ -37,7 +37,7 @@ end
 
 -- The operations --------------------------------------------------------------
 
--- "ra" is reader a, "wb" writer b. The last argument is for tries: "0".
+-- "ra" is reader a, "wb" writer b. `waits` is "0" for a try.
 local function acquire(who, waits, lease, want)
   local side, owner = sides[who:sub(1, 1)], who:sub(2)
   return assert(side.ask(name, "acquire", owner, lease or "60000", want or "1",
@@ -65,7 +65,7 @@ local function peek(who)
   return assert(sides[who:sub(1, 1)].ask(name, "peek", who:sub(2)))
 end
 
--- A table of operations, each beginning with the side: "r acquire a ...".
+-- Plays a list of operations, each preceded by its side: "r acquire a ...".
 local function play(text)
   for line in text:gmatch("[^\n]+") do
     local side, rest = line:match("^%s*([rw])%s+(.*)")
@@ -96,8 +96,7 @@ local function is_gone()
   return call("EXISTS", table.unpack(keys)) == 0
 end
 
--- Does the line's writers' set have the writers of the line, and is everything
--- to end at some time?
+-- The set of queued writers matches the queue, and all keys have a TTL.
 local function check_keys()
   local writers = {}
   for who in line():gmatch("%S+") do
@@ -119,28 +118,28 @@ local function put_back(field, last, second)
     math.max(rest - second, 0)))
 end
 
--- Puts the last signs of life of some so many ms back, in a line that started
--- long ago.
+-- Makes the last signs of life of some waiters that much older, in a queue that
+-- started long ago.
 local function age(ms, ...)
   put_back("", 0, 60000)
   for _, who in ipairs { ... } do put_back(member(who), ms, 0) end
 end
 
--- Nobody was heard for so many ms.
+-- Makes all signs of life that much older, as if the server had stood still.
 local function stand_still(ms)
   for _, field in ipairs(call("HKEYS", keys[6])) do
     put_back(field, ms, field == "" and ms or 0)
   end
 end
 
--- The leases of some ended so many ms ago.
+-- Makes the leases of some holders end that long ago.
 local function over(ms, ...)
   for _, who in ipairs { ... } do
     call("ZADD", keys[1], "XX", ("%d"):format(now_ms() - ms), member(who))
   end
 end
 
--- What is said on the channels of this lock, as a list that grows.
+-- Collects the messages on this lock's channels.
 local function listen()
   local heard = {}
   local connection = assert(host.connect {
@@ -165,7 +164,7 @@ local function listen()
 end
 
 local function told(heard)
-  rlock.sleep(0.02)                       -- what was not said cannot be awaited
+  rlock.sleep(0.02)                       -- silence cannot be awaited
   local text = table.concat(heard, " ")
   for i = #heard, 1, -1 do heard[i] = nil end
   return text
@@ -177,7 +176,7 @@ local function seconds(fn)
   return rlock.now() - before
 end
 
--- A task that waits for a lock, in line behind those before it.
+-- A task that waits for a lock, queued behind the current waiters.
 local function waits(lock, options)
   local before = call("ZCARD", keys[4])
   local waiting = task.start(function()
@@ -290,7 +289,7 @@ describe("the operations of a fair read/write lock", function()
     end
     assert.equal("rb rc wd re rf wg rh", line())
     check_keys()
-    -- Who leaves, then who is let in of those who ask, in any order.
+    -- Each step: who leaves, then who is granted the lock, in any order.
     for _, step in ipairs {
       { "wa", "rb rc" }, { "rb", "" }, { "rc", "wd" }, { "wd", "re rf" },
       { "rf", "" }, { "re", "wg" }, { "wg", "rh" }, { "rh", "" },
@@ -310,8 +309,8 @@ describe("the operations of a fair read/write lock", function()
     eventually(is_gone)
   end)
 
-  -- The rules once more, in a few lines: `held` is who -> count, `queue` a
-  -- list.
+  -- A model of the rules in a few lines: `held` is owner -> count, `queue` a
+  -- list of waiters.
   local model = {}
 
   function model.place(queue, who)
@@ -427,7 +426,7 @@ describe("the operations of a fair read/write lock", function()
     assert.equal("wd", told(heard))
     verdict "wd"
     verdict "rd"                             -- the writer reads
-    release "wd"                             -- and goes on as a reader
+    release "wd"                             -- and downgrades to a reader
     assert.equal("re", told(heard))
     verdict "re"
     release "rd"
@@ -446,7 +445,7 @@ describe("the operations of a fair read/write lock", function()
     leave "wc"
     assert.equal("re", told(heard))
     leave "re"
-    assert.equal("", told(heard))            -- readers hold it
+    assert.equal("", told(heard))            -- readers still hold it
     release "ra"
     assert.equal("wf", told(heard))
     verdict "rd"
@@ -468,7 +467,7 @@ describe("the operations of a fair read/write lock", function()
     told(heard)
     age(1300, "wf")
     release "wd"
-    assert.equal("re rg", told(heard))       -- rg asks about wf
+    assert.equal("re rg", told(heard))       -- rg checks on wf
     connection:close()
   end)
 
@@ -571,7 +570,7 @@ describe("the operations of a fair read/write lock", function()
     assert.is_true(ms > 29000 and ms <= 30000)
     verdict("ra", "1", "60000")
     ms = acquire("rb", "0")[2]
-    assert.is_true(ms > 29000 and ms <= 30000)   -- then the writer is over
+    assert.is_true(ms > 29000 and ms <= 30000)   -- the writer's lease
     ms = acquire("wb", "0")[2]
     assert.is_true(ms > 59000 and ms <= 60000)
   end)
@@ -770,7 +769,7 @@ describe("a place in the line of a fair read/write lock", function()
     assert.equal("busy", verdict("wd", "0"))
     assert.equal("busy", verdict("rd", "0"))
     assert.is_true(call("PTTL", keys[6]) <= 3000)
-    call("DEL", keys[6])                       -- what its expiry does
+    call("DEL", keys[6])                       -- as when it expires
     assert.equal("held", verdict("wd", "0"))
     release "wd"
     assert.equal("held", verdict("rd", "0"))
@@ -792,7 +791,7 @@ describe("a place in the line of a fair read/write lock", function()
     verdict "re"
     release "rc"
     call("DEL", keys[6])
-    assert.equal("held", verdict "wd")         -- it is its turn all the same
+    assert.equal("held", verdict "wd")         -- still its turn
   end)
 
   it("is not kept by a sign of life from the future", function()
@@ -1171,7 +1170,7 @@ describe("a dead waiter of a fair read/write lock", function()
     os.remove(path)
   end)
 
-  -- A process that waits in line.
+  -- A process that waits in the queue.
   local function process(side)
     local before = call("ZCARD", keys[4])
     local its = program.start(server, path, name, side)
@@ -1203,7 +1202,7 @@ describe("a dead waiter of a fair read/write lock", function()
       assert.is_true(writer:lock())
       local dead = {}
       for i, side in ipairs(case[2]) do dead[i] = process(side) end
-      for _, its in ipairs(dead) do its:kill(19) end      -- asks no more
+      for _, its in ipairs(dead) do its:kill(19) end      -- retries no more
       local waiting = waits(case[3] == "w" and writer or reader)
       local took = seconds(function()
         assert.is_true(writer:unlock())

@@ -1,6 +1,6 @@
---- The fair lock on a real Redis: who is given it in which order, who is
---- skipped and when, Redisson's layout and figures, as its own tests assert
---- them, and waiters of Redisson in the same line, played by hand.
+--- The fair lock on a real Redis: the order of grants, when dead waiters are
+--- skipped, Redisson's layout and timings, and simulated Redisson waiters in
+--- the same queue.
 
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"
@@ -15,7 +15,7 @@ local eventually = require "spec.support.wait" (host)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SKIPPED = 2.5 * slow        -- seconds: 1.5, and 1 for a busy machine
 local SLACK = 0.5 * slow
-local GONE = 1.5 * slow           -- nginx looks for ended tasks now and then
+local GONE = 1.5 * slow           -- nginx polls for ended tasks
 
 local server = redis.shared()
 local count = 0
@@ -36,7 +36,7 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The state as others see it ------------------------------------------------
+-- The state as seen by others -------------------------------------------------
 
 local function line()
   return table.concat(call("LRANGE", keys[2], 0, -1), " ")
@@ -47,8 +47,8 @@ local function deadline(owner)
   return score and tonumber(score)
 end
 
--- Do list and zset have the same waiters, who all have a time to live beyond
--- every deadline? Or is everything gone?
+-- List and zset have the same waiters, and a TTL beyond every deadline; or all
+-- keys are gone.
 local function check_keys()
   local owners = call("LRANGE", keys[2], 0, -1)
   local timed = call("ZRANGE", keys[3], 0, -1)
@@ -87,8 +87,8 @@ local function leave(owner)
   return assert(fair.ask(name, "leave", owner, "publish"))[1]
 end
 
--- Puts the last sign of life of a waiter so many ms back, or that of all and
--- the state of the line.
+-- Makes the last sign of life of a waiter that much older, or those of all and
+-- the queue's own state.
 local function age(ms, owner)
   local signs = call("HGETALL", keys[5])
   for i = 1, #signs, 2 do
@@ -104,12 +104,12 @@ local function age(ms, owner)
   end
 end
 
--- Redisson's side, by its own rules ------------------------------------------
+-- Redisson's side, by its own rules -------------------------------------------
 
 local redisson = {}
 
--- What a waiter of Redisson sends when it does not get the lock. Returns the
--- time that it is told to wait.
+-- What a Redisson waiter sends when it does not get the lock. Returns the time
+-- that it is told to wait.
 function redisson.join(owner, wait)
   local now = now_ms()
   local last = call("LRANGE", keys[2], -1, -1)[1]
@@ -119,7 +119,7 @@ function redisson.join(owner, wait)
   return ttl
 end
 
--- What it sends on its turn; whether it got the lock.
+-- What a Redisson waiter sends on its turn; returns whether it got the lock.
 function redisson.take(owner, wait)
   if call("EXISTS", keys[1]) == 1
       or call("LRANGE", keys[2], 0, 0)[1] ~= owner then
@@ -141,7 +141,7 @@ function redisson.unlock()
   if head then call("PUBLISH", keys[4] .. ":" .. head, "0") end
 end
 
--- Listens to the channel of an owner. Returns what has been heard.
+-- Subscribes to the channel of an owner; returns the list of messages.
 local function listen(owner, socket)
   local heard = {}
   local connection = assert(host.connect {
@@ -162,7 +162,7 @@ end
 
 -- Programs ------------------------------------------------------------------
 
--- Other processes that lock, say so, and end.
+-- Other processes that take the lock, print that, and end.
 local LOCKER = [[
   local rlock = require "rlock"
   local name, id, hold = arg[1], arg[2], tonumber(arg[3])
@@ -190,7 +190,7 @@ end
 
 -- Tasks ---------------------------------------------------------------------
 
--- A task that waits for the lock, in line behind those who are there.
+-- A task that waits for the lock, queued behind the current waiters.
 local function wait_in_line(lock, options, fn)
   local before = waiting()
   local waiter = task.start(function()
@@ -345,7 +345,7 @@ describe("the operations of a fair lock", function()
       assert.is_true(acquire("b")[2] <= 150)
       assert.is_true(acquire("c")[2] >= 100)
       fair.over(name)
-      -- b has its turn, and is alive for a while.
+      -- It is b's turn, and b counts as alive for a while.
       local ms = acquire("c")[2]
       assert.is_true(ms >= 100 and ms <= 1200, ms)
       age(1150, "b")
@@ -471,7 +471,7 @@ describe("the operations of a fair lock", function()
           verdict("a")
           verdict("w")
           verdict("x")
-          age(5000, "w")                 -- there is somebody to strike off
+          age(5000, "w")                 -- a dead waiter to remove
           if not is_held then call("DEL", name) end
           call("SET", keys[which], "a string")
           local before = {}
@@ -542,7 +542,7 @@ describe("the operations of a fair lock", function()
       }
       for i, cost in ipairs(costs) do
         assert.is_true(cost <= (most[i] or 25), i .. ": " .. cost)
-        most[i] = cost + 7              -- the line is seen to once a second
+        most[i] = cost + 7              -- upkeep of the queue, once a second
       end
     end
   end)
@@ -552,7 +552,7 @@ describe("the deadlines of a fair lock", function()
   before_each(start)
   after_each(stop)
 
-  -- What a waiter of Redisson would be told to wait, less what passed since.
+  -- The waits that Redisson waiters would be told, minus the elapsed time.
   local began
   local function ttls(wait, ...)
     local result = {}
@@ -598,7 +598,7 @@ describe("the deadlines of a fair lock", function()
       verdict("w3", "5000")
       assert.equal(15, math.floor(redisson.join("r4", 5000) / 1000 + 0.5))
       assert.same({ 0, 5, 10, 15 }, ttls(5000, "w1", "r2", "w3", "r4"))
-      leave("w1")             -- r2 is not struck off while the lock is held
+      leave("w1")             -- r2 is not removed while the lock is held
       assert.same({ 30, 5, 15 }, ttls(5000, "r2", "w3", "r4"))
       leave("w3")
       assert.same({ 30, 15 }, ttls(5000, "r2", "r4"))
@@ -665,7 +665,7 @@ describe("the deadlines of a fair lock", function()
         ttls(0, "w1", "w2", "w3", "r4", "w5"))
     end)
 
-  -- However long the line has not been empty.
+  -- Deadlines stay bounded, however long the queue has not been empty.
   local function check_drift(each)
     local owners, now = call("LRANGE", keys[2], 0, -1), now_ms()
     for _, owner in ipairs(owners) do
@@ -674,7 +674,7 @@ describe("the deadlines of a fair lock", function()
     end
   end
 
-  -- What happens to a line of six again and again; Redisson's have their turn.
+  -- Repeats an event on a queue of six; Redisson waiters take their turns.
   local function wear(happens, is_mixed)
     local last = 0
     call("DEL", keys[1], keys[2], keys[3], keys[5])
@@ -747,7 +747,7 @@ describe("the deadlines of a fair lock", function()
         check_keys()
       end
       assert.same({ 300 }, ttls(0, "w1"))
-      -- One that was dead meanwhile comes last, as anybody who comes.
+      -- A waiter that was dead meanwhile goes to the end, like a new one.
       call("LPOP", keys[2])
       call("ZREM", keys[3], "w1")
       age(1300, "w1")
@@ -804,7 +804,7 @@ describe("the line of a fair lock", function()
     verdict("a")
     for _, owner in ipairs { "b", "c" } do verdict(owner) end
     call("HSET", keys[5], "dead", (now_ms() - 5000) * 1024 + 10)
-    eventually(function()                  -- in another second
+    eventually(function()                  -- in the next second
       verdict("b")
       verdict("c")
       return call("HLEN", keys[5]) == 3
@@ -836,7 +836,7 @@ describe("the line of a fair lock", function()
       release("a")
       local heard = listen("r1")
       assert.equal("busy", verdict("b"))
-      eventually(function() return heard[1] end)       -- it is its turn
+      eventually(function() return heard[1] end)       -- it has its turn
       local left = deadline("r1") - now_ms()
       assert.is_true(left > 4000 and left <= 5000)
       call("ZADD", keys[3], now_ms() - 1, "r1")
@@ -931,7 +931,7 @@ describe("a waiter of a fair lock that gives no sign of life", function()
     verdict("b")
     release("a")
     age(60000)
-    assert.equal("busy", verdict("x", "0"))       -- it may have been the server
+    assert.equal("busy", verdict("x", "0"))       -- the server may have stalled
     age(60000)
     assert.equal("held", verdict("x", "0"))
     check_keys()
@@ -1048,7 +1048,7 @@ describe("a fair lock", function()
       local proxy = proxies.start(server)
       local far = open { url = proxy.url, timeout = 0.3 * slow }
       local mine = far:fair_lock(name, { owner = "me" })
-      assert.is_true(mine:lock())                    -- the scripts are loaded
+      assert.is_true(mine:lock())                    -- loads the scripts
       assert.is_true(mine:unlock())
       call("HSET", name, "somebody:1", "1")
       assert.equal("timeout", select(2, mine:lock { wait = 0.05 }))
@@ -1077,7 +1077,7 @@ describe("a fair lock", function()
         rlock.sleep(60)
       end)
     end
-    rlock.sleep(0.6)                    -- all are subscribed
+    rlock.sleep(0.6)                    -- until all are subscribed
     dead:kill(9)
     local asked = server:stat("evalsha")
     local seconds = took(function()
@@ -1124,7 +1124,7 @@ describe("a waiter of a fair lock that is killed", function()
   end)
 
   it("is skipped in time when the lock is free already", function()
-    -- The first one is stopped when its turn comes, and then killed.
+    -- The first waiter is suspended at its turn, and then killed.
     local waiter = wait_in_line(lock)
     dead:kill(19)
     assert.is_true(lock:unlock())
@@ -1219,7 +1219,7 @@ describe("waiters of Redisson in the line of a fair lock", function()
     assert.is_true(first:join())
     eventually(function() return heard[1] end, SLACK)
     assert.equal("0", heard[1])
-    rlock.sleep(0.7)                    -- and is not overtaken
+    rlock.sleep(0.7)                    -- long enough to overtake it
     assert.is_nil(third.is_over)
     assert.is_true(deadline("java:1") > now_ms() + 290000)
     assert.is_true(redisson.take("java:1", 300000))
@@ -1307,7 +1307,7 @@ describe("waiters of Redisson in the line of a fair lock", function()
     function()
       for i = 1, 10 do verdict("w" .. i) end
       redisson.join("java:1", 300000)
-      -- A line that has not been empty for long has old deadlines.
+      -- A queue that has not been empty for long has old deadlines.
       for _, owner in ipairs(call("LRANGE", keys[2], 0, -1)) do
         call("ZINCRBY", keys[3], -410000, owner)
       end
@@ -1396,7 +1396,7 @@ describe("waiters of Redisson to whom nobody listens", function()
     assert.is_true(lock:unlock())
     assert.equal("busy", verdict("w1"))                  -- the first probe
     assert.equal("1", call("HGET", keys[6], "java:1"))
-    assert.equal("busy", verdict("w1"))                  -- no other so soon
+    assert.equal("busy", verdict("w1"))                  -- none again so soon
     call("PEXPIRE", keys[6], 27000)
     local heard = listen("java:1")
     assert.equal("busy", verdict("w1"))
@@ -1547,7 +1547,7 @@ describe("a dead waiter of ours", function()
     verdict("w1")
     assert.is_true(deadline("w1") - now_ms() <= 10000)
     assert.is_true(redisson.join("java:1", 300000) <= 10000)
-    -- When its turn comes, Redisson's has the time of the lease all the same.
+    -- On its turn, Redisson's waiter is still given the lease's time.
     fair.over(name)
     acquire("w1", "-1", "600000")
     assert.is_true(deadline("java:1") >= now_ms() + 600000)

@@ -1,5 +1,5 @@
---- Two versions of rlock in one line: the fair locks as they were before
---- liveness.lua, from the history of the project, beside those of today.
+--- Two versions of rlock in one queue: the fair locks from before liveness.lua,
+--- from the git history, beside the current ones.
 
 local policy = require "rlock.policy"
 local redis = require "spec.support.redis"
@@ -11,10 +11,10 @@ local host = require "rlock.host.uv"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local FORMER = "0214eaf"                   -- the last with the old signs
+local FORMER = "0214eaf"                   -- last commit with the old format
 local SKIPPED = 3 * slow                   -- seconds
 
--- The policy of a file as it was, or nil where there is no history.
+-- A former version of a policy, or nil without a git history.
 local function former(file)
   local text, ok = shell.run(("git show %s:lua/rlock/policy/%s.lua 2>&1")
     :format(FORMER, file))
@@ -67,7 +67,7 @@ for _, case in ipairs {
         end)
       end
 
-      -- "o1" asks by the former version, "n1" by that of today.
+      -- "o1" uses the old version, "n1" the new one.
       local function verdict(who, waits)
         return assert(sides[who:sub(1, 1)].ask(name, "acquire", who, "60000",
           "1", waits or told, "publish"))[1]
@@ -78,7 +78,7 @@ for _, case in ipairs {
           "publish"))
       end
 
-      -- All ask, now and then, until fn() is true or so many seconds are over.
+      -- All retry now and then until fn() is true or the time is over.
       local function ask_on(all, seconds, fn)
         local ends = rlock.now() + seconds
         repeat
@@ -132,7 +132,7 @@ for _, case in ipairs {
             alone:background("DEBUG", "SLEEP", "1.6")
             rlock.sleep(0.1)
             release "n0"
-            -- The others are late; the former version waits for them once.
+            -- The others are late; the old version waits for them once.
             for _ = 1, asks == "n" and 2 or 1 do
               for i = #all, 1, -1 do
                 if all[i]:sub(1, 1) == asks and i > 1 then

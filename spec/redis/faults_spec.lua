@@ -1,5 +1,5 @@
---- What a lock survives: servers that die, hang and forget, connections that
---- break at the worst moment, replies that are lost or late.
+--- Faults that a lock survives: servers that die, hang and lose their data,
+--- connections that break at the worst moment, replies that are lost or late.
 
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
@@ -11,8 +11,8 @@ local within = require "spec.support.within"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local TIMEOUT = 0.4 * slow          -- of one command, if a spec does not say
-local SLACK = 2 * slow            -- what a bounded call may take besides
+local TIMEOUT = 0.4 * slow          -- of one command by default
+local SLACK = 2 * slow            -- tolerance of a bounded call
 
 local server, proxy, client, lock, name
 local number = 0
@@ -24,12 +24,12 @@ local function open(options)
   return assert(rlock.open(options))
 end
 
--- Asks the server, past rlock and without blocking.
+-- A command to the server without rlock; does not block.
 local function ask(...)
   return control.ask(server, ...)
 end
 
--- The count of holds that the server has for the only owner of the lock.
+-- The lock has a single owner on the server, with this count of holds.
 local function held_once(count)
   local fields = ask("HGETALL", name)
   assert.equal(2, #fields, "owners of the lock")
@@ -41,7 +41,7 @@ local function is_free()
   return ask("EXISTS", name) == 0
 end
 
--- Another client gets it and gives it back: nobody else thinks it is theirs.
+-- Another client can take and release the lock: no stale hold remains.
 local function usable(seconds)
   local other = open()
   local its = other:lock(name)
@@ -91,7 +91,7 @@ local function start_behind_proxy()
   number = number + 1
   name = "faults:" .. number
   lock = client:lock(name)
-  -- The scripts are on the server: what follows is about the requests.
+  -- Loads the scripts, so that the specs are about the requests.
   assert(lock:lock())
   assert(lock:unlock())
 end
@@ -138,7 +138,7 @@ describe("a server that is killed and comes back empty", function()
   it("costs the holder its hold; it is told so and may lock again", function()
     assert.is_true(lock:lock())
     server:restart()
-    -- A release into the broken connection might have been applied.
+    -- On the broken connection, the outcome of a release would be unknown.
     eventually(function() return client:call("PING") end)
     assert.equal("lost", select(2, lock:unlock()))
     assert.is_true(lock:lock())
@@ -228,7 +228,7 @@ describe("a server that hangs", function()
 
   it("for longer than a command's time: no lock, and none left behind",
     function()
-      assert.is_true(lock:lock())             -- connected, scripts loaded
+      assert.is_true(lock:lock())             -- connects, loads the scripts
       assert.is_true(lock:unlock())
       server:background("DEBUG", "SLEEP", tostring(3 * TIMEOUT))
       rlock.sleep(0.1)
@@ -236,7 +236,7 @@ describe("a server that hangs", function()
       assert.is_nil(ok)
       assert.is_true(code == "timeout" or code == "closed", code)
       assert.equal("free", lock:state())
-      -- The server meets the request when it wakes; then it is given back.
+      -- The server grants the late request when it wakes; then it is released.
       eventually(function() return ask("TIME") end)
       eventually(is_free, 3 * slow)
       usable()
@@ -395,8 +395,8 @@ describe("a connection that is killed", function()
   end)
 end)
 
--- The fault strikes one request: its reply is lost, and whatever else would
--- come on that connection, or the connection is cut in place of the reply.
+-- The fault hits one request: its reply and all later ones on that connection
+-- are lost, or the connection is closed in place of the reply.
 for _, fault in ipairs { "mute", "cut" } do
   describe("a reply that is lost (" .. fault .. ")", function()
     before_each(start_behind_proxy)
@@ -451,7 +451,7 @@ for _, fault in ipairs { "mute", "cut" } do
       proxy:reset()
       assert.is_true(ask("PTTL", name) > 20000)
       assert.equal("held", lock:state())
-      -- Whatever became of it, what is asked next counts right.
+      -- Whatever the outcome, the next request states the right count.
       assert.is_true(lock:lock { wait = 5 * slow })
       held_once(2)
       assert.is_true(lock:unlock())
@@ -666,7 +666,7 @@ describe("a hold that was closed", function()
   before_each(start_behind_proxy)
   after_each(stop)
 
-  -- Another of its owner is at the lock for as long as it waits for its turn.
+  -- Another hold of its owner occupies the lock while this one waits to go.
   it("is given back once the server answers again", function()
     local one, two = assert(lock:hold()), assert(lock:hold())
     proxy:freeze()
@@ -701,14 +701,14 @@ describe("closing a client", function()
     local other = task.start(function()
       local its = far:lock(name)
       assert(its:lock())
-      assert(its:unlock())                 -- its script is known from now on
+      assert(its:unlock())                 -- its script is loaded now
       assert(its:lock())
       held:set()
       gate:wait()
       return its:unlock()
     end)
     held:wait(10 * slow)
-    assert(far:mutex(name .. ":mutex"):lock())   -- whose is to be loaded
+    assert(far:mutex(name .. ":mutex"):lock())   -- its release is not loaded
     proxy:freeze()
     local closing = task.start(far.close, far)
     rlock.sleep(0)
@@ -733,7 +733,7 @@ describe("opening a client", function()
     end
     local before = reads()
     local other = open()
-    assert.equal(1 + 1, reads() - before)      -- and this question
+    assert.equal(1 + 1, reads() - before)      -- plus this INFO
     other:close()
   end)
 
@@ -768,7 +768,7 @@ describe("a server that drops connections", function()
   before_each(start)
   after_each(stop)
 
-  -- What happens to `field` of INFO while 50 tasks try to lock for a while.
+  -- The change of an INFO field while 50 tasks try to lock for a while.
   local function count_while_trying(field, seconds)
     local before = tonumber(ask("INFO", "stats"):match(field .. ":(%d+)"))
     task.many(50, function(i)

@@ -1,4 +1,4 @@
---- The fenced lock on a real Redis: an RLock with tokens that only rise.
+--- The fenced lock on a real Redis: an RLock with increasing fencing tokens.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
@@ -107,7 +107,7 @@ describe("a fenced lock", function()
     assert.is_true((lock:lock { lease = 1000 }))
     assert.equal(-1, client:call("PTTL", counter))
     lock:unlock()
-    client:call("PEXPIRE", counter, 1000000)   -- as rlock did once
+    client:call("PEXPIRE", counter, 1000000)   -- as an old rlock did
     assert.is_true((lock:lock()))
     assert.equal(-1, client:call("PTTL", counter))
   end)
@@ -118,12 +118,12 @@ describe("a fenced lock", function()
     client:call("DEL", counter)
     assert.is_true(token_of "b" > before)
     fenced.play(name, "release b 1 0 publish freed")
-    client:call("SET", counter, "3")                 -- and somebody began anew
+    client:call("SET", counter, "3")                 -- somebody restarted it
     assert.is_true(token_of "b" > before)
   end)
 
   it("never goes back when the clock does", function()
-    client:call("SET", counter, "4000000000000000")      -- of the year 2096
+    client:call("SET", counter, "4000000000000000")      -- from the year 2096
     assert.equal(4000000000000001, token_of "a")
     fenced.play(name, "release a 1 0 publish freed")
     assert.equal(4000000000000002, token_of "a")
@@ -188,7 +188,7 @@ describe("a fenced lock", function()
     local _, later = lock:lock()
     assert.equal("refused", select(2, lock:break_lock(token)))
     assert.is_true(lock:is_held())
-    client:call("HDEL", name, "")              -- a hold without any token
+    client:call("HDEL", name, "")              -- a hold without a token
     assert.equal("refused", select(2, lock:break_lock(later)))
     assert.is_true(lock:break_lock())
   end)

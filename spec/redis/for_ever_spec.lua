@@ -1,6 +1,5 @@
---- What waits without a limit: it waits on for a server that is away, or slow,
---- or not served by our own program in time. Only what cannot get better ends
---- it.
+--- Waits without a limit: they outlast a server that is away or slow, and a
+--- program that is too busy to serve them. Only a permanent error ends them.
 
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
@@ -45,16 +44,16 @@ local function stop()
   opened, servers = {}, {}
 end
 
--- Waits longer than a command may take. What is tested is that time passes.
+-- Outlasts a command's timeout. The passage of time is what is tested.
 local function let_it_time_out() rlock.sleep(2 * TIMEOUT) end
 
--- Keeps the whole program busy for longer than a command may take.
+-- Blocks the whole program for longer than a command's timeout.
 local function compute()
   local until_ = host.now() + 1.5 * TIMEOUT
   repeat until host.now() >= until_
 end
 
--- What can wait for ever: how to make it, and how to wait with it.
+-- What can wait for ever: how to make it, and how to wait for it.
 local waits = {
   semaphore = function(client)
     local semaphore = client:semaphore "semaphore"

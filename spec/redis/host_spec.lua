@@ -1,5 +1,5 @@
---- The libuv host by itself: tasks, events, sleep, cancelling, what an error in
---- a task does, and many commands at once on one connection.
+--- The libuv host by itself: tasks, events, sleep, cancellation, errors in
+--- tasks, and many commands at once on one connection.
 
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
@@ -17,7 +17,7 @@ local function connect()
   })
 end
 
--- Runs a script in a process of its own; RLOCK_URL is the server's.
+-- Runs a script in its own process, with RLOCK_URL set to the server.
 local function run(code)
   return program.run(server, "-e", code)
 end
@@ -245,7 +245,7 @@ describe("a task that is cancelled", function()
     assert.same({}, log)
   end
 
-  -- The house's own faces answer nil, "cancelled", unwind; raises that.
+  -- rlock's functions return nil, "cancelled", unwind; raises unwind.
   local function raised(result, code, unwind)
     if code == "cancelled" then error(unwind, 0) end
     return result
@@ -480,7 +480,7 @@ describe("the program", function()
 end)
 
 describe("waiting outside a task", function()
-  -- What is said when fn waits in a coroutine of the user's own.
+  -- The error when fn waits in a coroutine of the user's own.
   local function complaint(fn)
     local ok, message = coroutine.resume(coroutine.create(fn))
     return ok and "it was let through" or tostring(message)

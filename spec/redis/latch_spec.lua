@@ -1,5 +1,5 @@
---- The latch on a real Redis: what each operation does, Redisson's layout and
---- behaviours, and no waiter that stays behind.
+--- The latch on a real Redis: the operations, Redisson's layout and behaviours,
+--- and that no waiter is left behind.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
@@ -22,7 +22,7 @@ end
 describe("a latch", function()
   local client, name, channel, latch
 
-  -- Tasks that wait for the latch; they stand in line when this returns.
+  -- Starts tasks that wait for the latch; returns once all are waiting.
   local function start_waiting(n, of)
     local all, calls = {}, server:stat("evalsha")
     for i = 1, n or 1 do
@@ -47,7 +47,7 @@ describe("a latch", function()
     assert.is_true(took < (seconds or 1) * slow, "took " .. took)
   end
 
-  -- What is said on the channel while fn runs.
+  -- The messages on the channel while fn runs.
   local function heard(fn)
     local messages = {}
     local listener = assert(host.connect {

@@ -1,5 +1,5 @@
---- Requests that were given up are executed later: a proxy keeps them back and
---- delivers them when the lock has been used again.
+--- Late delivery: a proxy keeps back abandoned requests and delivers them once
+--- the lock has been used again.
 
 local late_rows = require "spec.support.late_rows"
 local proxies = require "spec.support.proxy"

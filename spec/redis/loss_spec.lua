@@ -1,5 +1,5 @@
---- Requests that were given up are executed later: a real network loses them,
---- and the kernel sends them again when the lock has been used again.
+--- Late delivery: a real network drops abandoned requests, and the kernel
+--- retransmits them once the lock has been used again.
 
 local late_rows = require "spec.support.late_rows"
 local link = require "spec.support.link"
@@ -8,7 +8,7 @@ local rlock = require "rlock"
 local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (rlock)
 
--- The kernel repeats a packet that was lost after about 0.2, 0.6, 1.5, 3.2 s.
+-- The kernel retransmits a lost packet after about 0.2, 0.6, 1.5 and 3.2 s.
 local OUTAGE, TIMEOUT = 2, 1.6
 local PATIENCE = 30
 

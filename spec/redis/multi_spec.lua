@@ -1,5 +1,5 @@
---- Multi-locks: all members are held or none, whoever else wants some of them
---- and whatever becomes of their servers.
+--- Multi-locks: all members are held or none, whatever the contention for some
+--- of them and whatever happens to their servers.
 
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
@@ -13,8 +13,8 @@ local wait = require "spec.support.wait" (host)
 local ask = control.ask
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command
-local LEASE = 1.5 * slow            -- of the watchdogs, where it is to end
-local SLACK = 5 * slow              -- what a bounded call may take besides
+local LEASE = 1.5 * slow            -- of the watchdogs, for leases that expire
+local SLACK = 5 * slow              -- tolerance of a bounded call
 
 local servers, proxy, prefix, client, second
 local opened = {}
@@ -39,7 +39,7 @@ local function is_taken(server, suffix)
   return ask(server, "EXISTS", name(suffix)) == 1
 end
 
--- No key of any of the locks is anywhere.
+-- No server has a key of any of the locks.
 local function nothing_is_left()
   eventually(function()
     for _, server in ipairs(servers) do
@@ -66,7 +66,7 @@ local function stop()
   for _, server in ipairs(servers) do server:stop() end
 end
 
--- Locks of these names on the first server, by this client.
+-- Locks with these names on the first server, made by this client.
 local function locks(by, ...)
   local all = {}
   for i, suffix in ipairs { ... } do all[i] = by:lock(name(suffix)) end
@@ -139,7 +139,7 @@ describe("a multi-lock", function()
       assert.is_true(member:is_held())
       assert.equal("refused", select(2, multi:try_lock()))
       assert.is_true(multi:unlock())
-      -- Whichever is busy: waited for, and none is left.
+      -- Whichever member is busy, it is waited for, and none is held.
       local holding = occupy(rivals[member] or member)
       assert.equal("timeout", select(2, multi:lock { wait = 0.05 * slow }))
       assert.equal("busy", select(2, multi:try_lock()))
@@ -204,7 +204,7 @@ describe("a multi-lock", function()
       assert.is_true(multi:lock())
       assert.is_true(multi:unlock())
       local before = control.evalshas(servers[1])
-      -- While the first has no answer the others are taken already.
+      -- The other members are taken while the first reply is late.
       proxy:hold(slow, name "a")
       local taking = task.start(function() return multi:lock() end)
       eventually(function()
@@ -381,7 +381,7 @@ describe("multi-locks of the same members", function()
   before_each(start)
   after_each(stop)
 
-  -- Tasks with a multi-lock each go through so many rounds, one at a time.
+  -- Tasks take one multi-lock each, for some rounds; one at a time is inside.
   local function contend(multis, rounds)
     local inside = 0
     task.many(#multis, function(i)
@@ -417,7 +417,7 @@ describe("multi-locks of the same members", function()
     contend(multis, 30)
   end)
 
-  -- What two processes would do that know the servers by other names.
+  -- As two processes would that know the servers by different names.
   it("that are ordered differently do not, either", function()
     local one = { open(), open(servers[2].url) }
     local two = { open(), open(servers[2].url) }
@@ -492,7 +492,7 @@ describe("a multi-lock whose server is away", function()
     }
   end
 
-  -- Which of the two it is depends on where the time ended.
+  -- Which of the two it is depends on where the time ran out.
   local function away(code)
     assert(code == "connect" or code == "timeout", code)
   end
@@ -519,7 +519,7 @@ describe("a multi-lock whose server is away", function()
       assert(multi:lock { wait = 30 * slow })
       return multi:unlock()
     end)
-    -- What can be reached is held for no longer than one try takes.
+    -- The reachable members are held no longer than one attempt takes.
     local its = open():lock(name "a")
     for _ = 1, 20 do
       assert.is_true(its:lock { wait = 20 * slow })

@@ -1,4 +1,4 @@
---- The mutex on a real Redis: an RLock that its holder cannot enter again.
+--- The mutex on a real Redis: an RLock that its holder cannot re-enter.
 
 local redis = require "spec.support.redis"
 local rlock = require "rlock"

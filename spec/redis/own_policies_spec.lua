@@ -1,5 +1,5 @@
---- Locks of a user's own: the policies of the examples and the one of the
---- README, operation by operation, and between processes that contend.
+--- User policies: those of the examples and of the README, operation by
+--- operation and under contention between processes.
 
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
@@ -12,7 +12,7 @@ local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
--- The policy README's program "my/few.lua", as the module my.few.
+-- The README's policy "my/few.lua", as the module my.few.
 local function few_of_the_readme()
   local text = require "spec.support.few"
   local lines = select(2, text:gsub("[^%s][^\n]*\n", ""))
@@ -38,7 +38,7 @@ teardown(function()
   server:stop()
 end)
 
--- Adds to a number by two commands, `places` of which may be at it at once.
+-- Increments a number by two commands, with at most `places` tasks at once.
 local PROGRAM = [[
 local rlock = require "rlock"
 local which, option, places, tasks, rounds = table.unpack(arg)
@@ -203,7 +203,7 @@ describe("the lock with priorities", function()
       acquire only-tries 60000 1 0 9 busy
       acquire high 60000 1 -1 7      busy
     ]])
-    host.sleep(0.002)                            -- the next millisecond
+    host.sleep(0.002)                            -- until the next millisecond
     priority.play(name, [[
       acquire two 60000 1 -1 0       busy
       acquire one 60000 1 5000 0     busy       -- keeps its place

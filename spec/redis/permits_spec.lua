@@ -1,5 +1,5 @@
---- Permits with leases on a real Redis: what each operation does, Redisson's
---- layout and behaviours, and permits that come back.
+--- Permits with leases on a real Redis: the operations, Redisson's layout and
+--- behaviours, and the return of expired permits.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
@@ -10,7 +10,7 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LEASE = 0.3 * slow         -- of the watchdog, where it matters
+local LEASE = 0.3 * slow         -- of the watchdog, for leases that expire
 local server = redis.shared()
 local number = 0
 
@@ -27,7 +27,7 @@ end
 describe("permits", function()
   local client, name, leases, channel, permits
 
-  -- Ends the lease of a permit, as if time had passed.
+  -- Expires the lease of a permit.
   local function expire(id)
     local bytes = id:gsub("..", function(pair)
       return string.char(tonumber(pair, 16))
@@ -36,7 +36,7 @@ describe("permits", function()
     assert.equal("1", client:call("ZSCORE", leases, bytes))
   end
 
-  -- A task that waits for a permit; it stands in line when this returns.
+  -- Starts a task that waits for a permit; returns once it is waiting.
   local function start_waiting(options, of)
     options = options or {}
     options.wait = options.wait or 30 * slow
@@ -88,7 +88,7 @@ describe("permits", function()
       acquire a 60000 1 publish      busy
     ]])
     assert.equal("0", client:call("GET", name))
-    client:call("ZADD", leases, 1, "b")             -- its lease has ended
+    client:call("ZADD", leases, 1, "b")             -- its lease has expired
     ops.play(name, [[
       renew b 60000 1                lost
       count                          free
@@ -152,7 +152,7 @@ describe("permits", function()
     assert.equal("busy", reply[1])
     assert.is_true(reply[2] > 29000 and reply[2] <= 30000)
     client:call("ZADD", leases, "922337203685477", "a",
-      "922337203685477", "b")                 -- Redisson's, without a lease
+      "922337203685477", "b")                 -- Redisson's without a lease
     assert.same({ "busy", -1 },
       ops.ask(name, "acquire", "c", "1000", "1", "publish"))
   end)
@@ -216,7 +216,7 @@ describe("permits", function()
       for _ = 1, 3 do assert(permits:acquire { lease = 60 }) end
       assert.is_true(permits:set(4))
       assert.same({ 1, 3 }, { permits:available(), permits:acquired() })
-      assert.is_true(permits:set(2))              -- fewer than are in use
+      assert.is_true(permits:set(2))              -- fewer than are acquired
       assert.same({ -1, 3 }, { permits:available(), permits:acquired() })
       assert.equal("busy", select(2, permits:try_acquire()))
       assert.is_true(permits:set(5))

@@ -1,9 +1,9 @@
---- A number that processes add to under a red lock of five servers, two of
---- which are always in trouble, as are the processes themselves. The store that
---- has the number hands out tokens, and takes it only with the latest; who is
---- turned away must not have held the lock any more.
+--- Processes increment a number under a red lock of five servers, two of which
+--- always fail, and so do the processes. The number's store hands out fencing
+--- tokens and accepts a write only with the latest; a process whose write is
+--- rejected must have lost the lock before.
 --
---  RLOCK_ROUNDS is how often they add to it: 1000 by default, 20000 in CI.
+--  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in CI.
 
 local fence = require "spec.support.fence"
 local host = require "rlock.host.uv"
@@ -16,7 +16,7 @@ local wait = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 1000)
-local STEP = ROUNDS // 40          -- added between one event and the next
+local STEP = ROUNDS // 40          -- increments from one event to the next
 local NODES, TASKS = 5, 4
 local LEASE = slow
 local NAME = "quorum:counter"
@@ -41,7 +41,7 @@ local function goes_on(what)
     "the counting goes on, " .. what)
 end
 
--- What befalls two of the servers, and how it ends.
+-- Faults of two of the servers, and their ends.
 local faults = {
   ["two killed, back empty"] = {
     function(a, b) servers:kill(a, b) end,

@@ -1,5 +1,5 @@
---- Red locks on five real servers: that a majority is enough and less is not,
---- while servers are killed, freeze, answer late and forget.
+--- Red locks on five real servers: a majority is necessary and sufficient while
+--- servers are killed, freeze, reply late and lose their data.
 
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
@@ -15,9 +15,9 @@ local evalshas = control.evalshas
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local NODES = 5
 local TIMEOUT = 0.5 * slow          -- of one command
-local LEASE = 1.5 * slow            -- of the watchdogs, where it is to end
-local SOON = 10 * slow              -- for what is waited for
-local NEVER = 40 * slow             -- a server's time, where none is waited for
+local LEASE = 1.5 * slow            -- of the watchdogs, for leases that expire
+local SOON = 10 * slow              -- deadline of what must happen
+local NEVER = 40 * slow             -- node timeout that must not be waited for
 
 local servers, proxy, name, clients, red
 local opened, urls = {}, {}
@@ -31,7 +31,7 @@ local function open(options)
   return client
 end
 
--- A client of each server, as one process has them.
+-- Opens a client for each server, as one process would.
 local function open_all(options)
   local all = {}
   for i, server in ipairs(servers) do
@@ -42,15 +42,15 @@ local function open_all(options)
   return all
 end
 
--- A machine that is busy answers late: only where that is the point are servers
--- given less time than a second.
+-- Busy machines reply late: the servers get less than a second only where that
+-- is the point.
 local function red_of(some, options)
   options = options or {}
   options.node_timeout = options.node_timeout or slow
   return rlock.red_lock(some, name, options)
 end
 
--- What another process would have.
+-- The red lock of another process.
 local function another(options)
   local others = open_all { lazy = true }
   for _, client in ipairs(others) do client:call("PING") end
@@ -62,7 +62,7 @@ local function close_all()
   opened = {}
 end
 
--- Clients with other options.
+-- Replaces the clients by ones with other options.
 local function reopen(options, red_options)
   close_all()
   clients = open_all(options)
@@ -96,7 +96,7 @@ local function nothing_is_left()
     "no key of the lock is left anywhere")
 end
 
--- Holds it in a task until :leave().
+-- Holds `its` in a task until :leave().
 local function occupy(its, options)
   local gate, held = rlock.event(), rlock.event()
   local holding = task.start(function()
@@ -109,7 +109,7 @@ local function occupy(its, options)
   return { leave = function() gate:set() return holding:join() end }
 end
 
--- Listens for the loss of `to`.
+-- Records on_lost calls of `to`.
 local function listen(to)
   local heard = { n = 0 }
   to:on_lost(function(told, reason)
@@ -263,7 +263,7 @@ describe("a red lock", function()
   it("is waited for although one of its servers refuses", function()
     red = red_of(clients, { policy = "simple" })
     local own = clients[1]:simple_lock(name)
-    assert.is_true(own:lock())            -- which cannot be entered twice
+    assert.is_true(own:lock())            -- not reentrant
     local others = open_all()
     local holding = {
       occupy(others[2]:simple_lock(name)), occupy(others[3]:simple_lock(name)),
@@ -309,7 +309,7 @@ describe("a red lock", function()
     nothing_is_left()
   end)
 
-  -- A part of an earlier attempt, or hold, may still be on its way back.
+  -- Releases of an earlier attempt or hold may still be in flight.
   for _, policy in ipairs { "simple", "mutex", "reentrant" } do
     it("is never in its task's own way, with policy " .. policy, function()
       red = red_of(clients, { policy = policy })
@@ -434,7 +434,7 @@ describe("a red lock with servers that forgot", function()
   before_each(start)
   after_each(stop)
 
-  -- Tries until it is told that a server does not count because of that.
+  -- Tries until a server is left out for that reason.
   local function refused_as(word)
     local ok, code, detail
     eventually(function()
@@ -445,7 +445,7 @@ describe("a red lock with servers that forgot", function()
     return detail
   end
 
-  -- Starting a server blocks us: no renewal is sent meanwhile.
+  -- Starting a server blocks this process: no renewals meanwhile.
   it("is held on when one was restarted empty, and got back there", function()
     reopen { watchdog = 3 * slow }
     assert.is_true(red:lock())
@@ -491,11 +491,11 @@ describe("a red lock with servers that forgot", function()
     local restarted = rlock.now()
     assert.matches(servers[3].socket .. ": restarted", refused_as "restarted",
       1, true)
-    -- Nor does it on another connection.
+    -- Nor on another connection.
     servers:ask(servers[3], "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     refused_as "restarted"
     assert.is_true(red:lock { wait = 3 * SOON })
-    -- Its uptime is told in whole seconds.
+    -- Redis reports its uptime in whole seconds.
     assert(rlock.now() - restarted > lease - 1.1)
     assert.is_true(red:unlock())
     nothing_is_left()
@@ -527,7 +527,7 @@ describe("a red lock with servers frozen", function()
   before_each(start)
   after_each(stop)
 
-  -- Servers have more time than we: who waited for one would be found out.
+  -- The node timeout exceeds the test's: waiting for a server would show.
   local function be_patient()
     reopen({ timeout = NEVER, watchdog = 5 * NEVER }, { node_timeout = NEVER })
     assert(red:lock())
@@ -574,7 +574,7 @@ describe("a red lock with servers frozen", function()
     local holding = occupy(another())
     everywhere()
     assert.equal("busy", select(2, red:try_lock()))
-    -- Two say no, and three nothing.
+    -- Two reply busy, three do not reply.
     servers:pause(1, 2, 3)
     eventually(function()
       local _, code, detail = red:try_lock()
@@ -591,7 +591,7 @@ describe("a red lock with servers frozen", function()
     servers:resume(1, 2, 3)
     assert.is_true(holding.leave())
     nothing_is_left()
-    -- And they are asked again as soon as they answer.
+    -- They are used again as soon as they reply.
     eventually(function()
       assert(red:lock())
       local all = count_keys() == NODES
@@ -637,7 +637,7 @@ describe("a red lock with a server whose answers are late", function()
   end)
   after_each(stop)
 
-  -- With all connections made.
+  -- Reopens the clients and makes all connections.
   local function prepare(options, red_options)
     reopen(options, red_options)
     assert(red:lock())
@@ -710,7 +710,7 @@ describe("a red lock with a server whose answers are late", function()
     nothing_is_left()
   end)
 
-  -- The answers to both attempts come from it, in turn, and both are needed.
+  -- One server replies to both attempts, in order, and both need its reply.
   for _, policy in ipairs { "simple", "mutex", "reentrant" } do
     it("may be asked anew before it answers, with policy " .. policy, function()
       prepare(patient, { policy = policy, node_timeout = NEVER })
@@ -730,7 +730,7 @@ describe("a red lock with a server whose answers are late", function()
     end)
   end
 
-  -- What a hold does not have it asks for again: here, before the first answer.
+  -- The watchdog requests missing servers again: here, before the first reply.
   it("counts as one, though it was asked twice", function()
     prepare { timeout = 3 * slow, watchdog = 2 * slow }
     local rival = occupy(open_all()[2]:lock(name))
@@ -745,7 +745,7 @@ describe("a red lock with a server whose answers are late", function()
     nothing_is_left()
   end)
 
-  -- What its task has besides on that server is being given back, too.
+  -- Its task's other hold on that server is being released at the same time.
   it("is given back there, however long it has to wait for its turn", function()
     prepare()
     local one = assert(clients[1]:lock(name):hold())

@@ -1,7 +1,6 @@
---- The read/write lock on a real Redis: who may read and who may write, when a
---- hold ends, Redisson's layout and behaviours, as its own tests assert them,
---- its readers and writers in the same lock, played by hand, and what a reader
---- costs among many.
+--- The read/write lock on a real Redis: who may read and write when, how holds
+--- end, Redisson's layout and behaviours, simulated Redisson readers and
+--- writers of the same lock, and the cost of a reader among many.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
@@ -34,7 +33,7 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The state as others see it ------------------------------------------------
+-- The state as seen by others -------------------------------------------------
 
 -- The hash, as { mode = "read", a = "1" }.
 local function fields()
@@ -47,7 +46,7 @@ local function hold_key(owner, n)
   return ("{%s}:%s:rwlock_timeout:%d"):format(name, owner, n)
 end
 
--- Is this key to live for `ms` more, more or less?
+-- The key's TTL is about `ms`.
 local function lives(key, ms)
   local left = call("PTTL", key)
   if math.abs(left - ms) > 1000 then
@@ -61,7 +60,7 @@ end
 
 -- The operations --------------------------------------------------------------
 
--- A table of operations, each beginning with the side: "r acquire a 60000 1".
+-- Plays a list of operations, each preceded by its side: "r acquire a 60000 1".
 local function play(text)
   for line in text:gmatch("[^\n]+") do
     local side, rest = line:match("^%s*([rw])%s+(.*)")
@@ -93,7 +92,7 @@ local function stop_writing(owner, want, lease)
     "publish"))[1]
 end
 
--- What they asked for ended so many ms ago.
+-- Makes the leases of some readers end that long ago.
 local function age(ms, ...)
   for _, field in ipairs { ... } do
     local score = call("ZSCORE", index, field)
@@ -120,7 +119,7 @@ function java.renew(owner, lease)
   if call("PTTL", name) < lease then call("PEXPIRE", name, lease) end
 end
 
--- Its watchdog: the hash and the keys of all holds expire as its own do.
+-- Its watchdog: the hash and the keys of all holds expire with its own lease.
 function java.watch(lease)
   call("PEXPIRE", name, lease)
   for field, value in pairs(fields()) do
@@ -130,7 +129,7 @@ function java.watch(lease)
   end
 end
 
--- Gives back its only read hold, and asks for the keys of all others.
+-- Releases its only read hold, and checks the keys of all others.
 function java.leave(owner)
   call("HDEL", name, owner)
   call("DEL", hold_key(owner, 1))
@@ -165,7 +164,7 @@ function java.stop_writing(owner)
   end
 end
 
--- What is said on the channel, as a list that grows.
+-- Collects the messages on the channel.
 local function listen()
   local heard = {}
   local connection = assert(host.connect {
@@ -187,7 +186,7 @@ local function subscribers()
   return call("PUBSUB", "NUMSUB", channel)[2]
 end
 
--- A task that waits with `lock` until it has it.
+-- A task that waits for `lock`.
 local function waits(lock, options)
   local waiting = task.start(function()
     return lock:lock(options or { wait = 20 })
@@ -555,7 +554,7 @@ describe("the layout of a read/write lock", function()
     read "a"
     leave "a"
     read "a"
-    stop_writing "a"                             -- goes on as a reader
+    stop_writing "a"                             -- downgrades to a reader
     eventually(function() return heard[3] end)
     leave "a"
     eventually(function() return heard[4] end)
@@ -616,7 +615,7 @@ describe("the leases of a read/write lock", function()
     lives(name, 50000)
     leave("c", "1", "25000")
     lives(name, 25000)
-    leave("c", "1", "40000")             -- what is left may need more
+    leave("c", "1", "40000")             -- a remaining hold may need more
     lives(name, 40000)
     lives(index, 40000)
   end)
@@ -654,7 +653,7 @@ describe("the leases of a read/write lock", function()
     assert.equal("busy", write "b")              -- no upgrade
     read "d"
     leave "d"
-    assert.equal("held", read "b")               -- anew
+    assert.equal("held", read "b")               -- a new hold
     assert.same({ mode = "read", b = "1", c = "1" }, fields())
     lives(hold_key("b", 1), 60000)
   end)
@@ -832,7 +831,7 @@ describe("a read/write lock that Redisson uses too", function()
   it("takes no notice of what we knew of a lock that they deleted", function()
     read("a", "60000")
     read("b", "50000")
-    call("DEL", name)                            -- by force
+    call("DEL", name)                            -- a forced release
     java.read("java:1", 30000)
     assert.equal("lost", reading.ask(name, "renew", "a", "60000", "1")[1])
     read("c", "10000")
@@ -912,7 +911,7 @@ describe("a read hold beside a watchdog of Redisson", function()
     teardown()
   end)
 
-  -- Their reader keeps the lock alive once more, and dies.
+  -- Redisson's reader renews the lock once more, and dies.
   local function java_dies()
     java.read("java:1", 30000)
     java.watch(1000 * THEIRS)
@@ -1012,7 +1011,7 @@ describe("a read hold beside a watchdog of Redisson", function()
     lives(name, 20000)
     lives(hold_key("a", 1), 20000)
     lives(index, 20000)
-    call("DEL", index)               -- and with it what is known of its end
+    call("DEL", index)               -- and with it the ends of the leases
     assert.same({ "held" }, reading.ask(name, "renew", "a", "30000", "1", "1"))
     lives(name, 30000)
   end)
@@ -1165,14 +1164,14 @@ describe("a read/write lock", function()
     local ours, theirs = its:read_lock(), its:write_lock()
     assert.is_true(theirs:lock())
     assert.is_true(ours:lock())
-    assert.is_true(ours:unlock())                    -- and writes on
+    assert.is_true(ours:unlock())                    -- keeps writing
     local ends = rlock.now() + 1.2 * slow
     while rlock.now() < ends do
       assert.equal("busy", select(2, reader:try_lock()))
       rlock.sleep(0.05)
     end
     assert.is_true(ours:lock())
-    assert.is_true(theirs:unlock())                  -- and reads on
+    assert.is_true(theirs:unlock())                  -- keeps reading
     ends = rlock.now() + 1.2 * slow
     while rlock.now() < ends do
       assert.equal("busy", select(2, writer:try_lock()))
@@ -1203,7 +1202,7 @@ describe("a read/write lock", function()
       local its = cut:read_write_lock(name)
       assert.is_true(its:write_lock():lock())
       proxy:cut(1)
-      assert.is_true(its:read_lock():lock())         -- asked twice
+      assert.is_true(its:read_lock():lock())         -- retried
       assert.same({ 1, 1 }, { its:write_lock():hold_count(),
         its:read_lock():hold_count() })
       proxy:cut(1)

@@ -1,5 +1,5 @@
---- What Redisson's tests assert of every lock, asked of red locks on three
---- servers. What befalls a red lock is in quorum_spec.lua.
+--- Redisson's tests of every lock, on red locks of three servers. Failures of a
+--- red lock's servers are in quorum_spec.lua.
 
 require "spec.support.rlock_rows" ("red", describe, it, before_each,
   after_each)

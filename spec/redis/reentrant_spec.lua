@@ -1,5 +1,5 @@
---- The reentrant lock on a real Redis: what each operation does in which state,
---- and Redisson's layout and behaviours, as its own tests assert them.
+--- The reentrant lock on a real Redis: the operations in each state, and
+--- Redisson's layout and behaviours.
 
 local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"

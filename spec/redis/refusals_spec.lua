@@ -1,5 +1,5 @@
---- What a lock says when the server cannot be found or does not want to: nil, a
---- code, and a sentence; in time, and with nothing left behind.
+--- What a lock returns when the server is unreachable or refuses: nil, a code
+--- and a message, in time, with nothing left behind.
 
 local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
@@ -198,7 +198,7 @@ describe("a client whose password was changed", function()
       server:cli("CONFIG", "SET", "requirepass", "new")
       server.password = "new"
       server:cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-      -- The first one may still meet the connection that was killed.
+      -- The first attempt may still use the killed connection.
       local ok, code, detail
       eventually(function()
         ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
@@ -216,7 +216,7 @@ describe("a user that lacks the right", function()
   before_each(function() start() end)
   after_each(stop)
 
-  -- A lock of a client whose user has everything but these rights.
+  -- A lock of a client whose user has all rights but these.
   local function limited(...)
     server:cli("ACL", "SETUSER", "alice", "reset", "on", ">word", "~*", "&*",
       "+@all", ...)
@@ -250,7 +250,7 @@ describe("a user that lacks the right", function()
     nothing_left()
   end)
 
-  -- Redis 7.0 does not name the command, 7.2 does; we name the line.
+  -- Redis 7.0 does not name the command, 7.2 does; rlock names the line.
   local IN_SCRIPT = "reentrant%.lua:%d+"
 
   for _, command in ipairs { "pexpire", "hset", "pttl" } do
@@ -427,7 +427,7 @@ describe("a server that refuses for the time being", function()
 
   it("because it loads its data is asked again as long as there is time",
     function()
-      -- It lets others in after each value, so that they are answered soon.
+      -- It serves other clients after each value, so replies come soon.
       local values, value = { "MSET" }, ("v"):rep(1100)
       for i = 1, 4000 do
         values[#values + 1] = "key:" .. i

@@ -1,4 +1,4 @@
---- What rlock.script emits, on a real server.
+--- The scripts that rlock.script emits, on a real server.
 
 local emit = require "rlock.script.emit"
 local policy = require "rlock.policy"
@@ -10,7 +10,7 @@ local FIXTURE = "spec.unit.fixtures.shop"
 
 local server
 
--- The names of the policies of the project.
+-- The names of rlock's policies.
 local function policies()
   local names = { FIXTURE }
   local pipe = assert(io.popen("ls lua/rlock/policy"))
@@ -58,7 +58,7 @@ describe("an emitted script", function()
     end
     for _, name in ipairs(policies()) do
       local module = require(name)
-      -- A file may hold both sides of a lock, or only what others share.
+      -- A file may have both sides of a lock, or only shared functions.
       for _, def in pairs(module.server and { module } or module) do
         if type(def) == "table" then load_all(def) end
       end

@@ -1,6 +1,6 @@
---- How lost connections are sealed: which server is asked, and what happens
---- where it refuses or something between answers for it. What sealing is good
---- for is in late_rows.lua.
+--- How lost connections are sealed: which server gets the request, and what
+--- happens where it refuses or an intermediary replies for it. late_rows.lua
+--- shows why sealing is necessary.
 -- luacheck: read globals redis
 
 local proxies = require "spec.support.proxy"

@@ -1,5 +1,5 @@
---- The semaphore on a real Redis: what each operation does, Redisson's layout
---- and behaviours, and permits that count once however often one asks for them.
+--- The semaphore on a real Redis: the operations, Redisson's layout and
+--- behaviours, and permits that count once however often a request is retried.
 
 local host = require "rlock.host.uv"
 local proxies = require "spec.support.proxy"
@@ -24,7 +24,7 @@ describe("a semaphore", function()
 
   local function permits() return tonumber(client:call("GET", name) or nil) end
 
-  -- A task that waits for permits; it stands in line when this returns.
+  -- Starts a task that waits for permits; returns once it is waiting.
   local function start_waiting(n, of)
     local subscribers = client:call("PUBSUB", "NUMSUB", channel)[2]
     local calls = server:stat("evalsha")
@@ -39,7 +39,7 @@ describe("a semaphore", function()
     return waiting
   end
 
-  -- What is said on the channel while fn runs.
+  -- The messages on the channel while fn runs.
   local function heard(fn)
     local messages = {}
     local listener = assert(host.connect {
@@ -261,7 +261,7 @@ describe("a semaphore", function()
         semaphore:add(-3)
         semaphore:drain()
         semaphore:add(-3)
-        semaphore:release(2)           -- one fewer than none: nobody is told
+        semaphore:release(2)           -- -1 are available: wakes nobody
       end))
       assert.equal(-1, semaphore:available())
     end)

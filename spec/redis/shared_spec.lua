@@ -1,4 +1,4 @@
---- What policies share (policy/shared.lua), asked for by a policy of our own.
+--- The functions that policies share (policy/shared.lua), in a policy of ours.
 
 local host = require "rlock.host.uv"
 local servers = require "spec.support.redis"
@@ -11,7 +11,7 @@ local is_done, now, tell, whole =
   shared.is_done, shared.now, shared.tell, shared.whole
 local server = servers.shared()
 -- luacheck: read_globals redis
-local commands = {}                     -- these run inside Redis
+local commands = {}                     -- runs inside Redis
 
 function commands.tell(keys, args)
   tell(args[1], keys[1], args[2])

@@ -1,5 +1,5 @@
---- The simple lock on a real Redis: SET NX PX, as the clients of other
---- languages speak it.
+--- The simple lock on a real Redis: SET NX PX, as clients in other languages
+--- use it.
 
 local redis = require "spec.support.redis"
 local rlock = require "rlock"

@@ -1,4 +1,4 @@
---- The spin lock on a real Redis: an RLock that is polled for.
+--- The spin lock on a real Redis: an RLock whose waiters poll.
 
 local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"
@@ -123,7 +123,7 @@ describe("a spin lock", function()
       return lock:lock { wait = 20 * slow }
     end)
     rlock.sleep(0.3)
-    client:call("DEL", name)                  -- and nothing is published
+    client:call("DEL", name)                  -- publishes nothing
     local before = rlock.now()
     assert.is_true(waiting:join(20 * slow))
     assert.is_true(rlock.now() - before < 0.3 * slow)

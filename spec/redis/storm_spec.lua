@@ -1,7 +1,7 @@
---- Owners in two hosts contend for locks of all kinds while requests get lost
---- and arrive late: none is ever held by two, as judged from outside.
+--- Owners in two hosts contend for locks of all kinds while requests are lost
+--- or delivered late: no two ever hold one at once, as judged from outside.
 --
---  RLOCK_SEED repeats a run's choices (though not its timing).
+--  RLOCK_SEED repeats a run's choices (but not its timing).
 
 local storms = require "spec.support.storms"
 

@@ -1,5 +1,5 @@
---- The test tools themselves: a fault that is not made, or a server that
---- outlives its test, would make the other specs worthless.
+--- The test tools themselves: if a fault did not happen, or a server outlived
+--- its test, the other specs would be worthless.
 
 local host = require "rlock.host.uv"
 local process = require "spec.support.process"
@@ -102,7 +102,7 @@ describe("the proxy", function()
     server:stop()
   end)
 
-  -- What a client gets for three pipelined commands.
+  -- What a client receives for three pipelined commands.
   local function answers()
     local got = {}
     task.many(3, function(i)
@@ -114,7 +114,7 @@ describe("the proxy", function()
 
   it("swallows one reply among many", function()
     proxy:drop_replies(1, "echo 2")
-    -- No client can know: it takes the next reply for the one that is gone.
+    -- No client can know: it takes the next reply for the lost one.
     assert.same({ "echo 1", "echo 3", "timeout" }, answers())
     assert.equal(3, proxy:count("echo"))
     assert.equal(1, proxy:count("echo 2"))

@@ -1,5 +1,5 @@
---- rediss:// against a real Redis with a TLS port: whom rlock believes. Where
---- hiredis is older than 1.0 there is no TLS, and that is said at once.
+--- rediss:// against a real Redis with a TLS port: which certificates rlock
+--- trusts. With hiredis before 1.0 there is no TLS, and the error says so.
 
 local host = require "rlock.host.uv"
 local redis = require "spec.support.redis"

@@ -1,6 +1,5 @@
---- Those who wait: who is woken, what a waiter that gives up leaves behind
---- (nothing), and what becomes of waiters and holders when a client closes.
-
+--- Waiters: which one is woken, that a waiter that gives up leaves nothing
+--- behind, and what happens to waiters and holders when a client closes.
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
 local program = require "spec.support.program"
@@ -14,7 +13,7 @@ local eventually = require "spec.support.wait" (host)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.5 * slow
 local SLACK = 2 * slow
-local WARM = 12 * slow           -- after this nobody is subscribed any more
+local WARM = 12 * slow           -- until an unused subscription has ended
 
 local server, proxy, client, lock, name, channel
 local number = 0
@@ -25,7 +24,7 @@ local function open(options)
   return assert(rlock.open(options))
 end
 
--- Asks the server, past rlock and without blocking.
+-- A command to the server without rlock; does not block.
 local function ask(...)
   return control.ask(server, ...)
 end
@@ -36,7 +35,7 @@ local function subscribers()
   return ask("PUBSUB", "NUMSUB", channel)[2]
 end
 
--- The id of the connection that is subscribed to anything.
+-- The id of the connection that has a subscription.
 local function subscriber()
   return ask("CLIENT", "LIST", "TYPE", "pubsub"):match("id=(%d+)")
 end
@@ -45,7 +44,7 @@ local function is_free()
   return ask("EXISTS", name) == 0
 end
 
--- Somebody else has the lock, until free() or for ever.
+-- Somebody else holds the lock until free().
 local function occupy()
   ask("HSET", name, "somebody:1", "1")
 end
@@ -55,7 +54,7 @@ local function free()
   ask("PUBLISH", channel, "0")
 end
 
--- A task that waits for the lock, in line behind those before it.
+-- A task that waits for the lock, queued behind the current waiters.
 local function wait_in_line(its, options)
   local waiting = task.start(function()
     return its:lock(options)
@@ -107,7 +106,7 @@ describe("waiters", function()
         all[i] = task.start(function()
           assert(lock:lock { wait = 60 * slow })
           got = got + 1
-          -- Not by unlock, so that the questions can be counted.
+          -- Not by unlock, to count only the requests of waiters.
           free()
         end)
       end
@@ -151,7 +150,7 @@ describe("waiters", function()
       eventually(function()
         return ask("CLIENT", "LIST", "TYPE", "pubsub") == ""
       end, WARM)
-      -- And it begins again when somebody waits.
+      -- It subscribes again for a new waiter.
       local waiting = wait_in_line(lock, { wait = 30 * slow })
       free()
       assert.is_true(waiting:join(2 * slow))
@@ -293,7 +292,7 @@ describe("a waiter that is cancelled", function()
       return ok, lock:hold_count()
     end)
     rlock.sleep(0.05)
-    -- The first one's question is answered, but the answer does not arrive.
+    -- The first waiter's request is granted, but the reply is delayed.
     proxy:hold(1 * slow, name)
     local seen = proxy:count(name)
     free()
@@ -323,8 +322,8 @@ describe("a waiter that is cancelled", function()
 
   it("while it gives back what came too late is unwound all the same",
     function()
-      -- The grant comes after its lease; the answer to giving it back does
-      -- not come for a while.
+      -- The grant arrives after its lease; the reply to the release is late as
+      -- well.
       proxy:hold(0.3 * slow, name)
       local seen = proxy:count(name)
       local asking = task.start(function()

@@ -1,5 +1,5 @@
---- The watchdog on a real Redis: what it keeps alive and for how long, and what
---- it says when it cannot.
+--- The watchdog on a real Redis: what it renews and for how long, and what it
+--- reports if it cannot.
 
 local control = require "spec.support.control"
 local host = require "rlock.host.uv"
@@ -11,7 +11,7 @@ local task = require "spec.support.task"
 local eventually = require "spec.support.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local LEASE = 0.5 * slow         -- of the watchdog, if a spec does not say
+local LEASE = 0.5 * slow         -- of the watchdog by default
 
 local server, client, lock, name
 local number = 0
@@ -28,14 +28,14 @@ local function open(options)
   return assert(rlock.open(options))
 end
 
--- Asks the server, past rlock and without blocking.
+-- A command to the server without rlock; does not block.
 local function ask(...)
   return control.ask(server, ...)
 end
 
 local function evalshas() return control.evalshas(server) end
 
--- Goes on for so long and calls fn every few milliseconds.
+-- Calls fn every few milliseconds for this time.
 local function throughout(seconds, fn)
   local until_ = rlock.now() + seconds
   repeat
@@ -44,7 +44,7 @@ local function throughout(seconds, fn)
   until rlock.now() >= until_
 end
 
--- Listens for the loss of `to`: calls, reasons.
+-- Records on_lost calls of `to`: their number and reasons.
 local function listen(to)
   local heard = { n = 0 }
   assert(to:on_lost(function(told, reason)
@@ -54,7 +54,7 @@ local function listen(to)
   return heard
 end
 
--- The states that `to` goes through, until fn says that it is enough.
+-- The states that `to` goes through, until fn returns true.
 local function states(to, fn, seconds)
   local seen = { to:state() }
   eventually(function()
@@ -385,11 +385,11 @@ describe("holds within holds", function()
         assert.is_true(ask("PTTL", name) > 0)
       end)
       assert.is_true(rlock.now() - before > lease)
-      -- The lease of the outer hold is over: only the inner one lives.
+      -- The outer hold's lease is over: only the inner hold is alive.
       assert.is_true(lock:unlock())
       assert.is_true(lock:valid_for() <= 0.001)
       eventually(function() return heard.n == 1 end)
-      -- Redis keeps the key a little longer than we count on it.
+      -- Redis keeps the key slightly longer than we rely on it.
       eventually(function() return ask("EXISTS", name) == 0 end)
       assert.equal("lost", select(2, lock:unlock()))
       assert.equal(1, heard.n)
@@ -414,7 +414,7 @@ describe("holds within holds", function()
     local outer = assert(its:hold { lease = 3 * LEASE })
     assert.is_true(its:lock())
     assert.is_true(outer:valid_for() > 15 * LEASE)
-    -- The server has done it; we do not know yet.
+    -- The server has released it, but the reply is late.
     local seen = proxy:count(name)
     proxy:hold(6 * LEASE, name)
     local until_ = rlock.now() + 5 * LEASE
@@ -571,8 +571,8 @@ describe("a hold that is in danger", function()
     local far = open { watchdog = 10 * LEASE }
     local held = far:lock(name)
     assert.is_true(held:lock())
-    -- What a restart with its data is to the client: a connection that ends,
-    -- and for a while nobody who answers.
+    -- To the client, a restart with data is a closed connection and, for a
+    -- while, no server.
     server:cli("CONFIG", "SET", "requirepass", "for a while")
     control.close()
     server.password = "for a while"

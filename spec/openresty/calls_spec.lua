@@ -1,5 +1,5 @@
---- What a program may do in a function that it has given us (on_lost): whatever
---- it is, the worker goes on, and ends when it is told to.
+--- What a user callback (on_lost) may do: whatever it is, the worker goes on,
+--- and ends when told to.
 
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"

@@ -1,5 +1,5 @@
---- The way from nginx to Redis: addresses, logins, TLS, pools, and what is made
---- of servers that are away, restart or forget.
+--- Connections from nginx to Redis: addresses, logins, TLS, pools, and servers
+--- that are away, restart or lose their data.
 
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
@@ -236,7 +236,7 @@ describe("A client in nginx", function()
     end
     eventually(function() return listeners() == "1" end)
     between:drop_messages(1)
-    assert.is_true(lock:unlock())            -- nobody hears of it
+    assert.is_true(lock:unlock())            -- its wake is lost
     between:kill()
     assert.is_true(select(2, ngx.thread.wait(waiting)))
     eventually(function() return listeners() == "1" end)
@@ -281,7 +281,7 @@ describe("rediss:// in nginx", function()
     server:stop()
   end)
 
-  -- What a request is told that wants a lock; "true" if it got it.
+  -- What a request gets that wants a lock; "true" if it got the lock.
   local function told(url, tls)
     web = nginx.start {
       http = ([[
@@ -326,7 +326,7 @@ describe("rediss:// in nginx", function()
       server = redis.start { tls = { name = name } }
       local said = told(url(), '{ server_name = "localhost" }')
       assert.matches("^connect ", said)
-      -- The last attempt may have been cut off by the end of the wait.
+      -- The deadline may have cut off the last attempt.
       eventually(function()
         return said:find(reason) or select(2, web:get("/lock")):find(reason)
       end, SECONDS, reason)

@@ -1,8 +1,8 @@
---- The main promise, counted: the workers of nginx and rlockctl add to a number
---- that nothing but the lock protects, and no update is lost, though workers
---- are killed meanwhile.
+--- Mutual exclusion, counted: nginx workers and rlockctl increment a number
+--- that only the lock protects, and no update is lost although workers are
+--- killed.
 --
---  RLOCK_ROUNDS is how many updates: 5000 by default, 20000 in CI.
+--  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in CI.
 
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
@@ -15,8 +15,8 @@ local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 5000)
 local RLOCKCTL = os.getenv("RLOCKCTL") or "build/rlockctl"
 local LEASE = 3 * slow
-local THREADS = 30              -- requests under way
-local TASKS = 10                -- of rlockctl
+local THREADS = 30              -- requests in flight
+local TASKS = 10                -- in rlockctl
 local KILLS = 5
 
 local HTTP = [[
@@ -33,7 +33,7 @@ local LOCATIONS = [[
   } }
 ]]
 
--- Each task adds until the number is as great as it is to be.
+-- Each task increments until the number is reached.
 local SCRIPT = [[
   local rlock = require "rlock"
   local add_up = require "spec.support.add_up"
@@ -68,8 +68,8 @@ describe("The workers of nginx and rlockctl", function()
     return tonumber(client:call("GET", "sum:number") or 0)
   end
 
-  -- Requests until the number is there, or the spec has failed. Who is killed
-  -- answers nothing.
+  -- Sends requests until the number is reached or the spec has failed. A killed
+  -- worker does not respond.
   local function request()
     local statuses = {}
     repeat

@@ -1,5 +1,5 @@
---- The examples for nginx, run by their own nginx.conf: that they do what they
---- are there to show.
+--- The examples for nginx, run with their own nginx.conf: they do what they
+--- demonstrate.
 
 local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
@@ -23,7 +23,7 @@ describe("the example for nginx", function()
     server:stop()
   end)
 
-  -- Status and body of so many requests for one thing: "200 text" -> how many.
+  -- Repeats a request; counts the responses: "200 text" -> number.
   local function answers(times, path, method)
     local counts = {}
     at_once(times, function()
@@ -91,7 +91,7 @@ describe("the example for nginx", function()
       for _, run in ipairs(lines_of("/cron")) do
         local period = tonumber(run:match("^(%d+) worker [0-3]$"))
         assert.is_nil(seen[period])
-        assert.is_true(period < before)              -- the newest is first
+        assert.is_true(period < before)              -- newest first
         seen[period], before = true, period
       end
     end)

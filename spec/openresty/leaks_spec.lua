@@ -1,8 +1,8 @@
---- Nothing is left over by requests that end in every way: one in ten because
---- its client goes away, others by an error or by ngx.exit without unlocking,
---- most of them as they should.
+--- Requests leave nothing behind, however they end: one in ten because its
+--- client disconnects, others by an error or by ngx.exit without an unlock,
+--- most of them normally.
 --
---  RLOCK_ROUNDS=20000, as in CI: 100 000 of them. Otherwise 20 000.
+--  RLOCK_ROUNDS=20000, as in CI: 100 000 requests. Otherwise 20 000.
 
 local at_once = require "spec.support.at_once"
 local host = require "rlock.host.ngx"
@@ -15,8 +15,8 @@ local REQUESTS = 5 * tonumber(os.getenv("RLOCK_ROUNDS") or 4000)
 local LEASE = 2 * slow
 local THREADS = 48              -- clients
 local SECONDS = 30 * slow
-local ROOM = 1500               -- kB that the Lua of the worker may grow by
-local IDLE = 30                 -- connections that a worker keeps
+local ROOM = 1500               -- allowed growth of the worker's Lua, in kB
+local IDLE = 30                 -- idle connections that a worker keeps
 
 local HTTP = [[
   lua_check_client_abort on;
@@ -91,8 +91,8 @@ describe("Requests that end in every way", function()
     server:stop()
   end)
 
-  -- Makes n requests for one of so many names; every tenth client goes away
-  -- some time after it has asked. Returns status -> how many had it.
+  -- Makes n requests for the locks of `names` names; every tenth client
+  -- disconnects after a while. Returns status -> number of responses.
   local function make_requests(path, names, n)
     local made, statuses = 0, {}
     at_once(THREADS, function()
@@ -113,7 +113,7 @@ describe("Requests that end in every way", function()
     return statuses
   end
 
-  -- Waits until the worker has nothing any more; the kB of its Lua.
+  -- Waits until the worker has nothing left; returns the kB of its Lua.
   local function memory_at_rest()
     local rest, kilobytes
     local ok = pcall(eventually, function()
@@ -125,7 +125,7 @@ describe("Requests that end in every way", function()
     return tonumber(kilobytes)
   end
 
-  -- But for the permits themselves, which are counted.
+  -- All permits are available, and the server has no other keys.
   local function nothing_is_held()
     local keys
     local ok = pcall(eventually, function()
@@ -138,7 +138,7 @@ describe("Requests that end in every way", function()
   end
 
   local function check(path, names)
-    make_requests(path, names, REQUESTS * 0.1)       -- everything is loaded
+    make_requests(path, names, REQUESTS * 0.1)       -- loads everything
     local before = memory_at_rest()
     local statuses = make_requests(path, names, REQUESTS * 0.4)
     nothing_is_held()

@@ -1,6 +1,5 @@
---- The memory of workers whose requests all want one lock: it does not grow
---- with the number of requests. What LuaJIT keeps of the code that it compiles
---- counts as memory of Lua.
+--- The memory of workers whose requests all want one lock does not grow with
+--- the number of requests. Code compiled by LuaJIT counts as Lua's memory.
 
 local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
@@ -8,10 +7,10 @@ local redis = require "spec.support.redis"
 
 local WORKERS = 2
 local CONNECTIONS = 200
-local REQUESTS = 13000          -- in a round
-local ROUNDS = 4                -- that are measured, after one that is not
-local ROOM = 450                -- kB of Lua that a worker may gain in them
-local RESIDENT = 30000          -- kB that a worker may have in all
+local REQUESTS = 13000          -- per round
+local ROUNDS = 4                -- measured rounds, after a warm-up
+local ROOM = 450                -- allowed growth of a worker's Lua, in kB
+local RESIDENT = 30000          -- allowed resident memory of a worker, in kB
 local TRIES = 500
 
 local HTTP = [[
@@ -55,7 +54,7 @@ describe("The memory of nginx's workers", function()
     server:stop()
   end)
 
-  -- Over one connection until so many requests have been made in all.
+  -- Makes requests over one connection until all clients have made REQUESTS.
   local function make_requests(made)
     local socket = ngx.socket.tcp()
     socket:settimeouts(60000, 60000, 60000)
@@ -66,7 +65,7 @@ describe("The memory of nginx's workers", function()
       assert.matches(" 200 ", (assert(socket:receive())))
       local line
       repeat line = assert(socket:receive()) until line == "0"
-      assert(socket:receive())                  -- the end of the last chunk
+      assert(socket:receive())                  -- end of the last chunk
     end
     return socket:close()
   end
@@ -76,7 +75,7 @@ describe("The memory of nginx's workers", function()
     at_once(CONNECTIONS, function() return make_requests(made) end)
   end
 
-  -- Of each worker: { kB of Lua, kB in all }.
+  -- For each worker: { kB of Lua, resident kB }.
   local function memory()
     local workers, count = {}, 0
     for _ = 1, TRIES do
@@ -91,7 +90,7 @@ describe("The memory of nginx's workers", function()
 
   it("stays what it is, however many requests have waited for one lock",
     function()
-      run_round()                               -- most code is compiled
+      run_round()                               -- compiles most of the code
       local before = memory()
       for _ = 1, ROUNDS do run_round() end
       for id, after in pairs(memory()) do

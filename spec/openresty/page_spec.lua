@@ -1,7 +1,7 @@
---- The page of the examples for nginx, in a real browser: who holds and who
---- waits appears on it, and goes, while it is open.
+--- The page of the examples for nginx, in a real browser: holders and waiters
+--- appear and disappear while it is open.
 ---
----   RLOCK_PICTURES=folder     leaves pictures of it there
+---   RLOCK_PICTURES=folder     saves screenshots there
 
 local browser = require "spec.support.browser"
 local host = require "rlock.host.ngx"
@@ -66,7 +66,7 @@ describe("the page of the examples", function()
     end, SECONDS, text)
   end
 
-  -- Asks for a lock for a minute; the socket is to be closed to give it back.
+  -- Requests a lock for a minute; close the socket to release it.
   local function ask(what, who)
     return web:send(("/hold?what=%s&who=%s&seconds=60"):format(what, who),
       "POST")

@@ -1,4 +1,4 @@
---- Where nothing can be waited for, and what is said there.
+--- The phases of nginx that cannot wait, and what rlock reports there.
 
 local at_once = require "spec.support.at_once"
 local host = require "rlock.host.ngx"

@@ -1,5 +1,5 @@
---- Locks of several servers in nginx: multi-locks and red locks, and a server
---- that was restarted and has forgotten.
+--- Locks on several servers in nginx: multi-locks and red locks, and a server
+--- that was restarted without its data.
 
 local host = require "rlock.host.ngx"
 local redis = require "spec.support.redis"
@@ -85,7 +85,7 @@ describe("In nginx", function()
     assert.equal("quorum", code)
     assert.is_truthy(detail:find(servers[2].socket .. ": restarted", 1, true))
     assert.is_true(lock:lock { wait = SECONDS })
-    -- Its uptime is told in whole seconds.
+    -- Redis reports its uptime in whole seconds.
     assert.is_true(host.now() - restarted > WATCHDOG - 1.1)
     assert.is_true(lock:unlock())
     servers[3]:launch()

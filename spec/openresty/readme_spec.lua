@@ -1,5 +1,5 @@
---- The README for OpenResty: that its synopsis runs, and that what it names is
---- there.
+--- The README's section on OpenResty: its synopsis runs, and the names in it
+--- exist.
 
 local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"
@@ -9,7 +9,7 @@ local readme = require("spec.support.readmes").read("lua/resty/README.md")
 
 local SECTION = "\n```nginx\n(.-)\n```"
 
--- The synopsis as what nginx.start takes: http { }, and what is in server { }.
+-- The synopsis as arguments of nginx.start: what is in http { } and server { }.
 local function synopsis(server)
   local text = readme:match(SECTION):gsub("redis://127%.0%.0%.1", server.url)
     :gsub("lua_package_path [^\n]*", ""):gsub("lua_socket_log[^\n]*", "")

@@ -1,5 +1,5 @@
---- Workers that are to end while requests are served: by a reload, and by a
---- quit. No request fails, no worker stays, nothing is held beyond its lease.
+--- Workers told to end while requests are served, by a reload and by a quit: no
+--- request fails, no worker stays, nothing is held beyond its lease.
 
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
@@ -9,8 +9,8 @@ local eventually = require "spec.support.wait" (host)
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LEASE = 4 * slow
 local SECONDS = 30 * slow
-local THREADS = 24              -- requests under way
-local NAMES = 5                 -- locks that they want
+local THREADS = 24              -- requests in flight
+local NAMES = 5                 -- of the locks
 
 local HTTP = [[
   init_worker_by_lua_block {
@@ -19,8 +19,8 @@ local HTTP = [[
   }
 ]]
 
--- Locks that are waited for, and one that is forgotten. Redis counts who begins
--- and who comes to the end.
+-- Takes two locks with a wait, and one that is not released. Redis counts the
+-- requests that begin and those that finish.
 local LOCATIONS = [[
   location = /work { content_by_lua_block {
     assert(locks:call("INCR", "begun"))
@@ -53,7 +53,7 @@ describe("Under load, nginx", function()
     server:stop()
   end)
 
-  -- Requests until it is over, or nobody answers. What came is counted.
+  -- Sends requests until it is over or nginx is gone; counts the answers.
   local function request(i)
     repeat
       local ok, status = pcall(web.get, web, "/work?name=" .. i % NAMES)
@@ -117,7 +117,7 @@ describe("Under load, nginx", function()
       return web:has_ended()
     end, SECONDS, "the end of nginx")
     finish(threads)
-    answers.none = nil             -- nobody was there any more
+    answers.none = nil             -- nginx had ended
     assert.same({ [200] = answers[200] }, answers)
     nothing_is_left()
     assert.is_nil(server:cli("CLIENT", "LIST"):find("name=spec", 1, true))

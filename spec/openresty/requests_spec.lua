@@ -1,5 +1,5 @@
---- Requests as owners: what is one owner and what is not, and what becomes of
---- the locks of a request that ends without giving them back.
+--- Requests as owners: what counts as one owner, and what happens to the locks
+--- of a request that ends without releasing them.
 
 local host = require "rlock.host.ngx"
 local nginx = require "spec.support.nginx"
@@ -7,7 +7,7 @@ local proxy = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local eventually = require "spec.support.wait" (host)
 
-local SECONDS = 20                     -- for what happens at once
+local SECONDS = 20                     -- deadline of what happens at once
 
 local HTTP = [[
   lua_check_client_abort on;
@@ -348,7 +348,7 @@ describe("A request in nginx", function()
   it("that is aborted before the server's answer comes leaves nothing",
     function()
       local name = fresh()
-      web:get("/far?name=" .. fresh())             -- the scripts are there
+      web:get("/far?name=" .. fresh())             -- loads the scripts
       between:drop_replies(1, name)
       local request = web:send("/far?name=" .. name)
       eventually(function() return exists(name) end)

@@ -1,5 +1,5 @@
---- The thinnest whole path through nginx: a location that locks and unlocks,
---- and workers that wait for each other.
+--- A smoke test of nginx: a location that locks and unlocks, and workers that
+--- wait for each other.
 
 local at_once = require "spec.support.at_once"
 local nginx = require "spec.support.nginx"

@@ -1,5 +1,5 @@
---- Workers: what each has one of, how they end, and what a Lua that only one
---- request has makes of it (lua_code_cache off).
+--- Workers: what each has only one of, how they end, and lua_code_cache off,
+--- where each request has its own Lua state.
 
 local at_once = require "spec.support.at_once"
 local host = require "rlock.host.ngx"
@@ -54,7 +54,7 @@ local function get_all(web, n, path)
   end)
 end
 
--- How many of Redis's clients have a line of this pattern?
+-- The number of Redis' clients whose line matches this pattern.
 local function clients(server, pattern)
   local count = 0
   for line in server:cli("CLIENT", "LIST"):gmatch("[^\n]+") do

@@ -1,5 +1,4 @@
---- The commands: what they print, and with which status they end. And that no
---- password is ever printed.
+--- The commands: their output and exit status. No password is ever printed.
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
@@ -12,14 +11,14 @@ local server = redis.shared()
 
 local function run(...) return ctl.run { url = server.url, ... } end
 
--- It ended well and said nothing on standard error; returns what it printed.
+-- Asserts success without standard error; returns the output.
 local function output(...)
   local result = run(...)
   assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
   return result.out
 end
 
--- It told of a fault on one line and ended with this status.
+-- Asserts a one-line error and this status.
 local function fault(status, options)
   options.url = options.url or server.url
   local result = ctl.run(options)
@@ -153,7 +152,7 @@ describe("rlockctl status", function()
   setup(function() client = assert(rlock.open(server.url)) end)
   teardown(function() client:close() end)
 
-  -- What it says of a name, on lines of text and of JSON.
+  -- The status of a name, as text and as JSON.
   local function status(name)
     return output("status", name), output("status", "--json", name)
   end
@@ -552,7 +551,7 @@ end)
 describe("a password", function()
   local SECRET = "s3cr3t%2Fpw"
 
-  -- What came of it, as long as the secret is not shown.
+  -- The outcome, after asserting that the secret is not shown.
   local function hidden(options)
     local result = ctl.run(options)
     local text = result.out .. result.err

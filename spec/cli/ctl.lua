@@ -1,5 +1,5 @@
---- rlockctl as a process, for specs that look at it from outside: what it
---- prints on either stream, how it ends, what signals do to it.
+--- rlockctl as a process, seen from outside: both output streams, exit status,
+--- signals.
 --
 --    local ctl = require "spec.cli.ctl"
 --    local result = ctl.run { "-e", "print(1)", url = server.url }
@@ -8,9 +8,9 @@
 --    holder:says("ready") holder:kill(15) result = holder:wait()
 --    teardown(ctl.clean)
 --
---  Options beside the words: url (RLOCK_URL), env (name -> value, or false for
---  none), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
---  `local:` is in a folder of the spec's own, ctl.folder(), unless env says so.
+--  Options besides the words: url (RLOCK_URL), env (name -> value, or false to
+--  unset), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
+--  `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
 
 local host = require "rlock.host.uv"
 local shell = require "spec.support.shell"
@@ -25,20 +25,20 @@ local SECONDS = 20
 
 ctl.slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
---- The binary, absolute.
+--- The absolute path of the binary.
 ctl.binary = os.getenv("RLOCKCTL")
   or (os.getenv("B") or "build") .. "/rlockctl"
 if ctl.binary:sub(1, 1) ~= "/" then
   ctl.binary = shell.run("pwd") .. "/" .. ctl.binary
 end
 
---- Is a sanitizer built in? It takes its time, and wants to be loaded first.
+--- Is a sanitizer built in? It is slow and must be loaded first.
 function ctl.is_sanitized()
   return select(2, shell.run("grep -q __asan_init "
     .. shell.quote(ctl.binary)))
 end
 
--- When this process has gone, whatever still names the folder goes too.
+-- When this process has gone, kills those that name the folder; removes it.
 local MAKE_FOLDER = [[
   d=$(mktemp -d "${TMPDIR:-/tmp}/rlock-XXXXXX")
   echo "$d"
@@ -49,7 +49,7 @@ local MAKE_FOLDER = [[
 
 local folder, count = nil, 0
 
---- A folder of this spec file's own.
+--- The folder of this spec file.
 function ctl.folder()
   if not folder then
     folder = shell.run(MAKE_FOLDER)
@@ -75,7 +75,7 @@ local function read(path)
   return text
 end
 
--- The words of `env`, which becomes the program.
+-- The arguments of `env`, which execs the program.
 local function environment(options)
   local env = { RLOCK_URL = options.url or false,
     XDG_RUNTIME_DIR = ctl.folder(), LUA_PATH = false }
@@ -110,7 +110,7 @@ function Running:out() return read(self.path .. ".out") end
 function Running:err() return read(self.path .. ".err") end
 function Running:kill(signal) return self.process:kill(signal) end
 
---- Waits until this text is on standard output.
+--- Waits until this text appears on standard output.
 function Running:says(text)
   return eventually(function()
     return self:out():find(text, 1, true)
@@ -118,7 +118,7 @@ function Running:says(text)
   end, self.limit, ("it says %q"):format(text))
 end
 
---- Waits for its end, which must come within the limit.
+--- Waits for its end; raises after the limit.
 -- @return table status, signal (0: none), out, err
 function Running:wait()
   local status, signal = self.process:wait(self.limit)
@@ -134,7 +134,7 @@ end
 --- Runs it to its end.
 function ctl.run(options) return ctl.start(options):wait() end
 
---- Where plain Lua finds rlock and its core: here, or where ROCKS_TREE says.
+--- Where plain Lua finds rlock and its core: in this tree or in ROCKS_TREE.
 function ctl.lua_paths()
   local tree = os.getenv("ROCKS_TREE")
   if tree then

@@ -1,5 +1,5 @@
---- How programs end: by themselves, by os.exit, by an error, by a signal; and
---- that they tidy up first.
+--- How programs end: normally, by os.exit, by an error, by a signal; and that
+--- they clean up first.
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"

@@ -1,5 +1,5 @@
---- `make install` and `make uninstall`: under DESTDIR and PREFIX, and usable
---- where they are.
+--- `make install` and `make uninstall`: they honour DESTDIR and PREFIX, and the
+--- installed files work in place.
 
 local ctl = require "spec.cli.ctl"
 local redis = require "spec.support.redis"

@@ -1,5 +1,5 @@
---- The embedded server, `local:`: that it is there when it is needed, once for
---- all processes, for nobody else, and that what is in its way is told clearly.
+--- The embedded server, `local:`: it starts on demand, one for all processes of
+--- this user and for no other user, and obstacles are reported clearly.
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
@@ -11,9 +11,9 @@ local client = assert(require "rlock".open())
 print(client:call("INFO", "server"):match("run_id:(%x+)"))]]
 
 local number = 0
-local runtime, env       -- of the test that runs
+local runtime, env       -- of the current test
 
--- Words on rlockctl's command line, in the runtime folder of this test.
+-- Runs rlockctl with these words, in the runtime folder of this test.
 local function start(...) return ctl.start { env = env, ... } end
 local function run(...) return start(...):wait() end
 
@@ -23,7 +23,7 @@ local function output(...)
   return result.out
 end
 
--- It was refused on one line, and by this status.
+-- Asserts a one-line error and this status.
 local function fault(result, text)
   assert.same({ 202, 0, "" }, { result.status, result.signal, result.out })
   assert.matches("^rlockctl: local: [^\n]+\n$", result.err)
@@ -34,13 +34,13 @@ local function pid()
   return output("local", "status"):match("%(pid (%d+),")
 end
 
--- How many servers there are with a socket in this folder.
+-- The number of servers with a socket in this folder.
 local function servers(folder)
   return tonumber((shell.run(("grep -sl '%s/[r]edis.sock' "
     .. "/proc/[0-9]*/cmdline | wc -l"):format(folder))))
 end
 
--- Runs a shell command, which must succeed; returns what it prints.
+-- Runs a shell command that must succeed; returns its output.
 local function sh(text, ...)
   local answer, ok = shell.run(text:format(...))
   assert.is_true(ok, answer)
@@ -200,7 +200,7 @@ describe("local:", function()
   end)
 
   it("is one server even if who starts it is killed meanwhile", function()
-    -- Nobody minds what was leaked by who is killed.
+    -- A killed process may leak.
     env.ASAN_OPTIONS = (os.getenv("ASAN_OPTIONS") or "") .. ":detect_leaks=0"
     for round = 1, 10 * ctl.slow do
       local all = {}

@@ -1,5 +1,5 @@
---- Whatever is wrong with a user's policy is told on one line that names its
---- file and line: by rlockctl script, and by a program that uses it.
+--- Any fault in a user's policy is reported on one line that names its file and
+--- line: by rlockctl script, and by a program that uses it.
 
 local ctl = require "spec.cli.ctl"
 local redis = require "spec.support.redis"
@@ -8,7 +8,7 @@ local server = redis.shared()
 
 teardown(ctl.clean)
 
--- A policy without fault, and what is put in its place.
+-- A valid policy, parts of which are replaced by faults.
 local GOOD = {
   head = "", name = '"mine"', keys = "function(name) return { name } end",
   acquire = 'return { "held" }', renew = 'return { "held" }',
@@ -39,7 +39,7 @@ return {
 local count = 0
 
 -- Writes a policy with these faults, or a whole text, to a file; returns the
--- words that let rlockctl find it, and the module.
+-- arguments that let rlockctl find it, and the module.
 local function write(faults)
   count = count + 1
   local text = type(faults) == "string" and faults
@@ -49,7 +49,7 @@ local function write(faults)
   return "--lua-path=" .. ctl.folder() .. "/faults", name
 end
 
--- What a program is told that does something with such a lock.
+-- The error in a program that uses such a lock.
 local function use(path, name, act)
   return ctl.run { url = server.url, path, "-e", [[
     local rlock = require "rlock"
@@ -166,7 +166,7 @@ describe("a fault of a policy is told when it is used:", function()
   local acquire = 'policy "mine": %S+:3: acquire: answered '
   local release = 'policy "mine": %S+:9: release: answered '
 
-  -- A helper that captures so many numbers.
+  -- A helper that captures n numbers.
   local function captures(n)
     local lines = {}
     for i = 1, n do lines[i] = ("local x%d = %d"):format(i, i) end
@@ -176,7 +176,7 @@ describe("a fault of a policy is told when it is used:", function()
       acquire = "return { sum() }" }
   end
 
-  -- What, the faults, what is done, what is told.
+  -- Title, faults, action, error.
   for _, case in ipairs {
     { "no verdict", { acquire = "" }, TRY, acquire .. "nothing; it must" },
     { "a wrong verdict", { acquire = 'return { "hold" }' }, TRY,
@@ -243,7 +243,7 @@ describe("a fault of a policy is told when it is used:", function()
     end)
   end
 
-  -- Of what runs here: it is raised.
+  -- Faults in functions that run in the client: raised.
   for _, case in ipairs {
     { "keys that are no list", { keys = "function(name) return name end" },
       'policy "mine": %S+:14: keys must return a list of 1 to 8 strings' },

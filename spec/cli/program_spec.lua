@@ -1,4 +1,4 @@
---- Programs: where they come from, what they find, and what they need to start.
+--- Programs: where they come from, what they can require, how they start.
 
 local ctl = require "spec.cli.ctl"
 local redis = require "spec.support.redis"
@@ -11,14 +11,14 @@ print(arg[0], #before > 0 and before[#before], table.concat(before, " "))
 print(select("#", ...), #arg, table.concat({ ... }, "|"))
 ]]
 
--- It ended well and said nothing on standard error; returns what it printed.
+-- Asserts success without standard error; returns the output.
 local function output(options)
   local result = ctl.run(options)
   assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
   return result.out
 end
 
--- It told of a fault on one line and ended with this status.
+-- Asserts a one-line error and this status.
 local function fault(status, options)
   local result = ctl.run(options)
   assert.same({ status, 0, "" }, { result.status, result.signal, result.out })

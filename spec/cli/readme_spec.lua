@@ -1,10 +1,10 @@
---- The READMEs: that their programs run and print what they say, on a private
---- server and on `local:`.
+--- The README: its programs run and print what it says, on a private server and
+--- on `local:`.
 ---
---- A program's lines that end in "--> text" say what it prints, in that order.
---- One that begins with "-- file.lua" is in that file for all others. In a
---- console block, lines after "$ command" say what that prints; "..." is any
---- number of lines. Spaces and numbers with a point count for nothing.
+--- In a program, lines that end in "--> text" state its output, in order. A
+--- program that begins with "-- file.lua" is available to the others as that
+--- file. In a console block, the lines after "$ command" are its output; "..."
+--- stands for any number of lines. Spaces and decimal numbers are ignored.
 
 local ctl = require "spec.cli.ctl"
 local readmes = require "spec.support.readmes"
@@ -28,7 +28,7 @@ local function blocks(language)
   return found
 end
 
--- Text as it is compared.
+-- Normalises text for comparison.
 local function plain(text)
   return (text:gsub("%d+%.[%d.]+", "N"):gsub("pid %d+", "pid N")
     :gsub("up %d+ s", "up N s"):gsub("unix://%S+", "URL"):gsub("%s+", " ")
@@ -75,7 +75,7 @@ describe("a README's program", function()
   before_each(function() server = redis.start() end)
   after_each(function() server:stop() end)
 
-  -- As if lua/ and the core were where `make install` puts them.
+  -- With lua/ and the core on the paths, as after `make install`.
   local function under_lua(program)
     if ctl.is_sanitized() then return nil end
     return ctl.run { program = "lua5.4", program.file, url = server.url,

@@ -7,7 +7,7 @@ local redis = require "spec.support.redis"
 local server = redis.shared()
 local HUP, INT, TERM = 1, 2, 15
 
--- For programs: rlock, and work(fn), which runs fn while a lock is held.
+-- For programs: rlock, and work(fn), which runs fn while it holds a lock.
 local HEAD = [[
 local rlock = require "rlock"
 io.stdout:setvbuf("line")

@@ -1,16 +1,15 @@
---- What one owner has of one lock: its holds, and until when the server
---  certainly keeps the lock for it. A *hold* is one successful `lock`; each has
---  its own lease. This file asks the server and draws the conclusions; who
---  waits, and for how long, is lock.lua's affair.
+--- One owner's grant of one lock: its holds, and the time until which the
+--  server certainly keeps the lock for it. A *hold* is one successful `lock`;
+--  each has its own lease. This file sends the requests and interprets the
+--  replies; waiting and retries are in lock.lua.
 --
---  Every request states the count of holds that is wanted, so that it is
---  idempotent. When a request is given up and its outcome is unknown, it is
---  undone in the background, and a task goes on under a new owner name. A
---  delayed copy of a request is never executed after a newer one: the node
---  sees to that (seal.lua).
+--  Every request states the hold count that is wanted, so it is idempotent. If
+--  a request is given up and its outcome is unknown, it is undone in the
+--  background, and a task continues under a new owner name. A request
+--  delivered late is never executed after a newer one: the node seals lost
+--  connections (seal.lua).
 --
---  state: free -> held <-> at_risk -> lost, and back to free with the last
---  unlock.
+--  state: free -> held <-> at_risk -> lost; free again after the last unlock.
 
 local answer = require "rlock.answer"
 local deadline = require "rlock.deadline"
@@ -23,20 +22,20 @@ grant.__index = grant
 
 local huge, max, min = math.huge, math.max, math.min
 
--- A hold is `true` (the watchdog keeps it alive), the time at which its lease
--- ends, or, if it is carried about, a table with that time in `ends` and in
--- `face`, which is weak, what the program has of it. A table with `is_of_task`
--- is not carried about: only the task itself releases it.
+-- A hold is `true` (renewed by the watchdog), the time at which its lease ends,
+-- or, if other tasks may release it, a table: `ends` is that time, `face` a
+-- weak reference to the program's object. With `is_of_task`, only its own task
+-- releases it.
 
-local SPARES = 16                       -- tables kept for use again
-local NONE = {}                         -- the holds of who has none; shared
+local SPARES = 16                       -- grants kept for reuse
+local NONE = {}                         -- shared empty list of holds
 
--- Counts as Redis has them.
+-- Counts as strings, for Redis.
 local COUNT = {}
 for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 
--- The name under which a party holds the other side of a read/write lock, if it
--- does: both sides must know it by one name.
+-- The owner name under which a party holds the other side of a read/write lock,
+-- or nil. Both sides must use the same name.
 local function twin_owner(lock, party)
   local twin = lock.site.policy.source.twin
   local site = twin
@@ -51,7 +50,7 @@ local function owner_of(lock, party)
 end
 
 --- @tparam table lock the handle
--- @param party       who holds: a task, or the name of an owner
+-- @param party       the owner: a task, or an explicit owner's name
 function grant.new(lock, party)
   local spares = lock.session.spares
   local n = #spares
@@ -69,7 +68,7 @@ function grant.new(lock, party)
   return self
 end
 
---- For people: which lock this is.
+--- The lock's kind and name, for messages.
 function grant:show()
   local site = self.lock.site
   return ("%s lock %s"):format(site.policy.name, naming.show(site.name))
@@ -77,15 +76,15 @@ end
 
 local function count_text(n) return COUNT[n] or ("%d"):format(n) end
 
--- Who waited for a turn may find that its task has a new number by now.
+-- The owner name may have changed while this request waited for its turn.
 function grant:rename()
   if #self.holds == 0 then self.owner = owner_of(self.lock, self.party) end
 end
 
 -- turns -------------------------------------------------------------------
 
--- Several tasks may use one grant (an explicit owner, a hold handed on): their
--- requests go to the server one after the other.
+-- Several tasks may share a grant (an explicit owner, a transferred hold), so
+-- its requests are serialized.
 local function wait_for_turn(self, until_)
   local host = self.lock.session.host
   local event = host.event()
@@ -102,7 +101,7 @@ local function wait_for_turn(self, until_)
       return nil, "timeout", "another task of this owner is busy with the lock"
     end
   end
-  self:pass_turn()                    -- it was ours just as we gave up
+  self:pass_turn()                    -- the turn came as the wait ended
   return nil, code or "timeout", unwind or "no time left"
 end
 
@@ -117,7 +116,7 @@ function grant:pass_turn()
   next_one:set()
 end
 
--- Passes the turn on, unless it is needed until an earlier request is settled.
+-- Passes the turn on, unless an earlier request is still being settled.
 local function passed_on(self, ...)
   if not self.settling then self:pass_turn() end
   if self.is_given_up then self:give_up() end
@@ -132,8 +131,8 @@ local function ends_of(hold)
   return hold.ends
 end
 
--- Seconds of lease that the holds need from now on, and whether one of them is
--- to be kept alive.
+-- Seconds of lease that the holds need from now on, and whether the watchdog
+-- must renew any of them.
 local function needed(self, now)
   local ends, watched, session = 0, false, self.lock.session
   for _, hold in ipairs(self.holds) do
@@ -145,7 +144,7 @@ local function needed(self, now)
   return max(seconds, deadline.least_lease), watched
 end
 
---- What the watchdog needs to renew it.
+--- The arguments of a renewal.
 -- @tparam number now by host.now()
 -- @treturn integer the lease, in milliseconds
 -- @treturn string the count of holds
@@ -153,13 +152,13 @@ function grant:renewal(now)
   return deadline.ms((needed(self, now))), count_text(#self.holds)
 end
 
---- Ends it from our side, whatever the server knows.
+--- Marks the grant lost without a request to the server.
 function grant:end_it(why)
   self.lock.session.watchdog:remove(self)
   self.state, self.lost_because, self.on_lost = "lost", why, nil
 end
 
--- Takes it from its party: another grant can be made.
+-- Detaches the grant from its party, which can then get a new one.
 local function vacate(self)
   local party = self.party
   self.lock.site.grants[party] = nil
@@ -167,8 +166,8 @@ local function vacate(self)
   if party.lost then party.lost[self] = nil end
 end
 
--- Forgets a grant that holds nothing, unless others of its owner wait for their
--- turn with it. Its table serves again.
+-- Frees a grant without holds, unless other tasks wait for a turn or a request
+-- is being settled. The table is reused.
 local function forget(self)
   local lock, spares = self.lock, self.lock.session.spares
   lock.session.watchdog:remove(self)
@@ -183,19 +182,19 @@ local function forget(self)
   end
 end
 
---- Forgets it if it holds nothing and nobody is at it.
+--- Frees the grant if it has no holds and no request in progress.
 function grant:sweep()
   if self.state == "free" and not self.acting and self.party then
     forget(self)
   end
 end
 
--- asking for it -----------------------------------------------------------
+-- acquiring ---------------------------------------------------------------
 
--- Tells the server in the background, until it has heard it, that the owner
--- holds nothing, if `releases`, and waits for nothing. A task goes on under a
--- new number. An owner that was named keeps its name, as does one that holds
--- the other side of the lock; its next request waits until then.
+-- In the background, leaves the server's queue of waiters and, if `releases`,
+-- releases the lock; retries for `seconds`. A task continues under a new owner
+-- number. An explicit owner, or one that holds the other side of a read/write
+-- lock, keeps its name: its next request waits for this to finish.
 local function tell_later(self, seconds, releases)
   local session, site, owner = self.lock.session, self.lock.site, self.owner
   local ops, publish = site.policy.ops, session.publish
@@ -225,8 +224,8 @@ local function tell_later(self, seconds, releases)
   end)
 end
 
--- Nobody knows whether a request was applied: tells the server that we hold
--- nothing. (If we do, every later request says how often.)
+-- The outcome of a request is unknown, so release: releases are idempotent. Not
+-- needed if holds are left, because every later request states their count.
 local function settle(self, seconds)
   if #self.holds == 0 then tell_later(self, seconds, true) end
 end
@@ -255,7 +254,7 @@ local function entered(self, ends, lease, hold, sent)
   return "held"
 end
 
--- What the policy's acquire takes besides.
+-- Extra arguments of the policy's acquire.
 local function extra_of(self, now, wait_until)
   local extra = self.lock.site.policy.extra
   if not extra then return nil end
@@ -267,7 +266,7 @@ local function extra_of(self, now, wait_until)
   }
 end
 
--- Whether it makes sense to ask for one more hold.
+-- May this grant request one more hold?
 local function may_ask(self, lease)
   local policy_ = self.lock.site.policy
   if self.lock.session.is_closed then
@@ -285,7 +284,7 @@ local function may_ask(self, lease)
   return true
 end
 
--- What the answer of acquire comes to.
+-- Interprets the reply of acquire.
 local function judge(self, reply, lease, hold, sent)
   local session, op = self.lock.session, self.lock.site.policy.ops.acquire
   local verdict, value, detail = answer.of(op, reply)
@@ -297,7 +296,7 @@ local function judge(self, reply, lease, hold, sent)
   elseif verdict == "held" then
     local ends = session.valid_until(sent, lease or session.lease,
       self.lock.drift)
-    if session.host.now() >= ends then  -- too late: it is given back
+    if session.host.now() >= ends then  -- reply came too late
       settle(self, lease or session.lease)
       return "busy", 0
     end
@@ -316,8 +315,8 @@ end
 
 local let_go
 
--- What the hold does not want any more is given back before anybody else of
--- this owner has a turn, and finds it there.
+-- Releases a hold that is no longer wanted: its task has ended, or `accept`
+-- rejects it. This keeps the turn, so no other task of the owner sees the hold.
 local function accepted(self, hold, verdict, ...)
   if verdict ~= "held" then return verdict, ... end
   local session = self.lock.session
@@ -333,7 +332,7 @@ local function accepted(self, hold, verdict, ...)
   return nil, code, detail
 end
 
--- Asks, and passes the turn on.
+-- Sends the request and passes the turn on.
 local function ask(self, until_, lease, hold, now, extra)
   do
     local ok, code, why = may_ask(self, lease)
@@ -357,17 +356,17 @@ local function ask(self, until_, lease, hold, now, extra)
     judge(self, reply, lease, hold, sent)))
 end
 
---- Asks the server for one more hold.
--- @tparam number until_ when to give up, by host.now()
--- @tparam number|nil lease seconds; nil: keep it alive
--- @tparam table|nil hold what becomes the hold, if it is to be carried about;
---   its method `accept`, if it has one, says true, or nil, code, detail
+--- Requests one more hold from the server.
+-- @tparam number until_ deadline of the request, by host.now()
+-- @tparam number|nil lease seconds; nil: renewed by the watchdog
+-- @tparam table|nil hold the table that becomes the hold; its optional method
+--   `accept` returns true, or nil, code, detail to give the hold back
 -- @tparam number now    by host.now()
--- @tparam number wait_until when waiting ends: `now` for a single try
+-- @tparam number wait_until deadline of the whole wait; `now` for one attempt
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
--- @treturn[2] integer milliseconds until it is worth asking again
--- @treturn[3] nil, code, detail; for "cancelled", what is to be raised
+-- @treturn[2] integer milliseconds until a retry may succeed
+-- @treturn[3] nil, code, detail; for "cancelled", the value to raise
 function grant:acquire(until_, lease, hold, now, wait_until)
   local extra = extra_of(self, now, wait_until)
   if self.acting then
@@ -379,9 +378,9 @@ function grant:acquire(until_, lease, hold, now, wait_until)
   return ask(self, until_, lease, hold, now, extra)
 end
 
---- Gives up waiting, where the policy has a place for waiters. If a request of
---  the same named owner is under way, that one still wants the place. Who was
---  granted it, and could not have it any more, has given it back already.
+--- Leaves the policy's queue of waiters, if it has one. If another request of
+--  the same explicit owner is in flight, that one still needs the place. A hold
+--  that was granted but no longer wanted has been released already.
 function grant:leave()
   if not self.party or #self.holds > 0
       or not self.lock.site.policy.ops.leave then
@@ -394,7 +393,7 @@ function grant:leave()
   tell_later(self, self.lock.session.lease)
 end
 
--- letting it go -----------------------------------------------------------
+-- releasing ---------------------------------------------------------------
 
 local function take_out(self, hold)
   local holds = self.holds
@@ -431,7 +430,7 @@ local function lost(self)
   return nil, "lost", because
 end
 
--- The server could not be told: it ends with the lease at the latest.
+-- The release failed; the lease ends the hold at the latest.
 local function untold(self, code, detail, left)
   left = max(left, 0)
   settle(self, left)
@@ -441,8 +440,8 @@ local function untold(self, code, detail, left)
     detail, left)
 end
 
--- An earlier request may have freed it, while it was certainly ours: then the
--- work was protected to its end.
+-- "lost" in reply to a retried release: if the hold was still certainly valid,
+-- the first request may have freed it, so the work was protected to its end.
 local function answered_lost(self, may_be_applied, left)
   if may_be_applied and left > 0 and #self.holds == 0 then
     forget(self)
@@ -488,7 +487,7 @@ function let_go(self, until_, hold, now)
   return answer.wrong(site.policy.ops.release, reply)
 end
 
--- Nobody will ask again for a hold that was carried about: it is given back
+-- Nobody retries the release of a transferable hold, so a background task does,
 -- when its turn comes.
 local function release_later(self, hold)
   self.lock.session:background(function()
@@ -496,17 +495,16 @@ local function release_later(self, hold)
   end)
 end
 
---- Gives up one hold.
--- @tparam[opt] table hold which; the last one by default
+--- Releases one hold.
+-- @tparam[opt] table hold which one; default: the most recent
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "not_held", "lost", why the server was not told, or
---   "cancelled"
--- @return[2] detail; for "cancelled", what is to be raised
+-- @treturn[2] string "not_held", "lost", why the request failed, or "cancelled"
+-- @return[2] detail; for "cancelled", the value to raise
 function grant:release(hold)
   local session = self.lock.session
   local now = session.host.now()
-  local until_ = now + 2 * session.timeout   -- time for one lost reply
+  local until_ = now + 2 * session.timeout   -- allows one lost reply
   if self.acting then
     local is_ours, code, detail = wait_for_turn(self, until_)
     if not is_ours then
@@ -518,9 +516,9 @@ function grant:release(hold)
   return passed_on(self, let_go(self, until_, hold, now))
 end
 
---- Gives back whatever is held: the task has ended.
+--- Releases all holds, because the task has ended.
 function grant:give_up()
-  self.is_given_up = true               -- for a request that is under way
+  self.is_given_up = true               -- for a request in flight
   if self.acting or #self.holds == 0 then return end
   for _, hold in ipairs(self.holds) do
     if type(hold) == "table" then hold.is_over = true end
@@ -531,14 +529,14 @@ function grant:give_up()
   forget(self)
 end
 
--- Is this hold in the hands of somebody besides its task? (A part of a joint
+-- Can anything but its own task still release this hold? (A part of a joint
 -- hold has no face.)
 local function is_carried(hold)
   return type(hold) == "table" and not hold.is_of_task
     and (hold.face == nil or hold.face[1] ~= nil)
 end
 
---- Has its task ended, and is there nobody else who could release it?
+--- Has its task ended, with nothing left that could release it?
 -- @treturn boolean
 -- @treturn boolean whether the task has ended
 function grant:is_abandoned()
@@ -550,14 +548,14 @@ function grant:is_abandoned()
   return true, true
 end
 
---- "held", "at_risk", "lost" or "free", now.
+--- The current state: "held", "at_risk", "lost" or "free".
 function grant:now_is()
   local is_held = self.state == "held" or self.state == "at_risk"
   return is_held and self:valid_for() == 0 and "lost" or self.state
 end
 
---- It was lost: its task knows that until it has unlocked it, though nobody
---  else may know the lock any more.
+--- Keeps a lost grant referenced by its task until it is unlocked, even if
+--  nothing else refers to the lock.
 function grant:remember()
   local party = self.party
   if type(party) ~= "table" then return end
@@ -565,20 +563,20 @@ function grant:remember()
   party.lost[self] = true
 end
 
---- Takes it from the site: nobody can ask for it any more.
+--- Detaches the grant from its site, unless a request is in progress.
 function grant:drop()
   if self.lock.site.grants[self.party] == self and not self.acting then
     vacate(self)
   end
 end
 
---- Seconds for which it is certainly ours.
+--- Seconds for which the lock is certainly ours.
 function grant:valid_for()
   if self.state == "lost" or self.state == "free" then return 0 end
   return max(0, self.valid_until - self.lock.session.host.now())
 end
 
---- Calls fn(lock, reason) once when it is lost; at once if it already is.
+--- Calls fn(told, reason) once, when the grant is lost or if it already is.
 function grant:when_lost(fn, told)
   local session = self.lock.session
   if self.state == "lost" then

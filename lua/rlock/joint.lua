@@ -1,16 +1,14 @@
---- Several locks held as one: what multi-locks (multi.lua) and red locks
---  (quorum.lua) have in common, which is what programs see of them. A hold of
---  such a lock has parts, one for each lock that was taken: a part is what that
---  lock's grant (grant.lua) knows as a hold, so that the watchdog of its client
---  keeps it alive, and tells when it is lost. A driver says how parts are taken
---  and what they amount to:
---    take(hold, wait, lease)   puts parts into it: true | nil, code, detail
+--- Several locks held as one: the public interface shared by multi-locks
+--  (multi.lua) and red locks (quorum.lua). A hold has one part for each lock
+--  taken. Each part is a hold of that lock's grant (grant.lua), so the watchdog
+--  of its client renews it and reports its loss. A driver implements:
+--    take(hold, wait, lease)   adds parts: true | nil, code, detail
 --    let_go(hold)              releases them: true | nil, code, detail
 --    valid_of(hold)            seconds
 --    state_of(hold)            "held" | "at_risk" | "lost"
---    watch(hold)               lets joint.lose know when it is lost
---  Who holds is the task that calls, as it is with the locks themselves. The
---  holds of a task are known to the handle by which it took them.
+--    watch(hold)               calls joint.lose when the hold is lost
+--  The owner is the calling task. Each handle keeps the holds that were taken
+--  through it.
 
 local colon = require "rlock.colon"
 local grant = require "rlock.grant"
@@ -24,7 +22,7 @@ joint.__index = joint
 local huge = math.huge
 local check_options = lock.parts.options
 
---- What a driver begins with.
+--- Creates a joint lock.
 -- @tparam table driver the class
 -- @tparam table host
 -- @tparam table members locks; they keep their clients alive
@@ -35,7 +33,7 @@ function joint.new(driver, host, members)
   }, driver)
 end
 
---- The class of a driver.
+--- Creates a driver class.
 function joint.class()
   local driver = setmetatable({}, joint)
   driver.__index = driver
@@ -43,11 +41,11 @@ function joint.class()
   return driver
 end
 
---- Checks that a list is not empty and has the keys 1 to n only. With a hole
---  in it, a lock would silently have fewer members than its caller thinks.
+--- Checks that a list is not empty and has only the keys 1 to n. A hole would
+--  silently drop members.
 -- @param list
--- @tparam string what  for people: "clients of red_lock"
--- @tparam number level whose fault it is, as in error()
+-- @tparam string what  for the message: "clients of red_lock"
+-- @tparam number level as in error()
 function joint.check_list(list, what, level)
   local n = 0
   for _ in pairs(type(list) == "table" and list or {}) do n = n + 1 end
@@ -64,7 +62,7 @@ end
 
 -- parts -------------------------------------------------------------------
 
---- What may become a part of a hold.
+--- Creates a part of a hold; it is not acquired yet.
 -- @tparam table hold
 -- @tparam table member a lock
 function joint.part(hold, member)
@@ -74,18 +72,18 @@ function joint.part(hold, member)
   }
 end
 
---- What the party of a part has of its lock, made if there is nothing yet; to
---  be swept by who made it.
+--- The grant for a part's lock and party; creates one if there is none. The
+--  caller must sweep it.
 function joint.granted(part)
   local member = part.lock
   return member.site.grants[part.party] or grant.new(member, part.party)
 end
 
---- Asks for a part.
+--- Acquires a part.
 -- @tparam table part
--- @tparam number until_ when to give up, by host.now()
--- @tparam number|nil lease seconds; nil: keep it alive
--- @tparam number wait_until when waiting ends: now for a single try
+-- @tparam number until_ deadline of the request, by host.now()
+-- @tparam number|nil lease seconds; nil: renewed by the watchdog
+-- @tparam number wait_until deadline of the whole wait; `now` for one attempt
 -- @return as grant:acquire
 function joint.acquire(part, until_, lease, wait_until)
   local granted = joint.granted(part)
@@ -99,11 +97,11 @@ function joint.acquire(part, until_, lease, wait_until)
   return verdict, answer, detail
 end
 
---- How often the party of a part holds its lock, by the server's word.
+--- The hold count of a part's party, according to the server.
 -- @tparam table part
--- @tparam number until_ when to give up, by host.now()
+-- @tparam number until_ deadline of the request, by host.now()
 -- @treturn[1] integer
--- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function joint.count(part, until_)
   local site, session = part.lock.site, part.lock.session
   local op, granted = site.policy.ops.peek, site.grants[part.party]
@@ -128,26 +126,26 @@ function joint.release(part)
   return part.grant:release(part)
 end
 
---- Is it still ours, as far as we know?
+--- Is the part still ours, as far as we know?
 function joint.is_alive(part)
   return not part.is_over and part.grant.state ~= "lost"
 end
 
 local function never() return false end
 
---- Runs fn(part) for each part, all at once, each in a task of the house that
---  its client waits for when it is closed. What is asked of one server goes
---  there in one piece, in the order of the parts. Waits for the end of all, or
---  until it is decided, or the time is over; the others go on.
+--- Runs fn(part) for all parts concurrently, each in a background task that
+--  closing its client waits for. Requests to one server are sent together, in
+--  the order of the parts. Returns when all have ended, when `is_decided`
+--  returns true, or at the deadline; the remaining tasks continue.
 -- @tparam table host
 -- @tparam table parts
 -- @tparam function fn
 -- @tparam[opt] number until_       by host.now()
--- @tparam[opt] function is_decided looked at whenever an fn has ended
+-- @tparam[opt] function is_decided called whenever an fn has ended
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
--- @return[2] what is to be raised
+-- @return[2] the value to raise
 function joint.together(host, parts, fn, until_, is_decided)
   local left, event = #parts, host.event()
   is_decided = is_decided or never
@@ -229,9 +227,9 @@ local function release(hold)
   return hold.joint.host.whole(let_go, hold)
 end
 
---- Declares a hold lost, once, and tells who wanted to know.
+--- Declares a hold lost, once, and runs its on_lost callbacks.
 -- @tparam table hold
--- @tparam string reason for people
+-- @tparam string reason for messages
 function joint.lose(hold, reason)
   if hold.is_over or hold.lost_because then return end
   local self = hold.joint
@@ -265,13 +263,13 @@ local function state(hold)
   return hold.joint:state_of(hold)
 end
 
--- the face ----------------------------------------------------------------
+-- public methods ----------------------------------------------------------
 
 --- Waits for the lock and takes it.
 -- @tparam[opt] table options
---   wait: seconds to wait at most; bounds the whole call. Default: for ever,
---   also for a server that is away, unless an error is permanent.
---   lease: seconds to hold it at most; without it the watchdogs keep it alive.
+--   wait: maximum seconds to wait; bounds the whole call. Default: forever,
+--   even while a server is unreachable, unless an error is permanent.
+--   lease: maximum seconds to hold it; without it the watchdogs renew it.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string code
@@ -283,7 +281,7 @@ function joint:lock(options)
   return true
 end
 
---- As `lock`, but waits only if told so.
+--- As `lock`, but `wait` defaults to 0.
 function joint:try_lock(options)
   local wait, lease = check_options(options, 2)
   local hold, code, detail = enter(self, wait or 0, lease)
@@ -291,8 +289,8 @@ function joint:try_lock(options)
   return true
 end
 
---- Takes it; the object that comes back is the hold itself. Any task may use
---  it, and as a `<close>` variable it is released at the end of its block.
+--- Takes the lock and returns an object for this hold. Any task may use it; a
+--  `<close>` variable releases it at the end of its block.
 -- @tparam[opt] table options as for `lock`
 -- @return[1] the hold: unlock, valid_for, need, on_lost, state
 -- @treturn[2] nil, code, detail as for `lock`
@@ -301,12 +299,12 @@ function joint:hold(options)
   return enter(self, wait or huge, lease, true)
 end
 
---- Gives up the last hold of the calling task.
+--- Releases the calling task's most recent hold.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "not_held" (never ours), "lost", "quorum" (no majority
---   of a red lock's servers has confirmed it), or why a server could not be
---   told: then the leases end it
+-- @treturn[2] string "not_held" (never held), "lost", "quorum" (no majority
+--   of a red lock's servers confirmed it), or why a request failed; in the last
+--   two cases the leases end the hold
 -- @treturn[2] string detail
 function joint:unlock()
   local hold = mine(self)
@@ -322,13 +320,13 @@ local function done(hold, ...)
   return ...
 end
 
---- Holds the lock while a function runs, also when it raises.
+--- Holds the lock while a function runs; releases it even if fn raises.
 -- @tparam[opt] table options as for `lock`
 -- @tparam function fn called with the lock and the further arguments
 -- @return[1] what fn returned
 -- @treturn[2] nil
--- @treturn[2] string code: it was not taken and fn did not run, or it was
---   "lost" before fn had ended, or as for `unlock`
+-- @treturn[2] string code: the lock was not taken and fn did not run, or the
+--   lock was "lost" before fn returned, or as for `unlock`
 -- @treturn[2] string detail
 function joint:with(options, fn, ...)
   if type(options) == "function" then
@@ -343,17 +341,17 @@ function joint:with(options, fn, ...)
   return done(hold, self.host.guard(release, hold, fn, self, ...))
 end
 
---- Seconds for which this task's last hold is certainly its own.
+--- Seconds for which this task's most recent hold is certainly valid.
 function joint:valid_for() return valid_for(mine(self)) end
 
---- "held"; "at_risk": a renewal failed, or most servers of a red lock are out
---  of reach, but there is still time; "lost"; "free".
+--- "held"; "at_risk" (still valid, but a renewal failed or no majority of a red
+--  lock's servers is in reach); "lost"; "free".
 function joint:state() return state(mine(self)) end
 
---- Is it certainly ours for so long? As lock.need.
+--- As lock.need.
 joint.need = lock.parts.need
 
---- Tells of the loss of this task's last hold.
+--- Calls fn if this task's most recent hold is lost.
 -- @tparam function fn called once, as a task, with the lock and the reason
 -- @return true, or nil, "not_held"
 function joint:on_lost(fn)
@@ -368,7 +366,7 @@ function joint:on_lost(fn)
   return true
 end
 
--- What each server says for itself.
+-- Each server has its own answer to these.
 for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
     "break_lock" } do
   joint[name] = function(self)
@@ -377,7 +375,7 @@ for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
   end
 end
 
---- As those of the lock, for this very hold.
+--- As the lock's methods, for this hold.
 function Hold:unlock() return release(self) end
 function Hold:valid_for() return valid_for(self) end
 function Hold:state() return state(self) end

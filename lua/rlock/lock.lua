@@ -1,7 +1,7 @@
---- A lock as programs see it, whatever its policy: options, waiting, holds.
---  What is asked of the server, and what follows from the answer, is in
---  grant.lua. A handle knows its name and policy; who holds is the task that
---  calls, so that a handle shared by many tasks still excludes them.
+--- The public lock object of every policy: options, waiting, holds.
+--  grant.lua sends the requests and interprets the replies. A handle knows its
+--  name and policy. The owner is the calling task, not the handle: tasks that
+--  share a handle still exclude each other.
 
 local answer = require "rlock.answer"
 local backoff = require "rlock.backoff"
@@ -16,15 +16,15 @@ lock.__index = lock
 
 local huge, max, min = math.huge, math.max, math.min
 
---- Seconds between the questions of a waiter where there is no channel.
+--- Seconds between polls of a waiter without a channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
---- @tparam table client the face, kept alive by its locks
--- @tparam table policy  as policy.load gives it
+--- @tparam table client the public object; its locks keep it alive
+-- @tparam table policy  from policy.load
 -- @tparam string name
--- @tparam[opt] table options owner = a name of one's own instead of the task;
---   drift = the part of a lease that is left to the drift of clocks; the others
---   are for the policy's `extra`
+-- @tparam[opt] table options owner = an explicit owner name instead of the
+--   calling task; drift = the fraction of a lease allowed for clock drift; the
+--   rest is passed to the policy's `extra`
 function lock.new(client, policy, name, options)
   local self = setmetatable({
     session = client.session, site = client.session:site(client, policy, name),
@@ -38,7 +38,7 @@ function lock.new(client, policy, name, options)
   return self
 end
 
---- For people: which lock this is.
+--- The lock's kind and name, for messages.
 function lock:__tostring() return grant.show { lock = self } end
 
 -- options -----------------------------------------------------------------
@@ -75,21 +75,21 @@ end
 
 -- waiting -----------------------------------------------------------------
 
--- The grant of the calling task, made if it has none.
+-- The grant of the calling task; creates one if there is none.
 local function grant_of(self)
   local party = self.session.host.current()
   if self.party then party = self.party end
   return self.site.grants[party] or grant.new(self, party)
 end
 
--- The channel on which releases are told; nil where there is none.
+-- The channel on which releases are published, or nil.
 local function channel_of(self, granted)
   local policy = self.site.policy
   return policy.channel and policy.channel(self.site.keys, granted.owner)
 end
 
--- Gets into the line, so that no release from now on is missed. Where there is
--- no channel the waiter has a backoff instead.
+-- Joins the channel's waiters, so that no later release is missed. Without a
+-- channel the waiter polls with a backoff.
 local function join(self, granted)
   local channel, session = channel_of(self, granted), self.session
   if channel then
@@ -101,7 +101,7 @@ local function join(self, granted)
   return waiter
 end
 
--- Waits, as long as it is worth it, before asking again.
+-- Waits for a wake, or until it is time to retry.
 local function wait_a_while(self, waiter, ttl)
   if waiter.backoff then
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
@@ -121,11 +121,11 @@ local function need(self, seconds)
     left, seconds)
 end
 
---- For locks that are made of locks (joint.lua).
---    options(options, level)     checks what `lock` takes: wait, lease
+--- Building blocks for locks that combine other locks (joint.lua).
+--    options(options, level)     checks the options of `lock`: wait, lease
 --    need(lock or hold, seconds) the method `need`
---    join(lock, granted)         -> waiter, who is given `wait_until`, and who
---                                leaves by wakeup:leave if it has a `channel`
+--    join(lock, granted)         -> waiter; the caller sets its `wait_until`,
+--                                and calls wakeup:leave if it has a `channel`
 --    wait(lock, waiter, ttl)     -> as wakeup:wait
 lock.parts = {
   options = check_options, need = need, join = join, wait = wait_a_while,
@@ -151,7 +151,7 @@ end
 
 local stand_in_line
 
--- A wait is over: asks again, and waits on if it must.
+-- Retries after a wait, and waits again if the lock is still busy.
 local function ask_again(waiter, woken, code, detail)
   local self = waiter.lock
   local granted, now = grant_of(self), self.session.host.now()
@@ -172,9 +172,9 @@ local function ask_again(waiter, woken, code, detail)
   return stand_in_line(waiter, ttl)
 end
 
--- Asks until it is held or the time is over; without a `ttl` we have not asked
--- since we joined the line. A thousand tasks may stand here: no frame but this
--- small one is kept, and a grant is there only while we ask.
+-- Retries until the lock is held or the deadline passes. A nil `ttl` means no
+-- attempt since joining the waiters. To keep thousands of waiting tasks small,
+-- tail calls leave one frame, and a grant exists only during an attempt.
 function stand_in_line(waiter, ttl)
   return ask_again(waiter, wait_a_while(waiter.lock, waiter, ttl))
 end
@@ -211,11 +211,11 @@ end
 
 --- Waits for the lock and takes it.
 -- @tparam[opt] table options
---   wait: seconds to wait at most; bounds the whole call. Default: for ever,
---   also for a server that is away, unless an error is permanent.
---   lease: seconds to hold it at most; without it the watchdog keeps it alive.
+--   wait: maximum seconds to wait; bounds the whole call. Default: forever,
+--   even while the server is unreachable, unless an error is permanent.
+--   lease: maximum seconds to hold it; without it the watchdog renews it.
 -- @treturn[1] boolean true
--- @return[1] the fencing token, where the policy has one
+-- @return[1] the fencing token, if the policy has one
 -- @treturn[2] nil
 -- @treturn[2] string code: "timeout", "refused", "connect", "closed", "lost"
 -- @treturn[2] string detail
@@ -224,7 +224,7 @@ function lock:lock(options)
   return enter(self, wait or huge, lease)
 end
 
---- Takes the lock if it is free; as `lock`, but waits only if told so.
+--- Takes the lock if it is free. As `lock`, but `wait` defaults to 0.
 function lock:try_lock(options)
   local wait, lease = check_options(options, 2)
   return enter(self, wait or 0, lease)
@@ -241,11 +241,11 @@ local function release(self, granted, hold)
   return self.session.host.whole(let_go, granted, hold)
 end
 
---- Gives up the last hold of the calling task.
+--- Releases the calling task's most recent hold.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "not_held" (never ours), "lost" (was ours, and expired or
---   was broken), or why the server could not be told
+-- @treturn[2] string "not_held" (never held), "lost" (held, then expired or
+--   broken), or why the request failed
 -- @treturn[2] string detail
 function lock:unlock()
   local granted = mine(self)
@@ -261,13 +261,13 @@ local function done(self, ...)
   return ...
 end
 
---- Holds the lock while a function runs, also when it raises.
+--- Holds the lock while a function runs; releases it even if fn raises.
 -- @tparam[opt] table options as for `lock`
 -- @tparam function fn called with the lock and the further arguments
 -- @return[1] what fn returned
 -- @treturn[2] nil
--- @treturn[2] string code: it was not taken and fn did not run, or it was
---   "lost" before fn had ended
+-- @treturn[2] string code: the lock was not taken and fn did not run, or the
+--   lock was "lost" before fn returned
 -- @treturn[2] string detail
 function lock:with(options, fn, ...)
   if type(options) == "function" then
@@ -283,17 +283,17 @@ function lock:with(options, fn, ...)
     self.session.host.guard(self.unlock, self, fn, self, ...))
 end
 
--- holds that can be carried about -----------------------------------------
+-- transferable holds ------------------------------------------------------
 
--- What a program has in its hands: a face of the hold that the grant knows of.
--- When nobody has it any more, and the task has ended, nobody can release it.
+-- The public object (face) of a hold. The grant refers to it weakly: once the
+-- task has ended and the object is garbage, the hold is abandoned.
 local Hold = {}
 Hold.__index = Hold
 
 local WEAK = { __mode = "v" }
 
---- Takes the lock; the object that comes back is the hold itself. Any task may
---  use it, and as a `<close>` variable it is released at the end of its block.
+--- Takes the lock and returns an object for this hold. Any task may use it; a
+--  `<close>` variable releases it at the end of its block.
 -- @tparam[opt] table options as for `lock`
 -- @return[1] the hold: unlock, valid_for, need, on_lost, state, token
 -- @treturn[2] nil, code, detail as for `lock`
@@ -309,7 +309,7 @@ function lock:hold(options)
   return face
 end
 
---- As lock:unlock, for this very hold.
+--- As lock:unlock, for this hold.
 function Hold:unlock()
   if self.hold.is_over then
     return nil, "not_held", "this hold was released before"
@@ -343,18 +343,18 @@ end
 
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
---- Is it certainly ours for so long?
+--- Is the lock certainly ours for at least this long?
 -- @tparam number seconds
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "lost": not so long, or not at all any more; "not_held"
+-- @treturn[2] string "lost": already lost or valid for less; "not_held"
 -- @treturn[2] string detail
 Hold.need = need
 lock.need = need
 
--- what is known here ------------------------------------------------------
+-- local state -------------------------------------------------------------
 
---- Seconds for which this task's hold is certainly its own.
+--- Seconds for which this task's hold is certainly valid.
 function lock:valid_for()
   local granted = mine(self)
   return granted and granted:valid_for() or 0
@@ -366,13 +366,13 @@ function lock:state()
   return granted and granted:now_is() or "free"
 end
 
---- The fencing token of this task's hold, where the policy has one.
+--- The fencing token of this task's hold, if the policy has one.
 function lock:token()
   local granted = mine(self)
   return granted and granted.token
 end
 
---- Tells of the loss of this task's hold: expired, broken, not renewed in time.
+--- Calls fn if this task's hold is lost: expired, broken, not renewed in time.
 -- @tparam function fn called once, as a task, with the lock and the reason
 -- @return true, or nil, "not_held"
 function lock:on_lost(fn)
@@ -387,9 +387,9 @@ function lock:on_lost(fn)
   return true
 end
 
--- what the server knows ---------------------------------------------------
+-- server state ------------------------------------------------------------
 
--- Runs an operation that not every policy has.
+-- Runs an optional operation of the policy.
 -- @return the reply, and the operation
 local function run(self, name, a, b)
   local op, node = self.site.policy.ops[name], self.session.node
@@ -405,11 +405,10 @@ local function run(self, name, a, b)
   return reply, op
 end
 
---- The lock's state as the server has it, now.
+--- The lock's current state on the server.
 -- @treturn[1] table { state = "held"|"free", ttl = seconds or nil, count =
 --   holds of the calling task, holders = { { owner =, count = }, ... } }, and
---   what else the policy tells: `token`, `mode`, `queue` (the first of those
---   who wait)
+--   the policy's extra fields: `token`, `mode`, `queue` (the first waiters)
 -- @treturn[2] nil, code, detail
 function lock:peek()
   local granted = mine(self)
@@ -424,7 +423,7 @@ function lock:peek()
   local flat, more = reply[4] or {}, reply[5] or {}
   for i = 1, #more, 2 do state[more[i]] = more[i + 1] or nil end
   for i = 1, #flat, 2 do
-    if flat[i] ~= "" then               -- where a fenced lock has its token
+    if flat[i] ~= "" then               -- "": the field of a fencing token
       state.holders[#state.holders + 1] =
         { owner = flat[i], count = tonumber(flat[i + 1]) }
     end
@@ -443,25 +442,25 @@ function lock:is_locked()
   return peeked(function(state) return state.state == "held" end, self)
 end
 
---- Does the calling task hold it, by the server's word?
+--- Does the calling task hold it, according to the server? (A round trip.)
 function lock:is_held()
   return peeked(function(state) return state.count > 0 end, self)
 end
 
---- How often the calling task holds it, by the server's word.
+--- The calling task's hold count, according to the server.
 function lock:hold_count()
   return peeked(function(state) return state.count end, self)
 end
 
---- Seconds until the server frees it; false if it is free or has no expiry.
+--- Seconds until the lock expires; false if it is free or has no expiry.
 function lock:ttl()
   return peeked(function(state) return state.ttl or false end, self)
 end
 
---- Frees it by force, whoever holds it. The holder is not asked: it learns of
---  it by its next renewal or unlock.
--- @param[opt] token only if the hold with this fencing token still stands
--- @treturn[1] boolean whether there was something to free
+--- Frees the lock by force, regardless of its holder. The holder finds out on
+--  its next renewal or unlock.
+-- @param[opt] token free it only if the current hold has this fencing token
+-- @treturn[1] boolean whether the lock was held
 -- @treturn[2] nil, code, detail
 function lock:break_lock(token)
   local reply, code, detail = run(self, "break_", token or "",

@@ -1,9 +1,9 @@
---- Several locks as one: all of them are held, or none. The members may be of
---  any kinds and belong to any clients. They are asked for in the same order
---  everywhere, server by server, those on one server at once; all within one
---  deadline. Who finds a member busy gives back what it has taken before it
---  waits for that member, so that nobody is kept waiting by a waiter, and two
---  multi-locks cannot wait for each other. It is lost when a member is lost.
+--- A multi-lock: several locks as one, all of them held or none. Members may be
+--  of any kind and belong to any clients. Every process takes them in the same
+--  order, server by server, those on one server at once, all within one
+--  deadline. If a member is busy, the others are released before waiting for
+--  it: no hold-and-wait, so no deadlock. The multi-lock is lost when any member
+--  is lost.
 
 local backoff = require "rlock.backoff"
 local colon = require "rlock.colon"
@@ -15,13 +15,13 @@ local multi = joint.class()
 
 local huge, max, min = math.huge, math.max, math.min
 
---- Seconds to pause, at random, before who had to give something back asks
---  again: from the first, doubled up to the last.
+--- Back-off limits after an attempt that had to release members: seconds, from
+--  the first, doubled up to the last, with jitter.
 local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 
 -- members -----------------------------------------------------------------
 
--- By what members are ordered: the server and the key.
+-- The sort key of a member: server and key.
 local function place_of(member)
   local session = member.session
   return {
@@ -39,8 +39,8 @@ local function is_same(a, b)
   return a.site == b.site and a.party == b.party
 end
 
--- A lock given twice is one member. The same key in two ways would wait for
--- itself.
+-- A duplicate lock counts once. The same key with another client, owner or
+-- policy would deadlock with itself, so it is an error.
 local function place_once(places, by_key, member, i, level)
   local place = place_of(member)
   local id = place.server .. " " .. place.key
@@ -87,14 +87,14 @@ function multi.new(locks)
   return self
 end
 
---- For people.
+--- A description, for messages.
 function multi:show()
   return ("multi-lock of %d locks"):format(#self.members)
 end
 
 -- one attempt -------------------------------------------------------------
 
--- Asks for one member. Only the one that we wait for knows that we wait.
+-- Requests one member. Only the busy member we wait for is sent the wait.
 local function ask(try, part)
   function part.accept()
     if try.is_over then return nil, "cancelled" end
@@ -109,8 +109,8 @@ local function busy(part)
     part.answer > 0 and (" for %.1f s more"):format(part.answer / 1000) or "")
 end
 
--- What the answers of one server's members amount to.
--- @return true; or nil, code, detail and the part that is to blame
+-- Combines the replies for one server's members.
+-- @return true; or nil, code, detail and the part that failed
 local function judge(try, parts)
   local blamed
   for _, part in ipairs(parts) do
@@ -147,7 +147,7 @@ local function ask_all(self, try)
   return nil, "busy", self:show() .. ": the lease was over before all was held"
 end
 
--- Gives back what an attempt has taken.
+-- Releases the members that an attempt has taken.
 local function give_back(self, try)
   local parts = try.hold.parts
   try.hold.parts, try.took_some = {}, #parts > 0
@@ -191,16 +191,16 @@ local function leave_line(try, is_held)
   try.member, try.waiter, try.part = nil, nil, nil
 end
 
--- A pause before who had to give something back asks again: it has met others
--- who may do just the same.
+-- After releasing members, pauses for a random time before the retry: the
+-- competing multi-locks may do the same (livelock).
 local function jitter(self, try)
   if not try.took_some then return true end
   local left = try.wait_until - self.host.now()
   return self.host.event():pause(min(try.pause:next(), max(left, 0)))
 end
 
--- Waits for the member that was busy; not before we stand in its line, for the
--- first time.
+-- Waits for the busy member. The first time, joins its waiters and retries once
+-- the subscription stands, because a release may have come before it.
 local function wait_for_member(self, try, part)
   if try.member ~= part.lock then leave_line(try, false) end
   local is_new = not try.waiter
@@ -211,7 +211,7 @@ local function wait_for_member(self, try, part)
     or nil)
 end
 
--- Holds nothing until the server that did not answer does.
+-- Waits, holding nothing, until the server that failed answers a PING.
 local function wait_for_server(self, try, part)
   local host, node = self.host, part.lock.session.node
   while not node.is_closed and host.now() < try.wait_until do
@@ -229,15 +229,15 @@ end
 
 local passing = { connect = true, timeout = true, closed = true, redis = true }
 
--- May it be different later? A failure that cannot pass is told before the
--- deadline.
+-- May a retry succeed? Requests repeat passing failures up to the deadline, so
+-- a failure before it is permanent.
 local function is_passing(self, try, code, part)
   return passing[code] and self.host.now() >= try.until_
     and not part.lock.session.is_closed
 end
 
--- After an attempt that failed: waits until another may succeed.
--- @return true; or nil, code, detail if there is none
+-- After a failed attempt, waits until a retry may succeed.
+-- @return true; or nil, code, detail if there is to be no retry
 local function wait_on(self, try, code, detail, part)
   local ok, problem, unwind
   if try.is_single then
@@ -259,7 +259,7 @@ local function wait_on(self, try, code, detail, part)
   return nil, code, detail
 end
 
--- what joint.lua asks for ---------------------------------------------------
+-- the driver, as joint.lua wants it -----------------------------------------
 
 function multi:take(hold, wait, lease)
   local host = self.host
@@ -329,7 +329,7 @@ function multi.watch(_, hold)
   end
 end
 
---- Does the calling task hold every member, by the servers' word?
+--- Does the calling task hold every member, according to the servers?
 -- @treturn[1] boolean
 -- @treturn[2] nil, code, detail
 function multi:is_held()

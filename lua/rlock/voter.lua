@@ -163,7 +163,7 @@ function voter.clash(node, members)
     local other = member.session.node
     local what = other ~= node and bond(own, voter.identity_of(other))
     if what then
-      identities[node.connection] = nil          -- it may change: ask again
+      identities[node.connection] = nil          -- may change: retry
       return ("%s and %s are %s: a majority of them is none"):format(
         other.where, node.where, what)
     end

@@ -1,7 +1,6 @@
---- One round in which the servers of a red lock (quorum.lua) are asked for it,
---  all at once, and what their answers come to. A round is over as soon as a
---  majority has said yes, or cannot do so any more; who answers later is still
---  heard, and gives back what nobody needs.
+--- One round of requests to all servers of a red lock (quorum.lua) and its
+--  outcome. The round is decided as soon as a majority has granted the lock or
+--  no longer can. Late replies are still handled: an unused grant is released.
 
 local errors = require "rlock.errors"
 local joint = require "rlock.joint"
@@ -12,9 +11,9 @@ ballot.__index = ballot
 
 local max, min = math.max, math.min
 
-local SHARE = 4          -- no server has more than lease/4 to answer
+local SHARE = 4          -- a server has at most lease/4 to answer
 
---- Until when a server may answer that is asked now.
+--- The deadline of a request to one server that is sent now.
 -- @tparam table red the lock
 -- @tparam[opt] number lease seconds
 function ballot.time_limit(red, lease)
@@ -22,21 +21,21 @@ function ballot.time_limit(red, lease)
 end
 
 --- @tparam table red  the lock: members, majority, node_timeout, lease, host
--- @tparam table hold what the parts are for
--- @tparam[opt] number lease seconds; nil: keep it alive
--- @tparam[opt] number wait_until when the round must be over
+-- @tparam table hold gets the parts
+-- @tparam[opt] number lease seconds; nil: renewed by the watchdog
+-- @tparam[opt] number wait_until deadline of the round
 function ballot.new(red, hold, lease, wait_until)
   local until_ = ballot.time_limit(red, lease)
   local is_short = wait_until and wait_until < until_
   return setmetatable({
     red = red, hold = hold, lease = lease, parts = {},
     until_ = is_short and wait_until or until_, is_short = is_short,
-    held = 0, failed = 0,     -- answers
-    unknown = 0,              -- servers of which it is not known who they are
+    held = 0, failed = 0,     -- counts of replies
+    unknown = 0,              -- count of servers not identified yet
   }, ballot)
 end
 
--- asking --------------------------------------------------------------------
+-- requests ------------------------------------------------------------------
 
 local missing = { connect = true, timeout = true, closed = true }
 
@@ -45,7 +44,8 @@ local function forgetful(seconds)
     .. "was granted: counts again in %.1f s"):format(seconds)
 end
 
--- Does this server count?
+-- Identifies a server. It does not count if it is a duplicate, or recently
+-- restarted or replaced.
 -- @return its identity, or nil, code, detail
 local function admit(self, session)
   local identity, code, detail = voter.identify(session.node, self.until_)
@@ -58,7 +58,7 @@ local function admit(self, session)
   return identity
 end
 
--- No server counts twice, however often it was asked.
+-- Does the hold already have a live part of this member?
 local function has_part(hold, member)
   for _, part in ipairs(hold.parts) do
     if part.lock == member and joint.is_alive(part) then return true end
@@ -66,8 +66,8 @@ local function has_part(hold, member)
   return false
 end
 
--- Is what was granted wanted? On the way the connection may have been lost and
--- opened again, and the answer be that of a server restarted meanwhile.
+-- Is this grant valid and still wanted? The client may have reconnected during
+-- the request, so the reply may come from a restarted server.
 local function accept(self, part, identity)
   local session, hold = part.lock.session, self.hold
   if voter.identity_of(session.node) ~= identity then
@@ -81,7 +81,7 @@ local function accept(self, part, identity)
   return true
 end
 
--- Asks one server for the lock.
+-- Requests the lock from one server.
 local function ask(self, part)
   local session = part.lock.session
   local identity, code, detail = admit(self, session)
@@ -109,15 +109,15 @@ local function ask_if_there(self, part)
   return verdict, answer, detail
 end
 
---- Is all said? A majority is one only when it is known who they are; that
---  takes time only on new connections.
+--- Is the round decided? A majority needs all servers identified, to rule out
+--  duplicates; that takes time only on new connections.
 function ballot:is_decided()
   return self.clash ~= nil
     or self.held >= self.red.majority and self.unknown == 0
     or self.failed > #self.red.members - self.red.majority
 end
 
--- One server's part.
+-- Requests one part and counts the outcome.
 local function vote(self, part)
   local hold = self.hold
   if self:is_decided() then return end
@@ -133,11 +133,11 @@ local function vote(self, part)
   end
 end
 
---- Calls fn(part) for each of these members at once, as joint.together does.
+--- Calls fn(part) for all these members concurrently (joint.together).
 -- @tparam table members
 -- @tparam function fn
--- @tparam boolean is_early returns as soon as all is said
--- @return true, or nil, "cancelled", what is to be raised
+-- @tparam boolean is_early return as soon as the round is decided
+-- @return true, or nil, "cancelled", the value to raise
 function ballot:call(members, fn, is_early)
   self.unknown = #members
   for i, member in ipairs(members) do
@@ -147,14 +147,13 @@ function ballot:call(members, fn, is_early)
     is_early and function() return self:is_decided() end or nil)
 end
 
---- Asks for the lock; what is got becomes parts of the hold, until `is_over` is
---  set.
+--- Requests the lock; until `is_over` is set, grants become parts of the hold.
 -- @return as `call`
 function ballot:ask(members, is_early)
   return self:call(members, function(part) vote(self, part) end, is_early)
 end
 
---- Asks whether it is held.
+--- Counts the servers on which the lock is held by the hold's party.
 -- @return as `call`
 function ballot:count(members)
   return self:call(members, function(part)
@@ -169,7 +168,7 @@ function ballot:count(members)
   end, true)
 end
 
--- what it comes to ----------------------------------------------------------
+-- outcome -------------------------------------------------------------------
 
 local function said(part)
   if part.code == nil then
@@ -181,7 +180,7 @@ local function said(part)
   return tostring(part.answer)
 end
 
---- For people: what each server said.
+--- A message that lists what each server answered.
 function ballot:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
@@ -192,8 +191,8 @@ function ballot:explain()
     self.held, #self.parts, self.red.majority, table.concat(words, "; "))
 end
 
--- What a server's answer says of it: it is taken to be there if all was decided
--- before it had to answer.
+-- Classifies a server by its reply. A server without one is "away" only if its
+-- deadline has passed; a round decided earlier did not wait for it.
 local function kind_of(self, part, now)
   if part.lock.session.is_closed then return "closed" end
   if part.code == "busy" or part.code == "refused" then return part.code end
@@ -205,11 +204,11 @@ local function kind_of(self, part, now)
 end
 
 --- Why there is no majority.
--- @treturn string code: "refused" and "closed" (the clients are) if no majority
---   is left without those, "busy" (a majority is there, but somebody else has
---   too many), "quorum"
+-- @treturn string code: "refused" or "closed" (the clients are) if the other
+--   servers are no majority; "busy" if a majority answers, but another owner
+--   holds too many; else "quorum"
 -- @treturn string detail
--- @treturn boolean|nil true if no later round can be different
+-- @treturn boolean|nil true if a retry cannot succeed
 function ballot:judge()
   if self.clash then return "refused", self.clash, true end
   local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }

@@ -1,4 +1,4 @@
---- One application's session with one Redis: its face for programs.
+--- The public client: one application's session with one Redis.
 
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
@@ -17,7 +17,7 @@ local LEAST = { watchdog = 0.03, timeout = 0.001, connect_timeout = 0.001 }
 local seals = { kill = true, time = true, off = true }
 local publishers = { publish = true, spublish = true, both = true }
 
--- Checks the options that open() was given; the address is known already.
+-- Checks the options of open(), except the address.
 local function checked(options, level)
   local result = {}
   for key, value in pairs(options) do result[key] = value end
@@ -44,8 +44,8 @@ local function checked(options, level)
   return result
 end
 
--- A server that drops us at the door, because it ends or restarts just then, is
--- asked again while there is time; one that is not there, or refuses, is not.
+-- Retries if the server drops a new connection, because it is stopping or
+-- restarting. An unreachable server, or one that refuses, is not retried.
 local function connect(node, seconds)
   local until_ = node.host.now() + seconds
   local connection, code, detail
@@ -55,8 +55,8 @@ local function connect(node, seconds)
   return connection, code, detail
 end
 
---- Opens a client. Connects at once, so that what is wrong with the address
---  or the password is told here; a lazy one connects when it first has to.
+--- Opens a client. Connects at once, to report a wrong address or password
+--  here; a lazy client connects on first use.
 -- @tparam table host
 -- @tparam table options address (host, port or path), username, password, db,
 --   tls, watchdog, timeout, connect_timeout, name, publish, lazy
@@ -79,7 +79,7 @@ function client.open(host, options)
   return self
 end
 
--- What would change or block the connection that all tasks share.
+-- Commands that would change or block the connection, which all tasks share.
 local unfit = {}
 for word in ([[select multi exec discard watch unwatch hello reset quit auth
   wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop
@@ -99,7 +99,8 @@ end
 -- @param ... its arguments: strings and numbers
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[2] nil
--- @treturn[2] string "redis", "timeout", "closed", "connect"
+-- @treturn[2] string "redis", "timeout", "closed", "connect"; "usage" for a
+--   command that the shared connection cannot take
 -- @treturn[2] string detail
 function client:call(command, ...)
   if command == nil then error("client:call: which command?", 2) end
@@ -151,7 +152,7 @@ local function check_owner(options, takes_more)
   end
 end
 
--- Not to be tail-called: its faults are those of its caller's caller.
+-- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)
   local loaded = policy.load(definition, 4)
   if loaded.source.needs then
@@ -161,8 +162,7 @@ local function make_lock(self, definition, name, options)
   return lock.new(self, loaded, name, options)
 end
 
--- A factory of locks with one of our policies, which is loaded when the first
--- is made.
+-- A factory of locks with a built-in policy, which is loaded on first use.
 local function factory(policy_name)
   local loaded
   return function(self, name, options)
@@ -174,10 +174,10 @@ local function factory(policy_name)
 end
 
 --- Locks. Each takes a name and, optionally, a table with
---  owner = a name of one's own instead of the calling task.
---    lock          exclusive; its holder may take it again
---    mutex         exclusive; a second entry of its holder is refused
---    simple_lock   SET NX PX, as redis-py, redsync and others speak it
+--  owner = an explicit owner name instead of the calling task.
+--    lock          exclusive, reentrant
+--    mutex         exclusive, not reentrant: a second entry is refused
+--    simple_lock   SET NX PX, compatible with redis-py, redsync and others
 --    spin_lock     as lock, but its waiters poll
 --    fair_lock     as lock, in order of arrival
 --    fenced_lock   as lock, with a fencing token
@@ -190,19 +190,19 @@ client.fenced_lock = factory "fenced"
 
 local Pair = {}
 
--- Only its sides are locks.
+-- Only its two sides are locks.
 function Pair.__index(_, key)
   if Pair[key] then return Pair[key] end
   error(("no %s here: a read/write lock is two locks, its :read_lock() and its "
     .. ":write_lock()"):format(tostring(key)), 2)
 end
 
---- The lock of a reader; readers share it.
+--- The read lock; readers share it.
 function Pair:read_lock()
   return (make_lock(self.client, self.policies.read, self.name, self.options))
 end
 
---- The lock of a writer, who is alone.
+--- The write lock; it is exclusive.
 function Pair:write_lock()
   return (make_lock(self.client, self.policies.write, self.name, self.options))
 end
@@ -216,8 +216,8 @@ local function pair_factory(policies)
   end
 end
 
---- Read/write locks: `:read_lock()` and `:write_lock()` of what comes back are
---  locks. Those of the fair one are given in order of arrival.
+--- Read/write locks: the result's `:read_lock()` and `:write_lock()` are locks.
+--  The fair one grants them in order of arrival.
 client.read_write_lock = pair_factory(function()
   return require "rlock.policy.readwrite"
 end)
@@ -225,10 +225,10 @@ client.fair_read_write_lock = pair_factory(function()
   return require "rlock.policy.fair_readwrite"
 end)
 
---- What is no lock: nobody owns it, or everybody waits for it.
---    semaphore   a number of permits that whoever takes some gives back
+--- Synchronizers without an owner.
+--    semaphore   a number of permits; any task may take and return some
 --    permits     a number of permits, each with an id and a lease
---    latch       a count that tasks wait for to reach zero
+--    latch       a count; tasks wait until it reaches zero
 function client:semaphore(name)
   check_name(name)
   return require("rlock.semaphore").new(self, name)
@@ -244,7 +244,7 @@ function client:latch(name)
   return require("rlock.latch").new(self, name)
 end
 
---- A lock with a policy of one's own.
+--- A lock with a custom policy.
 -- @param definition the policy, or the name of the module that returns it
 -- @tparam string name
 -- @tparam[opt] table options owner
@@ -254,7 +254,7 @@ function client:policy(definition, name, options)
   return (make_lock(self, definition, name, options))
 end
 
---- Releases what the client still holds and closes its connections.
+--- Releases everything the client holds and closes its connections.
 -- @treturn boolean true
 function client:close()
   self.session:close()
@@ -263,12 +263,12 @@ end
 
 client.__close = client.close
 
---- For people: which server it is a client of.
+--- The server's address, for messages.
 function client:__tostring()
   return "rlock client of " .. self.session.node.where
 end
 
---- A client that holds nothing and that nobody knows any more closes itself.
+--- Closes a client that is garbage: nothing refers to it, so it holds nothing.
 function client:__gc()
   local open = self.session
   if not open.is_closed then

@@ -1,17 +1,16 @@
---- Waiting in the line of a channel: for a wake, for as long as is worth it
---  without one (lock.lua does so too), and for what is no lock (permits,
---  latches) the whole way: ask; get into the line; ask again, because something
---  may have been said before; then wait, and ask again. What is asked is the
---  caller's affair.
+--- The wait loop of a channel's waiters. line.rest is one wait, for a wake or
+--  the next poll (lock.lua uses it directly). line.wait is the whole loop for
+--  semaphores, permits and latches: try, join the waiters, retry (a message may
+--  have come before the join), then wait and retry until done.
 --
---  A question is a table that belongs to one call:
---    channel   what to listen to; `wakes` as for wakeup:join
---    wants     how much of what is left over it can use, see wakeup:pass
---    late      what people are told when it was not got in time
+--  A question is the table that describes one call:
+--    channel   the channel to wait on; `wakes` as for wakeup:join
+--    wants     how many permits it needs, see wakeup:pass
+--    late      the detail of a timeout
 --    ask       function(question, until_, now) -> a verdict:
---              "held", left         got it; so much is left over, or nil
---              "busy", ms[, left]   not yet; -1: nobody knows when
---              nil, code, detail    never
+--              "held", left         success; `left` permits remain, or nil
+--              "busy", ms[, left]   retry in ms; -1: unknown
+--              nil, code, detail    failed
 
 local deadline = require "rlock.deadline"
 
@@ -19,13 +18,12 @@ local line = {}
 
 local huge, max, min = math.huge, math.max, math.min
 
---- Seconds after which a waiter asks again if nothing wakes it: the first in
---  line, those behind it, and one without a subscription. Half of it is
---  random.
+--- Poll intervals in seconds: of the first waiter, of those behind it, and
+--  without a subscription. Half of each is jitter.
 local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
-local SPREAD = 1          -- those behind ask up to this much after the first
-local LEAST = 0.01        -- a policy may say "busy" and 0
-local CONFIRM = 1         -- at most this long until the subscription stands
+local SPREAD = 1          -- extra jitter for waiters behind the first
+local LEAST = 0.01        -- a policy may reply "busy" and 0
+local CONFIRM = 1         -- maximum wait for the subscription
 
 -- How long to wait for a wake.
 local function pause(session, waiter, ms, most)
@@ -33,7 +31,7 @@ local function pause(session, waiter, ms, most)
   local is_first = waiter == channel.first
   local poll = is_first and POLL or POLL_BEHIND
   if not channel.is_live or session.publish == "spublish" then
-    poll = POLL_DEAF           -- nothing that is published reaches us
+    poll = POLL_DEAF           -- no message reaches us
   end
   poll = min(poll, most or huge) * (0.5 + random() / 2)
   if ms < 0 then return poll end
@@ -42,13 +40,13 @@ local function pause(session, waiter, ms, most)
   return min(seconds, poll)
 end
 
---- Waits for a wake, for `ms` to pass, for the next poll or, at first, for the
---  subscription to stand.
+--- Waits for a wake, for `ms` to pass or for the next poll; before the first
+--  attempt, for the subscription.
 -- @tparam table session
--- @tparam table waiter   with `wait_until`: when all waiting ends
--- @tparam integer|nil ms until it is worth asking again, -1: nobody knows; nil:
---   we have not asked since we joined the line
--- @tparam[opt] number most seconds between two questions
+-- @tparam table waiter   with `wait_until`, the deadline
+-- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
+--   attempt since the waiter joined
+-- @tparam[opt] number most maximum seconds between attempts
 -- @return as wakeup:wait
 function line.rest(session, waiter, ms, most)
   local seconds = min(CONFIRM, most or huge)
@@ -61,8 +59,8 @@ function line.rest(session, waiter, ms, most)
     min(seconds, waiter.wait_until - session.host.now()))
 end
 
---- When one question to the server is given up. A waiter uses all of its wait
---  to ride out a server that is away; a single try has the client's `timeout`.
+--- The deadline of one request. A waiter retries an unreachable server for its
+--  whole wait; a single attempt has the client's `timeout`.
 function line.question_until(session, now, wait_until)
   return wait_until > now and wait_until or now + session.timeout
 end
@@ -78,7 +76,7 @@ local function join(session, question)
   return waiter
 end
 
--- Asks again until the verdict is not "busy".
+-- Retries until the verdict is not "busy".
 local function stay(session, question, waiter, wait_until, ms)
   local host, wakeup = session.host, session.wakeup
   waiter.wait_until = wait_until
@@ -96,15 +94,15 @@ local function stay(session, question, waiter, wait_until, ms)
   end
 end
 
---- Asks, and waits if it must.
+--- Tries, then waits and retries until success or the deadline.
 -- @tparam table session
 -- @tparam table question
--- @tparam number wait seconds; 0: asks once
+-- @tparam number wait seconds; 0: one attempt
 -- @treturn[1] string "held"
 -- @treturn[2] nil
--- @treturn[2] string code: "busy" if it was asked once, "timeout" if the wait
---   is over, "cancelled"
--- @return[2] detail; for "cancelled", what is to be raised
+-- @treturn[2] string code: "busy" after a single attempt, "timeout" after the
+--   wait, "cancelled"
+-- @return[2] detail; for "cancelled", the value to raise
 function line.wait(session, question, wait)
   local wakeup, now = session.wakeup, session.host.now()
   local wait_until, waiter = now + wait, nil
@@ -133,9 +131,9 @@ end
 
 --- Checks the options of a call.
 -- @tparam table|nil options
--- @tparam table known   option -> its least value, in seconds
--- @tparam number level  whose fault it is, as in error()
--- @treturn table option -> seconds; not to be changed
+-- @tparam table known   option -> its minimum, in seconds
+-- @tparam number level  as in error()
+-- @treturn table option -> seconds; read-only
 function line.options(options, known, level)
   if options == nil then return {} end
   if type(options) ~= "table" then
@@ -152,7 +150,7 @@ function line.options(options, known, level)
   return checked
 end
 
---- Checks a count. Redisson's are Java's int, and so are ours.
+--- Checks a count. Counts are Java's int, as in Redisson.
 -- @param n
 -- @tparam string name what the caller calls it
 -- @tparam number least

@@ -1,8 +1,8 @@
---- One Redis: its command connection, opened when first needed and again after
---  a loss, never faster than the backoff allows. A command in flight when the
---  connection drops fails with "closed" and is never sent again from here:
---  remote.lua, which knows that an operation is idempotent, retries it. Nothing
---  is sent on a connection before those lost earlier are sealed (seal.lua).
+--- One Redis server and its command connection, opened on first use and again
+--  after a loss, limited by a back-off. A command in flight when the
+--  connection drops fails with "closed"; this file never resends it. Retries
+--  are in remote.lua, which knows that operations are idempotent. Nothing is
+--  sent on a connection before its lost predecessors are sealed (seal.lua).
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.errors"
@@ -12,11 +12,11 @@ local seal = require "rlock.seal"
 local node = {}
 node.__index = node
 
---- Seconds between attempts to connect: from the first, doubled up to the last.
+--- Back-off limits between attempts to connect, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
 
 --- @tparam table host
--- @tparam table options what url.parse gave, and timeout, connect_timeout
+-- @tparam table options the result of url.parse, and timeout, connect_timeout
 --   (seconds), name, tls
 function node.new(host, options)
   local self = setmetatable({
@@ -26,18 +26,18 @@ function node.new(host, options)
     timeout_ms = math.ceil(options.timeout * 1000),
     flights = flight.new(host),
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
-    -- before a server that turned us away is connected to again
+    -- back-off after `leave`
     parting = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
-    not_before = 0,          -- no attempt to connect earlier
+    not_before = 0,          -- earliest time of the next attempt to connect
     opened = 0,              -- when the connection was opened, by host.now()
-    shas = {},               -- script -> sha, of those that this server knows
-    unanswered = nil,        -- the first script that timed out since a reply
+    shas = {},               -- script -> sha, for scripts loaded on this server
+    unanswered = nil,        -- first script to time out since the last reply
   }, node)
   self.seals = seal.new(self, options.seal or "kill")
   return self
 end
 
--- What is said first on every connection.
+-- The first commands on every connection.
 local function greeting(options)
   local commands = {}
   if options.password then
@@ -52,8 +52,8 @@ local function greeting(options)
   return commands
 end
 
---- Opens one connection to this server.
--- @tparam function lost    called with a detail when it drops
+--- Opens a connection to this server.
+-- @tparam function lost    called with a detail when the connection drops
 -- @tparam[opt] function message for a subscriber: called with kind, channel,
 --   payload
 -- @return connection, or nil, code, detail
@@ -68,7 +68,7 @@ function node:open(lost, message)
   }
 end
 
--- Opens a connection, or goes on with one that could not be made ready.
+-- Opens a connection, or reuses one that could not be made ready before.
 local function opened(self)
   local connection, code, detail = self.unready
   self.unready = nil
@@ -76,7 +76,7 @@ local function opened(self)
   connection, code, detail = self:open(function(why)
     self.host.log("info", ("lost the connection to %s: %s"):format(
       self.where, why))
-    if not connection then return end          -- the greeting has failed
+    if not connection then return end          -- the greeting failed
     connection.why_lost = why
     if self.connection == connection then self:forget(connection) end
     if self.unready == connection then self.unready = nil end
@@ -84,14 +84,14 @@ local function opened(self)
   return connection, code, detail
 end
 
--- Does the server only have no time now?
+-- Is this a passing error of the server, such as LOADING or BUSY?
 local function is_passing(detail)
   local class = errors.classify(detail)
   return class.retry and class.code == "redis"
 end
 
--- Opens the connection, seals its predecessors, and finds out whether it is
--- good for anything. A server that is busy, or loads its data, keeps it.
+-- Opens the connection and makes it ready, which seals its predecessors. After
+-- a passing error the connection is kept for the next attempt.
 local function try(self)
   local connection, code, detail = opened(self)
   if not connection then return nil, code, detail end
@@ -121,8 +121,8 @@ local function connect(self)
   local connection, code, detail = try(self)
   if not connection then
     self.not_before = host.now() + self.pause:next()
-    self.fell = code == "closed"          -- it stood, but not for long
-    -- Nothing that a caller asked for was sent.
+    self.fell = code == "closed"          -- connected, then dropped
+    -- No caller's request was sent.
     if code ~= "redis" and not self.is_closed then code = "connect" end
     self.problem = { code = code, detail = detail }
     return nil, code, detail
@@ -133,18 +133,18 @@ local function connect(self)
   return connection
 end
 
---- Uses a connection no more. What was sent on it, and is unanswered, is sealed
---  before anything is sent on the next one.
+--- Stops using a connection. Its unanswered requests are sealed before anything
+--  is sent on the next connection.
 -- @tparam table connection
 function node:forget(connection)
   self.connection = nil
   self.seals:lost(connection.identity)
 end
 
---- Drops a connection: the next request opens another, which may lead to
---  another server. The backoff grows as long as that does not help.
--- @tparam table connection nothing is done if it is not the present one
--- @tparam string why for people; what is in flight fails with it
+--- Drops a connection. The next request opens another, perhaps to another
+--  server. The back-off grows until a connection lasts.
+-- @tparam table connection ignored if it is not the current one
+-- @tparam string why for messages; requests in flight fail with it
 function node:leave(connection, why)
   if self.connection ~= connection then return end
   local now = self.host.now()
@@ -157,9 +157,9 @@ function node:leave(connection, why)
     why))
 end
 
---- Takes note of a failure: leaves a server that says that it serves nobody
---  now, such as a primary that has become a replica.
--- @param connection on which the request was sent
+--- Handles a failed request: leaves a server that reports itself unusable, such
+--  as a primary that became a replica.
+-- @param connection the connection of the request
 -- @tparam string|nil code   of the failure
 -- @param detail
 function node:heed(connection, code, detail)
@@ -168,8 +168,8 @@ function node:heed(connection, code, detail)
   end
 end
 
---- The command connection, opened if there is none.
--- @tparam number deadline when to give up, by host.now()
+--- The command connection; opens it if there is none.
+-- @tparam number deadline by host.now()
 -- @return connection, or nil, code, detail
 function node:connect(deadline)
   if self.connection then return self.connection end
@@ -194,14 +194,14 @@ function node:interrupt(deadline, words, n)
 end
 
 --- Sends one command.
--- @tparam number deadline when to give up, by host.now()
+-- @tparam number deadline by host.now()
 -- @tparam table words the command and its arguments
--- @tparam integer n    how many words
+-- @tparam integer n    the number of words
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[1] number when it was sent, by host.now()
 -- @treturn[2] nil
 -- @treturn[2] string code "redis", "timeout", "closed", "connect", "cancelled"
--- @return[2] detail; for "cancelled", what is to be raised
+-- @return[2] detail; for "cancelled", the value to raise
 function node:call(deadline, words, n)
   local connection, code, detail = self.connection
   if not connection then
@@ -219,11 +219,10 @@ function node:call(deadline, words, n)
   return nil, code, detail
 end
 
---- Sends several commands at once.
--- @tparam number deadline when to give up, by host.now()
+--- Sends several commands in a pipeline.
+-- @tparam number deadline by host.now()
 -- @tparam table commands array of arrays
--- @treturn[1] table replies, codes, details: where a reply is nil, the others
---   say why
+-- @treturn[1] table replies; where one is nil, codes and details say why
 -- @treturn[1] table codes
 -- @treturn[1] table details
 -- @treturn[1] number when they were sent
@@ -242,7 +241,7 @@ function node:pipeline(deadline, commands)
   return replies, codes, details, sent
 end
 
---- Closes the connection; nothing can be asked any more.
+--- Closes the connection for good.
 function node:close()
   self.is_closed = true
   if self.connection then self.connection:close() end

@@ -1,16 +1,14 @@
---- A lock of a majority of independent Redis servers, known as Redlock: it is
---  there as long as most of the servers are, and no one of them can give it
---  away alone. All servers are asked at once, each for a short time, and the
---  answer is certain as soon as a majority has said yes or cannot do so any
---  more. It is held for as long as a majority of the leases certainly lasts, by
---  our own clock from before the requests, less an allowance for the drift of
---  clocks. The watchdog of each client renews its part. A part that was lost,
---  or could not be had, is asked for again while a majority holds.
+--- Redlock: a lock on a majority of independent Redis servers. It is available
+--  while most servers are, and no single server can grant it twice. All servers
+--  are asked at once, each with a short timeout; the result is decided as soon
+--  as a majority has granted it or no longer can. The lock is valid while a
+--  majority of the leases is: measured by our clock from before the requests,
+--  less an allowance for clock drift. The watchdog of each client renews its
+--  part. A part that is lost or missing is retried while a majority holds.
 --
---  That holds while no majority of the servers forgets what it granted. So one
---  that was restarted, and keeps no append-only file, or that another has taken
---  the place of, is not counted for as long as a lease by clients that knew it
---  before.
+--  This is safe while no majority of the servers forgets its grants. A server
+--  that restarts without an append-only file, or is replaced, is therefore not
+--  counted for one lease by clients that knew its predecessor.
 
 local backoff = require "rlock.backoff"
 local ballot = require "rlock.ballot"
@@ -23,20 +21,21 @@ local quorum = joint.class()
 
 local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 
---- Seconds between attempts, at random: from the first, doubled to the last.
+--- Back-off limits between attempts: seconds, doubled from first to last, with
+--  jitter.
 local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
---- Seconds before a part that a hold does not have is asked for again: the
---  first limit, which is doubled up to a third of the lease; and the least.
+--- Seconds before a missing part is retried: the first back-off limit, doubled
+--  up to a third of the lease; and the minimum.
 local FIRST_REST, LEAST_REST = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
-local DRIFT = 0.01             -- of a lease, for the drift of clocks
+local DRIFT = 0.01             -- fraction of a lease, for clock drift
 
--- what it is made of --------------------------------------------------------
+-- options -------------------------------------------------------------------
 
 local exclusive = { reentrant = true, simple = true, mutex = true, spin = true }
 
--- Majorities have one server in common; it is the only one to say no. So what
--- more than one may hold cannot be had from majorities.
+-- Two majorities may share only one server, and that one alone refuses the
+-- second owner. So only mutual exclusion is sound; a semaphore is not.
 local function unsound(name, level)
   error(("bad policy %s of red_lock: not known to be mutual exclusion (its "
     .. "definition would say exclusive = true). Two permits on three servers "
@@ -111,14 +110,14 @@ function quorum.new(clients, name, options)
   return self
 end
 
---- For people.
+--- A description, for messages.
 function quorum:show()
   return ("red lock %q"):format((self.name:sub(1, 64):gsub("%c", "?")))
 end
 
--- what a hold amounts to ----------------------------------------------------
+-- validity ------------------------------------------------------------------
 
--- Until when a majority certainly keeps it, or 0.
+-- The time until which a majority certainly keeps the hold, or 0.
 local function valid_until(self, hold)
   local ends = {}
   for _, part in ipairs(hold.parts) do
@@ -133,7 +132,7 @@ function quorum:valid_of(hold)
   return max(0, valid_until(self, hold) - self.host.now())
 end
 
--- A server whose connection is lost may have stopped, and forgotten its part.
+-- A server without a connection may have crashed and forgotten its part.
 function quorum:state_of(hold)
   if self:valid_of(hold) == 0 then return "lost" end
   local sure = 0
@@ -146,7 +145,8 @@ function quorum:state_of(hold)
   return sure >= self.majority and "held" or "at_risk"
 end
 
--- Releases all parts, each until its server has heard it or its lease is over.
+-- Releases all parts in the background, each until its server answers or its
+-- lease ends.
 local function drop(hold)
   local parts = hold.parts
   hold.parts = {}
@@ -157,8 +157,8 @@ end
 
 -- taking --------------------------------------------------------------------
 
--- One attempt. For one that was cut short the servers are what they were in
--- the attempt before.
+-- One attempt. If the caller's deadline cuts it short, the outcome of the
+-- previous attempt is reported.
 -- @return true; or nil, code, detail
 local function attempt(self, try)
   local hold = try.hold
@@ -180,8 +180,8 @@ local function attempt(self, try)
   return nil, try.code, try.detail
 end
 
--- After an attempt that failed: pauses before the next.
--- @return true; or nil, code, detail if there is no next
+-- Pauses after a failed attempt.
+-- @return true; or nil, code, detail if there is to be no retry
 local function pause(self, try, code, detail)
   if try.is_single or try.is_final or code == "cancelled" then
     return nil, code, detail
@@ -233,7 +233,7 @@ end
 
 -- keeping -------------------------------------------------------------------
 
--- Lets go of the parts that were lost; the locks that it has no part of.
+-- Releases the lost parts. Returns the members of which the hold has no part.
 local function without_part(self, hold)
   local alive, dead, has, others = {}, {}, {}, {}
   for _, part in ipairs(hold.parts) do
@@ -251,15 +251,15 @@ local function without_part(self, hold)
   return others
 end
 
--- Is there still somebody who could release it?
+-- Is the hold still valid, and can anything still release it?
 local function is_wanted(self, hold)
   return not hold.is_over and not hold.lost_because
     and self:valid_of(hold) > 0
     and (hold.is_carried or not self.host.is_over(hold.party))
 end
 
--- Asks from time to time for the parts that a hold does not have, as long as it
--- is held. Taking more than a majority takes nothing from anybody.
+-- Retries the missing parts while the hold is valid. Holding more than a
+-- majority excludes nobody who was not excluded before.
 local function keep_healing(self, hold)
   local third = self.lease / 3
   local rest = backoff.new(min(FIRST_REST, third), third,
@@ -300,12 +300,12 @@ function quorum:watch(hold)
   if hold.round.failed > 0 then heal(self, hold) end
 end
 
--- letting go ----------------------------------------------------------------
+-- releasing -----------------------------------------------------------------
 
--- Releases the parts, and counts what the servers say: `freed`, and `gone` for
--- those that had lost it. Ends as soon as a majority has freed it, or had not
--- kept it. The others go on in the background.
--- @return the counts, or nil, "cancelled", what is to be raised
+-- Releases the parts and counts the replies: `freed`, and `gone` where the part
+-- was lost already. Returns as soon as a majority has freed it, or too few
+-- servers are left that kept it; the other releases continue in the background.
+-- @return the counts, or nil, "cancelled", the value to raise
 local function release_all(self, parts)
   local count = { freed = 0, gone = 0 }
   local ok, code, unwind = joint.together(self.host, parts, function(part)
@@ -349,10 +349,10 @@ function quorum:let_go(hold)
     .. "it in %.1f s at the latest"):format(count.freed, all, longest)
 end
 
---- Does the calling task hold it, by the word of a majority?
+--- Does the calling task hold it, according to a majority of the servers?
 -- @treturn[1] boolean
 -- @treturn[2] nil
--- @treturn[2] string "quorum": too few servers have answered
+-- @treturn[2] string "quorum": too few servers answered
 -- @treturn[2] string detail
 function quorum:is_held()
   local round = ballot.new(self, { party = self.host.current() })

@@ -1,5 +1,5 @@
---- Runs a policy's operation on a node. Every operation can be repeated, so
---  it is repeated, within its deadline, whenever nothing certain came back.
+--- Runs a policy's operation on a node. Operations are idempotent, so a request
+--  whose outcome is unknown is retried until its deadline.
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.errors"
@@ -9,12 +9,12 @@ local script = require "rlock.script"
 
 local remote = {}
 
---- Seconds between repeats of an operation that failed for a passing reason.
+--- Back-off limits between retries, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 
 local ceil, max, min = math.ceil, math.max, math.min
 
---- Rows for what is no failure of the server's: see errors.lua.
+--- Rows as in errors.lua, for failures that are not the server's.
 local unsent = {
   first = { applied = "no", retry = true, pause = false, code = "timeout" },
   cancelled = { applied = "maybe", retry = false, code = "cancelled" },
@@ -32,7 +32,7 @@ local function load_script(node, op)
   return sha, sent, detail
 end
 
---- The operation's sha on this node; loads the script if the node lacks it.
+--- The operation's sha on this node; loads the script if necessary.
 -- @return sha, or nil, code, detail
 function remote.sha(node, op, deadline)
   op = expiry.shipped(node, op)
@@ -46,7 +46,7 @@ function remote.sha(node, op, deadline)
   return sha, code, detail
 end
 
---- The server lacks the script: it is loaded before it is sent next.
+--- After NOSCRIPT: the script is loaded again before its next use.
 function remote.forget(node, op)
   node.shas[expiry.shipped(node, op)] = nil
 end
@@ -54,7 +54,7 @@ end
 local BUSY = "BUSY a script runs too long on the server%s; %s did not run; "
   .. "to end it: redis-cli %s"
 
--- For BUSY: which script runs too long, and what to do about it; else nil.
+-- The detail for BUSY: which script runs too long and how to end it; else nil.
 local function busy(op, detail, suspect)
   local command = detail:match("^BUSY .- (%u+ KILL)")
   if not command then return nil end
@@ -63,7 +63,7 @@ local function busy(op, detail, suspect)
   return BUSY:format(guess or "", op.name, command:lower())
 end
 
---- What a failure means.
+--- Classifies a failure.
 -- @tparam table node
 -- @tparam table op the compiled function that was run
 -- @tparam string code   of node:call
@@ -91,9 +91,9 @@ end
 
 local NUMBER = { "1", "2", "3", "4", "5", "6", "7", "8" }
 
--- Writes a request's words: the keys, then the arguments up to the first nil,
--- then those of the table `extra`.
--- @treturn integer how many words
+-- Writes a request's words: the keys, the arguments up to the first nil, then
+-- those of the table `extra`.
+-- @treturn integer the number of words
 local function write(words, sha, keys, a, b, c, d, extra)
   local n = #keys
   words[1], words[2], words[3] = "EVALSHA", sha, NUMBER[n]
@@ -110,13 +110,14 @@ local function write(words, sha, keys, a, b, c, d, extra)
   return n
 end
 
-local UNKNOWN = ("0"):rep(40)           -- the sha of no script
+local UNKNOWN = ("0"):rep(40)           -- matches no script
 
---- Gets a node ready for requests of an operation in a pipeline. This may wait.
+--- Prepares a node for an operation's requests in a pipeline. May wait. The
+--  arguments are as for `run`.
 -- @tparam table node
--- @tparam table op      as for `run`, and so are the others
+-- @tparam table op
 -- @tparam number until_
--- @treturn[1] string what `command` wants: the deadline, or ""
+-- @treturn[1] string the word for `command`: the deadline, or ""
 -- @treturn[2] nil, code, detail
 function remote.ready(node, op, until_)
   local sha, code, detail = remote.sha(node, op, until_)
@@ -125,11 +126,11 @@ function remote.ready(node, op, until_)
   return ""
 end
 
---- A request for a pipeline. Waits for nothing: where the node was not made
---  ready, the server answers NOSCRIPT.
+--- A request for a pipeline. Does not wait: without `ready`, the server may
+--  answer NOSCRIPT.
 -- @tparam table node
 -- @tparam table op
--- @tparam string word  of `ready`
+-- @tparam string word  from `ready`
 -- @treturn table the command
 function remote.command(node, op, word, keys, a, b, c, d)
   local words, sha = {}, node.shas[expiry.shipped(node, op)]
@@ -174,13 +175,13 @@ local function send(node, op, until_, keys, a, b, c, d, extra)
   return node:call(until_, words, write(words, sha, keys, a, b, c, d, extra))
 end
 
--- Tells people why an operation is repeated.
+-- Logs why an operation is retried.
 local function log_retry(host, op, name, why)
   host.log("info", ("%s of %s is retried: %s"):format(op.name,
     naming.show(name), tostring(why)))
 end
 
--- Repeats an operation after a failure, as long as it may help.
+-- Retries an operation while that may succeed.
 local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   local host, may_be_applied = node.host, false
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
@@ -214,22 +215,22 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   end
 end
 
-local scratch = {}        -- used again: what is sent has been copied
+local scratch = {}        -- reused: the connection copies what it sends
 
 --- Runs an operation.
 -- @tparam table node
 -- @tparam table op       a compiled server function (script.lua)
--- @tparam number until_  when to give up, by host.now()
+-- @tparam number until_  deadline, by host.now()
 -- @tparam number now     by host.now()
 -- @tparam table keys     at most 8
 -- @param a,b,c,d         arguments, up to the first nil
 -- @tparam[opt] table extra more arguments
 -- @return[1] the reply
--- @treturn[1] number when the request that was answered was sent
--- @treturn[1] boolean whether an earlier request may have been applied too
+-- @treturn[1] number when the answered request was sent
+-- @treturn[1] boolean whether an earlier request may have been applied
 -- @treturn[2] nil
 -- @treturn[2] string code of errors.lua, or "cancelled"
--- @return[2] detail; for "cancelled", what is to be raised
+-- @return[2] detail; for "cancelled", the value to raise
 -- @treturn[2] boolean whether a request may have been applied
 function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
   local connection, sha = node.connection, node.shas[op]

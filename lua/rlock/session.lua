@@ -1,6 +1,6 @@
---- What one client has in common for all its locks: the node, who owns what,
---  the watchdog, the waiters. client.lua is its face; the face can be collected
---  as garbage while tasks of the house still know the session.
+--- The state shared by all locks of a client: node, owners, watchdog, waiters.
+--  client.lua is its public object, which can be garbage collected while
+--  background tasks still refer to the session.
 
 local deadline = require "rlock.deadline"
 local node = require "rlock.node"
@@ -35,22 +35,22 @@ function session.new(host, options)
     lease_ms = ("%d"):format(deadline.ms(options.watchdog)),
     publish = options.publish,
     node = node.new(host, options),
-    -- policy -> kind, see kind_of(); they know the face, so they go with it
+    -- policy -> kind, see kind_of(); weak, because kinds refer to the client
     kinds = setmetatable({}, { __mode = "v" }),
     last_number = 0,
     families = {},                  -- name of a kind of lock -> a key of tasks
-    spares = {},                                -- grants to be used again
-    pending = 0,                                -- background work under way
+    spares = {},                                -- grants for reuse
+    pending = 0,                                -- requests and background work
   }, session)
   self.wakeup = wakeup.new(self.node)
   self.watchdog = watchdog.new(self)
   return self
 end
 
---- Until when a lease that was asked for at `sent` is certainly ours. A
---  thousandth of it, or as much as a lock asks for, and 2 ms are left to the
---  drift of clocks. Of a short lease it is a tenth, but at least 1 ms: a policy
---  that compares times in whole milliseconds may end it so much early.
+--- The time until which a lease requested at `sent` is certainly ours. The
+--  allowance for clock drift is a thousandth of the lease (or `drift`) plus
+--  2 ms; for a lease below 20 ms, instead of 2 ms, a tenth of it but at least
+--  1 ms: a policy that compares whole milliseconds may end it that much early.
 -- @tparam number sent    by host.now()
 -- @tparam number seconds
 -- @tparam[opt=0.001] number drift
@@ -62,10 +62,10 @@ end
 
 -- owners ------------------------------------------------------------------
 
---- The party of an owner that the user named: a key of `grants`, as tasks are.
+--- The party of an explicit owner: a key of `grants`, as tasks are.
 function session.party_of(owner) return "owner " .. owner end
 
--- What the sites of one policy have in common: their fields client, policy and
+-- The metatable of a policy's sites: their common fields client, policy and
 -- family.
 local function kind_of(self, client, policy)
   local kind = self.kinds[policy]
@@ -80,11 +80,10 @@ local function kind_of(self, client, policy)
   return kind
 end
 
---- What all handles of one lock share: policy, name, keys, and `grants`, party
---  -> grant. Those come and go, so they have a table of their own: LuaJIT
---  compiles the access to a field for one layout of its table, and again for
---  each new one.
--- @tparam table client the face, which must live as long as its locks do
+--- The site shared by all handles of one lock: policy, name, keys, and `grants`
+--  (party -> grant). Grants come and go, so they have a table of their own:
+--  LuaJIT compiles a field access anew for each new layout of its table.
+-- @tparam table client the public object; its locks keep it alive
 -- @tparam table policy
 -- @tparam string name
 function session:site(client, policy, name)
@@ -99,23 +98,23 @@ function session:site(client, policy, name)
   return site
 end
 
---- The same, if there is one.
+--- The site, if it exists.
 function session:known_site(policy, name)
   local kind = self.kinds[policy]
   return kind and kind.sites[name]
 end
 
---- Under what a task's owner is kept. A task is another owner to each kind of
---  lock, because different kinds on one name do not know of each other's holds.
---  The sides of a read/write lock are one kind: "readwrite.read" and ".write".
+--- The key of a task's owner name. A task has one owner name for each kind of
+--  lock, because different kinds on one key do not know each other's holds. The
+--  sides of a read/write lock are one kind: "readwrite.read" and ".write".
 function session:family(policy)
   local name = policy.name:match("^[^.]*")
   self.families[name] = self.families[name] or {}
   return self.families[name]
 end
 
---- What Redis knows a task by: `<uuid of the client>:<number>`. It is kept in
---  the task, so that it goes with it.
+--- A task's owner name in Redis: `<uuid of the client>:<number>`. It is stored
+--  in the task, so it is freed with it.
 -- @tparam table task
 -- @tparam table family of the site
 function session:owner_of(task, family)
@@ -128,15 +127,15 @@ function session:owner_of(task, family)
   return owner
 end
 
---- Gives a party a new number, because what it did under the old one is still
---  being undone. An owner that the user named keeps its name.
+--- Gives a task a new owner number while a request under the old one is being
+--  undone. An explicit owner keeps its name.
 function session:renumber(party, family)
   if type(party) == "table" then party[family] = nil end
 end
 
 -- work in the background --------------------------------------------------
 
---- Runs fn as a task of the house that `close` waits for, within reason.
+--- Runs fn as a background task that `close` waits for, up to `timeout`.
 function session:background(fn)
   self.pending = self.pending + 1
   self.host.daemon(function()
@@ -145,21 +144,21 @@ function session:background(fn)
   end)
 end
 
---- One less of the `pending`: background work, and questions for a lock.
+--- Decrements `pending`: a background task or a lock's request has ended.
 function session:work_done()
   self.pending = self.pending - 1
   if self.settled and self.pending == 0 then self.settled:set() end
 end
 
---- Tells people something about this client's locks.
+--- Logs a message about this client's locks.
 function session:log(level, text)
   self.host.log(level, text)
 end
 
--- the end -----------------------------------------------------------------
+-- closing -----------------------------------------------------------------
 
--- The requests that release a batch, as far as the node can be made ready for
--- them. A grant may be released by its task while we wait for that.
+-- The requests that release a batch. Making the node ready may wait; grants
+-- that are released in the meantime are left out.
 -- @return commands; or nil, code, detail
 local function releases(self, batch, until_)
   local word, code, detail, commands = "", nil, nil, {}
@@ -192,7 +191,7 @@ local function release_batch(self, batch, until_)
   end
 end
 
--- Releases everything that is still held, as far as the server can be told.
+-- Releases everything that is still held, best effort.
 local function release_all(self, until_, why)
   local batch = self.watchdog:all()
   for first = 1, #batch, BATCH do
@@ -207,9 +206,8 @@ local function release_all(self, until_, why)
   end
 end
 
---- The program is about to end, and no task is left: releases what is held, and
---  lets the background work come to its end. What is asked for later is served
---  as ever.
+--- Called when no task is left and the program is about to end: releases what
+--  is held and lets background work finish. The session stays usable.
 function session:rest()
   if self.is_closed then return end
   self.wakeup:rest()
@@ -217,8 +215,8 @@ function session:rest()
   self.watchdog:retire()
 end
 
---- Releases what is held, waits for what is under way, closes the connections.
---  Takes `timeout` at most.
+--- Releases what is held, waits for requests in flight, closes the connections.
+--  Takes at most `timeout`.
 function session:close()
   if self.is_closed then return end
   self.is_closed = true
@@ -228,7 +226,7 @@ function session:close()
   self.wakeup:close()
   self.watchdog:close()
   release_all(self, until_, "the client was closed")
-  self.host.sleep(0)                    -- those who waited leave the line
+  self.host.sleep(0)                    -- lets the woken waiters leave
   self.settled = self.host.event()
   while self.pending > 0 and self.host.now() < until_ do
     self.settled:wait(until_ - self.host.now())

@@ -1,29 +1,26 @@
---- The servers that red locks (quorum.lua) ask: which of them are away, who
---  they are, and since when. A server that did not answer is not asked again
---  until it answers a PING, so that it delays nobody more than once. Who a
---  server is, it says on each new connection: that two of them are the same, or
---  that one was restarted and knows nothing of what it had granted, is seen
---  there.
+--- Availability and identity of the servers of red locks (quorum.lua). If a
+--  server fails to answer, it is skipped until it answers a PING, so it delays
+--  callers only once. Each new connection identifies its server: this detects
+--  two clients of one server, and a restarted server that forgot its grants.
 
 local errors = require "rlock.errors"
 
 local voter = {}
 
---- Seconds between one PING and the next; a server that nobody has asked for
---  so long is left alone.
+--- Seconds between PINGs; seconds without a request after which they stop.
 local PAUSE, IDLE = 0.02, 5
---- Seconds that it has to answer before it is passed over: our own loop may
---  have been held up, and its answer be there.
+--- Seconds before an unresponsive server is skipped: if our own loop was
+--  blocked, its reply may be waiting to be read.
 local GRACE = 0.01
 
 local max = math.max
 
--- who answers ---------------------------------------------------------------
+-- availability --------------------------------------------------------------
 
--- node -> { why, since, asked }, of those that do not
+-- node -> { why, since, asked }, for servers that do not answer
 local away = setmetatable({}, { __mode = "k" })
 
--- Does it answer? That it is loading its data, or busy, is no answer.
+-- Does the server answer a PING? LOADING and BUSY do not count.
 local function answers(session, state)
   local node = session.node
   local reply, code, detail = node:call(node.host.now() + session.timeout,
@@ -42,9 +39,9 @@ local function probe(session, state)
   away[node] = nil
 end
 
---- Takes note that a server did not answer.
+--- Marks a server as away and starts to probe it.
 -- @tparam table session the client's
--- @tparam string why    for people
+-- @tparam string why    for messages
 function voter.is_gone(session, why)
   local node = session.node
   if away[node] then return end
@@ -54,7 +51,7 @@ function voter.is_gone(session, why)
   session.host.daemon(probe, session, state)
 end
 
---- Why a server is not worth asking now.
+--- Why the server should be skipped now, or nil.
 -- @treturn string|nil
 function voter.why_away(session)
   local state = away[session.node]
@@ -65,20 +62,21 @@ function voter.why_away(session)
   return ("away for %.1f s: %s"):format(now - state.since, state.why)
 end
 
--- who they are --------------------------------------------------------------
+-- identity ------------------------------------------------------------------
 
 -- connection -> { run_id, replication, is_replica }
 local identities = setmetatable({}, { __mode = "k" })
--- node -> { run_id, seen, forgot } of the server there: when, by host.now(), it
--- was last known to be that one, and when it had forgotten what it granted
+-- node -> { run_id, seen, forgot } of its server: when it was last identified,
+-- and when it forgot its grants (nil: it did not), both by host.now()
 local known = setmetatable({}, { __mode = "k" })
 
 local sections = {
   { "INFO", "server" }, { "INFO", "replication" }, { "INFO", "persistence" },
 }
 
--- Takes note of who is there. Who ran already while another answered there is
--- not that one restarted, and his append-only file is another, too.
+-- Records the server's identity. If it was already running when its predecessor
+-- last answered, it is a replacement with other data, not a restart, and its
+-- append-only file does not help.
 local function note(node, run_id, text, now)
   local before = known[node]
   if before and before.run_id == run_id then return end
@@ -116,9 +114,9 @@ local function ask(node, until_)
   return table.concat(texts, "\n")
 end
 
---- Who the server is, asked once for each connection.
+--- Identifies the server, once for each connection.
 -- @tparam table node
--- @tparam number until_ when to give up, by host.now()
+-- @tparam number until_ deadline, by host.now()
 -- @treturn[1] table identity
 -- @treturn[2] nil, code, detail
 function voter.identify(node, until_)
@@ -137,7 +135,7 @@ function voter.identify(node, until_)
   return identities[connection]
 end
 
--- What two servers have in common that they must not have.
+-- Why two servers are not independent, or nil.
 local function bond(a, b)
   if not a or not b or not a.run_id or not b.run_id then return nil end
   if a.run_id == b.run_id then return "the same server" end
@@ -146,16 +144,16 @@ local function bond(a, b)
   end
 end
 
---- Who the server is, as far as its present connection has told.
+--- The server's identity, if `identify` has run on its current connection.
 -- @tparam table node
 -- @treturn table|nil as of `identify`
 function voter.identity_of(node)
   return node.connection and identities[node.connection]
 end
 
---- Is a server one that counts already?
--- @tparam table node    it has been identified
--- @tparam table members locks; the others
+--- Is the server a duplicate of another member, or its replica?
+-- @tparam table node    identified before
+-- @tparam table members locks; the node's own is skipped
 -- @treturn string|nil why it does not count
 function voter.clash(node, members)
   local own = voter.identity_of(node)
@@ -170,9 +168,9 @@ function voter.clash(node, members)
   end
 end
 
---- Seconds until a server that was restarted, or replaced, counts again: what
---  had been granted before, and is forgotten, must have ended.
--- @tparam table node    it has been identified
+--- Seconds until a restarted or replaced server counts again: until the leases
+--  that it forgot have ended.
+-- @tparam table node    identified before
 -- @tparam number lease seconds
 -- @tparam number now   by host.now()
 function voter.quarantine(node, lease, now)

@@ -1,9 +1,9 @@
---- Who waits on which channel. A wake is a hint that it is worth asking again;
---  Redis alone knows whether a lock is free.
---  One subscriber connection per node, one subscription per channel however
---  many tasks wait, kept warm for a while after the last one has gone. A
---  message wakes one of our waiters, a (re)connection wakes them all, because
---  nobody knows what was said meanwhile.
+--- The waiters of each pub/sub channel. A wake is only a hint to retry; Redis
+--  alone knows whether a lock is free.
+--  One subscriber connection per node, and one subscription per channel for any
+--  number of waiters, kept for a while after the last one leaves. A message
+--  wakes one local waiter, to avoid a thundering herd. A (re)connection wakes
+--  all, because messages may have been missed.
 
 local backoff = require "rlock.backoff"
 
@@ -47,8 +47,8 @@ local function wake(waiter)
   waiter:set()
 end
 
--- Wakes the first that is not already asking. If all are, the first asks once
--- more: its question may have been answered before this wake was sent.
+-- Wakes the first waiter that is not already retrying. If all are, the first
+-- retries once more: its request may have been answered before this message.
 local function wake_one(channel)
   local waiter = channel.first
   while waiter and waiter.is_woken do waiter = waiter.next end
@@ -64,7 +64,7 @@ local function wake_all(channel)
   end
 end
 
--- Wakes all who can share what a message tells of, and one of the others.
+-- Wakes all waiters that can share the lock or latch, and one other.
 local function wake_sharers(channel)
   local waiter, other = channel.first, nil
   while waiter do
@@ -80,7 +80,7 @@ end
 
 -- the subscriber ----------------------------------------------------------
 
--- What the server says on the subscriber connection.
+-- Handles a message of the subscriber connection.
 local function heard(self, kind, name, payload)
   local channel = self.channels[name]
   if kind == "message" then
@@ -91,12 +91,12 @@ local function heard(self, kind, name, payload)
       wake_one(channel)
     end
   elseif kind == "subscribe" and channel then
-    self.pause:reset()              -- this connection is good for something
+    self.pause:reset()              -- the connection works
     channel.is_live = true
     wake_all(channel)
   elseif kind == "unsubscribe" and channel then
     channel.is_leaving = nil
-    if channel.first then           -- somebody came while we were leaving
+    if channel.first then           -- a waiter joined during UNSUBSCRIBE
       self.connection:subscribe(name)
     else
       self.channels[name] = nil
@@ -116,7 +116,7 @@ local function lost(self, why)
   self.change:set()
 end
 
--- Leaves the channels where nobody has waited for a while.
+-- Unsubscribes from channels without a waiter for a while.
 local function leave_idle(self)
   if self.is_closed then return end
   local before = self.host.now() - WARM
@@ -187,10 +187,10 @@ local function open_channel(self, name)
   return channel
 end
 
--- the waiters' side -------------------------------------------------------
+-- interface to waiters ----------------------------------------------------
 
---- Is this channel listened to already? Then a waiter who joins before it asks
---  cannot miss a release, and need not ask twice.
+--- Is this channel subscribed already? Then a waiter that joins before its
+--  first attempt cannot miss a release and need not retry at once.
 function wakeup:is_live(name)
   local channel = name and self.channels[name]
   return channel and channel.is_live or false
@@ -198,8 +198,8 @@ end
 
 --- Joins the waiters of a channel. Every waiter must leave.
 -- @tparam string name the channel
--- @tparam[opt] function wakes  payload -> "one" or "all": does a message wake
---   all the waiters that brought this function? Of the others it wakes one
+-- @tparam[opt] function wakes  payload -> "one" or "all": whether a message
+--   wakes all waiters that joined with this function; it wakes one other
 -- @treturn table waiter for `wait` and `leave`; it is an event of the host
 function wakeup:join(name, wakes)
   local channel = self.channels[name] or open_channel(self, name)
@@ -216,15 +216,15 @@ end
 -- @treturn[1] boolean whether it was woken
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
--- @return[2] what is to be raised
+-- @return[2] the value to raise
 function wakeup.wait(_, waiter, seconds)
-  waiter.is_woken = waiter.is_set          -- a wake that came meanwhile
+  waiter.is_woken = waiter.is_set          -- woken since the last wait
   return waiter:pause(seconds)
 end
 
---- Leaves. A wake that the waiter did not use goes to the next one.
+--- Leaves the waiters. An unused wake is passed to the next waiter.
 -- @tparam table waiter
--- @tparam boolean got_it whether it got what it waited for
+-- @tparam boolean got_it whether the waiter succeeded
 function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
   unlink(channel, waiter)
@@ -232,11 +232,11 @@ function wakeup:leave(waiter, got_it)
   if not channel.first then channel.idle_since = self.host.now() end
 end
 
---- Passes on what is left over: wakes the first waiter that can do with it and
---  is not already asking.
+--- Passes on remaining permits: wakes the first waiter for which they suffice
+--  and that is not already retrying.
 -- @tparam string name the channel
--- @tparam number left how much; what a waiter needs is its field `wants`
--- @tparam[opt] table waiter who leaves it over, if still in the line
+-- @tparam number left how many; a waiter needs its field `wants`
+-- @tparam[opt] table waiter one to skip: the caller's own
 function wakeup:pass(name, left, waiter)
   local channel = self.channels[name]
   local other = channel and channel.first
@@ -247,13 +247,14 @@ function wakeup:pass(name, left, waiter)
   if other then wake(other) end
 end
 
---- Leaves the channels where nobody waits, without delay.
+--- Unsubscribes from all channels without waiters, without delay.
 function wakeup:rest()
   for _, channel in pairs(self.channels) do channel.idle_since = -math.huge end
   if self.change then self.change:set() end
 end
 
---- Closes the subscriber; waiters are woken and will see that all is closed.
+--- Closes the subscriber and wakes all waiters, which then see the closed
+--  session.
 function wakeup:close()
   self.is_closed = true
   for _, channel in pairs(self.channels) do wake_all(channel) end

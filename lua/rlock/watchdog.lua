@@ -1,17 +1,14 @@
---- Keeps holds alive, and says when one is at risk and when it is lost.
---  One timer per client. A hold is renewed a third of its lease after the last
---  renewal was sent. First renewals stand in a list that is in order of time by
---  itself, because all have the same period; what is out of the ordinary (a
---  renewal that failed, a lease somebody wants to be told the end of) stands in
---  a heap. Both are O(1) or O(log n), so 100 000 holds cost no more each than
---  one does.
+--- The watchdog: renews holds and reports those at risk or lost. One timer per
+--  client. A hold is renewed a third of its lease after the last renewal was
+--  sent. Regular renewals have one period, so appending keeps their list sorted
+--  by time. Exceptions (a failed renewal, a lease whose end has a callback) are
+--  in a heap. Operations are O(1) or O(log n), also with 100 000 holds.
 --
---  A hold with a lease of its own is left alone, unless its policy `restates`:
---  then other clients may shorten what keeps the hold alive in Redis. Such a
---  hold is restated in each period: the server puts the expiry back to the end
---  of the lease, and no further.
+--  A hold with an explicit lease is not renewed. But if its policy `restates`,
+--  other clients may shorten its expiry in Redis: once a period, a request sets
+--  the expiry back to the end of the lease, and no further.
 --
---  held -> at_risk         a renewal did not succeed; it is repeated
+--  held -> at_risk         a renewal failed and is retried
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
 local answer = require "rlock.answer"
@@ -23,9 +20,9 @@ watchdog.__index = watchdog
 
 local BATCH = 256        -- renewals sent at once
 local IN_FLIGHT = 4      -- batches in flight
-local RETRIES = 12       -- a failed renewal is repeated every lease/12
+local RETRIES = 12       -- a failed renewal is retried every lease/12
 local GARBAGE = 100      -- kB, see collect()
-local SHORT = 0.005      -- seconds in which nothing can be tried any more
+local SHORT = 0.005      -- seconds that are too short for a retry
 
 --- @tparam table session session.lua's: host, node, lease (seconds)
 function watchdog.new(session)
@@ -34,14 +31,14 @@ function watchdog.new(session)
     host = session.host,
     period = session.lease / 3,
     fresh = {},           -- grants in order of their next renewal
-    flying = {},          -- grants whose renewal is under way
-    resting = {},         -- grants that nothing is to be done about
-    alarms = heap.new(),  -- grants that are out of the ordinary
+    flying = {},          -- grants whose renewal is in flight
+    resting = {},         -- grants that need no action
+    alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
   }, watchdog)
 end
 
--- where a grant stands ----------------------------------------------------
+-- lists and heap ----------------------------------------------------------
 
 local function append(list, grant)
   local last = list.last
@@ -50,7 +47,7 @@ local function append(list, grant)
   list.last = grant
 end
 
---- Takes a grant out of wherever it stands.
+--- Removes a grant from its list or the heap.
 -- @tparam table grant
 function watchdog:remove(grant)
   local list = grant.list
@@ -70,7 +67,7 @@ local function next_due(self)
   return alarm and alarm.due
 end
 
---- Every grant that is held.
+--- All grants that the watchdog knows.
 function watchdog:all()
   local all = {}
   for _, list in ipairs { self.fresh, self.resting, self.flying } do
@@ -84,15 +81,15 @@ function watchdog:all()
   return all
 end
 
---- Is this grant among them still?
+--- Does the watchdog know this grant?
 -- @tparam table grant
 function watchdog:has(grant) return (grant.list or grant.place) ~= nil end
 
 -- loss --------------------------------------------------------------------
 
---- Declares a hold lost and tells who wanted to know, once.
+--- Declares a grant lost, once, and runs its on_lost callbacks.
 -- @tparam table grant
--- @tparam string reason for people
+-- @tparam string reason for messages
 function watchdog:lose(grant, reason)
   if grant.state == "lost" or grant.state == "free" then return end
   self:remove(grant)
@@ -104,15 +101,14 @@ function watchdog:lose(grant, reason)
   grant.on_lost = nil
   if grant:is_abandoned() then
     grant:drop()
-  elseif grant.remember then                    -- permits need not
+  elseif grant.remember then                    -- permits have no such method
     grant:remember()
   end
 end
 
 -- renewals ----------------------------------------------------------------
 
--- When to repeat a renewal: often enough that something is tried in whatever
--- time is left.
+-- Schedules a retry, at most half of the remaining validity from now.
 local function retry_at(self, grant, now)
   local left = grant.valid_until - now
   local pause = math.min(self.session.lease / RETRIES, left / 2)
@@ -126,7 +122,7 @@ local function not_renewed(self, grant, why, now)
     self.session:log("warn", ("%s is at risk, valid for %.1f s more: %s")
       :format(grant:show(), math.max(0, grant.valid_until - now), why))
   end
-  grant.lost_because = "not renewed in time: " .. why   -- if it comes to that
+  grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
   if now >= grant.valid_until then
     self:lose(grant, grant.lost_because)
   else
@@ -143,7 +139,7 @@ local function renewed(self, grant, lease, sent)
   append(self.fresh, grant)
 end
 
--- What the server answered to one renewal.
+-- Handles the outcome of one renewal.
 local function answered(self, grant, lease, reply, code, detail, sent)
   self:remove(grant)
   grant.batch = nil
@@ -166,7 +162,7 @@ local function answered(self, grant, lease, reply, code, detail, sent)
   end
 end
 
--- The server forgot our scripts: nothing is wrong with the hold.
+-- Was this NOSCRIPT? Then the hold is fine; the script is loaded again.
 local function lacks_script(self, grant, code, detail)
   local site = grant.lock.site
   local op = site.policy.ops.renew
@@ -178,14 +174,14 @@ local function lacks_script(self, grant, code, detail)
   return true
 end
 
--- Is it still in this batch? Meanwhile it may have been released, or renewed
--- otherwise: then it is not ours to judge any more.
+-- Is the grant still in this batch? If it was released or renewed by another
+-- request in the meantime, the batch's outcome does not apply to it.
 local function is_in(self, batch, grant)
   return grant.list == self.flying and grant.batch == batch
 end
 
--- Gets the scripts that the batch needs onto the node. This may wait; a grant
--- that has left the batch meanwhile is taken out of it.
+-- Loads the scripts that the batch needs. This may wait; grants that leave in
+-- the meantime are removed from the batch.
 -- @return as remote.ready
 local function prepare(self, batch, until_)
   local word, code, detail
@@ -215,9 +211,9 @@ local function command(self, grant, word, now)
     site.keys, grant.owner, lease, want, not grant.watched and "1" or nil)
 end
 
--- Sends the renewals of a batch. No answer within a period is a failure, so
--- that there is time for another attempt.
--- @return replies, codes, details, sent and the leases asked for; or nil, code,
+-- Sends the renewals of a batch. They time out within a period, which leaves
+-- time for a retry.
+-- @return replies, codes, details, sent and the leases requested; or nil, code,
 --   detail
 local function send_batch(self, batch, now)
   local until_ = now + math.min(self.session.timeout, self.period)
@@ -236,8 +232,8 @@ local function send_batch(self, batch, now)
   return replies, codes, details, sent, leases
 end
 
--- Judges the answers to a batch.
--- @return those for which the server lacked the script, if `is_second` is not
+-- Handles the outcomes of a batch.
+-- @return the grants to retry because of NOSCRIPT; none if `is_second`
 local function judge(self, batch, is_second, replies, codes, details, sent,
     leases)
   local again = {}
@@ -280,7 +276,7 @@ local function why_over(grant)
   return grant.lost_because or "not renewed in time"
 end
 
--- Nobody can release it: it ends with its lease.
+-- Stops renewing a grant that nothing can release: it ends with its lease.
 local function abandon(self, grant)
   grant.watched, grant.due, grant.state = false, grant.valid_until, "at_risk"
   self.session:log("warn", grant:show()
@@ -288,8 +284,9 @@ local function abandon(self, grant)
   self.alarms:push(grant)
 end
 
--- Takes what is due out of the heap or, if nothing is due there, out of the
--- list. Never both, so that one near its end hurries only its like.
+-- Collects a batch of due grants from the heap or, if none is due there, from
+-- the list. Never from both: the batch's deadline is that of its most urgent
+-- grant, and regular renewals must not share an urgent one.
 local function collect(self, now)
   local batch, alarm = {}, self.alarms:peek()
   local is_alarm, is_left = alarm and alarm.due <= now, false
@@ -313,14 +310,14 @@ local function collect(self, now)
       self.alarms:push(grant)
     end
   end
-  -- Does somebody still have what a task has left behind? The collector of
-  -- garbage knows, which in a quiet program would take hours to get there.
+  -- Only the garbage collector can tell whether a hold object that outlived its
+  -- task is still referenced. An idle program would not run it for hours.
   if is_left then collectgarbage("step", GARBAGE) end
   return batch
 end
 
--- With every batch in flight (the server does not answer) nothing more is
--- sent, but losses are still told in time.
+-- With the maximum of batches in flight (the server does not answer) sends
+-- nothing, but still reports losses in time.
 local function bury(self, now)
   local alarm = self.alarms:peek()
   while alarm and alarm.due <= now do
@@ -335,8 +332,8 @@ local function bury(self, now)
   return alarm and alarm.due
 end
 
--- Forgets leases that have ended and that nobody will ever give back, because
--- their tasks have ended. All are looked at, but not often.
+-- Drops expired leases whose tasks have ended without a release. Checks all
+-- resting grants, so it runs only once a period.
 local function sweep(self, now)
   self.swept = now
   local grant = self.resting.first
@@ -349,8 +346,8 @@ local function sweep(self, now)
   end
 end
 
--- The task of the watchdog. With nothing to do it looks once more after half a
--- period: a lock that is taken now and then need not start it each time.
+-- The watchdog's task. When idle it stays for another half period, so that an
+-- occasional lock need not start it each time.
 local function keep(self)
   local was_idle = false
   while not self.is_closed do
@@ -382,7 +379,7 @@ local function keep(self)
   self.change, self.is_retired = nil, nil
 end
 
--- the lock's side ---------------------------------------------------------
+-- interface to grants -----------------------------------------------------
 
 local function awake(self, due)
   if not self.change then
@@ -393,9 +390,9 @@ local function awake(self, due)
   end
 end
 
---- Keeps a grant alive from now on.
+--- Renews a grant from now on.
 -- @tparam table grant
--- @tparam number sent when its last renewal (or its request) was sent
+-- @tparam number sent when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant.list or grant.place then self:remove(grant) end
   local due = sent + self.period
@@ -404,8 +401,8 @@ function watchdog:watch(grant, sent)
   if not self.change or due < self.sleeps_until then awake(self, due) end
 end
 
---- A request is about to lower the lease: what a renewal that is under way is
---  answered does not count any more.
+--- To be called before a request that lowers the lease: the reply to a renewal
+--  in flight is then ignored.
 -- @tparam table grant with the new valid_until and watched
 -- @tparam number now
 function watchdog:lower(grant, now)
@@ -416,16 +413,16 @@ function watchdog:lower(grant, now)
   awake(self, grant.due)
 end
 
--- When to look at a grant that is not kept alive: for the next restatement, or
--- at its end if somebody listens for that. nil: never.
+-- When a grant that is not renewed is due: for the next restatement, or at its
+-- end if it has on_lost callbacks. nil: never.
 local function next_look(self, grant)
   local due = self.host.now() + self.period
   if restates(grant) and due < grant.valid_until then return due end
   return grant.on_lost and grant.valid_until
 end
 
---- Remembers a grant that is not to be kept alive. It is restated if its policy
---  wants that; if somebody listens for its loss, its end is watched.
+--- Keeps track of a grant that is not renewed: restates it if its policy wants
+--  that, and reports its end if it has on_lost callbacks.
 -- @tparam table grant
 function watchdog:rest(grant)
   self:remove(grant)
@@ -439,12 +436,12 @@ function watchdog:rest(grant)
     if not self.change then
       awake(self, math.huge)
     elseif self.sleeps_until == math.huge then
-      self.change:set()                   -- it is to be swept some day
+      self.change:set()                   -- schedules a sweep
     end
   end
 end
 
---- Lets the task end as soon as there is nothing to do.
+--- Ends the watchdog's task as soon as it is idle.
 function watchdog:retire()
   if not self.change then return end
   self.is_retired = true

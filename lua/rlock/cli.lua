@@ -1,5 +1,5 @@
---- rlockctl: reads the command line, runs the program or the command. What
---  only some uses need is loaded by those, so that rlockctl starts in no time.
+--- rlockctl: reads the command line and runs the program or the command. Loads
+--  modules lazily, to start fast.
 
 local options = require "rlock.cli.options"
 
@@ -18,23 +18,22 @@ local common = {
   ["-h"] = { "help" }, ["--help"] = { "help" },
 }
 
---- Options that come before a program or a command.
+--- Options that come before a program or a command name.
 local leading = setmetatable({
   ["--lua-path"] = { "lua_path", "PATH", all = true },
   ["-e"] = { "code", "CODE", last = true },
   ["-V"] = { "version" }, ["--version"] = { "version" },
 }, { __index = common })
 
--- telling people -------------------------------------------------------------
+-- messages -------------------------------------------------------------------
 
---- Tells people on standard error what happened.
+--- Prints a message to standard error.
 -- @tparam string text
 function cli.complain(text)
   io.stderr:write("rlockctl: ", text, "\n")
 end
 
---- Tells on one line what happened, never with a password, and gives the exit
---  status for it.
+--- Prints an error on one line, never with a password; returns the exit status.
 -- @tparam string code   of errors.lua
 -- @tparam string detail
 -- @treturn integer
@@ -45,11 +44,11 @@ function cli.fault(code, detail)
   return (code == "redis" or code == "refused") and 1 or UNREACHABLE
 end
 
--- what the options do --------------------------------------------------------
+-- options --------------------------------------------------------------------
 
-local named                  -- `path`: where the user wants modules looked for
+local named                  -- `path`: the user's search path for modules
 
--- A folder stands for the modules in it.
+-- Prepends to the search paths. A folder stands for the modules in it.
 local function search_first(paths)
   for i = #paths, 1, -1 do
     local path = paths[i]
@@ -73,8 +72,8 @@ local function obey(chosen)
   return true
 end
 
--- Sources that are no files, for rlock.script once it is loaded: it ships
--- functions to Redis, and so reads the text that they were written as.
+-- Gives rlock.script, when it is loaded, the sources that are not files: it
+-- reads the source text of the functions that it ships to Redis.
 local function offer_sources(embedded_text)
   local function load_script(name)
     package.preload[name] = nil
@@ -91,7 +90,7 @@ end
 
 -- running --------------------------------------------------------------------
 
---- Runs fn as a task, with all that it starts, to the end.
+--- Runs fn as a task; returns when it and all tasks that it starts have ended.
 -- @tparam function fn
 -- @param ... its arguments
 -- @treturn integer exit status
@@ -123,12 +122,12 @@ end
 --- Runs rlockctl.
 -- @tparam table arguments  [0] is the program
 -- @tparam function embedded_text  "rlock/lock.lua" -> its text, if embedded
--- @tparam table user_named  `path`: where modules are looked for before those
---   that are embedded
+-- @tparam table user_named  `path`: searched for modules before the embedded
+--   ones
 -- @treturn integer exit status
 function cli.main(arguments, embedded_text, user_named)
   named = user_named
-  collectgarbage("setpause", 115)       -- of many tasks little is garbage
+  collectgarbage("setpause", 115)       -- saves memory with many live tasks
   local chosen = {}
   local first, problem = options.read(arguments, 1, leading, chosen)
   if not first then return cli.fault("usage", problem) end

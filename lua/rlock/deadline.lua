@@ -1,18 +1,17 @@
---- Durations: what a caller may give, and what goes over the wire.
---  People give seconds with fractions; Redis and the core take whole
---  milliseconds. Knows no clock.
+--- Durations: checks the caller's seconds (which may be fractions) and converts
+--  them to the whole milliseconds of Redis and the core. Reads no clock.
 --  @module rlock.deadline
 
 local deadline = {}
 
--- The longest duration that the core takes: 2^40 ms, nearly 35 years.
+-- The longest duration that the core accepts: 2^40 ms, nearly 35 years.
 local MAX_MS = 1099511627776
 
 --- The longest duration, in seconds.
 deadline.max = MAX_MS / 1000
 
---- The shortest lease, in seconds. One of 1 ms is over at once if the server's
---  clock ticks before PEXPIRE: then Redis deletes the key.
+--- The shortest lease, in seconds. With 1 ms, PEXPIRE deletes the key at once
+--  if the server's clock ticks before it.
 deadline.least_lease = 0.002
 
 local function bad(name, value, must, level)
@@ -20,15 +19,15 @@ local function bad(name, value, must, level)
   error(string.format("bad %s: %s: %s", name, tostring(value), must), level)
 end
 
---- Checks a duration that somebody gave.
---  Raises, naming the argument, for what is not a number, for NaN, for less
---  than min, and for math.huge unless max is math.huge. Any other number above
---  max is taken as max.
+--- Checks a duration given by the caller.
+--  Raises an error that names the argument if the value is not a number, is NaN
+--  or less than min, or is math.huge while max is not. Any other number above
+--  max is clamped to max.
 --  @tparam any value
---  @tparam string name what the caller calls it: "lease", "wait"
+--  @tparam string name for messages: "lease", "wait"
 --  @tparam[opt=0] number min seconds
 --  @tparam[opt=deadline.max] number max seconds
---  @tparam[opt=2] number level whose fault it is, as in error()
+--  @tparam[opt=2] number level as in error()
 --  @treturn number seconds
 function deadline.check(value, name, min, max, level)
   min, max, level = min or 0, max or deadline.max, (level or 2) + 2
@@ -44,13 +43,13 @@ function deadline.check(value, name, min, max, level)
   return math.min(value, max)
 end
 
---- Seconds as whole milliseconds, rounded up; more than nothing is never 0.
---  What is too long, math.huge too, becomes 2^40 ms.
+--- Converts seconds to whole milliseconds, rounded up; 0 only for 0. Clamped to
+--  2^40 ms, also for math.huge.
 --  @tparam number seconds not negative, not NaN
 --  @treturn number an integer
 function deadline.ms(seconds)
   if seconds * 1000 >= MAX_MS then return MAX_MS end
-  -- A thousandth of a millisecond off: 16.1 * 1000 is 16100.000000000002.
+  -- Allows for rounding errors: 16.1 * 1000 is 16100.000000000002.
   local ms = math.ceil(seconds * 1000 - 0.001)
   if ms < 1 then return seconds > 0 and 1 or 0 end
   return ms

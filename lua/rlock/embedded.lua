@@ -1,27 +1,26 @@
 --- The embedded default, `local:`: a private redis-server of this user on this
---  machine. On a unix socket in a folder that only the user can open, memory
---  only, never on TCP. Started by the first who needs it, shared by all
---  processes of the user, and left running, because leases outlive processes.
+--  machine, on a unix socket in a folder with mode 700, never on TCP, its data
+--  in memory only. The first process that needs it starts it, all processes of
+--  the user share it, and it keeps running, because leases outlive processes.
 --
---  A server is there if its socket takes a connection, even if it is too busy
---  to answer: a second one beside it would give its locks away again. Who is
---  to start it is settled by a lock on a file, which ends with its process; the
---  server inherits that lock and keeps it while it lives.
+--  A server is up if its socket accepts a connection, even if it is too busy to
+--  answer: a second server would grant its locks again. A file lock decides the
+--  race to start it; the server inherits the lock and keeps it while it lives.
 
 local url = require "rlock.url"
 
 local embedded = {}
 
 local START = 10            -- seconds for the server to come up
-local STEP = 0.005          -- between looks whether it is there
+local STEP = 0.005          -- seconds between polls for the server
 local PATIENCE = 3          -- seconds for a connection or an answer
 local MAX_PATH = 107        -- bytes of a unix socket's path
 local SERVERS = { "redis-server", "valkey-server" }
 
--- where it is ----------------------------------------------------------------
+-- paths ----------------------------------------------------------------------
 
--- An absolute folder that the environment names. (A relative one would be
--- another folder for each process.)
+-- An absolute folder from the environment. (A relative one would depend on the
+-- process.)
 local function folder_of(variable)
   local folder = os.getenv(variable)
   if folder and folder:find("^/") then return (folder:gsub("(.)/+$", "%1")) end
@@ -46,8 +45,8 @@ local function refuse(text, ...)
   return nil, "connect", "local: " .. text:format(...)
 end
 
--- Is the folder ours alone?
--- @tparam boolean make  makes it, if there is none
+-- Is the folder private to the user?
+-- @tparam boolean make  create it if there is none
 -- @return true; false if there is none; nil, code, detail
 local function check_folder(host, places, make)
   if #places.socket > MAX_PATH then
@@ -66,10 +65,9 @@ local function check_folder(host, places, make)
     .. "XDG_RUNTIME_DIR to another place", detail)
 end
 
--- talking to it --------------------------------------------------------------
+-- requests -------------------------------------------------------------------
 
--- A connection; false if there is no server; nil, code, detail if it cannot be
--- said.
+-- A connection; false if there is no server; nil, code, detail if unknown.
 local function reach(host, places)
   local is_socket, why, fault = host.check_private(places.socket, "socket")
   if why == "missing" then return false end
@@ -92,7 +90,7 @@ local function is_up(host, places)
   return true
 end
 
--- Says one thing to the server, if there is a folder, and a server.
+-- Sends one command to the server, if the folder and the server exist.
 local function tell(host, ...)
   local places = embedded.places(host)
   local ok, code, detail = check_folder(host, places, false)
@@ -136,7 +134,7 @@ local function spawn_server(host, places, guard)
     .. "redis-server), or name a server with --url or RLOCK_URL")
 end
 
--- The end of what the server had to say, without the time.
+-- The last line of the server's log, without the time.
 local function last_words(path)
   local file = io.open(path)
   if not file then return "it left no log" end
@@ -148,7 +146,7 @@ local function last_words(path)
   return last:match("^%d+:%a .- [#*%-.] (.*)$") or last
 end
 
--- Starts the server and waits until it is there.
+-- Starts the server and waits until it is up.
 local function launch(host, places, guard)
   local process, code, detail = spawn_server(host, places, guard)
   if not process then return nil, code, detail end
@@ -169,7 +167,7 @@ local function launch(host, places, guard)
     last_words(places.log), places.log)
 end
 
--- Whoever gets the lock starts the server, the others wait for it.
+-- The process that gets the file lock starts the server; the others wait.
 local function start_once(host, places)
   local give_up = host.now() + START
   while host.now() < give_up do
@@ -187,7 +185,7 @@ end
 
 --- Makes sure that the server runs.
 -- @tparam table host
--- @tparam[opt] table options where the address goes
+-- @tparam[opt] table options gets the address
 -- @return[1] options with `path`
 -- @treturn[2] nil
 -- @treturn[2] string "connect"
@@ -204,9 +202,9 @@ function embedded.start(host, options)
   return options
 end
 
--- looking at it, stopping it -------------------------------------------------
+-- status and stop ------------------------------------------------------------
 
---- What there is to say about the server.
+--- Describes the server.
 -- @treturn[1] table url, pid, server ("redis"), version, uptime (seconds)
 -- @treturn[2] boolean false if it does not run
 -- @treturn[3] nil, code, detail
@@ -225,7 +223,7 @@ function embedded.about(host)
   }
 end
 
---- Stops the server; every lock it has is gone.
+--- Stops the server; all its locks are lost.
 -- @return[1] true, or false if it was not running
 -- @treturn[2] nil, code, detail
 function embedded.stop(host)

@@ -1,23 +1,23 @@
---- How a program ends before its time: a signal or os.exit ends it, but its
---  tasks clean up first; the message of an assert that ends it has the detail
---  beside the code. The same in rlockctl and in rlock.run.
+--- How rlockctl and rlock.run end a program early: a signal or os.exit unwinds
+--  its tasks first, so they clean up; the message of a failed assert has the
+--  detail beside the code.
 
 local host = require "rlock.host.uv"
 
 local ending = {}
 
 local SIGNALS = { HUP = 129, INT = 130, TERM = 143 }
-local AGAIN = 0.2           -- seconds after which a signal is another one
+local AGAIN = 0.2           -- seconds within which signals count as one
 
 local plain_exit = os.exit
-local pcall, xpcall = pcall, xpcall     -- whatever programs make of the names
+local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
 -- signals --------------------------------------------------------------------
 
 local told_at
 
--- The first signal unwinds the program, a later one ends it at once. What comes
--- with the first is the same: timeout(1) sends each twice.
+-- The first signal unwinds the program, a later one ends it at once. timeout(1)
+-- sends each signal twice, so signals within AGAIN count as one.
 local function end_by(status)
   local now = host.now()
   if told_at and now - told_at >= AGAIN then plain_exit(status) end
@@ -27,8 +27,8 @@ end
 
 -- os.exit --------------------------------------------------------------------
 
--- How deep the frame at this level of the caller is, and how deep the first
--- pcall from there on: 0 if there is none, but the one that is a task's first.
+-- The stack depth of the frame at this level of the caller, and of the nearest
+-- pcall below it; 0 if only a task's own first frame is one.
 local function depths(level)
   local n, found = 0, nil
   local frame = debug.getinfo(level + 1, "f")
@@ -43,9 +43,9 @@ local function depths(level)
   return n, found and n - found + 1 or 0
 end
 
--- Raises what nobody can catch. While it unwinds, `<close>` variables are
--- closed above the pcall that is to catch it; once anything runs below, it was
--- caught, and is raised again.
+-- Raises an error that cannot be caught. `<close>` variables above the catching
+-- pcall are closed first. Once code at or below that depth runs, the error was
+-- caught: a hook raises it again.
 local function raise(unwind)
   local _, catcher = depths(2)
   if catcher > 0 then
@@ -70,36 +70,36 @@ local function status_of(status)
     or "number expected, got " .. type(status)), 3)
 end
 
--- os.exit: does not return, but lets the tasks clean up. (It does return in a
--- finalizer that no task runs.)
+-- os.exit: lets the tasks clean up. Does not return, except in a finalizer that
+-- runs outside tasks.
 local function exit(status)
   local _, unwind = pcall(host.exit, status_of(status))
   if unwind then raise(unwind) end
 end
 
--- loops that never wait ------------------------------------------------------
+-- interrupting loops that never wait -----------------------------------------
 
 local OURS = debug.getinfo(1, "S").source:match("^(.*)/ending%.lua$")
 
--- Is this function one of rlock's? To interrupt those would break them.
+-- Is this one of rlock's own functions? Those must not be interrupted.
 local function is_ours(fn)
   local source = fn.source
   return source:sub(1, #OURS) == OURS and source:find("^[./]", #OURS + 1)
 end
 
--- The signal unwinds the task that runs, from any of the program's functions.
+-- A signal unwinds the running task, if it is in the program's code.
 local function interrupt(number)
   if host.is_told() or is_ours(debug.getinfo(2, "S")) then return end
   exit(128 + number)
 end
 
--- What unwinds a coroutine unwinds the one that resumed it.
+-- An unwind of a coroutine continues in the coroutine that resumed it.
 local function passed_on(ok, ...)
   if not ok and host.is_unwind((...)) then raise((...)) end
   return ok, ...
 end
 
--- coroutine.resume and coroutine.wrap, whose coroutines can be interrupted.
+-- coroutine.resume and coroutine.wrap for coroutines that can be interrupted.
 local function resume(co, ...)
   if type(co) ~= "thread" then
     error("bad argument #1 to 'resume' (coroutine expected)", 2)
@@ -126,10 +126,10 @@ end
 
 -- assert ---------------------------------------------------------------------
 
-local failed = {}                       -- what assert was given last
+local failed = {}                       -- the last failed assert
 
---- What ended a program, with the detail if it is the code of a failed assert.
--- @tparam string message  may have lines of a traceback
+--- Adds the detail to a message that ends with the code of a failed assert.
+-- @tparam string message  may include a traceback
 -- @treturn string
 function ending.explained(message)
   local first, rest = message:match("^([^\n]*)(.*)$")
@@ -138,13 +138,13 @@ function ending.explained(message)
   return first .. ": " .. failed.detail .. rest
 end
 
--- all of them ----------------------------------------------------------------
+-- installing -----------------------------------------------------------------
 
 local ours = {
   exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,
 }
 
--- Puts functions in the place of the program's; returns those.
+-- Replaces the global functions; returns the previous ones.
 local function install(fns)
   local before = {
     exit = os.exit, assert = assert, resume = coroutine.resume,
@@ -157,7 +157,7 @@ end
 
 --- From now on, signals and os.exit unwind the program, and assert keeps the
 --  detail for `explained`.
--- @treturn function puts everything back
+-- @treturn function restores everything
 function ending.prepare()
   local handles = {}
   for name, status in pairs(SIGNALS) do

@@ -1,21 +1,20 @@
---- What can go wrong, in a closed set of codes, and what to make of it.
---  One row for each class of Redis error, found by its first word, and one
---  for each way in which a connection fails. A row says:
---    code       what the caller is told (errors.codes)
+--- The closed set of error codes, and a table that classifies failures: one row
+--  for each class of Redis error, found by its first word, and one for each way
+--  in which a connection fails. The fields of a row:
+--    code       returned to the caller (errors.codes)
 --    applied    "no": the command certainly changed nothing; "maybe": it may
 --               have been applied, wholly or in part
---    retry      sending the same again later, as it is, may well succeed
---    node_down  this node serves nobody now: its connection is left, for a new
---               one may lead to another server
+--    retry      sending the same request again later may succeed
+--    node_down  the node is unusable: drop its connection, because a new one
+--               may lead to another server
 --    forget     only NOSCRIPT: load the script again before the retry
---    hint       a sentence for people
---    pause      false: the repeat need not wait
---    gone       whatever is at the key is no lock of ours any more
---    explain    the server's words say little: people are told the hint, too
---    tell       people want to know of which script it was said: its "name", or
---               "where" it is written
---    advice     a clause for people: what to do about it
---  Retries nothing itself, and reads no reply that is not an error.
+--    hint       a description, for messages
+--    pause      false: retry without a back-off
+--    gone       the key no longer holds a lock of ours
+--    explain    the server's message is terse: add the hint to it
+--    tell       add the script to the message: its "name", or "where" its
+--               source is
+--    advice     a clause for messages: what the user can do
 --  @module rlock.errors
 
 local errors = {}
@@ -34,14 +33,14 @@ local function row(code, applied, retry, node_down, hint)
 end
 
 local words = {
-  -- A script runs past busy-reply-threshold; nothing else is let in.
+  -- A script runs longer than busy-reply-threshold and blocks the server.
   BUSY = row("redis", "no", true, false,
     "a slow script occupies the server"),
-  -- The server reads its data set from disk after a start.
+  -- The server is loading its data set after a start.
   LOADING = row("redis", "no", true, true,
     "the server is still loading its data"),
-  -- A replica, or a primary that was demoted. A script is refused at its
-  -- first write, so nothing of it was applied.
+  -- A replica, or a demoted primary. A script is refused at its first write, so
+  -- nothing was applied.
   READONLY = row("redis", "no", true, true,
     "the server is a read-only replica"),
   -- A replica without its primary, with replica-serve-stale-data no.
@@ -59,11 +58,11 @@ local words = {
   -- A part of the cluster's slots has no owner.
   CLUSTERDOWN = row("redis", "no", true, true,
     "the cluster is down"),
-  -- A slot is being moved, and the keys are in two places.
+  -- A slot is being migrated, and the keys are on two nodes.
   TRYAGAIN = row("redis", "no", true, false,
     "the cluster is moving the slot of these keys"),
-  -- Another node of the cluster has the slot. We follow no redirection: a
-  -- lock that silently moves between nodes is no lock.
+  -- Another node of the cluster has the slot. Redirections are not followed: a
+  -- lock that silently moves between nodes excludes nobody.
   MOVED = row("refused", "no", false, false,
     "the key is on another node of a cluster; rlock is not a cluster client"),
   ASK = row("refused", "no", false, false,
@@ -83,22 +82,22 @@ local words = {
     "the server asks for a password"),
   WRONGPASS = row("connect", "no", false, false,
     "the user name or the password is wrong"),
-  -- Protected mode: the server talks to its own machine only.
+  -- Protected mode: the server accepts only loopback connections.
   DENIED = row("connect", "no", false, true,
     "the server is in protected mode"),
-  -- The user lacks a right; inside a script perhaps only for its second write.
+  -- The user lacks a permission; in a script perhaps only for a later write.
   NOPERM = row("redis", "maybe", false, false,
     "the user may not run this command or use this key"),
-  -- Something else lives at the key; a script may have written before it saw.
+  -- The key has another type; a script may have written to others before.
   WRONGTYPE = row("redis", "maybe", false, false,
     "a key of this name holds something else, such as a lock of another kind"),
-  -- The answer to SCRIPT KILL: the script has written already.
+  -- The reply to SCRIPT KILL if the script has written already.
   UNKILLABLE = row("redis", "no", false, false,
     "a script that has written cannot be killed"),
   -- MULTI was refused earlier, so EXEC did nothing.
   EXECABORT = row("redis", "no", false, false,
     "the transaction was discarded"),
-  -- The plain error, also of a script that failed midway.
+  -- The generic error, also of a script that failed midway.
   ERR = row("redis", "maybe", false, false,
     "the server reported an error"),
 }
@@ -109,33 +108,33 @@ for _, word in ipairs { "WRONGTYPE", "MOVED", "ASK", "CROSSSLOT" } do
 end
 words.BUSY.tell = "name"
 
--- Errors that Redis only calls ERR, by the beginning of their text.
+-- Errors that Redis only calls ERR, by patterns of their text.
 local plain = {
   -- The limit of connections is reached; the server closes this one.
   { "^max number of clients", row("connect", "no", true, true,
     "the server has reached its limit of connections") },
-  -- Before WRONGPASS (6.0), and a password for a server that has none.
+  -- WRONGPASS before Redis 6.0, and a password that the server does not want.
   { "^invalid password", words.WRONGPASS },
   { "AUTH", row("connect", "no", false, false,
     "the server did not accept the login") },
   { "^DB index is out of range", row("connect", "no", false, false,
     "the server has no such database") },
-  -- Renamed, or not known to this server; a script fails midway instead.
+  -- A renamed or unsupported command; inside a script the error is another one.
   { "^unknown command", row("redis", "no", false, false,
     "the server does not know the command") },
-  -- The script was not valid Lua there, and did not run.
+  -- The script did not compile on the server, so it did not run.
   { "^Error compiling script", row("redis", "no", false, false,
     "the server cannot compile the script") },
 }
 
--- Words that we do not know come from scripts and modules.
+-- Unknown first words come from scripts and modules.
 local unknown = row("redis", "maybe", false, false,
   "the server reported an error")
 unknown.tell = "where"
 
---- What befell a call when no reply came.
---  closed: the connection ended under the call. timeout: no reply within the
---  call's deadline. connect: there is no connection, so nothing was sent.
+--- Rows for calls without a reply.
+--  closed: the connection was lost during the call. timeout: no reply before
+--  the call's deadline. connect: no connection, so nothing was sent.
 errors.transport = {
   closed = row("closed", "maybe", true, true,
     "the connection was lost before the answer came"),
@@ -148,15 +147,15 @@ errors.transport.timeout.tell = "name"
 errors.transport.timeout.advice = "; if the server answers BUSY, its script "
   .. "runs too long: redis-cli script kill"
 
--- Before 7.0 a command that failed inside a script was told as
+-- Redis before 7.0 reports a command that failed inside a script as
 -- "ERR Error running script (call to f_<sha>): @user_script:1: WRONGTYPE ...".
 local function inside_script(message)
   return message:match("@?user_script: ?%d+: (%u%u+ .*)$")
 end
 
---- What a Redis error message means.
+--- Classifies a Redis error message.
 --  @tparam string message as Redis sent it, without the leading "-"
---  @treturn table a row, see above; shared, not to be changed
+--  @treturn table a row, see above; shared and read-only
 function errors.classify(message)
   if type(message) ~= "string" then
     error("bad message: must be a string", 2)

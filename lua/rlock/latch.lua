@@ -1,5 +1,4 @@
---- A latch as programs see it: a count that goes down, and tasks anywhere that
---  wait until it is nothing.
+--- The public count-down latch: tasks anywhere wait until its count is zero.
 
 local colon = require "rlock.colon"
 local line = require "rlock.line"
@@ -9,7 +8,7 @@ local requests = require "rlock.requests"
 local latch = {}
 latch.__index = latch
 
---- @tparam table client the face, kept alive by its latches
+--- @tparam table client the public object; its latches keep it alive
 -- @tparam string name
 function latch.new(client, name)
   return setmetatable({
@@ -23,10 +22,10 @@ local function was_set(reply)
   return nil, "refused", "it was set before, the count is " .. reply[2]
 end
 
---- Sets the count, if there is none.
+--- Sets the count, unless there is one.
 -- @tparam integer n
 -- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: it has a count
+-- @treturn[2] nil, "refused", detail: there is one
 -- @treturn[3] nil, code, detail
 function latch:set(n)
   n = line.count(n, "n", 1, 2)
@@ -36,10 +35,10 @@ end
 
 local function counted(reply) return true, reply[2] end
 
---- Counts down by one; at nothing, and below, all who wait go on. If the server
---  cannot be told in time it is told in the background: do not count twice.
+--- Counts down by one; at zero all waiters continue. If no reply comes in time,
+--  the request is retried in the background: do not count twice.
 -- @treturn[1] boolean true
--- @treturn[1] integer what is left
+-- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail
 function latch:count_down()
   return requests.tell(counted,
@@ -55,8 +54,8 @@ function latch:count()
   return requests.tell(second, requests.run(self, "count"))
 end
 
--- Of one call that waits: "held" when there is nothing to wait for any more.
--- Those that wait with it are told, in case they did not hear.
+-- The question (line.lua) of one `wait`: "held" when the latch is open. The 0
+-- then wakes another waiter, which may have missed the message.
 local function ask(question, until_, now)
   local site, node = question.latch.site, question.latch.session.node
   local reply, code, detail = requests.ask(site, "count", node, until_, now,
@@ -66,8 +65,8 @@ local function ask(question, until_, now)
   return "held", 0
 end
 
---- Waits until the count is nothing, or the latch has been deleted.
--- @tparam[opt] table options wait: seconds, default for ever
+--- Waits until the count is zero or the latch is deleted.
+-- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "timeout", detail
 -- @treturn[3] nil, code, detail
@@ -89,7 +88,7 @@ local function deleted(reply, may_be_repeated)
   return reply[1] == "freed" or may_be_repeated == true
 end
 
---- Deletes it; all who wait go on.
+--- Deletes the latch; all waiters continue.
 -- @treturn[1] boolean whether there was one
 -- @treturn[2] nil, code, detail
 function latch:delete()

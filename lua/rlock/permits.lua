@@ -1,7 +1,7 @@
---- Permits with leases, as programs see them. A permit is known by its id; any
---  task anywhere may give it back or renew it. One that was taken without a
---  lease is kept alive by this client's watchdog; what nobody keeps alive, or
---  gives back, comes back when its lease ends.
+--- Permits with leases: the public object. A permit has an id, with which any
+--  task of any client may release or renew it. Without an explicit lease this
+--  client's watchdog renews it. A permit that is neither renewed nor released
+--  becomes available again when its lease ends.
 
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
@@ -13,11 +13,11 @@ local requests = require "rlock.requests"
 local permits = {}
 permits.__index = permits
 
---- @tparam table client the face, kept alive by its permits
+--- @tparam table client the public object; its permits keep it alive
 -- @tparam string name
 function permits.new(client, name)
   local site = client.session:site(client, policy.load("permits"), name)
-  -- Those taken here: only the watchdog keeps them, as long as they are valid.
+  -- Permits taken here, weak: the watchdog refers to them while they are valid.
   site.taken = site.taken or setmetatable({}, { __mode = "v" })
   return setmetatable({ session = client.session, site = site }, permits)
 end
@@ -37,7 +37,7 @@ local function bytes_of(id, level)
   end))
 end
 
--- permits that were taken here ------------------------------------------------
+-- permits taken by this client ------------------------------------------------
 
 local function forget(self, id)
   local permit = self.site.taken[id]
@@ -47,7 +47,7 @@ local function forget(self, id)
   self.site.taken[id] = nil
 end
 
--- Gives back in the background what may have been taken.
+-- Releases, in the background, a permit that may have been taken.
 local function give_back(self, id, seconds)
   local session, site = self.session, self.site
   session:background(function()
@@ -57,8 +57,8 @@ local function give_back(self, id, seconds)
   end)
 end
 
--- As the watchdog wants them: see grant.lua for those of locks. `state` is
--- "free" for one with a lease of its own, the end of which is no loss.
+-- A permit with the watchdog's interface, as a grant (grant.lua). `state` is
+-- "free" if it has an explicit lease, whose end is not a loss.
 local Permit = {}
 Permit.__index = Permit
 
@@ -68,19 +68,19 @@ end
 
 function Permit:renewal() return self.lock.session.lease_ms, "1" end
 
---- Whoever took it may be gone; it goes with a task that can end before its
---  work has.
+--- Has its task ended? Only on a host that may end a task at any time; `party`
+--  is false elsewhere.
 function Permit:is_abandoned()
   return self.lock.session.host.is_over(self.party)
 end
 
---- Gives it back: the task has ended.
+--- Releases the permit, because its task has ended.
 function Permit:give_up()
   forget(self.lock, self.owner)
   give_back(self.lock, self.owner, self.lock.session.lease)
 end
 
---- Forgets it: its task has ended, and now its lease, too.
+--- Forgets the permit: both its task and its lease have ended.
 function Permit:drop() forget(self.lock, self.owner) end
 
 function Permit:end_it()
@@ -106,7 +106,7 @@ end
 
 -- taking one ------------------------------------------------------------------
 
--- Of one call that takes a permit.
+-- The question (line.lua) of one call that takes a permit.
 local Question = {}
 Question.__index = Question
 
@@ -141,7 +141,7 @@ local function take(self, wait, lease)
   local verdict, code, detail = line.wait(session, question, wait)
   if verdict and not session.host.has_gone(session.host.current()) then
     return hex(id)
-  elseif verdict then                   -- nobody else will give it back
+  elseif verdict then                   -- nothing else will release it
     forget(self, id)
     give_back(self, id, session.lease)
     return nil, "closed", "the task has ended"
@@ -155,11 +155,11 @@ end
 
 local known = { wait = 0, lease = deadline.least_lease }
 
---- Takes a permit, and waits for one if it must: for ever, if none are ever
---  set.
+--- Takes a permit, and waits for one if necessary; forever if the number of
+--  permits was never set.
 -- @tparam[opt] table options
---   wait: seconds to wait at most, default for ever.
---   lease: seconds to have it at most; without it the watchdog keeps it.
+--   wait: maximum seconds to wait, default: forever.
+--   lease: maximum seconds to hold it; without it the watchdog renews it.
 -- @treturn[1] string its id
 -- @treturn[2] nil
 -- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
@@ -170,25 +170,25 @@ function permits:acquire(options)
     options.lease)
 end
 
---- As acquire, but waits only if told so: otherwise nil, "busy".
+--- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
 function permits:try_acquire(options)
   options = line.options(options, known, 2)
   return self.session.host.whole(take, self, options.wait or 0, options.lease)
 end
 
--- having and giving it back ---------------------------------------------------
+-- renewing and releasing ------------------------------------------------------
 
 local function given_back(reply, may_be_repeated)
   if reply[1] == "freed" or may_be_repeated == true then return true end
   return nil, "lost", "its lease had ended, or nobody has it"
 end
 
---- Gives a permit back; it may have been taken anywhere.
+--- Releases a permit taken by any client.
 -- @tparam string id
 -- @treturn[1] boolean true
--- @treturn[2] nil, "lost", detail: its lease had ended, it was given back
---   before, or there never was such a permit
--- @treturn[3] nil, code, detail: it comes back with its lease at the latest
+-- @treturn[2] nil, "lost", detail: its lease had ended, it was released before,
+--   or there never was such a permit
+-- @treturn[3] nil, code, detail: the lease ends it at the latest
 function permits:release(id)
   local bytes = bytes_of(id, 2)
   forget(self, bytes)
@@ -205,8 +205,8 @@ local function renewed(reply)
   return nil, "lost", "its lease has ended, or it was given back"
 end
 
---- Keeps a permit for so long from now on, if it has not got longer anyway.
--- @tparam string id  it may have been taken anywhere
+--- Extends a permit to at least `lease` from now.
+-- @tparam string id  of a permit taken by any client
 -- @tparam number lease seconds
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "lost", detail; nil, code, detail
@@ -226,8 +226,8 @@ function permits:renew(id, lease)
   return requests.tell(renewed, reply, code, detail)
 end
 
---- Tells of the loss of a permit that was taken through this client: not
---  renewed in time, or taken away.
+--- Calls fn if a permit taken through this client is lost: not renewed in time,
+--  or released by another client.
 -- @tparam string id
 -- @tparam function fn called once, as a task, with the id and the reason
 -- @return true, or nil, "not_held", detail
@@ -244,12 +244,12 @@ function permits:on_lost(id, fn)
   return true
 end
 
--- how many --------------------------------------------------------------------
+-- counts ----------------------------------------------------------------------
 
 local function yes() return true end
 
---- Makes it n permits in all, those in use included. More of these than n are
---  not taken away, but no other is given until enough of them are back.
+--- Sets the total number of permits, including those in use. If more than n are
+--  in use they stay valid, and none is granted until enough are released.
 -- @tparam integer n
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
@@ -262,14 +262,14 @@ end
 local function second(reply) return reply[2] end
 local function third(reply) return reply[3] end
 
---- How many permits are there to be had, now.
+--- The number of available permits.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:available()
   return requests.tell(second, requests.run(self, "count"))
 end
 
---- How many permits are in use, now.
+--- The number of permits in use.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:acquired()

@@ -1,10 +1,10 @@
 --- Finds a policy, checks that it is well formed, and compiles its operations.
---  A policy is a table with `name`, `keys(name)`, `server` (the functions that
---  run inside Redis: acquire, release, and others of a lock) and perhaps
---  `channel(keys, owner)`; usually it is what a module returns. One that is no
---  lock, and has a driver of its own, names in `needs` the operations that this
---  driver calls instead, and the shapes of their answers (see answer.shaped).
---  Does not know what the operations mean, and calls none of them.
+--  A policy is a table, usually returned by a module: `name`, `keys(name)`,
+--  `server` (the functions that run inside Redis: acquire, release and others)
+--  and optionally `channel(keys, owner)`. A policy that is no
+--  lock has its own driver; `needs` names the operations that the driver calls
+--  and the shapes of their replies (see answer.shaped). This file does not call
+--  the operations.
 --  @module rlock.policy
 
 local script = require "rlock.script"
@@ -20,12 +20,13 @@ local known_of_a_lock = {
   renew = true,
 }
 
--- Definition -> what policy.load gave for it.
+-- Definition -> the result of policy.load.
 local loaded = setmetatable({}, { __mode = "k" })
 
 -- finding it -----------------------------------------------------------------
 
--- What a module's own fault comes to in one line, which begins with its place.
+-- The error of a module that fails to load, on one line that begins with its
+-- place.
 local function in_one_line(message)
   return (tostring(message):gsub("^error loading module [^\n]*\n%s*", "")
     :gsub(":?\n.*", ""))
@@ -47,7 +48,7 @@ local function find(name)
   return own or try_require(name)
 end
 
--- In the order of their names, so that the first fault is always the same.
+-- Sorted keys, so that the first error reported is always the same.
 local function names_of(map)
   local names = {}
   for name in pairs(map) do names[#names + 1] = tostring(name) end
@@ -71,8 +72,8 @@ local function first_function(map)
   end
 end
 
--- Where a definition is written, as well as it can be told: the place of a
--- function in it, or the file of its module.
+-- The place of a definition, best effort: that of a function in it, or the file
+-- of its module.
 local function home_of(which, def)
   local is_table = type(def) == "table"
   local fn = is_table and (first_function(def)
@@ -129,7 +130,7 @@ local function check_server(def)
   end
 end
 
--- what it does here ----------------------------------------------------------
+-- its client-side functions --------------------------------------------------
 
 local function check_keys(keys)
   local ok = type(keys) == "table" and #keys >= 1 and #keys <= 8
@@ -153,7 +154,7 @@ local function check_extra(list)
   return not ok and "must return a list of strings and numbers"
 end
 
--- A function of the definition that looks at what it returns.
+-- Wraps a function of the definition to check its result.
 local function checked(def, field, check)
   local fn = def[field]
   return fn and function(...)
@@ -175,7 +176,7 @@ local function compile(def)
   return ops
 end
 
--- What is wrong with a definition; nil if nothing is.
+-- The error in a definition, or nil.
 local function check(which, def)
   if type(def) == "table" then return check_fields(def) or check_server(def) end
   if type(which) == "string" then
@@ -184,7 +185,7 @@ local function check(which, def)
   return "must be a table, or the name of a module that returns one"
 end
 
--- How people call it.
+-- What messages call it.
 local function called(which, def)
   local name = type(which) == "string" and which
     or type(def) == "table" and def.name
@@ -192,16 +193,15 @@ local function called(which, def)
 end
 
 --- Loads a policy.
---  Raises one line for a policy that does not exist, is not well formed, or
---  has a function that cannot be shipped. The result for a definition is kept
---  and shared; it is not to be changed.
---  @tparam string|table which "reentrant" (a policy of ours), the name of a
+--  Raises a one-line error if the policy does not exist, is malformed, or has a
+--  function that cannot be shipped. The result is cached, shared and read-only.
+--  @tparam string|table which "reentrant" (a built-in policy), the name of a
 --    module on package.path, or a definition
---  @tparam[opt=2] number level whose fault it is, as in error(), where the
---    policy has no place of its own to name
+--  @tparam[opt=2] number level as in error(), if the policy's own place is not
+--    known
 --  @treturn table `name`, `source` (the definition), `keys`, `channel` and
---    `extra` (its functions, which raise one line if they return what they must
---    not), `ops`: operation -> what script.compile gave
+--    `extra` (its functions; they raise a one-line error for an invalid
+--    result), `ops`: operation -> the result of script.compile
 function policy.load(which, level)
   level = level or 2
   local def = which

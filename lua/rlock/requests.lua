@@ -1,11 +1,10 @@
---- Requests that take or add something: sent twice they must count once.
---  Such a request is made under a name that no other uses meanwhile, its slot,
---  and with a number that is greater than any before it. The server remembers
---  under the slot the last number that it carried out, and carries out nothing
---  up to it again. When the outcome of a request is known its slot serves
---  again, so that there are as many of them as there were requests at one time.
---  What the server is asked, and under which keys, is the policy's affair; its
---  third key is the beginning of that of a slot.
+--- Duplicate suppression for requests that add or subtract: sent twice, they
+--  must count once. Each request has a slot, which no other request uses at the
+--  same time, and a number greater than all before. For each slot the server
+--  remembers the last number that it executed, and ignores requests up to it.
+--  Slots are reused once the outcome is known, so there are only as many as
+--  there were concurrent requests. The policy defines operations and keys; a
+--  slot's key begins with the policy's third key.
 
 local answer = require "rlock.answer"
 local errors = require "rlock.errors"
@@ -14,7 +13,7 @@ local remote = require "rlock.remote"
 local requests = {}
 
 --- Milliseconds for which the server remembers a slot after its last use, and
---  seconds for which it is tried to settle what is uncertain: much less.
+--  seconds for which a request with an unknown outcome is retried: much less.
 local MEMORY = "600000"
 local SETTLE = 300
 
@@ -34,12 +33,12 @@ local function next_number(pool)
   return ("%d"):format(pool.last)
 end
 
---- Runs an operation of a policy with a driver, and checks its answer.
+--- Runs an operation of a policy with `needs`, and checks its reply.
 -- @tparam table site
 -- @tparam string name  of the operation
 -- @tparam table node
--- @tparam number until_  and the others as for remote.run
--- @return as remote.run; for a wrong answer nil, "redis", detail, true
+-- @tparam number until_  this and the rest: as for remote.run
+-- @return as remote.run; for a malformed reply nil, "redis", detail, true
 function requests.ask(site, name, node, until_, now, keys, a, b, c, d, extra)
   local op = site.policy.ops[name]
   local reply, sent, detail, may_be_applied = remote.run(node, op, until_, now,
@@ -72,8 +71,8 @@ function requests.finish(request)
   table.insert(request.pool.free, request.slot)
 end
 
---- Sends a request, until `until_` again and again if nothing certain comes
---  back. It may be sent anew as long as it was not carried out.
+--- Sends a request; retries until `until_` while the outcome is unknown. May be
+--  called again with the same request until the server has executed it.
 -- @tparam table request
 -- @tparam string name   of the policy's operation
 -- @tparam number until_ by host.now()
@@ -81,8 +80,7 @@ end
 -- @tparam string n
 -- @tparam[opt] string more
 -- @return[1] the reply
--- @treturn[2] nil, code, detail. request.is_doubtful then says whether it may
---   have been carried out
+-- @treturn[2] nil, code, detail; request.is_doubtful: it may have been executed
 function requests.send(request, name, until_, now, n, more)
   local session, site = request.handle.session, request.handle.site
   local reply, sent, detail, may_be_applied = requests.ask(site, name,
@@ -94,7 +92,7 @@ function requests.send(request, name, until_, now, n, more)
   return reply
 end
 
--- Repeats a request in the background until it has been answered.
+-- Retries a request in the background until the server replies.
 local function settle(request, name, n, more)
   local session = request.handle.session
   session:background(function()
@@ -108,8 +106,8 @@ local function settle(request, name, n, more)
   end)
 end
 
---- Ends a request that was given up. Had it been carried out, that is undone,
---  in the background.
+--- Ends a request that was given up. If it may have been executed, undoes it in
+--  the background.
 -- @tparam table request
 -- @tparam string n
 function requests.undo(request, n)
@@ -129,19 +127,19 @@ local function try(request, name, n, more)
   return reply, code, detail
 end
 
---- Makes a request that is given up when there is no answer in time: nobody
---  knows then whether it was carried out.
+--- Makes a request that is given up if no reply comes in time: its outcome is
+--  then unknown.
 -- @tparam table request
 -- @tparam string name
 -- @tparam string n
 -- @tparam[opt] string more
 -- @return[1] the reply
--- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function requests.try(request, name, n, more)
   return request.handle.session.host.whole(try, request, name, n, more)
 end
 
--- Is it of no use to repeat it?
+-- Is a retry pointless?
 local function is_hopeless(session, code, detail)
   if session.is_closed or code == "usage" or code == "refused" then
     return true
@@ -162,8 +160,8 @@ local function insist(request, name, n)
   return nil, code, detail
 end
 
---- Makes a request that must be carried out: if the server cannot be told in
---  time, it is told in the background.
+--- Makes a request that must be executed: if no reply comes in time, it is
+--  retried in the background.
 -- @tparam table request
 -- @tparam string name  of the policy's operation
 -- @tparam string n
@@ -172,13 +170,13 @@ function requests.insist(request, name, n)
   return request.handle.session.host.whole(insist, request, name, n)
 end
 
---- Runs an operation that may be repeated as it is.
+--- Runs an idempotent operation.
 -- @tparam table handle
 -- @tparam string name
--- @param ...  its arguments, four at most
+-- @param ...  its arguments, at most four
 -- @return[1] the reply
--- @treturn[1] boolean whether an earlier request may have been carried out too
--- @treturn[2] nil, code, detail; for "cancelled", what is to be raised
+-- @treturn[1] boolean whether an earlier request may have been executed
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function requests.run(handle, name, a, b, c, d)
   local session, site = handle.session, handle.site
   if session.is_closed then return nil, "closed", "the client was closed" end
@@ -189,9 +187,9 @@ function requests.run(handle, name, a, b, c, d)
   return nil, code, detail
 end
 
---- What a program is told: the reply as `told` turns it into a result, or
---  nil, code, detail. A cancellation is raised.
--- @tparam function told  called with the reply
+--- The result for the caller: told(reply), or nil, code, detail. A cancellation
+--  is raised.
+-- @tparam function told  turns the reply into a result
 function requests.tell(told, reply, code, detail)
   if reply then return told(reply, code) end
   if code == "cancelled" then error(detail, 0) end

@@ -1,6 +1,5 @@
---- A semaphore as programs see it. Nobody owns its permits: any task may take
---  some, any may give some back, and one that dies with them takes them along
---  (permits.lua has those that come back).
+--- The public semaphore. Its permits have no owner: any task may take or return
+--  some, and those of a task that dies are lost (permits.lua has leases).
 
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
@@ -11,7 +10,7 @@ local requests = require "rlock.requests"
 local semaphore = {}
 semaphore.__index = semaphore
 
---- @tparam table client the face, kept alive by its semaphores
+--- @tparam table client the public object; its semaphores keep it alive
 -- @tparam string name
 function semaphore.new(client, name)
   return setmetatable({
@@ -20,7 +19,7 @@ function semaphore.new(client, name)
   }, semaphore)
 end
 
--- Of one call that takes permits.
+-- The question (line.lua) of one call that takes permits.
 local Question = {}
 Question.__index = Question
 
@@ -56,7 +55,7 @@ local function ask_for(self, n, wait)
   return self.session.host.whole(take, self, n, wait)
 end
 
--- Permits to take, and how long to wait for them; either may be left out.
+-- The number of permits and the wait; both are optional.
 local function arguments(n, options, wait, level)
   if type(n) == "table" then n, options = nil, n end
   n = line.count(n == nil and 1 or n, "n", 0, level + 1)
@@ -64,11 +63,11 @@ local function arguments(n, options, wait, level)
   return n, options.wait or wait
 end
 
---- Takes permits, and waits for them if it must: for ever, if none are ever
---  set. All or none; nobody is kept waiting for the sake of one who wants more
---  than there are.
+--- Takes permits, all or none, and waits for them if necessary. A semaphore
+--  without permits, because it was never set, makes it wait forever. A waiter
+--  for many permits does not block waiters for fewer.
 -- @tparam[opt=1] integer n
--- @tparam[opt] table options wait: seconds, default for ever
+-- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string code: "timeout", "connect", "closed", "redis"
@@ -80,7 +79,7 @@ function semaphore:acquire(n, options)
   return ask_for(self, n, wait)
 end
 
---- As acquire, but waits only if told so: otherwise nil, "busy".
+--- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
 function semaphore:try_acquire(n, options)
   local wait
   n, wait = arguments(n, options, 0, 2)
@@ -90,8 +89,8 @@ end
 
 local function yes() return true end
 
---- Gives permits back; those who wait are woken. If the server cannot be told
---  in time it is told in the background: do not give them back twice.
+--- Returns permits and wakes waiters. If no reply comes in time, the request is
+--  retried in the background: do not return them twice.
 -- @tparam[opt=1] integer n
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
@@ -102,9 +101,9 @@ function semaphore:release(n)
     requests.insist(requests.begin(self), "release", n))
 end
 
---- Makes it so many permits more, or fewer: those in use are not taken away,
---  but there may be fewer than none until enough of them are back.
--- @tparam integer n
+--- Adds permits, or removes some. Permits in use stay valid, so the number of
+--  available ones may be negative until enough are returned.
+-- @tparam integer n may be negative
 -- @return as release
 function semaphore:add(n)
   n = line.count(n, "n", -2147483647, 2)
@@ -118,11 +117,11 @@ local function was_set(reply)
     reply[2])
 end
 
---- Says how many permits there are, if nobody has said so before.
+--- Sets the number of permits, unless it is set already.
 -- @tparam integer n
--- @tparam[opt] table options ttl: seconds after which it is forgotten
+-- @tparam[opt] table options ttl: seconds after which the semaphore expires
 -- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: somebody has said so before
+-- @treturn[2] nil, "refused", detail: it is set already
 -- @treturn[3] nil, code, detail
 function semaphore:set(n, options)
   n = line.count(n, "n", 0, 2)
@@ -133,7 +132,7 @@ end
 
 local function second(reply) return reply[2] end
 
---- Takes all the permits that are there.
+--- Takes all available permits.
 -- @treturn[1] integer how many
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
@@ -142,7 +141,7 @@ function semaphore:drain()
   return requests.tell(second, requests.try(request, "drain", "0"))
 end
 
---- How many permits are there, now.
+--- The number of available permits.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function semaphore:available()

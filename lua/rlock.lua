@@ -1,14 +1,14 @@
---- rlock for programs with a libuv loop: `rlockctl script.lua`, plain lua5.4.
---  Durations are seconds. What the world refuses comes back as nil, code,
---  detail; misuse raises.
+--- rlock for programs on libuv: `rlockctl script.lua` and plain lua5.4.
+--  Durations are seconds. Failures are returned as nil, code, detail; misuse
+--  raises.
 
 local host = require "rlock.host.uv"
 
--- Required again, it is the same: it knows the open clients and the --url.
+-- A second `require` returns the same table, which has the open clients and the
+-- --url.
 if host.face then return host.face end
 
--- What only `open` needs is loaded there: a program that opens nothing starts
--- in no time.
+-- `open` loads its modules lazily, so that programs without clients start fast.
 
 local rlock = {
   _VERSION = host.version,
@@ -20,7 +20,7 @@ local rlock = {
 
 host.face = rlock
 
---- Where `open()` goes when nobody says; `rlockctl --url` sets it.
+--- The default URL of `open()`; `rlockctl --url` sets it.
 rlock.default_url = nil
 
 local clients = setmetatable({}, { __mode = "k" })
@@ -31,7 +31,7 @@ local known = {
   lazy = true, seal = true,
 }
 
--- The options as one flat table with the address in it.
+-- The options and the address as one flat table.
 local function address(options)
   local environment = os.getenv("RLOCK_URL")
   if environment == "" then environment = nil end
@@ -57,11 +57,11 @@ end
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
 --   timeout = 3 (one command), connect_timeout = 3 (seconds), name, username,
 --   password, publish = "publish" | "spublish" | "both",
---   seal = "kill" | "time" | "off": how a request that was given up is kept
---   from being executed late, see seal.lua and expiry.lua; off: not at all,
+--   seal = "kill" | "time" | "off": protection against late delivery of a
+--   request that was given up, see seal.lua and expiry.lua; off: none,
 --   tls = { ca =, cert =, key =, verify = true },
---   lazy = true: connects when it first has to, so that a server that is away
---   now does not matter yet (for the nodes of a red lock)
+--   lazy = true: connects on first use, so that opening does not fail if the
+--   server is unreachable (for the nodes of a red lock)
 -- @return[1] the client
 -- @treturn[2] nil
 -- @treturn[2] string code
@@ -86,8 +86,8 @@ function rlock.open(options)
   return opened
 end
 
---- Several locks as one: all are held or none, see rlock/multi.lua.
--- @tparam table locks an array of locks, of any kinds and clients
+--- Several locks as one, all held or none: see rlock/multi.lua.
+-- @tparam table locks an array of locks, of any kind and client
 -- @return a lock
 function rlock.multi_lock(locks)
   local made = require("rlock.multi").new(locks)
@@ -109,12 +109,12 @@ local function close_all()
   for open in pairs(clients) do open:close() end
 end
 
---- What `rlockctl` does around a script: runs fn as a task, with the loop,
---  until it and all tasks have ended; then closes every client.
+--- What `rlockctl` does for a script: runs fn as a task until it and all other
+--  tasks have ended, then closes every client.
 -- @tparam function fn
 -- @param ... its arguments
 -- @treturn[1] boolean true
--- @treturn[1] table what fn returned, with its count in `n`
+-- @treturn[1] table the results of fn, with their count in `n`
 -- @treturn[2] nil
 -- @treturn[2] integer exit status
 -- @treturn[2] string|nil message, with a traceback
@@ -124,11 +124,11 @@ function rlock.main(fn, ...)
   return ok, status, message
 end
 
---- Under plain lua5.4: runs fn as a task until it and all tasks have ended.
---  SIGINT, SIGTERM, SIGHUP and os.exit unwind them first, and end the process.
+--- For plain lua5.4: runs fn as a task until it and all other tasks have ended.
+--  SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the process.
 -- @tparam function fn
 -- @param ... its arguments
--- @return what fn returned; raises what a task did not catch
+-- @return the results of fn; raises an error that a task did not catch
 function rlock.run(fn, ...)
   if type(fn) ~= "function" then
     error("bad argument fn of rlock.run: must be a function", 2)

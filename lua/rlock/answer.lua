@@ -1,7 +1,7 @@
---- What the operations of a policy answer: a verdict, and what goes with it.
---  A policy may be anybody's, and so may what stands between us and the server:
---  each answer is checked before it is used. What is told of a wrong one names
---  the place in the policy's file.
+--- Checks the replies of a policy's operations: a verdict and its values. Each
+--  reply is checked before use, because policies may be custom and proxies may
+--  interfere. The error for a malformed one names the place in the policy's
+--  file.
 
 local answer = {}
 
@@ -20,7 +20,7 @@ local words = {
   peek = set("held", "free"),
 }
 
--- The same, for people.
+-- The same, for messages.
 local wanted = {
   acquire = '{ "held" }, { "held", token }, { "busy", milliseconds }, '
     .. '{ "refused", "why" } or, to who wants more than one hold, { "lost" }',
@@ -32,7 +32,7 @@ local wanted = {
     .. '{ owner, count, ... } }, or the same with "free"',
 }
 
--- Verdict -> the type of what comes with it.
+-- Verdict -> the type of its value.
 local second = { busy = "number", refused = "string" }
 
 local show
@@ -51,10 +51,10 @@ function show(value)
   return '"' .. value:gsub("%c", "?") .. '"'
 end
 
---- What is told of a wrong answer.
--- @tparam table op what script.compile gave
+--- The error for a malformed reply.
+-- @tparam table op the result of script.compile
 -- @param reply
--- @tparam[opt] string must what it must answer; by default as a lock does
+-- @tparam[opt] string must the replies allowed; default: those of a lock
 -- @treturn nil
 -- @treturn string "redis"
 -- @treturn string detail
@@ -65,7 +65,7 @@ end
 
 local TYPES = { n = "number", s = "string", t = "table" }
 
--- Shapes for people: { "busy", number } or { "held" }
+-- Formats shapes for messages: { "busy", number } or { "held" }
 local function show_shapes(shapes)
   local parts = {}
   for word, shape in pairs(shapes) do
@@ -76,11 +76,11 @@ local function show_shapes(shapes)
   return table.concat(parts, " or ")
 end
 
---- Checks the answer of an operation that a driver calls.
--- @tparam table op      what script.compile gave
--- @param reply          as Redis gave it
--- @tparam table shapes  verdict -> the types of what comes with it: a letter
---   each, n for a number, s for a string, t for a table
+--- Checks the reply of an operation that a driver calls.
+-- @tparam table op      the result of script.compile
+-- @param reply          from Redis
+-- @tparam table shapes  verdict -> the types of its values, one letter each:
+--   n for a number, s for a string, t for a table
 -- @treturn[1] table the reply
 -- @treturn[2] nil, "redis", detail
 function answer.shaped(op, reply, shapes)
@@ -92,11 +92,11 @@ function answer.shaped(op, reply, shapes)
   return answer.wrong(op, reply, show_shapes(shapes))
 end
 
---- The verdict of an answer.
--- @tparam table op what script.compile gave
--- @param reply     as Redis gave it
+--- The verdict of a reply, checked.
+-- @tparam table op the result of script.compile
+-- @param reply     from Redis
 -- @treturn[1] string the verdict
--- @return[1] what comes with it: a token, milliseconds, a reason
+-- @return[1] its value: a token, milliseconds, a reason
 -- @treturn[2] nil, "redis", detail
 function answer.of(op, reply)
   local word, value = reply, nil
@@ -109,7 +109,7 @@ function answer.of(op, reply)
   return word, value
 end
 
---- Is it an answer of `peek`?
+--- Checks a reply of `peek`.
 -- @return as answer.of
 function answer.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"

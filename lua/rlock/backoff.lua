@@ -1,7 +1,6 @@
---- How long to pause before trying again.
---  Exponential growth with full jitter: each pause is drawn evenly from zero
+--- Exponential back-off with full jitter: each pause is uniformly random from 0
 --  to a limit, and the limit doubles up to a cap. Does not sleep, and has no
---  randomness of its own.
+--  random generator of its own.
 --  @module rlock.backoff
 
 local backoff = {}
@@ -10,21 +9,21 @@ local Backoff = {}
 Backoff.__index = Backoff
 
 --- The next pause. The limit doubles with each call.
---  @treturn number seconds, from 0 up to the present limit
+--  @treturn number seconds, from 0 up to the current limit
 function Backoff:next()
   local pause = self.random() * self.limit
   self.limit = math.min(self.cap, self.limit * 2)
   return pause
 end
 
---- Starts again from the first limit, after a success.
+--- Resets to the first limit, after a success.
 function Backoff:reset()
   self.limit = self.first
 end
 
 --- @tparam number first_s the first limit in seconds, above 0
---  @tparam number cap_s no limit is above this, at least first_s
---  @tparam function random returns a number from 0 up to, but not, 1
+--  @tparam number cap_s the greatest limit, at least first_s
+--  @tparam function random returns a number from 0 (inclusive) to 1 (exclusive)
 --  @treturn Backoff an object with `:next()` and `:reset()`
 function backoff.new(first_s, cap_s, random)
   local first_ok = type(first_s) == "number" and first_s > 0

@@ -1,5 +1,5 @@
---- Methods that say what is wrong when they are called with a dot, as in
---  `lock.unlock()`.
+--- Methods that raise a helpful error when called with a dot instead of a
+--  colon, as in `lock.unlock()`.
 
 local colon = {}
 
@@ -16,10 +16,10 @@ local function method(what, name, fn)
   end
 end
 
---- Makes methods of a class check that they are called with an object.
+--- Makes methods of a class check that they are called on an object.
 -- @tparam table class
--- @tparam string what  how people call an object of the class
--- @tparam string names of the methods, with spaces between
+-- @tparam string what  name of such an object, for messages
+-- @tparam string names of the methods, separated by spaces
 -- @treturn table class
 function colon.methods(class, what, names)
   for name in names:gmatch("%S+") do

@@ -62,7 +62,7 @@ local words = {
   TRYAGAIN = row("redis", "no", true, false,
     "the cluster is moving the slot of these keys"),
   -- Another node of the cluster has the slot. Redirections are not followed: a
-  -- lock that silently moves between nodes excludes nobody.
+  -- lock that silently moves between nodes does not exclude.
   MOVED = row("refused", "no", false, false,
     "the key is on another node of a cluster; rlock is not a cluster client"),
   ASK = row("refused", "no", false, false,

@@ -1,20 +1,20 @@
---- Requests that expire by the server's clock, for a server on which lost
---  connections cannot be sealed (seal.lua). A prologue goes before every
---  operation: it does nothing when the request comes after its deadline. So an
---  owner sends nothing until an older request whose outcome is unknown has
---  certainly expired. It waits for that request alone.
+--- Requests that expire by the server's clock: protection against late delivery
+--  where lost connections cannot be sealed (seal.lua). A prologue makes an
+--  operation do nothing after its deadline. An owner sends nothing until its
+--  older request with an unknown outcome has certainly expired; it waits for no
+--  other request.
 --
 --  The deadline is the lowest reading that the server's clock can have when we
---  give the request up. The offset of that clock is learnt on each connection.
---  A server whose clock is set back may execute an expired request.
+--  give the request up; each connection measures that clock's offset. A server
+--  whose clock is set back may execute an expired request.
 
 local script = require "rlock.script"
 
 local expiry = {}
 
 local FRESH = 10         -- seconds for which an offset is used
-local DRIFT = 0.001      -- of the clocks, against each other
-local PERIOD = 10        -- seconds between sweeps of what has expired
+local DRIFT = 0.001      -- maximum relative drift of the clocks
+local PERIOD = 10        -- seconds between sweeps of expired doubts
 
 local floor, min = math.floor, math.min
 
@@ -33,16 +33,16 @@ local function guard(op)
   return its
 end
 
---- What a node is sent for an operation: with the prologue where it needs one.
+--- The operation to send to a node, with the prologue if it needs one.
 -- @tparam table node
--- @tparam table op what script.compile gave
+-- @tparam table op the result of script.compile
 function expiry.shipped(node, op)
   return expiry.is_on(node) and guard(op) or op
 end
 
 -- the server's clock ----------------------------------------------------------
 
--- Reads it. The reading is at least as old as the request.
+-- Reads the clock. `read` is taken after the reply, so `ms` is a lower bound.
 local function learn(node, until_)
   local reply, code, detail = node:call(until_, { "TIME" }, 1)
   if reply == nil then return nil, code, detail end
@@ -77,9 +77,10 @@ function expiry.word(node, until_)
   return ("%.0f"):format(floor(ms))
 end
 
--- what is uncertain -----------------------------------------------------------
+-- unknown outcomes ------------------------------------------------------------
 
--- Who must wait for whom: an owner of a lock, or all who use what is no lock.
+-- Operations that wait only for older ones with the same owner (the first
+-- argument). Other operations on one key wait for each other.
 local by_owner = { acquire = true, release = true, renew = true, leave = true }
 
 local function party_of(op, keys, owner)
@@ -93,7 +94,7 @@ local function sweep(node, now)
   end
 end
 
---- The outcome of a request is unknown.
+--- Records a request whose outcome is unknown.
 -- @tparam table node
 -- @tparam table op
 -- @tparam table keys
@@ -106,7 +107,7 @@ function expiry.doubt(node, op, keys, owner, until_)
 end
 
 --- Waits until an older request of the same owner has expired.
--- @tparam number until_ at most, by host.now()
+-- @tparam number until_ deadline, by host.now()
 -- @return true, or nil, code, detail
 function expiry.settle(node, op, keys, owner, until_)
   local host, party = node.host, party_of(op, keys, owner)

@@ -1,6 +1,6 @@
---- Many tasks ask for the same thing, one goes, all get the answer.
---  The one that goes is a task of the house, so that a caller who gives up or
---  is cancelled takes nothing from the others.
+--- Coalesces concurrent calls with the same key: fn runs once and all callers
+--  get its results. It runs in a background task, so a caller that times out or
+--  is cancelled does not affect the others.
 
 local flight = {}
 flight.__index = flight
@@ -16,15 +16,15 @@ local function land(answer, ...)
   answer.n, answer.values = select("#", ...), { ... }
 end
 
--- No closure of `join`: nginx clears the stack of a request that has ended, and
--- with it what such a closure shares with it.
+-- Not a closure of `join`: nginx clears the stack of a request that has ended,
+-- and with it the upvalues that are still on that stack.
 local function fly(self, key, answer)
   land(answer, answer.fn(answer.a, answer.b))
   self.going[key] = nil
   for event in pairs(answer.waiting) do event:set() end
 end
 
---- Has `fn` run, unless it does for this key already.
+--- Starts `fn`, unless a call for this key is in flight.
 -- @param key, fn, a, b as for `join`
 -- @treturn table
 function flight:start(key, fn, a, b)
@@ -37,16 +37,16 @@ function flight:start(key, fn, a, b)
   return answer
 end
 
---- Gets what `fn` returns, with everybody else who asks for `key` meanwhile.
+--- Returns the results of `fn`, shared with all concurrent callers for `key`.
 -- @param key anything that can be a table's key
--- @tparam number deadline when to give up, by host.now()
--- @tparam function fn  may wait; runs once for all. No closure of a caller that
---   waits: see `fly`
+-- @tparam number deadline by host.now()
+-- @tparam function fn  may wait. Must not be a closure of a waiting caller: see
+--   `fly`
 -- @param a,b its arguments
 -- @return[1] what fn returned
 -- @treturn[2] nil
 -- @treturn[2] string "timeout", or "cancelled"
--- @return[2] detail; for "cancelled", what is to be raised
+-- @return[2] detail; for "cancelled", the value to raise
 function flight:join(key, deadline, fn, a, b)
   local host, answer = self.host, self:start(key, fn, a, b)
   local event = host.event()

@@ -1,5 +1,5 @@
---- A binary heap of tables ordered by their field `due`, least first. Each
---  knows its place (`place`), so that any can be taken out.
+--- A binary min-heap of tables, ordered by their field `due`. Each item stores
+--  its index in `place`, so that any item can be removed.
 
 local heap = {}
 heap.__index = heap
@@ -37,16 +37,16 @@ local function sink(self, i, item)
   put(self, i, item)
 end
 
---- Puts an item in; it must not be in any heap.
+--- Adds an item, which must not be in any heap.
 function heap:push(item)
   self.n = self.n + 1
   rise(self, self.n, item)
 end
 
---- The item that is due first, or nil.
+--- The item with the least `due`, or nil.
 function heap:peek() return self[1] end
 
---- Takes an item out; nothing happens if it is in no heap.
+--- Removes an item; does nothing if it is in no heap.
 function heap:remove(item)
   local i = item.place
   if not i then return end

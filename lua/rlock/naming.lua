@@ -1,13 +1,12 @@
---- Names of the side keys and channels of a lock.
---  Redisson's rule, so that both sides meet on the same keys: the lock's name
---  is wrapped in a hash tag unless it has a brace of its own anywhere.
---  What policies use of it is shipped into server scripts: Lua 5.1, no
---  upvalues. Knows nothing of Redis.
+--- Names of a lock's auxiliary keys and channels, by Redisson's rule, to
+--  interoperate: the lock's name is wrapped in a hash tag unless it contains an
+--  opening brace. Policies ship these functions in server scripts, so they
+--  are Lua 5.1 without upvalues.
 --  @module rlock.naming
 
 local naming = {}
 
---- The side key `prefix:{name}`.
+--- The auxiliary key `prefix:{name}`.
 --  @tparam string prefix
 --  @tparam string name the lock's own key
 --  @treturn string
@@ -16,7 +15,7 @@ function naming.prefix(prefix, name)
   return prefix .. ":{" .. name .. "}"
 end
 
---- The side key `{name}:suffix`.
+--- The auxiliary key `{name}:suffix`.
 --  @tparam string name the lock's own key
 --  @tparam string suffix
 --  @treturn string
@@ -25,7 +24,7 @@ function naming.suffix(name, suffix)
   return "{" .. name .. "}:" .. suffix
 end
 
---- A name as people are shown it: quoted, not too long, on one line.
+--- A name for messages: quoted, truncated, on one line.
 --  @tparam string name
 --  @treturn string
 function naming.show(name)

@@ -259,7 +259,7 @@ local function is_wanted(self, hold)
 end
 
 -- Retries the missing parts while the hold is valid. Holding more than a
--- majority excludes nobody who was not excluded before.
+-- majority does not exclude anyone else.
 local function keep_healing(self, hold)
   local third = self.lease / 3
   local rest = backoff.new(min(FIRST_REST, third), third,

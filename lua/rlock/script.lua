@@ -1,15 +1,14 @@
---- Turns a function into the text of a server script.
---  The text is the function's own source: its body becomes the body of the
---  script, and what it captures goes before: helper functions (recursively),
---  constants, and of required modules the fields that are named. What cannot
---  go along is an error when the policy is loaded. Opens source files, and
---  does not know what a lock is.
+--- Compiles a Lua function to the text of a server script.
+--  The function's own source becomes the script's body. Its upvalues go before
+--  it: helper functions (recursively), constants, and the fields used of
+--  required modules. An upvalue that cannot be shipped is an error when the
+--  policy is loaded. Opens source files; knows nothing of locks.
 --
---    lexer, scope, expression, parser   names and functions of a Lua text
+--    lexer, scope, expression, parser   names and functions in a Lua text
 --    source                             a function's place in its text
---    sandbox                            what there is inside Redis
---    differences                        what its Lua 5.1 takes otherwise
---    compiler, emit                     what goes along, and how it is written
+--    sandbox                            the globals inside Redis
+--    differences                        how its Lua 5.1 differs
+--    compiler, emit                     what is shipped, and as what text
 --  @module rlock.script
 
 local compiler = require "rlock.script.compiler"
@@ -18,7 +17,7 @@ local emit = require "rlock.script.emit"
 local script = {}
 
 --- Sources that are not files: chunkname ("@rlock/policy/reentrant.lua",
---  "=(command line)") -> text. Looked at before a file is opened.
+--  "=(command line)") -> text. They take precedence over files.
 script.sources = {}
 
 local function read_source(chunkname)
@@ -37,13 +36,13 @@ local function read_source(chunkname)
 end
 
 --- Compiles one operation of a policy.
---  Raises one line that names the policy, the function with its file and line,
---  and the upvalue, for what cannot be shipped.
+--  Raises a one-line error if something cannot be shipped; it names the policy,
+--  the function with its file and line, and the upvalue.
 --  @tparam string policy_name
 --  @tparam string op "acquire"
 --  @tparam function fn takes (keys, args), or fewer
 --  @treturn table `name` "reentrant.acquire", `op` "acquire", `where` (for
---    people: the policy, file and line, the operation), `text` for SCRIPT LOAD,
+--    messages: policy, file and line, operation), `text` for SCRIPT LOAD,
 --    `lines`: line of the text -> { file, line }
 function script.compile(policy_name, op, fn)
   if type(policy_name) ~= "string" then
@@ -66,9 +65,9 @@ end
 ]]
 local PROLOGUE_LINES = select(2, PROLOGUE:gsub("\n", ""))
 
---- The same operation, but it does nothing when its last argument, the deadline
---  in milliseconds of the server's clock, has passed. See expiry.lua.
---  @tparam table compiled what script.compile gave
+--- The same operation with a deadline: does nothing after its last argument, in
+--  milliseconds of the server's clock. See expiry.lua.
+--  @tparam table compiled the result of script.compile
 --  @treturn table as `compiled`
 function script.with_deadline(compiled)
   local result, lines = {}, {}
@@ -81,11 +80,11 @@ function script.with_deadline(compiled)
   return result
 end
 
---- Puts file and line of the source into an error message of a script.
---  @tparam table compiled what script.compile gave
+--- Adds the source's file and line to an error message of a script.
+--  @tparam table compiled the result of script.compile
 --  @tparam string message as Redis sent it
---  @treturn string its first word is the same, unless Redis before 7.0 hid
---    the class of a failed command behind "ERR"
+--  @treturn string with the same first word, unless Redis before 7.0 hid a
+--    failed command's error class behind "ERR"
 function script.translate(compiled, message)
   return emit.translate(compiled.lines, message)
 end

@@ -1,12 +1,12 @@
---- Seals connections that were lost with a request unanswered. The network may
---  deliver such a request later, after newer ones of the same owner: a late
---  release would free a newer hold. So each connection learns its CLIENT ID,
---  and before anything is sent on its successor the server has answered a
---  CLIENT KILL of the lost one. From then on the server executes nothing of it.
+--- Seals lost connections against late delivery. The network may deliver an
+--  unanswered request after newer ones of the same owner: a late release would
+--  free a newer hold. So each connection learns its CLIENT ID, and before
+--  anything is sent on its successor the server has answered a CLIENT KILL of
+--  the lost one. From then on the server executes nothing of it.
 --
---  Ids begin anew when a server restarts, so they belong to its run_id. A lost
---  connection of another server stays pending until that server is met again.
---  Where INFO is forbidden, id and address together name a connection.
+--  Ids restart when a server restarts, so they belong to its run_id. A lost
+--  connection of another server stays pending until we connect to that server
+--  again. Where INFO is forbidden, id and address identify a connection.
 --
 --  A server may refuse CLIENT ID or CLIENT KILL, and a proxy may answer them
 --  itself. Then requests carry a deadline instead (expiry.lua).
@@ -16,29 +16,28 @@ local errors = require "rlock.errors"
 local seal = {}
 seal.__index = seal
 
-local MOST = 100         -- lost connections that are kept in mind, but for
-                         -- those of the server that is lost now
-local UNNAMED = ""       -- stands for the run_id of a server that hides it
-local SETTLE = 1         -- seconds before a server is put to the test
-local GRACE = 5          -- seconds in which a killed connection must end
+local MOST = 100         -- maximum of pending lost connections
+local UNNAMED = ""       -- the run_id of a server that hides it
+local SETTLE = 1         -- seconds before the test of a server
+local GRACE = 5          -- seconds within which a killed connection must end
 
---- What a connection asks about itself. CLIENT INFO tells its address.
+--- The commands that identify a connection. CLIENT INFO has its address.
 seal.questions = { { "CLIENT", "ID" }, { "INFO", "server" },
   { "CLIENT", "INFO" } }
 
--- Does this error say that the user may not, or that the server cannot?
+-- Is this a permanent error: no permission, or not supported?
 local function is_refusal(detail)
   local class = errors.classify(detail)
   return class.code == "redis" and not class.retry
 end
 
---- What the replies to the questions say.
+--- A connection's identity, from the replies to `questions`.
 -- @tparam table replies
 -- @tparam table codes
 -- @tparam table details
 -- @tparam integer first the index of the first of these replies
 -- @treturn[1] table identity: id, run_id or address; or `refused`, a detail
--- @treturn[2] nil, code, detail: ask again later
+-- @treturn[2] nil, code, detail: retry later
 function seal.identity(replies, codes, details, first)
   for i = first, first + 1 do
     if replies[i] == nil
@@ -109,7 +108,7 @@ local function settled(self, identity)
   end
 end
 
---- Sealing by CLIENT KILL does not work here: requests carry a deadline.
+--- Falls back to requests with a deadline, because CLIENT KILL does not work.
 -- @tparam string why
 function seal:refuse(why)
   if self.mode ~= "kill" then return end
@@ -119,8 +118,8 @@ function seal:refuse(why)
     :format(self.node.where, why))
 end
 
---- Seals what was lost of this server.
--- @tparam table identity    of the connection that is used for it
+--- Seals the lost connections of this server.
+-- @tparam table identity    of the connection that `exchange` uses
 -- @tparam function exchange commands -> replies, codes, details
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail: something is still pending
@@ -151,8 +150,8 @@ end
 
 -- the proof -------------------------------------------------------------------
 
--- Kills this connection, by its id, from the node's own one.
--- @treturn boolean|nil whether that ended it; nil: it cannot be told now
+-- Kills a test connection by its id from the node's own connection.
+-- @treturn boolean|nil whether that ended it; nil: unknown
 -- @treturn string why not
 local function is_killed(node, victim, gone)
   local words = kill(victim.identity)
@@ -164,7 +163,7 @@ local function is_killed(node, victim, gone)
   end
 end
 
--- A task of the house.
+-- Runs as a background task.
 local function run_proof(self, run_id)
   local node, key = self.node, run_id or UNNAMED
   local gone, verdict, why = node.host.event(), nil, nil
@@ -180,10 +179,9 @@ local function run_proof(self, run_id)
   if verdict == false then self:refuse(why) end
 end
 
---- Finds out in the background, once for each server, whether one connection
---  can kill another: something between us and the server may answer CLIENT
---  itself.
--- @tparam table identity of a connection to it
+--- Tests in the background, once for each server, whether one connection can
+--  kill another: a proxy may answer CLIENT itself.
+-- @tparam table identity of a connection to the server
 function seal:prove(identity)
   local key = identity.run_id or UNNAMED
   if self.mode ~= "kill" or self.proven[key] ~= nil then return end

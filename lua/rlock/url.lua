@@ -1,8 +1,8 @@
 --- Addresses of Redis nodes.
 --    redis://[user[:password]@]host[:port][/db]       rediss:// the same, TLS
 --    unix://[user[:password]@]/path/to.sock[?db=n]    local:
---  User, password, host and path may be percent-encoded. No text that this
---  file gives back, faults included, shows a password. Opens no connection.
+--  User, password, host and path may be percent-encoded. No text returned by
+--  this file, error messages included, shows a password. Opens no connection.
 --  @module rlock.url
 
 local url = {}
@@ -27,7 +27,7 @@ local function encode(text)
   end))
 end
 
--- Decodes result[field] = text; what it is called in faults is the field.
+-- Sets result[field] to the decoded text; errors name the field.
 local function set(result, field, text)
   local decoded, fault = decode(text)
   if not decoded then return nil, "the " .. field .. " " .. fault end
@@ -101,21 +101,21 @@ local function set_tcp(result, host, path, query)
   return ok, fault
 end
 
--- What was meant by an address without a scheme. Nothing of a text that may
--- hold a password.
+-- A suggestion for an address without a scheme. Quotes nothing that may contain
+-- a password.
 local function suggestion(text)
   local whole = (text:sub(1, 1) == "/" and "unix://" or "redis://") .. text
   if text:find("@", 1, true) or not url.parse(whole) then return "" end
   return "; did you mean " .. whole .. "?"
 end
 
---- Reads an address.
+--- Parses an address.
 --  @tparam string text
 --  @treturn[1] table `host port` or `path`, `db username password tls`; for
 --    "local:" `embedded = true`
 --  @treturn[2] nil
 --  @treturn[2] string "usage"
---  @treturn[2] string what is wrong, without the password
+--  @treturn[2] string the error, without the password
 function url.parse(text)
   if type(text) ~= "string" then error("bad url: must be a string", 2) end
   if text == "local:" then
@@ -143,9 +143,10 @@ function url.parse(text)
   return result
 end
 
---- Writes an address for people and logs: never the password, and the user
---  only beside one (a lone user may be a password with its colon forgotten).
---  @tparam table parsed what url.parse gave
+--- Formats an address for messages and logs: never the password, and the user
+--  only if there is a password (a lone user may be a password whose colon was
+--  forgotten).
+--  @tparam table parsed the result of url.parse
 --  @treturn string
 function url.format(parsed)
   if parsed.embedded then return "local:" end

@@ -122,7 +122,7 @@ function Question:ask(until_, now)
   if not reply then return nil, sent, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
-  if session.host.now() >= ends then         -- an answer that came too late
+  if session.host.now() >= ends then         -- the reply came too late
     requests.run(handle, "release", id, "1", "0", session.publish)
     return "busy", 0
   end

@@ -45,9 +45,9 @@ local kinds = {
   read = function(n) return client:read_write_lock(n):read_lock() end,
   write = function(n) return client:read_write_lock(n):write_lock() end,
   multi = multi_lock,
-  red = function(n) return rlock.red_lock(members, n) end,
+  red = function(n) return rlock.red_lock(members, n, { node_timeout = 1 }) end,
   red_simple = function(n)
-    return rlock.red_lock(members, n, { policy = "simple" })
+    return rlock.red_lock(members, n, { policy = "simple", node_timeout = 1 })
   end,
   semaphore = function(n) return client:semaphore(n) end,
   permits = function(n) return client:permits(n) end,

@@ -94,6 +94,13 @@ local LOCATIONS = [[
     }
     log_by_lua_block { ended = true }
   }
+  location = /set {
+    content_by_lua_block {
+      ended = false
+      assert(far:permits(ngx.var.arg_name):set(tonumber(ngx.var.arg_n)))
+    }
+    log_by_lua_block { ended = true }
+  }
   location = /state {
     content_by_lua_block {
       collectgarbage()                   -- clears the stacks of old requests
@@ -356,13 +363,36 @@ describe("A request in nginx", function()
       until_gone(name)
     end)
 
+  local function until_it_is(state)
+    eventually(function() return select(2, web:get("/state")) == state end)
+  end
+
+  it("that is aborted is not executed after a later one", function()
+    local name, locks = fresh(), require("resty.rlock").open(server.url)
+    local path = "/set?name=" .. name .. "&n="
+    local function started(n)
+      local before = between:count(name)
+      local request = web:send(path .. n)
+      eventually(function() return between:count(name) > before end)
+      return request
+    end
+    between:hold(1, name)              -- so that there are two connections
+    local first = started(1)
+    web:get(path .. 2)
+    first:receive("*a")
+    between:late(1, name)
+    started(3):close()
+    until_it_is("ended")
+    web:get(path .. 4)
+    between:deliver()
+    eventually(function() return between:kept() == 0 end)
+    assert.equal(4, locks:permits(name):available())
+  end)
+
   it("that is aborted while it connects leaves that to the others", function()
     local other = redis.start()
     finally(function() other:stop() end)
     other:pause()
-    local function until_it_is(state)
-      eventually(function() return select(2, web:get("/state")) == state end)
-    end
     local path = "/connect?socket=" .. other.socket
     local request = web:send(path)
     until_it_is("connecting")

@@ -168,12 +168,6 @@ local function reclaim(self)
   end
 end
 
-local function free_slot(self)
-  local worker = self.worker
-  if not worker.free[1] then reclaim(self) end
-  return remove(worker.free) or new_slot(worker)
-end
-
 -- Takes a slot, and connects its socket.
 local function take_slot(self, ms)
   local its_home = tasks.home()
@@ -183,7 +177,7 @@ local function take_slot(self, ms)
     socket.limit(slot.socket, ms)
     return slot
   end
-  slot = free_slot(self)
+  slot = remove(self.worker.free) or new_slot(self.worker)
   if not its_home then self.worker.busy[slot] = tasks.current() end
   local code, detail
   slot.socket, code, detail = open(self, slot, ms)
@@ -226,6 +220,7 @@ local function take(self, ms)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
   if self.closed then return nil, "closed", self.closed end
+  reclaim(self)                        -- what is lost is sealed before we send
   local slot, code, detail = take_slot(self, ms)
   if not slot then return nil, code, detail end
   local ok

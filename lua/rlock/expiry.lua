@@ -16,7 +16,7 @@ local FRESH = 10         -- seconds for which an offset is used
 local DRIFT = 0.001      -- maximum relative drift of the clocks
 local PERIOD = 10        -- seconds between sweeps of expired doubts
 
-local floor, min = math.floor, math.min
+local floor, max, min = math.floor, math.max, math.min
 
 --- Does this node's server need deadlines?
 function expiry.is_on(node) return node.seals.mode == "time" end
@@ -102,28 +102,27 @@ end
 -- @tparam number until_ when it expires, by host.now()
 function expiry.doubt(node, op, keys, owner, until_)
   local now = node.host.now()
-  if now > (node.swept or 0) + PERIOD then sweep(node, now) end
-  node.doubts[party_of(op, keys, owner)] = until_
+  if now > (node.swept or -PERIOD) + PERIOD then sweep(node, now) end
+  local doubts, party = node.doubts, party_of(op, keys, owner)
+  doubts[party] = max(doubts[party] or until_, until_)
 end
 
---- Waits until an older request of the same owner has expired.
+--- Waits until all older requests of the same owner have expired.
 -- @tparam number until_ deadline, by host.now()
 -- @return true, or nil, code, detail
 function expiry.settle(node, op, keys, owner, until_)
   local host, party = node.host, party_of(op, keys, owner)
-  local expires = node.doubts and node.doubts[party]
-  if not expires then return true end
-  local left = expires - host.now()
-  if left > 0 then
-    local slept, code, detail = host.event():pause(
-      min(left, until_ - host.now()))
+  local doubts = node.doubts or {}
+  while doubts[party] and doubts[party] > host.now() do
+    local left = min(doubts[party], until_) - host.now()
+    if left <= 0 then
+      return nil, "timeout", "an older request of this owner may still be "
+        .. "executed"
+    end
+    local slept, code, detail = host.event():pause(left)
     if slept == nil then return nil, code, detail end
   end
-  if host.now() < expires then
-    return nil, "timeout", "an older request of this owner may still be "
-      .. "executed"
-  end
-  node.doubts[party] = nil
+  doubts[party] = nil
   return true
 end
 

@@ -107,6 +107,24 @@ describe("A client in nginx", function()
     end
   end)
 
+  it("does not seal by a connection that somebody else keeps", function()
+    server = redis.start()
+    server:cli("ACL", "SETUSER", "weak", "on", ">secret", "+ping", "+client|id",
+      "+info")
+    local between = proxy.start(server)
+    finally(function() between:stop() end)
+    local client = open { url = between.url, timeout = 2 }
+    cycle(client, "sealed")
+    local socket = ngx.socket.tcp()
+    assert(socket:connect("unix:" .. between.socket))
+    assert(socket:send("AUTH weak secret\r\n"))
+    assert.equal("+OK", socket:receive())
+    assert(socket:setkeepalive())
+    between:cut(1, "sealed")
+    cycle(client, "sealed")
+    assert.equal("kill", client.session.node.seals.mode)
+  end)
+
   it("keeps apart the connections of different logins and databases",
     function()
       server = redis.start {

@@ -98,8 +98,13 @@ local function shake_hands(self, options)
   return true
 end
 
+-- The pool of connections that nginx never keeps. In its pool by default it
+-- keeps those of others, with their login and state.
+local NOBODYS = { pool = "rlock" }
+
 local function dial(self, options, pool)
   local ok, why
+  pool = pool or NOBODYS
   if options.path then
     ok, why = self:connect("unix:" .. options.path, pool)
   else

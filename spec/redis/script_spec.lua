@@ -13,9 +13,9 @@ local server
 -- The names of rlock's policies.
 local function policies()
   local names = { FIXTURE }
-  local pipe = assert(io.popen("ls lua/rlock/policy"))
+  local pipe = assert(io.popen("ls lua/rlock/policy/*.lua"))
   for file in pipe:lines() do
-    names[#names + 1] = "rlock.policy." .. file:match("^(.*)%.lua$")
+    names[#names + 1] = "rlock.policy." .. file:match("([^/]*)%.lua$")
   end
   pipe:close()
   return names

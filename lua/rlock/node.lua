@@ -73,14 +73,17 @@ local function opened(self)
   local connection, code, detail = self.unready
   self.unready = nil
   if connection then return connection end
+  local why_lost
   connection, code, detail = self:open(function(why)
     self.host.log("info", ("lost the connection to %s: %s"):format(
       self.where, why))
-    if not connection then return end          -- the greeting failed
+    why_lost = why
+    if not connection then return end    -- the opener does not have it yet
     connection.why_lost = why
     if self.connection == connection then self:forget(connection) end
     if self.unready == connection then self.unready = nil end
   end)
+  if connection then connection.why_lost = why_lost end
   return connection, code, detail
 end
 

@@ -2,6 +2,7 @@
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
+local proxies = require "spec.support.proxy"
 local redis = require "spec.support.redis"
 local rlock = require "rlock"
 local task = require "spec.support.task"
@@ -96,6 +97,16 @@ describe("rlockctl status --server", function()
     guarded:cli("REPLICAOF", "127.0.0.1", "1")
     finally(function() guarded:cli("REPLICAOF", "NO", "ONE") end)
     assert_says(0, "%w+ [%d.]+, replica\n.*", look "app")
+  end)
+
+  it("says what it can of a server whose INFO is no text", function()
+    local proxy = proxies.start(server)
+    finally(function() proxy:stop() end)
+    proxy:pretend(1000, "INFO")
+    local result = ctl.run { url = proxy.url, "status", "--server" }
+    assert.same({ 0, 0 }, { result.status, result.signal })
+    assert.matches(": unknown server", result.out)
+    assert.matches("by time: .* %(neither INFO nor CLIENT INFO", result.out)
   end)
 
   it("takes no name", function()

@@ -71,12 +71,17 @@ local function id_of(client)
   local id, code, detail = client:call("CLIENT", "ID")
   if code == "closed" then id, code, detail = client:call("CLIENT", "ID") end
   if id == nil then return nil, code, detail end
+  if type(id) ~= "number" then
+    return nil, "redis", "CLIENT ID is answered with no number"
+  end
   return id
 end
 
 -- Can one connection kill another by its id? A proxy that answers CLIENT itself
 -- may claim so falsely.
 local function can_kill(client, victim)
+  local seals = client.session.node.seals
+  if seals.mode == "time" then return false, seals.why end
   local id, _, detail = id_of(victim)
   if not id then return false, detail end
   local killed
@@ -87,7 +92,7 @@ local function can_kill(client, victim)
 end
 
 local function about(client)
-  local text = client:call("INFO") or ""
+  local text = tostring(client:call("INFO") or "")
   local function field(name)
     return text:match("\n" .. name .. ":([^\r\n]+)")
   end

@@ -125,6 +125,20 @@ describe("A client in nginx", function()
     assert.equal("kill", client.session.node.seals.mode)
   end)
 
+  it("puts sealing to the test on a server that hides its run id", function()
+    server = redis.start()
+    server:cli("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all",
+      "-info")
+    local between = proxy.start(server)
+    finally(function() between:stop() end)
+    between:pretend(1000, "KILL")
+    local client = open { url = between.url, username = "blind",
+      password = "secret" }
+    cycle(client)
+    eventually(function() return client.session.node.seals.mode == "time" end,
+      SECONDS)
+  end)
+
   it("keeps apart the connections of different logins and databases",
     function()
       server = redis.start {

@@ -326,7 +326,7 @@ function pool:make_ready(ms)
   if reply == nil and not (class and class.code ~= "connect") then
     return nil, code, detail
   end
-  if self.run_id then self.seals:prove { run_id = self.run_id } end
+  self.seals:prove { run_id = self.run_id }
   return true
 end
 

@@ -21,9 +21,13 @@ local UNNAMED = ""       -- the run_id of a server that hides it
 local SETTLE = 1         -- seconds before the test of a server
 local GRACE = 5          -- seconds within which a killed connection must end
 
---- The commands that identify a connection. CLIENT INFO has its address.
+local NOBODY = "9223372036854775807"     -- a client id that no connection has
+
+--- The commands that identify a connection. CLIENT INFO has its address. The
+--  last one finds out whether CLIENT KILL is permitted: a request that is sent
+--  before a refusal is known cannot be sealed.
 seal.questions = { { "CLIENT", "ID" }, { "INFO", "server" },
-  { "CLIENT", "INFO" } }
+  { "CLIENT", "INFO" }, { "CLIENT", "KILL", "ID", NOBODY } }
 
 -- Is this a permanent error: no permission, or not supported?
 local function is_refusal(detail)
@@ -48,7 +52,10 @@ function seal.identity(replies, codes, details, first)
   local id, server, own = replies[first], replies[first + 1], replies[first + 2]
   local run_id = server and tostring(server):match("run_id:(%w+)")
   local address = own and tostring(own):match(" addr=(%S+)")
-  if type(id) ~= "number" then
+  local kill = first + 3
+  if codes[kill] == "redis" and is_refusal(details[kill]) then
+    return { run_id = run_id, refused = details[kill] }
+  elseif type(id) ~= "number" then
     return { run_id = run_id, refused = tostring(details[first]
       or "CLIENT ID is answered with no number") }
   elseif not run_id and not address then

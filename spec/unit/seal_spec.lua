@@ -51,6 +51,8 @@ describe("a connection's identity", function()
         { detail, nil, detail }, 1)
       assert.equal(detail, identity.refused)
     end
+    assert.equal(NOPERM, seal.identity({ 7, SERVER, OWN },
+      { nil, nil, nil, "redis" }, { nil, nil, nil, NOPERM }, 1).refused)
     assert.truthy(seal.identity({ 7 }, { nil, "redis", "redis" },
       { nil, NOPERM, NOPERM }, 1).refused)
     assert.truthy(seal.identity({ "seven", SERVER, OWN }, {}, {}, 1).refused)

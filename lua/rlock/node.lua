@@ -37,13 +37,14 @@ function node.new(host, options)
   return self
 end
 
--- The first commands on every connection.
+-- The first commands on every connection. A user without a password logs in
+-- with an empty one: without AUTH, the connection is that of the default user.
 local function greeting(options)
   local commands = {}
-  if options.password then
-    commands[1] = options.username
-      and { "AUTH", options.username, options.password }
-      or { "AUTH", options.password }
+  if options.username then
+    commands[1] = { "AUTH", options.username, options.password or "" }
+  elseif options.password then
+    commands[1] = { "AUTH", options.password }
   end
   if options.db and options.db ~= 0 then
     commands[#commands + 1] = { "SELECT", ("%d"):format(options.db) }

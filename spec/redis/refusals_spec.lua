@@ -93,6 +93,17 @@ describe("opening a client", function()
     stop()
   end)
 
+  it("with a user and no password is not the default user", function()
+    start { users = { "alice on >word ~* &* +@all", "bob on nopass +@all" } }
+    local path = server.socket
+    fails("WRONGPASS", { url = "unix://alice@" .. path })
+    fails("WRONGPASS", { url = "unix://nobody@" .. path })
+    local client = assert(rlock.open("unix://bob@" .. path))
+    assert.equal("bob", client:call("ACL", "WHOAMI"))
+    client:close()
+    stop()
+  end)
+
   it("with a password where none is asked for says so", function()
     start()
     fails("AUTH", { url = "unix://:s3cret@" .. server.socket })

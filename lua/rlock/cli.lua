@@ -14,13 +14,14 @@ local commands = {
 
 --- Options that every command has.
 local common = {
-  ["--url"] = { "url", "URL" }, ["-v"] = { "verbose" }, ["-q"] = { "quiet" },
+  ["--url"] = { "url", "URL" },
+  ["--lua-path"] = { "lua_path", "PATH", all = true },
+  ["-v"] = { "verbose" }, ["-q"] = { "quiet" },
   ["-h"] = { "help" }, ["--help"] = { "help" },
 }
 
 --- Options that come before a program or a command name.
 local leading = setmetatable({
-  ["--lua-path"] = { "lua_path", "PATH", all = true },
   ["-e"] = { "code", "CODE", last = true },
   ["-V"] = { "version" }, ["--version"] = { "version" },
 }, { __index = common })

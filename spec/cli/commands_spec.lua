@@ -501,6 +501,8 @@ describe("rlockctl script", function()
     local own = ctl.folder() .. "/own"
     assert.matches("local LIMIT = 3\n.*return { \"held\", LIMIT }",
       output("--lua-path", own, "script", "my.own", "acquire"))
+    assert.matches("local LIMIT = 3",
+      output("script", "--lua-path", own, "my.own", "acquire"))
   end)
 
   it("tells what is wrong with a policy on one line", function()

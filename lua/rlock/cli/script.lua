@@ -5,9 +5,10 @@ local script = {}
 script.usage = [[
 rlockctl script POLICY [OP]
 
-Prints what Redis runs for a policy: a name such as "reentrant", or a module of
-your own on package.path (see --lua-path). OP is one of its operations; without
-it, all of them.
+Prints what Redis runs for a policy, a kind of lock. POLICY is fair,
+fair_readwrite, fenced, latch, mutex, permits, readwrite, reentrant, semaphore,
+simple or spin, or a module of your own on package.path (see --lua-path). OP is
+one of its operations; without it, all of them.
 ]]
 
 local function load_policy(name)

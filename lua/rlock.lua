@@ -2,6 +2,10 @@
 --  Durations are seconds. Failures are returned as nil, code, detail; misuse
 --  raises.
 
+if _VERSION < "Lua 5.4" then
+  error('rlock needs Lua 5.4; in OpenResty, require "resty.rlock"', 0)
+end
+
 local host = require "rlock.host.uv"
 
 -- A second `require` returns the same table, which has the open clients and the

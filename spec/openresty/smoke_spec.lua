@@ -97,6 +97,12 @@ describe("in nginx", function()
     assert.is_true(ngx.now() - before < 2)         -- polling takes longer
   end)
 
+  it("the module of rlockctl names the one for OpenResty", function()
+    local ok, said = pcall(require, "rlock")
+    assert.is_false(ok)
+    assert.is_truthy(said:find('in OpenResty, require "resty.rlock"', 1, true))
+  end)
+
   it("a wait is not shorter than was asked for", function()
     local host = require "rlock.host.ngx"
     for i = 0, 19 do

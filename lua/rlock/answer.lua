@@ -23,7 +23,7 @@ local words = {
 -- The same, for messages.
 local wanted = {
   acquire = '{ "held" }, { "held", token }, { "busy", milliseconds }, '
-    .. '{ "refused", "why" } or, to who wants more than one hold, { "lost" }',
+    .. '{ "refused", "why" } or, if want is above 1, { "lost" }',
   renew = '{ "held" } or { "lost" }',
   release = '{ "freed" } when no hold is wanted, else { "kept" }; or '
     .. '{ "lost" }',

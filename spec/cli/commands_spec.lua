@@ -292,7 +292,7 @@ describe("rlockctl status", function()
     assert(permits:set(3))
     local id = assert(permits:acquire { lease = 60 })
     local text, line = status "cli:permits"
-    assert.matches('^"cli:permits" is free: permits, 2 to be had, 1 in use\n'
+    assert.matches('^"cli:permits" is free: permits, 2 available, 1 in use\n'
       .. "  held by " .. id .. " for [56]%d%.%d s more\n$", text)
     assert.matches('^{"available":2,"holders":%[{"owner":"' .. id
       .. '","ttl_ms":%d+}%],"in_use":1,"kind":"permits",', line)
@@ -312,7 +312,7 @@ describe("rlockctl status", function()
     local one = task.start(function() semaphore:acquire(4) end)
     local other = task.start(function() latch:wait() end)
     eventually(function()
-      return status "cli:sem" == '"cli:sem" is free: semaphore, 3 to be had\n'
+      return status "cli:sem" == '"cli:sem" is free: semaphore, 3 available\n'
         and status "cli:latch" == '"cli:latch" is held: latch at 2\n'
     end)
     assert.matches('"available":3,.*"kind":"semaphore",',
@@ -434,7 +434,7 @@ describe("rlockctl status", function()
       local kind = case[1]
       server:cli(table.unpack(case, 2))
       assert.equal('rlockctl: status: "cli:odd": the key is a ' .. kind
-        .. ", which is no lock of rlock's own\n",
+        .. ", not one of rlock's own locks\n",
         fault(1, { "status", "cli:odd" }))
       server:cli("DEL", "cli:odd")
     end

@@ -8,10 +8,10 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl [options] script.lua [ARG...]   run a program; - reads it from
                                            standard input
   rlockctl [options] -e 'CODE' [ARG...]    run a chunk
-  rlockctl status NAME [--json]            its kind, who holds it, who waits
-  rlockctl status --server [--json]        what rlock may do on the server
-  rlockctl script POLICY [OP]              what Redis will run
-  rlockctl local start|stop|status         the embedded server
+  rlockctl status NAME [--json]            show its kind, holders and waiters
+  rlockctl status --server [--json]        show the server and permissions
+  rlockctl script POLICY [OP]              print what Redis runs
+  rlockctl local start|stop|status         control the local server
   rlockctl help [COMMAND]
   rlockctl version
 
@@ -20,11 +20,11 @@ Options:
                    (TLS), unix:///path[?db=n], or local: (a private server,
                    started on demand); default: $RLOCK_URL, else local:
   --lua-path PATH  a folder or "x/?.lua;y/?.lua", searched before the modules
-                   that are inside rlockctl
-  -v, -q           more messages on standard error, or none but errors
+                   built into rlockctl
+  -v, -q           more messages on standard error, or errors only
   --               no more options
 
-Exit status: a program's own. From rlockctl itself: 1 error, 130 and 143 ended
+Exit status: the program's own. From rlockctl itself: 1 error, 130 and 143 ended
 by SIGINT and SIGTERM, 202 server unreachable, 206 usage.
 ]]
 

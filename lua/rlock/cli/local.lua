@@ -8,10 +8,10 @@ local command = {}
 command.usage = [[
 rlockctl local start|stop|status
 
-The embedded server: a private redis-server (or valkey-server) of this user, in
-memory, on a unix socket. Programs start it when they need it, and it stays up
-when they end. "stop" ends it, and every lock it has is gone. "status" ends with
-status 0 if it runs, else with 1.
+The local server: a private redis-server (or valkey-server) of this user, in
+memory, on a unix socket. Programs start it when they need it, and it keeps
+running when they end. "stop" ends it; its locks are lost. "status" has exit
+status 0 if it runs, else 1.
 ]]
 
 local verbs = {}

@@ -247,7 +247,7 @@ function look.at(client, name)
     end
   end
   if not states[1] and kinds[1] then
-    return nil, "refused", ("the key is a %s, which is no lock of rlock's own")
+    return nil, "refused", ("the key is a %s, not one of rlock's own locks")
       :format(kinds[1])
   end
   return states[1] and states or { { state = "free", holders = {} } }

@@ -88,7 +88,7 @@ local function can_kill(client, victim)
   killed, _, detail = client:call("CLIENT", "KILL", "ID", id)
   if not killed then return false, detail end
   if killed == 1 and id_of(victim) ~= id then return true end
-  return false, "a connection that was killed by its id stands"
+  return false, "CLIENT KILL by id left the connection open"
 end
 
 local function about(client)

@@ -9,24 +9,22 @@ status.usage = [[
 rlockctl status NAME [--policy POLICY] [--json]
 rlockctl status --server [--json]
 
-Shows what there is under the name: a lock, a semaphore, permits or a latch; who
-holds it, how often and for how long; who waits, in order, where there is an
-order; the token of a fenced lock. Of many holders and waiters the first hundred
-or so. It changes nothing.
+Shows the lock, semaphore, permits or latch of that name: its holders, with
+their counts and remaining leases; its waiters, in order if it is fair; the
+token of a fenced lock. Long lists end after about a hundred. It changes
+nothing.
 
-Not everything can be told by what is in Redis: mutexes, spin locks, and fair
-locks for which nobody waits look like reentrant locks, a semaphore like a
-latch, and any word that expires like a simple lock. The members of multi-locks
-and red locks are locks of their own.
+Some kinds look alike in Redis: mutexes, spin locks, and fair locks without
+waiters look like reentrant locks, a semaphore like a latch, and any string that
+expires like a simple lock. Each member of a multi-lock or red lock is shown as
+a lock by itself.
 
---server shows the server instead: what it is, which of the commands that rlock
-needs are not permitted to this user, and how lost connections are sealed. It
-tries these commands, without changing anything, and kills a connection of its
-own.
+--server shows the server instead: its version, the commands that rlock needs
+but this user may not run, and how lost connections are sealed. It tries these
+commands without changing data, and kills only a test connection of its own.
 
---policy asks the "peek" of a policy: a module of your own on package.path (see
---lua-path). --json prints an object on a line, for each kind if there are
-several.
+--policy uses the "peek" of a policy: a module of your own on package.path (see
+--lua-path). --json prints one object per line, one for each kind found.
 ]]
 
 status.options = {
@@ -55,7 +53,7 @@ local function print_title(name, state)
   if what then text = text .. ": " .. what end
   if state.kind == "latch" then text = text .. " at " .. state.count end
   if state.available then
-    text = ("%s, %d to be had"):format(text, state.available)
+    text = ("%s, %d available"):format(text, state.available)
   end
   if state.in_use then text = ("%s, %d in use"):format(text, state.in_use) end
   print(text)

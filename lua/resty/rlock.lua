@@ -66,8 +66,8 @@ local function check_tls(tls, level)
   if type(tls) ~= "table" then bad(level + 1, "tls: must be a table") end
   for key in pairs(tls) do
     if key == "ca" then
-      bad(level + 1, "option tls.ca: nginx.conf says whom to trust, by "
-        .. "lua_ssl_trusted_certificate")
+      bad(level + 1, "option tls.ca: in nginx, set "
+        .. "lua_ssl_trusted_certificate instead")
     elseif not known_of_tls[key] then
       bad(level + 1, "option tls.%s of rlock.open", tostring(key))
     end
@@ -174,7 +174,7 @@ function rlock.open(options)
   check(options, 2)
   if ngx.get_phase() == "init" then
     return nil, "refused", "open it in init_worker_by_lua or later: workers "
-      .. "that are forked after it would all be one owner"
+      .. "forked after this would share one client id"
   end
   local text = text_of(options)
   local open = clients[text]

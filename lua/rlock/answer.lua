@@ -23,12 +23,12 @@ local words = {
 -- The same, for messages.
 local wanted = {
   acquire = '{ "held" }, { "held", token }, { "busy", milliseconds }, '
-    .. '{ "refused", "why" } or, if want is above 1, { "lost" }',
+    .. '{ "refused", "why" } or, if more than one hold is wanted, { "lost" }',
   renew = '{ "held" } or { "lost" }',
   release = '{ "freed" } when no hold is wanted, else { "kept" }; or '
     .. '{ "lost" }',
   break_ = '{ "freed" }, { "free" } or { "refused", "why" }',
-  peek = '{ "held", milliseconds, how often the asker has it, '
+  peek = '{ "held", milliseconds, count of this owner, '
     .. '{ owner, count, ... } }, or the same with "free"',
 }
 

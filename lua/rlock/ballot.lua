@@ -174,7 +174,7 @@ local function said(part)
   if part.code == nil then
     return part.grant and "yes" or "not waited for"
   elseif part.code == "busy" then
-    return "held by somebody else" .. (part.answer > 0
+    return "held by another owner" .. (part.answer > 0
       and (" for %.1f s more"):format(part.answer / 1000) or "")
   end
   return tostring(part.answer)

@@ -142,7 +142,7 @@ local function check_owner(options, takes_more)
   end
   for key in pairs(options) do
     if key ~= "owner" and not takes_more then
-      error(("bad option %s: locks know owner"):format(tostring(key)), 3)
+      error(("bad option %s: must be owner"):format(tostring(key)), 3)
     end
   end
   local owner = options.owner
@@ -156,7 +156,7 @@ end
 local function make_lock(self, definition, name, options)
   local loaded = policy.load(definition, 4)
   if loaded.source.needs then
-    error(("policy %q is no lock; it has a driver of its own"):format(
+    error(("policy %q is not a lock; it has its own driver"):format(
       loaded.name), 3)
   end
   return lock.new(self, loaded, name, options)

@@ -61,7 +61,7 @@ local function check_folder(host, places, make)
   end
   if is_private then return true end
   if code == "missing" then return false end
-  return refuse("%s; it must be a folder of yours with mode 700, or set "
+  return refuse("%s; it must be your own folder, with mode 700, or set "
     .. "XDG_RUNTIME_DIR to another place", detail)
 end
 
@@ -178,8 +178,8 @@ local function start_once(host, places)
     if busy ~= "busy" then return refuse("%s", why) end
     host.sleep(STEP)
   end
-  return refuse("%s is locked by another process, which starts a server or is "
-    .. "one, but after %d s there is none at %s", places.lock, START,
+  return refuse("%s is locked by another process (a server, or one that starts "
+    .. "it), but after %d s no server answers at %s", places.lock, START,
     places.socket)
 end
 

@@ -98,7 +98,7 @@ local function wait_for_turn(self, until_)
       table.remove(queue, i)
       if not queue[1] then self.queue = nil end
       if is_ours == nil then return nil, code, unwind end
-      return nil, "timeout", "another task of this owner is busy with the lock"
+      return nil, "timeout", "another request of this owner is in flight"
     end
   end
   self:pass_turn()                    -- the turn came as the wait ended
@@ -275,8 +275,8 @@ local function may_ask(self, lease)
     return nil, "refused", "held by this task already, and " .. self:show()
       .. " cannot be entered twice"
   elseif not lease and not policy_.ops.renew then
-    return nil, "usage", self:show() .. ": its policy has no server.renew; say "
-      .. "how long it is to be held, as in { lease = 10 }"
+    return nil, "usage", self:show() .. ": its policy has no server.renew; "
+      .. "give a lease, such as { lease = 10 }"
   elseif self.state == "lost" then
     return nil, "lost", "this owner's earlier hold was lost ("
       .. self.lost_because .. "): unlock it first"

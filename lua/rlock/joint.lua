@@ -106,7 +106,7 @@ function joint.count(part, until_)
   local site, session = part.lock.site, part.lock.session
   local op, granted = site.policy.ops.peek, site.grants[part.party]
   if not op then
-    return nil, "usage", ("policy %q has no server.peek, which this needs")
+    return nil, "usage", ("policy %q has no server.peek, needed here")
       :format(site.policy.name)
   end
   local owner = granted and granted.owner or part.lock.owner
@@ -370,7 +370,7 @@ end
 for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
     "break_lock" } do
   joint[name] = function(self)
-    error(("%s has no %s: ask the locks it is made of"):format(self:show(),
+    error(("%s has no %s: ask its members"):format(self:show(),
       name), 2)
   end
 end

@@ -19,7 +19,7 @@ end
 
 local function was_set(reply)
   if reply[1] == "held" then return true end
-  return nil, "refused", "it was set before, the count is " .. reply[2]
+  return nil, "refused", "it was set before; its count is " .. reply[2]
 end
 
 --- Sets the count, unless there is one.

@@ -53,7 +53,7 @@ local function check_options(options, level)
   end
   for key in pairs(options) do
     if not known[key] then
-      error(("bad option %s: locks know wait and lease"):format(
+      error(("bad option %s: must be wait or lease"):format(
         tostring(key)), level + 1)
     end
   end
@@ -180,7 +180,7 @@ function stand_in_line(waiter, ttl)
 end
 
 local function busy(granted, ttl)
-  return nil, "busy", ("%s is held by somebody else%s"):format(granted:show(),
+  return nil, "busy", ("%s is held by another owner%s"):format(granted:show(),
     ttl > 0 and (" for %.1f s more"):format(ttl / 1000) or "")
 end
 
@@ -394,7 +394,7 @@ end
 local function run(self, name, a, b)
   local op, node = self.site.policy.ops[name], self.session.node
   if not op then
-    return nil, "usage", ("policy %q has no server.%s, which this needs")
+    return nil, "usage", ("policy %q has no server.%s, needed here")
       :format(self.site.policy.name, name)
   end
   local now = node.host.now()

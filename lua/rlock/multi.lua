@@ -49,7 +49,7 @@ local function place_once(places, by_key, member, i, level)
     by_key[id] = place
     places[#places + 1] = place
   elseif not is_same(other.member, member) then
-    error(("bad member %d of multi_lock: %s is there already, with another "
+    error(("bad member %d of multi_lock: %s is listed already, with another "
       .. "client, owner or policy"):format(i, grant.show { lock = member }),
       level + 1)
   end
@@ -105,7 +105,7 @@ local function ask(try, part)
 end
 
 local function busy(part)
-  return ("%s is held by somebody else%s"):format(grant.show(part),
+  return ("%s is held by another owner%s"):format(grant.show(part),
     part.answer > 0 and (" for %.1f s more"):format(part.answer / 1000) or "")
 end
 
@@ -144,7 +144,7 @@ local function ask_all(self, try)
     if not ok then return nil, code, detail, part end
   end
   if self:valid_of(try.hold) > 0 then return true end
-  return nil, "busy", self:show() .. ": the lease was over before all was held"
+  return nil, "busy", self:show() .. ": the lease ended before all were held"
 end
 
 -- Releases the members that an attempt has taken.

@@ -30,7 +30,7 @@ end
 
 local function bytes_of(id, level)
   if type(id) ~= "string" or #id ~= 32 or id:find("%X") then
-    error("bad id: must be the 32 hex digits that acquire gave", level + 1)
+    error("bad id: must be the 32 hex digits that acquire returned", level + 1)
   end
   return (id:gsub("..", function(pair)
     return string.char(tonumber(pair, 16))
@@ -180,7 +180,7 @@ end
 
 local function given_back(reply, may_be_repeated)
   if reply[1] == "freed" or may_be_repeated == true then return true end
-  return nil, "lost", "its lease had ended, or nobody has it"
+  return nil, "lost", "its lease has ended, or it was not granted"
 end
 
 --- Releases a permit taken by any client.

@@ -96,7 +96,7 @@ local function check_fields(def)
   for _, key in ipairs(names_of(def)) do
     local kind, value = fields[key], def[key]
     if not kind then
-      return ("there is no field %s in a policy, but %s"):format(key,
+      return ("a policy has no field %s, only %s"):format(key,
         table.concat(names_of(fields), ", "))
     elseif type(value) ~= kind then
       return ("%s must be a %s, is a %s"):format(key, kind, type(value))
@@ -118,9 +118,11 @@ local function check_server(def)
     return "server.renew is missing: restates needs it"
   end
   for op, fn in pairs(def.server) do
-    if type(op) ~= "string" then return "server has a key that is no name" end
+    if type(op) ~= "string" then
+      return "server has a key that is not a string"
+    end
     if not def.needs and not known_of_a_lock[op] then
-      return ("server.%s is no operation of a lock; these are %s"):format(op,
+      return ("server.%s is not an operation; a lock has %s"):format(op,
         table.concat(names_of(known_of_a_lock), ", "))
     end
     if not is_lua(fn) then

@@ -37,10 +37,10 @@ local exclusive = { reentrant = true, simple = true, mutex = true, spin = true }
 -- Two majorities may share only one server, and that one alone refuses the
 -- second owner. So only mutual exclusion is sound; a semaphore is not.
 local function unsound(name, level)
-  error(("bad policy %s of red_lock: not known to be mutual exclusion (its "
-    .. "definition would say exclusive = true). Two permits on three servers "
-    .. "are three: A has servers 1 and 2, B 2 and 3, C 1 and 3"):format(name),
-    level + 1)
+  error(("bad policy %s of red_lock: not known to be mutual exclusion (if it "
+    .. "is, set its exclusive = true). With two permits on each of 3 servers, "
+    .. "3 owners get a majority: A has servers 1 and 2, B 2 and 3, C 1 and 3")
+    :format(name), level + 1)
 end
 
 local function check_policy(which, level)
@@ -79,7 +79,7 @@ local function check_clients(clients, level)
   local seen = {}
   for i, client in ipairs(clients) do
     if type(client) ~= "table" or not client.session then
-      error(("bad client %d of red_lock: must be what rlock.open gave"):format(
+      error(("bad client %d of red_lock: must be from rlock.open"):format(
         i), level + 1)
     elseif seen[client] then
       error(("bad client %d of red_lock: it is client %d"):format(i,
@@ -282,8 +282,8 @@ end
 local function lost_part(self, hold, part, reason)
   if part.is_over or hold.is_over or hold.lost_because then return end
   if self:valid_of(hold) > 0 then return heal(self, hold) end
-  joint.lose(hold, ("no majority of %d servers keeps it any more; the last "
-    .. "was %s: %s"):format(#self.members, part.lock.session.node.where,
+  joint.lose(hold, ("no majority of %d servers has it now; the last to "
+    .. "lose it was %s: %s"):format(#self.members, part.lock.session.node.where,
     reason))
   drop(hold)
 end

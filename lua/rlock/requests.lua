@@ -100,7 +100,7 @@ local function settle(request, name, n, more)
     local reply, _, detail =
       requests.send(request, name, now + SETTLE, now, n, more)
     if reply then return requests.finish(request) end
-    session:log("warn", ("the server was not told of %s(%s) of %s %q: %s")
+    session:log("warn", ("the server did not confirm %s(%s) of %s %q: %s")
       :format(name, n, request.handle.site.policy.name,
         request.handle.site.name, tostring(detail)))
   end)
@@ -155,7 +155,7 @@ local function insist(request, name, n)
   end
   settle(request, name, n)
   if code ~= "cancelled" then
-    detail = detail .. "; it is repeated in the background"
+    detail = detail .. "; it is retried in the background"
   end
   return nil, code, detail
 end

@@ -57,9 +57,9 @@ function seal.identity(replies, codes, details, first)
     return { run_id = run_id, refused = details[kill] }
   elseif type(id) ~= "number" then
     return { run_id = run_id, refused = tostring(details[first]
-      or "CLIENT ID is answered with no number") }
+      or "the reply to CLIENT ID is no number") }
   elseif not run_id and not address then
-    return { refused = "neither INFO nor CLIENT INFO tells which server it is" }
+    return { refused = "neither INFO nor CLIENT INFO identifies the server" }
   end
   return { id = id, run_id = run_id, address = address }
 end
@@ -164,7 +164,7 @@ local function is_killed(node, victim, gone)
   local words = kill(victim.identity)
   local reply, code, detail = node:call(node.host.now() + GRACE, words, #words)
   if reply ~= nil then
-    return gone:wait(GRACE), "a connection that was killed by its id stands"
+    return gone:wait(GRACE), "CLIENT KILL by id left the connection open"
   elseif code == "redis" and is_refusal(detail) then
     return false, detail
   end

@@ -113,7 +113,7 @@ end
 
 local function was_set(reply)
   if reply[1] == "held" then return true end
-  return nil, "refused", ("it was set before, %s permits are there"):format(
+  return nil, "refused", ("it was set before; %s permits are available"):format(
     reply[2])
 end
 

@@ -186,7 +186,7 @@ local function release_batch(self, batch, until_)
     commands, code, detail = self.node:pipeline(until_, commands)
   end
   if not commands then
-    self:log("warn", ("%d locks could not be given back; their leases end them "
+    self:log("warn", ("%d locks could not be released; their leases end them "
       .. "(%s)"):format(#batch, tostring(detail or code)))
   end
 end

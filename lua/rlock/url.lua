@@ -95,7 +95,7 @@ end
 
 local function set_tcp(result, host, path, query)
   local ok, fault = set_host(result, host)
-  if ok and query then ok, fault = nil, "there may be no ?query" end
+  if ok and query then ok, fault = nil, "a ?query is not allowed" end
   local db = path:sub(2)
   if ok and db ~= "" then ok, fault = set_db(result, db) end
   return ok, fault

@@ -162,7 +162,7 @@ function voter.clash(node, members)
     local what = other ~= node and bond(own, voter.identity_of(other))
     if what then
       identities[node.connection] = nil          -- may change: retry
-      return ("%s and %s are %s: a majority of them is none"):format(
+      return ("%s and %s are %s, not independent servers"):format(
         other.where, node.where, what)
     end
   end

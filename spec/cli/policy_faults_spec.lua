@@ -94,12 +94,12 @@ describe("a fault of a policy is told when it is loaded:", function()
     { "keys that are no function", { keys = '{ "x" }' },
       ":%d+: keys must be a function, is a table" },
     { "a field that nobody knows", { more = "chanel = print" },
-      ":14: there is no field chanel in a policy, but channel, .*, wakes" },
+      ":14: a policy has no field chanel, only channel, .*, wakes" },
     { "a field of another type", { more = 'poll = "1"' },
       ":14: poll must be a number, is a string" },
     { "an operation that nobody asks for", {
       head = "server.leeve = function() end" },
-      ":14: server.leeve is no operation of a lock; these are acquire, .*, "
+      ":14: server.leeve is not an operation; a lock has acquire, .*, "
       .. "leave, peek, release, renew" },
     { "an operation that is no function", { head = "server.peek = 7" },
       ":14: server.peek must be a function written in Lua, is a number" },
@@ -212,9 +212,9 @@ describe("a fault of a policy is told when it is used:", function()
       "return lock:is_locked()",
       'policy "mine": %S+:2: peek: answered { "held" }; it must answer { ' },
     { "no peek", {}, "return lock:ttl()",
-      'usage\tpolicy "mine" has no server.peek, which this needs' },
+      'usage\tpolicy "mine" has no server.peek, needed here' },
     { "no break_", {}, "return lock:break_lock()",
-      'usage\tpolicy "mine" has no server.break_, which this needs' },
+      'usage\tpolicy "mine" has no server.break_, needed here' },
     { "a runtime error", { acquire = "local x return x.y" }, TRY,
       "redis\tERR /%S+:4: attempt to index local 'x' %(a nil value%)" },
     { "a runtime error in a helper",
@@ -284,8 +284,8 @@ describe("a fault of a policy is told when it is used:", function()
   it("no renew, but with a lease it works", function()
     local path, name = write { tail = "server.renew = nil" }
     is_one_line(use(path, name, TRY).out,
-      "usage\tmine lock \"%w+\": its policy has no server.renew; say how long "
-      .. "it is to be held, as in { lease = 10 }")
+      "usage\tmine lock \"%w+\": its policy has no server.renew; give a "
+      .. "lease, such as { lease = 10 }")
     assert.equal("true\tnil\n", use(path, name,
       "return nil, lock:try_lock { lease = 60 }").out)
   end)

@@ -31,7 +31,7 @@ describe("rlock.open in nginx", function()
   it("raises for options that it does not have", function()
     for message, options in pairs {
       ["bad option wait of rlock.open"] = { wait = 1 },
-      ["bad option tls.ca: nginx.conf says"] = { tls = { ca = "x" } },
+      ["bad option tls.ca: in nginx, set"] = { tls = { ca = "x" } },
       ["bad option tls.x of rlock.open"] = { tls = { x = 1 } },
       ["bad tls: cert and key belong together"] = { tls = { cert = "x" } },
       ["bad tls: must be a table"] = { tls = true },

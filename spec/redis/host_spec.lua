@@ -441,7 +441,7 @@ describe("the program", function()
   it("says so when every task waits for what cannot happen", function()
     local output, status = run 'require("rlock").event():wait()'
     assert.equal(1, status)
-    assert.matches("cannot happen", output)
+    assert.matches("deadlock: every task waits", output)
   end)
 
   it("waits for the tasks that main leaves behind", function()

@@ -109,7 +109,7 @@ describe("a latch", function()
     assert.is_true(latch:set(2))
     local ok, code, detail = latch:set(5)
     assert.same({ nil, "refused" }, { ok, code })
-    assert.matches("the count is 2", detail)
+    assert.matches("its count is 2", detail)
     assert.equal(2, latch:count())
     assert.equal("2", client:call("GET", name))
     assert.same({ true, 1 }, { latch:count_down() })
@@ -365,7 +365,7 @@ describe("a latch", function()
       { "wait", function() latch:wait { wait = -1 } end },
       { "weight", function() latch:wait { weight = 1 } end },
       { "options", function() latch:wait(5) end },
-      { "no lock", function() client:policy("latch", name) end },
+      { "not a lock", function() client:policy("latch", name) end },
     } do
       local ok, message = pcall(case[2])
       assert.is_false(ok, case[1])

@@ -668,13 +668,13 @@ describe("rlock.multi_lock", function()
   end)
 
   it("refuses one lock in two ways, which would wait for itself", function()
-    says("bad member 2.*is there already", {
+    says("bad member 2.*is listed already", {
       client:lock(name "a"), open():lock(name "a"),
     })
-    says("bad member 2.*is there already", {
+    says("bad member 2.*is listed already", {
       client:lock(name "a"), client:mutex(name "a"),
     })
-    says("bad member 2.*is there already", {
+    says("bad member 2.*is listed already", {
       client:lock(name "a"), client:lock(name "a", { owner = "me" }),
     })
     assert.is_true(rlock.multi_lock {

@@ -144,7 +144,7 @@ describe("a red lock", function()
       assert.equal("busy", code)
       local named = 0
       for _, server in ipairs(servers) do
-        if detail:find(server.socket .. ": held by somebody else for", 1,
+        if detail:find(server.socket .. ": held by another owner for", 1,
             true) then
           named = named + 1
         end
@@ -681,7 +681,7 @@ describe("a red lock with a server whose answers are late", function()
       local _, code, detail = waiting:join()
       proxy:thaw()
       assert.equal("timeout", code)
-      assert.matches("held by somebody else for", detail, 1, true)
+      assert.matches("held by another owner for", detail, 1, true)
       assert.is_true(holding.leave())
       nothing_is_left()
     end)

@@ -99,7 +99,7 @@ describe("policy.load", function()
     { "a poll that is a number", function(def) def.poll = "1" end,
       "poll must be a number, is a string" },
     { "a field that there is", function(def) def.chanel = "x" end,
-      "there is no field chanel in a policy, but channel, [%l, ]+" },
+      "a policy has no field chanel, only channel, [%l, ]+" },
     { "server", function(def) def.server = nil end,
       "server is missing: a table" },
     { "functions", function(def) def.server = print end,
@@ -113,7 +113,7 @@ describe("policy.load", function()
     { "functions in Lua", function(def) def.server.renew = print end,
       "server.renew must be a function written in Lua, is a C function" },
     { "names in server", function(def) def.server[1] = print end,
-      "server has a key that is no name" },
+      "server has a key that is not a string" },
   } do
     it("misses " .. case[1], function()
       local def = definition(case[2])

@@ -501,14 +501,14 @@ describe("what cannot be shipped", function()
       { "a global that is not Lua's",
         "local _ENV = { tonumber = function() return 7 end }",
         "return function(keys) return tonumber(keys[1]) end",
-        [[p.lua:2: acquire: reads a global "tonumber" that is not the one of]]
-          .. " Lua, which Redis has; rename it" },
+        [[p.lua:2: acquire: reads a global "tonumber" that differs from]]
+          .. " Lua's, which Redis would use; rename it" },
       { "a library's function that is not Lua's",
         "local _ENV = { string = setmetatable({ rep = error },"
           .. " { __index = string }) }",
         "return function(keys) return string.rep(keys[1], 2) end",
-        [[p.lua:2: acquire: reads a global "string.rep" that is not the one]]
-          .. " of Lua, which Redis has; rename it" },
+        [[p.lua:2: acquire: reads a global "string.rep" that differs from]]
+          .. " Lua's, which Redis would use; rename it" },
       { "a long number in a text", "local BIG = 100000000000000",
         "return function() return 'n' .. BIG end",
         [[p.lua:2: acquire: writes the number "BIG" as 100000000000000,]]

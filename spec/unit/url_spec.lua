@@ -93,7 +93,7 @@ describe("url.parse", function()
     { "redis://h/x", "database must be a number" },
     { "redis://h/-1", "database must be a number" },
     { "redis://h/1/2", "database must be a number" },
-    { "redis://h/1?db=2", "may be no %?query" },
+    { "redis://h/1?db=2", "a %?query is not allowed" },
     { "redis://h%zz", "is not followed by two hex digits" },
     { "redis://h%00", "has a control character" },
     { "redis://a\nb", "has a control character" },

@@ -131,7 +131,7 @@ local function finished(task, ok, ...)
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
-local ASTRAY = "a task called coroutine.yield, and nobody resumes it: use "
+local ASTRAY = "a task called coroutine.yield, and nothing resumes it: use "
   .. "rlock.sleep, rlock.event, or a coroutine of its own"
 
 -- Handles the results of a resume: the task waits again, or its xpcall has
@@ -464,7 +464,7 @@ local function loop_until_over()
     if not ok then return nil, message end
     if ending and ending.is_over then break end
     if alive > 0 and first > last and not ending then
-      end_program(1, "every task waits for something that cannot happen")
+      end_program(1, "deadlock: every task waits, and nothing can wake one")
       look_for_the_end()
     end
   end

@@ -43,7 +43,7 @@ function server.break_(keys, args)
   local holder = redis.call("get", lock)
   if not holder then return { "free" } end
   if token ~= "" and token ~= holder then
-    return { "refused", "somebody else holds it" }
+    return { "refused", "another owner holds it" }
   end
   redis.call("del", lock)
   return { "freed" }

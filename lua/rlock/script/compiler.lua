@@ -76,8 +76,8 @@ function Compiler:check_global(fn, use)
   elseif use.name == "KEYS" or use.name == "ARGV" then
     self:fault_at(use.line, fn, "reads %s; take it as a parameter", use.name)
   elseif sandbox.replaced(use, fn.globals) then
-    self:fault_at(use.line, fn, "reads a global %q that is not the one of Lua,"
-      .. " which Redis has; rename it", path(use))
+    self:fault_at(use.line, fn, "reads a global %q that differs from"
+      .. " Lua's, which Redis would use; rename it", path(use))
   end
   self:check_library(fn, use)
 end

@@ -279,7 +279,7 @@ function pool:send(ms, words, n)
   reply, code, detail = reader:read()
   if code == "closed" or not reader:is_done() then
     fail(self, slot)
-    return nil, unanswered(detail or "more came than was asked for", ms)
+    return nil, unanswered(detail or "unexpected data after the reply", ms)
   end
   give_back(self, slot)
   return reply, code, detail

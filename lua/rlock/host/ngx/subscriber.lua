@@ -83,8 +83,8 @@ end
 -- @treturn[2] nil, code, detail
 function subscriber.open(options)
   if not tasks.is_shared() then
-    return nil, "connect", "no subscriber: nobody but this request uses this "
-      .. "Lua (lua_code_cache is off?)"
+    return nil, "connect", "no subscriber: this Lua state serves a single "
+      .. "request (is lua_code_cache off?)"
   end
   local self = setmetatable({
     heard = options.message, unsent = {},

@@ -1,12 +1,12 @@
 --- Requests that expire by the server's clock: protection against late delivery
 --  where lost connections cannot be sealed (seal.lua). A prologue makes an
 --  operation do nothing after its deadline. An owner sends nothing until its
---  older request with an unknown outcome has certainly expired; it waits for no
---  other request.
+--  older requests with an unknown outcome have certainly expired; requests of
+--  other owners do not delay it.
 --
---  The deadline is the lowest reading that the server's clock can have when we
---  give the request up; each connection measures that clock's offset. A server
---  whose clock is set back may execute an expired request.
+--  The deadline is the lowest reading that the server's clock can have when the
+--  client gives the request up; TIME on each connection gives the clock's
+--  offset. A server whose clock is set back may execute an expired request.
 
 local script = require "rlock.script"
 
@@ -79,8 +79,8 @@ end
 
 -- unknown outcomes ------------------------------------------------------------
 
--- Operations that wait only for older ones with the same owner (the first
--- argument). Other operations on one key wait for each other.
+-- Operations that wait only for older ones of the same owner (the first
+-- argument). All other operations on a key wait for each other.
 local by_owner = { acquire = true, release = true, renew = true, leave = true }
 
 local function party_of(op, keys, owner)

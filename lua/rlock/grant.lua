@@ -266,7 +266,7 @@ local function extra_of(self, now, wait_until)
   }
 end
 
--- May this grant request one more hold?
+-- May this grant request another hold?
 local function may_ask(self, lease)
   local policy_ = self.lock.site.policy
   if self.lock.session.is_closed then
@@ -430,7 +430,8 @@ local function lost(self)
   return nil, "lost", because
 end
 
--- The release failed; the lease ends the hold at the latest.
+-- The release failed: retries it in the background if no hold is left. The
+-- lease ends the hold at the latest.
 local function untold(self, code, detail, left)
   left = max(left, 0)
   settle(self, left)
@@ -487,8 +488,8 @@ function let_go(self, until_, hold, now)
   return answer.wrong(site.policy.ops.release, reply)
 end
 
--- Nobody retries the release of a transferable hold, so a background task does,
--- when its turn comes.
+-- The caller cannot retry the release of a transferable hold, so a background
+-- task does, when its turn comes.
 local function release_later(self, hold)
   self.lock.session:background(function()
     if not hold.is_over then self:release(hold) end

@@ -101,7 +101,7 @@ local function join(self, granted)
   return waiter
 end
 
--- Waits for a wake, or until it is time to retry.
+-- Waits for a wake or for the time of the next retry.
 local function wait_a_while(self, waiter, ttl)
   if waiter.backoff then
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
@@ -151,7 +151,7 @@ end
 
 local stand_in_line
 
--- Retries after a wait, and waits again if the lock is still busy.
+-- Retries after a wait; waits again if the lock is still busy.
 local function ask_again(waiter, woken, code, detail)
   local self = waiter.lock
   local granted, now = grant_of(self), self.session.host.now()

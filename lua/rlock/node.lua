@@ -1,5 +1,5 @@
---- One Redis server and its command connection, opened on first use and again
---  after a loss, limited by a back-off. A command in flight when the
+--- One Redis server and its command connection, opened on first use and
+--  reopened after a loss, with a back-off. A command in flight when the
 --  connection drops fails with "closed"; this file never resends it. Retries
 --  are in remote.lua, which knows that operations are idempotent. Nothing is
 --  sent on a connection before its lost predecessors are sealed (seal.lua).
@@ -187,8 +187,8 @@ function node:connect(deadline)
   return connection, code, detail
 end
 
---- Sends a command that ends what keeps a server busy. A busy server answers no
---  CLIENT KILL, so this one command does not wait until everything is sealed.
+--- Sends a command that kills a long-running script. A busy server answers no
+--  CLIENT KILL, so this command does not wait for sealing.
 -- @return as `call`
 function node:interrupt(deadline, words, n)
   local connection, code, detail = self:connect(deadline)

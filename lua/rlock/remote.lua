@@ -46,7 +46,7 @@ function remote.sha(node, op, deadline)
   return sha, code, detail
 end
 
---- After NOSCRIPT: the script is loaded again before its next use.
+--- After NOSCRIPT: makes the next use load the script again.
 function remote.forget(node, op)
   node.shas[expiry.shipped(node, op)] = nil
 end
@@ -215,7 +215,7 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
   end
 end
 
-local scratch = {}        -- reused: the connection copies what it sends
+local scratch = {}        -- reused: the connection copies the words
 
 --- Runs an operation.
 -- @tparam table node

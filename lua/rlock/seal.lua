@@ -2,7 +2,7 @@
 --  unanswered request after newer ones of the same owner: a late release would
 --  free a newer hold. So each connection learns its CLIENT ID, and before
 --  anything is sent on its successor the server has answered a CLIENT KILL of
---  the lost one. From then on the server executes nothing of it.
+--  the lost one. From then on the server executes nothing more from it.
 --
 --  Ids restart when a server restarts, so they belong to its run_id. A lost
 --  connection of another server stays pending until we connect to that server
@@ -16,7 +16,7 @@ local errors = require "rlock.errors"
 local seal = {}
 seal.__index = seal
 
-local MOST = 100         -- maximum of pending lost connections
+local MOST = 100         -- pending lost connections, at most
 local UNNAMED = ""       -- the run_id of a server that hides it
 local SETTLE = 1         -- seconds before the test of a server
 local GRACE = 5          -- seconds within which a killed connection must end
@@ -75,15 +75,15 @@ local function is_of(identity, run_id)
   return (identity.run_id or UNNAMED) == (run_id or UNNAMED)
 end
 
--- Drops the oldest of another server. Those of this one are as many as it had
--- connections: no new one is used before they are sealed.
+-- Drops the oldest one of another server. This server's cannot accumulate: they
+-- are sealed before a new connection is used.
 local function make_room(pending, run_id)
   for i, identity in ipairs(pending) do
     if not is_of(identity, run_id) then return table.remove(pending, i) end
   end
 end
 
---- Takes note of a connection that was lost.
+--- Records a lost connection.
 -- @tparam table|nil identity
 function seal:lost(identity)
   local pending = self.pending
@@ -159,7 +159,7 @@ end
 
 -- Kills a test connection by its id from the node's own connection.
 -- @treturn boolean|nil whether that ended it; nil: unknown
--- @treturn string why not
+-- @treturn string why not, if false
 local function is_killed(node, victim, gone)
   local words = kill(victim.identity)
   local reply, code, detail = node:call(node.host.now() + GRACE, words, #words)

@@ -235,7 +235,7 @@ function host.is_over(task)
   return type(task) == "table" and task.over == true
 end
 
---- Has whoever waits for the running work gone? (Here it is a task.)
+--- As is_over: here only the task itself waits for its work.
 host.has_gone = host.is_over
 
 -- The cancellation that the running task has not been told of, if any.

@@ -96,7 +96,7 @@ local function format_state(now, start)
   return ("%.0f.0%.0f"):format(heard, start)
 end
 
--- Reads the heartbeats of the asker and of `owners`.
+-- Reads the heartbeats of the calling owner (`asker`) and of `owners`.
 -- @return `mine` and `signs`: texts or false; `heard`: when any waiter was
 --   heard last, nil if no rlock waiter is known; `before` and `start` as of
 --   liveness.starts; `is_new`: the queue starts anew now
@@ -205,7 +205,7 @@ local function dead_of(keys, owners, now, left, asker, line)
 end
 
 -- Finds the first live waiter, and evicts the dead ones ahead of it. The asker
--- counts as alive.
+-- (the calling owner) counts as alive.
 -- @return as read_line, and `gone`: how many were evicted; `head`: the first
 --   live waiter, or nil; `life`: its heartbeat, or false; `due`: ms until it
 --   counts as dead, 0 if that is not known yet
@@ -433,8 +433,9 @@ local function stay(keys, args, now, left, line)
   end
 end
 
--- The lock is free: wakes the head, unless it knows.
--- @return how many clients heard it; nil if nothing was sent
+-- The lock is free: wakes the head, unless that is an rlock waiter that was the
+-- head before.
+-- @return how many subscribers received it; nil if nothing was sent
 local function wake(keys, publish, owner, line)
   local head = line.head
   if head and head ~= owner and (line.gone > 0 or not line.life) then

@@ -3,13 +3,13 @@
 --  A waiter retries at least every half second (POLL) and leaves a heartbeat
 --  each time ("sign" in the code): the server time in milliseconds. A waiter
 --  that has been silent for SILENT ms is dead. If no waiter at all was heard
---  for GAP ms, the server or the network stood still: the queue starts anew,
---  and every waiter gets SILENT ms from that start. A waiter that misses two
---  starts is dead; otherwise a single waiter that retries seldom could never
---  outlive the dead ones ahead of it.
+--  for GAP ms, the server or the network was down: the queue restarts, and
+--  every waiter gets SILENT ms from that start. A waiter that is silent across
+--  two starts is dead; otherwise a single waiter that retries rarely could
+--  never outlive the dead ones ahead of it.
 --
---  A policy stores two times with the heartbeats of a queue: when any waiter
---  was heard last, and when the queue started last. So a start is O(1).
+--  A policy stores two times with the heartbeats of a queue: the last heartbeat
+--  of any waiter, and the last start of the queue. So a start is O(1).
 
 local liveness = {}
 
@@ -19,9 +19,9 @@ liveness.POLL = 0.5
 local SILENT = 1200
 local GAP = 650                -- more than POLL; SILENT exceeds it by POLL
 
---- The starts of the queue that count now.
---  @tparam number heard when any waiter was heard last, in ms; 0: never
---  @tparam number start when the queue started last; 0: never
+--- The last two starts of the queue, as of now.
+--  @tparam number heard the last heartbeat of any waiter, in ms; 0: none
+--  @tparam number start the last start of the queue; 0: none
 --  @tparam number now
 --  @treturn number the start before the last
 --  @treturn number the last start; other than `start` if it is new

@@ -1,7 +1,6 @@
---- Sends commands over the worker's pool of cosockets. A command has its socket
---  to itself while in flight. The pool as a whole acts as one connection: it is
---  lost when no socket can be connected, or when the server turns out to be a
---  different one.
+--- Sends commands over the worker's pool of cosockets. A socket has at most one
+--  command in flight. The pool as a whole acts as one connection: it is lost
+--  when no socket can be connected, or when another server has the address.
 --
 --  A cosocket that nginx keeps alive carries no Lua state. So each has a slot,
 --  with an nginx pool for a single socket, and the slot knows the connection's
@@ -32,7 +31,7 @@ local flights = flight.new {
 
 -- Pool name -> its state in this worker: the server's last known run_id; the
 -- number of slots; the free slots; the busy ones: slot -> task. The generation
--- grows when a server is left.
+-- is incremented when a server is left.
 local workers = {}
 
 local function worker_of(name)
@@ -89,8 +88,8 @@ local function keep_alive(self, slot)
   free(self, slot)
 end
 
--- The home is a single request, so it keeps sockets for a while before it
--- returns them to nginx.
+-- Returns the slot after a reply. The home is one long-running request, so it
+-- keeps sockets for reuse before it returns them to nginx.
 local function give_back(self, slot)
   local its_home = tasks.home()
   self.worker.busy[slot] = nil
@@ -103,7 +102,8 @@ local function give_back(self, slot)
   end
 end
 
--- The command in flight has no reply, and may still be executed.
+-- The command in flight has no reply and may still be executed: records the
+-- connection as lost.
 local function abandon(self, slot)
   self.worker.busy[slot] = nil
   self.seals:lost(slot.identity)
@@ -220,7 +220,7 @@ local function take(self, ms)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
   if self.closed then return nil, "closed", self.closed end
-  reclaim(self)                        -- what is lost is sealed before we send
+  reclaim(self)                        -- so that they are sealed before we send
   local slot, code, detail = take_slot(self, ms)
   if not slot then return nil, code, detail end
   local ok
@@ -230,7 +230,7 @@ local function take(self, ms)
   return nil, code, detail
 end
 
--- Seals the connections that ended requests have left behind.
+-- Seals the connections of requests that ended with a command in flight.
 home.visits[#home.visits + 1] = function()
   for _, worker in pairs(workers) do
     local self = worker.pool
@@ -251,7 +251,7 @@ local function unanswered(why, ms)
   return "closed", "the connection was lost: " .. why
 end
 
--- The reply is missing, or followed by more data.
+-- The reply is missing or followed by unexpected data.
 local function fail(self, slot)
   slot.socket:close()
   abandon(self, slot)

@@ -223,8 +223,8 @@ function Event:is_forsaken()
   return self.is_waiting ~= nil and self.semaphore:count() == 0
 end
 
---- Has this task ended, or the light thread of it that waits for the running
---  job? What the job gets is of use to nobody then.
+--- Has this task ended, or its light thread that waits for the running job? If
+--  so, the job's result is no longer needed.
 function tasks.has_gone(task)
   if tasks.is_over(task) then return true end
   local home = tasks.home()

@@ -72,7 +72,7 @@ local function id_of(client)
   if code == "closed" then id, code, detail = client:call("CLIENT", "ID") end
   if id == nil then return nil, code, detail end
   if type(id) ~= "number" then
-    return nil, "redis", "CLIENT ID is answered with no number"
+    return nil, "redis", "the reply to CLIENT ID is no number"
   end
   return id
 end

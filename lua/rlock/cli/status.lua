@@ -100,7 +100,7 @@ end
 -- Returns 1 if a command that rlock needs is not permitted.
 local function run_server(cli, is_json)
   local rlock, server = require "rlock", require "rlock.cli.server"
-  require("rlock.host.uv").verbosity = 0       -- what would be logged is printed
+  require("rlock.host.uv").verbosity = 0       -- printed, not logged
   local client, code, detail = rlock.open()
   if not client then return cli.fault(code, detail) end
   local state

@@ -9,7 +9,7 @@ local WORKERS = 2
 local CONNECTIONS = 200
 local REQUESTS = 13000          -- per round
 local ROUNDS = 4                -- measured rounds, after a warm-up
-local ROOM = 450                -- allowed growth of a worker's Lua, in kB
+local ROOM = 1500               -- allowed growth of a worker's Lua, in kB
 local RESIDENT = 30000          -- allowed resident memory of a worker, in kB
 local TRIES = 500
 

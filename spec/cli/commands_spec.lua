@@ -60,7 +60,9 @@ describe("rlockctl status --server", function()
   end
 
   it("says what it is, that all is permitted, and how it seals", function()
-    local version = guarded:cli("INFO", "server"):match("_version:([%d.]+)")
+    local info = guarded:cli("INFO", "server")
+    local version = info:match("valkey_version:([%d.]+)")
+      or info:match("redis_version:([%d.]+)")
     for _, user in ipairs { "app", "keys" } do
       assert_says(0, "%w+ " .. version:gsub("%.", "%%.") .. ", primary\n"
         .. "  permitted: all that rlock needs\n"

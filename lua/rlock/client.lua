@@ -70,11 +70,11 @@ function client.open(host, options)
   if options.lazy then return self end
   local connection, code, detail = connect(self.session.node,
     self.session.options.connect_timeout)
-  local class = code == "redis" and errors.classify(detail)
-  local is_there = class and class.retry and class.code == "redis"
-  if not connection and not is_there then
+  local is_redis = code == "redis"
+  if not connection and not (is_redis and errors.is_passing(detail)) then
     self.session:close()
-    return nil, class and class.code or code, detail
+    if is_redis then code = errors.classify(detail).code end
+    return nil, code, detail
   end
   return self
 end

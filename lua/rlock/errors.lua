@@ -169,4 +169,12 @@ function errors.classify(message)
   return inner and words[inner:match("^%u+")] or words.ERR
 end
 
+--- Is this a passing error of a server that is there, such as LOADING or BUSY?
+--  @tparam string message as for `classify`
+--  @treturn boolean
+function errors.is_passing(message)
+  local class = errors.classify(message)
+  return class.retry and class.code == "redis"
+end
+
 return errors

@@ -88,12 +88,6 @@ local function opened(self)
   return connection, code, detail
 end
 
--- Is this a passing error of the server, such as LOADING or BUSY?
-local function is_passing(detail)
-  local class = errors.classify(detail)
-  return class.retry and class.code == "redis"
-end
-
 -- Opens the connection and makes it ready, which seals its predecessors. After
 -- a passing error the connection is kept for the next attempt.
 local function try(self)
@@ -106,7 +100,7 @@ local function try(self)
     ok, code, detail = nil, "closed", connection.why_lost
   elseif self.is_closed then
     ok, code, detail = nil, "closed", "the client was closed"
-  elseif not ok and code == "redis" and is_passing(detail) then
+  elseif not ok and code == "redis" and errors.is_passing(detail) then
     self.unready = connection
     return nil, code, detail
   end

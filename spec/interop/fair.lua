@@ -74,7 +74,7 @@ local function killed(w, kind, process, other)
   in_line(w, name, 0)
 end
 
--- A process with so many who wait for ever in line is killed, and then the lock
+-- A process with so many waiters, without a deadline, is killed; then the lock
 -- is free; the next behind them gets it within so many seconds.
 local function dead_in_line(w, kind, process, other, n, seconds)
   local victim, name, list = w:victim(process), w:name(), w:name()

@@ -289,7 +289,7 @@ describe("the operations of a fair read/write lock", function()
     end
     assert.equal("rb rc wd re rf wg rh", line())
     check_keys()
-    -- Each step: who leaves, then who is granted the lock, in any order.
+    -- Each step: the holder that leaves, then the new holders, in any order.
     for _, step in ipairs {
       { "wa", "rb rc" }, { "rb", "" }, { "rc", "wd" }, { "wd", "re rf" },
       { "rf", "" }, { "re", "wg" }, { "wg", "rh" }, { "rh", "" },

@@ -14,8 +14,8 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 
 -- Where only our own binary runs, all of Lua 5.4 may be used.
 for _, file in ipairs {
-  "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/embedded.lua",
-  "lua/rlock/ending.lua",
+  "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/local_server.lua",
+  "lua/rlock/shutdown.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
   "spec/support/*.lua", "spec/bench/*.lua", "spec/interop/*.lua",
@@ -34,7 +34,7 @@ end
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {
-  "examples/per_tenant.lua", "examples/priority.lua", "lua/rlock/cli/look.lua",
+  "examples/per_tenant.lua", "examples/priority.lua", "lua/rlock/cli/inspect.lua",
   "spec/support/half.lua", "spec/support/told_lease.lua",
 } do
   files[file] = { std = "lua54", read_globals = { "redis" } }

@@ -41,7 +41,7 @@ local function address(options)
   if environment == "" then environment = nil end
   local chosen = options.url or rlock.default_url
   local parsed, code, detail =
-    require("rlock.url").parse(chosen or environment or "local:")
+    require("rlock.redis.url").parse(chosen or environment or "local:")
   if not parsed then
     return nil, code, chosen and detail or "RLOCK_URL: " .. detail
   end
@@ -51,8 +51,8 @@ local function address(options)
   end
   for key, value in pairs(options) do parsed[key] = value end
   parsed.tls = over_tls and (options.tls or {}) or nil
-  if parsed.embedded then
-    return require("rlock.embedded").start(host, parsed)
+  if parsed.is_local then
+    return require("rlock.local_server").start(host, parsed)
   end
   return parsed
 end
@@ -90,22 +90,23 @@ function rlock.open(options)
   return opened
 end
 
---- Several locks as one, all held or none: see rlock/multi.lua.
+--- Several locks as one, all held or none: see rlock/several/multi.lua.
 -- @tparam table locks an array of locks, of any kind and client
 -- @return a lock
 function rlock.multi_lock(locks)
-  local made = require("rlock.multi").new(locks)
+  local made = require("rlock.several.multi").new(locks)
   return made
 end
 
---- A lock of a majority of independent Redis servers, see rlock/quorum.lua.
+--- A lock of a majority of independent Redis servers: see
+--  rlock/several/quorum.lua.
 -- @tparam table servers an array of clients, one for each server
 -- @tparam string name
 -- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
 --   node_timeout = 0.05
 -- @return a lock
 function rlock.red_lock(servers, name, options)
-  local made = require("rlock.quorum").new(servers, name, options)
+  local made = require("rlock.several.quorum").new(servers, name, options)
   return made
 end
 
@@ -139,11 +140,11 @@ function rlock.run(fn, ...)
   elseif host.is_running() then         -- inside rlockctl, or another run
     return rlock.spawn(fn, ...):join()
   end
-  local ending = require "rlock.ending"
-  local put_back = ending.prepare()
+  local shutdown = require "rlock.shutdown"
+  local put_back = shutdown.prepare()
   local ok, results, message = rlock.main(fn, ...)
   put_back()
-  if message then error(ending.explained(message), 0) end
+  if message then error(shutdown.explained(message), 0) end
   if not ok then os.exit(results, true) end
   if results then return table.unpack(results, 1, results.n) end
 end

@@ -28,7 +28,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-#include "calls.h"
+#include "inflight.h"
 #include "command.h"
 #include "dial.h"
 #include "reader.h"
@@ -63,7 +63,7 @@ struct rl_conn {
     uint64_t alarm; /* when timer fires; UINT64_MAX: never */
     int looks;      /* polls of the socket since the alarm */
     uint64_t heard; /* when the last byte arrived */
-    rl_calls calls;
+    rl_inflight calls;
     size_t subscribing; /* unconfirmed subscribes */
     uint64_t asked;     /* since when there are any */
     int subscriber;     /* a subscribe was sent */
@@ -82,7 +82,7 @@ static void conn_release(rl_conn *self)
 {
     if (--self->users > 0)
         return;
-    rl_calls_free(&self->calls);
+    rl_inflight_free(&self->calls);
     rl_command_free(&self->command);
     free(self->name);
     free(self);
@@ -176,7 +176,7 @@ static void conn_tell_end(rl_conn *self)
         rl_loop_tell(self->loop, &lost);
     }
     while (!self->closed && self->calls.count != 0)
-        tell_failed(self, rl_calls_pop(&self->calls).id, "closed",
+        tell_failed(self, rl_inflight_pop(&self->calls).id, "closed",
                     self->detail);
 }
 
@@ -201,7 +201,7 @@ static uint64_t conn_silent_due(const rl_conn *self)
     if (self->silent == 0)
         return UINT64_MAX;
     if (self->calls.count != 0)
-        since = rl_calls_at(&self->calls, 0)->sent;
+        since = rl_inflight_at(&self->calls, 0)->sent;
     if (self->subscribing != 0 && self->asked < since)
         since = self->asked;
     if (since == UINT64_MAX)
@@ -216,7 +216,7 @@ static void conn_expire(rl_conn *self, uint64_t now)
     size_t i = 0;
 
     while (!self->closed
-           && (i = rl_calls_expire(&self->calls, i, now, &call)) != 0) {
+           && (i = rl_inflight_expire(&self->calls, i, now, &call)) != 0) {
         snprintf(detail, sizeof(detail), "%.200s: no reply within %llu ms",
                  self->name, (unsigned long long)(call.due - call.sent));
         tell_failed(self, call.id, "timeout", detail);
@@ -255,7 +255,7 @@ static void conn_watch(rl_conn *self)
     conn_expire(self, now);
     if (self->closed || self->state != OPEN)
         return;
-    conn_set_alarm(self, rl_calls_due(&self->calls));
+    conn_set_alarm(self, rl_inflight_due(&self->calls));
     conn_set_alarm(self, conn_silent_due(self));
 }
 
@@ -302,7 +302,7 @@ static void take_reply(rl_conn *self, const redisReply *reply)
 {
     rl_event event = { .what = RL_REPLIED, .reply = reply };
 
-    event.id = rl_calls_pop(&self->calls).id;
+    event.id = rl_inflight_pop(&self->calls).id;
     if (self->calls.count == 0)
         rl_loop_answered(self->loop);
     if (event.id != 0)
@@ -538,7 +538,7 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
     call.sent = rl_loop_now(self->loop);
     if (ms != 0)
         call.due = call.sent + ms;
-    if (rl_calls_push(&self->calls, call) != 0)
+    if (rl_inflight_push(&self->calls, call) != 0)
         return UV_ENOMEM;
     err = conn_send(self, argc, argv, length);
     if (err != 0) {
@@ -591,7 +591,7 @@ size_t rl_conn_pending(const rl_conn *self)
 int64_t rl_conn_pending_id(const rl_conn *self, size_t i)
 {
     if (i < self->calls.count)
-        return rl_calls_at(&self->calls, i)->id;
+        return rl_inflight_at(&self->calls, i)->id;
     return self->id;
 }
 

@@ -17,7 +17,7 @@
 
 #include "core.h"
 #include "embed.h"
-#include "pool.h"
+#include "allocator.h"
 
 struct arguments {
     int count;
@@ -232,11 +232,11 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
-    rl_pool *pool = rl_pool_open();
+    rl_allocator *pool = rl_allocator_open();
 #ifdef __SANITIZE_ADDRESS__ /* ASan only tracks malloc's blocks */
     lua_State *L = luaL_newstate();
 #else
-    lua_State *L = pool ? lua_newstate(rl_pool_allocate, pool) : NULL;
+    lua_State *L = pool ? lua_newstate(rl_allocator_allocate, pool) : NULL;
 #endif
     int status;
 
@@ -244,7 +244,7 @@ int main(int argc, char **argv)
     if (L != NULL)
         lua_setwarnf(L, show_warning, NULL);
     status = run(L, &args);
-    rl_pool_close(pool);
+    rl_allocator_close(pool);
     if (rl_core_lingers()) {
         fflush(NULL);
         _exit(status);

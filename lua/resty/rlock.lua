@@ -18,7 +18,7 @@ end
 local client = require "rlock.client"
 local deadline = require "rlock.deadline"
 local host = require "rlock.host.ngx"
-local url = require "rlock.url"
+local url = require "rlock.redis.url"
 
 local rlock = { _VERSION = "0.1.0", now = host.now }
 
@@ -133,7 +133,7 @@ end
 local function complete(options, text)
   local parsed, code, detail = url.parse(options.url or "redis://127.0.0.1")
   if not parsed then return nil, code, detail end
-  if parsed.embedded then
+  if parsed.is_local then
     return nil, "usage", "bad url: local: is for rlockctl; nginx needs a server"
   elseif options.tls and not parsed.tls then
     return nil, "usage", "bad option tls: only rediss:// goes over TLS"
@@ -200,22 +200,23 @@ host.on_rest(function()
   for _, open in pairs(clients) do open.session:rest() end
 end)
 
---- Several locks as one: all or none are held, see rlock/multi.lua.
+--- Several locks as one: all or none are held, see rlock/several/multi.lua.
 -- @tparam table locks an array of locks, of any kinds and clients
 -- @return a lock
 function rlock.multi_lock(locks)
-  local made = require("rlock.multi").new(locks)
+  local made = require("rlock.several.multi").new(locks)
   return made
 end
 
---- A lock on a majority of independent Redis servers, see rlock/quorum.lua.
+--- A lock on a majority of independent Redis servers: see
+--  rlock/several/quorum.lua.
 -- @tparam table servers an array of clients, one for each server
 -- @tparam string name
 -- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
 --   node_timeout = 0.05
 -- @return a lock
 function rlock.red_lock(servers, name, options)
-  local made = require("rlock.quorum").new(servers, name, options)
+  local made = require("rlock.several.quorum").new(servers, name, options)
   return made
 end
 

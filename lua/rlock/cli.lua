@@ -67,7 +67,7 @@ local function obey(chosen)
   if not fits then return nil, "refused", host end
   host.verbosity = chosen.quiet and 0 or chosen.verbose and 2 or 1
   if not chosen.url then return true end
-  local parsed, code, detail = require("rlock.url").parse(chosen.url)
+  local parsed, code, detail = require("rlock.redis.url").parse(chosen.url)
   if not parsed then return nil, code, "--url: " .. detail end
   require("rlock").default_url = chosen.url
   return true
@@ -96,10 +96,10 @@ end
 -- @param ... its arguments
 -- @treturn integer exit status
 function cli.run(fn, ...)
-  local ending = require "rlock.ending"
-  ending.prepare()
+  local shutdown = require "rlock.shutdown"
+  shutdown.prepare()
   local ok, status, message = require("rlock").main(fn, ...)
-  if message then cli.complain(ending.explained(message)) end
+  if message then cli.complain(shutdown.explained(message)) end
   return ok and 0 or status
 end
 

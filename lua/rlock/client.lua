@@ -2,7 +2,7 @@
 
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
-local errors = require "rlock.errors"
+local errors = require "rlock.redis.errors"
 local lock = require "rlock.lock"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
@@ -231,17 +231,17 @@ end)
 --    latch       a count; tasks wait until it reaches zero
 function client:semaphore(name)
   check_name(name)
-  return require("rlock.semaphore").new(self, name)
+  return require("rlock.counters.semaphore").new(self, name)
 end
 
 function client:permits(name)
   check_name(name)
-  return require("rlock.permits").new(self, name)
+  return require("rlock.counters.permits").new(self, name)
 end
 
 function client:latch(name)
   check_name(name)
-  return require("rlock.latch").new(self, name)
+  return require("rlock.counters.latch").new(self, name)
 end
 
 --- A lock with a custom policy.

@@ -11,11 +11,11 @@
 --
 --  state: free -> held <-> at_risk -> lost; free again after the last unlock.
 
-local answer = require "rlock.answer"
+local verdicts = require "rlock.verdicts"
 local deadline = require "rlock.deadline"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local remote = require "rlock.remote"
+local remote = require "rlock.redis.remote"
 
 local grant = {}
 grant.__index = grant
@@ -287,9 +287,9 @@ end
 -- Interprets the reply of acquire.
 local function judge(self, reply, lease, hold, sent)
   local session, op = self.lock.session, self.lock.site.policy.ops.acquire
-  local verdict, value, detail = answer.of(op, reply)
+  local verdict, value, detail = verdicts.of(op, reply)
   if verdict == "lost" and #self.holds == 0 then
-    verdict, value, detail = answer.wrong(op, reply)
+    verdict, value, detail = verdicts.wrong(op, reply)
   end
   if not verdict then
     settle(self, lease or session.lease)
@@ -475,7 +475,7 @@ function let_go(self, until_, hold, now)
     session.publish)
   if reply == nil then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
-  local verdict = answer.of(site.policy.ops.release, reply)
+  local verdict = verdicts.of(site.policy.ops.release, reply)
   if verdict == "freed" and want == 0 then
     forget(self)
     return true
@@ -485,7 +485,7 @@ function let_go(self, until_, hold, now)
     return answered_lost(self, may_be_applied, left)
   end
   if want == 0 then forget(self) end
-  return answer.wrong(site.policy.ops.release, reply)
+  return verdicts.wrong(site.policy.ops.release, reply)
 end
 
 -- The caller cannot retry the release of a transferable hold, so a background

@@ -3,13 +3,13 @@
 --  name and policy. The owner is the calling task, not the handle: tasks that
 --  share a handle still exclude each other.
 
-local answer = require "rlock.answer"
+local verdicts = require "rlock.verdicts"
 local backoff = require "rlock.backoff"
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
 local grant = require "rlock.grant"
-local line = require "rlock.line"
-local remote = require "rlock.remote"
+local waiting = require "rlock.waiting"
+local remote = require "rlock.redis.remote"
 
 local lock = {}
 lock.__index = lock
@@ -107,7 +107,7 @@ local function wait_a_while(self, waiter, ttl)
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
       waiter.wait_until - self.session.host.now()))
   end
-  return line.rest(self.session, waiter, ttl, self.site.policy.source.poll)
+  return waiting.rest(self.session, waiter, ttl, self.site.policy.source.poll)
 end
 
 local function need(self, seconds)
@@ -163,7 +163,7 @@ local function ask_again(waiter, woken, code, detail)
       granted:show() .. ": not free in time")
   end
   local verdict, ttl, why = granted:acquire(
-    line.question_until(self.session, now, waiter.wait_until),
+    waiting.question_until(self.session, now, waiter.wait_until),
     waiter.lease, waiter.hold, now, waiter.wait_until)
   if verdict ~= "busy" then
     return leave(self, granted, waiter, verdict, ttl, why)
@@ -192,7 +192,8 @@ local function take(self, wait, lease, hold)
   end
   local now = session.host.now()
   local verdict, ttl, detail = granted:acquire(
-    line.question_until(session, now, now + wait), lease, hold, now, now + wait)
+    waiting.question_until(session, now, now + wait), lease, hold, now,
+    now + wait)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
     waiter.lock, waiter.wait_until = self, now + wait
@@ -416,7 +417,7 @@ function lock:peek()
     or self.session:owner_of(self.session.host.current(), self.site.family)
   local reply, code, detail = run(self, "peek", owner)
   if reply == nil then return nil, code, detail end
-  local told, _, fault = answer.of_peek(code, reply)
+  local told, _, fault = verdicts.of_peek(code, reply)
   if not told then return nil, "redis", fault end
   local state = { state = reply[1], count = reply[3], holders = {} }
   if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
@@ -466,7 +467,7 @@ function lock:break_lock(token)
   local reply, code, detail = run(self, "break_", token or "",
     self.session.publish)
   if reply == nil then return nil, code, detail end
-  local verdict, value, fault = answer.of(code, reply)
+  local verdict, value, fault = verdicts.of(code, reply)
   if not verdict then return nil, value, fault end
   if verdict == "refused" then return nil, "refused", value end
   return verdict == "freed"

@@ -3,8 +3,8 @@
 --  `server` (the functions that run inside Redis: acquire, release and others)
 --  and optionally `channel(keys, owner)`. A policy that is no
 --  lock has its own driver; `needs` names the operations that the driver calls
---  and the shapes of their replies (see answer.shaped). This file does not call
---  the operations.
+--  and the shapes of their replies (see verdicts.shaped). This file does not
+--  call the operations.
 --  @module rlock.policy
 
 local script = require "rlock.script"

@@ -3,8 +3,8 @@
 --  background tasks still refer to the session.
 
 local deadline = require "rlock.deadline"
-local node = require "rlock.node"
-local remote = require "rlock.remote"
+local node = require "rlock.redis.node"
+local remote = require "rlock.redis.remote"
 local wakeup = require "rlock.wakeup"
 local watchdog = require "rlock.watchdog"
 

@@ -11,9 +11,9 @@
 --  held -> at_risk         a renewal failed and is retried
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
-local answer = require "rlock.answer"
+local verdicts = require "rlock.verdicts"
 local heap = require "rlock.heap"
-local remote = require "rlock.remote"
+local remote = require "rlock.redis.remote"
 
 local watchdog = {}
 watchdog.__index = watchdog
@@ -148,7 +148,7 @@ local function answered(self, grant, lease, reply, code, detail, sent)
   elseif type(reply) == "table" and reply[1] == "lost" then
     self:lose(grant, "expired or broken: the server does not have it any more")
   elseif reply ~= nil then
-    local _, _, why = answer.wrong(grant.lock.site.policy.ops.renew, reply)
+    local _, _, why = verdicts.wrong(grant.lock.site.policy.ops.renew, reply)
     not_renewed(self, grant, why, self.host.now())
   else
     local site = grant.lock.site

@@ -85,7 +85,7 @@ local function plain(kind, is_entered_once)
   lock(kind, by("me", kind), by("you", kind), is_entered_once)
 end
 
--- The cost of a deadline in each request, see rlock/expiry.lua.
+-- The cost of a deadline in each request, see rlock/redis/expiry.lua.
 local function expiring()
   local its <close> = assert(rlock.open { seal = "time" })
   lock("lock, seal = time", by("me", "lock", nil, its),

@@ -3,7 +3,7 @@
 
 local policy = require "rlock.policy"
 local rlock = require "resty.rlock"
-local url = require "rlock.url"
+local url = require "rlock.redis.url"
 
 local bench = {}
 

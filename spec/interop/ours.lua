@@ -261,7 +261,7 @@ end
 print "ready"
 io.stdout:flush()
 -- Not client:call, which does not wait for others.
-local server = require("rlock.url").parse(address)
+local server = require("rlock.redis.url").parse(address)
 local listener = assert(host.connect {
   host = server.host, port = server.port, timeout = 5000, silent = 0,
 })

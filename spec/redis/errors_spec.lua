@@ -1,7 +1,7 @@
 --- How rlock.errors classifies Redis' errors, checked against real servers:
 --  that nothing was applied is verified.
 
-local errors = require "rlock.errors"
+local errors = require "rlock.redis.errors"
 local redis = require "spec.support.redis"
 
 local SET = "return redis.call('set', KEYS[1], ARGV[1])"

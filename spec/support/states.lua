@@ -18,7 +18,7 @@
 
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"
-local remote = require "rlock.remote"
+local remote = require "rlock.redis.remote"
 local eventually = require "spec.support.wait" (host)
 
 local states = {}

@@ -1,4 +1,4 @@
-local errors = require "rlock.errors"
+local errors = require "rlock.redis.errors"
 
 local first_words = {
   "BUSY Redis is busy running a script.",

@@ -1,4 +1,4 @@
-local expiry = require "rlock.expiry"
+local expiry = require "rlock.redis.expiry"
 
 local SET, KEYS = { op = "set" }, { "permits" }
 

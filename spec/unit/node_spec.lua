@@ -1,4 +1,4 @@
-local node = require "rlock.node"
+local node = require "rlock.redis.node"
 
 -- A host whose tasks run at once, and whose connections are told to be lost as
 -- often as `drops` says, before whoever opens them has them.

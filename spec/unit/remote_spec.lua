@@ -1,6 +1,6 @@
 --- What is sent for an operation, without a server.
 
-local remote = require "rlock.remote"
+local remote = require "rlock.redis.remote"
 
 describe("a server that is busy", function()
   local function told(detail, suspect)
@@ -25,7 +25,7 @@ describe("the script of an operation", function()
   local function load_from(reply)
     local node = {
       host = { now = function() return 0 end }, options = { timeout = 1 },
-      flights = { join = function(_, _, _, fn, ...) return fn(...) end },
+      singleflight = { join = function(_, _, _, fn, ...) return fn(...) end },
       shas = {}, seals = { mode = "kill" },
       call = function() return reply, 0 end,
     }

@@ -359,7 +359,7 @@ describe("what cannot be shipped", function()
       "return function() return naming.prefxi() end",
       [[p.lua:2: acquire: reads "naming.prefxi", but the module has no such]]
         .. " field" },
-    { "a module's table", "local e = require 'rlock.errors'",
+    { "a module's table", "local e = require 'rlock.redis.errors'",
       "return function() return e.codes end",
       [[p.lua:2: acquire: upvalue "e.codes" is a table that is not a required]]
         .. " module; make what is needed of it locals" },

@@ -1,4 +1,4 @@
-local seal = require "rlock.seal"
+local seal = require "rlock.redis.seal"
 
 local RUN_ID = ("0123456789"):rep(4)
 local SERVER = "# Server\r\nrun_id:" .. RUN_ID .. "\r\n"

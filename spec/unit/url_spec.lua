@@ -1,4 +1,4 @@
-local url = require "rlock.url"
+local url = require "rlock.redis.url"
 
 local function parsed(text)
   local result, code, detail = url.parse(text)
@@ -63,7 +63,7 @@ describe("url.parse", function()
   end)
 
   it("reads the embedded server", function()
-    assert.is_true(parsed("local:").embedded)
+    assert.is_true(parsed("local:").is_local)
   end)
 
   it("takes the scheme in any case", function()

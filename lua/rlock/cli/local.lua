@@ -1,6 +1,6 @@
 --- rlockctl local: the embedded server.
 
-local embedded = require "rlock.embedded"
+local local_server = require "rlock.local_server"
 local host = require "rlock.host.uv"
 
 local command = {}
@@ -17,20 +17,20 @@ status 0 if it runs, else 1.
 local verbs = {}
 
 function verbs.start(cli)
-  local where, code, detail = embedded.start(host)
+  local where, code, detail = local_server.start(host)
   if not where then return cli.fault(code, detail) end
   return verbs.status(cli)
 end
 
 function verbs.stop(cli)
-  local was_up, code, detail = embedded.stop(host)
+  local was_up, code, detail = local_server.stop(host)
   if was_up == nil then return cli.fault(code, detail) end
   print(was_up and "local: stopped" or "local: was not running")
   return 0
 end
 
 function verbs.status(cli)
-  local about, code, detail = embedded.about(host)
+  local about, code, detail = local_server.about(host)
   if about == nil then return cli.fault(code, detail) end
   if not about then
     print("local: does not run")

@@ -1,7 +1,7 @@
 --- rlockctl status: the kind of lock under a name, its holders and waiters.
 
 local json = require "rlock.cli.json"
-local look = require "rlock.cli.look"
+local inspect = require "rlock.cli.inspect"
 
 local status = {}
 
@@ -124,9 +124,9 @@ function status.run(cli, operands, chosen)
   if not client then return cli.fault(code, detail) end
   local states
   if chosen.policy then
-    states, code, detail = look.by(client, name, chosen.policy)
+    states, code, detail = inspect.by(client, name, chosen.policy)
   else
-    states, code, detail = look.at(client, name)
+    states, code, detail = inspect.at(client, name)
   end
   if not states then
     return cli.fault(code, ("status: %s: %s"):format(show(name), detail))

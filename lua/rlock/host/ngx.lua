@@ -3,10 +3,10 @@
 --  worker's timer), calls, guard, socket, pool, subscriber, resp. No host
 --  depends on locks.
 
-local calls = require "rlock.host.ngx.calls"
+local callbacks = require "rlock.host.ngx.callbacks"
 local clock = require "rlock.host.ngx.clock"
 local guard = require "rlock.host.ngx.guard"
-local home = require "rlock.host.ngx.home"
+local worker_timer = require "rlock.host.ngx.worker_timer"
 local pool = require "rlock.host.ngx.pool"
 local subscriber = require "rlock.host.ngx.subscriber"
 local tasks = require "rlock.host.ngx.tasks"
@@ -23,9 +23,9 @@ local host = {
   ends_tasks = true,     -- in the middle of anything: see `whole`
   finish = tasks.finish,
   guard = guard,
-  whole = home.run,
-  daemon = home.start,
-  spawn = calls.start,
+  whole = worker_timer.run,
+  daemon = worker_timer.start,
+  spawn = callbacks.start,
 }
 
 local levels = { warn = ngx.WARN, info = ngx.INFO }
@@ -43,7 +43,7 @@ end
 
 --- Registers a callback that runs from time to time when the worker is about to
 --  exit and no request uses rlock any more.
-function host.on_rest(fn) home.rest = fn end
+function host.on_rest(fn) worker_timer.rest = fn end
 
 --- Opens a connection.
 -- @tparam table options host, port or path, tls, timeout (ms), greeting (array

@@ -9,7 +9,7 @@ local registry, KEY = debug.getregistry(), "rlock.host.uv"
 if registry[KEY] then return registry[KEY] end
 
 local core = require "rlock.core"
-local errors = require "rlock.errors"
+local errors = require "rlock.redis.errors"
 local heap = require "rlock.heap"
 
 local host = { name = "uv", version = "0.1.0" }
@@ -704,7 +704,7 @@ local function is_comfort(command, code, detail)
 end
 
 function Connection:greet(options)
-  local seal = require "rlock.seal"           -- loaded on first use
+  local seal = require "rlock.redis.seal"           -- loaded on first use
   local greeting = options.greeting or {}
   local n, commands = #greeting, { table.unpack(greeting) }
   for _, question in ipairs(seal.questions) do
@@ -728,7 +728,7 @@ end
 -- @tparam table seals  see seal.lua
 -- @return true, or nil, code, detail
 function Connection:make_ready(ms, seals)
-  local identity, seal = self.identity, require "rlock.seal"
+  local identity, seal = self.identity, require "rlock.redis.seal"
   if not identity and self.has_been_asked then
     local replies, codes, details = self:pipeline(ms, seal.questions)
     identity, self.fault, self.why = seal.identity(replies, codes, details, 1)

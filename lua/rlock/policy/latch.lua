@@ -6,7 +6,7 @@
 --                                was executed under SLOT; kept for minutes
 --  The first two are Redisson's RCountDownLatch. The third is rlock's own:
 --  counting down is not idempotent by itself, so each request has a slot and a
---  number, and numbers up to the last are not executed again (requests.lua).
+--  number, and numbers up to the last are not executed again (once.lua).
 --  Its driver is latch.lua.
 
 local naming = require "rlock.naming"

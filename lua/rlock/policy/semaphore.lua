@@ -7,7 +7,7 @@
 --    rlock_request:{name}:SLOT:drained   string: the result of a drain
 --  The first two are Redisson's RSemaphore. The others are rlock's own: taking
 --  permits is not idempotent by itself, so each request has a slot and a
---  number, and numbers up to the last are not executed again (requests.lua).
+--  number, and numbers up to the last are not executed again (once.lua).
 --  Its driver is semaphore.lua.
 
 local naming = require "rlock.naming"

@@ -34,7 +34,7 @@ function shared.whole(key, value)
   return redis.call("incrby", key, 0)          -- raises the proper error
 end
 
---- Has this request, or a later one of its slot, been executed? (requests.lua)
+--- Has this request, or a later one of its slot, been executed? (once.lua)
 --  @tparam string slot a key
 --  @tparam string number
 function shared.is_done(slot, number)

@@ -7,14 +7,14 @@
 --  identity. If a command gets no reply, its connection counts as lost, and is
 --  sealed before the next command is sent (seal.lua). nginx may end a request
 --  at any moment without notice; its slot stays busy until the worker's timer
---  (home.lua) reclaims it.
+--  (worker_timer.lua) reclaims it.
 
 local clock = require "rlock.host.ngx.clock"
-local errors = require "rlock.errors"
-local flight = require "rlock.flight"
-local home = require "rlock.host.ngx.home"
+local errors = require "rlock.redis.errors"
+local singleflight = require "rlock.redis.singleflight"
+local worker_timer = require "rlock.host.ngx.worker_timer"
 local resp = require "rlock.host.ngx.resp"
-local seal = require "rlock.seal"
+local seal = require "rlock.redis.seal"
 local socket = require "rlock.host.ngx.socket"
 local tasks = require "rlock.host.ngx.tasks"
 
@@ -25,8 +25,8 @@ local UNSEALED = seal.new(nil, "off")        -- for a pool without a node
 local pool = {}
 pool.__index = pool
 
-local flights = flight.new {
-  daemon = home.start, event = tasks.event, now = clock.now,
+local discharges = singleflight.new {
+  daemon = worker_timer.start, event = tasks.event, now = clock.now,
 }
 
 -- Pool name -> its state in this worker: the server's last known run_id; the
@@ -209,7 +209,7 @@ local function is_sealed(self, identity, ms)
   for _ = 1, 2 do
     if not seals:is_pending(identity.run_id) then return true end
     local ok, code, detail =
-      flights:join(self.worker, deadline, discharge, self, ms)
+      discharges:join(self.worker, deadline, discharge, self, ms)
     if not ok then return nil, code, detail end
   end
   if not seals:is_pending(identity.run_id) then return true end
@@ -231,12 +231,12 @@ local function take(self, ms)
 end
 
 -- Seals the connections of requests that ended with a command in flight.
-home.visits[#home.visits + 1] = function()
+worker_timer.visits[#worker_timer.visits + 1] = function()
   for _, worker in pairs(workers) do
     local self = worker.pool
     reclaim(self)
     if self.seals:is_pending(self.run_id) and not self.closed then
-      flights:start(worker, discharge, self, self.options.timeout)
+      discharges:start(worker, discharge, self, self.options.timeout)
     end
   end
 end

@@ -3,7 +3,7 @@
 
 local clock = require "rlock.host.ngx.clock"
 local resp = require "rlock.host.ngx.resp"
-local seal = require "rlock.seal"
+local seal = require "rlock.redis.seal"
 
 local socket = {}
 

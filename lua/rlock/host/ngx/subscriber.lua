@@ -1,8 +1,8 @@
 --- A connection for subscriptions. A cosocket can be used only by the request
---  that opened it, here the worker's timer (home.lua). There one light thread
---  reads, and another writes what callers queue.
+--  that opened it, here the worker's timer (worker_timer.lua). There one light
+--  thread reads, and another writes what callers queue.
 
-local home = require "rlock.host.ngx.home"
+local worker_timer = require "rlock.host.ngx.worker_timer"
 local resp = require "rlock.host.ngx.resp"
 local socket = require "rlock.host.ngx.socket"
 local tasks = require "rlock.host.ngx.tasks"
@@ -90,7 +90,7 @@ function subscriber.open(options)
     heard = options.message, unsent = {},
     change = tasks.event(), standing = tasks.event(),
   }, subscriber)
-  home.start(listen, self, options)
+  worker_timer.start(listen, self, options)
   local ok, code, detail = self.standing:pause(2 * options.timeout / 1000 + 1)
   if ok and self.socket then return self end
   self.is_closed = true

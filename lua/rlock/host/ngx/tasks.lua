@@ -1,8 +1,8 @@
 --- Tasks and events of the OpenResty host.
 --  A task is a request or a timer, with all its phases and light threads. nginx
 --  may end it anywhere, without notice. So everything that must complete runs
---  on behalf of the task in the worker's timer, the home (home.lua); only the
---  wait for it can be cut off.
+--  on behalf of the task in the worker's timer, the home (worker_timer.lua);
+--  only the wait for it can be cut off.
 
 local clock = require "rlock.host.ngx.clock"
 local semaphore = require "ngx.semaphore"

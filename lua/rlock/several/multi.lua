@@ -8,7 +8,7 @@
 local backoff = require "rlock.backoff"
 local colon = require "rlock.colon"
 local grant = require "rlock.grant"
-local joint = require "rlock.joint"
+local joint = require "rlock.several.joint"
 local lock = require "rlock.lock"
 
 local multi = joint.class()

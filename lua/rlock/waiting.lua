@@ -1,7 +1,7 @@
---- The wait loop of a channel's waiters. line.rest is one wait, for a wake or
---  the next poll (lock.lua uses it directly). line.wait is the whole loop for
---  semaphores, permits and latches: try, join the waiters, retry (a message may
---  have come before the join), then wait and retry until done.
+--- The wait loop of a channel's waiters. waiting.rest is one wait, for a wake
+--  or the next poll (lock.lua uses it directly). waiting.wait is the whole loop
+--  for semaphores, permits and latches: try, join the waiters, retry (a message
+--  may have come before the join), then wait and retry until done.
 --
 --  A question is the table that describes one call:
 --    channel   the channel to wait on; `wakes` as for wakeup:join
@@ -14,7 +14,7 @@
 
 local deadline = require "rlock.deadline"
 
-local line = {}
+local waiting = {}
 
 local huge, max, min = math.huge, math.max, math.min
 
@@ -48,7 +48,7 @@ end
 --   attempt since the waiter joined
 -- @tparam[opt] number most maximum seconds between attempts
 -- @return as wakeup:wait
-function line.rest(session, waiter, ms, most)
+function waiting.rest(session, waiter, ms, most)
   local seconds = min(CONFIRM, most or huge)
   if ms then
     seconds = pause(session, waiter, ms, most)
@@ -61,13 +61,13 @@ end
 
 --- The deadline of one request. A waiter retries an unreachable server for its
 --  whole wait; a single attempt has the client's `timeout`.
-function line.question_until(session, now, wait_until)
+function waiting.question_until(session, now, wait_until)
   return wait_until > now and wait_until or now + session.timeout
 end
 
 local function ask(session, question, wait_until, now)
   if session.is_closed then return nil, "closed", "the client was closed" end
-  return question:ask(line.question_until(session, now, wait_until), now)
+  return question:ask(waiting.question_until(session, now, wait_until), now)
 end
 
 local function join(session, question)
@@ -81,7 +81,7 @@ local function stay(session, question, waiter, wait_until, ms)
   local host, wakeup = session.host, session.wakeup
   waiter.wait_until = wait_until
   while true do
-    local woken, code, unwind = line.rest(session, waiter, ms)
+    local woken, code, unwind = waiting.rest(session, waiter, ms)
     if woken == nil then return nil, code, unwind end
     local now = host.now()
     if now >= wait_until then return nil, "timeout", question.late end
@@ -103,7 +103,7 @@ end
 -- @treturn[2] string code: "busy" after a single attempt, "timeout" after the
 --   wait, "cancelled"
 -- @return[2] detail; for "cancelled", the value to raise
-function line.wait(session, question, wait)
+function waiting.wait(session, question, wait)
   local wakeup, now = session.wakeup, session.host.now()
   local wait_until, waiter = now + wait, nil
   if wait > 0 and wakeup:is_live(question.channel) then
@@ -134,7 +134,7 @@ end
 -- @tparam table known   option -> its minimum, in seconds
 -- @tparam number level  as in error()
 -- @treturn table option -> seconds; read-only
-function line.options(options, known, level)
+function waiting.options(options, known, level)
   if options == nil then return {} end
   if type(options) ~= "table" then
     error("bad options: must be a table such as { wait = 5 }", level + 1)
@@ -155,7 +155,7 @@ end
 -- @tparam string name what the caller calls it
 -- @tparam number least
 -- @tparam number level
-function line.count(n, name, least, level)
+function waiting.count(n, name, least, level)
   if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > 2147483647 then
     error(("bad %s: %s: must be a whole number from %d to 2147483647"):format(
       name, tostring(n), least), level + 1)
@@ -163,4 +163,4 @@ function line.count(n, name, least, level)
   return ("%d"):format(n)
 end
 
-return line
+return waiting

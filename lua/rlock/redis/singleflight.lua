@@ -2,39 +2,39 @@
 --  get its results. It runs in a background task, so a caller that times out or
 --  is cancelled does not affect the others.
 
-local flight = {}
-flight.__index = flight
+local singleflight = {}
+singleflight.__index = singleflight
 
 local unpack = table.unpack or unpack
 
 --- @tparam table host
-function flight.new(host)
-  return setmetatable({ host = host, going = {} }, flight)
+function singleflight.new(host)
+  return setmetatable({ host = host, going = {} }, singleflight)
 end
 
-local function land(answer, ...)
-  answer.n, answer.values = select("#", ...), { ... }
+local function land(call, ...)
+  call.n, call.values = select("#", ...), { ... }
 end
 
 -- Not a closure of `join`: nginx clears the stack of a request that has ended,
 -- and with it the upvalues that are still on that stack.
-local function fly(self, key, answer)
-  land(answer, answer.fn(answer.a, answer.b))
+local function fly(self, key, call)
+  land(call, call.fn(call.a, call.b))
   self.going[key] = nil
-  for event in pairs(answer.waiting) do event:set() end
+  for event in pairs(call.waiting) do event:set() end
 end
 
 --- Starts `fn`, unless a call for this key is in flight.
 -- @param key, fn, a, b as for `join`
 -- @treturn table
-function flight:start(key, fn, a, b)
-  local answer = self.going[key]
-  if not answer then
-    answer = { waiting = {}, fn = fn, a = a, b = b }
-    self.going[key] = answer
-    self.host.daemon(fly, self, key, answer)
+function singleflight:start(key, fn, a, b)
+  local call = self.going[key]
+  if not call then
+    call = { waiting = {}, fn = fn, a = a, b = b }
+    self.going[key] = call
+    self.host.daemon(fly, self, key, call)
   end
-  return answer
+  return call
 end
 
 --- Returns the results of `fn`, shared with all concurrent callers for `key`.
@@ -47,15 +47,15 @@ end
 -- @treturn[2] nil
 -- @treturn[2] string "timeout", or "cancelled"
 -- @return[2] detail; for "cancelled", the value to raise
-function flight:join(key, deadline, fn, a, b)
-  local host, answer = self.host, self:start(key, fn, a, b)
+function singleflight:join(key, deadline, fn, a, b)
+  local host, call = self.host, self:start(key, fn, a, b)
   local event = host.event()
-  answer.waiting[event] = true
+  call.waiting[event] = true
   local landed, code, detail = event:pause(deadline - host.now())
-  answer.waiting[event] = nil
+  call.waiting[event] = nil
   if landed == nil then return nil, code, detail end
-  if not answer.values then return nil, "timeout", "no answer in time" end
-  return unpack(answer.values, 1, answer.n)
+  if not call.values then return nil, "timeout", "no answer in time" end
+  return unpack(call.values, 1, call.n)
 end
 
-return flight
+return singleflight

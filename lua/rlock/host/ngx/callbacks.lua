@@ -1,11 +1,11 @@
 --- Runs user callbacks, such as that of on_lost, each in its own timer. An
 --  ngx.exit in one light thread ends the whole timer; in the worker's timer
---  (home.lua) it would end everything.
+--  (worker_timer.lua) it would end everything.
 
-local home = require "rlock.host.ngx.home"
+local worker_timer = require "rlock.host.ngx.worker_timer"
 local tasks = require "rlock.host.ngx.tasks"
 
-local calls = {}
+local callbacks = {}
 
 local MOST = 32          -- timers at a time: others need timers as well
 local LATE = 1           -- seconds after which a late timer is retried
@@ -49,10 +49,10 @@ end
 --- Runs a callback, and does not wait for it.
 -- @tparam function fn
 -- @param a,b its arguments
-function calls.start(fn, a, b)
+function callbacks.start(fn, a, b)
   last = last + 1
   queue[last] = { fn = fn, a = a, b = b }
-  if not is_serving then is_serving = home.start(serve) end
+  if not is_serving then is_serving = worker_timer.start(serve) end
 end
 
-return calls
+return callbacks

@@ -5,9 +5,9 @@
 --  sent on a connection before its lost predecessors are sealed (seal.lua).
 
 local backoff = require "rlock.backoff"
-local errors = require "rlock.errors"
-local flight = require "rlock.flight"
-local seal = require "rlock.seal"
+local errors = require "rlock.redis.errors"
+local singleflight = require "rlock.redis.singleflight"
+local seal = require "rlock.redis.seal"
 
 local node = {}
 node.__index = node
@@ -24,7 +24,7 @@ function node.new(host, options)
     options = options,
     where = options.path or (options.host .. ":" .. options.port),
     timeout_ms = math.ceil(options.timeout * 1000),
-    flights = flight.new(host),
+    singleflight = singleflight.new(host),
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
     -- back-off after `leave`
     parting = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
@@ -172,7 +172,7 @@ end
 function node:connect(deadline)
   if self.connection then return self.connection end
   if self.is_closed then return nil, "closed", "the client was closed" end
-  local connection, code, detail = self.flights:join("connect", deadline,
+  local connection, code, detail = self.singleflight:join("connect", deadline,
     connect, self)
   if not connection and code == "timeout" then
     if self.problem then return nil, self.problem.code, self.problem.detail end

@@ -4,7 +4,7 @@
 
 local host = require "rlock.host.uv"
 
-local ending = {}
+local shutdown = {}
 
 local SIGNALS = { HUP = 129, INT = 130, TERM = 143 }
 local AGAIN = 0.2           -- seconds within which signals count as one
@@ -79,7 +79,7 @@ end
 
 -- interrupting loops that never wait -----------------------------------------
 
-local OURS = debug.getinfo(1, "S").source:match("^(.*)/ending%.lua$")
+local OURS = debug.getinfo(1, "S").source:match("^(.*)/shutdown%.lua$")
 
 -- Is this one of rlock's own functions? Those must not be interrupted.
 local function is_ours(fn)
@@ -131,7 +131,7 @@ local failed = {}                       -- the last failed assert
 --- Adds the detail to a message that ends with the code of a failed assert.
 -- @tparam string message  may include a traceback
 -- @treturn string
-function ending.explained(message)
+function shutdown.explained(message)
   local first, rest = message:match("^([^\n]*)(.*)$")
   local code = ": " .. (failed.code or "\n")
   if (": " .. first):sub(-#code) ~= code then return message end
@@ -158,7 +158,7 @@ end
 --- From now on, signals and os.exit unwind the program, and assert keeps the
 --  detail for `explained`.
 -- @treturn function restores everything
-function ending.prepare()
+function shutdown.prepare()
   local handles = {}
   for name, status in pairs(SIGNALS) do
     handles[#handles + 1] = host.on_signal(name, function()
@@ -174,4 +174,4 @@ function ending.prepare()
   end
 end
 
-return ending
+return shutdown

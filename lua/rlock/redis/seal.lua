@@ -11,7 +11,7 @@
 --  A server may refuse CLIENT ID or CLIENT KILL, and a proxy may answer them
 --  itself. Then requests carry a deadline instead (expiry.lua).
 
-local errors = require "rlock.errors"
+local errors = require "rlock.redis.errors"
 
 local seal = {}
 seal.__index = seal

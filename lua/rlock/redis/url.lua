@@ -112,14 +112,14 @@ end
 --- Parses an address.
 --  @tparam string text
 --  @treturn[1] table `host port` or `path`, `db username password tls`; for
---    "local:" `embedded = true`
+--    "local:" `is_local = true`
 --  @treturn[2] nil
 --  @treturn[2] string "usage"
 --  @treturn[2] string the error, without the password
 function url.parse(text)
   if type(text) ~= "string" then error("bad url: must be a string", 2) end
   if text == "local:" then
-    return { embedded = true, db = DEFAULT_DB, tls = false }
+    return { is_local = true, db = DEFAULT_DB, tls = false }
   end
   local scheme, rest = text:match("^(%a+)://(.*)$")
   scheme = scheme and scheme:lower()
@@ -149,7 +149,7 @@ end
 --  @tparam table parsed the result of url.parse
 --  @treturn string
 function url.format(parsed)
-  if parsed.embedded then return "local:" end
+  if parsed.is_local then return "local:" end
   local login = ""
   if parsed.username and parsed.password then
     login = encode(parsed.username) .. "@"

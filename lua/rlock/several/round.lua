@@ -2,12 +2,12 @@
 --  outcome. The round is decided as soon as a majority has granted the lock or
 --  no longer can. Late replies are still handled: an unused grant is released.
 
-local errors = require "rlock.errors"
-local joint = require "rlock.joint"
-local voter = require "rlock.voter"
+local errors = require "rlock.redis.errors"
+local joint = require "rlock.several.joint"
+local server_identity = require "rlock.several.server_identity"
 
-local ballot = {}
-ballot.__index = ballot
+local round = {}
+round.__index = round
 
 local max, min = math.max, math.min
 
@@ -16,7 +16,7 @@ local SHARE = 4          -- a server has at most lease/4 to answer
 --- The deadline of a request to one server that is sent now.
 -- @tparam table red the lock
 -- @tparam[opt] number lease seconds
-function ballot.time_limit(red, lease)
+function round.time_limit(red, lease)
   return red.host.now() + min(red.node_timeout, (lease or red.lease) / SHARE)
 end
 
@@ -24,15 +24,15 @@ end
 -- @tparam table hold gets the parts
 -- @tparam[opt] number lease seconds; nil: renewed by the watchdog
 -- @tparam[opt] number wait_until deadline of the round
-function ballot.new(red, hold, lease, wait_until)
-  local until_ = ballot.time_limit(red, lease)
+function round.new(red, hold, lease, wait_until)
+  local until_ = round.time_limit(red, lease)
   local is_short = wait_until and wait_until < until_
   return setmetatable({
     red = red, hold = hold, lease = lease, parts = {},
     until_ = is_short and wait_until or until_, is_short = is_short,
     held = 0, failed = 0,     -- counts of replies
     unknown = 0,              -- count of servers not identified yet
-  }, ballot)
+  }, round)
 end
 
 -- requests ------------------------------------------------------------------
@@ -48,11 +48,13 @@ end
 -- restarted or replaced.
 -- @return its identity, or nil, code, detail
 local function admit(self, session)
-  local identity, code, detail = voter.identify(session.node, self.until_)
+  local identity, code, detail =
+    server_identity.identify(session.node, self.until_)
   if not identity then return nil, code, detail end
-  self.clash = self.clash or voter.clash(session.node, self.red.members)
+  self.clash = self.clash
+    or server_identity.clash(session.node, self.red.members)
   if self.clash then return nil, "refused", self.clash end
-  local pause = voter.quarantine(session.node,
+  local pause = server_identity.quarantine(session.node,
     max(self.lease or 0, session.lease), self.red.host.now())
   if pause > 0 then return forgetful(pause) end
   return identity
@@ -70,7 +72,7 @@ end
 -- the request, so the reply may come from a restarted server.
 local function accept(self, part, identity)
   local session, hold = part.lock.session, self.hold
-  if voter.identity_of(session.node) ~= identity then
+  if server_identity.identity_of(session.node) ~= identity then
     local now_it_is, code, detail = admit(self, session)
     if not now_it_is then return nil, code, detail end
   end
@@ -95,7 +97,7 @@ local function ask_if_there(self, part)
   local session = part.lock.session
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
-    code, why = "connect", voter.why_away(session)
+    code, why = "connect", server_identity.why_away(session)
   end
   if why then
     self.unknown = self.unknown - 1
@@ -104,14 +106,14 @@ local function ask_if_there(self, part)
   local verdict, answer, detail = ask(self, part)
   if verdict == nil and missing[answer] and not session.is_closed
       and not self.is_short then
-    voter.is_gone(session, detail)
+    server_identity.is_gone(session, detail)
   end
   return verdict, answer, detail
 end
 
 --- Is the round decided? A majority needs all servers identified, to rule out
 --  duplicates; that takes time only on new connections.
-function ballot:is_decided()
+function round:is_decided()
   return self.clash ~= nil
     or self.held >= self.red.majority and self.unknown == 0
     or self.failed > #self.red.members - self.red.majority
@@ -138,7 +140,7 @@ end
 -- @tparam function fn
 -- @tparam boolean is_early return as soon as the round is decided
 -- @return true, or nil, "cancelled", the value to raise
-function ballot:call(members, fn, is_early)
+function round:call(members, fn, is_early)
   self.unknown = #members
   for i, member in ipairs(members) do
     self.parts[i] = joint.part(self.hold, member)
@@ -149,13 +151,13 @@ end
 
 --- Requests the lock; until `is_over` is set, grants become parts of the hold.
 -- @return as `call`
-function ballot:ask(members, is_early)
+function round:ask(members, is_early)
   return self:call(members, function(part) vote(self, part) end, is_early)
 end
 
 --- Counts the servers on which the lock is held by the hold's party.
 -- @return as `call`
-function ballot:count(members)
+function round:count(members)
   return self:call(members, function(part)
     self.unknown = self.unknown - 1
     local count, _, detail = joint.count(part, self.until_)
@@ -181,7 +183,7 @@ local function said(part)
 end
 
 --- A message that lists what each server answered.
-function ballot:explain()
+function round:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
     local where = part.lock.session.node.where .. ": "
@@ -209,7 +211,7 @@ end
 --   holds too many; else "quorum"
 -- @treturn string detail
 -- @treturn boolean|nil true if a retry cannot succeed
-function ballot:judge()
+function round:judge()
   if self.clash then return "refused", self.clash, true end
   local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }
   local now = self.red.host.now()
@@ -229,4 +231,4 @@ function ballot:judge()
     count.refused + count.closed + count.broken > spare
 end
 
-return ballot
+return round

@@ -4,10 +4,10 @@
 --  as the plainest of them. Read-only, and bounded.
 
 local policy = require "rlock.policy"
-local requests = require "rlock.requests"
+local once = require "rlock.counters.once"
 local now = require("rlock.policy.shared").now
 
-local look = {}
+local inspect = {}
 
 local MANY = 100           -- holders listed; every `peek` has such a limit
 local LONGEST = 1024       -- bytes of an owner
@@ -111,7 +111,7 @@ local function same(reply) return reply end
 
 -- Runs one of the functions above.
 local function ask(client, name, op, ...)
-  return requests.tell(same, requests.run({
+  return once.tell(same, once.run({
     session = client.session,
     site = client.session:site(client, policy.load(definition), name),
   }, op, ...))
@@ -214,7 +214,7 @@ end
 -- @tparam string name
 -- @tparam string which the policy's module
 -- @return as `at`
-function look.by(client, name, which)
+function inspect.by(client, name, which)
   local ok, lock = pcall(client.policy, client, which, name)
   if not ok then return nil, "usage", tostring(lock) end
   local state, code, detail = peek(lock)
@@ -231,7 +231,7 @@ end
 --   some kinds `queue`: { { owner =, count =, mode =, ttl = }, ... }; `token`,
 --   `available`, `in_use`, `count`
 -- @treturn[2] nil, code, detail
-function look.at(client, name)
+function inspect.at(client, name)
   local reply, code, detail = ask(client, name, "kinds",
     client:semaphore(name).site.keys[2], client:latch(name).site.keys[2])
   if not reply then return nil, code, detail end
@@ -253,4 +253,4 @@ function look.at(client, name)
   return states[1] and states or { { state = "free", holders = {} } }
 end
 
-return look
+return inspect

@@ -2,7 +2,7 @@
  * The allocator for Lua: blocks keep their contents, and freed memory is
  * reused.
  */
-#include "pool.h"
+#include "allocator.h"
 
 #include <stdint.h>
 
@@ -10,14 +10,15 @@
 
 enum { BLOCKS = 400, SIZES = 1200 };
 
-static rl_pool *pool;
+static rl_allocator *pool;
 static unsigned char *blocks[BLOCKS];
 static size_t sizes[BLOCKS];
 
 static void resize(int i, size_t size)
 {
     size_t kept = size < sizes[i] ? size : sizes[i], n;
-    unsigned char *block = rl_pool_allocate(pool, blocks[i], sizes[i], size);
+    unsigned char *block =
+        rl_allocator_allocate(pool, blocks[i], sizes[i], size);
 
     CHECK((block != NULL) == (size > 0));
     CHECK((uintptr_t)block % sizeof(double) == 0);
@@ -34,30 +35,30 @@ static void blocks_keep_what_is_in_them(void)
     unsigned next = 1;
     int i, n;
 
-    pool = rl_pool_open();
+    pool = rl_allocator_open();
     for (n = 0; n < 20 * BLOCKS; n++) {
         next = next * 1103515245 + 12345;
         resize(n % BLOCKS, next / 65536 % 4 ? next / 65536 % SIZES : 0);
     }
     for (i = 0; i < BLOCKS; i++)
         resize(i, 0);
-    rl_pool_close(pool);
-    rl_pool_close(NULL);
+    rl_allocator_close(pool);
+    rl_allocator_close(NULL);
 }
 
 static void what_came_back_is_used_again(void)
 {
     void *block, *other;
 
-    pool = rl_pool_open();
-    block = rl_pool_allocate(pool, NULL, 5, 40);
-    CHECK(rl_pool_allocate(pool, block, 40, 36) == block);
-    CHECK(rl_pool_allocate(pool, block, 36, 0) == NULL);
-    other = rl_pool_allocate(pool, NULL, 0, 48);
+    pool = rl_allocator_open();
+    block = rl_allocator_allocate(pool, NULL, 5, 40);
+    CHECK(rl_allocator_allocate(pool, block, 40, 36) == block);
+    CHECK(rl_allocator_allocate(pool, block, 36, 0) == NULL);
+    other = rl_allocator_allocate(pool, NULL, 0, 48);
     CHECK(other != block);
-    CHECK(rl_pool_allocate(pool, NULL, 0, 33) == block);
-    CHECK(rl_pool_allocate(pool, NULL, 0, 0) == NULL);
-    rl_pool_close(pool);
+    CHECK(rl_allocator_allocate(pool, NULL, 0, 33) == block);
+    CHECK(rl_allocator_allocate(pool, NULL, 0, 0) == NULL);
+    rl_allocator_close(pool);
 }
 
 int main(void)

@@ -5,10 +5,10 @@
 
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
-local line = require "rlock.line"
+local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
-local remote = require "rlock.remote"
-local requests = require "rlock.requests"
+local remote = require "rlock.redis.remote"
+local once = require "rlock.counters.once"
 
 local permits = {}
 permits.__index = permits
@@ -106,7 +106,7 @@ end
 
 -- taking one ------------------------------------------------------------------
 
--- The question (line.lua) of one call that takes a permit.
+-- The question (waiting.lua) of one call that takes a permit.
 local Question = {}
 Question.__index = Question
 
@@ -114,7 +114,7 @@ function Question:ask(until_, now)
   local handle, id = self.handle, self.id
   local session, site = handle.session, handle.site
   local seconds = self.lease or session.lease
-  local reply, sent, detail, may_be_applied = requests.ask(site, "acquire",
+  local reply, sent, detail, may_be_applied = once.ask(site, "acquire",
     session.node, until_, now, site.keys, id, deadline.ms(seconds), "1",
     session.publish)
   if reply then may_be_applied = detail end
@@ -123,7 +123,7 @@ function Question:ask(until_, now)
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
-    requests.run(handle, "release", id, "1", "0", session.publish)
+    once.run(handle, "release", id, "1", "0", session.publish)
     return "busy", 0
   end
   keep(handle, id, self.lease, sent, ends)
@@ -138,7 +138,7 @@ local function take(self, wait, lease)
     channel = site.policy.channel(site.keys),
     late = ("%q has no permit left"):format(site.name),
   }, Question)
-  local verdict, code, detail = line.wait(session, question, wait)
+  local verdict, code, detail = waiting.wait(session, question, wait)
   if verdict and not session.host.has_gone(session.host.current()) then
     return hex(id)
   elseif verdict then                   -- nothing else will release it
@@ -165,14 +165,14 @@ local known = { wait = 0, lease = deadline.least_lease }
 -- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function permits:acquire(options)
-  options = line.options(options, known, 2)
+  options = waiting.options(options, known, 2)
   return self.session.host.whole(take, self, options.wait or math.huge,
     options.lease)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
 function permits:try_acquire(options)
-  options = line.options(options, known, 2)
+  options = waiting.options(options, known, 2)
   return self.session.host.whole(take, self, options.wait or 0, options.lease)
 end
 
@@ -192,12 +192,12 @@ end
 function permits:release(id)
   local bytes = bytes_of(id, 2)
   forget(self, bytes)
-  local reply, code, detail = requests.run(self, "release", bytes, "1", "0",
+  local reply, code, detail = once.run(self, "release", bytes, "1", "0",
     self.session.publish)
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
-  return requests.tell(given_back, reply, code, detail)
+  return once.tell(given_back, reply, code, detail)
 end
 
 local function renewed(reply)
@@ -215,7 +215,7 @@ function permits:renew(id, lease)
   lease = deadline.check(lease, "lease", deadline.least_lease, nil, 2)
   local ends = session.valid_until(session.host.now(), lease)
   local reply, code, detail =
-    requests.run(self, "renew", bytes, deadline.ms(lease), "1")
+    once.run(self, "renew", bytes, deadline.ms(lease), "1")
   local permit = self.site.taken[bytes]
   if permit and reply and reply[1] == "held" then
     permit.valid_until = math.max(permit.valid_until, ends)
@@ -223,7 +223,7 @@ function permits:renew(id, lease)
   elseif permit and reply then
     session.watchdog:lose(permit, "its lease has ended")
   end
-  return requests.tell(renewed, reply, code, detail)
+  return once.tell(renewed, reply, code, detail)
 end
 
 --- Calls fn if a permit taken through this client is lost: not renewed in time,
@@ -254,9 +254,9 @@ local function yes() return true end
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
 function permits:set(n)
-  n = line.count(n, "n", 0, 2)
-  return requests.tell(yes,
-    requests.run(self, "set", n, self.session.publish))
+  n = waiting.count(n, "n", 0, 2)
+  return once.tell(yes,
+    once.run(self, "set", n, self.session.publish))
 end
 
 local function second(reply) return reply[2] end
@@ -266,14 +266,14 @@ local function third(reply) return reply[3] end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:available()
-  return requests.tell(second, requests.run(self, "count"))
+  return once.tell(second, once.run(self, "count"))
 end
 
 --- The number of permits in use.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:acquired()
-  return requests.tell(third, requests.run(self, "count"))
+  return once.tell(third, once.run(self, "count"))
 end
 
 return colon.methods(permits, "permits",

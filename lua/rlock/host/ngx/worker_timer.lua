@@ -9,7 +9,7 @@
 local clock = require "rlock.host.ngx.clock"
 local tasks = require "rlock.host.ngx.tasks"
 
-local home = {}
+local worker_timer = {}
 
 local now, running = clock.now, coroutine.running
 local exiting, spawn = ngx.worker.exiting, ngx.thread.spawn
@@ -25,11 +25,11 @@ local TRIES = 3          -- timers to wait for, not more: the tasks that occupy
                          -- the others may be waiting for this one
 
 --- Callbacks for every maintenance run of a home.
-home.visits = {}
+worker_timer.visits = {}
 
 --- Called from time to time while no request uses rlock any more, and the
 --  worker, or the Lua state, is about to end.
-function home.rest() end
+function worker_timer.rest() end
 
 local present            -- the home that takes new jobs
 
@@ -113,7 +113,7 @@ local function is_ending() return exiting() or not tasks.is_shared() end
 local function rest(self)
   if not self.resting then
     self.resting = now()
-    home.start(home.rest)
+    worker_timer.start(worker_timer.rest)
   elseif now() > self.resting + GRACE then
     for _, job in pairs(self.threads) do give_up(job) end
     self.resting = nil
@@ -128,7 +128,7 @@ end
 
 local function look_around(self)
   put_all_away(self)
-  for _, visit in ipairs(home.visits) do visit() end
+  for _, visit in ipairs(worker_timer.visits) do visit() end
   give_up_forsaken(self)
   if not is_ending() then
     if self.taken > JOBS then give_way(self) end
@@ -205,7 +205,7 @@ end
 -- @tparam function fn
 -- @param a,b,c,d its arguments
 -- @treturn boolean whether it was accepted
-function home.start(fn, a, b, c, d)
+function worker_timer.start(fn, a, b, c, d)
   local ok, why = give { fn = fn, a = a, b = b, c = c, d = d, task = {} }
   if not ok then ngx.log(ngx.ERR, "rlock: ", why) end
   return ok or false
@@ -238,7 +238,7 @@ local events = {}        -- for reuse
 -- @treturn[2] nil
 -- @treturn[2] string "refused"
 -- @treturn[2] string detail
-function home.run(fn, a, b, c, d)
+function worker_timer.run(fn, a, b, c, d)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
   local task, here = tasks.current()
@@ -257,4 +257,4 @@ function home.run(fn, a, b, c, d)
   return x
 end
 
-return home
+return worker_timer

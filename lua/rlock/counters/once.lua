@@ -6,11 +6,11 @@
 --  there were concurrent requests. The policy defines operations and keys; a
 --  slot's key begins with the policy's third key.
 
-local answer = require "rlock.answer"
-local errors = require "rlock.errors"
-local remote = require "rlock.remote"
+local verdicts = require "rlock.verdicts"
+local errors = require "rlock.redis.errors"
+local remote = require "rlock.redis.remote"
 
-local requests = {}
+local once = {}
 
 --- Milliseconds for which the server remembers a slot after its last use, and
 --  seconds for which a request with an unknown outcome is retried: much less.
@@ -39,12 +39,12 @@ end
 -- @tparam table node
 -- @tparam number until_  this and the rest: as for remote.run
 -- @return as remote.run; for a malformed reply nil, "redis", detail, true
-function requests.ask(site, name, node, until_, now, keys, a, b, c, d, extra)
+function once.ask(site, name, node, until_, now, keys, a, b, c, d, extra)
   local op = site.policy.ops[name]
   local reply, sent, detail, may_be_applied = remote.run(node, op, until_, now,
     keys, a, b, c, d, extra)
   if reply == nil then return nil, sent, detail, may_be_applied end
-  local checked, code, fault = answer.shaped(op, reply,
+  local checked, code, fault = verdicts.shaped(op, reply,
     site.policy.source.needs[name])
   if not checked then return nil, code, fault, true end
   return reply, sent, detail
@@ -53,7 +53,7 @@ end
 --- Begins a request.
 -- @tparam table handle of a semaphore or a latch: session, site
 -- @treturn table request
-function requests.begin(handle)
+function once.begin(handle)
   local pool, keys = pool_of(handle.session), handle.site.keys
   local slot = table.remove(pool.free)
   if not slot then
@@ -67,7 +67,7 @@ function requests.begin(handle)
 end
 
 --- Ends a request whose outcome is known.
-function requests.finish(request)
+function once.finish(request)
   table.insert(request.pool.free, request.slot)
 end
 
@@ -81,9 +81,9 @@ end
 -- @tparam[opt] string more
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail; request.is_doubtful: it may have been executed
-function requests.send(request, name, until_, now, n, more)
+function once.send(request, name, until_, now, n, more)
   local session, site = request.handle.session, request.handle.site
-  local reply, sent, detail, may_be_applied = requests.ask(site, name,
+  local reply, sent, detail, may_be_applied = once.ask(site, name,
     session.node, until_, now, request.keys, request.number, MEMORY, n,
     session.publish, more and { more })
   if reply then may_be_applied = detail end
@@ -98,8 +98,8 @@ local function settle(request, name, n, more)
   session:background(function()
     local now = session.host.now()
     local reply, _, detail =
-      requests.send(request, name, now + SETTLE, now, n, more)
-    if reply then return requests.finish(request) end
+      once.send(request, name, now + SETTLE, now, n, more)
+    if reply then return once.finish(request) end
     session:log("warn", ("the server did not confirm %s(%s) of %s %q: %s")
       :format(name, n, request.handle.site.policy.name,
         request.handle.site.name, tostring(detail)))
@@ -110,8 +110,8 @@ end
 --  the background.
 -- @tparam table request
 -- @tparam string n
-function requests.undo(request, n)
-  if not request.is_doubtful then return requests.finish(request) end
+function once.undo(request, n)
+  if not request.is_doubtful then return once.finish(request) end
   local undone = request.number
   request.number = next_number(request.pool)
   settle(request, "undo", n, undone)
@@ -122,8 +122,8 @@ local function try(request, name, n, more)
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
   local reply, code, detail =
-    requests.send(request, name, now + session.timeout, now, n, more)
-  if reply then requests.finish(request) end
+    once.send(request, name, now + session.timeout, now, n, more)
+  if reply then once.finish(request) end
   return reply, code, detail
 end
 
@@ -135,7 +135,7 @@ end
 -- @tparam[opt] string more
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function requests.try(request, name, n, more)
+function once.try(request, name, n, more)
   return request.handle.session.host.whole(try, request, name, n, more)
 end
 
@@ -166,7 +166,7 @@ end
 -- @tparam string name  of the policy's operation
 -- @tparam string n
 -- @return as `try`
-function requests.insist(request, name, n)
+function once.insist(request, name, n)
   return request.handle.session.host.whole(insist, request, name, n)
 end
 
@@ -177,11 +177,11 @@ end
 -- @return[1] the reply
 -- @treturn[1] boolean whether an earlier request may have been executed
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function requests.run(handle, name, a, b, c, d)
+function once.run(handle, name, a, b, c, d)
   local session, site = handle.session, handle.site
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
-  local reply, code, detail = requests.ask(site, name, session.node,
+  local reply, code, detail = once.ask(site, name, session.node,
     now + session.timeout, now, site.keys, a, b, c, d)
   if reply then return reply, detail end
   return nil, code, detail
@@ -190,10 +190,10 @@ end
 --- The result for the caller: told(reply), or nil, code, detail. A cancellation
 --  is raised.
 -- @tparam function told  turns the reply into a result
-function requests.tell(told, reply, code, detail)
+function once.tell(told, reply, code, detail)
   if reply then return told(reply, code) end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
-return requests
+return once

@@ -7,9 +7,9 @@
 --  answer: a second server would grant its locks again. A file lock decides the
 --  race to start it; the server inherits the lock and keeps it while it lives.
 
-local url = require "rlock.url"
+local url = require "rlock.redis.url"
 
-local embedded = {}
+local local_server = {}
 
 local START = 10            -- seconds for the server to come up
 local STEP = 0.005          -- seconds between polls for the server
@@ -28,7 +28,7 @@ end
 
 --- The folder, socket and files.
 -- @tparam table host
-function embedded.places(host)
+function local_server.places(host)
   local folder = folder_of("XDG_RUNTIME_DIR")
   if folder then
     folder = folder .. "/rlock"
@@ -92,7 +92,7 @@ end
 
 -- Sends one command to the server, if the folder and the server exist.
 local function tell(host, ...)
-  local places = embedded.places(host)
+  local places = local_server.places(host)
   local ok, code, detail = check_folder(host, places, false)
   if not ok then return ok, code, detail end
   local connection
@@ -190,8 +190,8 @@ end
 -- @treturn[2] nil
 -- @treturn[2] string "connect"
 -- @treturn[2] string detail
-function embedded.start(host, options)
-  local places = embedded.places(host)
+function local_server.start(host, options)
+  local places = local_server.places(host)
   local ok, code, detail = check_folder(host, places, true)
   if not ok then return nil, code, detail end
   ok, code, detail = is_up(host, places)
@@ -208,7 +208,7 @@ end
 -- @treturn[1] table url, pid, server ("redis"), version, uptime (seconds)
 -- @treturn[2] boolean false if it does not run
 -- @treturn[3] nil, code, detail
-function embedded.about(host)
+function local_server.about(host)
   local info, code, detail = tell(host, "INFO", "server")
   if not info then return info, code, detail end
   local function field(name)
@@ -216,7 +216,7 @@ function embedded.about(host)
   end
   local valkey = field("valkey_version")
   return {
-    url = url.format { path = embedded.places(host).socket },
+    url = url.format { path = local_server.places(host).socket },
     server = valkey and "valkey" or "redis",
     version = valkey or field("redis_version"),
     pid = field("process_id"), uptime = field("uptime_in_seconds"),
@@ -226,11 +226,11 @@ end
 --- Stops the server; all its locks are lost.
 -- @return[1] true, or false if it was not running
 -- @treturn[2] nil, code, detail
-function embedded.stop(host)
+function local_server.stop(host)
   local was_up, code, detail = tell(host, "SHUTDOWN", "NOSAVE")
   if was_up == false then return false end
   if code ~= "closed" then return nil, code or "redis", detail end
   return true
 end
 
-return embedded
+return local_server

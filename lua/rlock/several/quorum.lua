@@ -11,10 +11,10 @@
 --  counted for one lease by clients that knew its predecessor.
 
 local backoff = require "rlock.backoff"
-local ballot = require "rlock.ballot"
+local Round = require "rlock.several.round"
 local deadline = require "rlock.deadline"
 local colon = require "rlock.colon"
-local joint = require "rlock.joint"
+local joint = require "rlock.several.joint"
 local policy = require "rlock.policy"
 
 local quorum = joint.class()
@@ -162,7 +162,7 @@ end
 -- @return true; or nil, code, detail
 local function attempt(self, try)
   local hold = try.hold
-  local round = ballot.new(self, hold, try.lease,
+  local round = Round.new(self, hold, try.lease,
     not try.is_single and try.wait_until or nil)
   hold.round = round
   local ok, code, detail = round:ask(self.members, true)
@@ -268,7 +268,7 @@ local function keep_healing(self, hold)
     if not is_wanted(self, hold) then return end
     local others = without_part(self, hold)
     if not others[1] then break end
-    ballot.new(self, hold):ask(others)
+    Round.new(self, hold):ask(others)
   end
   hold.healer = nil
 end
@@ -312,7 +312,7 @@ local function release_all(self, parts)
     local is_freed, why = joint.release(part)
     if is_freed then count.freed = count.freed + 1 end
     if why == "lost" then count.gone = count.gone + 1 end
-  end, ballot.time_limit(self), function()
+  end, Round.time_limit(self), function()
     return count.freed >= self.majority
       or #parts - count.gone < self.majority
   end)
@@ -355,7 +355,7 @@ end
 -- @treturn[2] string "quorum": too few servers answered
 -- @treturn[2] string detail
 function quorum:is_held()
-  local round = ballot.new(self, { party = self.host.current() })
+  local round = Round.new(self, { party = self.host.current() })
   local ok, _, unwind = round:count(self.members)
   if not ok then error(unwind, 0) end
   if round.held >= self.majority then return true end

@@ -3,9 +3,9 @@
 
 local colon = require "rlock.colon"
 local deadline = require "rlock.deadline"
-local line = require "rlock.line"
+local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
-local requests = require "rlock.requests"
+local once = require "rlock.counters.once"
 
 local semaphore = {}
 semaphore.__index = semaphore
@@ -19,12 +19,12 @@ function semaphore.new(client, name)
   }, semaphore)
 end
 
--- The question (line.lua) of one call that takes permits.
+-- The question (waiting.lua) of one call that takes permits.
 local Question = {}
 Question.__index = Question
 
 function Question:ask(until_, now)
-  local reply, code, detail = requests.send(self.request, "acquire", until_,
+  local reply, code, detail = once.send(self.request, "acquire", until_,
     now, self.n)
   if not reply then return nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2], reply[3] end
@@ -34,19 +34,19 @@ end
 local function take(self, n, wait)
   local site = self.site
   local question = setmetatable({
-    request = requests.begin(self), n = n, wants = tonumber(n),
+    request = once.begin(self), n = n, wants = tonumber(n),
     channel = site.policy.channel(site.keys),
     late = ("semaphore %q has fewer than %s permits"):format(site.name, n),
   }, Question)
-  local verdict, code, detail = line.wait(self.session, question, wait)
+  local verdict, code, detail = waiting.wait(self.session, question, wait)
   if verdict then
-    requests.finish(question.request)
+    once.finish(question.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
-    requests.insist(requests.begin(self), "release", n)     -- nobody else will
+    once.insist(once.begin(self), "release", n)     -- nobody else will
     return nil, "closed", "the task has ended"
   end
-  requests.undo(question.request, n)
+  once.undo(question.request, n)
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
@@ -58,8 +58,8 @@ end
 -- The number of permits and the wait; both are optional.
 local function arguments(n, options, wait, level)
   if type(n) == "table" then n, options = nil, n end
-  n = line.count(n == nil and 1 or n, "n", 0, level + 1)
-  options = line.options(options, { wait = 0 }, level + 1)
+  n = waiting.count(n == nil and 1 or n, "n", 0, level + 1)
+  options = waiting.options(options, { wait = 0 }, level + 1)
   return n, options.wait or wait
 end
 
@@ -95,10 +95,10 @@ local function yes() return true end
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
 function semaphore:release(n)
-  n = line.count(n == nil and 1 or n, "n", 0, 2)
+  n = waiting.count(n == nil and 1 or n, "n", 0, 2)
   if n == "0" then return true end
-  return requests.tell(yes,
-    requests.insist(requests.begin(self), "release", n))
+  return once.tell(yes,
+    once.insist(once.begin(self), "release", n))
 end
 
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
@@ -106,9 +106,9 @@ end
 -- @tparam integer n may be negative
 -- @return as release
 function semaphore:add(n)
-  n = line.count(n, "n", -2147483647, 2)
-  return requests.tell(yes,
-    requests.insist(requests.begin(self), "release", n))
+  n = waiting.count(n, "n", -2147483647, 2)
+  return once.tell(yes,
+    once.insist(once.begin(self), "release", n))
 end
 
 local function was_set(reply)
@@ -124,9 +124,9 @@ end
 -- @treturn[2] nil, "refused", detail: it is set already
 -- @treturn[3] nil, code, detail
 function semaphore:set(n, options)
-  n = line.count(n, "n", 0, 2)
-  local ttl = line.options(options, { ttl = deadline.least_lease }, 2).ttl
-  return requests.tell(was_set, requests.try(requests.begin(self), "set", n,
+  n = waiting.count(n, "n", 0, 2)
+  local ttl = waiting.options(options, { ttl = deadline.least_lease }, 2).ttl
+  return once.tell(was_set, once.try(once.begin(self), "set", n,
     ttl and deadline.ms(ttl)))
 end
 
@@ -136,16 +136,16 @@ local function second(reply) return reply[2] end
 -- @treturn[1] integer how many
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
-  local request = requests.begin(self)
+  local request = once.begin(self)
   request.keys[4] = request.keys[3] .. ":drained"
-  return requests.tell(second, requests.try(request, "drain", "0"))
+  return once.tell(second, once.try(request, "drain", "0"))
 end
 
 --- The number of available permits.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function semaphore:available()
-  return requests.tell(second, requests.run(self, "count"))
+  return once.tell(second, once.run(self, "count"))
 end
 
 return colon.methods(semaphore, "semaphore",

@@ -3,9 +3,9 @@
 --  callers only once. Each new connection identifies its server: this detects
 --  two clients of one server, and a restarted server that forgot its grants.
 
-local errors = require "rlock.errors"
+local errors = require "rlock.redis.errors"
 
-local voter = {}
+local server_identity = {}
 
 --- Seconds between PINGs; seconds without a request after which they stop.
 local PAUSE, IDLE = 0.02, 5
@@ -42,7 +42,7 @@ end
 --- Marks a server as away and starts to probe it.
 -- @tparam table session the client's
 -- @tparam string why    for messages
-function voter.is_gone(session, why)
+function server_identity.is_gone(session, why)
   local node = session.node
   if away[node] then return end
   local now = session.host.now()
@@ -53,7 +53,7 @@ end
 
 --- Why the server should be skipped now, or nil.
 -- @treturn string|nil
-function voter.why_away(session)
+function server_identity.why_away(session)
   local state = away[session.node]
   if not state then return nil end
   local now = session.host.now()
@@ -119,7 +119,7 @@ end
 -- @tparam number until_ deadline, by host.now()
 -- @treturn[1] table identity
 -- @treturn[2] nil, code, detail
-function voter.identify(node, until_)
+function server_identity.identify(node, until_)
   local connection, code, detail = node:connect(until_)
   if not connection then return nil, code, detail end
   if identities[connection] then
@@ -147,7 +147,7 @@ end
 --- The server's identity, if `identify` has run on its current connection.
 -- @tparam table node
 -- @treturn table|nil as of `identify`
-function voter.identity_of(node)
+function server_identity.identity_of(node)
   return node.connection and identities[node.connection]
 end
 
@@ -155,11 +155,11 @@ end
 -- @tparam table node    identified before
 -- @tparam table members locks; the node's own is skipped
 -- @treturn string|nil why it does not count
-function voter.clash(node, members)
-  local own = voter.identity_of(node)
+function server_identity.clash(node, members)
+  local own = server_identity.identity_of(node)
   for _, member in ipairs(members) do
     local other = member.session.node
-    local what = other ~= node and bond(own, voter.identity_of(other))
+    local what = other ~= node and bond(own, server_identity.identity_of(other))
     if what then
       identities[node.connection] = nil          -- may change: retry
       return ("%s and %s are %s, not independent servers"):format(
@@ -173,10 +173,10 @@ end
 -- @tparam table node    identified before
 -- @tparam number lease seconds
 -- @tparam number now   by host.now()
-function voter.quarantine(node, lease, now)
+function server_identity.quarantine(node, lease, now)
   local server = known[node]
   if not server or not server.forgot then return 0 end
   return max(0, server.forgot + lease - now)
 end
 
-return voter
+return server_identity

@@ -3,7 +3,7 @@
  * They are cut from chunks; freed ones go to a free list for their size.
  * Chunks are freed when the pool is closed. Large blocks come from malloc.
  */
-#include "pool.h"
+#include "allocator.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct block {
     struct block *next;
 } block;
 
-struct rl_pool {
+struct rl_allocator {
     block *chunks;
     char *room; /* the rest of the latest chunk */
     size_t left;
@@ -30,7 +30,7 @@ static size_t steps_of(size_t size)
     return (size + STEP - 1) / STEP;
 }
 
-static void give(rl_pool *self, void *memory, size_t steps)
+static void give(rl_allocator *self, void *memory, size_t steps)
 {
     block *spare = memory;
 
@@ -38,7 +38,7 @@ static void give(rl_pool *self, void *memory, size_t steps)
     self->spares[steps] = spare;
 }
 
-static int add_chunk(rl_pool *self)
+static int add_chunk(rl_allocator *self)
 {
     block *chunk = malloc(CHUNK);
 
@@ -53,7 +53,7 @@ static int add_chunk(rl_pool *self)
     return 0;
 }
 
-static void *take(rl_pool *self, size_t steps)
+static void *take(rl_allocator *self, size_t steps)
 {
     block *spare = self->spares[steps];
     size_t size = steps * STEP;
@@ -74,12 +74,12 @@ static int is_small(size_t size)
     return size <= LARGEST;
 }
 
-static void *get(rl_pool *self, size_t size)
+static void *get(rl_allocator *self, size_t size)
 {
     return is_small(size) ? take(self, steps_of(size)) : malloc(size);
 }
 
-static void put(rl_pool *self, void *memory, size_t size)
+static void put(rl_allocator *self, void *memory, size_t size)
 {
     if (is_small(size))
         give(self, memory, steps_of(size));
@@ -87,9 +87,9 @@ static void put(rl_pool *self, void *memory, size_t size)
         free(memory);
 }
 
-void *rl_pool_allocate(void *pool, void *from, size_t old, size_t size)
+void *rl_allocator_allocate(void *pool, void *from, size_t old, size_t size)
 {
-    rl_pool *self = pool;
+    rl_allocator *self = pool;
     void *to;
 
     if (from == NULL) /* then old is a type tag, not a size */
@@ -110,12 +110,12 @@ void *rl_pool_allocate(void *pool, void *from, size_t old, size_t size)
     return to;
 }
 
-rl_pool *rl_pool_open(void)
+rl_allocator *rl_allocator_open(void)
 {
-    return calloc(1, sizeof(rl_pool));
+    return calloc(1, sizeof(rl_allocator));
 }
 
-void rl_pool_close(rl_pool *self)
+void rl_allocator_close(rl_allocator *self)
 {
     block *chunk = self != NULL ? self->chunks : NULL;
 

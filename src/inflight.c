@@ -3,14 +3,14 @@
  * the same timeout, so the connection's one timer fires about once per timeout
  * and scans the calls that are in flight then.
  */
-#include "calls.h"
+#include "inflight.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { FIRST_SIZE = 16 };
 
-static int calls_grow(rl_calls *calls)
+static int calls_grow(rl_inflight *calls)
 {
     size_t size = calls->size ? calls->size * 2 : FIRST_SIZE;
     size_t first = calls->size - calls->head;
@@ -29,21 +29,21 @@ static int calls_grow(rl_calls *calls)
     return 0;
 }
 
-rl_call *rl_calls_at(const rl_calls *calls, size_t i)
+rl_call *rl_inflight_at(const rl_inflight *calls, size_t i)
 {
     return &calls->slot[(calls->head + i) & (calls->size - 1)];
 }
 
-int rl_calls_push(rl_calls *calls, rl_call call)
+int rl_inflight_push(rl_inflight *calls, rl_call call)
 {
     if (calls->count == calls->size && calls_grow(calls) != 0)
         return -1;
-    *rl_calls_at(calls, calls->count) = call;
+    *rl_inflight_at(calls, calls->count) = call;
     calls->count++;
     return 0;
 }
 
-rl_call rl_calls_pop(rl_calls *calls)
+rl_call rl_inflight_pop(rl_inflight *calls)
 {
     rl_call call = calls->slot[calls->head];
 
@@ -52,10 +52,11 @@ rl_call rl_calls_pop(rl_calls *calls)
     return call;
 }
 
-size_t rl_calls_expire(rl_calls *calls, size_t i, uint64_t now, rl_call *out)
+size_t rl_inflight_expire(rl_inflight *calls, size_t i, uint64_t now,
+                          rl_call *out)
 {
     for (; i < calls->count; i++) {
-        rl_call *call = rl_calls_at(calls, i);
+        rl_call *call = rl_inflight_at(calls, i);
 
         if (call->id != 0 && call->due <= now) {
             *out = *call;
@@ -66,13 +67,13 @@ size_t rl_calls_expire(rl_calls *calls, size_t i, uint64_t now, rl_call *out)
     return 0;
 }
 
-uint64_t rl_calls_due(const rl_calls *calls)
+uint64_t rl_inflight_due(const rl_inflight *calls)
 {
     uint64_t due = UINT64_MAX;
     size_t i;
 
     for (i = 0; i < calls->count; i++) {
-        const rl_call *call = rl_calls_at(calls, i);
+        const rl_call *call = rl_inflight_at(calls, i);
 
         if (call->id != 0 && call->due < due)
             due = call->due;
@@ -80,7 +81,7 @@ uint64_t rl_calls_due(const rl_calls *calls)
     return due;
 }
 
-void rl_calls_free(rl_calls *calls)
+void rl_inflight_free(rl_inflight *calls)
 {
     free(calls->slot);
     memset(calls, 0, sizeof(*calls));

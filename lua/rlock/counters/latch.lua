@@ -1,9 +1,9 @@
 --- The public count-down latch: tasks anywhere wait until its count is zero.
 
 local colon = require "rlock.colon"
-local line = require "rlock.line"
+local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
-local requests = require "rlock.requests"
+local once = require "rlock.counters.once"
 
 local latch = {}
 latch.__index = latch
@@ -28,9 +28,9 @@ end
 -- @treturn[2] nil, "refused", detail: there is one
 -- @treturn[3] nil, code, detail
 function latch:set(n)
-  n = line.count(n, "n", 1, 2)
-  return requests.tell(was_set,
-    requests.try(requests.begin(self), "set", n))
+  n = waiting.count(n, "n", 1, 2)
+  return once.tell(was_set,
+    once.try(once.begin(self), "set", n))
 end
 
 local function counted(reply) return true, reply[2] end
@@ -41,8 +41,8 @@ local function counted(reply) return true, reply[2] end
 -- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail
 function latch:count_down()
-  return requests.tell(counted,
-    requests.insist(requests.begin(self), "count_down", "1"))
+  return once.tell(counted,
+    once.insist(once.begin(self), "count_down", "1"))
 end
 
 local function second(reply) return reply[2] end
@@ -51,14 +51,14 @@ local function second(reply) return reply[2] end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function latch:count()
-  return requests.tell(second, requests.run(self, "count"))
+  return once.tell(second, once.run(self, "count"))
 end
 
--- The question (line.lua) of one `wait`: "held" when the latch is open. The 0
--- then wakes another waiter, which may have missed the message.
+-- The question (waiting.lua) of one `wait`: "held" when the latch is open. The
+-- 0 then wakes another waiter, which may have missed the message.
 local function ask(question, until_, now)
   local site, node = question.latch.site, question.latch.session.node
-  local reply, code, detail = requests.ask(site, "count", node, until_, now,
+  local reply, code, detail = once.ask(site, "count", node, until_, now,
     site.keys)
   if not reply then return nil, code, detail end
   if reply[1] == "held" then return "busy", -1 end
@@ -71,10 +71,10 @@ end
 -- @treturn[2] nil, "timeout", detail
 -- @treturn[3] nil, code, detail
 function latch:wait(options)
-  local wait = line.options(options, { wait = 0 }, 2).wait or math.huge
+  local wait = waiting.options(options, { wait = 0 }, 2).wait or math.huge
   local site = self.site
   local session = self.session
-  local open, code, detail = session.host.whole(line.wait, session, {
+  local open, code, detail = session.host.whole(waiting.wait, session, {
     latch = self, ask = ask, wants = 0,
     channel = site.policy.channel(site.keys), wakes = site.policy.source.wakes,
     late = ("latch %q was not open in time"):format(site.name),
@@ -92,8 +92,8 @@ end
 -- @treturn[1] boolean whether there was one
 -- @treturn[2] nil, code, detail
 function latch:delete()
-  return requests.tell(deleted,
-    requests.run(self, "delete", self.session.publish))
+  return once.tell(deleted,
+    once.run(self, "delete", self.session.publish))
 end
 
 return colon.methods(latch, "latch", "set count_down count wait delete")

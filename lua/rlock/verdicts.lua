@@ -3,7 +3,7 @@
 --  interfere. The error for a malformed one names the place in the policy's
 --  file.
 
-local answer = {}
+local verdicts = {}
 
 local function set(...)
   local result = {}
@@ -58,7 +58,7 @@ end
 -- @treturn nil
 -- @treturn string "redis"
 -- @treturn string detail
-function answer.wrong(op, reply, must)
+function verdicts.wrong(op, reply, must)
   return nil, "redis", ("%s: answered %s; it must answer %s"):format(op.where,
     show(reply), must or wanted[op.op])
 end
@@ -83,13 +83,13 @@ end
 --   n for a number, s for a string, t for a table
 -- @treturn[1] table the reply
 -- @treturn[2] nil, "redis", detail
-function answer.shaped(op, reply, shapes)
+function verdicts.shaped(op, reply, shapes)
   local shape = type(reply) == "table" and shapes[reply[1]]
   for i = 1, shape and #shape or 0 do
     if type(reply[i + 1]) ~= TYPES[shape:sub(i, i)] then shape = nil break end
   end
   if shape then return reply end
-  return answer.wrong(op, reply, show_shapes(shapes))
+  return verdicts.wrong(op, reply, show_shapes(shapes))
 end
 
 --- The verdict of a reply, checked.
@@ -98,26 +98,26 @@ end
 -- @treturn[1] string the verdict
 -- @return[1] its value: a token, milliseconds, a reason
 -- @treturn[2] nil, "redis", detail
-function answer.of(op, reply)
+function verdicts.of(op, reply)
   local word, value = reply, nil
   if type(reply) == "table" then word, value = reply[1], reply[2] end
   local kind = second[word]
   if not words[op.op][word] or kind and type(value) ~= kind
       or type(value) == "table" then
-    return answer.wrong(op, reply)
+    return verdicts.wrong(op, reply)
   end
   return word, value
 end
 
 --- Checks a reply of `peek`.
--- @return as answer.of
-function answer.of_peek(op, reply)
+-- @return as verdicts.of
+function verdicts.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"
       or type(reply[3]) ~= "number" or type(reply[4] or {}) ~= "table"
       or type(reply[5] or {}) ~= "table" then
-    return answer.wrong(op, reply)
+    return verdicts.wrong(op, reply)
   end
-  return answer.of(op, reply)
+  return verdicts.of(op, reply)
 end
 
-return answer
+return verdicts

@@ -2,8 +2,8 @@
 --  whose outcome is unknown is retried until its deadline.
 
 local backoff = require "rlock.backoff"
-local errors = require "rlock.errors"
-local expiry = require "rlock.expiry"
+local errors = require "rlock.redis.errors"
+local expiry = require "rlock.redis.expiry"
 local naming = require "rlock.naming"
 local script = require "rlock.script"
 
@@ -39,7 +39,8 @@ function remote.sha(node, op, deadline)
   local sha = node.shas[op]
   if sha then return sha end
   local code, detail
-  sha, code, detail = node.flights:join(op, deadline, load_script, node, op)
+  sha, code, detail =
+    node.singleflight:join(op, deadline, load_script, node, op)
   if code == "timeout" and not node.connection then
     return nil, "connect", ("no connection to %s in time"):format(node.where)
   end

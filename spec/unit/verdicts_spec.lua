@@ -1,4 +1,4 @@
-local answer = require "rlock.answer"
+local verdicts = require "rlock.verdicts"
 
 local function op(name)
   return { op = name, where = 'policy "p": p.lua:3: ' .. name }
@@ -14,11 +14,11 @@ describe("an answer", function()
       break_ = { { "freed" }, { "free" }, { "refused", "why" } },
     } do
       for _, reply in ipairs(replies) do
-        local verdict, value = answer.of(op(name), reply)
+        local verdict, value = verdicts.of(op(name), reply)
         assert.same(reply, { verdict, value })
       end
     end
-    assert.equal("held", (answer.of(op "renew", "held")))
+    assert.equal("held", (verdicts.of(op "renew", "held")))
   end)
 
   it("is told with its place, if it is none", function()
@@ -33,7 +33,7 @@ describe("an answer", function()
         { "busy", 1, 1, {} }, { "held", 1, 1, "x" } },
     } do
       for _, reply in pairs(replies) do
-        local of = name == "peek" and answer.of_peek or answer.of
+        local of = name == "peek" and verdicts.of_peek or verdicts.of
         local verdict, code, detail = of(op(name), reply)
         assert.is_nil(verdict)
         assert.equal("redis", code)
@@ -45,7 +45,7 @@ describe("an answer", function()
 
   it("is shown, but not all of it", function()
     local function shown(reply)
-      return select(3, answer.wrong(op "renew", reply))
+      return select(3, verdicts.wrong(op "renew", reply))
         :match("answered (.*); it must")
     end
     assert.equal("nothing", shown(nil))
@@ -58,8 +58,8 @@ describe("an answer", function()
   end)
 
   it("of peek has times and counts", function()
-    assert.equal("free", (answer.of_peek(op "peek", { "free", -2, 0 })))
+    assert.equal("free", (verdicts.of_peek(op "peek", { "free", -2, 0 })))
     assert.equal("held",
-      (answer.of_peek(op "peek", { "held", 1, 0, { "a", "1" } })))
+      (verdicts.of_peek(op "peek", { "held", 1, 0, { "a", "1" } })))
   end)
 end)

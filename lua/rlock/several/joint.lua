@@ -13,8 +13,8 @@
 local colon = require "rlock.colon"
 local grant = require "rlock.grant"
 local lock = require "rlock.lock"
-local of_peek = require("rlock.answer").of_peek
-local remote = require "rlock.remote"
+local of_peek = require("rlock.verdicts").of_peek
+local remote = require "rlock.redis.remote"
 
 local joint = {}
 joint.__index = joint

@@ -16,7 +16,7 @@ if ngx.config.subsystem ~= "http" then
 end
 
 local client = require "rlock.client"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local host = require "rlock.host.ngx"
 local url = require "rlock.redis.url"
 
@@ -97,7 +97,7 @@ local function check(options, level)
   end
   local idle = options.keepalive_timeout
   if idle ~= nil then
-    deadline.check(idle, "keepalive_timeout", 0.001, 86400, level + 1)
+    duration.check(idle, "keepalive_timeout", 0.001, 86400, level + 1)
   end
 end
 

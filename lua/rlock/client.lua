@@ -1,7 +1,7 @@
 --- The public client: one application's session with one Redis.
 
 local colon = require "rlock.colon"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local errors = require "rlock.redis.errors"
 local lock = require "rlock.lock"
 local policy = require "rlock.policy"
@@ -23,7 +23,7 @@ local function checked(options, level)
   for key, value in pairs(options) do result[key] = value end
   for key, default in pairs(defaults) do
     if result[key] == nil then result[key] = default end
-    result[key] = deadline.check(result[key], key, LEAST[key], 86400,
+    result[key] = duration.check(result[key], key, LEAST[key], 86400,
       level + 1)
   end
   result.publish = result.publish or "publish"
@@ -47,11 +47,11 @@ end
 -- Retries if the server drops a new connection, because it is stopping or
 -- restarting. An unreachable server, or one that refuses, is not retried.
 local function connect(node, seconds)
-  local until_ = node.host.now() + seconds
+  local deadline = node.host.now() + seconds
   local connection, code, detail
   repeat
-    connection, code, detail = node:connect(until_)
-  until connection or not node.fell or node.host.now() >= until_
+    connection, code, detail = node:connect(deadline)
+  until connection or not node.fell or node.host.now() >= deadline
   return connection, code, detail
 end
 

@@ -12,7 +12,7 @@
 --  state: free -> held <-> at_risk -> lost; free again after the last unlock.
 
 local verdicts = require "rlock.verdicts"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local remote = require "rlock.redis.remote"
@@ -85,13 +85,13 @@ end
 
 -- Several tasks may share a grant (an explicit owner, a transferred hold), so
 -- its requests are serialized.
-local function wait_for_turn(self, until_)
+local function wait_for_turn(self, deadline)
   local host = self.lock.session.host
   local event = host.event()
   local queue = self.queue or {}
   self.queue = queue
   queue[#queue + 1] = event
-  local is_ours, code, unwind = event:pause(until_ - host.now())
+  local is_ours, code, unwind = event:pause(deadline - host.now())
   if is_ours then return true end
   for i, other in ipairs(queue) do
     if other == event then
@@ -141,7 +141,7 @@ local function needed(self, now)
   end
   local seconds = ends - now
   if watched then seconds = max(seconds, session.lease) end
-  return max(seconds, deadline.least_lease), watched
+  return max(seconds, duration.least_lease), watched
 end
 
 --- The arguments of a renewal.
@@ -149,7 +149,7 @@ end
 -- @treturn integer the lease, in milliseconds
 -- @treturn string the count of holds
 function grant:renewal(now)
-  return deadline.ms((needed(self, now))), count_text(#self.holds)
+  return duration.ms((needed(self, now))), count_text(#self.holds)
 end
 
 --- Marks the grant lost without a request to the server.
@@ -207,14 +207,14 @@ local function tell_later(self, seconds, releases)
   end
   session:background(function()
     local now = session.host.now()
-    local until_ = now + seconds
+    local deadline = now + seconds
     if releases then
-      remote.run(session.node, ops.release, until_, now, site.keys, owner, "1",
-        "0", publish)
+      remote.run(session.node, ops.release, deadline, now, site.keys, owner,
+        "1", "0", publish)
     end
     if ops.leave then
-      remote.run(session.node, ops.leave, until_, session.host.now(), site.keys,
-        owner, publish)
+      remote.run(session.node, ops.leave, deadline, session.host.now(),
+        site.keys, owner, publish)
     end
     if keeps_name then
       self.settling = nil
@@ -255,12 +255,12 @@ local function entered(self, ends, lease, hold, sent)
 end
 
 -- Extra arguments of the policy's acquire.
-local function extra_of(self, now, wait_until)
+local function extra_of(self, now, wait_deadline)
   local extra = self.lock.site.policy.extra
   if not extra then return nil end
-  local wait = wait_until - now
+  local wait = wait_deadline - now
   return extra {
-    wait_ms = wait == huge and -1 or deadline.ms(max(wait, 0)),
+    wait_ms = wait == huge and -1 or duration.ms(max(wait, 0)),
     publish = self.lock.session.publish,
     options = self.lock.options or {},
   }
@@ -333,7 +333,7 @@ local function accepted(self, hold, verdict, ...)
 end
 
 -- Sends the request and passes the turn on.
-local function ask(self, until_, lease, hold, now, extra)
+local function ask(self, deadline, lease, hold, now, extra)
   do
     local ok, code, why = may_ask(self, lease)
     if not ok then return passed_on(self, nil, code, why) end
@@ -341,8 +341,8 @@ local function ask(self, until_, lease, hold, now, extra)
   local session, site = self.lock.session, self.lock.site
   session.pending = session.pending + 1
   local reply, sent, detail, may_be_applied = remote.run(session.node,
-    site.policy.ops.acquire, until_, now, site.keys, self.owner,
-    lease and deadline.ms(lease) or session.lease_ms,
+    site.policy.ops.acquire, deadline, now, site.keys, self.owner,
+    lease and duration.ms(lease) or session.lease_ms,
     count_text(#self.holds + 1), nil, extra)
   session:work_done()
   if reply == nil then
@@ -357,25 +357,25 @@ local function ask(self, until_, lease, hold, now, extra)
 end
 
 --- Requests one more hold from the server.
--- @tparam number until_ deadline of the request, by host.now()
+-- @tparam number deadline deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
 -- @tparam table|nil hold the table that becomes the hold; its optional method
 --   `accept` returns true, or nil, code, detail to give the hold back
 -- @tparam number now    by host.now()
--- @tparam number wait_until deadline of the whole wait; `now` for one attempt
+-- @tparam number wait_deadline of the whole wait; `now` for one attempt
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
 -- @treturn[2] integer milliseconds until a retry may succeed
 -- @treturn[3] nil, code, detail; for "cancelled", the value to raise
-function grant:acquire(until_, lease, hold, now, wait_until)
-  local extra = extra_of(self, now, wait_until)
+function grant:acquire(deadline, lease, hold, now, wait_deadline)
+  local extra = extra_of(self, now, wait_deadline)
   if self.acting then
-    local is_ours, code, detail = wait_for_turn(self, until_)
+    local is_ours, code, detail = wait_for_turn(self, deadline)
     if not is_ours then return nil, code, detail end
     self:rename()
   end
   self.acting = true
-  return ask(self, until_, lease, hold, now, extra)
+  return ask(self, deadline, lease, hold, now, extra)
 end
 
 --- Leaves the policy's queue of waiters, if it has one. If another request of
@@ -451,7 +451,7 @@ local function answered_lost(self, may_be_applied, left)
   return lost(self)
 end
 
-function let_go(self, until_, hold, now)
+function let_go(self, deadline, hold, now)
   hold = take_out(self, hold)
   if not hold then
     return nil, "not_held", "this task does not hold the lock"
@@ -470,8 +470,8 @@ function let_go(self, until_, hold, now)
     session.watchdog:lower(self, now)
   end
   local reply, sent, detail = remote.run(session.node,
-    site.policy.ops.release, until_, now, site.keys, self.owner,
-    want == 0 and "1" or deadline.ms(seconds), count_text(want),
+    site.policy.ops.release, deadline, now, site.keys, self.owner,
+    want == 0 and "1" or duration.ms(seconds), count_text(want),
     session.publish)
   if reply == nil then return untold(self, sent, detail, left) end
   local may_be_applied = detail            -- by an earlier request
@@ -505,16 +505,16 @@ end
 function grant:release(hold)
   local session = self.lock.session
   local now = session.host.now()
-  local until_ = now + 2 * session.timeout   -- allows one lost reply
+  local deadline = now + 2 * session.timeout   -- allows one lost reply
   if self.acting then
-    local is_ours, code, detail = wait_for_turn(self, until_)
+    local is_ours, code, detail = wait_for_turn(self, deadline)
     if not is_ours then
       if hold then release_later(self, hold) end
       return nil, code, detail
     end
   end
   self.acting = true
-  return passed_on(self, let_go(self, until_, hold, now))
+  return passed_on(self, let_go(self, deadline, hold, now))
 end
 
 --- Releases all holds, because the task has ended.

@@ -1,5 +1,5 @@
---- A binary min-heap of tables, ordered by their field `due`. Each item stores
---  its index in `place`, so that any item can be removed.
+--- A binary min-heap of tables, ordered by their field `deadline`. Each item
+--  stores its index in `place`, so that any item can be removed.
 
 local heap = {}
 heap.__index = heap
@@ -16,7 +16,7 @@ end
 local function rise(self, i, item)
   while i > 1 do
     local parent = math.floor(i / 2)
-    if self[parent].due <= item.due then break end
+    if self[parent].deadline <= item.deadline then break end
     put(self, i, self[parent])
     i = parent
   end
@@ -27,10 +27,10 @@ local function sink(self, i, item)
   while true do
     local child = 2 * i
     if child > self.n then break end
-    if child < self.n and self[child + 1].due < self[child].due then
+    if child < self.n and self[child + 1].deadline < self[child].deadline then
       child = child + 1
     end
-    if item.due <= self[child].due then break end
+    if item.deadline <= self[child].deadline then break end
     put(self, i, self[child])
     i = child
   end
@@ -43,7 +43,7 @@ function heap:push(item)
   rise(self, self.n, item)
 end
 
---- The item with the least `due`, or nil.
+--- The item with the least `deadline`, or nil.
 function heap:peek() return self[1] end
 
 --- Removes an item; does nothing if it is in no heap.
@@ -56,7 +56,7 @@ function heap:remove(item)
   item.place = nil
   if last == item then return end
   local parent = math.floor(i / 2)
-  if i > 1 and self[parent].due > last.due then
+  if i > 1 and self[parent].deadline > last.deadline then
     rise(self, i, last)
   else
     sink(self, i, last)

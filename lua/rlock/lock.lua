@@ -6,7 +6,7 @@
 local verdicts = require "rlock.verdicts"
 local backoff = require "rlock.backoff"
 local colon = require "rlock.colon"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local grant = require "rlock.grant"
 local waiting = require "rlock.waiting"
 local remote = require "rlock.redis.remote"
@@ -59,10 +59,10 @@ local function check_options(options, level)
   end
   local wait, lease = options.wait, options.lease
   if wait ~= nil then
-    wait = deadline.check(wait, "wait", 0, huge, level + 1)
+    wait = duration.check(wait, "wait", 0, huge, level + 1)
   end
   if lease ~= nil then
-    lease = deadline.check(lease, "lease", deadline.least_lease, nil, level + 1)
+    lease = duration.check(lease, "lease", duration.least_lease, nil, level + 1)
   end
   return wait, lease
 end
@@ -105,13 +105,13 @@ end
 local function wait_a_while(self, waiter, ttl)
   if waiter.backoff then
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
-      waiter.wait_until - self.session.host.now()))
+      waiter.wait_deadline - self.session.host.now()))
   end
   return waiting.rest(self.session, waiter, ttl, self.site.policy.source.poll)
 end
 
 local function need(self, seconds)
-  seconds = deadline.check(seconds, "seconds", 0, nil, 2)
+  seconds = duration.check(seconds, "seconds", 0, nil, 2)
   if self:state() == "free" then
     return nil, "not_held", "this task does not hold it"
   end
@@ -124,7 +124,7 @@ end
 --- Building blocks for locks that combine other locks (joint.lua).
 --    options(options, level)     checks the options of `lock`: wait, lease
 --    need(lock or hold, seconds) the method `need`
---    join(lock, granted)         -> waiter; the caller sets its `wait_until`,
+--    join(lock, granted)         -> waiter; the caller sets `wait_deadline`
 --                                and calls wakeup:leave if it has a `channel`
 --    wait(lock, waiter, ttl)     -> as wakeup:wait
 lock.parts = {
@@ -158,13 +158,13 @@ local function ask_again(waiter, woken, code, detail)
   if woken == nil then
     return leave(self, granted, waiter, nil, code, detail)
   end
-  if now >= waiter.wait_until then
+  if now >= waiter.wait_deadline then
     return leave(self, granted, waiter, nil, "timeout",
       granted:show() .. ": not free in time")
   end
   local verdict, ttl, why = granted:acquire(
-    waiting.question_until(self.session, now, waiter.wait_until),
-    waiter.lease, waiter.hold, now, waiter.wait_until)
+    waiting.request_deadline(self.session, now, waiter.wait_deadline),
+    waiter.lease, waiter.hold, now, waiter.wait_deadline)
   if verdict ~= "busy" then
     return leave(self, granted, waiter, verdict, ttl, why)
   end
@@ -192,11 +192,11 @@ local function take(self, wait, lease, hold)
   end
   local now = session.host.now()
   local verdict, ttl, detail = granted:acquire(
-    waiting.question_until(session, now, now + wait), lease, hold, now,
+    waiting.request_deadline(session, now, now + wait), lease, hold, now,
     now + wait)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = join(self, granted), nil end
-    waiter.lock, waiter.wait_until = self, now + wait
+    waiter.lock, waiter.wait_deadline = self, now + wait
     waiter.lease, waiter.hold = lease, hold
     granted:sweep()
     return stand_in_line(waiter, ttl)

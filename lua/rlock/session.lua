@@ -2,7 +2,7 @@
 --  client.lua is its public object, which can be garbage collected while
 --  background tasks still refer to the session.
 
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
 local wakeup = require "rlock.wakeup"
@@ -32,7 +32,7 @@ function session.new(host, options)
   local self = setmetatable({
     host = host, options = options, id = uuid(host),
     lease = options.watchdog, timeout = options.timeout,
-    lease_ms = ("%d"):format(deadline.ms(options.watchdog)),
+    lease_ms = ("%d"):format(duration.ms(options.watchdog)),
     publish = options.publish,
     node = node.new(host, options),
     -- policy -> kind, see kind_of(); weak, because kinds refer to the client
@@ -160,12 +160,12 @@ end
 -- The requests that release a batch. Making the node ready may wait; grants
 -- that are released in the meantime are left out.
 -- @return commands; or nil, code, detail
-local function releases(self, batch, until_)
+local function releases(self, batch, deadline)
   local word, code, detail, commands = "", nil, nil, {}
   for _, grant in ipairs(batch) do
     if word and self.watchdog:has(grant) then
       word, code, detail =
-        remote.ready(self.node, grant.lock.site.policy.ops.release, until_)
+        remote.ready(self.node, grant.lock.site.policy.ops.release, deadline)
     end
   end
   if not word then return nil, code, detail end
@@ -180,10 +180,10 @@ local function releases(self, batch, until_)
   return commands
 end
 
-local function release_batch(self, batch, until_)
-  local commands, code, detail = releases(self, batch, until_)
+local function release_batch(self, batch, deadline)
+  local commands, code, detail = releases(self, batch, deadline)
   if commands and commands[1] then
-    commands, code, detail = self.node:pipeline(until_, commands)
+    commands, code, detail = self.node:pipeline(deadline, commands)
   end
   if not commands then
     self:log("warn", ("%d locks could not be released; their leases end them "
@@ -192,14 +192,14 @@ local function release_batch(self, batch, until_)
 end
 
 -- Releases everything that is still held, best effort.
-local function release_all(self, until_, why)
+local function release_all(self, deadline, why)
   local batch = self.watchdog:all()
   for first = 1, #batch, BATCH do
     local part = {}
     for i = first, math.min(first + BATCH - 1, #batch) do
       part[#part + 1] = batch[i]
     end
-    release_batch(self, part, until_)
+    release_batch(self, part, deadline)
   end
   for _, grant in ipairs(batch) do
     if self.watchdog:has(grant) then grant:end_it(why) end
@@ -222,14 +222,14 @@ function session:close()
   self.is_closed = true
   local task = self.host.current()
   for _, family in pairs(self.families) do task[family] = nil end
-  local until_ = self.host.now() + self.timeout
+  local deadline = self.host.now() + self.timeout
   self.wakeup:close()
   self.watchdog:close()
-  release_all(self, until_, "the client was closed")
+  release_all(self, deadline, "the client was closed")
   self.host.sleep(0)                    -- lets the woken waiters leave
   self.settled = self.host.event()
-  while self.pending > 0 and self.host.now() < until_ do
-    self.settled:wait(until_ - self.host.now())
+  while self.pending > 0 and self.host.now() < deadline do
+    self.settled:wait(deadline - self.host.now())
   end
   self.node:close()
 end

@@ -7,12 +7,12 @@
 --    channel   the channel to wait on; `wakes` as for wakeup:join
 --    wants     how many permits it needs, see wakeup:pass
 --    late      the detail of a timeout
---    ask       function(question, until_, now) -> a verdict:
+--    ask       function(question, deadline, now) -> a verdict:
 --              "held", left         success; `left` permits remain, or nil
 --              "busy", ms[, left]   retry in ms; -1: unknown
 --              nil, code, detail    failed
 
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 
 local waiting = {}
 
@@ -43,7 +43,7 @@ end
 --- Waits for a wake, for `ms` to pass or for the next poll; before the first
 --  attempt, for the subscription.
 -- @tparam table session
--- @tparam table waiter   with `wait_until`, the deadline
+-- @tparam table waiter   with `wait_deadline`, the deadline
 -- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
 --   attempt since the waiter joined
 -- @tparam[opt] number most maximum seconds between attempts
@@ -56,18 +56,19 @@ function waiting.rest(session, waiter, ms, most)
     return true
   end
   return session.wakeup:wait(waiter,
-    min(seconds, waiter.wait_until - session.host.now()))
+    min(seconds, waiter.wait_deadline - session.host.now()))
 end
 
 --- The deadline of one request. A waiter retries an unreachable server for its
 --  whole wait; a single attempt has the client's `timeout`.
-function waiting.question_until(session, now, wait_until)
-  return wait_until > now and wait_until or now + session.timeout
+function waiting.request_deadline(session, now, wait_deadline)
+  return wait_deadline > now and wait_deadline or now + session.timeout
 end
 
-local function ask(session, question, wait_until, now)
+local function ask(session, question, wait_deadline, now)
   if session.is_closed then return nil, "closed", "the client was closed" end
-  return question:ask(waiting.question_until(session, now, wait_until), now)
+  local deadline = waiting.request_deadline(session, now, wait_deadline)
+  return question:ask(deadline, now)
 end
 
 local function join(session, question)
@@ -77,15 +78,15 @@ local function join(session, question)
 end
 
 -- Retries until the verdict is not "busy".
-local function stay(session, question, waiter, wait_until, ms)
+local function stay(session, question, waiter, wait_deadline, ms)
   local host, wakeup = session.host, session.wakeup
-  waiter.wait_until = wait_until
+  waiter.wait_deadline = wait_deadline
   while true do
     local woken, code, unwind = waiting.rest(session, waiter, ms)
     if woken == nil then return nil, code, unwind end
     local now = host.now()
-    if now >= wait_until then return nil, "timeout", question.late end
-    local verdict, answer, detail = ask(session, question, wait_until, now)
+    if now >= wait_deadline then return nil, "timeout", question.late end
+    local verdict, answer, detail = ask(session, question, wait_deadline, now)
     if verdict ~= "busy" then return verdict, answer, detail end
     ms = answer
     if detail and detail > 0 then
@@ -105,17 +106,17 @@ end
 -- @return[2] detail; for "cancelled", the value to raise
 function waiting.wait(session, question, wait)
   local wakeup, now = session.wakeup, session.host.now()
-  local wait_until, waiter = now + wait, nil
+  local wait_deadline, waiter = now + wait, nil
   if wait > 0 and wakeup:is_live(question.channel) then
     waiter = join(session, question)
   end
-  local verdict, answer, detail = ask(session, question, wait_until, now)
+  local verdict, answer, detail = ask(session, question, wait_deadline, now)
   if verdict == "busy" and wait > 0 then
     if not waiter then
       waiter, answer = join(session, question), nil
     end
     verdict, answer, detail =
-      stay(session, question, waiter, wait_until, answer)
+      stay(session, question, waiter, wait_deadline, answer)
   end
   if waiter then wakeup:leave(waiter, verdict == "held") end
   if verdict == "held" then
@@ -144,7 +145,7 @@ function waiting.options(options, known, level)
     if not known[key] then
       error(("bad option %s"):format(tostring(key)), level + 1)
     end
-    checked[key] = deadline.check(value, key, known[key],
+    checked[key] = duration.check(value, key, known[key],
       key == "wait" and huge or nil, level + 1)
   end
   return checked

@@ -61,10 +61,12 @@ function watchdog:remove(grant)
   end
 end
 
-local function next_due(self)
+local function next_deadline(self)
   local first, alarm = self.fresh.first, self.alarms:peek()
-  if first and (not alarm or first.due <= alarm.due) then return first.due end
-  return alarm and alarm.due
+  if first and (not alarm or first.deadline <= alarm.deadline) then
+    return first.deadline
+  end
+  return alarm and alarm.deadline
 end
 
 --- All grants that the watchdog knows.
@@ -112,7 +114,7 @@ end
 local function retry_at(self, grant, now)
   local left = grant.valid_until - now
   local pause = math.min(self.session.lease / RETRIES, left / 2)
-  grant.due = pause < SHORT and grant.valid_until or now + pause
+  grant.deadline = pause < SHORT and grant.valid_until or now + pause
   self.alarms:push(grant)
 end
 
@@ -135,7 +137,7 @@ local function renewed(self, grant, lease, sent)
   if not grant.watched then return self:rest(grant) end
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000, grant.lock.drift))
-  grant.due = sent + self.period
+  grant.deadline = sent + self.period
   append(self.fresh, grant)
 end
 
@@ -183,12 +185,12 @@ end
 -- Loads the scripts that the batch needs. This may wait; grants that leave in
 -- the meantime are removed from the batch.
 -- @return as remote.ready
-local function prepare(self, batch, until_)
+local function prepare(self, batch, deadline)
   local word, code, detail
   for _, grant in ipairs(batch) do
     if is_in(self, batch, grant) then
       word, code, detail = remote.ready(self.session.node,
-        grant.lock.site.policy.ops.renew, until_)
+        grant.lock.site.policy.ops.renew, deadline)
       if not word then return nil, code, detail end
     end
   end
@@ -216,11 +218,11 @@ end
 -- @return replies, codes, details, sent and the leases requested; or nil, code,
 --   detail
 local function send_batch(self, batch, now)
-  local until_ = now + math.min(self.session.timeout, self.period)
+  local deadline = now + math.min(self.session.timeout, self.period)
   for _, grant in ipairs(batch) do
-    until_ = math.min(until_, grant.valid_until)
+    deadline = math.min(deadline, grant.valid_until)
   end
-  local word, code, detail = prepare(self, batch, until_)
+  local word, code, detail = prepare(self, batch, deadline)
   if not batch[1] then return {}, {}, {} end
   if not word then return nil, code, detail end
   local commands, leases = {}, {}
@@ -228,7 +230,7 @@ local function send_batch(self, batch, now)
     leases[i], commands[i] = command(self, grant, word, now)
   end
   local replies, codes, details, sent =
-    self.session.node:pipeline(until_, commands)
+    self.session.node:pipeline(deadline, commands)
   return replies, codes, details, sent, leases
 end
 
@@ -278,7 +280,8 @@ end
 
 -- Stops renewing a grant that nothing can release: it ends with its lease.
 local function abandon(self, grant)
-  grant.watched, grant.due, grant.state = false, grant.valid_until, "at_risk"
+  grant.watched, grant.state = false, "at_risk"
+  grant.deadline = grant.valid_until
   self.session:log("warn", grant:show()
     .. " is not renewed any more: its task ended without unlocking it")
   self.alarms:push(grant)
@@ -289,11 +292,11 @@ end
 -- grant, and regular renewals must not share an urgent one.
 local function collect(self, now)
   local batch, alarm = {}, self.alarms:peek()
-  local is_alarm, is_left = alarm and alarm.due <= now, false
+  local is_alarm, is_left = alarm and alarm.deadline <= now, false
   while #batch < BATCH do
     local grant, is_abandoned, has_ended = self.fresh.first, false, false
     if is_alarm then grant = self.alarms:peek() end
-    if not grant or grant.due > now then break end
+    if not grant or grant.deadline > now then break end
     self:remove(grant)
     if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end
     is_left = is_left or has_ended
@@ -306,7 +309,7 @@ local function collect(self, now)
       grant.batch = batch
       batch[#batch + 1] = grant
     else
-      grant.due = grant.valid_until
+      grant.deadline = grant.valid_until
       self.alarms:push(grant)
     end
   end
@@ -320,7 +323,7 @@ end
 -- nothing, but still reports losses in time.
 local function bury(self, now)
   local alarm = self.alarms:peek()
-  while alarm and alarm.due <= now do
+  while alarm and alarm.deadline <= now do
     self:remove(alarm)
     if alarm.valid_until <= now then
       self:lose(alarm, why_over(alarm))
@@ -329,7 +332,7 @@ local function bury(self, now)
     end
     alarm = self.alarms:peek()
   end
-  return alarm and alarm.due
+  return alarm and alarm.deadline
 end
 
 -- Drops expired leases whose tasks have ended without a release. Checks all
@@ -352,27 +355,27 @@ local function keep(self)
   local was_idle = false
   while not self.is_closed do
     local now = self.host.now()
-    local due
+    local deadline
     if self.batches < IN_FLIGHT then
       local batch = collect(self, now)
       if #batch > 0 then send(self, batch) end
-      due = #batch > 0 and now or next_due(self)
+      deadline = #batch > 0 and now or next_deadline(self)
     else
-      due = bury(self, now)
+      deadline = bury(self, now)
     end
     if self.resting.first then
       if now >= (self.swept or 0) + self.period then sweep(self, now) end
-      due = math.min(due or math.huge, now + self.period)
-    elseif not due and self.batches == 0 then
+      deadline = math.min(deadline or math.huge, now + self.period)
+    elseif not deadline and self.batches == 0 then
       if was_idle or self.is_retired then break end
-      due = now + self.period / 2
+      deadline = now + self.period / 2
       was_idle = true
     else
       was_idle = false
     end
-    if due ~= now then
-      self.sleeps_until = due or math.huge
-      self.change:wait(due and math.max(due - now, 0.001))
+    if deadline ~= now then
+      self.sleeps_until = deadline or math.huge
+      self.change:wait(deadline and math.max(deadline - now, 0.001))
       self.sleeps_until = 0
     end
   end
@@ -381,11 +384,11 @@ end
 
 -- interface to grants -----------------------------------------------------
 
-local function awake(self, due)
+local function awake(self, deadline)
   if not self.change then
     self.change, self.sleeps_until = self.host.event(), 0
     self.host.daemon(keep, self)
-  elseif due < self.sleeps_until then
+  elseif deadline < self.sleeps_until then
     self.change:set()
   end
 end
@@ -395,10 +398,12 @@ end
 -- @tparam number sent when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant.list or grant.place then self:remove(grant) end
-  local due = sent + self.period
-  grant.due = due
+  local deadline = sent + self.period
+  grant.deadline = deadline
   append(self.fresh, grant)
-  if not self.change or due < self.sleeps_until then awake(self, due) end
+  if not self.change or deadline < self.sleeps_until then
+    awake(self, deadline)
+  end
 end
 
 --- To be called before a request that lowers the lease: the reply to a renewal
@@ -408,16 +413,16 @@ end
 function watchdog:lower(grant, now)
   if not grant.watched then return self:rest(grant) end
   self:remove(grant)
-  grant.due = math.min(now + self.period, grant.valid_until)
+  grant.deadline = math.min(now + self.period, grant.valid_until)
   self.alarms:push(grant)
-  awake(self, grant.due)
+  awake(self, grant.deadline)
 end
 
 -- When a grant that is not renewed is due: for the next restatement, or at its
 -- end if it has on_lost callbacks. nil: never.
 local function next_look(self, grant)
-  local due = self.host.now() + self.period
-  if restates(grant) and due < grant.valid_until then return due end
+  local deadline = self.host.now() + self.period
+  if restates(grant) and deadline < grant.valid_until then return deadline end
   return grant.on_lost and grant.valid_until
 end
 
@@ -426,11 +431,11 @@ end
 -- @tparam table grant
 function watchdog:rest(grant)
   self:remove(grant)
-  local due = next_look(self, grant)
-  if due then
-    grant.due = due
+  local deadline = next_look(self, grant)
+  if deadline then
+    grant.deadline = deadline
     self.alarms:push(grant)
-    awake(self, grant.due)
+    awake(self, grant.deadline)
   else
     append(self.resting, grant)
     if not self.change then

@@ -58,9 +58,9 @@ local HTTP = [[
     end
 
     local function eventually(is_so, what)
-      local until_ = ngx.now() + SECONDS
+      local deadline = ngx.now() + SECONDS
       while not is_so() do
-        assert(ngx.now() < until_, what)
+        assert(ngx.now() < deadline, what)
         ngx.sleep(0.005)
       end
     end

@@ -133,9 +133,9 @@ end
 
 -- One of the tasks: takes locks until the end, or until enough were taken; may
 -- be cancelled and start again.
-local function be_busy(i, until_)
-  while rlock.now() < until_
-      or entered <= TASKS and rlock.now() < until_ + PATIENCE do
+local function be_busy(i, deadline)
+  while rlock.now() < deadline
+      or entered <= TASKS and rlock.now() < deadline + PATIENCE do
     local one = task.start(take_one, i)
     if chance(10) then
       rlock.sleep(between(0, 0.2 * slow))
@@ -183,8 +183,8 @@ local faults = {
   function() servers:restart(NODES) end,
 }
 
-local function make_trouble(until_)
-  while rlock.now() < until_ do
+local function make_trouble(deadline)
+  while rlock.now() < deadline do
     faults[math.random(#faults)]()
     rlock.sleep(between(0, 0.3 * slow))
   end
@@ -237,9 +237,9 @@ describe("whatever goes wrong", function()
   it("two never hold the same lock, and in the end it is free (seed " .. seed
     .. ")", function()
       for _, group in ipairs(groups) do each_in_turn(group) end
-      local until_ = rlock.now() + seconds
-      local trouble = task.start(make_trouble, until_)
-      task.many(TASKS, function(i) be_busy(i, until_) end,
+      local deadline = rlock.now() + seconds
+      local trouble = task.start(make_trouble, deadline)
+      task.many(TASKS, function(i) be_busy(i, deadline) end,
         seconds + 2 * PATIENCE)
       trouble:join()
       assert.same({}, problems)

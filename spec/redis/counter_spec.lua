@@ -87,10 +87,10 @@ describe("two processes and a hundred tasks", function()
       -- lock, and is killed as the holder.
       eventually(function()
         two:kill(19)
-        local before, until_ = number(), rlock.now() + 0.2 * slow
+        local before, deadline = number(), rlock.now() + 0.2 * slow
         repeat
           rlock.sleep(0.02)
-        until number() ~= before or rlock.now() >= until_
+        until number() ~= before or rlock.now() >= deadline
         if number() == before then return true end
         two:kill(18)
         rlock.sleep(0.01 * math.random())

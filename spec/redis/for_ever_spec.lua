@@ -49,8 +49,8 @@ local function let_it_time_out() rlock.sleep(2 * TIMEOUT) end
 
 -- Blocks the whole program for longer than a command's timeout.
 local function compute()
-  local until_ = host.now() + 1.5 * TIMEOUT
-  repeat until host.now() >= until_
+  local deadline = host.now() + 1.5 * TIMEOUT
+  repeat until host.now() >= deadline
 end
 
 -- What can wait for ever: how to make it, and how to wait for it.

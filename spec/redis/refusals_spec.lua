@@ -402,8 +402,8 @@ describe("a server that refuses for the time being", function()
     function()
       assert.is_true(lock:lock())
       set("maxmemory", "1")
-      local until_ = rlock.now() + 3 * slow
-      while rlock.now() < until_ do
+      local deadline = rlock.now() + 3 * slow
+      while rlock.now() < deadline do
         assert.equal("held", lock:state())
         rlock.sleep(0.05)
       end

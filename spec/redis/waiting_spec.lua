@@ -436,8 +436,8 @@ describe("an owner that has a name", function()
       assert.is_nil((named:try_lock()))
       proxy:thaw()
       assert.is_true(named:lock { wait = 10 * slow })
-      local until_ = rlock.now() + 2 * slow
-      while rlock.now() < until_ do
+      local deadline = rlock.now() + 2 * slow
+      while rlock.now() < deadline do
         assert.equal("1", ask("HGET", name, "me"))
         rlock.sleep(0.02)
       end
@@ -454,8 +454,8 @@ describe("an owner that has a name", function()
       assert.is_nil((named:unlock()))
       proxy:thaw()
       assert.is_true(named:lock { wait = 10 * slow })
-      local until_ = rlock.now() + 2 * slow
-      while rlock.now() < until_ do
+      local deadline = rlock.now() + 2 * slow
+      while rlock.now() < deadline do
         assert.equal("1", ask("HGET", name, "me"))
         rlock.sleep(0.02)
       end

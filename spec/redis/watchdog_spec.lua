@@ -37,11 +37,11 @@ local function evalshas() return control.evalshas(server) end
 
 -- Calls fn every few milliseconds for this time.
 local function throughout(seconds, fn)
-  local until_ = rlock.now() + seconds
+  local deadline = rlock.now() + seconds
   repeat
     fn()
     rlock.sleep(0.005)
-  until rlock.now() >= until_
+  until rlock.now() >= deadline
 end
 
 -- Records on_lost calls of `to`: their number and reasons.
@@ -283,10 +283,10 @@ describe("many holds", function()
     end)
     local last = 0
     for i = 1, n do last = math.max(last, holds[i]:valid_for()) end
-    local until_ = rlock.now() + last
+    local deadline = rlock.now() + last
     server:pause()
     eventually(function() return lost == n end, last + 5 * slow)
-    local took = rlock.now() - until_
+    local took = rlock.now() - deadline
     server:resume()
     far:close()
     assert.equal(0, late)
@@ -417,14 +417,14 @@ describe("holds within holds", function()
     -- The server has released it, but the reply is late.
     local seen = proxy:count(name)
     proxy:hold(6 * LEASE, name)
-    local until_ = rlock.now() + 5 * LEASE
+    local deadline = rlock.now() + 5 * LEASE
     local watching = task.start(function()
       eventually(function() return proxy:count(name) > seen end)
       repeat
         local valid, before = outer:valid_for(), rlock.now()
         local left = ask("PTTL", name) / 1000
         assert.is_true(valid <= math.max(0, left + rlock.now() - before))
-      until rlock.now() >= until_
+      until rlock.now() >= deadline
     end)
     its:unlock()
     watching:join()
@@ -548,15 +548,15 @@ describe("a hold that is in danger", function()
     local heard = listen(lock)
     server:kill()
     local valid = lock:valid_for()
-    local until_ = rlock.now() + valid
+    local deadline = rlock.now() + valid
     assert.equal("held at_risk lost", states(lock, function(state)
       if state == "lost" then
-        assert.is_true(rlock.now() >= until_ - 0.05)
+        assert.is_true(rlock.now() >= deadline - 0.05)
         assert.equal(0, lock:valid_for())
       end
       return state == "lost"
     end, valid + 2 * slow))
-    assert.is_true(rlock.now() - until_ < 0.5 * slow)
+    assert.is_true(rlock.now() - deadline < 0.5 * slow)
     eventually(function() return heard.n == 1 end)
     assert.equal(lock, heard.told)
 

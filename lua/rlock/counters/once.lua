@@ -37,12 +37,12 @@ end
 -- @tparam table site
 -- @tparam string name  of the operation
 -- @tparam table node
--- @tparam number until_  this and the rest: as for remote.run
+-- @tparam number deadline  this and the rest: as for remote.run
 -- @return as remote.run; for a malformed reply nil, "redis", detail, true
-function once.ask(site, name, node, until_, now, keys, a, b, c, d, extra)
+function once.ask(site, name, node, deadline, now, keys, a, b, c, d, extra)
   local op = site.policy.ops[name]
-  local reply, sent, detail, may_be_applied = remote.run(node, op, until_, now,
-    keys, a, b, c, d, extra)
+  local reply, sent, detail, may_be_applied = remote.run(node, op, deadline,
+    now, keys, a, b, c, d, extra)
   if reply == nil then return nil, sent, detail, may_be_applied end
   local checked, code, fault = verdicts.shaped(op, reply,
     site.policy.source.needs[name])
@@ -71,20 +71,20 @@ function once.finish(request)
   table.insert(request.pool.free, request.slot)
 end
 
---- Sends a request; retries until `until_` while the outcome is unknown. May be
---  called again with the same request until the server has executed it.
+--- Sends a request; retries until `deadline` while the outcome is unknown. May
+--  be called again with the same request until the server has executed it.
 -- @tparam table request
 -- @tparam string name   of the policy's operation
--- @tparam number until_ by host.now()
+-- @tparam number deadline by host.now()
 -- @tparam number now    by host.now()
 -- @tparam string n
 -- @tparam[opt] string more
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail; request.is_doubtful: it may have been executed
-function once.send(request, name, until_, now, n, more)
+function once.send(request, name, deadline, now, n, more)
   local session, site = request.handle.session, request.handle.site
   local reply, sent, detail, may_be_applied = once.ask(site, name,
-    session.node, until_, now, request.keys, request.number, MEMORY, n,
+    session.node, deadline, now, request.keys, request.number, MEMORY, n,
     session.publish, more and { more })
   if reply then may_be_applied = detail end
   if may_be_applied then request.is_doubtful = true end

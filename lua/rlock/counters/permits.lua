@@ -4,7 +4,7 @@
 --  becomes available again when its lease ends.
 
 local colon = require "rlock.colon"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
 local remote = require "rlock.redis.remote"
@@ -110,12 +110,12 @@ end
 local Question = {}
 Question.__index = Question
 
-function Question:ask(until_, now)
+function Question:ask(deadline, now)
   local handle, id = self.handle, self.id
   local session, site = handle.session, handle.site
   local seconds = self.lease or session.lease
   local reply, sent, detail, may_be_applied = once.ask(site, "acquire",
-    session.node, until_, now, site.keys, id, deadline.ms(seconds), "1",
+    session.node, deadline, now, site.keys, id, duration.ms(seconds), "1",
     session.publish)
   if reply then may_be_applied = detail end
   if may_be_applied then self.is_doubtful = true end
@@ -153,7 +153,7 @@ local function take(self, wait, lease)
   return nil, code, detail
 end
 
-local known = { wait = 0, lease = deadline.least_lease }
+local known = { wait = 0, lease = duration.least_lease }
 
 --- Takes a permit, and waits for one if necessary; forever if the number of
 --  permits was never set.
@@ -212,10 +212,10 @@ end
 -- @treturn[2] nil, "lost", detail; nil, code, detail
 function permits:renew(id, lease)
   local bytes, session = bytes_of(id, 2), self.session
-  lease = deadline.check(lease, "lease", deadline.least_lease, nil, 2)
+  lease = duration.check(lease, "lease", duration.least_lease, nil, 2)
   local ends = session.valid_until(session.host.now(), lease)
   local reply, code, detail =
-    once.run(self, "renew", bytes, deadline.ms(lease), "1")
+    once.run(self, "renew", bytes, duration.ms(lease), "1")
   local permit = self.site.taken[bytes]
   if permit and reply and reply[1] == "held" then
     permit.valid_until = math.max(permit.valid_until, ends)

@@ -2,7 +2,7 @@
 --  some, and those of a task that dies are lost (permits.lua has leases).
 
 local colon = require "rlock.colon"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
 local once = require "rlock.counters.once"
@@ -23,8 +23,8 @@ end
 local Question = {}
 Question.__index = Question
 
-function Question:ask(until_, now)
-  local reply, code, detail = once.send(self.request, "acquire", until_,
+function Question:ask(deadline, now)
+  local reply, code, detail = once.send(self.request, "acquire", deadline,
     now, self.n)
   if not reply then return nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2], reply[3] end
@@ -125,9 +125,9 @@ end
 -- @treturn[3] nil, code, detail
 function semaphore:set(n, options)
   n = waiting.count(n, "n", 0, 2)
-  local ttl = waiting.options(options, { ttl = deadline.least_lease }, 2).ttl
+  local ttl = waiting.options(options, { ttl = duration.least_lease }, 2).ttl
   return once.tell(was_set, once.try(once.begin(self), "set", n,
-    ttl and deadline.ms(ttl)))
+    ttl and duration.ms(ttl)))
 end
 
 local function second(reply) return reply[2] end

@@ -40,7 +40,8 @@ local ready, first, last = {}, 1, 0
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
 local ending             -- why the program ends: { status=, message= }
---- Events with a timeout, by `due`; one timer of the core is set for the first.
+--- Events with a timeout, by `deadline`; one timer of the core is set
+--  for the first.
 local times, alarm, alarm_at = heap.new(), nil, math.huge
 
 host.now = core.now
@@ -311,10 +312,10 @@ local look_at_times
 -- Arms the core's timer for the event that is due first.
 local function set_alarm(now)
   local first_event = times:peek()
-  if not first_event or first_event.due >= alarm_at then return end
+  if not first_event or first_event.deadline >= alarm_at then return end
   if alarm then alarm.timer:close() end
   alarm = alarm or { id = take_id(look_at_times) }
-  alarm_at = first_event.due
+  alarm_at = first_event.deadline
   local ms = math.ceil((alarm_at - now) * 1000)
   alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
 end
@@ -324,7 +325,7 @@ function look_at_times()
   alarm_at = math.huge
   local now = core.now()
   local event = times:peek()
-  while event and event.due <= now do
+  while event and event.deadline <= now do
     times:remove(event)
     local task = event.waiter
     event.waiter, task.wait_of = nil, nil
@@ -334,10 +335,10 @@ function look_at_times()
   set_alarm(now)
 end
 
-local function set_time(event, due)
-  event.due = due
+local function set_time(event, deadline)
+  event.deadline = deadline
   times:push(event)
-  if due < alarm_at then set_alarm(core.now()) end
+  if deadline < alarm_at then set_alarm(core.now()) end
 end
 
 -- Suspends the task. Its frame lives as long as the wait, so it is kept small.

@@ -43,8 +43,8 @@ end
 -- the server's clock ----------------------------------------------------------
 
 -- Reads the clock. `read` is taken after the reply, so `ms` is a lower bound.
-local function learn(node, until_)
-  local reply, code, detail = node:call(until_, { "TIME" }, 1)
+local function learn(node, deadline)
+  local reply, code, detail = node:call(deadline, { "TIME" }, 1)
   if reply == nil then return nil, code, detail end
   local seconds = type(reply) == "table" and tonumber(reply[1])
   local micros = seconds and tonumber(reply[2])
@@ -56,24 +56,24 @@ local function learn(node, until_)
   return node.clock
 end
 
-local function clock_of(node, until_)
+local function clock_of(node, deadline)
   local clock, now = node.clock, node.host.now()
   if clock and clock.connection == node.connection
       and now - clock.read < FRESH then
     return clock
   end
-  return learn(node, until_)
+  return learn(node, deadline)
 end
 
---- The deadline of a request that is given up at `until_`.
+--- The deadline of a request that is given up at `deadline`.
 -- @tparam table node
--- @tparam number until_ by host.now()
+-- @tparam number deadline by host.now()
 -- @treturn[1] string milliseconds of the server's clock
 -- @treturn[2] nil, code, detail
-function expiry.word(node, until_)
-  local clock, code, detail = clock_of(node, until_)
+function expiry.word(node, deadline)
+  local clock, code, detail = clock_of(node, deadline)
   if not clock then return nil, code, detail end
-  local ms = clock.ms + (until_ - clock.read) * 1000 * (1 - DRIFT)
+  local ms = clock.ms + (deadline - clock.read) * 1000 * (1 - DRIFT)
   return ("%.0f"):format(floor(ms))
 end
 
@@ -89,8 +89,8 @@ end
 
 local function sweep(node, now)
   node.doubts, node.swept = node.doubts or {}, now
-  for party, until_ in pairs(node.doubts) do
-    if until_ <= now then node.doubts[party] = nil end
+  for party, deadline in pairs(node.doubts) do
+    if deadline <= now then node.doubts[party] = nil end
   end
 end
 
@@ -99,22 +99,22 @@ end
 -- @tparam table op
 -- @tparam table keys
 -- @param owner its first argument
--- @tparam number until_ when it expires, by host.now()
-function expiry.doubt(node, op, keys, owner, until_)
+-- @tparam number deadline when it expires, by host.now()
+function expiry.doubt(node, op, keys, owner, deadline)
   local now = node.host.now()
   if now > (node.swept or -PERIOD) + PERIOD then sweep(node, now) end
   local doubts, party = node.doubts, party_of(op, keys, owner)
-  doubts[party] = max(doubts[party] or until_, until_)
+  doubts[party] = max(doubts[party] or deadline, deadline)
 end
 
 --- Waits until all older requests of the same owner have expired.
--- @tparam number until_ deadline, by host.now()
+-- @tparam number deadline deadline, by host.now()
 -- @return true, or nil, code, detail
-function expiry.settle(node, op, keys, owner, until_)
+function expiry.settle(node, op, keys, owner, deadline)
   local host, party = node.host, party_of(op, keys, owner)
   local doubts = node.doubts or {}
   while doubts[party] and doubts[party] > host.now() do
-    local left = min(doubts[party], until_) - host.now()
+    local left = min(doubts[party], deadline) - host.now()
     if left <= 0 then
       return nil, "timeout", "an older request of this owner may still be "
         .. "executed"

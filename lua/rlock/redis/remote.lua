@@ -117,13 +117,13 @@ local UNKNOWN = ("0"):rep(40)           -- matches no script
 --  arguments are as for `run`.
 -- @tparam table node
 -- @tparam table op
--- @tparam number until_
+-- @tparam number deadline
 -- @treturn[1] string the word for `command`: the deadline, or ""
 -- @treturn[2] nil, code, detail
-function remote.ready(node, op, until_)
-  local sha, code, detail = remote.sha(node, op, until_)
+function remote.ready(node, op, deadline)
+  local sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
-  if expiry.is_on(node) then return expiry.word(node, until_) end
+  if expiry.is_on(node) then return expiry.word(node, deadline) end
   return ""
 end
 
@@ -143,13 +143,13 @@ end
 -- running --------------------------------------------------------------------
 
 -- Sends a request that carries a deadline, see expiry.lua.
-local function send_guarded(node, op, until_, keys, a, b, c, d, extra)
-  local ok, code, detail = expiry.settle(node, op, keys, a, until_)
+local function send_guarded(node, op, deadline, keys, a, b, c, d, extra)
+  local ok, code, detail = expiry.settle(node, op, keys, a, deadline)
   if not ok then return nil, code, detail end
   local sha
-  sha, code, detail = remote.sha(node, op, until_)
+  sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
-  local words, ends = {}, min(until_, node.host.now() + node.options.timeout)
+  local words, ends = {}, min(deadline, node.host.now() + node.options.timeout)
   local n = write(words, sha, keys, a, b, c, d, extra) + 1
   words[n], code, detail = expiry.word(node, ends)
   if code then return nil, code, detail end
@@ -163,17 +163,17 @@ end
 
 -- Sends a request once.
 -- @return as node:call
-local function send(node, op, until_, keys, a, b, c, d, extra)
-  local ok, code, detail = node:connect(until_)
+local function send(node, op, deadline, keys, a, b, c, d, extra)
+  local ok, code, detail = node:connect(deadline)
   if not ok then return nil, code, detail end
   if expiry.is_on(node) then
-    return send_guarded(node, op, until_, keys, a, b, c, d, extra)
+    return send_guarded(node, op, deadline, keys, a, b, c, d, extra)
   end
   local sha
-  sha, code, detail = remote.sha(node, op, until_)
+  sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
   local words = {}
-  return node:call(until_, words, write(words, sha, keys, a, b, c, d, extra))
+  return node:call(deadline, words, write(words, sha, keys, a, b, c, d, extra))
 end
 
 -- Logs why an operation is retried.
@@ -183,7 +183,7 @@ local function log_retry(host, op, name, why)
 end
 
 -- Retries an operation while that may succeed.
-local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
+local function again(node, op, deadline, code, detail, keys, a, b, c, d, extra)
   local host, may_be_applied = node.host, false
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
@@ -194,7 +194,7 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
     if class.retry and node.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
     end
-    local left = until_ - host.now()
+    local left = deadline - host.now()
     if not class.retry or left <= 0 then
       return nil, class.code or code, why, may_be_applied
     end
@@ -202,13 +202,13 @@ local function again(node, op, until_, code, detail, keys, a, b, c, d, extra)
       local slept, cancelled, unwind =
         host.event():pause(min(pause:next(), left))
       if slept == nil then return nil, cancelled, unwind, may_be_applied end
-      if host.now() >= until_ then
+      if host.now() >= deadline then
         return nil, class.code or code, why, may_be_applied
       end
     end
     if code ~= "first" then log_retry(host, op, keys[1], why) end
     local reply
-    reply, code, detail = send(node, op, until_, keys, a, b, c, d, extra)
+    reply, code, detail = send(node, op, deadline, keys, a, b, c, d, extra)
     if reply ~= nil then
       node.unanswered = nil
       return reply, code, may_be_applied
@@ -221,7 +221,7 @@ local scratch = {}        -- reused: the connection copies the words
 --- Runs an operation.
 -- @tparam table node
 -- @tparam table op       a compiled server function (script.lua)
--- @tparam number until_  deadline, by host.now()
+-- @tparam number deadline  deadline, by host.now()
 -- @tparam number now     by host.now()
 -- @tparam table keys     at most 8
 -- @param a,b,c,d         arguments, up to the first nil
@@ -233,14 +233,14 @@ local scratch = {}        -- reused: the connection copies the words
 -- @treturn[2] string code of errors.lua, or "cancelled"
 -- @return[2] detail; for "cancelled", the value to raise
 -- @treturn[2] boolean whether a request may have been applied
-function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
+function remote.run(node, op, deadline, now, keys, a, b, c, d, extra)
   local connection, sha = node.connection, node.shas[op]
   if not connection or not sha or expiry.is_on(node) then
-    return again(node, op, until_, "first", nil, keys, a, b, c, d, extra)
+    return again(node, op, deadline, "first", nil, keys, a, b, c, d, extra)
   end
   local ms = node.timeout_ms
-  if until_ - now < node.options.timeout then
-    ms = max(1, ceil((until_ - now) * 1000))
+  if deadline - now < node.options.timeout then
+    ms = max(1, ceil((deadline - now) * 1000))
   end
   local reply, code, detail = connection:send(ms, scratch,
     write(scratch, sha, keys, a, b, c, d, extra))
@@ -249,7 +249,7 @@ function remote.run(node, op, until_, now, keys, a, b, c, d, extra)
     return reply, now, false
   end
   node:heed(connection, code, detail)
-  return again(node, op, until_, code, detail, keys, a, b, c, d, extra)
+  return again(node, op, deadline, code, detail, keys, a, b, c, d, extra)
 end
 
 return remote

@@ -81,14 +81,14 @@ end
 
 --- Acquires a part.
 -- @tparam table part
--- @tparam number until_ deadline of the request, by host.now()
+-- @tparam number deadline deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
--- @tparam number wait_until deadline of the whole wait; `now` for one attempt
+-- @tparam number wait_deadline of the whole wait; `now` for one attempt
 -- @return as grant:acquire
-function joint.acquire(part, until_, lease, wait_until)
+function joint.acquire(part, deadline, lease, wait_deadline)
   local granted = joint.granted(part)
-  local verdict, answer, detail = granted:acquire(until_, lease, part,
-    part.lock.session.host.now(), wait_until)
+  local verdict, answer, detail = granted:acquire(deadline, lease, part,
+    part.lock.session.host.now(), wait_deadline)
   if verdict == "held" then
     part.grant = granted
   else
@@ -99,10 +99,10 @@ end
 
 --- The hold count of a part's party, according to the server.
 -- @tparam table part
--- @tparam number until_ deadline of the request, by host.now()
+-- @tparam number deadline deadline of the request, by host.now()
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function joint.count(part, until_)
+function joint.count(part, deadline)
   local site, session = part.lock.site, part.lock.session
   local op, granted = site.policy.ops.peek, site.grants[part.party]
   if not op then
@@ -111,7 +111,7 @@ function joint.count(part, until_)
   end
   local owner = granted and granted.owner or part.lock.owner
     or session:owner_of(part.party, part.lock.site.family)
-  local reply, code, detail = remote.run(session.node, op, until_,
+  local reply, code, detail = remote.run(session.node, op, deadline,
     session.host.now(), site.keys, owner)
   if reply == nil then return nil, code, detail end
   local told, _, fault = of_peek(op, reply)
@@ -140,13 +140,13 @@ local function never() return false end
 -- @tparam table host
 -- @tparam table parts
 -- @tparam function fn
--- @tparam[opt] number until_       by host.now()
+-- @tparam[opt] number deadline       by host.now()
 -- @tparam[opt] function is_decided called whenever an fn has ended
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
 -- @return[2] the value to raise
-function joint.together(host, parts, fn, until_, is_decided)
+function joint.together(host, parts, fn, deadline, is_decided)
   local left, event = #parts, host.event()
   is_decided = is_decided or never
   for _, part in ipairs(parts) do
@@ -157,7 +157,7 @@ function joint.together(host, parts, fn, until_, is_decided)
     end)
   end
   if left == 0 then return true end
-  local woken, code, unwind = event:pause((until_ or huge) - host.now())
+  local woken, code, unwind = event:pause((deadline or huge) - host.now())
   if woken == nil then return nil, code, unwind end
   return true
 end

@@ -100,8 +100,8 @@ local function ask(try, part)
     if try.is_over then return nil, "cancelled" end
     return true
   end
-  part.verdict, part.answer, part.detail = joint.acquire(part, try.until_,
-    try.lease, part.lock == try.member and try.wait_until or 0)
+  part.verdict, part.answer, part.detail = joint.acquire(part, try.deadline,
+    try.lease, part.lock == try.member and try.wait_deadline or 0)
 end
 
 local function busy(part)
@@ -151,13 +151,15 @@ end
 local function give_back(self, try)
   local parts = try.hold.parts
   try.hold.parts, try.took_some = {}, #parts > 0
-  return joint.together(self.host, parts, joint.release, try.until_)
+  return joint.together(self.host, parts, joint.release, try.deadline)
 end
 
 local function attempt(self, try)
   local now = self.host.now()
-  try.until_ = now + self.timeout
-  if try.wait_until > now then try.until_ = min(try.until_, try.wait_until) end
+  try.deadline = now + self.timeout
+  if try.wait_deadline > now then
+    try.deadline = min(try.deadline, try.wait_deadline)
+  end
   local ok, code, detail, part = ask_all(self, try)
   if ok then return true end
   if code == "cancelled" then try.is_over = true end
@@ -172,7 +174,7 @@ local function join_line(try, part)
   local member = part.lock
   local granted = joint.granted(part)
   local waiter = lock.parts.join(member, granted)
-  waiter.wait_until = try.wait_until
+  waiter.wait_deadline = try.wait_deadline
   try.member, try.waiter, try.part = member, waiter, part
   granted:sweep()
 end
@@ -195,7 +197,7 @@ end
 -- competing multi-locks may do the same (livelock).
 local function jitter(self, try)
   if not try.took_some then return true end
-  local left = try.wait_until - self.host.now()
+  local left = try.wait_deadline - self.host.now()
   return self.host.event():pause(min(try.pause:next(), max(left, 0)))
 end
 
@@ -214,14 +216,14 @@ end
 -- Waits, holding nothing, until the server that failed answers a PING.
 local function wait_for_server(self, try, part)
   local host, node = self.host, part.lock.session.node
-  while not node.is_closed and host.now() < try.wait_until do
+  while not node.is_closed and host.now() < try.wait_deadline do
     local reply, code, unwind = node:call(
-      min(host.now() + self.timeout, try.wait_until), { "PING" }, 1)
+      min(host.now() + self.timeout, try.wait_deadline), { "PING" }, 1)
     if reply ~= nil then break end
     if code == "cancelled" then return nil, code, unwind end
     local slept
     slept, code, unwind = host.event():pause(
-      min(try.pause:next(), max(try.wait_until - host.now(), 0)))
+      min(try.pause:next(), max(try.wait_deadline - host.now(), 0)))
     if slept == nil then return nil, code, unwind end
   end
   return true
@@ -232,7 +234,7 @@ local passing = { connect = true, timeout = true, closed = true, redis = true }
 -- May a retry succeed? Requests repeat passing failures up to the deadline, so
 -- a failure before it is permanent.
 local function is_passing(self, try, code, part)
-  return passing[code] and self.host.now() >= try.until_
+  return passing[code] and self.host.now() >= try.deadline
     and not part.lock.session.is_closed
 end
 
@@ -255,7 +257,7 @@ local function wait_on(self, try, code, detail, part)
     return nil, code, detail
   end
   if ok == nil then return nil, problem, unwind end
-  if self.host.now() < try.wait_until then return true end
+  if self.host.now() < try.wait_deadline then return true end
   return nil, code, detail
 end
 
@@ -264,7 +266,7 @@ end
 function multi:take(hold, wait, lease)
   local host = self.host
   local try = {
-    hold = hold, lease = lease, wait_until = host.now() + wait,
+    hold = hold, lease = lease, wait_deadline = host.now() + wait,
     is_single = wait == 0,
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
   }

@@ -12,7 +12,7 @@
 
 local backoff = require "rlock.backoff"
 local Round = require "rlock.several.round"
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 local colon = require "rlock.colon"
 local joint = require "rlock.several.joint"
 local policy = require "rlock.policy"
@@ -70,7 +70,7 @@ local function check_options(options, level)
     error("bad drift: must be a number from 0 to 0.5", level + 1)
   end
   return check_policy(options.policy, level + 1), drift,
-    deadline.check(options.node_timeout or NODE_TIMEOUT, "node_timeout", 0.001,
+    duration.check(options.node_timeout or NODE_TIMEOUT, "node_timeout", 0.001,
       nil, level + 1)
 end
 
@@ -163,7 +163,7 @@ end
 local function attempt(self, try)
   local hold = try.hold
   local round = Round.new(self, hold, try.lease,
-    not try.is_single and try.wait_until or nil)
+    not try.is_single and try.wait_deadline or nil)
   hold.round = round
   local ok, code, detail = round:ask(self.members, true)
   if ok and round.held >= self.majority and not round.clash
@@ -186,12 +186,12 @@ local function pause(self, try, code, detail)
   if try.is_single or try.is_final or code == "cancelled" then
     return nil, code, detail
   end
-  local left = try.wait_until - self.host.now()
+  local left = try.wait_deadline - self.host.now()
   if left > 0 then
     local slept, cancelled, unwind = self.host.event():pause(
       min(max(try.pause:next(), 0.001), left))
     if slept == nil then return nil, cancelled, unwind end
-    if try.wait_until > self.host.now() then return true end
+    if try.wait_deadline > self.host.now() then return true end
   end
   if code == "busy" then code = "timeout" end
   return nil, code, detail
@@ -216,7 +216,7 @@ function quorum:take(hold, wait, lease)
   local ok, code, detail = may_enter(self, hold)
   if not ok then return nil, code, detail end
   local try = {
-    hold = hold, lease = lease, wait_until = self.host.now() + wait,
+    hold = hold, lease = lease, wait_deadline = self.host.now() + wait,
     is_single = wait == 0,
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number),
   }

@@ -23,13 +23,13 @@ end
 --- @tparam table red  the lock: members, majority, node_timeout, lease, host
 -- @tparam table hold gets the parts
 -- @tparam[opt] number lease seconds; nil: renewed by the watchdog
--- @tparam[opt] number wait_until deadline of the round
-function round.new(red, hold, lease, wait_until)
-  local until_ = round.time_limit(red, lease)
-  local is_short = wait_until and wait_until < until_
+-- @tparam[opt] number wait_deadline deadline of the round
+function round.new(red, hold, lease, wait_deadline)
+  local deadline = round.time_limit(red, lease)
+  local is_short = wait_deadline and wait_deadline < deadline
   return setmetatable({
     red = red, hold = hold, lease = lease, parts = {},
-    until_ = is_short and wait_until or until_, is_short = is_short,
+    deadline = is_short and wait_deadline or deadline, is_short = is_short,
     held = 0, failed = 0,     -- counts of replies
     unknown = 0,              -- count of servers not identified yet
   }, round)
@@ -49,7 +49,7 @@ end
 -- @return its identity, or nil, code, detail
 local function admit(self, session)
   local identity, code, detail =
-    server_identity.identify(session.node, self.until_)
+    server_identity.identify(session.node, self.deadline)
   if not identity then return nil, code, detail end
   self.clash = self.clash
     or server_identity.clash(session.node, self.red.members)
@@ -90,7 +90,7 @@ local function ask(self, part)
   self.unknown = self.unknown - 1
   if not identity then return nil, code, detail end
   function part.accept() return accept(self, part, identity) end
-  return joint.acquire(part, self.until_, self.lease, 0)
+  return joint.acquire(part, self.deadline, self.lease, 0)
 end
 
 local function ask_if_there(self, part)
@@ -160,7 +160,7 @@ end
 function round:count(members)
   return self:call(members, function(part)
     self.unknown = self.unknown - 1
-    local count, _, detail = joint.count(part, self.until_)
+    local count, _, detail = joint.count(part, self.deadline)
     part.code, part.answer = "counted", detail
     if count and count > 0 then
       self.held, part.answer = self.held + 1, "yes"
@@ -201,7 +201,7 @@ local function kind_of(self, part, now)
   if part.code == "redis" and not errors.classify(part.answer).retry then
     return "broken"
   end
-  if part.code or not part.grant and now >= self.until_ then return "away" end
+  if part.code or not part.grant and now >= self.deadline then return "away" end
   return "busy"
 end
 

@@ -101,8 +101,8 @@ local function read(node, text, now)
   }
 end
 
-local function ask(node, until_)
-  local replies, codes, details = node:pipeline(until_, sections)
+local function ask(node, deadline)
+  local replies, codes, details = node:pipeline(deadline, sections)
   if not replies then return nil, codes, details end
   local texts = {}
   for i = 1, #sections do
@@ -116,18 +116,18 @@ end
 
 --- Identifies the server, once for each connection.
 -- @tparam table node
--- @tparam number until_ deadline, by host.now()
+-- @tparam number deadline deadline, by host.now()
 -- @treturn[1] table identity
 -- @treturn[2] nil, code, detail
-function server_identity.identify(node, until_)
-  local connection, code, detail = node:connect(until_)
+function server_identity.identify(node, deadline)
+  local connection, code, detail = node:connect(deadline)
   if not connection then return nil, code, detail end
   if identities[connection] then
     if known[node] then known[node].seen = node.host.now() end
     return identities[connection]
   end
   local text
-  text, code, detail = ask(node, until_)
+  text, code, detail = ask(node, deadline)
   if not text then return nil, code, detail end
   if not identities[connection] then
     identities[connection] = read(node, text, node.host.now())

@@ -1,24 +1,24 @@
-local deadline = require "rlock.deadline"
+local duration = require "rlock.duration"
 
 local function fault(...)
-  local ok, message = pcall(deadline.check, ...)
+  local ok, message = pcall(duration.check, ...)
   assert.is_false(ok)
   return message
 end
 
-describe("deadline.check", function()
+describe("duration.check", function()
   it("gives back a duration", function()
-    assert.equal(1.5, deadline.check(1.5, "lease"))
-    assert.equal(0, deadline.check(0, "wait"))
+    assert.equal(1.5, duration.check(1.5, "lease"))
+    assert.equal(0, duration.check(0, "wait"))
   end)
 
   it("takes too much as the most", function()
-    assert.equal(10, deadline.check(11, "lease", 0, 10))
-    assert.equal(deadline.max, deadline.check(1e300, "lease"))
+    assert.equal(10, duration.check(11, "lease", 0, 10))
+    assert.equal(duration.max, duration.check(1e300, "lease"))
   end)
 
   it("allows for ever where asked", function()
-    assert.equal(math.huge, deadline.check(math.huge, "wait", 0, math.huge))
+    assert.equal(math.huge, duration.check(math.huge, "wait", 0, math.huge))
   end)
 
   it("names the argument of what is wrong", function()
@@ -39,7 +39,7 @@ describe("deadline.check", function()
   it("blames whom it is told to", function()
     local here = debug.getinfo(1, "l").currentline
     local function lock(level)
-      local lease = deadline.check(-1, "lease", 0, 1, level)
+      local lease = duration.check(-1, "lease", 0, 1, level)
       return lease
     end
     local function helper(level)
@@ -52,36 +52,36 @@ describe("deadline.check", function()
     end
     for level, line in pairs { here + 2, here + 6, here + 10 } do
       local _, message = pcall(program, level)
-      assert.matches("deadline_spec.lua:" .. line .. ": bad lease", message)
+      assert.matches("duration_spec.lua:" .. line .. ": bad lease", message)
     end
     local _, message = pcall(program)
-    assert.matches("deadline_spec.lua:" .. here + 6 .. ": bad lease", message)
+    assert.matches("duration_spec.lua:" .. here + 6 .. ": bad lease", message)
   end)
 end)
 
-describe("deadline.ms", function()
+describe("duration.ms", function()
   it("gives whole milliseconds", function()
-    assert.equal(30000, deadline.ms(30))
-    assert.equal("30000", string.format("%d", deadline.ms(30)))
+    assert.equal(30000, duration.ms(30))
+    assert.equal("30000", string.format("%d", duration.ms(30)))
   end)
 
   it("rounds up", function()
-    assert.equal(2, deadline.ms(0.0015))
-    assert.equal(1, deadline.ms(1e-9))
-    assert.equal(0, deadline.ms(0))
+    assert.equal(2, duration.ms(0.0015))
+    assert.equal(1, duration.ms(1e-9))
+    assert.equal(0, duration.ms(0))
   end)
 
   it("is not misled by binary fractions", function()
     for ms = 1, 20000 do
-      if deadline.ms(ms / 1000) ~= ms then
-        assert.equal(ms, deadline.ms(ms / 1000))
+      if duration.ms(ms / 1000) ~= ms then
+        assert.equal(ms, duration.ms(ms / 1000))
       end
     end
   end)
 
   it("stops at the most that the core takes", function()
-    assert.equal(1099511627776, deadline.ms(math.huge))
-    assert.equal(1099511627776, deadline.ms(1e30))
-    assert.equal(1099511627776, deadline.ms(deadline.max))
+    assert.equal(1099511627776, duration.ms(math.huge))
+    assert.equal(1099511627776, duration.ms(1e30))
+    assert.equal(1099511627776, duration.ms(duration.max))
   end)
 end)

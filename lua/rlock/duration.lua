@@ -1,18 +1,18 @@
 --- Durations: checks the caller's seconds (which may be fractions) and converts
 --  them to the whole milliseconds of Redis and the core. Reads no clock.
---  @module rlock.deadline
+--  @module rlock.duration
 
-local deadline = {}
+local duration = {}
 
 -- The longest duration that the core accepts: 2^40 ms, nearly 35 years.
 local MAX_MS = 1099511627776
 
 --- The longest duration, in seconds.
-deadline.max = MAX_MS / 1000
+duration.max = MAX_MS / 1000
 
 --- The shortest lease, in seconds. With 1 ms, PEXPIRE deletes the key at once
 --  if the server's clock ticks before it.
-deadline.least_lease = 0.002
+duration.least_lease = 0.002
 
 local function bad(name, value, must, level)
   if type(value) == "string" then value = string.format("%q", value) end
@@ -26,11 +26,11 @@ end
 --  @tparam any value
 --  @tparam string name for messages: "lease", "wait"
 --  @tparam[opt=0] number min seconds
---  @tparam[opt=deadline.max] number max seconds
+--  @tparam[opt=duration.max] number max seconds
 --  @tparam[opt=2] number level as in error()
 --  @treturn number seconds
-function deadline.check(value, name, min, max, level)
-  min, max, level = min or 0, max or deadline.max, (level or 2) + 2
+function duration.check(value, name, min, max, level)
+  min, max, level = min or 0, max or duration.max, (level or 2) + 2
   if type(value) ~= "number" or value ~= value then
     bad(name, value, "must be a number of seconds", level)
   elseif value < min then
@@ -47,7 +47,7 @@ end
 --  2^40 ms, also for math.huge.
 --  @tparam number seconds not negative, not NaN
 --  @treturn number an integer
-function deadline.ms(seconds)
+function duration.ms(seconds)
   if seconds * 1000 >= MAX_MS then return MAX_MS end
   -- Allows for rounding errors: 16.1 * 1000 is 16100.000000000002.
   local ms = math.ceil(seconds * 1000 - 0.001)
@@ -55,4 +55,4 @@ function deadline.ms(seconds)
   return ms
 end
 
-return deadline
+return duration

@@ -1,5 +1,5 @@
 -- What both hosts run is the common subset of Lua 5.1, LuaJIT and 5.4: "min".
--- Version syntax is not seen by luacheck: spec/support/check parses with luac.
+-- Version syntax is not seen by luacheck: spec/tools/check parses with luac.
 std = "min"
 cache = false
 max_line_length = 80
@@ -9,7 +9,7 @@ ignore = {
   "212/_.*",
   "58[12]",          -- "not (x > y)" is how NaN is caught
 }
--- Only as `local unpack = table.unpack or unpack`: spec/support/check looks.
+-- Only as `local unpack = table.unpack or unpack`: spec/tools/check looks.
 read_globals = { "unpack", table = { fields = { "unpack" } } }
 
 -- Where only our own binary runs, all of Lua 5.4 may be used.
@@ -18,8 +18,9 @@ for _, file in ipairs {
   "lua/rlock/shutdown.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
-  "spec/support/*.lua", "spec/bench/*.lua", "spec/interop/*.lua",
-  "spec/support/check-*",
+  "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",
+  "spec/interop/*.lua",
+  "spec/tools/check-*",
 } do
   files[file] = { std = "lua54" }
 end
@@ -34,16 +35,17 @@ end
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {
-  "examples/per_tenant.lua", "examples/priority.lua", "lua/rlock/cli/inspect.lua",
-  "spec/support/half.lua", "spec/support/told_lease.lua",
+  "examples/per_tenant.lua", "examples/priority.lua",
+  "lua/rlock/cli/inspect.lua",
+  "spec/tools/half.lua", "spec/tools/told_lease.lua",
 } do
   files[file] = { std = "lua54", read_globals = { "redis" } }
 end
 
 for _, file in ipairs {
-  "spec/support/nginx.lua", "spec/support/inside.lua",
-  "spec/support/process.lua", "spec/support/browser.lua",
-  "spec/support/at_once.lua",
+  "spec/tools/nginx.lua", "spec/tools/inside.lua",
+  "spec/tools/process.lua", "spec/tools/browser.lua",
+  "spec/tools/at_once.lua",
   "spec/bench/openresty*.lua",
 } do
   files[file] = { std = "ngx_lua" }
@@ -51,9 +53,9 @@ end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/soak/nginx_*_spec.lua"] = { std = "ngx_lua+busted" }
 for _, file in ipairs { "half", "told_lease" } do
-  files["spec/support/" .. file .. ".lua"] = { read_globals = { "redis" } }
+  files["spec/tools/" .. file .. ".lua"] = { read_globals = { "redis" } }
 end
-files["spec/support/lua51.lua"] = {
+files["spec/tools/lua51.lua"] = {
   std = "lua51", globals = { "KEYS", "ARGV" },
 }
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }

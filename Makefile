@@ -1,6 +1,6 @@
 # rlock. `make demo` and `make test` install what is missing and do the rest.
 # Variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR; B, the build folder;
-# and PARTS, the arguments of spec/support/suite for `make test`.
+# and PARTS, the arguments of spec/tools/suite for `make test`.
 
 B          ?= build
 CC         ?= cc
@@ -74,7 +74,7 @@ $(C_TESTS) $(B)/spec/c/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
 	  -o $@ $< $(filter %.o %.a,$^) $(RL_LIBS) $(LUA_LIBS)
 $(B)/spec/c/oom: $(B)/embedded.o src/main.c
 
-$(B)/spec/proxy: spec/support/proxy.c
+$(B)/spec/proxy: spec/tools/proxy.c
 $(B)/spec/bare: spec/bench/bare.c
 $(B)/spec/proxy $(B)/spec/bare:
 	@mkdir -p $(@D)
@@ -85,10 +85,10 @@ tests: $(C_TESTS) $(B)/spec/proxy
 # Targets for people. Each installs what it needs, then builds in a sub-make,
 # which finds what has been installed. V=1 shows the commands.
 SUB   = @$(MAKE) --no-print-directory $(if $(V),,-s)
-SUITE = spec/support/suite
+SUITE = spec/tools/suite
 
 deps:  ## install what is missing to build, to run and to test
-	@spec/support/deps build test
+	@spec/tools/deps build test
 
 demo: deps  ## a lock taken, kept and handed over on an embedded Redis
 	$(SUB) all
@@ -101,8 +101,8 @@ test: deps  ## the whole suite, or PARTS="unit spec/redis/fair_spec.lua"
 	@B=$(B) $(SUITE) $(PARTS)
 
 check:  ## what can be said without running: style, layers, warnings
-	@spec/support/deps build test check
-	@spec/support/check
+	@spec/tools/deps build test check
+	@spec/tools/check
 
 ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
        -fno-sanitize-recover=undefined
@@ -120,7 +120,7 @@ oom: deps  ## an allocator that refuses, at every point of a run
 VALGRIND = valgrind -q --error-exitcode=99 --leak-check=full \
            --errors-for-leak-kinds=definite,indirect,possible
 valgrind:  ## the C tests under valgrind
-	@spec/support/deps build test check
+	@spec/tools/deps build test check
 	$(SUB) all tests
 	@B=$(B) RUNNER="$(VALGRIND)" RLOCK_SLOW=10 $(SUITE) c
 
@@ -133,12 +133,12 @@ soak: deps  ## what takes minutes: faults at random, generated programs
 	@B=$(B) V=1 JOBS=1 LIMIT=3600 $(SUITE) soak
 
 bench:  ## what locks cost, beside a bare C client and bare cosockets
-	@spec/support/deps build test bench
+	@spec/tools/deps build test bench
 	$(SUB) all $(B)/spec/bare
 	B=$(B) lua5.4 spec/bench/run.lua
 
 rocks:  ## both rocks, packed in build/rocks, installed and used from there
-	@spec/support/deps build test rocks
+	@spec/tools/deps build test rocks
 	$(SUB) all
 	@B=$(B) spec/rocks/run
 

@@ -8,7 +8,7 @@
 
 local rlock = require "rlock"
 local server_time = require "spec.bench.server_time"
-local states = require "spec.support.states"
+local states = require "spec.tools.states"
 
 local SIZES = {}
 for i, word in ipairs(arg[1] and arg or { 10, 100, 1000, 10000 }) do

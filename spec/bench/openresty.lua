@@ -2,11 +2,11 @@
 --- same two EVALSHA by plain cosocket code; and the handover of a lock between
 --- workers, compared with a round trip to Redis. Prints one line of JSON.
 --
---    spec/support/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
+--    spec/tools/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
 --                                             the server is RLOCK_URL
 
-local nginx = require "spec.support.nginx"
-local shell = require "spec.support.shell"
+local nginx = require "spec.tools.nginx"
+local shell = require "spec.tools.shell"
 
 local rounds, seconds = tonumber(arg[1]), tonumber(arg[2])
 

@@ -10,8 +10,8 @@
 
 package.path = "./?.lua;" .. package.path
 
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 
 local B = os.getenv("B") or "build"
 local ROUNDS = tonumber(os.getenv("ROUNDS") or 5)
@@ -178,7 +178,7 @@ end
 
 function parts.openresty()
   warn_if_busy()
-  local r = measure("spec/support/in-nginx", "spec/bench/openresty.lua",
+  local r = measure("spec/tools/in-nginx", "spec/bench/openresty.lua",
     ROUNDS, SECONDS)
   print(("nginx: %.0f requests/s that lock and unlock, %.0f with plain "
     .. "cosocket code: %.2f, at least 0.85: %s"):format(r.rlock, r.bare,

@@ -2,11 +2,11 @@
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 

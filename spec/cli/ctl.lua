@@ -13,8 +13,8 @@
 --  `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
 
 local host = require "rlock.host.uv"
-local shell = require "spec.support.shell"
-local eventually = require "spec.support.wait" (host)
+local shell = require "spec.tools.shell"
+local eventually = require "spec.tools.wait" (host)
 
 local ctl = {}
 

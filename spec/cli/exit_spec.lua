@@ -3,8 +3,8 @@
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local HUP, INT, KILL, TERM = 1, 2, 9, 15

@@ -2,8 +2,8 @@
 --- installed files work in place.
 
 local ctl = require "spec.cli.ctl"
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 
 local server = redis.shared()
 

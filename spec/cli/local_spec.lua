@@ -3,8 +3,8 @@
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
-local shell = require "spec.support.shell"
-local eventually = require "spec.support.wait" (host)
+local shell = require "spec.tools.shell"
+local eventually = require "spec.tools.wait" (host)
 
 local PRINT_ID = [[
 local client = assert(require "rlock".open())

@@ -2,7 +2,7 @@
 --- line: by rlockctl script, and by a program that uses it.
 
 local ctl = require "spec.cli.ctl"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 
 local server = redis.shared()
 

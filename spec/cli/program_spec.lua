@@ -1,8 +1,8 @@
 --- Programs: where they come from, what they can require, how they start.
 
 local ctl = require "spec.cli.ctl"
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 
 local SHOW = [[
 local before = {}

@@ -7,9 +7,9 @@
 --- stands for any number of lines. Spaces and decimal numbers are ignored.
 
 local ctl = require "spec.cli.ctl"
-local readmes = require "spec.support.readmes"
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
+local readmes = require "spec.tools.readmes"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 
 local root = shell.run("pwd")
 

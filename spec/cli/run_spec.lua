@@ -2,7 +2,7 @@
 --- process ends.
 
 local ctl = require "spec.cli.ctl"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 
 local server = redis.shared()
 local HUP, INT, TERM = 1, 2, 15

@@ -35,7 +35,7 @@
 --    set N, count, down, await WAIT, delete          latch
 
 local host = require "rlock.host.uv"
-local shell = require "spec.support.shell"
+local shell = require "spec.tools.shell"
 
 local peer = {}
 
@@ -93,7 +93,7 @@ end
 local serial = 0
 
 --- Starts a process.
--- @tparam table server an object of spec/support/redis.lua
+-- @tparam table server an object of spec/tools/redis.lua
 -- @tparam string name
 -- @tparam string program what spec/interop/run has prepared
 -- @tparam table options watchdog (milliseconds), address, members (addresses)

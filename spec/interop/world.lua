@@ -9,8 +9,8 @@
 local assert = require "luassert"
 local host = require "rlock.host.uv"
 local peer = require "spec.interop.peer"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local world = {}
 

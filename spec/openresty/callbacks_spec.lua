@@ -2,9 +2,9 @@
 --- and ends when told to.
 
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 30
 local MANY = 100

@@ -2,11 +2,11 @@
 --- that are away, restart or lose their data.
 
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local proxy = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local nginx = require "spec.tools.nginx"
+local proxy = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
-local eventually = require "spec.support.wait" (host)
+local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 20
 

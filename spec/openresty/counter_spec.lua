@@ -5,11 +5,11 @@
 --  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in CI.
 
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local process = require "spec.support.process"
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local process = require "spec.tools.process"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 5000)
@@ -22,7 +22,7 @@ local KILLS = 5
 local HTTP = [[
   init_worker_by_lua_block {
     locks = assert(require("resty.rlock").open { url = "%s", watchdog = %g })
-    add_up = require "spec.support.add_up"
+    add_up = require "spec.tools.add_up"
   }
 ]]
 
@@ -36,7 +36,7 @@ local LOCATIONS = [[
 -- Each task increments until the number is reached.
 local SCRIPT = [[
   local rlock = require "rlock"
-  local add_up = require "spec.support.add_up"
+  local add_up = require "spec.tools.add_up"
   local client = assert(rlock.open { watchdog = tonumber(arg[2]) })
   for _ = 1, tonumber(arg[1]) do
     rlock.spawn(function()

@@ -1,10 +1,10 @@
 --- The examples for nginx, run with their own nginx.conf: they do what they
 --- demonstrate.
 
-local at_once = require "spec.support.at_once"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (require "rlock.host.ngx")
+local at_once = require "spec.tools.at_once"
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (require "rlock.host.ngx")
 
 local SECONDS = 60
 

@@ -4,11 +4,11 @@
 --
 --  RLOCK_ROUNDS=20000, as in CI: 100 000 requests. Otherwise 20 000.
 
-local at_once = require "spec.support.at_once"
+local at_once = require "spec.tools.at_once"
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local REQUESTS = 5 * tonumber(os.getenv("RLOCK_ROUNDS") or 4000)

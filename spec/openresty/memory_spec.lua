@@ -1,9 +1,9 @@
 --- The memory of workers whose requests all want one lock does not grow with
 --- the number of requests. Code compiled by LuaJIT counts as Lua's memory.
 
-local at_once = require "spec.support.at_once"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
+local at_once = require "spec.tools.at_once"
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
 
 local WORKERS = 2
 local CONNECTIONS = 200

@@ -3,11 +3,11 @@
 ---
 ---   RLOCK_PICTURES=folder     saves screenshots there
 
-local browser = require "spec.support.browser"
+local browser = require "spec.tools.browser"
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 60
 local pictures = os.getenv("RLOCK_PICTURES")
@@ -25,7 +25,7 @@ local READ = [[
 
 if not browser.is_here() then
   describe("the page of the examples", function()
-    pending("chromium and chromedriver are missing: spec/support/deps page")
+    pending("chromium and chromedriver are missing: spec/tools/deps page")
   end)
   return
 end

@@ -1,10 +1,10 @@
 --- The phases of nginx that cannot wait, and what rlock reports there.
 
-local at_once = require "spec.support.at_once"
+local at_once = require "spec.tools.at_once"
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local HANDSHAKES = 40
 

@@ -2,9 +2,9 @@
 --- that was restarted without its data.
 
 local host = require "rlock.host.ngx"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
-local eventually = require "spec.support.wait" (host)
+local eventually = require "spec.tools.wait" (host)
 
 local SECONDS, WATCHDOG = 30, 5
 

@@ -1,11 +1,11 @@
 --- The README's section on OpenResty: its synopsis runs, and the names in it
 --- exist.
 
-local at_once = require "spec.support.at_once"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
+local at_once = require "spec.tools.at_once"
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
 
-local readme = require("spec.support.readmes").read("lua/resty/README.md")
+local readme = require("spec.tools.readmes").read("lua/resty/README.md")
 
 local SECTION = "\n```nginx\n(.-)\n```"
 

@@ -2,9 +2,9 @@
 --- request fails, no worker stays, nothing is held beyond its lease.
 
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LEASE = 4 * slow

@@ -2,10 +2,10 @@
 --- of a request that ends without releasing them.
 
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local proxy = require "spec.support.proxy"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local proxy = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 20                     -- deadline of what happens at once
 

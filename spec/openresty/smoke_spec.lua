@@ -1,9 +1,9 @@
 --- A smoke test of nginx: a location that locks and unlocks, and workers that
 --- wait for each other.
 
-local at_once = require "spec.support.at_once"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
+local at_once = require "spec.tools.at_once"
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
 
 local HTTP = [[
   init_worker_by_lua_block {

@@ -1,8 +1,8 @@
 --- A light thread that is killed while it waits: it waits no more, and gets
 --- nothing. Its request goes on.
 
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
 
 local HTTP = [[
   init_worker_by_lua_block {

@@ -1,11 +1,11 @@
 --- Workers: what each has only one of, how they end, and lua_code_cache off,
 --- where each request has its own Lua state.
 
-local at_once = require "spec.support.at_once"
+local at_once = require "spec.tools.at_once"
 local host = require "rlock.host.ngx"
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 20
 

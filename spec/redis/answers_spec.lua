@@ -1,7 +1,7 @@
 --- Malformed replies of operations, and what programs are told about them.
 
 local policy = require "rlock.policy"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local script = require "rlock.script"
 
@@ -100,7 +100,7 @@ describe("a wrong answer", function()
 
   it("of a fraction of a millisecond, which Redis cuts to 0, makes no hot loop",
     function()
-      local half = client:policy("spec.support.half", "answers:half")
+      local half = client:policy("spec.tools.half", "answers:half")
       assert.equal("timeout", select(2, half:lock { wait = 0.3, lease = 1 }))
       local asked = client:call("GET", "answers:half")
       assert.is_true(tonumber(asked) <= 40, asked .. " times")

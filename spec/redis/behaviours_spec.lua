@@ -1,8 +1,8 @@
---- The list of behaviours (spec/behaviours.lua) matches the tests: what it says
+--- The list of behaviours (behaviours.lua) matches the tests: what it says
 --- of a kind is what the specs run for that kind.
 
-local behaviours = require "spec.behaviours"
-local shell = require "spec.support.shell"
+local behaviours = require "spec.rows.behaviours"
+local shell = require "spec.tools.shell"
 
 local RLOCKCTL = os.getenv("RLOCKCTL")
   or (os.getenv("B") or "build") .. "/rlockctl"

@@ -1,7 +1,7 @@
 --- The programs of `make bench` run. Their figures are not checked.
 
-local program = require "spec.support.program"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local redis = require "spec.tools.redis"
 
 local runs = {
   { "cycles.lua", "2", "0.1", tasks = 2 },

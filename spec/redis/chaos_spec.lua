@@ -8,11 +8,11 @@
 --  duration in seconds.
 
 local host = require "rlock.host.uv"
-local nodes = require "spec.support.servers"
-local proxies = require "spec.support.proxy"
+local nodes = require "spec.tools.servers"
+local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local seconds = tonumber(os.getenv("RLOCK_CHAOS") or 6 * slow)

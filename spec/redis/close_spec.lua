@@ -1,6 +1,6 @@
 --- Holds as Lua 5.4 to-be-closed variables.
 
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 
 describe("a hold", function()

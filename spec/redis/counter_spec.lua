@@ -1,15 +1,15 @@
 --- Mutual exclusion, counted: two processes of fifty tasks each increment a
 --- number that only the lock protects, and no update is lost.
 
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local eventually = require "spec.support.wait" (host)
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
-local SCRIPT = "spec/support/count_up.lua"
+local SCRIPT = "spec/tools/count_up.lua"
 local TASKS = 50
 
 local server

@@ -2,8 +2,8 @@
 --- in a real server. spec/soak/differential_spec.lua runs more. RLOCK_SEED
 --- repeats a run; set to the seed of a failure, it starts with that function.
 
-local differential = require "spec.support.differential"
-local redis = require "spec.support.redis"
+local differential = require "spec.tools.differential"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
@@ -55,7 +55,7 @@ describe("what the policy README tells of Lua 5.1", function()
     it("is so: " .. expression, function()
       local case = differential.case([[
         local unpack = table.unpack or unpack
-        local show = require "spec.support.show"
+        local show = require "spec.tools.show"
         return function(keys)
           return show.text({ ]] .. expression .. [[ })
         end]])

@@ -2,7 +2,7 @@
 --  that nothing was applied is verified.
 
 local errors = require "rlock.redis.errors"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 
 local SET = "return redis.call('set', KEYS[1], ARGV[1])"
 

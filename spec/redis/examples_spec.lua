@@ -1,9 +1,9 @@
 --- The examples: that they run, print what they demonstrate, and do so in time.
 
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local redis = require "spec.support.redis"
-local eventually = require "spec.support.wait" (host)
+local program = require "spec.tools.program"
+local redis = require "spec.tools.redis"
+local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)

@@ -2,11 +2,11 @@
 --- demoted one and connect to the new primary.
 
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local shell = require "spec.support.shell"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local shell = require "spec.tools.shell"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SOON = 10 * slow

@@ -4,13 +4,13 @@
 
 local fair_readwrite = require "rlock.policy.fair_readwrite"
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = 0.5 * slow
@@ -1269,11 +1269,11 @@ describe("a dead waiter of a fair read/write lock", function()
     end)
 end)
 
-require "spec.support.readwrite_rows" ("fair_readwrite", describe, it,
+require "spec.rows.readwrite" ("fair_readwrite", describe, it,
   before_each, after_each)
 for _, kind in ipairs { "fair_read", "fair_write" } do
-  require "spec.support.rlock_rows" (kind, describe, it, before_each,
+  require "spec.rows.rlock" (kind, describe, it, before_each,
     after_each)
 end
-require "spec.support.fair_rows" ("fair_write", describe, it, before_each,
+require "spec.rows.fair" ("fair_write", describe, it, before_each,
   after_each)

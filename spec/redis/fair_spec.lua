@@ -4,13 +4,13 @@
 
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"
-local program = require "spec.support.program"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SKIPPED = 2.5 * slow        -- seconds: 1.5, and 1 for a busy machine
@@ -1554,7 +1554,7 @@ describe("a dead waiter of ours", function()
   end)
 end)
 
-for _, rows in ipairs { "rlock_rows", "fair_rows" } do
-  require("spec.support." .. rows) ("fair", describe, it, before_each,
+for _, rows in ipairs { "rlock", "fair" } do
+  require("spec.rows." .. rows) ("fair", describe, it, before_each,
     after_each)
 end

@@ -2,13 +2,13 @@
 --- from the git history, beside the current ones.
 
 local policy = require "rlock.policy"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local shell = require "spec.support.shell"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
+local shell = require "spec.tools.shell"
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
 local host = require "rlock.host.uv"
-local eventually = require "spec.support.wait" (host)
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local FORMER = "0214eaf"                   -- last commit with the old format

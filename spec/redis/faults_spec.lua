@@ -1,14 +1,14 @@
 --- Faults that a lock survives: servers that die, hang and lose their data,
 --- connections that break at the worst moment, replies that are lost or late.
 
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local within = require "spec.support.within"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local within = require "spec.tools.within"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command by default

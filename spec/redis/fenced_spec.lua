@@ -1,11 +1,11 @@
 --- The fenced lock on a real Redis: an RLock with increasing fencing tokens.
 
 local host = require "rlock.host.uv"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local server = redis.shared()
@@ -201,7 +201,7 @@ describe("a fenced lock", function()
         heard[#heard + 1] = kind == "message" and payload or kind
       end,
     })
-    local eventually = require "spec.support.wait" (host)
+    local eventually = require "spec.tools.wait" (host)
     listener:subscribe("redisson_lock__channel:{" .. name .. "}")
     eventually(function() return heard[1] end)
     lock:lock()
@@ -279,5 +279,5 @@ describe("a fenced lock", function()
   end)
 end)
 
-require "spec.support.rlock_rows" ("fenced", describe, it, before_each,
+require "spec.rows.rlock" ("fenced", describe, it, before_each,
   after_each)

@@ -1,13 +1,13 @@
 --- Waits without a limit: they outlast a server that is away or slow, and a
 --- program that is too busy to serve them. Only a permanent error ends them.
 
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local kinds = require "spec.support.kinds"
-local redis = require "spec.support.redis"
+local kinds = require "spec.tools.kinds"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local is_nginx = host.name == "ngx"

@@ -2,11 +2,11 @@
 --- tasks, and many commands at once on one connection.
 
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)

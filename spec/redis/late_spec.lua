@@ -1,11 +1,11 @@
 --- Late delivery: a proxy keeps back abandoned requests and delivers them once
 --- the lock has been used again.
 
-local late_rows = require "spec.support.late_rows"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local late_rows = require "spec.rows.late"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local eventually = require "spec.support.wait" (rlock)
+local eventually = require "spec.tools.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 10 * slow

@@ -1,14 +1,14 @@
 --- Multi-locks: all members are held or none, whatever the contention for some
 --- of them and whatever happens to their servers.
 
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local within = require "spec.support.within"
-local wait = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local within = require "spec.tools.within"
+local wait = require "spec.tools.wait" (host)
 
 local ask = control.ask
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
@@ -683,7 +683,7 @@ describe("rlock.multi_lock", function()
   end)
 end)
 
-require "spec.support.rlock_rows" ("multi", describe, it, before_each,
+require "spec.rows.rlock" ("multi", describe, it, before_each,
   after_each)
-require "spec.support.joint_rows" ("multi", describe, it, before_each,
+require "spec.rows.joint" ("multi", describe, it, before_each,
   after_each)

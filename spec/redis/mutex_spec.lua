@@ -1,9 +1,9 @@
 --- The mutex on a real Redis: an RLock that its holder cannot re-enter.
 
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
 
 local server = redis.shared()
 local number = 0
@@ -72,5 +72,5 @@ describe("a mutex", function()
   end)
 end)
 
-require "spec.support.rlock_rows" ("mutex", describe, it, before_each,
+require "spec.rows.rlock" ("mutex", describe, it, before_each,
   after_each)

@@ -2,19 +2,19 @@
 --- operation and under contention between processes.
 
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
 -- The README's policy "my/few.lua", as the module my.few.
 local function few_of_the_readme()
-  local text = require "spec.support.few"
+  local text = require "spec.tools.few"
   local lines = select(2, text:gsub("[^%s][^\n]*\n", ""))
   assert(lines <= 40, "a lock in forty lines has " .. lines)
   return text

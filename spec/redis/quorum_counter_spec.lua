@@ -5,14 +5,14 @@
 --
 --  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in CI.
 
-local fence = require "spec.support.fence"
+local fence = require "spec.tools.fence"
 local host = require "rlock.host.uv"
-local nodes = require "spec.support.servers"
-local program = require "spec.support.program"
-local proxies = require "spec.support.proxy"
+local nodes = require "spec.tools.servers"
+local program = require "spec.tools.program"
+local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local wait = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local wait = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 1000)
@@ -31,7 +31,7 @@ end
 local function start_process()
   local urls = { proxy.url }
   for i = 2, NODES do urls[i] = servers[i].url end
-  return program.start(store[1], "spec/support/count_red.lua", tostring(TASKS),
+  return program.start(store[1], "spec/tools/count_red.lua", tostring(TASKS),
     tostring(LEASE), NAME, store[1].url, table.unpack(urls))
 end
 

@@ -1,15 +1,15 @@
 --- Red locks on five real servers: a majority is necessary and sufficient while
 --- servers are killed, freeze, reply late and lose their data.
 
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local nodes = require "spec.support.servers"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local nodes = require "spec.tools.servers"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local within = require "spec.support.within"
-local wait = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local within = require "spec.tools.within"
+local wait = require "spec.tools.wait" (host)
 
 local evalshas = control.evalshas
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)

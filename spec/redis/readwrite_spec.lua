@@ -3,13 +3,13 @@
 --- writers of the same lock, and the cost of a reader among many.
 
 local host = require "rlock.host.uv"
-local proxies = require "spec.support.proxy"
+local proxies = require "spec.tools.proxy"
 local readwrite = require "rlock.policy.readwrite"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = 0.5 * slow
@@ -1320,9 +1320,9 @@ describe("what a read/write lock costs the server", function()
   end)
 end)
 
-require "spec.support.readwrite_rows" ("readwrite", describe, it, before_each,
+require "spec.rows.readwrite" ("readwrite", describe, it, before_each,
   after_each)
 for _, kind in ipairs { "read", "write" } do
-  require "spec.support.rlock_rows" (kind, describe, it, before_each,
+  require "spec.rows.rlock" (kind, describe, it, before_each,
     after_each)
 end

@@ -2,11 +2,11 @@
 --- Redisson's layout and behaviours.
 
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local number = 0
@@ -364,7 +364,7 @@ describe("a reentrant lock", function()
   end)
 
   it("keeps 2 ms for holds whose leases have ended", function()
-    local told = client:policy("spec.support.told_lease", name)
+    local told = client:policy("spec.tools.told_lease", name)
     assert.is_true(told:lock { lease = 0.1 })
     assert.is_true(told:lock { lease = 60 })
     rlock.sleep(0.11)
@@ -444,5 +444,5 @@ describe("kinds of locks that share a layout", function()
   end)
 end)
 
-require "spec.support.rlock_rows" ("reentrant", describe, it, before_each,
+require "spec.rows.rlock" ("reentrant", describe, it, before_each,
   after_each)

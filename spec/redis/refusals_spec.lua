@@ -2,11 +2,11 @@
 --- and a message, in time, with nothing left behind.
 
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local within = require "spec.support.within"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local within = require "spec.tools.within"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow

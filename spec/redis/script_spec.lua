@@ -2,7 +2,7 @@
 
 local emit = require "rlock.script.emit"
 local policy = require "rlock.policy"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local sandbox = require "rlock.script.sandbox"
 local script = require "rlock.script"
 

@@ -1,12 +1,12 @@
 --- How lost connections are sealed: which server gets the request, and what
---- happens where it refuses or an intermediary replies for it. late_rows.lua
+--- happens where it refuses or an intermediary replies for it. rows/late.lua
 --- shows why sealing is necessary.
 -- luacheck: read globals redis
 
-local proxies = require "spec.support.proxy"
-local servers = require "spec.support.redis"
+local proxies = require "spec.tools.proxy"
+local servers = require "spec.tools.redis"
 local rlock = require "rlock"
-local eventually = require "spec.support.wait" (rlock)
+local eventually = require "spec.tools.wait" (rlock)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 15 * slow

@@ -2,12 +2,12 @@
 --- behaviours, and permits that count once however often a request is retried.
 
 local host = require "rlock.host.uv"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local server = redis.shared()

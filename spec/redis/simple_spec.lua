@@ -1,10 +1,10 @@
 --- The simple lock on a real Redis: SET NX PX, as clients in other languages
 --- use it.
 
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local server = redis.shared()
@@ -175,5 +175,5 @@ describe("a simple lock", function()
   end)
 end)
 
-require "spec.support.rlock_rows" ("simple", describe, it, before_each,
+require "spec.rows.rlock" ("simple", describe, it, before_each,
   after_each)

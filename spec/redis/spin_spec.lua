@@ -1,11 +1,11 @@
 --- The spin lock on a real Redis: an RLock whose waiters poll.
 
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local states = require "spec.support.states"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local states = require "spec.tools.states"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local server = redis.shared()
@@ -141,5 +141,5 @@ describe("a spin lock", function()
   end)
 end)
 
-require "spec.support.rlock_rows" ("spin", describe, it, before_each,
+require "spec.rows.rlock" ("spin", describe, it, before_each,
   after_each)

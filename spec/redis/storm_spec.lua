@@ -3,7 +3,7 @@
 --
 --  RLOCK_SEED repeats a run's choices (but not its timing).
 
-local storms = require "spec.support.storms"
+local storms = require "spec.tools.storms"
 
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 

@@ -2,7 +2,7 @@
 --- trusts. With hiredis before 1.0 there is no TLS, and the error says so.
 
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 
 if not host.versions.tls then

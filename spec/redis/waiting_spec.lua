@@ -1,14 +1,14 @@
 --- Waiters: which one is woken, that a waiter that gives up leaves nothing
 --- behind, and what happens to waiters and holders when a client closes.
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local within = require "spec.support.within"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local within = require "spec.tools.within"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.5 * slow

@@ -1,14 +1,14 @@
 --- The watchdog on a real Redis: what it renews and for how long, and what it
 --- reports if it cannot.
 
-local control = require "spec.support.control"
+local control = require "spec.tools.control"
 local host = require "rlock.host.uv"
-local program = require "spec.support.program"
-local proxies = require "spec.support.proxy"
-local redis = require "spec.support.redis"
+local program = require "spec.tools.program"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local task = require "spec.support.task"
-local eventually = require "spec.support.wait" (host)
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
 
 local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LEASE = 0.5 * slow         -- of the watchdog by default

@@ -1,9 +1,9 @@
 --- The rock lua-resty-rlock, installed in RESTY_TREE, in a real nginx; and the
 --- folder for opm.
 
-local nginx = require "spec.support.nginx"
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
+local nginx = require "spec.tools.nginx"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 
 local tree = assert(os.getenv("RESTY_TREE"), "run spec/rocks/run")
 local opm = assert(os.getenv("OPM"))

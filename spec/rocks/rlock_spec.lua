@@ -2,8 +2,8 @@
 
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
-local redis = require "spec.support.redis"
-local shell = require "spec.support.shell"
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 
 local tree = assert(os.getenv("ROCKS_TREE"), "run spec/rocks/run")
 local server = redis.shared()

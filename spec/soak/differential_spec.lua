@@ -1,7 +1,7 @@
 --- The comparison of spec/redis/differential_spec.lua, of 100 000 functions.
 --- RLOCK_SEED repeats a run.
 
-local differential = require "spec.support.differential"
+local differential = require "spec.tools.differential"
 
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 

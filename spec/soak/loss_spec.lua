@@ -1,8 +1,8 @@
 --- A storm, as in storm_spec.lua, over real networks that lose all packets of
 --- one way or of both for seconds. RLOCK_SEED repeats a run's choices.
 
-local link = require "spec.support.link"
-local storms = require "spec.support.storms"
+local link = require "spec.tools.link"
+local storms = require "spec.tools.storms"
 
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 

@@ -1,7 +1,7 @@
 --- The storm of spec/redis/storm_spec.lua, for minutes, and for each way of
 --- sealing. RLOCK_SEED repeats a run's choices (though not its timing).
 
-local storms = require "spec.support.storms"
+local storms = require "spec.tools.storms"
 
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 

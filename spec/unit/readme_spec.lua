@@ -1,6 +1,6 @@
 --- The READMEs as texts: what they link to is there, and lines are short.
 
-local readmes = require "spec.support.readmes"
+local readmes = require "spec.tools.readmes"
 
 -- Without blocks of code, in which nothing is a link or a heading.
 local function prose(text)

@@ -1,0 +1,213 @@
+--- The test tools themselves: if a fault did not happen, or a server outlived
+--- its test, the other specs would be worthless.
+
+local host = require "rlock.host.uv"
+local process = require "spec.tools.process"
+local proxies = require "spec.tools.proxy"
+local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+local shell = require "spec.tools.shell"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (host)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+
+describe("a private redis", function()
+  it("comes back empty at the same place after kill and restart", function()
+    local server = redis.start { password = "it's secret", port = true }
+    local port = server.port
+    assert.equal("OK", server:cli("SET", "a \0\n{\"", "1"))
+    assert.equal("1", server:cli("GET", "a \0\n{\""))
+    server:kill()
+    assert.matches("Could not connect", server:cli("PING"))
+    server:restart()
+    assert.equal(port, server.port)
+    assert.equal("0", server:cli("DBSIZE"))
+    server:stop()
+    assert.is_nil(io.open(server.socket))
+  end)
+
+  it("answers nothing while it is paused", function()
+    local server = redis.start()
+    server:pause()
+    server:background("SET", "key", "value")
+    server:resume()
+    eventually(function() return server:cli("GET", "key") == "value" end)
+    server:stop()
+  end)
+
+  it("shows the certificate asked for", function()
+    local server = redis.start { tls = { name = "expired" } }
+    local text = shell.run(("redis-cli --tls --cacert %s/ca.crt -h localhost "
+      .. "-p %d PING"):format(server.certificates, server.tls_port))
+    assert.matches("certificate verify failed", text)
+    server:stop()
+  end)
+
+  it("has in its folder what is known of a program that nginx starts",
+    function()
+      local server = redis.start()
+      local path = server.folder .. "/out"
+      local its = process.start { file = "sh", args = { "-c", "exit 3" },
+        stdout = path }
+      eventually(function()
+        return shell.run("cat '" .. path .. ".status'"):find "3"
+      end)
+      assert.same({ 3, 0 }, { its:wait() })
+      server:stop()
+      assert.is_nil(io.open(path .. ".status"))
+    end)
+
+  it("ends when its test process is killed", function()
+    local path = os.tmpname()
+    local code = ([[
+      local server = require("spec.tools.redis").start()
+      local file = io.open(%q, "w")
+      file:write(server.pid, " ", server.folder, "\n")
+      file:close()
+      while true do os.execute("sleep 1") end]]):format(path)
+    local test = assert(host.process {
+      file = "lua5.4", args = { "-e", code },
+    })
+    local pid, folder
+    eventually(function()
+      pid, folder = io.open(path):read("a"):match("^(%d+) (.*)\n")
+      return pid
+    end, 5 * slow, "it has started its server")
+    assert.is_true(select(2, shell.run("kill -0 " .. pid)))
+    test:kill(9)
+    eventually(function()
+      return not select(2, shell.run("test -e " .. shell.quote(folder)))
+    end, 5 * slow, "the folder is gone")
+    local state = shell.run("cat /proc/" .. pid .. "/stat")
+    assert.is_true(not state:find("redis") or state:find(") Z ") ~= nil)
+    os.remove(path)
+  end)
+end)
+
+describe("the proxy", function()
+  local server, proxy, client
+
+  before_each(function()
+    server = redis.start()
+    proxy = proxies.start(server)
+    client = assert(rlock.open {
+      url = proxy.url, timeout = 0.3 * slow, seal = "off",
+    })
+  end)
+
+  after_each(function()
+    client:close()
+    proxy:stop()
+    server:stop()
+  end)
+
+  -- What a client receives for three pipelined commands.
+  local function answers()
+    local got = {}
+    task.many(3, function(i)
+      local reply, code = client:call("ECHO", "echo " .. i)
+      got[i] = reply or code
+    end)
+    return got
+  end
+
+  it("swallows one reply among many", function()
+    proxy:drop_replies(1, "echo 2")
+    -- No client can know: it takes the next reply for the lost one.
+    assert.same({ "echo 1", "echo 3", "timeout" }, answers())
+    assert.equal(3, proxy:count("echo"))
+    assert.equal(1, proxy:count("echo 2"))
+  end)
+
+  it("swallows a reply and what follows, of commands that are applied",
+    function()
+      proxy:mute(1, "INCR")
+      assert.equal("timeout", (select(2, client:call("INCR", "number"))))
+      assert.equal("1", server:cli("GET", "number"))
+    end)
+
+  it("cuts the connection where a reply should come", function()
+    proxy:cut(1, "INCR")
+    assert.equal("closed", (select(2, client:call("INCR", "number"))))
+    assert.equal("1", server:cli("GET", "number"))
+    eventually(function() return client:call("INCR", "number") == 2 end)
+  end)
+
+  it("swallows a request", function()
+    proxy:drop_requests(1, "INCR")
+    assert.equal("timeout", (select(2, client:call("INCR", "number"))))
+    assert.equal("", server:cli("GET", "number"))
+  end)
+
+  it("holds a reply back", function()
+    proxy:hold(0.2, "PING")
+    local begun = rlock.now()
+    assert.equal("PONG", client:call("PING"))
+    assert.near(0.2, rlock.now() - begun, 0.1 * slow)
+  end)
+
+  it("keeps a request back, and delivers it when its client has gone",
+    function()
+      assert.equal("PONG", client:call("PING"))
+      proxy:late(1, "first")
+      assert.equal("timeout", (select(2, client:call("SET", "x", "first"))))
+      eventually(function()
+        return client:call("SET", "x", "second") == "OK"
+      end)
+      assert.equal(1, proxy:kept())
+      proxy:deliver()
+      eventually(function() return proxy:kept() == 0 end)
+      assert.equal("first", server:cli("GET", "x"))
+    end)
+
+  it("delivers nothing over a connection that the server has closed",
+    function()
+      local id = client:call("CLIENT", "ID")
+      proxy:late(1, "first")
+      assert.equal("timeout", (select(2, client:call("SET", "x", "first"))))
+      eventually(function() return client:call("PING") end)
+      assert.equal("1", server:cli("CLIENT", "KILL", "ID", tostring(id)))
+      eventually(function() return proxy:kept() == 0 end)
+      proxy:deliver()
+      assert.equal("", server:cli("GET", "x"))
+    end)
+
+  it("delays requests and replies", function()
+    proxy:delay(100, 0.1, 1)
+    local begun = rlock.now()
+    for _ = 1, 3 do assert.equal("PONG", client:call("PING")) end
+    assert.is_true(rlock.now() - begun > 0.006)
+  end)
+
+  it("falls silent and comes back", function()
+    proxy:freeze()
+    assert.equal("timeout", (select(2, client:call("PING"))))
+    proxy:thaw()
+    eventually(function() return client:call("PING") == "PONG" end)
+  end)
+
+  it("closes connections", function()
+    assert.equal("PONG", client:call("PING"))
+    assert.is_true(proxy:connections() >= 1)
+    proxy:kill()
+    assert.equal(0, proxy:connections())
+    eventually(function() return client:call("PING") == "PONG" end)
+  end)
+
+  it("swallows a published message", function()
+    proxy:drop_messages(1, "first")
+    local subscriber = shell.quote(server.folder .. "/messages")
+    shell.run(("redis-cli -s %s SUBSCRIBE news </dev/null >%s 2>&1 &"):format(
+      shell.quote(proxy.socket), subscriber))
+    eventually(function()
+      return server:cli("PUBSUB", "NUMSUB", "news") == "news\n1"
+    end)
+    server:cli("PUBLISH", "news", "first")
+    server:cli("PUBLISH", "news", "second")
+    eventually(function()
+      return shell.run("cat " .. subscriber):find("second", 1, true)
+    end)
+    assert.is_nil(shell.run("cat " .. subscriber):find("first", 1, true))
+  end)
+end)

@@ -1,0 +1,95 @@
+--- Behaviours that Redisson's own tests assert of multi-locks, by their names
+--- there (RedissonMultiLockTest), with one lock on each of three servers.
+--
+--    require "spec.rows.joint" ("multi", describe, it, before_each,
+--      after_each)
+
+local assert = require "luassert"
+local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+local task = require "spec.tools.task"
+local eventually = require "spec.tools.wait" (rlock)
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local LONG = 30 * slow              -- for a wait that must end earlier
+local is_busy = { busy = true, quorum = true }
+
+local make = {
+  multi = function(clients, name)
+    local locks = {}
+    for i, client in ipairs(clients) do locks[i] = client:lock(name) end
+    return rlock.multi_lock(locks)
+  end,
+  red = function(clients, name)
+    return rlock.red_lock(clients, name, { node_timeout = slow })
+  end,
+}
+
+return function(which, describe, it, before_each, after_each)
+  local servers, clients, lock, other
+
+  local function open_all()
+    local all = {}
+    for i, server in ipairs(servers) do
+      all[i] = assert(rlock.open { url = server.url })
+      clients[#clients + 1] = all[i]
+    end
+    return all
+  end
+
+  describe("rows of " .. which .. ":", function()
+    before_each(function()
+      servers, clients = {}, {}
+      for i = 1, 3 do servers[i] = redis.start() end
+      lock, other = make[which](open_all(), "a"), make[which](open_all(), "a")
+    end)
+
+    after_each(function()
+      for _, client in ipairs(clients) do client:close() end
+      for _, server in ipairs(servers) do server:stop() end
+    end)
+
+    it("testWaitAndLeaseTimeouts: of ten who only try one has it", function()
+      local won, ended = 0, 0
+      task.many(10, function()
+        local ok, code = lock:try_lock { lease = 100 }
+        ended = ended + 1
+        if not ok then return assert.is_true(is_busy[code], code) end
+        won = won + 1
+        eventually(function() return ended == 10 end, LONG)
+        assert.is_true(lock:unlock())
+      end, 2 * LONG)
+      -- Each may have won one of the three servers.
+      assert.is_true(won == 1 or won == 0 and which == "red", "won " .. won)
+      assert.is_true(lock:lock { wait = LONG })
+    end)
+
+    it("testMultiThreads: who waits has it when it is given back", function()
+      assert.is_true(lock:lock())
+      local waiting = task.start(function()
+        assert.is_true(other:lock { wait = LONG })
+        return other:unlock()
+      end)
+      rlock.sleep(0.05)
+      assert.is_nil(waiting.is_over)
+      assert.is_true(lock:unlock())
+      assert.is_true(waiting:join(LONG))
+    end)
+
+    it("test(): on three servers, somebody else's tries fail", function()
+      assert.is_true(lock:lock())
+      assert.is_true(lock:is_held())
+      for _, its in ipairs { lock, other } do
+        task.run(function()
+          for _ = 1, 2 do
+            local ok, code = its:try_lock()
+            assert.is_nil(ok)
+            assert.is_true(is_busy[code], code)
+          end
+        end)
+      end
+      assert.is_true(lock:unlock())
+      assert.is_true(other:lock { wait = LONG })
+    end)
+  end)
+end

@@ -1,0 +1,141 @@
+--- The kinds of locks, for specs that run against all of them.
+--
+--    local kinds = require "spec.tools.kinds"
+--    local world = kinds.open("read", urls, { watchdog = 1 })
+--    world.lock("a name", { owner = "me" })
+--                               the lock under test: here a reader
+--    world.rival("a name")      a lock that excludes it: here a writer
+--    world.members("a name")    its member locks, or the lock itself
+--    world.close()
+--
+--  kinds.of[NAME] describes a kind:
+--    nodes           number of servers; default 1
+--    is_entered_once whether its holder cannot re-enter it
+--    polls           whether its waiters poll instead of subscribing
+--    crowd           how many clients may contend for it here; default 100
+--    is_joint        whether it consists of member locks, without its own key
+--    waiting         (client, name) -> the number of queued waiters, if it has
+--                    a queue
+
+local few = require "spec.tools.few"
+local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+
+local kinds = {}
+
+local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
+local SHARED = "rlock.spec.tools.kinds"
+
+-- Makes a lock by this method of a client, then by this one of the pair.
+local function by(method, side)
+  return function(clients, name, options)
+    local made = clients[1][method](clients[1], name, options)
+    return side and made[side](made) or made
+  end
+end
+
+-- Makes a lock by the README's user policy, which here admits one holder.
+local few_policy = assert(load(few))()
+
+local function of_few(clients, name, options)
+  return clients[1]:policy(few_policy, name, {
+    most = 1, owner = options and options.owner,
+  })
+end
+
+local function two_locks(clients, name, options)
+  return {
+    clients[1]:lock(name .. ":a", options),
+    clients[1]:lock(name .. ":b", options),
+  }
+end
+
+local function one_of_each(clients, name)
+  local locks = {}
+  for i, client in ipairs(clients) do locks[i] = client:lock(name) end
+  return locks
+end
+
+kinds.of = {
+  reentrant = { lock = by "lock" },
+  mutex = { lock = by "mutex", is_entered_once = true },
+  simple = { lock = by "simple_lock", is_entered_once = true, polls = true },
+  spin = { lock = by "spin_lock", polls = true },
+  fenced = { lock = by "fenced_lock" },
+  fair = {
+    lock = by "fair_lock",
+    waiting = function(client, name)
+      return client:call("LLEN", "redisson_lock_queue:{" .. name .. "}")
+    end,
+  },
+  read = {
+    lock = by("read_write_lock", "read_lock"),
+    rival = by("read_write_lock", "write_lock"),
+  },
+  write = { lock = by("read_write_lock", "write_lock") },
+  fair_read = {
+    lock = by("fair_read_write_lock", "read_lock"),
+    rival = by("fair_read_write_lock", "write_lock"),
+  },
+  fair_write = {
+    lock = by("fair_read_write_lock", "write_lock"),
+    waiting = function(client, name)
+      return client:call("ZCARD", "rlock_frw_queue:{" .. name .. "}")
+    end,
+  },
+  few = { lock = of_few, is_entered_once = true },
+  multi = {
+    is_joint = true, members = two_locks,
+    lock = function(clients, name, options)
+      return rlock.multi_lock(two_locks(clients, name, options))
+    end,
+  },
+  red = {
+    nodes = 3, crowd = 30, polls = true, is_joint = true,
+    members = one_of_each,
+    lock = function(clients, name)
+      return rlock.red_lock(clients, name, { node_timeout = slow })
+    end,
+  },
+}
+
+--- Starts private servers, as many as this kind needs.
+function kinds.start(which, options)
+  local servers = {}
+  for i = 1, kinds.of[which].nodes or 1 do servers[i] = redis.start(options) end
+  return servers
+end
+
+--- Servers shared by all specs of this kind.
+function kinds.servers(which)
+  if not kinds.of[which].nodes then return { redis.shared() } end
+  local registry = debug.getregistry()
+  registry[SHARED] = registry[SHARED] or kinds.start(which)
+  return registry[SHARED]
+end
+
+--- Opens what one process has: a client for each server, and locks.
+-- @tparam string which
+-- @tparam table urls
+-- @tparam[opt] table options as of rlock.open
+function kinds.open(which, urls, options)
+  local kind, clients, world = kinds.of[which], {}, {}
+  for i, url in ipairs(urls) do
+    local its = { url = url }
+    for key, value in pairs(options or {}) do its[key] = value end
+    clients[i] = assert(rlock.open(its))
+  end
+  local function make(how)
+    return function(name, ...) return how(clients, name, ...) end
+  end
+  world.clients = clients
+  world.lock, world.rival = make(kind.lock), make(kind.rival or kind.lock)
+  world.members = kind.members and make(kind.members)
+    or function(name) return { world.lock(name) } end
+  function world.close()
+    for _, client in ipairs(clients) do client:close() end
+  end
+  return world
+end
+
+return kinds

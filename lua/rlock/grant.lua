@@ -340,14 +340,14 @@ local function ask(self, deadline, lease, hold, now, extra)
   end
   local session, site = self.lock.session, self.lock.site
   session.pending = session.pending + 1
-  local reply, sent, detail, may_be_applied = remote.run(session.node,
+  local reply, code, detail, may_be_applied, sent = remote.run(session.node,
     site.policy.ops.acquire, deadline, now, site.keys, self.owner,
     lease and duration.ms(lease) or session.lease_ms,
     count_text(#self.holds + 1), nil, extra)
   session:work_done()
   if reply == nil then
     if may_be_applied then settle(self, lease or session.lease) end
-    return passed_on(self, nil, sent, detail)
+    return passed_on(self, nil, code, detail)
   elseif session.is_closed then
     settle(self, lease or session.lease)
     return passed_on(self, nil, "closed", "the client was closed")
@@ -469,12 +469,11 @@ function let_go(self, deadline, hold, now)
       session.valid_until(now, seconds, self.lock.drift))
     session.watchdog:lower(self, now)
   end
-  local reply, sent, detail = remote.run(session.node,
+  local reply, code, detail, may_be_applied, sent = remote.run(session.node,
     site.policy.ops.release, deadline, now, site.keys, self.owner,
     want == 0 and "1" or duration.ms(seconds), count_text(want),
     session.publish)
-  if reply == nil then return untold(self, sent, detail, left) end
-  local may_be_applied = detail            -- by an earlier request
+  if reply == nil then return untold(self, code, detail, left) end
   local verdict = verdicts.of(site.policy.ops.release, reply)
   if verdict == "freed" and want == 0 then
     forget(self)

@@ -47,8 +47,9 @@ function states.of(client, which)
   --- Runs an operation; returns its reply, or nil, code, detail.
   function self.ask(name, op, ...)
     local now = host.now()
-    return remote.run(node, assert(loaded.ops[op], op), now + SECONDS, now,
-      loaded.keys(name), nil, nil, nil, nil, { ... })
+    local reply, code, detail = remote.run(node, assert(loaded.ops[op], op),
+      now + SECONDS, now, loaded.keys(name), nil, nil, nil, nil, { ... })
+    return reply, code, detail
   end
 
   --- Makes a key expire and waits until it has.

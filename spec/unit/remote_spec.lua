@@ -27,7 +27,7 @@ describe("the script of an operation", function()
       host = { now = function() return 0 end }, options = { timeout = 1 },
       singleflight = { join = function(_, _, _, fn, ...) return fn(...) end },
       shas = {}, seals = { mode = "kill" },
-      call = function() return reply, 0 end,
+      call = function() return reply, nil, nil, 0 end,
     }
     local op = { text = "return 1" }
     local sha, code = remote.sha(node, op, 1)
@@ -35,7 +35,7 @@ describe("the script of an operation", function()
   end
 
   it("is known by what the server called it", function()
-    assert.same({ "abc", 0, "abc" }, { load_from("abc") })
+    assert.same({ "abc", nil, "abc" }, { load_from("abc") })
   end)
 
   it("is not known when the server answers something else", function()

@@ -84,8 +84,8 @@ function latch:wait(options)
   return nil, code == "busy" and "timeout" or code, detail
 end
 
-local function deleted(reply, may_be_repeated)
-  return reply[1] == "freed" or may_be_repeated == true
+local function deleted(reply, may_be_applied)
+  return reply[1] == "freed" or may_be_applied
 end
 
 --- Deletes the latch; all waiters continue.

@@ -38,16 +38,17 @@ end
 -- @tparam string name  of the operation
 -- @tparam table node
 -- @tparam number deadline  this and the rest: as for remote.run
--- @return as remote.run; for a malformed reply nil, "redis", detail, true
+-- @return as remote.run; a malformed reply is a failure with code "redis"
 function once.ask(site, name, node, deadline, now, keys, a, b, c, d, extra)
   local op = site.policy.ops[name]
-  local reply, sent, detail, may_be_applied = remote.run(node, op, deadline,
-    now, keys, a, b, c, d, extra)
-  if reply == nil then return nil, sent, detail, may_be_applied end
-  local checked, code, fault = verdicts.shaped(op, reply,
-    site.policy.source.needs[name])
-  if not checked then return nil, code, fault, true end
-  return reply, sent, detail
+  local reply, code, detail, may_be_applied, sent = remote.run(node, op,
+    deadline, now, keys, a, b, c, d, extra)
+  if reply ~= nil then
+    reply, code, detail = verdicts.shaped(op, reply,
+      site.policy.source.needs[name])
+    may_be_applied = may_be_applied or not reply
+  end
+  return reply, code, detail, may_be_applied, sent
 end
 
 --- Begins a request.
@@ -79,17 +80,15 @@ end
 -- @tparam number now    by host.now()
 -- @tparam string n
 -- @tparam[opt] string more
--- @return[1] the reply
--- @treturn[2] nil, code, detail; request.is_doubtful: it may have been executed
+-- @return the reply, or nil, code, detail; request.is_doubtful: it may have
+--   been executed before
 function once.send(request, name, deadline, now, n, more)
   local session, site = request.handle.session, request.handle.site
-  local reply, sent, detail, may_be_applied = once.ask(site, name,
+  local reply, code, detail, may_be_applied = once.ask(site, name,
     session.node, deadline, now, request.keys, request.number, MEMORY, n,
     session.publish, more and { more })
-  if reply then may_be_applied = detail end
   if may_be_applied then request.is_doubtful = true end
-  if not reply then return nil, sent, detail end
-  return reply
+  return reply, code, detail
 end
 
 -- Retries a request in the background until the server replies.
@@ -174,24 +173,20 @@ end
 -- @tparam table handle
 -- @tparam string name
 -- @param ...  its arguments, at most four
--- @return[1] the reply
--- @treturn[1] boolean whether an earlier request may have been executed
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+-- @return as remote.run
 function once.run(handle, name, a, b, c, d)
   local session, site = handle.session, handle.site
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
-  local reply, code, detail = once.ask(site, name, session.node,
-    now + session.timeout, now, site.keys, a, b, c, d)
-  if reply then return reply, detail end
-  return nil, code, detail
+  return once.ask(site, name, session.node, now + session.timeout, now,
+    site.keys, a, b, c, d)
 end
 
---- The result for the caller: told(reply), or nil, code, detail. A cancellation
---  is raised.
+--- The result for the caller: told(reply, may_be_applied), or nil, code,
+--  detail. A cancellation is raised.
 -- @tparam function told  turns the reply into a result
-function once.tell(told, reply, code, detail)
-  if reply then return told(reply, code) end
+function once.tell(told, reply, code, detail, may_be_applied)
+  if reply then return told(reply, may_be_applied) end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

@@ -114,12 +114,11 @@ function Question:ask(deadline, now)
   local handle, id = self.handle, self.id
   local session, site = handle.session, handle.site
   local seconds = self.lease or session.lease
-  local reply, sent, detail, may_be_applied = once.ask(site, "acquire",
+  local reply, code, detail, may_be_applied, sent = once.ask(site, "acquire",
     session.node, deadline, now, site.keys, id, duration.ms(seconds), "1",
     session.publish)
-  if reply then may_be_applied = detail end
   if may_be_applied then self.is_doubtful = true end
-  if not reply then return nil, sent, detail end
+  if not reply then return nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
@@ -178,8 +177,8 @@ end
 
 -- renewing and releasing ------------------------------------------------------
 
-local function given_back(reply, may_be_repeated)
-  if reply[1] == "freed" or may_be_repeated == true then return true end
+local function given_back(reply, may_be_applied)
+  if reply[1] == "freed" or may_be_applied then return true end
   return nil, "lost", "its lease has ended, or it was not granted"
 end
 
@@ -192,12 +191,12 @@ end
 function permits:release(id)
   local bytes = bytes_of(id, 2)
   forget(self, bytes)
-  local reply, code, detail = once.run(self, "release", bytes, "1", "0",
-    self.session.publish)
+  local reply, code, detail, may_be_applied =
+    once.run(self, "release", bytes, "1", "0", self.session.publish)
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
-  return once.tell(given_back, reply, code, detail)
+  return once.tell(given_back, reply, code, detail, may_be_applied)
 end
 
 local function renewed(reply)

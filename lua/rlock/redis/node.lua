@@ -195,11 +195,10 @@ end
 -- @tparam number deadline by host.now()
 -- @tparam table words the command and its arguments
 -- @tparam integer n    the number of words
--- @return[1] the reply; false for a Redis nil
--- @treturn[1] number when it was sent, by host.now()
--- @treturn[2] nil
--- @treturn[2] string code "redis", "timeout", "closed", "connect", "cancelled"
--- @return[2] detail; for "cancelled", the value to raise
+-- @return the reply, false for a Redis nil; or nil
+-- @treturn string|nil code "redis", "timeout", "closed", "connect", "cancelled"
+-- @return detail; for "cancelled", the value to raise
+-- @treturn number|nil when it was sent, by host.now()
 function node:call(deadline, words, n)
   local connection, code, detail = self.connection
   if not connection then
@@ -212,9 +211,8 @@ function node:call(deadline, words, n)
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local reply
   reply, code, detail = connection:send(ms, words, n)
-  if reply ~= nil then return reply, sent end
-  self:heed(connection, code, detail)
-  return nil, code, detail
+  if reply == nil then self:heed(connection, code, detail) end
+  return reply, code, detail, sent
 end
 
 --- Sends several commands in a pipeline.

@@ -23,13 +23,13 @@ local unsent = {
 
 local function load_script(node, op)
   local deadline = node.host.now() + node.options.timeout
-  local sha, sent, detail = node:call(deadline,
+  local sha, code, detail = node:call(deadline,
     { "SCRIPT", "LOAD", op.text }, 3)
   if sha ~= nil and type(sha) ~= "string" then
     return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
   end
   node.shas[op] = sha
-  return sha, sent, detail
+  return sha, code, detail
 end
 
 --- The operation's sha on this node; loads the script if necessary.
@@ -153,12 +153,12 @@ local function send_guarded(node, op, deadline, keys, a, b, c, d, extra)
   local n = write(words, sha, keys, a, b, c, d, extra) + 1
   words[n], code, detail = expiry.word(node, ends)
   if code then return nil, code, detail end
-  local reply
-  reply, code, detail = node:call(ends, words, n)
+  local reply, sent
+  reply, code, detail, sent = node:call(ends, words, n)
   if reply == nil and code ~= "redis" and code ~= "connect" then
     expiry.doubt(node, op, keys, a, ends)
   end
-  return reply, code, detail
+  return reply, code, detail, sent
 end
 
 -- Sends a request once.
@@ -207,11 +207,12 @@ local function again(node, op, deadline, code, detail, keys, a, b, c, d, extra)
       end
     end
     if code ~= "first" then log_retry(host, op, keys[1], why) end
-    local reply
-    reply, code, detail = send(node, op, deadline, keys, a, b, c, d, extra)
+    local reply, sent
+    reply, code, detail, sent =
+      send(node, op, deadline, keys, a, b, c, d, extra)
     if reply ~= nil then
       node.unanswered = nil
-      return reply, code, may_be_applied
+      return reply, nil, nil, may_be_applied, sent
     end
   end
 end
@@ -226,13 +227,11 @@ local scratch = {}        -- reused: the connection copies the words
 -- @tparam table keys     at most 8
 -- @param a,b,c,d         arguments, up to the first nil
 -- @tparam[opt] table extra more arguments
--- @return[1] the reply
--- @treturn[1] number when the answered request was sent
--- @treturn[1] boolean whether an earlier request may have been applied
--- @treturn[2] nil
--- @treturn[2] string code of errors.lua, or "cancelled"
--- @return[2] detail; for "cancelled", the value to raise
--- @treturn[2] boolean whether a request may have been applied
+-- @return the reply, or nil
+-- @treturn string|nil why there is none: a code of errors.lua, or "cancelled"
+-- @return its detail; for "cancelled", the value to raise
+-- @treturn boolean whether a request that failed may have been applied
+-- @treturn number|nil when the answered request was sent, by host.now()
 function remote.run(node, op, deadline, now, keys, a, b, c, d, extra)
   local connection, sha = node.connection, node.shas[op]
   if not connection or not sha or expiry.is_on(node) then
@@ -246,7 +245,7 @@ function remote.run(node, op, deadline, now, keys, a, b, c, d, extra)
     write(scratch, sha, keys, a, b, c, d, extra))
   if reply ~= nil then
     node.unanswered = nil
-    return reply, now, false
+    return reply, nil, nil, false, now
   end
   node:heed(connection, code, detail)
   return again(node, op, deadline, code, detail, keys, a, b, c, d, extra)

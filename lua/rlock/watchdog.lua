@@ -154,7 +154,7 @@ local function answered(self, grant, lease, reply, code, detail, sent)
     not_renewed(self, grant, why, self.host.now())
   else
     local site = grant.lock.site
-    local class, why = remote.judge(self.session.node, site.policy.ops.renew,
+    local class, why = remote.classify(self.session.node, site.policy.ops.renew,
       code, detail, site.name)
     if class.gone then
       self:lose(grant, why)
@@ -166,12 +166,10 @@ end
 
 -- Was this NOSCRIPT? Then the hold is fine; the script is loaded again.
 local function lacks_script(self, grant, code, detail)
-  local site = grant.lock.site
+  local site, node = grant.lock.site, self.session.node
   local op = site.policy.ops.renew
-  local node = self.session.node
-  if not code or not remote.judge(node, op, code, detail, site.name).forget then
-    return false
-  end
+  local class = code and remote.classify(node, op, code, detail, site.name)
+  if not class or not class.forget then return false end
   remote.forget(node, op)
   return true
 end

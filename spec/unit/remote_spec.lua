@@ -5,7 +5,7 @@ local remote = require "rlock.redis.remote"
 describe("a server that is busy", function()
   local function told(detail, suspect)
     local node = { seals = { mode = "kill" }, unanswered = suspect }
-    return select(2, remote.judge(node, { name = "few.acquire", lines = {} },
+    return select(2, remote.classify(node, { name = "few.acquire", lines = {} },
       "redis", detail, "a name"))
   end
 

@@ -72,7 +72,7 @@ end
 -- @tparam string name   of the lock
 -- @treturn table a row of errors.lua
 -- @treturn string the detail, with the place in the policy's file
-function remote.judge(node, op, code, detail, name)
+function remote.classify(node, op, code, detail, name)
   local class, told = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class = errors.classify(detail)
@@ -188,7 +188,7 @@ local function again(node, op, deadline, code, detail, keys, a, b, c, d, extra)
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     if code == "timeout" then node.unanswered = node.unanswered or op end
-    local class, why = remote.judge(node, op, code, detail, keys[1])
+    local class, why = remote.classify(node, op, code, detail, keys[1])
     if class.forget then remote.forget(node, op) end
     if class.applied ~= "no" then may_be_applied = true end
     if class.retry and node.is_closed then

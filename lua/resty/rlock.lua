@@ -197,7 +197,7 @@ function rlock.log_phase()
 end
 
 host.on_rest(function()
-  for _, open in pairs(clients) do open.session:rest() end
+  for _, open in pairs(clients) do open.session:wind_down() end
 end)
 
 --- Several locks as one: all or none are held, see rlock/several/multi.lua.

@@ -107,7 +107,7 @@ local function wait_a_while(self, waiter, ttl)
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
       waiter.wait_deadline - self.session.host.now()))
   end
-  return waiting.rest(self.session, waiter, ttl, self.site.policy.source.poll)
+  return waiting.pause(self.session, waiter, ttl, self.site.policy.source.poll)
 end
 
 local function need(self, seconds)

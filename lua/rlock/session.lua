@@ -208,9 +208,9 @@ end
 
 --- Called when no task is left and the program is about to end: releases what
 --  is held and lets background work finish. The session stays usable.
-function session:rest()
+function session:wind_down()
   if self.is_closed then return end
-  self.wakeup:rest()
+  self.wakeup:wind_down()
   release_all(self, self.host.now() + self.timeout, "the program ends")
   self.watchdog:retire()
 end

@@ -1,4 +1,4 @@
---- The wait loop of a channel's waiters. waiting.rest is one wait, for a wake
+--- The wait loop of a channel's waiters. waiting.pause is one wait, for a wake
 --  or the next poll (lock.lua uses it directly). waiting.wait is the whole loop
 --  for semaphores, permits and latches: try, join the waiters, retry (a message
 --  may have come before the join), then wait and retry until done.
@@ -26,7 +26,7 @@ local LEAST = 0.01        -- a policy may reply "busy" and 0
 local CONFIRM = 1         -- maximum wait for the subscription
 
 -- How long to wait for a wake.
-local function pause(session, waiter, ms, most)
+local function pause_length(session, waiter, ms, most)
   local random, channel = session.host.random_number, waiter.channel
   local is_first = waiter == channel.first
   local poll = is_first and POLL or POLL_BEHIND
@@ -48,10 +48,10 @@ end
 --   attempt since the waiter joined
 -- @tparam[opt] number most maximum seconds between attempts
 -- @return as wakeup:wait
-function waiting.rest(session, waiter, ms, most)
+function waiting.pause(session, waiter, ms, most)
   local seconds = min(CONFIRM, most or huge)
   if ms then
-    seconds = pause(session, waiter, ms, most)
+    seconds = pause_length(session, waiter, ms, most)
   elseif waiter.channel.is_live then
     return true
   end
@@ -82,7 +82,7 @@ local function stay(session, question, waiter, wait_deadline, ms)
   local host, wakeup = session.host, session.wakeup
   waiter.wait_deadline = wait_deadline
   while true do
-    local woken, code, unwind = waiting.rest(session, waiter, ms)
+    local woken, code, unwind = waiting.pause(session, waiter, ms)
     if woken == nil then return nil, code, unwind end
     local now = host.now()
     if now >= wait_deadline then return nil, "timeout", question.late end

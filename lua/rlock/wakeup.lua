@@ -248,7 +248,7 @@ function wakeup:pass(name, left, waiter)
 end
 
 --- Unsubscribes from all channels without waiters, without delay.
-function wakeup:rest()
+function wakeup:wind_down()
   for _, channel in pairs(self.channels) do channel.idle_since = -math.huge end
   if self.change then self.change:set() end
 end

@@ -88,7 +88,7 @@ function Permit:end_it()
   self.state, self.on_lost = "lost", nil
 end
 
-local function keep(self, id, lease, sent, ends)
+local function track(self, id, lease, sent, ends)
   local host = self.session.host
   local permit = setmetatable({
     lock = self, owner = id, valid_until = ends, watched = not lease,
@@ -125,7 +125,7 @@ function Question:ask(deadline, now)
     once.run(handle, "release", id, "1", "0", session.publish)
     return "busy", 0
   end
-  keep(handle, id, self.lease, sent, ends)
+  track(handle, id, self.lease, sent, ends)
   return "held", reply[2] > 0 and reply[2] or nil
 end
 

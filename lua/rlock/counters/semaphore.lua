@@ -51,7 +51,7 @@ local function take(self, n, wait)
   return nil, code, detail
 end
 
-local function ask_for(self, n, wait)
+local function take_permits(self, n, wait)
   return self.session.host.whole(take, self, n, wait)
 end
 
@@ -76,7 +76,7 @@ function semaphore:acquire(n, options)
   local wait
   n, wait = arguments(n, options, math.huge, 2)
   if n == "0" then return true end
-  return ask_for(self, n, wait)
+  return take_permits(self, n, wait)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
@@ -84,7 +84,7 @@ function semaphore:try_acquire(n, options)
   local wait
   n, wait = arguments(n, options, 0, 2)
   if n == "0" then return true end
-  return ask_for(self, n, wait)
+  return take_permits(self, n, wait)
 end
 
 local function yes() return true end

@@ -8,10 +8,9 @@
 --    node_down  the node is unusable: drop its connection, because a new one
 --               may lead to another server
 --    forget     only NOSCRIPT: load the script again before the retry
---    hint       a description, for messages
 --    pause      false: retry without a back-off
 --    gone       the key no longer holds a lock of ours
---    explain    the server's message is terse: add the hint to it
+--    explain    a clause for messages: what the server's terse message means
 --    tell       add the script to the message: its "name", or "where" its
 --               source is
 --    advice     a clause for messages: what the user can do
@@ -25,123 +24,94 @@ errors.codes = {
   closed = true, connect = true, redis = true, quorum = true, usage = true,
 }
 
-local function row(code, applied, retry, node_down, hint)
+local function row(code, applied, retry, node_down)
   return {
     code = code, applied = applied, retry = retry, node_down = node_down,
-    hint = hint,
   }
 end
 
 local words = {
   -- A script runs longer than busy-reply-threshold and blocks the server.
-  BUSY = row("redis", "no", true, false,
-    "a slow script occupies the server"),
+  BUSY = row("redis", "no", true, false),
   -- The server is loading its data set after a start.
-  LOADING = row("redis", "no", true, true,
-    "the server is still loading its data"),
+  LOADING = row("redis", "no", true, true),
   -- A replica, or a demoted primary. A script is refused at its first write, so
   -- nothing was applied.
-  READONLY = row("redis", "no", true, true,
-    "the server is a read-only replica"),
+  READONLY = row("redis", "no", true, true),
   -- A replica without its primary, with replica-serve-stale-data no.
-  MASTERDOWN = row("redis", "no", true, true,
-    "the server is a replica that lost its primary"),
+  MASTERDOWN = row("redis", "no", true, true),
   -- Saving to disk failed, and stop-writes-on-bgsave-error is on.
-  MISCONF = row("redis", "no", true, false,
-    "the server refuses writes because it cannot save to disk"),
+  MISCONF = row("redis", "no", true, false),
   -- Over maxmemory. Redis checks before a script's first write only.
-  OOM = row("redis", "no", true, false,
-    "the server is out of memory (maxmemory)"),
+  OOM = row("redis", "no", true, false),
   -- Fewer good replicas than min-replicas-to-write.
-  NOREPLICAS = row("redis", "no", true, false,
-    "the server has too few replicas in reach to accept writes"),
+  NOREPLICAS = row("redis", "no", true, false),
   -- A part of the cluster's slots has no owner.
-  CLUSTERDOWN = row("redis", "no", true, true,
-    "the cluster is down"),
+  CLUSTERDOWN = row("redis", "no", true, true),
   -- A slot is being migrated, and the keys are on two nodes.
-  TRYAGAIN = row("redis", "no", true, false,
-    "the cluster is moving the slot of these keys"),
+  TRYAGAIN = row("redis", "no", true, false),
   -- Another node of the cluster has the slot. Redirections are not followed: a
   -- lock that silently moves between nodes does not exclude.
-  MOVED = row("refused", "no", false, false,
-    "the key is on another node of a cluster; rlock is not a cluster client"),
-  ASK = row("refused", "no", false, false,
-    "the key is on another node of a cluster; rlock is not a cluster client"),
+  MOVED = row("refused", "no", false, false),
+  ASK = row("refused", "no", false, false),
   -- Keys of one command in different slots.
-  CROSSSLOT = row("refused", "no", false, false,
-    "the keys of this lock are in different slots of the cluster;"
-    .. " give its name a hash tag"),
+  CROSSSLOT = row("refused", "no", false, false),
   -- The script cache was emptied: load the script and send it again.
-  NOSCRIPT = row("redis", "no", true, false,
-    "the server does not have the script"),
+  NOSCRIPT = row("redis", "no", true, false),
   -- Ours: a request carried a deadline, see expiry.lua.
-  EXPIRED = row("timeout", "no", true, false,
-    "the request reached the server after its deadline"),
+  EXPIRED = row("timeout", "no", true, false),
   -- The connection is not authenticated.
-  NOAUTH = row("connect", "no", false, false,
-    "the server asks for a password"),
-  WRONGPASS = row("connect", "no", false, false,
-    "the user name or the password is wrong"),
+  NOAUTH = row("connect", "no", false, false),
+  WRONGPASS = row("connect", "no", false, false),
   -- Protected mode: the server accepts only loopback connections.
-  DENIED = row("connect", "no", false, true,
-    "the server is in protected mode"),
+  DENIED = row("connect", "no", false, true),
   -- The user lacks a permission; in a script perhaps only for a later write.
-  NOPERM = row("redis", "maybe", false, false,
-    "the user may not run this command or use this key"),
+  NOPERM = row("redis", "maybe", false, false),
   -- The key has another type; a script may have written to others before.
-  WRONGTYPE = row("redis", "maybe", false, false,
-    "a key of this name holds something else, such as a lock of another kind"),
+  WRONGTYPE = row("redis", "maybe", false, false),
   -- The reply to SCRIPT KILL if the script has written already.
-  UNKILLABLE = row("redis", "no", false, false,
-    "a script that has written cannot be killed"),
+  UNKILLABLE = row("redis", "no", false, false),
   -- MULTI was refused earlier, so EXEC did nothing.
-  EXECABORT = row("redis", "no", false, false,
-    "the transaction was discarded"),
+  EXECABORT = row("redis", "no", false, false),
   -- The generic error, also of a script that failed midway.
-  ERR = row("redis", "maybe", false, false,
-    "the server reported an error"),
+  ERR = row("redis", "maybe", false, false),
 }
-words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
-words.WRONGTYPE.gone = true
-for _, word in ipairs { "WRONGTYPE", "MOVED", "ASK", "CROSSSLOT" } do
-  words[word].explain = true
-end
 words.BUSY.tell = "name"
+words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
+words.MOVED.explain = "the key is on another node of a cluster; rlock is not a "
+  .. "cluster client"
+words.ASK.explain = words.MOVED.explain
+words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
+  .. "cluster; give its name a hash tag"
+words.WRONGTYPE.explain = "a key of this name holds something else, such as a "
+  .. "lock of another kind"
+words.WRONGTYPE.gone = true
 
 -- Errors that Redis only calls ERR, by patterns of their text.
 local plain = {
   -- The limit of connections is reached; the server closes this one.
-  { "^max number of clients", row("connect", "no", true, true,
-    "the server has reached its limit of connections") },
+  { "^max number of clients", row("connect", "no", true, true) },
   -- WRONGPASS before Redis 6.0, and a password that the server does not want.
   { "^invalid password", words.WRONGPASS },
-  { "AUTH", row("connect", "no", false, false,
-    "the server did not accept the login") },
-  { "^DB index is out of range", row("connect", "no", false, false,
-    "the server has no such database") },
+  { "AUTH", row("connect", "no", false, false) },
+  { "^DB index is out of range", row("connect", "no", false, false) },
   -- A renamed or unsupported command; inside a script the error is another one.
-  { "^unknown command", row("redis", "no", false, false,
-    "the server does not know the command") },
+  { "^unknown command", row("redis", "no", false, false) },
   -- The script did not compile on the server, so it did not run.
-  { "^Error compiling script", row("redis", "no", false, false,
-    "the server cannot compile the script") },
+  { "^Error compiling script", row("redis", "no", false, false) },
 }
 
 -- Unknown first words come from scripts and modules.
-local unknown = row("redis", "maybe", false, false,
-  "the server reported an error")
+local unknown = row("redis", "maybe", false, false)
 unknown.tell = "where"
 
 --- Rows for calls without a reply.
 --  closed: the connection was lost during the call. timeout: no reply before
 --  the call's deadline. connect: no connection, so nothing was sent.
 errors.transport = {
-  closed = row("closed", "maybe", true, true,
-    "the connection was lost before the answer came"),
-  timeout = row("timeout", "maybe", true, true,
-    "the server did not answer in time"),
-  connect = row("connect", "no", true, true,
-    "the server cannot be reached"),
+  closed = row("closed", "maybe", true, true),
+  timeout = row("timeout", "maybe", true, true),
+  connect = row("connect", "no", true, true),
 }
 errors.transport.timeout.tell = "name"
 errors.transport.timeout.advice = "; if the server answers BUSY, its script "

@@ -83,7 +83,7 @@ function remote.classify(node, op, code, detail, name)
       or ("%s (%s)%s"):format(told, op[class.tell], class.advice or "")
   end
   if class.explain then
-    told = ("%s for %s: %s"):format(told, naming.show(name), class.hint)
+    told = ("%s for %s: %s"):format(told, naming.show(name), class.explain)
   end
   return class, told
 end

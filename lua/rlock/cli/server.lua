@@ -112,7 +112,7 @@ end
 -- @treturn[1] table where, server, version and role (nil if INFO is refused),
 --   permitted and refused (names of commands), sealed ("kill" or "time"), why
 -- @treturn[2] nil, code, detail
-function server.look(client, victim)
+function server.inspect(client, victim)
   local state = about(client)
   local permitted, refused, detail = permissions(client)
   if not permitted then return nil, refused, detail end
@@ -126,7 +126,7 @@ local sealing = {
   kill = "by CLIENT KILL", time = "by time: requests expire by its clock",
 }
 
---- Prints the result of `look` for people.
+--- Prints the result of `inspect` for people.
 -- @tparam table state
 function server.print(state)
   print(("%s: %s%s%s"):format(state.where, state.server == "unknown"

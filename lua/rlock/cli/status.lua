@@ -104,7 +104,7 @@ local function run_server(cli, is_json)
   local client, code, detail = rlock.open()
   if not client then return cli.fault(code, detail) end
   local state
-  state, code, detail = server.look(client, rlock.open { lazy = true })
+  state, code, detail = server.inspect(client, rlock.open { lazy = true })
   if not state then return cli.fault(code, "status: " .. detail) end
   if is_json then print(json(state)) else server.print(state) end
   return #state.refused == 0 and 0 or 1

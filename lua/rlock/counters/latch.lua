@@ -57,9 +57,9 @@ end
 -- The question (waiting.lua) of one `wait`: "held" when the latch is open. The
 -- 0 then wakes another waiter, which may have missed the message.
 local function ask(question, deadline, now)
-  local site, node = question.latch.site, question.latch.session.node
-  local reply, code, detail = once.ask(site, "count", node, deadline, now,
-    site.keys)
+  local handle = question.latch
+  local reply, code, detail = once.ask(handle, "count", deadline, now,
+    handle.site.keys)
   if not reply then return nil, code, detail end
   if reply[1] == "held" then return "busy", -1 end
   return "held", 0

@@ -34,25 +34,24 @@ local function next_number(pool)
 end
 
 --- Runs an operation of a policy with `needs`, and checks its reply.
--- @tparam table site
+-- @tparam table handle  of a counter: session, site
 -- @tparam string name  of the operation
--- @tparam table node
 -- @tparam number deadline  this and the rest: as for remote.run
 -- @return as remote.run; a malformed reply is a failure with code "redis"
-function once.ask(site, name, node, deadline, now, keys, a, b, c, d, extra)
-  local op = site.policy.ops[name]
-  local reply, code, detail, may_be_applied, sent = remote.run(node, op,
-    deadline, now, keys, a, b, c, d, extra)
+function once.ask(handle, name, deadline, now, keys, a, b, c, d, extra)
+  local policy = handle.site.policy
+  local op = policy.ops[name]
+  local reply, code, detail, may_be_applied, sent = remote.run(
+    handle.session.node, op, deadline, now, keys, a, b, c, d, extra)
   if reply ~= nil then
-    reply, code, detail = verdicts.shaped(op, reply,
-      site.policy.source.needs[name])
+    reply, code, detail = verdicts.shaped(op, reply, policy.source.needs[name])
     may_be_applied = may_be_applied or not reply
   end
   return reply, code, detail, may_be_applied, sent
 end
 
 --- Begins a request.
--- @tparam table handle of a semaphore or a latch: session, site
+-- @tparam table handle
 -- @treturn table request
 function once.begin(handle)
   local pool, keys = pool_of(handle.session), handle.site.keys
@@ -83,10 +82,10 @@ end
 -- @return the reply, or nil, code, detail; request.is_doubtful: it may have
 --   been executed before
 function once.send(request, name, deadline, now, n, more)
-  local session, site = request.handle.session, request.handle.site
-  local reply, code, detail, may_be_applied = once.ask(site, name,
-    session.node, deadline, now, request.keys, request.number, MEMORY, n,
-    session.publish, more and { more })
+  local handle = request.handle
+  local reply, code, detail, may_be_applied = once.ask(handle, name, deadline,
+    now, request.keys, request.number, MEMORY, n, handle.session.publish,
+    more and { more })
   if may_be_applied then request.is_doubtful = true end
   return reply, code, detail
 end
@@ -175,11 +174,11 @@ end
 -- @param ...  its arguments, at most four
 -- @return as remote.run
 function once.run(handle, name, a, b, c, d)
-  local session, site = handle.session, handle.site
+  local session = handle.session
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
-  return once.ask(site, name, session.node, now + session.timeout, now,
-    site.keys, a, b, c, d)
+  return once.ask(handle, name, now + session.timeout, now, handle.site.keys,
+    a, b, c, d)
 end
 
 --- The result for the caller: told(reply, may_be_applied), or nil, code,

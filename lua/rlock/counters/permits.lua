@@ -112,10 +112,10 @@ Question.__index = Question
 
 function Question:ask(deadline, now)
   local handle, id = self.handle, self.id
-  local session, site = handle.session, handle.site
+  local session = handle.session
   local seconds = self.lease or session.lease
-  local reply, code, detail, may_be_applied, sent = once.ask(site, "acquire",
-    session.node, deadline, now, site.keys, id, duration.ms(seconds), "1",
+  local reply, code, detail, may_be_applied, sent = once.ask(handle, "acquire",
+    deadline, now, handle.site.keys, id, duration.ms(seconds), "1",
     session.publish)
   if may_be_applied then self.is_doubtful = true end
   if not reply then return nil, code, detail end

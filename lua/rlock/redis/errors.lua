@@ -1,6 +1,6 @@
---- The closed set of error codes, and a table that classifies failures: one row
---  for each class of Redis error, found by its first word, and one for each way
---  in which a connection fails. The fields of a row:
+--- The closed set of error codes, and a table of failures: a row for each class
+--  of Redis error, found by its first word, and for each way in which a
+--  connection fails. The fields of a row:
 --    code       returned to the caller (errors.codes)
 --    applied    "no": the command certainly changed nothing; "maybe": it may
 --               have been applied, wholly or in part
@@ -14,7 +14,7 @@
 --    tell       add the script to the message: its "name", or "where" its
 --               source is
 --    advice     a clause for messages: what the user can do
---  @module rlock.errors
+--  @module rlock.redis.errors
 
 local errors = {}
 

@@ -108,7 +108,7 @@ function expiry.doubt(node, op, keys, owner, deadline)
 end
 
 --- Waits until all older requests of the same owner have expired.
--- @tparam number deadline deadline, by host.now()
+-- @tparam number deadline by host.now()
 -- @return true, or nil, code, detail
 function expiry.settle(node, op, keys, owner, deadline)
   local host, party = node.host, party_of(op, keys, owner)

@@ -1,8 +1,8 @@
 --- One Redis server and its command connection, opened on first use and
 --  reopened after a loss, with a back-off. A command in flight when the
---  connection drops fails with "closed"; this file never resends it. Retries
---  are in remote.lua, which knows that operations are idempotent. Nothing is
---  sent on a connection before its lost predecessors are sealed (seal.lua).
+--  connection drops fails with "closed" and is never resent here (remote.lua
+--  retries operations). Nothing is sent on a connection before its lost
+--  predecessors are sealed (seal.lua).
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"

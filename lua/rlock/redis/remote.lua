@@ -1,5 +1,6 @@
---- Runs a policy's operation on a node. Operations are idempotent, so a request
---  whose outcome is unknown is retried until its deadline.
+--- Runs a policy's operation on a node; loads its script there. Operations are
+--  idempotent, so a request whose outcome is unknown is retried until its
+--  deadline.
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
@@ -222,7 +223,7 @@ local scratch = {}        -- reused: the connection copies the words
 --- Runs an operation.
 -- @tparam table node
 -- @tparam table op       a compiled server function (script.lua)
--- @tparam number deadline  deadline, by host.now()
+-- @tparam number deadline by host.now()
 -- @tparam number now     by host.now()
 -- @tparam table keys     at most 8
 -- @param a,b,c,d         arguments, up to the first nil

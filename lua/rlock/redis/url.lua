@@ -3,7 +3,7 @@
 --    unix://[user[:password]@]/path/to.sock[?db=n]    local:
 --  User, password, host and path may be percent-encoded. No text returned by
 --  this file, error messages included, shows a password. Opens no connection.
---  @module rlock.url
+--  @module rlock.redis.url
 
 local url = {}
 

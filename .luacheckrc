@@ -14,8 +14,8 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 
 -- Where only our own binary runs, all of Lua 5.4 may be used.
 for _, file in ipairs {
-  "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/local_server.lua",
-  "lua/rlock/shutdown.lua",
+  "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
+  "lua/rlock/local_server.lua", "lua/rlock/shutdown.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",

@@ -1,6 +1,6 @@
 /*
- * The Lua module rlock.core: primitives by id. Only lua/rlock/host/uv.lua
- * requires it. core.c documents its functions.
+ * The Lua module rlock.core: primitives by id. Only the libuv host
+ * (lua/rlock/host/uv.lua) requires it. core.c documents its functions.
  */
 #ifndef RL_CORE_H
 #define RL_CORE_H

@@ -289,7 +289,8 @@ describe("modules", function()
     local loaded = output { "-e", [[
       for name in pairs(package.loaded) do print(name) end]] }
     local needed = "rlock.cli rlock.cli.options rlock.cli.program rlock.core "
-      .. "rlock.ending rlock.errors rlock.heap rlock.host.uv "
+      .. "rlock.heap rlock.host.uv rlock.host.uv.connection "
+      .. "rlock.host.uv.process rlock.host.uv.tasks rlock.shutdown "
     for name in loaded:gmatch("rlock%.[%w.]+") do
       assert.is_truthy(needed:find(name .. " ", 1, true), name)
     end

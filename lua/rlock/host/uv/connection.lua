@@ -1,0 +1,185 @@
+--- A connection to Redis, for commands or for a subscriber.
+
+local core = require "rlock.core"
+local tasks = require "rlock.host.uv.tasks"
+
+local connection = {}
+
+local Connection = {}
+Connection.__index = Connection
+
+local callback, free_id = tasks.callback, tasks.free_id
+local begin, await = tasks.begin, tasks.await
+
+--- Sends one command and waits for its reply.
+-- @tparam integer ms  the command's deadline, 0 for none
+-- @tparam table words the command and its arguments; may be reused afterwards
+-- @tparam integer n   how many words
+-- @treturn[1] any the reply; false for a Redis nil
+-- @treturn[2] nil
+-- @treturn[2] string code "redis", "timeout", "closed", "connect" (it was not
+--   sent), or "cancelled"
+-- @return[2] detail; for "cancelled", the error to raise
+function Connection:send(ms, words, n)
+  local id, code, detail = begin()
+  if not id then return nil, code, detail end
+  local ok
+  ok, code, detail = self.raw:call(id, ms, words, n)
+  if not ok then return nil, code == "closed" and "connect" or code, detail end
+  return await()
+end
+
+--- As `send`, with the words as arguments.
+function Connection:call(ms, ...)
+  return self:send(ms, { ... }, select("#", ...))
+end
+
+--- Sends several commands at once and waits for all their replies.
+-- @tparam integer ms deadline of each
+-- @tparam table commands array of arrays
+-- @treturn table replies; where one is nil,
+-- @treturn table codes and
+-- @treturn table details say why
+function Connection:pipeline(ms, commands)
+  local replies, codes, details = {}, {}, {}
+  local left, all = 0, tasks.event()
+  for i, command in ipairs(commands) do
+    local id
+    id = callback(function(reply, code, detail)
+      free_id(id)
+      replies[i], codes[i], details[i] = reply, code, detail
+      left = left - 1
+      if left == 0 then all:set() end
+    end)
+    local ok, code, detail = self.raw:call(id, ms, command, #command)
+    if ok then
+      left = left + 1
+    else
+      free_id(id)
+      codes[i], details[i] = code, detail
+    end
+  end
+  if left > 0 then all:pause() end
+  return replies, codes, details
+end
+
+--- Subscribes to a channel; its messages go to the `message` function.
+function Connection:subscribe(channel) return self.raw:subscribe(channel) end
+function Connection:unsubscribe(channel)
+  return self.raw:unsubscribe(channel)
+end
+
+local CLOSED = "the connection was closed"
+
+--- Closes the connection. Commands in flight fail with "closed".
+-- @tparam[opt] string why the detail of that
+function Connection:close(why)
+  tasks.fail(self.raw:close(), "closed", why or CLOSED)
+  self:free_ids()
+end
+
+function Connection:free_ids()
+  if self.lost_id then free_id(self.lost_id) end
+  if self.message_id then free_id(self.message_id) end
+  self.lost_id, self.message_id = nil, nil
+end
+
+-- Waits for the connection to be established.
+local function established(self, options)
+  local id, code, detail = begin()
+  if not id then return nil, code, detail end
+  local raw
+  raw, code, detail = core.connect(id, {
+    host = options.host, port = options.port, path = options.path,
+    tls = options.tls, timeout = options.timeout, silent = options.silent,
+    lost = self.lost_id, message = self.message_id,
+  })
+  if not raw then return nil, code, detail end
+  self.raw = raw
+  local ok
+  ok, code, detail = await()
+  if not ok then tasks.fail(raw:close(), code, detail) end
+  return ok, code, detail
+end
+
+--- Opens a connection, sends the greeting, and queries the connection's
+--  `identity`, see seal.lua.
+-- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
+--   greeting (array of commands), lost = function(detail),
+--   message = function(kind, channel, payload) for a subscriber
+-- @return the connection, or nil, code, detail
+function connection.open(options)
+  tasks.current()
+  local self = setmetatable({}, Connection)
+  self.lost_id = callback(function(detail)
+    self:free_ids()
+    if options.lost then options.lost(detail) end
+  end)
+  if options.message then self.message_id = callback(options.message) end
+  local ok, code, detail = established(self, options)
+  if not ok then
+    self:free_ids()
+    return nil, code, detail
+  end
+  return self:greet(options)
+end
+
+-- A server that does not know AUTH echoes its arguments: the password.
+local function told_safely(verb, detail)
+  if verb == "AUTH" and detail:find("unknown command", 1, true) then
+    detail = "the server does not know the command"
+  end
+  return ("%s (in reply to %s)"):format(detail, verb)
+end
+
+-- May this failure be ignored? CLIENT only names the connection, but it is the
+-- first command to learn that the server accepts no commands.
+local function is_comfort(command, code, detail)
+  return command[1] == "CLIENT" and code == "redis"
+    and require("rlock.redis.errors").classify(detail).code ~= "connect"
+end
+
+local function load_seal() return require "rlock.redis.seal" end -- on first use
+
+function Connection:greet(options)
+  local seal, greeting = load_seal(), options.greeting or {}
+  local n, commands = #greeting, { table.unpack(greeting) }
+  for i, question in ipairs(seal.questions) do commands[n + i] = question end
+  local replies, codes, details = self:pipeline(options.timeout, commands)
+  for i, command in ipairs(greeting) do
+    if replies[i] == nil and not is_comfort(command, codes[i], details[i]) then
+      self:close()
+      return nil, codes[i], told_safely(command[1], details[i])
+    end
+  end
+  self.identity = seal.identity(replies, codes, details, n + 1)
+  return self
+end
+
+-- The connection's identity, or nil, code, detail.
+local function identify(self, ms)
+  local seal = load_seal()
+  local replies, codes, details = self:pipeline(ms, seal.questions)
+  return seal.identity(replies, codes, details, 1)
+end
+
+--- Queries the connection's identity, if that is unknown, and seals the
+--  connections that were lost before.
+-- @tparam integer ms   deadline of each command
+-- @tparam table seals  see seal.lua
+-- @return true, or nil, code, detail
+function Connection:make_ready(ms, seals)
+  local code, detail
+  if not self.identity then
+    self.identity, code, detail = identify(self, ms)
+    if not self.identity then return nil, code, detail end
+  end
+  local ok
+  ok, code, detail = seals:discharge(self.identity, function(commands)
+    return self:pipeline(ms, commands)
+  end)
+  if ok then seals:prove(self.identity) end
+  return ok, code, detail
+end
+
+return connection

@@ -1,0 +1,497 @@
+--- Tasks, events and the dispatcher of the libuv host. A task is a coroutine
+--  that may wait; meanwhile the loop of rlock.core runs the others.
+
+local core = require "rlock.core"
+local heap = require "rlock.heap"
+
+local tasks = {}
+
+local xpcall = xpcall               -- the plain one: a program may wrap it
+local running, yield = coroutine.running, coroutine.yield
+local isyieldable = coroutine.isyieldable
+local create, resume = coroutine.create, core.resume
+local state_of = coroutine.status
+
+local GRACE = 5          -- seconds that unwinding tasks get to clean up
+local TURN = 1000        -- ready tasks to run before the loop polls I/O again
+
+--- The receiver of a completion, by id: a task, or a table with a callback
+--  `fn`. Ids are reused, so the table stays a small array.
+local receivers, free_ids = {}, {}
+local NOBODY = { fn = function() end }           -- at the ids in `free_ids`
+--- Runnable tasks: ready[first..last], each with the three values that its
+--  yield returns.
+local ready, first, last = {}, 1, 0
+local current            -- the running task
+local alive = 0          -- the number of tasks that keep the program running
+local ending             -- why the program ends: { status=, message= }
+--- Events with a timeout, by `deadline`; one timer of the core is set
+--  for the first.
+local times, alarm, alarm_at = heap.new(), nil, math.huge
+
+-- ids ---------------------------------------------------------------------
+
+local function take_id(receiver)
+  local n = #free_ids
+  local id = free_ids[n]
+  if id then
+    free_ids[n] = nil
+  else
+    id = #receivers + 1
+  end
+  receivers[id] = receiver
+  return id
+end
+
+local function free_id(id)
+  receivers[id] = NOBODY
+  free_ids[#free_ids + 1] = id
+end
+
+--- An id whose completions are passed to `fn`, until `free_id`.
+function tasks.callback(fn) return take_id { fn = fn } end
+
+--- Reuses the id, which must not complete any more.
+tasks.free_id = free_id
+
+-- tasks -------------------------------------------------------------------
+
+local function make_ready(task, a, b, c)
+  local n = last
+  ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = task, a, b, c
+  last = n + 4
+end
+
+--- The object that unwinds a task when the program ends or it is cancelled.
+local Unwind = { __name = "rlock.unwind" }
+Unwind.__tostring = function(unwind) return unwind.why end
+
+local function traceback(message)
+  if getmetatable(message) == Unwind then return message end
+  if type(message) ~= "string" then
+    local meta = getmetatable(message)
+    message = meta and meta.__tostring and tostring(message)
+      or ("(error object is a %s value)"):format(type(message))
+  end
+  return debug.traceback(message, 2)
+end
+
+local function end_program(status, message)
+  if ending then return end
+  ending = { status = status, message = message }
+end
+
+local function finished(task, ok, ...)
+  task.over = true
+  free_id(task.id)
+  if not task.daemon then alive = alive - 1 end
+  if ok then
+    task.results = { n = select("#", ...), ... }
+  elseif getmetatable((...)) ~= Unwind then
+    end_program(1, (...))
+  end
+  if ending and not ending.begun then return end     -- all will be cancelled
+  for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
+end
+
+local ASTRAY = "a task called coroutine.yield, and nothing resumes it: use "
+  .. "rlock.sleep, rlock.event, or a coroutine of its own"
+
+-- Handles the results of a resume: the task waits again, or its xpcall has
+-- ended, or the program itself called coroutine.yield.
+local function stepped(task, resumed, ended, ...)
+  current = nil
+  if not resumed then error(ended, 0) end     -- our own code failed
+  if task.wait_of then return end
+  if state_of(task.co) == "dead" then
+    finished(task, ended, ...)
+  else
+    finished(task, false, debug.traceback(task.co, ASTRAY))
+  end
+end
+
+local NOTHING = {}       -- stands for the argument of a task without one
+local CALLING = {}       -- `wait_of` of a task that waits for a completion
+
+local function step(task, a, b, c)
+  current = task
+  if c == NOTHING then
+    stepped(task, resume(task.co, a, b))
+  else
+    stepped(task, resume(task.co, a, b, c))
+  end
+end
+
+local Task = {}
+Task.__index = Task
+
+local function with_all(fn, ...)
+  local n, all = select("#", ...), { ... }
+  return function() return fn(table.unpack(all, 1, n)) end
+end
+
+-- The coroutine's function is xpcall itself: that saves a frame, which is a
+-- tenth of a task's memory.
+local function start(daemon, fn, ...)
+  local n, a = select("#", ...), ...
+  if n > 1 then fn = with_all(fn, ...) end
+  if n ~= 1 then a = NOTHING end
+  local task = setmetatable({ co = create(xpcall), id = 0 }, Task)
+  task.id = take_id(task)
+  if daemon then task.daemon = true else alive = alive + 1 end
+  make_ready(task, fn, traceback, a)
+  return task
+end
+
+--- Starts a task. An error that it does not catch ends the program.
+-- @tparam function fn  runs with the further arguments
+-- @return the task; `task:join()` waits for it
+function tasks.spawn(fn, ...)
+  if type(fn) ~= "function" then
+    error("bad argument fn of rlock.spawn: must be a function", 2)
+  end
+  return start(false, fn, ...)
+end
+
+--- Starts an internal task: it does not keep the program running.
+function tasks.daemon(fn, ...)
+  return start(true, fn, ...)
+end
+
+--- The running task, which is the owner of the locks that it takes.
+function tasks.current()
+  local task = current
+  if not task or running() ~= task.co then
+    error("rlock waits, so it runs in a task: use rlock.spawn (or rlock.run "
+      .. "under plain lua), not a coroutine of your own", 3)
+  end
+  if not isyieldable() then
+    error("rlock cannot wait here: inside table.sort, string.gsub, a "
+      .. "metamethod of C or while a module is being required", 3)
+  end
+  return task
+end
+
+--- Has this task ended? (If so, its holds are not renewed any more.)
+function tasks.is_over(task)
+  return type(task) == "table" and task.over == true
+end
+
+-- The cancellation that the running task has not been told of, if any.
+local function untold_cancel()
+  local task = current
+  if task.unwinding and not task.unwound then
+    task.unwound = true
+    return task.unwinding
+  end
+end
+
+--- Waits until the task has ended.
+-- @treturn any what its function returned; nothing if it was cancelled
+function Task:join()
+  tasks.current()
+  if not self.over then
+    local over = tasks.event()
+    self.joiners = self.joiners or {}
+    table.insert(self.joiners, over)
+    over:wait()
+  end
+  if self.results then
+    return table.unpack(self.results, 1, self.results.n)
+  end
+end
+
+--- Cancels the task: raises an error where it waits, so that its pcalls and
+--  `<close>` variables clean up. It may wait again while it does.
+-- @tparam[opt] string why
+function Task:cancel(why)
+  if self.over or self.unwinding then return end
+  local unwind = setmetatable({ why = why or "cancelled" }, Unwind)
+  self.unwinding = unwind
+  local event = self.wait_of
+  if event and event ~= CALLING then
+    event.waiter, self.wait_of = nil, nil
+    if event.place then times:remove(event) end
+  elseif event then                       -- waiting for a completion
+    local id = self.id                    -- gets the late completion
+    receivers[id] = { fn = function() free_id(id) end }
+    self.id = take_id(self)
+    self.wait_of = nil
+  else
+    return                                -- raised at its next wait
+  end
+  self.unwound = true
+  make_ready(self, nil, "cancelled", unwind)
+end
+
+-- events ------------------------------------------------------------------
+
+local Event = {}
+Event.__index = Event
+
+--- A new event. One task at a time waits for it; `set` wakes that task.
+function tasks.event()
+  return setmetatable({}, Event)
+end
+
+--- Wakes the waiter; without one, the next wait returns at once. Idempotent.
+function Event:set()
+  local task = self.waiter
+  if not task then
+    self.is_set = true
+    return
+  end
+  self.waiter, task.wait_of = nil, nil
+  if self.place then times:remove(self) end
+  make_ready(task, true)
+end
+
+local look_at_times
+
+-- Arms the core's timer for the event that is due first.
+local function set_alarm(now)
+  local first_event = times:peek()
+  if not first_event or first_event.deadline >= alarm_at then return end
+  if alarm then alarm.timer:close() end
+  alarm = alarm or { id = tasks.callback(look_at_times) }
+  alarm_at = first_event.deadline
+  local ms = math.ceil((alarm_at - now) * 1000)
+  alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
+end
+
+-- Wakes the waiters whose time is over.
+function look_at_times()
+  alarm_at = math.huge
+  local now = core.now()
+  local event = times:peek()
+  while event and event.deadline <= now do
+    times:remove(event)
+    local task = event.waiter
+    event.waiter, task.wait_of = nil, nil
+    make_ready(task, false)
+    event = times:peek()
+  end
+  set_alarm(now)
+end
+
+local function set_time(event, deadline)
+  event.deadline = deadline
+  times:push(event)
+  if deadline < alarm_at then set_alarm(core.now()) end
+end
+
+-- Suspends the task. Its frame lives as long as the wait, so it is kept small.
+local function suspended(event, task)
+  event.waiter, task.wait_of = task, event
+  return yield()
+end
+
+--- Waits for `set`, for internal code: returns a cancellation, does not raise.
+-- @tparam[opt] number seconds at most; nil or math.huge: without limit
+-- @treturn[1] boolean true if it was set, false on timeout
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @return[2] the error to raise after cleaning up
+function Event:pause(seconds)
+  local task = tasks.current()
+  local unwind = untold_cancel()
+  if unwind then return nil, "cancelled", unwind end
+  if self.is_set then
+    self.is_set = nil
+    return true
+  end
+  if seconds and seconds < 1e9 then
+    if seconds <= 0 then return false end
+    set_time(self, core.now() + seconds)
+  end
+  return suspended(self, task)
+end
+
+--- Waits for `set`. Raises if the task is cancelled.
+-- @tparam[opt] number seconds at most; nil or math.huge: without limit
+-- @treturn boolean true if it was set, false on timeout
+function Event:wait(seconds)
+  if seconds ~= nil and (type(seconds) ~= "number" or seconds ~= seconds) then
+    error("bad seconds: must be a number", 2)
+  elseif self.waiter then
+    error("another task waits for this event already", 2)
+  end
+  local is_set, _, unwind = self:pause(seconds)
+  if is_set == nil then error(unwind, 0) end
+  return is_set
+end
+
+--- Suspends the running task.
+-- @tparam number seconds
+function tasks.sleep(seconds)
+  if type(seconds) ~= "number" or seconds ~= seconds then
+    error("bad seconds: must be a number", 2)
+  end
+  tasks.event():wait(seconds > 0 and seconds or 1e-9)
+end
+
+-- the dispatcher ----------------------------------------------------------
+
+local wake_later
+
+-- Lets the loop poll I/O before more tasks run.
+local function run_the_rest_later()
+  if wake_later then return end
+  local id
+  id = tasks.callback(function()
+    wake_later = nil
+    free_id(id)
+  end)
+  wake_later = core.timer(id, 0)
+end
+
+local function run_ready()
+  local turns = TURN
+  while first <= last do
+    if turns == 0 then return run_the_rest_later() end
+    turns = turns - 1
+    local n = first
+    local task, a, b, c = ready[n], ready[n + 1], ready[n + 2], ready[n + 3]
+    ready[n], ready[n + 1], ready[n + 2], ready[n + 3] = nil, nil, nil, nil
+    first = n + 4
+    step(task, a, b, c)
+  end
+  first, last = 1, 0
+end
+
+local function cancel_all(why)
+  for _, task in ipairs(receivers) do
+    if task.co and not task.daemon then task:cancel(why) end
+  end
+end
+
+local function look_for_the_end()
+  if ending and not ending.begun then
+    ending.begun = true
+    cancel_all("the program ends")
+    local id = tasks.callback(function() ending.is_over = true core.stop() end)
+    ending.grace = core.timer(id, GRACE * 1000)
+    run_ready()
+  end
+  if alive == 0 then core.stop() end
+end
+
+core.dispatch(function(id, a, b, c)
+  local receiver = receivers[id]
+  local co = receiver.co
+  if co then
+    receiver.wait_of = nil
+    current = receiver
+    stepped(receiver, resume(co, a, b, c))
+  else
+    receiver.fn(a, b, c)
+  end
+  if first <= last then run_ready() end
+  if ending or alive == 0 then look_for_the_end() end
+end)
+
+-- acts of the core --------------------------------------------------------
+
+--- The id with which the running task starts an act.
+-- @treturn[1] integer
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @return[2] the error to raise after cleaning up
+function tasks.begin()
+  local unwind = current.unwinding and untold_cancel()
+  if unwind then return nil, "cancelled", unwind end
+  return current.id
+end
+
+--- Waits for the completion of that act.
+-- @return its values
+function tasks.await()
+  current.wait_of = CALLING
+  return yield()
+end
+
+--- Completes acts that the core will not complete, because of a close.
+-- @tparam table ids
+-- @tparam string code   the acts fail with nil, this code
+-- @tparam string detail and this detail
+function tasks.fail(ids, code, detail)
+  for _, id in ipairs(ids) do
+    local receiver = receivers[id]
+    if receiver.co then
+      receiver.wait_of = nil
+      make_ready(receiver, nil, code, detail)
+    else
+      receiver.fn(nil, code, detail)
+    end
+  end
+end
+
+-- running -----------------------------------------------------------------
+
+local function loop_until_over()
+  run_ready()
+  look_for_the_end()
+  while alive > 0 do
+    local ok, message = core.run()
+    if not ok then return nil, message end
+    if ending and ending.is_over then break end
+    if alive > 0 and first > last and not ending then
+      end_program(1, "deadlock: every task waits, and nothing can wake one")
+      look_for_the_end()
+    end
+  end
+  return true
+end
+
+-- Keeps tasks that did not end in time from prolonging a later run.
+local function abandon_the_rest()
+  for _, task in ipairs(receivers) do
+    if task.co then task.daemon = true end
+  end
+  alive = 0
+end
+
+--- Runs `fn` as a task, and the loop, until all tasks but daemons have ended, a
+--  task has failed, or the program is told to exit.
+-- @tparam function fn
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] integer exit status
+-- @treturn[2] string|nil message, with a traceback
+function tasks.run(fn, ...)
+  ending = nil
+  local main = tasks.spawn(fn, ...)
+  local ok, message = loop_until_over()
+  local stopped = ending
+  if stopped and stopped.grace then stopped.grace:close() end
+  ending = nil
+  abandon_the_rest()
+  if not ok then return nil, 1, message end
+  if stopped then return nil, stopped.status, stopped.message end
+  return true, main.results
+end
+
+--- Ends the program: cancels every task, then `run` returns.
+-- @tparam integer status
+-- @tparam[opt] string message
+function tasks.exit(status, message)
+  end_program(status, message)
+  if current then
+    current.unwinding = setmetatable({ why = "exit" }, Unwind)
+    current.unwound = true
+    error(current.unwinding, 0)
+  end
+end
+
+--- Is a task running?
+function tasks.is_running() return current ~= nil end
+
+--- Has the running task been told to unwind?
+function tasks.is_told() return current ~= nil and current.unwound == true end
+
+--- Is this error the one that unwinds a task?
+function tasks.is_unwind(message)
+  return getmetatable(message) == Unwind
+end
+
+return tasks

@@ -1,7 +1,6 @@
 --- The OpenResty host: the same interface as host/uv.lua, on top of nginx. The
---  files in host/ngx/ implement it: clock, tasks (and events), home (the
---  worker's timer), calls, guard, socket, pool, subscriber, resp. No host
---  depends on locks.
+--  files in host/ngx/ implement it: clock, tasks (and events), worker_timer,
+--  callbacks, guard, socket, pool, subscriber, resp. No host depends on locks.
 
 local callbacks = require "rlock.host.ngx.callbacks"
 local clock = require "rlock.host.ngx.clock"

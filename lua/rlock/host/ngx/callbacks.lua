@@ -1,5 +1,5 @@
 --- Runs user callbacks, such as that of on_lost, each in its own timer. An
---  ngx.exit in one light thread ends the whole timer; in the worker's timer
+--  ngx.exit in one light thread ends the whole timer; in the worker timer
 --  (worker_timer.lua) it would end everything.
 
 local worker_timer = require "rlock.host.ngx.worker_timer"
@@ -37,7 +37,7 @@ local function count_callers()
   return n
 end
 
--- Runs in the worker's timer.
+-- Runs in the worker timer.
 local function serve()
   while queue[first] do
     if count_callers() < MOST then ngx.timer.at(0, call_next) end

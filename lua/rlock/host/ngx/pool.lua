@@ -6,7 +6,7 @@
 --  with an nginx pool for a single socket, and the slot knows the connection's
 --  identity. If a command gets no reply, its connection counts as lost, and is
 --  sealed before the next command is sent (seal.lua). nginx may end a request
---  at any moment without notice; its slot stays busy until the worker's timer
+--  at any moment without notice; its slot stays busy until the worker timer
 --  (worker_timer.lua) reclaims it.
 
 local clock = require "rlock.host.ngx.clock"
@@ -88,17 +88,17 @@ local function keep_alive(self, slot)
   free(self, slot)
 end
 
--- Returns the slot after a reply. The home is one long-running request, so it
--- keeps sockets for reuse before it returns them to nginx.
+-- Returns the slot after a reply. The worker timer runs for long, so it keeps
+-- sockets for reuse before it returns them to nginx.
 local function give_back(self, slot)
-  local its_home = tasks.home()
+  local timer = tasks.worker_timer()
   self.worker.busy[slot] = nil
-  if not its_home then return keep_alive(self, slot) end
-  local kept = its_home.kept[self]
+  if not timer then return keep_alive(self, slot) end
+  local kept = timer.kept[self]
   if kept then
     kept[#kept + 1] = slot
   else
-    its_home.kept[self] = { slot }
+    timer.kept[self] = { slot }
   end
 end
 
@@ -111,7 +111,7 @@ local function abandon(self, slot)
   free(self, slot)
 end
 
---- Returns the sockets that a home has kept to nginx.
+--- Returns the sockets that the worker timer has kept to nginx.
 function pool:put_away(kept)
   for i = 1, #kept do
     keep_alive(self, kept[i])
@@ -170,15 +170,15 @@ end
 
 -- Takes a slot, and connects its socket.
 local function take_slot(self, ms)
-  local its_home = tasks.home()
-  local kept = its_home and its_home.kept[self]
+  local timer = tasks.worker_timer()
+  local kept = timer and timer.kept[self]
   local slot = kept and remove(kept)
   if slot then
     socket.limit(slot.socket, ms)
     return slot
   end
   slot = remove(self.worker.free) or new_slot(self.worker)
-  if not its_home then self.worker.busy[slot] = tasks.current() end
+  if not timer then self.worker.busy[slot] = tasks.current() end
   local code, detail
   slot.socket, code, detail = open(self, slot, ms)
   if slot.socket then return slot end
@@ -189,7 +189,7 @@ end
 
 -- sealing ---------------------------------------------------------------------
 
--- Kills lost connections, over a new connection. Runs in the worker's timer.
+-- Kills lost connections, over a new connection. Runs in the worker timer.
 local function discharge(self, ms)
   local slot = {}
   local taken, code, detail = socket.get(self.options, ms, slot)

@@ -1,5 +1,5 @@
 --- A connection for subscriptions. A cosocket can be used only by the request
---  that opened it, here the worker's timer (worker_timer.lua). There one light
+--  that opened it, here the worker timer (worker_timer.lua). There one light
 --  thread reads, and another writes what callers queue.
 
 local worker_timer = require "rlock.host.ngx.worker_timer"

@@ -1,8 +1,8 @@
 --- Tasks and events of the OpenResty host.
 --  A task is a request or a timer, with all its phases and light threads. nginx
 --  may end it anywhere, without notice. So everything that must complete runs
---  on behalf of the task in the worker's timer, the home (worker_timer.lua);
---  only the wait for it can be cut off.
+--  on behalf of the task in the worker timer (worker_timer.lua); only the wait
+--  for it can be cut off.
 
 local clock = require "rlock.host.ngx.clock"
 local semaphore = require "ngx.semaphore"
@@ -140,7 +140,7 @@ end
 
 --- The current task.
 -- @treturn table task
--- @treturn table|nil the home, if this is one of its threads
+-- @treturn table|nil the worker timer, if this is one of its threads
 function tasks.current()
   local context = ngx.ctx
   local task = rawget(context, KEY)
@@ -150,15 +150,15 @@ function tasks.current()
   return task_of(context)              -- a subrequest with another's ngx.ctx
 end
 
---- The home, if the current light thread belongs to one.
-function tasks.home()
+--- The worker timer, if the current light thread belongs to it.
+function tasks.worker_timer()
   local task = rawget(ngx.ctx, KEY)
   return task and task.threads and task
 end
 
---- Makes the running timer a home.
--- @tparam table home  with `threads`: light thread -> its job, which has `task`
-function tasks.settle(home) ngx.ctx[KEY] = home end
+--- Makes the running timer the worker timer.
+-- @tparam table timer with `threads`: light thread -> its job, which has `task`
+function tasks.set_worker_timer(timer) ngx.ctx[KEY] = timer end
 
 --- Marks the task of this request as ended.
 -- @treturn table|nil the task; nil if there is none, or in a subrequest
@@ -227,12 +227,12 @@ end
 --  so, the job's result is no longer needed.
 function tasks.has_gone(task)
   if tasks.is_over(task) then return true end
-  local home = tasks.home()
-  local job = home and home.threads[running()]
+  local timer = tasks.worker_timer()
+  local job = timer and timer.threads[running()]
   return job ~= nil and job.done ~= nil and job.done:is_forsaken()
 end
 
--- Is a job of the home to be given up, and has not been told so?
+-- Is this job to be given up, and has not been told so?
 local function is_cancelled(job)
   if not job.is_cancelled or job.is_told then return false end
   job.is_told = true
@@ -250,8 +250,8 @@ local CANCELLED = "the request has ended"
 function Event:pause(seconds)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
-  local home = tasks.home()
-  local job = home and home.threads[running()]
+  local timer = tasks.worker_timer()
+  local job = timer and timer.threads[running()]
   if job and is_cancelled(job) then return nil, "cancelled", CANCELLED end
   if seconds and seconds <= 0 and not self.is_set then return false end
   if not job then return self:block(seconds) end

@@ -1,10 +1,10 @@
---- The worker's timer, called home: its light threads run everything that must
+--- The worker timer: one timer, whose light threads run everything that must
 --  outlive a request. (Timers are scarce: by default a worker runs at most
---  256.) A job is a function that runs there, for a task or for rlock
---  itself. Idle threads are pooled.
+--  256.) A job is a function that runs there, for a task or for rlock itself.
+--  Idle threads are pooled.
 --
---  nginx frees the memory of a timer's threads only when the timer ends. So a
---  home is replaced after a while, and ends after its last job.
+--  nginx frees the memory of a timer's threads only when the timer ends. So the
+--  worker timer is replaced after a while, and ends after its last job.
 
 local clock = require "rlock.host.ngx.clock"
 local tasks = require "rlock.host.ngx.tasks"
@@ -15,25 +15,25 @@ local now, running = clock.now, coroutine.running
 local exiting, spawn = ngx.worker.exiting, ngx.thread.spawn
 local max, remove = math.max, table.remove
 
-local TICK = 0.5         -- seconds between two maintenance runs of a home
+local TICK = 0.5         -- seconds between two maintenance runs
 local TICK_ALONE = 0.05  -- the same in a Lua state of a single request
 local GRACE = 1          -- seconds until unfinished jobs are cancelled
-local JOBS = 100000      -- jobs after which a home is replaced
+local JOBS = 100000      -- jobs after which the timer is replaced
 local LATE = 1           -- seconds after which a timer that has not started is
                          -- given up
 local TRIES = 3          -- timers to wait for, not more: the tasks that occupy
                          -- the others may be waiting for this one
 
---- Callbacks for every maintenance run of a home.
+--- Callbacks for every maintenance run.
 worker_timer.visits = {}
 
 --- Called from time to time while no request uses rlock any more, and the
 --  worker, or the Lua state, is about to end.
 function worker_timer.rest() end
 
-local present            -- the home that takes new jobs
+local present            -- the timer that takes new jobs
 
--- a home's threads ----------------------------------------------------------
+-- the threads ---------------------------------------------------------------
 
 local function traced(message) return debug.traceback(message) end
 
@@ -143,7 +143,7 @@ end
 
 -- A look costs as much as there are jobs, so that a new job causes none.
 local function keep(_, self)
-  tasks.settle(self)
+  tasks.set_worker_timer(self)
   self.change = tasks.event()
   local tick = tasks.is_shared() and TICK or TICK_ALONE
   local next_look = now() + tick
@@ -169,8 +169,8 @@ local function open()
   return self
 end
 
--- The home that takes jobs. If its timer did not start (a worker runs at most
--- lua_max_running_timers), another home takes over its jobs.
+-- The timer that takes jobs. If it did not start (a worker runs at most
+-- lua_max_running_timers), another one takes over its jobs.
 local function ready()
   local self = present
   if self and (self.change or now() - self.asked < LATE) then return self end

@@ -121,17 +121,27 @@ local function look_around()
   seen_one = seen_one or is_request
 end
 
+-- The task of the request at an address. A handshake's task is not over while
+-- its connection lasts, but a later request may have its address by then.
+local function task_at(address)
+  local task = at[address]
+  if task and not task.is_handshake and not tasks.is_over(task) then
+    return task
+  end
+end
+
 -- The task of a request whose ngx.ctx has none: the request is new, or ngx.exec
 -- has cleared its ngx.ctx.
 local function task_of(context)
   local request = get_request()
   local address = address_of(request)
-  local task = at[address]
-  if not task or tasks.is_over(task) then
+  local task = task_at(address)
+  if not task then
     task = { request = request, context = context,
       number = number_of_context(request),
       grants = setmetatable({}, weak) }       -- the watchdog refers to them
     at[address] = task
+    if get_phase():sub(1, 4) == "ssl_" then task.is_handshake = true end
     if not is_certain then look_around() end
   end
   context[KEY] = task
@@ -163,9 +173,8 @@ function tasks.set_worker_timer(timer) ngx.ctx[KEY] = timer end
 --- Marks the task of this request as ended.
 -- @treturn table|nil the task; nil if there is none, or in a subrequest
 function tasks.finish()
-  local task = at[address_of(get_request())]
-  if not task or tasks.is_over(task) then return nil end
-  task.is_over = true
+  local task = task_at(address_of(get_request()))
+  if task then task.is_over = true end
   return task
 end
 

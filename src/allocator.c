@@ -1,7 +1,7 @@
 /*
  * Lua passes a block's size when it frees it, so small blocks need no header.
  * They are cut from chunks; freed ones go to a free list for their size.
- * Chunks are freed when the pool is closed. Large blocks come from malloc.
+ * Chunks are freed when the allocator is closed. Large blocks come from malloc.
  */
 #include "allocator.h"
 
@@ -87,9 +87,9 @@ static void put(rl_allocator *self, void *memory, size_t size)
         free(memory);
 }
 
-void *rl_allocator_allocate(void *pool, void *from, size_t old, size_t size)
+void *rl_allocator_allocate(void *ud, void *from, size_t old, size_t size)
 {
-    rl_allocator *self = pool;
+    rl_allocator *self = ud;
     void *to;
 
     if (from == NULL) /* then old is a type tag, not a size */

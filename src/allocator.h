@@ -13,7 +13,7 @@ typedef struct rl_allocator rl_allocator;
 rl_allocator *rl_allocator_open(void);
 void rl_allocator_close(rl_allocator *self);
 
-/* A lua_Alloc; pool is an rl_allocator. */
-void *rl_allocator_allocate(void *pool, void *block, size_t old, size_t size);
+/* A lua_Alloc; ud is an rl_allocator. */
+void *rl_allocator_allocate(void *ud, void *block, size_t old, size_t size);
 
 #endif

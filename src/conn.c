@@ -2,8 +2,8 @@
  * One connection to Redis: pipelined commands with replies and deadlines, and
  * a subscriber's messages. It drives hiredis' synchronous context on a
  * non-blocking socket. (hiredis' asynchronous context aborts the program on a
- * reply that it cannot match, and would duplicate our queue of calls and our
- * channels.)
+ * reply that it cannot match, and would duplicate our queue of commands and
+ * our channels.)
  *
  *     OPENING -> OPEN -> ENDED
  *
@@ -28,9 +28,9 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-#include "inflight.h"
 #include "command.h"
 #include "dial.h"
+#include "inflight.h"
 #include "reader.h"
 #include "timer.h"
 
@@ -63,7 +63,7 @@ struct rl_conn {
     uint64_t alarm; /* when timer fires; UINT64_MAX: never */
     int looks;      /* polls of the socket since the alarm */
     uint64_t heard; /* when the last byte arrived */
-    rl_inflight calls;
+    rl_inflight inflight;
     size_t subscribing; /* unconfirmed subscribes */
     uint64_t asked;     /* since when there are any */
     int subscriber;     /* a subscribe was sent */
@@ -82,7 +82,7 @@ static void conn_release(rl_conn *self)
 {
     if (--self->users > 0)
         return;
-    rl_inflight_free(&self->calls);
+    rl_inflight_free(&self->inflight);
     rl_command_free(&self->command);
     free(self->name);
     free(self);
@@ -126,7 +126,7 @@ static void conn_hang_up(rl_conn *self)
         return;
     uv_close((uv_handle_t *)&self->poll, handle_closed);
     uv_prepare_stop(&self->flush);
-    if (self->calls.count == 0)
+    if (self->inflight.count == 0)
         rl_dial_linger((int)self->redis->fd, 1);
     redisFree(self->redis);
     self->redis = NULL;
@@ -175,8 +175,8 @@ static void conn_tell_end(rl_conn *self)
         self->lost = 0;
         rl_loop_tell(self->loop, &lost);
     }
-    while (!self->closed && self->calls.count != 0)
-        tell_failed(self, rl_inflight_pop(&self->calls).id, "closed",
+    while (!self->closed && self->inflight.count != 0)
+        tell_failed(self, rl_inflight_pop(&self->inflight).id, "closed",
                     self->detail);
 }
 
@@ -194,14 +194,14 @@ static void conn_set_alarm(rl_conn *self, uint64_t when)
 }
 
 /* When the connection counts as dead if it stays silent. */
-static uint64_t conn_silent_due(const rl_conn *self)
+static uint64_t conn_silent_deadline(const rl_conn *self)
 {
     uint64_t since = UINT64_MAX;
 
     if (self->silent == 0)
         return UINT64_MAX;
-    if (self->calls.count != 0)
-        since = rl_inflight_at(&self->calls, 0)->sent;
+    if (self->inflight.count != 0)
+        since = rl_inflight_at(&self->inflight, 0)->sent;
     if (self->subscribing != 0 && self->asked < since)
         since = self->asked;
     if (since == UINT64_MAX)
@@ -216,9 +216,9 @@ static void conn_expire(rl_conn *self, uint64_t now)
     size_t i = 0;
 
     while (!self->closed
-           && (i = rl_inflight_expire(&self->calls, i, now, &call)) != 0) {
+           && (i = rl_inflight_expire(&self->inflight, i, now, &call)) != 0) {
         snprintf(detail, sizeof(detail), "%.200s: no reply within %llu ms",
-                 self->name, (unsigned long long)(call.due - call.sent));
+                 self->name, (unsigned long long)(call.deadline - call.sent));
         tell_failed(self, call.id, "timeout", detail);
     }
 }
@@ -245,7 +245,8 @@ static void conn_watch(rl_conn *self)
 
     if (!conn_has_looked(self))
         return;
-    if (conn_silent_due(self) <= now) { /* end first, to prevent retries here */
+    /* end first, to prevent retries here */
+    if (conn_silent_deadline(self) <= now) {
         char why[64];
 
         snprintf(why, sizeof(why), "silent for %llu ms while commands waited",
@@ -255,8 +256,8 @@ static void conn_watch(rl_conn *self)
     conn_expire(self, now);
     if (self->closed || self->state != OPEN)
         return;
-    conn_set_alarm(self, rl_inflight_due(&self->calls));
-    conn_set_alarm(self, conn_silent_due(self));
+    conn_set_alarm(self, rl_inflight_next_deadline(&self->inflight));
+    conn_set_alarm(self, conn_silent_deadline(self));
 }
 
 static void on_timer(void *arg)
@@ -302,8 +303,8 @@ static void take_reply(rl_conn *self, const redisReply *reply)
 {
     rl_event event = { .what = RL_REPLIED, .reply = reply };
 
-    event.id = rl_inflight_pop(&self->calls).id;
-    if (self->calls.count == 0)
+    event.id = rl_inflight_pop(&self->inflight).id;
+    if (self->inflight.count == 0)
         rl_loop_answered(self->loop);
     if (event.id != 0)
         rl_loop_tell(self->loop, &event);
@@ -311,7 +312,7 @@ static void take_reply(rl_conn *self, const redisReply *reply)
 
 static void conn_take(rl_conn *self, const redisReply *reply)
 {
-    if (self->calls.count != 0)
+    if (self->inflight.count != 0)
         take_reply(self, reply);
     else if (self->subscriber && is_message(reply))
         take_message(self, reply);
@@ -388,7 +389,7 @@ static void on_flush(uv_prepare_t *flush)
 
     uv_prepare_stop(flush);
     conn_write(self);
-    if (self->state == OPEN && self->calls.count == 1)
+    if (self->state == OPEN && self->inflight.count == 1)
         rl_loop_expect(self->loop);
 }
 
@@ -528,7 +529,7 @@ static int conn_send(rl_conn *self, int argc, const char *const *argv,
 int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
                  const char *const *argv, const size_t *length)
 {
-    rl_call call = { .id = id, .due = UINT64_MAX };
+    rl_call call = { .id = id, .deadline = UINT64_MAX };
     int err;
 
     if (self->state != OPEN || self->closed)
@@ -537,15 +538,15 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
         return UV_EINVAL;
     call.sent = rl_loop_now(self->loop);
     if (ms != 0)
-        call.due = call.sent + ms;
-    if (rl_inflight_push(&self->calls, call) != 0)
+        call.deadline = call.sent + ms;
+    if (rl_inflight_push(&self->inflight, call) != 0)
         return UV_ENOMEM;
     err = conn_send(self, argc, argv, length);
     if (err != 0) {
-        self->calls.count--;
+        self->inflight.count--;
         return err;
     }
-    conn_set_alarm(self, call.due);
+    conn_set_alarm(self, call.deadline);
     if (self->silent != 0)
         conn_set_alarm(self, call.sent + self->silent);
     if (++self->unsent >= PART && !self->is_full)
@@ -574,7 +575,7 @@ int rl_conn_listen(rl_conn *self, const char *verb, const char *channel,
     if (self->subscribing++ == 0)
         self->asked = rl_loop_now(self->loop);
     if (self->silent != 0)
-        conn_set_alarm(self, conn_silent_due(self));
+        conn_set_alarm(self, conn_silent_deadline(self));
     return 0;
 }
 
@@ -585,13 +586,13 @@ const char *rl_conn_detail(const rl_conn *self)
 
 size_t rl_conn_pending(const rl_conn *self)
 {
-    return self->calls.count + (self->id != 0);
+    return self->inflight.count + (self->id != 0);
 }
 
 int64_t rl_conn_pending_id(const rl_conn *self, size_t i)
 {
-    if (i < self->calls.count)
-        return rl_inflight_at(&self->calls, i)->id;
+    if (i < self->inflight.count)
+        return rl_inflight_at(&self->inflight, i)->id;
     return self->id;
 }
 

@@ -1,7 +1,7 @@
 /*
- * A ring buffer of calls. Deadlines are not kept sorted: most commands have
- * the same timeout, so the connection's one timer fires about once per timeout
- * and scans the calls that are in flight then.
+ * A ring buffer. Deadlines are not kept sorted: most commands have the same
+ * timeout, so the connection's one timer fires about once per timeout and
+ * scans what is in flight then.
  */
 #include "inflight.h"
 
@@ -10,55 +10,55 @@
 
 enum { FIRST_SIZE = 16 };
 
-static int calls_grow(rl_inflight *calls)
+static int inflight_grow(rl_inflight *self)
 {
-    size_t size = calls->size ? calls->size * 2 : FIRST_SIZE;
-    size_t first = calls->size - calls->head;
+    size_t size = self->size ? self->size * 2 : FIRST_SIZE;
+    size_t first = self->size - self->head;
     rl_call *slot = malloc(size * sizeof(*slot));
 
     if (slot == NULL)
         return -1;
-    if (calls->size != 0) {
-        memcpy(slot, calls->slot + calls->head, first * sizeof(*slot));
-        memcpy(slot + first, calls->slot, calls->head * sizeof(*slot));
+    if (self->size != 0) {
+        memcpy(slot, self->slot + self->head, first * sizeof(*slot));
+        memcpy(slot + first, self->slot, self->head * sizeof(*slot));
     }
-    free(calls->slot);
-    calls->slot = slot;
-    calls->size = size;
-    calls->head = 0;
+    free(self->slot);
+    self->slot = slot;
+    self->size = size;
+    self->head = 0;
     return 0;
 }
 
-rl_call *rl_inflight_at(const rl_inflight *calls, size_t i)
+rl_call *rl_inflight_at(const rl_inflight *self, size_t i)
 {
-    return &calls->slot[(calls->head + i) & (calls->size - 1)];
+    return &self->slot[(self->head + i) & (self->size - 1)];
 }
 
-int rl_inflight_push(rl_inflight *calls, rl_call call)
+int rl_inflight_push(rl_inflight *self, rl_call call)
 {
-    if (calls->count == calls->size && calls_grow(calls) != 0)
+    if (self->count == self->size && inflight_grow(self) != 0)
         return -1;
-    *rl_inflight_at(calls, calls->count) = call;
-    calls->count++;
+    *rl_inflight_at(self, self->count) = call;
+    self->count++;
     return 0;
 }
 
-rl_call rl_inflight_pop(rl_inflight *calls)
+rl_call rl_inflight_pop(rl_inflight *self)
 {
-    rl_call call = calls->slot[calls->head];
+    rl_call call = self->slot[self->head];
 
-    calls->head = (calls->head + 1) & (calls->size - 1);
-    calls->count--;
+    self->head = (self->head + 1) & (self->size - 1);
+    self->count--;
     return call;
 }
 
-size_t rl_inflight_expire(rl_inflight *calls, size_t i, uint64_t now,
+size_t rl_inflight_expire(rl_inflight *self, size_t i, uint64_t now,
                           rl_call *out)
 {
-    for (; i < calls->count; i++) {
-        rl_call *call = rl_inflight_at(calls, i);
+    for (; i < self->count; i++) {
+        rl_call *call = rl_inflight_at(self, i);
 
-        if (call->id != 0 && call->due <= now) {
+        if (call->id != 0 && call->deadline <= now) {
             *out = *call;
             call->id = 0;
             return i + 1;
@@ -67,22 +67,22 @@ size_t rl_inflight_expire(rl_inflight *calls, size_t i, uint64_t now,
     return 0;
 }
 
-uint64_t rl_inflight_due(const rl_inflight *calls)
+uint64_t rl_inflight_next_deadline(const rl_inflight *self)
 {
-    uint64_t due = UINT64_MAX;
+    uint64_t deadline = UINT64_MAX;
     size_t i;
 
-    for (i = 0; i < calls->count; i++) {
-        const rl_call *call = rl_inflight_at(calls, i);
+    for (i = 0; i < self->count; i++) {
+        const rl_call *call = rl_inflight_at(self, i);
 
-        if (call->id != 0 && call->due < due)
-            due = call->due;
+        if (call->id != 0 && call->deadline < deadline)
+            deadline = call->deadline;
     }
-    return due;
+    return deadline;
 }
 
-void rl_inflight_free(rl_inflight *calls)
+void rl_inflight_free(rl_inflight *self)
 {
-    free(calls->slot);
-    memset(calls, 0, sizeof(*calls));
+    free(self->slot);
+    memset(self, 0, sizeof(*self));
 }

@@ -11,7 +11,7 @@
 typedef struct rl_call {
     int64_t id; /* 0: timed out, drop its reply */
     uint64_t sent;
-    uint64_t due; /* UINT64_MAX: no deadline */
+    uint64_t deadline; /* UINT64_MAX: no deadline */
 } rl_call;
 
 typedef struct rl_inflight {
@@ -22,24 +22,25 @@ typedef struct rl_inflight {
 } rl_inflight; /* all zero is an empty queue */
 
 /* 0, or -1 when out of memory. */
-int rl_inflight_push(rl_inflight *calls, rl_call call);
+int rl_inflight_push(rl_inflight *self, rl_call call);
 
 /* The oldest. The queue must not be empty. */
-rl_call rl_inflight_pop(rl_inflight *calls);
+rl_call rl_inflight_pop(rl_inflight *self);
 
 /* The i-th oldest. Valid until the next push. */
-rl_call *rl_inflight_at(const rl_inflight *calls, size_t i);
+rl_call *rl_inflight_at(const rl_inflight *self, size_t i);
 
 /*
- * Finds the first call from the i-th on that has an id and is due. Copies it
- * to *out and clears its id. Returns the index to continue from, 0 at the end.
+ * Finds the first call from the i-th on that has an id and whose deadline has
+ * passed. Copies it to *out and clears its id. Returns the index to continue
+ * from, 0 at the end.
  */
-size_t rl_inflight_expire(rl_inflight *calls, size_t i, uint64_t now,
+size_t rl_inflight_expire(rl_inflight *self, size_t i, uint64_t now,
                           rl_call *out);
 
 /* The earliest deadline of a call that has an id; UINT64_MAX if none. */
-uint64_t rl_inflight_due(const rl_inflight *calls);
+uint64_t rl_inflight_next_deadline(const rl_inflight *self);
 
-void rl_inflight_free(rl_inflight *calls);
+void rl_inflight_free(rl_inflight *self);
 
 #endif

@@ -232,11 +232,12 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     struct arguments args = { argc, argv, EXIT_SUCCESS };
-    rl_allocator *pool = rl_allocator_open();
+    rl_allocator *allocator = rl_allocator_open();
 #ifdef __SANITIZE_ADDRESS__ /* ASan only tracks malloc's blocks */
     lua_State *L = luaL_newstate();
 #else
-    lua_State *L = pool ? lua_newstate(rl_allocator_allocate, pool) : NULL;
+    lua_State *L =
+        allocator ? lua_newstate(rl_allocator_allocate, allocator) : NULL;
 #endif
     int status;
 
@@ -244,7 +245,7 @@ int main(int argc, char **argv)
     if (L != NULL)
         lua_setwarnf(L, show_warning, NULL);
     status = run(L, &args);
-    rl_allocator_close(pool);
+    rl_allocator_close(allocator);
     if (rl_core_lingers()) {
         fflush(NULL);
         _exit(status);

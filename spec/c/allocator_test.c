@@ -10,7 +10,7 @@
 
 enum { BLOCKS = 400, SIZES = 1200 };
 
-static rl_allocator *pool;
+static rl_allocator *allocator;
 static unsigned char *blocks[BLOCKS];
 static size_t sizes[BLOCKS];
 
@@ -18,7 +18,7 @@ static void resize(int i, size_t size)
 {
     size_t kept = size < sizes[i] ? size : sizes[i], n;
     unsigned char *block =
-        rl_allocator_allocate(pool, blocks[i], sizes[i], size);
+        rl_allocator_allocate(allocator, blocks[i], sizes[i], size);
 
     CHECK((block != NULL) == (size > 0));
     CHECK((uintptr_t)block % sizeof(double) == 0);
@@ -35,14 +35,14 @@ static void blocks_keep_what_is_in_them(void)
     unsigned next = 1;
     int i, n;
 
-    pool = rl_allocator_open();
+    allocator = rl_allocator_open();
     for (n = 0; n < 20 * BLOCKS; n++) {
         next = next * 1103515245 + 12345;
         resize(n % BLOCKS, next / 65536 % 4 ? next / 65536 % SIZES : 0);
     }
     for (i = 0; i < BLOCKS; i++)
         resize(i, 0);
-    rl_allocator_close(pool);
+    rl_allocator_close(allocator);
     rl_allocator_close(NULL);
 }
 
@@ -50,15 +50,15 @@ static void what_came_back_is_used_again(void)
 {
     void *block, *other;
 
-    pool = rl_allocator_open();
-    block = rl_allocator_allocate(pool, NULL, 5, 40);
-    CHECK(rl_allocator_allocate(pool, block, 40, 36) == block);
-    CHECK(rl_allocator_allocate(pool, block, 36, 0) == NULL);
-    other = rl_allocator_allocate(pool, NULL, 0, 48);
+    allocator = rl_allocator_open();
+    block = rl_allocator_allocate(allocator, NULL, 5, 40);
+    CHECK(rl_allocator_allocate(allocator, block, 40, 36) == block);
+    CHECK(rl_allocator_allocate(allocator, block, 36, 0) == NULL);
+    other = rl_allocator_allocate(allocator, NULL, 0, 48);
     CHECK(other != block);
-    CHECK(rl_allocator_allocate(pool, NULL, 0, 33) == block);
-    CHECK(rl_allocator_allocate(pool, NULL, 0, 0) == NULL);
-    rl_allocator_close(pool);
+    CHECK(rl_allocator_allocate(allocator, NULL, 0, 33) == block);
+    CHECK(rl_allocator_allocate(allocator, NULL, 0, 0) == NULL);
+    rl_allocator_close(allocator);
 }
 
 int main(void)

@@ -18,7 +18,6 @@ struct rl_child {
     uv_process_t uv;
     rl_loop *loop;
     int64_t id;
-    int pid;
     int users; /* the owner, and libuv's handle */
     int exited;
     int forgotten;
@@ -175,7 +174,6 @@ int rl_child_open(rl_child **out, rl_loop *loop, int64_t id,
     stdio_close(stdio, opened);
     if (err != 0)
         goto err3;
-    self->pid = self->uv.pid;
     *out = self;
     return 0;
 
@@ -194,7 +192,7 @@ err0:
 
 int rl_child_pid(const rl_child *self)
 {
-    return self->pid;
+    return self->uv.pid;
 }
 
 int rl_child_kill(rl_child *self, int number)

@@ -155,7 +155,7 @@ end
 -- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)
   local loaded = policy.load(definition, 4)
-  if loaded.source.needs then
+  if loaded.needs then
     error(("policy %q is not a lock; it has its own driver"):format(
       loaded.name), 3)
   end

@@ -37,7 +37,7 @@ for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 -- The owner name under which a party holds the other side of a read/write lock,
 -- or nil. Both sides must use the same name.
 local function twin_owner(lock, party)
-  local twin = lock.site.policy.source.twin
+  local twin = lock.site.policy.twin
   local site = twin
     and lock.session:known_site(policy.load(twin), lock.site.name)
   local granted = site and site.grants[party]
@@ -271,7 +271,7 @@ local function may_ask(self, lease)
   local policy_ = self.lock.site.policy
   if self.lock.session.is_closed then
     return nil, "closed", "the client was closed"
-  elseif policy_.source.reenter == false and #self.holds > 0 then
+  elseif policy_.reenter == false and #self.holds > 0 then
     return nil, "refused", "held by this task already, and " .. self:show()
       .. " cannot be entered twice"
   elseif not lease and not policy_.ops.renew then

@@ -93,7 +93,7 @@ end
 local function join(self, granted)
   local channel, session = channel_of(self, granted), self.session
   if channel then
-    return session.wakeup:join(channel, self.site.policy.source.wakes)
+    return session.wakeup:join(channel, self.site.policy.wakes)
   end
   local waiter = session.host.event()
   waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST,
@@ -107,7 +107,7 @@ local function wait_a_while(self, waiter, ttl)
     return waiter:pause(min(max(waiter.backoff:next(), SPIN_FIRST),
       waiter.wait_deadline - self.session.host.now()))
   end
-  return waiting.pause(self.session, waiter, ttl, self.site.policy.source.poll)
+  return waiting.pause(self.session, waiter, ttl, self.site.policy.poll)
 end
 
 local function need(self, seconds)

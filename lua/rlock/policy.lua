@@ -201,9 +201,9 @@ end
 --    module on package.path, or a definition
 --  @tparam[opt=2] number level as in error(), if the policy's own place is not
 --    known
---  @treturn table `name`, `source` (the definition), `keys`, `channel` and
---    `extra` (its functions; they raise a one-line error for an invalid
---    result), `ops`: operation -> the result of script.compile
+--  @treturn table the definition's fields, of which `keys`, `channel` and
+--    `extra` raise a one-line error for an invalid result; and `ops`:
+--    operation -> the result of script.compile
 function policy.load(which, level)
   level = level or 2
   local def = which
@@ -219,11 +219,11 @@ function policy.load(which, level)
     if home then fault, level = home .. ": " .. fault, 0 end
     error(called(which, def) .. ": " .. fault, level)
   end
-  local result = {
-    name = def.name, source = def, keys = checked(def, "keys", check_keys),
+  local result = setmetatable({
+    name = def.name, keys = checked(def, "keys", check_keys),
     channel = checked(def, "channel", check_channel),
     extra = checked(def, "extra", check_extra), ops = compile(def),
-  }
+  }, { __index = def })
   loaded[def] = result
   return result
 end

@@ -268,7 +268,7 @@ local function send(self, batch)
 end
 
 local function restates(grant)
-  return grant.lock.site.policy.source.restates
+  return grant.lock.site.policy.restates
 end
 
 local function why_over(grant)

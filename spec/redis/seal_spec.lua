@@ -141,7 +141,7 @@ describe("a request with a deadline", function()
         release = function() return { "freed" } end,
       },
     }, "x")
-    local line = debug.getinfo(bad.site.policy.source.server.acquire, "S")
+    local line = debug.getinfo(bad.site.policy.server.acquire, "S")
       .linedefined + 2
     local _, _, detail = bad:try_lock { lease = 1 }
     assert.truthy(detail:find("seal_spec.lua:" .. line, 1, true), detail)

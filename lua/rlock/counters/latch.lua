@@ -76,7 +76,7 @@ function latch:wait(options)
   local session = self.session
   local open, code, detail = session.host.whole(waiting.wait, session, {
     latch = self, ask = ask, wants = 0,
-    channel = site.policy.channel(site.keys), wakes = site.policy.source.wakes,
+    channel = site.policy.channel(site.keys), wakes = site.policy.wakes,
     late = ("latch %q was not open in time"):format(site.name),
   }, wait)
   if open then return true end

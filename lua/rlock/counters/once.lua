@@ -44,7 +44,7 @@ function once.ask(handle, name, deadline, now, keys, a, b, c, d, extra)
   local reply, code, detail, may_be_applied, sent = remote.run(
     handle.session.node, op, deadline, now, keys, a, b, c, d, extra)
   if reply ~= nil then
-    reply, code, detail = verdicts.shaped(op, reply, policy.source.needs[name])
+    reply, code, detail = verdicts.shaped(op, reply, policy.needs[name])
     may_be_applied = may_be_applied or not reply
   end
   return reply, code, detail, may_be_applied, sent

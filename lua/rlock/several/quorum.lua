@@ -46,7 +46,7 @@ end
 local function check_policy(which, level)
   which = which or "reentrant"
   local loaded = policy.load(which, level + 2)
-  if not exclusive[loaded.name] and not loaded.source.exclusive then
+  if not exclusive[loaded.name] and not loaded.exclusive then
     unsound(loaded.name, level + 1)
   end
   return which
@@ -205,7 +205,7 @@ local function may_enter(self, hold)
   if outer.lost_because or self:state_of(outer) == "lost" then
     return nil, "lost", ("this task's earlier hold was lost (%s): unlock it "
       .. "first"):format(outer.lost_because or "its lease has ended")
-  elseif self.members[1].site.policy.source.reenter == false then
+  elseif self.members[1].site.policy.reenter == false then
     return nil, "refused", "held by this task already, and " .. self:show()
       .. " cannot be entered twice"
   end

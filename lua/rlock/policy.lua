@@ -89,7 +89,8 @@ local fields = {
   name = "string", keys = "function", server = "table", channel = "function",
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
   exclusive = "boolean", needs = "table", restates = "boolean",
-  twin = "table",
+  twin = "table", title = "string", factory = "string", driver = "string",
+  recognise = "function",
 }
 
 local function check_fields(def)

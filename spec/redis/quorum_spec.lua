@@ -849,7 +849,7 @@ describe("rlock.red_lock", function()
     local reentrant = require "rlock.policy.reentrant"
     local own = {}
     for key, value in pairs(reentrant) do own[key] = value end
-    own.name = "mine"
+    own.name, own.exclusive = "mine", nil
     says("bad policy mine", clients, name, { policy = own })
     own.exclusive = true
     local its = red_of(clients, { policy = own })

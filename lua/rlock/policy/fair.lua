@@ -616,8 +616,17 @@ function server.peek(keys, args)
   return { "held", left, mine, redis.call("hgetall", lock), more }
 end
 
+-- Without waiters it looks like a reentrant lock.
+local function recognise(keys, args)
+  return redis.call("exists", keys[2]) == 1
+    and shared.may_have_counts(keys[1], args[1]) and 2
+end
+
 return {
   name = "fair",
+  title = "fair lock",
+  factory = "fair_lock",
+  recognise = recognise,
   keys = function(name)
     return {
       name, naming.prefix("redisson_lock_queue", name),

@@ -468,7 +468,13 @@ local function side(name, prefix, server)
   }
 end
 
+local function recognise(its_keys)
+  return redis.call("exists", its_keys[1], its_keys[4]) > 0 and 1
+end
+
 local sides = {
+  title = "fair read/write lock", factory = "fair_read_write_lock",
+  recognise = recognise,
   read = side("fair_readwrite.read", READER, read),
   write = side("fair_readwrite.write", WRITER, write),
 }

@@ -14,7 +14,9 @@
 
 local naming = require "rlock.naming"
 local reentrant = require "rlock.policy.reentrant"
-local tell = require("rlock.policy.shared").tell
+local shared = require "rlock.policy.shared"
+
+local tell = shared.tell
 
 local UNLOCKED = "0"
 local TOKEN = ""                        -- the hash field of the token
@@ -85,8 +87,18 @@ end
 server.release = reentrant.server.release
 server.renew = reentrant.server.renew
 
+-- The token of a free lock may be left from long ago.
+local function recognise(keys, args)
+  return redis.call("exists", keys[3]) == 1
+    and shared.may_have_counts(keys[1], args[1])
+    and (args[1] == "none" and 1 or 3)
+end
+
 return {
   name = "fenced",
+  title = "fenced lock",
+  factory = "fenced_lock",
+  recognise = recognise,
   keys = function(name)
     return {
       name, naming.prefix("redisson_lock__channel", name),

@@ -96,17 +96,38 @@ function server.set(keys, args)
   return { "held" }
 end
 
---- @return "free" or "held", then how many permits are free, and how many are
---    in use
-function server.count(keys)
+local function count(keys, time)
   local permits, leases = keys[1], keys[2]
-  local over = redis.call("zcount", leases, "-inf", now())
+  local over = redis.call("zcount", leases, "-inf", time)
   local left, used = whole(permits) + over, redis.call("zcard", leases) - over
   return { left > 0 and "free" or "held", left, used }
 end
 
+--- @return "free" or "held", then how many permits are free, and how many are
+--    in use
+function server.count(keys) return count(keys, now()) end
+
+--- As count, and the first hundred in use: id, milliseconds left, ...
+function server.peek(keys)
+  local time = now()
+  local reply, used = count(keys, time), redis.call("zrangebyscore", keys[2],
+    "(" .. time, "inf", "withscores", "limit", 0, 100)
+  for i = 2, #used, 2 do used[i] = used[i] - time end
+  reply[4] = used
+  return reply
+end
+
+local function recognise(keys, args)
+  return redis.call("exists", keys[2]) == 1
+    and shared.is_number(keys[1], args[1]) and 4
+end
+
 return {
   name = "permits",
+  title = "permits",
+  factory = "permits",
+  driver = "counters.permits",
+  recognise = recognise,
   keys = function(name)
     return {
       name, naming.suffix(name, "timeout"), naming.prefix("redisson_sc", name),
@@ -117,6 +138,7 @@ return {
     acquire = { held = "n", busy = "n" }, release = { freed = "", lost = "" },
     renew = { held = "", lost = "" }, set = { held = "" },
     count = { free = "nn", held = "nn" },
+    peek = { free = "nnt", held = "nnt" },
   },
   server = server,
 }

@@ -5,7 +5,9 @@
 --  This is Redisson's RLock, wire compatible.
 
 local naming = require "rlock.naming"
-local tell = require("rlock.policy.shared").tell
+local shared = require "rlock.policy.shared"
+
+local tell = shared.tell
 
 local UNLOCKED = "0"
 
@@ -75,8 +77,17 @@ function server.peek(keys, args)
   return { "held", left, mine, redis.call("hgetall", lock) }
 end
 
+local function recognise(keys, args)
+  local type = args[1]
+  return type == "hash" and shared.may_have_counts(keys[1], type) and 1
+end
+
 return {
   name = "reentrant",
+  title = "reentrant lock",
+  factory = "lock",
+  recognise = recognise,
+  exclusive = true,
   keys = function(name)
     return { name, naming.prefix("redisson_lock__channel", name) }
   end,

@@ -42,4 +42,32 @@ function shared.is_done(slot, number)
   return last and tonumber(last) >= tonumber(number)
 end
 
+-- to recognise a kind (policy.lua) ------------------------------------------
+
+local MANY = 100                        -- fields of a hash that is a lock
+
+--- May this be a hash with a count for each owner, held or free?
+--  @tparam string key
+--  @tparam string type  of what it has, "none" if it has nothing
+function shared.may_have_counts(key, type)
+  if type ~= "hash" then return type == "none" end
+  if redis.call("hlen", key) > MANY then return false end
+  for _, count in ipairs(redis.call("hvals", key)) do
+    if not count:find("^%d+$") then return false end
+  end
+  return true
+end
+
+--- Is this a number as that of a semaphore?
+--  @param key, type  as above
+function shared.is_number(key, type)
+  return type == "string" and redis.call("strlen", key) <= 11
+    and redis.call("get", key):find("^%-?%d+$") ~= nil
+end
+
+--- Does anybody listen to a channel?
+function shared.is_heard(channel)
+  return redis.call("pubsub", "numsub", channel)[2] > 0
+end
+
 return shared

@@ -32,8 +32,6 @@ local DRIFT = 0.01             -- fraction of a lease, for clock drift
 
 -- options -------------------------------------------------------------------
 
-local exclusive = { reentrant = true, simple = true, mutex = true, spin = true }
-
 -- Two majorities may share only one server, and that one alone refuses the
 -- second owner. So only mutual exclusion is sound; a semaphore is not.
 local function unsound(name, level)
@@ -46,9 +44,7 @@ end
 local function check_policy(which, level)
   which = which or "reentrant"
   local loaded = policy.load(which, level + 2)
-  if not exclusive[loaded.name] and not loaded.exclusive then
-    unsound(loaded.name, level + 1)
-  end
+  if not loaded.exclusive then unsound(loaded.name, level + 1) end
   return which
 end
 

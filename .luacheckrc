@@ -20,7 +20,7 @@ for _, file in ipairs {
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",
   "spec/interop/*.lua",
-  "spec/tools/check-*",
+  "spec/tools/check-*", "spec/tools/lists",
 } do
   files[file] = { std = "lua54" }
 end

@@ -100,6 +100,9 @@ test: deps  ## the whole suite, or PARTS="unit spec/redis/fair_spec.lua"
 	$(SUB) all tests
 	@B=$(B) $(SUITE) $(PARTS)
 
+lists:  ## rewrite the lists that follow from the files of lua/
+	@spec/tools/lists
+
 check:  ## what can be said without running: style, layers, warnings
 	@spec/tools/deps build test check
 	@spec/tools/check
@@ -164,6 +167,6 @@ clean:  ## remove what was built
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-.PHONY: all tests asan-build deps demo test check asan oom valgrind bench \
-        interop soak rocks install uninstall clean help
+.PHONY: all tests asan-build deps demo test lists check asan oom valgrind \
+        bench interop soak rocks install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

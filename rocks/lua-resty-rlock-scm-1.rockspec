@@ -12,7 +12,7 @@ description = {
 }
 dependencies = { "lua >= 5.1, < 5.5" }
 
--- The files that every host runs; `make check` compares. (The type is not
+-- The files that every host runs, written by `make lists`. (The type is not
 -- "builtin": that one takes along whatever else a folder lua/ has.)
 build = {
   type = "none",
@@ -38,6 +38,7 @@ build = {
     ["rlock.host.ngx.subscriber"] = "lua/rlock/host/ngx/subscriber.lua",
     ["rlock.host.ngx.tasks"] = "lua/rlock/host/ngx/tasks.lua",
     ["rlock.host.ngx.worker_timer"] = "lua/rlock/host/ngx/worker_timer.lua",
+    ["rlock.kinds"] = "lua/rlock/kinds.lua",
     ["rlock.lock"] = "lua/rlock/lock.lua",
     ["rlock.naming"] = "lua/rlock/naming.lua",
     ["rlock.policy"] = "lua/rlock/policy.lua",

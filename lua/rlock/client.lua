@@ -3,6 +3,7 @@
 local colon = require "rlock.colon"
 local duration = require "rlock.duration"
 local errors = require "rlock.redis.errors"
+local kinds = require "rlock.kinds"
 local lock = require "rlock.lock"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
@@ -162,31 +163,17 @@ local function make_lock(self, definition, name, options)
   return lock.new(self, loaded, name, options)
 end
 
--- A factory of locks with a built-in policy, which is loaded on first use.
-local function factory(policy_name)
+-- The factories below load their modules on first use.
+
+local function lock_factory(kind)
   local loaded
   return function(self, name, options)
     check_name(name)
     check_owner(options)
-    loaded = loaded or policy.load(policy_name, 3)
+    loaded = loaded or policy.load(kind.name, 3)
     return lock.new(self, loaded, name, options)
   end
 end
-
---- Locks. Each takes a name and, optionally, a table with
---  owner = an explicit owner name instead of the calling task.
---    lock          exclusive, reentrant
---    mutex         exclusive, not reentrant: a second entry is refused
---    simple_lock   SET NX PX, compatible with redis-py, redsync and others
---    spin_lock     as lock, but its waiters poll
---    fair_lock     as lock, in order of arrival
---    fenced_lock   as lock, with a fencing token
-client.lock = factory "reentrant"
-client.mutex = factory "mutex"
-client.simple_lock = factory "simple"
-client.spin_lock = factory "spin"
-client.fair_lock = factory "fair"
-client.fenced_lock = factory "fenced"
 
 local Pair = {}
 
@@ -207,41 +194,33 @@ function Pair:write_lock()
   return (make_lock(self.client, self.policies.write, self.name, self.options))
 end
 
-local function pair_factory(policies)
+local function pair_factory(kind)
   return function(self, name, options)
     check_name(name)
     check_owner(options)
     return setmetatable({ client = self, name = name, options = options or {},
-      policies = policies() }, Pair)
+      policies = require("rlock.policy." .. kind.name) }, Pair)
   end
 end
 
---- Read/write locks: the result's `:read_lock()` and `:write_lock()` are locks.
---  The fair one grants them in order of arrival.
-client.read_write_lock = pair_factory(function()
-  return require "rlock.policy.readwrite"
-end)
-client.fair_read_write_lock = pair_factory(function()
-  return require "rlock.policy.fair_readwrite"
-end)
-
---- Synchronizers without an owner.
---    semaphore   a number of permits; any task may take and return some
---    permits     a number of permits, each with an id and a lease
---    latch       a count; tasks wait until it reaches zero
-function client:semaphore(name)
-  check_name(name)
-  return require("rlock.counters.semaphore").new(self, name)
+local function counter_factory(kind)
+  return function(self, name)
+    check_name(name)
+    return require("rlock." .. kind.driver).new(self, name)
+  end
 end
 
-function client:permits(name)
-  check_name(name)
-  return require("rlock.counters.permits").new(self, name)
-end
-
-function client:latch(name)
-  check_name(name)
-  return require("rlock.counters.latch").new(self, name)
+--- The factories: lock, mutex, fair_lock and so on, one for each kind (see
+--  "Kinds" in README.md). A lock's takes a name and, optionally, a table with
+--  owner = an explicit owner name instead of the calling task. A read/write
+--  lock's returns a pair, whose `:read_lock()` and `:write_lock()` are locks. A
+--  counter, such as a semaphore, has no owner: its factory takes a name only.
+local methods = "call policy close"
+for _, kind in ipairs(kinds) do
+  local factory = kind.driver and counter_factory or kind.pair and pair_factory
+    or lock_factory
+  client[kind.factory] = factory(kind)
+  methods = methods .. " " .. kind.factory
 end
 
 --- A lock with a custom policy.
@@ -277,6 +256,4 @@ function client:__gc()
 end
 
 colon.methods(Pair, "pair", "read_lock write_lock")
-return colon.methods(client, "client", [[call lock mutex simple_lock spin_lock
-  fair_lock fenced_lock read_write_lock fair_read_write_lock semaphore permits
-  latch policy close]])
+return colon.methods(client, "client", methods)

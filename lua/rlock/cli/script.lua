@@ -1,15 +1,20 @@
 --- rlockctl script: prints the server scripts of a policy.
 
+local kinds = require "rlock.kinds"
+
 local script = {}
 
-script.usage = [[
+local list = {}
+for i, kind in ipairs(kinds) do list[i] = "  " .. kind.name .. "\n" end
+
+script.usage = ([[
 rlockctl script POLICY [OP]
 
-Prints what Redis runs for a policy, a kind of lock. POLICY is fair,
-fair_readwrite, fenced, latch, mutex, permits, readwrite, reentrant, semaphore,
-simple or spin, or a module of your own on package.path (see --lua-path). OP is
-one of its operations; without it, all of them.
-]]
+Prints what Redis runs for a policy, a kind of lock. OP is one of its
+operations; without it, all of them. POLICY is a module of your own on
+package.path (see --lua-path), or one of these:
+
+%s]]):format(table.concat(list))
 
 local function load_policy(name)
   local ok, found = pcall(require("rlock.policy").load, name, 0)

@@ -10,8 +10,8 @@ rlockctl status NAME [--policy POLICY] [--json]
 rlockctl status --server [--json]
 
 Shows the lock, semaphore, permits or latch of that name: its holders, with
-their counts and remaining leases; its waiters, in order if it is fair; the
-token of a fenced lock. Long lists end after about a hundred. It changes
+their counts and remaining leases; its waiters, in order if it is fair; its
+fencing token, if it has one. Long lists end after about a hundred. It changes
 nothing.
 
 Some kinds look alike in Redis: mutexes, spin locks, and fair locks without
@@ -39,19 +39,12 @@ end
 
 local function bare(text) return show(text):sub(2, -2) end
 
-local titles = {
-  reentrant = "reentrant lock", simple = "simple lock", fair = "fair lock",
-  fenced = "fenced lock", readwrite = "read/write lock",
-  fair_readwrite = "fair read/write lock",
-}
-
 local verbs = { read = "read by", write = "written by" }
 
 local function print_title(name, state)
-  local what = titles[state.kind] or state.kind
   local text = ("%s is %s"):format(show(name), state.state or state.count)
-  if what then text = text .. ": " .. what end
-  if state.kind == "latch" then text = text .. " at " .. state.count end
+  if state.title then text = text .. ": " .. state.title end
+  if state.state and state.count then text = text .. " at " .. state.count end
   if state.available then
     text = ("%s, %d available"):format(text, state.available)
   end
@@ -74,7 +67,7 @@ local function print_state(name, state)
   end
   if state.ttl then
     print(("  for %.1f s more, unless it is renewed"):format(state.ttl))
-  elseif state.state == "held" and state.holders[1] and titles[state.kind] then
+  elseif state.state == "held" and state.holders[1] and not state.in_use then
     print("  without an expiry")
   end
   if state.token then print("  token " .. state.token) end
@@ -93,7 +86,7 @@ local function print_json(name, state)
     holder.ttl, holder.ttl_ms = nil, milliseconds(holder.ttl)
   end
   state.ttl, state.ttl_ms = nil, milliseconds(state.ttl)
-  state.name = name
+  state.name, state.title = name, nil
   print(json(state))
 end
 

@@ -54,6 +54,15 @@ function latch:count()
   return once.tell(second, once.run(self, "count"))
 end
 
+local function state_of(reply)
+  return { state = reply[1], count = reply[2], holders = {} }
+end
+
+--- Its state as a table: `state`, `count`, `holders`.
+function latch:peek()
+  return once.tell(state_of, once.run(self, "count"))
+end
+
 -- The question (waiting.lua) of one `wait`: "held" when the latch is open. The
 -- 0 then wakes another waiter, which may have missed the message.
 local function ask(question, deadline, now)

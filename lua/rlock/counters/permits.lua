@@ -275,5 +275,23 @@ function permits:acquired()
   return once.tell(third, once.run(self, "count"))
 end
 
+local FOR_EVER = 86400000 * 36500       -- milliseconds
+
+local function state_of(reply)
+  local state, used = { state = reply[1], available = reply[2],
+    in_use = reply[3], holders = {} }, reply[4]
+  for i = 1, #used, 2 do
+    local ms = tonumber(used[i + 1])
+    table.insert(state.holders, { owner = hex(used[i]),
+      ttl = ms < FOR_EVER and ms / 1000 or nil })
+  end
+  return state
+end
+
+--- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
+function permits:peek()
+  return once.tell(state_of, once.run(self, "peek"))
+end
+
 return colon.methods(permits, "permits",
   "acquire try_acquire release renew on_lost set available acquired")

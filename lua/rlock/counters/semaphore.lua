@@ -148,5 +148,14 @@ function semaphore:available()
   return once.tell(second, once.run(self, "count"))
 end
 
+local function state_of(reply)
+  return { state = reply[1], available = reply[2], holders = {} }
+end
+
+--- Its state as a table: `state`, `available`, `holders`.
+function semaphore:peek()
+  return once.tell(state_of, once.run(self, "count"))
+end
+
 return colon.methods(semaphore, "semaphore",
   "acquire try_acquire release add set drain available")

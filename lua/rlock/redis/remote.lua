@@ -91,7 +91,8 @@ end
 
 -- the words of a request ----------------------------------------------------
 
-local NUMBER = { "1", "2", "3", "4", "5", "6", "7", "8" }
+local NUMBER = {}
+for i = 1, 99 do NUMBER[i] = ("%d"):format(i) end
 
 -- Writes a request's words: the keys, the arguments up to the first nil, then
 -- those of the table `extra`.

@@ -12,9 +12,21 @@
 --  rate limiter. Of RedissonReadWriteLockTest and RedissonFasterMultiLockTest,
 --  what they repeat from RedissonLockTest is found there.
 
-local LOCKS = "reentrant mutex simple spin fenced fair read write fair_read "
-  .. "fair_write multi red"
+local kinds = require "spec.tools.kinds"
+
+local function names(test) return table.concat(kinds.names(test), " ") end
+
+local function is_ours(kind) return kind ~= kinds.of.few end
+local function is_single(kind) return is_ours(kind) and not kind.pair end
+
+local LOCKS, SINGLE = names(is_ours), names(is_single)
 local PAIRS = "readwrite fair_readwrite"
+
+-- Where the tests of a kind are: a spec of its name, or rows in one.
+local specs = { "multi", "red" }
+for _, kind in ipairs(require "rlock.kinds") do
+  specs[#specs + 1] = kind.name
+end
 
 local ENTERED_ONCE = { ["mutex simple"] = "they cannot be entered twice" }
 local POLLING = { ["simple spin red"] = "their waiters listen to nothing" }
@@ -23,11 +35,7 @@ local NO_DEADLINES = { fair_write = "its line has no deadlines" }
 local ONE_BY_ONE = { permits = "permits are taken and given one by one" }
 
 return {
-  -- Where the tests of a kind are: a spec of its name, or rows in one.
-  specs = {
-    "reentrant", "mutex", "simple", "spin", "fenced", "fair", "readwrite",
-    "fair_readwrite", "multi", "red", "semaphore", "permits", "latch",
-  },
+  specs = specs,
 
   { class = "RedissonLockTest", kinds = LOCKS,
     { "testSubscriptionsPerConnection", no = POLLING },
@@ -44,9 +52,8 @@ return {
     { "testRemainTimeToLive", differs = BY_MEMBERS },
     { "testInCluster",
       no = { red = "its servers are independent of each other" },
-      differs = { ["reentrant mutex simple spin fenced fair read write "
-        .. "fair_read fair_write multi"] = "on a node that has every slot: "
-        .. "rlock follows no redirections" } },
+      differs = { [LOCKS] = "on a node that has every slot: rlock follows no "
+        .. "redirections" } },
     { "testAutoExpire" },
     { "testGetHoldCount", no = ENTERED_ONCE, differs = BY_MEMBERS },
     { "testIsHeldByCurrentThread" },
@@ -66,8 +73,7 @@ return {
   },
 
   { class = "RedissonLockExpirationRenewalTest", kinds = LOCKS,
-    { "testLockAfterTimeout",
-      kinds = "reentrant mutex simple spin fenced fair multi red" },
+    { "testLockAfterTimeout", kinds = SINGLE },
     { "testReadLockAfterTimeout", kinds = "read fair_read" },
     { "testWriteLockAfterTimeout", kinds = "write fair_write" },
     { "testLockReentrantRenew", no = ENTERED_ONCE },

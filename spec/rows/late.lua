@@ -19,25 +19,18 @@ local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 30 * slow
 local LONG = 60                        -- lease, in seconds
 
-local EXCLUSIVE = {
-  "reentrant", "mutex", "simple", "spin", "fenced", "fair", "write",
-  "fair_write", "few", "multi",
-}
-local ENTERED_AGAIN = {
-  "reentrant", "spin", "fenced", "fair", "write", "fair_write",
-}
+local EVERY = kinds.names(function(kind) return not kind.nodes end)
+local EXCLUSIVE = kinds.names(function(kind)
+  return not kind.nodes and not kind.rival
+end)
+local BUILT_IN = kinds.names(function(kind)
+  return kind.is_built_in and not kind.rival
+end)
+local ENTERED_AGAIN = kinds.names(function(kind)
+  return kind.is_built_in and not kind.rival and not kind.is_entered_once
+end)
 local PAIRS = { "read_write_lock", "fair_read_write_lock" }
-local LINES = { "fair", "fair_write" }
-
-local function joined(...)
-  local all = {}
-  for _, list in ipairs { ... } do
-    for _, each in ipairs(list) do all[#all + 1] = each end
-  end
-  return all
-end
-
-local EVERY = joined(EXCLUSIVE, { "read", "fair_read" })
+local LINES = kinds.names(function(kind) return kind.waiting end)
 
 local function is_taken(actor)
   local ok, code = task.run(function()
@@ -90,7 +83,7 @@ end
 -- What each of the kinds does. Each row calls `lose` and `arrive` once.
 local rows = {
   { "a release does not free a later hold of the same named owner",
-    joined(EXCLUSIVE, { "read", "fair_read" }), function(actor)
+    EVERY, function(actor)
       local lock = known(actor, { owner = "me" })
       assert(lock:lock())
       actor.lose()
@@ -194,10 +187,7 @@ local rows = {
       assert(held:unlock())
     end },
 
-  { "a break_lock does not free a later hold", {
-      "reentrant", "mutex", "simple", "spin", "fenced", "fair", "write",
-      "fair_write",
-    }, function(actor)
+  { "a break_lock does not free a later hold", BUILT_IN, function(actor)
       local lock = known(actor)
       local held = actor.rivals.lock(actor.name)
       assert.is_false(lock:break_lock())

@@ -8,8 +8,11 @@
 --    world.members("a name")    its member locks, or the lock itself
 --    world.close()
 --
---  kinds.of[NAME] describes a kind:
+--  kinds.of[NAME] describes a kind; each side of a read/write lock is one:
 --    nodes           number of servers; default 1
+--    is_built_in     whether a factory of the client makes it
+--    pair            the name of the read/write lock of which it is a side
+--    reader          the kind that is the other side, if this one is the writer
 --    is_entered_once whether its holder cannot re-enter it
 --    polls           whether its waiters poll instead of subscribing
 --    crowd           how many clients may contend for it here; default 100
@@ -57,32 +60,6 @@ local function one_of_each(clients, name)
 end
 
 kinds.of = {
-  reentrant = { lock = by "lock" },
-  mutex = { lock = by "mutex", is_entered_once = true },
-  simple = { lock = by "simple_lock", is_entered_once = true, polls = true },
-  spin = { lock = by "spin_lock", polls = true },
-  fenced = { lock = by "fenced_lock" },
-  fair = {
-    lock = by "fair_lock",
-    waiting = function(client, name)
-      return client:call("LLEN", "redisson_lock_queue:{" .. name .. "}")
-    end,
-  },
-  read = {
-    lock = by("read_write_lock", "read_lock"),
-    rival = by("read_write_lock", "write_lock"),
-  },
-  write = { lock = by("read_write_lock", "write_lock") },
-  fair_read = {
-    lock = by("fair_read_write_lock", "read_lock"),
-    rival = by("fair_read_write_lock", "write_lock"),
-  },
-  fair_write = {
-    lock = by("fair_read_write_lock", "write_lock"),
-    waiting = function(client, name)
-      return client:call("ZCARD", "rlock_frw_queue:{" .. name .. "}")
-    end,
-  },
   few = { lock = of_few, is_entered_once = true },
   multi = {
     is_joint = true, members = two_locks,
@@ -98,6 +75,48 @@ kinds.of = {
     end,
   },
 }
+
+-- The number of queued waiters.
+local waiting = {
+  fair = function(client, name)
+    return client:call("LLEN", "redisson_lock_queue:{" .. name .. "}")
+  end,
+  fair_write = function(client, name)
+    return client:call("ZCARD", "rlock_frw_queue:{" .. name .. "}")
+  end,
+}
+
+local function add(name, policy, kind)
+  kind.is_built_in, kind.waiting = true, waiting[name]
+  kind.is_entered_once = policy.reenter == false
+  kind.polls = not policy.channel
+  kinds.of[name] = kind
+end
+
+for _, kind in ipairs(require "rlock.kinds") do
+  local policy = require("rlock.policy." .. kind.name)
+  if kind.pair then
+    local reader = kind.name:gsub("readwrite", "read")
+    local writer = kind.name:gsub("readwrite", "write")
+    local write_lock = by(kind.factory, "write_lock")
+    add(reader, policy.read, { lock = by(kind.factory, "read_lock"),
+      rival = write_lock, pair = kind.name })
+    add(writer, policy.write, { lock = write_lock, pair = kind.name,
+      reader = reader })
+  elseif not kind.driver then
+    add(kind.name, policy, { lock = by(kind.factory) })
+  end
+end
+
+--- The sorted names of the kinds for which test(kind) is true, or of all.
+function kinds.names(test)
+  local names = {}
+  for name, kind in pairs(kinds.of) do
+    if not test or test(kind) then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
 
 --- Starts private servers, as many as this kind needs.
 function kinds.start(which, options)

@@ -24,16 +24,7 @@ local OWNER = is_nginx and "nginx %d" or "rlockctl %d"
 local PATIENCE = 3                     -- multiple of SECONDS
 local OPTIONS = { watchdog = 1, timeout = 0.2, connect_timeout = 0.2,
   seal = seal }
-local KINDS = {
-  "reentrant", "mutex", "simple", "spin", "fenced", "fair", "read", "write",
-  "fair_read", "fair_write", "few", "multi", "red",
-}
--- The common name of both sides of a pair.
-local PAIR = {
-  read = "pair", write = "pair", fair_read = "fair_pair",
-  fair_write = "fair_pair",
-}
-local READ = { write = "read", fair_write = "fair_read" }
+local KINDS = kinds.names()
 
 local worlds, grants = {}, {}
 for _, kind in ipairs(KINDS) do grants[kind] = 0 end
@@ -104,7 +95,7 @@ end
 
 -- Downgrades to a reader, which has locked and unlocked before.
 local function downgrade(hold, clients, owner)
-  local read = READ[hold.kind]
+  local read = kinds.of[hold.kind].reader
   local lock = kinds.of[read].lock(clients, hold.name, owner)
   if not lock:lock(options()) then return hold:leave() end
   lock:unlock()
@@ -125,7 +116,9 @@ local function take_one(clients, kind, name, owner, lingers)
   if chance(30) and not kinds.of[kind].is_entered_once then
     enter_again(hold)
   end
-  if READ[kind] and chance(30) then return downgrade(hold, clients, owner) end
+  if kinds.of[kind].reader and chance(30) then
+    return downgrade(hold, clients, owner)
+  end
   return hold:leave()
 end
 
@@ -144,7 +137,7 @@ local function be_busy(i, begun)
   while rlock.now() < begun + seconds or grants[rarest()] < least
       and rlock.now() < begun + PATIENCE * seconds do
     local kind = chance(75) and KINDS[i % #KINDS + 1] or rarest()
-    local name = ("%s:%d"):format(PAIR[kind] or kind, i % NAMES)
+    local name = ("%s:%d"):format(kinds.of[kind].pair or kind, i % NAMES)
     local owner = chance(90) and { owner = OWNER:format(i) } or nil
     local lingers = false
     repeat lingers = take_one(clients, kind, name, owner, lingers)

@@ -66,7 +66,6 @@ build = {
     ["rlock.script.compiler"] = "lua/rlock/script/compiler.lua",
     ["rlock.script.differences"] = "lua/rlock/script/differences.lua",
     ["rlock.script.emit"] = "lua/rlock/script/emit.lua",
-    ["rlock.script.expression"] = "lua/rlock/script/expression.lua",
     ["rlock.script.lexer"] = "lua/rlock/script/lexer.lua",
     ["rlock.script.parser"] = "lua/rlock/script/parser.lua",
     ["rlock.script.sandbox"] = "lua/rlock/script/sandbox.lua",

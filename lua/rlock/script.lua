@@ -4,11 +4,12 @@
 --  required modules. An upvalue that cannot be shipped is an error when the
 --  policy is loaded. Opens source files; knows nothing of locks.
 --
---    lexer, scope, expression, parser   names and functions in a Lua text
---    source                             a function's place in its text
---    sandbox                            the globals inside Redis
---    differences                        how its Lua 5.1 differs
---    compiler, emit                     what is shipped, and as what text
+--    parser           functions and names in a Lua text, by its lexer's tokens
+--    scope            which variable a name means
+--    source           a function's place in its text
+--    sandbox          the globals inside Redis
+--    differences      how its Lua 5.1 differs
+--    compiler, emit   what is shipped, and as what text
 --  @module rlock.script
 
 local compiler = require "rlock.script.compiler"

@@ -136,8 +136,9 @@ end
 --- @tparam string text its line breaks are "\n"
 --  @treturn table a list of tokens, the last one "end of file"
 --  @treturn table what 5.1 does not have: { from =, line =, what = }
+--  @treturn table line -> true if it begins within a string
 function lexer.tokens(text)
-  local tokens, newer, line, at = {}, {}, 1, 1
+  local tokens, newer, inside, line, at = {}, {}, {}, 1, 1
   if text:sub(1, 1) == "#" then at = text:find("\n", 1, true) or #text + 1 end
   while true do
     local from = text:find("%S", at) or #text + 1
@@ -154,14 +155,16 @@ function lexer.tokens(text)
       }
     end
     if kind == "comment" or kind == "string" then
+      local first = line + 1
       line = line + count_lines(text, from, to)
+      for i = first, kind == "string" and line or 0 do inside[i] = true end
     end
     at = to + 1
   end
   tokens[#tokens + 1] = {
     kind = "end of file", text = "", from = #text + 1, to = #text, line = line,
   }
-  return tokens, newer
+  return tokens, newer, inside
 end
 
 return lexer

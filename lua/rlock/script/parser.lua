@@ -1,12 +1,12 @@
 --- Finds the functions of a Lua text, and the names that each of them uses.
---  A recursive-descent parser (scope.lua, expression.lua, this file) of the 5.4
---  grammar that tracks scopes only: values and precedence do not matter. An
---  interpreter has already compiled the text. The only fact about Redis that it
---  depends on is the Lua version, 5.1.
+--  A recursive-descent parser of the 5.4 grammar that tracks scopes only;
+--  values and precedence do not matter. An interpreter has already compiled the
+--  text. The only fact about Redis that it depends on is the Lua version, 5.1.
 --
 --  A function:  from, to (bytes, from "function" to "end"), first_line,
 --               last_line, params (names), used (by index), vararg, method,
---               params_from (the "("), body_from, body_to
+--               params_from (the "("), body_from, body_to, first_use and
+--               last_use (indices of the uses in it)
 --  A use:       name, line, from (byte), variable (nil: a global), field (in
 --               `name.field`), before and after (the kinds of the tokens around
 --               those), write (the name is assigned), field_write (its field
@@ -21,18 +21,270 @@
 --  inside:      line -> true if it begins within a string
 --  @module rlock.script.parser
 
-local Expression = require "rlock.script.expression"
+local differences = require "rlock.script.differences"
 local lexer = require "rlock.script.lexer"
+local scope = require "rlock.script.scope"
 
 local parser = {}
 
-local Parser = setmetatable({}, { __index = Expression })
+local Parser = {}
 Parser.__index = Parser
 
-local block_ends = {
-  ["end"] = true, ["else"] = true, ["elseif"] = true, ["until"] = true,
-  ["end of file"] = true,
-}
+local function set(kinds)
+  local result = {}
+  for kind in kinds:gmatch("%S+") do result[kind] = true end
+  return result
+end
+
+local unary = set "not - # ~"
+local binary = set "+ - * / % ^ .. == ~= < <= > >= and or // & | ~ << >>"
+local calls = set "( string {"
+local expression_ends = set ") } ] , ;"
+local block_ends = set "end else elseif until"
+expression_ends["end of file"], block_ends["end of file"] = true, true
+
+-- tokens ----------------------------------------------------------------------
+
+-- Records something that Lua 5.1 does not have.
+function Parser:newer(token, what)
+  table.insert(self.file.newer,
+    { from = token.from, line = token.line, what = what })
+end
+
+-- Consumes the current token, and returns it.
+function Parser:next()
+  local token = self.token
+  self.last, self.at = token, self.at + 1
+  self.token = self.tokens[self.at] or token
+  return token
+end
+
+-- The same if it is of this kind.
+function Parser:skip(kind)
+  if self.token.kind == kind then return self:next() end
+end
+
+-- The same, but raises if it is of another kind.
+function Parser:expect(kind)
+  local token = self.token
+  if token.kind == kind then return self:next() end
+  error({ line = token.line, fault = string.format(
+    "%s expected near %q", kind, token.text) })
+end
+
+-- names -----------------------------------------------------------------------
+
+-- Opens a scope for the variables that are declared until :close().
+function Parser:open(fn)
+  self.scope = scope.new(self.scope, fn)
+end
+
+function Parser:close()
+  self.scope = self.scope.outer
+end
+
+-- Consumes a name and records its use, which it returns.
+function Parser:name()
+  local token = self:expect("name")
+  local use = self.scope:use(token)
+  table.insert(self.file.uses, use)
+  if self.scope:is_other_arg(use) then
+    self:newer(token, "another arg in a function with ...")
+  end
+  return use
+end
+
+-- expressions -----------------------------------------------------------------
+
+-- A list of expressions. Returns the token of each, or false if it has several.
+function Parser:list()
+  local alone = {}
+  repeat
+    local token, at = self.token, self.at
+    self:expression()
+    alone[#alone + 1] = self.at == at + 1 and token
+  until not self:skip(",")
+  return alone
+end
+
+-- A table constructor.
+function Parser:table()
+  self:expect("{")
+  while self.token.kind ~= "}" do
+    if self:skip("[") then
+      self:expression()
+      self:expect("]")
+      self:expect("=")
+    elseif self.token.kind == "name"
+        and self.tokens[self.at + 1].kind == "=" then
+      self:next()
+      self:next()
+    end
+    self:expression()
+    if not self:skip(",") and not self:skip(";") then break end
+  end
+  self:expect("}")
+end
+
+-- The arguments of a call. Returns the same as :list().
+function Parser:arguments()
+  if self.token.kind == "string" then return { self:next() } end
+  if self.token.kind == "{" then
+    self:table()
+    return { false }
+  elseif self.token.line ~= self.last.line then
+    self:newer(self.token, "a call whose ( begins a line")
+  end
+  self:expect("(")
+  local list = self.token.kind ~= ")" and self:list() or {}
+  self:expect(")")
+  return list
+end
+
+-- The name and arguments of a method call. It counts as a use of `string`: the
+-- methods of other values are the policy's own.
+function Parser:method()
+  local token = self:expect("name")
+  local arguments = self:arguments()
+  table.insert(arguments, 1, false)
+  table.insert(self.file.uses, {
+    name = "string", field = token.text, method = true, line = token.line,
+    from = token.from, arguments = arguments,
+  })
+end
+
+-- One `.name`, `[key]`, `:name(...)` or `(...)`; false if there is none.
+function Parser:suffix()
+  if self:skip(".") then
+    self:expect("name")
+  elseif self:skip("[") then
+    self:expression()
+    self:expect("]")
+  elseif self:skip(":") then
+    self:method()
+  elseif calls[self.token.kind] then
+    self:arguments()
+  else
+    return false
+  end
+  return true
+end
+
+-- A name, with the field and the call that directly follow it. Returns its use.
+function Parser:named()
+  local before = self.last.kind
+  local use = self:name()
+  if self:skip(".") then use.field = self:expect("name").text end
+  use.before, use.after = before, self.token.kind
+  if calls[use.after] then use.arguments = self:arguments() end
+  return use
+end
+
+-- A name or a parenthesized expression, with its suffixes. Returns the use of
+-- the name, and whether a suffix follows it.
+function Parser:suffixed()
+  local at, use = self.at, nil
+  if self:skip("(") then
+    self:expression()
+    self:expect(")")
+  else
+    use = self:named()
+  end
+  repeat until not self:suffix()
+  return use, self.at > at + 1
+end
+
+-- A number.
+function Parser:number()
+  local before, token = self.last.kind, self:next()
+  local value = tonumber(token.text)
+  if value and (before == ".." or self.token.kind == "..")
+      and not differences.prints_alike(value) then
+    self:newer(token, ("the text %s for this number, but %.14g"):format(
+      tostring(value), value))
+  end
+end
+
+-- Does a zero follow, perhaps in parentheses?
+function Parser:is_zero()
+  local at = self.at
+  while self.tokens[at].kind == "(" do at = at + 1 end
+  return tonumber(self.tokens[at].text) == 0
+    and (at == self.at or self.tokens[at + 1].kind == ")")
+end
+
+-- The unary operators before an operand.
+function Parser:signs()
+  while unary[self.token.kind] do
+    local sign = self:next()
+    if sign.kind == "-" and self:is_zero() then
+      self:newer(sign, "the number -0")
+    end
+  end
+end
+
+function Parser:operand()
+  local kind = self.token.kind
+  if kind == "function" then
+    self:func(self:next())
+  elseif kind == "{" then
+    self:table()
+  elseif kind == "name" or kind == "(" then
+    self:suffixed()
+  elseif kind == "number" then
+    self:number()
+  elseif expression_ends[kind] or binary[kind] then
+    self:expect("an expression")
+  else
+    self:next()
+  end
+end
+
+function Parser:expression()
+  repeat
+    self:signs()
+    self:operand()
+  until not (binary[self.token.kind] and self:next())
+end
+
+-- functions -------------------------------------------------------------------
+
+function Parser:parameters(fn)
+  fn.params_from = self:expect("(").from
+  while self.token.kind ~= ")" do
+    if self:skip("...") then
+      fn.vararg, self.scope.vararg = true, self.last.from
+    else
+      local token = self:expect("name")
+      fn.params[#fn.params + 1] = token.text
+      self.scope:declare(token).parameter = #fn.params
+    end
+    if not self:skip(",") then break end
+  end
+  fn.body_from = self:expect(")").to + 1
+end
+
+-- A function from its "(" on. `start` is its keyword; `method` is set if it was
+-- declared with a colon.
+function Parser:func(start, method)
+  local fn = {
+    from = start.from, first_line = start.line, params = {}, vararg = false,
+    method = method or false, used = {}, first_use = #self.file.uses + 1,
+  }
+  table.insert(self.file.functions, fn)
+  self:open(fn)
+  if method then
+    self.scope:declare({ text = "self", from = self.token.from })
+  end
+  self:parameters(fn)
+  self:block()
+  self:close()
+  local last = self:expect("end")
+  fn.body_to, fn.to, fn.last_line = last.from - 1, last.to, last.line
+  fn.last_use = #self.file.uses
+end
+
+-- statements ------------------------------------------------------------------
 
 local statements = {}
 
@@ -53,9 +305,9 @@ statements["while"] = function(self)
   statements["do"](self)
 end
 
-statements["do"] = function(self)
+statements["do"] = function(self, names)
   self:expect("do")
-  self:inner_block()
+  self:inner_block(names)
   self:expect("end")
 end
 
@@ -65,10 +317,7 @@ statements["for"] = function(self)
   repeat names[#names + 1] = self:expect("name") until not self:skip(",")
   if not self:skip("=") then self:expect("in") end
   self:list()
-  self:open()
-  for _, token in ipairs(names) do self:declare(token) end
-  statements["do"](self)
-  self:close()
+  statements["do"](self, names)
 end
 
 statements["repeat"] = function(self)
@@ -82,17 +331,12 @@ end
 
 statements["function"] = function(self)
   local start = self:next()
-  local use, method = self:use(self:expect("name")), false
-  local fields = 0
-  while self:skip(".") do
+  local use, to_field, method = self:name(), false, false
+  while not method and (self:skip(".") or self:skip(":")) do
+    to_field, method = true, self.last.kind == ":"
     self:expect("name")
-    fields = fields + 1
   end
-  if self:skip(":") then
-    self:expect("name")
-    method, fields = true, fields + 1
-  end
-  if fields == 0 then self:write(use) else use.field_write = true end
+  self.scope:assign(use, to_field)
   self:func(start, method)
 end
 
@@ -100,7 +344,7 @@ statements["local"] = function(self)
   self:next()
   local start = self.token
   if self:skip("function") then
-    self:declare(self:expect("name"))
+    self.scope:declare(self:expect("name"))
     return self:func(start)
   end
   local names, attributes = {}, {}
@@ -114,7 +358,9 @@ statements["local"] = function(self)
   until not self:skip(",")
   local empty = not self:skip("=")
   if not empty then self:list() end
-  for i, token in ipairs(names) do self:declare(token, attributes[i], empty) end
+  for i, token in ipairs(names) do
+    self.scope:declare(token, attributes[i], empty)
+  end
 end
 
 statements["return"] = function(self)
@@ -139,30 +385,23 @@ statements["::"] = function(self)
 end
 
 statements[";"] = function(self)
-  self:newer(self.token, "an empty statement")
-  self:next()
+  self:newer(self:next(), "an empty statement")
 end
 
 -- A call, an assignment, or a goto (a keyword only since 5.2).
 function Parser:other_statement()
-  local start = self.token
-  if start.text == "goto" and self.tokens[self.at + 1].kind == "name" then
-    self:newer(start, "goto")
-    self:next()
+  if self.token.text == "goto" and self.tokens[self.at + 1].kind == "name" then
+    self:newer(self:next(), "goto")
     return self:next()
   end
   local targets = {}
   repeat
-    local use, suffixes = self:suffixed()
-    targets[#targets + 1] = { use = use, suffixes = suffixes }
+    local use, to_field = self:suffixed()
+    if use then targets[#targets + 1] = { use, to_field } end
   until not self:skip(",")
   if not self:skip("=") then return end
   for _, target in ipairs(targets) do
-    if target.use and target.suffixes == 0 then
-      self:write(target.use)
-    elseif target.use then
-      target.use.field_write = true
-    end
+    self.scope:assign(target[1], target[2])
   end
   self:list()
 end
@@ -175,22 +414,15 @@ function Parser:block()
   end
 end
 
-function Parser:inner_block()
+-- A block with a scope of its own, where the tokens of `names` are variables.
+function Parser:inner_block(names)
   self:open()
+  for _, token in ipairs(names or {}) do self.scope:declare(token) end
   self:block()
   self:close()
 end
 
-local function lines_inside(tokens)
-  local inside = {}
-  for _, token in ipairs(tokens) do
-    if token.kind == "string" then
-      local _, breaks = token.text:gsub("\n", "")
-      for line = token.line + 1, token.line + breaks do inside[line] = true end
-    end
-  end
-  return inside
-end
+-- the text --------------------------------------------------------------------
 
 --- @tparam string text its line breaks are "\n"
 --  @treturn[1] table { functions =, uses =, newer =, inside = }, lists in text
@@ -199,15 +431,14 @@ end
 --  @treturn[2] number the line
 --  @treturn[2] string the syntax error
 function parser.parse(text)
-  local tokens, newer = lexer.tokens(text)
+  local tokens, newer, inside = lexer.tokens(text)
   local self = setmetatable({
     tokens = tokens, at = 1, token = tokens[1], last = tokens[1],
-    file = {
-      functions = {}, uses = {}, newer = newer, inside = lines_inside(tokens),
-    },
+    scope = scope.new({}),
+    file = { functions = {}, uses = {}, newer = newer, inside = inside },
   }, Parser)
   local ok, fault = pcall(function()
-    self:inner_block()
+    self:block()
     self:expect("end of file")
   end)
   if ok then

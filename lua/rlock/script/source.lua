@@ -42,11 +42,11 @@ end
 
 -- The uses in a function of names that it does not declare itself.
 local function free_uses(file, node)
-  local result, from = {}, node.params_from
-  for _, use in ipairs(file.uses) do
-    local inside = use.from > from and use.from < node.to
-    local own = use.variable and use.variable.from >= from
-    if inside and not own then result[#result + 1] = use end
+  local result = {}
+  for i = node.first_use, node.last_use do
+    local use = file.uses[i]
+    local own = use.variable and use.variable.from >= node.params_from
+    if not own then result[#result + 1] = use end
   end
   return result
 end

@@ -14,14 +14,11 @@ local source = {}
 local parsed = setmetatable({}, { __mode = "v" })
 
 local function parse(text)
-  text = text:gsub("^\239\187\191", ""):gsub("\r\n?", "\n")
-  local file = parsed[text]
-  if file then return file end
-  local fault, line
-  file, line, fault = parser.parse(text)
+  if parsed[text] then return parsed[text] end
+  local plain = text:gsub("^\239\187\191", ""):gsub("\r\n?", "\n")
+  local file, line, fault = parser.parse(plain)
   if not file then return nil, string.format("line %d: %s", line, fault) end
-  file.text = text
-  parsed[text] = file
+  file.text, parsed[text] = plain, file
   return file
 end
 

@@ -10,23 +10,19 @@ local lexer = {}
 
 local TOO_BIG = 9007199254740992 -- 2^53: from here on doubles skip integers
 
-local keywords = {}
-for word in ([[and break do else elseif end false for function if in local nil
-    not or repeat return then true until while]]):gmatch("%a+") do
-  keywords[word] = true
+--- A set of kinds of tokens: kind -> true.
+function lexer.set(kinds)
+  local result = {}
+  for kind in kinds:gmatch("%S+") do result[kind] = true end
+  return result
 end
 
-local signs = {}
-for sign in ([[... == ~= <= >= .. // :: << >>]]):gmatch("%S+") do
-  signs[sign] = true
-end
-
-local newer_signs = {
-  ["//"] = true, ["::"] = true, ["<<"] = true, [">>"] = true,
-  ["&"] = true, ["|"] = true, ["~"] = true,
-}
-
-local newer_escapes = { x = true, z = true, u = true }
+local keywords = lexer.set [[
+  and break do else elseif end false for function if in local nil not or repeat
+  return then true until while]]
+local signs = lexer.set "... == ~= <= >= .. // :: << >>"
+local newer_signs = lexer.set "// :: << >> & | ~"
+local newer_escapes = lexer.set "x z u"
 
 -- Names that have no special meaning in 5.1.
 local newer_names = {
@@ -60,8 +56,8 @@ local function quoted(text, from)
   local stops, i, newer = "[\\" .. text:sub(from, from) .. "]", from + 1, nil
   while true do
     i = text:find(stops, i)
-    if not i then return #text, newer end
-    if text:find("^[^\\]", i) then return i, newer end
+    if not i then return #text, "string", newer end
+    if text:find("^[^\\]", i) then return i, "string", newer end
     local escape = text:sub(i + 1, i + 1)
     if newer_escapes[escape] then newer = "the escape \\" .. escape end
     i = i + 2
@@ -86,9 +82,14 @@ local function number(text, from)
   local plain = whole or digits:find("^%d*%.?%d*[eE]?[+-]?%d*$")
   local value = plain and tonumber(digits)
   if not value or whole and (value >= TOO_BIG or value < 0) then
-    return to, "the number " .. digits
+    return to, "number", "the number " .. digits
   end
-  return to
+  return to, "number"
+end
+
+local function long_string(text, from)
+  local to, newer = long_bracket(text, from)
+  return to, "string", newer
 end
 
 local function comment(text, from)
@@ -117,20 +118,11 @@ end
 local function token(text, from)
   local _, to = text:find("^[%a_\128-\255][%w_\128-\255]*", from)
   if to then return name(text, from, to) end
-  local newer
-  if text:find("^%-%-", from) then
-    return comment(text, from)
-  elseif text:find("^[\"']", from) then
-    to, newer = quoted(text, from)
-    return to, "string", newer
-  elseif text:find("^%.?%d", from) then
-    to, newer = number(text, from)
-    return to, "number", newer
-  elseif text:find("^%[=*%[", from) then
-    to, newer = long_bracket(text, from)
-    return to, "string", newer
-  end
-  return sign(text, from)
+  local read = text:find("^%-%-", from) and comment
+    or text:find("^[\"']", from) and quoted
+    or text:find("^%.?%d", from) and number
+    or text:find("^%[=*%[", from) and long_string or sign
+  return read(text, from)
 end
 
 --- @tparam string text its line breaks are "\n"

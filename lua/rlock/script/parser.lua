@@ -30,12 +30,7 @@ local parser = {}
 local Parser = {}
 Parser.__index = Parser
 
-local function set(kinds)
-  local result = {}
-  for kind in kinds:gmatch("%S+") do result[kind] = true end
-  return result
-end
-
+local set = lexer.set
 local unary = set "not - # ~"
 local binary = set "+ - * / % ^ .. == ~= < <= > >= and or // & | ~ << >>"
 local calls = set "( string {"

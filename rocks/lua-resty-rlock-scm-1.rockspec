@@ -41,6 +41,7 @@ build = {
     ["rlock.kinds"] = "lua/rlock/kinds.lua",
     ["rlock.lock"] = "lua/rlock/lock.lua",
     ["rlock.naming"] = "lua/rlock/naming.lua",
+    ["rlock.options"] = "lua/rlock/options.lua",
     ["rlock.policy"] = "lua/rlock/policy.lua",
     ["rlock.policy.fair"] = "lua/rlock/policy/fair.lua",
     ["rlock.policy.fair_readwrite"] = "lua/rlock/policy/fair_readwrite.lua",

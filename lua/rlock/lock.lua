@@ -5,6 +5,7 @@
 
 local verdicts = require "rlock.verdicts"
 local backoff = require "rlock.backoff"
+local check = require "rlock.options"
 local colon = require "rlock.colon"
 local duration = require "rlock.duration"
 local grant = require "rlock.grant"
@@ -43,28 +44,10 @@ function lock:__tostring() return grant.show { lock = self } end
 
 -- options -----------------------------------------------------------------
 
-local known = { wait = true, lease = true }
-
 local function check_options(options, level)
   if options == nil then return nil, nil end
-  if type(options) ~= "table" then
-    error("bad options: must be a table such as { wait = 5, lease = 10 }",
-      level + 1)
-  end
-  for key in pairs(options) do
-    if not known[key] then
-      error(("bad option %s: must be wait or lease"):format(
-        tostring(key)), level + 1)
-    end
-  end
-  local wait, lease = options.wait, options.lease
-  if wait ~= nil then
-    wait = duration.check(wait, "wait", 0, huge, level + 1)
-  end
-  if lease ~= nil then
-    lease = duration.check(lease, "lease", duration.least_lease, nil, level + 1)
-  end
-  return wait, lease
+  options = check.of_lock(options, level + 1)
+  return options.wait, options.lease
 end
 
 -- The grant of the calling task, or nil.

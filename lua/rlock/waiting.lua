@@ -12,8 +12,6 @@
 --              "busy", ms[, left]   retry in ms; -1: unknown
 --              nil, code, detail    failed
 
-local duration = require "rlock.duration"
-
 local waiting = {}
 
 local huge, max, min = math.huge, math.max, math.min
@@ -126,42 +124,6 @@ function waiting.wait(session, question, wait)
     return nil, "busy", question.late
   end
   return nil, answer, detail
-end
-
--- options -----------------------------------------------------------------
-
---- Checks the options of a call.
--- @tparam table|nil options
--- @tparam table known   option -> its minimum, in seconds
--- @tparam number level  as in error()
--- @treturn table option -> seconds; read-only
-function waiting.options(options, known, level)
-  if options == nil then return {} end
-  if type(options) ~= "table" then
-    error("bad options: must be a table such as { wait = 5 }", level + 1)
-  end
-  local checked = {}
-  for key, value in pairs(options) do
-    if not known[key] then
-      error(("bad option %s"):format(tostring(key)), level + 1)
-    end
-    checked[key] = duration.check(value, key, known[key],
-      key == "wait" and huge or nil, level + 1)
-  end
-  return checked
-end
-
---- Checks a count. Counts are Java's int, as in Redisson.
--- @param n
--- @tparam string name what the caller calls it
--- @tparam number least
--- @tparam number level
-function waiting.count(n, name, least, level)
-  if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > 2147483647 then
-    error(("bad %s: %s: must be a whole number from %d to 2147483647"):format(
-      name, tostring(n), least), level + 1)
-  end
-  return ("%d"):format(n)
 end
 
 return waiting

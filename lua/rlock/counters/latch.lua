@@ -1,5 +1,6 @@
 --- The public count-down latch: tasks anywhere wait until its count is zero.
 
+local check = require "rlock.options"
 local colon = require "rlock.colon"
 local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
@@ -28,7 +29,7 @@ end
 -- @treturn[2] nil, "refused", detail: there is one
 -- @treturn[3] nil, code, detail
 function latch:set(n)
-  n = waiting.count(n, "n", 1, 2)
+  n = check.count(n, "n", 1)
   return once.tell(was_set,
     once.try(once.begin(self), "set", n))
 end
@@ -80,7 +81,7 @@ end
 -- @treturn[2] nil, "timeout", detail
 -- @treturn[3] nil, code, detail
 function latch:wait(options)
-  local wait = waiting.options(options, { wait = 0 }, 2).wait or math.huge
+  local wait = check.of_wait(options).wait or math.huge
   local site = self.site
   local session = self.session
   local open, code, detail = session.host.whole(waiting.wait, session, {

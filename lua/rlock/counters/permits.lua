@@ -3,6 +3,7 @@
 --  client's watchdog renews it. A permit that is neither renewed nor released
 --  becomes available again when its lease ends.
 
+local check = require "rlock.options"
 local colon = require "rlock.colon"
 local duration = require "rlock.duration"
 local waiting = require "rlock.waiting"
@@ -152,8 +153,6 @@ local function take(self, wait, lease)
   return nil, code, detail
 end
 
-local known = { wait = 0, lease = duration.least_lease }
-
 --- Takes a permit, and waits for one if necessary; forever if the number of
 --  permits was never set.
 -- @tparam[opt] table options
@@ -164,14 +163,14 @@ local known = { wait = 0, lease = duration.least_lease }
 -- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function permits:acquire(options)
-  options = waiting.options(options, known, 2)
+  options = check.of_lock(options)
   return self.session.host.whole(take, self, options.wait or math.huge,
     options.lease)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
 function permits:try_acquire(options)
-  options = waiting.options(options, known, 2)
+  options = check.of_lock(options)
   return self.session.host.whole(take, self, options.wait or 0, options.lease)
 end
 
@@ -211,7 +210,7 @@ end
 -- @treturn[2] nil, "lost", detail; nil, code, detail
 function permits:renew(id, lease)
   local bytes, session = bytes_of(id, 2), self.session
-  lease = duration.check(lease, "lease", duration.least_lease, nil, 2)
+  lease = check.lease(lease, "lease", 2)
   local ends = session.valid_until(session.host.now(), lease)
   local reply, code, detail =
     once.run(self, "renew", bytes, duration.ms(lease), "1")
@@ -253,7 +252,7 @@ local function yes() return true end
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
 function permits:set(n)
-  n = waiting.count(n, "n", 0, 2)
+  n = check.count(n, "n", 0)
   return once.tell(yes,
     once.run(self, "set", n, self.session.publish))
 end

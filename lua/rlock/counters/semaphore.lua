@@ -1,6 +1,7 @@
 --- The public semaphore. Its permits have no owner: any task may take or return
 --  some, and those of a task that dies are lost (permits.lua has leases).
 
+local check = require "rlock.options"
 local colon = require "rlock.colon"
 local duration = require "rlock.duration"
 local waiting = require "rlock.waiting"
@@ -58,9 +59,8 @@ end
 -- The number of permits and the wait; both are optional.
 local function arguments(n, options, wait, level)
   if type(n) == "table" then n, options = nil, n end
-  n = waiting.count(n == nil and 1 or n, "n", 0, level + 1)
-  options = waiting.options(options, { wait = 0 }, level + 1)
-  return n, options.wait or wait
+  n = check.count(n == nil and 1 or n, "n", 0, level + 1)
+  return n, check.of_wait(options, level + 1).wait or wait
 end
 
 --- Takes permits, all or none, and waits for them if necessary. A semaphore
@@ -95,7 +95,7 @@ local function yes() return true end
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
 function semaphore:release(n)
-  n = waiting.count(n == nil and 1 or n, "n", 0, 2)
+  n = check.count(n == nil and 1 or n, "n", 0)
   if n == "0" then return true end
   return once.tell(yes,
     once.insist(once.begin(self), "release", n))
@@ -106,7 +106,7 @@ end
 -- @tparam integer n may be negative
 -- @return as release
 function semaphore:add(n)
-  n = waiting.count(n, "n", -2147483647, 2)
+  n = check.count(n, "n", -2147483647)
   return once.tell(yes,
     once.insist(once.begin(self), "release", n))
 end
@@ -117,6 +117,9 @@ local function was_set(reply)
     reply[2])
 end
 
+local check_ttl = check.table({ ttl = check.lease },
+  "a table such as { ttl = 60 }")
+
 --- Sets the number of permits, unless it is set already.
 -- @tparam integer n
 -- @tparam[opt] table options ttl: seconds after which the semaphore expires
@@ -124,8 +127,8 @@ end
 -- @treturn[2] nil, "refused", detail: it is set already
 -- @treturn[3] nil, code, detail
 function semaphore:set(n, options)
-  n = waiting.count(n, "n", 0, 2)
-  local ttl = waiting.options(options, { ttl = duration.least_lease }, 2).ttl
+  n = check.count(n, "n", 0)
+  local ttl = check_ttl(options).ttl
   return once.tell(was_set, once.try(once.begin(self), "set", n,
     ttl and duration.ms(ttl)))
 end

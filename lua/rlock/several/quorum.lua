@@ -12,7 +12,7 @@
 
 local backoff = require "rlock.backoff"
 local Round = require "rlock.several.round"
-local duration = require "rlock.duration"
+local check = require "rlock.options"
 local colon = require "rlock.colon"
 local joint = require "rlock.several.joint"
 local policy = require "rlock.policy"
@@ -41,34 +41,18 @@ local function unsound(name, level)
     :format(name), level + 1)
 end
 
-local function check_policy(which, level)
-  which = which or "reentrant"
+local function check_policy(which, _, level)
   local loaded = policy.load(which, level + 2)
   if not loaded.exclusive then unsound(loaded.name, level + 1) end
   return which
 end
 
-local options_known = { policy = true, drift = true, node_timeout = true }
-
-local function check_options(options, level)
-  options = options or {}
-  if type(options) ~= "table" then
-    error("bad options of red_lock: must be a table such as "
-      .. "{ policy = \"simple\" }", level + 1)
-  end
-  for key in pairs(options) do
-    if not options_known[key] then
-      error(("bad option %s of red_lock"):format(tostring(key)), level + 1)
-    end
-  end
-  local drift = options.drift or DRIFT
-  if type(drift) ~= "number" or not (drift >= 0 and drift <= 0.5) then
-    error("bad drift: must be a number from 0 to 0.5", level + 1)
-  end
-  return check_policy(options.policy, level + 1), drift,
-    duration.check(options.node_timeout or NODE_TIMEOUT, "node_timeout", 0.001,
-      nil, level + 1)
-end
+local check_options = check.table({
+  policy = check_policy, node_timeout = check.duration(0.001),
+  drift = check.that("a number from 0 to 0.5", function(drift)
+    return type(drift) == "number" and drift >= 0 and drift <= 0.5
+  end),
+}, 'a table such as { policy = "simple" }', "red_lock")
 
 local function check_clients(clients, level)
   joint.check_list(clients, "clients of red_lock", level + 1)
@@ -90,18 +74,17 @@ end
 -- @tparam[opt] table options policy, drift, node_timeout
 function quorum.new(clients, name, options)
   check_clients(clients, 3)
-  if type(name) ~= "string" or name == "" then
-    error("bad name: must be a string that is not empty", 3)
-  end
-  local which, drift, node_timeout = check_options(options, 3)
+  check.name(name, 3)
+  options = check_options(options, 3)
   local members, lease = {}, huge
   for i, client in ipairs(clients) do
-    members[i] = client:policy(which, name, { drift = drift })
+    members[i] = client:policy(options.policy or "reentrant", name,
+      { drift = options.drift or DRIFT })
     lease = min(lease, client.session.lease)
   end
   local self = joint.new(quorum, members[1].session.host, members)
-  self.name, self.node_timeout = name, node_timeout
-  self.lease = lease
+  self.name, self.lease = name, lease
+  self.node_timeout = options.node_timeout or NODE_TIMEOUT
   self.majority = floor(#members / 2) + 1
   return self
 end

@@ -1,0 +1,133 @@
+--- Checks what a call is given: its options, names and counts. A table declares
+--  the options of a call: each has the check of its value, a
+--  function(value, name, level) that returns the value or raises an error.
+--  Levels are as in error(); the default is 2, where the checking function was
+--  called.
+
+local duration = require "rlock.duration"
+
+local options = {}
+
+local MAX_NAME = 1048576           -- bytes
+local NONE = {}
+
+-- values ------------------------------------------------------------------
+
+--- The check of a duration, as duration.check.
+-- @tparam number min seconds
+-- @tparam[opt] number max seconds
+function options.duration(min, max)
+  max = max or duration.max
+  return function(value, name, level)
+    if type(value) == "number" and value >= min and value <= max then
+      return value                      -- most calls; faster
+    end
+    return (duration.check(value, name, min, max, level + 1))
+  end
+end
+
+--- The check of a lease.
+options.lease = options.duration(duration.least_lease)
+
+--- The check that a value has a type.
+function options.type(wanted)
+  return function(value, name, level)
+    local found = type(value)
+    if found == wanted then return value end
+    error(("bad %s: must be a %s, is a %s"):format(name, wanted, found),
+      level + 1)
+  end
+end
+
+--- The check that is(value) is true.
+-- @tparam string must what the value must be, for messages
+-- @tparam function is
+function options.that(must, is)
+  return function(value, name, level)
+    if is(value) then return value end
+    error(("bad %s: must be %s"):format(name, must), level + 1)
+  end
+end
+
+--- Accepts any value.
+function options.any(value) return value end
+
+-- tables ------------------------------------------------------------------
+
+local function unknown(name, known, of, level)
+  local names = {}
+  for its in pairs(known) do names[#names + 1] = its end
+  table.sort(names)
+  error(("bad option %s%s: must be one of %s"):format(tostring(name), of,
+    table.concat(names, ", ")), level + 1)
+end
+
+-- A copy with another value.
+local function with(given, name, value)
+  local copy = {}
+  for key, old in pairs(given) do copy[key] = old end
+  copy[name] = value
+  return copy
+end
+
+--- Makes the check of a call's options.
+-- @tparam table known option -> the check of its value
+-- @tparam string must what the options must be, for messages
+-- @tparam[opt] string call its name, for messages
+-- @treturn function (given[, level]) -> the options: `given` itself, a copy if
+--   a duration was clamped, or an empty table for nil; read-only
+function options.table(known, must, call)
+  local of = call and " of " .. call or ""
+  return function(given, level)
+    if given == nil then return NONE end
+    level = (level or 2) + 1
+    if type(given) ~= "table" then
+      error(("bad options%s: must be %s"):format(of, must), level)
+    end
+    local checked = given
+    for name, value in pairs(given) do
+      local check = known[name] or unknown(name, known, of, level)
+      local result = check(value, name, level)
+      if result ~= value then checked = with(checked, name, result) end
+    end
+    return checked
+  end
+end
+
+local wait = options.duration(0, math.huge)
+
+--- Checks the options of what waits.
+options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")
+
+--- Checks the options of what waits and takes a lease.
+options.of_lock = options.table({ wait = wait, lease = options.lease },
+  "a table such as { wait = 5, lease = 10 }")
+
+-- arguments ---------------------------------------------------------------
+
+--- Checks the name of a lock.
+function options.name(name, level)
+  level = (level or 2) + 1
+  if type(name) ~= "string" or name == "" then
+    error("bad name: must be a string that is not empty, is "
+      .. (name == "" and "empty" or type(name)), level)
+  elseif #name > MAX_NAME then
+    error(("bad name: longer than %d bytes"):format(MAX_NAME), level)
+  end
+end
+
+--- Checks a count. Counts are Java's int, as in Redisson.
+-- @param n
+-- @tparam string name what the caller calls it
+-- @tparam number least
+-- @tparam[opt=2] number level
+-- @treturn string n, in digits
+function options.count(n, name, least, level)
+  if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > 2147483647 then
+    error(("bad %s: %s: must be a whole number from %d to 2147483647"):format(
+      name, tostring(n), least), (level or 2) + 1)
+  end
+  return ("%d"):format(n)
+end
+
+return options

@@ -29,32 +29,21 @@ rlock.default_url = nil
 
 local clients = setmetatable({}, { __mode = "k" })
 
-local known = {
-  url = true, watchdog = true, timeout = true, connect_timeout = true,
-  name = true, publish = true, username = true, password = true, tls = true,
-  lazy = true, seal = true,
-}
+local check_options
 
--- The options and the address as one flat table.
-local function address(options)
+-- The options of client.open.
+local function complete(client, given)
   local environment = os.getenv("RLOCK_URL")
   if environment == "" then environment = nil end
-  local chosen = options.url or rlock.default_url
-  local parsed, code, detail =
-    require("rlock.redis.url").parse(chosen or environment or "local:")
-  if not parsed then
+  local chosen = given.url or rlock.default_url
+  local options, code, detail =
+    client.complete(given, chosen or environment or "local:")
+  if not options then
     return nil, code, chosen and detail or "RLOCK_URL: " .. detail
+  elseif options.is_local then
+    return require("rlock.local_server").start(host, options)
   end
-  local over_tls = parsed.tls
-  if options.tls and not over_tls then
-    return nil, "usage", "bad option tls: only rediss:// goes over TLS"
-  end
-  for key, value in pairs(options) do parsed[key] = value end
-  parsed.tls = over_tls and (options.tls or {}) or nil
-  if parsed.is_local then
-    return require("rlock.local_server").start(host, parsed)
-  end
-  return parsed
+  return options
 end
 
 --- Opens a client.
@@ -71,20 +60,15 @@ end
 -- @treturn[2] string code
 -- @treturn[2] string detail
 function rlock.open(options)
+  local client, check = require "rlock.client", require "rlock.options"
+  check_options = check_options or client.options {
+    lazy = check.type "boolean", tls = check.type "table",
+  }
   if type(options) == "string" then options = { url = options } end
-  options = options or {}
-  if type(options) ~= "table" then
-    error("bad options: must be a URL or a table", 2)
-  end
-  for key in pairs(options) do
-    if not known[key] then
-      error(("bad option %s of rlock.open"):format(tostring(key)), 2)
-    end
-  end
-  local complete, code, detail = address(options)
-  if not complete then return nil, code, detail end
+  local full, code, detail = complete(client, check_options(options))
+  if not full then return nil, code, detail end
   local opened
-  opened, code, detail = require("rlock.client").open(host, complete)
+  opened, code, detail = client.open(host, full)
   if not opened then return nil, code, detail end
   clients[opened] = true
   return opened

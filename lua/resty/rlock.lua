@@ -15,21 +15,11 @@ if ngx.config.subsystem ~= "http" then
     .. " { }", 0)
 end
 
+local check = require "rlock.options"
 local client = require "rlock.client"
-local duration = require "rlock.duration"
 local host = require "rlock.host.ngx"
-local url = require "rlock.redis.url"
 
 local rlock = { _VERSION = "0.1.0", now = host.now }
-
-local known = {
-  url = true, watchdog = true, timeout = true, connect_timeout = true,
-  name = true, publish = true, username = true, password = true, tls = true,
-  keepalive_timeout = true, pool_size = true, seal = true,
-}
-
-local known_of_tls = { verify = true, server_name = true, cert = true,
-  key = true }
 
 local clients = {}       -- options as text -> client, of this worker
 
@@ -44,62 +34,31 @@ local function text_of(options)
   return table.concat(parts, ";")
 end
 
-local function bad(level, ...)
-  error("bad " .. string.format(...), level + 1)
+local check_tls = check.table({
+  ["tls.verify"] = check.type "boolean", ["tls.key"] = check.any,
+  ["tls.cert"] = check.type "string", ["tls.server_name"] = check.type "string",
+}, "a table", "rlock.open")
+
+local function tls_of(tls, _, level)
+  local named, fault = {}, nil
+  check.type "table" (tls, "tls", level + 1)
+  for key, value in pairs(tls) do named["tls." .. tostring(key)] = value end
+  if tls.ca ~= nil then
+    fault = "option tls.ca: in nginx, set lua_ssl_trusted_certificate instead"
+  elseif type(tls.cert) ~= type(tls.key) then
+    fault = "tls: cert and key belong together, each the name of a file"
+  end
+  if fault then error("bad " .. fault, level + 1) end
+  check_tls(named, level + 1)
+  return tls
 end
 
--- Checks that these fields of a table, if present, have this type.
-local function check_types(options, kind, names, prefix, level)
-  for _, name in ipairs(names) do
-    local found = type(options[name])
-    if found ~= kind and found ~= "nil" then
-      bad(level + 1, "%s%s: must be a %s, is a %s", prefix, name, kind, found)
-    end
-  end
-end
-
-local STRINGS = { "url", "username", "password" }
-local STRINGS_OF_TLS = { "server_name", "cert", "key" }
-
-local function check_tls(tls, level)
-  if tls == nil then return end
-  if type(tls) ~= "table" then bad(level + 1, "tls: must be a table") end
-  for key in pairs(tls) do
-    if key == "ca" then
-      bad(level + 1, "option tls.ca: in nginx, set "
-        .. "lua_ssl_trusted_certificate instead")
-    elseif not known_of_tls[key] then
-      bad(level + 1, "option tls.%s of rlock.open", tostring(key))
-    end
-  end
-  check_types(tls, "string", STRINGS_OF_TLS, "tls.", level + 1)
-  check_types(tls, "boolean", { "verify" }, "tls.", level + 1)
-  if (tls.cert == nil) ~= (tls.key == nil) then
-    bad(level + 1, "tls: cert and key belong together")
-  end
-end
-
-local function check(options, level)
-  if type(options) ~= "table" then
-    bad(level + 1, "options: must be a URL or a table")
-  end
-  for key in pairs(options) do
-    if not known[key] then
-      bad(level + 1, "option %s of rlock.open", tostring(key))
-    end
-  end
-  check_types(options, "string", STRINGS, "", level + 1)
-  check_tls(options.tls, level + 1)
-  local size = options.pool_size
-  if size ~= nil and (type(size) ~= "number" or size % 1 ~= 0 or size < 1)
-  then
-    bad(level + 1, "pool_size: must be a whole number above 0")
-  end
-  local idle = options.keepalive_timeout
-  if idle ~= nil then
-    duration.check(idle, "keepalive_timeout", 0.001, 86400, level + 1)
-  end
-end
+local check_options = client.options {
+  tls = tls_of, keepalive_timeout = check.duration(0.001, 86400),
+  pool_size = check.that("a whole number above 0", function(size)
+    return type(size) == "number" and size % 1 == 0 and size >= 1
+  end),
+}
 
 local function content_of(path)
   local file, why = io.open(path, "rb")
@@ -129,28 +88,24 @@ local function credentials(tls)
   return result
 end
 
--- The options of client.open.
-local function complete(options, text)
-  local parsed, code, detail = url.parse(options.url or "redis://127.0.0.1")
-  if not parsed then return nil, code, detail end
-  if parsed.is_local then
+-- The options of client.open; `key` is their text.
+local function complete(given, key)
+  local options, code, detail =
+    client.complete(given, given.url or "redis://127.0.0.1")
+  if not options then return nil, code, detail end
+  if options.is_local then
     return nil, "usage", "bad url: local: is for rlockctl; nginx needs a server"
-  elseif options.tls and not parsed.tls then
-    return nil, "usage", "bad option tls: only rediss:// goes over TLS"
+  elseif options.tls then
+    options.tls, code, detail = credentials(options.tls)
+    if not options.tls then return nil, code, detail end
   end
-  local tls
-  if parsed.tls then
-    tls, code, detail = credentials(options.tls or {})
-    if not tls then return nil, code, detail end
-  end
-  for key, value in pairs(options) do parsed[key] = value end
-  parsed.tls, parsed.lazy = tls, true
-  parsed.pool = {
-    name = "rlock:" .. ngx.md5(text),
+  options.lazy = true
+  options.pool = {
+    name = "rlock:" .. ngx.md5(key),
     idle = (options.keepalive_timeout or 60) * 1000,
     size = options.pool_size or 30,
   }
-  return parsed
+  return options
 end
 
 --- The worker's client for these options; opened on first use. Connects on the
@@ -170,8 +125,7 @@ end
 -- @treturn[2] string detail
 function rlock.open(options)
   if type(options) == "string" then options = { url = options } end
-  options = options or {}
-  check(options, 2)
+  options = check_options(options)
   if ngx.get_phase() == "init" then
     return nil, "refused", "open it in init_worker_by_lua or later: workers "
       .. "forked after this would share one client id"

@@ -1,48 +1,63 @@
 --- The public client: one application's session with one Redis.
 
+local check = require "rlock.options"
 local colon = require "rlock.colon"
-local duration = require "rlock.duration"
 local errors = require "rlock.redis.errors"
 local kinds = require "rlock.kinds"
 local lock = require "rlock.lock"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
+local url = require "rlock.redis.url"
 
 local client = {}
 client.__index = client
 
-local MAX_NAME = 1048576           -- bytes
+local text, day = check.type "string", 86400
 
-local defaults = { watchdog = 30, timeout = 3, connect_timeout = 3 }
-local LEAST = { watchdog = 0.03, timeout = 0.001, connect_timeout = 0.001 }
-local seals = { kill = true, time = true, off = true }
-local publishers = { publish = true, spublish = true, both = true }
+-- The options of open() on every host.
+local known = {
+  url = text, username = text, password = text,
+  name = check.that("letters, digits and -_.:@/ only", function(name)
+    return type(name) == "string" and not name:find("[^%w%-_.:@/]")
+  end),
+  watchdog = check.duration(0.03, day), timeout = check.duration(0.001, day),
+  connect_timeout = check.duration(0.001, day),
+  publish = check.that('"publish", "spublish" or "both"', function(command)
+    return command == "publish" or command == "spublish" or command == "both"
+  end),
+  seal = check.that('"kill", "time" or "off"', function(seal)
+    return seal == "kill" or seal == "time" or seal == "off"
+  end),
+}
 
--- Checks the options of open(), except the address.
-local function checked(options, level)
-  local result = {}
-  for key, value in pairs(options) do result[key] = value end
-  for key, default in pairs(defaults) do
-    if result[key] == nil then result[key] = default end
-    result[key] = duration.check(result[key], key, LEAST[key], 86400,
-      level + 1)
+local defaults = {
+  watchdog = 30, timeout = 3, connect_timeout = 3, publish = "publish",
+}
+
+--- Makes the check of a host's open(), see options.table.
+-- @tparam table own the options that only this host takes; modified
+function client.options(own)
+  for name, its in pairs(known) do own[name] = its end
+  return check.table(own, "a URL or a table", "rlock.open")
+end
+
+--- Completes checked options by those in a URL and by the defaults.
+-- @tparam table given
+-- @tparam string address a URL
+-- @return[1] the options of client.open, in a table of their own
+-- @treturn[2] nil
+-- @treturn[2] string "usage"
+-- @treturn[2] string detail
+function client.complete(given, address)
+  local options, code, detail = url.parse(address)
+  if not options then return nil, code, detail end
+  if given.tls and not options.tls then
+    return nil, "usage", "bad option tls: only rediss:// goes over TLS"
   end
-  result.publish = result.publish or "publish"
-  if not publishers[result.publish] then
-    error('bad publish: must be "publish", "spublish" or "both"', level + 1)
-  end
-  result.seal = result.seal or "kill"
-  if not seals[result.seal] then
-    error('bad seal: must be "kill", "time" or "off"', level + 1)
-  end
-  if result.name ~= nil and (type(result.name) ~= "string"
-      or result.name:find("[^%w%-_.:@/]")) then
-    error("bad name: must be letters, digits and -_.:@/ only", level + 1)
-  end
-  if result.lazy ~= nil and type(result.lazy) ~= "boolean" then
-    error("bad lazy: must be true or false", level + 1)
-  end
-  return result
+  options.tls = options.tls and {} or nil
+  for name, value in pairs(defaults) do options[name] = value end
+  for name, value in pairs(given) do options[name] = value end
+  return options
 end
 
 -- Retries if the server drops a new connection, because it is stopping or
@@ -59,18 +74,17 @@ end
 --- Opens a client. Connects at once, to report a wrong address or password
 --  here; a lazy client connects on first use.
 -- @tparam table host
--- @tparam table options address (host, port or path), username, password, db,
---   tls, watchdog, timeout, connect_timeout, name, publish, lazy
+-- @tparam table options from client.complete
 -- @return[1] the client
 -- @treturn[2] nil
 -- @treturn[2] string "connect" or "redis"
 -- @treturn[2] string detail
 function client.open(host, options)
   local self = setmetatable({}, client)
-  self.session = session.new(host, checked(options, 3))
+  self.session = session.new(host, options)
   if options.lazy then return self end
-  local connection, code, detail = connect(self.session.node,
-    self.session.options.connect_timeout)
+  local connection, code, detail =
+    connect(self.session.node, options.connect_timeout)
   local is_redis = code == "redis"
   if not connection and not (is_redis and errors.is_passing(detail)) then
     self.session:close()
@@ -127,31 +141,14 @@ function client:call(command, ...)
   return reply
 end
 
-local function check_name(name)
-  if type(name) ~= "string" or name == "" then
-    error("bad name: must be a string that is not empty, is "
-      .. (name == "" and "empty" or type(name)), 3)
-  elseif #name > MAX_NAME then
-    error(("bad name: longer than %d bytes"):format(MAX_NAME), 3)
-  end
-end
+local check_name = check.name
 
-local function check_owner(options, takes_more)
-  if options == nil then return end
-  if type(options) ~= "table" then
-    error("bad options: must be a table such as { owner = \"me\" }", 3)
-  end
-  for key in pairs(options) do
-    if key ~= "owner" and not takes_more then
-      error(("bad option %s: must be owner"):format(tostring(key)), 3)
-    end
-  end
-  local owner = options.owner
-  if owner ~= nil and (type(owner) ~= "string" or owner == ""
-      or #owner > 1024) then
-    error("bad owner: must be a string of 1 to 1024 bytes", 3)
-  end
-end
+local owner = check.that("a string of 1 to 1024 bytes", function(owner)
+  return type(owner) == "string" and owner ~= "" and #owner <= 1024
+end)
+
+local check_owner = check.table({ owner = owner },
+  'a table such as { owner = "me" }')
 
 -- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)
@@ -229,7 +226,8 @@ end
 -- @tparam[opt] table options owner
 function client:policy(definition, name, options)
   check_name(name)
-  check_owner(options, true)            -- the others are for its `extra`
+  -- Its `extra` reads the other options.
+  check_owner(type(options) == "table" and { owner = options.owner } or options)
   return (make_lock(self, definition, name, options))
 end
 

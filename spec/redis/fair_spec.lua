@@ -483,7 +483,7 @@ describe("the operations of a fair lock", function()
             wrong = wrong + 1
             assert.equal("redis", code)
             assert.matches("WRONGTYPE", detail)
-            assert.matches("fair.lua:%d+", detail)
+            assert.matches("/policy/%l+.lua:%d+", detail)
             for i, key in ipairs(keys) do
               assert.equal(before[i],
                 call("EXISTS", key) == 1 and call("DUMP", key), detail)

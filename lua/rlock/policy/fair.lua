@@ -38,10 +38,12 @@
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
+local reentrant = require "rlock.policy.reentrant"
 local shared = require "rlock.policy.shared"
 
 local clock, tell = shared.now, shared.tell
 local starts, time_left = liveness.starts, liveness.left
+local peek = reentrant.server.peek
 
 local UNLOCKED = "0"
 local HEARD = ""               -- the hash field for the state of the queue
@@ -511,14 +513,7 @@ function server.acquire(keys, args)
   return { "held" }
 end
 
-function server.renew(keys, args)
-  local lock, owner, lease = keys[1], args[1], args[2]
-  if not redis.call("hget", lock, owner) then return { "lost" } end
-  if redis.call("pttl", lock) < tonumber(lease) then
-    redis.call("pexpire", lock, lease)
-  end
-  return { "held" }
-end
+server.renew = reentrant.server.renew
 
 --- Frees the lock, if it is held, and wakes the head.
 local function hand_over(keys, publish)
@@ -606,14 +601,11 @@ function server.break_(keys, args)
   return { "freed" }
 end
 
---- As every peek; besides, "queue" and the first hundred waiters.
+--- As the reentrant lock's; besides, "queue" and the first hundred waiters.
 function server.peek(keys, args)
-  local lock, owner = keys[1], args[1]
-  local left = redis.call("pttl", lock)
-  local more = { "queue", redis.call("lrange", keys[2], 0, 99) }
-  if left == -2 then return { "free", left, 0, {}, more } end
-  local mine = tonumber(redis.call("hget", lock, owner) or 0) or 0
-  return { "held", left, mine, redis.call("hgetall", lock), more }
+  local reply = peek(keys, args)
+  reply[5] = { "queue", redis.call("lrange", keys[2], 0, 99) }
+  return reply
 end
 
 -- Without waiters it looks like a reentrant lock.

@@ -133,13 +133,18 @@ local function keep(keys, now)
   redis.call("pexpire", keys[5], ms)
 end
 
--- Removes `gone` from the first `n` of the queue; `rest` are the others of
--- these, in reverse order.
-local function remove(keys, n, gone, rest, now)
+-- Removes the waiters in `gone`: those of `first`, the first of the queue, in
+-- the same order; or, without `first`, a single one anywhere.
+local function remove(keys, gone, first, now)
   if not gone[1] then return end
   redis.call("zrem", keys[3], unpack(gone))
   redis.call("hdel", keys[5], unpack(gone))
-  redis.call("ltrim", keys[2], n, -1)
+  if not first then return redis.call("lrem", keys[2], 1, gone[1]) end
+  redis.call("ltrim", keys[2], #first, -1)
+  local rest, n = {}, #gone
+  for i = #first, 1, -1 do
+    if first[i] == gone[n] then n = n - 1 else rest[#rest + 1] = first[i] end
+  end
   if rest[1] then
     redis.call("lpush", keys[2], unpack(rest))
     keep(keys, now)
@@ -218,7 +223,7 @@ local function first_alive(keys, now, left, asker)
     local owners = redis.call("lrange", keys[2], 0, n - 1)
     line = read_line(keys, now, asker, owners)
     local dead = dead_of(keys, owners, now, left, asker, line)
-    remove(keys, #dead, dead, {}, now)
+    remove(keys, dead, dead)
     gone = gone + #dead
     for i = 1, #dead do
       if line.signs[i] then
@@ -362,18 +367,15 @@ local function strike_deaf(keys, now)
   local owners = redis.call("lrange", keys[2], 0, SOME - 1)
   local counts = listeners(keys, owners) or {}
   local was_deaf = redis.call("hmget", deaf, unpack(owners))
-  local gone, rest, fields = {}, {}, { HEARD, 1 }
-  for i = #owners, 1, -1 do
+  local gone, fields = {}, { HEARD, 1 }
+  for i, owner in ipairs(owners) do
     if counts[i] == 0 and was_deaf[i] then
-      gone[#gone + 1] = owners[i]
-    else
-      rest[#rest + 1] = owners[i]
-      if counts[i] == 0 then
-        fields[#fields + 1], fields[#fields + 2] = owners[i], 1
-      end
+      gone[#gone + 1] = owner
+    elseif counts[i] == 0 then
+      fields[#fields + 1], fields[#fields + 2] = owner, 1
     end
   end
-  remove(keys, #owners, gone, rest, now)
+  remove(keys, gone, owners, now)
   redis.call("del", deaf)
   if fields[3] or not gone[1] then    -- otherwise the next may probe at once
     redis.call("hset", deaf, unpack(fields))
@@ -473,9 +475,7 @@ local function wait_for_turn(keys, args, left)
   if is_free and is_turn then
     if line.head then
       local seconds = line.mine and select(2, parse(line.mine)) or 0
-      redis.call("zrem", keys[3], owner)
-      redis.call("hdel", keys[5], owner)
-      redis.call("lpop", keys[2])
+      remove(keys, { owner })
       move_up(keys, 0, 1, seconds * 1000, now, lease)
     end
     return nil
@@ -526,15 +526,13 @@ end
 --- Removes the owner, which does not hold the lock, from the queue. If the lock
 --  is free, wakes the head, which may be a duplicate.
 local function walk_away(keys, owner, publish)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local place = redis.call("lpos", queue, owner)
-  local deadline = redis.call("zscore", timeouts, owner)
-  local life = redis.call("hget", signs, owner)
+  local place = redis.call("lpos", keys[2], owner)
+  local life = redis.call("hget", keys[5], owner)
   local left = redis.call("pttl", keys[1])
-  if deadline then redis.call("zrem", timeouts, owner) end
-  if life then redis.call("hdel", signs, owner) end
+  if place or life or redis.call("zscore", keys[3], owner) then
+    remove(keys, { owner })
+  end
   if place then
-    redis.call("lrem", queue, 1, owner)
     local seconds = life and select(2, parse(life)) or 0
     move_up(keys, place, 1, seconds * 1000, clock(), left)
   end
@@ -579,15 +577,14 @@ end
 local function clear(keys, publish)
   local owners, now = redis.call("lrange", keys[2], 0, MANY - 1), clock()
   local line = read_line(keys, now, "", owners)
-  local gone, rest = {}, {}
-  for i = #owners, 1, -1 do
+  local gone = {}
+  for i, owner in ipairs(owners) do
     local sign = line.signs[i]
     local left = sign and time_left((parse(sign)), 0, 0, now)
-      or tell(publish, keys[4] .. ":" .. owners[i], UNLOCKED)
-    local list = left > 0 and rest or gone
-    list[#list + 1] = owners[i]
+      or tell(publish, keys[4] .. ":" .. owner, UNLOCKED)
+    if left <= 0 then gone[#gone + 1] = owner end
   end
-  remove(keys, #owners, gone, rest, now)
+  remove(keys, gone, owners, now)
   return #gone
 end
 

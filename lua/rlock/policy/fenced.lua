@@ -38,16 +38,16 @@ end
 --  and returns its token. Otherwise as the reentrant lock's.
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
-  local left = redis.call("pttl", lock)
-  local held = left ~= -2 and redis.call("hmget", lock, owner, TOKEN)
+  local ttl = redis.call("pttl", lock)
+  local held = ttl ~= -2 and redis.call("hmget", lock, owner, TOKEN)
   if not held and want ~= "1" then return { "lost" } end
   if held and not held[1] then
-    return { want == "1" and "busy" or "lost", left }
+    return { want == "1" and "busy" or "lost", ttl }
   end
   local token = held and held[2] or next_token(keys[3])
   if not token then return { "refused", "the tokens are used up" } end
   redis.call("hset", lock, owner, want, TOKEN, token)
-  if left < tonumber(lease) then redis.call("pexpire", lock, lease) end
+  if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
   return { "held", tonumber(token) }
 end
 
@@ -69,9 +69,9 @@ end
 
 function server.peek(keys, args)
   local lock, owner = keys[1], args[1]
-  local left, mine, token = redis.call("pttl", lock), 0, false
+  local ttl, mine, token = redis.call("pttl", lock), 0, false
   local holders, all = {}, redis.call("hgetall", lock)
-  if left == -2 then return { "free", left, 0, {} } end
+  if ttl == -2 then return { "free", ttl, 0, {} } end
   for i = 1, #all, 2 do
     local field, value = all[i], all[i + 1]
     if field == TOKEN then
@@ -81,7 +81,7 @@ function server.peek(keys, args)
       if field == owner then mine = tonumber(value) or 0 end
     end
   end
-  return { "held", left, mine, holders, { "token", token } }
+  return { "held", ttl, mine, holders, { "token", token } }
 end
 
 server.release = reentrant.server.release

@@ -123,12 +123,12 @@ end
 
 -- The end of a reader's last hold, by its hold keys; 0 if all have ended.
 local function end_by_keys(keys, owner, count, time)
-  local left = 0
+  local ttl = 0
   if count % 1 ~= 0 or count > MOST then count = 1 end
   for n = count, math.max(1, count - LOOK), -1 do
-    left = math.max(left, redis.call("pttl", hold_key(keys, owner, n)))
+    ttl = math.max(ttl, redis.call("pttl", hold_key(keys, owner, n)))
   end
-  return left > 0 and time + left or 0
+  return ttl > 0 and time + ttl or 0
 end
 
 -- Examines some fields of the hash for readers that are not in the index, and
@@ -210,7 +210,7 @@ end
 local function peek(keys, owner, field, is_writer)
   local lock = keys[1]
   local state = redis.call("hmget", lock, "mode", field)
-  local mode, mine, left = state[1], state[2], redis.call("pttl", lock)
+  local mode, mine, ttl = state[1], state[2], redis.call("pttl", lock)
   local time = now()
   local list = mode and holders(keys, mode, is_writer, time) or {}
   if not list[1] then return { "free", -2, 0, {}, { "mode", mode } } end
@@ -218,7 +218,7 @@ local function peek(keys, owner, field, is_writer)
       or (mine and not end_of(keys[3], field, time)) then
     mine = 0
   end
-  return { "held", left, tonumber(mine or 0) or 0, list, { "mode", mode } }
+  return { "held", ttl, tonumber(mine or 0) or 0, list, { "mode", mode } }
 end
 
 -- the reader's side -------------------------------------------------------
@@ -245,22 +245,22 @@ function read.acquire(keys, args)
   elseif first[1] and tonumber(first[2]) <= time then
     mode = drop_dead(keys, mode, time)
   end
-  local left = redis.call("pttl", lock)
-  if not mode and left ~= -2 then return { "busy", left } end
+  local ttl = redis.call("pttl", lock)
+  if not mode and ttl ~= -2 then return { "busy", ttl } end
   if mode == "write" and not writes then
-    return { "busy", math.min(left, math.max(first[2] - time, 1)) }
+    return { "busy", math.min(ttl, math.max(first[2] - time, 1)) }
   end
   if mode == "write" then
-    redis.call("zadd", index, "nx", time + left, owner .. ":write")
+    redis.call("zadd", index, "nx", time + ttl, owner .. ":write")
   end
   if mode then
     redis.call("hset", lock, owner, want)
   else
     redis.call("hset", lock, "mode", "read", owner, want)
-    left = 0
+    ttl = 0
   end
   keep_read(keys, owner, want, time, math.max(time + lease, mine or 0),
-    time + left)
+    time + ttl)
   return { "held" }
 end
 
@@ -347,11 +347,11 @@ end
 -- @param time the server's time, if the writer also reads
 local function keep_write(keys, field, lease, time)
   local lock, index = keys[1], keys[3]
-  local left = redis.call("pttl", lock)
+  local ttl = redis.call("pttl", lock)
   if time then
     keep(keys, field, math.max(end_of(index, field, time), time + lease),
-      time + left)
-  elseif left < tonumber(lease) then
+      time + ttl)
+  elseif ttl < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
 end
@@ -370,8 +370,8 @@ function write.acquire(keys, args)
   end
   if want ~= "1" then return { "lost" } end
   if not mode then
-    local left = redis.call("pttl", lock)
-    if left ~= -2 then return { "busy", left } end
+    local ttl = redis.call("pttl", lock)
+    if ttl ~= -2 then return { "busy", ttl } end
     redis.call("hset", lock, "mode", "write", field, want)
     redis.call("pexpire", lock, lease)
     return { "held" }

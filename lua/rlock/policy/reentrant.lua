@@ -18,18 +18,18 @@ local server = {}                       -- these run inside Redis
 --  longer has.
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
-  local left = redis.call("pttl", lock)
-  if left == -2 then
+  local ttl = redis.call("pttl", lock)
+  if ttl == -2 then
     if want ~= "1" then return { "lost" } end
     redis.call("hset", lock, owner, want)
     redis.call("pexpire", lock, lease)
     return { "held" }
   end
   if not redis.call("hget", lock, owner) then
-    return { want == "1" and "busy" or "lost", left }
+    return { want == "1" and "busy" or "lost", ttl }
   end
   redis.call("hset", lock, owner, want)
-  if left < tonumber(lease) then redis.call("pexpire", lock, lease) end
+  if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
   return { "held" }
 end
 
@@ -71,10 +71,10 @@ end
 
 function server.peek(keys, args)
   local lock, owner = keys[1], args[1]
-  local left = redis.call("pttl", lock)
-  if left == -2 then return { "free", left, 0, {} } end
+  local ttl = redis.call("pttl", lock)
+  if ttl == -2 then return { "free", ttl, 0, {} } end
   local mine = tonumber(redis.call("hget", lock, owner) or 0) or 0
-  return { "held", left, mine, redis.call("hgetall", lock) }
+  return { "held", ttl, mine, redis.call("hgetall", lock) }
 end
 
 local function recognise(keys, args)

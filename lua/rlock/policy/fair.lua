@@ -14,52 +14,51 @@
 --  Where Redisson uses its clients' clocks, rlock uses server time.
 --
 --  Liveness. An rlock waiter whose heartbeats stop is evicted (liveness.lua).
---  Redisson's waiters send none. If the head is Redisson's, it is evicted when
---  its deadline has passed, as Redisson does. Besides, a Redisson waiter is
---  dead if its channel has no subscriber in two probes, DEAF ms apart. Probes
---  run only while the lock is free and the head's wake-up reaches no
---  subscriber. There are none in a cluster, where a server does not know all
---  subscribers, or where an ACL forbids INFO or PUBSUB NUMSUB.
+--  Redisson's waiters send none: as Redisson does, rlock evicts one that is the
+--  head when its deadline has passed. A Redisson waiter is also dead if its
+--  channel has no subscriber in two probes, PROBE_GAP ms apart. Probes run only
+--  while the lock is free and the head's wake-up reaches no subscriber. There
+--  are none in a cluster, where a server does not know all subscribers, or
+--  where an ACL forbids INFO or PUBSUB NUMSUB.
 --
 --  Deadlines. A waiter's deadline is that of the waiter ahead plus its own
---  share, the seconds that it may take. When a waiter leaves, its share is
---  subtracted from the deadlines behind it; Redisson updates the whole queue
---  for that. But only two deadlines are ever read: the last, by the next
---  waiter to join, and the head's, by Redisson. An rlock waiter postpones its
---  own with each retry, and rlock does not evict by it. So in a queue without
---  Redisson waiters it is enough to correct the last deadline. Other costs
---  that grow with the queue: LPOS, LREM, repairs and evictions.
---  The first share of an rlock waiter is USUAL seconds at most, however long it
---  waits and the lock is held: a dead one delays Redisson no longer than that.
---  Redisson may evict a live rlock waiter, because of clock skew or behind a
---  Redisson waiter that waited for long. The evicted waiter takes its place
---  again, with a larger share. So do all rlock waiters if the keys of the queue
---  are deleted, as Redisson's delete() does.
+--  share, the seconds that it may take. An rlock waiter's first share is at
+--  most FIRST_SHARE: a dead one delays Redisson no longer than that. When a
+--  waiter leaves, its share is subtracted from the deadlines behind it. Only
+--  two deadlines are ever read: the last, by the next waiter to join, and the
+--  head's, by Redisson. rlock's waiters postpone their own with each retry, so
+--  in a queue without Redisson's it is enough to correct the last one.
+--  Redisson may evict a live rlock waiter, because of clock skew or a long wait
+--  behind a Redisson waiter, or delete the keys of the queue. The waiter then
+--  takes its place again, with a larger share.
+--
+--  LPOS, LREM, repairs and evictions cost more the longer the queue is.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
 local reentrant = require "rlock.policy.reentrant"
 local shared = require "rlock.policy.shared"
 
-local clock, tell = shared.now, shared.tell
+local now, tell = shared.now, shared.tell
 local starts, time_left = liveness.starts, liveness.left
 local peek = reentrant.server.peek
 
 local UNLOCKED = "0"
-local HEARD = ""               -- the hash field for the state of the queue
+local STATE = ""               -- the hash field for the state of the queue
 
-local PAUSE = 100              -- ms: usual minimum of the retry delay
-local USUAL, LONGEST = 10, 300 -- seconds: limits of a share: first, and ever
-local MENDED = 5000            -- ms until a deadline that replaces a lost one
+local MIN_RETRY = 100          -- ms: usual minimum of the retry delay
+local FIRST_SHARE = 10         -- seconds: limits of a share, at first
+local MAX_SHARE = 300          -- and ever
+local REPAIRED = 5000          -- ms until a deadline that replaces a lost one
 local SPARE = 60000            -- ms that the keys outlive any deadline: at
 local HOUR = 3600000           -- least, and when their expiry is set
 local BATCH = 100              -- waiters examined together
-local FEW = 300                -- evictions by one request, at most;
+local MAX_EVICTED = 300        -- waiters, by one request;
 local SOON = 5                 -- ms: retry delay if there are more
-local SOME = 500               -- waiters probed by one request
-local MANY = 1000              -- arguments of one command
-local DEAF = 2000              -- ms between two probes
-local COUNTS = 30000           -- ms for which a probe's result is valid
+local MAX_ARGS = 1000          -- of one command; waiters evicted by force
+local MAX_PROBED = 500         -- waiters, by one request
+local PROBE_GAP = 2000         -- ms between two probes
+local PROBE_LASTS = 30000      -- ms for which a probe's result is valid
 
 -- A heartbeat is text such as "17920.017". Before the point are its time, times
 -- SECOND, plus the waiter's share in seconds; powers of two keep that exact.
@@ -84,50 +83,55 @@ local function numbers(text)
 end
 
 -- @return the heartbeat's time, the share in seconds, and the place or nil
-local function parse(sign)
-  local number, place = numbers(sign)
+local function parse(heartbeat)
+  local number, place = numbers(heartbeat)
   return math.floor(number / SECOND), number % START, place
 end
 
-local function format(now, seconds, place)
-  return ("%.0f.0%.0f"):format(now * SECOND + seconds, place)
+local function format(time, seconds, place)
+  return ("%.0f.0%.0f"):format(time * SECOND + seconds, place)
 end
 
-local function format_state(now, start)
-  local heard = now - start < SHOWN and now - AWAY or now
+local function format_state(time, start)
+  local heard = time - start < SHOWN and time - AWAY or time
   return ("%.0f.0%.0f"):format(heard, start)
 end
 
--- Reads the heartbeats of the calling owner (`asker`) and of `owners`.
--- @return `mine` and `signs`: texts or false; `heard`: when any waiter was
---   heard last, nil if no rlock waiter is known; `before` and `start` as of
---   liveness.starts; `is_new`: the queue starts anew now
-local function read_line(keys, now, asker, owners)
-  local all = redis.call("hmget", keys[5], asker, HEARD, unpack(owners))
-  local line = { mine = table.remove(all, 1), before = 0, start = 0 }
-  local state = table.remove(all, 1)
-  line.signs = all
-  if state then
-    local heard, start = numbers(state)
-    start = start or 0
-    if heard < start then heard = heard + AWAY end
-    line.heard = heard
-    line.before, line.start = starts(heard, start, now)
-    line.is_new = line.start ~= start
-  end
-  return line
+-- The share in ms; 0 without a heartbeat.
+local function share(heartbeat)
+  local _, seconds = parse(heartbeat or "")
+  return seconds * 1000
 end
 
-local function left_to(line, sign, now)
-  return time_left((parse(sign)), line.before, line.start, now)
+-- Reads the state of the queue, and heartbeats: texts or false.
+-- @param view where to put them: `own`: that of its owner; `heartbeats`: those
+--   of `waiters`; `heard`: when any waiter was heard last, nil if no rlock
+--   waiter is known; `before` and `start` as of liveness.starts; `is_new`: the
+--   queue starts anew now
+local function read(keys, view, waiters)
+  local all = redis.call("hmget", keys[5], view.owner, STATE, unpack(waiters))
+  view.own, view.before, view.start = table.remove(all, 1), 0, 0
+  local state = table.remove(all, 1)
+  view.heartbeats = all
+  if not state then return end
+  local heard, start = numbers(state)
+  start = start or 0
+  view.heard = heard < start and heard + AWAY or heard
+  view.before, view.start = starts(view.heard, start, view.time)
+  view.is_new = view.start ~= start
+end
+
+-- Ms until an rlock waiter counts as dead.
+local function left_of(view, heartbeat)
+  return time_left((parse(heartbeat)), view.before, view.start, view.time)
 end
 
 -- the queue ---------------------------------------------------------------
 
 -- Sets the expiry of the queue's keys.
-local function keep(keys, now)
+local function expire(keys, time)
   local last = redis.call("zrevrange", keys[3], 0, 0, "withscores")[2]
-  local ms = math.max((last or 0) - now, 0) + HOUR
+  local ms = math.max((last or 0) - time, 0) + HOUR
   redis.call("pexpire", keys[2], ms)
   redis.call("pexpire", keys[3], ms)
   redis.call("pexpire", keys[5], ms)
@@ -135,7 +139,7 @@ end
 
 -- Removes the waiters in `gone`: those of `first`, the first of the queue, in
 -- the same order; or, without `first`, a single one anywhere.
-local function remove(keys, gone, first, now)
+local function remove(keys, gone, first, time)
   if not gone[1] then return end
   redis.call("zrem", keys[3], unpack(gone))
   redis.call("hdel", keys[5], unpack(gone))
@@ -147,135 +151,138 @@ local function remove(keys, gone, first, now)
   end
   if rest[1] then
     redis.call("lpush", keys[2], unpack(rest))
-    keep(keys, now)
+    expire(keys, time)
   end
 end
 
--- Subtracts the shares of rlock waiters that left from the deadlines from
--- `place` on, but never below what a new waiter would get in the same place.
--- A Redisson waiter keeps the rest of the holder's lease on top; if it is the
--- head, its deadline is raised to at least that.
--- @param ours how many left
--- @param ms   the sum of their shares
--- @param left ms left of the holder's lease
-local function move_up(keys, place, ours, ms, now, left)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
-  local waiting, alive = redis.call("llen", queue), redis.call("hlen", signs)
-  if alive == 1 then redis.call("del", signs) end      -- only HEARD is left
+-- Subtracts the shares of `n` rlock waiters that left, `ms` in all, from the
+-- deadlines from `place` on, but never below what a new waiter would get in the
+-- same place. A Redisson waiter keeps the rest of the holder's lease, `ttl`, on
+-- top; if it is the head, its deadline is raised to at least that.
+local function move_up(keys, place, n, ms, time, ttl)
+  local queue, deadlines, heartbeats = keys[2], keys[3], keys[5]
+  local waiting = redis.call("llen", queue)
+  local alive = redis.call("hlen", heartbeats)
+  if alive == 1 then redis.call("del", heartbeats) end  -- only STATE is left
   if ms == 0 or waiting <= place then return end
   local all_ours, most = alive > waiting, math.huge
   if all_ours then
     place = waiting - 1
-    most = now + waiting * LONGEST * 1000
+    most = time + waiting * MAX_SHARE * 1000
   end
-  local owners = redis.call("lrange", queue, place, -1)
-  for i = 1, #owners do
-    local deadline = tonumber(redis.call("zscore", timeouts, owners[i]) or 0)
-    local is_ours = all_ours or redis.call("hexists", signs, owners[i]) == 1
-    local least = now + (place + i) * ms / ours
-    if not is_ours then least = least + math.max(left, 0) end
+  for i, waiter in ipairs(redis.call("lrange", queue, place, -1)) do
+    local deadline = tonumber(redis.call("zscore", deadlines, waiter) or 0)
+    local is_ours = all_ours or redis.call("hexists", heartbeats, waiter) == 1
+    local least = time + (place + i) * ms / n
+    if not is_ours then least = least + math.max(ttl, 0) end
     if deadline > least then
-      redis.call("zadd", timeouts,
-        math.min(most, math.max(least, deadline - ms)), owners[i])
+      redis.call("zadd", deadlines,
+        math.min(most, math.max(least, deadline - ms)), waiter)
     elseif place + i == 1 and not is_ours then
-      redis.call("zadd", timeouts, least, owners[i])
+      redis.call("zadd", deadlines, least, waiter)
     end
   end
 end
 
 -- Ms until the deadline of a Redisson waiter at the head; restores a lost one.
-local function left_to_theirs(keys, owner, now, left)
-  local deadline = redis.call("zscore", keys[3], owner)
+local function left_of_theirs(keys, view, waiter)
+  local deadline = redis.call("zscore", keys[3], waiter)
   if not deadline then
-    deadline = now + math.max(left, 0) + MENDED
-    redis.call("zadd", keys[3], deadline, owner)
-    keep(keys, now)
+    deadline = view.time + math.max(view.ttl, 0) + REPAIRED
+    redis.call("zadd", keys[3], deadline, waiter)
+    expire(keys, view.time)
   end
-  return deadline - now
+  return deadline - view.time
 end
 
--- The dead waiters at the front of `owners`. Sets `head`, `due` and `life` of
--- `line` if one is alive.
-local function dead_of(keys, owners, now, left, asker, line)
+-- Evicts the dead of `waiters`, the first ones of the queue, up to the first
+-- that is alive.
+local function evict(keys, view, waiters)
   local dead = {}
-  for i, owner in ipairs(owners) do
-    local life = line.signs[i]
-    local due = life and left_to(line, life, now)
-      or left_to_theirs(keys, owner, now, left)
-    if due > 0 or owner == asker then
-      line.head, line.due, line.life = owner, due, life
+  for i, waiter in ipairs(waiters) do
+    local heartbeat = view.heartbeats[i]
+    local left = heartbeat and left_of(view, heartbeat)
+      or left_of_theirs(keys, view, waiter)
+    if left > 0 or waiter == view.owner then
+      view.head, view.heartbeat, view.left = waiter, heartbeat, left
       break
     end
-    dead[i] = owner
+    dead[i] = waiter
+    if heartbeat then
+      view.ours, view.ms = view.ours + 1, view.ms + share(heartbeat)
+    end
   end
-  return dead
+  remove(keys, dead, dead)
+  view.gone = view.gone + #dead
 end
 
--- Finds the first live waiter, and evicts the dead ones ahead of it. The asker
--- (the calling owner) counts as alive.
--- @return as read_line, and `gone`: how many were evicted; `head`: the first
---   live waiter, or nil; `life`: its heartbeat, or false; `due`: ms until it
---   counts as dead, 0 if that is not known yet
-local function first_alive(keys, now, left, asker)
-  local ms, ours, gone, n = 0, 0, 0, 1
-  local line
+-- Finds the first live waiter, and evicts the dead ones ahead of it. The owner
+-- counts as alive.
+-- @param ttl ms left of the holder's lease, as of PTTL
+-- @return view: what `read` found, and `head`: the first live waiter, or nil;
+--   `heartbeat`: its own, or false; `left`: ms until it counts as dead, 0 if
+--   that is not known yet; `gone`: how many were evicted; `ours` and `ms`: how
+--   many of them are rlock's, and their shares
+local function first_alive(keys, time, ttl, owner)
+  local view = { time = time, ttl = ttl, owner = owner,
+    gone = 0, ours = 0, ms = 0 }
+  local n = 1
   repeat
-    local owners = redis.call("lrange", keys[2], 0, n - 1)
-    line = read_line(keys, now, asker, owners)
-    local dead = dead_of(keys, owners, now, left, asker, line)
-    remove(keys, dead, dead)
-    gone = gone + #dead
-    for i = 1, #dead do
-      if line.signs[i] then
-        local _, seconds = parse(line.signs[i])
-        ours, ms = ours + 1, ms + seconds * 1000
-      end
-    end
+    local waiters = redis.call("lrange", keys[2], 0, n - 1)
+    read(keys, view, waiters)
+    evict(keys, view, waiters)
     n = BATCH
-  until line.head or not owners[1] or gone >= FEW
-  if gone >= FEW and not line.head then       -- the next request goes on
-    line.head, line.due, line.life = redis.call("lindex", keys[2], 0), 0, true
+  until view.head or not waiters[1] or view.gone >= MAX_EVICTED
+  if view.gone >= MAX_EVICTED and not view.head then   -- the next goes on
+    view.head, view.heartbeat, view.left =
+      redis.call("lindex", keys[2], 0), true, 0
   end
-  if line.is_new then
-    redis.call("hset", keys[5], HEARD, format_state(now, line.start))
+  if view.is_new then
+    redis.call("hset", keys[5], STATE, format_state(time, view.start))
   end
-  if gone > 0 then move_up(keys, 0, ours, ms, now, left) end
-  line.gone = gone
-  return line
+  if view.gone > 0 then move_up(keys, 0, view.ours, view.ms, time, ttl) end
+  return view
 end
 
 -- repairs -----------------------------------------------------------------
 
-local function add_all(list, is_known, owners)
-  for _, owner in ipairs(owners) do
-    if not is_known[owner] then
-      is_known[owner] = true
-      list[#list + 1] = owner
+-- Calls a command with the arguments in `list`, some at a time.
+local function call_in_parts(command, key, list)
+  for i = 1, #list, MAX_ARGS do
+    redis.call(command, key,
+      unpack(list, i, math.min(i + MAX_ARGS - 1, #list)))
+  end
+end
+
+-- Adds to `list` those of `waiters` that are not known.
+local function add_all(list, is_known, waiters)
+  for _, waiter in ipairs(waiters) do
+    if not is_known[waiter] then
+      is_known[waiter] = true
+      list[#list + 1] = waiter
     end
   end
 end
 
 -- Finds the live rlock waiters that are not known, and deletes the heartbeats
 -- of dead ones.
--- @return a list in order of arrival, and owner -> place
-local function find_lost(keys, now, line, is_known)
+-- @return a list in order of arrival, and waiter -> place
+local function find_lost(keys, view, is_known)
   local all = redis.call("hgetall", keys[5])
   local lost, dead, places = {}, {}, {}
   for i = 1, #all, 2 do
-    local owner = all[i]
+    local waiter = all[i]
     local _, _, place = parse(all[i + 1])
-    if owner ~= HEARD then places[owner] = place end
-    if owner ~= HEARD and not is_known[owner] then
-      local list = left_to(line, all[i + 1], now) > 0 and lost or dead
-      list[#list + 1] = owner
+    if waiter ~= STATE then places[waiter] = place end
+    if waiter ~= STATE and not is_known[waiter] then
+      local list = left_of(view, all[i + 1]) > 0 and lost or dead
+      list[#list + 1] = waiter
     end
   end
   table.sort(lost, function(a, b)
     return (places[a] or 0) < (places[b] or 0)
   end)
-  for i = 1, #dead, MANY do
-    redis.call("hdel", keys[5], unpack(dead, i, math.min(i + MANY - 1, #dead)))
-  end
+  call_in_parts("hdel", keys[5], dead)
   return lost, places
 end
 
@@ -297,58 +304,52 @@ end
 -- Repairs the queue, so that each waiter is in the list once and has a
 -- deadline. A lost rlock waiter gets its place back; a lost Redisson waiter
 -- goes to the end.
-local function mend(keys, now, left, line)
-  local queue, timeouts, signs = keys[2], keys[3], keys[5]
+local function repair(keys, view)
+  local queue, deadlines = keys[2], keys[3]
   local list, is_known, has_deadline, scores = {}, {}, {}, {}
   add_all(list, is_known, redis.call("lrange", queue, 0, -1))
-  local lost, places = find_lost(keys, now, line, is_known)
-  for _, owner in ipairs(lost) do is_known[owner] = true end
-  local timed = redis.call("zrange", timeouts, 0, -1)
-  for _, owner in ipairs(timed) do has_deadline[owner] = true end
+  local lost, places = find_lost(keys, view, is_known)
+  add_all({}, is_known, lost)
+  local timed = redis.call("zrange", deadlines, 0, -1)
+  add_all({}, has_deadline, timed)
   add_all(list, is_known, timed)
   list = merge(list, lost, places)
-  for _, owner in ipairs(list) do
-    if not has_deadline[owner] then
-      scores[#scores + 1] = now + math.max(left, 0) + MENDED
-      scores[#scores + 1] = owner
+  for _, waiter in ipairs(list) do
+    if not has_deadline[waiter] then
+      scores[#scores + 1] = view.time + math.max(view.ttl, 0) + REPAIRED
+      scores[#scores + 1] = waiter
     end
   end
   redis.call("del", queue)
-  for i = 1, #list, MANY do
-    redis.call("lpush", queue, unpack(list, i, math.min(i + MANY - 1, #list)))
-  end
-  for i = 1, #scores, MANY do
-    redis.call("zadd", timeouts,
-      unpack(scores, i, math.min(i + MANY - 1, #scores)))
-  end
-  if not list[1] then redis.call("del", signs) end
-  keep(keys, now)
+  call_in_parts("lpush", queue, list)
+  call_in_parts("zadd", deadlines, scores)
+  if not list[1] then redis.call("del", keys[5]) end
+  expire(keys, view.time)
 end
 
 -- dead Redisson waiters ----------------------------------------------------
 
--- Counts the subscribers of each Redisson waiter in `owners`.
+-- Counts the subscribers of each Redisson waiter in `waiters`.
 -- @return index -> number, or nil if this server cannot tell
-local function listeners(keys, owners)
+local function subscribers(keys, waiters)
   local cluster = redis.pcall("info", "cluster")
   local replication = redis.pcall("info", "replication")
   if type(cluster) ~= "string" or type(replication) ~= "string"
       or not cluster:find("cluster_enabled:0", 1, true) then
     return nil
   end
-  local signs = redis.call("hmget", keys[5], unpack(owners))
+  local heartbeats = redis.call("hmget", keys[5], unpack(waiters))
   local channels, at, counts, all = {}, {}, {}, 0
-  for i, owner in ipairs(owners) do
-    if not signs[i] then
-      channels[#channels + 1], at[#at + 1] = keys[4] .. ":" .. owner, i
-      counts[i] = 0
+  for i, waiter in ipairs(waiters) do
+    if not heartbeats[i] then
+      channels[#channels + 1], at[#at + 1] = keys[4] .. ":" .. waiter, i
     end
   end
-  local told = redis.pcall("pubsub", "numsub", unpack(channels))
+  local plain = redis.pcall("pubsub", "numsub", unpack(channels))
   local sharded = redis.pcall("pubsub", "shardnumsub", unpack(channels))
-  if told.err then return nil end
+  if plain.err then return nil end
   for k, i in ipairs(at) do            -- Redis before 7 has no SHARDNUMSUB
-    counts[i] = told[2 * k] + (sharded[2 * k] or 0)
+    counts[i] = plain[2 * k] + (sharded[2 * k] or 0)
     all = all + counts[i]
   end
   -- Redisson may be configured to subscribe at replicas.
@@ -361,25 +362,25 @@ end
 -- Probes the Redisson waiters at the front of the queue, and evicts those that
 -- had no subscriber at the last probe either.
 -- @return how many were evicted
-local function strike_deaf(keys, now)
+local function evict_deaf(keys, time)
   local deaf = keys[6]
-  if redis.call("pttl", deaf) > COUNTS - DEAF then return 0 end
-  local owners = redis.call("lrange", keys[2], 0, SOME - 1)
-  local counts = listeners(keys, owners) or {}
-  local was_deaf = redis.call("hmget", deaf, unpack(owners))
-  local gone, fields = {}, { HEARD, 1 }
-  for i, owner in ipairs(owners) do
+  if redis.call("pttl", deaf) > PROBE_LASTS - PROBE_GAP then return 0 end
+  local waiters = redis.call("lrange", keys[2], 0, MAX_PROBED - 1)
+  local counts = subscribers(keys, waiters) or {}
+  local was_deaf = redis.call("hmget", deaf, unpack(waiters))
+  local gone, fields = {}, { STATE, 1 }
+  for i, waiter in ipairs(waiters) do
     if counts[i] == 0 and was_deaf[i] then
-      gone[#gone + 1] = owner
+      gone[#gone + 1] = waiter
     elseif counts[i] == 0 then
-      fields[#fields + 1], fields[#fields + 2] = owner, 1
+      fields[#fields + 1], fields[#fields + 2] = waiter, 1
     end
   end
-  remove(keys, gone, owners, now)
+  remove(keys, gone, waiters, time)
   redis.call("del", deaf)
   if fields[3] or not gone[1] then    -- otherwise the next may probe at once
     redis.call("hset", deaf, unpack(fields))
-    redis.call("pexpire", deaf, COUNTS)
+    redis.call("pexpire", deaf, PROBE_LASTS)
   end
   return #gone
 end
@@ -388,104 +389,104 @@ end
 
 -- Queues the owner, which is new or lost its place although it is alive.
 -- @return its deadline, its share in seconds, its place
-local function join(keys, args, now, left, line)
-  local queue, owner, wait = keys[2], args[1], tonumber(args[4])
-  if line.mine and left_to(line, line.mine, now) > 0 then
-    local _, seconds, place = parse(line.mine)
+local function join(keys, args, view)
+  local queue, time = keys[2], view.time
+  local owner, wait = args[1], tonumber(args[4])
+  if view.own and left_of(view, view.own) > 0 then
+    local _, seconds, place = parse(view.own)
     if not redis.call("lpos", queue, owner) then
-      seconds = math.min(seconds * 4, LONGEST)
-      mend(keys, now, left, line)
+      seconds = math.min(seconds * 4, MAX_SHARE)
+      repair(keys, view)
     end
-    return now + seconds * 1000, seconds, place
+    return time + seconds * 1000, seconds, place
   end
-  local seconds = wait < 0 and USUAL
-    or math.min(math.max(math.ceil(wait / 1000), 1), USUAL)
+  local seconds = wait < 0 and FIRST_SHARE
+    or math.min(math.max(math.ceil(wait / 1000), 1), FIRST_SHARE)
   local last = redis.call("lindex", queue, -1)
   local before = last and redis.call("zscore", keys[3], last) or 0
   local waiting = redis.call("rpush", queue, owner)
-  return math.max(before, now) + seconds * 1000, seconds,
-    now * 1000 + waiting % 1000
+  return math.max(before, time) + seconds * 1000, seconds,
+    time * 1000 + waiting % 1000
 end
 
 -- The owner has to wait: keeps it in the queue and stores its heartbeat. The
 -- first request in each second checks the queue as a whole.
-local function stay(keys, args, now, left, line)
-  local queue, timeouts, signs, owner = keys[2], keys[3], keys[5], args[1]
-  local deadline = redis.call("zscore", timeouts, owner)
-  local has_joined, time, seconds, place = not deadline, now, USUAL, nil
+local function stay(keys, args, view)
+  local deadlines, heartbeats = keys[3], keys[5]
+  local owner, time = args[1], view.time
+  local deadline = redis.call("zscore", deadlines, owner)
+  local has_joined, last, seconds, place = not deadline, time, FIRST_SHARE, nil
   if has_joined then
-    deadline, seconds, place = join(keys, args, now, left, line)
+    deadline, seconds, place = join(keys, args, view)
   else
-    if line.mine then time, seconds, place = parse(line.mine) end
-    deadline = line.head == owner and 0 or deadline + now - time
-    deadline = math.max(now + seconds * 1000, deadline)
+    if view.own then last, seconds, place = parse(view.own) end
+    deadline = view.head == owner and 0 or deadline + time - last
+    deadline = math.max(time + seconds * 1000, deadline)
   end
-  redis.call("zadd", timeouts, deadline, owner)
-  redis.call("hset", signs, owner, format(now, seconds, place or now * 1000),
-    HEARD, format_state(now, line.start))
-  if not line.heard
-      or math.floor(line.heard / 1000) ~= math.floor(now / 1000) then
-    local waiting = redis.call("llen", queue)
-    if waiting ~= redis.call("zcard", timeouts)
-        or redis.call("hlen", signs) > waiting + 1 then
-      mend(keys, now, left, line)
+  redis.call("zadd", deadlines, deadline, owner)
+  redis.call("hset", heartbeats, owner,
+    format(time, seconds, place or time * 1000),
+    STATE, format_state(time, view.start))
+  if not view.heard
+      or math.floor(view.heard / 1000) ~= math.floor(time / 1000) then
+    local waiting = redis.call("llen", keys[2])
+    if waiting ~= redis.call("zcard", deadlines)
+        or redis.call("hlen", heartbeats) > waiting + 1 then
+      repair(keys, view)
     end
-    keep(keys, now)
-  elseif has_joined and redis.call("pttl", timeouts) < deadline - now + SPARE
-  then
-    keep(keys, now)
+    expire(keys, time)
+  elseif has_joined
+      and redis.call("pttl", deadlines) < deadline - time + SPARE then
+    expire(keys, time)
   end
 end
 
 -- The lock is free: wakes the head, unless that is an rlock waiter that was the
 -- head before.
 -- @return how many subscribers received it; nil if nothing was sent
-local function wake(keys, publish, owner, line)
-  local head = line.head
-  if head and head ~= owner and (line.gone > 0 or not line.life) then
+local function wake(keys, publish, view)
+  local head = view.head
+  if head and head ~= view.owner and (view.gone > 0 or not view.heartbeat) then
     return tell(publish, keys[4] .. ":" .. head, UNLOCKED)
   end
 end
 
--- Evicts dead waiters ahead of the owner, and wakes the head if the lock is
--- free.
--- @return as first_alive
-local function look(keys, owner, publish, now, left)
-  local line = first_alive(keys, now, left, owner)
-  if not line.head and line.heard then         -- the queue was deleted
-    mend(keys, now, left, line)
-    line = first_alive(keys, now, left, owner)
+-- As first_alive; besides, repairs a deleted queue, and wakes the head if the
+-- lock is free.
+local function find_head(keys, owner, publish, time, ttl)
+  local view = first_alive(keys, time, ttl, owner)
+  if not view.head and view.heard then         -- the queue was deleted
+    repair(keys, view)
+    view = first_alive(keys, time, ttl, owner)
   end
-  if left == -2 and wake(keys, publish, owner, line) == 0 and not line.life
-      and strike_deaf(keys, now) > 0 then
-    line = first_alive(keys, now, left, owner)
-    line.gone = 1
-    wake(keys, publish, owner, line)
+  if ttl == -2 and wake(keys, publish, view) == 0 and not view.heartbeat
+      and evict_deaf(keys, time) > 0 then
+    view = first_alive(keys, time, ttl, owner)
+    view.gone = 1
+    wake(keys, publish, view)
   end
-  return line
+  return view
 end
 
 -- The lock is held, or there is a queue.
 -- @return nil if it is the owner's turn, otherwise the reply
-local function wait_for_turn(keys, args, left)
-  local owner, lease = args[1], tonumber(args[2])
-  local now, is_free = clock(), left == -2
-  local line = look(keys, owner, args[5], now, left)
-  local is_turn = not line.head or line.head == owner
+local function wait_for_turn(keys, args, ttl)
+  local owner, time, is_free = args[1], now(), ttl == -2
+  local view = find_head(keys, owner, args[5], time, ttl)
+  local is_turn = not view.head or view.head == owner
   if is_free and is_turn then
-    if line.head then
-      local seconds = line.mine and select(2, parse(line.mine)) or 0
+    if view.head then
       remove(keys, { owner })
-      move_up(keys, 0, 1, seconds * 1000, now, lease)
+      move_up(keys, 0, 1, share(view.own), time, tonumber(args[2]))
     end
     return nil
   end
-  if args[4] ~= "0" then stay(keys, args, now, left, line) end
+  if args[4] ~= "0" then stay(keys, args, view) end
   if is_free then
-    return { "busy", line.due == 0 and SOON or math.max(line.due, PAUSE) }
+    return { "busy", view.left == 0 and SOON or math.max(view.left, MIN_RETRY) }
   end
-  if left == -1 then return { "busy", -1 } end
-  return { "busy", math.max(left, is_turn and 1 or PAUSE) }
+  if ttl == -1 then return { "busy", -1 } end
+  return { "busy", math.max(ttl, is_turn and 1 or MIN_RETRY) }
 end
 
 --- Takes the lock if no live waiter is ahead of the owner, or sets the owner's
@@ -494,18 +495,18 @@ end
 --    queued; -1: without limit), publish
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
-  local left = redis.call("pttl", lock)
-  if left ~= -2 and redis.call("hget", lock, owner) then
+  local ttl = redis.call("pttl", lock)
+  if ttl ~= -2 and redis.call("hget", lock, owner) then
     redis.call("hset", lock, owner, want)
-    if left < tonumber(lease) then redis.call("pexpire", lock, lease) end
+    if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
     return { "held" }
   elseif want ~= "1" then
     return { "lost" }
-  elseif left ~= -2 and args[4] == "0" then
-    return { "busy", left }
+  elseif ttl ~= -2 and args[4] == "0" then
+    return { "busy", ttl }
   end
-  if left ~= -2 or redis.call("exists", keys[2], keys[5]) > 0 then
-    local reply = wait_for_turn(keys, args, left)
+  if ttl ~= -2 or redis.call("exists", keys[2], keys[5]) > 0 then
+    local reply = wait_for_turn(keys, args, ttl)
     if reply then return reply end
   end
   redis.call("hset", lock, owner, want)
@@ -518,25 +519,22 @@ server.renew = reentrant.server.renew
 --- Frees the lock, if it is held, and wakes the head.
 local function hand_over(keys, publish)
   local head = redis.call("lindex", keys[2], 0)
-  if head then head = first_alive(keys, clock(), 0, "").head end
+  if head then head = first_alive(keys, now(), 0, "").head end
   redis.call("del", keys[1])
   if head then tell(publish, keys[4] .. ":" .. head, UNLOCKED) end
 end
 
 --- Removes the owner, which does not hold the lock, from the queue. If the lock
 --  is free, wakes the head, which may be a duplicate.
-local function walk_away(keys, owner, publish)
+local function leave(keys, owner, publish)
   local place = redis.call("lpos", keys[2], owner)
-  local life = redis.call("hget", keys[5], owner)
-  local left = redis.call("pttl", keys[1])
-  if place or life or redis.call("zscore", keys[3], owner) then
+  local heartbeat = redis.call("hget", keys[5], owner)
+  local ttl = redis.call("pttl", keys[1])
+  if place or heartbeat or redis.call("zscore", keys[3], owner) then
     remove(keys, { owner })
   end
-  if place then
-    local seconds = life and select(2, parse(life)) or 0
-    move_up(keys, place, 1, seconds * 1000, clock(), left)
-  end
-  if left == -2 then hand_over(keys, publish) end
+  if place then move_up(keys, place, 1, share(heartbeat), now(), ttl) end
+  if ttl == -2 then hand_over(keys, publish) end
 end
 
 --- Sets the hold count to `want`; at 0 the lock goes to the next waiter. An
@@ -546,7 +544,7 @@ function server.release(keys, args)
     keys[1], args[1], args[2], args[3], args[4]
   if not redis.call("hget", lock, owner) then
     if want == "0" and redis.call("exists", keys[2], keys[5]) > 0 then
-      walk_away(keys, owner, publish)
+      leave(keys, owner, publish)
     end
     return { "lost" }
   end
@@ -566,7 +564,7 @@ function server.leave(keys, args)
   if redis.call("hget", keys[1], owner) == "1" then
     hand_over(keys, publish)
   else
-    walk_away(keys, owner, publish)
+    leave(keys, owner, publish)
   end
   return { "left" }
 end
@@ -574,24 +572,25 @@ end
 -- Evicts, by force, waiters at the front of the queue that are not known to be
 -- alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
 -- @return how many were evicted
-local function clear(keys, publish)
-  local owners, now = redis.call("lrange", keys[2], 0, MANY - 1), clock()
-  local line = read_line(keys, now, "", owners)
-  local gone = {}
-  for i, owner in ipairs(owners) do
-    local sign = line.signs[i]
-    local left = sign and time_left((parse(sign)), 0, 0, now)
-      or tell(publish, keys[4] .. ":" .. owner, UNLOCKED)
-    if left <= 0 then gone[#gone + 1] = owner end
+local function evict_silent(keys, publish)
+  local waiters = redis.call("lrange", keys[2], 0, MAX_ARGS - 1)
+  local heartbeats = redis.call("hmget", keys[5], STATE, unpack(waiters))
+  local gone, time = {}, now()
+  for i, waiter in ipairs(waiters) do
+    local heartbeat = heartbeats[i + 1]
+    local left = heartbeat and time_left((parse(heartbeat)), 0, 0, time)
+      or tell(publish, keys[4] .. ":" .. waiter, UNLOCKED)
+    if left <= 0 then gone[#gone + 1] = waiter end
   end
-  remove(keys, gone, owners, now)
+  remove(keys, gone, waiters, time)
   return #gone
 end
 
 --- Frees the lock by force. If it is free, evicts dead waiters instead.
 function server.break_(keys, args)
   local publish = args[2]
-  if redis.call("exists", keys[1]) == 0 and clear(keys, publish) == 0 then
+  local is_free = redis.call("exists", keys[1]) == 0
+  if is_free and evict_silent(keys, publish) == 0 then
     return { "free" }
   end
   hand_over(keys, publish)

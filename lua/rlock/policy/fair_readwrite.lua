@@ -21,9 +21,10 @@
 --  ahead of it, so readers enter together between writers. A single try is not
 --  queued, and does not overtake waiters. Writers are woken one at a time;
 --  readers together, up to the next writer.
+--
 --  Acquire, renew, release and leave are O(log n) in holders and waiters.
---  Waking readers is O(their number), up to 1000: the others find out when they
---  retry.
+--  Waking readers is O(their number), up to MAX_WOKEN: the others find out when
+--  they retry.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -33,20 +34,21 @@ local now, tell = shared.now, shared.tell
 local starts, time_left = liveness.starts, liveness.left
 
 local READER, WRITER = "r:", "w:"
-local WAKE = "0"
-local HEARD = ""          -- the hash field for the state of the queue
-local SIGNS_LAST = 3000   -- ms: expiry of the heartbeats; none: no waiters
-local LINE_LASTS = 60000  -- ms: expiry of the queue
-local REFRESH = 10000     -- ms between two refreshes of the latter
-local FEW = 8             -- dead holders dropped by one request,
-local MOST = 300          -- and dead waiters
-local BATCH = 16          -- waiters examined together: to wake them,
-local DEAD = 100          -- or to evict them
-local MANY = 1000         -- waiters woken by one request
-local LIST = 100          -- holders and waiters listed for people
+local UNLOCKED = "0"
+local STATE = ""               -- the hash field for the state of the queue
+
+local HEARTBEATS_LAST = 3000   -- ms: their expiry; none: no waiters
+local QUEUE_LASTS = 60000      -- ms: expiry of the queue
+local REFRESH = 10000          -- ms between two refreshes of the latter
+local BATCH = 100              -- waiters examined together, to evict them;
+local WAKE_BATCH = 16          -- to wake them
+local MAX_EVICTED = 300        -- waiters, by one request
+local MAX_DROPPED = 8          -- dead holders, by one request
+local MAX_WOKEN = 1000         -- waiters, by one request
+local MAX_LISTED = 100         -- holders and waiters listed for people
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
--- these run inside Redis --------------------------------------------------
+-- These run inside Redis. `who` is "r:" or "w:" and the owner.
 
 local function is_writer(who) return who:sub(1, 2) == "w:" end
 
@@ -58,7 +60,7 @@ local function is_writer(who) return who:sub(1, 2) == "w:" end
 local function holders(keys, time)
   local lock, counts = keys[1], keys[3]
   local two = redis.call("zrange", lock, 0, 1, "withscores")
-  for _ = 1, FEW do
+  for _ = 1, MAX_DROPPED do
     if not two[1] or tonumber(two[2]) > time then break end
     redis.call("zrem", lock, two[1])
     redis.call("hdel", counts, two[1])
@@ -99,85 +101,82 @@ local function count(keys, who, want, last)
   end
 end
 
--- waiters -----------------------------------------------------------------
+-- heartbeats --------------------------------------------------------------
 
 -- @return a heartbeat's time and place; 0 and 0 if there is none
-local function parse(sign)
-  local time, place = (sign or ""):match("^(%d+):(%d+)$")
+local function parse(heartbeat)
+  local time, place = (heartbeat or ""):match("^(%d+):(%d+)$")
   return tonumber(time or 0), tonumber(place or 0)
 end
 
-local function sign(time, place) return ("%.0f:%.0f"):format(time, place) end
+local function format(time, place) return ("%.0f:%.0f"):format(time, place) end
 
--- Reads the heartbeat and the place of an asker.
--- @return `who`, `time`, `last` (its last heartbeat; 0: none), `place` (nil:
---   not queued), `before` and `start` (as of liveness.starts), `is_new`: the
---   queue starts anew now
-local function look(keys, who, time)
-  local signs = redis.call("hmget", keys[6], who, HEARD)
-  local me = { who = who, time = time }
-  me.last, me.place = parse(signs[1])
-  if me.last == 0 then
-    me.place = tonumber(redis.call("zscore", keys[4], who))
+-- Reads the state of the queue, and the heartbeat of `who`.
+-- @return view: `who`, `time`, `last` (its last heartbeat; 0: none), `place`
+--   (nil: not queued), `before` and `start` (as of liveness.starts), `is_new`:
+--   the queue starts anew now
+local function look_up(keys, who, time)
+  local all = redis.call("hmget", keys[6], who, STATE)
+  local view = { who = who, time = time }
+  view.last, view.place = parse(all[1])
+  if view.last == 0 then
+    view.place = tonumber(redis.call("zscore", keys[4], who))
   end
-  local heard, start = parse(signs[2])
-  me.before, me.start = starts(heard, start, time)
-  me.is_new = me.start ~= start
-  return me
+  local heard, start = parse(all[2])
+  view.before, view.start = starts(heard, start, time)
+  view.is_new = view.start ~= start
+  return view
 end
 
-local function leave_line(keys, who)
+-- the queue ---------------------------------------------------------------
+
+-- @return whether it was queued
+local function remove(keys, who)
   if redis.call("zrem", keys[4], who) == 0 then return false end
   if is_writer(who) then redis.call("zrem", keys[5], who) end
   redis.call("hdel", keys[6], who)
   return true
 end
 
--- Queues the asker, or keeps its place, and stores its heartbeat.
-local function stay_in_line(keys, me)
+-- Queues a waiter, or keeps its place, and stores its heartbeat.
+local function stay(keys, view)
   local queue, writers = keys[4], keys[5]
-  local who, time, place = me.who, me.time, me.place
+  local who, time, place = view.who, view.time, view.place
   if not place then
-    local behind = redis.call("zrange", queue, -1, -1, "withscores")[2]
-    place = tonumber(behind or 0) + 1
+    local last = redis.call("zrange", queue, -1, -1, "withscores")[2]
+    place = tonumber(last or 0) + 1
   end
-  if math.floor(me.last / REFRESH) ~= math.floor(time / REFRESH) then
+  if math.floor(view.last / REFRESH) ~= math.floor(time / REFRESH) then
     redis.call("zadd", queue, place, who)
-    redis.call("pexpire", queue, LINE_LASTS)
+    redis.call("pexpire", queue, QUEUE_LASTS)
     if is_writer(who) then
       redis.call("zadd", writers, place, who)
-      redis.call("pexpire", writers, LINE_LASTS)
+      redis.call("pexpire", writers, QUEUE_LASTS)
     end
   end
-  redis.call("hset", keys[6], who, sign(time, place), HEARD,
-    sign(time, me.start))
-  redis.call("pexpire", keys[6], SIGNS_LAST)
+  redis.call("hset", keys[6], who, format(time, place), STATE,
+    format(time, view.start))
+  redis.call("pexpire", keys[6], HEARTBEATS_LAST)
 end
 
--- Those of the first `n` in `line` that are ahead of `place`.
-local function those_before(line, place, n)
-  local some = redis.call("zrange", line, 0, n - 1, "withscores")
-  local names = {}
-  for i = 1, #some, 2 do
-    if tonumber(some[i + 1]) < place then names[#names + 1] = some[i] end
-  end
-  return names
-end
-
--- Looks for a live waiter in `line` ahead of the asker, and evicts dead ones.
--- @param me as look returns it
+-- Finds the first live waiter in `queue` ahead of the caller, and evicts the
+-- dead ones ahead of it.
+-- @param view as of look_up
 -- @return ms until the live waiter counts as dead, nil if there is none; then
 --   how many were evicted
-local function judge(keys, line, me)
-  local lost, n = 0, 1
-  while lost < MOST do
-    local names = those_before(line, me.place or math.huge, n)
-    if not names[1] then return nil, lost end
-    local signs = redis.call("hmget", keys[6], unpack(names))
-    local dead, ms = {}, nil
-    for i, who in ipairs(names) do
-      ms = time_left((parse(signs[i])), me.before, me.start, me.time)
-      if ms > 0 then break end
+local function first_alive(keys, queue, view)
+  local gone, n = 0, 1
+  local limit = view.place and ("(%.0f"):format(view.place) or "+inf"
+  while gone < MAX_EVICTED do
+    local waiters = redis.call("zrangebyscore", queue, "-inf", limit,
+      "limit", 0, n)
+    if not waiters[1] then return nil, gone end
+    local heartbeats = redis.call("hmget", keys[6], unpack(waiters))
+    local dead, left = {}, nil
+    for i, who in ipairs(waiters) do
+      left = time_left((parse(heartbeats[i])), view.before, view.start,
+        view.time)
+      if left > 0 then break end
       dead[i] = who
     end
     if dead[1] then
@@ -185,50 +184,31 @@ local function judge(keys, line, me)
       redis.call("zrem", keys[5], unpack(dead))
       redis.call("hdel", keys[6], unpack(dead))
     end
-    lost, n = lost + #dead, DEAD
-    if ms > 0 then return ms, lost end
+    gone, n = gone + #dead, BATCH
+    if left > 0 then return left, gone end
   end
-  return 1, lost
-end
-
--- Is it the asker's turn?
--- @param line the queue that it waits for: all waiters, or the writers
--- @param first the first of that queue, and its place
--- @return ms for which it may not be, nil if it is; then how many were evicted
-local function turn(keys, line, first, me, waits)
-  if me.place and me.place <= tonumber(first[2]) then return nil, 0 end
-  if waits == "0" then
-    if redis.call("exists", keys[6]) == 0 then return nil, 0 end
-    if me.is_new then
-      redis.call("hset", keys[6], HEARD, sign(me.time, me.start))
-    end
-  end
-  return judge(keys, line, me)
+  return 1, gone
 end
 
 -- Wakes the waiters that can enter. The lock is free or, if `is_reading`, held
 -- by readers. A silent waiter is woken as well, but does not stop the search.
 local function wake(keys, time, publish, is_reading)
-  local at = 0
-  while at < MANY do
-    local some = redis.call("zrange", keys[4], at, at + BATCH - 1)
-    if not some[1] then return end
-    local signs = redis.call("hmget", keys[6], unpack(some))
-    for i, who in ipairs(some) do
-      local is_there = time_left((parse(signs[i])), 0, 0, time) > 0
-      if not is_writer(who) then
-        is_reading = is_reading or is_there
-        tell(publish, keys[2] .. ":" .. who, WAKE)
-      else
-        if not is_reading then tell(publish, keys[2] .. ":" .. who, WAKE) end
-        if is_there then return end
+  for at = 0, MAX_WOKEN - 1, WAKE_BATCH do
+    local waiters = redis.call("zrange", keys[4], at, at + WAKE_BATCH - 1)
+    if not waiters[1] then return end
+    local heartbeats = redis.call("hmget", keys[6], unpack(waiters))
+    for i, who in ipairs(waiters) do
+      local is_alive = time_left((parse(heartbeats[i])), 0, 0, time) > 0
+      if not (is_reading and is_writer(who)) then
+        tell(publish, keys[2] .. ":" .. who, UNLOCKED)
       end
+      if is_alive and is_writer(who) then return end
+      is_reading = is_reading or is_alive
     end
-    at = at + BATCH
   end
 end
 
--- both sides --------------------------------------------------------------
+-- the operations ----------------------------------------------------------
 
 -- Makes `who` a holder, until `ends`.
 local function enter(keys, who, ends, is_first)
@@ -242,35 +222,64 @@ local function enter(keys, who, ends, is_first)
   return { "held" }
 end
 
--- Changes the hold count; `ends` is never earlier than before.
-local function enter_again(keys, who, want, ends)
-  redis.call("zadd", keys[1], ends, who)
-  count(keys, who, want, fit(keys[1]))
-  return { "held" }
+-- Is it the caller's turn?
+-- @param queue what it waits for: all waiters, or the writers
+-- @param first the first of that queue, and its place
+-- @return ms for which it may not be, nil if it is; then how many were evicted
+local function turn(keys, queue, first, view, waits)
+  if view.place and view.place <= tonumber(first[2]) then return nil, 0 end
+  if waits == "0" then
+    if redis.call("exists", keys[6]) == 0 then return nil, 0 end
+    if view.is_new then
+      redis.call("hset", keys[6], STATE, format(view.time, view.start))
+    end
+  end
+  return first_alive(keys, queue, view)
 end
 
--- Enters if it is the asker's turn, otherwise queues it.
+-- Enters if it is the caller's turn, otherwise queues it.
 -- @param ms for how long the holders keep it out; nil if they do not
--- @param line as for turn
-local function come(keys, args, who, time, two, ms, line)
+-- @param queue as for turn
+local function enter_in_turn(keys, args, who, time, two, ms, queue)
   local lease, waits, publish = args[2], args[4], args[5]
-  local me, lost = nil, 0
+  local view, gone = nil, 0
   if not ms then
-    local first = redis.call("zrange", line, 0, 0, "withscores")
+    local first = redis.call("zrange", queue, 0, 0, "withscores")
     if first[1] then
-      me = look(keys, who, time)
-      ms, lost = turn(keys, line, first, me, waits)
+      view = look_up(keys, who, time)
+      ms, gone = turn(keys, queue, first, view, waits)
     end
     if not ms then
-      local is_alone = is_writer(who)
-      if first[1] or not is_alone then leave_line(keys, who) end
-      if lost > 0 and not is_alone then wake(keys, time, publish, true) end
+      local reads = not is_writer(who)
+      if first[1] or reads then remove(keys, who) end
+      if gone > 0 and reads then wake(keys, time, publish, true) end
       return enter(keys, who, time + lease, not two[1])
     end
   end
-  if waits ~= "0" then stay_in_line(keys, me or look(keys, who, time)) end
-  if lost > 0 then wake(keys, time, publish, two[1]) end
+  if waits ~= "0" then stay(keys, view or look_up(keys, who, time)) end
+  if gone > 0 then wake(keys, time, publish, two[1]) end
   return { "busy", ms }
+end
+
+-- Reads if no writer holds the lock or is ahead in the queue. The writer itself
+-- can read at once.
+local function enter_as_reader(keys, args, who, time, two)
+  local writer, ends = writer_of(two)
+  if writer == WRITER .. args[1] then
+    remove(keys, who)
+    return enter(keys, who, time + args[2])
+  end
+  return enter_in_turn(keys, args, who, time, two, writer and ends - time,
+    keys[5])
+end
+
+-- Writes if the lock is free and no waiter is ahead.
+local function enter_as_writer(keys, args, who, time, two)
+  if end_of(keys, two, READER .. args[1], time) then
+    return { "refused", UPGRADE }
+  end
+  return enter_in_turn(keys, args, who, time, two,
+    two[1] and redis.call("pttl", keys[1]), keys[4])
 end
 
 local function renew(keys, args, who)
@@ -314,7 +323,7 @@ end
 
 -- The waiter gives up.
 local function leave(keys, args, who)
-  if leave_line(keys, who) then
+  if remove(keys, who) then
     local time = now()
     local two = holders(keys, time)
     if not writer_of(two) then wake(keys, time, args[2], two[1]) end
@@ -322,19 +331,21 @@ local function leave(keys, args, who)
   return { "left" }
 end
 
-local function break_(keys, args, is_write)
-  local token, publish = args[1], args[2]
-  local time = now()
+-- Frees the lock from all readers by force, unless there is a writer; or from
+-- the writer, and from its read holds. If it is free, evicts dead waiters.
+local function break_(keys, args, side)
+  local token, publish, time = args[1], args[2], now()
   local two = holders(keys, time)
-  if two[1] and (writer_of(two) and true or false) ~= is_write then
+  if two[1] and (writer_of(two) ~= nil) ~= is_writer(side) then
     return { "free" }
   end
   if two[1] and token ~= "" then
     return { "refused", "a read/write lock has no fencing tokens" }
   end
   if not two[1] then
-    local _, lost = judge(keys, keys[4], { before = 0, start = 0, time = time })
-    if lost == 0 then return { "free" } end
+    local _, gone = first_alive(keys, keys[4],
+      { before = 0, start = 0, time = time })
+    if gone == 0 then return { "free" } end
   end
   redis.call("unlink", keys[1], keys[3])
   wake(keys, time, publish)
@@ -345,9 +356,11 @@ local function count_of(keys, who)
   return tonumber(redis.call("hget", keys[3], who) or 1) or 1
 end
 
+-- @return as every peek; of many readers only some are listed. Besides, "queue"
+--   and the first waiters, in order
 local function peek(keys, owner, side)
   local lock, list, mine, time = keys[1], {}, 0, now()
-  local all = redis.call("zrange", lock, 0, LIST - 1, "withscores")
+  local all = redis.call("zrange", lock, 0, MAX_LISTED - 1, "withscores")
   for i = 1, #all, 2 do
     local who = all[i]
     if who:sub(1, 2) == side and tonumber(all[i + 1]) > time then
@@ -357,88 +370,53 @@ local function peek(keys, owner, side)
   if tonumber(redis.call("zscore", lock, side .. owner) or 0) > time then
     mine = count_of(keys, side .. owner)
   end
-  local more = { "queue", redis.call("zrange", keys[4], 0, LIST - 1) }
+  local more = { "queue", redis.call("zrange", keys[4], 0, MAX_LISTED - 1) }
   if not list[1] then return { "free", -2, 0, {}, more } end
   return { "held", redis.call("pttl", lock), mine, list, more }
 end
 
--- the reader's side -------------------------------------------------------
+-- What Redis runs for a side.
+-- @param side READER or WRITER
+-- @param enter_first makes one a holder that is none
+local function operations(side, enter_first)
+  local server = {}
 
-local read = {}
-
---- Reads if no writer holds the lock or is ahead in the queue, or sets the
---  owner's hold count to `want`. The writer itself can read at once.
-function read.acquire(keys, args)
-  local owner, lease, want = args[1], args[2], args[3]
-  local who, time = READER .. owner, now()
-  local two = holders(keys, time)
-  local ends = end_of(keys, two, who, time)
-  if ends then
-    return enter_again(keys, who, want, math.max(ends, time + lease))
+  --- Enters, or sets the owner's hold count to `want`.
+  function server.acquire(keys, args)
+    local lease, want = args[2], args[3]
+    local who, time = side .. args[1], now()
+    local two = holders(keys, time)
+    local ends = end_of(keys, two, who, time)
+    if ends then
+      redis.call("zadd", keys[1], math.max(ends, time + lease), who)
+      count(keys, who, want, fit(keys[1]))
+      return { "held" }
+    end
+    if want ~= "1" then return { "lost" } end
+    return enter_first(keys, args, who, time, two)
   end
-  if want ~= "1" then return { "lost" } end
-  local writer, writer_ends = writer_of(two)
-  if writer == WRITER .. owner then
-    leave_line(keys, who)
-    return enter(keys, who, time + lease)
+
+  function server.renew(keys, args)
+    return renew(keys, args, side .. args[1])
   end
-  return come(keys, args, who, time, two, writer and writer_ends - time,
-    keys[5])
-end
 
-function read.renew(keys, args) return renew(keys, args, READER .. args[1]) end
-
-function read.release(keys, args)
-  return release(keys, args, READER .. args[1])
-end
-
-function read.leave(keys, args) return leave(keys, args, READER .. args[1]) end
-
---- Frees the lock from all readers by force, unless there is a writer. If the
---  lock is free, evicts dead waiters.
-function read.break_(keys, args) return break_(keys, args, false) end
-
---- @return as every peek; of many readers only some are listed. Besides,
---    "queue" and the first waiters, in order
-function read.peek(keys, args) return peek(keys, args[1], READER) end
-
--- the writer's side -------------------------------------------------------
-
-local write = {}
-
---- Writes if the lock is free and no waiter is ahead, or sets the owner's hold
---  count to `want`.
-function write.acquire(keys, args)
-  local owner, lease, want = args[1], args[2], args[3]
-  local who, time = WRITER .. owner, now()
-  local two = holders(keys, time)
-  local ends = end_of(keys, two, who, time)
-  if ends then
-    return enter_again(keys, who, want, math.max(ends, time + lease))
+  function server.release(keys, args)
+    return release(keys, args, side .. args[1])
   end
-  if want ~= "1" then return { "lost" } end
-  if end_of(keys, two, READER .. owner, time) then
-    return { "refused", UPGRADE }
+
+  function server.leave(keys, args)
+    return leave(keys, args, side .. args[1])
   end
-  return come(keys, args, who, time, two,
-    two[1] and redis.call("pttl", keys[1]), keys[4])
+
+  function server.break_(keys, args) return break_(keys, args, side) end
+
+  function server.peek(keys, args) return peek(keys, args[1], side) end
+
+  return server
 end
 
-function write.renew(keys, args) return renew(keys, args, WRITER .. args[1]) end
-
-function write.release(keys, args)
-  return release(keys, args, WRITER .. args[1])
-end
-
-function write.leave(keys, args)
-  return leave(keys, args, WRITER .. args[1])
-end
-
---- Frees the lock by force from the writer, and from its read holds. If the
---  lock is free, evicts dead waiters.
-function write.break_(keys, args) return break_(keys, args, true) end
-
-function write.peek(keys, args) return peek(keys, args[1], WRITER) end
+local read = operations(READER, enter_as_reader)
+local write = operations(WRITER, enter_as_writer)
 
 -- the client's side -------------------------------------------------------
 

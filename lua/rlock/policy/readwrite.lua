@@ -36,11 +36,11 @@ local shared = require "rlock.policy.shared"
 local now, tell = shared.now, shared.tell
 
 local READERS_GONE, WRITER_GONE = "0", "1"
-local FEW = 4            -- dead holds dropped by one request
-local LOOK = 16          -- fields examined by one request
-local MANY = 100         -- holders listed for people; keys deleted one by one
-local MOST = 1000000000  -- a greater hold count is taken for garbage
-local SOONER = 1000      -- ms: a smaller change of expiry wakes no waiter
+local MAX_DROPPED = 4          -- dead holds, by one request
+local MAX_EXAMINED = 16        -- fields, by one request
+local MAX_LISTED = 100         -- holders for people; keys deleted one by one
+local MAX_COUNT = 1000000000   -- a greater hold count is taken for garbage
+local SOONER = 1000            -- ms: a smaller change of expiry wakes no waiter
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
 -- these run inside Redis --------------------------------------------------
@@ -61,7 +61,7 @@ end
 
 -- Deletes the keys of the holds after the first `want` out of `count`.
 local function drop_holds(keys, owner, want, count)
-  for n = want + 1, math.min(tonumber(count) or 1, want + MANY) do
+  for n = want + 1, math.min(tonumber(count) or 1, want + MAX_LISTED) do
     redis.call("unlink", hold_key(keys, owner, n))
   end
 end
@@ -107,7 +107,8 @@ end
 -- @return the mode of the lock after that
 local function drop_dead(keys, mode, time)
   local lock, index = keys[1], keys[3]
-  local dead = redis.call("zrangebyscore", index, "-inf", time, "limit", 0, FEW)
+  local dead = redis.call("zrangebyscore", index, "-inf", time,
+    "limit", 0, MAX_DROPPED)
   if not dead[1] then return mode end
   redis.call("zrem", index, unpack(dead))
   redis.call("hdel", lock, unpack(dead))
@@ -124,8 +125,8 @@ end
 -- The end of a reader's last hold, by its hold keys; 0 if all have ended.
 local function end_by_keys(keys, owner, count, time)
   local ttl = 0
-  if count % 1 ~= 0 or count > MOST then count = 1 end
-  for n = count, math.max(1, count - LOOK), -1 do
+  if count % 1 ~= 0 or count > MAX_COUNT then count = 1 end
+  for n = count, math.max(1, count - MAX_EXAMINED), -1 do
     ttl = math.max(ttl, redis.call("pttl", hold_key(keys, owner, n)))
   end
   return ttl > 0 and time + ttl or 0
@@ -135,12 +136,12 @@ end
 -- drops dead ones.
 -- @param others how many there are
 -- @return the end of their last lease, or nil if not all were found
-local function look(keys, size, others, time)
+local function examine(keys, size, others, time)
   local lock, index, last = keys[1], keys[3], 0
-  local fields = size <= LOOK and redis.call("hgetall", lock)
-    or redis.call("hscan", lock, time, "count", LOOK)[2]
+  local fields = size <= MAX_EXAMINED and redis.call("hgetall", lock)
+    or redis.call("hscan", lock, time, "count", MAX_EXAMINED)[2]
   local n = #fields / 2
-  for i = time, time + math.min(n, LOOK) - 1 do
+  for i = time, time + math.min(n, MAX_EXAMINED) - 1 do
     local owner, count = fields[i % n * 2 + 1], tonumber(fields[i % n * 2 + 2])
     if count and not redis.call("zscore", index, owner) then
       local ends = end_by_keys(keys, owner, count, time)
@@ -162,7 +163,7 @@ local function fit(keys, mode, size, time, publish, before)
     or 0)
   if others ~= 0 then
     local ends = mode == "read" and others > 0
-      and look(keys, size, others, time)
+      and examine(keys, size, others, time)
     if not ends then return end
     last = math.max(last, ends)
   end
@@ -192,11 +193,11 @@ end
 local function holders(keys, mode, is_writer, time)
   local lock, index, result, dead = keys[1], keys[3], {}, {}
   for _, field in ipairs(redis.call("zrangebyscore", index, "-inf", time,
-      "limit", 0, MANY)) do
+      "limit", 0, MAX_LISTED)) do
     dead[field] = true
   end
-  local fields = redis.call("hscan", lock, 0, "count", MANY)[2]
-  for i = 1, math.min(#fields, 2 * MANY), 2 do
+  local fields = redis.call("hscan", lock, 0, "count", MAX_LISTED)[2]
+  for i = 1, math.min(#fields, 2 * MAX_LISTED), 2 do
     local field = fields[i]
     local writes = mode == "write" and field:sub(-6) == ":write"
     if field ~= "mode" and not dead[field] and writes == is_writer then

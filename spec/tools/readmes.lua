@@ -5,7 +5,8 @@ local readmes = {}
 
 readmes.paths = {
   "README.md", "lua/resty/README.md", "lua/rlock/README.md",
-  "lua/rlock/policy/README.md", "rocks/README.md", "src/README.md",
+  "lua/rlock/policy/README.md", "lua/rlock/several/README.md",
+  "rocks/README.md", "src/README.md",
 }
 
 --- The text of a file; nil if there is none.

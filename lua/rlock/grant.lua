@@ -249,7 +249,7 @@ local function entered(self, ends, lease, hold, sent)
     self.watched = true
     watchdog:watch(self, sent)
   elseif not self.watched then
-    watchdog:rest(self)
+    watchdog:observe(self)
   end
   return "held"
 end
@@ -417,7 +417,7 @@ local function kept(self, sent, seconds, watched)
     self.state = "held"
     watchdog:watch(self, sent)
   else
-    watchdog:rest(self)
+    watchdog:observe(self)
   end
   return true
 end
@@ -585,7 +585,7 @@ function grant:when_lost(fn, told)
   end
   self.on_lost = self.on_lost or {}
   table.insert(self.on_lost, { fn = fn, lock = told })
-  if not self.watched then session.watchdog:rest(self) end
+  if not self.watched then session.watchdog:observe(self) end
 end
 
 return grant

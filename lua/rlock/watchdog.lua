@@ -32,7 +32,7 @@ function watchdog.new(session)
     period = session.lease / 3,
     fresh = {},           -- grants in order of their next renewal
     flying = {},          -- grants whose renewal is in flight
-    resting = {},         -- grants that need no action
+    observed = {},        -- grants that need no action
     alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
   }, watchdog)
@@ -72,7 +72,7 @@ end
 --- All grants that the watchdog knows.
 function watchdog:all()
   local all = {}
-  for _, list in ipairs { self.fresh, self.resting, self.flying } do
+  for _, list in ipairs { self.fresh, self.observed, self.flying } do
     local grant = list.first
     while grant do
       all[#all + 1] = grant
@@ -134,7 +134,7 @@ end
 
 local function renewed(self, grant, lease, sent)
   grant.state, grant.lost_because = "held", nil
-  if not grant.watched then return self:rest(grant) end
+  if not grant.watched then return self:observe(grant) end
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000, grant.lock.drift))
   grant.deadline = sent + self.period
@@ -234,8 +234,8 @@ end
 
 -- Handles the outcomes of a batch.
 -- @return the grants to retry because of NOSCRIPT; none if `is_second`
-local function judge(self, batch, is_second, replies, codes, details, sent,
-    leases)
+local function handle_replies(self, batch, is_second, replies, codes, details,
+    sent, leases)
   local again = {}
   for i, grant in ipairs(batch) do
     local here = is_in(self, batch, grant)
@@ -253,7 +253,7 @@ local function judge(self, batch, is_second, replies, codes, details, sent,
 end
 
 local function renew(self, batch, is_second)
-  local again = judge(self, batch, is_second,
+  local again = handle_replies(self, batch, is_second,
     send_batch(self, batch, self.host.now()))
   if again[1] then return renew(self, again, true) end
 end
@@ -319,7 +319,7 @@ end
 
 -- With the maximum of batches in flight (the server does not answer) sends
 -- nothing, but still reports losses in time.
-local function bury(self, now)
+local function report_losses(self, now)
   local alarm = self.alarms:peek()
   while alarm and alarm.deadline <= now do
     self:remove(alarm)
@@ -334,10 +334,10 @@ local function bury(self, now)
 end
 
 -- Drops expired leases whose tasks have ended without a release. Checks all
--- resting grants, so it runs only once a period.
+-- observed grants, so it runs only once a period.
 local function sweep(self, now)
   self.swept = now
-  local grant = self.resting.first
+  local grant = self.observed.first
   while grant do
     local after = grant.next
     if grant.valid_until <= now and grant:is_abandoned() then
@@ -349,7 +349,7 @@ end
 
 -- The watchdog's task. When idle it stays for another half period, so that an
 -- occasional lock need not start it each time.
-local function keep(self)
+local function run(self)
   local was_idle = false
   while not self.is_closed do
     local now = self.host.now()
@@ -359,9 +359,9 @@ local function keep(self)
       if #batch > 0 then send(self, batch) end
       deadline = #batch > 0 and now or next_deadline(self)
     else
-      deadline = bury(self, now)
+      deadline = report_losses(self, now)
     end
-    if self.resting.first then
+    if self.observed.first then
       if now >= (self.swept or 0) + self.period then sweep(self, now) end
       deadline = math.min(deadline or math.huge, now + self.period)
     elseif not deadline and self.batches == 0 then
@@ -385,7 +385,7 @@ end
 local function awake(self, deadline)
   if not self.change then
     self.change, self.sleeps_until = self.host.event(), 0
-    self.host.daemon(keep, self)
+    self.host.daemon(run, self)
   elseif deadline < self.sleeps_until then
     self.change:set()
   end
@@ -409,7 +409,7 @@ end
 -- @tparam table grant with the new valid_until and watched
 -- @tparam number now
 function watchdog:lower(grant, now)
-  if not grant.watched then return self:rest(grant) end
+  if not grant.watched then return self:observe(grant) end
   self:remove(grant)
   grant.deadline = math.min(now + self.period, grant.valid_until)
   self.alarms:push(grant)
@@ -418,7 +418,7 @@ end
 
 -- When a grant that is not renewed is due: for the next restatement, or at its
 -- end if it has on_lost callbacks. nil: never.
-local function next_look(self, grant)
+local function next_check(self, grant)
   local deadline = self.host.now() + self.period
   if restates(grant) and deadline < grant.valid_until then return deadline end
   return grant.on_lost and grant.valid_until
@@ -427,15 +427,15 @@ end
 --- Keeps track of a grant that is not renewed: restates it if its policy wants
 --  that, and reports its end if it has on_lost callbacks.
 -- @tparam table grant
-function watchdog:rest(grant)
+function watchdog:observe(grant)
   self:remove(grant)
-  local deadline = next_look(self, grant)
+  local deadline = next_check(self, grant)
   if deadline then
     grant.deadline = deadline
     self.alarms:push(grant)
     awake(self, grant.deadline)
   else
-    append(self.resting, grant)
+    append(self.observed, grant)
     if not self.change then
       awake(self, math.huge)
     elseif self.sleeps_until == math.huge then

@@ -99,7 +99,7 @@ local function track(self, id, lease, sent, ends)
   if permit.party then permit.party.grants[permit] = true end
   self.site.taken[id] = permit
   if lease then
-    self.session.watchdog:rest(permit)
+    self.session.watchdog:observe(permit)
   else
     self.session.watchdog:watch(permit, sent)
   end
@@ -217,7 +217,7 @@ function permits:renew(id, lease)
   local permit = self.site.taken[bytes]
   if permit and reply and reply[1] == "held" then
     permit.valid_until = math.max(permit.valid_until, ends)
-    if not permit.watched then session.watchdog:rest(permit) end
+    if not permit.watched then session.watchdog:observe(permit) end
   elseif permit and reply then
     session.watchdog:lose(permit, "its lease has ended")
   end

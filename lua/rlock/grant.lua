@@ -267,7 +267,7 @@ local function extra_of(self, now, wait_deadline)
 end
 
 -- May this grant request another hold?
-local function may_ask(self, lease)
+local function may_enter(self, lease)
   local policy_ = self.lock.site.policy
   if self.lock.session.is_closed then
     return nil, "closed", "the client was closed"
@@ -285,7 +285,7 @@ local function may_ask(self, lease)
 end
 
 -- Interprets the reply of acquire.
-local function judge(self, reply, lease, hold, sent)
+local function interpret(self, reply, lease, hold, sent)
   local session, op = self.lock.session, self.lock.site.policy.ops.acquire
   local verdict, value, detail = verdicts.of(op, reply)
   if verdict == "lost" and #self.holds == 0 then
@@ -313,7 +313,7 @@ local function judge(self, reply, lease, hold, sent)
   return nil, value, detail
 end
 
-local let_go
+local send_release
 
 -- Releases a hold that is no longer wanted: its task has ended, or `accept`
 -- rejects it. This keeps the turn, so no other task of the owner sees the hold.
@@ -328,14 +328,14 @@ local function accepted(self, hold, verdict, ...)
   end
   if ok then return verdict, ... end
   local now = session.host.now()
-  let_go(self, now + 2 * session.timeout, hold, now)
+  send_release(self, now + 2 * session.timeout, hold, now)
   return nil, code, detail
 end
 
 -- Sends the request and passes the turn on.
-local function ask(self, deadline, lease, hold, now, extra)
+local function send_acquire(self, deadline, lease, hold, now, extra)
   do
-    local ok, code, why = may_ask(self, lease)
+    local ok, code, why = may_enter(self, lease)
     if not ok then return passed_on(self, nil, code, why) end
   end
   local session, site = self.lock.session, self.lock.site
@@ -353,7 +353,7 @@ local function ask(self, deadline, lease, hold, now, extra)
     return passed_on(self, nil, "closed", "the client was closed")
   end
   return passed_on(self, accepted(self, hold,
-    judge(self, reply, lease, hold, sent)))
+    interpret(self, reply, lease, hold, sent)))
 end
 
 --- Requests one more hold from the server.
@@ -375,7 +375,7 @@ function grant:acquire(deadline, lease, hold, now, wait_deadline)
     self:rename()
   end
   self.acting = true
-  return ask(self, deadline, lease, hold, now, extra)
+  return send_acquire(self, deadline, lease, hold, now, extra)
 end
 
 --- Leaves the policy's queue of waiters, if it has one. If another request of
@@ -395,7 +395,7 @@ end
 
 -- releasing ---------------------------------------------------------------
 
-local function take_out(self, hold)
+local function remove(self, hold)
   local holds = self.holds
   local n = #holds
   if not hold then
@@ -451,8 +451,8 @@ local function answered_lost(self, may_be_applied, left)
   return lost(self)
 end
 
-function let_go(self, deadline, hold, now)
-  hold = take_out(self, hold)
+function send_release(self, deadline, hold, now)
+  hold = remove(self, hold)
   if not hold then
     return nil, "not_held", "this task does not hold the lock"
   end
@@ -513,7 +513,7 @@ function grant:release(hold)
     end
   end
   self.acting = true
-  return passed_on(self, let_go(self, deadline, hold, now))
+  return passed_on(self, send_release(self, deadline, hold, now))
 end
 
 --- Releases all holds, because the task has ended.

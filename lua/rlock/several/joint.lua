@@ -2,11 +2,11 @@
 --  (multi.lua) and red locks (quorum.lua). A hold has one part for each lock
 --  taken. Each part is a hold of that lock's grant (grant.lua), so the watchdog
 --  of its client renews it and reports its loss. A driver implements:
---    take(hold, wait, lease)   adds parts: true | nil, code, detail
---    let_go(hold)              releases them: true | nil, code, detail
---    valid_of(hold)            seconds
---    state_of(hold)            "held" | "at_risk" | "lost"
---    watch(hold)               calls joint.lose when the hold is lost
+--    take_parts(hold, wait, lease)  true | nil, code, detail
+--    release_parts(hold)            true | nil, code, detail
+--    valid_of(hold)                 seconds
+--    state_of(hold)                 "held" | "at_risk" | "lost"
+--    watch(hold)                    calls joint.lose when the hold is lost
 --  The owner is the calling task. Each handle keeps the holds that were taken
 --  through it.
 
@@ -192,14 +192,14 @@ local function take(self, wait, lease, is_carried)
     joint = self, party = self.host.current(), parts = {},
     is_carried = is_carried and not self.host.ends_tasks,
   }, Hold)
-  local ok, code, detail = self:take(hold, wait, lease)
+  local ok, code, detail = self:take_parts(hold, wait, lease)
   if ok and not self.host.has_gone(hold.party) then
     remember(self, hold)
     return hold
   end
   hold.is_over = true
   if ok then
-    self:let_go(hold)
+    self:release_parts(hold)
     return nil, "closed", "the task has ended"
   end
   if code == "cancelled" then error(detail, 0) end
@@ -214,7 +214,7 @@ end
 local function let_go(hold)
   hold.is_over = true
   forget(hold.joint, hold)
-  local ok, code, detail = hold.joint:let_go(hold)
+  local ok, code, detail = hold.joint:release_parts(hold)
   if ok then return true end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail

@@ -95,7 +95,7 @@ end
 -- one attempt -------------------------------------------------------------
 
 -- Requests one member. Only the busy member we wait for is sent the wait.
-local function ask(try, part)
+local function request(try, part)
   function part.accept()
     if try.is_over then return nil, "cancelled" end
     return true
@@ -111,7 +111,7 @@ end
 
 -- Combines the replies for one server's members.
 -- @return true; or nil, code, detail and the part that failed
-local function judge(try, parts)
+local function combine(try, parts)
   local blamed
   for _, part in ipairs(parts) do
     if part.verdict == nil then
@@ -126,21 +126,21 @@ local function judge(try, parts)
   return true
 end
 
-local function ask_group(self, try, members)
+local function request_group(self, try, members)
   local hold, parts = try.hold, {}
   for i, member in ipairs(members) do parts[i] = joint.part(hold, member) end
   local ok, code, unwind = joint.together(self.host, parts,
-    function(part) ask(try, part) end)
+    function(part) request(try, part) end)
   for _, part in ipairs(parts) do
     if part.verdict == "held" then hold.parts[#hold.parts + 1] = part end
   end
   if not ok then return nil, code, unwind end
-  return judge(try, parts)
+  return combine(try, parts)
 end
 
-local function ask_all(self, try)
+local function request_all(self, try)
   for _, members in ipairs(self.groups) do
-    local ok, code, detail, part = ask_group(self, try, members)
+    local ok, code, detail, part = request_group(self, try, members)
     if not ok then return nil, code, detail, part end
   end
   if self:valid_of(try.hold) > 0 then return true end
@@ -148,7 +148,7 @@ local function ask_all(self, try)
 end
 
 -- Releases the members that an attempt has taken.
-local function give_back(self, try)
+local function release_taken(self, try)
   local parts = try.hold.parts
   try.hold.parts, try.took_some = {}, #parts > 0
   return joint.together(self.host, parts, joint.release, try.deadline)
@@ -160,17 +160,17 @@ local function attempt(self, try)
   if try.wait_deadline > now then
     try.deadline = min(try.deadline, try.wait_deadline)
   end
-  local ok, code, detail, part = ask_all(self, try)
+  local ok, code, detail, part = request_all(self, try)
   if ok then return true end
   if code == "cancelled" then try.is_over = true end
-  local given, cancelled, unwind = give_back(self, try)
-  if not given then return nil, cancelled, unwind end
+  local released, cancelled, unwind = release_taken(self, try)
+  if not released then return nil, cancelled, unwind end
   return nil, code, detail, part
 end
 
 -- waiting -----------------------------------------------------------------
 
-local function join_line(try, part)
+local function join_waiters(try, part)
   local member = part.lock
   local granted = joint.granted(part)
   local waiter = lock.parts.join(member, granted)
@@ -179,7 +179,7 @@ local function join_line(try, part)
   granted:sweep()
 end
 
-local function leave_line(try, is_held)
+local function leave_waiters(try, is_held)
   local waiter = try.waiter
   if not waiter then return end
   if waiter.channel then
@@ -204,9 +204,9 @@ end
 -- Waits for the busy member. The first time, joins its waiters and retries once
 -- the subscription stands, because a release may have come before it.
 local function wait_for_member(self, try, part)
-  if try.member ~= part.lock then leave_line(try, false) end
+  if try.member ~= part.lock then leave_waiters(try, false) end
   local is_new = not try.waiter
-  if is_new then join_line(try, part) end
+  if is_new then join_waiters(try, part) end
   local slept, code, unwind = jitter(self, try)
   if slept == nil then return nil, code, unwind end
   return lock.parts.wait(try.member, try.waiter, not is_new and part.answer
@@ -251,7 +251,7 @@ local function wait_on(self, try, code, detail, part)
     ok, problem, unwind = jitter(self, try)
     code = "timeout"
   elseif is_passing(self, try, code, part) then
-    leave_line(try, false)
+    leave_waiters(try, false)
     ok, problem, unwind = wait_for_server(self, try, part)
   else
     return nil, code, detail
@@ -263,7 +263,7 @@ end
 
 -- the driver, as joint.lua wants it -----------------------------------------
 
-function multi:take(hold, wait, lease)
+function multi:take_parts(hold, wait, lease)
   local host = self.host
   local try = {
     hold = hold, lease = lease, wait_deadline = host.now() + wait,
@@ -277,7 +277,7 @@ function multi:take(hold, wait, lease)
       goes_on, code, detail = wait_on(self, try, code, detail, part)
     end
     if not goes_on then
-      leave_line(try, ok)
+      leave_waiters(try, ok)
       if ok then return true end
       return nil, code, detail
     end
@@ -288,7 +288,7 @@ local function release(part)
   part.ok, part.code, part.why = joint.release(part)
 end
 
-function multi:let_go(hold)
+function multi:release_parts(hold)
   local ok, code, detail = joint.together(self.host, hold.parts, release)
   if not ok then return nil, code, detail end
   for _, part in ipairs(hold.parts) do

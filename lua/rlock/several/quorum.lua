@@ -26,7 +26,7 @@ local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
 --- Seconds before a missing part is retried: the first back-off limit, doubled
 --  up to a third of the lease; and the minimum.
-local FIRST_REST, LEAST_REST = 0.1, 0.01
+local FIRST_HEAL, LEAST_HEAL = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- fraction of a lease, for clock drift
 
@@ -144,7 +144,7 @@ local function attempt(self, try)
   local round = Round.new(self, hold, try.lease,
     not try.is_single and try.wait_deadline or nil)
   hold.round = round
-  local ok, code, detail = round:ask(self.members, true)
+  local ok, code, detail = round:request(self.members, true)
   if ok and round.held >= self.majority and not round.clash
       and self:valid_of(hold) > 0 then
     return true
@@ -152,7 +152,7 @@ local function attempt(self, try)
   round.is_over = true
   drop(hold)
   if not ok then return nil, code, detail end
-  code, detail, try.is_final = round:judge()
+  code, detail, try.is_final = round:outcome()
   if code ~= "quorum" or not round.is_short or not try.code then
     try.code, try.detail = code, detail
   end
@@ -191,7 +191,7 @@ local function may_enter(self, hold)
   return true
 end
 
-function quorum:take(hold, wait, lease)
+function quorum:take_parts(hold, wait, lease)
   local ok, code, detail = may_enter(self, hold)
   if not ok then return nil, code, detail end
   local try = {
@@ -241,13 +241,13 @@ end
 -- majority does not exclude anyone else.
 local function keep_healing(self, hold)
   local third = self.lease / 3
-  local rest = backoff.new(min(FIRST_REST, third), third,
+  local pauses = backoff.new(min(FIRST_HEAL, third), third,
     self.host.random_number)
-  while not hold.healer:wait(max(rest:next(), LEAST_REST)) do
+  while not hold.healer:wait(max(pauses:next(), LEAST_HEAL)) do
     if not is_wanted(self, hold) then return end
     local others = without_part(self, hold)
     if not others[1] then break end
-    Round.new(self, hold):ask(others)
+    Round.new(self, hold):request(others)
   end
   hold.healer = nil
 end
@@ -307,7 +307,7 @@ local function longest_of(parts)
   return seconds
 end
 
-function quorum:let_go(hold)
+function quorum:release_parts(hold)
   if hold.healer then hold.healer:set() end
   if hold.lost_because then return nil, "lost", hold.lost_because end
   local parts, was_valid = hold.parts, self:valid_of(hold) > 0

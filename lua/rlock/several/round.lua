@@ -84,7 +84,7 @@ local function accept(self, part, identity)
 end
 
 -- Requests the lock from one server.
-local function ask(self, part)
+local function request(self, part)
   local session = part.lock.session
   local identity, code, detail = admit(self, session)
   self.unknown = self.unknown - 1
@@ -93,7 +93,7 @@ local function ask(self, part)
   return joint.acquire(part, self.deadline, self.lease, 0)
 end
 
-local function ask_if_there(self, part)
+local function request_if_there(self, part)
   local session = part.lock.session
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
@@ -103,7 +103,7 @@ local function ask_if_there(self, part)
     self.unknown = self.unknown - 1
     return nil, code, why
   end
-  local verdict, answer, detail = ask(self, part)
+  local verdict, answer, detail = request(self, part)
   if verdict == nil and missing[answer] and not session.is_closed
       and not self.is_short then
     server_identity.is_gone(session, detail)
@@ -123,7 +123,7 @@ end
 local function vote(self, part)
   local hold = self.hold
   if self:is_decided() then return end
-  local verdict, answer, detail = ask_if_there(self, part)
+  local verdict, answer, detail = request_if_there(self, part)
   if verdict ~= "held" then
     part.code, part.answer = verdict or answer, detail or answer
     self.failed = self.failed + 1
@@ -151,7 +151,7 @@ end
 
 --- Requests the lock; until `is_over` is set, grants become parts of the hold.
 -- @return as `call`
-function round:ask(members, is_early)
+function round:request(members, is_early)
   return self:call(members, function(part) vote(self, part) end, is_early)
 end
 
@@ -211,7 +211,7 @@ end
 --   holds too many; else "quorum"
 -- @treturn string detail
 -- @treturn boolean|nil true if a retry cannot succeed
-function round:judge()
+function round:outcome()
   if self.clash then return "refused", self.clash, true end
   local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }
   local now = self.red.host.now()

@@ -22,10 +22,13 @@ grant.__index = grant
 
 local huge, max, min = math.huge, math.max, math.min
 
--- A hold is `true` (renewed by the watchdog), the time at which its lease ends,
--- or, if other tasks may release it, a table: `ends` is that time, `face` a
--- weak reference to the program's object. With `is_of_task`, only its own task
--- releases it.
+-- A hold is a table: `ends` is the time at which its lease ends; without it the
+-- watchdog renews the hold. If `is_carried`, other tasks may release it; `face`
+-- is a weak reference to the program's object for it.
+
+-- All holds that the watchdog renews and that only their own task releases.
+-- Shared, so that 100 000 of them take no memory. Nothing reads its `is_over`.
+local RENEWED = {}
 
 local SPARES = 16                       -- grants kept for reuse
 local NONE = {}                         -- shared empty list of holds
@@ -125,19 +128,12 @@ end
 
 -- what the holds need -----------------------------------------------------
 
-local function ends_of(hold)
-  if hold == true then return nil end
-  if type(hold) == "number" then return hold end
-  return hold.ends
-end
-
 -- Seconds of lease that the holds need from now on, and whether the watchdog
 -- must renew any of them.
 local function needed(self, now)
   local ends, watched, session = 0, false, self.lock.session
   for _, hold in ipairs(self.holds) do
-    local own = ends_of(hold)
-    if own then ends = max(ends, own) else watched = true end
+    if hold.ends then ends = max(ends, hold.ends) else watched = true end
   end
   local seconds = ends - now
   if watched then seconds = max(seconds, session.lease) end
@@ -231,17 +227,13 @@ local function settle(self, seconds)
 end
 
 local function entered(self, ends, lease, hold, sent)
-  local holds = self.holds
-  if holds == NONE then
-    holds = {}
-    self.holds = holds
+  if not hold then
+    hold = lease and { ends = ends, is_over = false } or RENEWED
+  elseif lease then
+    hold.ends = ends
   end
-  if hold then
-    hold.ends = lease and ends or nil
-    holds[#holds + 1] = hold
-  else
-    holds[#holds + 1] = lease and ends or true
-  end
+  if self.holds == NONE then self.holds = {} end
+  self.holds[#self.holds + 1] = hold
   if ends > self.valid_until then self.valid_until = ends end
   self.state = "held"
   local watchdog = self.lock.session.watchdog
@@ -456,7 +448,7 @@ function send_release(self, deadline, hold, now)
   if not hold then
     return nil, "not_held", "this task does not hold the lock"
   end
-  if type(hold) == "table" then hold.is_over = true end
+  hold.is_over = true
   if self.state == "lost" then return lost(self) end
   local session, site = self.lock.session, self.lock.site
   local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
@@ -520,9 +512,7 @@ end
 function grant:give_up()
   self.is_given_up = true               -- for a request in flight
   if self.acting or #self.holds == 0 then return end
-  for _, hold in ipairs(self.holds) do
-    if type(hold) == "table" then hold.is_over = true end
-  end
+  for _, hold in ipairs(self.holds) do hold.is_over = true end
   self.holds = NONE
   self:end_it("the task ended without unlocking it")
   settle(self, max(self.valid_until - self.lock.session.host.now(), 0))
@@ -532,8 +522,7 @@ end
 -- Can anything but its own task still release this hold? (A part of a joint
 -- hold has no face.)
 local function is_carried(hold)
-  return type(hold) == "table" and not hold.is_of_task
-    and (hold.face == nil or hold.face[1] ~= nil)
+  return hold.is_carried and (hold.face == nil or hold.face[1] ~= nil)
 end
 
 --- Has its task ended, with nothing left that could release it?

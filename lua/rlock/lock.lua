@@ -283,7 +283,7 @@ local WEAK = { __mode = "v" }
 -- @treturn[2] nil, code, detail as for `lock`
 function lock:hold(options)
   local wait, lease = check_options(options, 2)
-  local hold = { is_of_task = self.session.host.ends_tasks }
+  local hold = { is_carried = not self.session.host.ends_tasks }
   local ok, code, detail = enter(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
   local face = setmetatable({

@@ -68,7 +68,7 @@ end
 function joint.part(hold, member)
   return {
     hold = hold, lock = member, party = member.party or hold.party,
-    is_of_task = not hold.is_carried,
+    is_carried = hold.is_carried,
   }
 end
 

@@ -27,6 +27,7 @@ build = {
     ["rlock.counters.semaphore"] = "lua/rlock/counters/semaphore.lua",
     ["rlock.duration"] = "lua/rlock/duration.lua",
     ["rlock.grant"] = "lua/rlock/grant.lua",
+    ["rlock.handle"] = "lua/rlock/handle.lua",
     ["rlock.heap"] = "lua/rlock/heap.lua",
     ["rlock.host.ngx"] = "lua/rlock/host/ngx.lua",
     ["rlock.host.ngx.callbacks"] = "lua/rlock/host/ngx/callbacks.lua",

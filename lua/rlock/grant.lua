@@ -13,8 +13,8 @@
 
 local verdicts = require "rlock.verdicts"
 local duration = require "rlock.duration"
-local naming = require "rlock.naming"
 local policy = require "rlock.policy"
+local waiting = require "rlock.waiting"
 local remote = require "rlock.redis.remote"
 
 local grant = {}
@@ -72,10 +72,7 @@ function grant.new(lock, party)
 end
 
 --- The lock's kind and name, for messages.
-function grant:show()
-  local site = self.lock.site
-  return ("%s lock %s"):format(site.policy.name, naming.show(site.name))
-end
+function grant:show() return self.lock:show() end
 
 local function count_text(n) return COUNT[n] or ("%d"):format(n) end
 
@@ -307,8 +304,9 @@ end
 
 local send_release
 
--- Releases a hold that is no longer wanted: its task has ended, or `accept`
--- rejects it. This keeps the turn, so no other task of the owner sees the hold.
+-- Gives a hold its grant, or releases the hold if it is no longer wanted: its
+-- task has ended, or `accept` rejects it. This keeps the turn, so no other task
+-- of the owner sees the hold.
 local function accepted(self, hold, verdict, ...)
   if verdict ~= "held" then return verdict, ... end
   local session = self.lock.session
@@ -318,7 +316,10 @@ local function accepted(self, hold, verdict, ...)
   elseif hold and hold.accept then
     ok, code, detail = hold:accept()
   end
-  if ok then return verdict, ... end
+  if ok then
+    if hold then hold.grant = self end
+    return verdict, ...
+  end
   local now = session.host.now()
   send_release(self, now + 2 * session.timeout, hold, now)
   return nil, code, detail
@@ -368,6 +369,18 @@ function grant:acquire(deadline, lease, hold, now, wait_deadline)
   end
   self.acting = true
   return send_acquire(self, deadline, lease, hold, now, extra)
+end
+
+--- The channel on which releases are published, or nil.
+function grant:channel()
+  local site = self.lock.site
+  return site.policy.channel and site.policy.channel(site.keys, self.owner)
+end
+
+--- Joins the client's waiters for the lock, see waiting.join.
+function grant:join()
+  return waiting.join(self.lock.session, self:channel(),
+    self.lock.site.policy.wakes)
 end
 
 --- Leaves the policy's queue of waiters, if it has one. If another request of
@@ -566,15 +579,19 @@ function grant:valid_for()
 end
 
 --- Calls fn(told, reason) once, when the grant is lost or if it already is.
+-- @treturn boolean whether there is a hold to lose
 function grant:when_lost(fn, told)
   local session = self.lock.session
-  if self.state == "lost" then
+  if #self.holds == 0 then
+    return false
+  elseif self.state == "lost" then
     session.host.spawn(fn, told, self.lost_because)
-    return
+    return true
   end
   self.on_lost = self.on_lost or {}
   table.insert(self.on_lost, { fn = fn, lock = told })
   if not self.watched then session.watchdog:observe(self) end
+  return true
 end
 
 return grant

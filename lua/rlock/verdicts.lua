@@ -120,4 +120,11 @@ function verdicts.of_peek(op, reply)
   return verdicts.of(op, reply)
 end
 
+--- What "busy" means, for messages.
+-- @tparam number ms its value
+function verdicts.busy(ms)
+  return "held by another owner"
+    .. (ms > 0 and (" for %.1f s more"):format(ms / 1000) or "")
+end
+
 return verdicts

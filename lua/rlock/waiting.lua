@@ -12,6 +12,8 @@
 --              "busy", ms[, left]   retry in ms; -1: unknown
 --              nil, code, detail    failed
 
+local backoff = require "rlock.backoff"
+
 local waiting = {}
 
 local huge, max, min = math.huge, math.max, math.min
@@ -22,6 +24,26 @@ local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
 local SPREAD = 1          -- extra jitter for waiters behind the first
 local LEAST = 0.01        -- a policy may reply "busy" and 0
 local CONFIRM = 1         -- maximum wait for the subscription
+--- Seconds between polls of a waiter without a channel.
+local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
+
+--- Joins the waiters of a channel, so that no later release is missed. Without
+--  a channel the waiter polls with a backoff.
+-- @tparam table session
+-- @tparam string|nil channel
+-- @tparam[opt] function wakes as for wakeup:join
+-- @treturn table waiter
+function waiting.join(session, channel, wakes)
+  if channel then return session.wakeup:join(channel, wakes) end
+  local waiter, host = session.host.event(), session.host
+  waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
+  return waiter
+end
+
+--- As wakeup:leave.
+function waiting.leave(session, waiter, got_it)
+  if waiter.channel then session.wakeup:leave(waiter, got_it) end
+end
 
 -- How long to wait for a wake.
 local function pause_length(session, waiter, ms, most)
@@ -48,7 +70,9 @@ end
 -- @return as wakeup:wait
 function waiting.pause(session, waiter, ms, most)
   local seconds = min(CONFIRM, most or huge)
-  if ms then
+  if waiter.backoff then
+    seconds = max(waiter.backoff:next(), SPIN_FIRST)
+  elseif ms then
     seconds = pause_length(session, waiter, ms, most)
   elseif waiter.channel.is_live then
     return true

@@ -1,44 +1,35 @@
---- Several locks held as one: the public interface shared by multi-locks
---  (multi.lua) and red locks (quorum.lua). A hold has one part for each lock
---  taken. Each part is a hold of that lock's grant (grant.lua), so the watchdog
---  of its client renews it and reports its loss. A driver implements:
+--- Several locks held as one: what multi-locks (multi.lua) and red locks
+--  (quorum.lua) share beneath the public interface (handle.lua). A hold has one
+--  part for each lock taken. Each part is a hold of that lock's grant
+--  (grant.lua), so the watchdog of its client renews it and reports its loss.
+--  A subclass implements:
 --    take_parts(hold, wait, lease)  true | nil, code, detail
 --    release_parts(hold)            true | nil, code, detail
 --    valid_of(hold)                 seconds
 --    state_of(hold)                 "held" | "at_risk" | "lost"
 --    watch(hold)                    calls joint.lose when the hold is lost
---  The owner is the calling task. Each handle keeps the holds that were taken
+--  The owner is the calling task. Each object keeps the holds that were taken
 --  through it.
 
 local colon = require "rlock.colon"
 local grant = require "rlock.grant"
-local lock = require "rlock.lock"
-local of_peek = require("rlock.verdicts").of_peek
+local handle = require "rlock.handle"
+local of_peek = require "rlock.verdicts".of_peek
 local remote = require "rlock.redis.remote"
 
-local joint = {}
-joint.__index = joint
+local joint = handle:class()
 
 local huge = math.huge
-local check_options = lock.parts.options
 
 --- Creates a joint lock.
--- @tparam table driver the class
--- @tparam table host
+-- @tparam table class
 -- @tparam table members locks; they keep their clients alive
-function joint.new(driver, host, members)
+function joint.new(class, members)
+  local session = members[1].session
   return setmetatable({
-    host = host, members = members,
+    session = session, host = session.host, members = members,
     held = setmetatable({}, { __mode = "k" }),   -- task -> its holds, in order
-  }, driver)
-end
-
---- Creates a driver class.
-function joint.class()
-  local driver = setmetatable({}, joint)
-  driver.__index = driver
-  function driver:__tostring() return self:show() end
-  return driver
+  }, class)
 end
 
 --- Checks that a list is not empty and has only the keys 1 to n. A hole would
@@ -89,11 +80,7 @@ function joint.acquire(part, deadline, lease, wait_deadline)
   local granted = joint.granted(part)
   local verdict, answer, detail = granted:acquire(deadline, lease, part,
     part.lock.session.host.now(), wait_deadline)
-  if verdict == "held" then
-    part.grant = granted
-  else
-    granted:sweep()
-  end
+  if verdict ~= "held" then granted:sweep() end
   return verdict, answer, detail
 end
 
@@ -164,11 +151,12 @@ end
 
 -- holds -------------------------------------------------------------------
 
+-- A hold, with the methods of a grant (grant.lua): each is a grant of its own.
 local Hold = {}
 Hold.__index = Hold
 
--- The last hold of the calling task, or nil.
-local function mine(self)
+--- The last hold of the calling task, or nil.
+function joint:mine()
   local holds = self.held[self.host.current()]
   return holds and holds[#holds]
 end
@@ -187,15 +175,15 @@ local function forget(self, hold)
   if not holds[1] then self.held[hold.party] = nil end
 end
 
-local function take(self, wait, lease, is_carried)
-  local hold = setmetatable({
-    joint = self, party = self.host.current(), parts = {},
-    is_carried = is_carried and not self.host.ends_tasks,
-  }, Hold)
+--- Takes one more hold for the calling task, see handle.lua.
+function joint:take(wait, lease, hold)
+  hold = setmetatable(hold or {}, Hold)
+  hold.joint, hold.party, hold.parts = self, self.host.current(), {}
+  hold.grant = hold
   local ok, code, detail = self:take_parts(hold, wait, lease)
   if ok and not self.host.has_gone(hold.party) then
     remember(self, hold)
-    return hold
+    return true
   end
   hold.is_over = true
   if ok then
@@ -206,25 +194,29 @@ local function take(self, wait, lease, is_carried)
   return nil, code, detail
 end
 
--- Takes one more hold for the calling task.
-local function enter(self, wait, lease, is_carried)
-  return self.host.whole(take, self, wait, lease, is_carried)
+function Hold:release()
+  self.is_over = true
+  forget(self.joint, self)
+  return self.joint:release_parts(self)
 end
 
-local function let_go(hold)
-  hold.is_over = true
-  forget(hold.joint, hold)
-  local ok, code, detail = hold.joint:release_parts(hold)
-  if ok then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code, detail
+function Hold:valid_for()
+  return self.lost_because and 0 or self.joint:valid_of(self)
 end
 
-local function release(hold)
-  if hold.is_over then
-    return nil, "not_held", "this hold was released before"
+function Hold:now_is()
+  return self.lost_because and "lost" or self.joint:state_of(self)
+end
+
+function Hold:when_lost(fn, told)
+  if self.lost_because then
+    self.joint.host.spawn(fn, told, self.lost_because)
+    return true
   end
-  return hold.joint.host.whole(let_go, hold)
+  self.on_lost = self.on_lost or {}
+  table.insert(self.on_lost, { fn = fn, lock = told })
+  self.joint:watch(self)
+  return true
 end
 
 --- Declares a hold lost, once, and runs its on_lost callbacks.
@@ -235,135 +227,10 @@ function joint.lose(hold, reason)
   local self = hold.joint
   hold.lost_because = reason
   self.host.log("warn", ("lost %s: %s"):format(self:show(), reason))
-  for _, told in ipairs(hold.on_lost_calls or {}) do
+  for _, told in ipairs(hold.on_lost or {}) do
     self.host.spawn(told.fn, told.lock, reason)
   end
-  hold.on_lost_calls = nil
-end
-
-local function when_lost(hold, fn, told)
-  local host = hold.joint.host
-  if hold.lost_because then
-    host.spawn(fn, told, hold.lost_because)
-    return
-  end
-  hold.on_lost_calls = hold.on_lost_calls or {}
-  table.insert(hold.on_lost_calls, { fn = fn, lock = told })
-  hold.joint:watch(hold)
-end
-
-local function valid_for(hold)
-  if not hold or hold.is_over or hold.lost_because then return 0 end
-  return hold.joint:valid_of(hold)
-end
-
-local function state(hold)
-  if not hold or hold.is_over then return "free" end
-  if hold.lost_because then return "lost" end
-  return hold.joint:state_of(hold)
-end
-
--- public methods ----------------------------------------------------------
-
---- Waits for the lock and takes it.
--- @tparam[opt] table options
---   wait: maximum seconds to wait; bounds the whole call. Default: forever,
---   even while a server is unreachable, unless an error is permanent.
---   lease: maximum seconds to hold it; without it the watchdogs renew it.
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string code
--- @treturn[2] string detail
-function joint:lock(options)
-  local wait, lease = check_options(options, 2)
-  local hold, code, detail = enter(self, wait or huge, lease)
-  if not hold then return nil, code, detail end
-  return true
-end
-
---- As `lock`, but `wait` defaults to 0.
-function joint:try_lock(options)
-  local wait, lease = check_options(options, 2)
-  local hold, code, detail = enter(self, wait or 0, lease)
-  if not hold then return nil, code, detail end
-  return true
-end
-
---- Takes the lock and returns an object for this hold. Any task may use it; a
---  `<close>` variable releases it at the end of its block.
--- @tparam[opt] table options as for `lock`
--- @return[1] the hold: unlock, valid_for, need, on_lost, state
--- @treturn[2] nil, code, detail as for `lock`
-function joint:hold(options)
-  local wait, lease = check_options(options, 2)
-  return enter(self, wait or huge, lease, true)
-end
-
---- Releases the calling task's most recent hold.
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "not_held" (never held), "lost", "quorum" (no majority
---   of a red lock's servers confirmed it), or why a request failed; in the last
---   two cases the leases end the hold
--- @treturn[2] string detail
-function joint:unlock()
-  local hold = mine(self)
-  if not hold then
-    return nil, "not_held", "this task does not hold " .. self:show()
-  end
-  return release(hold)
-end
-
-local function done(hold, ...)
-  local is_released, code, detail = release(hold)
-  if not is_released then return nil, code, detail end
-  return ...
-end
-
---- Holds the lock while a function runs; releases it even if fn raises.
--- @tparam[opt] table options as for `lock`
--- @tparam function fn called with the lock and the further arguments
--- @return[1] what fn returned
--- @treturn[2] nil
--- @treturn[2] string code: the lock was not taken and fn did not run, or the
---   lock was "lost" before fn returned, or as for `unlock`
--- @treturn[2] string detail
-function joint:with(options, fn, ...)
-  if type(options) == "function" then
-    return self:with(nil, options, fn, ...)
-  end
-  if type(fn) ~= "function" then
-    error("bad argument fn of lock:with: must be a function", 2)
-  end
-  local wait, lease = check_options(options, 2)
-  local hold, code, detail = enter(self, wait or huge, lease)
-  if not hold then return nil, code, detail end
-  return done(hold, self.host.guard(release, hold, fn, self, ...))
-end
-
---- Seconds for which this task's most recent hold is certainly valid.
-function joint:valid_for() return valid_for(mine(self)) end
-
---- "held"; "at_risk" (still valid, but a renewal failed or no majority of a red
---  lock's servers is in reach); "lost"; "free".
-function joint:state() return state(mine(self)) end
-
---- As lock.need.
-joint.need = lock.parts.need
-
---- Calls fn if this task's most recent hold is lost.
--- @tparam function fn called once, as a task, with the lock and the reason
--- @return true, or nil, "not_held"
-function joint:on_lost(fn)
-  if type(fn) ~= "function" then
-    error("bad argument fn of lock:on_lost: must be a function", 2)
-  end
-  local hold = mine(self)
-  if not hold then
-    return nil, "not_held", "this task does not hold " .. self:show()
-  end
-  when_lost(hold, fn, self)
-  return true
+  hold.on_lost = nil
 end
 
 -- Each server has its own answer to these.
@@ -375,25 +242,5 @@ for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
   end
 end
 
---- As the lock's methods, for this hold.
-function Hold:unlock() return release(self) end
-function Hold:valid_for() return valid_for(self) end
-function Hold:state() return state(self) end
-Hold.need = lock.parts.need
-
-function Hold:__tostring() return "hold of " .. self.joint:show() end
-
-function Hold:on_lost(fn)
-  if type(fn) ~= "function" then
-    error("bad argument fn of hold:on_lost: must be a function", 2)
-  end
-  if not self.is_over then when_lost(self, fn, self) end
-end
-
-function Hold:__close()
-  if not self.is_over then release(self) end
-end
-
-colon.methods(Hold, "hold", "unlock valid_for state on_lost need")
-return colon.methods(joint, "lock", [[lock try_lock unlock with hold valid_for
-  state need on_lost is_locked hold_count ttl peek token break_lock]])
+return colon.methods(joint, "lock", [[is_locked hold_count ttl peek token
+  break_lock]])

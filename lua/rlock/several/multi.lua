@@ -7,11 +7,11 @@
 
 local backoff = require "rlock.backoff"
 local colon = require "rlock.colon"
-local grant = require "rlock.grant"
 local joint = require "rlock.several.joint"
 local lock = require "rlock.lock"
+local waiting = require "rlock.waiting"
 
-local multi = joint.class()
+local multi = joint:class()
 
 local huge, max, min = math.huge, math.max, math.min
 
@@ -50,7 +50,7 @@ local function place_once(places, by_key, member, i, level)
     places[#places + 1] = place
   elseif not is_same(other.member, member) then
     error(("bad member %d of multi_lock: %s is listed already, with another "
-      .. "client, owner or policy"):format(i, grant.show { lock = member }),
+      .. "client, owner or policy"):format(i, member:show()),
       level + 1)
   end
 end
@@ -82,7 +82,7 @@ function multi.new(locks)
     group[#group + 1] = member
     longest = max(longest, member.session.timeout)
   end
-  local self = joint.new(multi, members[1].session.host, members)
+  local self = joint.new(multi, members)
   self.groups, self.timeout = groups, longest
   return self
 end
@@ -104,25 +104,20 @@ local function request(try, part)
     try.lease, part.lock == try.member and try.wait_deadline or 0)
 end
 
-local function busy(part)
-  return ("%s is held by another owner%s"):format(grant.show(part),
-    part.answer > 0 and (" for %.1f s more"):format(part.answer / 1000) or "")
-end
-
 -- Combines the replies for one server's members.
 -- @return true; or nil, code, detail and the part that failed
 local function combine(try, parts)
   local blamed
   for _, part in ipairs(parts) do
     if part.verdict == nil then
-      return nil, part.answer, ("%s: %s"):format(grant.show(part),
+      return nil, part.answer, ("%s: %s"):format(part.lock:show(),
         tostring(part.detail)), part
     elseif part.verdict == "busy"
         and (not blamed or part.lock == try.member) then
       blamed = part
     end
   end
-  if blamed then return nil, "busy", busy(blamed), blamed end
+  if blamed then return nil, "busy", blamed.lock:busy(blamed.answer), blamed end
   return true
 end
 
@@ -173,7 +168,7 @@ end
 local function join_waiters(try, part)
   local member = part.lock
   local granted = joint.granted(part)
-  local waiter = lock.parts.join(member, granted)
+  local waiter = granted:join()
   waiter.wait_deadline = try.wait_deadline
   try.member, try.waiter, try.part = member, waiter, part
   granted:sweep()
@@ -182,9 +177,7 @@ end
 local function leave_waiters(try, is_held)
   local waiter = try.waiter
   if not waiter then return end
-  if waiter.channel then
-    try.member.session.wakeup:leave(waiter, is_held)
-  end
+  waiting.leave(try.member.session, waiter, is_held)
   if not is_held then
     local granted = joint.granted(try.part)
     granted:leave()
@@ -209,8 +202,9 @@ local function wait_for_member(self, try, part)
   if is_new then join_waiters(try, part) end
   local slept, code, unwind = jitter(self, try)
   if slept == nil then return nil, code, unwind end
-  return lock.parts.wait(try.member, try.waiter, not is_new and part.answer
-    or nil)
+  local member = try.member
+  return waiting.pause(member.session, try.waiter,
+    not is_new and part.answer or nil, member.site.policy.poll)
 end
 
 -- Waits, holding nothing, until the server that failed answers a PING.
@@ -246,7 +240,7 @@ local function wait_on(self, try, code, detail, part)
     return nil, code, detail
   elseif code == "busy" and part then
     ok, problem, unwind = wait_for_member(self, try, part)
-    code, detail = "timeout", grant.show(part) .. ": not free in time"
+    code, detail = "timeout", part.lock:show() .. ": not free in time"
   elseif code == "busy" then
     ok, problem, unwind = jitter(self, try)
     code = "timeout"
@@ -261,7 +255,7 @@ local function wait_on(self, try, code, detail, part)
   return nil, code, detail
 end
 
--- the driver, as joint.lua wants it -----------------------------------------
+-- what joint.lua wants -----------------------------------------------------
 
 function multi:take_parts(hold, wait, lease)
   local host = self.host
@@ -294,7 +288,7 @@ function multi:release_parts(hold)
   for _, part in ipairs(hold.parts) do
     if not part.ok and (ok or part.code == "lost") then
       ok, code = nil, part.code
-      detail = ("%s: %s"):format(grant.show(part), tostring(part.why))
+      detail = ("%s: %s"):format(part.lock:show(), tostring(part.why))
     end
   end
   if ok then return true end
@@ -326,7 +320,7 @@ function multi.watch(_, hold)
   for _, part in ipairs(hold.parts) do
     part.grant:when_lost(function(lost, reason)
       if lost.is_over then return end
-      joint.lose(hold, ("%s: %s"):format(grant.show(lost), reason))
+      joint.lose(hold, ("%s: %s"):format(lost.lock:show(), reason))
     end, part)
   end
 end

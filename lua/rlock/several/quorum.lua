@@ -17,7 +17,7 @@ local colon = require "rlock.colon"
 local joint = require "rlock.several.joint"
 local policy = require "rlock.policy"
 
-local quorum = joint.class()
+local quorum = joint:class()
 
 local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 
@@ -82,7 +82,7 @@ function quorum.new(clients, name, options)
       { drift = options.drift or DRIFT })
     lease = min(lease, client.session.lease)
   end
-  local self = joint.new(quorum, members[1].session.host, members)
+  local self = joint.new(quorum, members)
   self.name, self.lease = name, lease
   self.node_timeout = options.node_timeout or NODE_TIMEOUT
   self.majority = floor(#members / 2) + 1

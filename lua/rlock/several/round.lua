@@ -5,6 +5,7 @@
 local errors = require "rlock.redis.errors"
 local joint = require "rlock.several.joint"
 local server_identity = require "rlock.several.server_identity"
+local verdicts = require "rlock.verdicts"
 
 local round = {}
 round.__index = round
@@ -176,8 +177,7 @@ local function said(part)
   if part.code == nil then
     return part.grant and "yes" or "not waited for"
   elseif part.code == "busy" then
-    return "held by another owner" .. (part.answer > 0
-      and (" for %.1f s more"):format(part.answer / 1000) or "")
+    return verdicts.busy(part.answer)
   end
   return tostring(part.answer)
 end

@@ -1,0 +1,231 @@
+--- The public interface of one lock (lock.lua) and of several locks held as one
+--  (several/joint.lua). Their classes inherit it by handle:class(). Each has:
+--    session  for its host
+--    show()   a description, for messages
+--    called   replaces that where a task does not hold it; or nil
+--    take(wait, lease[, hold])  takes one more hold for the calling task:
+--             true[, token] | nil, code, detail; raises a cancellation. The
+--             table `hold` becomes the hold: it gets a `grant`, and `is_over`
+--             when it is released
+--    mine()   what the calling task has of it, or nil: a grant, which has the
+--             methods valid_for, now_is, when_lost and release of grant.lua
+
+local check = require "rlock.options"
+local colon = require "rlock.colon"
+local duration = require "rlock.duration"
+
+local handle = {}
+
+local huge = math.huge
+
+--- Creates a class that inherits from this one.
+function handle:class()
+  local class = {}
+  for name, value in pairs(self) do class[name] = value end
+  class.__index = class
+  return class
+end
+
+function handle:__tostring() return self:show() end
+
+-- options -----------------------------------------------------------------
+
+local function check_options(options, level)
+  if options == nil then return nil, nil end
+  options = check.of_lock(options, level + 1)
+  return options.wait, options.lease
+end
+
+local function check_function(fn, method, level)
+  if type(fn) ~= "function" then
+    error(("bad argument fn of %s: must be a function"):format(method),
+      level + 1)
+  end
+end
+
+-- taking and releasing ----------------------------------------------------
+
+local function take(self, wait, lease, hold)
+  return self.session.host.whole(self.take, self, wait, lease, hold)
+end
+
+--- Waits for the lock and takes it.
+-- @tparam[opt] table options
+--   wait: maximum seconds to wait; bounds the whole call. Default: forever,
+--   even while a server is unreachable, unless an error is permanent.
+--   lease: maximum seconds to hold it; without it the watchdog renews it.
+-- @treturn[1] boolean true
+-- @return[1] the fencing token, if the policy has one
+-- @treturn[2] nil
+-- @treturn[2] string code: "timeout", "refused", "connect", "closed", "lost",
+--   "quorum" (no majority of a red lock's servers is in reach)
+-- @treturn[2] string detail
+function handle:lock(options)
+  local wait, lease = check_options(options, 2)
+  return take(self, wait or huge, lease)
+end
+
+--- Takes the lock if it is free. As `lock`, but `wait` defaults to 0.
+function handle:try_lock(options)
+  local wait, lease = check_options(options, 2)
+  return take(self, wait or 0, lease)
+end
+
+local function released(granted, hold)
+  local ok, code, detail = granted:release(hold)
+  if ok then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+local function release(self, granted, hold)
+  return self.session.host.whole(released, granted, hold)
+end
+
+local function not_held(self)
+  return nil, "not_held", "this task does not hold "
+    .. (self.called or self:show())
+end
+
+--- Releases the calling task's most recent hold.
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "not_held" (never held), "lost" (held, then expired or
+--   broken), "quorum" (no majority of a red lock's servers confirmed it), or
+--   why a request failed; in the last two cases the lease ends the hold
+-- @treturn[2] string detail
+function handle:unlock()
+  local granted = self:mine()
+  if not granted then return not_held(self) end
+  return release(self, granted)
+end
+
+local function done(self, ...)
+  local is_released, code, detail = self:unlock()
+  if not is_released then return nil, code, detail end
+  return ...
+end
+
+--- Holds the lock while a function runs; releases it even if fn raises.
+-- @tparam[opt] table options as for `lock`
+-- @tparam function fn called with the lock and the further arguments
+-- @return[1] what fn returned
+-- @treturn[2] nil
+-- @treturn[2] string code: the lock was not taken and fn did not run, or the
+--   lock was "lost" before fn returned, or as for `unlock`
+-- @treturn[2] string detail
+function handle:with(options, fn, ...)
+  if type(options) == "function" then
+    return self:with(nil, options, fn, ...)
+  end
+  check_function(fn, "lock:with", 2)
+  local wait, lease = check_options(options, 2)
+  local ok, code, detail = take(self, wait or huge, lease)
+  if not ok then return nil, code, detail end
+  return done(self,
+    self.session.host.guard(self.unlock, self, fn, self, ...))
+end
+
+-- local state -------------------------------------------------------------
+
+--- Seconds for which this task's most recent hold is certainly valid.
+function handle:valid_for()
+  local granted = self:mine()
+  return granted and granted:valid_for() or 0
+end
+
+--- "held"; "at_risk" (still valid, but a renewal failed or no majority of a red
+--  lock's servers is in reach); "lost"; "free".
+function handle:state()
+  local granted = self:mine()
+  return granted and granted:now_is() or "free"
+end
+
+--- Is the lock certainly ours for at least this long?
+-- @tparam number seconds
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "lost": already lost or valid for less; "not_held"
+-- @treturn[2] string detail
+function handle:need(seconds)
+  seconds = duration.check(seconds, "seconds", 0, nil, 2)
+  if self:state() == "free" then
+    return nil, "not_held", "this task does not hold it"
+  end
+  local left = self:valid_for()
+  if left >= seconds then return true end
+  return nil, "lost", ("valid for %.3f s only, %g s are needed"):format(
+    left, seconds)
+end
+
+--- Calls fn if this task's hold is lost: expired, broken, not renewed in time.
+-- @tparam function fn called once, as a task, with the lock and the reason
+-- @return true, or nil, "not_held"
+function handle:on_lost(fn)
+  check_function(fn, "lock:on_lost", 2)
+  local granted = self:mine()
+  if granted and granted:when_lost(fn, self) then return true end
+  return not_held(self)
+end
+
+-- transferable holds ------------------------------------------------------
+
+-- The public object (face) of a hold. The grant refers to it weakly: once the
+-- task has ended and the object is garbage, the hold is abandoned.
+local Hold = { need = handle.need }
+Hold.__index = Hold
+
+local WEAK = { __mode = "v" }
+
+--- Takes the lock and returns an object for this hold. Any task may use it; a
+--  `<close>` variable releases it at the end of its block.
+-- @tparam[opt] table options as for `lock`
+-- @return[1] the hold: unlock, valid_for, need, on_lost, state, token
+-- @treturn[2] nil, code, detail as for `lock`
+function handle:hold(options)
+  local wait, lease = check_options(options, 2)
+  local hold = { is_carried = not self.session.host.ends_tasks }
+  local ok, code, detail = take(self, wait or huge, lease, hold)
+  if not ok then return nil, code, detail end
+  local face = setmetatable({ lock = self, hold = hold }, Hold)
+  hold.face = setmetatable({ face }, WEAK)
+  return face
+end
+
+--- As the lock's methods, for this hold.
+function Hold:unlock()
+  local hold = self.hold
+  if hold.is_over then
+    return nil, "not_held", "this hold was released before"
+  end
+  return release(self.lock, hold.grant, hold)
+end
+
+function Hold:__close() self:unlock() end
+
+function Hold:valid_for()
+  return self.hold.is_over and 0 or self.hold.grant:valid_for()
+end
+
+function Hold:token()
+  return not self.hold.is_over and self.hold.grant.token or nil
+end
+
+function Hold:state()
+  return self.hold.is_over and "free" or self.hold.grant:now_is()
+end
+
+function Hold:on_lost(fn)
+  check_function(fn, "hold:on_lost", 2)
+  if self.hold.is_over then return end
+  local face = self.hold.face
+  self.hold.grant:when_lost(function(its_lock, reason)
+    return fn(face[1] or its_lock, reason)
+  end, self.lock)
+end
+
+function Hold:__tostring() return "hold of " .. tostring(self.lock) end
+
+colon.methods(Hold, "hold", "unlock valid_for token state on_lost need")
+return colon.methods(handle, "lock", [[lock try_lock unlock with hold valid_for
+  state need on_lost]])

@@ -65,12 +65,11 @@ local function same(reply) return reply end
 local function ranks_of(client, all, name)
   local session = client.session
   local now, op, keys, channels = session.host.now(), compose(all, name)
-  local site = { policy = {
+  local handle = { session = session, site = { policy = {
     ops = { recognise = op }, needs = { recognise = { ranks = "st" } },
-  } }
-  local reply, code, detail = once.tell(same, once.ask(site, "recognise",
-    session.node, now + session.timeout, now, keys, nil, nil, nil, nil,
-    channels))
+  } } }
+  local reply, code, detail = once.tell(same, once.ask(handle, "recognise",
+    now + session.timeout, now, keys, nil, nil, nil, nil, channels))
   if not reply then return nil, code, detail end
   return reply[2], reply[3]
 end

@@ -14,6 +14,7 @@
 
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
 local ctl = {}
@@ -22,8 +23,6 @@ local Running = {}
 Running.__index = Running
 
 local SECONDS = 20
-
-ctl.slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
 --- The absolute path of the binary.
 ctl.binary = os.getenv("RLOCKCTL")
@@ -103,7 +102,7 @@ function ctl.start(options)
     stdout = path .. ".out", stderr = path .. ".err",
   })
   return setmetatable({ process = process, pid = process.pid, path = path,
-    limit = options.limit or SECONDS * ctl.slow }, Running)
+    limit = options.limit or SECONDS * slow }, Running)
 end
 
 function Running:out() return read(self.path .. ".out") end

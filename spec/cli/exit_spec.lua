@@ -4,6 +4,7 @@
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
@@ -370,7 +371,7 @@ describe("a signal", function()
     eventually(function()
       program:kill(TERM)
       return program.process.status
-    end, 2 * ctl.slow, "the second signal ends it")
+    end, 2 * slow, "the second signal ends it")
     local result = program:wait()
     assert.same({ 143, 0 }, { result.status, result.signal })
   end)
@@ -450,7 +451,7 @@ describe("a signal", function()
     eventually(function()
       program:kill(INT)
       return program.process.status
-    end, 2 * ctl.slow, "the second signal ends it")
+    end, 2 * slow, "the second signal ends it")
     assert.equal(INT, program:wait().signal)
   end)
 

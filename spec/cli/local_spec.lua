@@ -4,6 +4,7 @@
 local ctl = require "spec.cli.ctl"
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
 local PRINT_ID = [[
@@ -202,7 +203,7 @@ describe("local:", function()
   it("is one server even if who starts it is killed meanwhile", function()
     -- A killed process may leak.
     env.ASAN_OPTIONS = (os.getenv("ASAN_OPTIONS") or "") .. ":detect_leaks=0"
-    for round = 1, 10 * ctl.slow do
+    for round = 1, 10 * slow do
       local all = {}
       for i = 1, 6 do all[i] = start("local", "start") end
       eventually(function() return servers(runtime .. "/rlock") > 0 end)

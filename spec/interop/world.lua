@@ -10,6 +10,7 @@ local assert = require "luassert"
 local host = require "rlock.host.uv"
 local peer = require "spec.interop.peer"
 local redis = require "spec.tools.redis"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
 local world = {}
@@ -22,7 +23,7 @@ world.WATCHDOG = 2
 
 -- How much later than planned things may happen on a busy machine: less than
 -- the shortest poll of a waiter that nobody wakes.
-local SLACK = 2 * (tonumber(os.getenv("RLOCK_SLOW")) or 1)
+local SLACK = 2 * slow
 
 local EARLY = 0.05                     -- the clocks of servers are coarse
 

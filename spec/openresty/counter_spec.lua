@@ -9,9 +9,9 @@ local nginx = require "spec.tools.nginx"
 local process = require "spec.tools.process"
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 5000)
 local RLOCKCTL = os.getenv("RLOCKCTL") or "build/rlockctl"
 local LEASE = 3 * slow

@@ -8,9 +8,9 @@ local at_once = require "spec.tools.at_once"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local REQUESTS = 5 * tonumber(os.getenv("RLOCK_ROUNDS") or 4000)
 local LEASE = 2 * slow
 local THREADS = 48              -- clients

@@ -4,9 +4,9 @@
 local host = require "rlock.host.ngx"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LEASE = 4 * slow
 local SECONDS = 30 * slow
 local THREADS = 24              -- requests in flight

@@ -11,10 +11,10 @@ local host = require "rlock.host.uv"
 local nodes = require "spec.tools.servers"
 local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local seconds = tonumber(os.getenv("RLOCK_CHAOS") or 6 * slow)
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 

@@ -6,9 +6,9 @@ local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SCRIPT = "spec/tools/count_up.lua"
 local TASKS = 50
 

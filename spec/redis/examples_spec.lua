@@ -3,10 +3,10 @@
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
 -- The lines of an example as { at =, who =, text = }.
 local function read_lines(output)

@@ -5,10 +5,10 @@ local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SOON = 10 * slow
 local TASKS = 30
 

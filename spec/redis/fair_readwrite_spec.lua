@@ -8,11 +8,11 @@ local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = 0.5 * slow
 local SKIPPED = 1.5 * slow       -- seconds until a dead waiter is skipped
 

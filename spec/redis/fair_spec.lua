@@ -8,11 +8,11 @@ local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SKIPPED = 2.5 * slow        -- seconds: 1.5, and 1 for a busy machine
 local SLACK = 0.5 * slow
 local GONE = 1.5 * slow           -- nginx polls for ended tasks

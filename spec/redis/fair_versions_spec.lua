@@ -5,12 +5,12 @@ local policy = require "rlock.policy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 local host = require "rlock.host.uv"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local FORMER = "0214eaf"                   -- last commit with the old format
 local SKIPPED = 3 * slow                   -- seconds
 

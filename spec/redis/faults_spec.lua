@@ -6,11 +6,11 @@ local host = require "rlock.host.uv"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command by default
 local SLACK = 2 * slow            -- tolerance of a bounded call
 

@@ -6,10 +6,10 @@ local host = require "rlock.host.uv"
 local kinds = require "spec.tools.kinds"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local is_nginx = host.name == "ngx"
 local TIMEOUT = 0.15 * slow         -- of one command
 local SOON = 20 * slow

@@ -5,11 +5,11 @@ local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
 local function connect()
   return assert(host.connect {

@@ -5,9 +5,9 @@ local late_rows = require "spec.rows.late"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (rlock)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 10 * slow
 
 describe("a request that is delivered late", function()

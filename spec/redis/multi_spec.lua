@@ -6,12 +6,12 @@ local host = require "rlock.host.uv"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
 local wait = require "spec.tools.wait" (host)
 
 local ask = control.ask
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.4 * slow          -- of one command
 local LEASE = 1.5 * slow            -- of the watchdogs, for leases that expire
 local SLACK = 5 * slow              -- tolerance of a bounded call

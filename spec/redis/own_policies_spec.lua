@@ -6,11 +6,10 @@ local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
-
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
 -- The README's policy "my/few.lua", as the module my.few.
 local function few_of_the_readme()

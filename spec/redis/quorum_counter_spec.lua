@@ -11,10 +11,10 @@ local nodes = require "spec.tools.servers"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local wait = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 1000)
 local STEP = ROUNDS // 40          -- increments from one event to the next
 local NODES, TASKS = 5, 4

@@ -7,12 +7,12 @@ local nodes = require "spec.tools.servers"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
 local wait = require "spec.tools.wait" (host)
 
 local evalshas = control.evalshas
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local NODES = 5
 local TIMEOUT = 0.5 * slow          -- of one command
 local LEASE = 1.5 * slow            -- of the watchdogs, for leases that expire

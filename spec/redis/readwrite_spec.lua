@@ -7,11 +7,11 @@ local proxies = require "spec.tools.proxy"
 local readwrite = require "rlock.policy.readwrite"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = 0.5 * slow
 
 local server = redis.shared()

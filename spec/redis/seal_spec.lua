@@ -6,9 +6,9 @@
 local proxies = require "spec.tools.proxy"
 local servers = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local eventually = require "spec.tools.wait" (rlock)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 15 * slow
 
 describe("a lost connection", function()

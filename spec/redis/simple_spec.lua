@@ -3,10 +3,10 @@
 
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local server = redis.shared()
 local number = 0
 

@@ -7,10 +7,9 @@ local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
-
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 
 describe("a private redis", function()
   it("comes back empty at the same place after kill and restart", function()

@@ -6,11 +6,11 @@ local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local TIMEOUT = 0.5 * slow
 local SLACK = 2 * slow
 local WARM = 12 * slow           -- until an unused subscription has ended

@@ -7,10 +7,10 @@ local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (host)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LEASE = 0.5 * slow         -- of the watchdog by default
 
 local server, client, lock, name

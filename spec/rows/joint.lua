@@ -7,10 +7,10 @@
 local assert = require "luassert"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (rlock)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local LONG = 30 * slow              -- for a wait that must end earlier
 local is_busy = { busy = true, quorum = true }
 

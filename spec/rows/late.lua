@@ -12,10 +12,10 @@
 local assert = require "luassert"
 local kinds = require "spec.tools.kinds"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (rlock)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local PATIENCE = 30 * slow
 local LONG = 60                        -- lease, in seconds
 

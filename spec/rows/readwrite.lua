@@ -10,10 +10,10 @@ local assert = require "luassert"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local eventually = require "spec.tools.wait" (rlock)
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SLACK = slow                  -- tolerance
 local LONG = 30 * slow              -- for a wait that must end earlier
 local LEASE = 1 * slow              -- of the watchdog, for leases that expire

@@ -23,10 +23,10 @@
 local few = require "spec.tools.few"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 
 local kinds = {}
 
-local slow = tonumber(os.getenv("RLOCK_SLOW") or 1)
 local SHARED = "rlock.spec.tools.kinds"
 
 -- Makes a lock by this method of a client, then by this one of the pair.

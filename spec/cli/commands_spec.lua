@@ -1,12 +1,11 @@
 --- The commands: their output and exit status. No password is ever printed.
 
 local ctl = require "spec.cli.ctl"
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 

@@ -12,10 +12,10 @@
 --  unset), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
 --  `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local ctl = {}
 

@@ -2,10 +2,9 @@
 --- they clean up first.
 
 local ctl = require "spec.cli.ctl"
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local HUP, INT, KILL, TERM = 1, 2, 9, 15

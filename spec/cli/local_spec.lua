@@ -2,10 +2,10 @@
 --- this user and for no other user, and obstacles are reported clearly.
 
 local ctl = require "spec.cli.ctl"
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local PRINT_ID = [[
 local client = assert(require "rlock".open())

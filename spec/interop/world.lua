@@ -7,11 +7,11 @@
 --    w:stop()
 
 local assert = require "luassert"
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local peer = require "spec.interop.peer"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local world = {}
 

@@ -1,10 +1,9 @@
 --- What a user callback (on_lost) may do: whatever it is, the worker goes on,
 --- and ends when told to.
 
-local host = require "rlock.host.ngx"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
-local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 30
 local MANY = 100

@@ -1,12 +1,12 @@
 --- Connections from nginx to Redis: addresses, logins, TLS, pools, and servers
 --- that are away, restart or lose their data.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.tools.nginx"
 local proxy = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
-local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 20
 

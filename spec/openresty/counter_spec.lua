@@ -4,13 +4,12 @@
 --
 --  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in CI.
 
-local host = require "rlock.host.ngx"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local process = require "spec.tools.process"
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 5000)
 local RLOCKCTL = os.getenv("RLOCKCTL") or "build/rlockctl"

@@ -2,9 +2,9 @@
 --- demonstrate.
 
 local at_once = require "spec.tools.at_once"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
-local eventually = require "spec.tools.wait" (require "rlock.host.ngx")
 
 local SECONDS = 60
 

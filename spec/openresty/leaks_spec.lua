@@ -5,11 +5,10 @@
 --  RLOCK_ROUNDS=20000, as in CI: 100 000 requests. Otherwise 20 000.
 
 local at_once = require "spec.tools.at_once"
-local host = require "rlock.host.ngx"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local REQUESTS = 5 * tonumber(os.getenv("RLOCK_ROUNDS") or 4000)
 local LEASE = 2 * slow

@@ -4,10 +4,9 @@
 ---   RLOCK_PICTURES=folder     saves screenshots there
 
 local browser = require "spec.tools.browser"
-local host = require "rlock.host.ngx"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
-local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 60
 local pictures = os.getenv("RLOCK_PICTURES")

@@ -1,10 +1,9 @@
 --- The phases of nginx that cannot wait, and what rlock reports there.
 
 local at_once = require "spec.tools.at_once"
-local host = require "rlock.host.ngx"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
-local eventually = require "spec.tools.wait" (host)
 
 local HANDSHAKES = 40
 

@@ -1,10 +1,10 @@
 --- Locks on several servers in nginx: multi-locks and red locks, and a server
 --- that was restarted without its data.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.ngx"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
-local eventually = require "spec.tools.wait" (host)
 
 local SECONDS, WATCHDOG = 30, 5
 

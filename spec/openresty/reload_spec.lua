@@ -1,11 +1,10 @@
 --- Workers told to end while requests are served, by a reload and by a quit: no
 --- request fails, no worker stays, nothing is held beyond its lease.
 
-local host = require "rlock.host.ngx"
+local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local LEASE = 4 * slow
 local SECONDS = 30 * slow

@@ -1,11 +1,11 @@
 --- Requests as owners: what counts as one owner, and what happens to the locks
 --- of a request that ends without releasing them.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.tools.nginx"
 local proxy = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
-local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 20                     -- deadline of what happens at once
 

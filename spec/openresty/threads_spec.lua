@@ -7,6 +7,7 @@ local redis = require "spec.tools.redis"
 local HTTP = [[
   init_worker_by_lua_block {
     local rlock = require "resty.rlock"
+    local eventually = require "spec.tools.eventually"
     locks = assert(rlock.open("%s"))
     local SECONDS = 10
 
@@ -57,14 +58,6 @@ local HTTP = [[
       return false
     end
 
-    local function eventually(is_so, what)
-      local deadline = ngx.now() + SECONDS
-      while not is_so() do
-        assert(ngx.now() < deadline, what)
-        ngx.sleep(0.005)
-      end
-    end
-
     local function nobody_waits() return not someone_waits() end
 
     -- Kills who waits, and frees what is waited for: before or after the wait
@@ -72,12 +65,12 @@ local HTTP = [[
     function kill(kind, when)
       local wait, free, is_free = kinds[kind]()
       local thread = ngx.thread.spawn(wait)
-      eventually(someone_waits, "someone waits")
+      eventually(someone_waits, SECONDS, "someone waits")
       assert(ngx.thread.kill(thread))
       if when == "before" then free() end
-      eventually(nobody_waits, "nobody waits")
+      eventually(nobody_waits, SECONDS, "nobody waits")
       if when == "after" then free() end
-      eventually(is_free, "it is free")
+      eventually(is_free, SECONDS, "it is free")
       ngx.print("done")
     end
   }

@@ -2,10 +2,10 @@
 --- where each request has its own Lua state.
 
 local at_once = require "spec.tools.at_once"
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.ngx"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
-local eventually = require "spec.tools.wait" (host)
 
 local SECONDS = 20
 

@@ -7,13 +7,13 @@
 --  RLOCK_SEED repeats a run's choices (but not its timing), RLOCK_CHAOS is its
 --  duration in seconds.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local nodes = require "spec.tools.servers"
 local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local seconds = tonumber(os.getenv("RLOCK_CHAOS") or 6 * slow)
 local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())

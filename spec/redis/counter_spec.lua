@@ -2,12 +2,11 @@
 --- number that only the lock protects, and no update is lost.
 
 local control = require "spec.tools.control"
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local SCRIPT = "spec/tools/count_up.lua"
 local TASKS = 50

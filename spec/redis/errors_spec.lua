@@ -2,6 +2,7 @@
 --  that nothing was applied is verified.
 
 local errors = require "rlock.redis.errors"
+local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
 
 local SET = "return redis.call('set', KEYS[1], ARGV[1])"
@@ -12,15 +13,6 @@ local function start(options)
   local server = redis.start(options)
   servers[#servers + 1] = server
   return server
-end
-
--- Waits for a server to reach a state.
-local function eventually(check)
-  for _ = 1, 200 do
-    if check() then return true end
-    os.execute("sleep 0.02")
-  end
-  return false
 end
 
 local function class(message, word)
@@ -75,10 +67,10 @@ describe("a server's error", function()
     os.execute("mkdir " .. server.folder .. "/full.rdb")
     server:cli("CONFIG", "SET", "save", "3600 1")
     server:cli("BGSAVE")
-    assert.is_true(eventually(function()
+    eventually(function()
       return server:cli("INFO", "persistence")
         :find("rdb_last_bgsave_status:err", 1, true)
-    end))
+    end)
     refuses_writes(server, "MISCONF")
     assert.equal("0", server:cli("EXISTS", "key"))
   end)
@@ -121,9 +113,7 @@ describe("a server's error", function()
     os.execute(table.concat(server:cli_words(), " ") .. " EVAL \""
       .. "redis.call('set', KEYS[1], 1) while true do end\" 1 key"
       .. " >/dev/null 2>&1 &")
-    assert.is_true(eventually(function()
-      return server:cli("PING") ~= "PONG"
-    end))
+    eventually(function() return server:cli("PING") ~= "PONG" end)
     assert.is_true(class(server:cli("PING"), "BUSY").retry)
     class(server:cli("SCRIPT", "KILL"), "UNKILLABLE")
   end)
@@ -138,9 +128,7 @@ describe("a server's error", function()
     local slots = { "CLUSTER", "ADDSLOTS" }
     for slot = 0, 16383 do slots[#slots + 1] = slot end
     server:script { slots }
-    assert.is_true(eventually(function()
-      return server:cli("GET", "a") == ""
-    end))
+    eventually(function() return server:cli("GET", "a") == "" end)
     row = class(server:cli("EVAL", "return 1", 2, "a", "b"), "CROSSSLOT")
     assert.equal("refused", row.code)
   end)

@@ -1,10 +1,10 @@
 --- The examples: that they run, print what they demonstrate, and do so in time.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 

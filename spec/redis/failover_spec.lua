@@ -1,13 +1,13 @@
 --- A primary and its replica switch roles behind one address: clients leave the
 --- demoted one and connect to the new primary.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local SOON = 10 * slow
 local TASKS = 30

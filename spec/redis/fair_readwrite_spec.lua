@@ -2,6 +2,7 @@
 --- waiters keep or lose their places; a writer's downgrade to a reader; and the
 --- cost of all this.
 
+local eventually = require "spec.tools.eventually"
 local fair_readwrite = require "rlock.policy.fair_readwrite"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
@@ -11,7 +12,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local SLACK = 0.5 * slow
 local SKIPPED = 1.5 * slow       -- seconds until a dead waiter is skipped

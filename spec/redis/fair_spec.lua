@@ -2,6 +2,7 @@
 --- skipped, Redisson's layout and timings, and simulated Redisson waiters in
 --- the same queue.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"
 local program = require "spec.tools.program"
@@ -11,7 +12,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local SKIPPED = 2.5 * slow        -- seconds: 1.5, and 1 for a busy machine
 local SLACK = 0.5 * slow

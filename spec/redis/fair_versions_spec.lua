@@ -1,6 +1,7 @@
 --- Two versions of rlock in one queue: the fair locks from before liveness.lua,
 --- from the git history, beside the current ones.
 
+local eventually = require "spec.tools.eventually"
 local policy = require "rlock.policy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -8,8 +9,6 @@ local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local host = require "rlock.host.uv"
-local eventually = require "spec.tools.wait" (host)
 
 local FORMER = "0214eaf"                   -- last commit with the old format
 local SKIPPED = 3 * slow                   -- seconds

@@ -2,14 +2,13 @@
 --- connections that break at the worst moment, replies that are lost or late.
 
 local control = require "spec.tools.control"
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
-local eventually = require "spec.tools.wait" (host)
 
 local TIMEOUT = 0.4 * slow          -- of one command by default
 local SLACK = 2 * slow            -- tolerance of a bounded call

@@ -201,7 +201,7 @@ describe("a fenced lock", function()
         heard[#heard + 1] = kind == "message" and payload or kind
       end,
     })
-    local eventually = require "spec.tools.wait" (host)
+    local eventually = require "spec.tools.eventually"
     listener:subscribe("redisson_lock__channel:{" .. name .. "}")
     eventually(function() return heard[1] end)
     lock:lock()

@@ -2,13 +2,13 @@
 --- program that is too busy to serve them. Only a permanent error ends them.
 
 local control = require "spec.tools.control"
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local kinds = require "spec.tools.kinds"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local is_nginx = host.name == "ngx"
 local TIMEOUT = 0.15 * slow         -- of one command

@@ -1,13 +1,13 @@
 --- The libuv host by itself: tasks, events, sleep, cancellation, errors in
 --- tasks, and many commands at once on one connection.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 

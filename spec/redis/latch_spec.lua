@@ -1,6 +1,7 @@
 --- The latch on a real Redis: the operations, Redisson's layout and behaviours,
 --- and that no waiter is left behind.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
@@ -8,7 +9,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local number = 0

@@ -1,12 +1,11 @@
 --- Late delivery: a proxy keeps back abandoned requests and delivers them once
 --- the lock has been used again.
 
+local eventually = require "spec.tools.eventually"
 local late_rows = require "spec.rows.late"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (rlock)
 
 local PATIENCE = 10 * slow
 

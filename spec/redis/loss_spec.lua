@@ -1,12 +1,12 @@
 --- Late delivery: a real network drops abandoned requests, and the kernel
 --- retransmits them once the lock has been used again.
 
+local eventually = require "spec.tools.eventually"
 local late_rows = require "spec.rows.late"
 local link = require "spec.tools.link"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (rlock)
 
 -- The kernel retransmits a lost packet after about 0.2, 0.6, 1.5 and 3.2 s.
 local OUTAGE, TIMEOUT = 2, 1.6

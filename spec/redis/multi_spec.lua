@@ -2,14 +2,13 @@
 --- of them and whatever happens to their servers.
 
 local control = require "spec.tools.control"
-local host = require "rlock.host.uv"
+local wait = require "spec.tools.eventually"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
-local wait = require "spec.tools.wait" (host)
 
 local ask = control.ask
 local TIMEOUT = 0.4 * slow          -- of one command

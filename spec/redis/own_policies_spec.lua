@@ -1,6 +1,7 @@
 --- User policies: those of the examples and of the README, operation by
 --- operation and under contention between processes.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
@@ -9,7 +10,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 -- The README's policy "my/few.lua", as the module my.few.
 local function few_of_the_readme()

@@ -1,14 +1,13 @@
 --- Permits with leases on a real Redis: the operations, Redisson's layout and
 --- behaviours, and the return of expired permits.
 
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local LEASE = 0.3 * slow         -- of the watchdog, for leases that expire
 local server = redis.shared()

@@ -5,15 +5,14 @@
 --
 --  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in CI.
 
+local wait = require "spec.tools.eventually"
 local fence = require "spec.tools.fence"
-local host = require "rlock.host.uv"
 local nodes = require "spec.tools.servers"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local wait = require "spec.tools.wait" (host)
 
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 1000)
 local STEP = ROUNDS // 40          -- increments from one event to the next

@@ -2,7 +2,7 @@
 --- servers are killed, freeze, reply late and lose their data.
 
 local control = require "spec.tools.control"
-local host = require "rlock.host.uv"
+local wait = require "spec.tools.eventually"
 local nodes = require "spec.tools.servers"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
@@ -10,7 +10,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
-local wait = require "spec.tools.wait" (host)
 
 local evalshas = control.evalshas
 local NODES = 5

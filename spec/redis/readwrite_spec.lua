@@ -2,6 +2,7 @@
 --- end, Redisson's layout and behaviours, simulated Redisson readers and
 --- writers of the same lock, and the cost of a reader among many.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local proxies = require "spec.tools.proxy"
 local readwrite = require "rlock.policy.readwrite"
@@ -10,7 +11,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local SLACK = 0.5 * slow
 

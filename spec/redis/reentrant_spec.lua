@@ -1,12 +1,12 @@
 --- The reentrant lock on a real Redis: the operations in each state, and
 --- Redisson's layout and behaviours.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local number = 0

@@ -1,13 +1,13 @@
 --- What a lock returns when the server is unreachable or refuses: nil, a code
 --- and a message, in time, with nothing left behind.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
-local eventually = require "spec.tools.wait" (host)
 
 local TIMEOUT = 0.4 * slow
 local SLACK = 2 * slow

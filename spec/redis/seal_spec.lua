@@ -3,11 +3,11 @@
 --- shows why sealing is necessary.
 -- luacheck: read globals redis
 
+local eventually = require "spec.tools.eventually"
 local proxies = require "spec.tools.proxy"
 local servers = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local eventually = require "spec.tools.wait" (rlock)
 
 local PATIENCE = 15 * slow
 

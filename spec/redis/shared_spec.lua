@@ -1,11 +1,11 @@
 --- The functions that policies share (policy/shared.lua), in a policy of ours.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local servers = require "spec.tools.redis"
 local rlock = require "rlock"
 local shared = require "rlock.policy.shared"
 local states = require "spec.tools.states"
-local eventually = require "spec.tools.wait" (host)
 
 local is_done, now, tell, whole =
   shared.is_done, shared.now, shared.tell, shared.whole

@@ -1,12 +1,11 @@
 --- The spin lock on a real Redis: an RLock whose waiters poll.
 
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local server = redis.shared()
 local number = 0

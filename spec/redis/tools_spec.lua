@@ -1,6 +1,7 @@
 --- The test tools themselves: if a fault did not happen, or a server outlived
 --- its test, the other specs would be worthless.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local process = require "spec.tools.process"
 local proxies = require "spec.tools.proxy"
@@ -9,7 +10,6 @@ local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 describe("a private redis", function()
   it("comes back empty at the same place after kill and restart", function()

@@ -1,7 +1,7 @@
 --- Waiters: which one is woken, that a waiter that gives up leaves nothing
 --- behind, and what happens to waiters and holders when a client closes.
 local control = require "spec.tools.control"
-local host = require "rlock.host.uv"
+local eventually = require "spec.tools.eventually"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
@@ -9,7 +9,6 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local within = require "spec.tools.within"
-local eventually = require "spec.tools.wait" (host)
 
 local TIMEOUT = 0.5 * slow
 local SLACK = 2 * slow

@@ -2,6 +2,7 @@
 --- reports if it cannot.
 
 local control = require "spec.tools.control"
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
@@ -9,7 +10,6 @@ local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (host)
 
 local LEASE = 0.5 * slow         -- of the watchdog by default
 

@@ -6,13 +6,13 @@
 --      after_each)
 
 local assert = require "luassert"
+local eventually = require "spec.tools.eventually"
 local kinds = require "spec.tools.kinds"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (rlock)
 
 local SLACK = slow                  -- tolerance
 local LONG = 30 * slow              -- for a wait that must end earlier

@@ -5,11 +5,11 @@
 --      after_each)
 
 local assert = require "luassert"
+local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (rlock)
 
 local LONG = 30 * slow              -- for a wait that must end earlier
 local is_busy = { busy = true, quorum = true }

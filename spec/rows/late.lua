@@ -10,11 +10,11 @@
 --  has run or never will. Returns the failures, a line or more for each story.
 
 local assert = require "luassert"
+local eventually = require "spec.tools.eventually"
 local kinds = require "spec.tools.kinds"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local eventually = require "spec.tools.wait" (rlock)
 
 local PATIENCE = 30 * slow
 local LONG = 60                        -- lease, in seconds

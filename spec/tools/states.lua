@@ -16,10 +16,10 @@
 --  A line of `play` has the operation, its arguments ("-" is an empty one) and
 --  the expected verdict. Errors contain the line.
 
+local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local policy = require "rlock.policy"
 local remote = require "rlock.redis.remote"
-local eventually = require "spec.tools.wait" (host)
 
 local states = {}
 

@@ -3,6 +3,7 @@
 --
 --    rlockctl growth.lua [CYCLES]              the server is RLOCK_URL
 
+local resident = require "spec.bench.resident"
 local rlock = require "rlock"
 
 local CYCLES = tonumber(arg[1] or 1000000)
@@ -11,15 +12,6 @@ local TASKS = 64
 
 local client = assert(rlock.open())
 local done = 0
-
-local function resident_kb()
-  collectgarbage()
-  collectgarbage()
-  local file = assert(io.open("/proc/self/statm"))
-  local _, pages = file:read("n", "n")
-  file:close()
-  return pages * 4
-end
 
 local function run(upto)
   local running = {}
@@ -39,7 +31,7 @@ local function run(upto)
 end
 
 run(FIRST)
-local first = resident_kb()
+local first = resident()
 run(CYCLES)
 print(('{"cycles":%d,"first":%d,"first_kb":%d,"last_kb":%d}'):format(done,
-  FIRST, first, resident_kb()))
+  FIRST, first // 1024, resident() // 1024))

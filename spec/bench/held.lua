@@ -3,6 +3,7 @@
 --
 --    rlockctl held.lua [LOCKS [SECONDS]]       the server is RLOCK_URL
 
+local resident = require "spec.bench.resident"
 local rlock = require "rlock"
 
 local LOCKS = tonumber(arg[1] or 100000)
@@ -15,15 +16,6 @@ local PAUSE = 0.5
 local client = assert(rlock.open())
 local now = rlock.now
 local lost = 0
-
-local function resident()
-  collectgarbage()
-  collectgarbage()
-  local file = assert(io.open("/proc/self/statm"))
-  local _, pages = file:read("n", "n")
-  file:close()
-  return pages * 4096
-end
 
 local function on_lost()
   lost = lost + 1

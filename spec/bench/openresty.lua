@@ -5,6 +5,7 @@
 --    spec/tools/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
 --                                             the server is RLOCK_URL
 
+local median = require "spec.bench.median"
 local nginx = require "spec.tools.nginx"
 local shell = require "spec.tools.shell"
 
@@ -21,11 +22,6 @@ local LOCATIONS = [[
   location = /rlock { content_by_lua_block { bench.rlock() } }
   location = /handover { content_by_lua_block { bench.handover() } }
 ]]
-
-local function median(values)
-  table.sort(values)
-  return values[math.ceil(#values / 2)]
-end
 
 -- Requests per second.
 local function rate(web, path)

@@ -1,6 +1,7 @@
 --- The locations of openresty.lua: with rlock, and with plain cosocket code
 --- like lua-resty-redis that sends the same scripts.
 
+local median = require "spec.bench.median"
 local policy = require "rlock.policy"
 local rlock = require "resty.rlock"
 local url = require "rlock.redis.url"
@@ -101,11 +102,6 @@ function bench.ready()
 end
 
 -- from worker to worker -----------------------------------------------------
-
-local function median(values)
-  table.sort(values)
-  return values[math.ceil(#values / 2)]
-end
 
 -- Seconds of a round trip to Redis.
 local function trip()

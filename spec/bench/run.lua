@@ -10,6 +10,7 @@
 
 package.path = "./?.lua;" .. package.path
 
+local median = require "spec.bench.median"
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
 
@@ -39,11 +40,6 @@ end
 
 local function ours(tasks)
   return measure(B .. "/rlockctl", "spec/bench/cycles.lua", tasks, SECONDS)
-end
-
-local function median(values)
-  table.sort(values)
-  return values[(#values + 1) // 2]
 end
 
 --- The median of each field over the turns.

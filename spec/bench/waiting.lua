@@ -5,6 +5,7 @@
 --                                              for its own; the server is
 --                                              RLOCK_URL
 
+local resident = require "spec.bench.resident"
 local rlock = require "rlock"
 
 local each = arg[1] == "each"
@@ -16,12 +17,7 @@ local client = assert(rlock.open())
 
 --- Bytes of the process, and bytes used by Lua.
 local function memory()
-  collectgarbage()
-  collectgarbage()
-  local file = assert(io.open("/proc/self/statm"))
-  local _, pages = file:read("n", "n")
-  file:close()
-  return pages * 4096, collectgarbage("count") * 1024
+  return resident(), collectgarbage("count") * 1024
 end
 
 local function name_of(i)

@@ -2,6 +2,7 @@
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -30,7 +31,7 @@ end
 teardown(ctl.clean)
 
 describe("rlockctl status --server", function()
-  local RULES = assert(io.open("rocks/README.md"):read("a")
+  local RULES = assert(files.read("rocks/README.md")
     :match("acl setuser app on '>secret' (.-)\n\n")):gsub("[\\'%s]+", " ")
   local guarded
 

@@ -13,6 +13,7 @@
 --  `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
 
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
@@ -24,12 +25,7 @@ Running.__index = Running
 
 local SECONDS = 20
 
---- The absolute path of the binary.
-ctl.binary = os.getenv("RLOCKCTL")
-  or (os.getenv("B") or "build") .. "/rlockctl"
-if ctl.binary:sub(1, 1) ~= "/" then
-  ctl.binary = shell.run("pwd") .. "/" .. ctl.binary
-end
+ctl.binary = require "spec.tools.rlockctl"
 
 --- Is a sanitizer built in? It is slow and must be loaded first.
 function ctl.is_sanitized()
@@ -61,17 +57,8 @@ end
 function ctl.file(name, text)
   local path = ctl.folder() .. "/" .. name
   shell.run("mkdir -p " .. shell.quote(path:match("^(.*)/")))
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
+  files.write(path, text)
   return path
-end
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("a")
-  file:close()
-  return text
 end
 
 -- The arguments of `env`, which execs the program.
@@ -105,8 +92,8 @@ function ctl.start(options)
     limit = options.limit or SECONDS * slow }, Running)
 end
 
-function Running:out() return read(self.path .. ".out") end
-function Running:err() return read(self.path .. ".err") end
+function Running:out() return files.read(self.path .. ".out") end
+function Running:err() return files.read(self.path .. ".err") end
 function Running:kill(signal) return self.process:kill(signal) end
 
 --- Waits until this text appears on standard output.

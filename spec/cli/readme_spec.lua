@@ -7,6 +7,7 @@
 --- stands for any number of lines. Spaces and decimal numbers are ignored.
 
 local ctl = require "spec.cli.ctl"
+local files = require "spec.tools.files"
 local readmes = require "spec.tools.readmes"
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
@@ -16,8 +17,8 @@ local root = shell.run("pwd")
 -- The fenced blocks of a language, with what they are called in the specs.
 local function blocks(language)
   local found, fence = {}, "\n```" .. language .. "\n(.-)\n```"
-  for _, path in ipairs(readmes.paths) do
-    for text in ("\n" .. assert(readmes.read(path))):gmatch(fence) do
+  for _, path in ipairs(readmes) do
+    for text in ("\n" .. assert(files.read(path))):gmatch(fence) do
       found[#found + 1] = {
         text = text, file = text:match("^%-%- ([%w/]+%.lua)"),
         title = ("%d, of %s: %s"):format(#found + 1, path,
@@ -145,7 +146,7 @@ describe("the READMEs", function()
           end
         end
       end]] }
-    for _, path in ipairs(readmes.paths) do
+    for _, path in ipairs(readmes) do
       words[#words + 1] = root .. "/" .. path
     end
     local result = ctl.run(words)
@@ -154,8 +155,8 @@ describe("the READMEs", function()
 
   it("have blocks of code of known languages only", function()
     local known = { console = true, lua = true, nginx = true }
-    for _, path in ipairs(readmes.paths) do
-      local text = "\n" .. readmes.read(path)
+    for _, path in ipairs(readmes) do
+      local text = "\n" .. files.read(path)
       for language in text:gmatch("\n```(%w+)\n") do
         assert.is_true(known[language], path .. " has " .. language)
       end

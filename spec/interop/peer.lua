@@ -34,7 +34,9 @@
 --    set N, add N, count, acquired, drain            semaphore and permits
 --    set N, count, down, await WAIT, delete          latch
 
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
+local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"
 
 local peer = {}
@@ -45,22 +47,18 @@ Peer.__index, Task.__index, Pending.__index = Peer, Task, Pending
 local SECONDS = 30
 local CALL = 5000                                      -- milliseconds
 
-local build = os.getenv("B") or "build"
-local folder = build .. "/interop/"
-local RLOCKCTL = os.getenv("RLOCKCTL") or build .. "/rlockctl"
+local folder = (os.getenv("B") or "build") .. "/interop/"
 
 -- The shell words that start a program.
 local function command_of(program)
   if program == "ours" then
-    return shell.quote(RLOCKCTL) .. " spec/interop/ours.lua"
+    return shell.quote(rlockctl) .. " spec/interop/ours.lua"
   end
-  local file = io.open(folder .. program .. ".command")
-  if not file then
+  local words = files.read(folder .. program .. ".command")
+  if not words then
     error(program .. " has not been prepared: make interop does that", 0)
   end
-  local words = file:read("a"):gsub("%s+$", "")
-  file:close()
-  return words
+  return (words:gsub("%s+$", ""))
 end
 
 local function connect(server)
@@ -122,10 +120,7 @@ end
 --- What it has printed.
 function Peer:output()
   if self.printed then return self.printed end
-  local file = assert(io.open(self.folder .. "/log", "rb"))
-  local text = file:read("a")
-  file:close()
-  return text
+  return assert(files.read(self.folder .. "/log"))
 end
 
 function Peer:is_alive()

@@ -8,11 +8,11 @@ local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
 local process = require "spec.tools.process"
 local redis = require "spec.tools.redis"
+local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 
 local ROUNDS = tonumber(os.getenv("RLOCK_ROUNDS") or 5000)
-local RLOCKCTL = os.getenv("RLOCKCTL") or "build/rlockctl"
 local LEASE = 3 * slow
 local THREADS = 30              -- requests in flight
 local TASKS = 10                -- in rlockctl
@@ -84,7 +84,7 @@ describe("The workers of nginx and rlockctl", function()
     local counting = process.start {
       file = "env", stdout = server.folder .. "/out",
       stderr = server.folder .. "/out",
-      args = { "RLOCK_URL=" .. server.url, "LUA_PATH=./?.lua;;", RLOCKCTL, "-e",
+      args = { "RLOCK_URL=" .. server.url, "LUA_PATH=./?.lua;;", rlockctl, "-e",
         SCRIPT, tostring(TASKS), tostring(LEASE), tostring(ROUNDS) },
     }
     local threads, kills = {}, 0

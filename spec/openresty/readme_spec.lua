@@ -2,10 +2,11 @@
 --- exist.
 
 local at_once = require "spec.tools.at_once"
+local files = require "spec.tools.files"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 
-local readme = require("spec.tools.readmes").read("lua/resty/README.md")
+local readme = files.read("lua/resty/README.md")
 
 local SECTION = "\n```nginx\n(.-)\n```"
 

@@ -2,15 +2,13 @@
 --- of a kind is what the specs run for that kind.
 
 local behaviours = require "spec.rows.behaviours"
+local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"
-
-local RLOCKCTL = os.getenv("RLOCKCTL")
-  or (os.getenv("B") or "build") .. "/rlockctl"
 
 -- The tests that busted would run in these files: lines of "FILE:LINE: TITLE".
 local function titles(files)
   local text, ok = shell.run(("LUA_PATH=%s %s %s --list %s"):format(
-    shell.quote("./?.lua;;"), shell.quote(RLOCKCTL),
+    shell.quote("./?.lua;;"), shell.quote(rlockctl),
     shell.quote(arg[0]), shell.words(files)))
   assert(ok, text)
   return text

@@ -12,11 +12,11 @@ local host = require "rlock.host.uv"
 local nodes = require "spec.tools.servers"
 local proxies = require "spec.tools.proxy"
 local rlock = require "rlock"
+local seed = require "spec.tools.seed"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local seconds = tonumber(os.getenv("RLOCK_CHAOS") or 6 * slow)
-local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 local TASKS, NODES = 60, 5
 local WATCHDOG, TIMEOUT = 1.2 * slow, 0.25 * slow

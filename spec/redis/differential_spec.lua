@@ -5,8 +5,7 @@
 local differential = require "spec.tools.differential"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-
-local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
+local seed = require "spec.tools.seed"
 
 local COUNT, IN_REDIS = 1000, 300
 

@@ -4,6 +4,7 @@
 
 local eventually = require "spec.tools.eventually"
 local fair_readwrite = require "rlock.policy.fair_readwrite"
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
@@ -1160,9 +1161,7 @@ describe("a dead waiter of a fair read/write lock", function()
   before_each(function()
     setup()
     path = os.tmpname()
-    local file = assert(io.open(path, "w"))
-    file:write(WAITER)
-    file:close()
+    files.write(path, WAITER)
   end)
 
   after_each(function()

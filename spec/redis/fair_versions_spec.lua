@@ -2,6 +2,7 @@
 --- from the git history, beside the current ones.
 
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local policy = require "rlock.policy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -19,9 +20,7 @@ local function former(file)
     :format(FORMER, file))
   if not ok then return nil end
   local path = os.tmpname()
-  local out = assert(io.open(path, "w"))
-  out:write(text)
-  out:close()
+  files.write(path, text)
   local definition = assert(loadfile(path))()
   local sides = definition.read and { definition.read, definition.write }
     or { definition }

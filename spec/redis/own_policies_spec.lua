@@ -2,6 +2,7 @@
 --- operation and under contention between processes.
 
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local proxies = require "spec.tools.proxy"
@@ -26,9 +27,7 @@ setup(function()
   client = assert(rlock.open(server.url))
   folder = server.folder .. "/lua"
   assert(os.execute(("mkdir -p '%s/my'"):format(folder)))
-  local file = assert(io.open(folder .. "/my/few.lua", "w"))
-  file:write(few_of_the_readme())
-  file:close()
+  files.write(folder .. "/my/few.lua", few_of_the_readme())
   package.path = folder .. "/?.lua;" .. package.path
 end)
 
@@ -72,9 +71,7 @@ local TASKS, ROUNDS = 10, 40
 local function contend(which, option, places)
   server:cli("FLUSHALL")
   local path = folder .. "/contend.lua"
-  local file = assert(io.open(path, "w"))
-  file:write(PROGRAM)
-  file:close()
+  files.write(path, PROGRAM)
   local processes = {}
   for i = 1, 3 do
     processes[i] = program.start(server, "--lua-path=" .. folder, path, which,

@@ -3,9 +3,8 @@
 --
 --  RLOCK_SEED repeats a run's choices (but not its timing).
 
+local seed = require "spec.tools.seed"
 local storms = require "spec.tools.storms"
-
-local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 describe("a storm with seed " .. seed, function()
   it("gives no lock to two", function()

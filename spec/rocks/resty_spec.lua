@@ -1,6 +1,7 @@
 --- The rock lua-resty-rlock, installed in RESTY_TREE, in a real nginx; and the
 --- folder for opm.
 
+local files = require "spec.tools.files"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
@@ -54,12 +55,7 @@ describe("the rock lua-resty-rlock", function()
 end)
 
 describe("the folder for opm", function()
-  local function read(name)
-    local file = assert(io.open(opm .. "/" .. name))
-    local text = file:read("a")
-    file:close()
-    return text
-  end
+  local function read(name) return assert(files.read(opm .. "/" .. name)) end
 
   it("has a version where opm looks for it", function()
     local main = read("dist.ini"):match("\nmain_module = (%S+)\n")

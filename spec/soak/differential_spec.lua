@@ -2,8 +2,7 @@
 --- RLOCK_SEED repeats a run.
 
 local differential = require "spec.tools.differential"
-
-local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
+local seed = require "spec.tools.seed"
 
 local COUNT = 100000
 

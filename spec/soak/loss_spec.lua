@@ -2,9 +2,8 @@
 --- one way or of both for seconds. RLOCK_SEED repeats a run's choices.
 
 local link = require "spec.tools.link"
+local seed = require "spec.tools.seed"
 local storms = require "spec.tools.storms"
-
-local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 describe("a storm over networks that lose packets, with seed " .. seed,
   function()

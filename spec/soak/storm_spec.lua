@@ -1,9 +1,8 @@
 --- The storm of spec/redis/storm_spec.lua, for minutes, and for each way of
 --- sealing. RLOCK_SEED repeats a run's choices (though not its timing).
 
+local seed = require "spec.tools.seed"
 local storms = require "spec.tools.storms"
-
-local seed = tonumber(os.getenv("RLOCK_SEED") or os.time())
 
 describe("a long storm with seed " .. seed, function()
   for _, seal in ipairs { "kill", "time" } do

@@ -4,10 +4,10 @@
 --    local page = browser.start()
 --    page:go("http://127.0.0.1:8080/")
 --    page:run("return document.title")                   --> a value
---  Driven through chromedriver: the W3C's WebDriver, JSON over HTTP.
 --
 --  Chromium is driven by its chromedriver: the W3C's WebDriver, JSON over HTTP.
 
+local files = require "spec.tools.files"
 local json = require "cjson"
 local shell = require "spec.tools.shell"
 
@@ -118,9 +118,7 @@ end
 --- Saves a screenshot to a file.
 function Page:picture(path)
   local data = send(self.driver.port, "GET", self.path .. "/screenshot")
-  local file = assert(io.open(path, "wb"))
-  file:write(ngx.decode_base64(data))
-  file:close()
+  files.write(path, ngx.decode_base64(data))
 end
 
 return browser

@@ -1,6 +1,7 @@
 --- Differential test: runs each function of spec/tools/functions.lua natively
 --- and as a server script. It must give the same or be refused.
 
+local files = require "spec.tools.files"
 local functions = require "spec.tools.functions"
 local script = require "rlock.script"
 local shell = require "spec.tools.shell"
@@ -55,12 +56,11 @@ end
 --- Runs the scripts of cases under lua5.1.
 --  @treturn table for each "ok RESULT" or "error WHY"
 function differential.lua51(cases)
-  local path = os.tmpname()
-  local file = assert(io.open(path, "wb"))
-  for _, case in ipairs(cases) do
-    file:write(#case.shipped, "\n", case.shipped)
+  local path, texts = os.tmpname(), {}
+  for i, case in ipairs(cases) do
+    texts[i] = #case.shipped .. "\n" .. case.shipped
   end
-  file:close()
+  files.write(path, table.concat(texts))
   local command = "lua5.1 spec/tools/lua51.lua " .. path
   for _, word in ipairs(WORDS) do
     command = command .. " " .. shell.quote(word)

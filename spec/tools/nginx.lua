@@ -15,6 +15,7 @@
 --  lua_package_path. start and stop block the process for a few milliseconds.
 --  `get` uses a cosocket, so specs that call it run in nginx (see in-nginx).
 
+local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"
 
 local nginx = {}
@@ -79,13 +80,6 @@ local function adapted(text, values)
   return values.user .. text:gsub(" logs/", " " .. values.folder .. "/")
 end
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
 function Server:configure()
   local conf = self.options.conf
   local values = setmetatable({
@@ -97,9 +91,8 @@ function Server:configure()
     if value == nil then value = defaults[name] end
     return value
   end })
-  local file = assert(io.open(self.folder .. "/nginx.conf", "w"))
-  file:write(conf and adapted(read(conf), values) or filled(CONF, values))
-  file:close()
+  files.write(self.folder .. "/nginx.conf",
+    conf and adapted(assert(files.read(conf)), values) or filled(CONF, values))
 end
 
 -- Not from math.random, which may start alike in several processes.

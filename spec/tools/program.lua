@@ -7,15 +7,15 @@
 --    holder:kill(9)
 --    local status, signal = holder:wait(5)
 
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
+local rlockctl = require "spec.tools.rlockctl"
 
 local program = {}
 
 local Program = {}
 Program.__index = Program
 
-local RLOCKCTL = os.getenv("RLOCKCTL")
-  or (os.getenv("B") or "build") .. "/rlockctl"
 local SECONDS = 30
 
 local count = 0
@@ -27,7 +27,7 @@ function program.start(server, ...)
   local path = ("%s/program-%d"):format(server.folder, count)
   -- Through env, which execs the program, to keep the rest of the environment.
   local process = assert(host.process {
-    file = "env", args = { "RLOCK_URL=" .. server.url, RLOCKCTL, ... },
+    file = "env", args = { "RLOCK_URL=" .. server.url, rlockctl, ... },
     stdout = path, stderr = path,
   })
   return setmetatable({ process = process, pid = process.pid, path = path },
@@ -43,10 +43,7 @@ end
 
 --- Its output so far, standard output and standard error.
 function Program:output()
-  local file = assert(io.open(self.path, "rb"))
-  local text = file:read("a")
-  file:close()
-  return text
+  return assert(files.read(self.path))
 end
 
 --- Waits for its end; raises if that takes more than `seconds` (30).

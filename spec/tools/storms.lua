@@ -6,9 +6,11 @@
 --    local overlaps, grants = storms { seed = 1, seconds = 30, least = 500,
 --      seal = "kill" }
 
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
 local link = require "spec.tools.link"
 local proxies = require "spec.tools.proxy"
+local rlockctl = require "spec.tools.rlockctl"
 local servers = require "spec.tools.servers"
 local task = require "spec.tools.task"
 
@@ -17,11 +19,8 @@ local PERCENT, DELAY = 1, 10           -- of requests and of replies; seconds
 local LONGEST = 4                      -- outage, in seconds
 local PATIENCE = 120
 
-local RLOCKCTL = os.getenv("RLOCKCTL")
-  or (os.getenv("B") or "build") .. "/rlockctl"
-
 local HOSTS = {
-  rlockctl = { "env", RLOCKCTL, "--lua-path", "./?.lua" },
+  rlockctl = { "env", rlockctl, "--lua-path", "./?.lua" },
   nginx = io.open("/usr/lib/nginx/modules/ngx_http_lua_module.so")
     and { "spec/tools/in-nginx" } or nil,
 }
@@ -43,7 +42,7 @@ end
 -- Waits for a program and reads its holds.
 local function read_holds(program, holds, storm)
   local status = program.process:wait(3 * storm.seconds + PATIENCE)
-  local log = assert(io.open(program.path .. ".log")):read("a")
+  local log = assert(files.read(program.path .. ".log"))
   assert(status == 0, program.host .. ": " .. log:sub(-2000))
   for line in io.lines(program.path) do
     local kind, name, mode, from, to =

@@ -1,5 +1,6 @@
 --- The READMEs as texts: what they link to is there, and lines are short.
 
+local files = require "spec.tools.files"
 local readmes = require "spec.tools.readmes"
 
 -- Without blocks of code, in which nothing is a link or a heading.
@@ -30,16 +31,16 @@ end
 local function fault(path, link)
   local target, anchor = link:match("^([^#]*)#?(.*)$")
   local to = target == "" and path or joined(path, target)
-  local text = readmes.read(to)
+  local text = files.read(to)
   if not text then return link .. ": no " .. to end
   if anchor ~= "" and not anchors(text)[anchor] then
     return link .. ": no heading of that name"
   end
 end
 
-for _, path in ipairs(readmes.paths) do
+for _, path in ipairs(readmes) do
   describe(path, function()
-    local text = assert(readmes.read(path))
+    local text = assert(files.read(path))
 
     it("has links that lead somewhere", function()
       local count = 0

@@ -1,3 +1,4 @@
+local files = require "spec.tools.files"
 local lexer = require "rlock.script.lexer"
 local parser = require "rlock.script.parser"
 
@@ -25,13 +26,6 @@ local function uses(text, name)
     end
   end
   return table.concat(list, ", ")
-end
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
 end
 
 local function our_files()
@@ -187,7 +181,7 @@ describe("the parser", function()
   it("reads every file of ours", function()
     local count = 0
     for _, path in ipairs(our_files()) do
-      local text = read(path)
+      local text = files.read(path)
       local file, line, fault = parser.parse(text)
       assert.is_table(file, ("%s:%s: %s"):format(path, line, fault))
       local functions = 0
@@ -207,7 +201,7 @@ describe("the parser", function()
 
   it("says where it gives up, and never hangs, on text that is no Lua",
     function()
-      local text = read("spec/unit/fixtures/shop.lua")
+      local text = files.read("spec/unit/fixtures/shop.lua")
       local given_up = 0
       for cut = 1, #text, 7 do
         for _, broken in ipairs {

@@ -1,4 +1,4 @@
---- The embedded server, `local:`: it starts on demand, one for all processes of
+--- The local server, `local:`: it starts on demand, one for all processes of
 --- this user and for no other user, and obstacles are reported clearly.
 
 local ctl = require "spec.cli.ctl"

@@ -1,4 +1,4 @@
---- How rlock.errors classifies Redis' errors, checked against real servers:
+--- How redis/errors.lua classifies Redis' errors, checked against real servers:
 --  that nothing was applied is verified.
 
 local errors = require "rlock.redis.errors"

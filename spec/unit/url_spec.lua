@@ -62,7 +62,7 @@ describe("url.parse", function()
     }, parsed("unix://u:p@/run/redis.sock?db=5"))
   end)
 
-  it("reads the embedded server", function()
+  it("reads the local server", function()
     assert.is_true(parsed("local:").is_local)
   end)
 

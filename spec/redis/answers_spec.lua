@@ -1,8 +1,8 @@
 --- Malformed replies of operations, and what programs are told about them.
 
+local fixtures = require "spec.tools.fixtures"
 local policy = require "rlock.policy"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local script = require "rlock.script"
 
 local server = redis.shared()
@@ -10,8 +10,8 @@ local server = redis.shared()
 describe("a wrong answer", function()
   local client
 
-  before_each(function() client = assert(rlock.open { url = server.url }) end)
-  after_each(function() client:close() end)
+  before_each(function() client = fixtures.open { url = server.url } end)
+  after_each(fixtures.close)
 
   local wrong = {
     function() return 5 end,

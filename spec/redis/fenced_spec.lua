@@ -1,15 +1,12 @@
 --- The fenced lock on a real Redis: an RLock with increasing fencing tokens.
 
-local host = require "rlock.host.uv"
-local proxies = require "spec.tools.proxy"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
 describe("a fenced lock", function()
   local client, name, counter, lock, fenced
@@ -22,14 +19,13 @@ describe("a fenced lock", function()
   end
 
   before_each(function()
-    number = number + 1
-    client, name = assert(rlock.open { url = server.url }), "fenced:" .. number
+    client, name = fixtures.open { url = server.url }, fixtures.name "fenced"
     counter = "redisson_lock_token:{" .. name .. "}"
     lock = client:policy("fenced", name)
     fenced = states.of(client, "fenced")
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state", function()
     fenced.play(name, [[
@@ -194,31 +190,21 @@ describe("a fenced lock", function()
   end)
 
   it("publishes 0 on Redisson's channel", function()
-    local heard = {}
-    local listener = assert(host.connect {
-      path = server.socket, timeout = 3000, silent = 0,
-      message = function(kind, _, payload)
-        heard[#heard + 1] = kind == "message" and payload or kind
-      end,
-    })
-    local eventually = require "spec.tools.eventually"
-    listener:subscribe("redisson_lock__channel:{" .. name .. "}")
-    eventually(function() return heard[1] end)
-    lock:lock()
-    lock:unlock()
-    eventually(function() return heard[2] end)
-    lock:lock()
-    lock:break_lock()
-    eventually(function() return heard[3] end)
-    assert.same({ "subscribe", "0", "0" }, heard)
-    listener:close()
+    local channel = "redisson_lock__channel:{" .. name .. "}"
+    assert.same({ "0", "0" }, fixtures.messages(server, channel, function()
+      lock:lock()
+      lock:unlock()
+      lock:lock()
+      lock:break_lock()
+    end))
   end)
 
   it("gives one token though the reply was lost and asked for again",
     function()
-      local proxy = proxies.start(server)
-      local other = assert(rlock.open { url = proxy.url,
-        timeout = 0.3 * slow })
+      local proxy = fixtures.proxy(server)
+      local other = fixtures.open {
+        url = proxy.url, timeout = 0.3 * slow,
+      }
       local its = other:policy("fenced", name)
       its:lock()
       its:unlock()
@@ -230,8 +216,6 @@ describe("a fenced lock", function()
       assert.equal(("%d"):format(token), client:call("GET", counter))
       assert.equal(1, its:hold_count())
       assert.is_true(its:unlock())
-      other:close()
-      proxy:stop()
     end)
 
   it("says what is wrong when a key is something else", function()
@@ -264,7 +248,7 @@ describe("a fenced lock", function()
   it("orders the writes of many holders", function()
     local greatest, writes = 0, 0
     task.many(12, function()
-      local other = assert(rlock.open { url = server.url })
+      local other = fixtures.open { url = server.url }
       local its = other:policy("fenced", name)
       for _ = 1, 15 do
         local ok, token = its:lock { wait = 20 * slow }
@@ -273,7 +257,6 @@ describe("a fenced lock", function()
         greatest, writes = token, writes + 1
         assert.is_true(its:unlock())
       end
-      other:close()
     end)
     assert.equal(180, writes)
   end)

@@ -2,8 +2,7 @@
 --- and that no waiter is left behind.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.uv"
-local proxies = require "spec.tools.proxy"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -11,12 +10,9 @@ local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 describe("a latch", function()
@@ -48,33 +44,15 @@ describe("a latch", function()
   end
 
   -- The messages on the channel while fn runs.
-  local function heard(fn)
-    local messages = {}
-    local listener = assert(host.connect {
-      path = server.socket, timeout = 3000, silent = 0,
-      message = function(kind, _, payload)
-        messages[#messages + 1] = kind == "message" and payload or kind
-      end,
-    })
-    listener:subscribe(channel)
-    eventually(function() return messages[1] end)
-    table.remove(messages, 1)
-    fn()
-    client:call("PUBLISH", channel, "end")
-    eventually(function() return messages[#messages] == "end" end)
-    table.remove(messages)
-    listener:close()
-    return messages
-  end
+  local function heard(fn) return fixtures.messages(server, channel, fn) end
 
   before_each(function()
-    number = number + 1
-    client, name = open(), "latch:" .. number
+    client, name = open(), fixtures.name "latch"
     channel = "redisson_countdownlatch__channel__{" .. name .. "}"
     latch = client:latch(name)
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state, and carries out each number once",
     function()
@@ -159,7 +137,6 @@ describe("a latch", function()
     latch:count_down()
     join(here)
     join(there)
-    other:close()
   end)
 
   it("testDelete, testDeleteFailed: all who wait go on", function()
@@ -230,7 +207,6 @@ describe("a latch", function()
       local other = open()
       local its = other:latch(name)
       for _ = 1, 30 do assert.is_true((its:count_down())) end
-      other:close()
     end)
     join(waiting)
     assert.equal(0, client:call("EXISTS", name))
@@ -240,16 +216,11 @@ describe("a latch", function()
     local proxy, other, its
 
     before_each(function()
-      proxy = proxies.start(server)
+      proxy = fixtures.proxy(server)
       other = open { url = proxy.url, timeout = 0.3 * slow }
       its = other:latch(name)
       assert.is_true(latch:set(3))
       assert.is_true((its:count_down()))
-    end)
-
-    after_each(function()
-      other:close()
-      proxy:stop()
     end)
 
     it("counts once though the reply is lost", function()

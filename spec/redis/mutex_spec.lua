@@ -1,24 +1,22 @@
 --- The mutex on a real Redis: an RLock that its holder cannot re-enter.
 
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
 describe("a mutex", function()
   local client, name, lock, mutex
 
   before_each(function()
-    number = number + 1
-    client, name = assert(rlock.open { url = server.url }), "mutex:" .. number
+    client, name = fixtures.open { url = server.url }, fixtures.name "mutex"
     lock = client:policy("mutex", name)
     mutex = states.of(client, "mutex")
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state", function()
     mutex.play(name, [[

@@ -2,7 +2,7 @@
 --- behaviours, and the return of expired permits.
 
 local eventually = require "spec.tools.eventually"
-local proxies = require "spec.tools.proxy"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -11,12 +11,9 @@ local task = require "spec.tools.task"
 
 local LEASE = 0.3 * slow         -- of the watchdog, for leases that expire
 local server = redis.shared()
-local number = 0
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 local function hex(bytes)
@@ -52,14 +49,13 @@ describe("permits", function()
   end
 
   before_each(function()
-    number = number + 1
-    client, name = open(), "permits:" .. number
+    client, name = open(), fixtures.name "permits"
     leases = "{" .. name .. "}:timeout"
     channel = "redisson_sc:{" .. name .. "}"
     permits = client:permits(name)
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state", function()
     local ops = states.of(client, "permits")
@@ -360,7 +356,6 @@ describe("permits", function()
     assert.is_true(its:release(id:upper()))
     assert.equal(1, permits:available())
     assert.equal("lost", select(2, permits:release(id)))
-    other:close()
   end)
 
   for _, row in ipairs {
@@ -485,16 +480,11 @@ describe("permits", function()
     local proxy, other, its
 
     before_each(function()
-      proxy = proxies.start(server)
+      proxy = fixtures.proxy(server)
       other = open { url = proxy.url, timeout = 0.3 * slow }
       its = other:permits(name)
       assert.is_true(permits:set(3))
       assert.is_true(its:release((assert(its:acquire()))))
-    end)
-
-    after_each(function()
-      other:close()
-      proxy:stop()
     end)
 
     it("are taken once though asked for twice", function()

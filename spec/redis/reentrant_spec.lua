@@ -2,24 +2,18 @@
 --- Redisson's layout and behaviours.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.uv"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
-local function fresh()
-  number = number + 1
-  return "reentrant:" .. number
-end
+local function fresh() return fixtures.name "reentrant" end
 
 local function open(options)
-  options = options or {}
-  options.url = server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 -- Runs fn in a task of its own: another owner.
@@ -35,7 +29,7 @@ describe("a reentrant lock", function()
     lock = client:lock(name)
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state", function()
     states.of(client, "reentrant").play(name, [[
@@ -177,22 +171,13 @@ describe("a reentrant lock", function()
 
   it("publishes 0 to Redisson's waiters, once, when the last hold goes",
     function()
-      local heard = {}
-      local listener = assert(host.connect {
-        path = server.socket, timeout = 3000, silent = 0,
-        message = function(kind, _, payload)
-          heard[#heard + 1] = kind == "message" and payload or kind
-        end,
-      })
-      listener:subscribe("redisson_lock__channel:{" .. name .. "}")
-      eventually(function() return heard[1] end)
-      assert.is_true(lock:lock())
-      assert.is_true(lock:lock())
-      assert.is_true(lock:unlock())
-      assert.is_true(lock:unlock())
-      eventually(function() return heard[2] end)
-      assert.same({ "subscribe", "0" }, heard)
-      listener:close()
+      local channel = "redisson_lock__channel:{" .. name .. "}"
+      assert.same({ "0" }, fixtures.messages(server, channel, function()
+        assert.is_true(lock:lock())
+        assert.is_true(lock:lock())
+        assert.is_true(lock:unlock())
+        assert.is_true(lock:unlock())
+      end))
     end)
 
   it("never has its lease shortened by an inner hold", function()
@@ -391,6 +376,8 @@ describe("a reentrant lock", function()
 end)
 
 describe("reentrant locks under load", function()
+  after_each(fixtures.close)
+
   for _, row in ipairs {
     { "lockUnlockRLock: each lock is had by all", {} },
     { "tryLockUnlockRLock: each is had by who has the time", { wait = 0.01 } },
@@ -410,12 +397,13 @@ describe("reentrant locks under load", function()
         end
       end, 60)
       assert.is_true(row[2].wait and had >= 200 or had == 2000, "had " .. had)
-      client:close()
     end)
   end
 end)
 
 describe("kinds of locks that share a layout", function()
+  after_each(fixtures.close)
+
   it("exclude each other, even in one task", function()
     local client, name = open(), fresh()
     local makers = { "lock", "mutex", "spin_lock", "fenced_lock" }
@@ -431,7 +419,6 @@ describe("kinds of locks that share a layout", function()
         assert.is_false(held:is_locked())
       end
     end
-    client:close()
   end)
 
   it("are not broken by a token where there is none", function()
@@ -440,7 +427,6 @@ describe("kinds of locks that share a layout", function()
     local ok, code = client:lock(name):break_lock(1)
     assert.is_nil(ok)
     assert.equal("refused", code)
-    client:close()
   end)
 end)
 

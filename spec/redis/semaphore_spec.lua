@@ -2,8 +2,7 @@
 --- behaviours, and permits that count once however often a request is retried.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.uv"
-local proxies = require "spec.tools.proxy"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -11,12 +10,9 @@ local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 describe("a semaphore", function()
@@ -40,33 +36,15 @@ describe("a semaphore", function()
   end
 
   -- The messages on the channel while fn runs.
-  local function heard(fn)
-    local messages = {}
-    local listener = assert(host.connect {
-      path = server.socket, timeout = 3000, silent = 0,
-      message = function(kind, _, payload)
-        messages[#messages + 1] = kind == "message" and payload or kind
-      end,
-    })
-    listener:subscribe(channel)
-    eventually(function() return messages[1] end)
-    table.remove(messages, 1)
-    fn()
-    client:call("PUBLISH", channel, "end")
-    eventually(function() return messages[#messages] == "end" end)
-    table.remove(messages)
-    listener:close()
-    return messages
-  end
+  local function heard(fn) return fixtures.messages(server, channel, fn) end
 
   before_each(function()
-    number = number + 1
-    client, name = open(), "semaphore:" .. number
+    client, name = open(), fixtures.name "semaphore"
     channel = "redisson_sc:{" .. name .. "}"
     semaphore = client:semaphore(name)
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state, and carries out each number once",
     function()
@@ -281,8 +259,6 @@ describe("a semaphore", function()
       local before = rlock.now()
       assert.is_true(waiting:join(10 * slow))
       assert.is_true(rlock.now() - before < 1.5 * slow)
-      other:close()
-      deaf:close()
     end)
 
   it("is woken by Redisson", function()
@@ -356,18 +332,13 @@ describe("a semaphore", function()
     local proxy, other, its
 
     before_each(function()
-      proxy = proxies.start(server)
+      proxy = fixtures.proxy(server)
       other = open { url = proxy.url, timeout = 0.3 * slow }
       its = other:semaphore(name)
       assert.is_true(semaphore:set(10))
       assert.is_true(its:acquire())
       assert.is_true(its:release())
       assert.equal(10, its:available())
-    end)
-
-    after_each(function()
-      other:close()
-      proxy:stop()
     end)
 
     it("takes once what it asked for twice", function()

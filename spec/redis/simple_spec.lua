@@ -1,6 +1,7 @@
 --- The simple lock on a real Redis: SET NX PX, as clients in other languages
 --- use it.
 
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -8,23 +9,19 @@ local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
-local function open()
-  return assert(rlock.open { url = server.url })
-end
+local function open() return fixtures.open { url = server.url } end
 
 describe("a simple lock", function()
   local client, name, lock, simple
 
   before_each(function()
-    number = number + 1
-    client, name = open(), "simple:" .. number
+    client, name = open(), fixtures.name "simple"
     lock = client:policy("simple", name)
     simple = states.of(client, "simple")
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state", function()
     simple.play(name, [[

@@ -1,6 +1,7 @@
 --- The spin lock on a real Redis: an RLock whose waiters poll.
 
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -8,20 +9,18 @@ local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local number = 0
 
 describe("a spin lock", function()
   local client, name, lock, spin, channel
 
   before_each(function()
-    number = number + 1
-    client, name = assert(rlock.open { url = server.url }), "spin:" .. number
+    client, name = fixtures.open { url = server.url }, fixtures.name "spin"
     lock = client:policy("spin", name)
     spin = states.of(client, "spin")
     channel = "redisson_lock__channel:{" .. name .. "}"
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("gives the verdict of its state", function()
     spin.play(name, [[
@@ -130,7 +129,7 @@ describe("a spin lock", function()
 
   it("ends its wait when the client is closed", function()
     spin.ask(name, "acquire", "somebody", "60000", "1")
-    local other = assert(rlock.open { url = server.url })
+    local other = fixtures.open { url = server.url }
     local waiting = task.start(function()
       return select(2, other:policy("spin", name):lock())
     end)

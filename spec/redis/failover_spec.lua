@@ -2,8 +2,8 @@
 --- demoted one and connect to the new primary.
 
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
-local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
@@ -35,15 +35,13 @@ local function fail_over()
 end
 
 local function open(options)
-  options = options or {}
-  options.url = "unix://" .. address
-  return assert(rlock.open(options))
+  return fixtures.open("unix://" .. address, options)
 end
 
 local function start()
   local args = { "--repl-diskless-sync-delay", "0" }
-  first = redis.start { port = true, args = args }
-  second = redis.start { port = true, args = args }
+  first = fixtures.server { port = true, args = args }
+  second = fixtures.server { port = true, args = args }
   address = first.folder .. "/address"
   point_at(first)
   follow(second, first)
@@ -51,15 +49,9 @@ local function start()
   lock = client:lock "x"
 end
 
-local function stop()
-  client:close()
-  first:stop()
-  second:stop()
-end
-
 describe("a primary that becomes a replica", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is left by who asks for a lock", function()
     assert.is_true(lock:lock())

@@ -5,11 +5,11 @@
 local eventually = require "spec.tools.eventually"
 local fair_readwrite = require "rlock.policy.fair_readwrite"
 local files = require "spec.tools.files"
-local host = require "rlock.host.uv"
+local fixtures = require "spec.tools.fixtures"
 local program = require "spec.tools.program"
-local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
@@ -18,7 +18,6 @@ local SLACK = 0.5 * slow
 local SKIPPED = 1.5 * slow       -- seconds until a dead waiter is skipped
 
 local server = redis.shared()
-local count = 0
 local client, name, keys, pair, sides, reader, writer
 
 local function call(...)
@@ -26,9 +25,7 @@ local function call(...)
 end
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 local function now_ms()
@@ -141,27 +138,15 @@ local function over(ms, ...)
 end
 
 -- Collects the messages on this lock's channels.
-local function listen()
-  local heard = {}
-  local connection = assert(host.connect {
-    path = server.socket, timeout = 3000, silent = 0,
-    message = function(kind, channel, payload)
-      if kind == "message" then
-        assert(payload == "0")
-        heard[#heard + 1] = channel:sub(#keys[2] + 2):gsub(":", "", 1)
-      else
-        heard.live = (heard.live or 0) + 1
-      end
-    end,
-  })
-  local function to(...)
-    for _, who in ipairs { ... } do
-      connection:subscribe(keys[2] .. ":" .. member(who))
-    end
-    local n = select("#", ...)
-    eventually(function() return heard.live == n end)
+local function listen(...)
+  local channels = {}
+  for i, who in ipairs { ... } do
+    channels[i] = keys[2] .. ":" .. member(who)
   end
-  return heard, to, connection
+  return (fixtures.listen(server, channels, function(channel, payload)
+    assert(payload == "0")
+    return (channel:sub(#keys[2] + 2):gsub(":", "", 1))
+  end))
 end
 
 local function told(heard)
@@ -169,12 +154,6 @@ local function told(heard)
   local text = table.concat(heard, " ")
   for i = #heard, 1, -1 do heard[i] = nil end
   return text
-end
-
-local function seconds(fn)
-  local before = rlock.now()
-  fn()
-  return rlock.now() - before
 end
 
 -- A task that waits for a lock, queued behind the current waiters.
@@ -188,8 +167,7 @@ local function waits(lock, options)
 end
 
 local function setup()
-  count = count + 1
-  client, name = open(), "fair_readwrite:" .. count
+  client, name = open(), fixtures.name "fair_readwrite"
   pair = client:fair_read_write_lock(name)
   keys = fair_readwrite.read.keys(name)
   reader, writer = pair:read_lock(), pair:write_lock()
@@ -201,7 +179,7 @@ end
 
 local function teardown()
   call("DEL", table.unpack(keys))
-  client:close()
+  fixtures.close()
 end
 
 describe("the operations of a fair read/write lock", function()
@@ -412,8 +390,7 @@ describe("the operations of a fair read/write lock", function()
     end)
 
   it("tell those whose turn it is, and nobody else", function()
-    local heard, to, connection = listen()
-    to("rb", "rc", "wd", "re", "wf")
+    local heard = listen("rb", "rc", "wd", "re", "wf")
     verdict "wa"
     for who in ("rb rc wd re wf"):gmatch("%S+") do verdict(who) end
     assert.equal("", told(heard))
@@ -433,12 +410,10 @@ describe("the operations of a fair read/write lock", function()
     release "rd"
     sides.r.ask(name, "break_", "", "publish")
     assert.equal("wf", told(heard))
-    connection:close()
   end)
 
   it("tell those behind a waiter that leaves", function()
-    local heard, to, connection = listen()
-    to("rb", "wc", "rd", "re", "wf")
+    local heard = listen("rb", "wc", "rd", "re", "wf")
     verdict "ra"
     for who in ("wc rd re wf"):gmatch("%S+") do verdict(who) end
     leave "rd"
@@ -452,12 +427,10 @@ describe("the operations of a fair read/write lock", function()
     verdict "rd"
     leave "wf"
     assert.equal("rd", told(heard))
-    connection:close()
   end)
 
   it("tell one that is silent, too, but do not count on it", function()
-    local heard, to, connection = listen()
-    to("rb", "wc", "wd", "re", "wf", "rg")
+    local heard = listen("rb", "wc", "wd", "re", "wf", "rg")
     verdict "wa"
     for who in ("rb wc wd re wf rg"):gmatch("%S+") do verdict(who) end
     age(1300, "rb", "wc")
@@ -469,19 +442,16 @@ describe("the operations of a fair read/write lock", function()
     age(1300, "wf")
     release "wd"
     assert.equal("re rg", told(heard))       -- rg checks on wf
-    connection:close()
   end)
 
   it("tell nobody of a waiter that leaves while a writer has it", function()
-    local heard, to, connection = listen()
-    to("rb", "wc")
+    local heard = listen("rb", "wc")
     verdict "wa"
     verdict "wd"
     verdict "rb"
     verdict "wc"
     leave "wd"
     assert.equal("", told(heard))
-    connection:close()
   end)
 
   it("are published where the client's option says", function()
@@ -675,8 +645,7 @@ describe("a place in the line of a fair read/write lock", function()
 
   it("is lost by a writer that is silent before readers, who are told",
     function()
-      local heard, to, connection = listen()
-      to("wb", "rc", "rd", "we")
+      local heard = listen("wb", "rc", "rd", "we")
       verdict "ra"
       for who in ("wb rc rd we"):gmatch("%S+") do verdict(who) end
       age(1300, "wb")
@@ -684,7 +653,6 @@ describe("a place in the line of a fair read/write lock", function()
       assert.equal("rd we", line())
       assert.equal("rd", told(heard))
       assert.equal("held", verdict "rd")
-      connection:close()
     end)
 
   it("is not lost by who is silent in the middle, as long as others come "
@@ -1075,7 +1043,7 @@ describe("a fair read/write lock", function()
   end)
 
   it("survives lost answers, on either side", function()
-    local proxy = proxies.start(server)
+    local proxy = fixtures.proxy(server)
     local cut = open { url = proxy.url }
     local its = cut:fair_read_write_lock(name)
     assert.is_true(its:write_lock():lock())
@@ -1095,12 +1063,11 @@ describe("a fair read/write lock", function()
     assert.is_true(writer:unlock())
     assert.is_true(waiting:join(5))
     cut:close()
-    proxy:stop()
     eventually(is_gone)
   end)
 
   it("keeps the order when the server stands still", function()
-    local own = redis.start()
+    local own = fixtures.server()
     local its = open { url = own.url, timeout = 10 * slow }
     local lock = its:fair_read_write_lock(name):write_lock()
     local order = {}
@@ -1120,8 +1087,6 @@ describe("a fair read/write lock", function()
     assert.is_true(lock:unlock())
     eventually(function() return #order == 8 end, 20 * slow)
     assert.same({ 1, 2, 3, 4, 5, 6, 7, 8 }, order)
-    its:close()
-    own:stop()
   end)
 
   it("takes any name and any owner", function()

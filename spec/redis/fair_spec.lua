@@ -3,10 +3,9 @@
 --- the same queue.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.uv"
+local fixtures = require "spec.tools.fixtures"
 local policy = require "rlock.policy"
 local program = require "spec.tools.program"
-local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -18,7 +17,6 @@ local SLACK = 0.5 * slow
 local GONE = 1.5 * slow           -- nginx polls for ended tasks
 
 local server = redis.shared()
-local count = 0
 local client, name, fair, keys
 
 local function call(...)
@@ -26,9 +24,7 @@ local function call(...)
 end
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 local function now_ms()
@@ -142,22 +138,8 @@ function redisson.unlock()
 end
 
 -- Subscribes to the channel of an owner; returns the list of messages.
-local function listen(owner, socket)
-  local heard = {}
-  local connection = assert(host.connect {
-    path = socket or server.socket, timeout = 3000, silent = 0,
-    message = function(kind, _, payload)
-      if kind == "message" then
-        heard[#heard + 1] = payload
-      else
-        heard.is_live = true
-      end
-    end,
-  })
-  connection:subscribe(keys[4] .. ":" .. owner)
-  eventually(function() return heard.is_live end)
-  function heard.close() connection:close() end
-  return heard
+local function listen(owner, at)
+  return fixtures.listen(at or server, { keys[4] .. ":" .. owner })
 end
 
 -- Programs ------------------------------------------------------------------
@@ -209,17 +191,14 @@ local function took(fn)
 end
 
 local function start()
-  count = count + 1
-  client, name = open(), "fair:" .. count
+  client, name = open(), fixtures.name "fair"
   fair = states.of(client, "fair")
   keys = policy.load("fair").keys(name)
 end
 
-local function stop() client:close() end
-
 describe("the operations of a fair lock", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("give the verdict of the state", function()
     fair.play(name, [[
@@ -285,11 +264,11 @@ describe("the operations of a fair lock", function()
     assert.same({ "b", "c" },
       call("ZRANGE", "redisson_lock_timeout:{" .. name .. "}", 0, -1))
     check_keys()
-    local heard = listen("b")
+    local heard, connection = listen("b")
     assert.equal("freed", release("a"))
     eventually(function() return heard[1] end)
     assert.same("0", heard[1])
-    heard.close()
+    connection:close()
     assert.same({ "free", -2, 0, {}, { "queue", { "b", "c" } } },
       fair.ask(name, "peek", "a"))
   end)
@@ -366,8 +345,6 @@ describe("the operations of a fair lock", function()
     assert(fair.ask(name, "break_", "", "both"))
     eventually(function() return to_c[1] end)
     assert.same({ 1, 1 }, { #to_b, #to_c })
-    to_b.close()
-    to_c.close()
   end)
 
   it("let a waiter leave at once, and wake the next if it had its turn",
@@ -383,8 +360,6 @@ describe("the operations of a fair lock", function()
       eventually(function() return to_d[1] end)
       assert.equal("held", verdict("d"))
       check_keys()
-      to_c.close()
-      to_d.close()
     end)
 
   it("hand the lock on when it was given to a waiter that leaves", function()
@@ -399,7 +374,6 @@ describe("the operations of a fair lock", function()
     assert.equal("held", verdict("c"))
     leave("b")
     assert.same({ "c", "1" }, call("HGETALL", name))
-    heard.close()
   end)
 
   it("do not take a lock away that was entered twice when a leave comes late",
@@ -550,7 +524,7 @@ end)
 
 describe("the deadlines of a fair lock", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   -- The waits that Redisson waiters would be told, minus the elapsed time.
   local began
@@ -758,7 +732,7 @@ end)
 
 describe("the line of a fair lock", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is mended where somebody has lost his deadline", function()
     verdict("a")
@@ -841,7 +815,6 @@ describe("the line of a fair lock", function()
       assert.is_true(left > 4000 and left <= 5000)
       call("ZADD", keys[3], now_ms() - 1, "r1")
       assert.equal("held", verdict("b"))
-      heard.close()
     end)
 
   it("has a time to live beyond every deadline, also Redisson's", function()
@@ -884,7 +857,7 @@ end)
 
 describe("a waiter of a fair lock that gives no sign of life", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is skipped when it is first, and the next one is told", function()
     verdict("a")
@@ -897,7 +870,6 @@ describe("a waiter of a fair lock that gives no sign of life", function()
     assert.equal("d e", line())
     eventually(function() return heard[1] end)
     assert.equal("held", verdict("d"))
-    heard.close()
     check_keys()
   end)
 
@@ -906,7 +878,7 @@ describe("a waiter of a fair lock that gives no sign of life", function()
       call("DEL", keys[1], keys[2], keys[3], keys[5])
       verdict("a")
       for _, owner in ipairs { "b", "c", "d" } do verdict(owner) end
-      local heard = listen("c")
+      local heard, connection = listen("c")
       age(1300, "b")
       if op == "release" then
         release("a")
@@ -922,7 +894,7 @@ describe("a waiter of a fair lock that gives no sign of life", function()
       end
       eventually(function() return heard[1] end, 5, op)
       assert.equal(op == "leave" and "c" or "c d", line())
-      heard.close()
+      connection:close()
     end
   end)
 
@@ -983,7 +955,7 @@ describe("a fair lock", function()
     lock = client:fair_lock(name)
   end)
 
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("20 processes: strict order of arrival", function()
     assert.is_true(lock:lock())
@@ -1045,7 +1017,7 @@ describe("a fair lock", function()
 
   it("is not given back by a leave that is repeated, when its owner has "
     .. "come again", function()
-      local proxy = proxies.start(server)
+      local proxy = fixtures.proxy(server)
       local far = open { url = proxy.url, timeout = 0.3 * slow }
       local mine = far:fair_lock(name, { owner = "me" })
       assert.is_true(mine:lock())                    -- loads the scripts
@@ -1063,8 +1035,6 @@ describe("a fair lock", function()
       rlock.sleep(0.8 * slow)
       assert.same({ "me", "1" }, call("HGETALL", name))
       assert.is_true(mine:unlock())
-      far:close()
-      proxy:stop()
     end)
 
   it("is not asked for more often than every 100 ms", function()
@@ -1101,7 +1071,7 @@ describe("a waiter of a fair lock that is killed", function()
     eventually(function() return waiting() == 1 end)
   end)
 
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is skipped in time when the lock is freed later", function()
     local waiter = wait_in_line(lock)
@@ -1201,7 +1171,7 @@ describe("waiters of Redisson in the line of a fair lock", function()
     assert.is_true(lock:lock())
   end)
 
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("get their message and their turn in the middle of ours", function()
     local got, heard = {}, listen("java:1")
@@ -1229,7 +1199,6 @@ describe("waiters of Redisson in the line of a fair lock", function()
     redisson.unlock()
     assert.is_true(third:join(SLACK))
     assert.same({ 1, 2, 3 }, got)
-    heard.close()
     check_keys()
   end)
 
@@ -1263,7 +1232,6 @@ describe("waiters of Redisson in the line of a fair lock", function()
     assert.is_true(redisson.take("java:1", 300000))
     redisson.unlock()
     assert.is_true(waiter:join(SLACK))
-    heard.close()
   end)
 
   it("go on after one of ours has left, died, or was cancelled", function()
@@ -1283,7 +1251,6 @@ describe("waiters of Redisson in the line of a fair lock", function()
     assert.is_true(redisson.take("java:1", 300000))
     redisson.unlock()
     assert.is_true(last:join(SLACK))
-    heard.close()
   end)
 
   it("wake ours when they unlock, and ours stand where Redisson looks",
@@ -1330,7 +1297,7 @@ describe("waiters of Redisson to whom nobody listens", function()
     assert.is_true(lock:lock())
   end)
 
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("are struck off, three as soon as one", function()
     for _, n in ipairs { 1, 3 } do
@@ -1362,7 +1329,6 @@ describe("waiters of Redisson to whom nobody listens", function()
     assert.is_true(redisson.take("java:1", 300000))
     redisson.unlock()
     assert.equal("held", verdict("w1"))
-    heard.close()
   end)
 
   it("do not keep tries out for long", function()
@@ -1379,13 +1345,13 @@ describe("waiters of Redisson to whom nobody listens", function()
       redisson.join("dead:1", 300000)
       redisson.join("java:1", 300000)
       redisson.join("dead:2", 300000)
-      local heard = listen("java:1")
+      local heard, connection = listen("java:1")
       assert.is_true(lock:unlock())
       assert.is_true(lock:break_lock())
       assert.equal("java:1", line())
       eventually(function() return heard[1] end)
       assert.is_false(lock:break_lock())
-      heard.close()
+      connection:close()
       eventually(function() return lock:break_lock() end)
       assert.equal(0, call("EXISTS", keys[2], keys[3]))
       assert.is_true(lock:try_lock())
@@ -1398,9 +1364,9 @@ describe("waiters of Redisson to whom nobody listens", function()
     assert.equal("1", call("HGET", keys[6], "java:1"))
     assert.equal("busy", verdict("w1"))                  -- none again so soon
     call("PEXPIRE", keys[6], 27000)
-    local heard = listen("java:1")
+    local _, connection = listen("java:1")
     assert.equal("busy", verdict("w1"))
-    heard.close()
+    connection:close()
     eventually(function()
       return call("PUBSUB", "NUMSUB", keys[4] .. ":java:1")[2] == 0
     end)
@@ -1416,7 +1382,7 @@ describe("waiters of Redisson to whom nobody listens", function()
       { "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-info" },
       { "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-pubsub" },
     } do
-      local alone = redis.start { args = args }
+      local alone = fixtures.server { args = args }
       local other = open { url = alone.url }
       if args[1] == "--cluster-enabled" then
         other:call("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -1432,15 +1398,13 @@ describe("waiters of Redisson to whom nobody listens", function()
         assert(other:call("PEXPIRE", keys[6], 25000))
       end
       assert.same({ "java:1", "w1" }, other:call("LRANGE", keys[2], 0, -1))
-      other:close()
-      alone:stop()
     end
   end)
 
   it("are dead, where there are replicas, if others in the line are heard "
     .. "here", function()
-      local primary = redis.start { port = true }
-      local replica = redis.start {
+      local primary = fixtures.server { port = true }
+      fixtures.server {
         args = { "--replicaof", "127.0.0.1 " .. primary.port },
       }
       local other = open { url = primary.url }
@@ -1461,32 +1425,27 @@ describe("waiters of Redisson to whom nobody listens", function()
         other:call("PEXPIRE", keys[6], 25000)
       end
       assert.equal("dead:1 java:1 w1", ask())
-      local heard = listen("java:1", primary.socket)
+      listen("java:1", primary)
       for _ = 1, 2 do
         other:call("PEXPIRE", keys[6], 25000)
         ask()
       end
       assert.equal("java:1 w1", ask())
-      heard.close()
-      other:close()
-      replica:stop()
-      primary:stop()
     end)
 
   it("cost nothing while they listen", function()
     redisson.join("java:1", 300000)
-    local heard = listen("java:1")
+    listen("java:1")
     verdict("w1")
     assert.is_true(lock:unlock())
     verdict("w1")
     assert.equal(0, call("EXISTS", keys[6]))
-    heard.close()
   end)
 end)
 
 describe("the keys of a fair lock that were deleted", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("do not cost ours their order", function()
     verdict("a")
@@ -1539,7 +1498,7 @@ end)
 
 describe("a dead waiter of ours", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("delays Redisson by 10 s, however long the lease is", function()
     acquire("a", "0", "600000")

@@ -3,6 +3,7 @@
 
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
+local fixtures = require "spec.tools.fixtures"
 local policy = require "rlock.policy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -32,7 +33,6 @@ end
 local fair, readwrite = former "fair", former "fair_readwrite"
 
 local server = redis.shared()
-local count = 0
 
 for _, case in ipairs {
   { "fair", fair, "fair", 5 },
@@ -48,15 +48,11 @@ for _, case in ipairs {
 
       before_each(function()
         if not old then return end
-        count = count + 1
-        client, name = assert(rlock.open { url = server.url }),
-          "versions:" .. count
+        client, name = fixtures.open(server.url), fixtures.name "versions"
         sides = { o = states.of(client, old), n = states.of(client, new) }
       end)
 
-      after_each(function()
-        if client then client:close() end
-      end)
+      after_each(fixtures.close)
 
       local function row(title, fn)
         it(title, function()
@@ -119,10 +115,10 @@ for _, case in ipairs {
 
         row("nobody loses a place when the server stood still, whichever is "
           .. "heard first: " .. asks, function()
-            local alone = redis.start()
-            local other = assert(rlock.open {
+            local alone = fixtures.server()
+            local other = fixtures.open {
               url = alone.url, timeout = 10 * slow,
-            })
+            }
             sides = { o = states.of(other, old), n = states.of(other, new) }
             verdict "n0"
             local all = { "o1", "n2", "o3", "n4" }
@@ -142,8 +138,6 @@ for _, case in ipairs {
               assert.equal("held", verdict(all[i]))
               release(all[i])
             end
-            other:close()
-            alone:stop()
           end)
       end
 

@@ -3,8 +3,8 @@
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
-local proxies = require "spec.tools.proxy"
-local redis = require "spec.tools.redis"
+local fixtures = require "spec.tools.fixtures"
+local occupy = require "spec.tools.occupy"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -14,19 +14,13 @@ local TIMEOUT = 0.4 * slow          -- of one command by default
 local SLACK = 2 * slow            -- tolerance of a bounded call
 
 local server, proxy, client, lock, name
-local number = 0
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  options.timeout = options.timeout or TIMEOUT
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url, timeout = TIMEOUT }, options)
 end
 
 -- A command to the server without rlock; does not block.
-local function ask(...)
-  return control.ask(server, ...)
-end
+local function ask(...) return control.ask(server, ...) end
 
 -- The lock has a single owner on the server, with this count of holds.
 local function held_once(count)
@@ -52,43 +46,18 @@ local function usable(seconds)
   other:close()
 end
 
--- A task of another client that holds the lock until :leave().
-local function occupy(options)
-  local other = open(options)
-  local gate, held = rlock.event(), rlock.event()
-  local holding = task.start(function()
-    local its = other:lock(name)
-    assert(its:lock())
-    held:set()
-    gate:wait()
-    local ok, code = its:unlock()
-    return ok, code
-  end)
-  held:wait(5 * slow)
-  return {
-    leave = function()
-      gate:set()
-      local ok, code = holding:join()
-      other:close()
-      return ok, code
-    end,
-  }
-end
-
 local function start()
-  server = redis.start()
+  server = fixtures.server()
   client = open()
-  number = number + 1
-  name = "faults:" .. number
+  name = fixtures.name "faults"
   lock = client:lock(name)
 end
 
 local function start_behind_proxy()
-  server = redis.start()
-  proxy = proxies.start(server)
+  server = fixtures.server()
+  proxy = fixtures.proxy(server)
   client = open { url = proxy.url }
-  number = number + 1
-  name = "faults:" .. number
+  name = fixtures.name "faults"
   lock = client:lock(name)
   -- Loads the scripts, so that the specs are about the requests.
   assert(lock:lock())
@@ -97,10 +66,7 @@ end
 
 local function stop()
   if proxy then proxy:thaw() end
-  client:close()
-  control.close()
-  if proxy then proxy:stop() end
-  server:stop()
+  fixtures.close()
   proxy = nil
 end
 
@@ -119,7 +85,7 @@ describe("a server that is killed and comes back empty", function()
   end)
 
   it("lets a waiter in who has the time", function()
-    local holder = occupy()
+    local holder = occupy(open():lock(name))
     local waiting = task.start(function()
       return lock:lock { wait = 30 * slow }, lock:hold_count()
     end)
@@ -130,7 +96,7 @@ describe("a server that is killed and comes back empty", function()
     local ok, count = waiting:join(10 * slow)
     assert.is_true(ok)
     assert.equal(1, count)
-    assert.same({ nil, "lost" }, { holder.leave() })
+    assert.equal("lost", select(2, holder.leave()))
     assert.equal(1, ask("EXISTS", name))
   end)
 
@@ -212,7 +178,7 @@ describe("a server that forgets its scripts", function()
   end)
 
   it("still wakes those who wait", function()
-    local holder = occupy()
+    local holder = occupy(open():lock(name))
     local waiting = task.start(function() return lock:lock { wait = 20 } end)
     rlock.sleep(0.05)
     ask("SCRIPT", "FLUSH")
@@ -249,7 +215,6 @@ describe("a server that hangs", function()
     eventually(function() return held:valid_for() == 0 end, 3 * TIMEOUT)
     assert.equal("lost", select(2, held:unlock()))
     usable()
-    far:close()
   end)
 
   it("for longer than the lease that was asked for: what it grants is given "
@@ -264,7 +229,6 @@ describe("a server that hangs", function()
     assert.is_nil(ok)
     assert.equal("busy", code)
     eventually(is_free, TIMEOUT)
-    far:close()
   end)
 
   it("by CLIENT PAUSE is waited for within the time there is", function()
@@ -283,7 +247,6 @@ describe("a server that hangs", function()
     assert.is_true(lock:lock { wait = 10 * slow })
     assert.is_true(lock:unlock())
     assert.is_true(is_free())
-    far:close()
   end)
 
   it("by SIGSTOP bounds every call", function()
@@ -328,7 +291,7 @@ describe("a connection that is killed", function()
   end)
 
   it("while somebody waits does not cost the place", function()
-    local holder = occupy()
+    local holder = occupy(open():lock(name))
     local waiting = task.start(function() return lock:lock { wait = 20 } end)
     for _ = 1, 5 do
       rlock.sleep(0.02)
@@ -339,7 +302,7 @@ describe("a connection that is killed", function()
   end)
 
   it("and was the subscriber is replaced, and its waiter is woken", function()
-    local holder = occupy()
+    local holder = occupy(open():lock(name))
     local channel = "redisson_lock__channel:{" .. name .. "}"
     local function subscribed()
       return ask("PUBSUB", "NUMSUB", channel)[2] == 1
@@ -390,7 +353,6 @@ describe("a connection that is killed", function()
     end, 60 * slow)
     killing = false
     killer:join()
-    patient:close()
   end)
 end)
 
@@ -497,7 +459,6 @@ for _, fault in ipairs { "mute", "cut" } do
         strike()
         assert.is_true((within(2 * TIMEOUT + SLACK, lock.unlock, lock)))
         assert.equal(1, waiting:join())
-        direct:close()
       end)
 
     it("of a question for the state: it is asked again in time, or said",
@@ -543,7 +504,6 @@ describe("a reply that comes late", function()
     assert.is_true(held:valid_for() > TIMEOUT / 4)
     assert.is_true(ask("PTTL", name) / 1000 >= held:valid_for() - 0.05)
     assert.is_true(held:unlock())
-    far:close()
   end)
 
   it("after the lease, to one who does not wait: busy, and given back",
@@ -558,7 +518,6 @@ describe("a reply that comes late", function()
       assert.equal("free", held:state())
       assert.equal("not_held", select(2, held:unlock()))
       assert.is_true(is_free())
-      far:close()
     end)
 
   it("in the middle of the lease: only what is left counts", function()
@@ -568,7 +527,6 @@ describe("a reply that comes late", function()
     assert.is_true(held:lock { lease = 3 * TIMEOUT })
     assert.is_true(held:valid_for() <= 2 * TIMEOUT)
     assert.is_true(ask("PTTL", name) / 1000 >= held:valid_for() - 0.05)
-    far:close()
   end)
 
   it("of a release: unlock is true", function()
@@ -577,7 +535,6 @@ describe("a reply that comes late", function()
     assert.is_true(held:lock())
     proxy:hold(TIMEOUT, name)
     assert.is_true(held:unlock())
-    far:close()
   end)
 
   it("after the wait: the wait is kept, and nothing is left behind",
@@ -642,11 +599,10 @@ describe("a network that falls silent", function()
     assert.equal(0, held:valid_for())
     proxy:thaw()
     assert.equal("lost", select(2, held:unlock()))
-    far:close()
   end)
 
   it("for a while costs a waiter nothing but that while", function()
-    local holder = occupy()
+    local holder = occupy(open():lock(name))
     local waiting = task.start(function()
       return lock:lock { wait = 30 * slow }, lock:hold_count()
     end)
@@ -731,15 +687,14 @@ describe("opening a client", function()
         "total_reads_processed:(%d+)"))
     end
     local before = reads()
-    local other = open()
+    open()
     assert.equal(1 + 1, reads() - before)      -- plus this INFO
-    other:close()
   end)
 
   it("is tried again when the connection is cut at once, while there is time",
     function()
       proxy:cut(3, "SETNAME")
-      open({ url = proxy.url }):close()
+      open { url = proxy.url }
       proxy:cut(1000, "SETNAME")
       local before = proxy:count("SETNAME")
       local ok, code = within(TIMEOUT + SLACK, rlock.open, {

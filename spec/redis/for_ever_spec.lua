@@ -3,6 +3,7 @@
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
 local kinds = require "spec.tools.kinds"
 local redis = require "spec.tools.redis"
@@ -14,7 +15,7 @@ local is_nginx = host.name == "ngx"
 local TIMEOUT = 0.15 * slow         -- of one command
 local SOON = 20 * slow
 
-local opened, servers = {}, {}
+local servers = {}
 
 local function urls()
   local list = {}
@@ -23,12 +24,7 @@ local function urls()
 end
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or servers[1].url
-  options.timeout = options.timeout or TIMEOUT
-  local client = assert(rlock.open(options))
-  opened[#opened + 1] = client
-  return client
+  return fixtures.open({ url = servers[1].url, timeout = TIMEOUT }, options)
 end
 
 local function all_servers(method)
@@ -39,9 +35,9 @@ local function stop()
   for _, server in ipairs(servers) do
     if server.pid then server:resume() end
   end
-  for _, client in ipairs(opened) do client:close() end
+  fixtures.close()
   all_servers "stop"
-  opened, servers = {}, {}
+  servers = {}
 end
 
 -- Outlasts a command's timeout. The passage of time is what is tested.
@@ -75,7 +71,6 @@ for which in pairs(kinds.of) do
     local world = kinds.open(which, urls(), {
       timeout = TIMEOUT, watchdog = slow,
     })
-    for _, client in ipairs(world.clients) do opened[#opened + 1] = client end
     local lock = world.lock(which)
     return function() return lock:lock() and lock:unlock() end
   end
@@ -132,11 +127,12 @@ for _, which in ipairs(names) do
 end
 
 describe("a wait without a limit", function()
-  local lock
+  local client, lock
 
   before_each(function()
     servers = { redis.start() }
-    lock = open():lock("x")
+    client = open()
+    lock = client:lock("x")
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
   end)
@@ -146,7 +142,7 @@ describe("a wait without a limit", function()
     servers[1]:kill()
     local waiting = task.start(lock.lock, lock)
     let_it_time_out()
-    opened[1]:close()
+    client:close()
     assert.equal("closed", select(2, waiting:join(SOON)))
   end)
 
@@ -189,7 +185,6 @@ describe("a red lock that no majority can ever give", function()
   before_each(function()
     servers = kinds.start "red"
     local world = kinds.open("red", urls(), { timeout = TIMEOUT })
-    for _, client in ipairs(world.clients) do opened[#opened + 1] = client end
     lock = world.lock "x"
   end)
   after_each(stop)

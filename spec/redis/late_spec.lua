@@ -2,9 +2,8 @@
 --- the lock has been used again.
 
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local late_rows = require "spec.rows.late"
-local proxies = require "spec.tools.proxy"
-local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
 
 local PATIENCE = 10 * slow
@@ -13,14 +12,11 @@ describe("a request that is delivered late", function()
   local server, proxy
 
   before_each(function()
-    server = redis.start()
-    proxy = proxies.start(server)
+    server = fixtures.server()
+    proxy = fixtures.proxy(server)
   end)
 
-  after_each(function()
-    proxy:stop()
-    server:stop()
-  end)
+  after_each(fixtures.close)
 
   local function lose(names)
     for _, name in ipairs(names) do proxy:late(1, name) end

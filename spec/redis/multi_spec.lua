@@ -2,9 +2,10 @@
 --- of them and whatever happens to their servers.
 
 local control = require "spec.tools.control"
+local fixtures = require "spec.tools.fixtures"
+local losses = require "spec.tools.losses"
+local occupy = require "spec.tools.occupy"
 local wait = require "spec.tools.eventually"
-local proxies = require "spec.tools.proxy"
-local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -16,20 +17,13 @@ local LEASE = 1.5 * slow            -- of the watchdogs, for leases that expire
 local SLACK = 5 * slow              -- tolerance of a bounded call
 
 local servers, proxy, prefix, client, second
-local opened = {}
-local number = 0
 
 local function eventually(fn, seconds, what)
   return wait(fn, seconds or 20 * slow, what)
 end
 
 local function open(options)
-  options = type(options) == "string" and { url = options } or options or {}
-  options.url = options.url or servers[1].url
-  options.timeout = options.timeout or TIMEOUT
-  local one = assert(rlock.open(options))
-  opened[#opened + 1] = one
-  return one
+  return fixtures.open({ url = servers[1].url, timeout = TIMEOUT }, options)
 end
 
 local function name(suffix) return prefix .. suffix end
@@ -50,19 +44,9 @@ local function nothing_is_left()
 end
 
 local function start()
-  servers = { redis.start(), redis.start() }
-  number = number + 1
-  prefix = "multi:" .. number .. ":"
+  servers = { fixtures.server(), fixtures.server() }
+  prefix = fixtures.name "multi" .. ":"
   client, second = open(), open(servers[2].url)
-end
-
-local function stop()
-  for _, one in ipairs(opened) do one:close() end
-  control.close()
-  opened = {}
-  if proxy then proxy:stop() end
-  proxy = nil
-  for _, server in ipairs(servers) do server:stop() end
 end
 
 -- Locks with these names on the first server, made by this client.
@@ -72,30 +56,9 @@ local function locks(by, ...)
   return all
 end
 
--- Holds `its` in a task until :leave().
-local function occupy(its)
-  local gate, held = rlock.event(), rlock.event()
-  local holding = task.start(function()
-    assert(its:lock())
-    held:set()
-    gate:wait()
-    return its:unlock()
-  end)
-  assert(held:wait(20 * slow), "it is held")
-  return { leave = function() gate:set() return holding:join() end }
-end
-
-local function listen(to)
-  local heard = { n = 0 }
-  to:on_lost(function(told, reason)
-    heard.n, heard.told, heard.reason = heard.n + 1, told, reason
-  end)
-  return heard
-end
-
 describe("a multi-lock", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("testSimpleLock: is all of its members", function()
     local multi = rlock.multi_lock {
@@ -192,7 +155,7 @@ describe("a multi-lock", function()
 
   it("asks those of one server in one round trip, also by two clients",
     function()
-      proxy = proxies.start(servers[1])
+      proxy = fixtures.proxy(servers[1])
       local by = open { url = proxy.url, timeout = 20 * slow }
       local too = open { url = proxy.url, timeout = 20 * slow }
       local members = locks(by, "a", "b", "c", "d")
@@ -268,7 +231,7 @@ end)
 
 describe("a multi-lock of which a member is busy", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("testTryLock: takes nothing, and says which it was", function()
     local multi = rlock.multi_lock {
@@ -378,7 +341,7 @@ end)
 
 describe("multi-locks of the same members", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   -- Tasks take one multi-lock each, for some rounds; one at a time is inside.
   local function contend(multis, rounds)
@@ -483,7 +446,7 @@ end)
 
 describe("a multi-lock whose server is away", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   local function mixed()
     return rlock.multi_lock {
@@ -531,7 +494,7 @@ describe("a multi-lock whose server is away", function()
   end)
 
   it("gives back what was answered for after it gave up", function()
-    proxy = proxies.start(servers[2])
+    proxy = fixtures.proxy(servers[2])
     local by = open { url = proxy.url, timeout = TIMEOUT }
     local multi = rlock.multi_lock {
       client:lock(name "a"), by:lock(name "c"),
@@ -549,7 +512,7 @@ describe("a multi-lock whose server is away", function()
   end)
 
   it("is held if only an answer was lost", function()
-    proxy = proxies.start(servers[2])
+    proxy = fixtures.proxy(servers[2])
     local by = open { url = proxy.url, timeout = TIMEOUT }
     local multi = rlock.multi_lock {
       client:lock(name "a"), by:lock(name "c"),
@@ -566,7 +529,7 @@ end)
 
 describe("a multi-lock that loses a member", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is lost, told once with its name, and given back", function()
     local one = open { watchdog = LEASE }
@@ -575,7 +538,7 @@ describe("a multi-lock that loses a member", function()
       one:lock(name "a"), two:lock(name "b"), two:lock(name "c"),
     }
     assert.is_true(multi:lock())
-    local heard = listen(multi)
+    local heard = losses(multi)
     ask(servers[2], "DEL", name "b")
     eventually(function() return heard.n > 0 end)
     assert.equal(multi, heard.told)
@@ -599,7 +562,7 @@ describe("a multi-lock that loses a member", function()
     local two = open { watchdog = LEASE, url = servers[2].url }
     local multi = rlock.multi_lock { one:lock(name "a"), two:lock(name "b") }
     assert.is_true(multi:lock())
-    local heard = listen(multi)
+    local heard = losses(multi)
     servers[2]:kill()
     eventually(function() return multi:state() == "at_risk" end)
     assert.equal(0, heard.n)
@@ -615,7 +578,7 @@ describe("a multi-lock that loses a member", function()
     local a = client:lock(name "a")
     assert.is_true(a:lock { lease = slow })
     assert.is_true(multi:lock { lease = 0.9 * slow })
-    local heard, outer = listen(multi), listen(a)
+    local heard, outer = losses(multi), losses(a)
     assert.is_true(multi:unlock())
     eventually(function() return outer.n > 0 end)
     assert.equal(0, heard.n)
@@ -627,7 +590,7 @@ describe("a multi-lock that loses a member", function()
     local two = open { watchdog = LEASE, url = servers[2].url }
     local multi = rlock.multi_lock { one:lock(name "a"), two:lock(name "b") }
     assert.is_true(multi:lock())
-    local heard, since = listen(multi), rlock.now()
+    local heard, since = losses(multi), rlock.now()
     while rlock.now() - since < 3 * LEASE do
       assert.equal("held", multi:state())
       rlock.sleep(0.01)
@@ -641,7 +604,7 @@ end)
 
 describe("rlock.multi_lock", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   local function says(pattern, ...)
     local ok, message = pcall(rlock.multi_lock, ...)

@@ -3,9 +3,9 @@
 
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
-local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -165,6 +165,8 @@ for _, case in ipairs {
 end
 
 describe("the lock with priorities", function()
+  after_each(fixtures.close)
+
   local MODULE = "examples.priority"
   local priority, name, queue
 
@@ -244,8 +246,8 @@ describe("the lock with priorities", function()
   end)
 
   it("leaves nothing in the line by a question without an answer", function()
-    local proxy = proxies.start(server)
-    local cut = assert(rlock.open { url = proxy.url, timeout = 0.3 * slow })
+    local proxy = fixtures.proxy(server)
+    local cut = fixtures.open { url = proxy.url, timeout = 0.3 * slow }
     local lock = cut:policy(MODULE, name)
     client:call("SET", name, "h", "PX", 60000)
     assert.equal("busy", select(2, lock:try_lock()))
@@ -255,8 +257,6 @@ describe("the lock with priorities", function()
       assert.equal("timeout", select(2, lock:lock { wait = 0.1 * slow }))
       eventually(function() return not line()[1] end)
     end
-    cut:close()
-    proxy:stop()
   end)
 
   it("tells the next waiter, also when the first walks away", function()

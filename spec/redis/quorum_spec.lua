@@ -2,9 +2,12 @@
 --- servers are killed, freeze, reply late and lose their data.
 
 local control = require "spec.tools.control"
+local fixtures = require "spec.tools.fixtures"
+local losses = require "spec.tools.losses"
+local occupy = require "spec.tools.occupy"
+local proxies = require "spec.tools.proxy"
 local wait = require "spec.tools.eventually"
 local nodes = require "spec.tools.servers"
-local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -19,24 +22,16 @@ local SOON = 10 * slow              -- deadline of what must happen
 local NEVER = 40 * slow             -- node timeout that must not be waited for
 
 local servers, proxy, name, clients, red
-local opened, urls = {}, {}
-local number = 0
+local urls = {}
 
 local function eventually(fn, what) return wait(fn, 2 * SOON, what) end
-
-local function open(options)
-  local client = assert(rlock.open(options))
-  opened[#opened + 1] = client
-  return client
-end
 
 -- Opens a client for each server, as one process would.
 local function open_all(options)
   local all = {}
   for i, server in ipairs(servers) do
-    local own = { url = urls[i] or server.url, timeout = TIMEOUT }
-    for key, value in pairs(options or {}) do own[key] = value end
-    all[i] = open(own)
+    all[i] = fixtures.open({ url = urls[i] or server.url, timeout = TIMEOUT },
+      options)
   end
   return all
 end
@@ -56,28 +51,22 @@ local function another(options)
   return red_of(others, options)
 end
 
-local function close_all()
-  for _, client in ipairs(opened) do client:close() end
-  opened = {}
-end
-
 -- Replaces the clients by ones with other options.
 local function reopen(options, red_options)
-  close_all()
+  fixtures.close()
   clients = open_all(options)
   red = red_of(clients, red_options)
 end
 
 local function start()
   servers = nodes.start(NODES)
-  number = number + 1
-  name = "quorum:" .. number
+  name = fixtures.name "quorum"
   reopen()
 end
 
 local function stop()
   servers:wake()
-  close_all()
+  fixtures.close()
   if proxy then proxy:stop() end
   proxy, urls = nil, {}
   servers:stop()
@@ -93,29 +82,6 @@ end
 local function nothing_is_left()
   eventually(function() return count_keys() == 0 end,
     "no key of the lock is left anywhere")
-end
-
--- Holds `its` in a task until :leave().
-local function occupy(its, options)
-  local gate, held = rlock.event(), rlock.event()
-  local holding = task.start(function()
-    assert(its:lock(options))
-    held:set()
-    gate:wait()
-    return its:unlock()
-  end)
-  assert(held:wait(SOON), "it is held")
-  return { leave = function() gate:set() return holding:join() end }
-end
-
--- Records on_lost calls of `to`.
-local function listen(to)
-  local heard = { n = 0 }
-  to:on_lost(function(told, reason)
-    heard.n, heard.told, heard.reason = heard.n + 1, told, reason
-    heard.at = rlock.now()
-  end)
-  return heard
 end
 
 describe("a red lock", function()
@@ -200,7 +166,7 @@ describe("a red lock", function()
 
   it("is over when its lease is, and says so", function()
     assert.is_true(red:lock { lease = slow })
-    local heard = listen(red)
+    local heard = losses(red)
     eventually(function() return heard.n > 0 end)
     assert.equal("lost", red:state())
     assert.equal(0, red:valid_for())
@@ -403,7 +369,7 @@ describe("a red lock with servers killed", function()
   it("is lost when a majority is, told once, and given back", function()
     reopen { watchdog = LEASE }
     assert.is_true(red:lock())
-    local heard = listen(red)
+    local heard = losses(red)
     everywhere()
     servers:kill(1, 2, 3)
     local killed = rlock.now()
@@ -448,7 +414,7 @@ describe("a red lock with servers that forgot", function()
   it("is held on when one was restarted empty, and got back there", function()
     reopen { watchdog = 3 * slow }
     assert.is_true(red:lock())
-    local heard = listen(red)
+    local heard = losses(red)
     everywhere()
     servers:restart(3)
     assert.equal("busy", select(2, another():try_lock()))
@@ -461,7 +427,7 @@ describe("a red lock with servers that forgot", function()
   it("is held on while a majority forgets it, one after the other", function()
     reopen { watchdog = 3 * slow }
     assert.is_true(red:lock())
-    local heard = listen(red)
+    local heard = losses(red)
     everywhere()
     for i = 1, 3 do
       servers:ask(servers[i], "FLUSHALL")
@@ -782,11 +748,12 @@ describe("the servers of a red lock", function()
 
   it("must not be one and the same by two names", function()
     servers[6] = redis.start { port = true }
-    refused({ clients[1], open(servers[6].url),
+    local open, one = fixtures.open, clients[1]
+    refused({ one, open(servers[6].url),
       open("redis://127.0.0.1:" .. servers[6].port) }, "the same server")
-    refused({ open(servers[6].url .. "?db=1"), open(servers[6].url),
-      clients[1] }, "the same server")
-    refused({ clients[1], open(servers[1].url), clients[2] },
+    refused({ open(servers[6].url .. "?db=1"), open(servers[6].url), one },
+      "the same server")
+    refused({ one, open(servers[1].url), clients[2] },
       "the same server")
     assert.has_error(function()
       rlock.red_lock({ clients[1], clients[2], clients[1] }, name)
@@ -820,12 +787,12 @@ describe("the servers of a red lock", function()
       return all
     end)
     assert.equal("connect", select(2, rlock.open("unix:///nowhere/at.all")))
-    local nowhere = assert(rlock.open { url = "unix:///nowhere/at.all",
-      lazy = true })
+    local nowhere = fixtures.open {
+      url = "unix:///nowhere/at.all", lazy = true,
+    }
     assert.equal("connect", select(2, nowhere:call("PING")))
     assert.matches(": 0 of 1 servers, 1 are needed; /nowhere/at.all: no such",
       select(3, rlock.red_lock({ nowhere }, name):try_lock()))
-    nowhere:close()
     assert.has_error(function() rlock.open { url = "local:", lazy = 1 } end)
   end)
 end)

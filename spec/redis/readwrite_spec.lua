@@ -3,11 +3,11 @@
 --- writers of the same lock, and the cost of a reader among many.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.uv"
-local proxies = require "spec.tools.proxy"
+local fixtures = require "spec.tools.fixtures"
 local readwrite = require "rlock.policy.readwrite"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
@@ -15,7 +15,6 @@ local task = require "spec.tools.task"
 local SLACK = 0.5 * slow
 
 local server = redis.shared()
-local count = 0
 local client, name, channel, index, pair, reading, writing, reader, writer
 
 local function call(...)
@@ -23,9 +22,7 @@ local function call(...)
 end
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 local function now_ms()
@@ -166,20 +163,7 @@ end
 
 -- Collects the messages on the channel.
 local function listen()
-  local heard = {}
-  local connection = assert(host.connect {
-    path = server.socket, timeout = 3000, silent = 0,
-    message = function(kind, _, payload)
-      if kind == "message" then
-        heard[#heard + 1] = payload
-      else
-        heard.is_live = true
-      end
-    end,
-  })
-  connection:subscribe(channel)
-  eventually(function() return heard.is_live end)
-  return heard, connection
+  return (fixtures.listen(server, { channel }))
 end
 
 local function subscribers()
@@ -196,15 +180,8 @@ local function waits(lock, options)
   return waiting
 end
 
-local function seconds(fn)
-  local before = rlock.now()
-  fn()
-  return rlock.now() - before
-end
-
 local function setup()
-  count = count + 1
-  client, name = open(), "readwrite:" .. count
+  client, name = open(), fixtures.name "readwrite"
   channel = "redisson_rwlock:{" .. name .. "}"
   index = "rlock_rw_holds:{" .. name .. "}"
   pair = client:read_write_lock(name)
@@ -215,7 +192,7 @@ end
 
 local function teardown()
   call("DEL", name, index)
-  client:close()
+  fixtures.close()
 end
 
 describe("the operations of a read/write lock", function()
@@ -540,7 +517,7 @@ describe("the layout of a read/write lock", function()
   end)
 
   it("says 0 when the last reader leaves, 1 when the writer does", function()
-    local heard, connection = listen()
+    local heard = listen()
     read "a"
     read "b"
     leave "a"
@@ -566,7 +543,6 @@ describe("the layout of a read/write lock", function()
     eventually(function() return heard[6] end)
     assert.same({ "0", "1", "1", "0", "0", "1" }, table.move(heard, 1, 9, 1,
       {}))
-    connection:close()
   end)
 
   it("is published where the client's option says", function()
@@ -821,11 +797,10 @@ describe("a read/write lock that Redisson uses too", function()
     java.read("java:1", 30000)
     read("a", "60000")
     call("DEL", hold_key("java:1", 1))
-    local heard, connection = listen()
+    local heard = listen()
     leave "a"
     assert.is_true(is_gone())
     eventually(function() return heard[1] == "0" end)
-    connection:close()
   end)
 
   it("takes no notice of what we knew of a lock that they deleted", function()
@@ -1179,7 +1154,6 @@ describe("a read/write lock", function()
     end
     assert.equal("held", ours:state())
     assert.is_true(ours:unlock())
-    watched:close()
   end)
 
   it("uses the tag of its name, where it has one", function()
@@ -1197,7 +1171,7 @@ describe("a read/write lock", function()
 
   it("forgets what was asked when the answers are lost, on either side",
     function()
-      local proxy = proxies.start(server)
+      local proxy = fixtures.proxy(server)
       local cut = open { url = proxy.url, timeout = 0.3 * slow }
       local its = cut:read_write_lock(name)
       assert.is_true(its:write_lock():lock())
@@ -1213,8 +1187,6 @@ describe("a read/write lock", function()
       proxy:cut(1)
       assert.is_true(its:read_lock():unlock())
       assert.is_true(writer:try_lock())
-      cut:close()
-      proxy:stop()
     end)
 end)
 
@@ -1223,7 +1195,7 @@ describe("a task that holds one side of a read/write lock", function()
 
   before_each(function()
     setup()
-    proxy = proxies.start(server)
+    proxy = fixtures.proxy(server)
     cut = open { url = proxy.url, timeout = 0.3 * slow }
     its = cut:read_write_lock(name)
     another = cut:read_write_lock(name .. ":another")
@@ -1232,8 +1204,6 @@ describe("a task that holds one side of a read/write lock", function()
 
   after_each(function()
     proxy:thaw()
-    cut:close()
-    proxy:stop()
     teardown()
   end)
 

@@ -301,8 +301,8 @@ describe("a reentrant lock", function()
       { "fn", function() lock:with() end },
       { "fn", function() lock:on_lost(1) end },
       { "seconds", function() lock:need("x") end },
-      { "publish", function() open { publish = "shout" } end },
-      { "watchdog", function() open { watchdog = 0 } end },
+      { "publish", function() rlock.open { publish = "shout" } end },
+      { "watchdog", function() rlock.open { watchdog = 0 } end },
       { "argument #2", function() client:call("GET", {}) end },
     } do
       local ok, message = pcall(case[2])

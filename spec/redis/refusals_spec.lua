@@ -2,8 +2,8 @@
 --- and a message, in time, with nothing left behind.
 
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
-local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -12,25 +12,12 @@ local within = require "spec.tools.within"
 local TIMEOUT = 0.4 * slow
 local SLACK = 2 * slow
 
-local server, clients
+local server
 
-local function start(options)
-  server = redis.start(options)
-  clients = {}
-end
+local function start(options) server = fixtures.server(options) end
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  options.timeout = options.timeout or TIMEOUT
-  local client = assert(rlock.open(options))
-  clients[#clients + 1] = client
-  return client
-end
-
-local function stop()
-  for _, client in ipairs(clients) do client:close() end
-  server:stop()
+  return fixtures.open({ url = server.url, timeout = TIMEOUT }, options)
 end
 
 local function refused(code, pattern, ok, its_code, detail)
@@ -40,6 +27,8 @@ local function refused(code, pattern, ok, its_code, detail)
 end
 
 describe("opening a client", function()
+  after_each(fixtures.close)
+
   local function fails(pattern, options, code)
     options.connect_timeout = options.connect_timeout or 3 * slow
     local ok, its_code, detail = within(options.connect_timeout + SLACK,
@@ -61,7 +50,6 @@ describe("opening a client", function()
     fails("127%.0%.0%.1:" .. port .. ".*refused", {
       url = ("redis://:s3cret@127.0.0.1:%d"):format(port),
     })
-    stop()
   end)
 
   it("at a socket that is not there, or no socket, fails at once", function()
@@ -76,7 +64,6 @@ describe("opening a client", function()
     server:pause()
     fails(".", { url = server.url, connect_timeout = TIMEOUT })
     server:resume()
-    stop()
   end)
 
   it("with a wrong password, user or database says so", function()
@@ -87,10 +74,9 @@ describe("opening a client", function()
     fails("WRONGPASS", { url = "unix://nobody:s3cret@" .. path })
     fails("NOAUTH", { url = "unix://" .. path })
     fails("DB index", { url = "unix://alice:word@" .. path .. "?db=99" })
-    local client = assert(rlock.open("unix://alice:word@" .. path .. "?db=3"))
+    local client = fixtures.open("unix://alice:word@" .. path .. "?db=3")
     assert.is_true(client:lock("a"):lock())
     client:close()
-    stop()
   end)
 
   it("with a user and no password is not the default user", function()
@@ -98,16 +84,14 @@ describe("opening a client", function()
     local path = server.socket
     fails("WRONGPASS", { url = "unix://alice@" .. path })
     fails("WRONGPASS", { url = "unix://nobody@" .. path })
-    local client = assert(rlock.open("unix://bob@" .. path))
+    local client = fixtures.open("unix://bob@" .. path)
     assert.equal("bob", client:call("ACL", "WHOAMI"))
     client:close()
-    stop()
   end)
 
   it("with a password where none is asked for says so", function()
     start()
     fails("AUTH", { url = "unix://:s3cret@" .. server.socket })
-    stop()
   end)
 
   it("at a server that has no place for it says so", function()
@@ -118,13 +102,12 @@ describe("opening a client", function()
     only:call(5000, "CONFIG", "SET", "maxclients", "1")
     fails(".", { url = server.url })
     only:close()
-    stop()
   end)
 end)
 
 describe("a call that was meant otherwise", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is told, at its line", function()
     local client = open()
@@ -151,7 +134,7 @@ end)
 
 describe("what is not held", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   local function kinds(client)
     return {
@@ -177,7 +160,7 @@ describe("what is not held", function()
 end)
 
 describe("what tostring says", function()
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is what it is, and no password", function()
     start { password = "s3cret" }
@@ -197,7 +180,7 @@ describe("a client whose password was changed", function()
   before_each(function() start { password = "old" } end)
   after_each(function()
     server.password = "old"
-    stop()
+    fixtures.close()
   end)
 
   it("says so once its connection is gone, and works when it is changed back",
@@ -225,7 +208,7 @@ end)
 
 describe("a user that lacks the right", function()
   before_each(function() start() end)
-  after_each(stop)
+  after_each(fixtures.close)
 
   -- A lock of a client whose user has all rights but these.
   local function limited(...)
@@ -369,7 +352,7 @@ describe("a server that refuses for the time being", function()
     assert.is_true(lock:unlock())
   end)
 
-  after_each(stop)
+  after_each(fixtures.close)
 
   -- The server refuses with `word` from arrange() to undo().
   local function rides_out(word, arrange, undo)
@@ -460,10 +443,9 @@ describe("a server that refuses for the time being", function()
     end)
 
   it("because the cluster has no owner for the slot says so", function()
-    local cluster = redis.start { args = { "--cluster-enabled", "yes" } }
+    local cluster = fixtures.server { args = { "--cluster-enabled", "yes" } }
     local its = open { url = cluster.url }:lock("refused")
     refused("redis", "CLUSTERDOWN", within(TIMEOUT + SLACK, its.try_lock,
       its))
-    cluster:stop()
   end)
 end)

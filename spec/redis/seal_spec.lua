@@ -4,8 +4,7 @@
 -- luacheck: read globals redis
 
 local eventually = require "spec.tools.eventually"
-local proxies = require "spec.tools.proxy"
-local servers = require "spec.tools.redis"
+local fixtures = require "spec.tools.fixtures"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 
@@ -15,23 +14,16 @@ describe("a lost connection", function()
   local server, proxy, client
 
   local function open(options)
-    options = options or {}
-    options.url, options.timeout = options.url or proxy.url, 0.5 * slow
-    client = assert(rlock.open(options))
+    client = fixtures.open({ url = proxy.url, timeout = 0.5 * slow }, options)
     return client
   end
 
   before_each(function()
-    server = servers.start()
-    proxy = proxies.start(server)
+    server = fixtures.server()
+    proxy = fixtures.proxy(server)
   end)
 
-  after_each(function()
-    if client then client:close() end
-    client = nil
-    proxy:stop()
-    server:stop()
-  end)
+  after_each(fixtures.close)
 
   local function mode() return client.session.node.seals.mode end
 
@@ -104,14 +96,11 @@ describe("a request with a deadline", function()
   local server, client
 
   before_each(function()
-    server = servers.start()
-    client = assert(rlock.open { url = server.url, seal = "time" })
+    server = fixtures.server()
+    client = fixtures.open { url = server.url, seal = "time" }
   end)
 
-  after_each(function()
-    client:close()
-    server:stop()
-  end)
+  after_each(fixtures.close)
 
   it("does nothing after it", function()
     local script = require "rlock.script"
@@ -148,10 +137,10 @@ describe("a request with a deadline", function()
   end)
 
   it("is renewed although the server's time did not come at first", function()
-    local proxy = proxies.start(server)
-    local other = assert(rlock.open {
+    local proxy = fixtures.proxy(server)
+    local other = fixtures.open {
       url = proxy.url, seal = "time", watchdog = 3 * slow, timeout = 0.5 * slow,
-    })
+    }
     local lock = other:lock("kept")
     assert(lock:lock())
     proxy:mute(1, "TIME")
@@ -159,14 +148,12 @@ describe("a request with a deadline", function()
     local ends = rlock.now() + 3 * slow
     eventually(function() return rlock.now() > ends end, 6 * slow)
     assert.equal("held", lock:state())
-    other:close()
-    proxy:stop()
   end)
 
   it("is renewed, and given back when the client is closed", function()
-    local other = assert(rlock.open {
+    local other = fixtures.open {
       url = server.url, seal = "time", watchdog = 0.6 * slow,
-    })
+    }
     local lock = other:lock("kept")
     assert(lock:lock())
     local ends = rlock.now() + 2 * slow

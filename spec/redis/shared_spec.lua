@@ -1,9 +1,8 @@
 --- The functions that policies share (policy/shared.lua), in a policy of ours.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.uv"
+local fixtures = require "spec.tools.fixtures"
 local servers = require "spec.tools.redis"
-local rlock = require "rlock"
 local shared = require "rlock.policy.shared"
 local states = require "spec.tools.states"
 
@@ -32,35 +31,25 @@ function commands.is_done(keys, args)
 end
 
 describe("what policies share", function()
-  local client, ops, number, name = nil, nil, 0, nil
+  local client, ops, name
 
   before_each(function()
-    client, number = assert(rlock.open { url = server.url }), number + 1
-    name = "shared:" .. number
+    client, name = fixtures.open(server.url), fixtures.name "shared"
     ops = states.of(client, {
       name = "shared", server = commands, keys = function(of) return { of } end,
       needs = { tell = {}, now = {}, whole = {}, whole_of = {}, is_done = {} },
     })
   end)
 
-  after_each(function() client:close() end)
+  after_each(fixtures.close)
 
   it("says something once, in the way that is asked for", function()
-    local heard = {}
-    local listener = assert(host.connect {
-      path = server.socket, timeout = 3000, silent = 0,
-      message = function(kind, _, payload)
-        heard[#heard + 1] = kind == "message" and payload or kind
-      end,
-    })
-    listener:subscribe(name)
-    eventually(function() return heard[1] end)
+    local heard = fixtures.listen(server, { name })
     for _, publish in ipairs { "publish", "spublish", "both", "publish" } do
       ops.ask(name, "tell", publish, publish)
     end
-    eventually(function() return heard[4] end)
-    assert.same({ "subscribe", "publish", "both", "publish" }, heard)
-    listener:close()
+    eventually(function() return heard[3] end)
+    assert.same({ "publish", "both", "publish" }, heard)
   end)
 
   it("knows the time of the server in milliseconds", function()

@@ -2,9 +2,9 @@
 --- its test, the other specs would be worthless.
 
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
 local process = require "spec.tools.process"
-local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
@@ -88,18 +88,14 @@ describe("the proxy", function()
   local server, proxy, client
 
   before_each(function()
-    server = redis.start()
-    proxy = proxies.start(server)
-    client = assert(rlock.open {
+    server = fixtures.server()
+    proxy = fixtures.proxy(server)
+    client = fixtures.open {
       url = proxy.url, timeout = 0.3 * slow, seal = "off",
-    })
+    }
   end)
 
-  after_each(function()
-    client:close()
-    proxy:stop()
-    server:stop()
-  end)
+  after_each(fixtures.close)
 
   -- What a client receives for three pipelined commands.
   local function answers()

@@ -2,9 +2,8 @@
 --- behind, and what happens to waiters and holders when a client closes.
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local program = require "spec.tools.program"
-local proxies = require "spec.tools.proxy"
-local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -15,18 +14,13 @@ local SLACK = 2 * slow
 local WARM = 12 * slow           -- until an unused subscription has ended
 
 local server, proxy, client, lock, name, channel
-local number = 0
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url }, options)
 end
 
 -- A command to the server without rlock; does not block.
-local function ask(...)
-  return control.ask(server, ...)
-end
+local function ask(...) return control.ask(server, ...) end
 
 local function evalshas() return control.evalshas(server) end
 
@@ -64,38 +58,29 @@ local function wait_in_line(its, options)
 end
 
 local function choose_name()
-  number = number + 1
-  name = "waiting:" .. number
+  name = fixtures.name "waiting"
   channel = "redisson_lock__channel:{" .. name .. "}"
   lock = client:lock(name)
 end
 
 local function start(options)
-  server = redis.start()
+  server = fixtures.server()
   client = open(options)
   choose_name()
 end
 
 local function start_behind_proxy()
-  server = redis.start()
-  proxy = proxies.start(server)
+  server = fixtures.server()
+  proxy = fixtures.proxy(server)
   client = open { url = proxy.url }
   choose_name()
   assert(lock:lock())
   assert(lock:unlock())
 end
 
-local function stop()
-  client:close()
-  control.close()
-  if proxy then proxy:stop() end
-  server:stop()
-  proxy = nil
-end
-
 describe("waiters", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("of one client share a subscription, and one is woken per release",
     function()
@@ -199,7 +184,7 @@ end)
 
 describe("a message that is lost", function()
   before_each(start_behind_proxy)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("costs a few seconds at most", function()
     occupy()
@@ -223,7 +208,7 @@ end)
 
 describe("a subscriber that is killed again and again", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is replaced as quickly each time", function()
     occupy()
@@ -245,7 +230,7 @@ end)
 
 describe("a waiter that is cancelled", function()
   before_each(start_behind_proxy)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("leaves nothing behind", function()
     occupy()
@@ -316,7 +301,6 @@ describe("a waiter that is cancelled", function()
       eventually(is_free, 5 * slow)
       local other = open()
       assert.is_true(other:lock(name):lock { wait = 5 * slow })
-      other:close()
     end)
 
   it("while it gives back what came too late is unwound all the same",
@@ -383,7 +367,7 @@ end)
 
 describe("a waiter whose time is over", function()
   before_each(start_behind_proxy)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("passes on the wake that it did not use", function()
     occupy()
@@ -425,7 +409,7 @@ end)
 
 describe("an owner that has a name", function()
   before_each(start_behind_proxy)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("keeps the hold that it takes after one whose fate was not known",
     function()
@@ -441,7 +425,6 @@ describe("an owner that has a name", function()
         rlock.sleep(0.02)
       end
       assert.is_true(named:unlock())
-      far:close()
     end)
 
   it("keeps the hold that it takes after an unlock whose fate was not known",
@@ -460,7 +443,6 @@ describe("an owner that has a name", function()
       end
       assert.is_true(named:unlock())
       assert.is_true(is_free())
-      far:close()
     end)
 
   it("in two tasks at once keeps to the wait of each", function()
@@ -478,7 +460,6 @@ describe("an owner that has a name", function()
     assert.is_nil((first:join()))
     assert.is_nil((second:join()))
     proxy:thaw()
-    far:close()
   end)
 
   it("in many tasks at once counts right", function()
@@ -496,7 +477,7 @@ end)
 
 describe("closing a client", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("releases what it holds, however much that is", function()
     local far = open()
@@ -535,7 +516,7 @@ describe("closing a client", function()
   end)
 
   it("leaves nothing of a lock that was just being taken", function()
-    proxy = proxies.start(server)
+    proxy = fixtures.proxy(server)
     local far = open { url = proxy.url }
     local its = far:lock(name)
     assert.is_true(its:lock())
@@ -625,7 +606,7 @@ describe("closing a client", function()
       "connected_clients:(%d+)"))
     task.run(function()
       for _ = 1, 5 do
-        local forgotten = open()
+        local forgotten = assert(rlock.open(server.url))
         assert(forgotten:lock(name):lock())
         assert(forgotten:lock(name):unlock())
       end

@@ -3,10 +3,10 @@
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
+local losses = require "spec.tools.losses"
 local program = require "spec.tools.program"
-local proxies = require "spec.tools.proxy"
-local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -14,24 +14,15 @@ local task = require "spec.tools.task"
 local LEASE = 0.5 * slow         -- of the watchdog by default
 
 local server, client, lock, name
-local number = 0
 
-local function fresh()
-  number = number + 1
-  return "watchdog:" .. number
-end
+local function fresh() return fixtures.name "watchdog" end
 
 local function open(options)
-  options = options or {}
-  options.url = options.url or server.url
-  options.watchdog = options.watchdog or LEASE
-  return assert(rlock.open(options))
+  return fixtures.open({ url = server.url, watchdog = LEASE }, options)
 end
 
 -- A command to the server without rlock; does not block.
-local function ask(...)
-  return control.ask(server, ...)
-end
+local function ask(...) return control.ask(server, ...) end
 
 local function evalshas() return control.evalshas(server) end
 
@@ -42,16 +33,6 @@ local function throughout(seconds, fn)
     fn()
     rlock.sleep(0.005)
   until rlock.now() >= deadline
-end
-
--- Records on_lost calls of `to`: their number and reasons.
-local function listen(to)
-  local heard = { n = 0 }
-  assert(to:on_lost(function(told, reason)
-    heard.n = heard.n + 1
-    heard.told, heard.reason, heard.at = told, reason, rlock.now()
-  end))
-  return heard
 end
 
 -- The states that `to` goes through, until fn returns true.
@@ -66,24 +47,18 @@ local function states(to, fn, seconds)
 end
 
 local function start()
-  server = redis.start()
+  server = fixtures.server()
   client, name = open(), fresh()
   lock = client:lock(name)
 end
 
-local function stop()
-  client:close()
-  control.close()
-  server:stop()
-end
-
 describe("a hold without a lease", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is kept alive for many times its period", function()
     assert.is_true(lock:lock())
-    local heard = listen(lock)
+    local heard = losses(lock)
     throughout(8 * LEASE, function()
       assert.equal("held", lock:state())
       assert.is_true(lock:valid_for() > 0)
@@ -120,7 +95,7 @@ describe("a hold without a lease", function()
 
   it("is not renewed any more after its unlock while a renewal was on its way",
     function()
-      local proxy = proxies.start(server)
+      local proxy = fixtures.proxy(server)
       local far = open { url = proxy.url }
       local held = far:lock(name)
       assert.is_true(held:lock())
@@ -133,8 +108,6 @@ describe("a hold without a lease", function()
       throughout(2 * LEASE, function() end)
       assert.equal(seen, proxy:count(name))
       assert.equal(0, ask("EXISTS", name))
-      far:close()
-      proxy:stop()
     end)
 
   it("never is said to be valid for longer than the server keeps it",
@@ -242,7 +215,7 @@ end)
 
 describe("many holds", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("are renewed together", function()
     local n, gate = 500, rlock.event()
@@ -297,7 +270,7 @@ describe("many holds", function()
   it("do not suffer from one whose key is something else", function()
     local n, others = 50, {}
     assert.is_true(lock:lock())
-    local heard = listen(lock)
+    local heard = losses(lock)
     for i = 1, n do
       others[i] = client:lock("watchdog:other:" .. i)
       assert.is_true(others[i]:lock())
@@ -318,7 +291,7 @@ describe("many holds", function()
     local limited = open { username = "alice", password = "word" }
     local n, others, bad = 50, {}, limited:lock("bad")
     assert.is_true(bad:lock())
-    local heard = listen(bad)
+    local heard = losses(bad)
     for i = 1, n do
       others[i] = limited:lock("good:" .. i)
       assert.is_true(others[i]:lock())
@@ -334,13 +307,12 @@ describe("many holds", function()
     end)
     assert.equal(1, heard.n)
     for i = 1, n do assert.is_true(others[i]:unlock()) end
-    limited:close()
   end)
 end)
 
 describe("holds within holds", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("with a lease never shorten the outer one, nor does their end",
     function()
@@ -379,7 +351,7 @@ describe("holds within holds", function()
       local before = rlock.now()
       assert.is_true(lock:lock { lease = lease })
       assert.is_true(lock:lock())
-      local heard = listen(lock)
+      local heard = losses(lock)
       throughout(2 * lease, function()
         assert.equal("held", lock:state())
         assert.is_true(ask("PTTL", name) > 0)
@@ -408,7 +380,7 @@ describe("holds within holds", function()
   end)
 
   it("are not counted on any more once their unlock is under way", function()
-    local proxy = proxies.start(server)
+    local proxy = fixtures.proxy(server)
     local far = open { url = proxy.url, watchdog = 20 * LEASE }
     local its = far:lock(name)
     local outer = assert(its:hold { lease = 3 * LEASE })
@@ -429,8 +401,6 @@ describe("holds within holds", function()
     its:unlock()
     watching:join()
     assert.equal(0, outer:valid_for())
-    far:close()
-    proxy:stop()
   end)
 
   it("may be given up in any order", function()
@@ -450,11 +420,11 @@ end)
 
 describe("a hold with a lease", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is never renewed", function()
     assert.is_true(lock:lock { lease = 3 * LEASE })
-    local heard = listen(lock)
+    local heard = losses(lock)
     local before, last = evalshas(), math.huge
     eventually(function()
       local left = ask("PTTL", name)
@@ -472,7 +442,7 @@ describe("a hold with a lease", function()
     function()
       local before = rlock.now()
       assert.is_true(lock:lock { lease = LEASE })
-      local heard = listen(lock)
+      local heard = losses(lock)
       server:pause()
       local ok, message = pcall(function()
         local last = lock:valid_for()
@@ -504,7 +474,7 @@ end)
 
 describe("a hold that is in danger", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("is lost to its task, though its handle was collected as garbage",
     function()
@@ -525,7 +495,7 @@ describe("a hold that is in danger", function()
     local far = open { watchdog = 6 * LEASE }
     local held = far:lock(name)
     assert.is_true(held:lock())
-    local heard = listen(held)
+    local heard = losses(held)
     server:pause()
     local ok, message = pcall(states, held, function(state)
       return state == "at_risk"
@@ -540,12 +510,11 @@ describe("a hold that is in danger", function()
     throughout(6 * LEASE, function() assert.equal("held", held:state()) end)
     assert.equal(0, heard.n)
     assert.is_true(held:unlock())
-    far:close()
   end)
 
   it("is held, at risk, lost when the server goes away", function()
     assert.is_true(lock:lock())
-    local heard = listen(lock)
+    local heard = losses(lock)
     server:kill()
     local valid = lock:valid_for()
     local deadline = rlock.now() + valid
@@ -584,17 +553,16 @@ describe("a hold that is in danger", function()
       return state == "held"
     end, 10 * LEASE))
     assert.is_true(held:unlock())
-    far:close()
   end)
 
   it("survives a lost reply to its renewal", function()
-    local proxy = proxies.start(server)
+    local proxy = fixtures.proxy(server)
     local far = open {
       url = proxy.url, watchdog = 6 * LEASE, timeout = LEASE,
     }
     local held = far:lock(name)
     assert.is_true(held:lock())
-    local heard = listen(held)
+    local heard = losses(held)
     proxy:mute(1, name)
     local seen = proxy:count(name)
     eventually(function() return proxy:count(name) >= seen + 3 end,
@@ -603,13 +571,11 @@ describe("a hold that is in danger", function()
     assert.equal(0, heard.n)
     assert.is_true(held:unlock())
     assert.equal(0, ask("EXISTS", name))
-    far:close()
-    proxy:stop()
   end)
 
   it("survives the end of its connection at any moment", function()
     assert.is_true(lock:lock())
-    local heard = listen(lock)
+    local heard = losses(lock)
     throughout(5 * LEASE, function()
       ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
       rlock.sleep(LEASE / 7)
@@ -621,11 +587,11 @@ end)
 
 describe("on_lost", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   local function is_told(reason, fn)
-    local heard = listen(lock)
-    local also = listen(lock)
+    local heard = losses(lock)
+    local also = losses(lock)
     fn()
     eventually(function() return heard.n > 0 and also.n > 0 end,
       3 * LEASE + 2 * slow)
@@ -651,7 +617,6 @@ describe("on_lost", function()
     is_told("broken", function()
       local other = open()
       assert.is_true(other:lock(name):break_lock())
-      other:close()
     end)
   end)
 
@@ -699,7 +664,7 @@ describe("on_lost", function()
 
   it("is called once when it is unlock that finds it lost", function()
     assert.is_true(lock:lock { lease = 100 * LEASE })
-    local heard = listen(lock)
+    local heard = losses(lock)
     ask("DEL", name)
     assert.equal("lost", select(2, lock:unlock()))
     eventually(function() return heard.n == 1 end)
@@ -711,14 +676,14 @@ describe("on_lost", function()
     assert.is_true(lock:lock())
     ask("DEL", name)
     eventually(function() return lock:state() == "lost" end)
-    local heard = listen(lock)
+    local heard = losses(lock)
     eventually(function() return heard.n == 1 end)
     assert.equal("lost", select(2, lock:unlock()))
   end)
 
   it("is not called for a hold that was unlocked", function()
     assert.is_true(lock:lock())
-    local heard = listen(lock)
+    local heard = losses(lock)
     assert.is_true(lock:unlock())
     assert.is_true(lock:lock { lease = LEASE })
     eventually(function() return ask("EXISTS", name) == 0 end)
@@ -749,7 +714,7 @@ end)
 
 describe("a process that was stopped beyond its lease", function()
   before_each(start)
-  after_each(stop)
+  after_each(fixtures.close)
 
   it("learns of its loss at once when it goes on, and takes nothing back",
     function()

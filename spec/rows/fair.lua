@@ -7,21 +7,17 @@
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local kinds = require "spec.tools.kinds"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local SLACK = slow                  -- tolerance
 local LONG = 30 * slow              -- for a wait that must end earlier
-
-local function seconds(fn)
-  local before = rlock.now()
-  fn()
-  return rlock.now() - before
-end
 
 -- Another process, in which `arg[3]` tasks wait for a lock of kind `arg[1]`.
 local CROWD = [[
@@ -48,13 +44,13 @@ local function one_to(n)
 end
 
 return function(which, describe, it, before_each, after_each)
-  local kind, number = kinds.of[which], 0
-  local server, opened, client, name, lock
+  local kind = kinds.of[which]
+  local server, client, name, lock
 
   -- The same lock, by another client.
   local function another()
-    opened[#opened + 1] = kinds.open(which, { server.url })
-    return opened[#opened].lock(name), opened[#opened].clients[1]
+    local world = kinds.open(which, { server.url })
+    return world.lock(name), world.clients[1]
   end
 
   -- A task that queues behind the current waiters, takes the lock, runs fn()
@@ -100,18 +96,14 @@ return function(which, describe, it, before_each, after_each)
   end
 
   local function setup(on)
-    server, opened, number = on, {}, number + 1
-    name = "rows:" .. which .. ":order:" .. number
+    server, name = on, fixtures.name("rows:" .. which .. ":order")
     lock, client = another()
   end
 
   describe("dead waiters of " .. which .. ",", function()
-    before_each(function() setup(redis.start()) end)
+    before_each(function() setup(fixtures.server()) end)
 
-    after_each(function()
-      for _, one in ipairs(opened) do one.close() end
-      server:stop()
-    end)
+    after_each(fixtures.close)
 
     for _, when in ipairs { "just now", "long ago" } do
       it(("a thousand of them, who died %s, delay who comes by 2 s, and the "
@@ -146,9 +138,7 @@ return function(which, describe, it, before_each, after_each)
   describe("rows of " .. which .. ":", function()
     before_each(function() setup(redis.shared()) end)
 
-    after_each(function()
-      for _, one in ipairs(opened) do one.close() end
-    end)
+    after_each(fixtures.close)
 
     it("testLeaseTimeout: order of arrival where nobody unlocks", function()
       local got, all = {}, {}
@@ -207,8 +197,7 @@ return function(which, describe, it, before_each, after_each)
     it("testAcquireFailedNotCalledOnRedisTimeout: a server that is away for a "
       .. "while changes nothing in the order, and leaves nothing behind",
       function()
-        local alone = redis.start()
-        opened[1].close()
+        local alone = fixtures.server()
         setup(alone)
         local got, all = {}, {}
         assert.is_true(lock:lock { lease = 60 })
@@ -222,7 +211,6 @@ return function(which, describe, it, before_each, after_each)
         for i = 1, 6 do assert.is_true(all[i]:join(LONG)) end
         assert.same(one_to(6), got)
         nothing_is_left()
-        alone:stop()
       end)
   end)
 end

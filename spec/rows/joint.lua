@@ -6,7 +6,7 @@
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
-local redis = require "spec.tools.redis"
+local fixtures = require "spec.tools.fixtures"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -26,28 +26,24 @@ local make = {
 }
 
 return function(which, describe, it, before_each, after_each)
-  local servers, clients, lock, other
+  local servers, lock, other
 
   local function open_all()
     local all = {}
     for i, server in ipairs(servers) do
-      all[i] = assert(rlock.open { url = server.url })
-      clients[#clients + 1] = all[i]
+      all[i] = fixtures.open(server.url)
     end
     return all
   end
 
   describe("rows of " .. which .. ":", function()
     before_each(function()
-      servers, clients = {}, {}
-      for i = 1, 3 do servers[i] = redis.start() end
+      servers = {}
+      for i = 1, 3 do servers[i] = fixtures.server() end
       lock, other = make[which](open_all(), "a"), make[which](open_all(), "a")
     end)
 
-    after_each(function()
-      for _, client in ipairs(clients) do client:close() end
-      for _, server in ipairs(servers) do server:stop() end
-    end)
+    after_each(fixtures.close)
 
     it("testWaitAndLeaseTimeouts: of ten who only try one has it", function()
       local won, ended = 0, 0

@@ -8,9 +8,11 @@
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
@@ -33,12 +35,6 @@ local READ = [[
   rlock.sleep(60)
 ]]
 
-local function seconds(fn)
-  local before = rlock.now()
-  fn()
-  return rlock.now() - before
-end
-
 -- Asserts that fn() takes about that long; a busy machine may add to it.
 local function took_about(expected, fn)
   local took = seconds(fn)
@@ -47,13 +43,11 @@ local function took_about(expected, fn)
 end
 
 return function(which, describe, it, before_each, after_each)
-  local method, number = methods[which], 0
+  local method = methods[which]
   local client, name, pair, reader, writer
 
   local function open(options)
-    options = options or {}
-    options.url = server.url
-    return assert(rlock.open(options))
+    return fixtures.open({ url = server.url }, options)
   end
 
   -- A task that waits for a lock and has tried to take it once.
@@ -78,13 +72,12 @@ return function(which, describe, it, before_each, after_each)
 
   describe("rows of " .. which .. ":", function()
     before_each(function()
-      number = number + 1
-      client, name = open(), "rows:" .. which .. ":" .. number
+      client, name = open(), fixtures.name("rows:" .. which)
       pair = client[method](client, name)
       reader, writer = pair:read_lock(), pair:write_lock()
     end)
 
-    after_each(function() client:close() end)
+    after_each(fixtures.close)
 
     it("testMultiRead: readers share, in many tasks and clients", function()
       local other = open()
@@ -104,7 +97,6 @@ return function(which, describe, it, before_each, after_each)
       end)
       assert.is_true(reader:unlock())
       assert.is_true(its:write_lock():try_lock())
-      other:close()
     end)
 
     it("testWriteLock: a writer is alone", function()
@@ -125,7 +117,6 @@ return function(which, describe, it, before_each, after_each)
         assert.is_true(reader:lock { wait = LONG })
         assert.is_true(reader:unlock())
       end)
-      other:close()
     end)
 
     it("testWR: a writer reads, and each hold is given back by itself",
@@ -313,7 +304,6 @@ return function(which, describe, it, before_each, after_each)
         over = true
         for i = 1, 50 do assert.is_true(many[i]:join(LONG)) end
         assert.is_true(writer:try_lock())
-        watched:close()
       end)
 
     it("testMultiInstanceReadLockZombieCleanup: a reader in a process that was "

@@ -7,10 +7,12 @@
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local kinds = require "spec.tools.kinds"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
@@ -56,12 +58,11 @@ local function cluster()
 end
 
 return function(which, describe, it, before_each, after_each)
-  local kind, number = kinds.of[which], 0
-  local urls, world, name, lock, opened
+  local kind = kinds.of[which]
+  local urls, world, name, lock
 
   local function open(options, its_urls)
-    opened[#opened + 1] = kinds.open(which, its_urls or urls, options)
-    return opened[#opened]
+    return kinds.open(which, its_urls or urls, options)
   end
 
   -- A lock that excludes the one under test, by another client.
@@ -106,12 +107,6 @@ return function(which, describe, it, before_each, after_each)
     end)
   end
 
-  local function took(fn)
-    local before = rlock.now()
-    fn()
-    return rlock.now() - before
-  end
-
   -- Many tasks lock and unlock repeatedly, over a few clients; asserts that a
   -- rival is always alone inside.
   local function contend(tasks, times, clients)
@@ -139,16 +134,13 @@ return function(which, describe, it, before_each, after_each)
 
   describe("rows of " .. which .. ":", function()
     before_each(function()
-      number, opened = number + 1, {}
-      name, urls = "rows:" .. which .. ":" .. number,
-        urls_of(kinds.servers(which))
+      name = fixtures.name("rows:" .. which)
+      urls = urls_of(kinds.servers(which))
       world = open()
       lock = world.lock(name)
     end)
 
-    after_each(function()
-      for _, one in ipairs(opened) do one.close() end
-    end)
+    after_each(fixtures.close)
 
     it("testLockUnlock", function()
       for _ = 1, 3 do
@@ -168,11 +160,11 @@ return function(which, describe, it, before_each, after_each)
 
     it("testTryLockWait: the wait is what was asked for", function()
       assert.is_true((rival():lock()))
-      local seconds = took(function()
+      local took = seconds(function()
         assert.equal("timeout", select(2, lock:try_lock { wait = 0.3 }))
       end)
-      assert.is_true(seconds >= 0.299 and seconds < 0.3 + SLACK,
-        "took " .. seconds)
+      assert.is_true(took >= 0.299 and took < 0.3 + SLACK,
+        "took " .. took)
       nobody_waits()
     end)
 
@@ -180,10 +172,10 @@ return function(which, describe, it, before_each, after_each)
       function()
         assert.is_true((lock:lock { lease = 0.3 }))
         local its = rival()
-        local seconds = took(function()
+        local took = seconds(function()
           assert.is_true((its:lock { wait = LONG }))
         end)
-        assert.is_true(seconds < 0.3 + SLACK, "took " .. seconds)
+        assert.is_true(took < 0.3 + SLACK, "took " .. took)
         assert.equal("lost", select(2, lock:unlock()))
         assert.is_true(its:is_held())
       end)
@@ -197,10 +189,10 @@ return function(which, describe, it, before_each, after_each)
         local its = rival()
         assert.equal("busy", select(2, its:try_lock()))
         holder:kill(9)
-        local seconds = took(function()
+        local took = seconds(function()
           assert.is_true((its:lock { wait = LONG }))
         end)
-        assert.is_true(seconds < LEASE + SLACK, "took " .. seconds)
+        assert.is_true(took < LEASE + SLACK, "took " .. took)
       end)
 
     it("testForceUnlock", function()
@@ -224,11 +216,11 @@ return function(which, describe, it, before_each, after_each)
     end)
 
     it("testRemainTimeToLive", function()
-      local function lives(seconds)
+      local function lives(most)
         for _, its in ipairs(world.members(name)) do
           eventually(function() return its:ttl() end)
           local ttl = its:ttl()
-          assert.is_true(ttl > seconds - 10 and ttl <= seconds, "ttl " .. ttl)
+          assert.is_true(ttl > most - 10 and ttl <= most, "ttl " .. ttl)
         end
       end
       assert.is_true((lock:lock { lease = 3600 }))
@@ -269,24 +261,24 @@ return function(which, describe, it, before_each, after_each)
         watchdog = LEASE }, urls_of(servers)).lock(name)
       for _, server in ipairs(servers) do server:stop() end
       local ok, code, detail
-      local seconds = took(function()
+      local took = seconds(function()
         ok, code, detail = its:try_lock { wait = 0.3 }
       end)
       assert.is_nil(ok)
       assert.is_true(code == "connect" or code == "timeout" or code == "closed"
         or code == "quorum", code)
       assert.is_string(detail)
-      assert.is_true(seconds < 0.3 + NODE_TIMEOUT + SLACK, "took " .. seconds)
+      assert.is_true(took < 0.3 + NODE_TIMEOUT + SLACK, "took " .. took)
     end)
 
     if not kind.polls then
       it("testSubscriptionsPerConnection, testSinglePubSub: one connection "
         .. "listens for all, and to nothing in the end", function()
-          local its = open { name = "rows-" .. number }
-          local mine, turns = "name=rows%-" .. number .. " ", 0
+          local client_name, turns = fixtures.name "rows", 0
+          local its = open { name = client_name }
           local function listeners()
             return select(2, world.clients[1]:call("CLIENT", "LIST", "TYPE",
-              "pubsub"):gsub(mine, ""))
+              "pubsub"):gsub("name=" .. client_name .. " ", ""))
           end
           local most = 0
           task.many(32, function(i)
@@ -379,8 +371,9 @@ return function(which, describe, it, before_each, after_each)
     it("test" .. side .. "LockAfterTimeout" .. renewed .. ": what the server "
       .. "forgot is lost, what is taken then is renewed", function()
         local servers = kinds.start(which)
-        local its = open({ watchdog = LEASE, timeout = LONG },
-          urls_of(servers)).lock(name)
+        local own = open({ watchdog = LEASE, timeout = LONG },
+          urls_of(servers))
+        local its = own.lock(name)
         assert.is_true((its:lock()))
         for _, server in ipairs(servers) do server:restart() end
         eventually(function() return its:state() == "lost" end, LONG)
@@ -398,7 +391,7 @@ return function(which, describe, it, before_each, after_each)
           end
           assert.is_true(its:unlock())
         end)
-        opened[#opened].close()
+        own.close()
         for _, server in ipairs(servers) do server:stop() end
       end)
 
@@ -418,13 +411,13 @@ return function(which, describe, it, before_each, after_each)
           assert.is_true(lock:lock())
           for _, its in ipairs { lock, again } do
             for _, method in ipairs { "lock", "try_lock", "hold", "with" } do
-              local seconds = took(function()
+              local took = seconds(function()
                 local ok, code, detail = its[method](its, { wait = 20 },
                   function() error("it runs without the lock") end)
                 assert.same({ nil, "refused" }, { ok, code }, method)
                 assert.matches("cannot be entered twice", detail)
               end)
-              assert.is_true(seconds < 10)
+              assert.is_true(took < 10)
             end
             assert.is_true(its:is_held())
           end

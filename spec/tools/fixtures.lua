@@ -54,10 +54,13 @@ end
 function fixtures.proxy(server) return keep(proxies.start(server)) end
 
 --- Opens a client with `options`, or with `defaults` where those lack one.
+-- Either may be a URL.
 function fixtures.open(defaults, options)
   local its = {}
-  for key, value in pairs(defaults) do its[key] = value end
-  for key, value in pairs(options or {}) do its[key] = value end
+  for _, each in ipairs { defaults, options } do
+    if type(each) == "string" then each = { url = each } end
+    for key, value in pairs(each) do its[key] = value end
+  end
   return keep(assert(rlock.open(its)))
 end
 

@@ -21,6 +21,7 @@
 --                    a queue
 
 local few = require "spec.tools.few"
+local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -140,9 +141,7 @@ end
 function kinds.open(which, urls, options)
   local kind, clients, world = kinds.of[which], {}, {}
   for i, url in ipairs(urls) do
-    local its = { url = url }
-    for key, value in pairs(options or {}) do its[key] = value end
-    clients[i] = assert(rlock.open(its))
+    clients[i] = fixtures.open(url, options)
   end
   local function make(how)
     return function(name, ...) return how(clients, name, ...) end

@@ -10,22 +10,11 @@ local task = require "spec.tools.task"
 
 local server = redis.shared()
 
-local function run(...) return ctl.run { url = server.url, ... } end
+local function output(...) return ctl.output { url = server.url, ... } end
 
--- Asserts success without standard error; returns the output.
-local function output(...)
-  local result = run(...)
-  assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
-  return result.out
-end
-
--- Asserts a one-line error and this status.
 local function fault(status, options)
   options.url = options.url or server.url
-  local result = ctl.run(options)
-  assert.same({ status, 0, "" }, { result.status, result.signal, result.out })
-  assert.matches("^rlockctl: [^\n]+\n$", result.err)
-  return result.err
+  return ctl.fault(status, options)
 end
 
 teardown(ctl.clean)

@@ -12,6 +12,7 @@
 --  unset), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
 --  `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
 
+local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
@@ -119,6 +120,21 @@ end
 
 --- Runs it to its end.
 function ctl.run(options) return ctl.start(options):wait() end
+
+--- Runs it; asserts success without standard error, and returns the output.
+function ctl.output(options)
+  local result = ctl.run(options)
+  assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
+  return result.out
+end
+
+--- Runs it; asserts this status and a one-line error, and returns the error.
+function ctl.fault(status, options)
+  local result = ctl.run(options)
+  assert.same({ status, 0, "" }, { result.status, result.signal, result.out })
+  assert.matches("^rlockctl: [^\n]+\n$", result.err)
+  return result.err
+end
 
 --- Where plain Lua finds rlock and its core: in this tree or in ROCKS_TREE.
 function ctl.lua_paths()

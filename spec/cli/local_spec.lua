@@ -18,11 +18,7 @@ local runtime, env       -- of the current test
 local function start(...) return ctl.start { env = env, ... } end
 local function run(...) return start(...):wait() end
 
-local function output(...)
-  local result = run(...)
-  assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
-  return result.out
-end
+local function output(...) return ctl.output { env = env, ... } end
 
 -- Asserts a one-line error and this status.
 local function fault(result, text)

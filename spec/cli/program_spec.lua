@@ -11,20 +11,7 @@ print(arg[0], #before > 0 and before[#before], table.concat(before, " "))
 print(select("#", ...), #arg, table.concat({ ... }, "|"))
 ]]
 
--- Asserts success without standard error; returns the output.
-local function output(options)
-  local result = ctl.run(options)
-  assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
-  return result.out
-end
-
--- Asserts a one-line error and this status.
-local function fault(status, options)
-  local result = ctl.run(options)
-  assert.same({ status, 0, "" }, { result.status, result.signal, result.out })
-  assert.matches("^rlockctl: [^\n]+\n$", result.err)
-  return result.err
-end
+local output, fault = ctl.output, ctl.fault
 
 teardown(ctl.clean)
 

@@ -25,10 +25,7 @@ local function open(options)
   return fixtures.open({ url = server.url }, options)
 end
 
-local function now_ms()
-  local time = call("TIME")
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
+local function now_ms() return states.now_ms(client) end
 
 -- The state as seen by others -------------------------------------------------
 

@@ -80,6 +80,12 @@ function states.of(client, which)
   return self
 end
 
+--- The server's time in milliseconds.
+function states.now_ms(client)
+  local time = assert(client:call("TIME"))
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 --- The mean number of commands inside a request while fn() ran.
 function states.commands(client, fn)
   assert(client:call("CONFIG", "RESETSTAT"))

@@ -49,6 +49,45 @@ end
 --- Whole milliseconds of the server's clock.
 function redis:ms() return self.now // 1000 end
 
+local function sorted_keys(map)
+  local keys = {}
+  for key in pairs(map) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+-- The value of an entry as text, kept until the entry changes.
+local function text_of(entry)
+  if entry.text then return entry.text end
+  local value, parts = entry.value, nil
+  if entry.kind == "list" then
+    parts = value
+  elseif type(value) == "table" then
+    parts = {}
+    for i, field in ipairs(sorted_keys(value)) do
+      parts[i] = ("%s=%s"):format(field, value[field])
+    end
+  end
+  entry.text = parts and table.concat(parts, "\t") or value
+  return entry.text
+end
+
+--- The state of all keys as text. Expiry is relative to the clock.
+-- @tparam boolean is_absolute include the clock
+-- @treturn string
+function redis:text(is_absolute)
+  local parts, now = {}, self:ms()
+  for _, key in ipairs(sorted_keys(self.entries)) do
+    local entry = self:entry(key)
+    if entry then
+      parts[#parts + 1] = ("%s %s %s"):format(key,
+        entry.expires and entry.expires - now or "-", text_of(entry))
+    end
+  end
+  if is_absolute then parts[#parts + 1] = self.now end
+  return table.concat(parts, "\n")
+end
+
 --- The live entry of a key: `kind`, `value`, `expires` (ms); nil if there is
 --  none. Raises WRONGTYPE if it is of another kind.
 -- @tparam string key
@@ -78,7 +117,10 @@ end
 -- @param empty the value of a new one: a table, or a string
 function redis:change(key, kind, empty)
   local entry = self:entry(key, kind)
-  if entry and entry.owner == self then return entry end
+  if entry and entry.owner == self then
+    entry.text = nil
+    return entry
+  end
   entry = entry and {
     kind = entry.kind, value = copy(entry.value), expires = entry.expires,
   } or { kind = kind, value = empty }

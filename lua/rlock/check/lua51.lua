@@ -345,7 +345,7 @@ end
 
 -- mathematics -----------------------------------------------------------------
 
-local maths = { huge = huge, pi = math.pi, max = math.max, min = math.min }
+local maths = { huge = huge, pi = math.pi }
 
 local function number_argument(value, name)
   local number = base.tonumber(value)
@@ -373,6 +373,17 @@ for name, fn in pairs {
 } do
   maths[name] = function(x, y)
     return fn(number_argument(x, name), number_argument(y, name))
+  end
+end
+
+for _, name in ipairs { "max", "min" } do
+  local fn = math[name]
+  maths[name] = function(...)
+    local numbers = { ... }
+    for i = 1, select("#", ...) do
+      numbers[i] = number_argument(numbers[i], name)
+    end
+    return fn(table.unpack(numbers))
   end
 end
 

@@ -168,7 +168,7 @@ function doing.request(lock, state, step)
     verdict = step.want == 0 and "freed" or "lost"   -- freed by the first one
     step.was_valid = false
   end
-  client.holds[step.side].is_unsure = nil
+  if step.op ~= "renew" then client.holds[step.side].is_unsure = nil end
   fault = told[step.op](state, client, step, verdict, value)
   return verdict, fault, value
 end

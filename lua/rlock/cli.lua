@@ -8,7 +8,7 @@ local cli = {}
 local UNREACHABLE, USAGE = 202, 206
 
 local commands = {
-  ["help"] = true, ["local"] = true, ["script"] = true, ["status"] = true,
+  ["check"] = true, ["help"] = true, ["local"] = true, ["script"] = true, ["status"] = true,
   ["version"] = true,
 }
 

@@ -124,4 +124,24 @@ function explore.run(lock, progress)
   return result
 end
 
+--- Does the steps of a trace.
+-- @treturn table as `run`
+function explore.follow(lock, list)
+  local state = world.new(lock.bounds, #lock.sides)
+  local result = { states = 1, steps = 0, depth = #list, is_complete = true }
+  for i, step in ipairs(list) do
+    local before = state:fork()
+    local verdict, fault = steps.take(lock, state, step)
+    fault = fault or invariants.check(lock, state)
+      or verdict == "held" and invariants.check_order(lock, before, step)
+    result.steps, result.states = i, i + 1
+    if fault then
+      result.fault, result.trace = fault, table.move(list, 1, i, 1, {})
+      return result
+    end
+  end
+  result.trace = list
+  return result
+end
+
 return explore

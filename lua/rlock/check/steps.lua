@@ -193,8 +193,8 @@ function doing.die(_, state, step)
   client.is_dead, client.pending, client.waits = true, nil, nil
 end
 
-function doing.tick(lock, state)
-  state.server.now = state.server.now + lock.tick * 1000
+function doing.tick(lock, state, step)
+  state.server.now = state.server.now + (step.ms or lock.tick) * 1000
   state.ticks = state.ticks - 1
 end
 

@@ -140,6 +140,20 @@ local function check_twice(lock, state, step, words, first)
   end
 end
 
+-- Keeps a copy of a request, which may be delivered once more at any time. The
+-- list is shared with earlier states, so it is replaced, not changed.
+local function remember(state, step, words)
+  local text = step.op .. " " .. table.concat(words, " ")
+  local copies = {}
+  for _, copy in ipairs(state.copies or {}) do
+    if copy.text == text then return end
+    copies[#copies + 1] = copy
+  end
+  copies[#copies + 1] =
+    { text = text, side = step.side, op = step.op, words = words }
+  state.copies = copies
+end
+
 function doing.request(lock, state, step)
   local client = state.clients[step.client]
   if step.op == "acquire" and not client.pending and not client.waits then
@@ -153,7 +167,7 @@ function doing.request(lock, state, step)
     steps.execute(lock, state.server, step.side, step.op, words)
   if not verdict then return nil, value end
   local fault = check_twice(lock, state, step, words, verdict)
-  if lock.copies then lock.copies(state, client, step, words) end
+  if lock.faults.late then remember(state, step, words) end
   if fault then return verdict, fault end
   if step.reply == "lost" then
     client.pending = {
@@ -224,7 +238,11 @@ function doing.remove(_, state, step)
 end
 
 function doing.late(lock, state, step)
-  local copy = state.copies[step.copy]
+  local copy, left = state.copies[step.copy], {}
+  for i, other in ipairs(state.copies) do
+    if i ~= step.copy then left[#left + 1] = other end
+  end
+  state.copies = left
   local verdict, fault = steps.execute(lock, state.server, copy.side, copy.op,
     copy.words)
   return verdict, not verdict and fault or nil

@@ -44,7 +44,9 @@ function trace.text(lock, state, step)
     return "break" .. (mode_of(lock, step.side) and " "
       .. mode_of(lock, step.side) or "")
   end
-  return step.what .. " " .. tostring(step.key or step.copy)
+  local copy = step.copy and state.copies[step.copy]
+  return step.what .. " " .. (copy and ("%d (%s)"):format(step.copy, copy.text)
+    or step.key)
 end
 
 -- reading ---------------------------------------------------------------------

@@ -97,7 +97,7 @@ function world:text(is_absolute)
   end
   parts[#parts + 1] = ("%d %d %d %.0f"):format(self.ticks, self.breaks,
     self.evictions, self.token)
-  if self.copies then parts[#parts + 1] = self.copies.text end
+  for _, copy in ipairs(self.copies or {}) do parts[#parts + 1] = copy.text end
   return table.concat(parts, "\n")
 end
 

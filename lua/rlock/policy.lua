@@ -90,7 +90,8 @@ local fields = {
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
   exclusive = "boolean", needs = "table", restates = "boolean",
   twin = "table", title = "string", factory = "string", driver = "string",
-  recognise = "function",
+  recognise = "function", allows = "function", fair = "boolean",
+  keeps = "function", slack = "number",
 }
 
 local function check_fields(def)

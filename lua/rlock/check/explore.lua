@@ -2,7 +2,6 @@
 --  first, so that the first fault has a shortest trace.
 
 local invariants = require "rlock.check.invariants"
-local policy = require "rlock.policy"
 local steps = require "rlock.check.steps"
 local world = require "rlock.check.world"
 
@@ -27,37 +26,36 @@ end
 
 local function one_at_most() return false end
 
--- Which holders may hold it together.
-local function allows_of(sides)
-  for _, side in ipairs(sides) do
-    local allows = side.source.allows
-    if allows then return allows end
+-- Readers share; a writer excludes other owners.
+local function readers_or_writer(holders)
+  local writer
+  for _, holder in ipairs(holders) do
+    if holder.mode == "write" then writer = holder.owner end
   end
-  return one_at_most
+  for _, holder in ipairs(holders) do
+    if writer and holder.owner ~= writer then return false end
+  end
+  return true
 end
 
 --- Describes what is explored.
--- @tparam table definitions of the policy, one for each side
+-- @tparam table sides  one policy, or those for reading and writing; results
+--   of policy.load
 -- @tparam table bounds clients, ops, ticks, breaks, evictions, tick (ms),
 --   leases (ms), most_holds, faults (name -> true), options, is_symmetric
 -- @treturn table
-function explore.lock(definitions, bounds)
-  local sides = {}
-  for i, definition in ipairs(definitions) do
-    sides[i] = policy.load(definition)
-  end
+function explore.lock(sides, bounds)
   local first = sides[1]
   local lock = {
     name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
     keys = first.keys(NAME), options = bounds.options, faults = bounds.faults,
     leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
     is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
-    allows = allows_of(sides), is_fair = first.source.fair,
-    slack = (first.source.slack or 0) * 1000, progress = {},
+    allows = first.allows or sides[2] and readers_or_writer or one_at_most,
+    is_fair = first.fair, slack = (first.slack or 0) * 1000, progress = {},
   }
   lock.is_own = set(lock.keys)
-  local keeps = first.source.keeps
-  lock.keeps = set(keeps and keeps(lock.keys))
+  lock.keeps = set(first.keeps and first.keeps(lock.keys))
   for i = 1, bounds.clients * 8 + 8 do lock.progress[i] = {} end
   return lock
 end

@@ -286,7 +286,7 @@ local function add_of_side(lock, list, state, i, side)
   local client = state.clients[i]
   local hold, policy = client.holds[side], lock.sides[side]
   local may_enter = hold.count == 0
-    or policy.source.reenter ~= false and hold.count < lock.most_holds
+    or policy.reenter ~= false and hold.count < lock.most_holds
       and state:believes(client, side)
   if client.left > 0 and may_enter then
     add_acquires(lock, list, i, side, hold.count + 1)

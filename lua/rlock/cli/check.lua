@@ -93,14 +93,15 @@ local function bounds_of(chosen)
 end
 
 -- The sides of a policy: itself, or read and write.
-local function definitions_of(name)
+local function sides_of(name)
+  local load = require("rlock.policy").load
   local is_own = not name:find(".", 1, true)
   local ok, found = pcall(require, is_own and "rlock.policy." .. name or name)
   if ok and type(found) == "table" and not found.server
       and type(found.read) == "table" and type(found.write) == "table" then
-    return { found.read, found.write }
+    return { load(found.read, 0), load(found.write, 0) }
   end
-  return { require("rlock.policy").load(name, 0).source }
+  return { load(name, 0) }
 end
 
 -- output ----------------------------------------------------------------------
@@ -203,7 +204,7 @@ local function run(name, chosen)
   local explore = require "rlock.check.explore"
   local bounds = bounds_of(chosen)
   local limit = number(chosen, "limit", 60, 0.1, 86400)
-  local lock = explore.lock(definitions_of(name), bounds)
+  local lock = explore.lock(sides_of(name), bounds)
   local result
   if chosen.trace then
     result = explore.follow(lock, replay(lock, chosen.trace))

@@ -627,5 +627,6 @@ return {
   channel = function(keys, owner) return keys[4] .. ":" .. owner end,
   extra = function(request) return { request.wait_ms, request.publish } end,
   poll = liveness.POLL,
+  fair = true,
   server = server,
 }

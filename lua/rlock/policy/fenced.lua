@@ -106,5 +106,6 @@ return {
     }
   end,
   channel = reentrant.channel,
+  keeps = function(keys) return { keys[3] } end,
   server = server,
 }

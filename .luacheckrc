@@ -16,7 +16,8 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 for _, file in ipairs {
   "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
   "lua/rlock/local_server.lua", "lua/rlock/shutdown.lua",
-  "lua/rlock/cli.lua", "lua/rlock/cli/*.lua",
+  "lua/rlock/cli.lua", "lua/rlock/cli/*.lua", "lua/rlock/check/**/*.lua",
+  "lua/rlock/host/sim.lua", "spec/simulate/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",
   "spec/interop/*.lua",

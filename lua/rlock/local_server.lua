@@ -150,8 +150,8 @@ end
 local function launch(host, places, guard)
   local process, code, detail = spawn_server(host, places, guard)
   if not process then return nil, code, detail end
-  local give_up = host.now() + START
-  while host.now() < give_up do
+  local deadline = host.now() + START
+  while host.now() < deadline do
     if is_up(host, places) then
       process:forget()
       return true
@@ -169,8 +169,8 @@ end
 
 -- The process that gets the file lock starts the server; the others wait.
 local function start_once(host, places)
-  local give_up = host.now() + START
-  while host.now() < give_up do
+  local deadline = host.now() + START
+  while host.now() < deadline do
     local guard <close>, busy, why = host.lock_file(places.lock)
     local up, code, detail = is_up(host, places)
     if up or code then return up, code, detail end

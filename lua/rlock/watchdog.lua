@@ -372,9 +372,9 @@ local function run(self)
       was_idle = false
     end
     if deadline ~= now then
-      self.sleeps_until = deadline or math.huge
+      self.wake_deadline = deadline or math.huge
       self.change:wait(deadline and math.max(deadline - now, 0.001))
-      self.sleeps_until = 0
+      self.wake_deadline = 0
     end
   end
   self.change, self.is_retired = nil, nil
@@ -384,9 +384,9 @@ end
 
 local function awake(self, deadline)
   if not self.change then
-    self.change, self.sleeps_until = self.host.event(), 0
+    self.change, self.wake_deadline = self.host.event(), 0
     self.host.daemon(run, self)
-  elseif deadline < self.sleeps_until then
+  elseif deadline < self.wake_deadline then
     self.change:set()
   end
 end
@@ -399,7 +399,7 @@ function watchdog:watch(grant, sent)
   local deadline = sent + self.period
   grant.deadline = deadline
   append(self.fresh, grant)
-  if not self.change or deadline < self.sleeps_until then
+  if not self.change or deadline < self.wake_deadline then
     awake(self, deadline)
   end
 end
@@ -438,7 +438,7 @@ function watchdog:observe(grant)
     append(self.observed, grant)
     if not self.change then
       awake(self, math.huge)
-    elseif self.sleeps_until == math.huge then
+    elseif self.wake_deadline == math.huge then
       self.change:set()                   -- schedules a sweep
     end
   end

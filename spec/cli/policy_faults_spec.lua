@@ -94,7 +94,7 @@ describe("a fault of a policy is told when it is loaded:", function()
     { "keys that are no function", { keys = '{ "x" }' },
       ":%d+: keys must be a function, is a table" },
     { "a field that nobody knows", { more = "chanel = print" },
-      ":14: a policy has no field chanel, only channel, .*, wakes" },
+      ":14: a policy has no field chanel, only allows, channel, .*, wakes" },
     { "a field of another type", { more = 'poll = "1"' },
       ":14: poll must be a number, is a string" },
     { "an operation that nobody asks for", {

@@ -66,6 +66,9 @@ end
 
 -- connection -> { run_id, replication, is_replica }
 local identities = setmetatable({}, { __mode = "k" })
+-- node -> the latest of these, for while it has no connection: a replica that
+-- refuses a write loses its connection
+local latest = setmetatable({}, { __mode = "k" })
 -- node -> { run_id, seen, forgot } of its server: when it was last identified,
 -- and when it forgot its grants (nil: it did not), both by host.now()
 local known = setmetatable({}, { __mode = "k" })
@@ -116,7 +119,7 @@ end
 
 --- Identifies the server, once for each connection.
 -- @tparam table node
--- @tparam number deadline deadline, by host.now()
+-- @tparam number deadline by host.now()
 -- @treturn[1] table identity
 -- @treturn[2] nil, code, detail
 function server_identity.identify(node, deadline)
@@ -131,6 +134,7 @@ function server_identity.identify(node, deadline)
   if not text then return nil, code, detail end
   if not identities[connection] then
     identities[connection] = read(node, text, node.host.now())
+    latest[node] = identities[connection]
   end
   return identities[connection]
 end
@@ -159,7 +163,8 @@ function server_identity.clash(node, members)
   local own = server_identity.identity_of(node)
   for _, member in ipairs(members) do
     local other = member.session.node
-    local what = other ~= node and bond(own, server_identity.identity_of(other))
+    local what = other ~= node
+      and bond(own, server_identity.identity_of(other) or latest[other])
     if what then
       identities[node.connection] = nil          -- may change: retry
       return ("%s and %s are %s, not independent servers"):format(

@@ -23,8 +23,8 @@ grant.__index = grant
 local huge, max, min = math.huge, math.max, math.min
 
 -- A hold is a table: `ends` is the time at which its lease ends; without it the
--- watchdog renews the hold. If `is_carried`, other tasks may release it; `face`
--- is a weak reference to the program's object for it.
+-- watchdog renews the hold. If `is_transferable`, any task may release it;
+-- `object` is a weak reference to the program's object for it.
 
 -- All holds that the watchdog renews and that only their own task releases.
 -- Shared, so that 100 000 of them take no memory. Nothing reads its `is_over`.
@@ -305,8 +305,8 @@ end
 local send_release
 
 -- Gives a hold its grant, or releases the hold if it is no longer wanted: its
--- task has ended, or `accept` rejects it. This keeps the turn, so no other task
--- of the owner sees the hold.
+-- task has ended, or `accept` rejects it. The turn is kept meanwhile, so no
+-- other task of the owner sees the hold.
 local function accepted(self, hold, verdict, ...)
   if verdict ~= "held" then return verdict, ... end
   local session = self.lock.session
@@ -350,7 +350,7 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
 end
 
 --- Requests one more hold from the server.
--- @tparam number deadline deadline of the request, by host.now()
+-- @tparam number deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
 -- @tparam table|nil hold the table that becomes the hold; its optional method
 --   `accept` returns true, or nil, code, detail to give the hold back
@@ -534,8 +534,9 @@ end
 
 -- Can anything but its own task still release this hold? (A part of a joint
 -- hold has no face.)
-local function is_carried(hold)
-  return hold.is_carried and (hold.face == nil or hold.face[1] ~= nil)
+local function is_referenced(hold)
+  return hold.is_transferable
+    and (hold.object == nil or hold.object[1] ~= nil)
 end
 
 --- Has its task ended, with nothing left that could release it?
@@ -545,7 +546,7 @@ function grant:is_abandoned()
   local host = self.lock.session.host
   if not host.is_over(self.party) then return false, false end
   for _, hold in ipairs(self.holds) do
-    if is_carried(hold) then return false, true end
+    if is_referenced(hold) then return false, true end
   end
   return true, true
 end
@@ -578,18 +579,18 @@ function grant:valid_for()
   return max(0, self.valid_until - self.lock.session.host.now())
 end
 
---- Calls fn(told, reason) once, when the grant is lost or if it already is.
+--- Calls fn(object, reason) once: when the grant is lost, or now if it is.
 -- @treturn boolean whether there is a hold to lose
-function grant:when_lost(fn, told)
+function grant:when_lost(fn, object)
   local session = self.lock.session
   if #self.holds == 0 then
     return false
   elseif self.state == "lost" then
-    session.host.spawn(fn, told, self.lost_because)
+    session.host.spawn(fn, object, self.lost_because)
     return true
   end
   self.on_lost = self.on_lost or {}
-  table.insert(self.on_lost, { fn = fn, lock = told })
+  table.insert(self.on_lost, { fn = fn, object = object })
   if not self.watched then session.watchdog:observe(self) end
   return true
 end

@@ -1,14 +1,14 @@
 --- The public interface of one lock (lock.lua) and of several locks held as one
---  (several/joint.lua). Their classes inherit it by handle:class(). Each has:
+--  (several/joint.lua). Their classes inherit it by handle:class() and have:
 --    session  for its host
 --    show()   a description, for messages
---    called   replaces that where a task does not hold it; or nil
+--    called   what the detail of "not_held" calls it; default: show()
 --    take(wait, lease[, hold])  takes one more hold for the calling task:
 --             true[, token] | nil, code, detail; raises a cancellation. The
 --             table `hold` becomes the hold: it gets a `grant`, and `is_over`
 --             when it is released
---    mine()   what the calling task has of it, or nil: a grant, which has the
---             methods valid_for, now_is, when_lost and release of grant.lua
+--    mine()   the calling task's grant, or nil; it has the methods valid_for,
+--             now_is, when_lost and release (grant.lua)
 
 local check = require "rlock.options"
 local colon = require "rlock.colon"
@@ -170,8 +170,8 @@ end
 
 -- transferable holds ------------------------------------------------------
 
--- The public object (face) of a hold. The grant refers to it weakly: once the
--- task has ended and the object is garbage, the hold is abandoned.
+-- The public object of a hold. The grant refers to it weakly: once the task has
+-- ended and the object is garbage, the hold is abandoned.
 local Hold = { need = handle.need }
 Hold.__index = Hold
 
@@ -184,12 +184,12 @@ local WEAK = { __mode = "v" }
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
   local wait, lease = check_options(options, 2)
-  local hold = { is_carried = not self.session.host.ends_tasks }
+  local hold = { is_transferable = not self.session.host.ends_tasks }
   local ok, code, detail = take(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
-  local face = setmetatable({ lock = self, hold = hold }, Hold)
-  hold.face = setmetatable({ face }, WEAK)
-  return face
+  local object = setmetatable({ lock = self, hold = hold }, Hold)
+  hold.object = setmetatable({ object }, WEAK)
+  return object
 end
 
 --- As the lock's methods, for this hold.
@@ -218,9 +218,9 @@ end
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
   if self.hold.is_over then return end
-  local face = self.hold.face
+  local object = self.hold.object
   self.hold.grant:when_lost(function(its_lock, reason)
-    return fn(face[1] or its_lock, reason)
+    return fn(object[1] or its_lock, reason)
   end, self.lock)
 end
 

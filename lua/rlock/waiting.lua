@@ -3,11 +3,11 @@
 --  for semaphores, permits and latches: try, join the waiters, retry (a message
 --  may have come before the join), then wait and retry until done.
 --
---  A question is the table that describes one call:
+--  A call is a table:
 --    channel   the channel to wait on; `wakes` as for wakeup:join
 --    wants     how many permits it needs, see wakeup:pass
 --    late      the detail of a timeout
---    ask       function(question, deadline, now) -> a verdict:
+--    try       function(call, deadline, now) -> a verdict:
 --              "held", left         success; `left` permits remain, or nil
 --              "busy", ms[, left]   retry in ms; -1: unknown
 --              nil, code, detail    failed
@@ -63,7 +63,7 @@ end
 --- Waits for a wake, for `ms` to pass or for the next poll; before the first
 --  attempt, for the subscription.
 -- @tparam table session
--- @tparam table waiter   with `wait_deadline`, the deadline
+-- @tparam table waiter   with `wait_deadline`
 -- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
 --   attempt since the waiter joined
 -- @tparam[opt] number most maximum seconds between attempts
@@ -87,67 +87,64 @@ function waiting.request_deadline(session, now, wait_deadline)
   return wait_deadline > now and wait_deadline or now + session.timeout
 end
 
-local function ask(session, question, wait_deadline, now)
+local function try(session, call, wait_deadline, now)
   if session.is_closed then return nil, "closed", "the client was closed" end
   local deadline = waiting.request_deadline(session, now, wait_deadline)
-  return question:ask(deadline, now)
+  return call:try(deadline, now)
 end
 
-local function join(session, question)
-  local waiter = session.wakeup:join(question.channel, question.wakes)
-  waiter.wants = question.wants
+local function join(session, call)
+  local waiter = session.wakeup:join(call.channel, call.wakes)
+  waiter.wants = call.wants
   return waiter
 end
 
 -- Retries until the verdict is not "busy".
-local function stay(session, question, waiter, wait_deadline, ms)
+local function stay(session, call, waiter, wait_deadline, ms)
   local host, wakeup = session.host, session.wakeup
   waiter.wait_deadline = wait_deadline
   while true do
     local woken, code, unwind = waiting.pause(session, waiter, ms)
     if woken == nil then return nil, code, unwind end
     local now = host.now()
-    if now >= wait_deadline then return nil, "timeout", question.late end
-    local verdict, answer, detail = ask(session, question, wait_deadline, now)
-    if verdict ~= "busy" then return verdict, answer, detail end
-    ms = answer
+    if now >= wait_deadline then return nil, "timeout", call.late end
+    local verdict, value, detail = try(session, call, wait_deadline, now)
+    if verdict ~= "busy" then return verdict, value, detail end
+    ms = value
     if detail and detail > 0 then
-      wakeup:pass(question.channel, detail, waiter)
+      wakeup:pass(call.channel, detail, waiter)
     end
   end
 end
 
 --- Tries, then waits and retries until success or the deadline.
 -- @tparam table session
--- @tparam table question
+-- @tparam table call
 -- @tparam number wait seconds; 0: one attempt
 -- @treturn[1] string "held"
 -- @treturn[2] nil
 -- @treturn[2] string code: "busy" after a single attempt, "timeout" after the
 --   wait, "cancelled"
 -- @return[2] detail; for "cancelled", the value to raise
-function waiting.wait(session, question, wait)
+function waiting.wait(session, call, wait)
   local wakeup, now = session.wakeup, session.host.now()
   local wait_deadline, waiter = now + wait, nil
-  if wait > 0 and wakeup:is_live(question.channel) then
-    waiter = join(session, question)
+  if wait > 0 and wakeup:is_live(call.channel) then
+    waiter = join(session, call)
   end
-  local verdict, answer, detail = ask(session, question, wait_deadline, now)
+  local verdict, value, detail = try(session, call, wait_deadline, now)
   if verdict == "busy" and wait > 0 then
-    if not waiter then
-      waiter, answer = join(session, question), nil
-    end
-    verdict, answer, detail =
-      stay(session, question, waiter, wait_deadline, answer)
+    if not waiter then waiter, value = join(session, call), nil end
+    verdict, value, detail = stay(session, call, waiter, wait_deadline, value)
   end
   if waiter then wakeup:leave(waiter, verdict == "held") end
   if verdict == "held" then
-    if answer then wakeup:pass(question.channel, answer) end
+    if value then wakeup:pass(call.channel, value) end
     return "held"
   elseif verdict == "busy" then
-    return nil, "busy", question.late
+    return nil, "busy", call.late
   end
-  return nil, answer, detail
+  return nil, value, detail
 end
 
 return waiting

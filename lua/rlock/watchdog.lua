@@ -97,8 +97,8 @@ function watchdog:lose(grant, reason)
   self:remove(grant)
   grant.state, grant.lost_because = "lost", reason
   self.session:log("warn", ("lost %s: %s"):format(grant:show(), reason))
-  for _, told in ipairs(grant.on_lost or {}) do
-    self.host.spawn(told.fn, told.lock, reason)
+  for _, callback in ipairs(grant.on_lost or {}) do
+    self.host.spawn(callback.fn, callback.object, reason)
   end
   grant.on_lost = nil
   if grant:is_abandoned() then
@@ -317,8 +317,8 @@ local function collect(self, now)
   return batch
 end
 
--- With the maximum of batches in flight (the server does not answer) sends
--- nothing, but still reports losses in time.
+-- Reports losses in time while nothing can be sent: IN_FLIGHT batches have no
+-- reply yet.
 local function report_losses(self, now)
   local alarm = self.alarms:peek()
   while alarm and alarm.deadline <= now do
@@ -424,8 +424,8 @@ local function next_check(self, grant)
   return grant.on_lost and grant.valid_until
 end
 
---- Keeps track of a grant that is not renewed: restates it if its policy wants
---  that, and reports its end if it has on_lost callbacks.
+--- Keeps track of a grant that is not renewed: restates it if its policy
+--  `restates`, and reports its end if it has on_lost callbacks.
 -- @tparam table grant
 function watchdog:observe(grant)
   self:remove(grant)

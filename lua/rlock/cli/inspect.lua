@@ -68,7 +68,7 @@ local function ranks_of(client, all, name)
   local handle = { session = session, site = { policy = {
     ops = { recognise = op }, needs = { recognise = { ranks = "st" } },
   } } }
-  local reply, code, detail = once.tell(same, once.ask(handle, "recognise",
+  local reply, code, detail = once.result(same, once.ask(handle, "recognise",
     now + session.timeout, now, keys, nil, nil, nil, nil, channels))
   if not reply then return nil, code, detail end
   return reply[2], reply[3]

@@ -30,7 +30,7 @@ end
 -- @treturn[3] nil, code, detail
 function latch:set(n)
   n = check.count(n, "n", 1)
-  return once.tell(was_set,
+  return once.result(was_set,
     once.try(once.begin(self), "set", n))
 end
 
@@ -42,7 +42,7 @@ local function counted(reply) return true, reply[2] end
 -- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail
 function latch:count_down()
-  return once.tell(counted,
+  return once.result(counted,
     once.insist(once.begin(self), "count_down", "1"))
 end
 
@@ -52,7 +52,7 @@ local function second(reply) return reply[2] end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function latch:count()
-  return once.tell(second, once.run(self, "count"))
+  return once.result(second, once.run(self, "count"))
 end
 
 local function state_of(reply)
@@ -61,13 +61,13 @@ end
 
 --- Its state as a table: `state`, `count`, `holders`.
 function latch:peek()
-  return once.tell(state_of, once.run(self, "count"))
+  return once.result(state_of, once.run(self, "count"))
 end
 
--- The question (waiting.lua) of one `wait`: "held" when the latch is open. The
--- 0 then wakes another waiter, which may have missed the message.
-local function ask(question, deadline, now)
-  local handle = question.latch
+-- One attempt of `wait`, see waiting.lua: "held" when the latch is open. The 0
+-- then wakes another waiter, which may have missed the message.
+local function try(call, deadline, now)
+  local handle = call.latch
   local reply, code, detail = once.ask(handle, "count", deadline, now,
     handle.site.keys)
   if not reply then return nil, code, detail end
@@ -85,7 +85,7 @@ function latch:wait(options)
   local site = self.site
   local session = self.session
   local open, code, detail = session.host.whole(waiting.wait, session, {
-    latch = self, ask = ask, wants = 0,
+    latch = self, try = try, wants = 0,
     channel = site.policy.channel(site.keys), wakes = site.policy.wakes,
     late = ("latch %q was not open in time"):format(site.name),
   }, wait)
@@ -102,7 +102,7 @@ end
 -- @treturn[1] boolean whether there was one
 -- @treturn[2] nil, code, detail
 function latch:delete()
-  return once.tell(deleted,
+  return once.result(deleted,
     once.run(self, "delete", self.session.publish))
 end
 

@@ -36,7 +36,7 @@ end
 --- Runs an operation of a policy with `needs`, and checks its reply.
 -- @tparam table handle  of a counter: session, site
 -- @tparam string name  of the operation
--- @tparam number deadline  this and the rest: as for remote.run
+-- @param deadline,...  as for remote.run
 -- @return as remote.run; a malformed reply is a failure with code "redis"
 function once.ask(handle, name, deadline, now, keys, a, b, c, d, extra)
   local policy = handle.site.policy
@@ -79,8 +79,8 @@ end
 -- @tparam number now    by host.now()
 -- @tparam string n
 -- @tparam[opt] string more
--- @return the reply, or nil, code, detail; request.is_doubtful: it may have
---   been executed before
+-- @return the reply, or nil, code, detail. Sets request.is_doubtful if an
+--   earlier copy may have been executed
 function once.send(request, name, deadline, now, n, more)
   local handle = request.handle
   local reply, code, detail, may_be_applied = once.ask(handle, name, deadline,
@@ -90,7 +90,8 @@ function once.send(request, name, deadline, now, n, more)
   return reply, code, detail
 end
 
--- Retries a request in the background until the server replies.
+-- Retries a request in the background until the server replies, or for SETTLE
+-- seconds.
 local function settle(request, name, n, more)
   local session = request.handle.session
   session:background(function()
@@ -181,11 +182,10 @@ function once.run(handle, name, a, b, c, d)
     a, b, c, d)
 end
 
---- The result for the caller: told(reply, may_be_applied), or nil, code,
---  detail. A cancellation is raised.
--- @tparam function told  turns the reply into a result
-function once.tell(told, reply, code, detail, may_be_applied)
-  if reply then return told(reply, may_be_applied) end
+--- The result for the caller: convert(reply, may_be_applied), or nil, code,
+--  detail. Raises a cancellation.
+function once.result(convert, reply, code, detail, may_be_applied)
+  if reply then return convert(reply, may_be_applied) end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

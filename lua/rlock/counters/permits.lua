@@ -107,11 +107,11 @@ end
 
 -- taking one ------------------------------------------------------------------
 
--- The question (waiting.lua) of one call that takes a permit.
-local Question = {}
-Question.__index = Question
+-- A call that takes a permit, see waiting.lua.
+local Call = {}
+Call.__index = Call
 
-function Question:ask(deadline, now)
+function Call:try(deadline, now)
   local handle, id = self.handle, self.id
   local session = handle.session
   local seconds = self.lease or session.lease
@@ -133,12 +133,12 @@ end
 local function take(self, wait, lease)
   local session, site = self.session, self.site
   local id = session.host.random(16)
-  local question = setmetatable({
+  local call = setmetatable({
     handle = self, id = id, lease = lease, wants = 1,
     channel = site.policy.channel(site.keys),
     late = ("%q has no permit left"):format(site.name),
-  }, Question)
-  local verdict, code, detail = waiting.wait(session, question, wait)
+  }, Call)
+  local verdict, code, detail = waiting.wait(session, call, wait)
   if verdict and not session.host.has_gone(session.host.current()) then
     return hex(id)
   elseif verdict then                   -- nothing else will release it
@@ -146,7 +146,7 @@ local function take(self, wait, lease)
     give_back(self, id, session.lease)
     return nil, "closed", "the task has ended"
   end
-  if question.is_doubtful then
+  if call.is_doubtful then
     give_back(self, id, lease or session.lease)
   end
   if code == "cancelled" then error(detail, 0) end
@@ -195,7 +195,7 @@ function permits:release(id)
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
-  return once.tell(given_back, reply, code, detail, may_be_applied)
+  return once.result(given_back, reply, code, detail, may_be_applied)
 end
 
 local function renewed(reply)
@@ -221,7 +221,7 @@ function permits:renew(id, lease)
   elseif permit and reply then
     session.watchdog:lose(permit, "its lease has ended")
   end
-  return once.tell(renewed, reply, code, detail)
+  return once.result(renewed, reply, code, detail)
 end
 
 --- Calls fn if a permit taken through this client is lost: not renewed in time,
@@ -238,7 +238,7 @@ function permits:on_lost(id, fn)
     return nil, "not_held", "no permit of this client"
   end
   if not permit.watched then permit.state = "held" end
-  table.insert(permit.on_lost, { fn = fn, lock = id })
+  table.insert(permit.on_lost, { fn = fn, object = id })
   return true
 end
 
@@ -253,7 +253,7 @@ local function yes() return true end
 -- @treturn[2] nil, code, detail
 function permits:set(n)
   n = check.count(n, "n", 0)
-  return once.tell(yes,
+  return once.result(yes,
     once.run(self, "set", n, self.session.publish))
 end
 
@@ -264,14 +264,14 @@ local function third(reply) return reply[3] end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:available()
-  return once.tell(second, once.run(self, "count"))
+  return once.result(second, once.run(self, "count"))
 end
 
 --- The number of permits in use.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:acquired()
-  return once.tell(third, once.run(self, "count"))
+  return once.result(third, once.run(self, "count"))
 end
 
 local FOR_EVER = 86400000 * 36500       -- milliseconds
@@ -289,7 +289,7 @@ end
 
 --- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
 function permits:peek()
-  return once.tell(state_of, once.run(self, "peek"))
+  return once.result(state_of, once.run(self, "peek"))
 end
 
 return colon.methods(permits, "permits",

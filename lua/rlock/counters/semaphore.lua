@@ -20,11 +20,11 @@ function semaphore.new(client, name)
   }, semaphore)
 end
 
--- The question (waiting.lua) of one call that takes permits.
-local Question = {}
-Question.__index = Question
+-- A call that takes permits, see waiting.lua.
+local Call = {}
+Call.__index = Call
 
-function Question:ask(deadline, now)
+function Call:try(deadline, now)
   local reply, code, detail = once.send(self.request, "acquire", deadline,
     now, self.n)
   if not reply then return nil, code, detail end
@@ -34,20 +34,20 @@ end
 
 local function take(self, n, wait)
   local site = self.site
-  local question = setmetatable({
+  local call = setmetatable({
     request = once.begin(self), n = n, wants = tonumber(n),
     channel = site.policy.channel(site.keys),
     late = ("semaphore %q has fewer than %s permits"):format(site.name, n),
-  }, Question)
-  local verdict, code, detail = waiting.wait(self.session, question, wait)
+  }, Call)
+  local verdict, code, detail = waiting.wait(self.session, call, wait)
   if verdict then
-    once.finish(question.request)
+    once.finish(call.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
     once.insist(once.begin(self), "release", n)     -- nobody else will
     return nil, "closed", "the task has ended"
   end
-  once.undo(question.request, n)
+  once.undo(call.request, n)
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
@@ -97,7 +97,7 @@ local function yes() return true end
 function semaphore:release(n)
   n = check.count(n == nil and 1 or n, "n", 0)
   if n == "0" then return true end
-  return once.tell(yes,
+  return once.result(yes,
     once.insist(once.begin(self), "release", n))
 end
 
@@ -107,7 +107,7 @@ end
 -- @return as release
 function semaphore:add(n)
   n = check.count(n, "n", -2147483647)
-  return once.tell(yes,
+  return once.result(yes,
     once.insist(once.begin(self), "release", n))
 end
 
@@ -129,7 +129,7 @@ local check_ttl = check.table({ ttl = check.lease },
 function semaphore:set(n, options)
   n = check.count(n, "n", 0)
   local ttl = check_ttl(options).ttl
-  return once.tell(was_set, once.try(once.begin(self), "set", n,
+  return once.result(was_set, once.try(once.begin(self), "set", n,
     ttl and duration.ms(ttl)))
 end
 
@@ -141,14 +141,14 @@ local function second(reply) return reply[2] end
 function semaphore:drain()
   local request = once.begin(self)
   request.keys[4] = request.keys[3] .. ":drained"
-  return once.tell(second, once.try(request, "drain", "0"))
+  return once.result(second, once.try(request, "drain", "0"))
 end
 
 --- The number of available permits.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function semaphore:available()
-  return once.tell(second, once.run(self, "count"))
+  return once.result(second, once.run(self, "count"))
 end
 
 local function state_of(reply)
@@ -157,7 +157,7 @@ end
 
 --- Its state as a table: `state`, `available`, `holders`.
 function semaphore:peek()
-  return once.tell(state_of, once.run(self, "count"))
+  return once.result(state_of, once.run(self, "count"))
 end
 
 return colon.methods(semaphore, "semaphore",

@@ -7,7 +7,7 @@
 --  The first two are Redisson's RCountDownLatch. The third is rlock's own:
 --  counting down is not idempotent by itself, so each request has a slot and a
 --  number, and numbers up to the last are not executed again (once.lua).
---  Its driver is latch.lua.
+--  Its driver is counters/latch.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

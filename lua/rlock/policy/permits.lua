@@ -5,7 +5,8 @@
 --                         lease, in milliseconds of the server's time
 --    redisson_sc:{name}   the number of free permits, when it grows
 --  This is Redisson's RPermitExpirableSemaphore, wire compatible. The id of a
---  permit is its owner, so requests are idempotent. Its driver is permits.lua.
+--  permit is its owner, so requests are idempotent. Its driver is
+--  counters/permits.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

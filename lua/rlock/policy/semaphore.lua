@@ -8,7 +8,7 @@
 --  The first two are Redisson's RSemaphore. The others are rlock's own: taking
 --  permits is not idempotent by itself, so each request has a slot and a
 --  number, and numbers up to the last are not executed again (once.lua).
---  Its driver is semaphore.lua.
+--  Its driver is counters/semaphore.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

@@ -9,18 +9,18 @@ local unpack = table.unpack or unpack
 
 --- @tparam table host
 function singleflight.new(host)
-  return setmetatable({ host = host, going = {} }, singleflight)
+  return setmetatable({ host = host, calls = {} }, singleflight)
 end
 
-local function land(call, ...)
+local function finish(call, ...)
   call.n, call.values = select("#", ...), { ... }
 end
 
 -- Not a closure of `join`: nginx clears the stack of a request that has ended,
 -- and with it the upvalues that are still on that stack.
-local function fly(self, key, call)
-  land(call, call.fn(call.a, call.b))
-  self.going[key] = nil
+local function run(self, key, call)
+  finish(call, call.fn(call.a, call.b))
+  self.calls[key] = nil
   for event in pairs(call.waiting) do event:set() end
 end
 
@@ -28,11 +28,11 @@ end
 -- @param key, fn, a, b as for `join`
 -- @treturn table
 function singleflight:start(key, fn, a, b)
-  local call = self.going[key]
+  local call = self.calls[key]
   if not call then
     call = { waiting = {}, fn = fn, a = a, b = b }
-    self.going[key] = call
-    self.host.daemon(fly, self, key, call)
+    self.calls[key] = call
+    self.host.daemon(run, self, key, call)
   end
   return call
 end
@@ -41,7 +41,7 @@ end
 -- @param key anything that can be a table's key
 -- @tparam number deadline by host.now()
 -- @tparam function fn  may wait. Must not be a closure of a waiting caller: see
---   `fly`
+--   `run`
 -- @param a,b its arguments
 -- @return[1] what fn returned
 -- @treturn[2] nil
@@ -51,9 +51,9 @@ function singleflight:join(key, deadline, fn, a, b)
   local host, call = self.host, self:start(key, fn, a, b)
   local event = host.event()
   call.waiting[event] = true
-  local landed, code, detail = event:pause(deadline - host.now())
+  local is_over, code, detail = event:pause(deadline - host.now())
   call.waiting[event] = nil
-  if landed == nil then return nil, code, detail end
+  if is_over == nil then return nil, code, detail end
   if not call.values then return nil, "timeout", "no answer in time" end
   return unpack(call.values, 1, call.n)
 end

@@ -59,7 +59,7 @@ end
 function joint.part(hold, member)
   return {
     hold = hold, lock = member, party = member.party or hold.party,
-    is_carried = hold.is_carried,
+    is_transferable = hold.is_transferable,
   }
 end
 
@@ -72,7 +72,7 @@ end
 
 --- Acquires a part.
 -- @tparam table part
--- @tparam number deadline deadline of the request, by host.now()
+-- @tparam number deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
 -- @tparam number wait_deadline of the whole wait; `now` for one attempt
 -- @return as grant:acquire
@@ -86,7 +86,7 @@ end
 
 --- The hold count of a part's party, according to the server.
 -- @tparam table part
--- @tparam number deadline deadline of the request, by host.now()
+-- @tparam number deadline of the request, by host.now()
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function joint.count(part, deadline)
@@ -113,7 +113,7 @@ function joint.release(part)
   return part.grant:release(part)
 end
 
---- Is the part still ours, as far as we know?
+--- Is the part held, as far as this client knows?
 function joint.is_alive(part)
   return not part.is_over and part.grant.state ~= "lost"
 end
@@ -151,7 +151,7 @@ end
 
 -- holds -------------------------------------------------------------------
 
--- A hold, with the methods of a grant (grant.lua): each is a grant of its own.
+-- A hold is its own grant: it has the methods of one (grant.lua).
 local Hold = {}
 Hold.__index = Hold
 
@@ -208,13 +208,13 @@ function Hold:now_is()
   return self.lost_because and "lost" or self.joint:state_of(self)
 end
 
-function Hold:when_lost(fn, told)
+function Hold:when_lost(fn, object)
   if self.lost_because then
-    self.joint.host.spawn(fn, told, self.lost_because)
+    self.joint.host.spawn(fn, object, self.lost_because)
     return true
   end
   self.on_lost = self.on_lost or {}
-  table.insert(self.on_lost, { fn = fn, lock = told })
+  table.insert(self.on_lost, { fn = fn, object = object })
   self.joint:watch(self)
   return true
 end
@@ -227,18 +227,17 @@ function joint.lose(hold, reason)
   local self = hold.joint
   hold.lost_because = reason
   self.host.log("warn", ("lost %s: %s"):format(self:show(), reason))
-  for _, told in ipairs(hold.on_lost or {}) do
-    self.host.spawn(told.fn, told.lock, reason)
+  for _, callback in ipairs(hold.on_lost or {}) do
+    self.host.spawn(callback.fn, callback.object, reason)
   end
   hold.on_lost = nil
 end
 
--- Each server has its own answer to these.
+-- These may differ between the members.
 for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
     "break_lock" } do
   joint[name] = function(self)
-    error(("%s has no %s: ask its members"):format(self:show(),
-      name), 2)
+    error(("%s has no %s: ask its members"):format(self:show(), name), 2)
   end
 end
 

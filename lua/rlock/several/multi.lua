@@ -94,7 +94,8 @@ end
 
 -- one attempt -------------------------------------------------------------
 
--- Requests one member. Only the busy member we wait for is sent the wait.
+-- Requests one member. The wait is sent only to the busy member that this task
+-- waits for.
 local function request(try, part)
   function part.accept()
     if try.is_over then return nil, "cancelled" end
@@ -225,15 +226,15 @@ end
 
 local passing = { connect = true, timeout = true, closed = true, redis = true }
 
--- May a retry succeed? Requests repeat passing failures up to the deadline, so
--- a failure before it is permanent.
+-- May a retry succeed? Passing failures are retried up to the deadline, so a
+-- failure before it is permanent.
 local function is_passing(self, try, code, part)
   return passing[code] and self.host.now() >= try.deadline
     and not part.lock.session.is_closed
 end
 
 -- After a failed attempt, waits until a retry may succeed.
--- @return true; or nil, code, detail if there is to be no retry
+-- @return true, or nil, code, detail: no retry
 local function wait_on(self, try, code, detail, part)
   local ok, problem, unwind
   if try.is_single then
@@ -255,7 +256,7 @@ local function wait_on(self, try, code, detail, part)
   return nil, code, detail
 end
 
--- what joint.lua wants -----------------------------------------------------
+-- what joint.lua requires --------------------------------------------------
 
 function multi:take_parts(hold, wait, lease)
   local host = self.host

@@ -24,8 +24,8 @@ local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 --- Back-off limits between attempts: seconds, doubled from first to last, with
 --  jitter.
 local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
---- Seconds before a missing part is retried: the first back-off limit, doubled
---  up to a third of the lease; and the minimum.
+--- Seconds before a missing part is retried: the first back-off limit, which
+--  doubles up to a third of the lease, and the minimum.
 local FIRST_HEAL, LEAST_HEAL = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- fraction of a lease, for clock drift
@@ -234,7 +234,7 @@ end
 local function is_wanted(self, hold)
   return not hold.is_over and not hold.lost_because
     and self:valid_of(hold) > 0
-    and (hold.is_carried or not self.host.is_over(hold.party))
+    and (hold.is_transferable or not self.host.is_over(hold.party))
 end
 
 -- Retries the missing parts while the hold is valid. Holding more than a

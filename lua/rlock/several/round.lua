@@ -12,7 +12,7 @@ round.__index = round
 
 local max, min = math.max, math.min
 
-local SHARE = 4          -- a server has at most lease/4 to answer
+local SHARE = 4          -- a request takes at most lease/4
 
 --- The deadline of a request to one server that is sent now.
 -- @tparam table red the lock
@@ -24,7 +24,7 @@ end
 --- @tparam table red  the lock: members, majority, node_timeout, lease, host
 -- @tparam table hold gets the parts
 -- @tparam[opt] number lease seconds; nil: renewed by the watchdog
--- @tparam[opt] number wait_deadline deadline of the round
+-- @tparam[opt] number wait_deadline of the whole wait
 function round.new(red, hold, lease, wait_deadline)
   local deadline = round.time_limit(red, lease)
   local is_short = wait_deadline and wait_deadline < deadline
@@ -74,8 +74,8 @@ end
 local function accept(self, part, identity)
   local session, hold = part.lock.session, self.hold
   if server_identity.identity_of(session.node) ~= identity then
-    local now_it_is, code, detail = admit(self, session)
-    if not now_it_is then return nil, code, detail end
+    local is_admitted, code, detail = admit(self, session)
+    if not is_admitted then return nil, code, detail end
   end
   if self.is_over or hold.is_over or hold.lost_because
       or has_part(hold, part.lock) then
@@ -107,7 +107,7 @@ local function request_if_there(self, part)
   local verdict, answer, detail = request(self, part)
   if verdict == nil and missing[answer] and not session.is_closed
       and not self.is_short then
-    server_identity.is_gone(session, detail)
+    server_identity.mark_away(session, detail)
   end
   return verdict, answer, detail
 end
@@ -121,7 +121,7 @@ function round:is_decided()
 end
 
 -- Requests one part and counts the outcome.
-local function vote(self, part)
+local function request_and_count(self, part)
   local hold = self.hold
   if self:is_decided() then return end
   local verdict, answer, detail = request_if_there(self, part)
@@ -153,7 +153,8 @@ end
 --- Requests the lock; until `is_over` is set, grants become parts of the hold.
 -- @return as `call`
 function round:request(members, is_early)
-  return self:call(members, function(part) vote(self, part) end, is_early)
+  return self:call(members, function(part) request_and_count(self, part) end,
+    is_early)
 end
 
 --- Counts the servers on which the lock is held by the hold's party.
@@ -173,7 +174,7 @@ end
 
 -- outcome -------------------------------------------------------------------
 
-local function said(part)
+local function show_reply(part)
   if part.code == nil then
     return part.grant and "yes" or "not waited for"
   elseif part.code == "busy" then
@@ -187,7 +188,7 @@ function round:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
     local where = part.lock.session.node.where .. ": "
-    words[i] = where .. said(part):gsub(where:gsub("%p", "%%%0"), "")
+    words[i] = where .. show_reply(part):gsub(where:gsub("%p", "%%%0"), "")
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
     self.held, #self.parts, self.red.majority, table.concat(words, "; "))

@@ -9,8 +9,8 @@ local server_identity = {}
 
 --- Seconds between PINGs; seconds without a request after which they stop.
 local PAUSE, IDLE = 0.02, 5
---- Seconds before an unresponsive server is skipped: if our own loop was
---  blocked, its reply may be waiting to be read.
+--- Seconds before an unresponsive server is skipped: if this process was
+--  blocked, the reply may be waiting to be read.
 local GRACE = 0.01
 
 local max = math.max
@@ -42,7 +42,7 @@ end
 --- Marks a server as away and starts to probe it.
 -- @tparam table session the client's
 -- @tparam string why    for messages
-function server_identity.is_gone(session, why)
+function server_identity.mark_away(session, why)
   local node = session.node
   if away[node] then return end
   local now = session.host.now()

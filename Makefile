@@ -90,7 +90,7 @@ SUITE = spec/tools/suite
 deps:  ## install what is missing to build, to run and to test
 	@spec/tools/deps build test
 
-demo: deps  ## a lock taken, kept and handed over on an embedded Redis
+demo: deps  ## a lock taken, kept and handed over on a private Redis
 	$(SUB) all
 	$(B)/rlockctl examples/hello.lua
 	@[ "$$RLOCK_URL" ] || echo "Its Redis goes on running, for your programs;" \
@@ -100,7 +100,7 @@ test: deps  ## the whole suite, or PARTS="unit spec/redis/fair_spec.lua"
 	$(SUB) all tests
 	@B=$(B) $(SUITE) $(PARTS)
 
-lists:  ## rewrite the lists that follow from the files of lua/
+lists:  ## regenerate the lists of kinds and of the rock's modules
 	@spec/tools/lists
 
 check:  ## what can be said without running: style, layers, warnings

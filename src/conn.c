@@ -245,7 +245,7 @@ static void conn_watch(rl_conn *self)
 
     if (!conn_has_looked(self))
         return;
-    /* end first, to prevent retries here */
+    /* End first: a caller told of a timeout might retry on it. */
     if (conn_silent_deadline(self) <= now) {
         char why[64];
 

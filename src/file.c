@@ -1,5 +1,5 @@
 /*
- * Private folders and lock files, for the embedded server. Blocks only as long
+ * Private folders and lock files, for the local: server. Blocks only as long
  * as the file system takes.
  */
 #define _DEFAULT_SOURCE /* flock */

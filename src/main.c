@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "core.h"
-#include "embed.h"
 #include "allocator.h"
+#include "embed.h"
 
 struct arguments {
     int count;

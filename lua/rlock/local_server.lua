@@ -1,4 +1,4 @@
---- The embedded default, `local:`: a private redis-server of this user on this
+--- The default server, `local:`: a private redis-server of this user on this
 --  machine, on a unix socket in a folder with mode 700, never on TCP, its data
 --  in memory only. The first process that needs it starts it, all processes of
 --  the user share it, and it keeps running, because leases outlive processes.

@@ -1,4 +1,4 @@
---- rlockctl local: the embedded server.
+--- rlockctl local: the private default server.
 
 local local_server = require "rlock.local_server"
 local host = require "rlock.host.uv"

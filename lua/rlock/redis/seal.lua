@@ -26,7 +26,7 @@ local NOBODY = "9223372036854775807"     -- a client id that no connection has
 --- The commands that identify a connection. CLIENT INFO has its address. The
 --  last one finds out whether CLIENT KILL is permitted: a request that is sent
 --  before a refusal is known cannot be sealed.
-seal.questions = { { "CLIENT", "ID" }, { "INFO", "server" },
+seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
   { "CLIENT", "INFO" }, { "CLIENT", "KILL", "ID", NOBODY } }
 
 -- Is this a permanent error: no permission, or not supported?
@@ -35,7 +35,7 @@ local function is_refusal(detail)
   return class.code == "redis" and not class.retry
 end
 
---- A connection's identity, from the replies to `questions`.
+--- A connection's identity, from the replies to `queries`.
 -- @tparam table replies
 -- @tparam table codes
 -- @tparam table details

@@ -231,7 +231,7 @@ local function take(self, ms)
 end
 
 -- Seals the connections of requests that ended with a command in flight.
-worker_timer.visits[#worker_timer.visits + 1] = function()
+worker_timer.on_tick[#worker_timer.on_tick + 1] = function()
   for _, worker in pairs(workers) do
     local self = worker.pool
     reclaim(self)

@@ -62,7 +62,7 @@ function socket.exchange(self, commands)
 end
 
 -- A server that does not know AUTH echoes its arguments: the password.
-local function told_safely(verb, detail)
+local function without_password(verb, detail)
   if verb == "AUTH" and detail:find("unknown command", 1, true) then
     detail = "the server does not know the command"
   end
@@ -72,13 +72,13 @@ end
 -- Sends the greeting, and queries the connection's identity.
 local function greet(self, greeting)
   local commands, n = { unpack(greeting) }, #greeting
-  for i, question in ipairs(seal.questions) do commands[n + i] = question end
+  for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = socket.exchange(self, commands)
   for i, command in ipairs(greeting) do
     if codes[i] == "closed" then
       return nil, "connect", details[i]
     elseif replies[i] == nil and command[1] ~= "CLIENT" then
-      return nil, "redis", told_safely(command[1], details[i])
+      return nil, "redis", without_password(command[1], details[i])
     end
   end
   local identity, code, detail = seal.identity(replies, codes, details, n + 1)

@@ -241,7 +241,7 @@ function tasks.has_gone(task)
   return job ~= nil and job.done ~= nil and job.done:is_forsaken()
 end
 
--- Is this job to be given up, and has not been told so?
+-- Is this job cancelled, and does not know it yet?
 local function is_cancelled(job)
   if not job.is_cancelled or job.is_told then return false end
   job.is_told = true

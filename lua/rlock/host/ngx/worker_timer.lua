@@ -24,8 +24,8 @@ local LATE = 1           -- seconds after which a timer that has not started is
 local TRIES = 3          -- timers to wait for, not more: the tasks that occupy
                          -- the others may be waiting for this one
 
---- Callbacks for every maintenance run.
-worker_timer.visits = {}
+--- Callbacks, run at each maintenance.
+worker_timer.on_tick = {}
 
 --- Called from time to time while no request uses rlock any more, and the
 --  worker, or the Lua state, is about to end.
@@ -126,9 +126,9 @@ local function put_all_away(self)
   for keeper, kept in pairs(all) do keeper:put_away(kept) end
 end
 
-local function look_around(self)
+local function maintain(self)
   put_all_away(self)
-  for _, visit in ipairs(worker_timer.visits) do visit() end
+  for _, callback in ipairs(worker_timer.on_tick) do callback() end
   give_up_forsaken(self)
   if not is_ending() then
     if self.taken > JOBS then give_way(self) end
@@ -141,18 +141,18 @@ local function look_around(self)
   end
 end
 
--- A look costs as much as there are jobs, so that a new job causes none.
+-- Maintenance is O(jobs), so a new job does not cause it.
 local function keep(_, self)
   tasks.set_worker_timer(self)
   self.change = tasks.event()
   local tick = tasks.is_shared() and TICK or TICK_ALONE
-  local next_look = now() + tick
+  local next_tick = now() + tick
   repeat
     while self.jobs[self.first] do spawn(work, self) end
-    self.change:block(max(next_look - now(), 0))
-    if now() >= next_look then
-      look_around(self)
-      next_look = now() + tick
+    self.change:block(max(next_tick - now(), 0))
+    if now() >= next_tick then
+      maintain(self)
+      next_tick = now() + tick
     end
   until self.has_given_way and self.busy == 0
   put_all_away(self)

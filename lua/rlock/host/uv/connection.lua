@@ -14,7 +14,7 @@ local begin, await = tasks.begin, tasks.await
 --- Sends one command and waits for its reply.
 -- @tparam integer ms  the command's deadline, 0 for none
 -- @tparam table words the command and its arguments; may be reused afterwards
--- @tparam integer n   how many words
+-- @tparam integer n   the number of words
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string code "redis", "timeout", "closed", "connect" (it was not
@@ -72,7 +72,7 @@ end
 local CLOSED = "the connection was closed"
 
 --- Closes the connection. Commands in flight fail with "closed".
--- @tparam[opt] string why the detail of that
+-- @tparam[opt] string why their detail
 function Connection:close(why)
   tasks.fail(self.raw:close(), "closed", why or CLOSED)
   self:free_ids()
@@ -125,7 +125,7 @@ function connection.open(options)
 end
 
 -- A server that does not know AUTH echoes its arguments: the password.
-local function told_safely(verb, detail)
+local function without_password(verb, detail)
   if verb == "AUTH" and detail:find("unknown command", 1, true) then
     detail = "the server does not know the command"
   end
@@ -133,8 +133,8 @@ local function told_safely(verb, detail)
 end
 
 -- May this failure be ignored? CLIENT only names the connection, but it is the
--- first command to learn that the server accepts no commands.
-local function is_comfort(command, code, detail)
+-- first command to fail if the server accepts none.
+local function is_optional(command, code, detail)
   return command[1] == "CLIENT" and code == "redis"
     and require("rlock.redis.errors").classify(detail).code ~= "connect"
 end
@@ -144,12 +144,12 @@ local function load_seal() return require "rlock.redis.seal" end -- on first use
 function Connection:greet(options)
   local seal, greeting = load_seal(), options.greeting or {}
   local n, commands = #greeting, { table.unpack(greeting) }
-  for i, question in ipairs(seal.questions) do commands[n + i] = question end
+  for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i, command in ipairs(greeting) do
-    if replies[i] == nil and not is_comfort(command, codes[i], details[i]) then
+    if replies[i] == nil and not is_optional(command, codes[i], details[i]) then
       self:close()
-      return nil, codes[i], told_safely(command[1], details[i])
+      return nil, codes[i], without_password(command[1], details[i])
     end
   end
   self.identity = seal.identity(replies, codes, details, n + 1)
@@ -159,7 +159,7 @@ end
 -- The connection's identity, or nil, code, detail.
 local function identify(self, ms)
   local seal = load_seal()
-  local replies, codes, details = self:pipeline(ms, seal.questions)
+  local replies, codes, details = self:pipeline(ms, seal.queries)
   return seal.identity(replies, codes, details, 1)
 end
 

@@ -25,9 +25,9 @@ local ready, first, last = {}, 1, 0
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
 local ending             -- why the program ends: { status=, message= }
---- Events with a timeout, by `deadline`; one timer of the core is set
---  for the first.
-local times, alarm, alarm_at = heap.new(), nil, math.huge
+--- Events with a timeout, by `deadline`; one timer of the core is set for the
+--  first.
+local timeouts, alarm, alarm_at = heap.new(), nil, math.huge
 
 -- ids ---------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ function tasks.is_over(task)
   return type(task) == "table" and task.over == true
 end
 
--- The cancellation that the running task has not been told of, if any.
-local function untold_cancel()
+-- The cancellation of the running task, once; nil if there is none.
+local function new_cancellation()
   local task = current
   if task.unwinding and not task.unwound then
     task.unwound = true
@@ -211,7 +211,7 @@ function Task:cancel(why)
   local event = self.wait_of
   if event and event ~= CALLING then
     event.waiter, self.wait_of = nil, nil
-    if event.place then times:remove(event) end
+    if event.place then timeouts:remove(event) end
   elseif event then                       -- waiting for a completion
     local id = self.id                    -- gets the late completion
     receivers[id] = { fn = function() free_id(id) end }
@@ -242,41 +242,41 @@ function Event:set()
     return
   end
   self.waiter, task.wait_of = nil, nil
-  if self.place then times:remove(self) end
+  if self.place then timeouts:remove(self) end
   make_ready(task, true)
 end
 
-local look_at_times
+local on_alarm
 
--- Arms the core's timer for the event that is due first.
+-- Sets the core's timer for the first event.
 local function set_alarm(now)
-  local first_event = times:peek()
+  local first_event = timeouts:peek()
   if not first_event or first_event.deadline >= alarm_at then return end
   if alarm then alarm.timer:close() end
-  alarm = alarm or { id = tasks.callback(look_at_times) }
+  alarm = alarm or { id = tasks.callback(on_alarm) }
   alarm_at = first_event.deadline
   local ms = math.ceil((alarm_at - now) * 1000)
   alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
 end
 
--- Wakes the waiters whose time is over.
-function look_at_times()
+-- Wakes the waiters whose timeout has passed.
+function on_alarm()
   alarm_at = math.huge
   local now = core.now()
-  local event = times:peek()
+  local event = timeouts:peek()
   while event and event.deadline <= now do
-    times:remove(event)
+    timeouts:remove(event)
     local task = event.waiter
     event.waiter, task.wait_of = nil, nil
     make_ready(task, false)
-    event = times:peek()
+    event = timeouts:peek()
   end
   set_alarm(now)
 end
 
-local function set_time(event, deadline)
+local function set_timeout(event, deadline)
   event.deadline = deadline
-  times:push(event)
+  timeouts:push(event)
   if deadline < alarm_at then set_alarm(core.now()) end
 end
 
@@ -294,7 +294,7 @@ end
 -- @return[2] the error to raise after cleaning up
 function Event:pause(seconds)
   local task = tasks.current()
-  local unwind = untold_cancel()
+  local unwind = new_cancellation()
   if unwind then return nil, "cancelled", unwind end
   if self.is_set then
     self.is_set = nil
@@ -302,7 +302,7 @@ function Event:pause(seconds)
   end
   if seconds and seconds < 1e9 then
     if seconds <= 0 then return false end
-    set_time(self, core.now() + seconds)
+    set_timeout(self, core.now() + seconds)
   end
   return suspended(self, task)
 end
@@ -365,7 +365,7 @@ local function cancel_all(why)
   end
 end
 
-local function look_for_the_end()
+local function check_for_end()
   if ending and not ending.begun then
     ending.begun = true
     cancel_all("the program ends")
@@ -387,32 +387,32 @@ core.dispatch(function(id, a, b, c)
     receiver.fn(a, b, c)
   end
   if first <= last then run_ready() end
-  if ending or alive == 0 then look_for_the_end() end
+  if ending or alive == 0 then check_for_end() end
 end)
 
--- acts of the core --------------------------------------------------------
+-- operations of the core --------------------------------------------------
 
---- The id with which the running task starts an act.
+--- The id with which the running task starts an operation.
 -- @treturn[1] integer
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
 -- @return[2] the error to raise after cleaning up
 function tasks.begin()
-  local unwind = current.unwinding and untold_cancel()
+  local unwind = current.unwinding and new_cancellation()
   if unwind then return nil, "cancelled", unwind end
   return current.id
 end
 
---- Waits for the completion of that act.
+--- Waits for the completion of that operation.
 -- @return its values
 function tasks.await()
   current.wait_of = CALLING
   return yield()
 end
 
---- Completes acts that the core will not complete, because of a close.
+--- Completes operations that the core will not complete, because of a close.
 -- @tparam table ids
--- @tparam string code   the acts fail with nil, this code
+-- @tparam string code   each fails with nil, this code
 -- @tparam string detail and this detail
 function tasks.fail(ids, code, detail)
   for _, id in ipairs(ids) do
@@ -430,14 +430,14 @@ end
 
 local function loop_until_over()
   run_ready()
-  look_for_the_end()
+  check_for_end()
   while alive > 0 do
     local ok, message = core.run()
     if not ok then return nil, message end
     if ending and ending.is_over then break end
     if alive > 0 and first > last and not ending then
       end_program(1, "deadlock: every task waits, and nothing can wake one")
-      look_for_the_end()
+      check_for_end()
     end
   end
   return true

@@ -47,8 +47,8 @@ local UNLOCKED = "0"
 local STATE = ""               -- the hash field for the state of the queue
 
 local MIN_RETRY = 100          -- ms: usual minimum of the retry delay
-local FIRST_SHARE = 10         -- seconds: limits of a share, at first
-local MAX_SHARE = 300          -- and ever
+local FIRST_SHARE = 10         -- seconds: the limit of a share, at first
+local MAX_SHARE = 300          -- and of any share
 local REPAIRED = 5000          -- ms until a deadline that replaces a lost one
 local SPARE = 60000            -- ms that the keys outlive any deadline: at
 local HOUR = 3600000           -- least, and when their expiry is set
@@ -104,10 +104,9 @@ local function share(heartbeat)
 end
 
 -- Reads the state of the queue, and heartbeats: texts or false.
--- @param view where to put them: `own`: that of its owner; `heartbeats`: those
---   of `waiters`; `heard`: when any waiter was heard last, nil if no rlock
---   waiter is known; `before` and `start` as of liveness.starts; `is_new`: the
---   queue starts anew now
+-- @param view gets them: `own`: its owner's; `heartbeats`: those of `waiters`;
+--   `heard`: when any waiter was heard last, nil if no rlock waiter is known;
+--   `before` and `start` as of liveness.starts; `is_new`: the queue restarts
 local function read(keys, view, waiters)
   local all = redis.call("hmget", keys[5], view.owner, STATE, unpack(waiters))
   view.own, view.before, view.start = table.remove(all, 1), 0, 0
@@ -137,8 +136,8 @@ local function expire(keys, time)
   redis.call("pexpire", keys[5], ms)
 end
 
--- Removes the waiters in `gone`: those of `first`, the first of the queue, in
--- the same order; or, without `first`, a single one anywhere.
+-- Removes the waiters in `gone`. They are among `first`, the head of the queue,
+-- in the same order; without `first` there is only one, anywhere.
 local function remove(keys, gone, first, time)
   if not gone[1] then return end
   redis.call("zrem", keys[3], unpack(gone))
@@ -195,8 +194,8 @@ local function left_of_theirs(keys, view, waiter)
   return deadline - view.time
 end
 
--- Evicts the dead of `waiters`, the first ones of the queue, up to the first
--- that is alive.
+-- Evicts the dead among `waiters`, the first of the queue, up to the first live
+-- one.
 local function evict(keys, view, waiters)
   local dead = {}
   for i, waiter in ipairs(waiters) do
@@ -233,7 +232,7 @@ local function first_alive(keys, time, ttl, owner)
     evict(keys, view, waiters)
     n = BATCH
   until view.head or not waiters[1] or view.gone >= MAX_EVICTED
-  if view.gone >= MAX_EVICTED and not view.head then   -- the next goes on
+  if view.gone >= MAX_EVICTED and not view.head then   -- the rest is for later
     view.head, view.heartbeat, view.left =
       redis.call("lindex", keys[2], 0), true, 0
   end
@@ -246,7 +245,7 @@ end
 
 -- repairs -----------------------------------------------------------------
 
--- Calls a command with the arguments in `list`, some at a time.
+-- Calls a command with the arguments in `list`, MAX_ARGS at a time.
 local function call_in_parts(command, key, list)
   for i = 1, #list, MAX_ARGS do
     redis.call(command, key,
@@ -451,7 +450,7 @@ local function wake(keys, publish, view)
   end
 end
 
--- As first_alive; besides, repairs a deleted queue, and wakes the head if the
+-- As first_alive, but also repairs a deleted queue, and wakes the head if the
 -- lock is free.
 local function find_head(keys, owner, publish, time, ttl)
   local view = first_alive(keys, time, ttl, owner)
@@ -597,7 +596,7 @@ function server.break_(keys, args)
   return { "freed" }
 end
 
---- As the reentrant lock's; besides, "queue" and the first hundred waiters.
+--- As the reentrant lock's, then "queue" and the first hundred waiters.
 function server.peek(keys, args)
   local reply = peek(keys, args)
   reply[5] = { "queue", redis.call("lrange", keys[2], 0, 99) }

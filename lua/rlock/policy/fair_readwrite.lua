@@ -39,9 +39,9 @@ local STATE = ""               -- the hash field for the state of the queue
 
 local HEARTBEATS_LAST = 3000   -- ms: their expiry; none: no waiters
 local QUEUE_LASTS = 60000      -- ms: expiry of the queue
-local REFRESH = 10000          -- ms between two refreshes of the latter
-local BATCH = 100              -- waiters examined together, to evict them;
-local WAKE_BATCH = 16          -- to wake them
+local REFRESH = 10000          -- ms between two refreshes of that expiry
+local BATCH = 100              -- waiters examined together, to evict them
+local WAKE_BATCH = 16          -- the same, to wake them
 local MAX_EVICTED = 300        -- waiters, by one request
 local MAX_DROPPED = 8          -- dead holders, by one request
 local MAX_WOKEN = 1000         -- waiters, by one request
@@ -114,7 +114,7 @@ local function format(time, place) return ("%.0f:%.0f"):format(time, place) end
 -- Reads the state of the queue, and the heartbeat of `who`.
 -- @return view: `who`, `time`, `last` (its last heartbeat; 0: none), `place`
 --   (nil: not queued), `before` and `start` (as of liveness.starts), `is_new`:
---   the queue starts anew now
+--   the queue restarts now
 local function look_up(keys, who, time)
   local all = redis.call("hmget", keys[6], who, STATE)
   local view = { who = who, time = time }
@@ -225,7 +225,7 @@ end
 -- Is it the caller's turn?
 -- @param queue what it waits for: all waiters, or the writers
 -- @param first the first of that queue, and its place
--- @return ms for which it may not be, nil if it is; then how many were evicted
+-- @return nil if it is, else ms until it may be; then how many were evicted
 local function turn(keys, queue, first, view, waits)
   if view.place and view.place <= tonumber(first[2]) then return nil, 0 end
   if waits == "0" then
@@ -237,7 +237,7 @@ local function turn(keys, queue, first, view, waits)
   return first_alive(keys, queue, view)
 end
 
--- Enters if it is the caller's turn, otherwise queues it.
+-- Makes the caller a holder if it is its turn, otherwise queues it.
 -- @param ms for how long the holders keep it out; nil if they do not
 -- @param queue as for turn
 local function enter_in_turn(keys, args, who, time, two, ms, queue)
@@ -356,8 +356,8 @@ local function count_of(keys, who)
   return tonumber(redis.call("hget", keys[3], who) or 1) or 1
 end
 
--- @return as every peek; of many readers only some are listed. Besides, "queue"
---   and the first waiters, in order
+-- @return as every peek, with at most MAX_LISTED readers; then "queue" and the
+--   first waiters, in order
 local function peek(keys, owner, side)
   local lock, list, mine, time = keys[1], {}, 0, now()
   local all = redis.call("zrange", lock, 0, MAX_LISTED - 1, "withscores")
@@ -375,9 +375,9 @@ local function peek(keys, owner, side)
   return { "held", redis.call("pttl", lock), mine, list, more }
 end
 
--- What Redis runs for a side.
+-- The operations of a side.
 -- @param side READER or WRITER
--- @param enter_first makes one a holder that is none
+-- @param enter_first makes a caller that holds nothing a holder, or queues it
 local function operations(side, enter_first)
   local server = {}
 

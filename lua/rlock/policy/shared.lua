@@ -46,9 +46,9 @@ end
 
 local MANY = 100                        -- fields of a hash that is a lock
 
---- May this be a hash with a count for each owner, held or free?
+--- May this key hold a hash of owner -> count, or nothing?
 --  @tparam string key
---  @tparam string type  of what it has, "none" if it has nothing
+--  @tparam string type  of its value, as of TYPE
 function shared.may_have_counts(key, type)
   if type ~= "hash" then return type == "none" end
   if redis.call("hlen", key) > MANY then return false end
@@ -58,14 +58,14 @@ function shared.may_have_counts(key, type)
   return true
 end
 
---- Is this a number as that of a semaphore?
+--- Does this key hold a whole number, as a semaphore does?
 --  @param key, type  as above
 function shared.is_number(key, type)
   return type == "string" and redis.call("strlen", key) <= 11
     and redis.call("get", key):find("^%-?%d+$") ~= nil
 end
 
---- Does anybody listen to a channel?
+--- Has this channel a subscriber?
 function shared.is_heard(channel)
   return redis.call("pubsub", "numsub", channel)[2] > 0
 end

@@ -1,16 +1,15 @@
---- What Redisson's own tests assert of its locks, as far as it can be asked of
---- any client, and which kinds of ours have it. Each kind that a test is asked
---- of passes, but for those that are named:
+--- Redisson's own tests of its locks, as far as they apply to any client, and
+--- which kinds of ours pass them: each kind in `kinds`, except those listed as
 --
---    no        it does not apply to them, and why
---    differs   ours do something else, which a test of that name asserts; what
+--    no        the test does not apply to them: why
+--    differs   they behave differently, as a test of that name asserts: how
 --
---  spec/redis/behaviours_spec.lua compares this with the tests that there are:
---  whoever passes, or differs, has a test of that name among the specs.
+--  spec/redis/behaviours_spec.lua checks that there is a test of that name for
+--  each kind that passes or differs.
 --
---  Left out are tests of Java's inner life, and of what rlock has not got: a
---  rate limiter. Of RedissonReadWriteLockTest and RedissonFasterMultiLockTest,
---  what they repeat from RedissonLockTest is found there.
+--  Left out are tests of Java internals and of the rate limiter, which rlock
+--  lacks. What RedissonReadWriteLockTest and RedissonFasterMultiLockTest repeat
+--  from RedissonLockTest is listed there.
 
 local kinds = require "spec.tools.kinds"
 
@@ -22,17 +21,17 @@ local function is_single(kind) return is_ours(kind) and not kind.pair end
 local LOCKS, SINGLE = names(is_ours), names(is_single)
 local PAIRS = "readwrite fair_readwrite"
 
--- Where the tests of a kind are: a spec of its name, or rows in one.
+-- The kinds with tests: each has a spec of its name, or rows in another.
 local specs = { "multi", "red" }
 for _, kind in ipairs(require "rlock.kinds") do
   specs[#specs + 1] = kind.name
 end
 
 local ENTERED_ONCE = { ["mutex simple"] = "they cannot be entered twice" }
-local POLLING = { ["simple spin red"] = "their waiters listen to nothing" }
-local BY_MEMBERS = { ["multi red"] = "the locks they are made of are asked" }
-local NO_DEADLINES = { fair_write = "its line has no deadlines" }
-local ONE_BY_ONE = { permits = "permits are taken and given one by one" }
+local POLLING = { ["simple spin red"] = "their waiters poll" }
+local BY_MEMBERS = { ["multi red"] = "their members are asked instead" }
+local NO_DEADLINES = { fair_write = "its queue has no deadlines" }
+local ONE_BY_ONE = { permits = "permits are taken and released one by one" }
 
 return {
   specs = specs,

@@ -1,5 +1,5 @@
 --- Late delivery: what an abandoned request must not do when the server runs it
---- later. Each row is a story; all its kinds of locks go through it at once.
+--- later. Each row is a scenario, run for all its kinds of locks at once.
 --
 --    local late_rows = require "spec.rows.late"
 --    assert.equal("", late_rows(network))
@@ -7,7 +7,7 @@
 --  A network is { server =, url =, options =, lose(names), arrive() }; options
 --  are those of its clients. lose() makes it hold back the next request that
 --  contains one of the lock names; arrive() returns once each of those requests
---  has run or never will. Returns the failures, a line or more for each story.
+--  has run or never will. Returns the failures, a line or more each.
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
@@ -302,13 +302,13 @@ local function open(kind, url, options)
   end, PATIENCE, "a connection")
 end
 
--- Runs a row's story with one kind of lock; returns what went wrong.
-local function tell(story, network, meetings)
-  local kind = kinds.of[story.kind] and story.kind or "reentrant"
+-- Runs a row's scenario with one kind of lock; returns what went wrong.
+local function run(scenario, network, meetings)
+  local kind = kinds.of[scenario.kind] and scenario.kind or "reentrant"
   local world = open(kind, network.url, network.options)
   local rivals = open(kind, network.server.url)
   local actor = {
-    kind = story.kind, name = story.name, world = world,
+    kind = scenario.kind, name = scenario.name, world = world,
     client = world.clients[1], rivals = rivals, rival = rivals.clients[1],
     timeout = network.options.timeout,
   }
@@ -319,42 +319,42 @@ local function tell(story, network, meetings)
       meetings[i]:come()
     end
   end
-  local ok, why = pcall(story.fn, actor)
+  local ok, why = pcall(scenario.fn, actor)
   for i = met + 1, 2 do meetings[i]:count() end
   world.close()
   rivals.close()
-  if not ok then return ("%s: %s"):format(story.name, tostring(why)) end
+  if not ok then return ("%s: %s"):format(scenario.name, tostring(why)) end
 end
 
--- The stories of all rows, one for each kind of lock.
-local function all_stories()
-  local stories = {}
+-- The scenarios of all rows, one for each kind of lock.
+local function all_scenarios()
+  local scenarios = {}
   for _, row in ipairs(rows) do
     for _, kind in ipairs(row[2]) do
-      stories[#stories + 1] = {
+      scenarios[#scenarios + 1] = {
         kind = kind, fn = row[3], name = ("<%s, %s>"):format(kind, row[1]),
       }
     end
   end
-  return stories
+  return scenarios
 end
 
 return function(network)
-  local stories, names, wrong = all_stories(), {}, {}
-  for i, story in ipairs(stories) do names[i] = story.name end
+  local scenarios, names, wrong = all_scenarios(), {}, {}
+  for i, scenario in ipairs(scenarios) do names[i] = scenario.name end
   local meetings = {
-    meeting(#stories, function() network.lose(names) end),
-    meeting(#stories, network.arrive),
+    meeting(#scenarios, function() network.lose(names) end),
+    meeting(#scenarios, network.arrive),
   }
-  local function begin(story)
-    local why = tell(story, network, meetings)
+  local function begin(scenario)
+    local why = run(scenario, network, meetings)
     if why then table.insert(wrong, why) end
   end
   local tasks = {}
-  for i, story in ipairs(stories) do    -- one by one, to prevent timeouts
-    tasks[i] = task.start(begin, story)
-    eventually(function() return meetings[1].absent == #stories - i end,
-      PATIENCE, story.name)
+  for i, scenario in ipairs(scenarios) do    -- one by one, to prevent timeouts
+    tasks[i] = task.start(begin, scenario)
+    eventually(function() return meetings[1].absent == #scenarios - i end,
+      PATIENCE, scenario.name)
   end
   for _, each in ipairs(tasks) do each:join(4 * PATIENCE) end
   table.sort(wrong)

@@ -1,10 +1,9 @@
 --- Behaviours that Redisson's own tests assert of a read/write lock, by their
---- names there (RedissonReadWriteLockTest), for both of ours. rlock.lua
---- has those of each side by itself. behaviours.lua lists which lock has
---- which.
+--- names there (RedissonReadWriteLockTest), for both of ours. rlock.lua has
+--- those of each side by itself. behaviours.lua lists which lock has which.
 --
---    require "spec.rows.readwrite" ("readwrite", describe, it,
---      before_each, after_each)
+--    require "spec.rows.readwrite" ("readwrite", describe, it, before_each,
+--      after_each)
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"

@@ -10,9 +10,8 @@ local host = rawget(_G, "ngx") and require "rlock.host.ngx"
 local PAUSE = 0.005
 local SECONDS = 5
 
---- Calls fn() every few milliseconds until that returns something true, and
---- returns that and the second result; after `seconds` (5) it raises, with
---- `what` it waited for.
+--- Calls fn() every few milliseconds until its first result is true; returns
+--- the first two. After `seconds` (5) raises an error that names `what`.
 return function(fn, seconds, what)
   local deadline = host.now() + (seconds or SECONDS)
   while true do

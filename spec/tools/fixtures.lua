@@ -1,5 +1,5 @@
---- What a test opens and starts. It is closed after the test, the latest first:
---- clients before the proxies and the servers that they use.
+--- Opens and starts what a test needs. `close` closes everything, the latest
+--- first: clients before the proxies and the servers that they use.
 --
 --    local fixtures = require "spec.tools.fixtures"
 --    local server = fixtures.server()
@@ -67,8 +67,8 @@ end
 --- Subscribes to a list of channels.
 -- @tparam table server
 -- @tparam table channels
--- @tparam[opt] function note (channel, payload) -> what to put into the list
--- @treturn table the list of the payloads, which grows
+-- @tparam[opt] function note (channel, payload) -> the item for the list
+-- @treturn table the payloads so far; the list grows
 -- @treturn table the connection
 function fixtures.listen(server, channels, note)
   local heard, live = {}, 0

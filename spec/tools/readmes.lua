@@ -1,5 +1,5 @@
---- The paths of the READMEs. spec/cli/readme_spec.lua runs their programs,
---- spec/openresty/readme_spec.lua that for nginx.
+--- The paths of the READMEs. spec/cli/readme_spec.lua runs their programs, and
+--- spec/openresty/readme_spec.lua the one for nginx.
 
 return {
   "README.md", "lua/resty/README.md", "lua/rlock/README.md",

@@ -88,7 +88,7 @@ local function credentials(tls)
   return result
 end
 
--- The options of client.open; `key` is their text.
+-- The options of client.open; `key` is the text of the given ones.
 local function complete(given, key)
   local options, code, detail =
     client.complete(given, given.url or "redis://127.0.0.1")

@@ -34,17 +34,17 @@ local defaults = {
   watchdog = 30, timeout = 3, connect_timeout = 3, publish = "publish",
 }
 
---- Makes the check of a host's open(), see options.table.
+--- Makes the check of the options of a host's open(), see options.table.
 -- @tparam table own the options that only this host takes; modified
 function client.options(own)
-  for name, its in pairs(known) do own[name] = its end
+  for name, its_check in pairs(known) do own[name] = its_check end
   return check.table(own, "a URL or a table", "rlock.open")
 end
 
---- Completes checked options by those in a URL and by the defaults.
+--- Adds to checked options those in a URL and the defaults.
 -- @tparam table given
 -- @tparam string address a URL
--- @return[1] the options of client.open, in a table of their own
+-- @return[1] the options of client.open, a new table
 -- @treturn[2] nil
 -- @treturn[2] string "usage"
 -- @treturn[2] string detail
@@ -208,10 +208,11 @@ local function counter_factory(kind)
 end
 
 --- The factories: lock, mutex, fair_lock and so on, one for each kind (see
---  "Kinds" in README.md). A lock's takes a name and, optionally, a table with
---  owner = an explicit owner name instead of the calling task. A read/write
---  lock's returns a pair, whose `:read_lock()` and `:write_lock()` are locks. A
---  counter, such as a semaphore, has no owner: its factory takes a name only.
+--  "Kinds" in README.md). The factory of a lock takes a name and, optionally, a
+--  table with owner = an explicit owner name instead of the calling task. That
+--  of a read/write lock returns a pair, whose `:read_lock()` and
+--  `:write_lock()` are locks. That of a counter, such as a semaphore, takes a
+--  name only, because counters have no owners.
 local methods = "call policy close"
 for _, kind in ipairs(kinds) do
   local factory = kind.driver and counter_factory or kind.pair and pair_factory
@@ -226,7 +227,7 @@ end
 -- @tparam[opt] table options owner
 function client:policy(definition, name, options)
   check_name(name)
-  -- Its `extra` reads the other options.
+  -- The policy's `extra` checks the other options.
   check_owner(type(options) == "table" and { owner = options.owner } or options)
   return (make_lock(self, definition, name, options))
 end

@@ -1,5 +1,5 @@
---- The lock object of every policy: how it waits, and what the server says of
---  it. Its public interface is in handle.lua; grant.lua sends the requests and
+--- The lock object of every policy: how it waits, and its state on the server.
+--  Its public interface is in handle.lua; grant.lua sends the requests and
 --  interprets the replies. The object knows its name and policy. The owner is
 --  the calling task, not the object: tasks that share one still exclude each
 --  other.

@@ -1,5 +1,5 @@
---- Checks what a call is given: its options, names and counts. A table declares
---  the options of a call: each has the check of its value, a
+--- Checks the arguments of public calls: options, names and counts. A table
+--  declares the options of a call: name -> the check of its value, a
 --  function(value, name, level) that returns the value or raises an error.
 --  Levels are as in error(); the default is 2, where the checking function was
 --  called.
@@ -13,7 +13,7 @@ local NONE = {}
 
 -- values ------------------------------------------------------------------
 
---- The check of a duration, as duration.check.
+--- Makes the check of a duration, see duration.check.
 -- @tparam number min seconds
 -- @tparam[opt] number max seconds
 function options.duration(min, max)
@@ -29,7 +29,7 @@ end
 --- The check of a lease.
 options.lease = options.duration(duration.least_lease)
 
---- The check that a value has a type.
+--- Makes the check that a value has this type.
 function options.type(wanted)
   return function(value, name, level)
     local found = type(value)
@@ -39,7 +39,7 @@ function options.type(wanted)
   end
 end
 
---- The check that is(value) is true.
+--- Makes the check that is(value) is true.
 -- @tparam string must what the value must be, for messages
 -- @tparam function is
 function options.that(must, is)
@@ -56,7 +56,7 @@ function options.any(value) return value end
 
 local function unknown(name, known, of, level)
   local names = {}
-  for its in pairs(known) do names[#names + 1] = its end
+  for option in pairs(known) do names[#names + 1] = option end
   table.sort(names)
   error(("bad option %s%s: must be one of %s"):format(tostring(name), of,
     table.concat(names, ", ")), level + 1)
@@ -96,10 +96,10 @@ end
 
 local wait = options.duration(0, math.huge)
 
---- Checks the options of what waits.
+--- Checks the options of a call that waits.
 options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")
 
---- Checks the options of what waits and takes a lease.
+--- Checks the options of a call that waits and takes a lease.
 options.of_lock = options.table({ wait = wait, lease = options.lease },
   "a table such as { wait = 5, lease = 10 }")
 

@@ -8,7 +8,7 @@
 --    scope            which variable a name means
 --    source           a function's place in its text
 --    sandbox          the globals inside Redis
---    differences      how its Lua 5.1 differs
+--    differences      how Lua 5.1 differs
 --    compiler, emit   what is shipped, and as what text
 --  @module rlock.script
 

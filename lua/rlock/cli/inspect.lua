@@ -40,7 +40,7 @@ local CALL = "ranks[%d] = (function(KEYS, ARGV)\n%s"
   .. "end)(arguments(ARGV[%d], %d, %d)) or 0\n"
 local TAIL = 'return { "ranks", redis.call("type", KEYS[1]).ok, ranks }\n'
 
--- Each `recognise` in one script, for one round trip. Its arguments are the
+-- All `recognise` functions in one script, for one round trip. Each gets the
 -- keys of its kind; the type of the first one, and the waiters' channel.
 -- @return the script, as of script.compile; its keys; its arguments
 local function compose(all, name)
@@ -117,7 +117,7 @@ local function add_holders(state, side, mode)
   end
 end
 
--- One state of both sides, where each holder and waiter has a mode.
+-- The state of both sides as one; each holder and waiter has a mode.
 local function peek_at_sides(pair)
   local writer, code, detail = pair:write_lock():peek()
   if not writer then return nil, code, detail end
@@ -139,12 +139,12 @@ end
 local function peek_at_counter(counter) return counter:peek() end
 
 local function state_of(client, kind, name)
-  local look = kind.policy.read and peek_at_sides
+  local read = kind.policy.read and peek_at_sides
     or kind.policy.driver and peek_at_counter or peek
-  local state, code, detail = look(client[kind.factory](client, name))
+  local state, code, detail = read(client[kind.factory](client, name))
   if not state then return nil, code, detail end
   state.kind, state.title = kind.name, kind.policy.title
-  if kind.alike then                    -- what the number means is not known
+  if kind.alike then                    -- the number's meaning is unknown
     return { kind = kind.alike, title = kind.alike, holders = {},
       count = state.available or state.count }
   end

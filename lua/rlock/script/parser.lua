@@ -54,12 +54,12 @@ function Parser:next()
   return token
 end
 
--- The same if it is of this kind.
+-- Consumes the current token if it is of this kind; otherwise returns nil.
 function Parser:skip(kind)
   if self.token.kind == kind then return self:next() end
 end
 
--- The same, but raises if it is of another kind.
+-- Consumes the current token; raises if it is of another kind.
 function Parser:expect(kind)
   local token = self.token
   if token.kind == kind then return self:next() end

@@ -406,8 +406,8 @@ end
 local function greet(self, options)
   local commands = table.move(options.greeting, 1, #options.greeting, 1, {})
   local n = #commands
-  for _, question in ipairs(seal.questions) do
-    commands[#commands + 1] = question
+  for _, query in ipairs(seal.queries) do
+    commands[#commands + 1] = query
   end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i = 1, n do

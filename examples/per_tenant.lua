@@ -60,6 +60,7 @@ local per_tenant = {
   keys = function(name) return { name, naming.prefix("freed", name) } end,
   channel = function(keys) return keys[2] end,
   extra = function(request) return { request.options.limit } end,
+  allows = function(holders, options) return #holders <= options.limit end,
   server = server,
 }
 

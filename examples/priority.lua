@@ -54,13 +54,13 @@ function server.acquire(keys, args)
     args[1], args[2], args[4], tonumber(args[5])
   local holder, time = redis.call("get", lock), now()
   if holder == owner then return prolong(lock, lease) end
+  if wait ~= "0" then stand_in_line(queue, alive, owner, priority, time) end
   local first = first_waiter(queue, alive, time)
   if not holder and (not first or first == owner) then
     redis.call("set", lock, owner, "px", lease)
     leave_line(queue, alive, owner)
     return { "held" }
   end
-  if wait ~= "0" then stand_in_line(queue, alive, owner, priority, time) end
   return { "busy", holder and redis.call("pttl", lock) or 100 }
 end
 

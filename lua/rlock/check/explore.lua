@@ -1,144 +1,135 @@
---- Explores all states that clients of a policy can reach within bounds, breadth
---  first, so that the first fault has a shortest trace.
-
-local invariants = require "rlock.check.invariants"
-local steps = require "rlock.check.steps"
-local world = require "rlock.check.world"
+--- Explores all states that a model (locks.lua) can reach within its bounds,
+--  breadth first, so that the first fault has a shortest trace.
 
 local explore = {}
 
-local NAME = "lock"
+-- The steps of a state, in the order in which `turned` ones follow: a step that
+-- had a reply without a defined order is done in the other order as well.
+local MOST_STEPS = 4096                 -- more than a state has
 
-local function set(list)
-  local result = {}
-  for _, item in ipairs(list or {}) do result[item] = true end
-  return result
+local function turned(step)
+  local other = { is_turned = true }
+  for key, value in pairs(step) do other[key] = value end
+  return other
 end
 
-local function reads_clock(sides)
-  for _, side in ipairs(sides) do
-    for _, op in pairs(side.ops) do
-      if op.text:find('"time"', 1, true) then return true end
-    end
+-- searching -------------------------------------------------------------------
+
+-- Does one step from a node; returns the state, if it is new, and a fault.
+local function try(search, node, step)
+  local model, result = search.model, search.result
+  local state = node.state:fork()
+  local done, fault = model:take(state, step)
+  result.steps = result.steps + 1
+  fault = fault or model:judge_step(node.state, step, done)
+  local text = not fault and state:text()
+  local is_new = text and not search.seen[text]
+  if is_new then
+    search.seen[text] = true
+    result.states = result.states + 1
+    fault = model:judge(state)
   end
-  return false
+  return is_new and state or nil, fault, done and done.is_ordered
 end
 
-local function one_at_most() return false end
-
--- Readers share; a writer excludes other owners.
-local function readers_or_writer(holders)
-  local writer
-  for _, holder in ipairs(holders) do
-    if holder.mode == "write" then writer = holder.owner end
-  end
-  for _, holder in ipairs(holders) do
-    if writer and holder.owner ~= writer then return false end
-  end
-  return true
+-- A step is kept as a number: its node, and its place among the choices there.
+local function remember(search, node, place)
+  search.origins[search.result.states] = node.id * MOST_STEPS + place
 end
 
---- Describes what is explored.
--- @tparam table sides  one policy, or those for reading and writing; results
---   of policy.load
--- @tparam table bounds clients, ops, ticks, breaks, evictions, tick (ms),
---   leases (ms), most_holds, faults (name -> true), options, is_symmetric
--- @treturn table
-function explore.lock(sides, bounds)
-  local first = sides[1]
-  local lock = {
-    name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
-    keys = first.keys(NAME), options = bounds.options, faults = bounds.faults,
-    leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
-    is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
-    allows = first.allows or sides[2] and readers_or_writer or one_at_most,
-    is_fair = first.fair, slack = (first.slack or 0) * 1000, progress = {},
-  }
-  lock.is_own = set(lock.keys)
-  lock.keeps = set(first.keeps and first.keeps(lock.keys))
-  for i = 1, bounds.clients * 8 + 8 do lock.progress[i] = {} end
-  return lock
-end
-
--- The steps that lead to a state.
-local function trace_of(parents, id)
-  local trace = {}
-  while parents[id] do
-    table.insert(trace, 1, parents[id].step)
-    id = parents[id].from
+-- The steps that lead to a node.
+local function trace_of(search, id, last)
+  local places, model = {}, search.model
+  while id > 1 do
+    local origin = search.origins[id]
+    table.insert(places, 1, origin % MOST_STEPS)
+    id = origin // MOST_STEPS
   end
+  local state, trace = model:start(), {}
+  for i, place in ipairs(places) do
+    local step = model:choices(state)[place // 2]
+    trace[i] = place % 2 == 1 and turned(step) or step
+    model:take(state, trace[i])
+  end
+  table.insert(trace, last)
   return trace
 end
 
+-- Does a step, and adds the new state to the next frontier; true at a fault.
+local function visit(search, node, step, place)
+  local state, fault, is_ordered = try(search, node, step)
+  if fault then
+    local result = search.result
+    result.fault, result.trace = fault, trace_of(search, node.id, step)
+    return true
+  end
+  if state then
+    remember(search, node, place)
+    search.next[#search.next + 1] = { id = search.result.states, state = state }
+  end
+  if is_ordered and not step.is_turned then
+    return visit(search, node, turned(step), place + 1)
+  end
+end
+
+-- Does all steps from a node; true to stop.
+local function expand(search, node)
+  for i, step in ipairs(search.model:choices(node.state)) do
+    if visit(search, node, step, 2 * i) then return true end
+  end
+  search.expanded = search.expanded + 1
+  return search.expanded % 200 == 0 and search.progress
+    and search.progress(search.result)
+end
+
 --- Explores.
--- @tparam table lock from `lock`
+-- @tparam table model
 -- @tparam[opt] function progress called with the result so far, now and then;
 --   returns true to stop
--- @treturn table states, steps, is_complete; with a fault: fault (words), trace
---   (a list of steps)
-function explore.run(lock, progress)
-  local start = world.new(lock.bounds, #lock.sides)
-  local seen = { [start:text(lock.is_absolute)] = 1 }
-  local parents, frontier = {}, { { id = 1, state = start } }
-  local result = { states = 1, steps = 0, depth = 0 }
-  while frontier[1] do
-    local next_frontier = {}
-    for _, node in ipairs(frontier) do
-      for _, step in ipairs(steps.of(lock, node.state)) do
-        local state = node.state:fork()
-        local verdict, fault = steps.take(lock, state, step)
-        result.steps = result.steps + 1
-        local is_new = false
-        if not fault then
-          local text = state:text(lock.is_absolute)
-          is_new = not seen[text]
-          if is_new then
-            result.states = result.states + 1
-            seen[text] = result.states
-            parents[result.states] = { from = node.id, step = step }
-            fault = invariants.check(lock, state)
-          end
-          if not fault and verdict == "held" then
-            fault = invariants.check_order(lock, node.state, step)
-          end
-        end
-        if fault then
-          result.fault, result.trace = fault, trace_of(parents, node.id)
-          table.insert(result.trace, step)
-          return result
-        end
-        if is_new then
-          next_frontier[#next_frontier + 1] =
-            { id = result.states, state = state }
-        end
-        if progress and result.steps % 1000 == 0 and progress(result) then
-          return result
-        end
-      end
+-- @treturn table states, steps, depth, is_complete; with a fault: fault
+--   (words), trace (a list of steps)
+function explore.run(model, progress)
+  local start = model:start()
+  local search = {
+    model = model, progress = progress, seen = { [start:text()] = true },
+    origins = {}, next = { { id = 1, state = start } }, expanded = 0,
+    result = { states = 1, steps = 0, depth = 0 },
+  }
+  local result = search.result
+  while search.next[1] do
+    local frontier = search.next
+    search.next = {}
+    for i, node in ipairs(frontier) do
+      frontier[i] = false               -- frees its memory
+      if expand(search, node) then return result end
     end
-    frontier, result.depth = next_frontier, result.depth + 1
+    result.depth = result.depth + 1
   end
   result.is_complete = true
   return result
 end
 
+-- following -------------------------------------------------------------------
+
 --- Does the steps of a trace.
+-- @tparam table model
+-- @tparam table list steps
 -- @treturn table as `run`
-function explore.follow(lock, list)
-  local state = world.new(lock.bounds, #lock.sides)
-  local result = { states = 1, steps = 0, depth = #list, is_complete = true }
+function explore.follow(model, list)
+  local state = model:start()
+  local result = { states = 1, steps = 0, depth = #list, trace = list }
   for i, step in ipairs(list) do
     local before = state:fork()
-    local verdict, fault = steps.take(lock, state, step)
-    fault = fault or invariants.check(lock, state)
-      or verdict == "held" and invariants.check_order(lock, before, step)
+    local done, fault = model:take(state, step)
     result.steps, result.states = i, i + 1
-    if fault then
-      result.fault, result.trace = fault, table.move(list, 1, i, 1, {})
+    result.fault = fault or model:judge_step(before, step, done)
+      or model:judge(state)
+    if result.fault then
+      result.trace = table.move(list, 1, i, 1, {})
       return result
     end
   end
-  result.trace = list
+  result.is_complete = true
   return result
 end
 

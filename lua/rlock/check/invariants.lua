@@ -40,41 +40,47 @@ local function check_exclusion(lock, state)
   end
 end
 
--- Does the server still know every hold that is certain?
-local function check_survival(lock, state)
+-- The holds that are certain, and that the server must know: calls
+-- check(client, side, hold) for each; returns its first result.
+local function each_certain(lock, state, check)
   for _, client in ipairs(state.clients) do
-    for side, policy in ipairs(lock.sides) do
+    for side in ipairs(lock.sides) do
       local hold = client.holds[side]
-      if policy.ops.renew and state:believes(client, side)
-          and not hold.is_forgiven and not client.pending then
-        local verdict, fault = steps.execute(lock, state.server:fork(), side,
-          "renew", { client.name, "1", ("%d"):format(hold.count) })
-        if not verdict then return fault end
-        if verdict ~= "held" then
-          return client.name .. " believes to hold it, but the server has "
-            .. "freed it"
-        end
+      if state:believes(client, side) and not hold.is_forgiven
+          and not client.pending then
+        local fault = check(client, side, hold)
+        if fault then return fault end
       end
     end
   end
 end
 
-local function check_count(lock, state)
-  for _, client in ipairs(state.clients) do
-    for side, policy in ipairs(lock.sides) do
-      local hold = client.holds[side]
-      if policy.ops.peek and not client.pending and not hold.is_unsure
-          and state:believes(client, side) and not hold.is_forgiven then
-        local verdict, reply = steps.execute(lock, state.server:fork(), side,
-          "peek", { client.name })
-        if not verdict then return reply end
-        if reply[3] ~= hold.count then
-          return ("%s holds it %d times, but peek tells %d"):format(
-            client.name, hold.count, reply[3])
-        end
-      end
+-- Does the server keep every hold until its lease is over?
+local function check_survival(lock, state)
+  return each_certain(lock, state, function(client, side, hold)
+    if not lock.sides[side].ops.renew then return end
+    local last = state.server:later(hold.valid - state.server.now - 1)
+    local result = steps.execute(lock, last, side, "renew",
+      { client.name, "1", ("%d"):format(hold.count) })
+    if result.fault then return result.fault end
+    if result.verdict ~= "held" then
+      return ("%s may believe to hold it for %gs, but the server frees it "
+        .. "before"):format(client.name, (hold.valid - state.server.now) / 1000)
     end
-  end
+  end)
+end
+
+local function check_count(lock, state)
+  return each_certain(lock, state, function(client, side, hold)
+    if not lock.sides[side].ops.peek or hold.is_unsure then return end
+    local result = steps.execute(lock, state.server, side, "peek",
+      { client.name })
+    if result.fault then return result.fault end
+    if result.reply[3] ~= hold.count then
+      return ("%s holds it %d times, but peek tells %d"):format(client.name,
+        hold.count, result.reply[3])
+    end
+  end)
 end
 
 -- Is it one of `keys`, or one of these followed by ":" and more?
@@ -86,63 +92,70 @@ local function is_own(lock, key)
   return false
 end
 
-local function check_expiry(lock, state)
-  for key, entry in pairs(state.server.entries) do
-    if not entry.expires and not lock.keeps[key] then
-      return ("the key %s has no expiry"):format(key)
-    elseif not is_own(lock, key) then
+local function fault_of_keys(lock, server)
+  for key, entry in pairs(server.entries) do
+    if not is_own(lock, key) then
       return ("the key %s is not among those of `keys`"):format(key)
+    elseif not entry.expires and not lock.keeps[key] then
+      return ("the key %s has no expiry"):format(key)
     end
   end
+end
+
+local function check_keys(lock, state)
+  local snapshot = state.server
+  if snapshot.fault_of_keys == nil then
+    snapshot.fault_of_keys = fault_of_keys(lock, snapshot.server) or false
+  end
+  return snapshot.fault_of_keys or nil
 end
 
 -- From here on one client is left, which wants the lock: does it get it in
 -- time?
-local function wait_alone(lock, server, name, side, most)
-  local deadline = server:ms() + most
-  local lease = ("%d"):format(lock.leases[1])
-  local extra = lock.sides[side].extra
+local function wait_alone(lock, server, name, side)
+  local most = lock.leases[#lock.leases] + POLL + lock.slack
+  local deadline = server.now + most
+  local words = steps.arguments(lock, name, {
+    op = "acquire", side = side, lease = lock.leases[1], want = 1, wait = -1,
+  })
   while true do
-    local words = { name, lease, "1" }
-    for _, word in ipairs(extra and extra { wait_ms = -1, publish = "publish",
-        options = lock.options } or {}) do
-      words[#words + 1] = word
-    end
-    local verdict, value = steps.execute(lock, server, side, "acquire", words)
-    if not verdict then return value end
-    if verdict == "held" or verdict == "refused" then return end
-    if server:ms() >= deadline then
+    local result = steps.execute(lock, server, side, "acquire", words)
+    if result.fault then return result.fault end
+    if result.verdict ~= "busy" then return end
+    if server.now >= deadline then
       return ("stuck: %s alone wants it, but does not get it within %.1f s")
         :format(name, most / 1000)
     end
-    local pause = value and value >= 0 and math.min(value + 1, POLL) or POLL
-    server.now = server.now + math.max(math.floor(pause), 1) * 1000
+    local ms = result.value
+    local pause = ms >= 0 and math.min(math.floor(ms) + 1, POLL) or POLL
+    server = result.after:later(pause)
   end
 end
 
+local function is_idle(client)
+  if client.is_dead or client.pending then return false end
+  for _, hold in ipairs(client.holds) do
+    if hold.count > 0 then return false end
+  end
+  return true
+end
+
 local function check_progress(lock, state)
-  for i, client in ipairs(state.clients) do
-    local is_idle = not client.is_dead and not client.pending
-    for side in ipairs(lock.sides) do
-      for _, hold in ipairs(client.holds) do
-        is_idle = is_idle and hold.count == 0
+  if not lock.faults.crash then return end
+  local known = state.server.lonely
+  for _, client in ipairs(state.clients) do
+    for side = 1, is_idle(client) and #lock.sides or 0 do
+      local key = client.name .. side
+      if known[key] == nil then
+        known[key] = wait_alone(lock, state.server, client.name, side) or false
       end
-      if is_idle then
-        local known = lock.progress[i * 8 + side]
-        local text = state.server:text(lock.is_absolute)
-        if not known[text] then
-          known[text] = true
-          local fault = wait_alone(lock, state.server:fork(), client.name, side,
-            lock.leases[#lock.leases] + POLL + lock.slack)
-          if fault then return fault end
-        end
-      end
+      if known[key] then return known[key] end
     end
   end
 end
 
 local checks = {
-  check_exclusion, check_expiry, check_survival, check_count, check_progress,
+  check_exclusion, check_keys, check_survival, check_count, check_progress,
 }
 
 --- Checks a state.
@@ -154,23 +167,31 @@ function invariants.check(lock, state)
   end
 end
 
+-- Does a client wait, and retry in time? With a pending request it may have had
+-- its turn, or have left.
+local function is_waiting(client, now)
+  local waits = client.waits
+  return waits and client.place and now <= waits.retry and not waits.is_late
+    and not client.pending
+end
+
 --- Checks that a fair lock is granted in order of arrival: a client that has
 --  just got it was not ahead of a waiter that retries in time.
+-- @tparam table lock
 -- @tparam table before the state before the step
 -- @tparam table step   which was granted
+-- @treturn string|nil a fault
 function invariants.check_order(lock, before, step)
-  if not lock.is_fair or step.what ~= "request" or step.op ~= "acquire"
-      or step.want ~= 1 or before.clients[step.client].pending then
+  local own = before.clients[step.client]
+  if not lock.is_fair or step.op ~= "acquire" or step.want ~= 1
+      or own.pending then
     return                              -- a retry may have got it before
   end
-  local own = before.clients[step.client].waits
-  local now = before.server:ms()
   for i, client in ipairs(before.clients) do
-    local waits = client.waits
-    if i ~= step.client and waits and now <= waits.retry
-        and (not own or waits.place < own.place) then
-      return ("%s gets it, but %s has waited for longer"):format(
-        before.clients[step.client].name, client.name)
+    if i ~= step.client and is_waiting(client, before.server.now)
+        and (not own.place or client.place < own.place) then
+      return ("%s gets it, but %s has waited for longer"):format(own.name,
+        client.name)
     end
   end
 end

@@ -138,7 +138,9 @@ function redis:tidy(key)
 end
 
 --- A list whose order Redis does not promise: sorted, or backwards if `turned`.
+--  Sets `is_ordered` if there is another order.
 function redis:in_some_order(list)
+  self.is_ordered = self.is_ordered or #list > 1
   if not self.turned then return list end
   local result = {}
   for i = #list, 1, -1 do result[#result + 1] = list[i] end

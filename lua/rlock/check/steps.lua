@@ -1,10 +1,11 @@
---- What can happen next in a state, and doing it. A step is a plain table, so
---  that a trace of them can be stored and replayed:
+--- What a step does to a state of a lock. A step is a plain table, so that a
+--  trace of them can be stored and replayed:
 --    { what = "request", client =, side =, op =, lease =, want =, wait =,
 --      reply = "told" or "lost" }
 --    { what = "give up" | "die", client = }
 --    { what = "tick" }  { what = "break", side = }  { what = "remove", key = }
 --    { what = "late", copy = }   an old request, executed again
+--  `is_turned`: replies without a defined order come in the other order.
 
 local verdicts = require "rlock.verdicts"
 
@@ -14,41 +15,61 @@ local POLL = 5000        -- ms until a waiter retries when it is told no time
 
 -- requests --------------------------------------------------------------------
 
-local function arguments(lock, client, step)
-  local name, op, publish = client.name, step.op, "publish"
-  if op == "leave" then return { name, publish } end
+local NONE = {}
+
+local function extra_words(lock, side, wait)
+  local extra = lock.sides[side].extra
+  return extra and extra {
+    wait_ms = wait, publish = "publish", options = lock.options,
+  } or NONE
+end
+
+--- The arguments of an operation.
+-- @tparam table lock
+-- @tparam string name the owner
+-- @tparam table step
+-- @treturn table
+function steps.arguments(lock, name, step)
+  if step.op == "leave" then return { name, "publish" } end
   local words = { name, ("%d"):format(step.lease), ("%d"):format(step.want) }
-  if op == "release" then words[4] = publish end
-  local extra = op == "acquire" and lock.sides[step.side].extra
-  for _, word in ipairs(extra and extra {
-    wait_ms = step.wait, publish = publish, options = lock.options,
-  } or {}) do
-    words[#words + 1] = word
+  if step.op == "release" then words[4] = "publish" end
+  if step.op == "acquire" then
+    for _, word in ipairs(extra_words(lock, step.side, step.wait)) do
+      words[#words + 1] = word
+    end
   end
   return words
 end
 
---- Executes an operation on the server.
--- @tparam table lock  see explore.lua
--- @tparam table server
+-- Adds to a result what its reply means: verdict, value; or fault.
+local function judge(result, compiled, op)
+  local reply = result.reply
+  result.is_judged = true
+  if type(reply) == "table" and reply.err then
+    result.fault = ("%s fails: %s"):format(compiled.name, reply.err)
+  elseif op == "leave" then
+    result.verdict = "left"
+  else
+    local check = op == "peek" and verdicts.of_peek or verdicts.of
+    local verdict, value, detail = check(compiled, reply)
+    result.verdict, result.value = verdict, value
+    if not verdict then result.fault = detail end
+  end
+end
+
+--- Executes an operation.
+-- @tparam table lock
+-- @tparam table server a snapshot
 -- @tparam integer side
 -- @tparam string op
 -- @tparam table words its arguments
--- @treturn[1] string the verdict, and its value
--- @treturn[2] nil
--- @treturn[2] string the fault
-function steps.execute(lock, server, side, op, words)
-  local policy = lock.sides[side]
-  local compiled = policy.ops[op]
-  local reply = server:eval(compiled.text, lock.keys, words)
-  if type(reply) == "table" and reply.err then
-    return nil, ("%s fails: %s"):format(compiled.name, reply.err)
-  end
-  if op == "leave" then return "left" end
-  local check = op == "peek" and verdicts.of_peek or verdicts.of
-  local verdict, value, detail = check(compiled, reply)
-  if not verdict then return nil, detail end
-  return verdict, op == "peek" and reply or value
+-- @tparam[opt] boolean is_turned
+-- @treturn table as snapshot:run; and `verdict`, `value`, or `fault`
+function steps.execute(lock, server, side, op, words, is_turned)
+  local compiled = lock.sides[side].ops[op]
+  local result = server:run(compiled, lock.keys, words, is_turned)
+  if not result.is_judged then judge(result, compiled, op) end
+  return result
 end
 
 -- what a reply tells ----------------------------------------------------------
@@ -60,7 +81,7 @@ local function forget(hold)
 end
 
 function told.acquire(state, client, step, verdict, value)
-  local hold, now = client.holds[step.side], state.server:ms()
+  local hold, now = client.holds[step.side], state.server.now
   if verdict == "held" then
     hold.count, hold.valid = step.want, math.max(hold.valid, now + step.lease)
     hold.token, client.waits = value, nil
@@ -70,10 +91,11 @@ function told.acquire(state, client, step, verdict, value)
     end
   elseif verdict == "busy" and step.wait ~= 0 then
     local waits = client.waits
-    if not waits then state.arrivals = state.arrivals + 1 end
     client.waits = {
-      side = step.side, place = waits and waits.place or state.arrivals,
-      retry = now + (value < 0 and POLL or value), lease = step.lease,
+      side = step.side, retry = now + (value < 0 and POLL or value),
+      lease = step.lease,
+      is_late = client.place and waits
+        and (waits.is_late or now > waits.retry),
     }
   elseif verdict == "lost" then
     if state:believes(client, step.side) and not hold.is_forgiven then
@@ -86,7 +108,7 @@ end
 function told.renew(state, client, step, verdict)
   local hold = client.holds[step.side]
   if verdict == "held" then
-    hold.valid = math.max(hold.valid, state.server:ms() + step.lease)
+    hold.valid = math.max(hold.valid, state.server.now + step.lease)
     return
   end
   if state:believes(client, step.side) and not hold.is_forgiven then
@@ -95,9 +117,9 @@ function told.renew(state, client, step, verdict)
   forget(hold)
 end
 
-function told.release(_, client, step, verdict)
+function told.release(_, client, step, verdict, _, was_valid)
   local hold = client.holds[step.side]
-  if verdict == "lost" and step.was_valid and not hold.is_forgiven then
+  if verdict == "lost" and was_valid and not hold.is_forgiven then
     return "its hold is lost, which is still valid"
   elseif verdict == "freed" and step.want > 0 then
     return "freed, with holds left"
@@ -109,43 +131,29 @@ end
 
 function told.leave(_, client) client.waits = nil end
 
--- doing -----------------------------------------------------------------------
-
-local doing = {}
-
--- A client stops to believe when it sends a release.
-local function before_release(state, client, step)
-  local hold = client.holds[step.side]
-  step.was_valid = step.was_valid == nil
-    and state:believes(client, step.side) or step.was_valid or false
-  if step.want == 0 then
-    hold.count = 0
-  else
-    hold.count = step.want
-  end
-end
+-- requests, done ---------------------------------------------------------------
 
 -- Is the operation done twice as done once?
-local function check_twice(lock, state, step, words, first)
-  local again = state.server:fork()
-  local verdict, value = steps.execute(lock, again, step.side, step.op, words)
-  if not verdict then return value end
-  if again:text() ~= state.server:text() then
+local function check_twice(lock, step, words, first)
+  local second = steps.execute(lock, first.after, step.side, step.op, words,
+    step.is_turned)
+  if second.fault then return second.fault end
+  if second.after ~= first.after then
     return ("done twice, %s leaves other keys than done once"):format(step.op)
   end
-  local is_release = step.op == "release"
-  if verdict ~= first and not (is_release and verdict == "lost") then
-    return ("done twice, %s answers %q, then %q"):format(step.op, first,
-      verdict)
+  local was_released = step.op == "release" and second.verdict == "lost"
+  if second.verdict ~= first.verdict and not was_released then
+    return ("done twice, %s answers %q, then %q"):format(step.op,
+      first.verdict, second.verdict)
   end
 end
 
 -- Keeps a copy of a request, which may be delivered once more at any time. The
--- list is shared with earlier states, so it is replaced, not changed.
+-- list is shared with other states, so it is replaced, not changed.
 local function remember(state, step, words)
   local text = step.op .. " " .. table.concat(words, " ")
   local copies = {}
-  for _, copy in ipairs(state.copies or {}) do
+  for _, copy in ipairs(state.copies or NONE) do
     if copy.text == text then return end
     copies[#copies + 1] = copy
   end
@@ -154,44 +162,81 @@ local function remember(state, step, words)
   state.copies = copies
 end
 
-function doing.request(lock, state, step)
-  local client = state.clients[step.client]
-  if step.op == "acquire" and not client.pending and not client.waits then
+-- What the client knows, and no longer believes, when it sends.
+local function before_request(state, client, step)
+  local pending, hold = client.pending, client.holds[step.side]
+  local was_valid = pending and pending.was_valid or false
+  if step.op == "acquire" and not pending and not client.waits then
     client.left = client.left - 1
+  elseif step.op == "release" then
+    if not pending then was_valid = state:believes(client, step.side) end
+    hold.count = step.want
   end
-  step = setmetatable({ was_valid = client.pending
-    and client.pending.was_valid }, { __index = step })
-  if step.op == "release" then before_release(state, client, step) end
-  local words = arguments(lock, client, step)
-  local verdict, value =
-    steps.execute(lock, state.server, step.side, step.op, words)
-  if not verdict then return nil, value end
-  local fault = check_twice(lock, state, step, words, verdict)
-  if lock.faults.late then remember(state, step, words) end
-  if fault then return verdict, fault end
-  if step.reply == "lost" then
-    client.pending = {
-      op = step.op, side = step.side, want = step.want, lease = step.lease,
-      wait = step.wait, was_valid = step.was_valid or false,
-    }
-    return verdict
+  return was_valid
+end
+
+local function stay_unanswered(client, step, was_valid)
+  client.pending = {
+    op = step.op, side = step.side, want = step.want, lease = step.lease,
+    wait = step.wait, was_valid = was_valid,
+  }
+end
+
+-- Keeps the client's place in a fair lock's order of arrival, as the server knows it, even
+-- if the reply is lost.
+local function take_place(lock, state, client, step, verdict)
+  if not lock.is_fair then return end
+  if step.op == "acquire" and verdict == "busy" then
+    if step.wait == 0 or client.place then return end
+    state.arrivals = state.arrivals + 1
+    client.place = state.arrivals
+  elseif step.op ~= "renew" then
+    client.place = nil
   end
-  local was_pending = client.pending
+end
+
+-- The client gets the reply; returns a fault.
+local function answer(state, client, step, result, was_valid)
+  local was_pending, verdict = client.pending, result.verdict
   client.pending = nil
   if was_pending and step.op == "release" and verdict == "lost" then
     verdict = step.want == 0 and "freed" or "lost"   -- freed by the first one
-    step.was_valid = false
+    was_valid = false
   end
   if step.op ~= "renew" then client.holds[step.side].is_unsure = nil end
-  fault = told[step.op](state, client, step, verdict, value)
-  return verdict, fault, value
+  return told[step.op](state, client, step, verdict, result.value, was_valid)
+end
+
+-- what can be done -------------------------------------------------------------
+
+local doing = {}
+
+function doing.request(lock, state, step)
+  local client = state:change(step.client)
+  local was_valid = before_request(state, client, step)
+  local words = steps.arguments(lock, client.name, step)
+  local result = steps.execute(lock, state.server, step.side, step.op, words,
+    step.is_turned)
+  state.server = result.after
+  if result.fault then return result end
+  if result.twice == nil then
+    result.twice = check_twice(lock, step, words, result) or false
+  end
+  if lock.faults.late then remember(state, step, words) end
+  if result.twice then return result, result.twice end
+  take_place(lock, state, client, step, result.verdict)
+  if step.reply == "lost" then
+    stay_unanswered(client, step, was_valid)
+    return result
+  end
+  return result, answer(state, client, step, result, was_valid)
 end
 
 -- An acquire is given up: its outcome is unknown, so the client releases.
 doing["give up"] = function(_, state, step)
-  local client = state.clients[step.client]
+  local client = state:change(step.client)
   local pending = client.pending
-  client.pending, client.waits = nil, nil
+  client.pending, client.waits, client.place = nil, nil, nil
   local hold = client.holds[pending.side]
   hold.is_unsure = true              -- until the next request states the count
   if hold.count == 0 then
@@ -203,38 +248,43 @@ doing["give up"] = function(_, state, step)
 end
 
 function doing.die(_, state, step)
-  local client = state.clients[step.client]
+  local client = state:change(step.client)
   client.is_dead, client.pending, client.waits = true, nil, nil
+  client.place = nil
 end
 
 function doing.tick(lock, state, step)
-  state.server.now = state.server.now + (step.ms or lock.tick) * 1000
+  state.server = state.server:later(step.ms or lock.tick)
   state.ticks = state.ticks - 1
 end
 
+-- All clients that hold it may be wrong from now on.
 local function forgive(state)
-  for _, client in ipairs(state.clients) do
+  for i = 1, #state.clients do
+    local client = state:change(i)
     for _, hold in ipairs(client.holds) do
       if hold.count > 0 then hold.is_forgiven = true end
     end
-    local pending = client.pending
-    if pending then pending.was_valid = false end
+    if client.pending then
+      client.pending = setmetatable({ was_valid = false },
+        { __index = client.pending })
+    end
   end
 end
 
 doing["break"] = function(lock, state, step)
   state.breaks = state.breaks - 1
   forgive(state)
-  local verdict, fault = steps.execute(lock, state.server, step.side, "break_",
+  local result = steps.execute(lock, state.server, step.side, "break_",
     { "", "publish" })
-  if not verdict then return nil, fault end
-  return verdict
+  state.server = result.after
+  return result
 end
 
 function doing.remove(_, state, step)
   state.evictions = state.evictions - 1
   forgive(state)
-  state.server.entries[step.key] = nil
+  state.server = state.server:without(step.key)
 end
 
 function doing.late(lock, state, step)
@@ -243,131 +293,21 @@ function doing.late(lock, state, step)
     if i ~= step.copy then left[#left + 1] = other end
   end
   state.copies = left
-  local verdict, fault = steps.execute(lock, state.server, copy.side, copy.op,
+  local result = steps.execute(lock, state.server, copy.side, copy.op,
     copy.words)
-  return verdict, not verdict and fault or nil
+  state.server = result.after
+  return result
 end
 
 --- Does a step in a state, which it changes.
--- @treturn[1] string|nil the verdict of an operation
--- @treturn[1] string|nil a fault
--- @return[1] the verdict's value
+-- @tparam table lock
+-- @tparam table state
+-- @tparam table step
+-- @treturn table|nil the result of an operation: `verdict`, `value`
+-- @treturn string|nil a fault
 function steps.take(lock, state, step)
-  return doing[step.what](lock, state, step)
-end
-
--- what is possible ------------------------------------------------------------
-
-local function add(list, step) list[#list + 1] = step end
-
-local function add_request(lock, list, step)
-  step.what, step.reply = "request", "told"
-  add(list, step)
-  if lock.faults.lost then
-    local lost = { reply = "lost" }
-    for key, value in pairs(step) do lost[key] = lost[key] or value end
-    add(list, lost)
-  end
-end
-
-local function add_acquires(lock, list, i, side, want)
-  local waits = lock.sides[side].ops.leave and { 0, -1 } or { 0 }
-  for _, lease in ipairs(lock.leases) do
-    for _, wait in ipairs(waits) do
-      add_request(lock, list, {
-        client = i, side = side, op = "acquire", lease = lease, want = want,
-        wait = wait,
-      })
-    end
-  end
-end
-
-local function add_of_side(lock, list, state, i, side)
-  local client = state.clients[i]
-  local hold, policy = client.holds[side], lock.sides[side]
-  local may_enter = hold.count == 0
-    or policy.reenter ~= false and hold.count < lock.most_holds
-      and state:believes(client, side)
-  if client.left > 0 and may_enter then
-    add_acquires(lock, list, i, side, hold.count + 1)
-  end
-  if hold.count == 0 then return end
-  add_request(lock, list, {
-    client = i, side = side, op = "release", lease = lock.leases[1],
-    want = hold.count - 1, wait = 0,
-  })
-  if policy.ops.renew then
-    add_request(lock, list, {
-      client = i, side = side, op = "renew", want = hold.count, wait = 0,
-      lease = lock.leases[#lock.leases],
-    })
-  end
-end
-
-local function add_of_waiter(lock, list, i, client)
-  local waits = client.waits
-  add_request(lock, list, {
-    client = i, side = waits.side, op = "acquire", want = 1, wait = -1,
-    lease = waits.lease,
-  })
-  add_request(lock, list, {
-    client = i, side = waits.side, op = "leave", want = 0, wait = 0, lease = 1,
-  })
-end
-
-local function add_of_pending(lock, list, i, pending)
-  local step = { what = "request", client = i, reply = "told" }
-  for _, key in ipairs { "op", "side", "want", "lease", "wait" } do
-    step[key] = pending[key]
-  end
-  add(list, step)
-  if pending.op == "acquire" then
-    add(list, { what = "give up", client = i })
-  end
-end
-
-local function add_of_client(lock, list, state, i)
-  local client = state.clients[i]
-  if client.is_dead then return end
-  if client.pending then
-    add_of_pending(lock, list, i, client.pending)
-  elseif client.waits then
-    add_of_waiter(lock, list, i, client)
-  else
-    for side = 1, #lock.sides do add_of_side(lock, list, state, i, side) end
-  end
-  if lock.faults.crash then add(list, { what = "die", client = i }) end
-end
-
--- Clients are alike until they act, so they act for the first time in order.
-local function is_next(lock, state, i)
-  if not lock.is_symmetric or i == 1 then return true end
-  local before = state.clients[i - 1]
-  return before.is_dead or before.left < lock.bounds.ops
-end
-
---- The steps that are possible in a state.
--- @treturn table
-function steps.of(lock, state)
-  local list = {}
-  for i = 1, #state.clients do
-    if is_next(lock, state, i) then add_of_client(lock, list, state, i) end
-  end
-  if state.ticks > 0 then add(list, { what = "tick" }) end
-  for side, policy in ipairs(lock.sides) do
-    if state.breaks > 0 and policy.ops.break_ then
-      add(list, { what = "break", side = side })
-    end
-  end
-  if state.evictions > 0 then
-    for key in pairs(state.server.entries) do
-      add(list, { what = "remove", key = key })
-    end
-  end
-  for i = 1, state.copies and #state.copies or 0 do
-    add(list, { what = "late", copy = i })
-  end
-  return list
+  local result, fault = doing[step.what](lock, state, step)
+  return result, fault or result and result.fault
 end
 
 return steps

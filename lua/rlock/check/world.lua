@@ -5,30 +5,35 @@
 --    token          the fencing token
 --    is_forgiven    the hold was broken by force or its key was removed, so the
 --                   client may be wrong
---  and `pending`, a request whose reply was lost; `waits`, its place in line;
---  `left`, how many more acquires it may start; `is_dead`.
+--    is_unsure      a request was given up, so the server may have another count
+--  and `pending`, a request whose reply was lost; `waits`, what it waits for;
+--  `place`, its place in the order of arrival, which the server knows even if
+--  the reply was lost; `left`, how many more acquires it may start; `is_dead`.
+--
+--  States share their clients, so one is changed only through world:change.
 
-local redis = require "rlock.check.redis"
+local snapshot = require "rlock.check.snapshot"
 
 local world = {}
 world.__index = world
 
---- @tparam table bounds clients, ops, ticks, breaks
--- @tparam integer sides how many sides the lock has
-function world.new(bounds, sides)
-  local self = setmetatable({
-    server = redis.new(), clients = {}, ticks = bounds.ticks,
-    breaks = bounds.breaks, evictions = bounds.evictions, arrivals = 0,
-    token = 0,
-  }, world)
+--- The state before anything has happened.
+-- @tparam table lock see locks.lua
+function world.new(lock)
+  local bounds, clients = lock.bounds, {}
   for i = 1, bounds.clients do
     local holds = {}
-    for side = 1, sides do holds[side] = { count = 0, valid = 0 } end
-    self.clients[i] = {
+    for side = 1, #lock.sides do holds[side] = { count = 0, valid = 0 } end
+    clients[i] = {
       name = string.char(64 + i), holds = holds, left = bounds.ops,
     }
   end
-  return self
+  lock.empty = lock.empty or snapshot.empty(lock.is_absolute)
+  return setmetatable({
+    server = lock.empty, clients = clients, ticks = bounds.ticks,
+    breaks = bounds.breaks, evictions = bounds.evictions, arrivals = 0,
+    token = 0,
+  }, world)
 end
 
 local function copy(list)
@@ -37,28 +42,26 @@ local function copy(list)
   return result
 end
 
-local function copy_client(client)
-  local result, holds = copy(client), {}
-  for i, hold in ipairs(client.holds) do holds[i] = copy(hold) end
-  result.holds = holds
-  return result
-end
-
 --- A copy that changes independently.
 function world:fork()
   local result = setmetatable(copy(self), world)
-  result.server, result.clients = self.server:fork(), {}
-  for i, client in ipairs(self.clients) do
-    result.clients[i] = copy_client(client)
-  end
+  result.clients = table.move(self.clients, 1, #self.clients, 1, {})
   return result
+end
+
+--- The client i, to be changed in this state only.
+function world:change(i)
+  local client, holds = copy(self.clients[i]), {}
+  for side, hold in ipairs(client.holds) do holds[side] = copy(hold) end
+  client.holds, client.number = holds, nil
+  self.clients[i] = client
+  return client
 end
 
 --- Does the client believe that it holds this side?
 function world:believes(client, side)
   local hold = client.holds[side]
-  return not client.is_dead and hold.count > 0
-    and self.server:ms() < hold.valid
+  return not client.is_dead and hold.count > 0 and self.server.now < hold.valid
 end
 
 -- canonical form --------------------------------------------------------------
@@ -77,28 +80,53 @@ local function text_of_client(client, now)
   end
   local pending, waits = client.pending, client.waits
   if pending then
-    parts[#parts + 1] = ("?%s %d %s %s %s"):format(pending.op, pending.side,
-      pending.want, pending.lease, pending.wait)
+    parts[#parts + 1] = ("?%s %d %s %s %s %s"):format(pending.op, pending.side,
+      pending.want, pending.lease, pending.wait, pending.was_valid)
   end
   if waits then
-    parts[#parts + 1] = ("#%d %d %d"):format(waits.place, waits.side,
-      math.max(waits.retry - now, 0))
+    parts[#parts + 1] = ("#%d %d %s %s"):format(waits.side, waits.lease,
+      client.place and math.max(waits.retry - now, 0), waits.is_late)
   end
   return table.concat(parts, " ")
 end
 
---- The state as text; equal for states that behave alike.
--- @tparam boolean is_absolute whether the policy reads the clock
--- @treturn string
-function world:text(is_absolute)
-  local now, parts = self.server:ms(), { self.server:text(is_absolute) }
-  for i, client in ipairs(self.clients) do
-    parts[i + 1] = text_of_client(client, now)
+-- A number for what a client believes, kept until it or the time changes.
+local function number_of_client(self, client)
+  local now = self.server.now
+  if client.now ~= now or not client.number then
+    client.now = now
+    client.number = self.server:number_of(text_of_client(client, now))
   end
-  parts[#parts + 1] = ("%d %d %d %.0f"):format(self.ticks, self.breaks,
-    self.evictions, self.token)
-  for _, copy in ipairs(self.copies or {}) do parts[#parts + 1] = copy.text end
-  return table.concat(parts, "\n")
+  return client.number
+end
+
+-- The order in which the waiters have come.
+local function line_of(self)
+  local line = {}
+  for _, client in ipairs(self.clients) do
+    if client.place then line[#line + 1] = client end
+  end
+  if #line < 2 then return line[1] and line[1].name or "-" end
+  table.sort(line, function(a, b) return a.place < b.place end)
+  for i, client in ipairs(line) do line[i] = client.name end
+  return table.concat(line)
+end
+
+--- The state as text; equal for states that behave alike.
+-- @treturn string
+function world:text()
+  local parts = { self.server.number }
+  for i, client in ipairs(self.clients) do
+    parts[i + 1] = number_of_client(self, client)
+  end
+  local n = #parts
+  parts[n + 1], parts[n + 2], parts[n + 3] =
+    self.ticks, self.breaks, self.evictions
+  parts[n + 4], parts[n + 5] = self.token, line_of(self)
+  for _, request in ipairs(self.copies or {}) do
+    parts[#parts + 1] = self.server:number_of(request.text)
+  end
+  return table.concat(parts, " ")
 end
 
 return world

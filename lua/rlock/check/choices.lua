@@ -1,0 +1,121 @@
+--- What may happen next in a state of a lock: the steps (steps.lua).
+--
+--  A client that dies does nothing more. Each state is judged as if all but one
+--  had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
+--  renew: the client believes less, and it may renew in any case.
+
+local choices = {}
+
+local function add(list, step) list[#list + 1] = step end
+
+local function add_request(lock, list, step)
+  step.what, step.reply = "request", "told"
+  add(list, step)
+  if lock.faults.lost then
+    local lost = { reply = "lost" }
+    for key, value in pairs(step) do lost[key] = lost[key] or value end
+    add(list, lost)
+  end
+end
+
+local function add_acquires(lock, list, i, side, want)
+  local waits = lock.sides[side].ops.leave and { 0, -1 } or { 0 }
+  for _, lease in ipairs(lock.leases) do
+    for _, wait in ipairs(waits) do
+      add_request(lock, list, {
+        client = i, side = side, op = "acquire", lease = lease, want = want,
+        wait = wait,
+      })
+    end
+  end
+end
+
+local function add_of_side(lock, list, state, i, side)
+  local client = state.clients[i]
+  local hold, policy = client.holds[side], lock.sides[side]
+  local may_enter = hold.count == 0
+    or policy.reenter ~= false and hold.count < lock.most_holds
+      and state:believes(client, side)
+  if client.left > 0 and may_enter then
+    add_acquires(lock, list, i, side, hold.count + 1)
+  end
+  if hold.count == 0 then return end
+  add_request(lock, list, {
+    client = i, side = side, op = "release", lease = lock.leases[1],
+    want = hold.count - 1, wait = 0,
+  })
+  if policy.ops.renew then
+    add(list, {
+      what = "request", client = i, side = side, op = "renew",
+      want = hold.count, wait = 0, lease = lock.leases[#lock.leases],
+      reply = "told",
+    })
+  end
+end
+
+local function add_of_waiter(lock, list, i, client)
+  local waits = client.waits
+  add_request(lock, list, {
+    client = i, side = waits.side, op = "acquire", want = 1, wait = -1,
+    lease = waits.lease,
+  })
+  add_request(lock, list, {
+    client = i, side = waits.side, op = "leave", want = 0, wait = 0, lease = 1,
+  })
+end
+
+local function add_of_pending(lock, list, i, pending)
+  local step = { what = "request", client = i, reply = "told" }
+  for _, key in ipairs { "op", "side", "want", "lease", "wait" } do
+    step[key] = pending[key]
+  end
+  add(list, step)
+  if pending.op == "acquire" then
+    add(list, { what = "give up", client = i })
+  end
+end
+
+local function add_of_client(lock, list, state, i)
+  local client = state.clients[i]
+  if client.is_dead then return end
+  if client.pending then
+    add_of_pending(lock, list, i, client.pending)
+  elseif client.waits then
+    add_of_waiter(lock, list, i, client)
+  else
+    for side = 1, #lock.sides do add_of_side(lock, list, state, i, side) end
+  end
+end
+
+-- Clients are alike until they act, so they act for the first time in order.
+local function is_next(lock, state, i)
+  if not lock.is_symmetric or i == 1 then return true end
+  local before = state.clients[i - 1]
+  return before.is_dead or before.left < lock.bounds.ops
+end
+
+--- The steps that are possible in a state.
+-- @treturn table
+function choices.of(lock, state)
+  local list = {}
+  for i = 1, #state.clients do
+    if is_next(lock, state, i) then add_of_client(lock, list, state, i) end
+  end
+  if state.ticks > 0 then add(list, { what = "tick" }) end
+  for side, policy in ipairs(lock.sides) do
+    if state.breaks > 0 and policy.ops.break_ then
+      add(list, { what = "break", side = side })
+    end
+  end
+  if state.evictions > 0 then
+    for _, key in ipairs(state.server:keys()) do
+      add(list, { what = "remove", key = key })
+    end
+  end
+  for i = 1, state.copies and #state.copies or 0 do
+    add(list, { what = "late", copy = i })
+  end
+  return list
+end
+
+return choices

@@ -1,0 +1,123 @@
+--- A lock as something to explore. What is explored, a model, has the methods
+--  of this file; counters.lua has them as well.
+
+local choices = require "rlock.check.choices"
+local invariants = require "rlock.check.invariants"
+local steps = require "rlock.check.steps"
+local words = require "rlock.check.words"
+local world = require "rlock.check.world"
+
+local locks = {}
+locks.__index = locks
+
+local NAME = "lock"
+
+local function set(list)
+  local result = {}
+  for _, item in ipairs(list or {}) do result[item] = true end
+  return result
+end
+
+-- Does an operation read the clock? Then times are not relative.
+local function reads_clock(sides)
+  for _, side in ipairs(sides) do
+    for _, op in pairs(side.ops) do
+      if op.text:find('"time"', 1, true) then return true end
+    end
+  end
+  return false
+end
+
+local function one_at_most() return false end
+
+-- Readers share; a writer excludes other owners.
+local function readers_or_writer(holders)
+  local writer
+  for _, holder in ipairs(holders) do
+    if holder.mode == "write" then writer = holder.owner end
+  end
+  for _, holder in ipairs(holders) do
+    if writer and holder.owner ~= writer then return false end
+  end
+  return true
+end
+
+--- Describes what is explored.
+-- @tparam table sides  one policy, or those for reading and writing; results
+--   of policy.load
+-- @tparam table bounds clients, ops, ticks, breaks, evictions, tick (ms),
+--   leases (ms), most_holds, faults (name -> true), options, is_symmetric
+-- @treturn table
+function locks.new(sides, bounds)
+  local first = sides[1]
+  local keys = first.keys(NAME)
+  return setmetatable({
+    name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
+    keys = keys, options = bounds.options, faults = bounds.faults,
+    leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
+    is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
+    allows = first.allows or sides[2] and readers_or_writer or one_at_most,
+    is_fair = first.fair, slack = (first.slack or 0) * 1000,
+    is_own = set(keys), keeps = set(first.keeps and first.keeps(keys)),
+  }, locks)
+end
+
+--- The first state. A state has fork() and text(); equal texts are states that
+--  behave alike. Its `server` is a snapshot.
+function locks:start() return world.new(self) end
+
+--- The steps that may be next.
+-- @treturn table
+function locks:choices(state) return choices.of(self, state) end
+
+--- Does a step in a state, which it changes.
+-- @treturn table|nil the result of an operation: `verdict`, `value`,
+--   `is_ordered`, `compiled`
+-- @treturn string|nil a fault
+function locks:take(state, step) return steps.take(self, state, step) end
+
+--- What is wrong with a state.
+-- @treturn string|nil a fault
+function locks:judge(state) return invariants.check(self, state) end
+
+--- What is wrong with a step that has been done.
+-- @tparam table before the state before it
+-- @tparam table step
+-- @tparam table|nil result
+-- @treturn string|nil a fault
+function locks:judge_step(before, step, result)
+  if result and result.verdict == "held" then
+    return invariants.check_order(self, before, step)
+  end
+end
+
+--- A step in words.
+function locks:text(state, step) return words.text(self, state, step) end
+
+--- Reads a step: it, or nil and why it is none.
+function locks:read(state, text) return words.read(self, state, text) end
+
+--- The names of the clients.
+-- @treturn table
+function locks:names()
+  local names = {}
+  for i = 1, self.bounds.clients do names[i] = string.char(64 + i) end
+  return names
+end
+
+--- What each client believes, in words.
+-- @treturn table
+function locks:beliefs(state)
+  local list = {}
+  for i, client in ipairs(state.clients) do
+    list[i] = words.belief(self, state, client)
+  end
+  return list
+end
+
+--- The operation of a step, the result of script.compile; or nil.
+function locks:operation(step)
+  return step.op and self.sides[step.side].ops[step.op]
+end
+
+return locks

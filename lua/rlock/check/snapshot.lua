@@ -1,0 +1,106 @@
+--- A state of the server, shared by all states of the exploration that have it.
+--  It never changes; it remembers what every operation did in it, so that each
+--  is executed once. Two snapshots of one book with the same keys, expiries and
+--  clock are one object.
+
+local redis = require "rlock.check.redis"
+
+local snapshot = {}
+snapshot.__index = snapshot
+
+-- Numbers texts: equal texts have equal numbers.
+local function numbered(numbers, text)
+  local number = numbers[text]
+  if not number then
+    number = numbers.count + 1
+    numbers[text], numbers.count = number, number
+  end
+  return number
+end
+
+-- The snapshot of a server, which nobody changes from now on.
+local function shared(book, server)
+  local identity = server:text(true)
+  local found = book.known[identity]
+  if found then return found end
+  local alike = book.is_absolute and identity or server:text()
+  found = setmetatable({
+    book = book, server = server, now = server:ms(), results = {},
+    number = numbered(book.numbers, alike), lonely = {},
+  }, snapshot)
+  book.known[identity] = found
+  return found
+end
+
+--- The empty server.
+-- @tparam boolean is_absolute  the operations read the clock, so times are not
+--   relative
+-- @treturn table `now`, ms; `number`: equal for servers that behave alike
+function snapshot.empty(is_absolute)
+  local book = {
+    known = {}, numbers = { count = 0 }, is_absolute = is_absolute,
+  }
+  return shared(book, redis.new())
+end
+
+--- A number for a text, equal for equal texts; never that of a server.
+function snapshot:number_of(text) return numbered(self.book.numbers, text) end
+
+local function executed(self, op, keys, words, is_turned)
+  local server = self.server:fork()
+  server.turned = is_turned
+  local reply = server:eval(op.text, keys, words)
+  return {
+    reply = reply, is_ordered = server.is_ordered,
+    after = shared(self.book, server),
+  }
+end
+
+--- Executes an operation.
+-- @tparam table op       the result of script.compile
+-- @tparam table keys
+-- @tparam table words
+-- @tparam[opt] boolean is_turned  replies without a defined order are turned
+-- @treturn table `reply`; `after`, a snapshot; `is_ordered`: it had a reply
+--   without a defined order. The caller may add fields.
+function snapshot:run(op, keys, words, is_turned)
+  local results = self.results[op]
+  if not results then
+    results = {}
+    self.results[op] = results
+  end
+  local key = table.concat(words, "\0") .. (is_turned and "\1" or "\2")
+    .. (keys[3] or "")
+  local result = results[key]
+  if not result then
+    result = executed(self, op, keys, words, is_turned)
+    results[key] = result
+  end
+  return result
+end
+
+--- The server after some milliseconds.
+function snapshot:later(ms)
+  local server = self.server:fork()
+  server.now = server.now + ms * 1000
+  return shared(self.book, server)
+end
+
+--- The server without a key.
+function snapshot:without(key)
+  local server = self.server:fork()
+  server.entries[key] = nil
+  return shared(self.book, server)
+end
+
+--- The names of its keys, sorted.
+function snapshot:keys()
+  local names = {}
+  for name in pairs(self.server.entries) do
+    if self.server:entry(name) then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+return snapshot

@@ -1,0 +1,138 @@
+--- Makes the model (check/locks.lua) of a policy, as the options of `rlockctl
+--  check` and `rlockctl try` describe it. Raises one-line errors.
+
+local model = {}
+
+--- The options, see options.lua.
+model.options = {
+  ["--option"] = { "option", "K=V", all = true },
+  ["--clients"] = { "clients", "N" }, ["--ops"] = { "ops", "N" },
+  ["--ticks"] = { "ticks", "N" }, ["--tick"] = { "tick", "S" },
+  ["--leases"] = { "leases", "LIST" }, ["--faults"] = { "faults", "LIST" },
+  ["--no-symmetry"] = { "no_symmetry" },
+}
+
+local FAULTS = { crash = true, lost = true, late = true, ["break"] = true,
+  remove = true }
+
+-- options ---------------------------------------------------------------------
+
+local function faults_of(text)
+  local faults = {}
+  for word in text:gmatch("[^,%s]+") do
+    if not FAULTS[word] then
+      error(("--faults has no %s, only break, crash, late, lost and remove")
+        :format(word), 0)
+    end
+    faults[word] = true
+  end
+  return faults
+end
+
+local function in_range(name, text, least, most)
+  local value = tonumber(text)
+  if value and value >= least and value <= most then return value end
+  error(("--%s must be a number from %g to %g"):format(name, least, most), 0)
+end
+
+--- A number among the options.
+-- @tparam table chosen
+-- @tparam string name
+-- @tparam number default
+-- @tparam number least
+-- @tparam number most
+-- @treturn number
+function model.number(chosen, name, default, least, most)
+  if chosen[name] == nil then return default end
+  return in_range(name, chosen[name], least, most)
+end
+
+local function count(chosen, name, default, least, most)
+  return math.floor(model.number(chosen, name, default, least, most))
+end
+
+-- Options of the lock: numbers and booleans are recognised.
+local function lock_options(list)
+  local options = {}
+  for _, text in ipairs(list or {}) do
+    local key, value = text:match("^([^=]+)=(.*)$")
+    if not key then error("--option must be K=V", 0) end
+    if value == "true" or value == "false" then value = value == "true" end
+    options[key] = tonumber(value) or value
+  end
+  return options
+end
+
+-- At most three, in milliseconds; default: two ticks.
+local function leases_of(text, tick)
+  if not text then return { 2 * tick } end
+  local leases = {}
+  for word in text:gmatch("[^,%s]+") do
+    leases[#leases + 1] =
+      math.floor(in_range("leases", word, 0.001, 86400) * 1000)
+  end
+  if not leases[1] or leases[4] then
+    error("--leases must be one to three numbers of seconds", 0)
+  end
+  table.sort(leases)
+  return leases
+end
+
+local function bounds_of(chosen)
+  local faults = faults_of(chosen.faults or "crash,lost")
+  local tick = math.floor(model.number(chosen, "tick", 1, 0.01, 86400) * 1000)
+  return {
+    clients = count(chosen, "clients", 2, 1, 5),
+    ops = count(chosen, "ops", 2, 1, 100),
+    ticks = count(chosen, "ticks", 3, 0, 1000), tick = tick,
+    leases = leases_of(chosen.leases, tick), most_holds = 2, faults = faults,
+    breaks = faults["break"] and 1 or 0,
+    evictions = faults.remove and 1 or 0,
+    options = lock_options(chosen.option),
+    is_symmetric = not chosen.no_symmetry,
+  }
+end
+
+-- policies --------------------------------------------------------------------
+
+-- The module of a pair of policies, for reading and writing; or nil.
+local function pair_of(name)
+  local ok, found = pcall(require,
+    name:find(".", 1, true) and name or "rlock.policy." .. name)
+  if ok and type(found) == "table" and not found.server
+      and type(found.read) == "table" and type(found.write) == "table" then
+    return found
+  end
+end
+
+local function sides_of(name)
+  local load = require("rlock.policy").load
+  local pair = pair_of(name)
+  if pair then return { load(pair.read, 0), load(pair.write, 0) } end
+  return { load(name, 0) }
+end
+
+--- The model of a policy.
+-- @tparam string name   as for `rlockctl script`
+-- @tparam table chosen  options
+-- @treturn table
+function model.of(name, chosen)
+  local bounds, sides = bounds_of(chosen), sides_of(name)
+  if sides[1].needs then
+    return require("rlock.check.counters").new(sides[1], bounds)
+  end
+  return require("rlock.check.locks").new(sides, bounds)
+end
+
+--- The policy that the operands of a command name.
+-- @tparam table operands
+-- @tparam integer most how many there may be
+-- @treturn string
+function model.name(operands, most)
+  if not operands[1] or operands[most + 1] then
+    error("give one policy" .. (most > 1 and ", and at most a name" or ""), 0)
+  end
+  return operands[1]
+end
+
+return model

@@ -55,18 +55,36 @@ local function each_certain(lock, state, check)
   end
 end
 
--- Does the server keep every hold until its lease is over?
+-- Does a server know a hold until its lease is over? Returns a fault; `what`
+-- says what happened before.
+local function check_kept(lock, server, client, side, count, what)
+  local left = client.holds[side].valid - server.now
+  local result = steps.execute(lock, server:later(left - 1), side, "renew",
+    { client.name, "1", ("%d"):format(count) })
+  if result.fault or result.verdict == "held" then return result.fault end
+  return ("%s may believe to hold it for %gs, but the server frees it before%s")
+    :format(client.name, left / 1000, what)
+end
+
+-- The same after an operation with a shorter lease, unless it is refused.
+local function check_shorter(lock, server, client, side, op, count)
+  local words = steps.arguments(lock, client.name, {
+    op = op, side = side, lease = 1, want = count, wait = 0,
+  })
+  local result = steps.execute(lock, server, side, op, words)
+  if result.fault or result.verdict ~= "held" then return result.fault end
+  return check_kept(lock, result.after, client, side, count,
+    (", after %s with a shorter lease"):format(op))
+end
+
 local function check_survival(lock, state)
   return each_certain(lock, state, function(client, side, hold)
-    if not lock.sides[side].ops.renew then return end
-    local last = state.server:later(hold.valid - state.server.now - 1)
-    local result = steps.execute(lock, last, side, "renew",
-      { client.name, "1", ("%d"):format(hold.count) })
-    if result.fault then return result.fault end
-    if result.verdict ~= "held" then
-      return ("%s may believe to hold it for %gs, but the server frees it "
-        .. "before"):format(client.name, (hold.valid - state.server.now) / 1000)
-    end
+    local policy, server = lock.sides[side], state.server
+    if not policy.ops.renew then return end
+    local fault = check_kept(lock, server, client, side, hold.count, "")
+    if fault or policy.reenter == false then return fault end
+    return check_shorter(lock, server, client, side, "renew", hold.count)
+      or check_shorter(lock, server, client, side, "acquire", hold.count + 1)
   end)
 end
 
@@ -120,8 +138,11 @@ local function wait_alone(lock, server, name, side)
   })
   while true do
     local result = steps.execute(lock, server, side, "acquire", words)
-    if result.fault then return result.fault end
-    if result.verdict ~= "busy" then return end
+    if result.fault then
+      return ("when %s asks next: %s"):format(name, result.fault)
+    elseif result.verdict ~= "busy" then
+      return
+    end
     if server.now >= deadline then
       return ("stuck: %s alone wants it, but does not get it within %.1f s")
         :format(name, most / 1000)

@@ -179,6 +179,7 @@ local function stay_unanswered(client, step, was_valid)
   client.pending = {
     op = step.op, side = step.side, want = step.want, lease = step.lease,
     wait = step.wait, was_valid = was_valid,
+    leaves = client.pending and client.pending.leaves,
   }
 end
 
@@ -195,10 +196,19 @@ local function take_place(lock, state, client, step, verdict)
   end
 end
 
+-- A request that is sent in the background until it is answered.
+local function unanswered(op, side, leaves)
+  return {
+    op = op, side = side, want = 0, lease = 1, wait = 0, was_valid = false,
+    leaves = leaves,
+  }
+end
+
 -- The client gets the reply; returns a fault.
 local function answer(state, client, step, result, was_valid)
   local was_pending, verdict = client.pending, result.verdict
-  client.pending = nil
+  client.pending = was_pending and was_pending.leaves
+    and unanswered("leave", step.side) or nil
   if was_pending and step.op == "release" and verdict == "lost" then
     verdict = step.want == 0 and "freed" or "lost"   -- freed by the first one
     was_valid = false
@@ -232,18 +242,17 @@ function doing.request(lock, state, step)
   return result, answer(state, client, step, result, was_valid)
 end
 
--- An acquire is given up: its outcome is unknown, so the client releases.
-doing["give up"] = function(_, state, step)
+-- An acquire is given up: its outcome is unknown, so the client releases, and
+-- leaves the queue.
+doing["give up"] = function(lock, state, step)
   local client = state:change(step.client)
-  local pending = client.pending
+  local side = client.pending.side
+  local hold = client.holds[side]
   client.pending, client.waits, client.place = nil, nil, nil
-  local hold = client.holds[pending.side]
   hold.is_unsure = true              -- until the next request states the count
   if hold.count == 0 then
-    client.pending = {
-      op = "release", side = pending.side, want = 0, lease = 1, wait = 0,
-      was_valid = false,
-    }
+    client.pending = unanswered("release", side,
+      lock.sides[side].ops.leave ~= nil)
   end
 end
 

@@ -80,8 +80,9 @@ local function text_of_client(client, now)
   end
   local pending, waits = client.pending, client.waits
   if pending then
-    parts[#parts + 1] = ("?%s %d %s %s %s %s"):format(pending.op, pending.side,
-      pending.want, pending.lease, pending.wait, pending.was_valid)
+    parts[#parts + 1] = ("?%s %d %s %s %s %s %s"):format(pending.op,
+      pending.side, pending.want, pending.lease, pending.wait,
+      pending.was_valid, pending.leaves)
   end
   if waits then
     parts[#parts + 1] = ("#%d %d %s %s"):format(waits.side, waits.lease,

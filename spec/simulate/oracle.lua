@@ -1,85 +1,169 @@
---- Watches all holders by true time, outside of the clients. A holder is one
---  successful `lock`, from its grant until its task begins to unlock, or its
---  client no longer counts it as certain.
+--- Watches all holders by true time, from outside of the clients. A holder is
+--  one successful `lock`: from its grant until its task begins to unlock it, or
+--  until its client does not count it as certain any more.
+--
+--  A thing is what is held: `name`, `servers`, `holders`, and `most`, the number
+--  of permits, if it has some.
 
 local oracle = {}
 oracle.__index = oracle
 
+local SLACK = 0.05                      -- seconds
+
 function oracle.new(universe)
   return setmetatable({
-    universe = universe, holders = {}, grants = 0, faults = {},
+    universe = universe, grants = 0, faults = {}, counts = {}, longest = 0,
   }, oracle)
 end
 
+--- Records a fault.
+-- @tparam string what a word or two, the same for all faults of this sort
+function oracle:fault(what, text, ...)
+  self.faults[#self.faults + 1] = {
+    what = what, time = self.universe.now,
+    text = ("%.6f s: %s: "):format(self.universe.now, what)
+      .. text:format(...),
+  }
+  if self.on_fault then self.on_fault(self.faults[#self.faults]) end
+end
+
+function oracle:note(what) self.counts[what] = (self.counts[what] or 0) + 1 end
+
+-- exclusion -------------------------------------------------------------------
+
 local function is_certain(holder)
   return not holder.host.is_dead and not holder.is_forgiven
-    and holder.lock:valid_for() > 0
+    and holder.valid_for() > 0
 end
 
--- May these two hold the lock at the same time?
+-- May these two hold it at the same time?
 local function may_share(a, b)
-  if a.mode == "read" and b.mode == "read" then return true end
-  return a.task == b.task and a.host == b.host
+  return a.mode == "read" and b.mode == "read" or a.party == b.party
 end
 
---- Records a fault.
-function oracle:fault(text, ...)
-  self.faults[#self.faults + 1] = ("%.6f s: "):format(self.universe.now)
-    .. text:format(...)
-end
-
---- Calls `valid_for` as the task of the holder, which owns the lock.
-local function as_its_task(holder, fn)
-  local host = holder.host
-  local before = host.running
-  local current = host.current
-  host.current = function() return holder.task end
-  local result = fn(holder)
-  host.current, host.running = current, before
-  return result
-end
-
---- Compares all holders of a lock.
-function oracle:check(name)
+local function certain_of(thing)
   local certain = {}
-  for _, holder in ipairs(self.holders[name] or {}) do
-    if as_its_task(holder, is_certain) then certain[#certain + 1] = holder end
+  for _, holder in ipairs(thing.holders) do
+    if is_certain(holder) then certain[#certain + 1] = holder end
   end
+  return certain
+end
+
+local function check_count(self, thing, certain)
+  local taken = 0
+  for _, holder in ipairs(certain) do taken = taken + holder.n end
+  if taken > thing.most then
+    self:fault("too many permits", "%s: %d of %d", thing.name, taken,
+      thing.most)
+    for _, holder in ipairs(certain) do holder.is_forgiven = true end
+  end
+end
+
+--- Checks the holders of a thing.
+function oracle:check(thing)
+  if not thing.holders[2] and not thing.most then return end
+  local certain = certain_of(thing)
+  if thing.most then return check_count(self, thing, certain) end
   for i = 1, #certain do
     for k = i + 1, #certain do
       local a, b = certain[i], certain[k]
       if not may_share(a, b) then
-        self:fault("%s: %s and %s hold it at the same time", name, a.label,
-          b.label)
+        self:fault("two holders", "%s: %s (%s) and %s (%s)", thing.name,
+          a.label, a.style, b.label, b.style)
         a.is_forgiven, b.is_forgiven = true, true      -- told once
       end
     end
   end
 end
 
---- A lock was granted.
--- @tparam table holder name, label, host, task, lock, mode
-function oracle:granted(holder)
-  local list = self.holders[holder.name] or {}
-  self.holders[holder.name] = list
-  list[#list + 1] = holder
-  self.grants = self.grants + 1
-  if #list > 1 then self:check(holder.name) end
+-- Was it granted by data that the server has lost in the meantime?
+local function is_of_lost_data(thing, executed)
+  if thing.lost_at and (not executed or executed <= thing.lost_at) then
+    return true
+  end
+  for _, server in ipairs(thing.servers) do
+    if server.lost_at and (not executed or executed <= server.lost_at) then
+      return true
+    end
+  end
+  return false
 end
 
---- Its task begins to unlock it.
+local function check_token(self, holder)
+  local thing, token = holder.thing, math.tointeger(holder.token)
+  if not token then return end
+  if thing.token and token <= thing.token and not holder.is_forgiven then
+    self:fault("token", "%s: %d after %d", thing.name, token, thing.token)
+  end
+  thing.token = token
+end
+
+--- Something was granted.
+-- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
+--   began: when its task asked; executed: when the server granted it; token
+function oracle:granted(holder)
+  local thing = holder.thing
+  holder.since = self.universe.now
+  if is_of_lost_data(thing, holder.executed or holder.began) then
+    holder.is_forgiven = true
+  end
+  table.insert(thing.holders, holder)
+  self.grants = self.grants + 1
+  if holder.token then check_token(self, holder) end
+  self:check(thing)
+end
+
+--- Its task begins to give it back, or ends without.
 function oracle:ending(holder)
-  self:check(holder.name)
-  local list = self.holders[holder.name]
+  if holder.has_ended then return end
+  holder.has_ended = true
+  self:check(holder.thing)
+  local list = holder.thing.holders
   for i = #list, 1, -1 do
     if list[i] == holder then table.remove(list, i) end
   end
 end
 
---- A server lost its data: its holders are wrong without their fault.
-function oracle:forgive()
-  for _, list in pairs(self.holders) do
-    for _, holder in ipairs(list) do holder.is_forgiven = true end
+--- It was given back; the outcome.
+-- @tparam table holder
+-- @param ok  what unlock returned
+-- @tparam integer troubles of its host, before
+function oracle:ended(holder, ok, troubles)
+  if ok and holder.is_gone and (holder.host.troubles or 0) == troubles then
+    self:fault("not told", "%s of %s: unlock returned true, but the server had "
+      .. "lost it", holder.thing.name, holder.label)
+  end
+end
+
+-- losses ----------------------------------------------------------------------
+
+-- A holder whose data is gone must know it after its lease.
+local function check_told(self, holder)
+  if holder.has_ended or holder.host.is_dead then return end
+  if holder.valid_for() > 0 then
+    self:fault("not told", "%s counts %s as held, %.1f s after it was lost",
+      holder.label, holder.thing.name, self.universe.now - holder.gone_at)
+  elseif holder.tells and not holder.was_told
+      and holder.host.stalls_until <= self.universe.now then
+    self:fault("not told", "%s: on_lost of %s was not called", holder.label,
+      holder.thing.name)
+  end
+  self:note "losses checked"
+end
+
+--- The holders of a thing have lost it, or may have.
+-- @tparam table thing
+-- @tparam[opt] number lease seconds, if all are lost for certain: after that
+--   time they must know it
+function oracle:lost(thing, lease)
+  for _, holder in ipairs(thing.holders) do
+    holder.is_forgiven = true
+    if lease and #thing.servers == 1 and not holder.is_gone then
+      holder.is_gone, holder.gone_at = true, self.universe.now
+      self.universe:after(lease * 1.01 + SLACK, function()
+        check_told(self, holder)
+      end)
+    end
   end
 end
 

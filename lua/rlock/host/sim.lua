@@ -1,69 +1,146 @@
 --- A simulated host: tasks, events, timers and randomness of one seed, on a
---  virtual clock. Several hosts share a universe; each is one process of a
---  client, with its own clock. The same seed gives the same run. Connections
---  are made by the function `connect` of the universe.
-
-local heap = require "rlock.heap"
+--  virtual clock. Several hosts share a universe; each is one process, with its
+--  own clock. The same seed gives the same run. Connections are made by the
+--  function `connect` of the universe.
+--
+--  An item is a table that happens at its `deadline`, in true time: `fire(item)`
+--  is called then. With a `host` it happens in that process: not if the process
+--  is dead, and after its stall; then items of a lower `rank` come first.
 
 local sim = {}
 
+local create, resume = coroutine.create, coroutine.resume
 local running, yield, status = coroutine.running, coroutine.yield,
   coroutine.status
+
+-- randomness ------------------------------------------------------------------
+
+local function hash(text)
+  local h = 0x0BF29CE484222325
+  for i = 1, #text do h = (h ~ text:byte(i)) * 0x100000001B3 end
+  return h ~ h >> 29
+end
+
+--- A stream of random numbers, independent of others (xorshift64*).
+-- @tparam integer seed
+-- @tparam string name of the stream
+-- @treturn function returns a number in [0,1)
+function sim.stream(seed, name)
+  local x = hash(("%d %s"):format(seed, name))
+  if x == 0 then x = 88675123 end
+  return function()
+    x = x ~ (x << 13)
+    x = x ~ (x >> 7)
+    x = x ~ (x << 17)
+    return (x * 0x2545F4914F6CDD1D >> 11) * 0x1p-53
+  end
+end
 
 -- the universe ----------------------------------------------------------------
 
 local Universe = {}
 Universe.__index = Universe
 
+Universe.stream = sim.stream
+
 --- @tparam integer seed
--- @treturn table universe: `now`, seconds of true time; `connect`, to be set:
---   function(host, options) -> connection, or nil, code, detail
+-- @treturn table universe: `now`, seconds of true time; `random`; `connect`, to
+--   be set: function(host, options) -> connection, or nil, code, detail
 function sim.new(seed)
   return setmetatable({
-    now = 0, state = seed * 2654435761 % 4294967296, timers = heap.new(),
-    ready = {}, first = 1, last = 0, order = 0,
+    seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0,
+    random = sim.stream(seed, "universe"),
   }, Universe)
 end
 
---- A number in [0,1), from the seed (xorshift32).
-function Universe:random()
-  local x = self.state
-  if x == 0 then x = 88675123 end
-  x = x ~ (x << 13) & 0xFFFFFFFF
-  x = x ~ (x >> 17)
-  x = x ~ (x << 5) & 0xFFFFFFFF
-  self.state = x
-  return x / 4294967296
+-- The items are a binary heap in the array part of the universe.
+local function rise(self, i, item)
+  local deadline = item.deadline
+  while i > 1 do
+    local above = i >> 1
+    local other = self[above]
+    if other.deadline <= deadline then break end
+    self[i], other.place = other, i
+    i = above
+  end
+  self[i], item.place = item, i
 end
 
---- A whole number from 1 to n.
-function Universe:pick(n) return math.floor(self:random() * n) + 1 end
+local function sink(self, i, item)
+  local deadline, n = item.deadline, self.n
+  while true do
+    local below = i << 1
+    if below > n then break end
+    local other = self[below]
+    if below < n and self[below + 1].deadline < other.deadline then
+      below = below + 1
+      other = self[below]
+    end
+    if deadline <= other.deadline then break end
+    self[i], other.place = other, i
+    i = below
+  end
+  self[i], item.place = item, i
+end
+
+--- Lets an item happen at a moment of true time.
+-- @tparam number deadline
+-- @tparam table item must not be waiting already
+function Universe:at(deadline, item)
+  local n = self.n + 1
+  self.n, item.deadline = n, deadline
+  rise(self, n, item)
+end
+
+--- Lets an item not happen.
+function Universe:cancel(item)
+  local i, n = item.place, self.n
+  item.is_delayed = nil
+  if not i then return end
+  local last = self[n]
+  self[n], self.n, item.place = nil, n - 1, nil
+  if last == item then return end
+  if i > 1 and self[i >> 1].deadline > last.deadline then
+    rise(self, i, last)
+  else
+    sink(self, i, last)
+  end
+end
 
 --- Calls fn after some seconds of true time.
--- @treturn table a timer for `cancel`
+-- @treturn table an item
 function Universe:after(seconds, fn)
-  self.order = self.order + 1
-  -- Timers of one moment fire in the order in which they were set.
-  local timer = { deadline = self.now + seconds + self.order * 1e-12, fn = fn }
-  self.timers:push(timer)
-  return timer
+  local item = { fire = fn }
+  self:at(self.now + seconds, item)
+  return item
 end
 
-function Universe:cancel(timer) self.timers:remove(timer) end
-
-local function make_ready(self, task, ...)
-  self.last = self.last + 1
-  self.ready[self.last] = { task = task, n = select("#", ...), ... }
+local function make_ready(self, task, a, b, c)
+  local n, ready = self.last, self.ready
+  ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = task, a, b, c
+  self.last = n + 4
 end
 
 local step
 
 local function run_ready(self)
-  while self.first <= self.last do
-    local item = self.ready[self.first]
-    self.ready[self.first] = nil
-    self.first = self.first + 1
-    step(self, item.task, table.unpack(item, 1, item.n))
+  local n, ready = 0, self.ready
+  while n < self.last do
+    local task, a, b, c = ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4]
+    ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = nil, nil, nil, nil
+    n = n + 4
+    step(task, a, b, c)
+  end
+  self.last = 0
+end
+
+local function happen(self, item)
+  local host = item.host
+  if not host or host.stalls_until <= self.now then
+    if not host or not host.is_dead then item.fire(item) end
+  elseif not host.is_dead then
+    item.is_delayed = true
+    table.insert(host.delayed, item)
   end
 end
 
@@ -71,15 +148,15 @@ end
 -- @tparam number deadline
 function Universe:run(deadline)
   run_ready(self)
-  local timer = self.timers:peek()
-  while timer and timer.deadline <= deadline do
-    self.timers:remove(timer)
-    if timer.deadline > self.now then self.now = timer.deadline end
-    timer.fn()
-    run_ready(self)
-    timer = self.timers:peek()
+  local item = self[1]
+  while item and item.deadline <= deadline do
+    self:cancel(item)
+    if item.deadline > self.now then self.now = item.deadline end
+    happen(self, item)
+    if self.last > 0 then run_ready(self) end
+    item = self[1]
   end
-  self.now = math.max(self.now, deadline)
+  if deadline > self.now then self.now = deadline end
 end
 
 -- tasks -----------------------------------------------------------------------
@@ -87,12 +164,16 @@ end
 local Task = {}
 Task.__index = Task
 
+--- The error that unwinds a cancelled task.
+local Unwind = { __tostring = function(self) return self.why end }
+
 local function finished(task, ok, ...)
+  local host = task.host
   task.over = true
+  host.tasks[task] = nil
   if ok then
     task.results = { n = select("#", ...), ... }
-  else
-    local host = task.host
+  elseif getmetatable((...)) ~= Unwind then
     host.faults[#host.faults + 1] = tostring((...))
   end
   for _, event in ipairs(task.joiners or {}) do event:set() end
@@ -100,28 +181,24 @@ end
 
 local function stepped(task, resumed, ...)
   task.host.running = nil
-  if not resumed then
-    return finished(task, false, debug.traceback(task.co, tostring((...))))
-  elseif status(task.co) == "dead" then
-    finished(task, true, ...)
+  if status(task.co) == "dead" then
+    if not resumed and getmetatable((...)) ~= Unwind then
+      finished(task, false, debug.traceback(task.co, tostring((...))))
+    else
+      finished(task, resumed, ...)
+    end
   end
 end
 
-function step(self, task, ...)
+function step(task, ...)
   local host = task.host
   if host.is_dead or task.over then return end
-  if host.stalls_until > self.now then
-    local values, n = { ... }, select("#", ...)
-    self:after(host.stalls_until - self.now, function()
-      step(self, task, table.unpack(values, 1, n))
-    end)
-    return
-  end
   host.running = task
-  stepped(task, coroutine.resume(task.co, ...))
+  stepped(task, resume(task.co, ...))
 end
 
 --- Waits until the task has ended.
+-- @return what its function returned; nothing if it was cancelled or failed
 function Task:join()
   if not self.over then
     local event = self.host.event()
@@ -134,47 +211,85 @@ function Task:join()
   end
 end
 
--- events ----------------------------------------------------------------------
-
-local Event = {}
-Event.__index = Event
-
-local function wake(event, value)
-  local task, universe = event.waiter, event.host.universe
-  event.waiter = nil
-  if event.timer then universe:cancel(event.timer) end
-  event.timer = nil
-  make_ready(universe, task, value)
+--- Cancels the task, as that of host/uv.lua.
+function Task:cancel(why)
+  if self.over or self.unwinding then return end
+  local unwind, wait = setmetatable({ why = why or "cancelled" }, Unwind),
+    self.wait_of
+  self.unwinding = unwind
+  if not wait then return end               -- raised at its next wait
+  self.wait_of, self.unwound = nil, true
+  wait:abandon()
+  make_ready(self.host.universe, self, nil, "cancelled", unwind)
 end
 
-function Event:set()
-  if self.waiter then
-    wake(self, true)
-  else
-    self.is_set = true
+-- The cancellation that the task has not been told of, if any.
+local function untold_cancel(task)
+  if task.unwinding and not task.unwound then
+    task.unwound = true
+    return task.unwinding
   end
 end
 
---- As the event of host/uv.lua; nothing is ever cancelled.
+-- events ----------------------------------------------------------------------
+
+local Event = { rank = 1 }
+
+-- Resumes the task that waits for an event or for a reply.
+local function wake(task, a, b, c)
+  task.wait_of = nil
+  make_ready(task.host.universe, task, a, b, c)
+end
+
+function Event:set()
+  local task = self.waiter
+  if not task then
+    self.is_set = true
+    return
+  end
+  self.waiter = nil
+  if self.place or self.is_delayed then self.host.universe:cancel(self) end
+  wake(task, true)
+end
+
+-- Its time is over.
+function Event:fire()
+  local task = self.waiter
+  self.waiter = nil
+  wake(task, false)
+end
+
+function Event:abandon()
+  self.waiter = nil
+  self.host.universe:cancel(self)
+end
+
+--- As the event of host/uv.lua.
 function Event:pause(seconds)
   local host = self.host
   local task = host.current()
+  if task.unwinding then
+    local unwind = untold_cancel(task)
+    if unwind then return nil, "cancelled", unwind end
+  end
   if self.is_set then
     self.is_set = nil
     return true
   end
   if seconds and seconds <= 0 then return false end
-  self.waiter = task
+  self.waiter, task.wait_of = task, self
   if seconds and seconds < 1e9 then
-    self.timer = host.universe:after(seconds / host.speed, function()
-      self.timer = nil
-      wake(self, false)
-    end)
+    local universe = host.universe
+    universe:at(universe.now + seconds / host.speed, self)
   end
   return yield()
 end
 
-function Event:wait(seconds) return self:pause(seconds) end
+function Event:wait(seconds)
+  local is_set, _, unwind = self:pause(seconds)
+  if is_set == nil then error(unwind, 0) end
+  return is_set
+end
 
 -- the host --------------------------------------------------------------------
 
@@ -190,8 +305,16 @@ end
 -- Tasks, as the host contract has them.
 local function add_tasks(host, universe)
   function host.daemon(fn, ...)
-    local task = setmetatable({ host = host, co = coroutine.create(fn) }, Task)
-    make_ready(universe, task, ...)
+    local n, values = select("#", ...), { ... }
+    universe.serial = universe.serial + 1
+    local task = setmetatable({
+      host = host, serial = universe.serial, co = create(function()
+        return fn(table.unpack(values, 1, n))
+      end),
+    }, Task)
+    if universe.hook then universe.hook(task.co) end
+    host.tasks[task] = true
+    make_ready(universe, task)
     return task
   end
   host.spawn = host.daemon
@@ -213,15 +336,44 @@ local function add_tasks(host, universe)
   host.has_gone = host.is_over
 end
 
+-- Lets a task wait for the reply to a call: `call.done` resumes it.
+local function add_calls(host)
+  --- @tparam table call gets `task`; cancelling the task calls call:abandon()
+  function host.wait_for(call)
+    local task = host.current()
+    if task.unwinding then
+      local unwind = untold_cancel(task)
+      if unwind then return nil, "cancelled", unwind end
+    end
+    call.task, task.wait_of = task, call
+    return yield()
+  end
+  host.wake = wake
+end
+
 -- Time and randomness.
 local function add_clock(host, universe)
-  function host.now() return host.offset + universe.now * host.speed end
-  function host.event() return setmetatable({ host = host }, Event) end
+  local Own = { host = host }
+  for name, value in pairs(Event) do Own[name] = value end
+  Own.__index = Own
+  function host.now()
+    return host.reading + (universe.now - host.since) * host.speed
+  end
+  --- Lets the clock run at another speed from now on; 1 is true time.
+  function host.set_speed(speed)
+    host.reading, host.since, host.speed = host.now(), universe.now, speed
+  end
+  function host.event()
+    local serial = universe.serial + 1
+    universe.serial = serial
+    return setmetatable({ serial = serial }, Own)
+  end
   function host.sleep(seconds) host.event():wait(math.max(seconds, 1e-9)) end
-  function host.random_number() return universe:random() end
+  local random = sim.stream(universe.seed, host.label)
+  host.random_number = random
   function host.random(n)
     local bytes = {}
-    for i = 1, n do bytes[i] = string.char(universe:pick(256) - 1) end
+    for i = 1, n do bytes[i] = string.char(math.floor(random() * 256)) end
     return table.concat(bytes)
   end
 end
@@ -229,11 +381,13 @@ end
 --- Adds a process.
 -- @tparam table options name; speed (of its clock, 1 is true time) and offset
 --   (seconds)
--- @treturn table a host; `faults` collects errors that its tasks did not catch
+-- @treturn table a host; `faults` collects errors that its tasks did not catch,
+--   `tasks` has those that have not ended
 function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},
-    speed = options.speed or 1, offset = options.offset or 0, stalls_until = 0,
+    tasks = {}, speed = options.speed or 1, reading = options.offset or 0,
+    since = self.now, stalls_until = 0, delayed = {},
   }
   function host.log(level, text)
     if self.on_log then self.on_log(host, level, text) end
@@ -242,6 +396,7 @@ function Universe:host(options)
     return self.connect(host, connection_options)
   end
   add_tasks(host, self)
+  add_calls(host)
   add_clock(host, self)
   return host
 end
@@ -249,10 +404,29 @@ end
 --- Stops a process at once, as SIGKILL does.
 function Universe:kill(host) host.is_dead = true end
 
+-- What happened in the meantime: as in a loop of libuv, timers first, then what
+-- was received, then the deadlines of connections.
+local function go_on(self, host)
+  if host.is_dead or host.stalls_until > self.now then return end
+  local delayed = host.delayed
+  host.delayed = {}
+  for rank = 1, 3 do
+    for _, item in ipairs(delayed) do
+      if item.rank == rank and item.is_delayed then
+        item.is_delayed = nil
+        item.fire(item)
+      end
+    end
+    run_ready(self)
+  end
+end
+
 --- Lets a process stand still, as SIGSTOP or a pause for garbage does.
+-- @tparam table host
 -- @tparam number seconds
 function Universe:stall(host, seconds)
   host.stalls_until = math.max(host.stalls_until, self.now + seconds)
+  self:after(host.stalls_until - self.now, function() go_on(self, host) end)
 end
 
 return sim

@@ -1,0 +1,275 @@
+--- The faults that are injected. A plan is a list of { time, kind, a, b, c },
+--  made from the seed beforehand, so that a run can be repeated with a part of
+--  it; a, b and c are in [0,1).
+
+local faults = {}
+
+local inject = {}                       -- kind -> function(world, a, b, c)
+
+local function one_of(list, dice)
+  return list[math.floor(dice * #list) + 1]
+end
+
+-- Of the processes that run.
+local function client_of(world, dice)
+  local alive = {}
+  for _, process in ipairs(world.processes) do
+    if not process.host.is_dead and not process.is_closed then
+      alive[#alive + 1] = process
+    end
+  end
+  return one_of(alive, dice)
+end
+
+local function route_of(world, a, b)
+  local process = client_of(world, a)
+  if not process then return nil end
+  return world.network:route(process.host, one_of(world.servers, b))
+end
+
+-- networks --------------------------------------------------------------------
+
+local function of_links(fn)
+  return function(world, a, b, c)
+    local route = route_of(world, a, b)
+    for _, link in ipairs(route and { table.unpack(route.links) } or {}) do
+      fn(link, c)
+    end
+  end
+end
+
+-- What is sent on the present connections arrives late, also after they have
+-- been closed; new connections are not affected.
+inject.late = of_links(function(link, c) link:hold("forth", c * 4) end)
+inject.deaf = of_links(function(link, c) link:hold("back", c * 4) end)
+inject.reset = of_links(function(link, c)
+  link.resets_after = 1 + math.floor(c * 8)
+end)
+
+-- Nothing arrives any more, until the client gives up or the server resets.
+inject["half-open"] = of_links(function(link, c)
+  link:mute()
+  link.universe:after(c * 10, function()
+    link.is_mute = false
+    link:close_server()
+  end)
+end)
+
+local function of_route(fn)
+  return function(world, a, b, c)
+    local route = route_of(world, a, b)
+    if route then fn(route, world.universe.now + c * 3, world) end
+  end
+end
+
+inject.partition = of_route(function(route, till)
+  route.forth, route.back = till, till
+end)
+inject["requests delayed"] = of_route(function(route, till)
+  route.forth = till
+end)
+inject["replies delayed"] = of_route(function(route, till)
+  route.back = till
+end)
+inject.refuse = of_route(function(route, till) route.refuses_until = till end)
+inject.slow = of_route(function(route, till, world)
+  local delay = route.delay
+  route.delay = 0.04
+  world.universe:at(till, { fire = function() route.delay = delay end })
+end)
+
+-- servers ---------------------------------------------------------------------
+
+-- The server's data is lost: wholly, or as far as `saved` is old.
+local function lose_data(world, server, is_whole)
+  server.lost_at = world.universe.now
+  server.generation = server.generation + 1
+  for _, thing in ipairs(world.things) do
+    for _, one in ipairs(thing.servers) do
+      if one == server then
+        world.oracle:lost(thing, is_whole and world.lease or nil)
+      end
+    end
+  end
+end
+
+function inject.freeze(world, a, _, c)
+  one_of(world.servers, a):freeze(c * 2)
+end
+
+function inject.restart(world, a, _, c)
+  one_of(world.servers, a):restart(c, "data")
+end
+
+inject["restart, empty"] = function(world, a, _, c)
+  local server = one_of(world.servers, a)
+  if server.is_down then return end
+  server:restart(c, "nothing")
+  lose_data(world, server, true)
+end
+
+inject["restart, saved"] = function(world, a, _, c)
+  local server = one_of(world.servers, a)
+  if server.is_down or not server.saved then return end
+  server:restart(c, "saved")
+  lose_data(world, server, false)
+end
+
+function inject.save(world, a) one_of(world.servers, a):save() end
+function inject.flush(world, a) one_of(world.servers, a):flush_scripts() end
+
+inject["server's clock"] = function(world, a, b)
+  one_of(world.servers, a):set_clock(1 + (b - 0.5) * 0.0004)
+end
+
+-- Leases end early.
+inject["server's clock, forward"] = function(world, a, _, c)
+  local server = one_of(world.servers, a)
+  server:set_clock(server.speed, c * 3)
+  server.jumped_at = world.universe.now
+  for _, thing in ipairs(world.things) do
+    for _, one in ipairs(thing.servers) do
+      if one == server then world.oracle:lost(thing) end
+    end
+  end
+  server.lost_at = world.universe.now       -- for grants that are under way
+end
+
+-- Leases end late. A client that cannot seal relies on this clock.
+inject["server's clock, back"] = function(world, a, _, c)
+  local server = one_of(world.servers, a)
+  if world.seal ~= "kill" or server.refuses_kill then return end
+  server:set_clock(server.speed, -c * 2)
+end
+
+--- What servers answer, one of each row of errors.lua.
+faults.messages = {
+  "BUSY Redis is busy running a script. You can only call SCRIPT KILL or "
+    .. "SHUTDOWN NOSAVE.",
+  "LOADING Redis is loading the dataset in memory",
+  "READONLY You can't write against a read only replica.",
+  "MASTERDOWN Link with MASTER is down",
+  "MISCONF Redis is configured to save RDB snapshots",
+  "OOM command not allowed when used memory > 'maxmemory'.",
+  "NOREPLICAS Not enough good replicas to write.",
+  "CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request",
+  "MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1",
+  "CROSSSLOT Keys in request don't hash to the same slot",
+  "NOSCRIPT No matching script.", "EXPIRED",
+  "NOAUTH Authentication required.", "WRONGPASS invalid password",
+  "DENIED Redis is running in protected mode",
+  "NOPERM this user has no permissions",
+  "WRONGTYPE Operation against a key holding the wrong kind of value",
+  "UNKILLABLE Sorry the script already executed write commands",
+  "EXECABORT Transaction discarded", "ERR something failed",
+  "ERR max number of clients reached", "ERR invalid password",
+  "ERR AUTH called without a password", "ERR DB index is out of range",
+  "ERR unknown command", "ERR Error compiling script", "MODULE failed",
+}
+
+-- These may have been executed, the others certainly not.
+local MAYBE = { NOPERM = true, ERR = true, MODULE = true }
+
+inject["an error"] = function(world, a, b, c)
+  local server, message = one_of(world.servers, a), one_of(faults.messages, b)
+  server:ail(c * c, message, MAYBE[message:match("^%w+")]
+    and message:find("failed") and c < 0.5)
+end
+
+-- A key disappears: deleted by somebody, or evicted.
+function inject.evict(world, a)
+  local thing = one_of(world.things, a)
+  if thing.use ~= "lock" then return end
+  thing.servers[1].redis.entries[thing.name] = nil
+  world.oracle:lost(thing, world.lease)
+  thing.lost_at = world.universe.now
+end
+
+-- clients ---------------------------------------------------------------------
+
+function inject.stall(world, a, _, c)
+  local process = client_of(world, a)
+  if process then world.universe:stall(process.host, c * 3) end
+end
+
+function inject.kill(world, a)
+  local process = client_of(world, a)
+  if not process then return end
+  world.universe:kill(process.host)
+  world:start_client()
+end
+
+function inject.close(world, a)
+  local process = client_of(world, a)
+  if not process then return end
+  world:close_client(process)
+  world:start_client()
+end
+
+-- Its owners may end without unlocking.
+function inject.cancel(world, a, b)
+  local process = client_of(world, a)
+  local task = process and one_of(process.workers, b)
+  if task and task.part and not task.part.over then task.part:cancel() end
+end
+
+inject["client's clock"] = function(world, a, b)
+  local process = client_of(world, a)
+  if process then process.host.set_speed(1 + (b - 0.5) * 0.0008) end
+end
+
+-- plans -----------------------------------------------------------------------
+
+local ODDS = {
+  late = 6, deaf = 5, reset = 5, ["half-open"] = 3, partition = 2,
+  ["requests delayed"] = 2, ["replies delayed"] = 2, refuse = 1, slow = 1,
+  freeze = 2, restart = 1.5, ["restart, empty"] = 0.8, save = 0.5,
+  ["restart, saved"] = 0.5, flush = 1, ["server's clock"] = 0.5,
+  ["server's clock, forward"] = 0.4, ["server's clock, back"] = 0.4,
+  ["an error"] = 3, evict = 1, stall = 4, kill = 1, close = 0.5,
+  cancel = 3, ["client's clock"] = 0.5,
+}
+
+--- The kinds, sorted.
+faults.kinds = {}
+for kind in pairs(ODDS) do faults.kinds[#faults.kinds + 1] = kind end
+table.sort(faults.kinds)
+
+local total = 0
+for _, kind in ipairs(faults.kinds) do total = total + ODDS[kind] end
+
+local function pick(dice)
+  dice = dice * total
+  for _, kind in ipairs(faults.kinds) do
+    dice = dice - ODDS[kind]
+    if dice < 0 then return kind end
+  end
+  return faults.kinds[1]
+end
+
+--- Makes a plan.
+-- @tparam function random
+-- @tparam number seconds  after the first second, until then
+-- @tparam number every    a fault each so many seconds, on average
+-- @treturn table list of { time, kind, a, b, c }
+function faults.plan(random, seconds, every)
+  local plan, time = {}, 0.5
+  while true do
+    time = time + random() * 2 * every
+    if time >= seconds then return plan end
+    plan[#plan + 1] = { time, pick(random()), random(), random(), random() }
+  end
+end
+
+--- Injects a fault now.
+function faults.inject(world, event)
+  world.network:note(event[2])
+  inject[event[2]](world, event[3], event[4], event[5])
+end
+
+--- A fault of a plan, for people.
+function faults.show(event)
+  return ("%9.6f s  %-24s %.3f %.3f %.3f"):format(table.unpack(event))
+end
+
+return faults

@@ -1,0 +1,359 @@
+--- One simulated connection of a client to a server. It delivers in order, with
+--  delays. What was sent on a connection that its client has closed may still
+--  arrive, unless the server has closed it too.
+
+local seal = require "rlock.redis.seal"
+local errors = require "rlock.redis.errors"
+
+local link = {}
+link.__index = link
+
+--- Opens it; it takes no time.
+-- @tparam table route the way between the client and the server: network.lua
+-- @tparam table options those of host.connect
+function link.new(route, options)
+  local server = route.server
+  server.last_id = server.last_id + 1
+  local self = setmetatable({
+    route = route, host = route.host, server = server,
+    universe = server.universe, id = server.last_id, first = 1, last = 0,
+    forth = 0, back = 0, is_served = true, channels = {},
+    address = ("%s:%d"):format(route.host.label, server.last_id),
+    heard = server.universe.now, lost = options.lost,
+    message = options.message, silent = (options.silent or 0) / 1000,
+  }, link)
+  self.alarm = { host = self.host, rank = 3, link = self, fire = self.watch }
+  table.insert(server.links, self)
+  table.insert(route.links, self)
+  return self
+end
+
+-- deliveries ------------------------------------------------------------------
+
+-- Lets an item happen when it arrives, after all earlier ones of its direction.
+local function deliver(self, direction, item)
+  local universe, route = self.universe, self.route
+  local at = universe.now + route.delay * (0.5 + universe.random())
+  local free = route[direction]
+  if at < free then at = free + (at - universe.now) end
+  if at <= self[direction] then at = self[direction] + 1e-7 end
+  self[direction] = at
+  universe:at(at, item)
+end
+
+--- Holds all that is sent in a direction, for a while.
+-- @tparam string direction "forth" or "back"
+-- @tparam number seconds
+function link:hold(direction, seconds)
+  self[direction] = math.max(self[direction], self.universe.now + seconds)
+end
+
+-- The reply as a client sees it.
+local function seen(reply)
+  if type(reply) == "number" then return math.tointeger(reply) end
+  if type(reply) ~= "table" then return reply end
+  if reply.ok then return reply.ok end
+  local list = {}
+  for i = 1, #reply do list[i] = seen(reply[i]) end
+  return list
+end
+
+-- calls -----------------------------------------------------------------------
+
+local Call = { rank = 2 }
+Call.__index = Call
+
+-- The outcome, for the task or the pipeline that waits for it.
+local function tell(call, reply, code, detail)
+  call.is_over = true
+  local batch = call.batch
+  if code and code ~= "redis" or call.words[1] == "EVALSHA" and code then
+    call.link.host.troubles = (call.link.host.troubles or 0) + 1
+  end
+  if batch then
+    local i = call.index
+    batch.replies[i], batch.codes[i], batch.details[i] = reply, code, detail
+    batch.left = batch.left - 1
+    if batch.left == 0 then batch.event:set() end
+  elseif call.task then
+    call.link.host.wake(call.task, reply, code, detail)
+  end
+end
+
+--- Its task was cancelled.
+function Call:abandon() self.task = nil end
+
+-- The reply arrives at the client.
+local function answer(call)
+  local self = call.link
+  if self.is_closed or self.is_mute then return end
+  self.heard = self.universe.now
+  self[self.first] = nil
+  self.first = self.first + 1
+  if call.is_over then return end
+  local reply = call.reply
+  if type(reply) == "table" and reply.err then
+    tell(call, nil, "redis", reply.err)
+  else
+    tell(call, seen(reply))
+  end
+end
+
+-- The command arrives at the server.
+local function arrive(call)
+  local self = call.link
+  local server = self.server
+  if not self.is_served or self.is_mute then return end
+  if server.thaws > self.universe.now then
+    table.insert(server.inbox, call)
+    return
+  end
+  if self.is_closed then server.network:note "late" end
+  local reply = server:execute(self, call.words)
+  if reply ~= nil then
+    call.reply, call.host, call.fire = reply, self.host, answer
+    deliver(self, "back", call)
+  end
+  if self.resets_after then
+    self.resets_after = self.resets_after - 1
+    if self.resets_after <= 0 then self:close_server() end
+  end
+end
+
+-- Sends a command.
+-- @tparam table words copied
+local function start(self, ms, words, n)
+  local copy = {}
+  for i = 1, n do
+    local word = words[i]
+    copy[i] = type(word) == "number" and ("%.17g"):format(word) or word
+  end
+  local now = self.universe.now
+  local call = setmetatable({
+    link = self, words = copy, fire = arrive, sent = now,
+    due = ms > 0 and now + ms / 1000 / self.host.speed or math.huge,
+  }, Call)
+  self.last = self.last + 1
+  self[self.last] = call
+  local alarm = self.alarm
+  if alarm.place and call.due < alarm.deadline then
+    self.universe:cancel(alarm)
+  end
+  if not alarm.place and not alarm.is_delayed then self:set_alarm() end
+  deliver(self, "forth", call)
+  return call
+end
+
+-- deadlines -------------------------------------------------------------------
+
+-- When the connection counts as dead.
+local function silent_due(self)
+  if self.silent <= 0 or self.first > self.last then return math.huge end
+  return math.max(self.heard, self[self.first].sent) + self.silent
+end
+
+--- Sets the alarm for the first deadline.
+function link:set_alarm()
+  local due = silent_due(self)
+  for i = self.first, self.last do
+    local call = self[i]
+    if not call.is_over and call.due < due then due = call.due end
+  end
+  if due < math.huge then
+    self.universe:at(math.max(due, self.universe.now), self.alarm)
+  end
+end
+
+--- The alarm: ends a silent connection, then what has waited for too long.
+function link.watch(alarm)
+  local self = alarm.link
+  if self.is_closed then return end
+  local now = self.universe.now + 1e-9
+  if silent_due(self) <= now then
+    return self:lose(("silent for %d ms while commands waited")
+      :format(self.silent * 1000))
+  end
+  for i = self.first, self.last do
+    local call = self[i]
+    if call and not call.is_over and call.due <= now then
+      tell(call, nil, "timeout", "no reply in time")
+    end
+  end
+  if not self.is_closed and not alarm.place then self:set_alarm() end
+end
+
+-- ends ------------------------------------------------------------------------
+
+local function fail_all(self, why)
+  for i = self.first, self.last do
+    local call = self[i]
+    self[i] = nil
+    if not call.is_over then tell(call, nil, "closed", why) end
+  end
+  self.first, self.last = 1, 0
+end
+
+local function forget(self)
+  for i, other in ipairs(self.route.links) do
+    if other == self then table.remove(self.route.links, i) end
+  end
+end
+
+local function unserve(self)
+  if not self.is_served then return end
+  self.is_served = false
+  self.server:unlink(self)
+end
+
+--- The server ends the connection; the client learns it after a delay.
+function link:close_server()
+  if not self.is_served then return end
+  unserve(self)
+  deliver(self, "back", { host = self.host, rank = 2, fire = function()
+    if not self.is_mute then self:lose "connection reset" end
+  end })
+end
+
+--- The client finds the connection dead.
+function link:lose(why)
+  if self.is_closed then return end
+  self:close(why)
+  if self.lost then self.lost(why) end
+end
+
+--- Closes the client's side. What was sent may still arrive; the server learns
+--  of the close after that.
+function link:close(why)
+  if self.is_closed then return end
+  self.is_closed = true
+  forget(self)
+  self.universe:cancel(self.alarm)
+  fail_all(self, why or "the connection was closed")
+  if not self.is_mute then
+    deliver(self, "forth", { fire = function() unserve(self) end })
+  end
+end
+
+--- From now on nothing arrives on either side, until somebody gives up.
+function link:mute() self.is_mute = true end
+
+--- A message for a subscriber.
+function link:push(kind, channel, payload)
+  deliver(self, "back", { host = self.host, rank = 2, fire = function()
+    if not self.is_closed and not self.is_mute and self.message then
+      self.message(kind, channel, payload)
+    end
+  end })
+end
+
+-- the connection, for the host ------------------------------------------------
+
+local Connection = {}
+Connection.__index = Connection
+
+function Connection:send(ms, words, n)
+  local own = self.link
+  if own.is_closed then
+    return nil, "connect", "the connection was closed"
+  end
+  return own.host.wait_for(start(own, ms, words, n))
+end
+
+function Connection:pipeline(ms, commands)
+  local own = self.link
+  local batch = {
+    replies = {}, codes = {}, details = {}, left = #commands,
+    event = own.host.event(),
+  }
+  for i, words in ipairs(commands) do
+    if own.is_closed then
+      batch.codes[i], batch.details[i] = "closed", "the connection was closed"
+      batch.left = batch.left - 1
+    else
+      local call = start(own, ms, words, #words)
+      call.batch, call.index = batch, i
+    end
+  end
+  if batch.left > 0 then batch.event:pause() end
+  return batch.replies, batch.codes, batch.details
+end
+
+-- SUBSCRIBE and UNSUBSCRIBE: their replies are messages.
+local function listen(self, verb, channel)
+  local own = self.link
+  if own.is_closed then return nil, "closed", "the connection was closed" end
+  deliver(own, "forth", setmetatable({
+    link = own, words = { verb, channel }, fire = arrive,
+  }, Call))
+end
+
+function Connection:subscribe(channel) listen(self, "subscribe", channel) end
+function Connection:unsubscribe(channel)
+  listen(self, "unsubscribe", channel)
+end
+
+function Connection:close(why) self.link:close(why) end
+
+-- As those of host/uv.lua.
+
+local function is_comfort(command, code, detail)
+  return command[1] == "CLIENT" and code == "redis"
+    and errors.classify(detail).code ~= "connect"
+end
+
+local function greet(self, options)
+  local commands = table.move(options.greeting, 1, #options.greeting, 1, {})
+  local n = #commands
+  for _, question in ipairs(seal.questions) do
+    commands[#commands + 1] = question
+  end
+  local replies, codes, details = self:pipeline(options.timeout, commands)
+  for i = 1, n do
+    if replies[i] == nil and not is_comfort(commands[i], codes[i], details[i])
+    then
+      self:close()
+      return nil, codes[i], details[i]
+    end
+  end
+  self.identity, self.fault, self.why =
+    seal.identity(replies, codes, details, n + 1)
+  return self
+end
+
+function Connection:make_ready(ms, seals)
+  local identity = self.identity
+  if not identity and self.has_been_asked then
+    local replies, codes, details = self:pipeline(ms, seal.questions)
+    identity, self.fault, self.why = seal.identity(replies, codes, details, 1)
+    self.identity = identity
+  end
+  self.has_been_asked = true
+  if not identity then return nil, self.fault, self.why end
+  local ok, code, detail = seals:discharge(identity, function(commands)
+    return self:pipeline(ms, commands)
+  end)
+  if ok then seals:prove(identity) end
+  return ok, code, detail
+end
+
+--- Opens a connection as host.connect does.
+-- @tparam table route
+-- @tparam table options
+-- @return connection, or nil, code, detail
+function link.connect(route, options)
+  local host, universe = route.host, route.server.universe
+  local most = options.timeout / 1000
+  local there = math.max(route.forth, route.back) - universe.now
+  if there > 0 and there >= most or route.is_mute then
+    host.sleep(most)
+    return nil, "connect", options.host .. ": no answer in time"
+  end
+  host.sleep(math.max(there, 0) + route.delay)
+  if route.server.is_down or route.refuses_until > universe.now then
+    return nil, "connect", options.host .. ": connection refused"
+  end
+  return greet(setmetatable({ link = link.new(route, options) }, Connection),
+    options)
+end
+
+return link

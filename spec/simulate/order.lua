@@ -1,0 +1,60 @@
+--- Makes a process reproducible: `pairs` in an order that does not depend on
+--  addresses or on Lua's random seed, and garbage that is collected at defined
+--  moments only.
+
+local order = {}
+
+local plain_pairs, plain_collect = pairs, collectgarbage
+
+local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
+
+-- Events and tasks have a `serial`.
+local function is_before(a, b)
+  local one, two = type(a), type(b)
+  if one ~= two then return RANK[one] < RANK[two] end
+  if one == "table" then
+    return assert(a.serial, "no serial") < assert(b.serial, "no serial")
+  elseif one == "boolean" then
+    return a and not b
+  end
+  return a < b
+end
+
+local function ordered(list)
+  local keys, n = {}, 0
+  for key in next, list do
+    n = n + 1
+    keys[n] = key
+  end
+  if n < 2 then return next, list, nil end
+  table.sort(keys, is_before)
+  local i = 0
+  return function()
+    while i < n do
+      i = i + 1
+      local value = list[keys[i]]
+      if value ~= nil then return keys[i], value end
+    end
+  end
+end
+
+-- A step would depend on all that was allocated before.
+local function collect(what, ...)
+  if what == "step" then return plain_collect("collect") end
+  return plain_collect(what, ...)
+end
+
+--- Calls fn(...) reproducibly; it must not yield.
+-- @return what fn returned
+function order.run(fn, ...)
+  plain_collect()
+  plain_collect("stop")
+  pairs, collectgarbage = ordered, collect           -- luacheck: ignore
+  local results = table.pack(xpcall(fn, debug.traceback, ...))
+  pairs, collectgarbage = plain_pairs, plain_collect -- luacheck: ignore
+  plain_collect("restart")
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
+return order

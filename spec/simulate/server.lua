@@ -1,0 +1,258 @@
+--- A simulated Redis server: the model of rlock.check.redis, with connections,
+--  subscribers, a script cache, a clock that may drift and jump, and faults.
+
+local redis = require "rlock.check.redis"
+
+local server = {}
+server.__index = server
+
+local EPOCH = 1700000000                -- the wall clock at time 0
+
+-- As of a table constructor's length: the model's numbers are floats.
+local function new_run_id(random)
+  local digits = {}
+  for i = 1, 40 do digits[i] = ("%x"):format(math.floor(random() * 16)) end
+  return table.concat(digits)
+end
+
+--- @tparam table network
+-- @tparam string name its host name
+function server.new(network, name)
+  local random = network.universe.stream(network.universe.seed, name)
+  return setmetatable({
+    network = network, universe = network.universe, name = name,
+    random = random, redis = redis.new(), scripts = {}, links = {}, last_id = 0,
+    subscribers = {}, thaws = 0, inbox = {}, speed = 1, since = 0,
+    reading = EPOCH, run_id = new_run_id(random), generation = 0, started = -1000,
+    ails_until = 0, granted = {},
+  }, server)
+end
+
+local function copy(list) return table.move(list, 1, #list, 1, {}) end
+
+local function remove(list, item)
+  for i = #list, 1, -1 do
+    if list[i] == item then return table.remove(list, i) end
+  end
+end
+
+-- the clock -------------------------------------------------------------------
+
+--- Seconds of its wall clock.
+function server:clock()
+  return self.reading + (self.universe.now - self.since) * self.speed
+end
+
+--- Lets the clock run at another speed, and jump.
+-- @tparam number speed 1 is true time
+-- @tparam[opt=0] number jump seconds
+function server:set_clock(speed, jump)
+  self.reading = self:clock() + (jump or 0)
+  self.since, self.speed = self.universe.now, speed
+end
+
+local function tick(self)
+  local now = math.floor(self:clock() * 1000000)
+  self.redis.now = now
+end
+
+-- faults ----------------------------------------------------------------------
+
+local function drop_links(self)
+  for _, link in ipairs(copy(self.links)) do link:close_server() end
+end
+
+--- Keeps a copy of the data, for `restart`.
+function server:save()
+  self.saved = self.redis
+  self.redis = self.saved:fork()
+  self.redis.listeners = self.saved.listeners
+end
+
+--- Stops the server, and starts it again.
+-- @tparam number seconds it is down
+-- @tparam string with "data", "nothing", or "saved": what `save` kept
+function server:restart(seconds, with)
+  if self.is_down then return end
+  self.is_down, self.inbox = true, {}
+  drop_links(self)
+  self.scripts, self.run_id = {}, new_run_id(self.random)
+  if with == "nothing" then
+    self.redis.entries = {}
+  elseif with == "saved" and self.saved then
+    self.redis = self.saved:fork()
+  end
+  self.universe:after(seconds, function()
+    self.is_down, self.started = false, self.universe.now
+  end)
+end
+
+--- The server does not answer for a while.
+function server:freeze(seconds)
+  self.thaws = math.max(self.thaws, self.universe.now + seconds)
+  self.universe:after(self.thaws - self.universe.now, function()
+    if self.thaws > self.universe.now then return end
+    local inbox = self.inbox
+    self.inbox = {}
+    for _, call in ipairs(inbox) do call:fire() end
+  end)
+end
+
+--- The server answers with an error for a while.
+-- @tparam number seconds
+-- @tparam string message
+-- @tparam boolean is_late whether it executes the requests before that
+function server:ail(seconds, message, is_late)
+  self.ails_until = self.universe.now + seconds
+  self.message, self.is_late = message, is_late
+end
+
+--- Forgets all scripts.
+function server:flush_scripts() self.scripts = {} end
+
+-- commands of its own ---------------------------------------------------------
+
+local own = {}                     -- command -> function(server, link, words, n)
+
+function own.evalsha(self, link, words)
+  local text = self.scripts[words[2]]
+  if not text then return { err = "NOSCRIPT No matching script." } end
+  local n = tonumber(words[3])
+  local keys = table.move(words, 4, 3 + n, 1, {})
+  local args = table.move(words, 4 + n, #words, 1, {})
+  tick(self)
+  local reply = self.redis:eval(text, keys, args)
+  if self.on_eval then self:on_eval(link, text, keys, args, reply) end
+  return reply
+end
+
+function own.script(self, _, words)
+  local text, shas = words[3], self.network.shas
+  if not shas[text] then
+    shas.n = (shas.n or 0) + 1
+    shas[text] = ("%040x"):format(shas.n)
+  end
+  self.scripts[shas[text]] = text
+  return shas[text]
+end
+
+local clients = {}                      -- subcommands of CLIENT
+
+function clients.setname() return { ok = "OK" } end
+function clients.id(_, link) return link.id + 0.0 end
+function clients.info(_, link)
+  return ("id=%d addr=%s"):format(link.id, link.address)
+end
+
+function clients.kill(self, _, words)
+  if self.refuses_kill then
+    return { err = "NOPERM this user has no permissions to run CLIENT KILL" }
+  end
+  local killed = 0.0
+  for _, link in ipairs(copy(self.links)) do
+    if words[3]:lower() == "id" and tostring(link.id) == words[4]
+        and (not words[6] or link.address == words[6]) then
+      link:close_server()
+      killed = killed + 1
+    end
+  end
+  return killed
+end
+
+function own.client(self, link, words)
+  return clients[words[2]:lower()](self, link, words)
+end
+
+local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:master\r\n"
+  .. "master_replid:%s\r\naof_enabled:%d\r\n"
+
+function own.info(self)
+  if self.hides_run_id then
+    return { err = "NOPERM this user has no permissions to run INFO" }
+  end
+  return SECTION:format(self.run_id, math.floor(self.universe.now - self.started),
+    self.run_id, self.has_aof and 1 or 0)
+end
+
+function own.subscribe(self, link, words)
+  local channel = words[2]
+  local listeners = self.subscribers[channel] or {}
+  self.subscribers[channel] = listeners
+  if not listeners[link] then
+    listeners[link] = true
+    link.channels[#link.channels + 1] = channel
+    listeners[#listeners + 1] = link
+    self.redis.listeners[channel] = #listeners
+  end
+  link:push("subscribe", channel, 1)
+end
+
+local function unsubscribe(self, link, channel)
+  local listeners = self.subscribers[channel]
+  if listeners and listeners[link] then
+    listeners[link] = nil
+    remove(listeners, link)
+    remove(link.channels, channel)
+    self.redis.listeners[channel] = #listeners
+  end
+end
+
+function own.unsubscribe(self, link, words)
+  unsubscribe(self, link, words[2])
+  link:push("unsubscribe", words[2], 0)
+end
+
+--- The end of a connection.
+function server:unlink(link)
+  remove(self.links, link)
+  for _, channel in ipairs(copy(link.channels)) do
+    unsubscribe(self, link, channel)
+  end
+end
+
+-- executing -------------------------------------------------------------------
+
+-- Sends what was published to the subscribers.
+local function send_messages(self)
+  local sent = self.redis.sent
+  if not sent[1] then return end
+  self.redis.sent = {}
+  for _, message in ipairs(sent) do
+    for _, link in ipairs(self.subscribers[message[1]] or {}) do
+      link:push("message", message[1], message[2])
+    end
+  end
+end
+
+local lower = setmetatable({}, { __index = function(list, word)
+  list[word] = word:lower()
+  return list[word]
+end })
+
+-- What an ailing server still answers.
+local well = { client = true, info = true, subscribe = true,
+  unsubscribe = true, script = true, time = true }
+
+local function run(self, link, words, name)
+  local fn = own[name]
+  if fn then return fn(self, link, words) end
+  tick(self)
+  return self.redis:call(words)
+end
+
+--- Executes a command.
+-- @return the reply as a script sees it; nil for SUBSCRIBE
+function server:execute(link, words)
+  local name, reply = lower[words[1]], nil
+  self.network:note "commands"
+  if self.ails_until > self.universe.now and not well[name] then
+    if self.is_late then run(self, link, words, name) end
+    reply = { err = self.message }
+  else
+    reply = run(self, link, words, name)
+  end
+  send_messages(self)
+  return reply
+end
+
+return server

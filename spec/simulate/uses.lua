@@ -1,0 +1,469 @@
+--- What a task does with locks: one function for each sort of thing. Each takes
+--  the thing, holds it for a while under the eyes of the oracle, and gives it
+--  back, in one of many ways.
+
+local multi = require "rlock.several.multi"
+local quorum = require "rlock.several.quorum"
+
+local uses = {}
+
+-- holding ---------------------------------------------------------------------
+
+local Holder = {}
+Holder.__index = Holder
+function Holder:__close() self.world.oracle:ending(self) end
+
+local function seconds_of(random)
+  local dice = random()
+  if dice < 0.02 then return random() * 4 end
+  if dice < 0.12 then return random() end
+  return random() * 0.005
+end
+
+-- The client's grant of a handle, for the calling task.
+local function grant_of(task, lock)
+  return lock.site.grants[lock.party or task.host.current()]
+end
+
+local function executed_at(thing, lock, granted)
+  local keys = thing.servers[1].granted[lock.site.keys[1]]
+  return keys and granted and keys[granted.owner]
+end
+
+-- What the oracle is to know of a lock of one server.
+local function holder_of(task, thing, lock, mode)
+  local host = task.host
+  local granted = grant_of(task, lock)
+  return setmetatable({
+    world = task.world, thing = thing, label = task.label, host = host,
+    party = lock.owner or task.label, mode = mode, style = task.style,
+    began = task.began, executed = executed_at(thing, lock, granted),
+    token = granted and granted.token, n = 1,
+    valid_for = function()
+      return granted and granted.party and granted.lock.site == lock.site
+        and granted:valid_for() or 0
+    end,
+  }, Holder)
+end
+
+local function held(task, holder)
+  task.world.oracle:granted(holder)
+  if task.random() < 0.3 and holder.ask_to_tell then
+    holder.tells = holder.ask_to_tell(function() holder.was_told = true end)
+  end
+  task.host.sleep(seconds_of(task.random))
+end
+
+local function unlocked(holder, unlock, ...)
+  local oracle, troubles = holder.world.oracle, holder.host.troubles or 0
+  oracle:ending(holder)
+  local ok, code = unlock(...)
+  oracle:ended(holder, ok, troubles)
+  return ok, code
+end
+
+local function asks_to_tell(holder, lock)
+  function holder.ask_to_tell(fn) return lock:on_lost(fn) end
+  return holder
+end
+
+-- styles of one lock ----------------------------------------------------------
+
+local styles = {}
+
+function styles.plain(task, thing, lock, mode, options)
+  if not lock:lock(options) then return end
+  local holder <close> = asks_to_tell(holder_of(task, thing, lock, mode), lock)
+  held(task, holder)
+  unlocked(holder, lock.unlock, lock)
+end
+
+function styles.try(task, thing, lock, mode)
+  if not lock:try_lock() then return end
+  local holder <close> = holder_of(task, thing, lock, mode)
+  held(task, holder)
+  lock:need(0.01)
+  unlocked(holder, lock.unlock, lock)
+end
+
+function styles.hold(task, thing, lock, mode, options)
+  local hold <close> = lock:hold(options)
+  if not hold then return end
+  local holder <close> = asks_to_tell(holder_of(task, thing, lock, mode), hold)
+  held(task, holder)
+  if task.random() < 0.5 then
+    unlocked(holder, hold.unlock, hold)
+  end
+end
+
+styles["in another task"] = function(task, thing, lock, mode, options)
+  local hold = lock:hold(options)
+  if not hold then return end
+  local holder <close> = holder_of(task, thing, lock, mode)
+  held(task, holder)
+  task.host.spawn(function() unlocked(holder, hold.unlock, hold) end):join()
+end
+
+styles["with"] = function(task, thing, lock, mode, options)
+  local holder, troubles
+  local ok, code = lock:with(options, function()
+    holder = holder_of(task, thing, lock, mode)
+    held(task, holder)
+    troubles = task.host.troubles or 0
+    task.world.oracle:ending(holder)
+    return true
+  end)
+  if troubles then
+    task.world.oracle:ended(holder, ok or code ~= "lost" and nil, troubles)
+  elseif holder then
+    task.world.oracle:ending(holder)
+  end
+end
+
+function styles.nested(task, thing, lock, mode, options)
+  if not lock:lock(options) then return end
+  local holder <close> = holder_of(task, thing, lock, mode)
+  held(task, holder)
+  if lock:lock { wait = task.random(), lease = 0.1 + task.random() } then
+    task.host.sleep(seconds_of(task.random))
+    lock:unlock()
+    task.host.sleep(seconds_of(task.random) * 3)
+  end
+  unlocked(holder, lock.unlock, lock)
+end
+
+-- The task ends without unlocking, and nobody counts it as held.
+function styles.abandon(_, _, lock, _, options)
+  lock:lock(options)
+end
+
+function styles.look(_, _, lock)
+  lock:peek()
+  lock:is_held()
+  lock:ttl()
+  lock:state()
+end
+
+local ODDS = { { "plain", 0.5 }, { "try", 0.08 }, { "hold", 0.1 },
+  { "in another task", 0.06 }, { "with", 0.1 }, { "nested", 0.12 },
+  { "abandon", 0.02 }, { "look", 0.02 } }
+
+local function pick(odds, dice)
+  for _, pair in ipairs(odds) do
+    dice = dice - pair[2]
+    if dice < 0 then return pair[1] end
+  end
+  return odds[1][1]
+end
+
+-- Options of lock(): how long to wait, and the lease.
+local function options_of(random)
+  local options = {}
+  local dice = random()
+  if dice < 0.9 then options.wait = random() * 3 end
+  if random() < 0.3 then options.lease = 0.05 + random() * 1.2 end
+  return options
+end
+
+-- Some handles have a named owner: of the task's own, or of the process.
+local function owner_of(task)
+  local dice = task.random()
+  if task.may_end then return nil end       -- it would leave the lock held
+  local only = task.world.only.owner
+  if only == "task" or not only and dice < 0.2 then
+    return { owner = task.label }
+  elseif not only and dice < 0.3 then
+    return { owner = task.host.label }
+  end
+end
+
+-- Locks of one server -------------------------------------------------------
+
+local function handle(task, thing, owner)
+  local client = task.open[thing.servers[1].name]
+  local kind = thing.kind
+  if kind ~= "read_write_lock" and kind ~= "fair_read_write_lock" then
+    return client[kind](client, thing.name, owner), "exclusive"
+  end
+  local pair = client[kind](client, thing.name, owner)
+  if task.random() < 0.6 then return pair:read_lock(), "read" end
+  return pair:write_lock(), "write"
+end
+
+function uses.lock(task, thing)
+  local lock, mode = handle(task, thing, owner_of(task))
+  local style = task.world.only.style or pick(ODDS, task.random())
+  task.style, task.began = style, task.host.universe.now
+  if style == "abandon" then
+    return task.host.spawn(styles.abandon, task, thing, lock, mode,
+      options_of(task.random)):join()
+  end
+  styles[style](task, thing, lock, mode, options_of(task.random))
+end
+
+--- Must get it, in time: nothing is broken any more.
+-- @return what lock:lock returned
+local function must_lock(task, thing, seconds)
+  local lock, mode = handle(task, thing)
+  task.style, task.began = "at the end", task.host.universe.now
+  local ok, code, detail = lock:lock { wait = seconds }
+  if not ok then return nil, code, detail end
+  local holder <close> = holder_of(task, thing, lock, mode)
+  task.world.oracle:granted(holder)
+  task.host.sleep(0.001)
+  return unlocked(holder, lock.unlock, lock)
+end
+
+-- Several locks as one --------------------------------------------------------
+
+local function all_ending(holders)
+  for _, holder in ipairs(holders) do holder:__close() end
+end
+
+local function several_held(task, parts, valid_for, style)
+  local holders = setmetatable({}, { __close = all_ending })
+  for i, part in ipairs(parts) do
+    local holder = holder_of(task, part.thing, part.lock, part.mode)
+    holder.valid_for, holder.style = valid_for, style
+    holders[i] = holder
+  end
+  for _, holder in ipairs(holders) do task.world.oracle:granted(holder) end
+  return holders
+end
+
+-- The validity of the calling task's last hold, for any task.
+local function validity(task, joint)
+  local holds = joint.held[task.host.current()]
+  local hold = holds and holds[#holds]
+  return function() return hold and hold:valid_for() or 0 end
+end
+
+local function use_joint(task, joint, parts, options)
+  local hold = joint:hold(options)
+  if not hold then return end
+  local style = parts[1].style
+  local holders <close> = several_held(task, parts,
+    function() return hold:valid_for() end, style)
+  local holder = holders[1]
+  task.host.sleep(seconds_of(task.random))
+  local troubles = task.host.troubles or 0
+  all_ending(holders)
+  local ok, code = hold:unlock()
+  for _, one in ipairs(holders) do
+    task.world.oracle:ended(one, ok, troubles)
+  end
+  return ok or code, holder
+end
+
+--- A multi-lock over some of the plain locks.
+function uses.multi(task, thing)
+  local things, parts, locks = thing.parts, {}, {}
+  local first, n = math.floor(task.random() * #things),
+    2 + math.floor(task.random() * (math.min(#things, 4) - 1))
+  for i = 1, n do
+    local one = things[(first + i) % #things + 1]
+    local lock, mode = handle(task, one)
+    parts[i] = { thing = one, lock = lock, mode = mode, style = "multi" }
+    locks[i] = lock
+  end
+  task.began = task.host.universe.now
+  local joint = multi.new(locks)
+  if task.random() < 0.2 then
+    return joint:with({ wait = 1 }, function()
+      local holders <close> = several_held(task, parts,
+        validity(task, joint), "multi with")
+      task.host.sleep(seconds_of(task.random))
+      return #holders
+    end)
+  end
+  use_joint(task, joint, parts, options_of(task.random))
+end
+
+local function red_of(task, thing)
+  local clients = {}
+  for i, server in ipairs(thing.servers) do
+    clients[i] = task.open[server.name]
+  end
+  local lock = quorum.new(clients, thing.name, { policy = thing.policy,
+    node_timeout = 0.05 })
+  return lock
+end
+
+local function red_holder(task, thing, valid_for)
+  return setmetatable({
+    world = task.world, thing = thing, label = task.label, host = task.host,
+    party = task.label, mode = "exclusive", style = "red", n = 1,
+    began = task.began, valid_for = valid_for,
+  }, Holder)
+end
+
+--- A red lock.
+function uses.red(task, thing)
+  local lock = red_of(task, thing)
+  task.began = task.host.universe.now
+  local hold = lock:hold(options_of(task.random))
+  if not hold then return end
+  local holder <close> = asks_to_tell(red_holder(task, thing, function()
+    return hold:valid_for()
+  end), hold)
+  held(task, holder)
+  hold:state()
+  if task.random() < 0.1 then lock:is_held() end
+  unlocked(holder, hold.unlock, hold)
+end
+
+local function must_red(task, thing, seconds)
+  local lock = red_of(task, thing)
+  task.began = task.host.universe.now
+  local ok, code, detail = lock:lock { wait = seconds }
+  if not ok then return nil, code, detail end
+  local holder <close> = red_holder(task, thing, validity(task, lock))
+  task.world.oracle:granted(holder)
+  task.host.sleep(0.001)
+  return unlocked(holder, lock.unlock, lock)
+end
+
+-- Semaphores and permits ------------------------------------------------------
+
+-- After a loss of data, another name: what is given back later would count.
+local function name_of(thing)
+  return ("%s:%d"):format(thing.name, thing.servers[1].generation)
+end
+
+-- Each generation is a thing of its own.
+local function generation_of(task, thing)
+  local name = name_of(thing)
+  local one = thing.generations[name]
+  if not one then
+    one = { name = name, servers = thing.servers, holders = {},
+      most = thing.most, lost = 0, ready = {} }
+    thing.generations[name] = one
+  end
+  return one, task.open[thing.servers[1].name]
+end
+
+local function counted_holder(task, thing, n, valid_for)
+  return setmetatable({
+    world = task.world, thing = thing, label = task.label, host = task.host,
+    party = task.label, style = "counted", n = n, began = task.began,
+    valid_for = valid_for,
+  }, Holder)
+end
+
+local function always() return 1 end
+
+-- Sets the number of permits once; any reply of the server will do.
+local function prepare(task, one, counter)
+  if one.ready[task.host] then return true end
+  local ok, code = counter:set(one.most)
+  one.ready[task.host] = ok or code == "refused"
+  return one.ready[task.host]
+end
+
+function uses.semaphore(task, thing)
+  local one, client = generation_of(task, thing)
+  local semaphore = client:semaphore(one.name)
+  if not prepare(task, one, semaphore) then return end
+  local n, random = 1 + math.floor(task.random() * 2), task.random
+  task.began = task.host.universe.now
+  one.asked = (one.asked or 0) + 1
+  local ok
+  if random() < 0.3 then
+    ok = semaphore:try_acquire(n)
+  else
+    ok = semaphore:acquire(n, { wait = random() * 3 })
+  end
+  if ok then
+    local holder <close> = counted_holder(task, one, n, always)
+    held(task, holder)
+    task.world.oracle:ending(holder)
+    semaphore:release(n)
+  end
+  if random() < 0.05 then semaphore:available() end
+end
+
+local function to_bytes(id)
+  return (id:gsub("..", function(pair)
+    return string.char(tonumber(pair, 16))
+  end))
+end
+
+function uses.permits(task, thing)
+  local one, client = generation_of(task, thing)
+  local permits, random = client:permits(one.name), task.random
+  if not prepare(task, one, permits) then return end
+  task.began = task.host.universe.now
+  local id = permits:acquire(options_of(random))
+  if not id then return end
+  local permit = permits.site.taken[to_bytes(id)]
+  local holder <close> = counted_holder(task, one, 1, function()
+    if not permit or permit.state == "lost" then return 0 end
+    return permit.valid_until - task.host.now()
+  end)
+  if random() < 0.3 then permits:on_lost(id, function() end) end
+  held(task, holder)
+  if random() < 0.1 then
+    permits:renew(id, 0.5)
+    task.host.sleep(seconds_of(random))
+  end
+  task.world.oracle:ending(holder)
+  permits:release(id)
+end
+
+-- Latches ---------------------------------------------------------------------
+
+-- A latch is used once: `cycle` is its current use.
+local function cycle_of(thing)
+  local cycle = thing.cycle
+  local generation = thing.servers[1].generation
+  if not cycle or cycle.is_over or cycle.generation ~= generation then
+    thing.cycles = (thing.cycles or 0) + 1
+    cycle = { generation = generation, begun = 0, needed = 2,
+      name = ("%s:%d:%d"):format(thing.name, generation, thing.cycles) }
+    thing.cycle = cycle
+  end
+  return cycle
+end
+
+local function check_latch(task, cycle, left)
+  if cycle.generation == task.latch.servers[1].generation
+      and left < cycle.needed - cycle.begun then
+    task.world.oracle:fault("counted twice", "%s: %d left after %d of %d",
+      cycle.name, left, cycle.begun, cycle.needed)
+  end
+end
+
+local function count_down(task, cycle, latch)
+  cycle.begun = cycle.begun + 1
+  local ok, left = latch:count_down()
+  if ok then check_latch(task, cycle, left) end
+end
+
+function uses.latch(task, thing)
+  local cycle = cycle_of(thing)
+  local latch = task.open[thing.servers[1].name]:latch(cycle.name)
+  task.latch = thing
+  if not cycle.is_claimed then
+    cycle.is_claimed = true
+    cycle.is_set = latch:set(cycle.needed)
+    if not cycle.is_set then cycle.is_over = true end
+  elseif cycle.is_set and cycle.begun < cycle.needed then
+    count_down(task, cycle, latch)
+  elseif cycle.is_set then
+    local ok = latch:wait { wait = task.random() * 2 }
+    if ok then check_latch(task, cycle, 0) end
+    task.world.oracle:note "latches"
+    cycle.is_over = true
+    if task.random() < 0.2 then latch:delete() end
+  end
+end
+
+--- Must get each thing at the end, when nothing is broken.
+uses.must = { lock = must_lock, red = must_red }
+
+--- One round of a task.
+-- @tparam table task host, label, world, open, random
+-- @tparam table thing
+function uses.use(task, thing) return uses[thing.use](task, thing) end
+
+return uses

@@ -6,6 +6,8 @@
 
 local world = require "spec.simulate.world"
 
+io.stdout:setvbuf "line"
+
 local options = {}
 for _, word in ipairs(arg) do
   local name, value = word:match("^(%u+)=(.*)$")
@@ -35,6 +37,7 @@ repeat
   local found = world.simulate(seed, { seal = options.SEAL,
     log = options.LOG })
   add(found)
+  if options.V then print(seed, os.clock() - start, found.oracle.grants) end
   if options.LOG then print(table.concat(found.log, "\n")) end
   for _, fault in ipairs(found.oracle.faults) do
     sum.faults = sum.faults + 1

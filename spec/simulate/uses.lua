@@ -191,8 +191,10 @@ local function handle(task, thing, owner)
 end
 
 function uses.lock(task, thing)
-  local lock, mode = handle(task, thing, owner_of(task))
   local style = task.world.only.style or pick(ODDS, task.random())
+  local owner = owner_of(task)
+  if style == "abandon" then owner = nil end  -- a named owner would keep it
+  local lock, mode = handle(task, thing, owner)
   task.style, task.began = style, task.host.universe.now
   if style == "abandon" then
     return task.host.spawn(styles.abandon, task, thing, lock, mode,

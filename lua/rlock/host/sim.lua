@@ -280,7 +280,8 @@ function Event:pause(seconds)
   self.waiter, task.wait_of = task, self
   if seconds and seconds < 1e9 then
     local universe = host.universe
-    universe:at(universe.now + seconds / host.speed, self)
+    -- As on a real machine, a timer is never early.
+    universe:at(universe.now + seconds / host.speed + 1e-6, self)
   end
   return yield()
 end

@@ -81,16 +81,23 @@ end)
 -- servers ---------------------------------------------------------------------
 
 -- The server's data is lost: wholly, or as far as `saved` is old.
-local function lose_data(world, server, is_whole)
-  server.lost_at = world.universe.now
-  server.generation = server.generation + 1
+local function lose_holders(world, server, lease)
+  server.lost_at = world.universe.now       -- for grants that are under way
   for _, thing in ipairs(world.things) do
     for _, one in ipairs(thing.servers) do
       if one == server then
-        world.oracle:lost(thing, is_whole and world.lease or nil)
+        world.oracle:lost(thing, lease)
+        for _, each in pairs(thing.generations) do
+          world.oracle:lost(each, lease)
+        end
       end
     end
   end
+end
+
+local function lose_data(world, server, is_whole)
+  lose_holders(world, server, is_whole and world.lease)
+  server.generation = server.generation + 1
 end
 
 function inject.freeze(world, a, _, c)
@@ -126,13 +133,7 @@ end
 inject["server's clock, forward"] = function(world, a, _, c)
   local server = one_of(world.servers, a)
   server:set_clock(server.speed, c * 3)
-  server.jumped_at = world.universe.now
-  for _, thing in ipairs(world.things) do
-    for _, one in ipairs(thing.servers) do
-      if one == server then world.oracle:lost(thing) end
-    end
-  end
-  server.lost_at = world.universe.now       -- for grants that are under way
+  lose_holders(world, server)
 end
 
 -- Leases end late. A client that cannot seal relies on this clock.
@@ -179,8 +180,8 @@ end
 -- A key disappears: deleted by somebody, or evicted.
 function inject.evict(world, a)
   local thing = one_of(world.things, a)
-  if thing.use ~= "lock" then return end
-  thing.servers[1].redis.entries[thing.name] = nil
+  if thing.use ~= "lock" or not thing.key then return end
+  thing.servers[1].redis.entries[thing.key] = nil
   world.oracle:lost(thing, world.lease)
   thing.lost_at = world.universe.now
 end

@@ -33,7 +33,7 @@ end
 -- Lets an item happen when it arrives, after all earlier ones of its direction.
 local function deliver(self, direction, item)
   local universe, route = self.universe, self.route
-  local at = universe.now + route.delay * (0.5 + universe.random())
+  local at = universe.now + route.delay * (0.5 + route.random())
   local free = route[direction]
   if at < free then at = free + (at - universe.now) end
   if at <= self[direction] then at = self[direction] + 1e-7 end

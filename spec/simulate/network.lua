@@ -45,7 +45,8 @@ function network:route(host, to)
   if not routes[to] then
     routes[to] = {
       host = host, server = to, links = {}, delay = DELAY, forth = 0, back = 0,
-      refuses_until = 0,
+      refuses_until = 0, random = self.universe.stream(self.universe.seed,
+        host.label .. to.name),
     }
   end
   return routes[to]

@@ -92,10 +92,14 @@ end
 local function check_token(self, holder)
   local thing, token = holder.thing, math.tointeger(holder.token)
   if not token then return end
-  if thing.token and token <= thing.token and not holder.is_forgiven then
-    self:fault("token", "%s: %d after %d", thing.name, token, thing.token)
+  local is_entered_again = token == thing.token
+    and holder.party == thing.token_of
+  if thing.token and token <= thing.token and not is_entered_again
+      and not holder.is_forgiven then
+    self:fault("token", "%s: %d of %s after %d of %s", thing.name, token,
+      holder.party, thing.token, thing.token_of)
   end
-  thing.token = token
+  thing.token, thing.token_of = token, holder.party
 end
 
 --- Something was granted.

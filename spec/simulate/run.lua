@@ -1,9 +1,19 @@
 --- Simulates clients and servers with faults. Each fault that is found is
---  printed with its seed; the same seed is the same run.
+--  printed with its seed; the same seed is the same run. The last of the
+--  injected faults that are needed for the first one found are printed, too.
 --
---    lua5.4 spec/simulate/run.lua [SEED=n] [MINUTES=n] [SECONDS=n] [RUNS=n]
---      [SEAL=kill|time|off] [LOG=1] [SHRINK=1]
+--    lua5.4 spec/simulate/run.lua [NAME=value...]
+--
+--    SEED=n       begin with this seed; only its run, unless RUNS is given
+--    RUNS=n       how many runs
+--    MINUTES=1    at most, of processor time
+--    SEAL=kill|time|off
+--    LOG=1        print the log of each run
+--    EVENTS=a,b   inject only these of the run's faults
+--    SHRINK=0     do not look for the few that are needed
 
+local faults = require "spec.simulate.faults"
+local shrink = require "spec.simulate.shrink"
 local world = require "spec.simulate.world"
 
 io.stdout:setvbuf "line"
@@ -14,12 +24,11 @@ for _, word in ipairs(arg) do
   if name and value ~= "" then options[name] = value end
 end
 
-local seconds = tonumber(options.SECONDS)
-  or tonumber(options.MINUTES or 1) * 60
+local seconds = 60 * tonumber(options.MINUTES or 1)
 local seed = tonumber(options.SEED) or os.time() * 1000
 local runs = tonumber(options.RUNS) or options.SEED and 1 or math.huge
 
-local sum = { runs = 0, grants = 0, commands = 0, faults = 0, longest = 0 }
+local sum = { runs = 0, grants = 0, faults = 0, longest = 0 }
 local counts = {}
 
 local function add(found)
@@ -32,21 +41,55 @@ local function add(found)
   end
 end
 
-local start = os.clock()
-repeat
-  local found = world.simulate(seed, { seal = options.SEAL,
-    log = options.LOG })
+local function numbers_of(plan, part)
+  local place, numbers = {}, {}
+  for i, event in ipairs(plan) do place[event] = i end
+  for i, event in ipairs(part) do numbers[i] = place[event] end
+  return table.concat(numbers, ",")
+end
+
+-- The part of a plan that EVENTS names.
+local function chosen(plan)
+  if not options.EVENTS then return nil end
+  local part = {}
+  for number in options.EVENTS:gmatch("%d+") do
+    part[#part + 1] = plan[tonumber(number)]
+  end
+  return part
+end
+
+local function show_few(found, run_options)
+  local few, tries = shrink.plan(found.seed, run_options, found.plan,
+    found.oracle.faults[1].what)
+  print(("  after %d runs: make simulate SEED=%d EVENTS=%s"):format(tries,
+    found.seed, numbers_of(found.whole, few)))
+  for _, event in ipairs(few) do print("  " .. faults.show(event)) end
+end
+
+local function simulate()
+  local run_options = { seal = options.SEAL, log = options.LOG ~= nil }
+  local whole = world.plan(seed, run_options)
+  run_options.plan = chosen(whole) or whole
+  local found = world.simulate(seed, run_options)
+  found.whole = whole
   add(found)
-  if options.V then print(seed, os.clock() - start, found.oracle.grants) end
-  if options.LOG then print(table.concat(found.log, "\n")) end
+  if options.V then print(seed, os.clock(), found.oracle.grants) end
+  if found.log then print(table.concat(found.log, "\n")) end
   for _, fault in ipairs(found.oracle.faults) do
     sum.faults = sum.faults + 1
     print(("SEED=%d %s"):format(seed, fault.text))
   end
+  if found.oracle.faults[1] and options.SHRINK ~= "0" then
+    show_few(found, run_options)
+  end
+end
+
+local start = os.clock()
+repeat
+  simulate()
   seed = seed + 1
 until sum.runs >= runs or os.clock() - start > seconds
-local took = os.clock() - start
-local names = {}
+local took, names = os.clock() - start, {}
 for name in pairs(counts) do names[#names + 1] = name end
 table.sort(names)
 for i, name in ipairs(names) do names[i] = ("%s %d"):format(name, counts[name]) end

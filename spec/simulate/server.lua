@@ -24,7 +24,7 @@ function server.new(network, name)
     random = random, redis = redis.new(), scripts = {}, links = {}, last_id = 0,
     subscribers = {}, thaws = 0, inbox = {}, speed = 1, since = 0,
     reading = EPOCH, run_id = new_run_id(random), generation = 0, started = -1000,
-    ails_until = 0, granted = {},
+    ails_until = 0, granted = {}, released = {},
   }, server)
 end
 

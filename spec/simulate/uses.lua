@@ -179,7 +179,7 @@ end
 
 -- Locks of one server -------------------------------------------------------
 
-local function handle(task, thing, owner)
+local function open_lock(task, thing, owner)
   local client = task.open[thing.servers[1].name]
   local kind = thing.kind
   if kind ~= "read_write_lock" and kind ~= "fair_read_write_lock" then
@@ -188,6 +188,12 @@ local function handle(task, thing, owner)
   local pair = client[kind](client, thing.name, owner)
   if task.random() < 0.6 then return pair:read_lock(), "read" end
   return pair:write_lock(), "write"
+end
+
+local function handle(task, thing, owner)
+  local lock, mode = open_lock(task, thing, owner)
+  thing.key = lock.site.keys[1]
+  return lock, mode
 end
 
 function uses.lock(task, thing)
@@ -395,7 +401,9 @@ function uses.permits(task, thing)
   local permits, random = client:permits(one.name), task.random
   if not prepare(task, one, permits) then return end
   task.began = task.host.universe.now
-  local id = permits:acquire(options_of(random))
+  local options = options_of(random)
+  options.wait = options.wait or 3          -- it may be gone for ever
+  local id = permits:acquire(options)
   if not id then return end
   local permit = permits.site.taken[to_bytes(id)]
   local holder <close> = counted_holder(task, one, 1, function()

@@ -188,6 +188,13 @@ local function name_of(text)
   return header
 end
 
+local function knows(site, owner)
+  for _, grant in next, site.grants do
+    if grant.owner == owner then return true end
+  end
+  return false
+end
+
 -- Does the client know that this owner has the lock, or is it about to release
 -- it?
 local function is_known(process, key, owner)
@@ -195,9 +202,8 @@ local function is_known(process, key, owner)
     local session = open.session
     if session.is_closed or session.pending > 0 then return true end
     for _, kind in next, session.kinds do
-      local site = kind.sites[key]
-      for _, grant in next, site and site.grants or {} do
-        if grant.owner == owner then return true end
+      for _, site in next, kind.sites do
+        if site.keys[1] == key and knows(site, owner) then return true end
       end
     end
   end
@@ -208,7 +214,9 @@ local function holds(server, key, owner)
   local entry = server.redis.entries[key]
   if not entry then return false end
   local value = entry.value
-  return value == owner or type(value) == "table" and value[owner] ~= nil
+  if type(value) ~= "table" then return value == owner end
+  return (value[owner] or value[owner .. ":write"] or value["r:" .. owner]
+    or value["w:" .. owner]) ~= nil
 end
 
 -- A lock that was granted to a request which its client had given up: it must
@@ -238,6 +246,19 @@ local function show(value)
   return value.err or value.ok or "{" .. table.concat(parts, " ") .. "}"
 end
 
+-- An orphan is granted by a late request, after the client has released it on a
+-- newer connection.
+local function granted(self, server, link, key, args)
+  local owners, owner = server.granted[key] or {}, args[1]
+  server.granted[key], owners[owner] = owners, self.universe.now
+  local released = server.released[key] and server.released[key][owner]
+  if link.is_closed and released and released > link.id
+      and not link.host.is_dead then
+    look_for_orphan(self, server, link.host.process, key, owner,
+      tonumber(args[2]) / 1000)
+  end
+end
+
 --- A server has executed a script.
 function world:executed(server, link, text, keys, args, reply)
   local name = name_of(text)
@@ -246,15 +267,12 @@ function world:executed(server, link, text, keys, args, reply)
       link.is_closed and " (closed)" or "", name, keys[1],
       table.concat(args, " "), show(reply))
   end
-  if name:find("%.acquire$") and reply[1] == "held" then
-    local key, owner = keys[1], args[1]
-    local owners = server.granted[key] or {}
-    server.granted[key], owners[owner] = owners, self.universe.now
-    if link.is_closed and not link.host.is_dead and not name:find "^permits"
-        and not name:find "^semaphore" then
-      look_for_orphan(self, server, link.host.process, key, owner,
-        tonumber(args[2]) / 1000)
-    end
+  local operation = name:match("%.(%a+)$")
+  if operation == "acquire" and reply[1] == "held" then
+    granted(self, server, link, keys[1], args)
+  elseif operation == "release" then
+    local released = server.released[keys[1]] or {}
+    server.released[keys[1]], released[args[1]] = released, link.id
   end
 end
 
@@ -314,8 +332,11 @@ local function check_semaphores(self)
   end
 end
 
+-- What may be left: counters, and the queues of waiters that have died.
 local LASTING = { "^redisson_lock_token", "^semaphore", "^permits", "^latch",
-  "^{?permits", "^rlock_request" }
+  "^{?permits", "^rlock_request", "^redisson_lock_queue",
+  "^redisson_lock_timeout", "^rlock_fair_alive", "^rlock_frw_queue",
+  "^rlock_frw_writers", "^rlock_frw_signs" }
 
 local function is_lasting(key)
   for _, pattern in ipairs(LASTING) do
@@ -381,9 +402,18 @@ local function new(seed, options)
   self.seal = options.seal or dice < 0.2 and "time" or "kill"
   add_servers(self, random)
   add_things(self, random)
-  self.plan = options.plan or faults.plan(sim.stream(seed, "faults"),
-    self.seconds, self.only.every or EVERY)
+  self.plan = options.plan or world.plan(seed, options)
   return self, 2 + math.floor(random() * 3)
+end
+
+--- The plan of a run.
+-- @tparam integer seed
+-- @tparam table options as for `simulate`
+-- @treturn table as of faults.plan
+function world.plan(seed, options)
+  local only = options.only or {}
+  return faults.plan(sim.stream(seed, "faults"), options.seconds or SECONDS,
+    only.every or EVERY)
 end
 
 local function schedule(self)

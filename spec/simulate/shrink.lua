@@ -1,0 +1,58 @@
+--- Shrinks the plan of a run in which a fault was found, to few events (delta
+--  debugging): drops parts of it as long as a fault of the same sort is found.
+
+local world = require "spec.simulate.world"
+
+local shrink = {}
+
+local function without(plan, first, last)
+  local rest = {}
+  for i, event in ipairs(plan) do
+    if i < first or i > last then rest[#rest + 1] = event end
+  end
+  return rest
+end
+
+local function first_of(found, what)
+  for _, fault in ipairs(found.oracle.faults) do
+    if fault.what == what then return fault end
+  end
+end
+
+-- Drops parts of this size.
+local function drop(plan, size, fails)
+  local first = 1
+  while first <= #plan do
+    local rest = without(plan, first, first + size - 1)
+    if fails(rest) then plan = rest else first = first + size end
+  end
+  return plan
+end
+
+--- @tparam integer seed
+-- @tparam table options of world.simulate
+-- @tparam table plan  with which a fault was found
+-- @tparam string what the sort of the fault
+-- @tparam[opt] integer most how many runs
+-- @treturn table the shorter plan
+-- @treturn integer how many runs it took
+function shrink.plan(seed, options, plan, what, most)
+  local runs = 0
+  local function fails(part)
+    if runs >= (most or 400) then return false end
+    runs = runs + 1
+    local again = setmetatable({ plan = part, log = false },
+      { __index = options })
+    return first_of(world.simulate(seed, again), what) ~= nil
+  end
+  local size = #plan // 2
+  while size >= 1 do
+    local before = #plan
+    plan = drop(plan, size, fails)
+    if size == 1 and #plan == before then break end
+    size = math.max(size // 2, 1)
+  end
+  return plan, runs
+end
+
+return shrink

@@ -304,8 +304,8 @@ end
 local function greet(self, options)
   local commands = table.move(options.greeting, 1, #options.greeting, 1, {})
   local n = #commands
-  for _, question in ipairs(seal.questions) do
-    commands[#commands + 1] = question
+  for _, query in ipairs(seal.queries) do
+    commands[#commands + 1] = query
   end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i = 1, n do
@@ -323,7 +323,7 @@ end
 function Connection:make_ready(ms, seals)
   local identity = self.identity
   if not identity and self.has_been_asked then
-    local replies, codes, details = self:pipeline(ms, seal.questions)
+    local replies, codes, details = self:pipeline(ms, seal.queries)
     identity, self.fault, self.why = seal.identity(replies, codes, details, 1)
     self.identity = identity
   end

@@ -142,10 +142,11 @@ end
 local function open_clients(process)
   local self = process.world
   for _, server in ipairs(self.servers) do
-    process.open[server.name] = assert(client.open(process.host, {
-      host = server.name, port = 6379, db = 0, timeout = 0.5, watchdog = LEASE,
-      connect_timeout = 0.5, seal = self.seal, lazy = true,
-    }))
+    local options = assert(client.complete({
+      timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5, seal = self.seal,
+      lazy = true,
+    }, "redis://" .. server.name))
+    process.open[server.name] = assert(client.open(process.host, options))
   end
 end
 

@@ -26,8 +26,8 @@ local huge, max, min = math.huge, math.max, math.min
 -- watchdog renews the hold. If `is_transferable`, any task may release it;
 -- `object` is a weak reference to the program's object for it.
 
--- All holds that the watchdog renews and that only their own task releases.
--- Shared, so that 100 000 of them take no memory. Nothing reads its `is_over`.
+-- The hold of each `lock` without a lease: the watchdog renews it. Shared, so
+-- that 100 000 of them take no memory. Nothing reads its `is_over`.
 local RENEWED = {}
 
 local SPARES = 16                       -- grants kept for reuse

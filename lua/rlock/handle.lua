@@ -100,8 +100,14 @@ function handle:unlock()
   return release(self, granted)
 end
 
-local function done(self, ...)
-  local is_released, code, detail = self:unlock()
+-- Releases the hold of `with`; or, if fn has done that, the most recent one.
+local function finish(hold)
+  if hold.is_over then return hold.handle:unlock() end
+  return release(hold.handle, hold.grant, hold)
+end
+
+local function done(hold, ...)
+  local is_released, code, detail = finish(hold)
   if not is_released then return nil, code, detail end
   return ...
 end
@@ -120,10 +126,10 @@ function handle:with(options, fn, ...)
   end
   check_function(fn, "lock:with", 2)
   local wait, lease = check_options(options, 2)
-  local ok, code, detail = take(self, wait or huge, lease)
+  local hold = { handle = self }
+  local ok, code, detail = take(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
-  return done(self,
-    self.session.host.guard(self.unlock, self, fn, self, ...))
+  return done(hold, self.session.host.guard(finish, hold, fn, self, ...))
 end
 
 -- local state -------------------------------------------------------------

@@ -219,6 +219,17 @@ describe("a multi-lock", function()
     nothing_is_left()
   end)
 
+  it("keeps a hold that a function took and did not release", function()
+    local multi, inner = rlock.multi_lock(locks(client, "a", "b")), nil
+    assert.is_true(multi:with(function(its)
+      inner = assert(its:hold())
+      return true
+    end))
+    assert.equal("held", inner:state())
+    assert.is_true(inner:unlock())
+    nothing_is_left()
+  end)
+
   it("is over with its task, if that did not unlock it", function()
     local by = open { watchdog = LEASE }
     task.run(function()

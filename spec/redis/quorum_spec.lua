@@ -212,6 +212,17 @@ describe("a red lock", function()
     nothing_is_left()
   end)
 
+  it("keeps a hold that a function took and did not release", function()
+    local inner
+    assert.is_true(red:with(function(its)
+      inner = assert(its:hold())
+      return true
+    end))
+    assert.equal("held", inner:state())
+    assert.is_true(inner:unlock())
+    nothing_is_left()
+  end)
+
   it("waits no longer than it is told to", function()
     local holding = occupy(another())
     local before = rlock.now()

@@ -232,6 +232,20 @@ describe("a reentrant lock", function()
     end
   end)
 
+  it("releases the hold of with(), or what replaced it", function()
+    local inner
+    assert.is_true(lock:with(function()
+      inner = assert(lock:hold())
+      return true
+    end))
+    assert.equal("held", inner:state())
+    assert.is_true(inner:unlock())
+    assert.is_true(lock:with(function()
+      return lock:unlock() and lock:lock()
+    end))
+    assert.is_false(lock:is_locked())
+  end)
+
   it("says lost from with() when the hold did not last", function()
     local result, code = lock:with({ lease = 0.02 }, function()
       eventually(function() return server:cli("EXISTS", name) == "0" end)

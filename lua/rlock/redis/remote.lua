@@ -226,7 +226,7 @@ local scratch = {}        -- reused: the connection copies the words
 -- @tparam table op       a compiled server function (script.lua)
 -- @tparam number deadline by host.now()
 -- @tparam number now     by host.now()
--- @tparam table keys     at most 8
+-- @tparam table keys     at most 99
 -- @param a,b,c,d         arguments, up to the first nil
 -- @tparam[opt] table extra more arguments
 -- @return the reply, or nil

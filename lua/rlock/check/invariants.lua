@@ -110,8 +110,9 @@ local function is_own(lock, key)
   return false
 end
 
-local function fault_of_keys(lock, server)
-  for key, entry in pairs(server.entries) do
+local function fault_of_keys(lock, snapshot)
+  for _, key in ipairs(snapshot:keys()) do
+    local entry = snapshot.server:entry(key)
     if not is_own(lock, key) then
       return ("the key %s is not among those of `keys`"):format(key)
     elseif not entry.expires and not lock.keeps[key] then
@@ -123,7 +124,7 @@ end
 local function check_keys(lock, state)
   local snapshot = state.server
   if snapshot.fault_of_keys == nil then
-    snapshot.fault_of_keys = fault_of_keys(lock, snapshot.server) or false
+    snapshot.fault_of_keys = fault_of_keys(lock, snapshot) or false
   end
   return snapshot.fault_of_keys or nil
 end

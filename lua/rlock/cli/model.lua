@@ -85,6 +85,7 @@ local function bounds_of(chosen)
     clients = count(chosen, "clients", 2, 1, 5),
     ops = count(chosen, "ops", 2, 1, 100),
     ticks = count(chosen, "ticks", 3, 0, 1000), tick = tick,
+    has_tick = chosen.tick ~= nil,
     leases = leases_of(chosen.leases, tick), most_holds = 2, faults = faults,
     breaks = faults["break"] and 1 or 0,
     evictions = faults.remove and 1 or 0,

@@ -1,0 +1,402 @@
+--- Semaphore, permits and latch as something to explore, with the methods of
+--  locks.lua. A state has the number that the server must have, `free`: each
+--  request changes it once, however often it is executed. A client has
+--    number    of its last request      pending   the request without a reply
+--    taken     the permits that it has; of `permits`, how many it had before
+--    ends      the end of its lease (permits)       left   requests to begin
+--
+--  A step is { what = "request", client =, op =, n =, reply = "told" | "lost" },
+--  a "retry", "give up" or "tick".
+
+local counter_kinds = require "rlock.check.counter_kinds"
+local snapshot = require "rlock.check.snapshot"
+local verdicts = require "rlock.verdicts"
+
+local counters = {}
+counters.__index = counters
+
+-- ms for which a request without a reply is retried, with what undoes it: the
+-- server remembers it for longer.
+local SETTLE = 300000
+
+--- @tparam table policy the result of policy.load
+-- @tparam table bounds  as for locks.new
+-- @treturn table
+function counters.new(policy, bounds)
+  for fault in pairs(bounds.faults) do
+    if fault ~= "lost" and fault ~= "crash" then
+      error(("--faults: a %s has no %s"):format(policy.name, fault), 0)
+    end
+  end
+  local kind = counter_kinds[policy.name]
+  return setmetatable({
+    name = policy.name, policy = policy, bounds = bounds, kind = kind,
+    tick = not bounds.has_tick and kind.tick or bounds.tick,
+    keys = policy.keys "lock",
+    lease = bounds.leases[#bounds.leases],
+    total = math.floor(tonumber(bounds.options.n) or 2),
+  }, counters)
+end
+
+-- states ----------------------------------------------------------------------
+
+local state_of = {}
+state_of.__index = state_of
+
+local function copy(list)
+  local result = {}
+  for key, value in pairs(list) do result[key] = value end
+  return result
+end
+
+function state_of:fork()
+  local result = setmetatable(copy(self), state_of)
+  result.clients = copy(self.clients)
+  return result
+end
+
+local function change(state, i)
+  state.clients[i] = copy(state.clients[i])
+  return state.clients[i]
+end
+
+local function text_of_client(client, now)
+  local pending = client.pending
+  return ("%d %d %d %s %s"):format(client.left, client.number, client.taken,
+    client.ends and math.max(client.ends - now, 0), pending
+    and ("%s %d %d %s %s %d"):format(pending.op, pending.n, pending.number,
+      pending.took, pending.is_done, now - pending.sent))
+end
+
+function state_of:text()
+  local now, leases = self.server.now, {}
+  for id, ends in pairs(self.leases) do
+    leases[#leases + 1] = id .. math.max(ends - now, 0)
+  end
+  table.sort(leases)
+  local parts = {
+    self.server.number, self.free, self.total, self.ticks,
+    table.concat(leases, ","),
+  }
+  for _, client in ipairs(self.clients) do
+    parts[#parts + 1] = self.server:number_of(text_of_client(client, now))
+  end
+  return table.concat(parts, " ")
+end
+
+-- requests --------------------------------------------------------------------
+
+-- Executes a request; returns the result, with `verdict` or `fault`.
+local function execute(model, state, client, request)
+  local keys, words = model.kind.arguments(model, client, request)
+  local op = model.policy.ops[request.op]
+  local result = state.server:run(op, keys, words)
+  if result.verdict or result.fault then return result, keys, words end
+  local reply = result.reply
+  if type(reply) == "table" and reply.err then
+    result.fault = ("%s fails: %s"):format(op.name, reply.err)
+  else
+    local shaped, _, detail =
+      verdicts.shaped(op, reply, model.policy.needs[request.op])
+    if shaped then
+      result.verdict, result.value = reply[1], reply[2]
+    else
+      result.fault = detail
+    end
+  end
+  return result, keys, words
+end
+
+-- A second time they find nothing left to do, which their callers know.
+local ENDS = { release = "lost", delete = "free" }
+
+local function check_twice(model, request, first, keys, words)
+  local op = model.policy.ops[request.op]
+  local second = first.after:run(op, keys, words)
+  if second.after ~= first.after then
+    return ("done twice, %s leaves other keys than done once"):format(op.op)
+  end
+  local verdict = second.reply[1]
+  if verdict ~= first.verdict and verdict ~= ENDS[op.op] then
+    return ("done twice, %s answers %q, then %q"):format(op.op, first.verdict,
+      verdict)
+  end
+end
+
+-- What the client does when it is told the outcome.
+local function told(model, state, client, request, verdict)
+  client.pending = nil
+  if not model.kind.has_leases then return end
+  if request.op == "release" or request.op == "renew" and verdict ~= "held" then
+    client.ends, client.taken = nil, client.taken + 1
+  elseif verdict == "held" and request.op ~= "set" then
+    client.ends = state.server.now + model.lease
+  end
+end
+
+-- Executes a request, once more if it was before, and has its effect.
+local function send(model, state, client, request, reply)
+  local result, keys, words = execute(model, state, client, request)
+  if result.fault then return result, result.fault end
+  local fault = check_twice(model, request, result, keys, words)
+  local is_retry = client.pending == request
+  if request.op == "release" then client.ends = nil end
+  if not fault and not request.is_done
+      and not (is_retry and ENDS[request.op] == result.verdict) then
+    request = copy(request)
+    request.is_done, fault =
+      model.kind.apply[request.op](state, client, request, result, model.lease)
+  end
+  state.server = result.after
+  if reply == "lost" then
+    client.pending = request
+  else
+    told(model, state, client, request, result.verdict)
+  end
+  return result, fault
+end
+
+-- steps -----------------------------------------------------------------------
+
+local doing = {}
+
+function doing.request(model, state, step)
+  local client = change(state, step.client)
+  client.left, client.number = client.left - 1, client.number + 1
+  return send(model, state, client, {
+    op = step.op, n = step.n, number = client.number, sent = state.server.now,
+  }, step.reply)
+end
+
+function doing.retry(model, state, step)
+  local client = change(state, step.client)
+  return send(model, state, client, client.pending, step.reply)
+end
+
+-- An acquire that is given up is undone under the next number.
+doing["give up"] = function(model, state, step)
+  local client, undo = change(state, step.client), model.kind.undo
+  local pending = client.pending
+  client.pending = nil
+  if pending.op == "release" and model.kind.has_leases then
+    client.taken = client.taken + 1     -- its lease ends it
+  end
+  if not undo or pending.op ~= "acquire" then return end
+  client.number = client.number + 1
+  client.pending = {
+    op = undo, n = pending.n, number = client.number, took = pending.is_done,
+    undone = pending.number, sent = pending.sent,
+  }
+end
+
+function doing.tick(model, state, step)
+  state.server = state.server:later(step.ms or model.tick)
+  state.ticks = state.ticks - 1
+  if not model.kind.has_leases then return end
+  local n = 0
+  for _, ends in pairs(state.leases) do
+    if ends > state.server.now then n = n + 1 end
+  end
+  state.free = state.total - n
+end
+
+local ALONE = { name = "Z", taken = 0 }   -- a client for what has to be asked
+
+--- The first state: the number has been set.
+function counters:start()
+  self.empty = self.empty or snapshot.empty(self.kind.has_leases)
+  local state = setmetatable({
+    server = self.empty, clients = {}, ticks = self.bounds.ticks, free = 0,
+    total = self.total, leases = {},
+  }, state_of)
+  for i, name in ipairs(self:names()) do
+    state.clients[i] = {
+      name = name, left = self.bounds.ops, number = 0, taken = 0,
+    }
+  end
+  local request = self.kind.start(self)
+  request.number, request.sent = 1, state.server.now
+  assert(not select(2, send(self, state, copy(ALONE), request)))
+  return state
+end
+
+local function add(list, model, step)
+  list[#list + 1] = step
+  if not model.bounds.faults.lost then return end
+  local lost = copy(step)
+  lost.reply = "lost"
+  list[#list + 1] = lost
+end
+
+local function add_of_client(self, list, state, i)
+  local client = state.clients[i]
+  local pending = client.pending
+  if pending then
+    if state.server.now - pending.sent <= SETTLE then
+      list[#list + 1] = { what = "retry", client = i, reply = "told" }
+    end
+    list[#list + 1] = { what = "give up", client = i }
+  elseif client.left > 0 then
+    for _, offer in ipairs(self.kind.offers(self, state, client)) do
+      add(list, self, { what = "request", client = i, op = offer[1],
+        n = offer[2], reply = "told" })
+    end
+  end
+end
+
+function counters:choices(state)
+  local list, bounds = {}, self.bounds
+  for i = 1, #state.clients do
+    local before = state.clients[i - 1]
+    if not bounds.is_symmetric or not before or before.left < bounds.ops then
+      add_of_client(self, list, state, i)
+    end
+  end
+  if state.ticks > 0 then list[#list + 1] = { what = "tick" } end
+  return list
+end
+
+function counters:take(state, step) return doing[step.what](self, state, step) end
+
+-- judging ---------------------------------------------------------------------
+
+-- What the server counts: free permits, or the count.
+local function counted(self, server)
+  local result = server:run(self.policy.ops.count, self.keys, {})
+  local reply = result.reply
+  if type(reply) ~= "table" or not reply[2] then
+    return nil, "count fails: " .. tostring(type(reply) == "table" and reply.err)
+  end
+  return reply[2], reply[3]
+end
+
+local function check_count(self, state)
+  local free, used = counted(self, state.server)
+  if not free then return used end
+  if free ~= state.free then
+    return ("it counts %d, but it must be %d"):format(free, state.free)
+  elseif used and used ~= state.total - state.free then
+    return ("it counts %d in use, but %d are"):format(used,
+      state.total - state.free)
+  elseif free < 0 then
+    return "more are taken than there are"
+  end
+end
+
+-- When all leases are over, all permits are free.
+local function check_leases(self, state)
+  if not self.kind.has_leases then return end
+  local last = state.server:later(self.lease)
+  if counted(self, last) ~= state.total then
+    return "not all permits are free when all leases have ended"
+  end
+end
+
+local function check_beliefs(_, state)
+  for _, client in ipairs(state.clients) do
+    local ends = client.ends
+    if ends and not client.pending and ends > state.server.now
+        and (state.leases[client.name .. client.taken] or 0) < ends then
+      return client.name .. " believes to have a permit, but has none"
+    end
+  end
+end
+
+-- Only the number itself, and the leases beside it, may stay.
+local function check_keys(self, state)
+  local keys = self.keys
+  for _, key in ipairs(state.server:keys()) do
+    local keeps = key == keys[1] or self.kind.has_leases and key == keys[2]
+    if not keeps and not state.server.server:entry(key).expires then
+      return ("the key %s has no expiry"):format(key)
+    end
+  end
+end
+
+function counters:judge(state)
+  return check_count(self, state) or check_beliefs(self, state)
+    or check_leases(self, state) or check_keys(self, state)
+end
+
+function counters:judge_step() end
+
+-- words -----------------------------------------------------------------------
+
+local function seconds(ms) return ("%gs"):format(ms / 1000) end
+
+function counters:names()
+  local names = {}
+  for i = 1, self.bounds.clients do names[i] = string.char(64 + i) end
+  return names
+end
+
+local WITHOUT_NUMBER = { drain = true, delete = true, renew = true,
+  count_down = true }
+
+function counters:text(state, step)
+  if step.what == "tick" then return "+" .. seconds(step.ms or self.tick) end
+  local words = { state.clients[step.client].name, step.op or step.what }
+  if step.op and not WITHOUT_NUMBER[step.op] then
+    words[3] = ("%d"):format(step.n)
+  end
+  if step.reply == "lost" then words[#words + 1] = "lost" end
+  return table.concat(words, " ")
+end
+
+local function request_in(self, i, text)
+  local op, rest = text:match("^([%a_]+)(.*)$")
+  local known = op and self.kind.apply[op] and op ~= "undo"
+  local n, reply = rest and rest:match("^%s*(%d*)%s*(%a*)$")
+  if known and n and (reply == "" or reply == "lost") then
+    return { what = "request", client = i, op = op, n = tonumber(n) or 1,
+      reply = reply == "lost" and "lost" or "told" }
+  end
+  return nil, ("unknown step %q"):format(text)
+end
+
+function counters:read(state, text)
+  local ms = text:match("^%s*%+(%d+%.?%d*)s%s*$")
+  if ms then return { what = "tick", ms = math.floor(ms * 1000) } end
+  local name, rest = text:match("^%s*(%a)%s+(.-)%s*$")
+  for i, client in ipairs(state.clients) do
+    if client.name == name and (rest == "retry" or rest == "give up") then
+      if client.pending then
+        return { what = rest, client = i, reply = "told" }
+      end
+      return nil, name .. " has no request without a reply"
+    elseif client.name == name and client.pending then
+      return nil, name .. " has a request without a reply: retry or give up"
+    elseif client.name == name then
+      return request_in(self, i, rest)
+    end
+  end
+  return nil, ("unknown step %q"):format(text)
+end
+
+local function belief(self, state, client)
+  local parts = {}
+  if self.kind.has_leases then
+    local left = client.ends and client.ends - state.server.now
+    parts[1] = left and (left > 0 and "has one " .. seconds(left) or "expired")
+  elseif self.kind.undo then
+    parts[1] = client.taken > 0 and ("has %d"):format(client.taken) or nil
+  end
+  if client.pending then
+    parts[#parts + 1] = "? " .. client.pending.op
+  end
+  return parts[1] and table.concat(parts, ", ") or "-"
+end
+
+function counters:beliefs(state)
+  local list = {}
+  for i, client in ipairs(state.clients) do
+    list[i] = belief(self, state, client)
+  end
+  return list
+end
+
+function counters:operation(step)
+  return step.op and self.policy.ops[step.op]
+end
+
+return counters

@@ -1,0 +1,198 @@
+--- rlockctl check: the classic faults of locks are found, each with a short
+--  trace that can be replayed; and nothing is found in locks that are right.
+
+local ctl = require "spec.cli.ctl"
+
+local function check(...)
+  return ctl.run { "check", "--lua-path", ".", limit = 280, ... }
+end
+
+teardown(ctl.clean)
+
+-- The steps of a printed trace, in words: the second column of its table.
+local function steps_of(output)
+  local steps, width = {}, nil
+  for line in output:gmatch("[^\n]+") do
+    width = width or line:match("^%s+()step") and line:find("answer", 1, true)
+    local number, rest = line:match("^%s*(%d+)%s+()")
+    if width and number then
+      steps[#steps + 1] = line:sub(rest, width - 1):match("^(.-)%s*$")
+    end
+  end
+  return steps
+end
+
+local function write(lines)
+  local path = ctl.folder() .. "/trace"
+  local file = assert(io.open(path, "w"))
+  file:write(table.concat(lines, "\n"), "\n")
+  file:close()
+  return path
+end
+
+local FAULTS = {
+  { "release_of_others", "A and B hold it at the same time" },
+  { "no_expiry", "the key lock has no expiry" },
+  { "counted_twice", "done twice, acquire leaves other keys than done once" },
+  { "lease_shortened", "A may believe to hold it for 2s, but the server frees "
+    .. "it before, after acquire with a shorter lease" },
+  { "queue_for_ever", "the key lock:%a+ has no expiry" },
+  { "dead_head", "stuck: A alone wants it, but does not get it within 7.0 s" },
+  { "token_of_the_clock", "its token does not grow" },
+  { "foreign_key", "the key last owner is not among those of `keys`" },
+  { "malformed", 'answered { "busy" }; it must answer' },
+  { "wrong_type", "wrong_type.acquire fails: WRONGTYPE Operation against a "
+    .. "key" },
+  { "late_renewal", "A and B hold it at the same time" },
+}
+
+describe("rlockctl check finds", function()
+  for _, case in ipairs(FAULTS) do
+    local name, fault = "spec.fixtures." .. case[1], case[2]
+
+    it(case[1] .. ", and its trace can be replayed", function()
+      local found = check(name)
+      assert.same({ 1, "" }, { found.status, found.err })
+      assert.matches("^" .. case[1] .. ": [%d ]+ states, [%d ]+ steps, 2 "
+        .. "clients x 2 operations, stopped: .*" .. fault, found.out)
+      assert.matches('\npolicy "' .. case[1] .. '": %./spec/fixtures/'
+        .. "[%w_]+%.lua:%d+: %w+\n$", found.out)
+      local steps = steps_of(found.out)
+      assert.is_true(#steps >= 1 and #steps <= 10, found.out)
+      local replayed = check(name, "--trace", write(steps))
+      assert.equal(1, replayed.status)
+      assert.same(steps, steps_of(replayed.out))
+      assert.equal(found.out:match("stopped: ([^\n]+)"),
+        replayed.out:match("stopped: ([^\n]+)"))
+    end)
+
+    it(case[1] .. " without symmetry as well", function()
+      local result = check(name, "--no-symmetry")
+      assert.equal(1, result.status)
+      assert.matches(fault, result.out:match("stopped: ([^\n]+)"))
+    end)
+  end
+end)
+
+describe("rlockctl check finds nothing in", function()
+  local function is_right(...)
+    local result = check("--limit", "270", ...)
+    assert.same({ 0, "" }, { result.status, result.err }, result.out)
+    assert.matches("operations, complete: no fault found\n$", result.out)
+  end
+
+  for _, name in ipairs { "spec.fixtures.good", "spec.fixtures.good_queue",
+      "examples.priority" } do
+    it(name, function()
+      is_right(name)
+      is_right(name, "--no-symmetry", "--ops", "1")
+    end)
+  end
+
+  it("examples.per_tenant, whatever its limit", function()
+    is_right("examples.per_tenant", "--option", "limit=1")
+    is_right("examples.per_tenant", "--option", "limit=2", "--clients", "3",
+      "--ticks", "2")
+  end)
+
+  it("the policy of the README", function()
+    local text = assert(io.open("lua/rlock/policy/README.md")):read("a")
+    assert(os.execute("mkdir -p " .. ctl.folder() .. "/my"))
+    local file = assert(io.open(ctl.folder() .. "/my/few.lua", "w"))
+    file:write(text:match("```lua\n(%-%- my/few.lua\n.-)```"))
+    file:close()
+    is_right("my.few", "--lua-path", ctl.folder(), "--option", "most=1")
+    is_right("my.few", "--lua-path", ctl.folder(), "--option", "most=2",
+      "--clients", "3", "--ticks", "2")
+  end)
+end)
+
+describe("rlockctl check", function()
+  it("says how far it came", function()
+    local result = check("readwrite", "--limit", "0.2")
+    assert.same({ 3, "" }, { result.status, result.err })
+    assert.matches("incomplete at depth %d+: no fault found\n$", result.out)
+  end)
+
+  it("prints JSON", function()
+    assert.equal('{"complete":true,"policy":"good","states":1094,'
+      .. '"steps":4187}\n', check("spec.fixtures.good", "--json").out)
+    assert.matches('^{"complete":false,"fault":"its token does not grow",'
+      .. '"policy":"token_of_the_clock","states":%d+,"steps":%d+,"trace":%['
+      .. '{"answer":"held 1700000000000","beliefs":%["holds 2s","%-"%],'
+      .. '"keys":%["lock {owner=A token=1700000000000} 2s"%],'
+      .. '"step":"A acquire 2s","where":"policy [^}]+"},',
+      check("spec.fixtures.token_of_the_clock", "--json").out)
+  end)
+
+  it("replays a trace without a fault", function()
+    local result = check("reentrant", "--trace", write {
+      "A acquire 2s", "A acquire 1s lost", "A retry", "B acquire", "+1.5s",
+      "A renew", "A release", "A release", "B acquire", "A die",
+    })
+    assert.same({ 0, "" }, { result.status, result.err })
+    assert.matches("10 +A die +dead +holds 2s +lock {B=1} 2s\n$",
+      (result.out:gsub("\npolicy[^\n]+", "")))
+  end)
+
+  for _, case in ipairs {
+    { "no policy", {}, "check: give one policy" },
+    { "two policies", { "fair", "mutex" }, "check: give one policy" },
+    { "an unknown policy", { "no.such" }, 'policy "no.such": there is no' },
+    { "an unknown fault", { "fair", "--faults", "crash,flood" },
+      "--faults has no flood, only break, crash, late, lost and remove" },
+    { "many clients", { "fair", "--clients", "6" },
+      "--clients must be a number from 1 to 5" },
+    { "no number", { "fair", "--ticks", "many" },
+      "--ticks must be a number from 0 to 1000" },
+    { "four leases", { "fair", "--leases", "1,2,3,4" },
+      "--leases must be one to three numbers of seconds" },
+    { "a bad lease", { "fair", "--leases", "1,x" }, "--leases must be a" },
+    { "an option without a value", { "fair", "--option", "x" },
+      "--option must be K=V" },
+    { "a trace that is missing", { "fair", "--trace", "/no/trace" },
+      "--trace: /no/trace: No such file" },
+    { "an unknown option", { "fair", "--flood" }, "unknown option --flood" },
+  } do
+    it("refuses " .. case[1], function()
+      local result = check(table.unpack(case[2]))
+      assert.same({ 206, "" }, { result.status, result.out })
+      assert.matches("^rlockctl: [^\n]+\n$", result.err)
+      assert.is_truthy(result.err:find(case[3], 1, true), result.err)
+    end)
+  end
+
+  for step, problem in pairs {
+    ["A jump"] = 'unknown step "jump": say acquire, release',
+    ["Z acquire"] = 'unknown step "Z acquire": say A acquire',
+    ["A acquire soon"] = "unknown word soon",
+    ["A retry"] = "A has nothing to retry",
+    ["A leave"] = "policy good has no leave",
+    ["break"] = "policy good cannot break it",
+    ["late 1"] = "late needs the number of an old request",
+  } do
+    it("refuses the step " .. step, function()
+      local result = check("spec.fixtures.good", "--trace", write { step })
+      assert.same({ 206, "" }, { result.status, result.out })
+      assert.is_truthy(result.err:find(problem, 1, true), result.err)
+    end)
+  end
+
+  for step, problem in pairs {
+    ["A acquire"] = "A has a request without a reply: say retry",
+    ["A give up now"] = "A has a request without a reply",
+  } do
+    it("refuses the step " .. step .. " after a lost reply", function()
+      local result = check("spec.fixtures.good", "--trace",
+        write { "A acquire lost", step })
+      assert.equal(206, result.status)
+      assert.is_truthy(result.err:find(problem, 1, true), result.err)
+    end)
+  end
+
+  it("refuses the steps of the dead", function()
+    local result = check("spec.fixtures.good", "--trace",
+      write { "A die", "A acquire" })
+    assert.matches("A is dead", result.err)
+  end)
+end)

@@ -9,7 +9,7 @@ local UNREACHABLE, USAGE = 202, 206
 
 local commands = {
   ["check"] = true, ["help"] = true, ["local"] = true, ["script"] = true,
-  ["status"] = true, ["version"] = true,
+  ["status"] = true, ["try"] = true, ["version"] = true,
 }
 
 --- Options that every command has.

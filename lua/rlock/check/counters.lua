@@ -32,7 +32,7 @@ function counters.new(policy, bounds)
   return setmetatable({
     name = policy.name, policy = policy, bounds = bounds, kind = kind,
     tick = not bounds.has_tick and kind.tick or bounds.tick,
-    keys = policy.keys "lock",
+    lock_name = bounds.name, keys = policy.keys(bounds.name or "lock"),
     lease = bounds.leases[#bounds.leases],
     total = math.floor(tonumber(bounds.options.n) or 2),
   }, counters)
@@ -202,7 +202,9 @@ end
 
 local ALONE = { name = "Z", taken = 0 }   -- a client for what has to be asked
 
---- The first state: the number has been set.
+function counters:is_timed() return self.kind.has_leases end
+
+--- The first state: the number has been set, with the result `first`.
 function counters:start()
   self.empty = self.empty or snapshot.empty(self.kind.has_leases)
   local state = setmetatable({
@@ -216,7 +218,9 @@ function counters:start()
   end
   local request = self.kind.start(self)
   request.number, request.sent = 1, state.server.now
-  assert(not select(2, send(self, state, copy(ALONE), request)))
+  local fault
+  state.first, fault = send(self, state, copy(ALONE), request)
+  if fault then error(fault, 0) end
   return state
 end
 
@@ -346,7 +350,7 @@ end
 local function request_in(self, i, text)
   local op, rest = text:match("^([%a_]+)(.*)$")
   local known = op and self.kind.apply[op] and op ~= "undo"
-  local n, reply = rest and rest:match("^%s*(%d*)%s*(%a*)$")
+  local n, reply = (rest or ""):match("^%s*(%d*)%s*(%a*)$")
   if known and n and (reply == "" or reply == "lost") then
     return { what = "request", client = i, op = op, n = tonumber(n) or 1,
       reply = reply == "lost" and "lost" or "told" }

@@ -10,8 +10,6 @@ local world = require "rlock.check.world"
 local locks = {}
 locks.__index = locks
 
-local NAME = "lock"
-
 local function set(list)
   local result = {}
   for _, item in ipairs(list or {}) do result[item] = true end
@@ -46,14 +44,15 @@ end
 -- @tparam table sides  one policy, or those for reading and writing; results
 --   of policy.load
 -- @tparam table bounds clients, ops, ticks, breaks, evictions, tick (ms),
---   leases (ms), most_holds, faults (name -> true), options, is_symmetric
+--   leases (ms), most_holds, faults (name -> true), options, is_symmetric,
+--   name (of the lock)
 -- @treturn table
 function locks.new(sides, bounds)
   local first = sides[1]
-  local keys = first.keys(NAME)
+  local keys = first.keys(bounds.name or "lock")
   return setmetatable({
     name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
-    keys = keys, options = bounds.options, faults = bounds.faults,
+    lock_name = bounds.name, keys = keys, options = bounds.options, faults = bounds.faults,
     leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
     is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
     allows = first.allows or sides[2] and readers_or_writer or one_at_most,
@@ -65,6 +64,9 @@ end
 --- The first state. A state has fork() and text(); equal texts are states that
 --  behave alike. Its `server` is a snapshot.
 function locks:start() return world.new(self) end
+
+--- Do its operations read the clock?
+function locks:is_timed() return self.is_absolute end
 
 --- The steps that may be next.
 -- @treturn table

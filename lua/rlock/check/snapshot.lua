@@ -35,12 +35,15 @@ end
 --- The empty server.
 -- @tparam boolean is_absolute  the operations read the clock, so times are not
 --   relative
+-- @tparam[opt] integer now  ms
 -- @treturn table `now`, ms; `number`: equal for servers that behave alike
-function snapshot.empty(is_absolute)
+function snapshot.empty(is_absolute, now)
   local book = {
     known = {}, numbers = { count = 0 }, is_absolute = is_absolute,
   }
-  return shared(book, redis.new())
+  local server = redis.new()
+  if now then server.now = now * 1000 end
+  return shared(book, server)
 end
 
 --- A number for a text, equal for equal texts; never that of a server.
@@ -51,7 +54,8 @@ local function executed(self, op, keys, words, is_turned)
   server.turned = is_turned
   local reply = server:eval(op.text, keys, words)
   return {
-    reply = reply, is_ordered = server.is_ordered,
+    op = op, keys = keys, words = words, reply = reply,
+    is_ordered = server.is_ordered,
     after = shared(self.book, server),
   }
 end
@@ -61,7 +65,7 @@ end
 -- @tparam table keys
 -- @tparam table words
 -- @tparam[opt] boolean is_turned  replies without a defined order are turned
--- @treturn table `reply`; `after`, a snapshot; `is_ordered`: it had a reply
+-- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot; `is_ordered`: it had a reply
 --   without a defined order. The caller may add fields.
 function snapshot:run(op, keys, words, is_turned)
   local results = self.results[op]

@@ -20,6 +20,21 @@ local function show_value(entry)
   return "{" .. table.concat(parts, " ") .. "}"
 end
 
+--- What a key holds.
+-- @tparam table server
+-- @tparam string name
+-- @treturn table|nil value, as text; left, ms; text, both of these
+function trace.entry(server, name)
+  local entry = server:entry(name)
+  if not entry then return nil end
+  local left = entry.expires and entry.expires - server:ms()
+  local value = show_value(entry)
+  return {
+    value = value, left = left, text = ("%s %s"):format(value,
+      left and seconds(left) or "without expiry"),
+  }
+end
+
 --- What the keys hold, a line for each.
 -- @tparam table server
 -- @treturn table
@@ -28,12 +43,8 @@ function trace.keys(server)
   for name in pairs(server.entries) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
-    local entry = server:entry(name)
-    if entry then
-      lines[#lines + 1] = ("%s %s %s"):format(name, show_value(entry),
-        entry.expires and seconds(entry.expires - server:ms())
-          or "without expiry")
-    end
+    local entry = trace.entry(server, name)
+    if entry then lines[#lines + 1] = name .. " " .. entry.text end
   end
   return lines
 end

@@ -137,21 +137,38 @@ local function explore(explored, chosen)
   return search.run(explored, progress_of(limit))
 end
 
+-- The words of a trace; a key has its name on the server.
+local function lines_of(explored, real_model, list)
+  local lines = {}
+  for i, row in ipairs(require("rlock.check.trace").rows(explored, list)) do
+    lines[i] = row.text:gsub("^remove (.*)$", function(key)
+      for k, own in ipairs(explored.keys) do
+        if key:sub(1, #own) == own then
+          return "remove " .. real_model.keys[k] .. key:sub(#own + 1)
+        end
+      end
+    end)
+  end
+  return lines
+end
+
 -- Does the trace on a real server; returns whether it agrees.
-local function compare(explored, result, url)
+local function compare(explored, result, name, chosen)
   if not result.trace then return true end
-  local ok, problem =
-    require("rlock.cli.real").compare(explored, result.trace, url)
-  print(ok and ("the server agrees in %d steps"):format(#result.trace)
-    or problem)
+  local real_model = model.alone(name, chosen)
+  local ok, problem = require("rlock.cli.real").compare(real_model,
+    lines_of(explored, real_model, result.trace), chosen.on)
+  print(ok and ("the server agrees, %d steps"):format(#result.trace)
+    or "the server does not agree: " .. problem)
   return ok
 end
 
 local function run(operands, chosen)
-  local explored = model.of(model.name(operands, 1), chosen)
+  local name = model.name(operands, 1)
+  local explored = model.of(name, chosen)
   local result = explore(explored, chosen)
   print_result(explored, result, chosen.json)
-  local agrees = not chosen.on or compare(explored, result, chosen.on)
+  local agrees = not chosen.on or compare(explored, result, name, chosen)
   if result.fault or not agrees then return 1 end
   return result.is_complete and 0 or INCOMPLETE
 end

@@ -116,13 +116,23 @@ end
 --- The model of a policy.
 -- @tparam string name   as for `rlockctl script`
 -- @tparam table chosen  options
+-- @tparam[opt="lock"] string lock_name
 -- @treturn table
-function model.of(name, chosen)
+function model.of(name, chosen, lock_name)
   local bounds, sides = bounds_of(chosen), sides_of(name)
+  bounds.name = lock_name
   if sides[1].needs then
     return require("rlock.check.counters").new(sides[1], bounds)
   end
   return require("rlock.check.locks").new(sides, bounds)
+end
+
+--- As `of`, under a name that nothing else has, for a real server.
+function model.alone(name, chosen)
+  local random = require("rlock.host.uv").random(8):gsub(".", function(byte)
+    return ("%02x"):format(byte:byte())
+  end)
+  return model.of(name, chosen, "rlock_check_" .. random)
 end
 
 --- The policy that the operands of a command name.

@@ -53,6 +53,7 @@ for _, file in ipairs {
 end
 files["spec/openresty/*_spec.lua"] = { std = "ngx_lua+busted" }
 files["spec/soak/nginx_*_spec.lua"] = { std = "ngx_lua+busted" }
+files["spec/fixtures/*.lua"] = { std = "lua54", read_globals = { "redis" } }
 for _, file in ipairs { "half", "told_lease" } do
   files["spec/tools/" .. file .. ".lua"] = { read_globals = { "redis" } }
 end

@@ -64,7 +64,7 @@ local function add_of_waiter(lock, list, i, client)
   })
 end
 
-local function add_of_pending(lock, list, i, pending)
+local function add_of_pending(list, i, pending)
   local step = { what = "request", client = i, reply = "told" }
   for _, key in ipairs { "op", "side", "want", "lease", "wait" } do
     step[key] = pending[key]
@@ -79,7 +79,7 @@ local function add_of_client(lock, list, state, i)
   local client = state.clients[i]
   if client.is_dead then return end
   if client.pending then
-    add_of_pending(lock, list, i, client.pending)
+    add_of_pending(list, i, client.pending)
   elseif client.waits then
     add_of_waiter(lock, list, i, client)
   else

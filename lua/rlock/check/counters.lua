@@ -5,8 +5,8 @@
 --    taken     the permits that it has; of `permits`, how many it had before
 --    ends      the end of its lease (permits)       left   requests to begin
 --
---  A step is { what = "request", client =, op =, n =, reply = "told" | "lost" },
---  a "retry", "give up" or "tick".
+--  A step is { what = "request", client =, op =, n =, reply = "told" or "lost"
+--  }, or a "retry", "give up" or "tick".
 
 local counter_kinds = require "rlock.check.counter_kinds"
 local snapshot = require "rlock.check.snapshot"
@@ -260,7 +260,9 @@ function counters:choices(state)
   return list
 end
 
-function counters:take(state, step) return doing[step.what](self, state, step) end
+function counters:take(state, step)
+  return doing[step.what](self, state, step)
+end
 
 -- judging ---------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ local function counted(self, server)
   local result = server:run(self.policy.ops.count, self.keys, {})
   local reply = result.reply
   if type(reply) ~= "table" or not reply[2] then
-    return nil, "count fails: " .. tostring(type(reply) == "table" and reply.err)
+    return nil, "count fails: " .. (type(reply) == "table" and reply.err or "")
   end
   return reply[2], reply[3]
 end

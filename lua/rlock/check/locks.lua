@@ -52,7 +52,8 @@ function locks.new(sides, bounds)
   local keys = first.keys(bounds.name or "lock")
   return setmetatable({
     name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
-    lock_name = bounds.name, keys = keys, options = bounds.options, faults = bounds.faults,
+    lock_name = bounds.name, keys = keys, options = bounds.options,
+    faults = bounds.faults,
     leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
     is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
     allows = first.allows or sides[2] and readers_or_writer or one_at_most,

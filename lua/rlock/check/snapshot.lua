@@ -65,8 +65,9 @@ end
 -- @tparam table keys
 -- @tparam table words
 -- @tparam[opt] boolean is_turned  replies without a defined order are turned
--- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot; `is_ordered`: it had a reply
---   without a defined order. The caller may add fields.
+-- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot;
+--   `is_ordered`: it had a reply without a defined order. The caller may add
+--   fields.
 function snapshot:run(op, keys, words, is_turned)
   local results = self.results[op]
   if not results then

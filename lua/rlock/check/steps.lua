@@ -131,7 +131,7 @@ end
 
 function told.leave(_, client) client.waits = nil end
 
--- requests, done ---------------------------------------------------------------
+-- requests, done --------------------------------------------------------------
 
 -- Is the operation done twice as done once?
 local function check_twice(lock, step, words, first)
@@ -183,8 +183,8 @@ local function stay_unanswered(client, step, was_valid)
   }
 end
 
--- Keeps the client's place in a fair lock's order of arrival, as the server knows it, even
--- if the reply is lost.
+-- Keeps the client's place in a fair lock's order of arrival, as the server
+-- knows it, even if the reply is lost.
 local function take_place(lock, state, client, step, verdict)
   if not lock.is_fair then return end
   if step.op == "acquire" and verdict == "busy" then
@@ -217,7 +217,7 @@ local function answer(state, client, step, result, was_valid)
   return told[step.op](state, client, step, verdict, result.value, was_valid)
 end
 
--- what can be done -------------------------------------------------------------
+-- what can be done ------------------------------------------------------------
 
 local doing = {}
 

@@ -184,8 +184,8 @@ function words.read(lock, state, text)
   elseif parts[1] == "late" then
     return of_late(state, parts[2])
   end
-  return nil, ("unknown step %q: say %s acquire, +1s, break, remove KEY"):format(
-    text, state.clients[1].name)
+  return nil, ("unknown step %q: say %s acquire, +1s, break, remove KEY")
+    :format(text, state.clients[1].name)
 end
 
 -- beliefs ---------------------------------------------------------------------

@@ -5,7 +5,7 @@
 --    token          the fencing token
 --    is_forgiven    the hold was broken by force or its key was removed, so the
 --                   client may be wrong
---    is_unsure      a request was given up, so the server may have another count
+--    is_unsure      a request was given up: the server may have another count
 --  and `pending`, a request whose reply was lost; `waits`, what it waits for;
 --  `place`, its place in the order of arrival, which the server knows even if
 --  the reply was lost; `left`, how many more acquires it may start; `is_dead`.

@@ -1,0 +1,123 @@
+--- rlockctl try, and rlockctl check --on: steps on the model, and on a server,
+--  which agree.
+
+local ctl = require "spec.cli.ctl"
+local redis = require "spec.tools.redis"
+
+local server = redis.shared()
+
+teardown(ctl.clean)
+
+local function try(stdin, ...)
+  return ctl.run { "try", "--lua-path", ".", stdin = stdin, ... }
+end
+
+describe("rlockctl try", function()
+  it("shows answers, beliefs and keys", function()
+    local result = try("A acquire 2s\n\nB acquire wait\n+1.5s\nA release lost\n"
+      .. "A retry\nkeys\n", "spec.fixtures.good", "printer")
+    assert.same({ 0, "" }, { result.status, result.err })
+    assert.equal([[
+A acquire 2s
+  held  (holds 2s)
+    printer "A" 2s
+B acquire wait
+  busy 2000  (waits)
+    printer "A" 2s
++1.5s
+    printer "A" 0.5s
+A release lost
+  freed  (? release)
+    no keys
+A retry
+  lost
+    no keys
+keys
+    no keys
+]], result.out)
+  end)
+
+  it("shows faults", function()
+    assert.matches("  fault: A and B hold it at the same time\n", try(
+      "A acquire 2s\nA release lost\nB acquire\nA retry\nA acquire\n",
+      "spec.fixtures.release_of_others").out)
+  end)
+
+  it("says what it does not know, and goes on", function()
+    local result = try("A jump\nA acquire\n", "mutex")
+    assert.equal(1, result.status)
+    assert.matches('^A jump\n  unknown step "jump": say acquire, .*'
+      .. "\nA acquire\n  held", result.out)
+  end)
+
+  it("knows semaphores, permits and latches", function()
+    assert.matches("^A acquire 2\n  held 0  %(has 2%)\n.*B acquire 1 lost\n"
+      .. "  busy %-1  %(%? acquire%)\n.*B retry\n  busy %-1\n",
+      try("A acquire 2\nB acquire 1 lost\nB retry\n", "semaphore").out)
+    assert.matches("A count_down\n  free 0\n", try(
+      "A count_down\n", "latch", "--option", "n=1").out)
+    assert.matches("^A acquire\n  held 1  %(has one 2s%)\n.*\n"
+      .. "  lost  %(expired, %? renew%)\n",
+      try("A acquire\n+3s\nA renew lost\n", "permits").out)
+  end)
+
+  it("does the steps on a server as well, and cleans up", function()
+    for _, name in ipairs { "fair", "readwrite", "fenced" } do
+      local result = ctl.run { "try", name, "--on", server.url,
+        stdin = "A acquire 60s\nB acquire 60s wait\n+0.1s\nA release\n"
+          .. "B acquire 60s wait\n" }
+      assert.same({ 0, "" }, { result.status, result.err }, result.out)
+      assert.matches("B acquire 60s wait\n  held .*\n$", result.out)
+    end
+    local result = ctl.run { "try", "semaphore", "--on", server.url,
+      stdin = "A acquire 2\nB acquire 1 lost\nB retry\nA drain\n" }
+    assert.same({ 0, "" }, { result.status, result.err }, result.out)
+    assert.equal("", server:cli("KEYS", "*rlock_check_*"))
+  end)
+
+  it("refuses what it cannot do", function()
+    for _, words in ipairs { {}, { "fair", "a", "b" }, { "no.such" },
+        { "fair", "--clients", "0" }, { "fair", "--on", "nowhere" } } do
+      local result = try("", table.unpack(words))
+      assert.same({ 206, "" }, { result.status, result.out })
+      assert.matches("^rlockctl: try: [^\n]+\n$", result.err)
+    end
+  end)
+end)
+
+describe("rlockctl check --on", function()
+  for _, name in ipairs { "release_of_others", "dead_head", "wrong_type",
+      "token_of_the_clock", "late_renewal" } do
+    it("agrees on the trace of " .. name, function()
+      local result = ctl.run { "check", "--lua-path", ".", "--on", server.url,
+        "spec.fixtures." .. name, "--tick", "0.6" }
+      assert.same({ 1, "" }, { result.status, result.err })
+      assert.matches("\nthe server agrees, %d+ steps\n$", result.out)
+    end)
+  end
+
+  it("says what differs", function()
+    server:cli("SET", "elsewhere", "1")
+    finally(function() server:cli("DEL", "elsewhere") end)
+    local path = ctl.folder() .. "/looks.lua"
+    local file = assert(io.open(path, "w"))
+    file:write [[
+      return require "spec.fixtures.simple" ("looks", function(server)
+        function server.release(keys)
+          if redis.call("get", "elsewhere") then return { "lost" } end
+          redis.call("del", keys[1])
+          return { "freed" }
+        end
+      end)]]
+    file:close()
+    local steps = ctl.folder() .. "/steps"
+    file = assert(io.open(steps, "w"))
+    file:write "A acquire\nA release\n"
+    file:close()
+    local result = ctl.run { "check", "--lua-path", ".", "--lua-path",
+      ctl.folder(), "looks", "--trace", steps, "--on", server.url }
+    assert.same({ 1, "" }, { result.status, result.err })
+    assert.matches("\nthe server does not agree: step 2, A release: the model "
+      .. "answers { freed }, and the server { lost }\n$", result.out)
+  end)
+end)

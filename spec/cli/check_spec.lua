@@ -44,6 +44,7 @@ local FAULTS = {
   { "wrong_type", "wrong_type.acquire fails: WRONGTYPE Operation against a "
     .. "key" },
   { "late_renewal", "A and B hold it at the same time" },
+  { "order_of_fields", "its hold is lost, which is still valid" },
 }
 
 describe("rlockctl check finds", function()
@@ -108,6 +109,20 @@ describe("rlockctl check finds nothing in", function()
 end)
 
 describe("rlockctl check", function()
+  it("finds that a late copy of a release frees the next hold", function()
+    local result = check("mutex", "--faults", "late,lost", "--ticks", "1")
+    assert.same({ 1, "" }, { result.status, result.err })
+    assert.matches("A may believe to hold it for 2s, but the server frees it",
+      result.out)
+    assert.same({ "A acquire 2s", "A release", "A acquire 2s",
+      "late 2 (release A 2000 0 publish)" }, steps_of(result.out))
+  end)
+
+  it("forgives holds that were broken, or whose key was removed", function()
+    local result = check("mutex", "--faults", "break,remove,lost")
+    assert.same({ 0, "" }, { result.status, result.err }, result.out)
+  end)
+
   it("says how far it came", function()
     local result = check("readwrite", "--limit", "0.2")
     assert.same({ 3, "" }, { result.status, result.err })

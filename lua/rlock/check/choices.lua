@@ -30,27 +30,34 @@ local function add_acquires(lock, list, i, side, want)
   end
 end
 
-local function add_of_side(lock, list, state, i, side)
-  local client = state.clients[i]
-  local hold, policy = client.holds[side], lock.sides[side]
-  local may_enter = hold.count == 0
-    or policy.reenter ~= false and hold.count < lock.most_holds
-      and state:believes(client, side)
-  if client.left > 0 and may_enter then
-    add_acquires(lock, list, i, side, hold.count + 1)
-  end
-  if hold.count == 0 then return end
+local function may_enter(lock, state, client, side)
+  local count = client.holds[side].count
+  if client.left == 0 then return false end
+  return count == 0 or lock.sides[side].reenter ~= false
+    and count < lock.most_holds and state:believes(client, side)
+end
+
+local function add_of_hold(lock, list, i, side, hold)
   add_request(lock, list, {
     client = i, side = side, op = "release", lease = lock.leases[1],
     want = hold.count - 1, wait = 0,
   })
-  if policy.ops.renew then
+  if lock.sides[side].ops.renew then
     add(list, {
       what = "request", client = i, side = side, op = "renew",
       want = hold.count, wait = 0, lease = lock.leases[#lock.leases],
       reply = "told",
     })
   end
+end
+
+local function add_of_side(lock, list, state, i, side)
+  local client = state.clients[i]
+  local hold = client.holds[side]
+  if may_enter(lock, state, client, side) then
+    add_acquires(lock, list, i, side, hold.count + 1)
+  end
+  if hold.count > 0 then add_of_hold(lock, list, i, side, hold) end
 end
 
 local function add_of_waiter(lock, list, i, client)
@@ -94,13 +101,8 @@ local function is_next(lock, state, i)
   return before.is_dead or before.left < lock.bounds.ops
 end
 
---- The steps that are possible in a state.
--- @treturn table
-function choices.of(lock, state)
-  local list = {}
-  for i = 1, #state.clients do
-    if is_next(lock, state, i) then add_of_client(lock, list, state, i) end
-  end
+-- What happens without the clients.
+local function add_of_server(lock, list, state)
   if state.ticks > 0 then add(list, { what = "tick" }) end
   for side, policy in ipairs(lock.sides) do
     if state.breaks > 0 and policy.ops.break_ then
@@ -115,6 +117,18 @@ function choices.of(lock, state)
   for i = 1, state.copies and #state.copies or 0 do
     add(list, { what = "late", copy = i })
   end
+end
+
+--- The steps that are possible in a state.
+-- @tparam table lock
+-- @tparam table state
+-- @treturn table
+function choices.of(lock, state)
+  local list = {}
+  for i = 1, #state.clients do
+    if is_next(lock, state, i) then add_of_client(lock, list, state, i) end
+  end
+  add_of_server(lock, list, state)
   return list
 end
 

@@ -80,23 +80,30 @@ local function forget(hold)
   hold.count, hold.valid, hold.token, hold.is_forgiven = 0, 0, nil, nil
 end
 
+local function hold_it(state, client, step, token)
+  local hold = client.holds[step.side]
+  hold.count, hold.token, client.waits = step.want, token, nil
+  hold.valid = math.max(hold.valid, state.server.now + step.lease)
+  if step.want ~= 1 or not token then return end
+  if token <= state.token then return "its token does not grow" end
+  state.token = token
+end
+
+local function wait_for_it(client, step, now, ms)
+  local before = client.waits
+  client.waits = {
+    side = step.side, retry = now + (ms < 0 and POLL or ms), lease = step.lease,
+    is_late = client.place and before
+      and (before.is_late or now > before.retry),
+  }
+end
+
 function told.acquire(state, client, step, verdict, value)
-  local hold, now = client.holds[step.side], state.server.now
+  local hold = client.holds[step.side]
   if verdict == "held" then
-    hold.count, hold.valid = step.want, math.max(hold.valid, now + step.lease)
-    hold.token, client.waits = value, nil
-    if step.want == 1 and value then
-      if value <= state.token then return "its token does not grow" end
-      state.token = value
-    end
+    return hold_it(state, client, step, value)
   elseif verdict == "busy" and step.wait ~= 0 then
-    local waits = client.waits
-    client.waits = {
-      side = step.side, retry = now + (value < 0 and POLL or value),
-      lease = step.lease,
-      is_late = client.place and waits
-        and (waits.is_late or now > waits.retry),
-    }
+    wait_for_it(client, step, state.server.now, value)
   elseif verdict == "lost" then
     if state:believes(client, step.side) and not hold.is_forgiven then
       return "it is told that its hold is lost, which is still valid"

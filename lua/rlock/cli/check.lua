@@ -21,7 +21,8 @@ lua/rlock/policy/README.md.
 
   --option K=V    an option of the lock, such as most=2; may be repeated
   --clients N     default 2        --ops N     acquires of each; default 2
-  --ticks N       default 3        --tick S    seconds of one; default 1
+  --ticks N       default 3 (2 for a read/write lock)
+  --tick S        seconds of one; default 1 (300 for a semaphore or a latch)
   --leases LIST   at most three; default: two ticks
   --faults LIST   crash: all clients but one die     lost: a reply
                   late: an old request comes again   break: by force

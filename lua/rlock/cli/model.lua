@@ -78,13 +78,14 @@ local function leases_of(text, tick)
   return leases
 end
 
-local function bounds_of(chosen)
+-- A pair of locks has many more states, so it has fewer ticks by default.
+local function bounds_of(chosen, is_pair)
   local faults = faults_of(chosen.faults or "crash,lost")
   local tick = math.floor(model.number(chosen, "tick", 1, 0.01, 86400) * 1000)
   return {
     clients = count(chosen, "clients", 2, 1, 5),
     ops = count(chosen, "ops", 2, 1, 100),
-    ticks = count(chosen, "ticks", 3, 0, 1000), tick = tick,
+    ticks = count(chosen, "ticks", is_pair and 2 or 3, 0, 1000), tick = tick,
     has_tick = chosen.tick ~= nil,
     leases = leases_of(chosen.leases, tick), most_holds = 2, faults = faults,
     breaks = faults["break"] and 1 or 0,
@@ -119,7 +120,8 @@ end
 -- @tparam[opt="lock"] string lock_name
 -- @treturn table
 function model.of(name, chosen, lock_name)
-  local bounds, sides = bounds_of(chosen), sides_of(name)
+  local sides = sides_of(name)
+  local bounds = bounds_of(chosen, sides[2] ~= nil)
   bounds.name = lock_name
   if sides[1].needs then
     return require("rlock.check.counters").new(sides[1], bounds)

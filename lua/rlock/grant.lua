@@ -532,11 +532,9 @@ function grant:give_up()
   forget(self)
 end
 
--- Can anything but its own task still release this hold? (A part of a joint
--- hold has no face.)
+-- Can anything but its own task still release this hold?
 local function is_referenced(hold)
-  return hold.is_transferable
-    and (hold.object == nil or hold.object[1] ~= nil)
+  return hold.is_transferable and hold.object[1] ~= nil
 end
 
 --- Has its task ended, with nothing left that could release it?

@@ -190,11 +190,14 @@ local WEAK = { __mode = "v" }
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
   local wait, lease = check_options(options, 2)
-  local hold = { is_transferable = not self.session.host.ends_tasks }
+  local hold = {
+    is_transferable = not self.session.host.ends_tasks,
+    object = setmetatable({}, WEAK),
+  }
   local ok, code, detail = take(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
   local object = setmetatable({ lock = self, hold = hold }, Hold)
-  hold.object = setmetatable({ object }, WEAK)
+  hold.object[1] = object
   return object
 end
 

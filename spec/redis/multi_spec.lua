@@ -240,6 +240,38 @@ describe("a multi-lock", function()
   end)
 end)
 
+describe("a hold of a multi-lock that its task leaves behind", function()
+  before_each(start)
+  after_each(fixtures.close)
+
+  local function leave_behind(keeps)
+    local short = open { watchdog = LEASE }
+    return task.run(function()
+      local hold = assert(rlock.multi_lock(locks(short, "a", "b")):hold())
+      return keeps and hold
+    end)
+  end
+
+  it("lapses if nobody refers to it", function()
+    leave_behind(false)
+    eventually(function()
+      collectgarbage()
+      return not is_taken(servers[1], "a") and not is_taken(servers[1], "b")
+    end)
+  end)
+
+  it("is renewed while somebody refers to it", function()
+    local hold = leave_behind(true)
+    collectgarbage()
+    local deadline = rlock.now() + 2 * LEASE
+    repeat
+      assert.is_true(is_taken(servers[1], "a"))
+      rlock.sleep(LEASE / 10)
+    until rlock.now() >= deadline
+    assert.is_true(hold:unlock())
+  end)
+end)
+
 describe("a multi-lock of which a member is busy", function()
   before_each(start)
   after_each(fixtures.close)

@@ -104,6 +104,7 @@ end
 
 --- Something was granted.
 -- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
+--   tells_time: whether it must find out that it was lost;
 --   began: when its task asked; executed: when the server granted it; token
 function oracle:granted(holder)
   local thing = holder.thing
@@ -113,6 +114,7 @@ function oracle:granted(holder)
   end
   table.insert(thing.holders, holder)
   self.grants = self.grants + 1
+  if self.on_change then self.on_change(holder, "has") end
   if holder.token then check_token(self, holder) end
   self:check(thing)
 end
@@ -121,6 +123,7 @@ end
 function oracle:ending(holder)
   if holder.has_ended then return end
   holder.has_ended = true
+  if self.on_change then self.on_change(holder, "ends") end
   self:check(holder.thing)
   local list = holder.thing.holders
   for i = #list, 1, -1 do
@@ -162,7 +165,7 @@ end
 function oracle:lost(thing, lease)
   for _, holder in ipairs(thing.holders) do
     holder.is_forgiven = true
-    if lease and #thing.servers == 1 and not holder.is_gone then
+    if lease and holder.tells_time and not holder.is_gone then
       holder.is_gone, holder.gone_at = true, self.universe.now
       self.universe:after(lease * 1.01 + SLACK, function()
         check_told(self, holder)

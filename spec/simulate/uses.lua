@@ -38,7 +38,7 @@ local function holder_of(task, thing, lock, mode)
     world = task.world, thing = thing, label = task.label, host = host,
     party = lock.owner or task.label, mode = mode, style = task.style,
     began = task.began, executed = executed_at(thing, lock, granted),
-    token = granted and granted.token, n = 1,
+    token = granted and granted.token, n = 1, tells_time = true,
     valid_for = function()
       return granted and granted.party and granted.lock.site == lock.site
         and granted:valid_for() or 0
@@ -243,7 +243,10 @@ end
 local function validity(task, joint)
   local holds = joint.held[task.host.current()]
   local hold = holds and holds[#holds]
-  return function() return hold and hold:valid_for() or 0 end
+  return function()
+    local is_over = not hold or hold.is_over or hold.lost_because
+    return is_over and 0 or joint:valid_of(hold)
+  end
 end
 
 local function use_joint(task, joint, parts, options)

@@ -427,11 +427,15 @@ local function schedule(self)
 end
 
 local function watch(self)
+  function self.oracle.on_change(holder, verb)
+    self:tell("%s %s %s (%s%s)", holder.label, verb, holder.thing.name,
+      holder.style, holder.is_forgiven and ", forgiven" or "")
+  end
   function self.oracle.on_fault(fault)
-    if self.log then self:tell("FOUND %s", fault.text) end
+    self:tell("FOUND %s", fault.text)
   end
   function self.universe.on_log(host, level, text)
-    if self.log then self:tell("%s %s %s", host.label, level, text) end
+    self:tell("%s %s %s", host.label, level, text)
   end
 end
 
@@ -454,7 +458,7 @@ end
 local function simulate(seed, options)
   local self, clients = new(seed, options)
   self.universe.hook = options.hook
-  if self.log or options.watch then watch(self) end
+  if self.log then watch(self) end
   schedule(self)
   for _ = 1, clients do self:start_client() end
   run(self, self.seconds)

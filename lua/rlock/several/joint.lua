@@ -59,7 +59,7 @@ end
 function joint.part(hold, member)
   return {
     hold = hold, lock = member, party = member.party or hold.party,
-    is_transferable = hold.is_transferable,
+    is_transferable = hold.is_transferable, object = hold.object,
   }
 end
 

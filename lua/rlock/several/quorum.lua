@@ -234,7 +234,8 @@ end
 local function is_wanted(self, hold)
   return not hold.is_over and not hold.lost_because
     and self:valid_of(hold) > 0
-    and (hold.is_transferable or not self.host.is_over(hold.party))
+    and (not self.host.is_over(hold.party)
+      or hold.is_transferable and hold.object[1] ~= nil)
 end
 
 -- Retries the missing parts while the hold is valid. Holding more than a

@@ -18,7 +18,7 @@ for _, file in ipairs {
   "lua/rlock/local_server.lua", "lua/rlock/shutdown.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua", "lua/rlock/check/**/*.lua",
   "lua/rlock/host/sim.lua", "spec/simulate/*.lua",
-  "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua",
+  "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua", "spec/check/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",
   "spec/interop/*.lua",
   "spec/tools/check-*", "spec/tools/lists",
@@ -62,7 +62,8 @@ files["spec/tools/lua51.lua"] = {
 }
 files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs {
-  "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/interop/*_spec.lua",
+  "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/check/*_spec.lua",
+  "spec/interop/*_spec.lua",
   "spec/soak/*_spec.lua",
 } do
   files[file] = { std = "lua54+busted" }

@@ -157,27 +157,32 @@ end
 
 -- closing -----------------------------------------------------------------
 
--- The requests that release a batch.
+-- The requests that release a batch. Making the node ready may wait; grants
+-- that are released in the meantime are left out.
 -- @return commands; or nil, code, detail
 local function releases(self, batch, deadline)
   local word, code, detail, commands = "", nil, nil, {}
-  for _, held in ipairs(batch) do
-    if word then
+  for _, grant in ipairs(batch) do
+    if word and self.watchdog:has(grant) then
       word, code, detail =
-        remote.ready(self.node, held.site.policy.ops.release, deadline)
+        remote.ready(self.node, grant.lock.site.policy.ops.release, deadline)
     end
   end
   if not word then return nil, code, detail end
-  for i, held in ipairs(batch) do
-    commands[i] = remote.command(self.node, held.site.policy.ops.release, word,
-      held.site.keys, held.owner, "1", "0", self.publish)
+  for _, grant in ipairs(batch) do
+    if self.watchdog:has(grant) then
+      local site = grant.lock.site
+      commands[#commands + 1] = remote.command(self.node,
+        site.policy.ops.release, word, site.keys, grant.owner, "1", "0",
+        self.publish)
+    end
   end
   return commands
 end
 
 local function release_batch(self, batch, deadline)
   local commands, code, detail = releases(self, batch, deadline)
-  if commands then
+  if commands and commands[1] then
     commands, code, detail = self.node:pipeline(deadline, commands)
   end
   if not commands then
@@ -189,17 +194,19 @@ end
 -- Releases everything that is still held, best effort. No task counts it as
 -- held from now on: another client may get it before the reply arrives here.
 local function release_all(self, deadline, why)
-  local all = {}
-  for i, grant in ipairs(self.watchdog:all()) do
-    all[i] = { site = grant.lock.site, owner = grant.owner }
-    grant:end_it(why)
+  local batch = self.watchdog:all()
+  for _, grant in ipairs(batch) do
+    grant.valid_until, grant.batch = 0, nil  -- ignores a renewal in flight
   end
-  for first = 1, #all, BATCH do
-    local batch = {}
-    for i = first, math.min(first + BATCH - 1, #all) do
-      batch[#batch + 1] = all[i]
+  for first = 1, #batch, BATCH do
+    local part = {}
+    for i = first, math.min(first + BATCH - 1, #batch) do
+      part[#part + 1] = batch[i]
     end
-    release_batch(self, batch, deadline)
+    release_batch(self, part, deadline)
+  end
+  for _, grant in ipairs(batch) do
+    if self.watchdog:has(grant) then grant:end_it(why) end
   end
 end
 

@@ -135,6 +135,11 @@ soak: deps  ## what takes minutes: faults at random, generated programs
 	$(SUB) all tests
 	@B=$(B) V=1 JOBS=1 LIMIT=3600 $(SUITE) soak
 
+simulate: deps  ## the client under faults, simulated; SEED=7 MINUTES=5
+	$(SUB) all
+	@$(B)/rlockctl spec/simulate/run.lua $(if $(SEED),SEED=$(SEED)) \
+	  $(if $(EVENTS),EVENTS=$(EVENTS)) MINUTES=$(or $(MINUTES),1)
+
 bench:  ## what locks cost, beside a bare C client and bare cosockets
 	@spec/tools/deps build test bench
 	$(SUB) all $(B)/spec/bare
@@ -168,5 +173,5 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test lists check asan oom valgrind \
-        bench interop soak rocks install uninstall clean help
+        bench interop simulate soak rocks install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

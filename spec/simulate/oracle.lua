@@ -2,8 +2,8 @@
 --  one successful `lock`: from its grant until its task begins to unlock it, or
 --  until its client does not count it as certain any more.
 --
---  A thing is what is held: `name`, `servers`, `holders`, and `most`, the number
---  of permits, if it has some.
+--  A thing is what is held: `name`, `servers`, `holders`, and `most`, the
+--  number of permits, if it has some.
 
 local oracle = {}
 oracle.__index = oracle

@@ -2,7 +2,7 @@
 --  printed with its seed; the same seed is the same run. The last of the
 --  injected faults that are needed for the first one found are printed, too.
 --
---    lua5.4 spec/simulate/run.lua [NAME=value...]
+--    rlockctl spec/simulate/run.lua [NAME=value...]
 --
 --    SEED=n       begin with this seed; only its run, unless RUNS is given
 --    RUNS=n       how many runs
@@ -92,7 +92,9 @@ until sum.runs >= runs or os.clock() - start > seconds
 local took, names = os.clock() - start, {}
 for name in pairs(counts) do names[#names + 1] = name end
 table.sort(names)
-for i, name in ipairs(names) do names[i] = ("%s %d"):format(name, counts[name]) end
+for i, name in ipairs(names) do
+  names[i] = ("%s %d"):format(name, counts[name])
+end
 print(table.concat(names, ", "))
 print(("%d runs, %d grants, %.0f a second, longest wait at the end %.1f s, "
   .. "%d faults found"):format(sum.runs, sum.grants, sum.grants / took,

@@ -23,8 +23,8 @@ function server.new(network, name)
     network = network, universe = network.universe, name = name,
     random = random, redis = redis.new(), scripts = {}, links = {}, last_id = 0,
     subscribers = {}, thaws = 0, inbox = {}, speed = 1, since = 0,
-    reading = EPOCH, run_id = new_run_id(random), generation = 0, started = -1000,
-    ails_until = 0, granted = {}, released = {},
+    reading = EPOCH, run_id = new_run_id(random), generation = 0,
+    started = -1000, ails_until = 0, granted = {}, released = {},
   }, server)
 end
 
@@ -112,7 +112,7 @@ function server:flush_scripts() self.scripts = {} end
 
 -- commands of its own ---------------------------------------------------------
 
-local own = {}                     -- command -> function(server, link, words, n)
+local own = {}                    -- command -> function(server, link, words, n)
 
 function own.evalsha(self, link, words)
   local text = self.scripts[words[2]]
@@ -170,8 +170,9 @@ function own.info(self)
   if self.hides_run_id then
     return { err = "NOPERM this user has no permissions to run INFO" }
   end
-  return SECTION:format(self.run_id, math.floor(self.universe.now - self.started),
-    self.run_id, self.has_aof and 1 or 0)
+  return SECTION:format(self.run_id,
+    math.floor(self.universe.now - self.started), self.run_id,
+    self.has_aof and 1 or 0)
 end
 
 function own.subscribe(self, link, words)
@@ -243,7 +244,7 @@ end
 --- Executes a command.
 -- @return the reply as a script sees it; nil for SUBSCRIBE
 function server:execute(link, words)
-  local name, reply = lower[words[1]], nil
+  local name, reply = lower[words[1]]
   self.network:note "commands"
   if self.ails_until > self.universe.now and not well[name] then
     if self.is_late then run(self, link, words, name) end

@@ -1,6 +1,7 @@
 --- One simulated run: servers, processes with tasks, and faults, all from one
---  seed. First there are faults; then nothing is broken any more, and every task
---  must get every lock; then all clients are closed, and nothing may be left.
+--  seed. First there are faults; then nothing is broken any more, and every
+--  task must get every lock; then all clients are closed, and nothing may be
+--  left.
 
 local client = require "rlock.client"
 local faults = require "spec.simulate.faults"

@@ -3,9 +3,10 @@
 --  own clock. The same seed gives the same run. Connections are made by the
 --  function `connect` of the universe.
 --
---  An item is a table that happens at its `deadline`, in true time: `fire(item)`
---  is called then. With a `host` it happens in that process: not if the process
---  is dead, and after its stall; then items of a lower `rank` come first.
+--  An item is a table that happens at its `deadline`, in true time: then
+--  `fire(item)` is called. With a `host` it happens in that process: not if the
+--  process is dead, and after its stall; then items of a lower `rank` come
+--  first.
 
 local sim = {}
 

@@ -1510,6 +1510,34 @@ describe("a dead waiter of ours", function()
   end)
 end)
 
+describe("the deadlines behind dead waiters", function()
+  before_each(start)
+  after_each(fixtures.close)
+
+  it("are whole milliseconds, which PEXPIRE takes", function()
+    verdict("a")
+    verdict("w1", "2000")                -- the shares are 2, 10 and 10 s
+    verdict("w2")
+    verdict("w3")
+    verdict("w4")
+    for _, owner in ipairs { "w1", "w2", "w3" } do age(20000, owner) end
+    call("ZADD", keys[3], now_ms() + 8000, "w4")
+    release("a")
+    assert.equal("busy", verdict("x", "0"))
+    assert.equal(0, deadline("w4") % 1)
+    assert.equal("busy", verdict("w5"))
+  end)
+
+  it("may be fractions that another version left", function()
+    verdict("a")
+    verdict("w1")
+    call("ZADD", keys[3], ("%d.5"):format(now_ms() + 5000000), "w1")
+    call("PERSIST", keys[3])
+    call("PEXPIRE", keys[3], 1000000)
+    assert.equal("busy", verdict("w2"))
+  end)
+end)
+
 for _, rows in ipairs { "rlock", "fair" } do
   require("spec.rows." .. rows) ("fair", describe, it, before_each,
     after_each)

@@ -130,7 +130,7 @@ end
 -- Sets the expiry of the queue's keys.
 local function expire(keys, time)
   local last = redis.call("zrevrange", keys[3], 0, 0, "withscores")[2]
-  local ms = math.max((last or 0) - time, 0) + HOUR
+  local ms = math.ceil(math.max((last or 0) - time, 0)) + HOUR
   redis.call("pexpire", keys[2], ms)
   redis.call("pexpire", keys[3], ms)
   redis.call("pexpire", keys[5], ms)
@@ -172,7 +172,7 @@ local function move_up(keys, place, n, ms, time, ttl)
   for i, waiter in ipairs(redis.call("lrange", queue, place, -1)) do
     local deadline = tonumber(redis.call("zscore", deadlines, waiter) or 0)
     local is_ours = all_ours or redis.call("hexists", heartbeats, waiter) == 1
-    local least = time + (place + i) * ms / n
+    local least = time + math.ceil((place + i) * ms / n)
     if not is_ours then least = least + math.max(ttl, 0) end
     if deadline > least then
       redis.call("zadd", deadlines,

@@ -141,6 +141,7 @@ inject["server's clock, back"] = function(world, a, _, c)
   local server = one_of(world.servers, a)
   if world.seal ~= "kill" or server.refuses_kill then return end
   server:set_clock(server.speed, -c * 2)
+  server.went_back = true               -- a lost token is the time, then
 end
 
 --- What servers answer, one of each row of errors.lua.

@@ -107,16 +107,13 @@ end
 styles["with"] = function(task, thing, lock, mode, options)
   local holder, troubles
   local ok, code = lock:with(options, function()
-    holder = holder_of(task, thing, lock, mode)
-    held(task, holder)
-    troubles = task.host.troubles or 0
-    task.world.oracle:ending(holder)
+    local own <close> = holder_of(task, thing, lock, mode)
+    held(task, own)
+    holder, troubles = own, task.host.troubles or 0
     return true
   end)
-  if troubles then
+  if holder then
     task.world.oracle:ended(holder, ok or code ~= "lost" and nil, troubles)
-  elseif holder then
-    task.world.oracle:ending(holder)
   end
 end
 
@@ -170,6 +167,7 @@ local function owner_of(task)
   local dice = task.random()
   if task.may_end then return nil end       -- it would leave the lock held
   local only = task.world.only.owner
+  if only == "none" then return nil end
   if only == "task" or not only and dice < 0.2 then
     return { owner = task.label }
   elseif not only and dice < 0.3 then

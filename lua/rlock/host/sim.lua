@@ -180,15 +180,14 @@ local function finished(task, ok, ...)
   for _, event in ipairs(task.joiners or {}) do event:set() end
 end
 
-local function stepped(task, resumed, ...)
+local function traceback(message)
+  if getmetatable(message) == Unwind then return message end
+  return debug.traceback(tostring(message), 2)
+end
+
+local function stepped(task, _, ...)
   task.host.running = nil
-  if status(task.co) == "dead" then
-    if not resumed and getmetatable((...)) ~= Unwind then
-      finished(task, false, debug.traceback(task.co, tostring((...))))
-    else
-      finished(task, resumed, ...)
-    end
-  end
+  if status(task.co) == "dead" then finished(task, ...) end
 end
 
 function step(task, ...)
@@ -311,7 +310,7 @@ local function add_tasks(host, universe)
     universe.serial = universe.serial + 1
     local task = setmetatable({
       host = host, serial = universe.serial, co = create(function()
-        return fn(table.unpack(values, 1, n))
+        return xpcall(fn, traceback, table.unpack(values, 1, n))
       end),
     }, Task)
     if universe.hook then universe.hook(task.co) end

@@ -1,39 +1,73 @@
---- The whole client on the simulated host, with fixed seeds. `make simulate`
---  runs new ones.
+--- The client on the simulated host: fixed seeds, and faults it must find.
+--  `make simulate` runs fresh seeds.
 
 local ctl = require "spec.cli.ctl"
+local world = require "spec.simulate.world"
+
+local FIXED = 20                        -- seeds 1 to this
+local TRIES = 60                        -- seeds in which a bug must be found
 
 teardown(ctl.clean)
 
--- What a simulation prints, without its speed.
-local function simulate(...)
-  local result = ctl.start { limit = 280, "spec/simulate/run.lua", "SHRINK=0",
-    "MINUTES=4", ... }:wait()
-  return result.out:gsub(", %d+ a second", ""), result
+-- The faults of a run, with the seed that repeats it.
+local function faults_of(seed, options)
+  local faults = {}
+  for i, fault in ipairs(world.simulate(seed, options).oracle.faults) do
+    faults[i] = ("SEED=%d %s"):format(seed, fault.text)
+  end
+  return faults
 end
 
-describe("a simulation", function()
-  it("finds no fault", function()
-    local out, result = simulate("SEED=1", "RUNS=20")
-    assert.equal("", result.err)
-    assert.matches("20 runs, %d%d%d%d+ grants, .*, 0 faults found\n$", out)
-    assert.equal(0, result.status)
+-- Runs until a fault of this sort is found.
+local function finds(what, options)
+  for seed = 1, TRIES do
+    for _, fault in ipairs(world.simulate(seed, options).oracle.faults) do
+      if fault.what == what then return true end
+    end
+  end
+  return false
+end
+
+describe("simulated clients", function()
+  it("exclude each other", function()
+    for seed = 1, FIXED do assert.same({}, faults_of(seed)) end
   end)
 
-  it("finds no fault where requests expire by the server's clock", function()
-    assert.matches(", 0 faults found\n$",
-      (simulate("SEED=1", "RUNS=10", "SEAL=time")))
+  it("exclude each other where requests expire by the server's clock",
+    function()
+      for seed = 1, FIXED / 2 do
+        assert.same({}, faults_of(seed, { seal = "time" }))
+      end
+    end)
+
+  -- The log of a run, without the last line, which has its speed.
+  local function log_of(seed)
+    local out = ctl.run { "spec/simulate/run.lua", "LOG=1", "SHRINK=0",
+      "SEED=" .. seed, limit = 120 }.out
+    return out:match("^(.*)\n[^\n]+\n$")
+  end
+
+  it("do the same again in another process", function()
+    local log = log_of(7)
+    assert.is_true(#log > 100000)
+    assert.is_true(log == log_of(7))
+  end)
+end)
+
+describe("without sealing, a simulation finds", function()
+  it("a named owner whose late release frees its next hold", function()
+    assert.is_true(finds("two holders", { seal = "off", only = {
+      kind = "lock", owner = "task", style = "plain", servers = 1 } }))
   end)
 
-  it("finds what late requests do where nothing seals", function()
-    local out, result = simulate("SEED=1", "RUNS=20", "SEAL=off")
-    assert.matches("SEED=%d+ [%d.]+ s: orphan: ", out)
-    assert.equal(1, result.status)
+  it("a late partial release that shortens a lease", function()
+    assert.is_true(finds("two holders", { seal = "off", only = {
+      kind = "lock", owner = "none", style = "nested", servers = 1,
+      leases = 0.7, faults = { "late", "reset", "slow" } } }))
   end)
 
-  it("is the same for the same seed", function()
-    local out = simulate("SEED=7", "LOG=1")
-    assert.is_true(#out > 100000)
-    assert.equal(out, (simulate("SEED=7", "LOG=1")))
+  it("a late acquire that nobody knows of", function()
+    assert.is_true(finds("orphan", { seal = "off", only = {
+      kind = "lock", owner = "none", style = "plain", servers = 1 } }))
   end)
 end)

@@ -237,29 +237,32 @@ faults.kinds = {}
 for kind in pairs(ODDS) do faults.kinds[#faults.kinds + 1] = kind end
 table.sort(faults.kinds)
 
-local total = 0
-for _, kind in ipairs(faults.kinds) do total = total + ODDS[kind] end
-
-local function pick(dice)
+-- Picks one of these kinds by their odds.
+local function pick(kinds, dice)
+  local total = 0
+  for _, kind in ipairs(kinds) do total = total + ODDS[kind] end
   dice = dice * total
-  for _, kind in ipairs(faults.kinds) do
+  for _, kind in ipairs(kinds) do
     dice = dice - ODDS[kind]
     if dice < 0 then return kind end
   end
-  return faults.kinds[1]
+  return kinds[1]
 end
 
 --- Makes a plan.
 -- @tparam function random
 -- @tparam number seconds  after the first second, until then
 -- @tparam number every    a fault each so many seconds, on average
+-- @tparam[opt] table kinds of faults; default: all
 -- @treturn table list of { time, kind, a, b, c }
-function faults.plan(random, seconds, every)
+function faults.plan(random, seconds, every, kinds)
   local plan, time = {}, 0.5
+  kinds = kinds or faults.kinds
   while true do
     time = time + random() * 2 * every
     if time >= seconds then return plan end
-    plan[#plan + 1] = { time, pick(random()), random(), random(), random() }
+    plan[#plan + 1] = { time, pick(kinds, random()), random(), random(),
+      random() }
   end
 end
 

@@ -150,7 +150,7 @@ local function check_told(self, holder)
   if holder.valid_for() > 0 then
     self:fault("not told", "%s counts %s as held, %.1f s after it was lost",
       holder.label, holder.thing.name, self.universe.now - holder.gone_at)
-  elseif holder.tells and not holder.was_told
+  elseif holder.tells and not holder.told.is_true
       and holder.host.stalls_until <= self.universe.now then
     self:fault("not told", "%s: on_lost of %s was not called", holder.label,
       holder.thing.name)

@@ -8,7 +8,6 @@ server.__index = server
 
 local EPOCH = 1700000000                -- the wall clock at time 0
 
--- As of a table constructor's length: the model's numbers are floats.
 local function new_run_id(random)
   local digits = {}
   for i = 1, 40 do digits[i] = ("%x"):format(math.floor(random() * 16)) end

@@ -49,7 +49,9 @@ end
 local function held(task, holder)
   task.world.oracle:granted(holder)
   if task.random() < 0.3 and holder.ask_to_tell then
-    holder.tells = holder.ask_to_tell(function() holder.was_told = true end)
+    local told = {}                     -- not the holder: it refers to the hold
+    holder.told = told
+    holder.tells = holder.ask_to_tell(function() told.is_true = true end)
   end
   task.host.sleep(seconds_of(task.random))
 end
@@ -154,11 +156,11 @@ local function pick(odds, dice)
 end
 
 -- Options of lock(): how long to wait, and the lease.
-local function options_of(random)
+local function options_of(random, leases)
   local options = {}
   local dice = random()
   if dice < 0.9 then options.wait = random() * 3 end
-  if random() < 0.3 then options.lease = 0.05 + random() * 1.2 end
+  if random() < (leases or 0.3) then options.lease = 0.05 + random() * 1.2 end
   return options
 end
 
@@ -204,7 +206,8 @@ function uses.lock(task, thing)
     return task.host.spawn(styles.abandon, task, thing, lock, mode,
       options_of(task.random)):join()
   end
-  styles[style](task, thing, lock, mode, options_of(task.random))
+  styles[style](task, thing, lock, mode,
+    options_of(task.random, task.world.only.leases))
 end
 
 --- Must get it, in time: nothing is broken any more.

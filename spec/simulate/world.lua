@@ -1,6 +1,6 @@
 --- One simulated run: servers, processes with tasks, and faults, all from one
---  seed. First there are faults; then nothing is broken any more, and every
---  task must get every lock; then all clients are closed, and nothing may be
+--  seed. First there are faults. Then nothing is broken any more, and every
+--  task must get every lock. Then all clients are closed, and nothing may be
 --  left.
 
 local client = require "rlock.client"
@@ -284,17 +284,12 @@ end
 local function mend(self)
   self.is_ending = true
   for _, server in ipairs(self.servers) do
-    server.ails_until, server.refuses_kill = 0, server.refuses_kill
-    server.is_down = server.is_down
+    server.ails_until = 0
   end
   for _, process in ipairs(self.processes) do
-    for _, routes in pairs { self.network.routes[process.host] } do
-      for _, server in ipairs(self.servers) do
-        local route = routes[server]
-        if route then
-          route.forth, route.back, route.refuses_until = 0, 0, 0
-        end
-      end
+    for _, server in ipairs(self.servers) do
+      local route = self.network:route(process.host, server)
+      route.forth, route.back, route.refuses_until = 0, 0, 0
     end
   end
 end
@@ -415,7 +410,7 @@ end
 function world.plan(seed, options)
   local only = options.only or {}
   return faults.plan(sim.stream(seed, "faults"), options.seconds or SECONDS,
-    only.every or EVERY)
+    only.every or EVERY, only.faults)
 end
 
 local function schedule(self)
@@ -472,7 +467,9 @@ end
 -- @tparam[opt] table options
 --   seal: of the clients; default: by the seed, never "off"
 --   plan: the faults, as of faults.plan; default: by the seed
---   only: kind, style, owner, servers, tasks: restrict what is done
+--   only: kind, style, owner ("task", "none"), leases (how many of 1),
+--     servers, tasks, every (seconds between faults), faults (their kinds):
+--     restrict what is done
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)

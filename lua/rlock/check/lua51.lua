@@ -1,54 +1,275 @@
 --- Runs Lua 5.1 under Lua 5.4, with the results of the Lua 5.1 inside Redis:
---  all numbers are floats, and `tostring`, `..`, `%`, `#` and the libraries
---  behave as in 5.1. What this file does not know raises an error that begins
---  with lua51.LACKS; it never guesses.
+--  all numbers are floats, and operators and libraries behave as in 5.1. What
+--  this file does not know raises an error that begins with lua51.LACKS, and
+--  that no `pcall` of a script catches; it never guesses.
+--
+--  A few things that 5.1 leaves open have one fixed result here: `pairs` and
+--  `next` go through lists in order, then through other keys, sorted. Texts are
+--  compared byte by byte, as in a server with the locale "C".
 
+local bit = require "rlock.check.lua51.bit"
+local maths = require "rlock.check.lua51.maths"
+local strings = require "rlock.check.lua51.strings"
+local tables = require "rlock.check.lua51.tables"
 local translate = require "rlock.check.translate"
+local values = require "rlock.check.lua51.values"
 
 local lua51 = {}
 
---- The start of an error for what is missing here.
-lua51.LACKS = "the model of Redis has no "
+lua51.LACKS = values.LACKS
 
-local floor, huge, type = math.floor, math.huge, type
+local type = type
 local kind_of = math.type
+local lacks, is_lack, int, number_of, text_of = values.lacks, values.is_lack,
+  values.int, values.number_of, values.text_of
 
-local function lacks(what) error(lua51.LACKS .. what, 0) end
+local base = {}                         -- the global functions of 5.1
 
--- numbers and text ------------------------------------------------------------
+-- conversion ------------------------------------------------------------------
 
-local function text_of(value)
-  if type(value) == "number" then return ("%.14g"):format(value) end
-  return value
-end
-
-local function float(value)
-  if kind_of(value) == "integer" then return value + 0.0 end
-  return value
-end
-
-local function floats(first, ...)
-  if select("#", ...) == 0 then return float(first) end
-  return float(first), floats(...)
-end
-
--- Results of a function that may return nothing.
-local function all_floats(...)
-  if select("#", ...) == 0 then return end
-  return floats(...)
-end
-
-local LIMIT = 2.0 ^ 63
-
--- As C converts a double: towards zero.
-local function whole(value)
-  if type(value) == "string" then value = tonumber(value) end
-  if type(value) ~= "number" then return value end
-  if value ~= value or value >= LIMIT or value < -LIMIT then
-    return math.mininteger
+function base.tostring(...)
+  if select("#", ...) == 0 then
+    error("bad argument #1 to 'tostring' (value expected)", 2)
   end
-  return math.tointeger(value < 0 and -floor(-value) or floor(value))
+  local value = ...
+  if type(value) == "number" then return text_of(value) end
+  local meta = getmetatable(value)
+  if type(meta) == "table" and meta.__tostring then
+    return meta.__tostring(value)
+  end
+  return tostring(value)
 end
+
+-- An integer without a sign as a number.
+local function unsigned(n)
+  if n >= 0 then return n + 0.0 end
+  return (n >> 1 | n & 1) * 2.0
+end
+
+-- As C's strtoul.
+local function in_base(text, radix)
+  text = text:match("^[^\0]*"):lower()
+  local sign, digits = text:match("^%s*([+-]?)(%w+)%s*$")
+  if digits and radix == 16 then digits = digits:gsub("^0x(.)", "%1") end
+  if not digits then return nil end
+  local n, rough = 0, 0.0
+  for char in digits:gmatch(".") do
+    local digit = tonumber(char, 36)
+    if digit >= radix then return nil end
+    n, rough = n * radix + digit, rough * radix + digit
+  end
+  if rough >= 2.0 ^ 64 then return 2.0 ^ 64 end
+  return unsigned(sign == "-" and -n or n)
+end
+
+function base.tonumber(...)
+  local value, radix = ...
+  if radix ~= nil and radix ~= 10 then
+    radix = int(radix, 2, "tonumber")
+    if radix < 2 or radix > 36 then
+      error("bad argument #2 to 'tonumber' (base out of range)", 2)
+    end
+    if radix ~= 10 then
+      return in_base(values.text(value, 1, "tonumber"), radix)
+    end
+  end
+  if kind_of(value) then return value end
+  if type(value) == "string" then return number_of(value) end
+  if select("#", ...) == 0 then
+    error("bad argument #1 to 'tonumber' (value expected)", 2)
+  end
+  return nil
+end
+
+-- read-only tables ------------------------------------------------------------
+
+-- What scripts see of the globals and libraries -> the tables behind.
+local behind = setmetatable({}, { __mode = "k" })
+
+local READ_ONLY = "Attempt to modify a readonly table"
+
+-- A table of which scripts cannot change a field.
+local function read_only(list)
+  local seen = setmetatable({}, {
+    __index = list, __newindex = function() error(READ_ONLY, 2) end,
+  })
+  behind[seen] = list
+  return seen
+end
+
+function base.rawget(list, key)
+  return rawget(behind[list] or list, key)
+end
+
+function base.rawset(list, key, value)
+  if behind[list] then error(READ_ONLY, 2) end
+  return rawset(list, key, value)
+end
+
+function base.getmetatable(value)
+  if type(value) == "string" or behind[value] then
+    lacks("getmetatable of a string or library")
+  end
+  return getmetatable(value)
+end
+
+-- Metamethods that 5.4 calls where 5.1 does not.
+local NEWER = { "__eq", "__lt", "__le", "__gc", "__close", "__mode", "__name" }
+
+function base.setmetatable(list, meta)
+  if behind[list] then error(READ_ONLY, 2) end
+  for _, name in ipairs(NEWER) do
+    if type(meta) == "table" and rawget(meta, name) ~= nil then
+      lacks(name .. " in a metatable, which 5.1 treats differently")
+    end
+  end
+  return setmetatable(list, meta)
+end
+
+-- iteration -------------------------------------------------------------------
+
+local RANKS = { number = 1, string = 2, boolean = 3 }
+
+local function comes_before(a, b)
+  local one, two = RANKS[type(a)], RANKS[type(b)]
+  if one ~= two then return one < two end
+  if one == 3 then return a and not b end
+  return a < b
+end
+
+-- The keys of a table in order.
+local function keys_of(list)
+  local keys = {}
+  for key in next, list do
+    if not RANKS[type(key)] then
+      lacks("pairs of a table with keys of type " .. type(key))
+    end
+    keys[#keys + 1] = kind_of(key) and key + 0.0 or key
+  end
+  table.sort(keys, comes_before)
+  return keys
+end
+
+local function refuse(name, value)
+  error(("bad argument #1 to '%s' (table expected, got %s)"):format(name,
+    value == nil and "no value" or type(value)), 3)
+end
+
+function base.pairs(list)
+  if type(list) ~= "table" then refuse("pairs", list) end
+  list = behind[list] or list
+  local keys, i = keys_of(list), 0
+  return function()
+    local value
+    repeat
+      i = i + 1
+      value = list[keys[i]]
+    until value ~= nil or i > #keys
+    return keys[i], value
+  end, list, nil
+end
+
+function base.next(list, key)
+  if type(list) ~= "table" then refuse("next", list) end
+  list = behind[list] or list
+  if next(list) == nil then return nil end
+  local keys, is_after = keys_of(list), key == nil
+  for _, other in ipairs(keys) do
+    if is_after then return other, list[other] end
+    is_after = other == key
+  end
+  if is_after then return nil end
+  lacks "next after a key that was removed"
+end
+
+local function step(list, i)
+  i = i + 1.0
+  local value = rawget(list, i)
+  if value ~= nil then return i, value end
+end
+
+function base.ipairs(list)
+  if type(list) ~= "table" then refuse("ipairs", list) end
+  return step, list, 0.0
+end
+
+function tables.foreach(list, fn)
+  for key, value in base.pairs(list) do
+    local result = fn(key, value)
+    if result ~= nil then return result end
+  end
+end
+
+local MOST_RESULTS = 8000               -- of C functions in 5.1
+
+function base.unpack(list, ...)
+  if type(list) ~= "table" then refuse("unpack", list) end
+  local from, to = ...
+  from, to = int(from, 2, "unpack", 1), int(to, 3, "unpack", rawlen(list))
+  if to - from + 1 + 1 + select("#", ...) > MOST_RESULTS then
+    error("too many results to unpack", 2)
+  end
+  if getmetatable(list) == nil then return table.unpack(list, from, to) end
+  local raw = {}
+  for i = from, to do raw[i] = rawget(list, i) end
+  return table.unpack(raw, from, to)
+end
+
+function base.select(n, ...)
+  if type(n) == "string" and n:sub(1, 1) == "#" then
+    return select("#", ...) + 0.0
+  end
+  return select(int(n, 1, "select"), ...)
+end
+
+-- errors ----------------------------------------------------------------------
+
+function base.error(message, level)
+  level = int(level, 2, "error", 1)
+  if level < 1 then error(message, 0) end
+  error(text_of(message), level + 1)
+end
+
+-- As Redis has it: of a table with the text `err`, only that is passed on. Any
+-- other `err` is passed on after the table.
+local function caught(ok, ...)
+  if ok then return ok, ... end
+  local fault = ...
+  if is_lack(fault) then error(fault, 0) end
+  if type(fault) ~= "table" then return false, fault end
+  local text = fault.err
+  if type(text) == "string" or kind_of(text) then return false, text end
+  return false, fault, text
+end
+
+function base.pcall(...)
+  if select("#", ...) == 0 then lacks "pcall without arguments" end
+  return caught(pcall(...))
+end
+
+local function handled(ok, ...)
+  if not ok and is_lack((...)) then error((...), 0) end
+  return ok, ...
+end
+
+function base.xpcall(fn, handler)
+  return handled(xpcall(fn, function(fault)
+    if is_lack(fault) then return fault end
+    return handler(fault)
+  end))
+end
+
+function base.assert(...)
+  local value, message = ...
+  if value then return ... end
+  if select("#", ...) == 0 then
+    error("bad argument #1 to 'assert' (value expected)", 2)
+  end
+  error(message == nil and "assertion failed!"
+    or values.text(message, 2, "assert"), 0)
+end
+
+-- operators -------------------------------------------------------------------
 
 local function concat(a, b)
   local one, two = type(a), type(b)
@@ -59,16 +280,12 @@ local function concat(a, b)
   return a .. b
 end
 
--- As C's floor: keeps infinities, NaN and the sign of zero.
-local function floor_of(x)
-  if x ~= x or x == huge or x == -huge or x == 0 then return x end
-  return floor(x) + 0.0
-end
-
 local function modulo(a, b)
-  local x, y = tonumber(a), tonumber(b)
-  if not x or not y then return a % b end
-  return x - floor_of(x / y) * y
+  if kind_of(a) and kind_of(b) then return a - values.floor(a / b) * b end
+  local x = type(a) == "string" and number_of(a) or a
+  local y = type(b) == "string" and number_of(b) or b
+  if kind_of(x) and kind_of(y) then return modulo(x, y) end
+  return a % b
 end
 
 local function length(value)
@@ -77,260 +294,6 @@ local function length(value)
   end
   return #value
 end
-
-local base = {}                         -- the global functions of 5.1
-
-function base.tostring(...)
-  if select("#", ...) == 0 then
-    error("bad argument #1 to 'tostring' (value expected)", 2)
-  end
-  local value = ...
-  if type(value) == "number" then return text_of(value) end
-  return tostring(value)
-end
-
-local function in_base(text, radix)
-  local sign, digits = text_of(text):match("^%s*([+-]?)0?[xX]?(%w+)%s*$")
-  if radix ~= 16 then
-    sign, digits = text_of(text):match("^%s*([+-]?)(%w+)%s*$")
-  end
-  local value = digits and tonumber(digits, radix)
-  if not value then return nil end
-  return sign == "-" and 2.0 ^ 64 - value or value + 0.0
-end
-
-function base.tonumber(value, radix)
-  if radix and radix ~= 10 then return in_base(value, whole(radix)) end
-  if type(value) == "number" then return value end
-  if type(value) ~= "string" then return nil end
-  local word = value:lower():match("^%s*([+-]?%a+)%s*$")
-  if word then
-    local sign = word:sub(1, 1) == "-" and -1 or 1
-    word = word:match("%a+")
-    if word == "inf" or word == "infinity" then return sign * huge end
-    if word == "nan" then return 0 / 0 end
-  end
-  local number = tonumber(value)
-  return number and number + 0.0
-end
-
--- tables ----------------------------------------------------------------------
-
-function base.next(list, key)
-  local found, value = next(list, key)
-  if kind_of(found) == "integer" then found = found + 0.0 end
-  return found, value
-end
-
-function base.pairs(list)
-  if type(list) ~= "table" then
-    error(("bad argument #1 to 'pairs' (table expected, got %s)")
-      :format(type(list)), 2)
-  end
-  return base.next, list, nil
-end
-
-local function step(list, i)
-  i = i + 1.0
-  local value = rawget(list, i)
-  if value ~= nil then return i, value end
-end
-
-function base.ipairs(list)
-  if type(list) ~= "table" then
-    error(("bad argument #1 to 'ipairs' (table expected, got %s)")
-      :format(type(list)), 2)
-  end
-  return step, list, 0.0
-end
-
-function base.unpack(list, from, to)
-  from, to = whole(from) or 1, whole(to) or rawlen(list)
-  if getmetatable(list) == nil then return table.unpack(list, from, to) end
-  local raw = {}
-  for i = from, to do raw[i] = rawget(list, i) end
-  return table.unpack(raw, from, to)
-end
-
-function base.select(n, ...)
-  if n == "#" then return select("#", ...) + 0.0 end
-  return select(whole(n), ...)
-end
-
-local tables = {}
-
-function tables.insert(list, ...)
-  local n = rawlen(list)
-  if select("#", ...) == 1 then
-    list[n + 1] = ...
-    return
-  elseif select("#", ...) ~= 2 then
-    error("wrong number of arguments to 'insert'", 2)
-  end
-  local at, value = ...
-  at = whole(at)
-  for i = n + 1, at + 1, -1 do list[i] = list[i - 1] end
-  list[at] = value
-end
-
-function tables.remove(list, at)
-  local n = rawlen(list)
-  at = whole(at) or n
-  if at < 1 or at > n then return end
-  return table.remove(list, at)
-end
-
-function tables.concat(list, separator, from, to)
-  local texts = {}
-  for i = whole(from) or 1, whole(to) or rawlen(list) do
-    local value = list[i]
-    if type(value) ~= "string" and type(value) ~= "number" then
-      error(("invalid value (%s) at index %d in table for 'concat'")
-        :format(type(value), i), 2)
-    end
-    texts[#texts + 1] = text_of(value)
-  end
-  return table.concat(texts, text_of(separator))
-end
-
-tables.sort = table.sort
-function tables.getn(list) return rawlen(list) + 0.0 end
-
-function tables.maxn(list)
-  local most = 0.0
-  for key in next, list do
-    if type(key) == "number" and key > most then most = float(key) end
-  end
-  return most
-end
-
-function tables.foreach(list, fn)
-  for key, value in base.pairs(list) do
-    local result = fn(key, value)
-    if result ~= nil then return result end
-  end
-end
-
-function tables.foreachi(list, fn)
-  for i = 1, rawlen(list) do
-    local result = fn(i + 0.0, list[i])
-    if result ~= nil then return result end
-  end
-end
-
--- strings ---------------------------------------------------------------------
-
-local strings = {}
-
-local function text_argument(value, name)
-  if type(value) == "string" then return value end
-  if type(value) == "number" then return text_of(value) end
-  error(("bad argument to '%s' (string expected, got %s)"):format(name,
-    type(value)), 3)
-end
-
-function strings.byte(text, from, to)
-  return all_floats(text_argument(text, "byte"):byte(whole(from), whole(to)))
-end
-
-for _, name in ipairs { "len", "lower", "reverse", "upper" } do
-  local fn = string[name]
-  strings[name] = function(text) return float(fn(text_argument(text, name))) end
-end
-function strings.rep(text, n)
-  return text_argument(text, "rep"):rep(whole(n))
-end
-
-function strings.sub(text, from, to)
-  return text_argument(text, "sub"):sub(whole(from), whole(to) or -1)
-end
-
-function strings.char(...)
-  local bytes = { ... }
-  for i = 1, #bytes do bytes[i] = whole(bytes[i]) end
-  return string.char(table.unpack(bytes))
-end
-
--- Refuses patterns that 5.1 reads differently.
-local function pattern_argument(pattern, name, repeated)
-  pattern = text_argument(pattern, name)
-  if pattern:gsub("%%%%", ""):find("%g", 1, true) or pattern:find("\0") then
-    lacks("%g and zero bytes in patterns, which 5.1 reads differently")
-  elseif repeated and pattern:sub(1, 1) ~= "^" and (""):find(pattern) then
-    lacks("patterns that match the empty string in " .. name)
-  end
-  return pattern
-end
-
-function strings.find(text, pattern, init, plain)
-  text = text_argument(text, "find")
-  local at = whole(init)
-  if at and at > #text + 1 then at = #text + 1 end
-  if plain then
-    return all_floats(text:find(text_argument(pattern, "find"), at, true))
-  end
-  return all_floats(text:find(pattern_argument(pattern, "find"), at))
-end
-
-function strings.match(text, pattern, init)
-  text = text_argument(text, "match")
-  local at = whole(init)
-  if at and at > #text + 1 then at = #text + 1 end
-  return all_floats(text:match(pattern_argument(pattern, "match"), at))
-end
-
-function strings.gmatch(text, pattern)
-  local found = text_argument(text, "gmatch")
-    :gmatch(pattern_argument(pattern, "gmatch", true))
-  return function() return all_floats(found()) end
-end
-
-function strings.gsub(text, pattern, with, most)
-  local replace
-  if type(with) == "function" then
-    replace = function(...) return text_of(with(all_floats(...))) end
-  elseif type(with) == "table" then
-    replace = function(key) return text_of(with[float(key)]) end
-  else
-    replace = text_argument(with, "gsub")
-    if replace:gsub("%%%%", ""):find("%%[^%d]") then
-      lacks("%x in the replacement of gsub, which 5.1 reads differently")
-    end
-  end
-  return floats(text_argument(text, "gsub")
-    :gsub(pattern_argument(pattern, "gsub", true), replace, whole(most)))
-end
-
--- The argument of one conversion of format.
-local function formatted(spec, value, i)
-  local letter = spec:sub(-1)
-  if letter == "s" then
-    value = text_argument(value, "format")
-    return value:match("^%Z*")
-  elseif letter == "q" then
-    value = text_argument(value, "format")
-    if value:find("[\r\0]") then lacks("\\r and zero bytes in %q") end
-    return value
-  end
-  local number = base.tonumber(value)
-  if not number then
-    error(("bad argument #%d to 'format' (number expected, got %s)")
-      :format(i + 1, type(value)), 3)
-  end
-  return letter:find "[cdiouxX]" and whole(number) or number
-end
-
-function strings.format(format, ...)
-  local values, i = { ... }, 0
-  for spec in format:gsub("%%%%", ""):gmatch("%%[-+ #0%d.]*%a") do
-    i = i + 1
-    values[i] = formatted(spec, values[i], i)
-  end
-  return (format:gsub("%%([-+ #0%d.]*)u", "%%%1d")):format(
-    table.unpack(values, 1, i))
-end
-
-strings.dump = function() lacks "string.dump" end
 
 local function method(object, name, ...)
   if type(object) == "string" then
@@ -343,110 +306,125 @@ local function method(object, name, ...)
   return object[name](object, ...)
 end
 
--- mathematics -----------------------------------------------------------------
-
-local maths = { huge = huge, pi = math.pi }
-
-local function number_argument(value, name)
-  local number = base.tonumber(value)
-  if number then return number end
-  error(("bad argument to '%s' (number expected, got %s)"):format(name,
-    type(value)), 3)
+local function index(object, name)
+  if type(object) == "string" then return strings[name] end
+  return object[name]
 end
 
-for name, fn in pairs {
-  abs = math.abs, acos = math.acos, asin = math.asin, atan = math.atan,
-  cos = math.cos, deg = math.deg, exp = math.exp, floor = floor_of,
-  rad = math.rad, sin = math.sin, sqrt = math.sqrt, tan = math.tan,
-  log = math.log,
-  ceil = function(x) return -floor_of(-x) end,
-  log10 = function(x) return math.log(x, 10) end,
-  cosh = function(x) return (math.exp(x) + math.exp(-x)) / 2 end,
-  sinh = function(x) return (math.exp(x) - math.exp(-x)) / 2 end,
-} do
-  maths[name] = function(x) return fn(number_argument(x, name)) end
+-- A number of a numeric `for`.
+local function bound(value, what)
+  if kind_of(value) == "float" then return value end
+  local number = type(value) == "string" and number_of(value)
+  if not number then error(("'for' %s must be a number"):format(what), 2) end
+  return number
 end
-for name, fn in pairs {
-  atan2 = math.atan, fmod = math.fmod, mod = math.fmod,
-  pow = function(x, y) return x ^ y end,
-  ldexp = function(x, n) return x * 2.0 ^ n end,
-} do
-  maths[name] = function(x, y)
-    return fn(number_argument(x, name), number_argument(y, name))
+
+-- The first number of a `for`. 5.1 subtracts the step and adds it again. `step`
+-- is nil if it is not known yet.
+local function first(value, step_)
+  value = bound(value, "initial value")
+  if step_ then return value - step_ + step_ end
+  if value % 1 ~= 0 then lacks "a for loop from a fraction by a variable" end
+  return value
+end
+
+local function by(value)
+  value = bound(value, "step")
+  if value % 1 ~= 0 or value == 0 then
+    lacks "a for loop whose step is zero, or a fraction in a variable"
   end
+  return value
 end
 
-for _, name in ipairs { "max", "min" } do
-  local fn = math[name]
-  maths[name] = function(...)
-    local numbers = { ... }
-    for i = 1, select("#", ...) do
-      numbers[i] = number_argument(numbers[i], name)
-    end
-    return fn(table.unpack(numbers))
+-- The variable `arg` of a vararg function.
+local function arg(...) return { n = select("#", ...) + 0.0, ... } end
+
+local helpers = { concat, modulo, length, method, index, bound, first, by,
+  arg }
+
+-- Arithmetic of texts: these are the metamethods of strings during a run.
+local texts = { __index = string }
+
+local function numbers_only(a, b)
+  local what = type(a) == "string" and not number_of(a) and a
+    or kind_of(a) and b or a
+  error(("attempt to perform arithmetic on a %s value"):format(type(what)), 3)
+end
+
+for name, calculate in pairs {
+  __add = function(a, b) return a + b end,
+  __sub = function(a, b) return a - b end,
+  __mul = function(a, b) return a * b end,
+  __div = function(a, b) return a / b end,
+  __pow = function(a, b) return a ^ b end,
+  __unm = function(a) return -a end,
+} do
+  texts[name] = function(a, b)
+    local x = type(a) == "string" and number_of(a) or a
+    local y = type(b) == "string" and number_of(b) or b
+    if kind_of(x) and kind_of(y) then return calculate(x, y) end
+    local other = type(a) == "string" and b or a
+    local meta = type(other) ~= "string" and getmetatable(other)
+    if not meta or not meta[name] then numbers_only(a, b) end
+    return meta[name](a, b)
   end
-end
-
-function maths.modf(x)
-  local integral, fraction = math.modf(number_argument(x, "modf"))
-  return integral + 0.0, fraction
 end
 
 -- the environment -------------------------------------------------------------
 
-for name in ([[assert error getmetatable pcall rawequal rawget rawset
-    setmetatable type]]):gmatch("%S+") do
+for _, name in ipairs { "rawequal", "type" } do
   base[name] = _G[name]
 end
 base._VERSION = "Lua 5.1"
-base.string, base.table, base.math = strings, tables, maths
-base.coroutine = {
-  create = coroutine.create, resume = coroutine.resume,
-  status = coroutine.status, wrap = coroutine.wrap, yield = coroutine.yield,
-}
 
-function base.xpcall(fn, handler) return xpcall(fn, handler) end
-
-local function named(library)
-  return { __index = function(_, name)
+-- Functions and libraries that Redis has and this model lacks.
+local function missing(library)
+  return setmetatable({}, { __index = function(_, name)
     lacks(library .. "." .. tostring(name))
-  end }
+  end })
 end
 
-setmetatable(maths, named "math")
-setmetatable(base.coroutine, named "coroutine")
-for _, name in ipairs { "cjson", "cmsgpack", "struct", "bit" } do
-  base[name] = setmetatable({}, named(name))
-end
 for _, name in ipairs { "collectgarbage", "gcinfo", "load" } do
   base[name] = function() lacks(name) end
 end
 
+local function undefined(_, name)
+  error(("Script attempted to access nonexistent global variable '%s'")
+    :format(tostring(name)), 2)
+end
+
+-- Globals that only some versions have.
+local VERSIONS = { os = true, server = true }
+
 --- The globals of a script.
 -- @tparam table redis the library `redis`
--- @treturn table
+-- @treturn table what the script sees, for `load`
+-- @treturn table behind it, to set KEYS and ARGV
 function lua51.environment(redis)
   local globals = {}
   for name, value in pairs(base) do globals[name] = value end
-  globals._G, globals.redis = globals, redis
-  function globals.loadstring(text)
-    return lua51.load(text, globals)
+  for _, name in ipairs { "cjson", "cmsgpack", "struct", "coroutine" } do
+    globals[name] = missing(name)
   end
-  return setmetatable(globals, {
-    __index = function(_, name)
-      error(("Script attempted to access nonexistent global variable '%s'")
-        :format(tostring(name)), 2)
-    end,
-    __newindex = function()
-      error("Attempt to modify a readonly table", 2)
-    end,
-  })
+  globals.string, globals.table = read_only(strings), read_only(tables)
+  globals.math, globals.bit = read_only(maths), read_only(bit)
+  globals.redis = read_only(redis)
+  setmetatable(globals, { __index = function(_, name)
+    if VERSIONS[name] then lacks("global " .. name) end
+    return undefined(_, name)
+  end })
+  local seen = read_only(globals)
+  globals._G = seen
+  function globals.loadstring(text)
+    return lua51.load(values.text(text, 1, "loadstring"), seen)
+  end
+  return seen, globals
 end
 
 --- Compiles a script.
 -- @tparam string text
 -- @tparam table globals from `environment`
--- @treturn[1] function
+-- @treturn[1] function for `run`
 -- @treturn[2] nil
 -- @treturn[2] string the syntax error
 function lua51.load(text, globals)
@@ -455,7 +433,21 @@ function lua51.load(text, globals)
   local chunk
   chunk, fault = load(translated, "@user_script", "t", globals)
   if not chunk then return nil, fault end
-  return function() return chunk(concat, modulo, length, method) end
+  return chunk(table.unpack(helpers))
+end
+
+local set_metatable = debug.setmetatable
+
+local function ran(before, ...)
+  set_metatable("", before)
+  return ...
+end
+
+--- Runs a function of `load`, as pcall does.
+function lua51.run(fn)
+  local before = getmetatable("")
+  set_metatable("", texts)
+  return ran(before, pcall(fn))
 end
 
 return lua51

@@ -7,7 +7,8 @@
 --  cheap to keep: `fork` shares all entries with its origin, and an entry is
 --  copied when it is first changed.
 
-local lua51 = require "rlock.check.lua51"
+local scripts = require "rlock.check.scripts"
+local values = require "rlock.check.lua51.values"
 
 local redis = {}
 redis.__index = redis
@@ -29,8 +30,7 @@ local WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of "
 -- @treturn table
 function redis.new()
   return setmetatable({
-    now = 1700000000000000, entries = {}, listeners = {}, sent = {},
-    scripts = setmetatable({}, { __mode = "k" }),
+    now = 1700000000000000, entries = {}, listeners = {}, sent = {}, token = {},
   }, redis)
 end
 
@@ -38,9 +38,10 @@ end
 function redis:fork()
   local entries = {}
   for key, entry in pairs(self.entries) do entries[key] = entry end
+  self.token = {}                        -- it owns its entries no longer
   return setmetatable({
     now = self.now, entries = entries, listeners = self.listeners, sent = {},
-    scripts = self.scripts, shared = entries, origin = self.origin,
+    token = {}, turned = self.turned,
   }, redis)
 end
 
@@ -117,14 +118,14 @@ end
 -- @param empty the value of a new one: a table, or a string
 function redis:change(key, kind, empty)
   local entry = self:entry(key, kind)
-  if entry and entry.owner == self then
+  if entry and entry.owner == self.token then
     entry.text = nil
     return entry
   end
   entry = entry and {
     kind = entry.kind, value = copy(entry.value), expires = entry.expires,
   } or { kind = kind, value = empty }
-  entry.owner = self
+  entry.owner = self.token
   self.entries[key] = entry
   return entry
 end
@@ -149,123 +150,36 @@ end
 
 -- commands --------------------------------------------------------------------
 
-local function fails(text) return { err = text } end
-
-local function arity_fits(arity, n)
-  if arity < 0 then return n >= -arity end
-  return n == arity
+--- Finds the command of some words, and checks their number. Raises an error
+--  that names the command if the model lacks it.
+-- @tparam table words
+-- @treturn[1] function called with the server and the words
+-- @treturn[2] nil
+-- @treturn[2] string the command's name, if the number of words is wrong
+function redis.find(words)
+  local command = commands[words[1]] or commands[words[1]:lower()]
+  if not command then
+    values.lacks("command " .. words[1]:upper())
+  end
+  local arity, n = command[1], #words
+  if n == arity or arity < 0 and n >= -arity then return command[2] end
+  return nil, words[1]:lower()
 end
 
---- Executes a command.
+--- Executes a command, as a client sends it.
 -- @tparam table words strings
 -- @return the reply
 function redis:call(words)
-  local name = words[1]:lower()
-  local command = commands[name]
-  if not command then error(lua51.LACKS .. "command " .. name:upper(), 0) end
-  if not arity_fits(command[1], #words) then
-    return fails(("ERR wrong number of arguments for '%s' command")
-      :format(name))
+  local run, name = redis.find(words)
+  if not run then
+    return { err = ("ERR wrong number of arguments for '%s' command"):format(
+      name) }
   end
-  local ok, reply = pcall(command[2], self, words)
-  if ok then return reply end
-  if type(reply) == "table" and reply.err then return reply end
-  error(reply, 0)
-end
-
--- scripts ---------------------------------------------------------------------
-
--- The words of redis.call, checked and converted as Redis does.
-local function words_of(...)
-  local n, words = select("#", ...), { ... }
-  if n == 0 then
-    error({ err = "ERR Please specify at least one argument for this "
-      .. "redis.call() call" }, 0)
+  local ok, reply = pcall(run, self, words)
+  if not ok and not (type(reply) == "table" and reply.err) then
+    error(reply, 0)
   end
-  for i = 1, n do
-    local word = words[i]
-    if type(word) == "number" then
-      words[i] = ("%.17g"):format(word)
-    elseif type(word) ~= "string" then
-      error({ err = "ERR Lua redis lib command arguments must be strings or "
-        .. "integers" }, 0)
-    end
-  end
-  return words
-end
-
-local function library(host)
-  local lib = {
-    LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
-    log = function() end,
-    error_reply = function(text)
-      return { err = text:find("^%S*%u") and text or "ERR " .. text }
-    end,
-    status_reply = function(text) return { ok = text } end,
-  }
-  function lib.pcall(...)
-    local ok, words = pcall(words_of, ...)
-    if not ok then return words end
-    return host.server:call(words)
-  end
-  function lib.call(...)
-    local reply = lib.pcall(...)
-    if type(reply) == "table" and reply.err then error(reply, 0) end
-    return reply
-  end
-  return setmetatable(lib, { __index = function(_, name)
-    error(lua51.LACKS .. "redis." .. tostring(name), 0)
-  end })
-end
-
--- A reply of a script as RESP2 has it.
-local function replied(value)
-  local kind = type(value)
-  if kind == "number" then
-    return (value < 0 and math.ceil(value) or math.floor(value)) + 0.0
-  elseif kind == "string" then
-    return value
-  elseif kind == "boolean" then
-    return value and 1.0
-  elseif kind ~= "table" then
-    return false
-  elseif value.err or value.ok then
-    return value.err and { err = value.err } or { ok = value.ok }
-  end
-  for _, name in ipairs { "double", "map", "set", "big_number",
-      "verbatim_string" } do
-    if value[name] then error(lua51.LACKS .. "replies with " .. name, 0) end
-  end
-  local list = {}
-  for i, item in ipairs(value) do list[i] = replied(item) end
-  return list
-end
-
--- Compiled scripts are shared by all servers: text -> { run, host, globals }.
-local compiled = {}
-
-local function compile(text)
-  local script = compiled[text]
-  if script then return script end
-  script = { host = {} }
-  script.globals = lua51.environment(library(script.host))
-  rawset(script.globals, "KEYS", {})
-  rawset(script.globals, "ARGV", {})
-  local fault
-  script.run, fault = lua51.load(text, script.globals)
-  if not script.run then
-    return nil, "ERR Error compiling script (new function): " .. fault
-  end
-  compiled[text] = script
-  return script
-end
-
-local function list_of(words)
-  local list = {}
-  for i, word in ipairs(words) do
-    list[i] = type(word) == "number" and ("%.17g"):format(word) or word
-  end
-  return list
+  return reply
 end
 
 --- Runs a script.
@@ -273,21 +187,6 @@ end
 -- @tparam table keys
 -- @tparam table args strings and numbers
 -- @return the reply; { err = } if the script failed
-function redis:eval(text, keys, args)
-  local script, fault = compile(text)
-  if not script then return fails(fault) end
-  script.host.server = self
-  rawset(script.globals, "KEYS", list_of(keys))
-  rawset(script.globals, "ARGV", list_of(args))
-  local ok, result = pcall(script.run)
-  if ok then return replied(result) end
-  if type(result) == "table" and result.err then
-    return { err = tostring(result.err) }
-  end
-  if type(result) == "string" and result:find(lua51.LACKS, 1, true) then
-    error(result, 0)
-  end
-  return fails("ERR " .. tostring(result))
-end
+redis.eval = scripts.eval
 
 return redis

@@ -1,11 +1,11 @@
---- Commands of hashes. The order of fields is that in which they were added;
---  Redis promises none.
+--- Commands of hashes. Redis promises no order of fields.
 
 local arguments = require "rlock.check.commands.arguments"
 
 local hashes = {}
 
-local integer = arguments.integer
+local integer, size, sorted =
+  arguments.integer, arguments.size, arguments.sorted
 
 local NONE = {}
 
@@ -14,11 +14,8 @@ local function fields_of(server, key)
   return entry and entry.value or NONE
 end
 
-local function sorted(hash)
-  local fields = {}
-  for field in pairs(hash) do fields[#fields + 1] = field end
-  table.sort(fields)
-  return fields
+local function set_field(server, key, field, value)
+  server:change(key, "hash", {}).value[field] = value
 end
 
 hashes.hget = { 3, function(server, words)
@@ -40,7 +37,7 @@ hashes.hstrlen = { 3, function(server, words)
 end }
 
 hashes.hlen = { 2, function(server, words)
-  return #sorted(fields_of(server, words[2])) + 0.0
+  return size(fields_of(server, words[2]))
 end }
 
 -- Replies with the fields, the values or both.
@@ -59,10 +56,7 @@ hashes.hgetall = all(true, true)
 hashes.hkeys, hashes.hvals = all(true, false), all(false, true)
 
 local function set(server, words)
-  if #words % 2 ~= 0 then
-    arguments.fail(("ERR wrong number of arguments for '%s' command")
-      :format(words[1]:lower()))
-  end
+  if #words % 2 ~= 0 then arguments.wrong_number(words) end
   local hash, added = server:change(words[2], "hash", {}).value, 0.0
   for i = 3, #words, 2 do
     if not hash[words[i]] then added = added + 1 end
@@ -79,7 +73,7 @@ end }
 
 hashes.hsetnx = { 4, function(server, words)
   if fields_of(server, words[2])[words[3]] then return 0.0 end
-  server:change(words[2], "hash", {}).value[words[3]] = words[4]
+  set_field(server, words[2], words[3], words[4])
   return 1.0
 end }
 
@@ -100,20 +94,24 @@ hashes.hincrby = { 4, function(server, words)
   local before = fields_of(server, words[2])[words[3]] or "0"
   local sum = arguments.add(integer(before,
     "ERR hash value is not an integer"), amount)
-  server:change(words[2], "hash", {}).value[words[3]] = ("%d"):format(sum)
+  set_field(server, words[2], words[3], ("%d"):format(sum))
   return sum + 0.0
 end }
 
--- Small hashes are replied whole.
-hashes.hscan = { -3, function(server, words)
-  integer(words[3], "ERR invalid cursor")
-  for i = 4, #words, 2 do
-    if words[i]:lower() ~= "count" or not words[i + 1] then
-      error("the model of Redis has no HSCAN with " .. words[i], 0)
-    end
-    integer(words[i + 1])
+hashes.hincrbyfloat = { 4, function(server, words)
+  local amount = arguments.long_double(words[4])
+  if math.abs(amount) == math.huge then
+    arguments.fail "ERR value is NaN or Infinity"
   end
-  return { "0", hashes.hgetall[2](server, words) }
+  local before = fields_of(server, words[2])[words[3]] or "0"
+  local sum = arguments.add_floats(arguments.long_double(before,
+    "ERR hash value is not a float"), amount)
+  set_field(server, words[2], words[3], sum)
+  return sum
+end }
+
+hashes.hscan = { -3, function(server, words)
+  return arguments.scan(server, words, "hash", hashes.hgetall[2])
 end }
 
 return hashes

@@ -16,48 +16,75 @@ local function remove(server, words)
   return count
 end
 
-keys.del = { -2, remove }
-keys.unlink = { -2, remove }
+keys.del, keys.unlink = { -2, remove }, { -2, remove }
 
-keys.exists = { -2, function(server, words)
+local function exists(server, words)
   local count = 0.0
   for i = 2, #words do
     if server:entry(words[i]) then count = count + 1 end
   end
   return count
-end }
+end
+
+keys.exists, keys.touch = { -2, exists }, { -2, exists }
 
 keys.type = { 2, function(server, words)
   local entry = server:entry(words[2])
   return { ok = entry and entry.kind or "none" }
 end }
 
+-- expiry ----------------------------------------------------------------------
+
 local LIMIT = math.maxinteger
 
--- Does the option (NX, XX, GT, LT) permit this expiry?
-local function permits(option, before, after)
-  if option == "nx" then return before == nil end
-  if option == "xx" then return before ~= nil end
-  if option == "gt" then return before ~= nil and after > before end
-  if option == "lt" then return before == nil or after < before end
-  arguments.fail(("ERR Unsupported option %s"):format(option))
+local OPTIONS = { nx = true, xx = true, gt = true, lt = true }
+
+-- The options after the time.
+local function options_of(words)
+  local options = {}
+  for i = 4, #words do
+    local option = words[i]:lower()
+    if not OPTIONS[option] then
+      arguments.fail("ERR Unsupported option " .. words[i])
+    end
+    options[option] = true
+  end
+  if options.nx and (options.xx or options.gt or options.lt) then
+    arguments.fail("ERR NX and XX, GT or LT options at the same time are not "
+      .. "compatible")
+  elseif options.gt and options.lt then
+    arguments.fail("ERR GT and LT options at the same time are not compatible")
+  end
+  return options
+end
+
+-- Do the options permit this expiry?
+local function permits(options, before, after)
+  if options.nx and before or options.xx and not before then return false end
+  if options.gt and (not before or after <= before) then return false end
+  return not (options.lt and before and after >= before)
+end
+
+-- The point in time of a relative or absolute expiry, in milliseconds.
+local function deadline(words, unit, now)
+  local amount = integer(words[3])
+  local limit = LIMIT // unit
+  if unit > 1 and (amount > limit or amount < -limit)
+      or amount * unit > LIMIT - now then
+    arguments.fail(("ERR invalid expire time in '%s' command"):format(
+      words[1]:lower()))
+  end
+  return amount * unit + now
 end
 
 local function expire(unit, is_absolute)
   return { -3, function(server, words)
-    local name, key, amount = words[1]:lower(), words[2], integer(words[3])
-    local now = is_absolute and 0 or server:ms()
-    if amount > LIMIT // unit or amount < -(LIMIT // unit)
-        or amount * unit > LIMIT - now then
-      arguments.fail(("ERR invalid expire time in '%s' command"):format(name))
+    local key, options = words[2], #words > 3 and options_of(words)
+    local at = deadline(words, unit, is_absolute and 0 or server:ms())
+    local entry = server:entry(key)
+    if not entry or options and not permits(options, entry.expires, at) then
+      return 0.0
     end
-    local entry, at = server:entry(key), amount * unit + now
-    for i = 4, #words do
-      if not permits(words[i]:lower(), entry and entry.expires, at) then
-        return 0.0
-      end
-    end
-    if not entry then return 0.0 end
     if at <= server:ms() then
       server.entries[key] = nil
     else
@@ -91,12 +118,27 @@ keys.ttl = time_to_live(function(at, now) return (at - now + 500) // 1000 end)
 keys.pexpiretime = time_to_live(function(at) return at end)
 keys.expiretime = time_to_live(function(at) return (at + 500) // 1000 end)
 
-keys.rename = { 3, function(server, words)
-  local entry = server:entry(words[2])
+-- names -----------------------------------------------------------------------
+
+local function existing(server, key)
+  local entry = server:entry(key)
   if not entry then arguments.fail "ERR no such key" end
+  return entry
+end
+
+keys.rename = { 3, function(server, words)
+  local entry = existing(server, words[2])
   server.entries[words[2]] = nil
   server.entries[words[3]] = entry
   return { ok = "OK" }
+end }
+
+keys.renamenx = { 3, function(server, words)
+  local entry = existing(server, words[2])
+  if server:entry(words[3]) then return 0.0 end
+  server.entries[words[2]] = nil
+  server.entries[words[3]] = entry
+  return 1.0
 end }
 
 return keys

@@ -2,10 +2,13 @@
 --  messages. A server's `listeners` maps channels to numbers of subscribers;
 --  published messages are appended to its `sent`.
 
-local lua51 = require "rlock.check.lua51"
+local arguments = require "rlock.check.commands.arguments"
+
+local lacks = arguments.lacks
 
 local server_commands = {}
 
+-- The clock stands still while a script runs, as of 7.2: before, it went on.
 server_commands.time = { 1, function(server)
   return {
     ("%d"):format(server.now // 1000000), ("%d"):format(server.now % 1000000),
@@ -39,7 +42,7 @@ server_commands.pubsub = { -2, function(server, words)
   if action == "shardnumsub" then
     return count_listeners(server, words, "s:")
   end
-  error(lua51.LACKS .. "command PUBSUB " .. action:upper(), 0)
+  lacks("command PUBSUB " .. action:upper())
 end }
 
 local SECTIONS = {
@@ -49,14 +52,15 @@ local SECTIONS = {
 
 server_commands.info = { -1, function(_, words)
   local section = #words == 2 and SECTIONS[words[2]:lower()]
-  if not section then
-    error(lua51.LACKS .. "command INFO " .. (words[2] or ""), 0)
-  end
+  if not section then lacks("command INFO " .. (words[2] or "")) end
   return section
 end }
 
 server_commands.ping = { -1, function(_, words)
+  if #words > 2 then arguments.wrong_number(words) end
   return words[2] or { ok = "PONG" }
 end }
+
+server_commands.echo = { 2, function(_, words) return words[2] end }
 
 return server_commands

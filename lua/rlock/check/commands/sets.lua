@@ -1,6 +1,10 @@
---- Commands of sets.
+--- Commands of sets. Redis promises no order of members.
+
+local arguments = require "rlock.check.commands.arguments"
 
 local sets = {}
+
+local sorted = arguments.sorted
 
 local NONE = {}
 
@@ -9,15 +13,8 @@ local function members_of(server, key)
   return entry and entry.value or NONE
 end
 
-local function sorted(set)
-  local members = {}
-  for member in pairs(set) do members[#members + 1] = member end
-  table.sort(members)
-  return members
-end
-
 sets.scard = { 2, function(server, words)
-  return #sorted(members_of(server, words[2])) + 0.0
+  return arguments.size(members_of(server, words[2]))
 end }
 
 sets.sismember = { 3, function(server, words)
@@ -42,16 +39,74 @@ sets.sadd = { -3, function(server, words)
   return added
 end }
 
-sets.srem = { -3, function(server, words)
+local function remove(server, key, members)
   local removed = 0.0
-  for i = 3, #words do
-    if members_of(server, words[2])[words[i]] then
-      server:change(words[2], "set").value[words[i]] = nil
+  for _, member in ipairs(members) do
+    if members_of(server, key)[member] then
+      server:change(key, "set").value[member] = nil
       removed = removed + 1
     end
   end
-  server:tidy(words[2])
+  server:tidy(key)
   return removed
+end
+
+sets.srem = { -3, function(server, words)
+  return remove(server, words[2], table.move(words, 3, #words, 1, {}))
+end }
+
+sets.smove = { 4, function(server, words)
+  local from, to, member = words[2], words[3], words[4]
+  if not server:entry(from, "set") then return 0.0 end
+  server:entry(to, "set")                -- raises WRONGTYPE
+  if not members_of(server, from)[member] then return 0.0 end
+  if from == to then return 1.0 end
+  remove(server, from, { member })
+  server:change(to, "set", {}).value[member] = true
+  return 1.0
+end }
+
+-- Replies with the members of the first set that `keeps(all, member)` keeps,
+-- where `all` are the sets.
+local function combine(keeps)
+  return { -2, function(server, words)
+    local all, result = {}, {}
+    for i = 2, #words do all[i - 1] = members_of(server, words[i]) end
+    for member in pairs(all[1]) do
+      if keeps(all, member) then result[member] = true end
+    end
+    return server:in_some_order(sorted(result))
+  end }
+end
+
+local function is_in_all(all, member)
+  for _, set in ipairs(all) do
+    if not set[member] then return false end
+  end
+  return true
+end
+
+local function is_in_first(all, member)
+  for i = 2, #all do
+    if all[i][member] then return false end
+  end
+  return true
+end
+
+sets.sinter, sets.sdiff = combine(is_in_all), combine(is_in_first)
+
+sets.sunion = { -2, function(server, words)
+  local result = {}
+  for i = 2, #words do
+    for member in pairs(members_of(server, words[i])) do
+      result[member] = true
+    end
+  end
+  return server:in_some_order(sorted(result))
+end }
+
+sets.sscan = { -3, function(server, words)
+  return arguments.scan(server, words, "set", sets.smembers[2])
 end }
 
 return sets

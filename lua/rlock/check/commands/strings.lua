@@ -6,6 +6,8 @@ local strings = {}
 
 local integer = arguments.integer
 
+local LONGEST = 512 * 1024 * 1024
+
 local function get(server, words)
   local entry = server:entry(words[2], "string")
   return entry and entry.value or false
@@ -26,60 +28,77 @@ strings.strlen = { 2, function(server, words)
   return #(get(server, words) or "") + 0.0
 end }
 
+strings.getrange = { 4, function(server, words)
+  local first, last = integer(words[3]), integer(words[4])
+  local value = get(server, words) or ""
+  if first < 0 and last < 0 and first > last then return "" end
+  if last < 0 then last = math.max(last + #value, 0) end
+  first, last = arguments.range(first, last, #value)
+  return value:sub(first, last)
+end }
+strings.substr = strings.getrange
+
+-- setting ---------------------------------------------------------------------
+
 local function store(server, key, value, expires)
   server.entries[key] = {
-    kind = "string", value = value, expires = expires, owner = server,
+    kind = "string", value = value, expires = expires, owner = server.token,
   }
 end
 
--- When a key expires that is set with an option: EX, PX, EXAT or PXAT.
+-- The options that set an expiry, and their units in milliseconds.
 local UNITS = { ex = 1000, px = 1, exat = 1000, pxat = 1 }
 
-local function deadline(server, option, text, command)
-  local amount, unit = integer(text), UNITS[option]
-  local now = option:find("at", 1, true) and 0 or server:ms()
-  if amount <= 0 or amount > (math.maxinteger - now) // unit then
-    arguments.fail(("ERR invalid expire time in '%s' command"):format(command))
+-- The point in time of an option: { "px", "5" }.
+local function deadline(server, expiry, words)
+  local amount, unit = integer(expiry[2]), UNITS[expiry[1]]
+  local now = expiry[1]:find("at", 1, true) and 0 or server:ms()
+  if amount <= 0 or amount > math.maxinteger // unit
+      or amount * unit > math.maxinteger - now then
+    arguments.fail(("ERR invalid expire time in '%s' command"):format(
+      words[1]:lower()))
   end
   return amount * unit + now
 end
 
--- The options of SET.
-local function set_options(server, words)
-  local options, i = {}, 4
+-- Of SET: these exclude each other.
+local EXCLUDES = {
+  nx = "xx", xx = "nx", keepttl = "expiry", persist = "expiry",
+}
+
+-- Options from word `i` on: those of `known`, and one expiry in `expiry`.
+local function options_of(words, i, known)
+  local options = {}
   while words[i] do
     local option = words[i]:lower()
-    if UNITS[option] then
-      if not words[i + 1] or options.expires or options.keepttl then
+    if UNITS[option] and words[i + 1] then
+      local other = options.expiry
+      if options.keepttl or options.persist
+          or other and other[1] ~= option then
         arguments.syntax()
       end
-      options.expires = { option, words[i + 1] }
-      i = i + 1
-    elseif option == "nx" or option == "xx" or option == "get"
-        or option == "keepttl" then
+      options.expiry, i = { option, words[i + 1] }, i + 1
+    elseif known[option] and not options[EXCLUDES[option]] then
       options[option] = true
     else
+      if option == "ifeq" then arguments.lacks "SET with IFEQ" end
       arguments.syntax()
     end
     i = i + 1
   end
-  if options.nx and options.xx or options.keepttl and options.expires then
-    arguments.syntax()
-  end
-  local expires = options.expires
-  options.at = expires and deadline(server, expires[1], expires[2], "set")
   return options
 end
 
+local OF_SET = { nx = true, xx = true, get = true, keepttl = true }
+
 strings.set = { -3, function(server, words)
-  local key, options = words[2], set_options(server, words)
+  local key, options = words[2], options_of(words, 4, OF_SET)
+  local at = options.expiry and deadline(server, options.expiry, words)
   local before = server:entry(key, options.get and "string" or nil)
-  local old = options.get and (before and before.value or false)
-  if options.nx and before or options.xx and not before then
-    return old or false
-  end
-  store(server, key, words[3], options.at or options.keepttl and before
-    and before.expires or nil)
+  local old = options.get and before and before.value or false
+  if options.nx and before or options.xx and not before then return old end
+  store(server, key, words[3],
+    at or options.keepttl and before and before.expires or nil)
   if options.get then return old end
   return { ok = "OK" }
 end }
@@ -92,7 +111,7 @@ end }
 
 local function set_with(option)
   return { 4, function(server, words)
-    local at = deadline(server, option, words[3], words[1]:lower())
+    local at = deadline(server, { option, words[3] }, words)
     store(server, words[2], words[4], at)
     return { ok = "OK" }
   end }
@@ -111,6 +130,40 @@ strings.getdel = { 2, function(server, words)
   server.entries[words[2]] = nil
   return old
 end }
+
+strings.getex = { -2, function(server, words)
+  local options = options_of(words, 3, { persist = true })
+  local value, key = get(server, words), words[2]
+  if not value then return false end
+  local at = options.expiry and deadline(server, options.expiry, words)
+  if at and at <= server:ms() then
+    server.entries[key] = nil
+  elseif at or options.persist then
+    server:change(key, "string").expires = at
+  end
+  return value
+end }
+
+local function set_all(server, words)
+  for i = 2, #words, 2 do store(server, words[i], words[i + 1]) end
+end
+
+strings.mset = { -3, function(server, words)
+  if #words % 2 == 0 then arguments.wrong_number(words) end
+  set_all(server, words)
+  return { ok = "OK" }
+end }
+
+strings.msetnx = { -3, function(server, words)
+  if #words % 2 == 0 then arguments.wrong_number(words) end
+  for i = 2, #words, 2 do
+    if server:entry(words[i]) then return 0.0 end
+  end
+  set_all(server, words)
+  return 1.0
+end }
+
+-- changing --------------------------------------------------------------------
 
 local function add(server, key, amount)
   local entry = server:entry(key, "string")
@@ -136,11 +189,38 @@ strings.decrby = { 3, function(server, words)
   return add(server, words[2], -amount)
 end }
 
+strings.incrbyfloat = { 3, function(server, words)
+  local before = get(server, words) or "0"
+  local sum = arguments.add_floats(arguments.long_double(before),
+    arguments.long_double(words[3]))
+  server:change(words[2], "string", "").value = sum
+  return sum
+end }
+
+local function check_length(n)
+  if n > LONGEST then
+    arguments.fail("ERR string exceeds maximum allowed size "
+      .. "(proto-max-bulk-len)")
+  end
+end
+
 strings.append = { 3, function(server, words)
-  local entry = server:entry(words[2], "string")
-  local value = (entry and entry.value or "") .. words[3]
+  local value = (get(server, words) or "") .. words[3]
+  check_length(#value)
   server:change(words[2], "string", "").value = value
   return #value + 0.0
+end }
+
+strings.setrange = { 4, function(server, words)
+  local offset, part = integer(words[3]), words[4]
+  if offset < 0 then arguments.fail "ERR offset is out of range" end
+  local value = get(server, words) or ""
+  if part == "" then return #value + 0.0 end
+  check_length(math.min(offset, LONGEST) + #part)
+  local result = value:sub(1, offset) .. ("\0"):rep(offset - #value) .. part
+    .. value:sub(offset + #part + 1)
+  server:change(words[2], "string", "").value = result
+  return #result + 0.0
 end }
 
 return strings

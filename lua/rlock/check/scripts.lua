@@ -1,0 +1,213 @@
+--- Runs scripts on a model of Redis: the library `redis`, and the conversions
+--  of arguments and replies.
+
+local arguments = require "rlock.check.commands.arguments"
+local lua51 = require "rlock.check.lua51"
+local values = require "rlock.check.lua51.values"
+
+local scripts = {}
+
+local type = type
+local lacks, show = values.lacks, arguments.show
+
+-- redis.call ------------------------------------------------------------------
+
+local WRONG_NUMBER = "ERR Wrong number of args calling Redis command from "
+  .. "script"
+local NO_COMMAND = "ERR Please specify at least one argument for this "
+  .. "redis.call() call"
+local NO_TEXT = "ERR Lua redis lib command arguments must be strings or "
+  .. "integers"
+
+-- The text of a number as an argument. As of 7.2: before, Redis gave fractions
+-- and large numbers 17 digits. (Of a few large numbers it does not find the
+-- shortest text, which this does.)
+local function text_of(number)
+  if number % 1 == 0 and number < 1e15 and number > -1e15 then
+    return ("%d"):format(number)
+  elseif number ~= number then
+    return ("%.17g"):format(number)
+  end
+  return number == 0 and "0" or show(number)
+end
+
+-- The words of redis.call, converted as Redis does.
+-- @return the words; or nil and an error's text
+local function words_of(...)
+  local n, words = select("#", ...), { ... }
+  if n == 0 then return nil, NO_COMMAND end
+  for i = 1, n do
+    local word = words[i]
+    if type(word) == "number" then
+      words[i] = text_of(word)
+    elseif type(word) ~= "string" then
+      return nil, NO_TEXT
+    end
+  end
+  return words
+end
+
+-- Executes a command for a script. Errors of the command are raised.
+local function call(server, ...)
+  local words, fault = words_of(...)
+  if not words then error({ err = fault }, 0) end
+  local run = server.find(words)
+  if not run then error({ err = WRONG_NUMBER }, 0) end
+  return run(server, words)
+end
+
+local function replied_or_failed(ok, reply)
+  if not ok and not (type(reply) == "table" and reply.err) then
+    error(reply, 0)
+  end
+  return reply
+end
+
+-- the library -----------------------------------------------------------------
+
+local BAD_ARGUMENTS = "ERR wrong number or type of arguments"
+
+-- The error that a text means: with a code, if it has more than one word.
+local function error_of(text)
+  text = text:match("^%-?([^\0]*)")
+  local code, rest = text:match("^([^ ]*) (.*)$")
+  if not code then code, rest = "ERR", text end
+  return { err = code .. " " .. rest:match("^[\r\n]*(.-)[\r\n]*$") }
+end
+
+local function error_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = BAD_ARGUMENTS }
+  end
+  return error_of(text)
+end
+
+local function status_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = BAD_ARGUMENTS }
+  end
+  return { ok = text }
+end
+
+local MISSING = {}
+for name in ([[sha1hex set_repl setresp breakpoint debug acl_check_cmd
+    REDIS_VERSION REDIS_VERSION_NUM SERVER_NAME VALKEY_VERSION
+    VALKEY_VERSION_NUM REPL_ALL REPL_AOF REPL_NONE REPL_REPLICA
+    REPL_SLAVE]]):gmatch("%S+") do
+  MISSING[name] = true
+end
+
+local function library(host)
+  local lib = {
+    LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
+    error_reply = error_reply, status_reply = status_reply,
+  }
+  function lib.call(...) return call(host.server, ...) end
+  function lib.pcall(...)
+    return replied_or_failed(pcall(call, host.server, ...))
+  end
+  function lib.log(level, ...)
+    if select("#", ...) == 0 then
+      error({ err = "ERR redis.log() requires two arguments or more." }, 0)
+    end
+    if type(level) ~= "number" or level < 0 or level >= 4 then
+      error({ err = "ERR Invalid log level." }, 0)
+    end
+  end
+  function lib.replicate_commands() return true end
+  return setmetatable(lib, { __index = function(_, name)
+    if MISSING[name] then lacks("redis." .. name) end
+  end })
+end
+
+-- replies ---------------------------------------------------------------------
+
+local function in_one_line(text)
+  return (text:match("^[^\0]*"):gsub("[\r\n]", " "))
+end
+
+local replied
+
+local function list_of(list)
+  local result, i = {}, 1
+  while true do
+    local item = rawget(list, i)
+    if item == nil then return result end
+    result[i], i = replied(item), i + 1
+  end
+end
+
+local function table_of(value)
+  local err, ok = rawget(value, "err"), rawget(value, "ok")
+  if type(err) == "string" then return { err = in_one_line(err) } end
+  if type(ok) == "string" then return { ok = ok:gsub("[\r\n]", " ") } end
+  for _, name in ipairs { "double", "map", "set", "big_number",
+      "verbatim_string" } do
+    if rawget(value, name) ~= nil then lacks("replies with " .. name) end
+  end
+  return list_of(value)
+end
+
+-- A reply of a script as RESP2 has it.
+function replied(value)
+  local kind = type(value)
+  if kind == "table" then return table_of(value) end
+  if kind == "string" then return value end
+  if kind == "number" then return values.long(value) + 0.0 end
+  return value == true and 1.0
+end
+
+-- The reply if a script has failed.
+local function failed(fault)
+  if type(fault) ~= "table" then
+    return { err = in_one_line("ERR " .. tostring(values.text_of(fault))) }
+  end
+  local err = values.text_of(fault.err)
+  if type(err) ~= "string" then
+    lacks "error with a table without err, which crashes Redis"
+  end
+  return { err = in_one_line(err) }
+end
+
+-- running ---------------------------------------------------------------------
+
+-- Compiled scripts are shared by all servers: text -> { run, host, globals }.
+local compiled = {}
+
+local function compile(text)
+  local script = { host = {} }
+  local seen, globals = lua51.environment(library(script.host))
+  local run, fault = lua51.load(text, seen)
+  script.run, script.globals = run, globals
+  if not script.run then
+    return nil, "ERR Error compiling script (new function): " .. fault
+  end
+  compiled[text] = script
+  return script
+end
+
+local function texts_of(words)
+  local list = {}
+  for i, word in ipairs(words) do
+    list[i] = type(word) == "number" and text_of(word) or word
+  end
+  return list
+end
+
+--- See redis.eval.
+function scripts.eval(server, text, keys, args)
+  local script, fault = compiled[text], nil
+  if not script then script, fault = compile(text) end
+  if not script then return { err = fault } end
+  script.host.server = server
+  script.globals.KEYS = texts_of(keys)
+  script.globals.ARGV = texts_of(args)
+  local ok, result = lua51.run(script.run)
+  if ok then return replied(result) end
+  if values.is_lack(result) then error(result, 0) end
+  return failed(result)
+end
+
+return scripts

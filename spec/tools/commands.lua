@@ -1,0 +1,334 @@
+--- Generates random commands of Redis over a few keys, most of them right: now
+--- and then a key has another type, an argument is odd, or a word too many. The
+--- same seed gives the same commands.
+--
+--    local commands = require "spec.tools.commands"
+--    local gen = commands.new(seed)
+--    gen:command()                        -- { "set", "s1", "abc", "px", "5" }
+--
+--  Each command of GRAMMAR is a list of words, kinds of arguments ("<int>"),
+--  and pieces: `maybe` one of some sequences, `one` of them, or `some` repeats.
+
+local commands = {}
+
+local Gen = {}
+Gen.__index = Gen
+
+--- A point in time beyond those of the tests, in milliseconds.
+commands.FUTURE = 4102444800000
+
+-- chance ----------------------------------------------------------------------
+
+--- A number from 0 to n - 1.
+function Gen:below(n)
+  self.random = self.random * 6364136223846793005 + 1442695040888963407
+  return (self.random >> 33) % n
+end
+
+function Gen:pick(list) return list[self:below(#list) + 1] end
+
+function Gen:chance(percent) return self:below(100) < percent end
+
+-- arguments -------------------------------------------------------------------
+
+local ODD_INTEGERS = { "9223372036854775807", "-9223372036854775808",
+  "9223372036854775808", "-9223372036854775809", "9223372036854775806", "+1",
+  "01", "-0", "", "-", "abc", "1.0", " 1", "1 ", "1e2", "4294967296", "0x10",
+  "1\0", "99999999999999999999", "2147483648", "00", "-01" }
+local ODD_FLOATS = { "inf", "-inf", "+inf", "Infinity", "-INFINITY", "nan",
+  "-nan", "", "abc", "1e400", "-1e400", "1.5x", " 1", "1 ", "1e", ".", "-", "i",
+  "1_0", "1\0" }
+local TEXTS = { "", "a", "b", "c", "abc", "hello world", "0", "1", "-1", "7",
+  "10", "007", "+5", "3.5", "1e3", "9223372036854775807", "\0", "a\0b",
+  "\r\n", "\255\254", ("x"):rep(100), "-9223372036854775808", "0.25" }
+
+local kinds = {}
+
+-- Keys are named after the type that they have in most cases.
+local function key(prefix)
+  return function(self)
+    if self:chance(10) then return self:pick(kinds.KEYS) end
+    return prefix .. self:below(2)
+  end
+end
+
+kinds.KEYS = { "s0", "s1", "h0", "h1", "l0", "l1", "t0", "t1", "z0", "z1", "",
+  "\0\r\n", "none" }
+kinds.string, kinds.hash, kinds.list = key "s", key "h", key "l"
+kinds.set, kinds.zset = key "t", key "z"
+
+function kinds.key(self) return self:pick(kinds.KEYS) end
+
+function kinds.text(self) return self:pick(TEXTS) end
+
+function kinds.field(self)
+  return self:pick { "a", "b", "c", "d", "a", "b", "c", "", "e\0", "10" }
+end
+
+function kinds.int(self)
+  if self:chance(6) then return self:pick(ODD_INTEGERS) end
+  return ("%d"):format(self:below(12) - 3)
+end
+
+function kinds.count(self)
+  if self:chance(5) then return self:pick(ODD_INTEGERS) end
+  return ("%d"):format(self:below(5) - 1)
+end
+
+-- Floats that Redis shows differently since 7.2.
+local INEXACT = { "0.1", "1e-7", "-3.3", "1e17", "123456789.123", "1e22",
+  "1e20", "4611686018427387904", "9007199254740993", "1e16", "0.3", "1e-320" }
+
+function kinds.float(self)
+  if self:chance(6) then return self:pick(ODD_FLOATS) end
+  if self:chance(5) then return self:pick { "inf", "-inf", "+3", "-0" } end
+  if self:chance(5) and not self.is_exact then return self:pick(INEXACT) end
+  local value = self:below(40) - 8
+  return self:chance(30) and ("%.2f"):format(value / 4) or ("%d"):format(value)
+end
+
+function kinds.bound(self)
+  if self:chance(30) then return self:pick { "-inf", "+inf" } end
+  return (self:chance(20) and "(" or "") .. kinds.float(self)
+end
+
+function kinds.lexbound(self)
+  if self:chance(5) then return self:pick { "a", "", "--", "(", "[" } end
+  if self:chance(30) then return self:pick { "-", "+" } end
+  return self:pick { "[", "(" } .. kinds.field(self)
+end
+
+local function amount(self, unit)
+  if self:chance(5) then return self:pick(ODD_INTEGERS) end
+  if self:chance(5) then return self:pick { "0", "-1", "9223372036854775" } end
+  return ("%d"):format((1000 + self:below(100000000)) * 1000 // unit)
+end
+
+local function point(self, unit)
+  if self:chance(5) then return self:pick(ODD_INTEGERS) end
+  if self:chance(10) then return self:pick { "0", "-1", "1", "1000" } end
+  local ms = commands.FUTURE + self:below(20) * 250
+  return ("%d"):format(ms // unit)
+end
+
+function kinds.seconds(self) return amount(self, 1000) end
+function kinds.ms(self) return amount(self, 1) end
+function kinds.at(self) return point(self, 1000) end
+function kinds.atms(self) return point(self, 1) end
+
+-- grammar ---------------------------------------------------------------------
+
+local function maybe(...)
+  local choices = { ... }
+  return function(self)
+    if self:chance(60) then return {} end
+    return self:pick(choices)
+  end
+end
+
+local function one(...)
+  local choices = { ... }
+  return function(self) return self:pick(choices) end
+end
+
+local function some(...)
+  local piece = { ... }
+  return function(self)
+    local list = {}
+    for _ = 1, self:below(3) do
+      table.move(piece, 1, #piece, #list + 1, list)
+    end
+    return list
+  end
+end
+
+local expiry = { "nx", "xx", "gt", "lt" }
+local scores = maybe "withscores"
+local limit = maybe { "limit", "<count>", "<int>" }
+local lives = maybe({ "ex", "<seconds>" }, { "px", "<ms>" },
+  { "exat", "<at>" }, { "pxat", "<atms>" }, "keepttl")
+local zadd_flags = maybe("nx", "xx", "gt", "lt", "ch", { "xx", "ch" },
+  { "gt", "ch" }, { "nx", "gt" }, { "gt", "lt" }, "incr", { "xx", "incr" },
+  { "nx", "incr" })
+
+local GRAMMAR = {
+  del = { "<key>", some "<key>" },
+  unlink = { "<key>", some "<key>" },
+  exists = { "<key>", some "<key>" },
+  touch = { "<key>", some "<key>" },
+  type = { "<key>" },
+  expire = { "<key>", "<seconds>", maybe(table.unpack(expiry)) },
+  pexpire = { "<key>", "<ms>", maybe(table.unpack(expiry)) },
+  expireat = { "<key>", "<at>", maybe(table.unpack(expiry)) },
+  pexpireat = { "<key>", "<atms>", maybe(table.unpack(expiry)),
+    maybe "nx" },
+  persist = { "<key>" },
+  pttl = { "<key>" },
+  ttl = { "<key>" },
+  pexpiretime = { "<key>" },
+  expiretime = { "<key>" },
+  rename = { "<key>", "<key>" },
+  renamenx = { "<key>", "<key>" },
+  get = { "<string>" },
+  set = { "<string>", "<text>", maybe("nx", "xx"), maybe "get", lives },
+  setnx = { "<string>", "<text>" },
+  setex = { "<string>", "<seconds>", "<text>" },
+  psetex = { "<string>", "<ms>", "<text>" },
+  getset = { "<string>", "<text>" },
+  getdel = { "<string>" },
+  getex = { "<string>", maybe({ "ex", "<seconds>" }, { "px", "<ms>" },
+    { "exat", "<at>" }, { "pxat", "<atms>" }, "persist", "keepttl") },
+  mget = { "<string>", some "<string>" },
+  mset = { "<string>", "<text>", some("<string>", "<text>") },
+  msetnx = { "<string>", "<text>", some("<string>", "<text>") },
+  strlen = { "<string>" },
+  append = { "<string>", "<text>" },
+  getrange = { "<string>", "<int>", "<int>" },
+  substr = { "<string>", "<int>", "<int>" },
+  setrange = { "<string>", "<count>", "<text>" },
+  incr = { "<string>" },
+  decr = { "<string>" },
+  incrby = { "<string>", "<int>" },
+  decrby = { "<string>", "<int>" },
+  incrbyfloat = { "<string>", "<float>" },
+  hget = { "<hash>", "<field>" },
+  hset = { "<hash>", "<field>", "<text>", some("<field>", "<text>") },
+  hmset = { "<hash>", "<field>", "<text>", some("<field>", "<text>") },
+  hsetnx = { "<hash>", "<field>", "<text>" },
+  hmget = { "<hash>", "<field>", some "<field>" },
+  hdel = { "<hash>", "<field>", some "<field>" },
+  hexists = { "<hash>", "<field>" },
+  hlen = { "<hash>" },
+  hstrlen = { "<hash>", "<field>" },
+  hkeys = { "<hash>" },
+  hvals = { "<hash>" },
+  hgetall = { "<hash>" },
+  hincrby = { "<hash>", "<field>", "<int>" },
+  hincrbyfloat = { "<hash>", "<field>", "<float>" },
+  hscan = { "<hash>", "0", maybe { "count", "<int>" } },
+  llen = { "<list>" },
+  lindex = { "<list>", "<int>" },
+  lrange = { "<list>", "<int>", "<int>" },
+  lpush = { "<list>", "<text>", some "<text>" },
+  rpush = { "<list>", "<text>", some "<text>" },
+  lpushx = { "<list>", "<text>", some "<text>" },
+  rpushx = { "<list>", "<text>", some "<text>" },
+  lpop = { "<list>", maybe "<count>" },
+  rpop = { "<list>", maybe "<count>" },
+  ltrim = { "<list>", "<int>", "<int>" },
+  lrem = { "<list>", "<count>", "<text>" },
+  lset = { "<list>", "<int>", "<text>" },
+  linsert = { "<list>", one("before", "after"), "<text>", "<text>" },
+  lpos = { "<list>", "<text>", maybe { "rank", "<int>" },
+    maybe { "count", "<count>" }, maybe { "maxlen", "<count>" } },
+  lmove = { "<list>", "<list>", one("left", "right"), one("left", "right") },
+  rpoplpush = { "<list>", "<list>" },
+  scard = { "<set>" },
+  sismember = { "<set>", "<field>" },
+  smismember = { "<set>", "<field>", some "<field>" },
+  smembers = { "<set>" },
+  sadd = { "<set>", "<field>", some "<field>" },
+  srem = { "<set>", "<field>", some "<field>" },
+  smove = { "<set>", "<set>", "<field>" },
+  sinter = { "<set>", some "<set>" },
+  sunion = { "<set>", some "<set>" },
+  sdiff = { "<set>", some "<set>" },
+  sscan = { "<set>", "0", maybe { "count", "<int>" } },
+  zcard = { "<zset>" },
+  zscore = { "<zset>", "<field>" },
+  zmscore = { "<zset>", "<field>", some "<field>" },
+  zrank = { "<zset>", "<field>" },
+  zrevrank = { "<zset>", "<field>" },
+  zadd = { "<zset>", zadd_flags, "<float>", "<field>",
+    some("<float>", "<field>") },
+  zincrby = { "<zset>", "<float>", "<field>" },
+  zrem = { "<zset>", "<field>", some "<field>" },
+  zrange = { "<zset>", one({ "<int>", "<int>" }, { "<bound>", "<bound>",
+    "byscore" }, { "<lexbound>", "<lexbound>", "bylex" }), maybe "rev", limit,
+    scores },
+  zrevrange = { "<zset>", "<int>", "<int>", scores },
+  zrangebyscore = { "<zset>", "<bound>", "<bound>", scores, limit },
+  zrevrangebyscore = { "<zset>", "<bound>", "<bound>", scores, limit },
+  zrangebylex = { "<zset>", "<lexbound>", "<lexbound>", limit },
+  zrevrangebylex = { "<zset>", "<lexbound>", "<lexbound>", limit },
+  zcount = { "<zset>", "<bound>", "<bound>" },
+  zlexcount = { "<zset>", "<lexbound>", "<lexbound>" },
+  zremrangebyscore = { "<zset>", "<bound>", "<bound>" },
+  zremrangebyrank = { "<zset>", "<int>", "<int>" },
+  zremrangebylex = { "<zset>", "<lexbound>", "<lexbound>" },
+  zpopmin = { "<zset>", maybe "<count>" },
+  zpopmax = { "<zset>", maybe "<count>" },
+  zscan = { "<zset>", "0", maybe { "count", "<int>" } },
+  time = {},
+  publish = { "<text>", "<text>" },
+  spublish = { "<text>", "<text>" },
+  pubsub = { one("numsub", "shardnumsub"), some "<text>" },
+  ping = { maybe "<text>" },
+  echo = { "<text>" },
+}
+
+--- All names, in the order of the alphabet.
+commands.NAMES = {}
+for name in pairs(GRAMMAR) do commands.NAMES[#commands.NAMES + 1] = name end
+table.sort(commands.NAMES)
+
+-- Times count from the server's clock: what they leave behind depends on it.
+local RELATIVE = { expire = true, pexpire = true, setex = true, psetex = true,
+  pttl = true, ttl = true }
+
+function Gen:expand(words, piece)
+  if type(piece) == "function" then piece = piece(self) end
+  if type(piece) == "table" then
+    for _, item in ipairs(piece) do self:expand(words, item) end
+    return
+  end
+  local kind = piece:match("^<(%a+)>$")
+  words[#words + 1] = kind and kinds[kind](self) or piece
+end
+
+-- Makes a word too many, too few, or a wrong one.
+function Gen:spoil(words)
+  local at = self:below(#words) + 1
+  if at == 1 or self:chance(30) then
+    words[#words + 1] = self:pick { "nx", "xx", "get", "0", "abc", "count" }
+  elseif self:chance(40) then
+    table.remove(words, at)
+  else
+    words[at] = self:pick { "", "abc", "-1", "nx", "limit", "withscores", "px" }
+  end
+end
+
+local function is_relative(words)
+  if RELATIVE[words[1]:lower()] then return true end
+  for i = 3, #words do
+    local word = words[i]:lower()
+    if word == "ex" or word == "px" then return true end
+  end
+  return false
+end
+
+--- A command.
+-- @tparam[opt] boolean is_absolute nothing that depends on the server's clock
+-- @treturn table words
+function Gen:command(is_absolute)
+  local words
+  repeat
+    local name = self:pick(commands.NAMES)
+    words = { self:chance(5) and name:upper() or name }
+    for _, piece in ipairs(GRAMMAR[name]) do self:expand(words, piece) end
+    if self:chance(3) then self:spoil(words) end
+  until not (is_absolute and is_relative(words))
+  return words
+end
+
+--- @tparam integer seed
+--  @tparam[opt] boolean is_exact  only floats that all versions show alike
+function commands.new(seed, is_exact)
+  local self = setmetatable({
+    random = seed * 2862933555777941757 + 3037000493, is_exact = is_exact,
+  }, Gen)
+  for _ = 1, 3 do self:below(2) end
+  return self
+end
+
+return commands

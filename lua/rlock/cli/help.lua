@@ -11,6 +11,8 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl status NAME [--json]            show its kind, holders and waiters
   rlockctl status --server [--json]        show the server and permissions
   rlockctl script POLICY [OP]              print what Redis runs
+  rlockctl check POLICY [options]          look for faults in a kind of lock
+  rlockctl try POLICY [NAME]               run its operations one by one
   rlockctl local start|stop|status         control the local server
   rlockctl help [COMMAND]
   rlockctl version

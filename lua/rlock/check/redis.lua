@@ -57,19 +57,32 @@ local function sorted_keys(map)
   return keys
 end
 
--- The value of an entry as text, kept until the entry changes.
-local function text_of(entry)
-  if entry.text then return entry.text end
-  local value, parts = entry.value, nil
+-- Texts with their lengths: joined, different ones stay different.
+local function marked(text) return #text .. " " .. text end
+
+local MARKS = { string = "s", hash = "h", list = "l", set = "t", zset = "z" }
+
+local function parts_of(entry)
+  local value, parts = entry.value, {}
   if entry.kind == "list" then
-    parts = value
-  elseif type(value) == "table" then
-    parts = {}
-    for i, field in ipairs(sorted_keys(value)) do
-      parts[i] = ("%s=%s"):format(field, value[field])
-    end
+    for i, item in ipairs(value) do parts[i] = marked(item) end
+    return parts
   end
-  entry.text = parts and table.concat(parts, "\t") or value
+  for i, field in ipairs(sorted_keys(value)) do
+    local item = value[field]
+    if entry.kind == "zset" then item = ("%.17g"):format(item) end
+    parts[i] = marked(field) .. (item == true and "" or marked(item))
+  end
+  return parts
+end
+
+-- The kind and value of an entry as text, kept until the entry changes.
+local function text_of(entry)
+  if not entry.text then
+    local value = entry.kind == "string" and marked(entry.value)
+      or table.concat(parts_of(entry), " ")
+    entry.text = MARKS[entry.kind] .. value
+  end
   return entry.text
 end
 
@@ -81,7 +94,7 @@ function redis:text(is_absolute)
   for _, key in ipairs(sorted_keys(self.entries)) do
     local entry = self:entry(key)
     if entry then
-      parts[#parts + 1] = ("%s %s %s"):format(key,
+      parts[#parts + 1] = ("%s %s %s"):format(marked(key),
         entry.expires and entry.expires - now or "-", text_of(entry))
     end
   end

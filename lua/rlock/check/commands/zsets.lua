@@ -166,8 +166,11 @@ require "rlock.check.commands.zranges" (zsets, scores_of, sorted, remove)
 
 zsets.zscan = { -3, function(server, words)
   return arguments.scan(server, words, "zset", function()
-    return zsets.zrange[2](server, { "zrange", words[2], "0", "-1",
-      "withscores" })
+    local scores, list = scores_of(server, words[2]), {}
+    for _, member in ipairs(server:in_some_order(sorted(scores))) do
+      list[#list + 1], list[#list + 2] = member, show(scores[member])
+    end
+    return list
   end)
 end }
 

@@ -1,0 +1,159 @@
+--- The model of Redis by itself: what it lacks, its copies, clock and texts.
+--  model_spec.lua compares it with a server.
+
+local modelled = require "rlock.check.redis"
+
+local LACKS = "the model of Redis has no "
+
+describe("what the model of Redis lacks", function()
+  for _, row in ipairs {
+    { "command XADD", "xadd", "s", "*", "a", "b" },
+    { "command NO_SUCH", "no_such" },
+    { "SET with IFEQ", "set", "s", "a", "ifeq", "b" },
+    { "ZRANK with WITHSCORE", "zrank", "z", "a", "withscore" },
+    { "ZRANGE with BYSCORE and BYLEX", "zrange", "z", "-", "+", "byscore",
+      "bylex" },
+    { "ranges by name of members with different scores", "zrangebylex", "z",
+      "-", "+" },
+    { "bounds in hex, or with blanks or zero bytes", "zcount", "z", "0x1",
+      "2" },
+    { "sums of floats that are no binary fractions", "incrbyfloat", "n",
+      "0.1" },
+    { "HSCAN with MATCH", "hscan", "h", "0", "match", "*" },
+    { "HSCAN from a cursor", "hscan", "h", "7" },
+    { "SSCAN of COUNT or more elements", "sscan", "t", "0", "count", "1" },
+    { "command PUBSUB CHANNELS", "pubsub", "channels" },
+    { "command INFO all", "info", "all" },
+    { "indexes beyond 2^31", "lindex", "l", "2147483648" },
+    { "counts of -2^63", "lrem", "l", "-9223372036854775808", "a" },
+  } do
+    local what = table.remove(row, 1)
+    it("is named: " .. what, function()
+      local server = modelled.new()
+      for _, words in ipairs { { "zadd", "z", "1", "a", "2", "b" },
+          { "hset", "h", "a", "1" }, { "sadd", "t", "a" },
+          { "rpush", "l", "a" }, { "set", "n", "1" } } do
+        server:call(words)
+      end
+      local ok, fault = pcall(server.call, server, row)
+      assert.is_false(ok)
+      assert.equal(LACKS .. what, fault)
+    end)
+  end
+
+  it("is named through the pcall of a script", function()
+    local server = modelled.new()
+    for _, text in ipairs { 'redis.call("xadd")', 'redis.pcall("xadd")',
+        'pcall(redis.call, "xadd")',
+        'xpcall(function() redis.call("xadd") end, tostring)',
+        'pcall(pcall, redis.call, "xadd")' } do
+      local ok, fault = pcall(server.eval, server, "return " .. text, {}, {})
+      assert.is_false(ok)
+      assert.equal(LACKS .. "command XADD", fault)
+    end
+  end)
+end)
+
+describe("a model of Redis", function()
+  local server
+
+  before_each(function() server = modelled.new() end)
+
+  local function get(from, key) return from:call { "get", key } end
+
+  it("changes independently of its fork", function()
+    server:call { "set", "a", "1" }
+    server:call { "hset", "h", "f", "1" }
+    local fork = server:fork()
+    server:call { "append", "a", "2" }
+    fork:call { "hset", "h", "f", "3" }
+    fork:call { "del", "a" }
+    assert.equal("12", get(server, "a"))
+    assert.is_false(get(fork, "a"))
+    assert.equal("1", server:call { "hget", "h", "f" })
+    assert.equal("3", fork:call { "hget", "h", "f" })
+  end)
+
+  it("changes nothing of the fork of its fork", function()
+    server:call { "rpush", "l", "a" }
+    local last = server:fork():fork()
+    server:call { "rpush", "l", "b" }
+    assert.equal(1.0, last:call { "llen", "l" })
+  end)
+
+  it("replies to what has no order in both orders", function()
+    server:call { "sadd", "t", "a", "b", "c" }
+    assert.same({ "a", "b", "c" }, server:call { "smembers", "t" })
+    server.turned = true
+    assert.same({ "c", "b", "a" }, server:call { "smembers", "t" })
+    server:call { "hset", "h", "a", "1", "b", "2" }
+    assert.same({ "b", "2", "a", "1" }, server:call { "hgetall", "h" })
+    assert.same({ "c", "b", "a" }, server:fork():call { "smembers", "t" })
+  end)
+
+  it("lets keys expire when its clock moves", function()
+    server:call { "set", "a", "1", "px", "5" }
+    server.now = server.now + 4999
+    assert.equal("1", get(server, "a"))
+    assert.equal(1.0, server:call { "pttl", "a" })
+    server.now = server.now + 1000
+    assert.is_false(get(server, "a"))
+    assert.equal("", server:text())
+  end)
+
+  it("tells the time of its clock", function()
+    server.now = 12345678000009
+    assert.same({ "12345678", "9" }, server:call { "time" })
+  end)
+
+  it("has the same text in the same state, and only then", function()
+    local texts, count = {}, 0
+    for _, words in ipairs {
+      { "set", "a", "b" }, { "set", "a", "b", "px", "5" }, { "set", "b", "a" },
+      { "sadd", "a", "b" }, { "sadd", "a", "b", "c" }, { "sadd", "a", "b c" },
+      { "rpush", "a", "b" }, { "rpush", "a", "b", "c" },
+      { "hset", "a", "b", "" }, { "hset", "a", "b", "true" },
+      { "zadd", "a", "1700000000000001", "b" },
+      { "zadd", "a", "1700000000000002", "b" }, { "rpush", "a", "b\tc" },
+      { "rpush", "a", "b 1 c" }, { "hset", "a", "b", "c 1 d1 e" },
+      { "hset", "a", "b", "c", "d", "e" }, { "set", "a", "b\n1 b - s1 c" },
+      { "mset", "a", "b", "b", "c" },
+    } do
+      local one, two = modelled.new(), modelled.new()
+      two.now = two.now + 77000
+      one:call(words)
+      two:call(words)
+      assert.equal(one:text(), two:text())
+      assert.is_nil(texts[one:text()])
+      texts[one:text()], count = true, count + 1
+    end
+    assert.equal(18, count)
+  end)
+
+  it("notes what is published, and counts listeners", function()
+    server.listeners = { news = 2, ["s:news"] = 1 }
+    assert.equal(2.0, server:call { "publish", "news", "a" })
+    assert.equal(1.0, server:call { "spublish", "news", "b" })
+    assert.equal(0.0, server:call { "publish", "other", "c" })
+    assert.same({ "news", 2.0, "other", 0.0 },
+      server:call { "pubsub", "numsub", "news", "other" })
+    assert.same({ { "news", "a" }, { "news", "b", true }, { "other", "c" } },
+      server.sent)
+  end)
+
+  it("keeps what a script wrote before it failed", function()
+    local reply = server:eval([[redis.call("set", KEYS[1], ARGV[1])
+      redis.call("incr", KEYS[1])]], { "a" }, { "text" })
+    assert.same({ err = "ERR value is not an integer or out of range" }, reply)
+    assert.equal("text", get(server, "a"))
+  end)
+
+  it("leaves the strings of its host alone, also if a script fails", function()
+    local meta = getmetatable("")
+    server:eval("return '1' + 1", {}, {})
+    server:eval("error('x')", {}, {})
+    pcall(server.eval, server, "return cjson.encode({})", {}, {})
+    assert.equal(meta, getmetatable(""))
+    assert.equal(math.type("1" + 1), "integer")
+  end)
+end)

@@ -286,7 +286,8 @@ function Gen:expand(words, piece)
   words[#words + 1] = kind and kinds[kind](self) or piece
 end
 
--- Makes a word too many, too few, or a wrong one.
+-- Makes a word too many, too few, or a wrong one. Not "1": in the place of a
+-- lease, it would make keys expire while commands run.
 function Gen:spoil(words)
   local at = self:below(#words) + 1
   if at == 1 or self:chance(30) then
@@ -311,13 +312,11 @@ end
 -- @tparam[opt] boolean is_absolute nothing that depends on the server's clock
 -- @treturn table words
 function Gen:command(is_absolute)
-  local words
-  repeat
-    local name = self:pick(commands.NAMES)
-    words = { self:chance(5) and name:upper() or name }
-    for _, piece in ipairs(GRAMMAR[name]) do self:expand(words, piece) end
-    if self:chance(3) then self:spoil(words) end
-  until not (is_absolute and is_relative(words))
+  local name = self:pick(commands.NAMES)
+  local words = { self:chance(5) and name:upper() or name }
+  for _, piece in ipairs(GRAMMAR[name]) do self:expand(words, piece) end
+  if self:chance(3) then self:spoil(words) end
+  if is_absolute and is_relative(words) then return self:command(true) end
   return words
 end
 

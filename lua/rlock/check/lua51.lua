@@ -157,7 +157,7 @@ end
 
 function base.pairs(list)
   if type(list) ~= "table" then refuse("pairs", list) end
-  list = behind[list] or list
+  if behind[list] then lacks "pairs of a library" end
   local keys, i = keys_of(list), 0
   return function()
     local value
@@ -171,7 +171,7 @@ end
 
 function base.next(list, key)
   if type(list) ~= "table" then refuse("next", list) end
-  list = behind[list] or list
+  if behind[list] then lacks "next of a library" end
   if next(list) == nil then return nil end
   local keys, is_after = keys_of(list), key == nil
   for _, other in ipairs(keys) do
@@ -377,11 +377,11 @@ for _, name in ipairs { "rawequal", "type" } do
 end
 base._VERSION = "Lua 5.1"
 
--- Functions and libraries that Redis has and this model lacks.
+-- A library that Redis has and this model lacks.
 local function missing(library)
-  return setmetatable({}, { __index = function(_, name)
+  return read_only(setmetatable({}, { __index = function(_, name)
     lacks(library .. "." .. tostring(name))
-  end })
+  end }))
 end
 
 for _, name in ipairs { "collectgarbage", "gcinfo", "load" } do

@@ -23,12 +23,12 @@ local NO_TEXT = "ERR Lua redis lib command arguments must be strings or "
 -- and large numbers 17 digits. (Of a few large numbers it does not find the
 -- shortest text, which this does.)
 local function text_of(number)
-  if number % 1 == 0 and number < 1e15 and number > -1e15 then
+  if number == 0 and 1 / number < 0 then
+    lacks "-0 as an argument: Redis 7.0 writes -0, and newer ones 0"
+  elseif number % 1 == 0 and number < 1e15 and number > -1e15 then
     return ("%d"):format(number)
-  elseif number ~= number then
-    return ("%.17g"):format(number)
   end
-  return number == 0 and "0" or show(number)
+  return number == number and show(number) or ("%.17g"):format(number)
 end
 
 -- The words of redis.call, converted as Redis does.
@@ -99,6 +99,20 @@ for name in ([[sha1hex set_repl setresp breakpoint debug acl_check_cmd
   MISSING[name] = true
 end
 
+local function log(level, ...)
+  if select("#", ...) == 0 then
+    error({ err = "ERR redis.log() requires two arguments or more." }, 0)
+  end
+  local number = type(level) == "string" and values.number_of(level) or level
+  if type(number) ~= "number" then
+    error({ err = "ERR First argument must be a number (log level)." }, 0)
+  end
+  number = values.long(number)
+  if number < 0 or number > 3 then
+    error({ err = "ERR Invalid log level." }, 0)
+  end
+end
+
 local function library(host)
   local lib = {
     LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
@@ -108,14 +122,7 @@ local function library(host)
   function lib.pcall(...)
     return replied_or_failed(pcall(call, host.server, ...))
   end
-  function lib.log(level, ...)
-    if select("#", ...) == 0 then
-      error({ err = "ERR redis.log() requires two arguments or more." }, 0)
-    end
-    if type(level) ~= "number" or level < 0 or level >= 4 then
-      error({ err = "ERR Invalid log level." }, 0)
-    end
-  end
+  lib.log = log
   function lib.replicate_commands() return true end
   return setmetatable(lib, { __index = function(_, name)
     if MISSING[name] then lacks("redis." .. name) end
@@ -173,19 +180,21 @@ end
 
 -- running ---------------------------------------------------------------------
 
--- Compiled scripts are shared by all servers: text -> { run, host, globals }.
-local compiled = {}
+-- All scripts share one environment, which they cannot change.
+local host = {}
+local seen, globals = lua51.environment(library(host))
+
+local MOST_COMPILED = 1000
+local compiled, count = {}, 0           -- text -> function
 
 local function compile(text)
-  local script = { host = {} }
-  local seen, globals = lua51.environment(library(script.host))
   local run, fault = lua51.load(text, seen)
-  script.run, script.globals = run, globals
-  if not script.run then
+  if not run then
     return nil, "ERR Error compiling script (new function): " .. fault
   end
-  compiled[text] = script
-  return script
+  if count == MOST_COMPILED then compiled, count = {}, 0 end
+  compiled[text], count = run, count + 1
+  return run
 end
 
 local function texts_of(words)
@@ -198,13 +207,12 @@ end
 
 --- See redis.eval.
 function scripts.eval(server, text, keys, args)
-  local script, fault = compiled[text], nil
-  if not script then script, fault = compile(text) end
-  if not script then return { err = fault } end
-  script.host.server = server
-  script.globals.KEYS = texts_of(keys)
-  script.globals.ARGV = texts_of(args)
-  local ok, result = lua51.run(script.run)
+  local run, fault = compiled[text], nil
+  if not run then run, fault = compile(text) end
+  if not run then return { err = fault } end
+  host.server = server
+  globals.KEYS, globals.ARGV = texts_of(keys), texts_of(args)
+  local ok, result = lua51.run(run)
   if ok then return replied(result) end
   if values.is_lack(result) then error(result, 0) end
   return failed(result)

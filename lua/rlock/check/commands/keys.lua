@@ -113,10 +113,13 @@ local function time_to_live(convert)
   end }
 end
 
+-- Milliseconds as seconds, rounded.
+local function seconds(ms) return ms // 1000 + (ms % 1000 >= 500 and 1 or 0) end
+
 keys.pttl = time_to_live(function(at, now) return at - now end)
-keys.ttl = time_to_live(function(at, now) return (at - now + 500) // 1000 end)
+keys.ttl = time_to_live(function(at, now) return seconds(at - now) end)
 keys.pexpiretime = time_to_live(function(at) return at end)
-keys.expiretime = time_to_live(function(at) return (at + 500) // 1000 end)
+keys.expiretime = time_to_live(seconds)
 
 -- names -----------------------------------------------------------------------
 

@@ -106,6 +106,8 @@ describe("Lua 5.1 in the model of Redis", function()
     { "return rawget(_G, 'nothing')", nil },
     { "-- a comment\r\nreturn 'crlf'", "crlf" },
     { "return loadstring('return 1 + 1')()", 2.0 },
+    { "return bit.tohex(255)", "000000ff" },
+    { "return (pcall(bit.tohex, 255, nil))", false },
     { "local n = 0 repeat local x = n n = n + 1 until x > 2 return n", 4.0 },
   } do
     it("gives the result of 5.1: " .. row[1], function()
@@ -142,6 +144,7 @@ describe("Lua 5.1 in the model of Redis", function()
       "return setmetatable({}, { __gc = 1 })",
     ["getmetatable of a string or library"] = "return getmetatable('')",
     ["pairs of a library"] = "return pairs(string)",
+    ["next of a library"] = "return next(math)",
     ["variables called goto"] = "local goto = 1",
     ["scripts that begin with #"] = "#!lua name=x\nreturn 1",
     ["global os"] = "return os.clock()",

@@ -41,6 +41,14 @@ describe("what the model of Redis lacks", function()
     end)
   end
 
+  it("is named if a script passes -0", function()
+    local ok, fault = pcall(modelled.eval, modelled.new(),
+      "return redis.call('echo', -tonumber('0'))", {}, {})
+    assert.is_false(ok)
+    assert.equal(LACKS .. "-0 as an argument: Redis 7.0 writes -0, and newer "
+      .. "ones 0", fault)
+  end)
+
   it("is named through the pcall of a script", function()
     local server = modelled.new()
     for _, text in ipairs { 'redis.call("xadd")', 'redis.pcall("xadd")',
@@ -99,6 +107,28 @@ describe("a model of Redis", function()
     server.now = server.now + 1000
     assert.is_false(get(server, "a"))
     assert.equal("", server:text())
+  end)
+
+  it("shows in one line an option that it does not know", function()
+    assert.same({ err = "ERR Unsupported option a  b" },
+      server:call { "expire", "k", "1", "a\r\nb\n\0c" })
+  end)
+
+  it("has times to live of any length", function()
+    server:call { "set", "a", "1", "pxat", "9223372036854775807" }
+    assert.equal(9223372036854776.0, server:call { "expiretime", "a" })
+  end)
+
+  it("checks the level of what a script logs", function()
+    for text, fault in pairs {
+      ["redis.log('x', 'y')"] = "ERR First argument must be a number (log "
+        .. "level).",
+      ["redis.log(4, 'y')"] = "ERR Invalid log level.",
+      ["redis.log(1)"] = "ERR redis.log() requires two arguments or more.",
+    } do
+      assert.same({ err = fault }, server:eval(text, {}, {}))
+    end
+    assert.is_false(server:eval("redis.log('2', 'y')", {}, {}))
   end)
 
   it("tells the time of its clock", function()

@@ -39,13 +39,18 @@ local LIMIT = math.maxinteger
 
 local OPTIONS = { nx = true, xx = true, gt = true, lt = true }
 
+-- A word as an error shows it.
+local function shown(word)
+  return (word:match("^[^\0]*"):gsub("[\r\n]+$", ""):gsub("[\r\n]", " "))
+end
+
 -- The options after the time.
 local function options_of(words)
   local options = {}
   for i = 4, #words do
     local option = words[i]:lower()
     if not OPTIONS[option] then
-      arguments.fail("ERR Unsupported option " .. words[i])
+      arguments.fail("ERR Unsupported option " .. shown(words[i]))
     end
     options[option] = true
   end

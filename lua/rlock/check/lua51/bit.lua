@@ -55,8 +55,9 @@ for name, shift in pairs {
   end
 end
 
-function bit.tohex(x, n)
-  local digits = n == nil and 8 or math.tointeger(signed(bits(n, 2, "tohex")))
+function bit.tohex(x, ...)
+  local digits = select("#", ...) == 0 and 8
+    or math.tointeger(signed(bits((...), 2, "tohex")))
   local form = digits < 0 and "%08X" or "%08x"
   local text = form:format(bits(x, 1, "tohex"))
   return text:sub(9 - math.min(math.abs(digits), 8))

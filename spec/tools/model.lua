@@ -5,21 +5,29 @@
 --    local model = require "spec.tools.model"
 --    local pair = model.open(server)               -- a server of redis.lua
 --    pair:commands(seed, 100)                      -- raises at a difference
+--    pair.ran, pair.lacks        how many commands or scripts were compared;
+--                                what the model lacked -> how often
 --    pair:close()
 
 local commands = require "spec.tools.commands"
 local control = require "spec.tools.control"
 local modelled = require "rlock.check.redis"
+local replies = require "spec.tools.replies"
 
 local model = {}
 
 local Pair = {}
 Pair.__index = Pair
 
+local show, tagged = replies.show, replies.tagged
+
 local LACKS = "the model of Redis has no "
 
+--- Keys of the tests themselves begin with this.
+model.OWN = "\0spec:"
+
 -- What the servers execute: the commands of ARGV, each after the number of its
--- words. A reply is a string with a sign of its type, or a list of such.
+-- words. The replies are tagged as by replies.lua.
 local RUN = [[
 local function tagged(value)
   local kind = type(value)
@@ -50,22 +58,10 @@ local list = {}
 for i, key in ipairs(redis.call("keys", "*")) do
   local kind = redis.call("type", key).ok
   local read = READ[kind]
-  list[i] = { key, kind, ("%.17g"):format(redis.call("pexpiretime", key)),
+  list[i] = { key, kind, (":%.17g"):format(redis.call("pexpiretime", key)),
     redis.call(read[1], key, unpack(read, 2)) }
 end
 return list]]
-
-local function tagged(value)
-  local kind = type(value)
-  if kind == "number" then return (":%.17g"):format(value) end
-  if kind == "string" then return "$" .. value end
-  if kind ~= "table" then return "_" end
-  if value.err then return "-" .. value.err end
-  if value.ok then return "+" .. value.ok end
-  local list = { "*" }
-  for i, item in ipairs(value) do list[i + 1] = tagged(item) end
-  return list
-end
 
 -- opening ---------------------------------------------------------------------
 
@@ -79,153 +75,91 @@ end
 
 function Pair:ask(...) return control.ask(self.server, ...) end
 
-local function microseconds(time)
-  return math.tointeger(time[1]) * 1000000 + math.tointeger(time[2])
+-- The server's clock, in microseconds.
+function Pair:now()
+  local time = self:ask("TIME")
+  return math.tointeger(tonumber(time[1])) * 1000000
+    + math.tointeger(tonumber(time[2]))
 end
 
 --- Empties both, and sets the model's clock.
 function Pair:reset()
   self:ask("FLUSHALL")
   self.model = modelled.new()
-  self.model.now = microseconds(self:ask("TIME"))
+  self.model.now = self:now()
 end
 
 function Pair:close() control.close(self.server) end
 
--- comparing -------------------------------------------------------------------
-
-local function show(reply)
-  if type(reply) ~= "table" then return ("%q"):format(reply) end
-  local parts = {}
-  for i, item in ipairs(reply) do parts[i] = show(item) end
-  return "{" .. table.concat(parts, " ") .. "}"
+-- Calls a method of the model.
+-- @treturn boolean whether the model does not lack what that needs
+-- @return the result
+function Pair:try(method, ...)
+  local ok, result = pcall(self.model[method], self.model, ...)
+  if ok then return true, result end
+  assert(type(result) == "string" and result:sub(1, #LACKS) == LACKS, result)
+  self.lacks[result] = (self.lacks[result] or 0) + 1
+  return false
 end
 
-local UNORDERED = { smembers = 1, sinter = 1, sunion = 1, sdiff = 1, hkeys = 1,
-  hvals = 1, hgetall = 2, sscan = 1, hscan = 2, zscan = 2 }
+-- keys ------------------------------------------------------------------------
 
--- Sorts a list of items, each of `n` strings.
-local function sorted(list, n)
-  local items = {}
-  for i = 2, #list, n do
-    items[#items + 1] = show(table.move(list, i, i + n - 1, 1, {}))
+local READ = {
+  string = { "get" }, hash = { "hgetall" }, list = { "lrange", "0", "-1" },
+  set = { "smembers" }, zset = { "zrange", "0", "-1", "withscores" },
+}
+
+-- A key of the model, as DUMP has it.
+local function dumped(server, key)
+  local entry = server:entry(key)
+  if not entry then return end
+  local read = READ[entry.kind]
+  return { key, entry.kind, (":%.17g"):format(entry.expires or -1),
+    server:call { read[1], key, table.unpack(read, 2) } }
+end
+
+-- The tagged replies to a command.
+function Pair:same(name, got, want, slack)
+  if replies.same(name, got, want, slack) then return true end
+  return self.version == "7.0" and name:find("^z")
+    and replies.same(name, replies.rounded(got), replies.rounded(want), slack)
+end
+
+function Pair:same_key(got, want, slack)
+  return want ~= nil and got[2] == want[2]
+    and (got[3] == want[3] or replies.same_time(got[3], want[3], slack))
+    and self:same(READ[got[2]][1], tagged(got[4]), tagged(want[4]), 0)
+end
+
+--- Raises if a key differs.
+-- @tparam integer slack  by how many milliseconds expiries may differ
+function Pair:compare_keys(slack)
+  local wanted = {}
+  for _, item in ipairs(self:ask("EVAL", DUMP, 0)) do
+    if item[1]:sub(1, #model.OWN) ~= model.OWN then wanted[item[1]] = item end
   end
-  table.sort(items)
-  return items
-end
-
--- Scores are shown with 17 digits before 7.2.
-local function same_score(a, b)
-  local one, two = a:match("^%$(.*)$"), b:match("^%$(.*)$")
-  return one and two and tonumber(one) and tonumber(one) == tonumber(two)
-end
-
--- What Valkey says in other words.
-function model.neutral(text)
-  return (text:gsub("Redis command", "command")
-    :gsub("Lua redis lib command arg", "Command arg"))
-end
-
--- Scripts are told of a wrong number of words in other terms than clients.
-local function normal(fault)
-  if fault:lower():find("^%-err wrong number of arg") then return "-arity" end
-  if fault:find("^%-ERR Error compiling script") then return "-compile" end
-  return model.neutral(fault)
-end
-
-local TIMES = { pttl = 1, pexpiretime = 1, ttl = 1000, expiretime = 1000 }
-
-function Pair:same(name, got, want)
-  if type(got) ~= type(want) then return false end
-  if type(got) == "table" then
-    local n = UNORDERED[name]
-    if n and got[2] ~= nil and type(got[3]) == "table" then
-      return show(sorted(got[3], n)) == show(sorted(want[3], n))
-    elseif n then
-      return show(sorted(got, n)) == show(sorted(want, n))
-    end
-    if #got ~= #want then return false end
-    for i = 1, #got do
-      if not self:same(name, got[i], want[i]) then return false end
-    end
-    return true
-  end
-  if got == want then return true end
-  if got:find("^%-") and want:find("^%-") then
-    return normal(got) == normal(want)
-  end
-  if name:find("^z") and self.version == "7.0" then
-    return same_score(got, want)
-  end
-  return TIMES[name] and self:same_time(TIMES[name], got, want)
-end
-
--- Both `:milliseconds`, at most as far apart as the commands have taken.
-function Pair:same_time(unit, got, want)
-  local a, b = tonumber(got:match("^:(%d+)$")), tonumber(want:match("^:(%d+)$"))
-  return a and b and math.abs(a - b) * unit <= (self.slack + unit - 1)
-end
-
--- The keys of the model, as DUMP has them.
-local function dump(server)
-  local list = {}
-  for key in pairs(server.entries) do
-    local entry = server:entry(key)
-    if entry then
-      local value
-      if entry.kind == "string" then value = entry.value
-      elseif entry.kind == "hash" then value = server:call { "hgetall", key }
-      elseif entry.kind == "list" then value = entry.value
-      elseif entry.kind == "set" then value = server:call { "smembers", key }
-      else value = server:call { "zrange", key, "0", "-1", "withscores" }
-      end
-      list[#list + 1] = {
-        key, entry.kind, ("%.17g"):format(entry.expires or -1), value,
-      }
-    end
-  end
-  return list
-end
-
-local READ = { hash = "hgetall", set = "smembers", zset = "zrange",
-  list = "lrange", string = "get" }
-
-function Pair:compare_keys()
-  local got, want = dump(self.model), self:ask("EVAL", DUMP, 0)
-  local by_key = {}
-  for _, item in ipairs(want) do by_key[item[1]] = item end
-  for _, item in ipairs(got) do
-    local other = by_key[item[1]]
-    by_key[item[1]] = nil
-    local is_same = other and item[2] == other[2]
-      and self:same(READ[item[2]], tagged(item[4]), tagged(other[4]))
-      and (item[3] == other[3]
-        or self:same_time(1, ":" .. item[3], ":" .. other[3]))
-    if not is_same then
+  for key in pairs(self.model.entries) do
+    local got, want = dumped(self.model, key), wanted[key]
+    wanted[key] = nil
+    if got and not self:same_key(got, want, slack) then
       error(("the key %s is %s in the model, %s in the server"):format(
-        show(item[1]), show(tagged(item)), other and show(tagged(other))), 0)
+        show(key), show(tagged(got)), want and show(tagged(want))), 0)
     end
   end
-  local key = next(by_key)
+  local key = next(wanted)
   if key then error(("the model has no key %q"):format(key), 0) end
 end
 
 -- commands --------------------------------------------------------------------
 
--- Runs commands on the model; drops those that it lacks from the list.
+-- Runs commands on the model; drops those for which it lacks something.
 function Pair:run_model(list)
-  local replies, kept = {}, {}
+  local kept, got = {}, {}
   for _, words in ipairs(list) do
-    local ok, reply = pcall(self.model.call, self.model, words)
-    if ok then
-      kept[#kept + 1], replies[#replies + 1] = words, tagged(reply)
-    elseif type(reply) == "string" and reply:sub(1, #LACKS) == LACKS then
-      self.lacks[reply] = (self.lacks[reply] or 0) + 1
-    else
-      error(show(words) .. ": " .. tostring(reply), 0)
-    end
+    local is_known, reply = self:try("call", words)
+    if is_known then kept[#kept + 1], got[#got + 1] = words, tagged(reply) end
   end
-  return kept, replies
+  return kept, got
 end
 
 local function flattened(list)
@@ -237,28 +171,126 @@ local function flattened(list)
   return words
 end
 
---- Runs `n` commands of a seed on both.
+-- Runs commands on both, and compares the replies and then all keys.
+-- @tparam table list
+-- @tparam boolean is_absolute  nothing depends on when it is run
+function Pair:compare(list, is_absolute)
+  local kept, got = self:run_model(list)
+  local want = self:ask("EVAL", RUN, 0, table.unpack(flattened(kept)))
+  local slack = is_absolute and 0 or (self:now() - self.model.now) // 1000 + 2
+  self.ran = self.ran + #kept
+  for i, words in ipairs(kept) do
+    local name = words[1]:lower()
+    if name ~= "time" and not self:same(name, got[i], want[i], slack) then
+      error(("command %d: %s\nmodel:  %s\nserver: %s"):format(i, show(words),
+        show(got[i]), show(want[i])), 0)
+    end
+  end
+  self:compare_keys(slack)
+end
+
+-- Runs `n` commands of a seed on both.
+function Pair:run(seed, n, is_absolute)
+  local gen, list = commands.new(seed), {}
+  if is_absolute == nil then is_absolute = gen:chance(50) end
+  for i = 1, n do list[i] = gen:command(is_absolute) end
+  local ok, fault = pcall(self.compare, self, list, is_absolute)
+  if not ok then error(("RLOCK_SEED=%d: %s"):format(seed, fault), 0) end
+  return gen
+end
+
+--- Runs `n` commands of a seed on both, which begin empty.
 -- @tparam integer seed
 -- @tparam integer n
 function Pair:commands(seed, n)
   self:reset()
-  local gen, list = commands.new(seed), {}
-  local is_absolute = gen:chance(50)
-  for i = 1, n do list[i] = gen:command(is_absolute) end
-  local kept, got = self:run_model(list)
-  local want = self:ask("EVAL", RUN, 0, table.unpack(flattened(kept)))
-  local now = microseconds(self:ask("TIME"))
-  self.slack = is_absolute and 0 or (now - self.model.now) // 1000 + 2
-  self.ran = self.ran + #kept
-  for i, words in ipairs(kept) do
-    local name = words[1]:lower()
-    if name ~= "time" and not self:same(name, got[i], want[i]) then
-      error(("seed %d, command %d: %s\nmodel:  %s\nserver: %s"):format(seed, i,
-        show(words), show(got[i]), show(want[i])), 0)
+  self:run(seed, n)
+end
+
+-- expiry ----------------------------------------------------------------------
+
+local SOON, SPREAD = 50, 50              -- ms until keys expire
+
+-- Lets half of the keys expire soon, on both.
+-- @return whether the server has done it in time, and when all will be gone
+function Pair:let_expire(gen)
+  local now, list = self:now() // 1000, {}
+  for key in pairs(self.model.entries) do
+    if gen:chance(50) then
+      local at = now + SOON + gen:below(SPREAD)
+      list[#list + 1] = { "pexpireat", key, ("%d"):format(at) }
     end
   end
-  local ok, fault = pcall(self.compare_keys, self)
-  if not ok then error(("seed %d: %s"):format(seed, fault), 0) end
+  self:compare(list, true)
+  return self:now() // 1000 < now + SOON, now + SOON + SPREAD
+end
+
+--- Runs commands of a seed on both, lets some keys expire, waits until they
+--  have, and runs more.
+function Pair:expiry(seed, n)
+  local is_in_time, gone
+  repeat
+    self:reset()
+    is_in_time, gone = self:let_expire(self:run(seed, n, true))
+  until is_in_time
+  repeat self.model.now = self:now() until self.model.now // 1000 > gone
+  self:run(seed + 1, n, true)
+end
+
+-- scripts ---------------------------------------------------------------------
+
+-- Runs a script on the model; undoes it if the model lacks something.
+function Pair:eval_model(text, keys, args)
+  local before = self.model:fork()
+  before.sent = table.move(self.model.sent, 1, #self.model.sent, 1, {})
+  local is_known, reply = self:try("eval", text, keys, args)
+  if is_known then return replies.plain(reply) end
+  self.model = before
+end
+
+function Pair:eval(text, keys, args)
+  local words = { "EVAL", text, #keys }
+  table.move(keys, 1, #keys, #words + 1, words)
+  table.move(args, 1, #args, #words + 1, words)
+  local ok, reply = pcall(self.ask, self, table.unpack(words))
+  if not ok then return replies.plain { err = reply } end
+  return replies.plain(reply)
+end
+
+-- The script and arguments for a server with a clock of ours.
+local function with_clock(clock, text, args, now)
+  args = table.move(args, 1, #args, 1, {})
+  args[#args + 1] = ("%d"):format(now)
+  return clock .. text, args
+end
+
+--- Runs a script on both, and compares the replies and all keys. Nothing is
+--  run if the model lacks what the script needs.
+-- @tparam string text
+-- @tparam table keys
+-- @tparam table args
+-- @tparam[opt] table options
+--   told  what errors name instead of the text
+--   clock  precedes the text on the server, and gets the model's time as the
+--     last argument
+--   is_unordered  lists in the reply may have any order
+-- @treturn string|table|nil the reply, with its type
+function Pair:script(text, keys, args, options)
+  options = options or {}
+  local got, told = self:eval_model(text, keys, args), options.told or text
+  if got == nil then return end
+  if options.clock then
+    text, args = with_clock(options.clock, text, args, self.model.now)
+  end
+  local want = self:eval(text, keys, args)
+  local shown = options.is_unordered and replies.show_sorted or show
+  self.ran = self.ran + 1
+  if shown(got) ~= shown(want) then
+    error(("%s\nmodel:  %s\nserver: %s"):format(told, show(got), show(want)), 0)
+  end
+  local ok, fault = pcall(self.compare_keys, self, 0)
+  if not ok then error(told .. "\n" .. fault, 0) end
+  return got
 end
 
 return model

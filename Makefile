@@ -131,9 +131,10 @@ interop: deps  ## locks held against Redisson, redis-py, redsync and others
 	$(SUB) all
 	@B=$(B) spec/interop/run
 
-soak: deps  ## what takes minutes: faults at random, generated programs
+soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
 	$(SUB) all tests
-	@B=$(B) V=1 JOBS=1 LIMIT=3600 $(SUITE) soak
+	@B=$(B) V=1 JOBS=1 LIMIT=3600 $(if $(COMMANDS),RLOCK_COMMANDS=$(COMMANDS)) \
+	  $(if $(SCRIPTS),RLOCK_SCRIPTS=$(SCRIPTS)) $(SUITE) $(or $(PARTS),soak)
 
 simulate: deps  ## the client under faults, simulated; SEED=7 MINUTES=5
 	$(SUB) all

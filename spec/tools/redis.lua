@@ -26,24 +26,27 @@ local PORT_TRIES = 20
 
 local found = {}
 
---- The first of the programs `names` that is installed.
+-- The programs that a variable names, or those of `names` that are installed.
 local function find(variable, names)
-  local chosen = os.getenv(variable)
-  if chosen and chosen ~= "" then return chosen end
-  if not found[variable] then
-    local path, ok = shell.run("command -v " .. names .. " | head -n 1")
-    assert(ok and path ~= "", "none of these programs is installed: " .. names)
-    found[variable] = path
+  local paths = os.getenv(variable) or ""
+  if paths == "" then
+    found[variable] = found[variable] or shell.run(
+      ("for name in %s; do command -v $name; done"):format(names))
+    paths = found[variable]
   end
-  return found[variable]
+  local list = {}
+  for path in paths:gmatch("%S+") do list[#list + 1] = path end
+  assert(list[1], "none of these programs is installed: " .. names)
+  return list
 end
 
-local function server_program()
+--- The server programs of this machine; RLOCK_TEST_SERVER may name others.
+function redis.programs()
   return find("RLOCK_TEST_SERVER", "redis-server valkey-server")
 end
 
 local function cli_program()
-  return find("RLOCK_TEST_CLI", "redis-cli valkey-cli")
+  return find("RLOCK_TEST_CLI", "redis-cli valkey-cli")[1]
 end
 
 local function add(words, ...)
@@ -53,7 +56,7 @@ end
 --- The command line that starts `self`, for shell.daemon.
 function Server:command()
   local words = {
-    shell.quote(server_program()), "--dir", '"$d"',
+    shell.quote(self.options.program or redis.programs()[1]), "--dir", '"$d"',
     "--unixsocket", '"$d/redis.sock"', "--port", self.port or 0,
   }
   if self.options.alone then
@@ -131,6 +134,7 @@ local function percent(text)
 end
 
 --- Starts a private server. Options, all optional:
+--  program   one of redis.programs(); the first
 --  args      more words for its command line: { "--maxmemory", "2mb" }
 --  password  of the default user
 --  users     ACL rules: { "alice on >secret ~* &* +@all -eval" }

@@ -9,13 +9,14 @@ local values = require "rlock.check.lua51.values"
 
 local seed = tonumber(os.getenv "RLOCK_SEED") or 1
 
-local FUNCTIONS, EXPRESSIONS = 2000, 2000
+local FUNCTIONS, SCRIPTS = 2000, 500
+
+local seen, globals = lua51.environment {}
 
 -- Runs a script in the model.
 -- @treturn boolean
 -- @return the result or error
 local function run(text, words)
-  local seen, globals = lua51.environment {}
   globals.KEYS, globals.ARGV = { words[1], words[2] }, { words[3], words[4] }
   local script, fault = lua51.load(text, seen)
   if not script then return false, fault end
@@ -57,10 +58,10 @@ describe("Lua 5.1 in the model of Redis, with seed " .. seed, function()
 
   it("evaluates odd expressions as lua5.1 does", function()
     local cases = {}
-    for i = seed, seed + EXPRESSIONS - 1 do
-      cases[#cases + 1] = { seed = i, shipped = expressions.script(i, 1) }
+    for i = seed, seed + SCRIPTS - 1 do
+      cases[#cases + 1] = { seed = i, shipped = expressions.script(i, 5) }
     end
-    assert.is_true(compare(cases) > 0.9 * EXPRESSIONS)
+    assert.is_true(compare(cases) > 0.8 * SCRIPTS)
   end)
 end)
 
@@ -140,6 +141,7 @@ describe("Lua 5.1 in the model of Redis", function()
     ["cjson.encode"] = "return cjson.encode({})",
     ["coroutine.create"] = "return coroutine.create(type)",
     ["math.random"] = "return math.random()",
+    ["%c for numbers beyond 2^31"] = "return ('%c'):format(-2^31 - 1)",
     ["__gc in a metatable, which 5.1 treats differently"] =
       "return setmetatable({}, { __gc = 1 })",
     ["getmetatable of a string or library"] = "return getmetatable('')",

@@ -41,13 +41,18 @@ describe("what the model of Redis lacks", function()
     end)
   end
 
-  it("is named if a script passes -0", function()
-    local ok, fault = pcall(modelled.eval, modelled.new(),
-      "return redis.call('echo', -tonumber('0'))", {}, {})
-    assert.is_false(ok)
-    assert.equal(LACKS .. "-0 as an argument: Redis 7.0 writes -0, and newer "
-      .. "ones 0", fault)
-  end)
+  for number, text in pairs {
+    ["-tonumber('0')"] = "-0", ["0.1"] = "0.10000000000000001",
+    ["1e17"] = "1e+17",
+  } do
+    it("is named if a script passes " .. text, function()
+      local ok, fault = pcall(modelled.eval, modelled.new(),
+        ("return redis.call('echo', %s)"):format(number), {}, {})
+      assert.is_false(ok)
+      assert.equal(LACKS .. text .. " as an argument, which versions show "
+        .. "differently", fault)
+    end)
+  end
 
   it("is named through the pcall of a script", function()
     local server = modelled.new()

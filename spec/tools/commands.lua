@@ -320,14 +320,19 @@ function Gen:command(is_absolute)
   return words
 end
 
+-- The number that a generator starts from: those of successive seeds have
+-- nothing in common (the finaliser of splitmix64).
+local function mixed(seed)
+  local z = seed * 0x9e3779b97f4a7c15
+  z = (z ~ (z >> 30)) * 0xbf58476d1ce4e5b9
+  z = (z ~ (z >> 27)) * 0x94d049bb133111eb
+  return z ~ (z >> 31)
+end
+
 --- @tparam integer seed
 --  @tparam[opt] boolean is_exact  only floats that all versions show alike
 function commands.new(seed, is_exact)
-  local self = setmetatable({
-    random = seed * 2862933555777941757 + 3037000493, is_exact = is_exact,
-  }, Gen)
-  for _ = 1, 3 do self:below(2) end
-  return self
+  return setmetatable({ random = mixed(seed), is_exact = is_exact }, Gen)
 end
 
 return commands

@@ -102,8 +102,9 @@ local kinds = {
 
 local templates = {
   "<numbers> <op> <numbers>", "<numbers> <op> <numbers>", "<any> <op> <any>",
-  "-<numbers>", "#<text>", "#<list>", "not <any>", "<text> .. <num>",
-  "<num> .. <num> .. <text>", "2 ^ -<int> % 7", "-2 ^ 2 .. ''", "#<text> .. ''",
+  "-(<numbers>)", "#<text>", "#<list>", "not <any>", "<text> .. <num>",
+  "<num> .. <num> .. <text>", "2 ^ -(<int>) % 7", "-2 ^ 2 .. ''",
+  "#<text> .. ''",
   "<int> + <int> * <int> % 5", "(<num>) % <num>", "<digits> % <digits>",
   "<num> .. ''", "<odd> .. ''", "<digits> * 1 .. ''", "<digits> + <digits>",
   "tostring(<any>)", "tonumber(<digits>)", "tonumber(<any>)",
@@ -118,7 +119,7 @@ local templates = {
   "rawequal(<any>, <any>)", "rawget(<list>, <int>)", "next(<list>)", "next({})",
   "rawset({}, <int>, <any>)", "ipairs(<any>)", "pairs(<any>)", "ipairs()",
   "(<text>):<name>(<int>, <int>)", "(<text>).<name>(<text>, <int>)",
-  "<text>:<name>()", "string.<name>(<any>, <any>)",
+  "(<text>):<name>()", "string.<name>(<any>, <any>)",
   "string.byte(<text>, <int>, <int>)", "string.char(<int>, <int>)",
   "string.find(<text>, <pattern>)", "string.find(<text>, <pattern>, <int>)",
   "string.find(<text>, <text>, <int>, true)", "string.find(<text>, <any>)",
@@ -148,7 +149,7 @@ local templates = {
   "(function(arg, ...) return arg end)(<any>, 1)",
   "(function(...) local x = ... return arg, x end)(<any>)",
   "({ ['a'] = 1, b = 2, 3; 4 }).b", "#{ <int>, <int> }", "({ f = 1 }).f",
-  "(<list>)[<int>]", "(<text>)[<int>]", "(<any>).x", "<any>:foo()",
+  "(<list>)[<int>]", "(<text>)[<int>]", "(<any>).x", "(<any>):foo()",
   "setmetatable({}, { __tostring = function() return 5 end }) .. ''",
   "tostring(setmetatable({}, { __tostring = function() return 'T' end }))",
   "setmetatable({}, { __concat = function(a, b) return 7 end }) .. <any>",
@@ -159,7 +160,7 @@ local templates = {
   "-setmetatable({}, { __unm = function() return 9 end })",
   "#setmetatable({}, { __len = function() return 3 end })",
   "<digits> * setmetatable({}, { __mul = function() return 4 end })",
-  "loadstring('return <int> + 1')()", "(loadstring(5))",
+  "loadstring([=[return <int> + 1]=])()", "(loadstring(5))",
   "loadstring('return ...')(<any>)", "_VERSION", "'a' < 'B'", "'a\\0a' < 'a'",
 }
 
@@ -195,12 +196,6 @@ kinds.bound = { "1", "3", "-2", "5", "1.5", "0.1", "'2'", "2.5", "nil", "{}",
   "10", "'x'" }
 kinds.step = { "1", "2", "-1", "0.5", "-0.25", "0.1", "'2'", "nil", "100", "3" }
 
--- Numbers as arguments, which Redis shows differently since 7.2.
-local since_7_2 = {
-  "redis.call('echo', <num>)", "redis.call('set', 'x', <odd>)",
-  "redis.pcall('echo', <any>)", "redis.call('echo', -<num>)",
-}
-
 -- What only Redis has.
 local in_redis = {
   "bit.band(<numbers>, <int>)", "bit.bor(<int>, <num>)", "bit.bxor(<num>, 5)",
@@ -219,6 +214,8 @@ local in_redis = {
   "redis.call('get', 'x')", "redis.pcall('echo', <text>)", "redis.call()",
   "redis.pcall('get').err", "pcall(redis.call, 'incr', <text>)",
   "redis.call('echo', <short>)", "type(redis.pcall('incr', 'y'))",
+  "redis.call('echo', <num>)", "redis.call('set', 'x', <odd>)",
+  "redis.pcall('echo', <any>)", "redis.call('echo', -(<num>))",
 }
 
 -- choosing --------------------------------------------------------------------
@@ -234,9 +231,9 @@ local function expand(gen, template)
   end))
 end
 
-local function line(gen, list, version)
+local function line(gen, list, is_in_redis)
   if gen:chance(20) then
-    local from = version and gen:chance(20) and loops_in_redis or loops
+    local from = is_in_redis and gen:chance(20) and loops_in_redis or loops
     return ("try(function() local list = {} %s\n return list end)"):format(
       expand(gen, gen:pick(from)))
   end
@@ -247,19 +244,17 @@ local function append(list, more)
   return table.move(more, 1, #more, #list + 1, list)
 end
 
-local in_7_0 = append(append({}, templates), in_redis)
-local in_newer = append(append({}, in_7_0), since_7_2)
+local all = append(append({}, templates), in_redis)
 
 --- Generates the script of a seed.
 -- @tparam integer seed
 -- @tparam integer count  how many expressions
--- @tparam[opt] string version  of Redis, to use what only that has
+-- @tparam[opt] boolean is_in_redis  also with what only Redis has
 -- @treturn string
-function expressions.script(seed, count, version)
+function expressions.script(seed, count, is_in_redis)
   local gen, lines = commands.new(seed), { HEAD }
-  local list = not version and templates or version == "7.0" and in_7_0
-    or in_newer
-  for i = 1, count do lines[i + 1] = line(gen, list, version) end
+  local list = is_in_redis and all or templates
+  for i = 1, count do lines[i + 1] = line(gen, list, is_in_redis) end
   lines[#lines + 1] = "return table.concat(all, '\\n')"
   return table.concat(lines, "\n")
 end

@@ -19,16 +19,18 @@ local NO_COMMAND = "ERR Please specify at least one argument for this "
 local NO_TEXT = "ERR Lua redis lib command arguments must be strings or "
   .. "integers"
 
--- The text of a number as an argument. As of 7.2: before, Redis gave fractions
--- and large numbers 17 digits. (Of a few large numbers it does not find the
--- shortest text, which this does.)
+-- The text of a number as an argument. Redis 7.0 shows 17 digits, and -0; newer
+-- ones the shortest text, and 0.
 local function text_of(number)
-  if number == 0 and 1 / number < 0 then
-    lacks "-0 as an argument: Redis 7.0 writes -0, and newer ones 0"
-  elseif number % 1 == 0 and number < 1e15 and number > -1e15 then
+  if number % 1 == 0 and number < 1e15 and number > -1e15
+      and (number ~= 0 or 1 / number > 0) then
     return ("%d"):format(number)
   end
-  return number == number and show(number) or ("%.17g"):format(number)
+  local text = ("%.17g"):format(number)
+  if number == 0 or number == number and text ~= show(number) then
+    lacks(text .. " as an argument, which versions show differently")
+  end
+  return text
 end
 
 -- The words of redis.call, converted as Redis does.

@@ -45,6 +45,9 @@ local function show_number(spec, letter, number)
   if letter:find("[eEfgG]") then return format(spec, number) end
   if letter:find("[oxX]") then return format(spec, unsigned(number)) end
   if letter == "u" then return show_unsigned(spec, unsigned(number)) end
+  if letter == "c" and not (number > -2.0 ^ 31 - 1 and number < 2.0 ^ 31) then
+    values.lacks "%c for numbers beyond 2^31"
+  end
   local text = format(spec, values.long(number))
   return letter == "c" and text:match("^[^\0]*") or text
 end

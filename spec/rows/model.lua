@@ -8,6 +8,7 @@
 
 local assert = require "luassert"
 local calls = require "spec.tools.policy_calls"
+local commands = require "spec.tools.commands"
 local expressions = require "spec.tools.expressions"
 local model = require "spec.tools.model"
 local scripts = require "spec.tools.scripts"
@@ -15,20 +16,22 @@ local scripts = require "spec.tools.scripts"
 local BATCH = 100                        -- commands or calls of one seed
 local KEYS, ARGV = { "l1", "z1" }, { "s0", "1", "abc" }
 
+local function compare(pair, seed, text)
+  local reply = pair:script(text, KEYS, ARGV, {
+    told = ("RLOCK_SEED=%d\n%s"):format(seed, text),
+  })
+  assert.not_equal("-compile", reply)
+end
+
 -- The script of a seed; ten follow each other on the same keys.
 local function script(pair, seed)
   if seed % 10 == 0 then pair:reset() end
-  local text = scripts.file(seed)
-  pair:script(text, KEYS, ARGV, {
-    told = ("RLOCK_SEED=%d\n%s"):format(seed // 10 * 10, text),
-  })
+  compare(pair, seed, scripts.file(seed))
 end
 
 local function expression(pair, seed)
-  local text = expressions.script(seed, 5, pair.version)
-  pair:script(text, KEYS, ARGV, {
-    told = ("RLOCK_SEED=%d\n%s"):format(seed, text),
-  })
+  if seed % 100 == 0 then pair:reset() end
+  compare(pair, seed, expressions.script(seed, 5, true))
 end
 
 return function(options, describe, it, setup, teardown)
@@ -62,6 +65,19 @@ return function(options, describe, it, setup, teardown)
             pair:commands(seed, BATCH)
           end)
         end)
+
+      it("names the commands that it lacks", function()
+        local known = { info = true }
+        for _, name in ipairs(commands.NAMES) do known[name] = true end
+        for _, name in ipairs(pair:ask("COMMAND", "LIST")) do
+          if not known[name:lower()] then
+            local ok, fault = pcall(pair.model.call, pair.model, { name })
+            assert.is_false(ok)
+            assert.equal("the model of Redis has no command " .. name:upper(),
+              fault)
+          end
+        end
+      end)
 
       it("lets keys expire as the server does", function()
         run(many_commands // 2000, BATCH, 0.02, function(_, seed)

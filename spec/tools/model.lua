@@ -67,7 +67,9 @@ return list]]
 
 --- @tparam table server  of spec/tools/redis.lua, empty
 function model.open(server)
-  local self = setmetatable({ server = server, lacks = {}, ran = 0 }, Pair)
+  local self = setmetatable({
+    server = server, lacks = {}, ran = 0, evals = 0,
+  }, Pair)
   self.version = self:ask("INFO", "server"):match("redis_version:(%d+%.%d+)")
   self:reset()
   return self
@@ -82,9 +84,15 @@ function Pair:now()
     + math.tointeger(tonumber(time[2]))
 end
 
+local MOST_SCRIPTS = 200                 -- that the server remembers
+
 --- Empties both, and sets the model's clock.
 function Pair:reset()
   self:ask("FLUSHALL")
+  if self.evals >= MOST_SCRIPTS then
+    self:ask("SCRIPT", "FLUSH", "SYNC")
+    self.evals = 0
+  end
   self.model = modelled.new()
   self.model.now = self:now()
 end
@@ -249,6 +257,7 @@ function Pair:eval_model(text, keys, args)
 end
 
 function Pair:eval(text, keys, args)
+  self.evals = self.evals + 1
   local words = { "EVAL", text, #keys }
   table.move(keys, 1, #keys, #words + 1, words)
   table.move(args, 1, #args, #words + 1, words)

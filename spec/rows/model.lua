@@ -80,7 +80,7 @@ return function(options, describe, it, setup, teardown)
       end)
 
       it("lets keys expire as the server does", function()
-        run(many_commands // 2000, BATCH, 0.02, function(_, seed)
+        run(5 + many_commands // 10000, BATCH, 0.02, function(_, seed)
           pair:expiry(seed, BATCH)
         end)
       end)

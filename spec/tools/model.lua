@@ -11,6 +11,7 @@
 
 local commands = require "spec.tools.commands"
 local control = require "spec.tools.control"
+local eventually = require "spec.tools.eventually"
 local modelled = require "rlock.check.redis"
 local replies = require "spec.tools.replies"
 
@@ -241,7 +242,10 @@ function Pair:expiry(seed, n)
     self:reset()
     is_in_time, gone = self:let_expire(self:run(seed, n, true))
   until is_in_time
-  repeat self.model.now = self:now() until self.model.now // 1000 > gone
+  eventually(function()
+    self.model.now = self:now()
+    return self.model.now // 1000 > gone
+  end)
   self:run(seed + 1, n, true)
 end
 

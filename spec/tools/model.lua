@@ -87,15 +87,17 @@ end
 
 local MOST_SCRIPTS = 200                 -- that the server remembers
 
---- Empties both, and sets the model's clock.
+--- Empties both, and sets the model's clock. Each time, the model turns the
+--  order of what has none.
 function Pair:reset()
   self:ask("FLUSHALL")
   if self.evals >= MOST_SCRIPTS then
     self:ask("SCRIPT", "FLUSH", "SYNC")
     self.evals = 0
   end
+  local turned = not (self.model and self.model.turned)
   self.model = modelled.new()
-  self.model.now = self:now()
+  self.model.now, self.model.turned = self:now(), turned
 end
 
 function Pair:close() control.close(self.server) end

@@ -31,19 +31,20 @@ local function write(lines)
 end
 
 local FAULTS = {
-  { "release_of_others", "A and B hold it at the same time" },
+  { "release_of_others", 'B holds nothing, but release answers "freed"' },
   { "no_expiry", "the key lock has no expiry" },
   { "counted_twice", "done twice, acquire leaves other keys than done once" },
   { "lease_shortened", "A may believe to hold it for 2s, but the server frees "
-    .. "it before, after acquire with a shorter lease" },
+    .. "it earlier, after acquire with a shorter lease" },
   { "queue_for_ever", "the key lock:%a+ has no expiry" },
   { "dead_head", "stuck: A alone wants it, but does not get it within 7.0 s" },
   { "token_of_the_clock", "its token does not grow" },
-  { "foreign_key", "the key last owner is not among those of `keys`" },
+  { "foreign_key", "release uses the key last owner, which is not among "
+    .. "those of `keys`" },
   { "malformed", 'answered { "busy" }; it must answer' },
   { "wrong_type", "wrong_type.acquire fails: WRONGTYPE Operation against a "
     .. "key" },
-  { "late_renewal", "A and B hold it at the same time" },
+  { "late_renewal", 'B holds nothing, but renew answers "held"' },
   { "order_of_fields", "its hold is lost, which is still valid" },
 }
 
@@ -109,18 +110,61 @@ describe("rlockctl check finds nothing in", function()
 end)
 
 describe("rlockctl check", function()
-  it("finds that a late copy of a release frees the next hold", function()
-    local result = check("mutex", "--faults", "late,lost", "--ticks", "1")
-    assert.same({ 1, "" }, { result.status, result.err })
-    assert.matches("A may believe to hold it for 2s, but the server frees it",
-      result.out)
-    assert.same({ "A acquire 2s", "A release", "A acquire 2s",
-      "late 2 (release A 2000 0 publish)" }, steps_of(result.out))
+  for kind, case in pairs {
+    mutex = { 'A holds nothing, but renew answers "held"', "A acquire 2s",
+      "A release", "late 1 (acquire A 2000 1)" },
+    permits = { "it counts 1, but it must be 2", "A acquire 1", "A release 1",
+      "late 2 (acquire A0 2000 1 publish)" },
+    latch = { "it counts 0, but it must be 2", "A delete", "A set 2",
+      "late 2 (delete publish)" },
+    semaphore = { "it counts 0, but it must be 1", "A drain", "B acquire 1",
+      "A release 1", "late 3 (acquire 1 600000 1 publish)" },
+  } do
+    it("finds what late copies do to an unsealed " .. kind, function()
+      local result = check(kind, "--faults", "late,lost")
+      assert.same({ 1, "" }, { result.status, result.err })
+      assert.equal(case[1], result.out:match("stopped: ([^\n]+)"))
+      assert.same({ table.unpack(case, 2) }, steps_of(result.out))
+    end)
+  end
+
+  for what, case in pairs {
+    ["a release frees the next hold"] = { "frees it earlier", "A acquire 2s",
+      "A release", "A acquire 2s", "late 2 (release A 2000 0 publish)" },
+    ["a release of one hold shortens a lease"] = { "frees it earlier",
+      "A acquire 1s", "A acquire 1s", "A release", "A release",
+      "A acquire 2s", "late 3 (release A 1000 1 publish)" },
+  } do
+    it("replays that a late copy of " .. what, function()
+      local result = check("reentrant", "--faults", "late,lost", "--trace",
+        write { table.unpack(case, 2) })
+      assert.same({ 1, "" }, { result.status, result.err }, result.out)
+      assert.matches(case[1], result.out)
+    end)
+  end
+
+  it("forgives holds of a server that loses keys, or whose clock jumps",
+    function()
+      for _, fault in ipairs { "evict", "expire", "jump", "break" } do
+        for _, name in ipairs { "mutex", "spec.fixtures.good_queue" } do
+          local result = check(name, "--ops", "1", "--ticks", "2",
+            "--faults", "lost,twice,crash," .. fault)
+          assert.same({ 0, "" }, { result.status, result.err }, result.out)
+        end
+      end
+    end)
+
+  it("lets each hold have its own lease", function()
+    local result = check("reentrant", "--leases", "1s,3s")
+    assert.same({ 0, "" }, { result.status, result.err }, result.out)
   end)
 
-  it("forgives holds that were broken, or whose key was removed", function()
-    local result = check("mutex", "--faults", "break,remove,lost")
-    assert.same({ 0, "" }, { result.status, result.err }, result.out)
+  it("walks at random through the rest", function()
+    local result = check("fair", "--clients", "3", "--limit", "0.4s", "--seed",
+      "5")
+    assert.same({ 3, "" }, { result.status, result.err })
+    assert.matches("incomplete at depth %d+, then [%d ]+ random walks "
+      .. "%(seed 5%): no fault found\n$", result.out)
   end)
 
   it("says how far it came", function()
@@ -130,8 +174,8 @@ describe("rlockctl check", function()
   end)
 
   it("prints JSON", function()
-    assert.equal('{"complete":true,"policy":"good","states":1094,'
-      .. '"steps":4187}\n', check("spec.fixtures.good", "--json").out)
+    assert.equal('{"complete":true,"policy":"good","states":1152,'
+      .. '"steps":4647}\n', check("spec.fixtures.good", "--json").out)
     assert.matches('^{"complete":false,"fault":"its token does not grow",'
       .. '"policy":"token_of_the_clock","states":%d+,"steps":%d+,"trace":%['
       .. '{"answer":"held 1700000000000","beliefs":%["holds 2s","%-"%],'
@@ -155,7 +199,8 @@ describe("rlockctl check", function()
     { "two policies", { "fair", "mutex" }, "check: give one policy" },
     { "an unknown policy", { "no.such" }, 'policy "no.such": there is no' },
     { "an unknown fault", { "fair", "--faults", "crash,flood" },
-      "--faults has no flood, only break, crash, late, lost and remove" },
+      "--faults has no flood, only break, crash, evict, expire, jump, late, "
+        .. "lost and twice" },
     { "many clients", { "fair", "--clients", "6" },
       "--clients must be a number from 1 to 5" },
     { "no number", { "fair", "--ticks", "many" },

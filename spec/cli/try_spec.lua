@@ -97,14 +97,13 @@ describe("rlockctl check --on", function()
   end
 
   it("says what differs", function()
-    server:cli("SET", "elsewhere", "1")
-    finally(function() server:cli("DEL", "elsewhere") end)
     local path = ctl.folder() .. "/looks.lua"
     local file = assert(io.open(path, "w"))
     file:write [[
       return require "spec.fixtures.simple" ("looks", function(server)
         function server.release(keys)
-          if redis.call("get", "elsewhere") then return { "lost" } end
+          local text = redis.call("info", "replication")
+          if #text > 60 then return { "lost" } end    -- the model's is shorter
           redis.call("del", keys[1])
           return { "freed" }
         end

@@ -2,19 +2,27 @@
 --
 --  A client that dies does nothing more. Each state is judged as if all but one
 --  had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
---  renew: the client believes less, and it may renew in any case.
+--  renew: the client believes less, and it may renew in any case. A request
+--  that is lost before it arrives, and then retried, is one that is sent later.
+--  So the only one that matters is a first acquire that is given up.
 
 local choices = {}
 
 local function add(list, step) list[#list + 1] = step end
 
+local function with(step, reply)
+  local result = { reply = reply }
+  for key, value in pairs(step) do result[key] = result[key] or value end
+  return result
+end
+
 local function add_request(lock, list, step)
   step.what, step.reply = "request", "told"
   add(list, step)
-  if lock.faults.lost then
-    local lost = { reply = "lost" }
-    for key, value in pairs(step) do lost[key] = lost[key] or value end
-    add(list, lost)
+  if not lock.faults.lost then return end
+  add(list, with(step, "lost"))
+  if step.op == "acquire" and step.want == 1 then
+    add(list, with(step, "dropped"))
   end
 end
 
@@ -101,21 +109,47 @@ local function is_next(lock, state, i)
   return before.is_dead or before.left < lock.bounds.ops
 end
 
--- What happens without the clients.
-local function add_of_server(lock, list, state)
+--- The ms by which the clock of the server may jump.
+-- @tparam table model
+-- @treturn integer
+function choices.jump(model)
+  local leases = model.bounds.leases
+  return model.faults.jump and math.max(leases[#leases], model.tick) or 0
+end
+
+-- What may befall the server: it loses a key, or its clock jumps.
+local function add_mishaps(model, list, state)
+  local server, faults = state.server, model.faults
+  for _, key in ipairs(server:keys()) do
+    if faults.evict then
+      add(list, { what = "evict", key = key })
+    elseif faults.expire and server.server:entry(key).expires then
+      add(list, { what = "expire", key = key })
+    end
+  end
+  if faults.jump then
+    add(list, { what = "jump", ms = choices.jump(model) })
+    add(list, { what = "jump", ms = -choices.jump(model) })
+  end
+end
+
+--- Adds what happens without the clients to a list of steps.
+-- @tparam table model  `faults`, `bounds`, `tick`
+-- @tparam table list
+-- @tparam table state
+function choices.add_of_server(model, list, state)
   if state.ticks > 0 then add(list, { what = "tick" }) end
+  if state.mishaps > 0 then add_mishaps(model, list, state) end
+  for i = 1, state.copies and #state.copies or 0 do
+    add(list, { what = "late", copy = i })
+  end
+end
+
+local function add_breaks(lock, list, state)
   for side, policy in ipairs(lock.sides) do
     if state.breaks > 0 and policy.ops.break_ then
       add(list, { what = "break", side = side })
     end
-  end
-  if state.evictions > 0 then
-    for _, key in ipairs(state.server:keys()) do
-      add(list, { what = "remove", key = key })
-    end
-  end
-  for i = 1, state.copies and #state.copies or 0 do
-    add(list, { what = "late", copy = i })
   end
 end
 
@@ -128,7 +162,8 @@ function choices.of(lock, state)
   for i = 1, #state.clients do
     if is_next(lock, state, i) then add_of_client(lock, list, state, i) end
   end
-  add_of_server(lock, list, state)
+  choices.add_of_server(lock, list, state)
+  add_breaks(lock, list, state)
   return list
 end
 

@@ -158,6 +158,12 @@ local function set_lease(state, id, ends)
   state.free = state.total - live(state)
 end
 
+-- Extends a lease; never shortens it.
+local function extend(state, id, lease)
+  set_lease(state, id, math.max(state.leases[id] or 0,
+    state.server.now + lease))
+end
+
 local function expect(verdict, is_right, what)
   if not is_right then
     return false, ("%s, but it is answered %s"):format(what, verdict)
@@ -174,7 +180,7 @@ permits.apply = {
     local id = id_of(client)
     local fits = state.free > 0 or is_live(state, id)
     if fits and result.verdict == "held" then
-      set_lease(state, id, state.server.now + lease)
+      extend(state, id, lease)
     end
     return expect(result.verdict, fits == (result.verdict == "held"),
       ("%d are free"):format(state.free))
@@ -182,7 +188,7 @@ permits.apply = {
   renew = function(state, client, _, result, lease)
     local id = id_of(client)
     local was_live = is_live(state, id)
-    if was_live then set_lease(state, id, state.server.now + lease) end
+    if was_live then extend(state, id, lease) end
     return expect(result.verdict, was_live == (result.verdict == "held"),
       was_live and "its lease has not ended" or "its lease has ended")
   end,

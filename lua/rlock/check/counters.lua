@@ -6,11 +6,15 @@
 --    ends      the end of its lease (permits)       left   requests to begin
 --
 --  A step is { what = "request", client =, op =, n =, reply = "told" or "lost"
---  }, or a "retry", "give up" or "tick".
+--  }, a "retry" or "give up", or one of the server, as in steps.lua. When the
+--  server has lost a key, or its clock has jumped, what it counts is taken for
+--  right, and so are the effects of requests that are retried (`is_forgiven`).
 
+local choices = require "rlock.check.choices"
 local counter_kinds = require "rlock.check.counter_kinds"
 local snapshot = require "rlock.check.snapshot"
 local verdicts = require "rlock.verdicts"
+local words = require "rlock.check.words"
 
 local counters = {}
 counters.__index = counters
@@ -23,17 +27,15 @@ local SETTLE = 300000
 -- @tparam table bounds  as for locks.new
 -- @treturn table
 function counters.new(policy, bounds)
-  for fault in pairs(bounds.faults) do
-    if fault ~= "lost" and fault ~= "crash" then
-      error(("--faults: a %s has no %s"):format(policy.name, fault), 0)
-    end
+  if bounds.faults["break"] then
+    error(("--faults: %s cannot be broken"):format(policy.name), 0)
   end
   local kind = counter_kinds[policy.name]
   return setmetatable({
     name = policy.name, policy = policy, bounds = bounds, kind = kind,
     tick = not bounds.has_tick and kind.tick or bounds.tick,
     lock_name = bounds.name, keys = policy.keys(bounds.name or "lock"),
-    lease = bounds.leases[#bounds.leases],
+    faults = bounds.faults, lease = bounds.leases[#bounds.leases],
     total = math.floor(tonumber(bounds.options.n) or 2),
   }, counters)
 end
@@ -64,8 +66,9 @@ local function text_of_client(client, now)
   local pending = client.pending
   return ("%d %d %d %s %s"):format(client.left, client.number, client.taken,
     client.ends and math.max(client.ends - now, 0), pending
-    and ("%s %d %d %s %s %d"):format(pending.op, pending.n, pending.number,
-      pending.took, pending.is_done, now - pending.sent))
+    and ("%s %d %d %s %s %s %d"):format(pending.op, pending.n,
+      pending.number, pending.took, pending.is_done, pending.is_forgiven,
+      now - pending.sent))
 end
 
 function state_of:text()
@@ -75,9 +78,12 @@ function state_of:text()
   end
   table.sort(leases)
   local parts = {
-    self.server.number, self.free, self.total, self.ticks,
+    self.server.number, self.free, self.total, self.ticks, self.mishaps,
     table.concat(leases, ","),
   }
+  for _, old in ipairs(self.copies) do
+    parts[#parts + 1] = self.server:number_of(old.text)
+  end
   for _, client in ipairs(self.clients) do
     parts[#parts + 1] = self.server:number_of(text_of_client(client, now))
   end
@@ -87,13 +93,16 @@ end
 -- requests --------------------------------------------------------------------
 
 -- Executes a request; returns the result, with `verdict` or `fault`.
-local function execute(model, state, client, request)
-  local keys, words = model.kind.arguments(model, client, request)
+local function execute(model, state, client, request, is_turned)
+  local keys, args = model.kind.arguments(model, client, request)
   local op = model.policy.ops[request.op]
-  local result = state.server:run(op, keys, words)
-  if result.verdict or result.fault then return result, keys, words end
+  local result = state.server:run(op, keys, args, is_turned)
+  if result.verdict or result.fault then return result end
   local reply = result.reply
-  if type(reply) == "table" and reply.err then
+  if result.foreign then
+    result.fault = ("%s uses the key %s, which is not among those of `keys`")
+      :format(request.op, result.foreign)
+  elseif type(reply) == "table" and reply.err then
     result.fault = ("%s fails: %s"):format(op.name, reply.err)
   else
     local shaped, _, detail =
@@ -104,15 +113,15 @@ local function execute(model, state, client, request)
       result.fault = detail
     end
   end
-  return result, keys, words
+  return result
 end
 
 -- A second time they find nothing left to do, which their callers know.
 local ENDS = { release = "lost", delete = "free" }
 
-local function check_twice(model, request, first, keys, words)
-  local op = model.policy.ops[request.op]
-  local second = first.after:run(op, keys, words)
+local function check_twice(first)
+  local op = first.op
+  local second = first.after:run(op, first.keys, first.words)
   if second.after ~= first.after then
     return ("done twice, %s leaves other keys than done once"):format(op.op)
   end
@@ -127,6 +136,10 @@ end
 local function told(model, state, client, request, verdict)
   client.pending = nil
   if not model.kind.has_leases then return end
+  if request.op == "release" then
+    state.leases = copy(state.leases)
+    state.leases[client.name .. client.taken] = nil
+  end
   if request.op == "release" or request.op == "renew" and verdict ~= "held" then
     client.ends, client.taken = nil, client.taken + 1
   elseif verdict == "held" and request.op ~= "set" then
@@ -134,26 +147,71 @@ local function told(model, state, client, request, verdict)
   end
 end
 
--- Executes a request, once more if it was before, and has its effect.
-local function send(model, state, client, request, reply)
-  local result, keys, words = execute(model, state, client, request)
-  if result.fault then return result, result.fault end
-  local fault = check_twice(model, request, result, keys, words)
+-- What the server counts: free permits, or the count; and how many are in use.
+local function counted(self, server)
+  local result = server:run(self.policy.ops.count, self.keys, {})
+  local reply = result.reply
+  if type(reply) ~= "table" or not reply[2] then
+    return nil, "count fails: " .. (type(reply) == "table" and reply.err or "")
+  end
+  return reply[2], reply[3]
+end
+
+-- Takes what the server counts, and its leases, for right.
+local function accept(model, state)
+  local free, used = counted(model, state.server)
+  state.free = free
+  if not model.kind.has_leases then return end
+  local leases = state.server.server:entry(model.keys[2])
+  state.total, state.leases = free + used, copy(leases and leases.value or {})
+end
+
+-- Keeps a copy of a request, as steps.lua does.
+local function remember(state, result)
+  local text = result.op.op .. " " .. table.concat(result.words, " ")
+  local copies = {}
+  for _, old in ipairs(state.copies) do
+    if old.text == text then return end
+    copies[#copies + 1] = old
+  end
+  copies[#copies + 1] = { text = text, result = result }
+  state.copies = copies
+end
+
+-- Changes the state as the request must; returns whether it has had its effect,
+-- and a fault.
+local function apply(model, state, client, request, result)
   local is_retry = client.pending == request
+  if request.is_done or is_retry and ENDS[request.op] == result.verdict then
+    return request.is_done
+  end
+  return model.kind.apply[request.op](state, client, request, result,
+    model.lease)
+end
+
+-- Executes a request, once more if it was before, and has its effect.
+local function send(model, state, client, request, step)
+  local result = execute(model, state, client, request, step.is_turned)
+  if result.fault then return result, result.fault end
+  local fault = model.faults.twice and check_twice(result)
+  local before = request
+  request = copy(request)
   if request.op == "release" then client.ends = nil end
-  if not fault and not request.is_done
-      and not (is_retry and ENDS[request.op] == result.verdict) then
-    request = copy(request)
-    request.is_done, fault =
-      model.kind.apply[request.op](state, client, request, result, model.lease)
+  if not fault then
+    request.is_done, fault = apply(model, state, client, before, result)
   end
   state.server = result.after
-  if reply == "lost" then
+  if request.is_forgiven then
+    fault = nil
+    accept(model, state)
+  end
+  if model.faults.late then remember(state, result) end
+  if step.reply == "lost" then
     client.pending = request
   else
     told(model, state, client, request, result.verdict)
   end
-  return result, fault
+  return result, fault or nil
 end
 
 -- steps -----------------------------------------------------------------------
@@ -165,12 +223,12 @@ function doing.request(model, state, step)
   client.left, client.number = client.left - 1, client.number + 1
   return send(model, state, client, {
     op = step.op, n = step.n, number = client.number, sent = state.server.now,
-  }, step.reply)
+  }, step)
 end
 
 function doing.retry(model, state, step)
   local client = change(state, step.client)
-  return send(model, state, client, client.pending, step.reply)
+  return send(model, state, client, client.pending, step)
 end
 
 -- An acquire that is given up is undone under the next number.
@@ -186,18 +244,74 @@ doing["give up"] = function(model, state, step)
   client.pending = {
     op = undo, n = pending.n, number = client.number, took = pending.is_done,
     undone = pending.number, sent = pending.sent,
+    is_forgiven = pending.is_forgiven,
   }
 end
 
-function doing.tick(model, state, step)
-  state.server = state.server:later(step.ms or model.tick)
-  state.ticks = state.ticks - 1
+-- Permits whose lease is over are free.
+local function let_expire(model, state)
   if not model.kind.has_leases then return end
   local n = 0
   for _, ends in pairs(state.leases) do
     if ends > state.server.now then n = n + 1 end
   end
   state.free = state.total - n
+end
+
+function doing.tick(model, state, step)
+  state.server = state.server:later(step.ms or model.tick)
+  state.ticks = state.ticks - 1
+  let_expire(model, state)
+end
+
+-- What clients believe and request is not judged; calls see(client) for each.
+local function forgive(state, see)
+  state.mishaps = state.mishaps - 1
+  for i = 1, #state.clients do
+    local client = change(state, i)
+    if client.pending then
+      client.pending = copy(client.pending)
+      client.pending.is_forgiven = true
+    end
+    see(client)
+  end
+end
+
+function doing.evict(model, state, step)
+  state.server = state.server:without(step.key)
+  accept(model, state)
+  forgive(state, function(client)
+    if client.ends and not state.leases[client.name .. client.taken] then
+      client.ends, client.taken = nil, client.taken + 1
+    end
+  end)
+end
+
+doing.expire = doing.evict
+
+-- Only the server's clock jumps, so the times of the clients move with it.
+function doing.jump(model, state, step)
+  state.server = state.server:later(step.ms)
+  accept(model, state)
+  forgive(state, function(client)
+    local lease = state.leases[client.name .. client.taken] or 0
+    client.ends = client.ends and math.min(client.ends + step.ms, lease)
+    if client.pending then
+      client.pending.sent = client.pending.sent + step.ms
+    end
+  end)
+end
+
+function doing.late(_, state, step)
+  local left, old = copy(state.copies), state.copies[step.copy].result
+  table.remove(left, step.copy)
+  state.copies = left
+  local result = state.server:run(old.op, old.keys, old.words)
+  state.server = result.after
+  local reply = result.reply
+  result.fault = type(reply) == "table" and reply.err or nil
+  result.verdict = reply[1]
+  return result, result.fault
 end
 
 local ALONE = { name = "Z", taken = 0 }   -- a client for what has to be asked
@@ -209,7 +323,7 @@ function counters:start()
   self.empty = self.empty or snapshot.empty(self.kind.has_leases)
   local state = setmetatable({
     server = self.empty, clients = {}, ticks = self.bounds.ticks, free = 0,
-    total = self.total, leases = {},
+    total = self.total, leases = {}, copies = {}, mishaps = self.bounds.mishaps,
   }, state_of)
   for i, name in ipairs(self:names()) do
     state.clients[i] = {
@@ -219,7 +333,7 @@ function counters:start()
   local request = self.kind.start(self)
   request.number, request.sent = 1, state.server.now
   local fault
-  state.first, fault = send(self, state, copy(ALONE), request)
+  state.first, fault = send(self, state, copy(ALONE), request, {})
   if fault then error(fault, 0) end
   return state
 end
@@ -256,7 +370,7 @@ function counters:choices(state)
       add_of_client(self, list, state, i)
     end
   end
-  if state.ticks > 0 then list[#list + 1] = { what = "tick" } end
+  choices.add_of_server(self, list, state)
   return list
 end
 
@@ -265,16 +379,6 @@ function counters:take(state, step)
 end
 
 -- judging ---------------------------------------------------------------------
-
--- What the server counts: free permits, or the count.
-local function counted(self, server)
-  local result = server:run(self.policy.ops.count, self.keys, {})
-  local reply = result.reply
-  if type(reply) ~= "table" or not reply[2] then
-    return nil, "count fails: " .. (type(reply) == "table" and reply.err or "")
-  end
-  return reply[2], reply[3]
-end
 
 local function check_count(self, state)
   local free, used = counted(self, state.server)
@@ -292,7 +396,7 @@ end
 -- When all leases are over, all permits are free.
 local function check_leases(self, state)
   if not self.kind.has_leases then return end
-  local last = state.server:later(self.lease)
+  local last = state.server:later(self.lease + choices.jump(self))
   if counted(self, last) ~= state.total then
     return "not all permits are free when all leases have ended"
   end
@@ -340,43 +444,65 @@ local WITHOUT_NUMBER = { drain = true, delete = true, renew = true,
   count_down = true }
 
 function counters:text(state, step)
-  if step.what == "tick" then return "+" .. seconds(step.ms or self.tick) end
-  local words = { state.clients[step.client].name, step.op or step.what }
+  if not step.client then return words.of_server(state, step, self.tick) end
+  local parts = { state.clients[step.client].name, step.op or step.what }
   if step.op and not WITHOUT_NUMBER[step.op] then
-    words[3] = ("%d"):format(step.n)
+    parts[3] = ("%d"):format(step.n)
   end
-  if step.reply == "lost" then words[#words + 1] = "lost" end
-  return table.concat(words, " ")
+  if step.reply == "lost" then parts[#parts + 1] = "lost" end
+  if step.is_turned then parts[#parts + 1] = "turned" end
+  return table.concat(parts, " ")
 end
 
-local function request_in(self, i, text)
-  local op, rest = text:match("^([%a_]+)(.*)$")
-  local known = op and self.kind.apply[op] and op ~= "undo"
-  local n, reply = (rest or ""):match("^%s*(%d*)%s*(%a*)$")
-  if known and n and (reply == "" or reply == "lost") then
-    return { what = "request", client = i, op = op, n = tonumber(n) or 1,
-      reply = reply == "lost" and "lost" or "told" }
+-- What can be said of a client, for messages.
+local function unknown(self, text)
+  local ops = {}
+  for op in pairs(self.kind.apply) do
+    if op ~= "undo" then ops[#ops + 1] = op end
   end
-  return nil, ("unknown step %q"):format(text)
+  table.sort(ops)
+  return nil, ("unknown step %q: a %s has %s, retry and give up"):format(text,
+    self.name, table.concat(ops, ", "))
+end
+
+local function request_in(self, i, parts)
+  local step = { what = "request", client = i, op = parts[2], n = 1,
+    reply = "told" }
+  for k = 3, #parts do
+    local word = parts[k]
+    if word == "lost" then
+      step.reply = word
+    elseif word == "turned" then
+      step.is_turned = true
+    elseif word:find("^%d+$") then
+      step.n = tonumber(word)
+    else
+      return nil, "unknown word " .. word
+    end
+  end
+  if self.kind.apply[step.op] and step.op ~= "undo" then return step end
+  return unknown(self, table.concat(parts, " ", 2))
+end
+
+local function of_client(self, i, client, parts)
+  local what = table.concat(parts, " ", 2)
+  if what == "retry" or what == "give up" then
+    local step = { what = what, client = i, reply = "told" }
+    if client.pending then return step end
+    return nil, client.name .. " has no request without a reply"
+  elseif client.pending then
+    return nil, client.name .. " has a request without a reply: say retry or "
+      .. "give up"
+  end
+  return request_in(self, i, parts)
 end
 
 function counters:read(state, text)
-  local ms = text:match("^%s*%+(%d+%.?%d*)s%s*$")
-  if ms then return { what = "tick", ms = math.floor(ms * 1000) } end
-  local name, rest = text:match("^%s*(%a)%s+(.-)%s*$")
-  for i, client in ipairs(state.clients) do
-    if client.name == name and (rest == "retry" or rest == "give up") then
-      if client.pending then
-        return { what = rest, client = i, reply = "told" }
-      end
-      return nil, name .. " has no request without a reply"
-    elseif client.name == name and client.pending then
-      return nil, name .. " has a request without a reply: retry or give up"
-    elseif client.name == name then
-      return request_in(self, i, rest)
-    end
-  end
-  return nil, ("unknown step %q"):format(text)
+  local parts, i, client = words.of_client(state, text)
+  if parts then return of_client(self, i, client, parts) end
+  local step, problem = words.read_server(state, text)
+  if step or problem then return step, problem end
+  return unknown(self, text)
 end
 
 local function belief(self, state, client)

@@ -15,7 +15,8 @@ end
 
 -- searching -------------------------------------------------------------------
 
--- Does one step from a node; returns the state, if it is new, and a fault.
+-- Does one step from a node; returns the state, if it is new, and a fault. A
+-- fault's operation goes to the result.
 local function try(search, node, step)
   local model, result = search.model, search.result
   local state = node.state:fork()
@@ -27,7 +28,7 @@ local function try(search, node, step)
   if is_new then
     search.seen[text] = true
     result.states = result.states + 1
-    fault = model:judge(state)
+    fault, result.op = model:judge(state)
   end
   return is_new and state or nil, fault, done and done.is_ordered
 end
@@ -87,7 +88,8 @@ end
 -- @tparam[opt] function progress called with the result so far, now and then;
 --   returns true to stop
 -- @treturn table states, steps, depth, is_complete; with a fault: fault
---   (words), trace (a list of steps)
+--   (words), trace (a list of steps), op (the faulty operation, if it is not
+--   that of the last step)
 function explore.run(model, progress)
   local start = model:start()
   local search = {
@@ -111,6 +113,17 @@ end
 
 -- following -------------------------------------------------------------------
 
+-- Does a step; returns the fault, which goes to the result with its operation.
+local function follow(model, state, step, result)
+  local before = state:fork()
+  local done, fault = model:take(state, step)
+  if not (done and done.is_ordered) then step.is_turned = nil end
+  result.steps = result.steps + 1
+  result.fault = fault or model:judge_step(before, step, done)
+  if not result.fault then result.fault, result.op = model:judge(state) end
+  return result.fault
+end
+
 --- Does the steps of a trace.
 -- @tparam table model
 -- @tparam table list steps
@@ -119,17 +132,100 @@ function explore.follow(model, list)
   local state = model:start()
   local result = { states = 1, steps = 0, depth = #list, trace = list }
   for i, step in ipairs(list) do
-    local before = state:fork()
-    local done, fault = model:take(state, step)
-    result.steps, result.states = i, i + 1
-    result.fault = fault or model:judge_step(before, step, done)
-      or model:judge(state)
-    if result.fault then
+    result.states = i + 1
+    if follow(model, state, step, result) then
       result.trace = table.move(list, 1, i, 1, {})
       return result
     end
   end
   result.is_complete = true
+  return result
+end
+
+-- walking ---------------------------------------------------------------------
+
+local LONGEST = 60                      -- steps of a walk
+
+-- A function that returns numbers from 1 to n (xorshift).
+local function generator(seed)
+  local x = seed * 2654435761 + 88172645463325252
+  return function(n)
+    x = x ~ (x << 13)
+    x = x ~ (x >> 7)
+    x = x ~ (x << 17)
+    return (x >> 1) % n + 1
+  end
+end
+
+-- May the step be next?
+local function is_possible(model, state, step)
+  for _, choice in ipairs(model:choices(state)) do
+    local is_same = true
+    for key, value in pairs(choice) do
+      is_same = is_same and step[key] == value
+    end
+    if is_same then return true end
+  end
+  return false
+end
+
+-- Walks at random until a fault or the end; returns the steps.
+local function walk(model, result, random)
+  local state, list = model:start(), {}
+  for i = 1, LONGEST do
+    local choices = model:choices(state)
+    if not choices[1] then break end
+    list[i] = choices[random(#choices)]
+    if random(2) == 1 then list[i] = turned(list[i]) end
+    if follow(model, state, list[i], result) then break end
+  end
+  return list
+end
+
+-- The steps up to the first fault, if they are possible and there is one.
+local function faulty(model, list)
+  local state, result = model:start(), { steps = 0 }
+  for i, step in ipairs(list) do
+    if not is_possible(model, state, step) then return nil end
+    if follow(model, state, step, result) then
+      return table.move(list, 1, i, 1, {}), result
+    end
+  end
+end
+
+-- Leaves out steps for as long as there is a fault.
+local function shrink(model, list, result)
+  local i = #list
+  while i >= 1 do
+    local shorter = table.move(list, 1, #list, 1, {})
+    table.remove(shorter, i)
+    local found, its_result = faulty(model, shorter)
+    if found then
+      list, result.fault, result.op = found, its_result.fault, its_result.op
+    end
+    i = math.min(i - 1, #list)
+  end
+  return list
+end
+
+--- Walks at random, until there is a fault. Its trace is short, but maybe not
+--  the shortest.
+-- @tparam table model
+-- @tparam table result   of `run`, which was stopped; is changed
+-- @tparam integer seed   equal seeds are equal walks
+-- @tparam function progress as in `run`, called after each walk
+-- @treturn table result, with `walks` and `seed`
+function explore.walk(model, result, seed, progress)
+  local random = generator(seed)
+  result.walks, result.seed = 0, seed
+  repeat
+    local list = walk(model, result, random)
+    result.walks = result.walks + 1
+    if result.fault then
+      result.trace = shrink(model, list, result)
+      return result
+    end
+  until progress(result)
   return result
 end
 

@@ -1,6 +1,9 @@
 --- What must be true in every state. Each check returns a fault, in words, or
---  nothing. Checks that execute operations do so on a copy of the server.
+--  nothing. Checks that execute operations do so on a copy of the server, and
+--  return the faulty operation after the fault.
 
+local choices = require "rlock.check.choices"
+local ownership = require "rlock.check.ownership"
 local steps = require "rlock.check.steps"
 
 local invariants = {}
@@ -48,8 +51,8 @@ local function each_certain(lock, state, check)
       local hold = client.holds[side]
       if state:believes(client, side) and not hold.is_forgiven
           and not client.pending then
-        local fault = check(client, side, hold)
-        if fault then return fault end
+        local fault, op = check(client, side, hold)
+        if fault then return fault, op end
       end
     end
   end
@@ -62,8 +65,8 @@ local function check_kept(lock, server, client, side, count, what)
   local result = steps.execute(lock, server:later(left - 1), side, "renew",
     { client.name, "1", ("%d"):format(count) })
   if result.fault or result.verdict == "held" then return result.fault end
-  return ("%s may believe to hold it for %gs, but the server frees it before%s")
-    :format(client.name, left / 1000, what)
+  return ("%s may believe to hold it for %gs, but the server frees it "
+    .. "earlier%s"):format(client.name, left / 1000, what)
 end
 
 -- The same after an operation with a shorter lease, unless it is refused.
@@ -72,9 +75,11 @@ local function check_shorter(lock, server, client, side, op, count)
     op = op, side = side, lease = 1, want = count, wait = 0,
   })
   local result = steps.execute(lock, server, side, op, words)
-  if result.fault or result.verdict ~= "held" then return result.fault end
+  if result.fault or result.verdict ~= "held" then
+    return result.fault, result.op
+  end
   return check_kept(lock, result.after, client, side, count,
-    (", after %s with a shorter lease"):format(op))
+    (", after %s with a shorter lease"):format(op)), result.op
 end
 
 local function check_survival(lock, state)
@@ -83,8 +88,10 @@ local function check_survival(lock, state)
     if not policy.ops.renew then return end
     local fault = check_kept(lock, server, client, side, hold.count, "")
     if fault or policy.reenter == false then return fault end
-    return check_shorter(lock, server, client, side, "renew", hold.count)
-      or check_shorter(lock, server, client, side, "acquire", hold.count + 1)
+    local op
+    fault, op = check_shorter(lock, server, client, side, "renew", hold.count)
+    if fault then return fault, op end
+    return check_shorter(lock, server, client, side, "acquire", hold.count + 1)
   end)
 end
 
@@ -93,36 +100,38 @@ local function check_count(lock, state)
     if not lock.sides[side].ops.peek or hold.is_unsure then return end
     local result = steps.execute(lock, state.server, side, "peek",
       { client.name })
-    if result.fault then return result.fault end
+    if result.fault then return result.fault, result.op end
     if result.reply[3] ~= hold.count then
       return ("%s holds it %d times, but peek tells %d"):format(client.name,
-        hold.count, result.reply[3])
+        hold.count, result.reply[3]), result.op
     end
   end)
-end
-
--- Is it one of `keys`, or one of these followed by ":" and more?
-local function is_own(lock, key)
-  if lock.is_own[key] then return true end
-  for own in pairs(lock.is_own) do
-    if key:sub(1, #own + 1) == own .. ":" then return true end
-  end
-  return false
 end
 
 local function fault_of_keys(lock, snapshot)
   for _, key in ipairs(snapshot:keys()) do
     local entry = snapshot.server:entry(key)
-    if not is_own(lock, key) then
-      return ("the key %s is not among those of `keys`"):format(key)
-    elseif not entry.expires and not lock.keeps[key] then
+    if not entry.expires and not lock.keeps[key] then
       return ("the key %s has no expiry"):format(key)
     end
   end
 end
 
+-- Does nobody hold it, wait or expect a reply?
+local function is_deserted(state)
+  for _, client in ipairs(state.clients) do
+    if client.pending or client.waits then return false end
+    for side in ipairs(client.holds) do
+      if state:believes(client, side) then return false end
+    end
+  end
+  return true
+end
+
+-- If clients may die, all may be gone at any time.
 local function check_keys(lock, state)
   local snapshot = state.server
+  if not lock.faults.crash and not is_deserted(state) then return end
   if snapshot.fault_of_keys == nil then
     snapshot.fault_of_keys = fault_of_keys(lock, snapshot) or false
   end
@@ -133,6 +142,7 @@ end
 -- time?
 local function wait_alone(lock, server, name, side)
   local most = lock.leases[#lock.leases] + POLL + lock.slack
+    + choices.jump(lock)
   local deadline = server.now + most
   local words = steps.arguments(lock, name, {
     op = "acquire", side = side, lease = lock.leases[1], want = 1, wait = -1,
@@ -171,21 +181,52 @@ local function check_progress(lock, state)
       if known[key] == nil then
         known[key] = wait_alone(lock, state.server, client.name, side) or false
       end
-      if known[key] then return known[key] end
+      if known[key] then return known[key], lock.sides[side].ops.acquire end
+    end
+  end
+end
+
+-- Does the server know all holds for as long as before?
+local function check_others(lock, state, server, what)
+  return each_certain(lock, state, function(client, side, hold)
+    if lock.sides[side].ops.renew then
+      return check_kept(lock, server, client, side, hold.count, what)
+    end
+  end)
+end
+
+-- A server that has lost a key, or whose clock has jumped, may know holds that
+-- have ended.
+local function check_ownership(lock, state)
+  if state.mishaps < lock.bounds.mishaps then return end
+  for _, client in ipairs(state.clients) do
+    for side, hold in ipairs(client.holds) do
+      if not client.is_dead and not client.pending and not client.waits
+          and hold.count == 0 and not hold.is_unsure then
+        local fault, trial = ownership.check(lock, state.server, {
+            name = client.name, is_new = client.left == lock.bounds.ops,
+          }, side, function(server, op)
+            return check_others(lock, state, server,
+              (", after %s by %s, which holds nothing"):format(op, client.name))
+          end)
+        if fault then return fault, trial end
+      end
     end
   end
 end
 
 local checks = {
-  check_exclusion, check_keys, check_survival, check_count, check_progress,
+  check_exclusion, check_keys, check_survival, check_count, check_ownership,
+  check_progress,
 }
 
 --- Checks a state.
 -- @treturn string|nil the first fault
+-- @treturn table|nil the faulty operation, if it is not that of the last step
 function invariants.check(lock, state)
   for _, check in ipairs(checks) do
-    local fault = check(lock, state)
-    if fault then return fault end
+    local fault, op = check(lock, state)
+    if fault then return fault, op end
   end
 end
 
@@ -194,7 +235,7 @@ end
 local function is_waiting(client, now)
   local waits = client.waits
   return waits and client.place and now <= waits.retry and not waits.is_late
-    and not client.pending
+    and not client.pending and not client.is_disturbed
 end
 
 --- Checks that a fair lock is granted in order of arrival: a client that has

@@ -43,9 +43,9 @@ end
 --- Describes what is explored.
 -- @tparam table sides  one policy, or those for reading and writing; results
 --   of policy.load
--- @tparam table bounds clients, ops, ticks, breaks, evictions, tick (ms),
---   leases (ms), most_holds, faults (name -> true), options, is_symmetric,
---   name (of the lock)
+-- @tparam table bounds clients, ops, ticks, tick (ms), breaks, mishaps
+--   (evict, expire, jump), leases (ms), most_holds, faults (name -> true),
+--   options, is_symmetric, name (of the lock)
 -- @treturn table
 function locks.new(sides, bounds)
   local first = sides[1]
@@ -58,7 +58,7 @@ function locks.new(sides, bounds)
     is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
     allows = first.allows or sides[2] and readers_or_writer or one_at_most,
     is_fair = first.fair, slack = (first.slack or 0) * 1000,
-    is_own = set(keys), keeps = set(first.keeps and first.keeps(keys)),
+    keeps = set(first.keeps and first.keeps(keys)),
   }, locks)
 end
 
@@ -81,6 +81,7 @@ function locks:take(state, step) return steps.take(self, state, step) end
 
 --- What is wrong with a state.
 -- @treturn string|nil a fault
+-- @treturn table|nil the faulty operation, if it is not that of the last step
 function locks:judge(state) return invariants.check(self, state) end
 
 --- What is wrong with a step that has been done.

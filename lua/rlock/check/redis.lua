@@ -5,7 +5,8 @@
 --
 --  Time stands still unless the caller moves `now`, in microseconds. A state is
 --  cheap to keep: `fork` shares all entries with its origin, and an entry is
---  copied when it is first changed.
+--  copied when it is first changed. A set in `touched` collects the names of
+--  the keys that commands use.
 
 local scripts = require "rlock.check.scripts"
 local values = require "rlock.check.lua51.values"
@@ -107,7 +108,8 @@ end
 -- @tparam string key
 -- @tparam[opt] string kind "string", "hash", "list", "set", "zset"
 function redis:entry(key, kind)
-  local entry = self.entries[key]
+  local entry, touched = self.entries[key], self.touched
+  if touched then touched[key] = true end
   if entry and entry.expires and entry.expires <= self:ms() then
     self.entries[key] = nil
     return nil

@@ -49,13 +49,31 @@ end
 --- A number for a text, equal for equal texts; never that of a server.
 function snapshot:number_of(text) return numbered(self.book.numbers, text) end
 
+-- Is it one of `keys`, or one of these followed by ":" and more?
+local function is_own(keys, key)
+  for _, own in ipairs(keys) do
+    if key == own or key:sub(1, #own + 1) == own .. ":" then return true end
+  end
+  return false
+end
+
+-- The first of the touched keys that is not among `keys`, by name; or nil.
+local function foreign(keys, touched)
+  local first
+  for key in pairs(touched) do
+    if not is_own(keys, key) and (not first or key < first) then first = key end
+  end
+  return first
+end
+
 local function executed(self, op, keys, words, is_turned)
-  local server = self.server:fork()
-  server.turned = is_turned
+  local server, touched = self.server:fork(), {}
+  server.turned, server.touched = is_turned, touched
   local reply = server:eval(op.text, keys, words)
+  server.touched = nil
   return {
     op = op, keys = keys, words = words, reply = reply,
-    is_ordered = server.is_ordered,
+    is_ordered = server.is_ordered, foreign = foreign(keys, touched),
     after = shared(self.book, server),
   }
 end
@@ -66,8 +84,8 @@ end
 -- @tparam table words
 -- @tparam[opt] boolean is_turned  replies without a defined order are turned
 -- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot;
---   `is_ordered`: it had a reply without a defined order. The caller may add
---   fields.
+--   `is_ordered`: it had a reply without a defined order; `foreign`, a key
+--   that it used and that is not among `keys`. The caller may add fields.
 function snapshot:run(op, keys, words, is_turned)
   local results = self.results[op]
   if not results then
@@ -84,17 +102,17 @@ function snapshot:run(op, keys, words, is_turned)
   return result
 end
 
---- The server after some milliseconds.
+--- The server after some milliseconds; before them, if its clock jumps back.
 function snapshot:later(ms)
   local server = self.server:fork()
   server.now = server.now + ms * 1000
   return shared(self.book, server)
 end
 
---- The server without a key.
+--- The server without a key, a millisecond later.
 function snapshot:without(key)
   local server = self.server:fork()
-  server.entries[key] = nil
+  server.entries[key], server.now = nil, server.now + 1000
   return shared(self.book, server)
 end
 

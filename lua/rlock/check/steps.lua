@@ -1,16 +1,20 @@
 --- What a step does to a state of a lock. A step is a plain table, so that a
 --  trace of them can be stored and replayed:
 --    { what = "request", client =, side =, op =, lease =, want =, wait =,
---      reply = "told" or "lost" }
+--      reply = "told", "lost" or "dropped" }
 --    { what = "give up" | "die", client = }
---    { what = "tick" }  { what = "break", side = }  { what = "remove", key = }
+--    { what = "tick" }  { what = "break", side = }
+--    { what = "evict" | "expire", key = }   { what = "jump", ms = }
 --    { what = "late", copy = }   an old request, executed again
+--  "dropped": the request itself is lost, and given up.
 --  `is_turned`: replies without a defined order come in the other order.
 
 local verdicts = require "rlock.verdicts"
+local world = require "rlock.check.world"
 
 local steps = {}
 
+local LEAST = 2          -- ms: the shortest lease that clients request
 local POLL = 5000        -- ms until a waiter retries when it is told no time
 
 -- requests --------------------------------------------------------------------
@@ -45,7 +49,10 @@ end
 local function judge(result, compiled, op)
   local reply = result.reply
   result.is_judged = true
-  if type(reply) == "table" and reply.err then
+  if result.foreign then
+    result.fault = ("%s uses the key %s, which is not among those of `keys`")
+      :format(op, result.foreign)
+  elseif type(reply) == "table" and reply.err then
     result.fault = ("%s fails: %s"):format(compiled.name, reply.err)
   elseif op == "leave" then
     result.verdict = "left"
@@ -77,22 +84,38 @@ end
 local told = {}
 
 local function forget(hold)
-  hold.count, hold.valid, hold.token, hold.is_forgiven = 0, 0, nil, nil
+  hold.count, hold.token, hold.is_forgiven = 0, nil, nil
+  world.set_ends(hold, {})
+end
+
+-- Extends the leases of some holds, from the i-th on; never shortens them.
+local function extend(hold, i, ends)
+  local list = table.move(hold.ends, 1, #hold.ends, 1, {})
+  for k = i, hold.count do list[k] = math.max(list[k] or 0, ends) end
+  world.set_ends(hold, list)
 end
 
 local function hold_it(state, client, step, token)
   local hold = client.holds[step.side]
   hold.count, hold.token, client.waits = step.want, token, nil
-  hold.valid = math.max(hold.valid, state.server.now + step.lease)
-  if step.want ~= 1 or not token then return end
-  if token <= state.token then return "its token does not grow" end
+  client.is_disturbed = nil
+  extend(hold, step.want, state.server.now + step.lease)
+  if not token then return end
+  if step.want > 1 then
+    return token < state.token and "its token shrinks" or nil
+  elseif token <= state.token then
+    return "its token does not grow"
+  end
   state.token = token
 end
 
+-- It retries when it is told to, but no later than after a lease: most poll
+-- sooner.
 local function wait_for_it(client, step, now, ms)
   local before = client.waits
+  local pause = ms < 0 and POLL or math.min(ms, math.max(step.lease, LEAST))
   client.waits = {
-    side = step.side, retry = now + (ms < 0 and POLL or ms), lease = step.lease,
+    side = step.side, retry = now + pause, lease = step.lease,
     is_late = client.place and before
       and (before.is_late or now > before.retry),
   }
@@ -115,7 +138,7 @@ end
 function told.renew(state, client, step, verdict)
   local hold = client.holds[step.side]
   if verdict == "held" then
-    hold.valid = math.max(hold.valid, state.server.now + step.lease)
+    extend(hold, 1, state.server.now + step.lease)
     return
   end
   if state:believes(client, step.side) and not hold.is_forgiven then
@@ -136,23 +159,36 @@ function told.release(_, client, step, verdict, _, was_valid)
   if step.want == 0 or verdict == "lost" then forget(hold) end
 end
 
-function told.leave(_, client) client.waits = nil end
+function told.leave(_, client) client.waits, client.is_disturbed = nil, nil end
 
 -- requests, done --------------------------------------------------------------
 
--- Is the operation done twice as done once?
-local function check_twice(lock, step, words, first)
-  local second = steps.execute(lock, first.after, step.side, step.op, words,
-    step.is_turned)
+-- The second time, these find nothing left to do. A break that finds something
+-- may go on.
+local AGAIN = { release = "lost", break_ = "free" }
+
+local function twice(lock, side, op, first, is_turned)
+  local second = steps.execute(lock, first.after, side, op, first.words,
+    is_turned)
   if second.fault then return second.fault end
+  if op == "break_" and second.verdict == "freed" then return end
   if second.after ~= first.after then
-    return ("done twice, %s leaves other keys than done once"):format(step.op)
+    return ("done twice, %s leaves other keys than done once"):format(op)
+  elseif second.verdict ~= first.verdict and second.verdict ~= AGAIN[op] then
+    return ("done twice, %s answers %q, then %q"):format(op, first.verdict,
+      second.verdict)
   end
-  local was_released = step.op == "release" and second.verdict == "lost"
-  if second.verdict ~= first.verdict and not was_released then
-    return ("done twice, %s answers %q, then %q"):format(step.op,
-      first.verdict, second.verdict)
+end
+
+--- Is an operation done twice as done once?
+-- @tparam table first the result of steps.execute, without a fault
+-- @treturn string|nil a fault
+function steps.check_twice(lock, side, op, first, is_turned)
+  if not lock.faults.twice then return end
+  if first.twice == nil then
+    first.twice = twice(lock, side, op, first, is_turned) or false
   end
+  return first.twice or nil
 end
 
 -- Keeps a copy of a request, which may be delivered once more at any time. The
@@ -178,8 +214,21 @@ local function before_request(state, client, step)
   elseif step.op == "release" then
     if not pending then was_valid = state:believes(client, step.side) end
     hold.count = step.want
+    world.set_ends(hold, table.move(hold.ends, 1, step.want, 1, {}))
   end
   return was_valid
+end
+
+-- A release states the lease that the remaining holds need.
+local function with_lease(state, client, step)
+  if step.op ~= "release" or step.want == 0 or client.pending then
+    return step
+  end
+  local most = state.server.now + LEAST
+  for i = 1, step.want do
+    most = math.max(most, client.holds[step.side].ends[i] or 0)
+  end
+  return setmetatable({ lease = most - state.server.now }, { __index = step })
 end
 
 local function stay_unanswered(client, step, was_valid)
@@ -228,39 +277,51 @@ end
 
 local doing = {}
 
-function doing.request(lock, state, step)
-  local client = state:change(step.client)
-  local was_valid = before_request(state, client, step)
-  local words = steps.arguments(lock, client.name, step)
-  local result = steps.execute(lock, state.server, step.side, step.op, words,
-    step.is_turned)
-  state.server = result.after
-  if result.fault then return result end
-  if result.twice == nil then
-    result.twice = check_twice(lock, step, words, result) or false
-  end
-  if lock.faults.late then remember(state, step, words) end
-  if result.twice then return result, result.twice end
-  take_place(lock, state, client, step, result.verdict)
-  if step.reply == "lost" then
-    stay_unanswered(client, step, was_valid)
-    return result
-  end
-  return result, answer(state, client, step, result, was_valid)
+-- If the server has lost a key, an operation may repair one thing each time.
+local function has_mishap(lock, state)
+  return state.mishaps < lock.bounds.mishaps
 end
 
--- An acquire is given up: its outcome is unknown, so the client releases, and
--- leaves the queue.
-doing["give up"] = function(lock, state, step)
-  local client = state:change(step.client)
-  local side = client.pending.side
+-- The outcome of an acquire is unknown, so the client releases, and leaves the
+-- queue.
+local function give_up(lock, client, side)
   local hold = client.holds[side]
   client.pending, client.waits, client.place = nil, nil, nil
+  client.is_disturbed = nil
   hold.is_unsure = true              -- until the next request states the count
   if hold.count == 0 then
     client.pending = unanswered("release", side,
       lock.sides[side].ops.leave ~= nil)
   end
+end
+
+function doing.request(lock, state, step)
+  local client = state:change(step.client)
+  step = with_lease(state, client, step)
+  local was_valid = before_request(state, client, step)
+  local words = steps.arguments(lock, client.name, step)
+  if lock.faults.late then remember(state, step, words) end
+  if step.reply == "dropped" then
+    return give_up(lock, client, step.side)
+  end
+  local result = steps.execute(lock, state.server, step.side, step.op, words,
+    step.is_turned)
+  state.server = result.after
+  if result.fault then return result, result.fault end
+  take_place(lock, state, client, step, result.verdict)
+  local fault
+  if step.reply == "lost" then
+    stay_unanswered(client, step, was_valid)
+  else
+    fault = answer(state, client, step, result, was_valid)
+  end
+  return result, fault or not has_mishap(lock, state)
+    and steps.check_twice(lock, step.side, step.op, result, step.is_turned)
+end
+
+doing["give up"] = function(lock, state, step)
+  local client = state:change(step.client)
+  give_up(lock, client, client.pending.side)
 end
 
 function doing.die(_, state, step)
@@ -274,10 +335,12 @@ function doing.tick(lock, state, step)
   state.ticks = state.ticks - 1
 end
 
--- All clients that hold it may be wrong from now on.
+-- All clients that hold it may be wrong from now on, and waiters may have been
+-- forgotten.
 local function forgive(state)
   for i = 1, #state.clients do
     local client = state:change(i)
+    client.is_disturbed = (client.waits or client.pending) and true
     for _, hold in ipairs(client.holds) do
       if hold.count > 0 then hold.is_forgiven = true end
     end
@@ -294,13 +357,43 @@ doing["break"] = function(lock, state, step)
   local result = steps.execute(lock, state.server, step.side, "break_",
     { "", "publish" })
   state.server = result.after
-  return result
+  return result, result.fault
+    or steps.check_twice(lock, step.side, "break_", result)
 end
 
-function doing.remove(_, state, step)
-  state.evictions = state.evictions - 1
+local function befall(state)
+  state.mishaps = state.mishaps - 1
   forgive(state)
+end
+
+function doing.evict(_, state, step)
+  befall(state)
   state.server = state.server:without(step.key)
+end
+
+doing.expire = doing.evict
+
+-- Only the server's clock jumps, so the times of the clients move with it. If
+-- it jumps back, all keys stay for longer.
+function doing.jump(_, state, step)
+  if step.ms > 0 then
+    befall(state)
+  else
+    state.mishaps = state.mishaps - 1
+  end
+  state.server = state.server:later(step.ms)
+  for i = 1, #state.clients do
+    local client = state:change(i)
+    for _, hold in ipairs(client.holds) do
+      local ends = {}
+      for k, one in ipairs(hold.ends) do ends[k] = one + step.ms end
+      world.set_ends(hold, ends)
+    end
+    if client.waits then
+      client.waits = setmetatable({ retry = client.waits.retry + step.ms },
+        { __index = client.waits })
+    end
+  end
 end
 
 function doing.late(lock, state, step)
@@ -323,7 +416,7 @@ end
 -- @treturn string|nil a fault
 function steps.take(lock, state, step)
   local result, fault = doing[step.what](lock, state, step)
-  return result, fault or result and result.fault
+  return result, fault or result and result.fault or nil
 end
 
 return steps

@@ -4,6 +4,11 @@ local trace = {}
 
 local function seconds(ms) return ("%gs"):format(ms / 1000) end
 
+local function show_number(number)
+  local whole = math.tointeger(number)
+  return whole and ("%d"):format(whole) or ("%.14g"):format(number)
+end
+
 local function show_value(entry)
   local value, parts = entry.value, {}
   if entry.kind == "string" then return ("%q"):format(value) end
@@ -15,7 +20,7 @@ local function show_value(entry)
   for i, field in ipairs(parts) do
     local item = value[field]
     parts[i] = ("%s=%s"):format(field == "" and '""' or field,
-      type(item) == "number" and ("%.14g"):format(item) or tostring(item))
+      type(item) == "number" and show_number(item) or tostring(item))
   end
   return "{" .. table.concat(parts, " ") .. "}"
 end
@@ -55,7 +60,7 @@ local function answer_of(result)
   if not result.value then return result.verdict end
   local value = result.value
   return result.verdict .. " " .. (type(value) == "number"
-    and ("%.14g"):format(value) or tostring(value))
+    and show_number(value) or tostring(value))
 end
 
 --- Does a step, and describes it.

@@ -1,8 +1,10 @@
 --- The words for the steps of a lock. A step is one line:
---    A acquire [read|write] [2s] [wait] [lost]    lost: no reply arrives
---    A release|renew|leave [read|write] [lost]
+--    A acquire [read|write] [2s] [wait] [lost|dropped]
+--    A release|renew|leave [read|write] [lost|dropped]
 --    A retry | A give up | A die
---    +1s | break [read|write] | remove KEY | late N
+--    +1s | break [read|write] | evict KEY | expire KEY | jump -2s | late N
+--  lost: no reply arrives; dropped, of an acquire: the request does not arrive,
+--  and is given up. "acquire A" is the same as "A acquire".
 --  `turned` at the end: replies without a defined order come in the other one.
 
 local words = {}
@@ -23,8 +25,24 @@ local function request_text(lock, state, step)
     parts[#parts + 1] = seconds(step.lease)
     if step.wait ~= 0 then parts[#parts + 1] = "wait" end
   end
-  if step.reply == "lost" then parts[#parts + 1] = "lost" end
+  if step.reply ~= "told" then parts[#parts + 1] = step.reply end
   return table.concat(parts, " ")
+end
+
+--- A step that is no client's in words: time, evict, expire, jump, late.
+-- @tparam table state before the step
+-- @tparam table step
+-- @tparam integer tick ms
+-- @treturn string
+function words.of_server(state, step, tick)
+  if step.what == "tick" then
+    return "+" .. seconds(step.ms or tick)
+  elseif step.what == "jump" then
+    return ("jump %+gs"):format(step.ms / 1000)
+  elseif step.what == "late" then
+    return ("late %d (%s)"):format(step.copy, state.copies[step.copy].text)
+  end
+  return step.what .. " " .. step.key
 end
 
 --- A step in words.
@@ -36,18 +54,13 @@ function words.text(lock, state, step)
   if step.what == "request" then
     return request_text(lock, state, step) .. (step.is_turned and " turned"
       or "")
-  end
-  if step.client then
+  elseif step.client then
     return state.clients[step.client].name .. " " .. step.what
-  elseif step.what == "tick" then
-    return "+" .. seconds(step.ms or lock.tick)
   elseif step.what == "break" then
     return "break" .. (mode_of(lock, step.side) and " "
       .. mode_of(lock, step.side) or "")
   end
-  local copy = step.copy and state.copies[step.copy]
-  return step.what .. " " .. (copy and ("%d (%s)"):format(step.copy, copy.text)
-    or step.key)
+  return words.of_server(state, step, lock.tick)
 end
 
 -- reading ---------------------------------------------------------------------
@@ -94,8 +107,8 @@ end
 local function obey(lock, step, word)
   if word == "wait" then
     step.wait = -1
-  elseif word == "lost" then
-    step.reply = "lost"
+  elseif word == "lost" or word == "dropped" then
+    step.reply = word
   elseif word == "turned" then
     step.is_turned = true
   elseif ms_of(word) then
@@ -120,6 +133,9 @@ local function request(lock, i, client, parts)
     end
   end
   step.want = wanted(client, step)
+  if step.reply == "dropped" and step.op ~= "acquire" then
+    return nil, "only an acquire can be dropped"
+  end
   if not lock.sides[step.side].ops[step.op] then
     return nil, ("policy %s has no %s"):format(lock.name, step.op)
   end
@@ -155,12 +171,51 @@ local function of_break(lock, word)
   return nil, ("policy %s cannot break %s"):format(lock.name, word or "it")
 end
 
-local function of_late(state, word)
-  local number = tonumber(word)
-  if state.copies and state.copies[number] then
-    return { what = "late", copy = number }
+local SAY_JUMP = "say jump +1s or jump -1s"
+local SAY_LATE = "late needs the number of an old request, and --faults late"
+
+local function of_jump(word)
+  local sign, ms = word:match("^([+-])"), ms_of(word:sub(2))
+  if not sign or not ms then return nil, SAY_JUMP end
+  return { what = "jump", ms = sign == "-" and -ms or ms }
+end
+
+--- Reads a step that is no client's.
+-- @tparam table state before the step
+-- @tparam string text
+-- @treturn table|nil the step; nil if it is not one of these
+-- @treturn string|nil what is wrong with it
+function words.read_server(state, text)
+  local what, rest = text:match("^%s*(%S+)%s*(.-)%s*$")
+  local ms = what:match("^%+") and ms_of(what:sub(2))
+  if ms then return { what = "tick", ms = ms } end
+  if (what == "evict" or what == "expire") and rest ~= "" then
+    return { what = what, key = rest }
+  elseif what == "jump" then
+    return of_jump(rest)
+  elseif what == "late" then
+    local number = tonumber(rest:match("^%d+"))
+    local is_known = number and state.copies and state.copies[number]
+    if is_known then return { what = "late", copy = number } end
+    return nil, SAY_LATE
   end
-  return nil, "late needs the number of an old request, and --faults late"
+end
+
+--- The words of a step of a client, its name first: "A acquire" for "acquire
+--  A"; nil if there is no such client.
+-- @tparam table state
+-- @tparam string text
+-- @treturn[1] table words
+-- @treturn[1] integer the client's index
+-- @treturn[1] table the client
+function words.of_client(state, text)
+  local parts = {}
+  for word in text:gmatch("%S+") do parts[#parts + 1] = word end
+  if client_named(state, parts[2]) then
+    parts[1], parts[2] = parts[2], parts[1]
+  end
+  local i, client = client_named(state, parts[1])
+  if client and parts[2] then return parts, i, client end
 end
 
 --- Reads a step.
@@ -171,21 +226,14 @@ end
 -- @treturn[2] nil
 -- @treturn[2] string why it is none
 function words.read(lock, state, text)
-  local parts = {}
-  for word in text:gmatch("%S+") do parts[#parts + 1] = word end
-  local i, client = client_named(state, parts[1])
-  if client and parts[2] then return of_client(lock, i, client, parts) end
-  local ms = parts[1]:match("^%+") and ms_of(parts[1]:sub(2))
-  if ms then return { what = "tick", ms = ms } end
-  if parts[1] == "break" then
-    return of_break(lock, parts[2])
-  elseif parts[1] == "remove" and parts[2] then
-    return { what = "remove", key = text:match("^%s*remove%s+(.-)%s*$") }
-  elseif parts[1] == "late" then
-    return of_late(state, parts[2])
-  end
-  return nil, ("unknown step %q: say %s acquire, +1s, break, remove KEY")
-    :format(text, state.clients[1].name)
+  local parts, i, client = words.of_client(state, text)
+  if parts then return of_client(lock, i, client, parts) end
+  local side = text:match("^%s*break%s*(%S*)%s*$")
+  if side then return of_break(lock, side ~= "" and side) end
+  local step, problem = words.read_server(state, text)
+  if step or problem then return step, problem end
+  return nil, ("unknown step %q: say %s acquire, +1s, break, evict KEY, expire "
+    .. "KEY or jump -1s"):format(text, state.clients[1].name)
 end
 
 -- beliefs ---------------------------------------------------------------------

@@ -1,14 +1,16 @@
 --- One state of the exploration: a server, and clients with what they believe.
 --
 --  A client has, for each side of the lock (one, or read and write), a hold:
---    count, valid   hold count, and the time (ms) until which it is certain
+--    count, ends    hold count, and the end of the lease of each (ms), as far
+--                   as it is certain; `valid`, the last of these
 --    token          the fencing token
---    is_forgiven    the hold was broken by force or its key was removed, so the
---                   client may be wrong
+--    is_forgiven    the hold was broken by force, or the server lost a key or
+--                   its clock jumped, so the client may be wrong
 --    is_unsure      a request was given up: the server may have another count
 --  and `pending`, a request whose reply was lost; `waits`, what it waits for;
 --  `place`, its place in the order of arrival, which the server knows even if
---  the reply was lost; `left`, how many more acquires it may start; `is_dead`.
+--  the reply was lost; `is_disturbed`, the server may have forgotten this;
+--  `left`, how many more acquires it may start; `is_dead`.
 --
 --  States share their clients, so one is changed only through world:change.
 
@@ -17,13 +19,24 @@ local snapshot = require "rlock.check.snapshot"
 local world = {}
 world.__index = world
 
+--- What a client has that holds nothing.
+function world.no_hold() return { count = 0, valid = 0, ends = {} } end
+
+--- Sets the ends of the leases of a hold, which other states may share.
+-- @tparam table hold
+-- @tparam table ends
+function world.set_ends(hold, ends)
+  hold.ends, hold.valid = ends, 0
+  for _, one in ipairs(ends) do hold.valid = math.max(hold.valid, one) end
+end
+
 --- The state before anything has happened.
 -- @tparam table lock see locks.lua
 function world.new(lock)
   local bounds, clients = lock.bounds, {}
   for i = 1, bounds.clients do
     local holds = {}
-    for side = 1, #lock.sides do holds[side] = { count = 0, valid = 0 } end
+    for side = 1, #lock.sides do holds[side] = world.no_hold() end
     clients[i] = {
       name = string.char(64 + i), holds = holds, left = bounds.ops,
     }
@@ -31,8 +44,7 @@ function world.new(lock)
   lock.empty = lock.empty or snapshot.empty(lock.is_absolute)
   return setmetatable({
     server = lock.empty, clients = clients, ticks = bounds.ticks,
-    breaks = bounds.breaks, evictions = bounds.evictions, arrivals = 0,
-    token = 0,
+    breaks = bounds.breaks, mishaps = bounds.mishaps, arrivals = 0, token = 0,
   }, world)
 end
 
@@ -68,7 +80,9 @@ end
 
 local function text_of_hold(hold, now)
   if hold.count == 0 then return "-" end
-  return ("%d/%d/%s%s"):format(hold.count, math.max(hold.valid - now, 0),
+  local left = {}
+  for i, ends in ipairs(hold.ends) do left[i] = math.max(ends - now, 0) end
+  return ("%d/%s/%s%s"):format(hold.count, table.concat(left, ","),
     hold.token or "", hold.is_forgiven and "!" or hold.is_unsure and "?" or "")
 end
 
@@ -88,6 +102,7 @@ local function text_of_client(client, now)
     parts[#parts + 1] = ("#%d %d %s %s"):format(waits.side, waits.lease,
       client.place and math.max(waits.retry - now, 0), waits.is_late)
   end
+  if client.is_disturbed then parts[#parts + 1] = "!" end
   return table.concat(parts, " ")
 end
 
@@ -122,7 +137,7 @@ function world:text()
   end
   local n = #parts
   parts[n + 1], parts[n + 2], parts[n + 3] =
-    self.ticks, self.breaks, self.evictions
+    self.ticks, self.breaks, self.mishaps
   parts[n + 4], parts[n + 5] = self.token, line_of(self)
   for _, request in ipairs(self.copies or {}) do
     parts[#parts + 1] = self.server:number_of(request.text)

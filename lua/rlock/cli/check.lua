@@ -39,6 +39,7 @@ Exit status: 0 no fault, 1 a fault, 3 incomplete.
 check.options = {
   ["--limit"] = { "limit", "S" }, ["--trace"] = { "trace", "FILE" },
   ["--on"] = { "on", "URL" }, ["--json"] = { "json" },
+  ["--seed"] = { "seed", "N" },
 }
 for name, option in pairs(model.options) do check.options[name] = option end
 
@@ -53,8 +54,10 @@ end
 
 local function extent(result)
   if result.fault then return "stopped" end
-  return result.is_complete and "complete"
-    or ("incomplete at depth %d"):format(result.depth)
+  if result.is_complete then return "complete" end
+  return ("incomplete at depth %d"):format(result.depth) .. (result.walks
+    and (", then %s random walks (seed %d)"):format(thousands(result.walks),
+      result.seed) or "")
 end
 
 local function summary(explored, result)
@@ -62,6 +65,11 @@ local function summary(explored, result)
     explored.name, thousands(result.states), thousands(result.steps),
     explored.bounds.clients, explored.bounds.ops, extent(result),
     result.fault or "no fault found")
+end
+
+-- The place of the faulty operation in the policy.
+local function where_of(result, rows)
+  return result.op and result.op.where or rows and rows[#rows].where
 end
 
 local function print_json(explored, result, rows)
@@ -76,13 +84,16 @@ local function print_json(explored, result, rows)
   print(json {
     policy = explored.name, states = result.states, steps = result.steps,
     complete = result.is_complete or false, fault = result.fault, trace = list,
+    walks = result.walks, seed = result.seed,
+    where = result.fault and where_of(result, rows),
   })
 end
 
-local function print_trace(explored, rows)
+local function print_trace(explored, result, rows)
   if not rows[1] then return end
   require("rlock.cli.rows").print(rows, explored:names())
-  if rows[#rows].where then print(rows[#rows].where) end
+  local where = where_of(result, rows)
+  if where then print(where) end
 end
 
 local function print_result(explored, result, is_json)
@@ -90,7 +101,7 @@ local function print_result(explored, result, is_json)
     and require("rlock.check.trace").rows(explored, result.trace)
   if is_json then return print_json(explored, result, rows) end
   print(summary(explored, result))
-  if rows then print_trace(explored, rows) end
+  if rows then print_trace(explored, result, rows) end
 end
 
 -- searching -------------------------------------------------------------------
@@ -129,23 +140,31 @@ local function steps_in(explored, path)
   return list
 end
 
+-- With a seed, half of the time is for random walks, if not all states can be
+-- visited in the other half.
 local function explore(explored, chosen)
-  local limit = model.number(chosen, "limit", 60, 0.1, 86400)
+  local limit = model.seconds(chosen, "limit", 60, 0.1, 86400)
+  local seed = chosen.seed
+    and math.floor(model.number(chosen, "seed", 0, 0, 2^31))
   local search = require "rlock.check.explore"
   if chosen.trace then
     return search.follow(explored, steps_in(explored, chosen.trace))
+  elseif not seed then
+    return search.run(explored, progress_of(limit))
   end
-  return search.run(explored, progress_of(limit))
+  local result = search.run(explored, progress_of(limit / 2))
+  if result.fault or result.is_complete then return result end
+  return search.walk(explored, result, seed, progress_of(limit / 2))
 end
 
 -- The words of a trace; a key has its name on the server.
 local function lines_of(explored, real_model, list)
   local lines = {}
   for i, row in ipairs(require("rlock.check.trace").rows(explored, list)) do
-    lines[i] = row.text:gsub("^remove (.*)$", function(key)
+    lines[i] = row.text:gsub("^(e%a+) (.*)$", function(word, key)
       for k, own in ipairs(explored.keys) do
         if key:sub(1, #own) == own then
-          return "remove " .. real_model.keys[k] .. key:sub(#own + 1)
+          return word .. " " .. real_model.keys[k] .. key:sub(#own + 1)
         end
       end
     end)

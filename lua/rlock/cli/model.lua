@@ -12,8 +12,8 @@ model.options = {
   ["--no-symmetry"] = { "no_symmetry" },
 }
 
-local FAULTS = { crash = true, lost = true, late = true, ["break"] = true,
-  remove = true }
+local FAULTS = { crash = true, lost = true, twice = true, late = true,
+  ["break"] = true, evict = true, expire = true, jump = true }
 
 -- options ---------------------------------------------------------------------
 
@@ -21,8 +21,8 @@ local function faults_of(text)
   local faults = {}
   for word in text:gmatch("[^,%s]+") do
     if not FAULTS[word] then
-      error(("--faults has no %s, only break, crash, late, lost and remove")
-        :format(word), 0)
+      error(("--faults has no %s, only break, crash, evict, expire, jump, "
+        .. "late, lost and twice"):format(word), 0)
     end
     faults[word] = true
   end
@@ -47,6 +47,12 @@ function model.number(chosen, name, default, least, most)
   return in_range(name, chosen[name], least, most)
 end
 
+--- As `number`, of seconds: "60" or "60s".
+function model.seconds(chosen, name, default, least, most)
+  if chosen[name] == nil then return default end
+  return in_range(name, (chosen[name]:gsub("s$", "")), least, most)
+end
+
 local function count(chosen, name, default, least, most)
   return math.floor(model.number(chosen, name, default, least, most))
 end
@@ -69,7 +75,7 @@ local function leases_of(text, tick)
   local leases = {}
   for word in text:gmatch("[^,%s]+") do
     leases[#leases + 1] =
-      math.floor(in_range("leases", word, 0.001, 86400) * 1000)
+      math.floor(in_range("leases", (word:gsub("s$", "")), 0.001, 86400) * 1000)
   end
   if not leases[1] or leases[4] then
     error("--leases must be one to three numbers of seconds", 0)
@@ -80,8 +86,8 @@ end
 
 -- A pair of locks has many more states, so it has fewer ticks by default.
 local function bounds_of(chosen, is_pair)
-  local faults = faults_of(chosen.faults or "crash,lost")
-  local tick = math.floor(model.number(chosen, "tick", 1, 0.01, 86400) * 1000)
+  local faults = faults_of(chosen.faults or "crash,lost,twice")
+  local tick = math.floor(model.seconds(chosen, "tick", 1, 0.01, 86400) * 1000)
   return {
     clients = count(chosen, "clients", 2, 1, 5),
     ops = count(chosen, "ops", 2, 1, 100),
@@ -89,7 +95,7 @@ local function bounds_of(chosen, is_pair)
     has_tick = chosen.tick ~= nil,
     leases = leases_of(chosen.leases, tick), most_holds = 2, faults = faults,
     breaks = faults["break"] and 1 or 0,
-    evictions = faults.remove and 1 or 0,
+    mishaps = (faults.evict or faults.expire or faults.jump) and 1 or 0,
     options = lock_options(chosen.option),
     is_symmetric = not chosen.no_symmetry,
   }

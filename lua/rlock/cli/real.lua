@@ -158,7 +158,9 @@ end
 --- Does a step on both; returns the row of trace.lua, and how they differ.
 function real.step(self, step)
   local call, state = self.call, self.state
-  if step.what == "tick" then
+  if step.what == "jump" then
+    error("--on: the clock of a server cannot be made to jump", 0)
+  elseif step.what == "tick" then
     require("rlock").sleep((step.ms or self.model.tick) / 1000)
     step = setmetatable({ ms = now_of(call) - state.server.now },
       { __index = step })
@@ -168,7 +170,7 @@ function real.step(self, step)
   end
   local row = trace.row(self.model, state, step)
   local problem
-  if step.what == "remove" then call("DEL", step.key) end
+  if step.key then call("DEL", step.key) end
   if row.result then problem = send(call, row.result) end
   return row, problem
     or keys_differ(state.server.server, keys_of(call, self.model.lock_name))

@@ -136,6 +136,7 @@ end
 
 keys.rename = { 3, function(server, words)
   local entry = existing(server, words[2])
+  server:entry(words[3])
   server.entries[words[2]] = nil
   server.entries[words[3]] = entry
   return { ok = "OK" }

@@ -41,6 +41,7 @@ strings.substr = strings.getrange
 -- setting ---------------------------------------------------------------------
 
 local function store(server, key, value, expires)
+  server:entry(key)
   server.entries[key] = {
     kind = "string", value = value, expires = expires, owner = server.token,
   }

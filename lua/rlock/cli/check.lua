@@ -10,11 +10,14 @@ check.usage = [[
 rlockctl check POLICY [options]
 
 Explores every order in which several clients can run the operations of a
-policy: acquire, re-enter, renew, release, leave. Time passes, replies get lost,
-requests are retried, clients die. In every state it checks that the lock
-excludes, that each operation is idempotent, that no client loses or frees what
-is another's, and that nothing is stuck. It needs no server. A fault is shown as
-a shortest list of steps, with what each client believes and the keys.
+policy: acquire, re-enter, renew, release, leave. Time passes, requests and
+replies get lost, requests are retried, clients die. In every state it checks
+that the lock excludes; that each operation done twice is as done once; that no
+client loses, frees, renews or re-enters what is another's; that tokens grow and
+hold counts are right; that a fair lock keeps the order; that nobody is stuck,
+no key stays for ever, only the lock's keys are used, and no script fails. It
+needs no server. A fault is shown as a shortest list of steps, with what each
+client believes, the keys, and the operation's place in the policy.
 
 POLICY is as for `rlockctl script`; its fields are described in
 lua/rlock/policy/README.md.
@@ -24,10 +27,16 @@ lua/rlock/policy/README.md.
   --ticks N       default 3 (2 for a read/write lock)
   --tick S        seconds of one; default 1 (300 for a semaphore or a latch)
   --leases LIST   at most three; default: two ticks
-  --faults LIST   crash: all clients but one die     lost: a reply
-                  late: an old request comes again   break: by force
-                  remove: a key is lost;             default: crash,lost
+  --faults LIST   default: crash,lost,twice
+                    crash   all clients but one die
+                    lost    a request or a reply gets lost
+                    twice   an operation is done twice
+                    late    an old request comes again
+                    break   the lock is broken by force
+                    evict   a key is gone       expire  one with an expiry is
+                    jump    the server's clock jumps, forward or back
   --limit S       seconds to search; default 60
+  --seed N        walk at random for half of these, if not all can be explored
   --no-symmetry   do not take the clients as alike
   --trace FILE    do the steps in a file, one on each line, as they are printed
   --on URL        then do them on this server as well: it must agree

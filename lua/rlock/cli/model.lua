@@ -84,20 +84,22 @@ local function leases_of(text, tick)
   return leases
 end
 
--- A pair of locks has many more states, so it has fewer ticks by default.
+-- A pair of locks has many more states, so it has fewer ticks by default. A
+-- policy may depend on the order of the clients' names. If each acts once only,
+-- they are not taken as alike, so that all orders of names are explored.
 local function bounds_of(chosen, is_pair)
   local faults = faults_of(chosen.faults or "crash,lost,twice")
   local tick = math.floor(model.seconds(chosen, "tick", 1, 0.01, 86400) * 1000)
+  local ops = count(chosen, "ops", 2, 1, 100)
   return {
-    clients = count(chosen, "clients", 2, 1, 5),
-    ops = count(chosen, "ops", 2, 1, 100),
+    clients = count(chosen, "clients", 2, 1, 5), ops = ops,
     ticks = count(chosen, "ticks", is_pair and 2 or 3, 0, 1000), tick = tick,
     has_tick = chosen.tick ~= nil,
     leases = leases_of(chosen.leases, tick), most_holds = 2, faults = faults,
     breaks = faults["break"] and 1 or 0,
     mishaps = (faults.evict or faults.expire or faults.jump) and 1 or 0,
     options = lock_options(chosen.option),
-    is_symmetric = not chosen.no_symmetry,
+    is_symmetric = not chosen.no_symmetry and ops > 1,
   }
 end
 

@@ -16,11 +16,12 @@ for `rlockctl script`, NAME that of the lock, the clients are A and B:
   A release|renew|leave     all take "lost": no reply arrives
   A retry | A give up       what it does without a reply
   A die | +1.5s | break     time passes; it is broken by force
-  remove KEY | keys         a key is lost; show the keys
+  evict KEY | jump -2s      a key is lost; the server's clock jumps
+  keys                      show the keys
 
-"A acquire read" is for a pair of a read and a write lock. For a semaphore, say
-"A acquire 2", "A drain" and so on. The options --option, --clients, --leases
-and --faults are as for `rlockctl check`.
+"acquire A" is the same as "A acquire". "A acquire read" is for a pair of a read
+and a write lock. For a semaphore, say "A acquire 2", "A drain" and so on. The
+options --option, --clients, --leases and --faults are as for `rlockctl check`.
 
   --on URL        do the steps on this server as well, and say if it differs;
                   the lock has a name of its own there

@@ -66,7 +66,7 @@ local FAULTS = {
   { "redisson_fair_mended", "stuck: A alone wants it" },
   { "redisson_fair_mended", "stuck: A alone wants it", { "--faults",
     "crash,evict", "--ops", "1", "--option", "wait=3000" } },
-  -- A renewal does not bring back the key of an inner hold that has expired, and
+  -- A renewal does not bring back the key of an inner hold that has ended, and
   -- the next release takes the lock for free.
   { "redisson_readwrite_mended", "A may believe to hold it for 2s, but the "
     .. "server frees it earlier", { "--faults", "crash" } },
@@ -185,6 +185,26 @@ describe("rlockctl check", function()
       end
     end)
 
+  for _, kind in ipairs { "semaphore", "permits", "latch" } do
+    it("takes what is left of a " .. kind .. " for right", function()
+      for _, fault in ipairs { "evict", "jump" } do
+        local result = check(kind, "--ops", "1", "--ticks", "1", "--limit",
+          "200", "--faults", "lost,twice,crash," .. fault)
+        assert.same({ 0, "" }, { result.status, result.err }, result.out)
+      end
+    end)
+  end
+
+  it("replays lost keys and jumps of the clock", function()
+    local result = check("mutex", "--trace", write {
+      "acquire A dropped", "retry A", "acquire A", "evict lock", "B acquire 1s",
+      "jump +1s", "B release", "A release", "A acquire", "jump -2s", "+1s",
+      "expire lock",
+    })
+    assert.same({ 0, "" }, { result.status, result.err }, result.out)
+    assert.matches("10 +jump %-2s +holds 2s +%- +lock {A=1} 4s\n", result.out)
+  end)
+
   it("lets each hold have its own lease", function()
     local result = check("reentrant", "--leases", "1s,3s")
     assert.same({ 0, "" }, { result.status, result.err }, result.out)
@@ -261,6 +281,8 @@ describe("rlockctl check", function()
     ["A leave"] = "policy good has no leave",
     ["break"] = "policy good cannot break it",
     ["late 1"] = "late needs the number of an old request",
+    ["jump 1s"] = "say jump +1s or jump -1s",
+    ["A release dropped"] = "only an acquire can be dropped",
   } do
     it("refuses the step " .. step, function()
       local result = check("spec.fixtures.good", "--trace", write { step })

@@ -178,8 +178,8 @@ describe("rlockctl check", function()
     function()
       for _, fault in ipairs { "evict", "expire", "jump", "break" } do
         for _, name in ipairs { "mutex", "spec.fixtures.good_queue" } do
-          local result = check(name, "--ops", "1", "--ticks", "2",
-            "--faults", "lost,twice,crash," .. fault)
+          local result = check(name, "--ops", "1", "--ticks", "1",
+            "--limit", "270", "--faults", "lost,twice,crash," .. fault)
           assert.same({ 0, "" }, { result.status, result.err }, result.out)
         end
       end

@@ -123,10 +123,9 @@ end
 -- Sends a command.
 -- @tparam table words copied
 local function start(self, ms, words, n)
-  local copy = {}
-  for i = 1, n do
-    local word = words[i]
-    copy[i] = type(word) == "number" and ("%.17g"):format(word) or word
+  local copy = { table.unpack(words, 1, n) }
+  for i, word in next, copy do
+    if type(word) == "number" then copy[i] = ("%.17g"):format(word) end
   end
   local now = self.universe.now
   local call = setmetatable({

@@ -117,8 +117,8 @@ function own.evalsha(self, link, words)
   local text = self.scripts[words[2]]
   if not text then return { err = "NOSCRIPT No matching script." } end
   local n = tonumber(words[3])
-  local keys = table.move(words, 4, 3 + n, 1, {})
-  local args = table.move(words, 4 + n, #words, 1, {})
+  local keys = { table.unpack(words, 4, 3 + n) }
+  local args = { table.unpack(words, 4 + n) }
   tick(self)
   local reply = self.redis:eval(text, keys, args)
   if self.on_eval then self:on_eval(link, text, keys, args, reply) end

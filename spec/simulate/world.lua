@@ -21,7 +21,7 @@ local LEAST = 60          -- seconds within which all tasks must end
 local REST = 12           -- seconds after which nothing of a lock is left
 local LEASE = 2
 local TASKS = 3           -- of a process
-local GARBAGE = 0.5       -- seconds between collections of garbage
+local GARBAGE = 4         -- seconds between collections of garbage
 
 local KINDS = { "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
   "fenced_lock", "read_write_lock", "fair_read_write_lock" }
@@ -179,12 +179,13 @@ end
 
 -- what servers execute --------------------------------------------------------
 
-local headers = {}                      -- script -> name, operation
+local headers = {}                      -- script -> { name, operation }
 
-local function name_of(text)
+local function header_of(text)
   local header = headers[text]
   if not header then
-    header = text:match("^%-%- rlock (%S+)") or "?"
+    local name = text:match("^%-%- rlock (%S+)") or "?"
+    header = { name = name, operation = name:match("%.(%a+)$") }
     headers[text] = header
   end
   return header
@@ -263,13 +264,13 @@ end
 
 --- A server has executed a script.
 function world:executed(server, link, text, keys, args, reply)
-  local name = name_of(text)
+  local header = header_of(text)
   if self.log then
     self:tell("%s %s%s %s %s(%s) = %s", server.name, link.address,
-      link.is_closed and " (closed)" or "", name, keys[1],
+      link.is_closed and " (closed)" or "", header.name, keys[1],
       table.concat(args, " "), show(reply))
   end
-  local operation = name:match("%.(%a+)$")
+  local operation = header.operation
   if operation == "acquire" and reply[1] == "held" then
     granted(self, server, link, keys[1], args)
   elseif operation == "release" then
@@ -381,8 +382,11 @@ end
 local function run(self, deadline)
   local universe = self.universe
   while universe.now < deadline do
-    universe:run(math.min(universe.now + GARBAGE, deadline))
-    collectgarbage()
+    universe:run(math.min(self.collects_at, deadline))
+    if universe.now >= self.collects_at then
+      collectgarbage()
+      self.collects_at = universe.now + GARBAGE
+    end
   end
 end
 
@@ -393,6 +397,7 @@ local function new(seed, options)
     servers = {}, things = {}, processes = {}, working = 0, lease = LEASE,
     oracle = oracle.new(universe), only = options.only or {},
     seconds = options.seconds or SECONDS, log = options.log and {},
+    collects_at = 0,
   }, world)
   local random = sim.stream(seed, "world")
   local dice = random()

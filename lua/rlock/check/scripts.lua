@@ -148,12 +148,15 @@ local function list_of(list)
   end
 end
 
+-- Fields of a table that make it another reply than a list.
+local SPECIAL = { "double", "map", "set", "big_number", "verbatim_string" }
+
 local function table_of(value)
   local err, ok = rawget(value, "err"), rawget(value, "ok")
   if type(err) == "string" then return { err = in_one_line(err) } end
   if type(ok) == "string" then return { ok = ok:gsub("[\r\n]", " ") } end
-  for _, name in ipairs { "double", "map", "set", "big_number",
-      "verbatim_string" } do
+  for i = 1, #SPECIAL do
+    local name = SPECIAL[i]
     if rawget(value, name) ~= nil then lacks("replies with " .. name) end
   end
   return list_of(value)
@@ -200,9 +203,9 @@ local function compile(text)
 end
 
 local function texts_of(words)
-  local list = {}
-  for i, word in ipairs(words) do
-    list[i] = type(word) == "number" and text_of(word) or word
+  local list = { table.unpack(words) }
+  for i, word in next, list do
+    if type(word) == "number" then list[i] = text_of(word) end
   end
   return list
 end

@@ -128,8 +128,9 @@ local function start(self, ms, words, n)
     if type(word) == "number" then copy[i] = ("%.17g"):format(word) end
   end
   local now = self.universe.now
-  local call = setmetatable({
-    link = self, words = copy, fire = arrive, sent = now,
+  local call = setmetatable({          -- with room for the fields that it gets
+    link = self, words = copy, fire = arrive, sent = now, is_over = false,
+    deadline = nil, place = nil, task = nil, reply = nil, host = nil,
     due = ms > 0 and now + ms / 1000 / self.host.speed or math.huge,
   }, Call)
   self.last = self.last + 1

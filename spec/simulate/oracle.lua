@@ -2,8 +2,9 @@
 --  one successful `lock`: from its grant until its task begins to unlock it, or
 --  until its client does not count it as certain any more.
 --
---  A thing is what is held: `name`, `servers`, `holders`, and `most`, the
---  number of permits, if it has some.
+--  A thing is what is held: `name`, `servers`, `holders`, `users` (the tasks
+--  that hold it or ask for it), and `most`, the number of permits, if it has
+--  some.
 
 local oracle = {}
 oracle.__index = oracle
@@ -12,7 +13,8 @@ local SLACK = 0.05                      -- seconds
 
 function oracle.new(universe)
   return setmetatable({
-    universe = universe, grants = 0, faults = {}, counts = {}, longest = 0,
+    universe = universe, grants = 0, contended = 0, faults = {}, counts = {},
+    longest = 0,
   }, oracle)
 end
 
@@ -102,6 +104,32 @@ local function check_token(self, holder)
   thing.token, thing.token_of = token, holder.party
 end
 
+-- contention ------------------------------------------------------------------
+
+-- Does a task other than this one hold the thing, or ask for it?
+local function is_wanted(thing, label)
+  for other, user in next, thing.users do
+    if other ~= label and not user.host.is_dead then return true end
+  end
+  return false
+end
+
+-- Was it wanted when the task of this label asked for it, or is it now?
+local function is_contended(thing, label)
+  local user = thing.users[label]
+  return user and user.was_wanted or is_wanted(thing, label)
+end
+
+--- A task begins to ask for a thing.
+function oracle.asking(thing, task)
+  thing.users[task.label] = {
+    host = task.host, was_wanted = is_wanted(thing, task.label),
+  }
+end
+
+--- The task has no more to do with it.
+function oracle.gone(thing, task) thing.users[task.label] = nil end
+
 --- Something was granted.
 -- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
 --   tells_time: whether it must find out that it was lost;
@@ -114,6 +142,9 @@ function oracle:granted(holder)
   end
   table.insert(thing.holders, holder)
   self.grants = self.grants + 1
+  if is_contended(thing, holder.label) then
+    self.contended = self.contended + 1
+  end
   if self.on_change then self.on_change(holder, "has") end
   if holder.token then check_token(self, holder) end
   self:check(thing)

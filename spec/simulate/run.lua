@@ -13,6 +13,7 @@
 --    SHRINK=0     do not look for the few that are needed
 
 local faults = require "spec.simulate.faults"
+local host = require "rlock.host.uv"
 local shrink = require "spec.simulate.shrink"
 local world = require "spec.simulate.world"
 
@@ -28,11 +29,12 @@ local seconds = 60 * tonumber(options.MINUTES or 1)
 local seed = tonumber(options.SEED) or os.time() * 1000
 local runs = tonumber(options.RUNS) or options.SEED and 1 or math.huge
 
-local sum = { runs = 0, grants = 0, faults = 0, longest = 0 }
+local sum = { runs = 0, grants = 0, contended = 0, faults = 0, longest = 0 }
 local counts = {}
 
 local function add(found)
   sum.runs, sum.grants = sum.runs + 1, sum.grants + found.oracle.grants
+  sum.contended = sum.contended + found.oracle.contended
   sum.longest = math.max(sum.longest, found.oracle.longest)
   for _, list in ipairs { found.network.count, found.oracle.counts } do
     for name, count in pairs(list) do
@@ -84,19 +86,19 @@ local function simulate()
   end
 end
 
-local start = os.clock()
+local start, began = os.clock(), host.now()
 repeat
   simulate()
   seed = seed + 1
 until sum.runs >= runs or os.clock() - start > seconds
-local took, names = os.clock() - start, {}
+local took, names = host.now() - began, {}
 for name in pairs(counts) do names[#names + 1] = name end
 table.sort(names)
 for i, name in ipairs(names) do
   names[i] = ("%s %d"):format(name, counts[name])
 end
 print(table.concat(names, ", "))
-print(("%d runs, %d grants, %.0f a second, longest wait at the end %.1f s, "
-  .. "%d faults found"):format(sum.runs, sum.grants, sum.grants / took,
-  sum.longest, sum.faults))
+print(("%d runs, %d grants, %d of them contended (%.0f a second), longest wait "
+  .. "at the end %.1f s, %d faults found"):format(sum.runs, sum.grants,
+  sum.contended, sum.contended / took, sum.longest, sum.faults))
 os.exit(sum.faults == 0)

@@ -3,6 +3,7 @@
 --  back, in one of many ways.
 
 local multi = require "rlock.several.multi"
+local oracle = require "spec.simulate.oracle"
 local quorum = require "rlock.several.quorum"
 
 local uses = {}
@@ -57,16 +58,33 @@ local function held(task, holder)
 end
 
 local function unlocked(holder, unlock, ...)
-  local oracle, troubles = holder.world.oracle, holder.host.troubles or 0
-  oracle:ending(holder)
+  local troubles = holder.host.troubles or 0
+  holder.world.oracle:ending(holder)
   local ok, code = unlock(...)
-  oracle:ended(holder, ok, troubles)
+  holder.world.oracle:ended(holder, ok, troubles)
   return ok, code
 end
 
 local function asks_to_tell(holder, lock)
   function holder.ask_to_tell(fn) return lock:on_lost(fn) end
   return holder
+end
+
+-- asking ----------------------------------------------------------------------
+
+local Asking = {}
+function Asking:__close()
+  for _, thing in ipairs(self) do oracle.gone(thing, self.task) end
+end
+
+-- Tells the oracle that a task asks for these things, until this is closed.
+local function asking(task, things)
+  local self = setmetatable({ task = task }, Asking)
+  for i, thing in ipairs(things) do
+    oracle.asking(thing, task)
+    self[i] = thing
+  end
+  return self
 end
 
 -- styles of one lock ----------------------------------------------------------
@@ -213,6 +231,7 @@ end
 --- Must get it, in time: nothing is broken any more.
 -- @return what lock:lock returned
 local function must_lock(task, thing, seconds)
+  local _ <close> = asking(task, { thing })
   local lock, mode = handle(task, thing)
   task.style, task.began = "at the end", task.host.universe.now
   local ok, code, detail = lock:lock { wait = seconds }
@@ -269,15 +288,16 @@ end
 
 --- A multi-lock over some of the plain locks.
 function uses.multi(task, thing)
-  local things, parts, locks = thing.parts, {}, {}
+  local things, parts, locks, chosen = thing.parts, {}, {}, {}
   local first, n = math.floor(task.random() * #things),
     2 + math.floor(task.random() * (math.min(#things, 4) - 1))
   for i = 1, n do
     local one = things[(first + i) % #things + 1]
     local lock, mode = handle(task, one)
     parts[i] = { thing = one, lock = lock, mode = mode, style = "multi" }
-    locks[i] = lock
+    locks[i], chosen[i] = lock, one
   end
+  local _ <close> = asking(task, chosen)
   task.began = task.host.universe.now
   local joint = multi.new(locks)
   if task.random() < 0.2 then
@@ -325,6 +345,7 @@ function uses.red(task, thing)
 end
 
 local function must_red(task, thing, seconds)
+  local _ <close> = asking(task, { thing })
   local lock = red_of(task, thing)
   task.began = task.host.universe.now
   local ok, code, detail = lock:lock { wait = seconds }
@@ -348,7 +369,7 @@ local function generation_of(task, thing)
   local one = thing.generations[name]
   if not one then
     one = { name = name, servers = thing.servers, holders = {},
-      most = thing.most, lost = 0, ready = {} }
+      users = thing.users, most = thing.most, lost = 0, ready = {} }
     thing.generations[name] = one
   end
   return one, task.open[thing.servers[1].name]
@@ -478,6 +499,9 @@ uses.must = { lock = must_lock, red = must_red }
 --- One round of a task.
 -- @tparam table task host, label, world, open, random
 -- @tparam table thing
-function uses.use(task, thing) return uses[thing.use](task, thing) end
+function uses.use(task, thing)
+  local _ <close> = asking(task, { thing })
+  return uses[thing.use](task, thing)
+end
 
 return uses

@@ -37,7 +37,7 @@ end
 
 local function add_thing(self, thing)
   thing.name = thing.name or ("%s%d"):format(thing.kind, #self.things + 1)
-  thing.holders, thing.generations = {}, {}
+  thing.holders, thing.users, thing.generations = {}, {}, {}
   self.things[#self.things + 1] = thing
   return thing
 end

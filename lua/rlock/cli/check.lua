@@ -125,8 +125,9 @@ local function progress_of(limit)
     local now = host.now()
     if is_terminal and now - shown > 0.5 then
       shown = now
-      io.stderr:write(("\r%s states, depth %d "):format(
-        thousands(result.states), result.depth))
+      io.stderr:write(("\r%s states, depth %d, %s steps a second "):format(
+        thousands(result.states), result.depth,
+        thousands(math.floor(result.steps / (now - start)))))
     end
     return now - start > limit
   end

@@ -11,8 +11,7 @@
 local sim = {}
 
 local create, resume = coroutine.create, coroutine.resume
-local running, yield, status = coroutine.running, coroutine.yield,
-  coroutine.status
+local running, yield = coroutine.running, coroutine.yield
 
 -- randomness ------------------------------------------------------------------
 
@@ -185,16 +184,16 @@ local function traceback(message)
   return debug.traceback(tostring(message), 2)
 end
 
-local function stepped(task, _, ...)
-  task.host.running = nil
-  if status(task.co) == "dead" then finished(task, ...) end
+local function main(task, fn, values)
+  finished(task, xpcall(fn, traceback, table.unpack(values, 1, values.n)))
 end
 
 function step(task, ...)
   local host = task.host
   if host.is_dead or task.over then return end
   host.running = task
-  stepped(task, resume(task.co, ...))
+  resume(task.co, ...)
+  host.running = nil
 end
 
 --- Waits until the task has ended.
@@ -306,16 +305,13 @@ end
 -- Tasks, as the host contract has them.
 local function add_tasks(host, universe)
   function host.daemon(fn, ...)
-    local n, values = select("#", ...), { ... }
     universe.serial = universe.serial + 1
     local task = setmetatable({
-      host = host, serial = universe.serial, co = create(function()
-        return xpcall(fn, traceback, table.unpack(values, 1, n))
-      end),
+      host = host, serial = universe.serial, co = create(main), over = false,
     }, Task)
     if universe.hook then universe.hook(task.co) end
     host.tasks[task] = true
-    make_ready(universe, task)
+    make_ready(universe, task, task, fn, table.pack(...))
     return task
   end
   host.spawn = host.daemon
@@ -367,7 +363,9 @@ local function add_clock(host, universe)
   function host.event()
     local serial = universe.serial + 1
     universe.serial = serial
-    return setmetatable({ serial = serial }, Own)
+    return setmetatable({              -- with room for the fields that it gets
+      serial = serial, waiter = nil, deadline = nil, place = nil,
+    }, Own)
   end
   function host.sleep(seconds) host.event():wait(math.max(seconds, 1e-9)) end
   local random = sim.stream(universe.seed, host.label)

@@ -24,7 +24,8 @@ local huge, max, min = math.huge, math.max, math.min
 
 -- A hold is a table: `ends` is the time at which its lease ends; without it the
 -- watchdog renews the hold. If `is_transferable`, any task may release it;
--- `object` is a weak reference to the program's object for it.
+-- `object` is a weak reference to the program's object for it. The part of a
+-- multi-lock or red lock refers to the whole as `hold`.
 
 -- The hold of each `lock` without a lease: the watchdog renews it. Shared, so
 -- that 100 000 of them take no memory. Nothing reads its `is_over`.
@@ -400,15 +401,19 @@ end
 
 -- releasing ---------------------------------------------------------------
 
+-- Leaves the holds of objects and of multi-locks to those: each releases its
+-- own, and a task of the same owner does not know of them.
+local function last_of(holds)
+  for i = #holds, 1, -1 do
+    if not (holds[i].object or holds[i].hold) then return holds[i] end
+  end
+  return holds[#holds]
+end
+
 local function remove(self, hold)
   local holds = self.holds
-  local n = #holds
-  if not hold then
-    local last = holds[n]
-    holds[n] = nil
-    return last
-  end
-  for i = n, 1, -1 do
+  hold = hold or last_of(holds)
+  for i = #holds, 1, -1 do
     if holds[i] == hold then return table.remove(holds, i) end
   end
 end
@@ -501,7 +506,8 @@ local function release_later(self, hold)
 end
 
 --- Releases one hold.
--- @tparam[opt] table hold which one; default: the most recent
+-- @tparam[opt] table hold which one; default: the most recent, but one of an
+--   object or of several locks only if there is no other
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "not_held", "lost", why the request failed, or "cancelled"

@@ -87,7 +87,8 @@ local function not_held(self)
     .. (self.called or self:show())
 end
 
---- Releases the calling task's most recent hold.
+--- Releases the calling task's most recent hold; that of an object of `hold`
+--  only if there is no other.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "not_held" (never held), "lost" (held, then expired or

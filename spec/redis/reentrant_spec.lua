@@ -280,6 +280,33 @@ describe("a reentrant lock", function()
     assert.is_true(mine:unlock())
   end)
 
+  it("leaves a hold() to its object while its owner has others", function()
+    local mine = client:lock(name, { owner = "me" })
+    assert.is_true(mine:lock())
+    local hold = as_another(function() return assert(mine:hold()) end)
+    assert.is_true(mine:unlock())
+    assert.equal("held", hold:state())
+    assert.is_true(hold:unlock())
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("leaves the part of a multi-lock to that while it has others", function()
+    local multi = rlock.multi_lock { lock, client:lock(name .. ":other") }
+    assert.is_true(lock:lock())
+    assert.is_true(multi:lock())
+    assert.is_true(lock:unlock())
+    assert.equal("held", multi:state())
+    assert.is_true(multi:unlock())
+    assert.is_false(lock:is_locked())
+  end)
+
+  it("gives up the hold of an object if there is no other", function()
+    local hold = assert(lock:hold())
+    assert.is_true(lock:unlock())
+    assert.equal("free", hold:state())
+    assert.is_false(lock:is_locked())
+  end)
+
   it("takes any name that Redis takes as a key", function()
     local names = {
       "with spaces", "nul\0inside", "{tag}:x", "a{b", "x{}y", "}{", "new\nline",

@@ -194,7 +194,14 @@ function joint:take(wait, lease, hold)
   return nil, code, detail
 end
 
-function Hold:release()
+-- Releases this hold; if none is named, one that has no object, if there is.
+function Hold:release(hold)
+  if not hold and self.object then
+    local holds = self.joint.held[self.party]
+    for i = #holds, 1, -1 do
+      if not holds[i].object then return holds[i]:release() end
+    end
+  end
   self.is_over = true
   forget(self.joint, self)
   return self.joint:release_parts(self)

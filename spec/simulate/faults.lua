@@ -194,11 +194,12 @@ function inject.stall(world, a, _, c)
   if process then world.universe:stall(process.host, c * 3) end
 end
 
-function inject.kill(world, a)
+-- Whoever waited behind it may see that it is dead; or nobody does for a while.
+function inject.kill(world, a, _, c)
   local process = client_of(world, a)
   if not process then return end
   world.universe:kill(process.host)
-  world:start_client()
+  world:start_client_later(c * 5)
 end
 
 function inject.close(world, a)

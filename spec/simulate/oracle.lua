@@ -130,9 +130,15 @@ end
 --- The task has no more to do with it.
 function oracle.gone(thing, task) thing.users[task.label] = nil end
 
+-- Do the servers have it, again? A red lock takes the parts anew that it loses.
+local function is_kept(holder)
+  return holder.is_kept and holder.is_kept() or false
+end
+
 --- Something was granted.
 -- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
---   tells_time: whether it must find out that it was lost;
+--   tells_time: whether it must find out that it was lost; is_kept(): whether
+--   a red lock is held by most servers;
 --   began: when its task asked; executed: when the server granted it; token
 function oracle:granted(holder)
   local thing = holder.thing
@@ -153,7 +159,7 @@ end
 --- Its task begins to give it back, or ends without.
 function oracle:ending(holder)
   if holder.has_ended then return end
-  holder.has_ended = true
+  holder.has_ended, holder.was_kept = true, is_kept(holder)
   if self.on_change then self.on_change(holder, "ends") end
   self:check(holder.thing)
   local list = holder.thing.holders
@@ -167,7 +173,8 @@ end
 -- @param ok  what unlock returned
 -- @tparam integer troubles of its host, before
 function oracle:ended(holder, ok, troubles)
-  if ok and holder.is_gone and (holder.host.troubles or 0) == troubles then
+  if ok and holder.is_gone and not holder.was_kept
+      and (holder.host.troubles or 0) == troubles then
     self:fault("not told", "%s of %s: unlock returned true, but the server had "
       .. "lost it", holder.thing.name, holder.label)
   end
@@ -175,9 +182,13 @@ end
 
 -- losses ----------------------------------------------------------------------
 
--- A holder whose data is gone must know it after its lease.
-local function check_told(self, holder)
-  if holder.has_ended or holder.host.is_dead then return end
+-- A holder whose data is gone must know it after its lease. A closed client
+-- tells nobody: it has given back what it held.
+local function check_told(self, holder, lost_at)
+  if holder.has_ended or holder.host.is_dead or holder.host.process.is_closed
+      or is_kept(holder) or holder.is_kept and holder.gone_at > lost_at then
+    return
+  end
   if holder.valid_for() > 0 then
     self:fault("not told", "%s counts %s as held, %.1f s after it was lost",
       holder.label, holder.thing.name, self.universe.now - holder.gone_at)
@@ -196,10 +207,12 @@ end
 function oracle:lost(thing, lease)
   for _, holder in ipairs(thing.holders) do
     holder.is_forgiven = true
-    if lease and holder.tells_time and not holder.is_gone then
-      holder.is_gone, holder.gone_at = true, self.universe.now
+    if lease and holder.tells_time and not is_kept(holder)
+        and (not holder.is_gone or holder.is_kept) then
+      local lost_at = self.universe.now
+      holder.is_gone, holder.gone_at = true, lost_at
       self.universe:after(lease * 1.01 + SLACK, function()
-        check_told(self, holder)
+        check_told(self, holder, lost_at)
       end)
     end
   end

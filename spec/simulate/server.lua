@@ -55,6 +55,19 @@ local function tick(self)
   self.redis.now = now
 end
 
+--- Does it have a lock of this owner?
+-- @tparam string key of the lock
+-- @tparam string owner
+function server:holds(key, owner)
+  tick(self)
+  local entry = self.redis:entry(key)
+  if not entry then return false end
+  local value = entry.value
+  if type(value) ~= "table" then return value == owner end
+  return (value[owner] or value[owner .. ":write"] or value["r:" .. owner]
+    or value["w:" .. owner]) ~= nil
+end
+
 -- faults ----------------------------------------------------------------------
 
 local function drop_links(self)

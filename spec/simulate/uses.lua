@@ -47,13 +47,17 @@ local function holder_of(task, thing, lock, mode)
   }, Holder)
 end
 
-local function held(task, holder)
-  task.world.oracle:granted(holder)
+local function ask_to_tell(task, holder)
   if task.random() < 0.3 and holder.ask_to_tell then
     local told = {}                     -- not the holder: it refers to the hold
     holder.told = told
     holder.tells = holder.ask_to_tell(function() told.is_true = true end)
   end
+end
+
+local function held(task, holder)
+  task.world.oracle:granted(holder)
+  ask_to_tell(task, holder)
   task.host.sleep(seconds_of(task.random))
 end
 
@@ -276,6 +280,7 @@ local function use_joint(task, joint, parts, options)
   local holders <close> = several_held(task, parts,
     function() return hold:valid_for() end, style)
   local holder = holders[1]
+  ask_to_tell(task, asks_to_tell(holder, hold))
   task.host.sleep(seconds_of(task.random))
   local troubles = task.host.troubles or 0
   all_ending(holders)
@@ -329,6 +334,19 @@ local function red_holder(task, thing, valid_for)
   }, Holder)
 end
 
+-- Do most servers have this hold?
+local function is_kept(task, thing, hold)
+  local count = 0
+  for _, part in ipairs(hold.parts) do
+    local server = task.world.network.servers[part.lock.session.options.host]
+    if not part.is_over
+        and server:holds(part.lock.site.keys[1], part.grant.owner) then
+      count = count + 1
+    end
+  end
+  return count > #thing.servers // 2
+end
+
 --- A red lock.
 function uses.red(task, thing)
   local lock = red_of(task, thing)
@@ -338,6 +356,8 @@ function uses.red(task, thing)
   local holder <close> = asks_to_tell(red_holder(task, thing, function()
     return hold:valid_for()
   end), hold)
+  holder.tells_time = true
+  function holder.is_kept() return is_kept(task, thing, hold.hold) end
   held(task, holder)
   hold:state()
   if task.random() < 0.1 then lock:is_held() end
@@ -435,7 +455,8 @@ function uses.permits(task, thing)
     if not permit or permit.state == "lost" then return 0 end
     return permit.valid_until - task.host.now()
   end)
-  if random() < 0.3 then permits:on_lost(id, function() end) end
+  holder.tells_time = true
+  function holder.ask_to_tell(fn) return permits:on_lost(id, fn) end
   held(task, holder)
   if random() < 0.1 then
     permits:renew(id, 0.5)
@@ -447,17 +468,40 @@ end
 
 -- Latches ---------------------------------------------------------------------
 
--- A latch is used once: `cycle` is its current use.
-local function cycle_of(thing)
-  local cycle = thing.cycle
-  local generation = thing.servers[1].generation
-  if not cycle or cycle.is_over or cycle.generation ~= generation then
-    thing.cycles = (thing.cycles or 0) + 1
-    cycle = { generation = generation, begun = 0, needed = 2,
-      name = ("%s:%d:%d"):format(thing.name, generation, thing.cycles) }
-    thing.cycle = cycle
+local PATIENCE = 4        -- seconds
+
+-- Makes a request whose outcome is in doubt until it has returned: for ever if
+-- it raises or fails.
+local function surely(cycle, fn, ...)
+  cycle.doubts = cycle.doubts + 1
+  local ok, value = fn(...)
+  if ok ~= nil then cycle.doubts = cycle.doubts - 1 end
+  return ok, value
+end
+
+-- May a request still be executed, or retried in the background?
+local function is_in_doubt(cycle)
+  for session in next, cycle.settling do
+    if session.pending > 0 then return true end
   end
-  return cycle
+  return cycle.doubts > 0
+end
+
+-- A latch is set, counted down and opened: `cycle` is its current use. The next
+-- one has the same name as soon as the outcome of all requests is known; if it
+-- is not in time, another name.
+local function cycle_of(thing, now)
+  local cycle, generation = thing.cycle, thing.servers[1].generation
+  local is_old = not cycle or cycle.generation ~= generation
+  if not is_old and not cycle.is_over then return cycle end
+  if is_old or is_in_doubt(cycle) then
+    if not is_old and now < cycle.since + PATIENCE then return nil end
+    thing.names = (thing.names or 0) + 1
+  end
+  thing.cycle = { generation = generation, begun = 0, needed = 2, doubts = 0,
+    settling = {}, since = now,
+    name = ("%s:%d:%d"):format(thing.name, generation, thing.names) }
+  return thing.cycle
 end
 
 local function check_latch(task, cycle, left)
@@ -470,26 +514,44 @@ end
 
 local function count_down(task, cycle, latch)
   cycle.begun = cycle.begun + 1
+  cycle.doubts = cycle.doubts + 1
   local ok, left = latch:count_down()
-  if ok then check_latch(task, cycle, left) end
+  cycle.doubts = cycle.doubts - 1
+  if ok then return check_latch(task, cycle, left) end
+  cycle.settling[latch.session] = true
 end
 
+local function set(cycle, latch)
+  cycle.is_claimed = true
+  cycle.is_set = surely(cycle, latch.set, latch, cycle.needed)
+  if not cycle.is_set then cycle.is_over = true end
+end
+
+-- Deletes it if it is not open.
+local function open(task, cycle, latch)
+  local ok = latch:wait { wait = task.random() * 2 }
+  if cycle.is_over then return end
+  if ok then check_latch(task, cycle, 0) end
+  task.world.oracle:note "latches"
+  cycle.is_over = true
+  if not ok or task.random() < 0.2 then
+    surely(cycle, latch.delete, latch)
+  end
+end
+
+-- Counts down more often than is needed, too.
 function uses.latch(task, thing)
-  local cycle = cycle_of(thing)
+  local cycle = cycle_of(thing, task.host.universe.now)
+  if not cycle then return end
   local latch = task.open[thing.servers[1].name]:latch(cycle.name)
   task.latch = thing
   if not cycle.is_claimed then
-    cycle.is_claimed = true
-    cycle.is_set = latch:set(cycle.needed)
-    if not cycle.is_set then cycle.is_over = true end
-  elseif cycle.is_set and cycle.begun < cycle.needed then
+    set(cycle, latch)
+  elseif cycle.is_set
+      and (cycle.begun < cycle.needed or task.random() < 0.2) then
     count_down(task, cycle, latch)
   elseif cycle.is_set then
-    local ok = latch:wait { wait = task.random() * 2 }
-    if ok then check_latch(task, cycle, 0) end
-    task.world.oracle:note "latches"
-    cycle.is_over = true
-    if task.random() < 0.2 then latch:delete() end
+    open(task, cycle, latch)
   end
 end
 

@@ -16,11 +16,12 @@ world.__index = world
 
 local SECONDS = 30        -- of faults
 local EVERY = 0.25        -- seconds between them, on average
-local BOUND = 40          -- seconds within which a lock must be had, at the end
+local BOUND = 15          -- seconds within which a lock must be had, at the end
 local LEAST = 60          -- seconds within which all tasks must end
 local REST = 12           -- seconds after which nothing of a lock is left
 local LEASE = 2
 local TASKS = 3           -- of a process
+local PAUSE = 0.01        -- seconds between two uses, at most
 local GARBAGE = 4         -- seconds between collections of garbage
 
 local KINDS = { "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
@@ -53,19 +54,22 @@ local function add_locks(self, random, count)
   return locks
 end
 
+local function add_counter(self, random)
+  local kind = self.only.counter or one_of(COUNTERS, random)
+  add_thing(self, { use = kind, kind = kind, most = kind ~= "latch"
+    and 1 + math.floor(random() * 3) or nil,
+    servers = { one_of(self.servers, random) } })
+end
+
 local function add_things(self, random)
+  if self.only.counter then return add_counter(self, random) end
   local locks = add_locks(self, random, 2 + math.floor(random() * 2))
   if self.only.kind then return end
   if random() < 0.5 then
     add_thing(self, { use = "multi", kind = "multi", parts = locks,
       servers = {} })
   end
-  if random() < 0.6 then
-    local kind = one_of(COUNTERS, random)
-    add_thing(self, { use = kind, kind = kind, most = kind ~= "latch"
-      and 1 + math.floor(random() * 3) or nil,
-      servers = { one_of(self.servers, random) } })
-  end
+  if random() < 0.6 then add_counter(self, random) end
   if #self.servers >= 3 then
     add_thing(self, { use = "red", kind = "red", servers = self.servers,
       policy = one_of(POLICIES, random) })
@@ -101,7 +105,7 @@ local function work(task)
     else
       uses.use(task, thing)
     end
-    task.host.sleep(random() * 0.01)
+    task.host.sleep(random() * (self.only.pause or PAUSE))
   end
 end
 
@@ -131,11 +135,9 @@ local function start_worker(process, number)
   }
   task.random = sim.stream(self.seed, task.label)
   process.workers[number] = task
-  self.working = self.working + 1
   task.job = host.daemon(function()
     work(task)
     get_all(task)
-    self.working = self.working - 1
     task.is_done = true
   end)
 end
@@ -153,7 +155,6 @@ end
 
 --- Starts a process.
 function world:start_client()
-  if self.is_ending then return end
   local number = #self.processes + 1
   local random = sim.stream(self.seed, "client" .. number)
   local host = self.universe:host {
@@ -166,6 +167,15 @@ function world:start_client()
   host.daemon(function()
     open_clients(process)
     for i = 1, self.only.tasks or TASKS do start_worker(process, i) end
+  end)
+end
+
+--- Starts a process after some seconds.
+function world:start_client_later(seconds)
+  self.coming = self.coming + 1
+  self.universe:after(seconds, function()
+    self.coming = self.coming - 1
+    self:start_client()
   end)
 end
 
@@ -191,11 +201,16 @@ local function header_of(text)
   return header
 end
 
+-- The key that has the owners: that of permits is their second one.
+local function place_of(name, keys)
+  return name:match("^permits%.") and keys[2] or keys[1]
+end
+
 local function knows(site, owner)
   for _, grant in next, site.grants do
     if grant.owner == owner then return true end
   end
-  return false
+  return site.taken and site.taken[owner] ~= nil
 end
 
 -- Does the client know that this owner has the lock, or is it about to release
@@ -206,34 +221,30 @@ local function is_known(process, key, owner)
     if session.is_closed or session.pending > 0 then return true end
     for _, kind in next, session.kinds do
       for _, site in next, kind.sites do
-        if site.keys[1] == key and knows(site, owner) then return true end
+        if place_of(site.policy.name .. ".", site.keys) == key
+            and knows(site, owner) then
+          return true
+        end
       end
     end
   end
   return false
 end
 
-local function holds(server, key, owner)
-  local entry = server.redis.entries[key]
-  if not entry then return false end
-  local value = entry.value
-  if type(value) ~= "table" then return value == owner end
-  return (value[owner] or value[owner .. ":write"] or value["r:" .. owner]
-    or value["w:" .. owner]) ~= nil
-end
+local function printable(owner) return (owner:gsub("[^%w:.-]", "?")) end
 
 -- A lock that was granted to a request which its client had given up: it must
 -- be released, or used.
 local function look_for_orphan(self, server, process, key, owner, lease)
   local function look()
     if process.host.is_dead or process.is_closed
-        or not holds(server, key, owner) then
+        or not server:holds(key, owner) then
       return
     end
     if process.host.stalls_until <= self.universe.now
         and not is_known(process, key, owner) then
       self.oracle:fault("orphan", "%s is held by %s of %s, which does not know "
-        .. "it", key, owner, process.host.label)
+        .. "it", key, printable(owner), process.host.label)
       return
     end
     lease = lease - 0.3
@@ -270,12 +281,12 @@ function world:executed(server, link, text, keys, args, reply)
       link.is_closed and " (closed)" or "", header.name, keys[1],
       table.concat(args, " "), show(reply))
   end
-  local operation = header.operation
+  local operation, key = header.operation, place_of(header.name, keys)
   if operation == "acquire" and reply[1] == "held" then
-    granted(self, server, link, keys[1], args)
+    granted(self, server, link, key, args)
   elseif operation == "release" then
-    local released = server.released[keys[1]] or {}
-    server.released[keys[1]], released[args[1]] = released, link.id
+    local released = server.released[key] or {}
+    server.released[key], released[args[1]] = released, link.id
   end
 end
 
@@ -307,7 +318,7 @@ local function report_the_stuck(self)
 end
 
 local function count_working(self)
-  local count = 0
+  local count = self.coming
   for _, process in ipairs(self.processes) do
     for _, task in ipairs(process.workers) do
       if not task.is_done and not process.host.is_dead then
@@ -394,7 +405,7 @@ local function new(seed, options)
   local universe = sim.new(seed)
   local self = setmetatable({
     seed = seed, universe = universe, network = network.new(universe),
-    servers = {}, things = {}, processes = {}, working = 0, lease = LEASE,
+    servers = {}, things = {}, processes = {}, coming = 0, lease = LEASE,
     oracle = oracle.new(universe), only = options.only or {},
     seconds = options.seconds or SECONDS, log = options.log and {},
     collects_at = 0,
@@ -405,7 +416,7 @@ local function new(seed, options)
   add_servers(self, random)
   add_things(self, random)
   self.plan = options.plan or world.plan(seed, options)
-  return self, 2 + math.floor(random() * 3)
+  return self, self.only.clients or 2 + math.floor(random() * 3)
 end
 
 --- The plan of a run.
@@ -472,9 +483,10 @@ end
 -- @tparam[opt] table options
 --   seal: of the clients; default: by the seed, never "off"
 --   plan: the faults, as of faults.plan; default: by the seed
---   only: kind, style, owner ("task", "none"), leases (how many of 1),
---     servers, tasks, every (seconds between faults), faults (their kinds):
---     restrict what is done
+--   only: kind, counter (its kind), style, owner ("task", "none"), leases (how many of 1),
+--     servers, clients, tasks (of a client), pause (seconds between two uses),
+--     every (seconds between faults), faults (their kinds): restrict what is
+--     done
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)

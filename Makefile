@@ -136,10 +136,11 @@ soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
 	@B=$(B) V=1 JOBS=1 LIMIT=3600 $(if $(COMMANDS),RLOCK_COMMANDS=$(COMMANDS)) \
 	  $(if $(SCRIPTS),RLOCK_SCRIPTS=$(SCRIPTS)) $(SUITE) $(or $(PARTS),soak)
 
-simulate: deps  ## the client under faults, simulated; SEED=7 MINUTES=5
+simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	$(SUB) all
 	@$(B)/rlockctl spec/simulate/run.lua $(if $(SEED),SEED=$(SEED)) \
-	  $(if $(EVENTS),EVENTS=$(EVENTS)) MINUTES=$(or $(MINUTES),1)
+	  $(if $(EVENTS),EVENTS=$(EVENTS)) MINUTES=$(or $(MINUTES),1) \
+	  $(if $(COVERAGE),COVERAGE=1)
 
 bench:  ## what locks cost, beside a bare C client and bare cosockets
 	@spec/tools/deps build test bench

@@ -9,6 +9,8 @@
 --    MINUTES=1    at most, of processor time
 --    SEAL=kill|time|off
 --    LOG=1        print the log of each run
+--    COVERAGE=1   print what was reached of the client; fails if anything was
+--                 not that is not in unreached.lua
 --    EVENTS=a,b   inject only these of the run's faults
 --    SHRINK=0     do not look for the few that are needed
 
@@ -28,6 +30,9 @@ end
 local seconds = 60 * tonumber(options.MINUTES or 1)
 local seed = tonumber(options.SEED) or os.time() * 1000
 local runs = tonumber(options.RUNS) or options.SEED and 1 or math.huge
+
+local covered = options.COVERAGE
+  and require("spec.simulate.coverage").start()
 
 local sum = { runs = 0, grants = 0, contended = 0, faults = 0, longest = 0 }
 local counts = {}
@@ -69,7 +74,8 @@ local function show_few(found, run_options)
 end
 
 local function simulate()
-  local run_options = { seal = options.SEAL, log = options.LOG ~= nil }
+  local run_options = { seal = options.SEAL, log = options.LOG ~= nil,
+    hook = covered and covered.hook }
   local whole = world.plan(seed, run_options)
   run_options.plan = chosen(whole) or whole
   local found = world.simulate(seed, run_options)
@@ -101,4 +107,5 @@ print(table.concat(names, ", "))
 print(("%d runs, %d grants, %d of them contended (%.0f a second), longest wait "
   .. "at the end %.1f s, %d faults found"):format(sum.runs, sum.grants,
   sum.contended, sum.contended / took, sum.longest, sum.faults))
-os.exit(sum.faults == 0)
+local unexplained = covered and covered:report() or 0
+os.exit(sum.faults == 0 and unexplained == 0)

@@ -160,14 +160,20 @@ end
 
 function styles.look(_, _, lock)
   lock:peek()
+  lock:is_locked()
   lock:is_held()
+  lock:hold_count()
   lock:ttl()
   lock:state()
+  lock:token()
 end
+
+-- The world tells the oracle when the server does it.
+styles["break"] = function(_, _, lock) lock:break_lock() end
 
 local ODDS = { { "plain", 0.5 }, { "try", 0.08 }, { "hold", 0.1 },
   { "in another task", 0.06 }, { "with", 0.1 }, { "nested", 0.12 },
-  { "abandon", 0.02 }, { "look", 0.02 } }
+  { "abandon", 0.02 }, { "look", 0.015 }, { "break", 0.005 } }
 
 local function pick(odds, dice)
   for _, pair in ipairs(odds) do
@@ -280,6 +286,7 @@ local function use_joint(task, joint, parts, options)
   local holders <close> = several_held(task, parts,
     function() return hold:valid_for() end, style)
   local holder = holders[1]
+  hold:state()
   ask_to_tell(task, asks_to_tell(holder, hold))
   task.host.sleep(seconds_of(task.random))
   local troubles = task.host.troubles or 0
@@ -305,6 +312,7 @@ function uses.multi(task, thing)
   local _ <close> = asking(task, chosen)
   task.began = task.host.universe.now
   local joint = multi.new(locks)
+  if task.random() < 0.05 then joint:is_held() end
   if task.random() < 0.2 then
     return joint:with({ wait = 1 }, function()
       local holders <close> = several_held(task, parts,
@@ -347,10 +355,21 @@ local function is_kept(task, thing, hold)
   return count > #thing.servers // 2
 end
 
+-- Enters it again, if its policy allows that.
+local function nested_red(task, thing, lock)
+  if not lock:lock { wait = task.random() * 3 } then return end
+  local holder <close> = red_holder(task, thing, validity(task, lock))
+  task.world.oracle:granted(holder)
+  task.host.sleep(seconds_of(task.random))
+  if lock:lock { wait = task.random() } then lock:unlock() end
+  unlocked(holder, lock.unlock, lock)
+end
+
 --- A red lock.
 function uses.red(task, thing)
   local lock = red_of(task, thing)
   task.began = task.host.universe.now
+  if task.random() < 0.1 then return nested_red(task, thing, lock) end
   local hold = lock:hold(options_of(task.random))
   if not hold then return end
   local holder <close> = asks_to_tell(red_holder(task, thing, function()

@@ -195,7 +195,7 @@ local function header_of(text)
   local header = headers[text]
   if not header then
     local name = text:match("^%-%- rlock (%S+)") or "?"
-    header = { name = name, operation = name:match("%.(%a+)$") }
+    header = { name = name, operation = name:match("%.([%a_]+)$") }
     headers[text] = header
   end
   return header
@@ -273,6 +273,16 @@ local function granted(self, server, link, key, args)
   end
 end
 
+-- Somebody has broken a lock, which takes it from its holders.
+local function broken(self, server, key)
+  for _, thing in ipairs(self.things) do
+    if thing.key == key and thing.servers[1] == server then
+      self.oracle:lost(thing, self.lease)
+      thing.lost_at = self.universe.now
+    end
+  end
+end
+
 --- A server has executed a script.
 function world:executed(server, link, text, keys, args, reply)
   local header = header_of(text)
@@ -284,6 +294,8 @@ function world:executed(server, link, text, keys, args, reply)
   local operation, key = header.operation, place_of(header.name, keys)
   if operation == "acquire" and reply[1] == "held" then
     granted(self, server, link, key, args)
+  elseif operation == "break_" and reply[1] == "freed" then
+    broken(self, server, key)
   elseif operation == "release" then
     local released = server.released[key] or {}
     server.released[key], released[args[1]] = released, link.id
@@ -483,10 +495,10 @@ end
 -- @tparam[opt] table options
 --   seal: of the clients; default: by the seed, never "off"
 --   plan: the faults, as of faults.plan; default: by the seed
---   only: kind, counter (its kind), style, owner ("task", "none"), leases (how many of 1),
---     servers, clients, tasks (of a client), pause (seconds between two uses),
---     every (seconds between faults), faults (their kinds): restrict what is
---     done
+--   only: kind, counter (its kind), style, owner ("task", "none"), leases (how
+--     many of 1), servers, clients, tasks (of a client), pause (seconds between
+--     two uses), every (seconds between faults), faults (their kinds): restrict
+--     what is done
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)

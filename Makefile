@@ -139,7 +139,8 @@ soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
 simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	$(SUB) all
 	@$(B)/rlockctl spec/simulate/run.lua $(if $(SEED),SEED=$(SEED)) \
-	  $(if $(EVENTS),EVENTS=$(EVENTS)) MINUTES=$(or $(MINUTES),1) \
+	  $(if $(EVENTS),EVENTS=$(EVENTS)) \
+	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)
 
 bench:  ## what locks cost, beside a bare C client and bare cosockets

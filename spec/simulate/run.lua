@@ -9,8 +9,8 @@
 --    MINUTES=1    at most, of processor time
 --    SEAL=kill|time|off
 --    LOG=1        print the log of each run
---    COVERAGE=1   print what was reached of the client; fails if anything was
---                 not that is not in unreached.lua
+--    COVERAGE=1   print what was reached of the client, by default in 60 fixed
+--                 runs; fails if anything was not that is not in unreached.lua
 --    EVENTS=a,b   inject only these of the run's faults
 --    SHRINK=0     do not look for the few that are needed
 
@@ -28,8 +28,10 @@ for _, word in ipairs(arg) do
 end
 
 local seconds = 60 * tonumber(options.MINUTES or 1)
-local seed = tonumber(options.SEED) or os.time() * 1000
-local runs = tonumber(options.RUNS) or options.SEED and 1 or math.huge
+local seed = tonumber(options.SEED) or options.COVERAGE and 1
+  or os.time() * 1000
+local runs = tonumber(options.RUNS) or options.SEED and 1
+  or options.COVERAGE and 60 or math.huge
 
 local covered = options.COVERAGE
   and require("spec.simulate.coverage").start()

@@ -40,6 +40,10 @@ return {
       "extra_of: }" },
     { RARE, [[interpret: elseif verdict == "refused" then]],
       [[interpret: return nil, "refused", value]],
+      "wait_for_turn: self:pass_turn()                    "
+        .. "-- the turn came as the wait ended",
+      [[wait_for_turn: return nil, code or "timeout", ]]
+        .. [[unwind or "no time left"]], [[interpret: return "busy", 0]],
       "release_later: *", "background: *",
       "release: local is_ours, code, detail = wait_for_turn(self, deadline)",
       "release: if not is_ours then",
@@ -58,11 +62,14 @@ return {
     { END, "retire: *" },
     { RARE, "answered: self:lose(grant, why)",
       "collect: grant.deadline = grant.valid_until",
-      "collect: self.alarms:push(grant)" },
+      "collect: self.alarms:push(grant)",
+      "observe: self.change:set()                   -- schedules a sweep" },
   },
   wakeup = {
     { END, "wind_down: *" },
-    { RARE, "heard: self.connection:subscribe(name)", "serve: break" },
+    { RARE, "heard: self.connection:subscribe(name)", "serve: break",
+      "wake_sharers: *", "pass: other = other.next",
+      "serve: if connection then connection:close() end" },
   },
   ["several/joint"] = {
     { MISUSE, "check_list: *", [[function: error(("%s has no %s: ]]
@@ -76,7 +83,8 @@ return {
       "release: local holds = self.joint.held[self.party]",
       "release: for i = #holds, 1, -1 do",
       "release: if not holds[i].object then return holds[i]:release() end" },
-    { RARE, "when_lost: self.joint.host.spawn(fn, object, self.lost_because)",
+    { RARE, "lose: self.host.spawn(callback.fn, callback.object, reason)",
+      "when_lost: self.joint.host.spawn(fn, object, self.lost_because)",
       "when_lost: return true" },
   },
   ["several/multi"] = {
@@ -87,7 +95,8 @@ return {
         .. [[": the lease ended before all were held"]],
       "wait_on: return nil, code, detail",
       "wait_on: ok, problem, unwind = jitter(self, try)",
-      [[wait_on: code = "timeout"]], "is_held: *", "state_of: *" },
+      [[wait_on: code = "timeout"]], "is_held: *", "state_of: *",
+      "release_parts: *", "when_lost: *", "show: *" },
   },
   ["several/quorum"] = {
     { MISUSE, "unsound: *", "check_clients: *" },

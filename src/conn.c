@@ -280,21 +280,32 @@ static int is_string(const redisReply *reply)
     return reply->type == REDIS_REPLY_STRING;
 }
 
+/* "message" or, for a sharded channel, "smessage". */
+static int has_payload(const char *kind)
+{
+    return strcmp(kind, "message") == 0 || strcmp(kind, "smessage") == 0;
+}
+
+/* "subscribe" or "ssubscribe". */
+static int is_subscribe(const char *verb)
+{
+    return strcmp(verb, "subscribe") == 0 || strcmp(verb, "ssubscribe") == 0;
+}
+
 /* { "message", channel, payload }, or else { kind, channel, count }. */
 static int is_message(const redisReply *reply)
 {
     return reply->type == REDIS_REPLY_ARRAY && reply->elements >= 3
            && is_string(reply->element[0]) && is_string(reply->element[1])
            && (reply->element[2]->type == REDIS_REPLY_INTEGER
-               || strcmp(reply->element[0]->str, "message") == 0);
+               || has_payload(reply->element[0]->str));
 }
 
 static void take_message(rl_conn *self, const redisReply *reply)
 {
     rl_event event = { .what = RL_PUSHED, .id = self->message, .reply = reply };
 
-    if (strcmp(reply->element[0]->str, "subscribe") == 0
-        && self->subscribing != 0)
+    if (is_subscribe(reply->element[0]->str) && self->subscribing != 0)
         self->subscribing--;
     rl_loop_tell(self->loop, &event);
 }
@@ -559,7 +570,7 @@ int rl_conn_listen(rl_conn *self, const char *verb, const char *channel,
 {
     const char *argv[2] = { verb, channel };
     size_t lengths[2] = { strlen(verb), length };
-    int subscribe = strcmp(verb, "subscribe") == 0;
+    int subscribe = is_subscribe(verb);
     int err;
 
     if (self->message == 0)

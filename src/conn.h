@@ -44,8 +44,9 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
                  const char *const *argv, const size_t *length);
 
 /*
- * Sends "subscribe" or "unsubscribe" for one channel. All results are
- * RL_PUSHED. Errors as in rl_conn_call; UV_EINVAL: not a subscriber.
+ * Sends "subscribe", "unsubscribe", "ssubscribe" or "sunsubscribe" for one
+ * channel. All results are RL_PUSHED; an error reply ends the connection.
+ * Errors as in rl_conn_call; UV_EINVAL: not a subscriber.
  */
 int rl_conn_listen(rl_conn *self, const char *verb, const char *channel,
                    size_t length);

@@ -922,29 +922,24 @@ static int conn_call(lua_State *L)
     return err == 0 ? push_true(L) : refuse_call(L, self->conn, err);
 }
 
-static int listen_verb(lua_State *L, const char *verb)
+/*
+ * conn:listen(verb, channel) -> true | nil, code, detail
+ * The verbs are those of rl_conn_listen.
+ */
+static int conn_listen(lua_State *L)
 {
+    static const char *const verbs[] = { "subscribe", "unsubscribe",
+                                         "ssubscribe", "sunsubscribe", NULL };
     conn_handle *self = check_conn(L);
+    const char *verb = verbs[luaL_checkoption(L, 2, NULL, verbs)];
     size_t length;
-    const char *channel = luaL_checklstring(L, 2, &length);
+    const char *channel = luaL_checklstring(L, 3, &length);
     int err;
 
     if (self->conn == NULL)
         return refuse(L, "closed", "the connection was closed");
     err = rl_conn_listen(self->conn, verb, channel, length);
     return err == 0 ? push_true(L) : refuse_call(L, self->conn, err);
-}
-
-/* conn:subscribe(channel) -> true | nil, code, detail */
-static int conn_subscribe(lua_State *L)
-{
-    return listen_verb(L, "subscribe");
-}
-
-/* conn:unsubscribe(channel) -> true | nil, code, detail */
-static int conn_unsubscribe(lua_State *L)
-{
-    return listen_verb(L, "unsubscribe");
 }
 
 static void conn_forget(conn_handle *self)
@@ -1043,8 +1038,7 @@ static void new_classes(lua_State *L)
     };
     static const luaL_Reg conn[] = {
         { "call", conn_call },
-        { "subscribe", conn_subscribe },
-        { "unsubscribe", conn_unsubscribe },
+        { "listen", conn_listen },
         { "close", conn_close },
         { NULL, NULL },
     };

@@ -28,10 +28,13 @@ local known = {
   seal = check.that('"kill", "time" or "off"', function(seal)
     return seal == "kill" or seal == "time" or seal == "off"
   end),
+  nat = check.that("a table or a function", function(nat)
+    return type(nat) == "table" or type(nat) == "function"
+  end),
 }
 
 local defaults = {
-  watchdog = 30, timeout = 3, connect_timeout = 3, publish = "publish",
+  watchdog = 30, timeout = 3, connect_timeout = 3,
 }
 
 --- Makes the check of the options of a host's open(), see options.table.
@@ -56,6 +59,7 @@ function client.complete(given, address)
   end
   options.tls = options.tls and {} or nil
   for name, value in pairs(defaults) do options[name] = value end
+  options.publish = options.seeds and "both" or "publish"
   for name, value in pairs(given) do options[name] = value end
   return options
 end

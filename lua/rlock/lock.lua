@@ -35,6 +35,9 @@ function lock.new(client, policy, name, options)
   return self
 end
 
+--- The node that has the lock's keys now.
+function lock:node() return self.session:node_of(self.site.keys) end
+
 --- The lock's kind and name, for messages.
 function lock:show()
   return ("%s lock %s"):format(self.site.policy.name,
@@ -147,14 +150,14 @@ end
 -- Runs an optional operation of the policy.
 -- @return the reply, and the operation
 local function run(self, name, a, b)
-  local op, node = self.site.policy.ops[name], self.session.node
+  local op, session = self.site.policy.ops[name], self.session
   if not op then
     return nil, "usage", ("policy %q has no server.%s, needed here")
       :format(self.site.policy.name, name)
   end
-  local now = node.host.now()
-  local reply, code, detail = remote.run(node, op,
-    now + self.session.timeout, now, self.site.keys, a, b)
+  local now = session.host.now()
+  local reply, code, detail = remote.run(session.node, op,
+    now + session.timeout, now, self.site.keys, a, b)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply, op

@@ -3,6 +3,7 @@
 --  background tasks still refer to the session.
 
 local duration = require "rlock.duration"
+local cluster = require "rlock.redis.cluster"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
 local wakeup = require "rlock.wakeup"
@@ -34,7 +35,7 @@ function session.new(host, options)
     lease = options.watchdog, timeout = options.timeout,
     lease_ms = ("%d"):format(duration.ms(options.watchdog)),
     publish = options.publish,
-    node = node.new(host, options),
+    node = (options.seeds and cluster or node).new(host, options),
     -- policy -> kind, see kind_of(); weak, because kinds refer to the client
     kinds = setmetatable({}, { __mode = "v" }),
     last_number = 0,
@@ -42,7 +43,8 @@ function session.new(host, options)
     spares = {},                                -- grants for reuse
     pending = 0,                                -- requests and background work
   }, session)
-  self.wakeup = wakeup.new(self.node)
+  self.wakeup = wakeup.new(self.node, options.publish)
+  self.node.on_change = function() self.wakeup:follow() end
   self.watchdog = watchdog.new(self)
   return self
 end
@@ -58,6 +60,12 @@ function session.valid_until(sent, seconds, drift)
   local margin = 0.002
   if seconds < 0.02 then margin = math.max(seconds / 10, 0.001) end
   return sent + seconds * (1 - (drift or 0.001)) - margin
+end
+
+--- The node that has these keys now.
+-- @tparam table keys
+function session:node_of(keys)
+  return self.node:of(keys) or self.node:any()
 end
 
 -- owners ------------------------------------------------------------------
@@ -90,9 +98,9 @@ function session:site(client, policy, name)
   local kind = kind_of(self, client, policy)
   local site = kind.sites[name]
   if not site then
-    site = setmetatable({
-      name = name, keys = policy.keys(name), grants = {},
-    }, kind)
+    local keys = policy.keys(name)
+    self.node:check_keys(name, keys)
+    site = setmetatable({ name = name, keys = keys, grants = {} }, kind)
     kind.sites[name] = site
   end
   return site
@@ -165,14 +173,14 @@ local function releases(self, batch, deadline)
   for _, grant in ipairs(batch) do
     if word and self.watchdog:has(grant) then
       word, code, detail =
-        remote.ready(self.node, grant.lock.site.policy.ops.release, deadline)
+        remote.ready(batch.node, grant.lock.site.policy.ops.release, deadline)
     end
   end
   if not word then return nil, code, detail end
   for _, grant in ipairs(batch) do
     if self.watchdog:has(grant) then
       local site = grant.lock.site
-      commands[#commands + 1] = remote.command(self.node,
+      commands[#commands + 1] = remote.command(batch.node,
         site.policy.ops.release, word, site.keys, grant.owner, "1", "0",
         self.publish)
     end
@@ -183,12 +191,48 @@ end
 local function release_batch(self, batch, deadline)
   local commands, code, detail = releases(self, batch, deadline)
   if commands and commands[1] then
-    commands, code, detail = self.node:pipeline(deadline, commands)
+    commands, code, detail = batch.node:pipeline(deadline, commands)
   end
   if not commands then
     self:log("warn", ("%d locks could not be released; their leases end them "
       .. "(%s)"):format(#batch, tostring(detail or code)))
   end
+end
+
+-- Releases the grants of one node.
+local function release_on(self, list, deadline)
+  for first = 1, #list, BATCH do
+    local batch = { node = list.node }
+    for i = first, math.min(first + BATCH - 1, #list) do
+      batch[#batch + 1] = list[i]
+    end
+    release_batch(self, batch, deadline)
+  end
+end
+
+-- Releases the grants of all nodes concurrently.
+local function release_by_node(self, lists, deadline)
+  local all, left = self.host.event(), #lists
+  local function run(list)
+    release_on(self, list, deadline)
+    left = left - 1
+    if left == 0 then all:set() end
+  end
+  for i = 2, #lists do self.host.daemon(run, lists[i]) end
+  if lists[1] then run(lists[1]) end
+  if left > 0 then all:pause(deadline - self.host.now()) end
+end
+
+-- A list of grants for each node.
+local function by_node(self, grants)
+  local lists, of = {}, {}
+  for _, grant in ipairs(grants) do
+    local its = self:node_of(grant.lock.site.keys)
+    local list = of[its] or { node = its }
+    if not of[its] then lists[#lists + 1] = list end
+    of[its], list[#list + 1] = list, grant
+  end
+  return lists
 end
 
 -- Releases everything that is still held, best effort. No task counts it as
@@ -198,13 +242,7 @@ local function release_all(self, deadline, why)
   for _, grant in ipairs(batch) do
     grant.valid_until, grant.batch = 0, nil  -- ignores a renewal in flight
   end
-  for first = 1, #batch, BATCH do
-    local part = {}
-    for i = first, math.min(first + BATCH - 1, #batch) do
-      part[#part + 1] = batch[i]
-    end
-    release_batch(self, part, deadline)
-  end
+  release_by_node(self, by_node(self, batch), deadline)
   for _, grant in ipairs(batch) do
     if self.watchdog:has(grant) then grant:end_it(why) end
   end

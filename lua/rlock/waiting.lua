@@ -50,7 +50,7 @@ local function pause_length(session, waiter, ms, most)
   local random, channel = session.host.random_number, waiter.channel
   local is_first = waiter == channel.first
   local poll = is_first and POLL or POLL_BEHIND
-  if not channel.is_live or session.publish == "spublish" then
+  if not channel.is_live then
     poll = POLL_DEAF           -- no message reaches us
   end
   poll = min(poll, most or huge) * (0.5 + random() / 2)

@@ -5,20 +5,17 @@
 --  wakes one local waiter, to avoid a thundering herd. A (re)connection wakes
 --  all, because messages may have been missed.
 
-local backoff = require "rlock.backoff"
+local subscriber = require "rlock.redis.subscriber"
 
 local wakeup = {}
 wakeup.__index = wakeup
 
-local WARM = 5                            -- seconds a channel stays subscribed
-local FIRST_PAUSE, LAST_PAUSE = 0.05, 2   -- seconds between reconnects
-
---- @tparam table node
-function wakeup.new(node)
+--- @tparam table server   a node or a cluster
+-- @tparam string publish which messages to hear, see subscriber.lua
+function wakeup.new(server, publish)
   return setmetatable({
-    node = node,
-    host = node.host,
-    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, node.host.random_number),
+    server = server, host = server.host, publish = publish,
+    subscribers = {},       -- node -> its subscriber
     channels = {},          -- name -> channel
     count = 0,              -- of channels
   }, wakeup)
@@ -78,113 +75,77 @@ local function wake_sharers(channel)
   if other then wake(other) end
 end
 
--- the subscriber ----------------------------------------------------------
+-- channels -----------------------------------------------------------------
 
--- Handles a message of the subscriber connection.
-local function heard(self, kind, name, payload)
-  local channel = self.channels[name]
-  if kind == "message" then
-    if not channel then return end
-    if channel.wakes and channel.wakes(payload) == "all" then
-      wake_sharers(channel)
-    else
-      wake_one(channel)
-    end
-  elseif kind == "subscribe" and channel then
-    self.pause:reset()              -- the connection works
-    channel.is_live = true
-    wake_all(channel)
-  elseif kind == "unsubscribe" and channel then
-    channel.is_leaving = nil
-    if channel.first then           -- a waiter joined during UNSUBSCRIBE
-      self.connection:subscribe(name)
-    else
-      self.channels[name] = nil
-      self.count = self.count - 1
-      if self.count == 0 then self.change:set() end
-    end
+local events = {}
+
+-- Repetitions within this time are one release, told in two ways.
+local ECHO = 0.002
+
+-- Was this message sent by PUBLISH and SPUBLISH, and the other one just heard?
+local function is_echo(self, channel, payload)
+  if self.publish ~= "both" then return false end
+  local now = self.host.now()
+  local is_second = channel.heard == payload and now - channel.at < ECHO
+  channel.heard, channel.at = not is_second and payload or nil, now
+  return is_second
+end
+
+function events.message(self, channel, payload)
+  if is_echo(self, channel, payload) then return end
+  if channel.wakes and channel.wakes(payload) == "all" then
+    wake_sharers(channel)
+  else
+    wake_one(channel)
   end
 end
 
-local function lost(self, why)
-  self.connection = nil
-  for _, channel in pairs(self.channels) do
-    channel.is_live, channel.is_leaving = false, nil
-  end
-  self.host.log("info", ("lost the subscriber of %s: %s"):format(
-    self.node.where, why))
-  self.change:set()
+function events.live(_, channel) wake_all(channel) end
+
+function events.dropped(self, channel)
+  self.channels[channel.name] = nil
+  self.count = self.count - 1
 end
 
--- Unsubscribes from channels without a waiter for a while.
-local function leave_idle(self)
-  if self.is_closed then return end
-  local before = self.host.now() - WARM
-  for name, channel in pairs(self.channels) do
-    if not channel.first and channel.idle_since <= before
-        and not channel.is_leaving then
-      if channel.is_live then
-        channel.is_live, channel.is_leaving = false, true
-        self.connection:unsubscribe(name)
-      elseif not self.connection then
-        self.channels[name] = nil
-        self.count = self.count - 1
-      end
-    end
-  end
+-- The node that has the channel now.
+local function node_of(self, channel)
+  return self.server:of { channel.name } or self.server:any()
 end
 
-local function subscribe_all(self)
-  for name in pairs(self.channels) do self.connection:subscribe(name) end
-end
-
--- The task that keeps the subscriber connected while there are channels.
-local function serve(self)
-  while not self.is_closed and self.count > 0 do
-    if not self.connection then
-      local is_lost
-      local connection, _, detail = self.node:open(
-        function(why)
-          is_lost = true
-          lost(self, why)
-        end,
-        function(...) heard(self, ...) end)
-      if is_lost then connection = nil end
-      if self.is_closed then
-        if connection then connection:close() end
-        break
-      end
-      self.connection = connection
-      if connection then
-        subscribe_all(self)
-      else
-        self.host.log("info", "no subscriber: " .. tostring(detail))
-      end
-    end
-    if self.connection then
-      self.change:wait(WARM)
-      leave_idle(self)
-    end
-    if not self.connection and self.count > 0 then
-      self.host.sleep(self.pause:next())
-      leave_idle(self)
-    end
+-- Adds a channel to the subscriber of its node.
+local function attach(self, channel)
+  local node = node_of(self, channel)
+  local its = self.subscribers[node]
+  if not its then
+    its = subscriber.new(node, self.publish, function(event, ...)
+      events[event](self, ...)
+    end)
+    self.subscribers[node] = its
   end
-  if self.connection then self.connection:close() end
-  self.connection, self.is_serving = nil, nil
+  its:add(channel)
 end
 
 local function open_channel(self, name)
-  local channel = { is_live = false }
+  local channel = { name = name }
   self.channels[name] = channel
   self.count = self.count + 1
-  if self.connection then self.connection:subscribe(name) end
-  if not self.is_serving then
-    self.is_serving = true
-    self.change = self.host.event()
-    self.host.daemon(serve, self)
-  end
+  attach(self, channel)
   return channel
+end
+
+function events.moved(self) self.server:suspect() end
+
+--- Moves the channels whose slot has moved to the subscriber of its new node.
+function wakeup:follow()
+  for _, channel in pairs(self.channels) do
+    local its = channel.subscriber
+    if its.node ~= node_of(self, channel) then
+      its:remove(channel)
+      attach(self, channel)
+    else
+      its:renew(channel)
+    end
+  end
 end
 
 -- interface to waiters ----------------------------------------------------
@@ -206,6 +167,7 @@ function wakeup:join(name, wakes)
   local waiter = self.host.event()
   waiter.channel, waiter.shares = channel, wakes and true   -- nil takes no room
   channel.wakes = channel.wakes or wakes
+  channel.idle_since = nil
   append(channel, waiter)
   return waiter
 end
@@ -249,18 +211,14 @@ end
 
 --- Unsubscribes from all channels without waiters, without delay.
 function wakeup:wind_down()
-  for _, channel in pairs(self.channels) do channel.idle_since = -math.huge end
-  if self.change then self.change:set() end
+  for _, its in pairs(self.subscribers) do its:wind_down() end
 end
 
---- Closes the subscriber and wakes all waiters, which then see the closed
+--- Closes the subscribers and wakes all waiters, which then see the closed
 --  session.
 function wakeup:close()
-  self.is_closed = true
   for _, channel in pairs(self.channels) do wake_all(channel) end
-  if self.change then self.change:set() end
-  if self.connection then self.connection:close() end
-  self.connection = nil
+  for _, its in pairs(self.subscribers) do its:close() end
 end
 
 return wakeup

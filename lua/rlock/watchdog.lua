@@ -19,7 +19,7 @@ local watchdog = {}
 watchdog.__index = watchdog
 
 local BATCH = 256        -- renewals sent at once
-local IN_FLIGHT = 4      -- batches in flight
+local IN_FLIGHT = 4      -- batches in flight to one node
 local RETRIES = 12       -- a failed renewal is retried every lease/12
 local GARBAGE = 100      -- kB, see collect()
 local SHORT = 0.005      -- seconds that are too short for a retry
@@ -35,6 +35,7 @@ function watchdog.new(session)
     observed = {},        -- grants that need no action
     alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
+    batches_of = {},      -- node -> in flight to it
   }, watchdog)
 end
 
@@ -141,8 +142,8 @@ local function renewed(self, grant, lease, sent)
   append(self.fresh, grant)
 end
 
--- Handles the outcome of one renewal.
-local function answered(self, grant, lease, reply, code, detail, sent)
+-- Handles the outcome of one renewal that was sent to `node`.
+local function answered(self, node, grant, lease, reply, code, detail, sent)
   self:remove(grant)
   grant.batch = nil
   if type(reply) == "table" and reply[1] == "held" then
@@ -154,8 +155,9 @@ local function answered(self, grant, lease, reply, code, detail, sent)
     not_renewed(self, grant, why, self.host.now())
   else
     local site = grant.lock.site
-    local class, why = remote.classify(self.session.node, site.policy.ops.renew,
-      code, detail, site.name)
+    local class, why = remote.classify(node, site.policy.ops.renew, code,
+      detail, site.name)
+    if class.node_down then self.session.node:suspect(node) end
     if class.gone then
       self:lose(grant, why)
     else
@@ -165,12 +167,9 @@ local function answered(self, grant, lease, reply, code, detail, sent)
 end
 
 -- Was this NOSCRIPT? Then the hold is fine; the script is loaded again.
-local function lacks_script(self, grant, code, detail)
-  local site, node = grant.lock.site, self.session.node
-  local op = site.policy.ops.renew
-  local class = code and remote.classify(node, op, code, detail, site.name)
+local function lacks_script(node, grant, class)
   if not class or not class.forget then return false end
-  remote.forget(node, op)
+  remote.forget(node, grant.lock.site.policy.ops.renew)
   return true
 end
 
@@ -187,7 +186,7 @@ local function prepare(self, batch, deadline)
   local word, code, detail
   for _, grant in ipairs(batch) do
     if is_in(self, batch, grant) then
-      word, code, detail = remote.ready(self.session.node,
+      word, code, detail = remote.ready(batch.node,
         grant.lock.site.policy.ops.renew, deadline)
       if not word then return nil, code, detail end
     end
@@ -204,49 +203,87 @@ local function prepare(self, batch, deadline)
   return word
 end
 
-local function command(self, grant, word, now)
+local function command(node, grant, word, now)
   local lease, want = grant:renewal(now)
   local site = grant.lock.site
-  return lease, remote.command(self.session.node, site.policy.ops.renew, word,
-    site.keys, grant.owner, lease, want, not grant.watched and "1" or nil)
+  return lease, remote.command(node, site.policy.ops.renew, word, site.keys,
+    grant.owner, lease, want, not grant.watched and "1" or nil)
 end
 
--- Sends the renewals of a batch. They time out within a period, which leaves
--- time for a retry.
--- @return replies, codes, details, sent and the leases requested; or nil, code,
---   detail
-local function send_batch(self, batch, now)
+-- The deadline of a batch's renewals: within a period, which leaves time for a
+-- retry.
+local function deadline_of(self, batch, now)
   local deadline = now + math.min(self.session.timeout, self.period)
   for _, grant in ipairs(batch) do
     deadline = math.min(deadline, grant.valid_until)
   end
+  return deadline
+end
+
+-- Sends the renewals of a batch.
+-- @return replies, codes, details, sent and the leases requested; or nil, code,
+--   detail
+local function send_batch(self, batch, now)
+  local deadline = deadline_of(self, batch, now)
   local word, code, detail = prepare(self, batch, deadline)
   if not batch[1] then return {}, {}, {} end
   if not word then return nil, code, detail end
   local commands, leases = {}, {}
   for i, grant in ipairs(batch) do
-    leases[i], commands[i] = command(self, grant, word, now)
+    leases[i], commands[i] = command(batch.node, grant, word, now)
   end
-  local replies, codes, details, sent =
-    self.session.node:pipeline(deadline, commands)
+  local replies, codes, details, sent = batch.node:pipeline(deadline, commands)
   return replies, codes, details, sent, leases
 end
 
+-- Renews a grant by itself: another node of the cluster has its slot now.
+local function renew_elsewhere(self, batch, grant)
+  self.host.daemon(function()
+    local now = self.host.now()
+    local lease, want = grant:renewal(now)
+    local site = grant.lock.site
+    local reply, code, detail, _, sent = remote.run(self.session.node,
+      site.policy.ops.renew, deadline_of(self, { grant }, now), now, site.keys,
+      grant.owner, lease, want, not grant.watched and "1" or nil)
+    if is_in(self, batch, grant) then
+      answered(self, batch.node, grant, lease, reply, code, detail, sent)
+    end
+  end)
+end
+
+-- Handles one outcome of a batch.
+-- @treturn boolean whether to retry, because of NOSCRIPT; not if `is_second`
+local function handle_reply(self, batch, grant, is_second, lease, reply, code,
+    detail, sent)
+  local site, class = grant.lock.site, nil
+  if code then
+    class = remote.classify(batch.node, site.policy.ops.renew, code, detail,
+      site.name)
+  end
+  if not is_second and lacks_script(batch.node, grant, class) then
+    return true
+  elseif class and class.redirects and self.session.node.redirect
+      and self.session.node:redirect(detail, batch.node) then
+    renew_elsewhere(self, batch, grant)
+  else
+    answered(self, batch.node, grant, lease, reply, code, detail, sent)
+  end
+  return false
+end
+
 -- Handles the outcomes of a batch.
--- @return the grants to retry because of NOSCRIPT; none if `is_second`
+-- @return the grants to retry
 local function handle_replies(self, batch, is_second, replies, codes, details,
     sent, leases)
-  local again = {}
+  local again = { node = batch.node }
   for i, grant in ipairs(batch) do
     local here = is_in(self, batch, grant)
     if here and not replies then
-      answered(self, grant, nil, nil, codes, details)
-    elseif here and not is_second
-        and lacks_script(self, grant, codes[i], details[i]) then
+      answered(self, batch.node, grant, nil, nil, codes, details)
+    elseif here and handle_reply(self, batch, grant, is_second, leases[i],
+        replies[i], codes[i], details[i], sent) then
       grant.batch = again
       again[#again + 1] = grant
-    elseif here then
-      answered(self, grant, leases[i], replies[i], codes[i], details[i], sent)
     end
   end
   return again
@@ -258,13 +295,28 @@ local function renew(self, batch, is_second)
   if again[1] then return renew(self, again, true) end
 end
 
-local function send(self, batch)
+local function send_to_node(self, batch)
+  local flying = self.batches_of[batch.node] or 0
   self.batches = self.batches + 1
+  self.batches_of[batch.node] = flying + 1
   self.host.daemon(function()
     renew(self, batch)
     self.batches = self.batches - 1
+    self.batches_of[batch.node] = self.batches_of[batch.node] - 1
     if self.change then self.change:set() end
   end)
+end
+
+-- Sends a batch, to each node its part.
+local function send(self, batch)
+  local parts = {}
+  for _, grant in ipairs(batch) do
+    local node = self.session:node_of(grant.lock.site.keys)
+    local part = parts[node] or { node = node }
+    parts[node] = part
+    part[#part + 1], grant.batch = grant, part
+  end
+  for _, part in pairs(parts) do send_to_node(self, part) end
 end
 
 local function restates(grant)
@@ -285,6 +337,13 @@ local function abandon(self, grant)
   self.alarms:push(grant)
 end
 
+-- Does the grant's node not answer the batches that were sent to it? Others
+-- may: a dead node of a cluster must not delay them.
+local function is_full(self, grant)
+  local node = self.session:node_of(grant.lock.site.keys)
+  return (self.batches_of[node] or 0) >= IN_FLIGHT
+end
+
 -- Collects a batch of due grants from the heap or, if none is due there, from
 -- the list. Never from both: the batch's deadline is that of its most urgent
 -- grant, and regular renewals must not share an urgent one.
@@ -302,6 +361,8 @@ local function collect(self, now)
       self:lose(grant, why_over(grant))
     elseif is_abandoned then
       abandon(self, grant)
+    elseif is_full(self, grant) then
+      retry_at(self, grant, now)
     elseif grant.watched or restates(grant) then
       append(self.flying, grant)
       grant.batch = batch
@@ -354,7 +415,7 @@ local function run(self)
   while not self.is_closed do
     local now = self.host.now()
     local deadline
-    if self.batches < IN_FLIGHT then
+    if self.batches < IN_FLIGHT * self.session.node:size() then
       local batch = collect(self, now)
       if #batch > 0 then send(self, batch) end
       deadline = #batch > 0 and now or next_deadline(self)

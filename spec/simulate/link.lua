@@ -279,17 +279,12 @@ function Connection:pipeline(ms, commands)
 end
 
 -- SUBSCRIBE and UNSUBSCRIBE: their replies are messages.
-local function listen(self, verb, channel)
+function Connection:listen(verb, channel)
   local own = self.link
   if own.is_closed then return nil, "closed", "the connection was closed" end
   deliver(own, "forth", setmetatable({
     link = own, words = { verb, channel }, fire = arrive,
   }, Call))
-end
-
-function Connection:subscribe(channel) listen(self, "subscribe", channel) end
-function Connection:unsubscribe(channel)
-  listen(self, "unsubscribe", channel)
 end
 
 function Connection:close(why) self.link:close(why) end

@@ -82,7 +82,9 @@ function fixtures.listen(server, channels, note)
       end
     end,
   }))
-  for _, channel in ipairs(channels) do connection:subscribe(channel) end
+  for _, channel in ipairs(channels) do
+    connection:listen("subscribe", channel)
+  end
   eventually(function() return live == #channels end)
   return heard, connection
 end

@@ -41,7 +41,7 @@ local function subscribe(client)
     answered:set()
   end, function() answered:set() end)
   if not connection then return nil, code, detail end
-  connection:subscribe(NAME)
+  connection:listen("subscribe", NAME)
   if not answered:wait(SECONDS) then
     return nil, "timeout", "no reply to SUBSCRIBE"
   end

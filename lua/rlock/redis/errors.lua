@@ -9,6 +9,7 @@
 --               may lead to another server
 --    forget     only NOSCRIPT: load the script again before the retry
 --    pause      false: retry without a back-off
+--    redirects  another node of the cluster has the keys
 --    gone       the key no longer holds a lock of ours
 --    explain    a clause for messages: what the server's terse message means
 --    tell       add the script to the message: its "name", or "where" its
@@ -50,8 +51,8 @@ local words = {
   CLUSTERDOWN = row("redis", "no", true, true),
   -- A slot is being migrated, and the keys are on two nodes.
   TRYAGAIN = row("redis", "no", true, false),
-  -- Another node of the cluster has the slot. Redirections are not followed: a
-  -- lock that silently moves between nodes does not exclude.
+  -- Another node of the cluster has the slot, or imports it. Only a cluster's
+  -- client follows these.
   MOVED = row("refused", "no", false, false),
   ASK = row("refused", "no", false, false),
   -- Keys of one command in different slots.
@@ -78,9 +79,10 @@ local words = {
 }
 words.BUSY.tell = "name"
 words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
-words.MOVED.explain = "the key is on another node of a cluster; rlock is not a "
-  .. "cluster client"
+words.MOVED.explain = "the key is on another node of a cluster; open the "
+  .. "client with redis+cluster:// instead of redis://"
 words.ASK.explain = words.MOVED.explain
+words.MOVED.redirects, words.ASK.redirects = true, true
 words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
   .. "cluster; give its name a hash tag"
 words.WRONGTYPE.explain = "a key of this name holds something else, such as a "

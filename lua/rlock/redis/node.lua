@@ -37,6 +37,29 @@ function node.new(host, options)
   return self
 end
 
+-- as of a cluster (cluster.lua), which has a node for each slot ---------------
+
+--- The node that has these keys, if that is known.
+function node:of() return self end
+
+--- As `of`, but may wait for it until the deadline.
+-- @return node, or nil, code, detail
+function node:find() return self end
+
+--- Some node.
+function node:any() return self end
+
+--- Raises an error if no node can have all these keys of a lock.
+function node:check_keys() return nil end
+
+--- The number of nodes.
+function node:size() return 1 end
+
+--- Called after a failure which may mean that another node has the keys.
+function node:suspect() return nil end
+
+-- connecting -----------------------------------------------------------------
+
 -- The first commands on every connection. A user without a password logs in
 -- with an empty one: without AUTH, the connection is that of the default user.
 local function greeting(options)
@@ -213,6 +236,15 @@ function node:call(deadline, words, n)
   reply, code, detail = connection:send(ms, words, n)
   if reply == nil then self:heed(connection, code, detail) end
   return reply, code, detail, sent
+end
+
+--- Sends a command to the node that imports the slot of its keys, after the
+--  redirection ASK. Arguments and results as of `call`.
+function node:ask(deadline, words)
+  local replies, codes, details, sent =
+    self:pipeline(deadline, { { "ASKING" }, words })
+  if not replies then return nil, codes, details end
+  return replies[2], codes[2], details[2], sent
 end
 
 --- Sends several commands in a pipeline.

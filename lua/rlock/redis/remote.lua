@@ -13,6 +13,9 @@ local remote = {}
 --- Back-off limits between retries, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 
+--- Redirections that are followed without a pause.
+local REDIRECTIONS = 5
+
 local ceil, max, min = math.ceil, math.max, math.min
 
 --- Rows as in errors.lua, for failures that are not the server's.
@@ -145,7 +148,7 @@ end
 -- running --------------------------------------------------------------------
 
 -- Sends a request that carries a deadline, see expiry.lua.
-local function send_guarded(node, op, deadline, keys, a, b, c, d, extra)
+local function send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
   local ok, code, detail = expiry.settle(node, op, keys, a, deadline)
   if not ok then return nil, code, detail end
   local sha
@@ -156,7 +159,7 @@ local function send_guarded(node, op, deadline, keys, a, b, c, d, extra)
   words[n], code, detail = expiry.word(node, ends)
   if code then return nil, code, detail end
   local reply, sent
-  reply, code, detail, sent = node:call(ends, words, n)
+  reply, code, detail, sent = call(node, ends, words, n)
   if reply == nil and code ~= "redis" and code ~= "connect" then
     expiry.doubt(node, op, keys, a, ends)
   end
@@ -164,18 +167,20 @@ local function send_guarded(node, op, deadline, keys, a, b, c, d, extra)
 end
 
 -- Sends a request once.
+-- @tparam function call node.call, or node.ask after a redirection
 -- @return as node:call
-local function send(node, op, deadline, keys, a, b, c, d, extra)
+local function send(node, call, op, deadline, keys, a, b, c, d, extra)
   local ok, code, detail = node:connect(deadline)
   if not ok then return nil, code, detail end
   if expiry.is_on(node) then
-    return send_guarded(node, op, deadline, keys, a, b, c, d, extra)
+    return send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
   end
   local sha
   sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
   local words = {}
-  return node:call(deadline, words, write(words, sha, keys, a, b, c, d, extra))
+  return call(node, deadline, words,
+    write(words, sha, keys, a, b, c, d, extra))
 end
 
 -- Logs why an operation is retried.
@@ -184,34 +189,63 @@ local function log_retry(host, op, name, why)
     naming.show(name), tostring(why)))
 end
 
+-- Finds the node of the keys and sends a request once.
+-- @tparam[opt] table asked the node that a redirection named, for this request
+-- @return the node; then as node:call
+local function find_and_send(server, asked, op, deadline, keys, ...)
+  if asked then
+    return asked, send(asked, asked.ask, op, deadline, keys, ...)
+  end
+  local node, code, detail = server:find(keys, deadline)
+  if not node then return server, nil, code, detail end
+  return node, send(node, node.call, op, deadline, keys, ...)
+end
+
+-- Waits before a retry, at most until the deadline.
+-- @return true; nil: no retry, because of the deadline; or nil, code, detail
+local function rest(host, pause, deadline)
+  local slept, code, unwind =
+    host.event():pause(min(pause:next(), deadline - host.now()))
+  if slept == nil then return nil, code, unwind end
+  return host.now() < deadline or nil
+end
+
 -- Retries an operation while that may succeed.
-local function again(node, op, deadline, code, detail, keys, a, b, c, d, extra)
-  local host, may_be_applied = node.host, false
+local function again(server, node, op, deadline, code, detail, keys, ...)
+  local host, may_be_applied = server.host, false
+  local asked, redirections = nil, 0
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     if code == "timeout" then node.unanswered = node.unanswered or op end
     local class, why = remote.classify(node, op, code, detail, keys[1])
     if class.forget then remote.forget(node, op) end
     if class.applied ~= "no" then may_be_applied = true end
-    if class.retry and node.is_closed then
+    if class.retry and server.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
     end
-    local left = deadline - host.now()
-    if not class.retry or left <= 0 then
+    local goes_on, at_once = class.retry, class.pause == false
+    asked = nil
+    if class.redirects and server.redirect then
+      goes_on, asked = server:redirect(detail, node)
+      redirections = redirections + 1
+      at_once = redirections <= REDIRECTIONS
+    elseif class.node_down then
+      server:suspect(node)
+    end
+    if not goes_on or host.now() >= deadline then
       return nil, class.code or code, why, may_be_applied
     end
-    if class.pause ~= false then
-      local slept, cancelled, unwind =
-        host.event():pause(min(pause:next(), left))
-      if slept == nil then return nil, cancelled, unwind, may_be_applied end
-      if host.now() >= deadline then
+    if not at_once then
+      local rested, cancelled, unwind = rest(host, pause, deadline)
+      if cancelled then return nil, cancelled, unwind, may_be_applied end
+      if not rested then
         return nil, class.code or code, why, may_be_applied
       end
     end
     if code ~= "first" then log_retry(host, op, keys[1], why) end
     local reply, sent
-    reply, code, detail, sent =
-      send(node, op, deadline, keys, a, b, c, d, extra)
+    node, reply, code, detail, sent =
+      find_and_send(server, asked, op, deadline, keys, ...)
     if reply ~= nil then
       node.unanswered = nil
       return reply, nil, nil, may_be_applied, sent
@@ -222,7 +256,7 @@ end
 local scratch = {}        -- reused: the connection copies the words
 
 --- Runs an operation.
--- @tparam table node
+-- @tparam table server   a node or a cluster
 -- @tparam table op       a compiled server function (script.lua)
 -- @tparam number deadline by host.now()
 -- @tparam number now     by host.now()
@@ -234,10 +268,12 @@ local scratch = {}        -- reused: the connection copies the words
 -- @return its detail; for "cancelled", the value to raise
 -- @treturn boolean whether a request that failed may have been applied
 -- @treturn number|nil when the answered request was sent, by host.now()
-function remote.run(node, op, deadline, now, keys, a, b, c, d, extra)
+function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
+  local node = server:of(keys) or server
   local connection, sha = node.connection, node.shas[op]
   if not connection or not sha or expiry.is_on(node) then
-    return again(node, op, deadline, "first", nil, keys, a, b, c, d, extra)
+    return again(server, node, op, deadline, "first", nil, keys, a, b, c, d,
+      extra)
   end
   local ms = node.timeout_ms
   if deadline - now < node.options.timeout then
@@ -250,7 +286,8 @@ function remote.run(node, op, deadline, now, keys, a, b, c, d, extra)
     return reply, nil, nil, false, now
   end
   node:heed(connection, code, detail)
-  return again(node, op, deadline, code, detail, keys, a, b, c, d, extra)
+  return again(server, node, op, deadline, code, detail, keys, a, b, c, d,
+    extra)
 end
 
 return remote

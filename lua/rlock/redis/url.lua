@@ -1,5 +1,7 @@
 --- Addresses of Redis nodes.
 --    redis://[user[:password]@]host[:port][/db]       rediss:// the same, TLS
+--    redis+cluster://[user[:password]@]host[:port],host2[:port],...
+--                                            rediss+cluster:// the same, TLS
 --    unix://[user[:password]@]/path/to.sock[?db=n]    local:
 --  User, password, host and path may be percent-encoded. No text returned by
 --  this file, error messages included, shows a password. Opens no connection.
@@ -8,7 +10,8 @@
 local url = {}
 
 local DEFAULT_PORT, DEFAULT_DB = 6379, 0
-local FORMS = "must begin with redis://, rediss:// or unix://, or be local:"
+local FORMS = "must begin with redis://, rediss://, redis+cluster://, "
+  .. "rediss+cluster:// or unix://, or be local:"
 
 local function decode(text)
   if text:gsub("%%%x%x", ""):find("%", 1, true) then
@@ -77,6 +80,23 @@ local function set_host(result, text)
   return ok, fault
 end
 
+-- The nodes of a cluster.
+local function set_seeds(result, hosts, path, query)
+  if path ~= "" and path ~= "/" and path ~= "/0" then
+    return nil, "a cluster has no databases"
+  elseif query then
+    return nil, "a ?query is not allowed"
+  end
+  result.seeds = {}
+  for host in (hosts .. ","):gmatch("([^,]*),") do
+    local seed = { port = DEFAULT_PORT }
+    local ok, fault = set_host(seed, host)
+    if not ok then return nil, fault end
+    table.insert(result.seeds, seed)
+  end
+  return true
+end
+
 local function set_query(result, query)
   if not query then return true end
   local key, value = query:match("^(%a+)=(.*)$")
@@ -94,12 +114,18 @@ local function set_unix(result, host, path, query)
 end
 
 local function set_tcp(result, host, path, query)
+  result.port = DEFAULT_PORT
   local ok, fault = set_host(result, host)
   if ok and query then ok, fault = nil, "a ?query is not allowed" end
   local db = path:sub(2)
   if ok and db ~= "" then ok, fault = set_db(result, db) end
   return ok, fault
 end
+
+local setters = {
+  redis = set_tcp, rediss = set_tcp, unix = set_unix,
+  ["redis+cluster"] = set_seeds, ["rediss+cluster"] = set_seeds,
+}
 
 -- A suggestion for an address without a scheme. Quotes nothing that may contain
 -- a password.
@@ -111,7 +137,8 @@ end
 
 --- Parses an address.
 --  @tparam string text
---  @treturn[1] table `host port` or `path`, `db username password tls`; for
+--  @treturn[1] table `host port`, `path`, or `seeds` (of a cluster: an array of
+--    tables with `host port`); `db username password tls`; for
 --    "local:" `is_local = true`
 --  @treturn[2] nil
 --  @treturn[2] string "usage"
@@ -121,26 +148,29 @@ function url.parse(text)
   if text == "local:" then
     return { is_local = true, db = DEFAULT_DB, tls = false }
   end
-  local scheme, rest = text:match("^(%a+)://(.*)$")
+  local scheme, rest = text:match("^([%a+]+)://(.*)$")
   scheme = scheme and scheme:lower()
-  if scheme ~= "redis" and scheme ~= "rediss" and scheme ~= "unix" then
+  local set_address = setters[scheme]
+  if not set_address then
     return nil, "usage", "bad url: " .. FORMS .. suggestion(text)
   end
-  local result = { db = DEFAULT_DB, tls = scheme == "rediss" }
+  local result = { db = DEFAULT_DB, tls = scheme:find("^rediss") ~= nil }
   local authority, tail = rest:match("^([^/?#]*)(.*)$")
   local path, query = tail:match("^([^?]*)%??(.*)$")
   if not tail:find("?", 1, true) then query = nil end
   local login, host = authority:match("^(.*)@([^@]*)$")
   local ok, fault = true, nil
   if login then ok, fault = set_login(result, login) end
-  if ok and scheme == "unix" then
-    ok, fault = set_unix(result, host or authority, path, query)
-  elseif ok then
-    result.port = DEFAULT_PORT
-    ok, fault = set_tcp(result, host or authority, path, query)
+  if ok then
+    ok, fault = set_address(result, host or authority, path, query)
   end
   if not ok then return nil, "usage", "bad url: " .. fault end
   return result
+end
+
+local function show_host(host)
+  if host:find(":", 1, true) then return "[" .. host .. "]" end
+  return encode(host)
 end
 
 --- Formats an address for messages and logs: never the password, and the user
@@ -159,10 +189,17 @@ function url.format(parsed)
     return "unix://" .. login .. encode(parsed.path)
       .. (db ~= DEFAULT_DB and string.format("?db=%d", db) or "")
   end
-  local host = encode(parsed.host)
-  if parsed.host:find(":", 1, true) then host = "[" .. parsed.host .. "]" end
+  if parsed.seeds then
+    local hosts = {}
+    for i, seed in ipairs(parsed.seeds) do
+      hosts[i] = ("%s:%d"):format(show_host(seed.host), seed.port)
+    end
+    return ("%s+cluster://%s%s"):format(parsed.tls and "rediss" or "redis",
+      login, table.concat(hosts, ","))
+  end
   return string.format("%s://%s%s:%d/%d", parsed.tls and "rediss" or "redis",
-    login, host, parsed.port or DEFAULT_PORT, parsed.db or DEFAULT_DB)
+    login, show_host(parsed.host), parsed.port or DEFAULT_PORT,
+    parsed.db or DEFAULT_DB)
 end
 
 return url

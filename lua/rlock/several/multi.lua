@@ -26,7 +26,7 @@ local function place_of(member)
   local session = member.session
   return {
     member = member, key = member.site.keys[1],
-    server = ("%s/%d"):format(session.node.where, session.options.db or 0),
+    server = ("%s/%d"):format(member:node().where, session.options.db or 0),
   }
 end
 
@@ -210,7 +210,7 @@ end
 
 -- Waits, holding nothing, until the server that failed answers a PING.
 local function wait_for_server(self, try, part)
-  local host, node = self.host, part.lock.session.node
+  local host, node = self.host, part.lock:node()
   while not node.is_closed and host.now() < try.wait_deadline do
     local reply, code, unwind = node:call(
       min(host.now() + self.timeout, try.wait_deadline), { "PING" }, 1)

@@ -48,14 +48,15 @@ end
 -- Identifies a server. It does not count if it is a duplicate, or recently
 -- restarted or replaced.
 -- @return its identity, or nil, code, detail
-local function admit(self, session)
+local function admit(self, member)
+  local session, node = member.session, member:node()
   local identity, code, detail =
-    server_identity.identify(session.node, self.deadline)
+    server_identity.identify(node, self.deadline)
   if not identity then return nil, code, detail end
   self.clash = self.clash
-    or server_identity.clash(session.node, self.red.members)
+    or server_identity.clash(node, self.red.members)
   if self.clash then return nil, "refused", self.clash end
-  local pause = server_identity.quarantine(session.node,
+  local pause = server_identity.quarantine(node,
     max(self.lease or 0, session.lease), self.red.host.now())
   if pause > 0 then return forgetful(pause) end
   return identity
@@ -72,9 +73,9 @@ end
 -- Is this grant valid and still wanted? The client may have reconnected during
 -- the request, so the reply may come from a restarted server.
 local function accept(self, part, identity)
-  local session, hold = part.lock.session, self.hold
-  if server_identity.identity_of(session.node) ~= identity then
-    local is_admitted, code, detail = admit(self, session)
+  local member, hold = part.lock, self.hold
+  if server_identity.identity_of(member:node()) ~= identity then
+    local is_admitted, code, detail = admit(self, member)
     if not is_admitted then return nil, code, detail end
   end
   if self.is_over or hold.is_over or hold.lost_because
@@ -86,8 +87,7 @@ end
 
 -- Requests the lock from one server.
 local function request(self, part)
-  local session = part.lock.session
-  local identity, code, detail = admit(self, session)
+  local identity, code, detail = admit(self, part.lock)
   self.unknown = self.unknown - 1
   if not identity then return nil, code, detail end
   function part.accept() return accept(self, part, identity) end
@@ -98,7 +98,7 @@ local function request_if_there(self, part)
   local session = part.lock.session
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
-    code, why = "connect", server_identity.why_away(session)
+    code, why = "connect", server_identity.why_away(part.lock:node())
   end
   if why then
     self.unknown = self.unknown - 1
@@ -107,7 +107,7 @@ local function request_if_there(self, part)
   local verdict, answer, detail = request(self, part)
   if verdict == nil and missing[answer] and not session.is_closed
       and not self.is_short then
-    server_identity.mark_away(session, detail)
+    server_identity.mark_away(part.lock:node(), detail)
   end
   return verdict, answer, detail
 end
@@ -187,7 +187,7 @@ end
 function round:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
-    local where = part.lock.session.node.where .. ": "
+    local where = part.lock:node().where .. ": "
     words[i] = where .. show_reply(part):gsub(where:gsub("%p", "%%%0"), "")
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),

@@ -21,42 +21,40 @@ local max = math.max
 local away = setmetatable({}, { __mode = "k" })
 
 -- Does the server answer a PING? LOADING and BUSY do not count.
-local function answers(session, state)
-  local node = session.node
-  local reply, code, detail = node:call(node.host.now() + session.timeout,
-    { "PING" }, 1)
+local function answers(node, state)
+  local reply, code, detail = node:call(
+    node.host.now() + node.options.timeout, { "PING" }, 1)
   if reply ~= nil then return true end
   state.why = detail
   return code == "redis" and not errors.classify(detail).retry
 end
 
-local function probe(session, state)
-  local node, host = session.node, session.host
+local function probe(node, state)
+  local host = node.host
   while not node.is_closed and host.now() - state.asked < IDLE
-      and not answers(session, state) do
+      and not answers(node, state) do
     host.sleep(PAUSE)
   end
   away[node] = nil
 end
 
 --- Marks a server as away and starts to probe it.
--- @tparam table session the client's
--- @tparam string why    for messages
-function server_identity.mark_away(session, why)
-  local node = session.node
+-- @tparam table node
+-- @tparam string why for messages
+function server_identity.mark_away(node, why)
   if away[node] then return end
-  local now = session.host.now()
+  local now = node.host.now()
   local state = { why = why, since = now, asked = now }
   away[node] = state
-  session.host.daemon(probe, session, state)
+  node.host.daemon(probe, node, state)
 end
 
 --- Why the server should be skipped now, or nil.
 -- @treturn string|nil
-function server_identity.why_away(session)
-  local state = away[session.node]
+function server_identity.why_away(node)
+  local state = away[node]
   if not state then return nil end
-  local now = session.host.now()
+  local now = node.host.now()
   state.asked = now
   if now - state.since < GRACE then return nil end
   return ("away for %.1f s: %s"):format(now - state.since, state.why)
@@ -162,7 +160,7 @@ end
 function server_identity.clash(node, members)
   local own = server_identity.identity_of(node)
   for _, member in ipairs(members) do
-    local other = member.session.node
+    local other = member:node()
     local what = other ~= node
       and bond(own, server_identity.identity_of(other) or latest[other])
     if what then

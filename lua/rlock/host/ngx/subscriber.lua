@@ -40,7 +40,7 @@ local function read(self)
   local reader = resp.reader(self)
   while true do
     local push, code, detail = reader:read()
-    if code == "closed" or self.is_closed then return detail end
+    if code or self.is_closed then return detail end
     if type(push) == "table" then self.heard(push[1], push[2], push[3]) end
   end
 end
@@ -106,14 +106,10 @@ function subscriber:tell(...)
   return true
 end
 
---- Subscribes to a channel; its messages go to the `message` function.
-function subscriber:subscribe(channel)
-  return self:tell("SUBSCRIBE", channel)
-end
-
-function subscriber:unsubscribe(channel)
-  return self:tell("UNSUBSCRIBE", channel)
-end
+--- Sends a verb for a channel: "subscribe", "unsubscribe", or for a sharded
+--  channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
+--  `message` function; an error reply ends the connection.
+function subscriber:listen(verb, channel) return self:tell(verb, channel) end
 
 --- Closes the connection. No message is delivered or sent any more.
 function subscriber:close()

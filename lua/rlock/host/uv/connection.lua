@@ -63,10 +63,13 @@ function Connection:pipeline(ms, commands)
   return replies, codes, details
 end
 
---- Subscribes to a channel; its messages go to the `message` function.
-function Connection:subscribe(channel) return self.raw:subscribe(channel) end
-function Connection:unsubscribe(channel)
-  return self.raw:unsubscribe(channel)
+--- Sends a verb for a channel: "subscribe", "unsubscribe", or for a sharded
+--  channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
+--  `message` function; an error reply ends the connection.
+-- @tparam string verb
+-- @tparam string channel
+function Connection:listen(verb, channel)
+  return self.raw:listen(verb, channel)
 end
 
 local CLOSED = "the connection was closed"

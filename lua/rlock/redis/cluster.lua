@@ -1,0 +1,350 @@
+--- A Redis Cluster: finds the node for a slot, and follows slots that move. It
+--  stands where a client of one server has a node (node.lua).
+--
+--  The nodes tell which of them has which slot (CLUSTER SLOTS). After a failure
+--  or a redirection they are queried again, one after the other until one
+--  answers; all tasks share one query. Seeds are the addresses of the URL.
+
+local errors = require "rlock.redis.errors"
+local naming = require "rlock.naming"
+local node = require "rlock.redis.node"
+local singleflight = require "rlock.redis.singleflight"
+local slot = require "rlock.redis.slot"
+
+local cluster = {}
+cluster.__index = cluster
+
+local PAUSE = 0.1        -- seconds between two questions, at least
+local PATIENCE = 0.5     -- seconds for one node's answer, at first
+local REDIRECTIONS = 5   -- of one command
+
+local min = math.min
+
+--- @tparam table host
+-- @tparam table options as for node.new; and seeds = { { host =, port = } },
+--   nat = a table or function: "host:port" of a node -> how to reach it
+function cluster.new(host, options)
+  local names = {}
+  for i, seed in ipairs(options.seeds) do
+    names[i] = seed.host .. ":" .. seed.port
+  end
+  return setmetatable({
+    host = host, options = options, where = table.concat(names, ","),
+    timeout_ms = math.ceil(options.timeout * 1000),
+    singleflight = singleflight.new(host),
+    nodes = {},              -- "host:port" -> node; also those that have gone
+    masters = {},            -- nodes with slots, in the order to ask them
+    slots = {},              -- slot -> node
+    patience = PATIENCE, asked = -PAUSE,
+    shas = {}, seals = { mode = "none" },        -- as of a node: see remote.lua
+  }, cluster)
+end
+
+-- nodes ----------------------------------------------------------------------
+
+local function split(address)
+  local host, port = address:match("^(.*):(%d+)$")
+  return host, tonumber(port)
+end
+
+-- The address under which this client reaches a node.
+local function translate(self, address)
+  local nat = self.options.nat
+  if type(nat) == "function" then return nat(address) or address end
+  return nat and nat[address] or address
+end
+
+local function new_node(self, host, port)
+  local options = {}
+  for key, value in pairs(self.options) do options[key] = value end
+  options.host, options.port = host, port
+  if options.pool then                           -- of nginx
+    options.pool = {
+      name = ("%s:%s:%d"):format(options.pool.name, host, port),
+      idle = options.pool.idle, size = options.pool.size,
+    }
+  end
+  return node.new(self.host, options)
+end
+
+local function node_at(self, address)
+  local its = self.nodes[address]
+  if not its then
+    its = new_node(self, split(address))
+    self.nodes[address] = its
+  end
+  return its
+end
+
+-- slots ----------------------------------------------------------------------
+
+-- The address in a reply of CLUSTER SLOTS; nil if it is unknown. No host means
+-- that of the node which answered.
+local function address_of(self, entry, teller)
+  local host, port = entry[1], tonumber(entry[2])
+  if not host or host == "" then host = teller.options.host end
+  if host == "?" or not port or port == 0 then return nil end
+  return translate(self, ("%s:%d"):format(host, port))
+end
+
+-- Reads one range of the reply.
+local function read_range(self, range, slots, teller)
+  local first, last, entry = range[1], range[2], range[3]
+  if type(first) ~= "number" or type(last) ~= "number"
+      or type(entry) ~= "table" or first < 0 or last >= slot.count then
+    return nil, "the reply to CLUSTER SLOTS is malformed"
+  end
+  local address = address_of(self, entry, teller)
+  local its = address and node_at(self, address)
+  for number = first, last do slots[number] = its end
+  return true
+end
+
+local function read(self, reply, teller)
+  local slots = {}
+  if not reply[1] then return nil, "it knows no slots" end
+  for _, range in ipairs(reply) do
+    local ok, why = read_range(self, range, slots, teller)
+    if not ok then return nil, why end
+  end
+  return slots
+end
+
+local function masters_of(slots)
+  local masters, seen = {}, {}
+  for number = 0, slot.count - 1 do
+    local its = slots[number]
+    if its and not seen[its] then
+      seen[its] = true
+      masters[#masters + 1] = its
+    end
+  end
+  return masters, seen
+end
+
+-- Adopts what a node has told.
+local function adopt(self, slots)
+  local before, is_used = self.slots, nil
+  self.slots = slots
+  self.masters, is_used = masters_of(slots)
+  for _, its in pairs(self.nodes) do
+    if its.connection and not is_used[its] then
+      its:leave(its.connection, "it has no slots of the cluster any more")
+    end
+  end
+  if self.on_change then self.on_change(before, slots) end
+end
+
+-- queries --------------------------------------------------------------------
+
+-- The nodes to ask: those with slots, then the seeds.
+local function candidates(self)
+  local list, seen = {}, {}
+  local function add(its)
+    if not seen[its] then list[#list + 1] = its end
+    seen[its] = true
+  end
+  for _, its in ipairs(self.masters) do add(its) end
+  for _, seed in ipairs(self.options.seeds) do
+    add(node_at(self, ("%s:%d"):format(seed.host, seed.port)))
+  end
+  return list
+end
+
+-- Asks one node.
+-- @return the slots, or nil, code, detail
+local function ask(self, teller)
+  local reply, code, detail = teller:call(
+    self.host.now() + min(self.patience, self.options.timeout),
+    { "CLUSTER", "SLOTS" }, 2)
+  if type(reply) ~= "table" then return nil, code or "redis", detail end
+  local slots, why = read(self, reply, teller)
+  if not slots then return nil, "redis", why end
+  return slots
+end
+
+-- The code for what no node answers: that of a refusal, else "connect".
+local function refusal(code, detail)
+  local class = code == "redis" and errors.classify(detail)
+  return class and not class.retry and class.code or "connect"
+end
+
+-- Asks the nodes until one answers.
+-- @return true, or nil, code, detail
+local function query(self)
+  local early = self.asked + PAUSE - self.host.now()
+  if early > 0 then self.host.sleep(early) end
+  local faults, fault = {}, "connect"
+  for _, teller in ipairs(candidates(self)) do
+    if self.is_closed then return nil, "closed", "the client was closed" end
+    local slots, code, detail = ask(self, teller)
+    if slots then
+      self.patience, self.asked = PATIENCE, self.host.now()
+      adopt(self, slots)
+      return true
+    end
+    fault = refusal(code, detail)
+    faults[#faults + 1] = ("%s: %s"):format(teller.where, tostring(detail))
+  end
+  self.asked = self.host.now()
+  self.patience = min(self.patience * 2, self.options.connect_timeout)
+  return nil, fault, "no node of the cluster tells its slots: "
+    .. table.concat(faults, "; ")
+end
+
+--- Learns which node has which slot.
+-- @tparam number deadline by host.now()
+-- @return true, or nil, code, detail
+function cluster:connect(deadline)
+  if self.is_closed then return nil, "closed", "the client was closed" end
+  local ok, code, detail = self.singleflight:join("query", deadline, query, self)
+  if code == "timeout" then
+    code, detail = "connect", self.where .. ": no node answers in time"
+  end
+  return ok, code, detail
+end
+
+--- Asks the nodes again, in the background: a failure or a redirection means
+--  that slots may have moved.
+-- @tparam[opt] table failed the node that failed: it is asked last
+function cluster:suspect(failed)
+  if self.is_closed then return end
+  for i, its in ipairs(self.masters) do
+    if its == failed then
+      table.insert(self.masters, table.remove(self.masters, i))
+    end
+  end
+  self.singleflight:start("query", query, self)
+end
+
+-- as a node ------------------------------------------------------------------
+
+local function slot_of(keys)
+  local number = keys.slot
+  if not number then
+    number = slot.of(keys[1])
+    keys.slot = number
+  end
+  return number
+end
+
+--- The node that has these keys, if that is known.
+-- @tparam table keys of one slot; its number is stored in keys.slot
+-- @treturn table|nil
+function cluster:of(keys) return self.slots[slot_of(keys)] end
+
+--- As `of`, but asks the nodes if it is not known.
+-- @tparam table keys
+-- @tparam number deadline by host.now()
+-- @return node, or nil, code, detail
+function cluster:find(keys, deadline)
+  local its = self:of(keys)
+  if its then return its end
+  local ok, code, detail = self:connect(deadline)
+  if not ok then return nil, code, detail end
+  its = self:of(keys)
+  if its then return its end
+  return nil, "redis", ("CLUSTERDOWN no node of %s has slot %d"):format(
+    self.where, slot_of(keys))
+end
+
+--- A node, for what any node can do.
+function cluster:any() return self.masters[1] or candidates(self)[1] end
+
+--- The number of nodes that have slots.
+function cluster:size() return math.max(#self.masters, 1) end
+
+--- Handles a redirection.
+-- @tparam string detail "MOVED slot host:port" or "ASK slot host:port"
+-- @treturn boolean whether it was understood
+-- @treturn table|nil for ASK, the node for a single retry
+function cluster:redirect(detail, teller)
+  local word, number, host, port =
+    detail:match("^(%u+) (%d+) (.*):(%d+)")
+  number = tonumber(number)
+  local address = number and address_of(self, { host, port }, teller)
+  if not address then return false end
+  local its = node_at(self, address)
+  if word == "ASK" then return true, its end
+  self.slots[number] = its
+  self:suspect()
+  return true
+end
+
+-- Two keys in different slots, or nil. A policy with several keys may derive
+-- more of them from the name.
+local function split_keys(name, keys)
+  local names = { naming.suffix(name, "more") }
+  for i = 1, #keys do names[i + 1] = keys[i] end
+  for i = #keys > 1 and 1 or 2, #names do
+    if slot.of(names[i]) ~= slot_of(keys) then return keys[1], names[i] end
+  end
+end
+
+--- Raises an error if the keys of a lock are in different slots.
+-- @tparam string name of the lock
+-- @tparam table keys
+function cluster.check_keys(_, name, keys)
+  local one, other = split_keys(name, keys)
+  if not one then return end
+  error(("bad lock name %s: its keys %s and %s are in different slots of the "
+    .. "cluster; use a name without { or with one hash tag, as in {a}b")
+    :format(naming.show(name), naming.show(one), naming.show(other)), 0)
+end
+
+-- commands of users ----------------------------------------------------------
+
+-- The keys of a command, nil if it has none; or false, code, detail.
+local function keys_of(self, deadline, words, n)
+  local question = { "COMMAND", "GETKEYS" }
+  for i = 1, n do question[i + 2] = words[i] end
+  local keys, code, detail = self:any():call(deadline, question, n + 2)
+  if type(keys) == "table" then return keys[1] and keys end
+  if code == "redis" then return nil end
+  return false, code, detail
+end
+
+local function send(self, keys, deadline, words, n)
+  local its, code, detail = self:any(), nil, nil
+  if keys then its, code, detail = self:find(keys, deadline) end
+  if not its then return nil, code, detail end
+  local reply, sent
+  reply, code, detail, sent = its:call(deadline, words, n)
+  for _ = 1, REDIRECTIONS do
+    if code ~= "redis" or not errors.classify(detail).redirects then break end
+    local is_known, asked = self:redirect(detail, its)
+    if not is_known then break end
+    its = asked or self:of(keys or { words[2] })
+    reply, code, detail, sent =
+      (asked and its.ask or its.call)(its, deadline, words, n)
+  end
+  return reply, code, detail, sent
+end
+
+--- Sends one command to the node that has its keys. As node:call.
+function cluster:call(deadline, words, n)
+  if not self.masters[1] then
+    local ok, code, detail = self:connect(deadline)
+    if not ok then return nil, code, detail end
+  end
+  local keys, code, detail = keys_of(self, deadline, words, n)
+  if keys == false then return nil, code, detail end
+  return send(self, keys, deadline, words, n)
+end
+
+--- As node:interrupt, which a cluster cannot do.
+function cluster.interrupt()
+  return nil, "usage", "in a cluster, send this to the node concerned: open a "
+    .. "client of it, with redis://"
+end
+
+--- Opens a connection to some node, as node:open.
+function cluster:open(lost, message) return self:any():open(lost, message) end
+
+--- Closes all connections for good.
+function cluster:close()
+  self.is_closed = true
+  for _, its in pairs(self.nodes) do its:close() end
+end
+
+return cluster

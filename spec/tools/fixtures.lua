@@ -50,6 +50,11 @@ function fixtures.server(options)
   return server
 end
 
+--- Starts a cluster: cluster.start of spec.tools.cluster.
+function fixtures.cluster(options)
+  return keep(require("spec.tools.cluster").start(options))
+end
+
 --- Starts a proxy in front of a server.
 function fixtures.proxy(server) return keep(proxies.start(server)) end
 

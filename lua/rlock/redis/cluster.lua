@@ -197,7 +197,8 @@ end
 -- @return true, or nil, code, detail
 function cluster:connect(deadline)
   if self.is_closed then return nil, "closed", "the client was closed" end
-  local ok, code, detail = self.singleflight:join("query", deadline, query, self)
+  local ok, code, detail =
+    self.singleflight:join("query", deadline, query, self)
   if code == "timeout" then
     code, detail = "connect", self.where .. ": no node answers in time"
   end

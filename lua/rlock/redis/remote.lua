@@ -201,46 +201,55 @@ local function find_and_send(server, asked, op, deadline, keys, ...)
   return node, send(node, node.call, op, deadline, keys, ...)
 end
 
--- Waits before a retry, at most until the deadline.
--- @return true; nil: no retry, because of the deadline; or nil, code, detail
+-- Waits before a retry.
+-- @tparam table|false pause  a back-off; false: retry at once
+-- @treturn boolean|nil whether there is time for a retry
+-- @treturn[opt] string "cancelled"
+-- @return[opt] the value to raise
 local function rest(host, pause, deadline)
-  local slept, code, unwind =
-    host.event():pause(min(pause:next(), deadline - host.now()))
-  if slept == nil then return nil, code, unwind end
-  return host.now() < deadline or nil
+  local left = deadline - host.now()
+  if pause and left > 0 then
+    local slept, code, unwind = host.event():pause(min(pause:next(), left))
+    if slept == nil then return nil, code, unwind end
+  end
+  return host.now() < deadline
+end
+
+-- What to do after a failure.
+-- @treturn boolean whether a retry may succeed
+-- @treturn boolean whether it should follow at once
+-- @treturn table|nil the node to ask once, after the redirection ASK
+local function next_step(server, node, class, detail, redirections)
+  if class.redirects and server.redirect then
+    local is_known, asked = server:redirect(detail, node)
+    return is_known, redirections <= REDIRECTIONS, asked
+  end
+  if class.node_down then server:suspect(node) end
+  return class.retry, class.pause == false
 end
 
 -- Retries an operation while that may succeed.
 local function again(server, node, op, deadline, code, detail, keys, ...)
-  local host, may_be_applied = server.host, false
-  local asked, redirections = nil, 0
+  local host, may_be_applied, redirections = server.host, false, 0
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     if code == "timeout" then node.unanswered = node.unanswered or op end
     local class, why = remote.classify(node, op, code, detail, keys[1])
     if class.forget then remote.forget(node, op) end
     if class.applied ~= "no" then may_be_applied = true end
-    if class.retry and server.is_closed then
+    if class.redirects then redirections = redirections + 1 end
+    local goes_on, at_once, asked =
+      next_step(server, node, class, detail, redirections)
+    if goes_on and server.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
     end
-    local goes_on, at_once = class.retry, class.pause == false
-    asked = nil
-    if class.redirects and server.redirect then
-      goes_on, asked = server:redirect(detail, node)
-      redirections = redirections + 1
-      at_once = redirections <= REDIRECTIONS
-    elseif class.node_down then
-      server:suspect(node)
+    local cancelled, unwind
+    if goes_on then
+      goes_on, cancelled, unwind = rest(host, not at_once and pause, deadline)
     end
-    if not goes_on or host.now() >= deadline then
+    if cancelled then return nil, cancelled, unwind, may_be_applied end
+    if not goes_on then
       return nil, class.code or code, why, may_be_applied
-    end
-    if not at_once then
-      local rested, cancelled, unwind = rest(host, pause, deadline)
-      if cancelled then return nil, cancelled, unwind, may_be_applied end
-      if not rested then
-        return nil, class.code or code, why, may_be_applied
-      end
     end
     if code ~= "first" then log_retry(host, op, keys[1], why) end
     local reply, sent

@@ -1,0 +1,162 @@
+--- A private Redis Cluster: masters on loopback ports, with replicas. It is up
+--- within a few seconds.
+--
+--    local cluster = require("spec.tools.cluster").start { masters = 3 }
+--    cluster.url                                -- redis+cluster://...
+--    cluster.nodes[1]                       -- as of redis.lua, with its `id`
+--    cluster:owner("key")                       -- its master, by its own view
+--    cluster:move(slot, cluster.nodes[2])       -- with its keys, in place
+--    cluster:stop()
+--
+-- The first nodes are the masters; replica i belongs to master i.
+
+local eventually = require "spec.tools.eventually"
+local redis = require "spec.tools.redis"
+local slot = require "rlock.redis.slot"
+
+local cluster = {}
+
+local Cluster = {}
+Cluster.__index = Cluster
+
+local ARGS = {
+  "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+  "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+}
+
+local function start_node(options)
+  local args = { table.unpack(ARGS) }
+  for _, word in ipairs(options.args or {}) do args[#args + 1] = word end
+  local node = redis.start {
+    port = true, args = args, password = options.password,
+  }
+  node.id = node:cli("CLUSTER", "MYID")
+  return node
+end
+
+-- Gives each master an equal share of the slots.
+local function share_slots(self, count)
+  for i = 1, count do
+    local first = math.floor((i - 1) * slot.count / count)
+    local last = math.floor(i * slot.count / count) - 1
+    self.nodes[i]:cli("CLUSTER", "ADDSLOTSRANGE", first, last)
+    self.nodes[i]:cli("CLUSTER", "SET-CONFIG-EPOCH", i)
+  end
+end
+
+local function known_to(node)
+  return tonumber(node:cli("CLUSTER", "INFO"):match "cluster_known_nodes:(%d+)")
+end
+
+--- Introduces nodes to the first one.
+function Cluster:meet(first)
+  for i = first, #self.nodes do
+    self.nodes[1]:cli("CLUSTER", "MEET", "127.0.0.1", self.nodes[i].port)
+  end
+  eventually(function()
+    for _, node in ipairs(self.nodes) do
+      if known_to(node) ~= #self.nodes then return false end
+    end
+    return true
+  end, 20, "the nodes know each other")
+end
+
+local function replicate(self, masters, replicas)
+  for i = 1, replicas do
+    local replica = self.nodes[masters + i]
+    eventually(function()
+      return replica:cli("CLUSTER", "REPLICATE", self.nodes[i].id) == "OK"
+    end, 20, "the replica knows its master")
+  end
+end
+
+--- Do all running nodes agree that the cluster is up?
+function Cluster:is_up()
+  for _, node in ipairs(self.nodes) do
+    if node.pid and not node:cli("CLUSTER", "INFO")
+        :find("cluster_state:ok", 1, true) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Have all replicas caught up?
+local function are_replicated(self, masters)
+  for i = masters + 1, #self.nodes do
+    if self.nodes[i]:info "master_link_status" ~= "up" then return false end
+  end
+  return true
+end
+
+--- Starts a cluster. Options: masters = 3, replicas = 0, args, password.
+function cluster.start(options)
+  options = options or {}
+  local masters, replicas = options.masters or 3, options.replicas or 0
+  local self = setmetatable({ nodes = {} }, Cluster)
+  for i = 1, masters + replicas do self.nodes[i] = start_node(options) end
+  share_slots(self, masters)
+  self:meet(2)
+  replicate(self, masters, replicas)
+  eventually(function()
+    return self:is_up() and are_replicated(self, masters)
+  end, 20, "the cluster is up")
+  local hosts = {}
+  for i = 1, masters do hosts[i] = "127.0.0.1:" .. self.nodes[i].port end
+  local login = options.password and ":" .. options.password .. "@" or ""
+  self.url = "redis+cluster://" .. login .. table.concat(hosts, ",")
+  return self
+end
+
+-- What a node says of itself: "myself,master", and its slots.
+local function own_line(node)
+  for line in node:cli("CLUSTER", "NODES"):gmatch "[^\n]+" do
+    if line:find("myself", 1, true) then return line end
+  end
+end
+
+local function has_slot(node, number)
+  local line = own_line(node)
+  if not line:find("master", 1, true) then return false end
+  for first, last in line:gmatch " (%d+)-(%d+)" do
+    if tonumber(first) <= number and number <= tonumber(last) then
+      return true
+    end
+  end
+  return (line .. " "):find(" " .. number .. " ", 1, true) ~= nil
+end
+
+--- The running master that has the slot of a key, by its own view.
+-- @param key a key, or the number of a slot
+function Cluster:owner(key)
+  local number = type(key) == "number" and key or slot.of(key)
+  for _, node in ipairs(self.nodes) do
+    if node.pid and has_slot(node, number) then return node end
+  end
+end
+
+--- Moves a slot with its keys to another master.
+-- @tparam integer number
+-- @tparam table target
+function Cluster:move(number, target)
+  local source = self:owner(number)
+  target:cli("CLUSTER", "SETSLOT", number, "IMPORTING", source.id)
+  source:cli("CLUSTER", "SETSLOT", number, "MIGRATING", target.id)
+  for key in source:cli("CLUSTER", "GETKEYSINSLOT", number, 1000)
+      :gmatch "[^\n]+" do
+    source:cli("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+  end
+  for _, node in ipairs { target, source } do
+    node:cli("CLUSTER", "SETSLOT", number, "NODE", target.id)
+  end
+end
+
+--- Stops all nodes.
+function Cluster:stop()
+  for _, node in ipairs(self.nodes) do
+    if node.pid then node:resume() end
+    node:stop()
+  end
+end
+
+return cluster

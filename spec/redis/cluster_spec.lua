@@ -86,4 +86,124 @@ describe("a cluster", function()
     assert.equal("held", lock:state())
     assert.is_true(lock:unlock())
   end)
+
+  it("follows ASK while a slot is imported", function()
+    local client, source, target = open(), cluster.nodes[3], cluster.nodes[1]
+    local name = name_on(source)
+    local number = slot.of(name)
+    target:cli("CLUSTER", "SETSLOT", number, "IMPORTING", source.id)
+    source:cli("CLUSTER", "SETSLOT", number, "MIGRATING", target.id)
+    local lock = client:simple_lock(name)
+    assert.is_true(lock:lock())
+    assert.equal("0", source:cli("CLUSTER", "COUNTKEYSINSLOT", number))
+    assert.equal("1", target:cli("CLUSTER", "COUNTKEYSINSLOT", number))
+    assert.is_true(lock:is_held())
+    assert.is_true(lock:unlock())
+    for _, node in ipairs(cluster.nodes) do
+      node:cli("CLUSTER", "SETSLOT", number, "NODE", target.id)
+    end
+  end)
+
+  it("wakes a waiter after the slot of its channel has moved", function()
+    for _, publish in ipairs { "publish", "spublish", "both" } do
+      local client = open { publish = publish }
+      local other = open { publish = publish }
+      local source, target = cluster.nodes[2], cluster.nodes[1]
+      local name = name_on(source)
+      local lock = client:lock(name)
+      assert.is_true(lock:lock())
+      local waiter = task.start(function()
+        return other:lock(name):lock { wait = SOON }
+      end)
+      local channel = lock.site.policy.channel(lock.site.keys)
+      local function listens()
+        return other.session.wakeup:is_live(channel)
+      end
+      eventually(listens, SOON, "the waiter listens")
+      cluster:move(slot.of(name), target)
+      local its = other.session.wakeup.channels[channel]
+      if publish ~= "publish" then
+        eventually(function()
+          return listens() and its.subscriber.node.options.port == target.port
+        end, SOON, "the waiter listens at the new node")
+      end
+      local before = rlock.now()
+      assert.is_true(lock:unlock())
+      assert.is_true(waiter:join())
+      assert.is_true(rlock.now() - before < 2 * slow, "woken by a message")
+    end
+  end)
+
+  it("refuses a name whose keys are in different slots", function()
+    local client = open()
+    assert.has_error(function() client:lock "a{b" end, 'bad lock name "a{b": '
+      .. 'its keys "a{b" and "a{b:more" are in different slots of the cluster; '
+      .. "use a name without { or with one hash tag, as in {a}b")
+    assert.has_error(function() client:fair_lock "{}a" end)
+    assert.is_true(client:lock("{a}b"):lock())
+  end)
+
+  it("answers client:call from the node that has the key", function()
+    local client = open()
+    for _, node in ipairs(cluster.nodes) do
+      local name = name_on(node)
+      assert.equal("OK", client:call("SET", name, "x"))
+      assert.equal("x", node:cli("GET", name))
+      assert.equal(1, client:call("EVAL", "return redis.call('del', KEYS[1])",
+        1, name))
+    end
+    assert.equal("PONG", client:call "PING")
+  end)
+
+  it("is named by the error of a client with redis://", function()
+    local node, other = cluster.nodes[1], cluster.nodes[2]
+    local client = fixtures.open("redis://127.0.0.1:" .. node.port)
+    local ok, code, detail = client:lock(name_on(other)):try_lock()
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("redis+cluster://", detail, 1, true)
+  end)
+
+  it("takes several locks of all nodes as one", function()
+    local client, locks = open(), {}
+    for i, node in ipairs(cluster.nodes) do
+      locks[i] = client:lock(name_on(node))
+    end
+    local both = rlock.multi_lock(locks)
+    assert.is_true(both:lock())
+    for _, lock in ipairs(locks) do assert.is_true(lock:is_locked()) end
+    assert.is_true(both:unlock())
+  end)
+
+  it("leaves nothing held when a client is closed", function()
+    local client, names = open(), {}
+    for i, node in ipairs(cluster.nodes) do
+      names[i] = name_on(node)
+      assert.is_true(client:lock(names[i]):lock())
+    end
+    client:close()
+    for i, node in ipairs(cluster.nodes) do
+      assert.equal("0", node:cli("EXISTS", names[i]))
+    end
+  end)
+end)
+
+describe("a cluster with replicas", function()
+  before_each(function()
+    cluster = fixtures.cluster { masters = 3, replicas = 3 }
+  end)
+  after_each(fixtures.close)
+
+  it("goes on after the master of a lock was killed", function()
+    local client = open { watchdog = 2 * slow, timeout = 1 * slow }
+    local victim = cluster.nodes[1]
+    local name, elsewhere = name_on(victim), name_on(cluster.nodes[2])
+    local lost
+    assert.is_true(client:lock(elsewhere):lock())
+    client:lock(elsewhere):on_lost(function() lost = true end)
+    victim:kill()
+    assert.is_true(client:lock(name):lock { wait = 20 * slow })
+    assert.is_true(client:lock(name):unlock())
+    assert.is_nil(lost)
+    assert.is_true(client:lock(elsewhere):unlock())
+  end)
 end)

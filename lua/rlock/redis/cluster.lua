@@ -124,9 +124,10 @@ end
 
 -- Adopts what a node has told.
 local function adopt(self, slots)
-  local before, is_used = self.slots, nil
+  local before = self.slots
   self.slots = slots
-  self.masters, is_used = masters_of(slots)
+  local masters, is_used = masters_of(slots)
+  self.masters = masters
   for _, its in pairs(self.nodes) do
     if its.connection and not is_used[its] then
       its:leave(its.connection, "it has no slots of the cluster any more")

@@ -194,7 +194,7 @@ describe("a cluster with replicas", function()
   after_each(fixtures.close)
 
   it("goes on after the master of a lock was killed", function()
-    local client = open { watchdog = 2 * slow, timeout = 1 * slow }
+    local client = open { watchdog = 5 * slow, timeout = 1 * slow }
     local victim = cluster.nodes[1]
     local name, elsewhere = name_on(victim), name_on(cluster.nodes[2])
     local lost

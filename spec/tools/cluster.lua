@@ -22,6 +22,7 @@ Cluster.__index = Cluster
 local ARGS = {
   "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
   "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+  "--cluster-require-full-coverage", "no",
 }
 
 local function start_node(options)

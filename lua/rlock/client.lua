@@ -14,6 +14,15 @@ client.__index = client
 
 local text, day = check.type "string", 86400
 
+local function is_count(count)
+  return count == "majority" or count == "all"
+    or type(count) == "number" and count >= 1 and count <= 100
+      and count % 1 == 0
+end
+
+local check_replicas = check.that('a whole number from 1, "majority" or "all"',
+  is_count)
+
 -- The options of open() on every host.
 local known = {
   url = text, username = text, password = text,
@@ -28,6 +37,7 @@ local known = {
   seal = check.that('"kill", "time" or "off"', function(seal)
     return seal == "kill" or seal == "time" or seal == "off"
   end),
+  replicas = check_replicas, replica_timeout = check.duration(0.001, day),
   nat = check.that("a table or a function", function(nat)
     return type(nat) == "table" or type(nat) == "function"
   end),
@@ -151,8 +161,10 @@ local owner = check.that("a string of 1 to 1024 bytes", function(owner)
   return type(owner) == "string" and owner ~= "" and #owner <= 1024
 end)
 
-local check_owner = check.table({ owner = owner },
-  'a table such as { owner = "me" }')
+local check_owner = check.table({
+  owner = owner, replicas = check_replicas,
+  replica_timeout = check.duration(0.001, day),
+}, 'a table such as { owner = "me" }')
 
 -- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)

@@ -24,7 +24,8 @@ lock.called = "the lock"
 --   rest is passed to the policy's `extra`
 function lock.new(client, policy, name, options)
   local self = setmetatable({
-    session = client.session, site = client.session:site(client, policy, name),
+    session = client.session,
+    site = client.session:site(client, policy, name, options),
   }, lock)
   if options then
     local owner = options.owner

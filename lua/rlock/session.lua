@@ -6,6 +6,7 @@ local duration = require "rlock.duration"
 local cluster = require "rlock.redis.cluster"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
+local replicas = require "rlock.redis.replicas"
 local wakeup = require "rlock.wakeup"
 local watchdog = require "rlock.watchdog"
 
@@ -68,6 +69,18 @@ function session:node_of(keys)
   return self.node:of(keys) or self.node:any()
 end
 
+--- What a grant's requests are sent through in a pipeline: its node, or a lane
+--  of it.
+-- @tparam table grant
+-- @return something with node:pipeline
+-- @treturn table the node
+function session:route_of(grant)
+  local keys = grant.lock.site.keys
+  local its = self:node_of(keys)
+  if not keys.replicas then return its, its end
+  return replicas.lane(its, keys.replicas, grant.owner), its
+end
+
 -- owners ------------------------------------------------------------------
 
 --- The party of an explicit owner: a key of `grants`, as tasks are.
@@ -88,17 +101,43 @@ local function kind_of(self, client, policy)
   return kind
 end
 
+-- Does a lock with this name already wait for other replicas?
+local function check_replicas(site, wanted)
+  local its = site.keys.replicas
+  if its == wanted or its and wanted and its.count == wanted.count
+      and its.ms == wanted.ms then
+    return
+  end
+  error(("bad replicas of %q: this client has a lock of that name with other "
+    .. "ones"):format(site.name), 0)
+end
+
+-- How many replicas must confirm, for replicas.lane; nil: none.
+local function wanted_by(self, options)
+  local count = options.replicas or self.options.replicas
+  if not count then return nil end
+  local seconds = options.replica_timeout or self.options.replica_timeout
+    or math.min(1, self.lease / 3)
+  return { count = count, ms = duration.ms(seconds) }
+end
+
 --- The site shared by all handles of one lock: policy, name, keys, and `grants`
 --  (party -> grant). Grants come and go, so they have a table of their own:
 --  LuaJIT compiles a field access anew for each new layout of its table.
 -- @tparam table client the public object; its locks keep it alive
 -- @tparam table policy
 -- @tparam string name
-function session:site(client, policy, name)
-  local kind = kind_of(self, client, policy)
+-- @tparam[opt] table options replicas, replica_timeout; default: the client's
+function session:site(client, policy, name, options)
+  local kind, wanted = kind_of(self, client, policy), nil
   local site = kind.sites[name]
+  if self.options.replicas or options then
+    wanted = wanted_by(self, options or {})
+  end
+  if site then check_replicas(site, wanted) end
   if not site then
     local keys = policy.keys(name)
+    keys.replicas = wanted
     self.node:check_keys(name, keys)
     site = setmetatable({ name = name, keys = keys, grants = {} }, kind)
     kind.sites[name] = site
@@ -191,7 +230,7 @@ end
 local function release_batch(self, batch, deadline)
   local commands, code, detail = releases(self, batch, deadline)
   if commands and commands[1] then
-    commands, code, detail = batch.node:pipeline(deadline, commands)
+    commands, code, detail = batch.route:pipeline(deadline, commands, true)
   end
   if not commands then
     self:log("warn", ("%d locks could not be released; their leases end them "
@@ -202,7 +241,7 @@ end
 -- Releases the grants of one node.
 local function release_on(self, list, deadline)
   for first = 1, #list, BATCH do
-    local batch = { node = list.node }
+    local batch = { node = list.node, route = list.route }
     for i = first, math.min(first + BATCH - 1, #list) do
       batch[#batch + 1] = list[i]
     end
@@ -223,14 +262,14 @@ local function release_by_node(self, lists, deadline)
   if left > 0 then all:pause(deadline - self.host.now()) end
 end
 
--- A list of grants for each node.
+-- A list of grants for each node, or lane.
 local function by_node(self, grants)
   local lists, of = {}, {}
   for _, grant in ipairs(grants) do
-    local its = self:node_of(grant.lock.site.keys)
-    local list = of[its] or { node = its }
-    if not of[its] then lists[#lists + 1] = list end
-    of[its], list[#list + 1] = list, grant
+    local route, its = self:route_of(grant)
+    local list = of[route] or { node = its, route = route }
+    if not of[route] then lists[#lists + 1] = list end
+    of[route], list[#list + 1] = list, grant
   end
   return lists
 end

@@ -35,7 +35,7 @@ function watchdog.new(session)
     observed = {},        -- grants that need no action
     alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
-    batches_of = {},      -- node -> in flight to it
+    batches_of = {},      -- node or lane -> in flight to it
   }, watchdog)
 end
 
@@ -232,7 +232,8 @@ local function send_batch(self, batch, now)
   for i, grant in ipairs(batch) do
     leases[i], commands[i] = command(batch.node, grant, word, now)
   end
-  local replies, codes, details, sent = batch.node:pipeline(deadline, commands)
+  local replies, codes, details, sent =
+    batch.route:pipeline(deadline, commands)
   return replies, codes, details, sent, leases
 end
 
@@ -275,7 +276,7 @@ end
 -- @return the grants to retry
 local function handle_replies(self, batch, is_second, replies, codes, details,
     sent, leases)
-  local again = { node = batch.node }
+  local again = { node = batch.node, route = batch.route }
   for i, grant in ipairs(batch) do
     local here = is_in(self, batch, grant)
     if here and not replies then
@@ -295,14 +296,14 @@ local function renew(self, batch, is_second)
   if again[1] then return renew(self, again, true) end
 end
 
-local function send_to_node(self, batch)
-  local flying = self.batches_of[batch.node] or 0
+local function send_part(self, batch)
+  local flying = self.batches_of[batch.route] or 0
   self.batches = self.batches + 1
-  self.batches_of[batch.node] = flying + 1
+  self.batches_of[batch.route] = flying + 1
   self.host.daemon(function()
     renew(self, batch)
     self.batches = self.batches - 1
-    self.batches_of[batch.node] = self.batches_of[batch.node] - 1
+    self.batches_of[batch.route] = self.batches_of[batch.route] - 1
     if self.change then self.change:set() end
   end)
 end
@@ -311,12 +312,12 @@ end
 local function send(self, batch)
   local parts = {}
   for _, grant in ipairs(batch) do
-    local node = self.session:node_of(grant.lock.site.keys)
-    local part = parts[node] or { node = node }
-    parts[node] = part
+    local route, node = self.session:route_of(grant)
+    local part = parts[route] or { node = node, route = route }
+    parts[route] = part
     part[#part + 1], grant.batch = grant, part
   end
-  for _, part in pairs(parts) do send_to_node(self, part) end
+  for _, part in pairs(parts) do send_part(self, part) end
 end
 
 local function restates(grant)
@@ -340,8 +341,7 @@ end
 -- Does the grant's node not answer the batches that were sent to it? Others
 -- may: a dead node of a cluster must not delay them.
 local function is_full(self, grant)
-  local node = self.session:node_of(grant.lock.site.keys)
-  return (self.batches_of[node] or 0) >= IN_FLIGHT
+  return (self.batches_of[self.session:route_of(grant)] or 0) >= IN_FLIGHT
 end
 
 -- Collects a batch of due grants from the heap or, if none is due there, from
@@ -408,6 +408,12 @@ local function sweep(self, now)
   end
 end
 
+-- Are there several nodes or lanes, of which one may be slow?
+local function has_routes(self)
+  local node = self.session.node
+  return node:size() > 1 or next(node.lanes or {}) ~= nil
+end
+
 -- The watchdog's task. When idle it stays for another half period, so that an
 -- occasional lock need not start it each time.
 local function run(self)
@@ -415,7 +421,7 @@ local function run(self)
   while not self.is_closed do
     local now = self.host.now()
     local deadline
-    if self.batches < IN_FLIGHT * self.session.node:size() then
+    if self.batches < IN_FLIGHT or has_routes(self) then
       local batch = collect(self, now)
       if #batch > 0 then send(self, batch) end
       deadline = #batch > 0 and now or next_deadline(self)

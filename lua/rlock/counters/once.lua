@@ -62,7 +62,8 @@ function once.begin(handle)
   end
   return {
     handle = handle, pool = pool, slot = slot, number = next_number(pool),
-    keys = { keys[1], keys[2], keys[3] .. slot, slot = keys.slot },
+    keys = { keys[1], keys[2], keys[3] .. slot, slot = keys.slot,
+      replicas = keys.replicas },
   }
 end
 

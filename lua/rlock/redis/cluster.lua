@@ -273,12 +273,12 @@ function cluster:redirect(detail, teller)
   return true
 end
 
--- Two keys in different slots, or nil. A policy with several keys may derive
--- more of them from the name.
+-- Two keys in different slots, or nil. More of them are derived from the
+-- name.
 local function split_keys(name, keys)
   local names = { naming.suffix(name, "more") }
   for i = 1, #keys do names[i + 1] = keys[i] end
-  for i = #keys > 1 and 1 or 2, #names do
+  for i = 1, #names do
     if slot.of(names[i]) ~= slot_of(keys) then return keys[1], names[i] end
   end
 end

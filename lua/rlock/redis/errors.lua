@@ -23,6 +23,7 @@ local errors = {}
 errors.codes = {
   busy = true, timeout = true, lost = true, not_held = true, refused = true,
   closed = true, connect = true, redis = true, quorum = true, usage = true,
+  replicas = true,
 }
 
 local function row(code, applied, retry, node_down)
@@ -93,6 +94,8 @@ words.WRONGTYPE.gone = true
 local plain = {
   -- The limit of connections is reached; the server closes this one.
   { "^max number of clients", row("connect", "no", true, true) },
+  -- A primary that became a replica.
+  { "^WAIT cannot be used", row("redis", "maybe", true, true) },
   -- WRONGPASS before Redis 6.0, and a password that the server does not want.
   { "^invalid password", words.WRONGPASS },
   { "AUTH", row("connect", "no", false, false) },
@@ -107,13 +110,14 @@ local plain = {
 local unknown = row("redis", "maybe", false, false)
 unknown.tell = "where"
 
---- Rows for calls without a reply.
---  closed: the connection was lost during the call. timeout: no reply before
+--- Rows for calls without a reply, or with one that does not count.
+--  replicas: too few replicas have confirmed it. closed: the connection was lost during the call. timeout: no reply before
 --  the call's deadline. connect: no connection, so nothing was sent.
 errors.transport = {
   closed = row("closed", "maybe", true, true),
   timeout = row("timeout", "maybe", true, true),
   connect = row("connect", "no", true, true),
+  replicas = row("replicas", "maybe", true, false),
 }
 errors.transport.timeout.tell = "name"
 errors.transport.timeout.advice = "; if the server answers BUSY, its script "

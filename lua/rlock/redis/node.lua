@@ -32,6 +32,7 @@ function node.new(host, options)
     opened = 0,              -- when the connection was opened, by host.now()
     shas = {},               -- script -> sha, for scripts loaded on this server
     unanswered = nil,        -- first script to time out since the last reply
+    lanes = {},              -- see replicas.lua
   }, node)
   self.seals = seal.new(self, options.seal or "kill")
   return self
@@ -174,6 +175,7 @@ function node:leave(connection, why)
   self.problem = { code = "redis", detail = why }
   self:forget(connection)
   connection:close(why)
+  for _, lane in pairs(self.lanes) do lane:leave(why) end
   self.host.log("info", ("left the connection to %s: %s"):format(self.where,
     why))
 end
@@ -275,6 +277,7 @@ function node:close()
   if self.connection then self.connection:close() end
   if self.unready then self.unready:close() end
   self.connection, self.unready = nil, nil
+  for _, lane in pairs(self.lanes) do lane:leave() end
 end
 
 return node

@@ -6,6 +6,7 @@ local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
 local expiry = require "rlock.redis.expiry"
 local naming = require "rlock.naming"
+local replicas = require "rlock.redis.replicas"
 local script = require "rlock.script"
 
 local remote = {}
@@ -167,7 +168,7 @@ local function send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
 end
 
 -- Sends a request once.
--- @tparam function call node.call, or node.ask after a redirection
+-- @tparam function call node.call, or one with the same arguments
 -- @return as node:call
 local function send(node, call, op, deadline, keys, a, b, c, d, extra)
   local ok, code, detail = node:connect(deadline)
@@ -189,16 +190,27 @@ local function log_retry(host, op, name, why)
     naming.show(name), tostring(why)))
 end
 
+-- How to send a request: a function as node.call.
+local function caller(node, op, keys, owner)
+  if not keys.replicas then return node.call end
+  local lane = replicas.lane(node, keys.replicas, owner)
+  local is_confirmed = replicas.must_confirm(op)
+  return function(_, deadline, words)
+    return lane:call(deadline, words, is_confirmed)
+  end
+end
+
 -- Finds the node of the keys and sends a request once.
 -- @tparam[opt] table asked the node that a redirection named, for this request
 -- @return the node; then as node:call
 local function find_and_send(server, asked, op, deadline, keys, ...)
-  if asked then
+  if asked and not keys.replicas then
     return asked, send(asked, asked.ask, op, deadline, keys, ...)
   end
   local node, code, detail = server:find(keys, deadline)
   if not node then return server, nil, code, detail end
-  return node, send(node, node.call, op, deadline, keys, ...)
+  return node,
+    send(node, caller(node, op, keys, ...), op, deadline, keys, ...)
 end
 
 -- Waits before a retry.
@@ -269,7 +281,7 @@ local scratch = {}        -- reused: the connection copies the words
 -- @tparam table op       a compiled server function (script.lua)
 -- @tparam number deadline by host.now()
 -- @tparam number now     by host.now()
--- @tparam table keys     at most 99
+-- @tparam table keys     at most 99; its field `replicas`: see replicas.lane
 -- @param a,b,c,d         arguments, up to the first nil
 -- @tparam[opt] table extra more arguments
 -- @return the reply, or nil
@@ -280,7 +292,7 @@ local scratch = {}        -- reused: the connection copies the words
 function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   local node = server:of(keys) or server
   local connection, sha = node.connection, node.shas[op]
-  if not connection or not sha or expiry.is_on(node) then
+  if not connection or not sha or keys.replicas or expiry.is_on(node) then
     return again(server, node, op, deadline, "first", nil, keys, a, b, c, d,
       extra)
   end

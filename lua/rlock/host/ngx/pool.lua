@@ -50,7 +50,7 @@ function pool.new(options)
   local self = setmetatable({
     options = options, worker = worker, seals = options.seals or UNSEALED,
     idle = options.pool.idle, size = options.pool.size, lost = options.lost,
-    run_id = worker.run_id,
+    run_id = worker.run_id, is_pool = true,
   }, pool)
   worker.pool = self
   return self

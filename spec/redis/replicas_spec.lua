@@ -40,11 +40,12 @@ describe("replicas", function()
   end)
 
   it("have a lock before it is granted", function()
-    for _, count in ipairs { 1, 2, "majority", "all" } do
+    local needed = { [1] = 1, [2] = 2, majority = 1, all = 2 }
+    for count, least in pairs(needed) do
       local lock = open { replicas = count }:lock(name)
       assert.is_true(lock:lock())
-      assert.equal("1", first:cli("EXISTS", name))
-      assert.equal("1", second:cli("EXISTS", name))
+      assert.is_true(least
+        <= first:cli("EXISTS", name) + second:cli("EXISTS", name))
       assert.is_true(lock:lock())
       assert.is_true(lock:unlock())
       assert.is_true(lock:unlock())
@@ -90,7 +91,8 @@ describe("replicas", function()
   end)
 
   it("need only be a majority, the primary included", function()
-    local lock = open { replicas = "majority", replica_timeout = 0.2 }:lock(name)
+    local lock = open { replicas = "majority", replica_timeout = 0.2 }
+      :lock(name)
     assert.is_true(lock:lock())
     second:pause()
     assert.is_true(lock:lock())

@@ -19,6 +19,8 @@ local cluster = {}
 local Cluster = {}
 Cluster.__index = Cluster
 
+local unpack = table.unpack or unpack
+
 local ARGS = {
   "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
   "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
@@ -26,7 +28,7 @@ local ARGS = {
 }
 
 local function start_node(options)
-  local args = { table.unpack(ARGS) }
+  local args = { unpack(ARGS) }
   for _, word in ipairs(options.args or {}) do args[#args + 1] = word end
   local node = redis.start {
     port = true, args = args, password = options.password,

@@ -30,8 +30,8 @@ end
 local function start_process()
   local urls = { proxy.url }
   for i = 2, NODES do urls[i] = servers[i].url end
-  return program.start(store[1], "spec/tools/count_red.lua", tostring(TASKS),
-    tostring(LEASE), NAME, store[1].url, table.unpack(urls))
+  return program.start(store[1], "spec/tools/count_fenced.lua", tostring(TASKS),
+    tostring(LEASE), NAME, "none", store[1].url, table.unpack(urls))
 end
 
 local function goes_on(what)

@@ -1,0 +1,124 @@
+--- Processes increment a number under a lock in a cluster whose masters fail
+--- over. The number's store is another server, which hands out fencing tokens:
+--- two holders at the same time are an overlap. When replicas confirm the lock,
+--- there is none; else the loss is told.
+--
+--  RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
+
+local clusters = require "spec.tools.cluster"
+local eventually = require "spec.tools.eventually"
+local nodes = require "spec.tools.servers"
+local program = require "spec.tools.program"
+local slow = require "spec.tools.slow"
+
+local FAILOVERS = tonumber(os.getenv("RLOCK_FAILOVERS") or 5)
+local GRANTS = 1000                     -- between failovers
+local TASKS, PROCESSES = 4, 2
+local LEASE = 10 * slow
+local NAME = "failovers:counter"
+local SOON = 60 * slow
+
+local cluster, store, processes
+
+local function counter()
+  return tonumber(store:ask(store[1], "GET", "counter")) or 0
+end
+
+local function start(replicas)
+  for i = 1, PROCESSES do
+    processes[i] = program.start(store[1], "spec/tools/count_fenced.lua",
+      tostring(TASKS), tostring(LEASE), NAME, replicas, store[1].url, cluster.url)
+  end
+end
+
+-- Stops the processes; returns the sums of what they have counted.
+local function finish()
+  store:ask(store[1], "SET", "stop", "1")
+  local sum = { added = 0, stale = 0, overlaps = 0, late = 0 }
+  for _, process in ipairs(processes) do
+    assert.equal(0, process:wait(SOON), process:output())
+    local result = process:output():match "added .*"
+    for what, count in result:gmatch "(%a+) (%d+)" do
+      sum[what] = sum[what] + tonumber(count)
+    end
+  end
+  return sum
+end
+
+local function goes_on(grants)
+  local before = counter()
+  eventually(function() return counter() >= before + grants end, SOON,
+    "the counting goes on")
+end
+
+-- The replica of the lock's master; it follows closely.
+local function replica_of(master)
+  return eventually(function()
+    for _, node in ipairs(cluster.nodes) do
+      if node.pid and node ~= master
+          and node:info "master_port" == master.port
+          and node:info "master_link_status" == "up" then
+        return node
+      end
+    end
+  end, SOON, "the master has a replica")
+end
+
+local function is_owner(node)
+  return eventually(function() return cluster:owner(NAME) == node end, SOON,
+    "the replica has taken over")
+end
+
+-- Ways to make the replica the master. Each leaves the old master its replica.
+local ways = {
+  function(master, replica)             -- asked to
+    replica:cli("CLUSTER", "FAILOVER")
+    is_owner(replica)
+    assert(master.pid)
+  end,
+  function(master, replica)             -- the master was killed
+    master:kill()
+    is_owner(replica)
+    master:launch()
+  end,
+  function(master, replica)             -- the master froze, and came back
+    master:pause()
+    eventually(function()
+      return replica:info "role" == "master"
+    end, SOON, "the replica has taken over")
+    master:resume()
+    is_owner(replica)
+  end,
+}
+
+local function fail_over(i)
+  local master = cluster:owner(NAME)
+  local way = ways[i % #ways + 1]
+  way(master, replica_of(master))
+end
+
+describe("a counter under a lock in a cluster", function()
+  before_each(function()
+    cluster = clusters.start { masters = 3, replicas = 3 }
+    store, processes = nodes.start(1), {}
+  end)
+
+  after_each(function()
+    for _, process in ipairs(processes) do process:kill(9) end
+    cluster:stop()
+    store:stop()
+  end)
+
+  it("misses no addition in failovers if replicas confirm", function()
+    start "majority"
+    for i = 1, FAILOVERS do
+      goes_on(GRANTS)
+      fail_over(i)
+    end
+    goes_on(GRANTS)
+    local sum = finish()
+    assert.equal(sum.added, counter())
+    assert.equal(0, sum.overlaps)
+    assert.equal(0, sum.stale)
+  end)
+end)

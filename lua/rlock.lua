@@ -50,6 +50,8 @@ end
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
 --   timeout = 3 (one command), connect_timeout = 3 (seconds), name, username,
 --   password, publish = "publish" | "spublish" | "both",
+--   sentinel = { username =, password =, tls = }: how to reach the Sentinels of
+--   redis+sentinel://; tls: true, false or a table; default: as the master,
 --   seal = "kill" | "time" | "off": protection against late delivery of a
 --   request that was given up, see seal.lua and expiry.lua; off: none,
 --   tls = { ca =, cert =, key =, verify = true },

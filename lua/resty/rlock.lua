@@ -88,6 +88,14 @@ local function credentials(tls)
   return result
 end
 
+-- The Sentinels' own TLS options, as the host takes them.
+local function sentinel_of(given)
+  if type(given.tls) ~= "table" then return given end
+  local tls, code, detail = credentials(tls_of(given.tls, "tls", 2))
+  if not tls then return nil, code, detail end
+  return { username = given.username, password = given.password, tls = tls }
+end
+
 -- The options of client.open; `key` is the text of the given ones.
 local function complete(given, key)
   local options, code, detail =
@@ -98,6 +106,10 @@ local function complete(given, key)
   elseif options.tls then
     options.tls, code, detail = credentials(options.tls)
     if not options.tls then return nil, code, detail end
+  end
+  if options.sentinel then
+    options.sentinel, code, detail = sentinel_of(options.sentinel)
+    if not options.sentinel then return nil, code, detail end
   end
   options.lazy = true
   options.pool = {
@@ -113,7 +125,8 @@ end
 -- @tparam[opt] string|table options a URL, or a table: url =
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
 --   connect_timeout = 3 (seconds), name, username, password,
---   publish = "publish" | "spublish" | "both",
+--   publish = "publish" | "spublish" | "both", sentinel = { username =,
+--   password =, tls = }: how to reach the Sentinels of redis+sentinel://,
 --   seal = "kill" | "time" | "off": how late execution of an abandoned request
 --   is prevented, see seal.lua and expiry.lua; off: not at all,
 --   tls = { verify = true, server_name =, cert =, key = } (nginx.conf sets the

@@ -23,9 +23,20 @@ end
 local check_replicas = check.that('a whole number from 1, "majority" or "all"',
   is_count)
 
+-- How to reach the Sentinels, where that differs from the master.
+local check_sentinel = check.table({
+  username = text, password = text,
+  tls = check.that("a boolean or a table", function(tls)
+    return type(tls) == "boolean" or type(tls) == "table"
+  end),
+}, 'a table such as { password = "secret" }', "sentinel")
+
 -- The options of open() on every host.
 local known = {
   url = text, username = text, password = text,
+  sentinel = function(given, _, level)
+    return check_sentinel(given, level + 1)
+  end,
   name = check.that("letters, digits and -_.:@/ only", function(name)
     return type(name) == "string" and not name:find("[^%w%-_.:@/]")
   end),
@@ -66,6 +77,9 @@ function client.complete(given, address)
   if not options then return nil, code, detail end
   if given.tls and not options.tls then
     return nil, "usage", "bad option tls: only rediss:// goes over TLS"
+  end
+  if given.sentinel and not options.sentinels then
+    return nil, "usage", "bad option sentinel: only for redis+sentinel://"
   end
   options.tls = options.tls and {} or nil
   for name, value in pairs(defaults) do options[name] = value end

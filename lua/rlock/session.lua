@@ -27,6 +27,40 @@ local function uuid(host)
     .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
 end
 
+-- Connects again at once while something is held: the server may have been
+-- replaced by one that has forgotten it.
+local function come_back(self, its_node)
+  while not its_node.connection and not its_node.is_closed
+      and self.node:uses(its_node) and self.watchdog:is_needed() do
+    its_node:connect(self.host.now() + self.options.connect_timeout)
+  end
+end
+
+-- Reacts to what happens to a node's server.
+local function attend(self, its_node)
+  function its_node.on_lost()
+    if its_node.is_closed or not self.watchdog:is_needed() then return end
+    its_node.singleflight:start("come back", come_back, self, its_node)
+  end
+  function its_node.on_left(why) self.wakeup:reconnect(its_node, why) end
+  function its_node.on_replaced(why)
+    self.wakeup:follow(its_node, why)
+    self.watchdog:suspect(why, function(grant)
+      return self:node_of(grant.lock.site.keys) == its_node
+    end)
+  end
+end
+
+-- Reacts to slots of a cluster that have moved to other nodes.
+local function follow_slots(self)
+  function self.node.on_moved(old)
+    self.wakeup:rehome()
+    self.watchdog:suspect("its slot has moved to another node", function(grant)
+      return old[grant.lock.site.keys.slot] ~= nil
+    end)
+  end
+end
+
 --- @tparam table host
 -- @tparam table options  complete: what node.new wants, watchdog (seconds),
 --   timeout (seconds), publish
@@ -45,8 +79,9 @@ function session.new(host, options)
     pending = 0,                                -- requests and background work
   }, session)
   self.wakeup = wakeup.new(self.node, options.publish)
-  self.node.on_change = function() self.wakeup:follow() end
   self.watchdog = watchdog.new(self)
+  self.node:each(function(its_node) attend(self, its_node) end)
+  follow_slots(self)
   return self
 end
 
@@ -292,6 +327,7 @@ end
 function session:wind_down()
   if self.is_closed then return end
   self.wakeup:wind_down()
+  self.node:rest()
   release_all(self, self.host.now() + self.timeout, "the program ends")
   self.watchdog:retire()
 end

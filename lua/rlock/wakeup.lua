@@ -135,8 +135,27 @@ end
 
 function events.moved(self) self.server:suspect() end
 
+--- Drops the subscriber of a node. Another one is connected while there are
+--  channels, and wakes all waiters.
+-- @tparam table node
+-- @tparam string why for messages
+function wakeup:reconnect(node, why)
+  local its = self.subscribers[node]
+  if its then its:reconnect(why) end
+end
+
+--- Drops the subscriber of a node if it leads to another server than the node's
+--  commands.
+-- @tparam table node
+-- @tparam string why for messages
+function wakeup:follow(node, why)
+  local its = self.subscribers[node]
+  local own = its and its.connection and its.connection.identity
+  if own and own.run_id ~= node.server.run_id then its:reconnect(why) end
+end
+
 --- Moves the channels whose slot has moved to the subscriber of its new node.
-function wakeup:follow()
+function wakeup:rehome()
   for _, channel in pairs(self.channels) do
     local its = channel.subscriber
     if its.node ~= node_of(self, channel) then

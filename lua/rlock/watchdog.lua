@@ -84,6 +84,12 @@ function watchdog:all()
   return all
 end
 
+--- Is there any grant that must be kept or watched?
+function watchdog:is_needed()
+  return self.fresh.first ~= nil or self.flying.first ~= nil
+    or self.observed.first ~= nil or self.alarms.n > 0
+end
+
 --- Does the watchdog know this grant?
 -- @tparam table grant
 function watchdog:has(grant) return (grant.list or grant.place) ~= nil end
@@ -134,7 +140,7 @@ local function not_renewed(self, grant, why, now)
 end
 
 local function renewed(self, grant, lease, sent)
-  grant.state, grant.lost_because = "held", nil
+  grant.state, grant.lost_because, grant.is_suspect = "held", nil, nil
   if not grant.watched then return self:observe(grant) end
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000, grant.lock.drift))
@@ -363,7 +369,7 @@ local function collect(self, now)
       abandon(self, grant)
     elseif is_full(self, grant) then
       retry_at(self, grant, now)
-    elseif grant.watched or restates(grant) then
+    elseif grant.watched or restates(grant) or grant.is_suspect then
       append(self.flying, grant)
       grant.batch = batch
       batch[#batch + 1] = grant
@@ -509,6 +515,33 @@ function watchdog:observe(grant)
       self.change:set()                   -- schedules a sweep
     end
   end
+end
+
+-- Is it certain that the server does not have it, or can it not be asked?
+local function is_beyond_doubt(grant)
+  return grant.state ~= "held" and grant.state ~= "at_risk"
+    or not grant.lock.site.policy.ops.renew
+end
+
+--- Doubts holds, because their server was replaced by another one: they are at
+--  risk until it has renewed them. A hold with a lease is renewed to the end of
+--  that, and no further.
+-- @tparam string why for messages
+-- @tparam function is_there  grant -> whether it was on that server
+function watchdog:suspect(why, is_there)
+  local now, n = self.host.now(), 0
+  for _, grant in ipairs(self:all()) do
+    if not is_beyond_doubt(grant) and is_there(grant) then
+      self:remove(grant)                -- ignores a renewal in flight
+      grant.state, grant.is_suspect, grant.batch = "at_risk", true, nil
+      grant.deadline, n = now, n + 1
+      self.alarms:push(grant)
+    end
+  end
+  if n == 0 then return end
+  self.session:log("warn", ("%d hold%s at risk: %s"):format(n,
+    n == 1 and " is" or "s are", why))
+  awake(self, now)
 end
 
 --- Ends the watchdog's task as soon as it is idle.

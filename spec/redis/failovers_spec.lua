@@ -27,7 +27,8 @@ end
 local function start(replicas)
   for i = 1, PROCESSES do
     processes[i] = program.start(store[1], "spec/tools/count_fenced.lua",
-      tostring(TASKS), tostring(LEASE), NAME, replicas, store[1].url, cluster.url)
+      tostring(TASKS), tostring(LEASE), NAME, replicas, store[1].url,
+      cluster.url)
   end
 end
 

@@ -292,7 +292,7 @@ function Connection:close(why) self.link:close(why) end
 -- As those of host/uv.lua.
 
 local function is_comfort(command, code, detail)
-  return command[1] == "CLIENT" and code == "redis"
+  return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
     and errors.classify(detail).code ~= "connect"
 end
 
@@ -312,6 +312,11 @@ local function greet(self, options)
   end
   self.identity, self.fault, self.why =
     seal.identity(replies, codes, details, n + 1)
+  local wrong = seal.wrong(self.identity, options)
+  if wrong then
+    self:close()
+    return nil, "connect", wrong
+  end
   return self
 end
 

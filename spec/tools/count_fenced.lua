@@ -1,7 +1,7 @@
 -- A process of quorum_counter_spec.lua and failovers_spec.lua: its tasks
 -- increment a counter under a lock until the key "stop" is set. With several
--- URLs it is a red lock; with one, a lock that REPLICAS must confirm: "majority",
--- "all" or "none".
+-- URLs it is a red lock; with one, a lock that replicas must confirm: REPLICAS
+-- is "majority", "all" or "none".
 --
 --    rlockctl count_fenced.lua TASKS LEASE NAME REPLICAS STORE URL...
 --

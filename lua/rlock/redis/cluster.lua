@@ -33,12 +33,17 @@ function cluster.new(host, options)
     timeout_ms = math.ceil(options.timeout * 1000),
     singleflight = singleflight.new(host),
     nodes = {},              -- "host:port" -> node; also those that have gone
-    masters = {},            -- nodes with slots, in the order to ask them
+    masters = {},            -- nodes with slots, in the order to query them
+    is_used = {},            -- node -> whether it has slots
     slots = {},              -- slot -> node
     patience = PATIENCE, asked = -PAUSE,
     shas = {}, seals = { mode = "none" },        -- as of a node: see remote.lua
   }, cluster)
 end
+
+--- Hooks: there is a new node; slots have moved (slot -> the old node).
+function cluster.on_node() end
+function cluster.on_moved() end
 
 -- nodes ----------------------------------------------------------------------
 
@@ -72,6 +77,7 @@ local function node_at(self, address)
   if not its then
     its = new_node(self, split(address))
     self.nodes[address] = its
+    self.on_node(its)
   end
   return its
 end
@@ -122,18 +128,41 @@ local function masters_of(slots)
   return masters, seen
 end
 
+-- The slots that have another node than before: slot -> the old node.
+local function moved(before, slots)
+  local old
+  for number = 0, slot.count - 1 do
+    if before[number] and before[number] ~= slots[number] then
+      old = old or {}
+      old[number] = before[number]
+    end
+  end
+  return old
+end
+
+-- A replica that became the master needs as many confirmations as the old one.
+local function inherit(old, slots)
+  for number, its in pairs(old) do
+    local heir = slots[number]
+    if heir and (heir.replicas or 0) < (its.replicas or 0) then
+      heir.replicas = its.replicas
+    end
+  end
+end
+
 -- Adopts what a node has told.
 local function adopt(self, slots)
-  local before = self.slots
+  local old = moved(self.slots, slots)
   self.slots = slots
-  local masters, is_used = masters_of(slots)
-  self.masters = masters
+  self.masters, self.is_used = masters_of(slots)
   for _, its in pairs(self.nodes) do
-    if its.connection and not is_used[its] then
+    if its.connection and not self.is_used[its] then
       its:leave(its.connection, "it has no slots of the cluster any more")
     end
   end
-  if self.on_change then self.on_change(before, slots) end
+  if not old then return end
+  inherit(old, slots)
+  self.on_moved(old)
 end
 
 -- queries --------------------------------------------------------------------
@@ -253,6 +282,15 @@ end
 --- A node, for what any node can do.
 function cluster:any() return self.masters[1] or candidates(self)[1] end
 
+--- As node:each.
+function cluster:each(fn)
+  for _, its in pairs(self.nodes) do fn(its) end
+  self.on_node = fn
+end
+
+--- Does this node have slots?
+function cluster:uses(its) return self.is_used[its] == true end
+
 --- The number of nodes that have slots.
 function cluster:size() return math.max(#self.masters, 1) end
 
@@ -268,7 +306,12 @@ function cluster:redirect(detail, teller)
   if not address then return false end
   local its = node_at(self, address)
   if word == "ASK" then return true, its end
-  self.slots[number] = its
+  local old = self.slots[number]
+  self.slots[number], self.is_used[its] = its, true
+  if old and old ~= its then
+    inherit({ [number] = old }, self.slots)
+    self.on_moved { [number] = old }
+  end
   self:suspect()
   return true
 end
@@ -342,6 +385,9 @@ end
 
 --- Opens a connection to some node, as node:open.
 function cluster:open(lost, message) return self:any():open(lost, message) end
+
+--- As node:rest.
+function cluster.rest() end
 
 --- Closes all connections for good.
 function cluster:close()

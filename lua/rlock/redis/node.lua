@@ -2,18 +2,29 @@
 --  reopened after a loss, with a back-off. A command in flight when the
 --  connection drops fails with "closed" and is never resent here (remote.lua
 --  retries operations). Nothing is sent on a connection before its lost
---  predecessors are sealed (seal.lua).
+--  predecessors are sealed (seal.lua). With Sentinel, the server is the master
+--  that the Sentinels name, and says so itself.
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
+local greeting = require "rlock.redis.greeting"
+local sentinel = require "rlock.redis.sentinel"
 local singleflight = require "rlock.redis.singleflight"
 local seal = require "rlock.redis.seal"
+local url = require "rlock.redis.url"
 
 local node = {}
 node.__index = node
 
 --- Back-off limits between attempts to connect, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
+--- Connect timeouts that the Sentinels get to name the master.
+local LOCATE = 3
+
+local function where_of(options)
+  if options.sentinels then return sentinel.show(options) end
+  return options.path or (options.host .. ":" .. options.port)
+end
 
 --- @tparam table host
 -- @tparam table options the result of url.parse, and timeout, connect_timeout
@@ -22,7 +33,7 @@ function node.new(host, options)
   local self = setmetatable({
     host = host,
     options = options,
-    where = options.path or (options.host .. ":" .. options.port),
+    where = where_of(options),
     timeout_ms = math.ceil(options.timeout * 1000),
     singleflight = singleflight.new(host),
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
@@ -35,6 +46,11 @@ function node.new(host, options)
     lanes = {},              -- see replicas.lua
   }, node)
   self.seals = seal.new(self, options.seal or "kill")
+  if options.sentinels then
+    self.sentinel = sentinel.new(host, options, function(why)
+      self:move(why)
+    end)
+  end
   return self
 end
 
@@ -50,31 +66,47 @@ function node:find() return self end
 --- Some node.
 function node:any() return self end
 
+--- Calls fn(node) for each node, now and when there is a new one.
+function node:each(fn) fn(self) end
+
+--- Does this node have any keys?
+function node.uses() return true end
+
 --- Raises an error if no node can have all these keys of a lock.
-function node:check_keys() return nil end
+function node.check_keys() return nil end
 
 --- The number of nodes.
-function node:size() return 1 end
+function node.size() return 1 end
 
 --- Called after a failure which may mean that another node has the keys.
-function node:suspect() return nil end
+function node.suspect() return nil end
 
 -- connecting -----------------------------------------------------------------
 
--- The first commands on every connection. A user without a password logs in
--- with an empty one: without AUTH, the connection is that of the default user.
-local function greeting(options)
-  local commands = {}
-  if options.username then
-    commands[1] = { "AUTH", options.username, options.password or "" }
-  elseif options.password then
-    commands[1] = { "AUTH", options.password }
+--- Hooks, functions of the node. `on_lost`: its connection was lost or left.
+--  `on_left`: what Sentinel named as the master is left. `on_replaced`: a new
+--  connection leads to another server than the one before, or to one that was
+--  restarted. The last two get a reason.
+function node.on_lost() end
+function node.on_left() end
+function node.on_replaced() end
+
+-- Where to connect: the options of host.connect that depend on the address.
+-- @return a table with host, port, path, pool; or nil, code, detail
+local function place_of(self)
+  local options, place, code, detail = self.options, nil, nil, nil
+  if not self.sentinel then
+    return { host = options.host, port = options.port, path = options.path,
+      pool = options.pool }
   end
-  if options.db and options.db ~= 0 then
-    commands[#commands + 1] = { "SELECT", ("%d"):format(options.db) }
-  end
-  commands[#commands + 1] = { "CLIENT", "SETNAME", options.name or "rlock" }
-  return commands
+  place, code, detail = self.sentinel:locate(self.host.now()
+    + LOCATE * options.connect_timeout)
+  if not place then return nil, code, detail end
+  local pool = options.pool
+  return { host = place.host, port = place.port, place = place, pool = pool and {
+    name = ("%s:%s:%d"):format(pool.name, place.host, place.port),
+    idle = pool.idle, size = pool.size,
+  } }
 end
 
 --- Opens a connection to this server.
@@ -83,14 +115,34 @@ end
 --   payload
 -- @return connection, or nil, code, detail
 function node:open(lost, message)
-  local options = self.options
-  local timeout = math.ceil(options.connect_timeout * 1000)
-  return self.host.connect {
-    host = options.host, port = options.port, path = options.path,
-    tls = options.tls, timeout = timeout, lost = lost, message = message,
+  local options, commands = self.options, greeting(self.options)
+  local at, code, detail = place_of(self)
+  if not at then return nil, code, detail end
+  if self.sentinel then commands[#commands + 1] = seal.hello end
+  local connection
+  connection, code, detail = self.host.connect {
+    host = at.host, port = at.port, path = at.path, pool = at.pool,
+    tls = options.tls, timeout = math.ceil(options.connect_timeout * 1000),
+    lost = lost, message = message,
     silent = not message and self.timeout_ms or 0,
-    greeting = greeting(options), pool = options.pool, seals = self.seals,
+    greeting = commands, seals = self.seals,
+    role = self.sentinel and "master",
   }
+  return self:placed(at.place, connection, code, detail)
+end
+
+-- A connection is closed if the master has moved in the meantime.
+function node:placed(place, connection, code, detail)
+  if not place then return connection, code, detail end
+  if not connection then
+    self.sentinel:doubt(place)
+    return nil, code == "connect" and "closed" or code, detail
+  elseif place ~= self.sentinel.place then
+    connection:close()
+    return nil, "closed", "the master has moved"
+  end
+  connection.place = place
+  return connection
 end
 
 -- Opens a connection, or reuses one that could not be made ready before.
@@ -114,7 +166,7 @@ end
 
 -- Opens the connection and makes it ready, which seals its predecessors. After
 -- a passing error the connection is kept for the next attempt.
-local function try(self)
+local function try(self, attempt)
   local connection, code, detail = opened(self)
   if not connection then return nil, code, detail end
   local ok
@@ -124,7 +176,8 @@ local function try(self)
     ok, code, detail = nil, "closed", connection.why_lost
   elseif self.is_closed then
     ok, code, detail = nil, "closed", "the client was closed"
-  elseif not ok and code == "redis" and errors.is_passing(detail) then
+  elseif not ok and code == "redis" and errors.is_passing(detail)
+      and self.attempt == attempt then
     self.unready = connection
     return nil, code, detail
   end
@@ -135,23 +188,53 @@ local function try(self)
   return connection
 end
 
+-- The server behind a connection, as far as it is known.
+local function server_of(connection)
+  local known = connection.identity or connection   -- in nginx it is the pool
+  return {
+    run_id = known.run_id, replication = known.replication,
+    place = connection.place and url.host_port(connection.place),
+  }
+end
+
+-- Notices that a connection leads to another server than the one before.
+local function compare(self, connection)
+  local old, new = self.server, server_of(connection)
+  self.server = new
+  if not old then return end
+  if old.place ~= new.place then
+    self.on_replaced(("%s is now %s"):format(self.where, new.place))
+  elseif old.run_id ~= new.run_id or old.replication ~= new.replication then
+    self.on_replaced(self.where .. " was restarted or replaced")
+  end
+end
+
+local function failed(self, code, detail)
+  self.not_before = self.host.now() + self.pause:next()
+  self.fell = code == "closed"            -- connected, then dropped
+  -- No caller's request was sent.
+  if code ~= "redis" and not self.is_closed then code = "connect" end
+  self.problem = { code = code, detail = detail }
+  return nil, code, detail
+end
+
 local function connect(self)
-  local host = self.host
+  local host, attempt = self.host, {}
+  self.attempt = attempt
   local early = self.not_before - host.now()
   if early > 0 then host.sleep(early) end
   if self.is_closed then return nil, "closed", "the client was closed" end
-  local connection, code, detail = try(self)
-  if not connection then
-    self.not_before = host.now() + self.pause:next()
-    self.fell = code == "closed"          -- connected, then dropped
-    -- No caller's request was sent.
-    if code ~= "redis" and not self.is_closed then code = "connect" end
-    self.problem = { code = code, detail = detail }
-    return nil, code, detail
+  local connection, code, detail = try(self, attempt)
+  if self.attempt ~= attempt then         -- the master has moved
+    if connection then connection:close() end
+    return nil
   end
+  if not connection then return failed(self, code, detail) end
   self.pause:reset()
   self.connection, self.problem = connection, nil
   self.opened = host.now()
+  compare(self, connection)
+  if self.sentinel then self.sentinel:follow() end
   return connection
 end
 
@@ -161,6 +244,25 @@ end
 function node:forget(connection)
   self.connection = nil
   self.seals:lost(connection.identity)
+  self.on_lost()
+end
+
+-- The master has another address: leaves the old one, and gives up an attempt
+-- to connect to it.
+function node:move(why)
+  if self.is_closed then return end
+  self.host.log("info", why)
+  self.attempt = nil
+  self.singleflight:abandon("connect", nil, "connect", why)
+  local unready = self.unready
+  self.unready = nil
+  if unready then unready:close(why) end
+  if self.connection then
+    self:leave(self.connection, why)
+  else
+    self.on_left(why)
+  end
+  self.not_before = 0
 end
 
 --- Drops a connection. The next request opens another, perhaps to another
@@ -178,6 +280,7 @@ function node:leave(connection, why)
   for _, lane in pairs(self.lanes) do lane:leave(why) end
   self.host.log("info", ("left the connection to %s: %s"):format(self.where,
     why))
+  if self.sentinel then self.on_left(why) end
 end
 
 --- Handles a failed request: leaves a server that reports itself unusable, such
@@ -278,6 +381,12 @@ function node:close()
   if self.unready then self.unready:close() end
   self.connection, self.unready = nil, nil
   for _, lane in pairs(self.lanes) do lane:leave() end
+  if self.sentinel then self.sentinel:close() end
+end
+
+--- Stops what goes on while nothing is requested.
+function node:rest()
+  if self.sentinel then self.sentinel:rest() end
 end
 
 return node

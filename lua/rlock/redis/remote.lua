@@ -257,7 +257,9 @@ local function again(server, node, op, deadline, code, detail, keys, ...)
     end
     local cancelled, unwind
     if goes_on then
-      goes_on, cancelled, unwind = rest(host, not at_once and pause, deadline)
+      local least = code == "replicas" and keys.replicas.ms / 1000 or 0
+      goes_on, cancelled, unwind =
+        rest(host, not at_once and pause, deadline - least)
     end
     if cancelled then return nil, cancelled, unwind, may_be_applied end
     if not goes_on then

@@ -1,12 +1,12 @@
 --- Confirmation by replicas: a request counts only when so many replicas have
---  what it wrote. WAIT tells how many, for the writes of its own connection, and
---  blocks that connection. So these requests have connections of their own, the
---  lanes of a node. A lane sends all queued requests in one pipeline with one
---  WAIT (group commit). An owner always has the same lane of a lock, so that its
---  requests stay in order.
+--  what it wrote. WAIT tells how many, for the writes of its own connection,
+--  and blocks it. So these requests have connections of their own, the lanes of
+--  a node. A lane sends all queued requests in one pipeline with one WAIT (group
+--  commit). An owner's requests for a lock always have the same lane, which
+--  keeps them in order.
 --
---  A request may write nothing, if it is a retry; then WAIT would not cover what
---  the first attempt wrote. So a pipeline ends with a write: MARK, a key that
+--  A retried request may write nothing. WAIT would then not cover what the
+--  first attempt wrote. So a pipeline ends with a write: MARK, a key that
 --  expires at once.
 
 local replicas = {}
@@ -118,9 +118,10 @@ local function tag_of(words)
   return key:match("^[^{]*{([^}]+)}") or key
 end
 
--- The commands of a batch; those to be confirmed are followed by MARK, WAIT and
--- now and then INFO.
-local function commands_of(self, batch, now)
+-- The commands of a batch; MARK and WAIT follow those to be confirmed.
+-- @treturn table
+-- @treturn integer|nil the index of WAIT
+local function commands_of(self, batch)
   local commands, confirmed = {}, nil
   for i, request in ipairs(batch) do
     commands[i] = request.words
@@ -172,7 +173,7 @@ local function exchange(self, batch)
   local sent = self.host.now()
   local ms = min(deadline - sent, self.node.options.timeout) * 1000
   if ms <= 0 then return fail(batch, "timeout", "no time left") end
-  local commands, last = commands_of(self, batch, sent)
+  local commands, last = commands_of(self, batch)
   local replies, codes, details = connection:pipeline(ceil(ms)
     + self.wanted.ms, commands)
   local ok

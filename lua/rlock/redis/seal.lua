@@ -23,11 +23,17 @@ local GRACE = 5          -- seconds within which a killed connection must end
 
 local NOBODY = "9223372036854775807"     -- a client id that no connection has
 
---- The commands that identify a connection. CLIENT INFO has its address. The
---  last one finds out whether CLIENT KILL is permitted: a request that is sent
---  before a refusal is known cannot be sealed.
+--- The commands that identify a connection. CLIENT INFO has its address. CLIENT
+--  KILL finds out whether it is permitted: a request that is sent before a
+--  refusal is known cannot be sealed. INFO replication tells the role, and the
+--  history of the data: a server that copies another one keeps its run_id.
 seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
-  { "CLIENT", "INFO" }, { "CLIENT", "KILL", "ID", NOBODY } }
+  { "CLIENT", "INFO" }, { "CLIENT", "KILL", "ID", NOBODY },
+  { "INFO", "replication" } }
+
+--- Tells the role where INFO is forbidden. May be the last command of the
+--  greeting.
+seal.hello = { "HELLO", "2", is_optional = true }
 
 -- Is this a permanent error: no permission, or not supported?
 local function is_refusal(detail)
@@ -35,12 +41,33 @@ local function is_refusal(detail)
   return class.code == "redis" and not class.retry
 end
 
+-- The role of the server: "master", "slave" or "replica"; nil: it hides that.
+local function role_of(replication, hello)
+  local role = replication and tostring(replication):match("role:(%w+)")
+  if role or type(hello) ~= "table" then return role end
+  for i = 1, #hello - 1, 2 do
+    if hello[i] == "role" then return hello[i + 1] end
+  end
+end
+
+--- Why the server is not what was asked for, or nil.
+-- @tparam table|nil identity
+-- @tparam table options those of host.connect: `role`, "master" or nil
+-- @treturn string|nil
+function seal.wrong(identity, options)
+  local role = identity and identity.role
+  if not options.role or role == options.role then return nil end
+  return ("%s:%d %s, not a master"):format(options.host, options.port,
+    role and "is a replica" or "does not tell its role")
+end
+
 --- A connection's identity, from the replies to `queries`.
 -- @tparam table replies
 -- @tparam table codes
 -- @tparam table details
 -- @tparam integer first the index of the first of these replies
--- @treturn[1] table identity: id, run_id or address; or `refused`, a detail
+-- @treturn[1] table identity: id, run_id or address; or `refused`, a detail;
+--   and role, replication (an id)
 -- @treturn[2] nil, code, detail: retry later
 function seal.identity(replies, codes, details, first)
   for i = first, first + 1 do
@@ -50,18 +77,25 @@ function seal.identity(replies, codes, details, first)
     end
   end
   local id, server, own = replies[first], replies[first + 1], replies[first + 2]
-  local run_id = server and tostring(server):match("run_id:(%w+)")
+  local kill, replication = first + 3, replies[first + 4]
+  local identity = {
+    run_id = server and tostring(server):match("run_id:(%w+)"),
+    role = role_of(replication, replies[first - 1]),
+    replication = replication
+      and tostring(replication):match("master_replid:(%w+)"),
+  }
   local address = own and tostring(own):match(" addr=(%S+)")
-  local kill = first + 3
   if codes[kill] == "redis" and is_refusal(details[kill]) then
-    return { run_id = run_id, refused = details[kill] }
+    identity.refused = details[kill]
   elseif type(id) ~= "number" then
-    return { run_id = run_id, refused = tostring(details[first]
-      or "the reply to CLIENT ID is no number") }
-  elseif not run_id and not address then
-    return { refused = "neither INFO nor CLIENT INFO identifies the server" }
+    identity.refused = tostring(details[first]
+      or "the reply to CLIENT ID is no number")
+  elseif not identity.run_id and not address then
+    identity.refused = "neither INFO nor CLIENT INFO identifies the server"
+  else
+    identity.id, identity.address = id, address
   end
-  return { id = id, run_id = run_id, address = address }
+  return identity
 end
 
 --- @tparam table node

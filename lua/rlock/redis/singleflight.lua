@@ -18,10 +18,24 @@ end
 
 -- Not a closure of `join`: nginx clears the stack of a request that has ended,
 -- and with it the upvalues that are still on that stack.
-local function run(self, key, call)
-  finish(call, call.fn(call.a, call.b))
+local function settle(self, key, call, ...)
+  if self.calls[key] ~= call then return end
+  finish(call, ...)
   self.calls[key] = nil
   for event in pairs(call.waiting) do event:set() end
+end
+
+local function run(self, key, call)
+  settle(self, key, call, call.fn(call.a, call.b))
+end
+
+--- Gives up a call in flight: its callers get these results, and the next `join`
+--  starts another one. Its function runs on.
+-- @param key
+-- @param ... results
+function singleflight:abandon(key, ...)
+  local call = self.calls[key]
+  if call then settle(self, key, call, ...) end
 end
 
 --- Starts `fn`, unless a call for this key is in flight.

@@ -3,15 +3,18 @@
 --    redis+cluster://[user[:password]@]host[:port],host2[:port],...
 --                                            rediss+cluster:// the same, TLS
 --    unix://[user[:password]@]/path/to.sock[?db=n]    local:
+--    redis+sentinel://[user[:password]@]host[:port],host2.../MASTER[/db]
+--    rediss+sentinel://                               the same, TLS
 --  User, password, host and path may be percent-encoded. No text returned by
 --  this file, error messages included, shows a password. Opens no connection.
 --  @module rlock.redis.url
 
 local url = {}
 
-local DEFAULT_PORT, DEFAULT_DB = 6379, 0
-local FORMS = "must begin with redis://, rediss://, redis+cluster://, "
-  .. "rediss+cluster:// or unix://, or be local:"
+local DEFAULT_PORT, SENTINEL_PORT, DEFAULT_DB = 6379, 26379, 0
+local FORMS = "must begin with redis://, rediss://, redis+sentinel://, "
+  .. "rediss+sentinel://, redis+cluster://, rediss+cluster:// or unix://, or "
+  .. "be local:"
 
 local function decode(text)
   if text:gsub("%%%x%x", ""):find("%", 1, true) then
@@ -80,23 +83,6 @@ local function set_host(result, text)
   return ok, fault
 end
 
--- The nodes of a cluster.
-local function set_seeds(result, hosts, path, query)
-  if path ~= "" and path ~= "/" and path ~= "/0" then
-    return nil, "a cluster has no databases"
-  elseif query then
-    return nil, "a ?query is not allowed"
-  end
-  result.seeds = {}
-  for host in (hosts .. ","):gmatch("([^,]*),") do
-    local seed = { port = DEFAULT_PORT }
-    local ok, fault = set_host(seed, host)
-    if not ok then return nil, fault end
-    table.insert(result.seeds, seed)
-  end
-  return true
-end
-
 local function set_query(result, query)
   if not query then return true end
   local key, value = query:match("^(%a+)=(.*)$")
@@ -122,10 +108,43 @@ local function set_tcp(result, host, path, query)
   return ok, fault
 end
 
-local setters = {
-  redis = set_tcp, rediss = set_tcp, unix = set_unix,
-  ["redis+cluster"] = set_seeds, ["rediss+cluster"] = set_seeds,
-}
+-- A list of { host =, port = }, or nil and an error.
+local function read_hosts(text, default_port)
+  local list = {}
+  for each in (text .. ","):gmatch("([^,]*),") do
+    local at = { port = default_port }
+    local ok, fault = set_host(at, each)
+    if not ok then return nil, fault end
+    table.insert(list, at)
+  end
+  return list
+end
+
+local function set_cluster(result, hosts, path, query)
+  local fault
+  result.seeds, fault = read_hosts(hosts, DEFAULT_PORT)
+  if result.seeds and query then
+    fault = "a ?query is not allowed"
+  elseif result.seeds and path ~= "" and path ~= "/" and path ~= "/0" then
+    fault = "a cluster has no databases"
+  end
+  return not fault, fault
+end
+
+local function set_sentinel(result, hosts, path, query)
+  local ok, fault = nil, nil
+  result.sentinels, fault = read_hosts(hosts, SENTINEL_PORT)
+  ok = not fault
+  if ok and query then ok, fault = nil, "a ?query is not allowed" end
+  local master, db = path:match("^/([^/]+)/?(.*)$")
+  if ok and not master then
+    ok, fault = nil, "the master's name is missing: "
+      .. "redis+sentinel://host,host2/NAME" .. (path == "" and CUT or "")
+  end
+  if ok then ok, fault = set(result, "master", master) end
+  if ok and db ~= "" then ok, fault = set_db(result, db) end
+  return ok, fault
+end
 
 -- A suggestion for an address without a scheme. Quotes nothing that may contain
 -- a password.
@@ -135,11 +154,17 @@ local function suggestion(text)
   return "; did you mean " .. whole .. "?"
 end
 
+local set_place = {
+  redis = set_tcp, rediss = set_tcp, unix = set_unix,
+  ["redis+sentinel"] = set_sentinel, ["rediss+sentinel"] = set_sentinel,
+  ["redis+cluster"] = set_cluster, ["rediss+cluster"] = set_cluster,
+}
+
 --- Parses an address.
 --  @tparam string text
---  @treturn[1] table `host port`, `path`, or `seeds` (of a cluster: an array of
---    tables with `host port`); `db username password tls`; for
---    "local:" `is_local = true`
+--  @treturn[1] table `host port`, `path`, `sentinels master`, or `seeds` (of a
+--    cluster; both lists of tables with `host port`), and `db username password
+--    tls`; for "local:" `is_local = true`
 --  @treturn[2] nil
 --  @treturn[2] string "usage"
 --  @treturn[2] string the error, without the password
@@ -150,11 +175,10 @@ function url.parse(text)
   end
   local scheme, rest = text:match("^([%a+]+)://(.*)$")
   scheme = scheme and scheme:lower()
-  local set_address = setters[scheme]
-  if not set_address then
+  if not set_place[scheme] then
     return nil, "usage", "bad url: " .. FORMS .. suggestion(text)
   end
-  local result = { db = DEFAULT_DB, tls = scheme:find("^rediss") ~= nil }
+  local result = { db = DEFAULT_DB, tls = scheme:sub(1, 6) == "rediss" }
   local authority, tail = rest:match("^([^/?#]*)(.*)$")
   local path, query = tail:match("^([^?]*)%??(.*)$")
   if not tail:find("?", 1, true) then query = nil end
@@ -162,15 +186,35 @@ function url.parse(text)
   local ok, fault = true, nil
   if login then ok, fault = set_login(result, login) end
   if ok then
-    ok, fault = set_address(result, host or authority, path, query)
+    if set_place[scheme] == set_tcp then result.port = DEFAULT_PORT end
+    ok, fault = set_place[scheme](result, host or authority, path, query)
   end
   if not ok then return nil, "usage", "bad url: " .. fault end
   return result
 end
 
-local function show_host(host)
-  if host:find(":", 1, true) then return "[" .. host .. "]" end
-  return encode(host)
+--- Formats a host and its port.
+--  @tparam table at `host` and `port`
+--  @treturn string
+function url.host_port(at)
+  local host = encode(at.host)
+  if at.host:find(":", 1, true) then host = "[" .. at.host .. "]" end
+  return ("%s:%d"):format(host, at.port or DEFAULT_PORT)
+end
+
+local function show_hosts(list)
+  local hosts = {}
+  for i, at in ipairs(list) do hosts[i] = url.host_port(at) end
+  return table.concat(hosts, ",")
+end
+
+-- The kind of a parsed address, its hosts and what follows them.
+local function place_of(parsed)
+  local db = "/" .. (parsed.db or DEFAULT_DB)
+  if parsed.seeds then return "+cluster", show_hosts(parsed.seeds), "" end
+  if not parsed.sentinels then return "", url.host_port(parsed), db end
+  return "+sentinel", show_hosts(parsed.sentinels),
+    "/" .. encode(parsed.master) .. db
 end
 
 --- Formats an address for messages and logs: never the password, and the user
@@ -189,17 +233,9 @@ function url.format(parsed)
     return "unix://" .. login .. encode(parsed.path)
       .. (db ~= DEFAULT_DB and string.format("?db=%d", db) or "")
   end
-  if parsed.seeds then
-    local hosts = {}
-    for i, seed in ipairs(parsed.seeds) do
-      hosts[i] = ("%s:%d"):format(show_host(seed.host), seed.port)
-    end
-    return ("%s+cluster://%s%s"):format(parsed.tls and "rediss" or "redis",
-      login, table.concat(hosts, ","))
-  end
-  return string.format("%s://%s%s:%d/%d", parsed.tls and "rediss" or "redis",
-    login, show_host(parsed.host), parsed.port or DEFAULT_PORT,
-    parsed.db or DEFAULT_DB)
+  local kind, hosts, tail = place_of(parsed)
+  return (parsed.tls and "rediss" or "redis") .. kind .. "://" .. login .. hosts
+    .. tail
 end
 
 return url

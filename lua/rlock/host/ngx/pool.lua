@@ -128,9 +128,10 @@ local function lose(self, why)
 end
 
 -- Does a new socket lead to the known server? (The run_id may be unknown.)
-local function is_same(self, run_id)
-  local known = self.run_id
+local function is_same(self, identity)
+  local known, run_id = self.run_id, identity.run_id
   self.run_id, self.worker.run_id = run_id, run_id
+  self.replication = identity.replication
   return not known or run_id == known
 end
 
@@ -152,7 +153,7 @@ local function open(self, slot, ms)
   local taken, code, detail = get(self, slot, ms)
   if code == "connect" then
     lose(self, detail)
-  elseif taken and not is_same(self, slot.identity.run_id) then
+  elseif taken and not is_same(self, slot.identity) then
     taken:close()
     slot.identity = nil
     taken, code, detail = nil, "connect", "the server was restarted"

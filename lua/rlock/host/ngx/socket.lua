@@ -70,18 +70,22 @@ local function without_password(verb, detail)
 end
 
 -- Sends the greeting, and queries the connection's identity.
-local function greet(self, greeting)
+local function greet(self, options)
+  local greeting = options.greeting
   local commands, n = { unpack(greeting) }, #greeting
   for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = socket.exchange(self, commands)
   for i, command in ipairs(greeting) do
     if codes[i] == "closed" then
       return nil, "connect", details[i]
-    elseif replies[i] == nil and command[1] ~= "CLIENT" then
+    elseif replies[i] == nil and command[1] ~= "CLIENT"
+        and not command.is_optional then
       return nil, "redis", without_password(command[1], details[i])
     end
   end
   local identity, code, detail = seal.identity(replies, codes, details, n + 1)
+  local wrong = seal.wrong(identity, options)
+  if wrong then return nil, "refused", wrong end
   return identity, code == "closed" and "connect" or code, detail
 end
 
@@ -124,14 +128,14 @@ local function prepare(self, options)
   if not ok then return nil, code, detail end
   use_rest(self)
   local identity
-  identity, code, detail = greet(self, options.greeting)
+  identity, code, detail = greet(self, options)
   use_rest(self)
   return identity, code, detail
 end
 
 --- Gets a socket.
 -- @tparam table options host, port or path, tls, timeout (ms, to connect),
---   greeting (array of commands)
+--   greeting (array of commands), role ("master" or nil: any)
 -- @tparam number ms      limit for everything that is done with it
 -- @tparam table slot     `pool`: the options of nginx's connect, nil for a
 --   connection that nginx must not keep; `identity` is set to the connection's
@@ -154,7 +158,7 @@ function socket.get(options, ms, slot)
     detail = ("%s: %s"):format(options.path
       or options.host .. ":" .. options.port, detail)
   end
-  return nil, code, detail
+  return nil, code == "refused" and "connect" or code, detail
 end
 
 return socket

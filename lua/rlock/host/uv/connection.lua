@@ -109,7 +109,8 @@ end
 --  `identity`, see seal.lua.
 -- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
 --   greeting (array of commands), lost = function(detail),
---   message = function(kind, channel, payload) for a subscriber
+--   message = function(kind, channel, payload) for a subscriber,
+--   role ("master": fails if the server has another)
 -- @return the connection, or nil, code, detail
 function connection.open(options)
   tasks.current()
@@ -138,7 +139,7 @@ end
 -- May this failure be ignored? CLIENT only names the connection, but it is the
 -- first command to fail if the server accepts none.
 local function is_optional(command, code, detail)
-  return command[1] == "CLIENT" and code == "redis"
+  return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
     and require("rlock.redis.errors").classify(detail).code ~= "connect"
 end
 
@@ -155,8 +156,18 @@ function Connection:greet(options)
       return nil, codes[i], without_password(command[1], details[i])
     end
   end
-  self.identity = seal.identity(replies, codes, details, n + 1)
-  return self
+  local code, detail
+  self.identity, code, detail = seal.identity(replies, codes, details, n + 1)
+  return self:checked(options, code, detail)
+end
+
+-- Closes the connection if its server has another role than wanted, or an
+-- unknown one.
+function Connection:checked(options, code, detail)
+  local wrong = load_seal().wrong(self.identity, options)
+  if self.identity and not wrong or not options.role then return self end
+  self:close()
+  return nil, wrong and "connect" or code, wrong or detail
 end
 
 -- The connection's identity, or nil, code, detail.

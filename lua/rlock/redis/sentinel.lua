@@ -1,0 +1,371 @@
+--- Finds a master through Redis Sentinel, and follows it. The Sentinels are
+--  asked in turn; the first that answers moves to the front, and the others
+--  that it names are learnt. There is one current address at a time: `moved` is
+--  called when it changes.
+--
+--  Each failover has an epoch. An answer of an earlier epoch comes from a
+--  Sentinel that has missed a failover, so it is not believed; unless most
+--  Sentinels say so, which have been set up anew.
+--
+--  While followed, one Sentinel is subscribed for "+switch-master", and all are
+--  asked in rotation: a message may be missed, and the one that is subscribed
+--  may be cut off from the others.
+
+local backoff = require "rlock.backoff"
+local greeting = require "rlock.redis.greeting"
+local singleflight = require "rlock.redis.singleflight"
+local url = require "rlock.redis.url"
+
+local sentinel = {}
+sentinel.__index = sentinel
+
+local CHANNEL = "+switch-master"
+local POLL = 2           -- seconds between two questions
+local STINT = 60         -- seconds of one task, see `follow`
+local MOST = 32          -- Sentinels to remember
+
+--- Back-off limits between attempts to subscribe, in seconds.
+local FIRST_PAUSE, LAST_PAUSE = 0.1, 2
+
+local function copy(list)
+  local all = {}
+  for i, item in ipairs(list) do all[i] = item end
+  return all
+end
+
+--- @tparam table host
+-- @tparam table options those of node.new: sentinels (list of host and port),
+--   master, connect_timeout, name, tls, pool, and sentinel (their own username,
+--   password, tls)
+-- @tparam function moved called with a text when the address changes
+function sentinel.new(host, options, moved)
+  local own = options.sentinel or {}
+  local self = setmetatable({
+    host = host, master = options.master, moved = moved, list = {},
+    options = {
+      username = own.username, password = own.password, name = options.name,
+      tls = options.tls, pool = options.pool,
+      ms = math.ceil(options.connect_timeout * 1000 / 3),
+    },
+    singleflight = singleflight.new(host),
+    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
+    epoch = nil,         -- of the current address, if known
+    place = nil,         -- the current address: host and port
+    is_doubtful = nil,   -- no connection could be made to it
+    number = 0,          -- of questions asked in rotation
+  }, sentinel)
+  if own.tls == true then own = { tls = options.tls or {} } end
+  if own.tls ~= nil then self.options.tls = own.tls or nil end
+  for i, at in ipairs(options.sentinels) do
+    self.list[i] = { host = at.host, port = at.port, is_given = true }
+  end
+  return self
+end
+
+--- The Sentinels and the master, for messages.
+-- @tparam table options those of `new`
+function sentinel.show(options)
+  local names = {}
+  for i, at in ipairs(options.sentinels) do names[i] = url.host_port(at) end
+  return ("%s (Sentinel %s)"):format(options.master, table.concat(names, ","))
+end
+
+-- one Sentinel ----------------------------------------------------------------
+
+-- Opens a connection. In nginx its pool keeps no sockets.
+local function open(self, at, message, lost)
+  local options = self.options
+  return self.host.connect {
+    host = at.host, port = at.port, tls = options.tls, timeout = options.ms,
+    silent = message and 0 or options.ms, greeting = greeting(options),
+    message = message, lost = lost or function() end,
+    pool = options.pool and {
+      name = options.pool.name .. ":sentinel:" .. url.host_port(at),
+      idle = options.pool.idle, size = 0,
+    },
+  }
+end
+
+-- A flat list of names and values as a table.
+local function fields(list)
+  local named = {}
+  for i = 1, type(list) == "table" and #list - 1 or 0, 2 do
+    named[list[i]] = list[i + 1]
+  end
+  return named
+end
+
+local function address(host, port)
+  port = tonumber(port)
+  if type(host) ~= "string" or host == "" or not port or port < 1 then
+    return nil
+  end
+  return { host = host, port = port }
+end
+
+-- What a Sentinel knows of the master, from its replies.
+local function answer_of(replies)
+  local place = replies[1]
+  place = type(place) == "table" and address(place[1], place[2])
+  if not place then return nil end
+  local about, others = fields(replies[2]), {}
+  for _, list in ipairs(type(replies[3]) == "table" and replies[3] or {}) do
+    local other = fields(list)
+    others[#others + 1] = address(other.ip, other.port)
+  end
+  return {
+    place = place, others = others, epoch = tonumber(about["config-epoch"]),
+    total = (tonumber(about["num-other-sentinels"]) or #others) + 1,
+  }
+end
+
+-- Explains why a Sentinel did not answer.
+local function explained(detail)
+  detail = tostring(detail)
+  local word = detail:match("^%u+")
+  if word == "NOAUTH" then
+    return "it wants a password: sentinel = { password = ... }"
+  elseif word == "WRONGPASS" or detail:find("^ERR.*AUTH") then
+    return "it refuses the user or password of the option sentinel: " .. detail
+  elseif detail:find("^ERR unknown command") then
+    return "it is not a Sentinel"
+  end
+  return detail
+end
+
+-- The names of the masters that a Sentinel watches.
+local function names_of(self, connection)
+  local list = connection:send(self.options.ms, { "SENTINEL", "MASTERS" }, 2)
+  local names = {}
+  for _, master in ipairs(type(list) == "table" and list or {}) do
+    names[#names + 1] = fields(master).name
+  end
+  table.sort(names)
+  return names[1] and table.concat(names, ", ") or "none"
+end
+
+-- Asks on a connection.
+-- @return as `ask`
+local function converse(self, connection)
+  local words = { "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master }
+  local replies, codes, details = connection:pipeline(self.options.ms, {
+    words, { "SENTINEL", "MASTER", self.master },
+    { "SENTINEL", "SENTINELS", self.master },
+  })
+  local answer = answer_of(replies)
+  if answer then return answer end
+  if codes[1] then return nil, explained(details[1]) end
+  return nil, ("it knows no master %q, only: %s"):format(self.master,
+    names_of(self, connection)), true
+end
+
+-- Asks one Sentinel.
+-- @treturn[1] table answer: place, epoch, total (of Sentinels), others, who
+-- @treturn[2] nil
+-- @treturn[2] string why not
+-- @treturn[2] boolean whether it answered that it does not know the master
+local function ask(self, at)
+  local connection, _, detail = open(self, at)
+  if not connection then return nil, explained(detail) end
+  local answer, why, is_unknown = converse(self, connection)
+  local identity = connection.identity or connection
+  if answer then answer.who = identity.run_id or url.host_port(at) end
+  connection:close()
+  return answer, why, is_unknown
+end
+
+-- what they say ---------------------------------------------------------------
+
+-- The list of Sentinels: the one that has answered, and those that were given
+-- or that it names.
+local function learn(self, at, others)
+  local list, known, named = { at }, { [url.host_port(at)] = true }, {}
+  for _, other in ipairs(others) do named[url.host_port(other)] = true end
+  for _, group in ipairs { self.list, others } do
+    for _, other in ipairs(group) do
+      local name = url.host_port(other)
+      if not known[name] and (other.is_given or named[name])
+          and #list < MOST then
+        known[name] = true
+        list[#list + 1] = other
+      end
+    end
+  end
+  self.list = list
+end
+
+-- Makes the place of an answer the current one.
+local function believe(self, answer)
+  local old, new = self.place, answer.place
+  self.epoch, self.is_doubtful = answer.epoch or self.epoch, nil
+  local from, to = old and url.host_port(old), url.host_port(new)
+  if from == to then return end
+  self.place = new
+  if old then
+    self.moved(("%s moved from %s to %s"):format(self.master, from, to))
+  end
+end
+
+-- Compares an answer with what is known: -1 older, 0 the same, 1 newer. Where
+-- Sentinels do not tell the epoch, every other address is newer.
+local function age(self, answer)
+  local own, its = self.epoch, answer.epoch
+  if not self.place then return 1 end
+  if not own or not its then
+    return url.host_port(self.place) == url.host_port(answer.place) and 0 or 1
+  end
+  return its < own and -1 or its > own and 1 or 0
+end
+
+-- Takes an answer that is not older than what is known. Two Sentinels may write
+-- one address in two ways, so a different address of the same epoch counts only
+-- if the current one does not work.
+local function accept(self, answer)
+  local is = age(self, answer)
+  if is < 0 then return false end
+  if is > 0 or self.is_doubtful then believe(self, answer) end
+  return true
+end
+
+-- Do most Sentinels give older answers?
+local function is_majority(answers)
+  local seen, n = {}, 0
+  for _, answer in ipairs(answers) do
+    if not seen[answer.who] then n = n + 1 end
+    seen[answer.who] = true
+  end
+  return answers[1] and n * 2 > answers[1].total
+end
+
+-- All have given older answers, if any.
+local function settle(self, answers, faults, is_unknown)
+  table.sort(answers, function(a, b) return a.epoch > b.epoch end)
+  if is_majority(answers) then
+    believe(self, answers[1])
+    return true
+  elseif answers[1] then
+    table.insert(faults, "only Sentinels that have missed a failover answer")
+  end
+  local what = is_unknown and "no Sentinel knows it" or "no Sentinel answers"
+  return nil, ("%s: %s; %s"):format(self.master, what,
+    table.concat(faults, "; "))
+end
+
+-- Asks the Sentinels in turn until one gives an answer that counts.
+-- @return the current address; or nil, "connect", detail
+local function survey(self)
+  local answers, faults, is_unknown = {}, {}, false
+  for _, at in ipairs(copy(self.list)) do
+    local answer, why, unknown = ask(self, at)
+    if self.is_closed then return nil, "closed", "the client was closed" end
+    if answer then
+      learn(self, at, answer.others)
+      if accept(self, answer) then return self.place end
+      answers[#answers + 1] = answer
+    else
+      is_unknown = is_unknown or unknown
+      faults[#faults + 1] = ("%s: %s"):format(url.host_port(at), why)
+    end
+  end
+  local ok, detail = settle(self, answers, faults, is_unknown)
+  if ok then return self.place end
+  return nil, "connect", detail
+end
+
+--- The master's address, as the Sentinels say now.
+-- @tparam number deadline by host.now()
+-- @treturn[1] table host and port
+-- @treturn[2] nil, code, detail
+function sentinel:locate(deadline)
+  return self.singleflight:join("locate", deadline, survey, self)
+end
+
+--- Reports that no connection to an address could be made.
+-- @tparam table place from `locate`
+function sentinel:doubt(place)
+  if place == self.place then self.is_doubtful = true end
+end
+
+-- following -------------------------------------------------------------------
+
+local function is_over(self, ends)
+  return self.is_closed or self.is_resting or self.host.now() >= ends
+end
+
+local function deafen(self)
+  local connection = self.listener
+  self.listener = nil
+  if connection then connection:close() end
+end
+
+-- Subscribes at the first Sentinel of the list, which is moved to the end if
+-- that fails.
+local function listen(self)
+  local at, connection, is_lost = self.list[1], nil, false
+  connection = open(self, at, function(kind)
+    if kind == "message" then self.is_told = true end
+    self.change:set()
+  end, function()
+    is_lost = true
+    if self.listener == connection then self.listener = nil end
+    self.change:set()
+  end)
+  if connection and not is_lost and not self.is_closed then
+    self.listener, self.listened = connection, at
+    self.pause:reset()
+    connection:subscribe(CHANNEL)
+    return
+  end
+  if connection then connection:close() end
+  table.insert(self.list, table.remove(self.list, 1))
+end
+
+-- Asks the next Sentinel; after a message, the one that has sent it.
+local function poll(self)
+  self.number = self.number + 1
+  local at = self.list[self.number % #self.list + 1]
+  if self.is_told then at, self.is_told = self.listened, nil end
+  local answer = ask(self, at)
+  if answer and not self.is_closed then accept(self, answer) end
+end
+
+-- The task that follows the master. It is replaced after a while: nginx frees
+-- the memory of a timer's threads when all of them have ended.
+local function run(self)
+  local ends = self.host.now() + STINT
+  local is_set = true
+  while is_set ~= nil and not is_over(self, ends) do
+    if not self.listener then listen(self) end
+    if not is_over(self, ends) then poll(self) end
+    if not self.is_told and not is_over(self, ends) then
+      is_set = self.change:wait(self.listener and POLL or self.pause:next())
+    end
+  end
+  deafen(self)
+  self.is_following = false
+  if is_set ~= nil and not is_over(self, math.huge) then self:follow() end
+end
+
+--- Follows the master from now on.
+function sentinel:follow()
+  self.is_resting = nil
+  if self.is_following or self.is_closed then return end
+  self.is_following = true
+  self.change = self.host.event()
+  self.host.daemon(run, self)
+end
+
+--- Stops following, until the next `follow`.
+function sentinel:rest()
+  self.is_resting = true
+  if self.change then self.change:set() end
+end
+
+--- Closes everything.
+function sentinel:close()
+  self.is_closed = true
+  if self.change then self.change:set() end
+  deafen(self)
+end
+
+return sentinel

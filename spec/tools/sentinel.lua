@@ -1,0 +1,259 @@
+--- A private master with replicas, and Sentinels that watch it: on free ports
+--- of 127.0.0.1, ready within seconds. They end with the test process.
+--
+--    local sentinel = require "spec.tools.sentinel"
+--    local set = sentinel.start { password = "x" }
+--    set.url                           -- redis+sentinel://...
+--    set:master()                      -- the server that the Sentinels name
+--    set.sentinels[1]:pause()
+--    set:stop()
+
+local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
+
+local sentinel = {}
+
+local Set = {}
+Set.__index = Set
+
+local PORT_TRIES = 20
+local SECONDS = 20
+
+-- Ports below the ephemeral ones, not from math.random, which may start alike
+-- in several processes.
+local function choose_port()
+  return 10000 + shell.run("od -An -N2 -tu2 /dev/urandom") % 22000
+end
+
+-- the servers -------------------------------------------------------------------
+
+local function start_server(options, primary)
+  local args = {
+    "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
+    "--repl-timeout", "5",
+  }
+  for _, word in ipairs(options.args or {}) do args[#args + 1] = word end
+  if options.password then
+    args[#args + 1], args[#args + 2] = "--masterauth", options.password
+  end
+  if primary then
+    args[#args + 1], args[#args + 2] = "--replicaof",
+      "127.0.0.1 " .. ("%d"):format(primary.port)
+  end
+  return redis.start { port = choose_port(), args = args,
+    password = options.password, users = options.users }
+end
+
+local function try_server(options, primary)
+  for _ = 1, PORT_TRIES do
+    local ok, server = pcall(start_server, options, primary)
+    if ok then return server end
+    assert(tostring(server):find("Address already in use", 1, true), server)
+  end
+  error("no free port", 0)
+end
+
+-- the Sentinels -----------------------------------------------------------------
+
+local CONF = [[
+port %d
+bind 127.0.0.1
+sentinel monitor %s 127.0.0.1 %d %d
+sentinel down-after-milliseconds %s %d
+sentinel failover-timeout %s %d
+sentinel parallel-syncs %s 2
+%s]]
+
+local Sentinel = {}
+Sentinel.__index = Sentinel
+
+local function write_conf(self, set)
+  local name, more = set.name, {}
+  if set.options.password then
+    more[#more + 1] = ("sentinel auth-pass %s %s"):format(name,
+      set.options.password)
+  end
+  if set.options.sentinel_password then
+    more[#more + 1] = "requirepass " .. set.options.sentinel_password
+  end
+  local file = assert(io.open(self.folder .. "/sentinel.conf", "w"))
+  file:write(CONF:format(self.port, name, set.servers[1].port, set.quorum,
+    name, set.down_after, name, set.failover_timeout, name,
+    table.concat(more, "\n")), "\n")
+  file:close()
+end
+
+function Sentinel:launch()
+  local program = os.getenv("RLOCK_TEST_SERVER")
+  if not program or program == "" then program = "redis-server" end
+  local folder, pid = shell.daemon(self.folder, "Sentinel ID is",
+    shell.quote(program) .. ' "$d/sentinel.conf" --sentinel')
+  if not folder then return nil, pid end
+  self.pid = pid
+  return true
+end
+
+local function start_sentinel(set)
+  local folder = shell.run(('mktemp -d "%s/rlock-XXXXXX"'):format(
+    os.getenv("TMPDIR") or "/tmp"))
+  local self, why = setmetatable({ folder = folder, set = set }, Sentinel), nil
+  for _ = 1, PORT_TRIES do
+    self.port = choose_port()
+    write_conf(self, set)
+    local ok
+    ok, why = self:launch()
+    if ok then return self end
+  end
+  error("no private Sentinel: " .. tostring(why), 0)
+end
+
+--- Runs a command; returns redis-cli's output.
+function Sentinel:cli(...)
+  local words = { os.getenv("RLOCK_TEST_CLI") or "redis-cli", "-p",
+    ("%d"):format(self.port) }
+  if words[1] == "" then words[1] = "redis-cli" end
+  if self.set.options.sentinel_password then
+    words[#words + 1], words[#words + 2] = "-a",
+      self.set.options.sentinel_password
+    words[#words + 1] = "--no-auth-warning"
+  end
+  for _, word in ipairs { ... } do words[#words + 1] = word end
+  return (shell.run("timeout 2 " .. shell.words(words)))
+end
+
+-- What it knows of the master: the names and values of SENTINEL MASTER.
+function Sentinel:about()
+  local known, name = {}, nil
+  local text = self:cli("SENTINEL", "MASTER", self.set.name)
+  for line in text:gmatch "[^\n]+" do
+    if name then known[name], name = line, nil else name = line end
+  end
+  return known
+end
+
+--- Does it know all the others, and is the master well?
+function Sentinel:is_ready()
+  local known = self:about()
+  return tonumber(known["num-slaves"]) == #self.set.servers - 1
+    and tonumber(known["num-other-sentinels"]) == #self.set.sentinels - 1
+    and known.flags == "master"
+end
+
+--- The port of the master that it names.
+function Sentinel:named()
+  local text = self:cli("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.set.name)
+  return tonumber(text:match("\n(%d+)"))
+end
+
+function Sentinel:pause() shell.kill(self.pid, "STOP") end
+function Sentinel:resume() shell.kill(self.pid, "CONT") end
+
+function Sentinel:kill()
+  if self.pid then shell.kill(self.pid, "KILL", true) end
+  self.pid = nil
+end
+
+function Sentinel:stop()
+  self:kill()
+  if self.folder then shell.run("rm -rf " .. shell.quote(self.folder)) end
+  self.folder = nil
+end
+
+-- the set -----------------------------------------------------------------------
+
+-- Blocks until fn() is true.
+local function wait_for(what, fn)
+  for _ = 1, SECONDS / 0.02 do
+    local result = fn()
+    if result then return result end
+    shell.run "sleep 0.02"
+  end
+  error("not in time: " .. what, 0)
+end
+
+-- Are all replicas of a server in step?
+local function has_replicas(server, n)
+  local text = server:cli("INFO", "replication")
+  return select(2, text:gsub("state=online", "")) == n
+end
+
+--- Waits until every replica is in step, and every Sentinel knows all.
+function Set:settle()
+  wait_for("every replica has caught up", function()
+    local own = self:master()
+    return own and own.pid and has_replicas(own, #self.servers - 1)
+  end)
+  for _, each in ipairs(self.sentinels) do
+    wait_for("the Sentinels know all", function() return each:is_ready() end)
+  end
+end
+
+--- Starts a set. Options, all optional: `replicas` (2), `sentinels` (3),
+--  `name` (mymaster), `quorum` (2), `down_after` (500 ms), `failover_timeout`
+--  (2000 ms), `password` of the servers, `sentinel_password`, `args` and
+--  `users` as of redis.start. The fields: `servers`, the first being the
+--  master; `sentinels`; `url`.
+function sentinel.start(options)
+  options = options or {}
+  local self = setmetatable({
+    options = options, servers = {}, sentinels = {},
+    name = options.name or "mymaster", quorum = options.quorum or 2,
+    down_after = options.down_after or 500,
+    failover_timeout = options.failover_timeout or 2000,
+  }, Set)
+  for i = 1, 1 + (options.replicas or 2) do
+    self.servers[i] = try_server(options, self.servers[1])
+  end
+  wait_for("every replica has caught up", function()
+    return has_replicas(self.servers[1], #self.servers - 1)
+  end)
+  for i = 1, options.sentinels or 3 do
+    self.sentinels[i] = start_sentinel(self)
+  end
+  self:settle()
+  self.url = self:url_of(self.name)
+  return self
+end
+
+--- The URL for a master's name; `host` replaces 127.0.0.1.
+function Set:url_of(name, only)
+  local hosts = {}
+  for i, each in ipairs(only or self.sentinels) do
+    hosts[i] = ("127.0.0.1:%d"):format(each.port)
+  end
+  local login = self.options.password and ":" .. self.options.password .. "@"
+  return ("redis+sentinel://%s%s/%s"):format(login or "",
+    table.concat(hosts, ","), name)
+end
+
+--- The server on a port.
+function Set:on(port)
+  for _, server in ipairs(self.servers) do
+    if server.port == port then return server end
+  end
+end
+
+--- The server that the first Sentinel that answers names.
+function Set:master()
+  for _, each in ipairs(self.sentinels) do
+    local port = each.pid and each:named()
+    if port then return self:on(port) end
+  end
+end
+
+--- Asks a Sentinel to fail over.
+function Set:fail_over()
+  for _, each in ipairs(self.sentinels) do
+    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then return end
+  end
+  error("no Sentinel fails over", 2)
+end
+
+function Set:stop()
+  for _, each in ipairs(self.sentinels) do each:stop() end
+  for _, server in ipairs(self.servers) do server:stop() end
+end
+
+Set.close = Set.stop
+
+return sentinel

@@ -28,10 +28,11 @@ local function uuid(host)
 end
 
 -- Connects again at once while something is held: the server may have been
--- replaced by one that has forgotten it.
+-- replaced by one that has forgotten it, in a cluster by another node.
 local function come_back(self, its_node)
   while not its_node.connection and not its_node.is_closed
       and self.node:uses(its_node) and self.watchdog:is_needed() do
+    self.node:suspect(its_node)
     its_node:connect(self.host.now() + self.options.connect_timeout)
   end
 end

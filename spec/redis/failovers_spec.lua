@@ -7,8 +7,10 @@
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local nodes = require "spec.tools.servers"
 local program = require "spec.tools.program"
+local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 
 local FAILOVERS = tonumber(os.getenv("RLOCK_FAILOVERS") or 5)
@@ -97,6 +99,58 @@ local function fail_over(i)
   local way = ways[i % #ways + 1]
   way(master, replica_of(master))
 end
+
+-- Kills the lock's master. Its replica, frozen and disconnected during fn(),
+-- takes over without what fn() has written.
+local function forget_what(fn)
+  local master = cluster:owner(NAME)
+  local replica = replica_of(master)
+  replica:pause()
+  master:cli("CLIENT", "KILL", "TYPE", "replica")
+  local result = fn()
+  master:kill()
+  replica:resume()
+  is_owner(replica)
+  return result
+end
+
+local function open(options)
+  options.url, options.watchdog = cluster.url, 30 * slow
+  return fixtures.open(options)
+end
+
+describe("a lock that the new master does not have", function()
+  before_each(function()
+    cluster = fixtures.cluster { masters = 3, replicas = 3 }
+  end)
+  after_each(fixtures.close)
+
+  it("is told to its holder long before a renewal is due", function()
+    local mine = open { timeout = 1 * slow }:lock(NAME)
+    local told
+    forget_what(function()
+      assert.is_true(mine:lock())
+      mine:on_lost(function() told = rlock.now() end)
+    end)
+    assert.is_true(open({}):lock(NAME):lock { wait = SOON })
+    local granted = rlock.now()
+    eventually(function() return told end, 5 * slow, "the loss is told")
+    print(("two holders for %.3f s"):format(math.max(0, told - granted)))
+    assert.equal("lost", mine:state())
+    assert.equal("lost", select(2, mine:unlock()))
+  end)
+
+  it("was not granted if replicas must confirm it", function()
+    local mine = open { timeout = 1 * slow, replicas = "majority",
+      replica_timeout = 0.2 }:lock(NAME)
+    assert.is_true(mine:lock())
+    assert.is_true(mine:unlock())
+    local code = forget_what(function()
+      return select(2, mine:try_lock())
+    end)
+    assert.equal("replicas", code)
+  end)
+end)
 
 describe("a counter under a lock in a cluster", function()
   before_each(function()

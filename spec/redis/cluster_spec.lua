@@ -163,6 +163,36 @@ describe("a cluster", function()
     assert.matches("redis+cluster://", detail, 1, true)
   end)
 
+  it("is reached through the addresses of `nat`", function()
+    local nat, source = {}, cluster.nodes[1]
+    local there = rawget(_G, "ngx") and "127.0.0.1:" or "localhost:"
+    for _, node in ipairs(cluster.nodes) do
+      nat["127.0.0.1:" .. node.port] = there .. node.port
+    end
+    for _, its in ipairs { nat, function(address) return nat[address] end } do
+      local client = open { nat = its }
+      local name = name_on(source)
+      assert.is_true(client:lock(name):lock())
+      assert.equal(there .. source.port, client:lock(name):node().where)
+    end
+  end)
+
+  it("renews on its other nodes while one does not answer", function()
+    local client = open { watchdog = 3 * slow, timeout = 1 * slow }
+    local frozen, lost, locks = cluster.nodes[1], 0, {}
+    for i = 1, 2000 do
+      locks[i] = client:lock(fixtures.name "renewed")
+      assert.is_true(locks[i]:lock())
+      if locks[i]:node().options.port ~= frozen.port then
+        locks[i]:on_lost(function() lost = lost + 1 end)
+      end
+    end
+    frozen:pause()
+    rlock.sleep(4 * slow)
+    frozen:resume()
+    assert.equal(0, lost)
+  end)
+
   it("takes several locks of all nodes as one", function()
     local client, locks = open(), {}
     for i, node in ipairs(cluster.nodes) do
@@ -184,6 +214,51 @@ describe("a cluster", function()
     for i, node in ipairs(cluster.nodes) do
       assert.equal("0", node:cli("EXISTS", names[i]))
     end
+  end)
+end)
+
+describe("an address of a cluster", function()
+  after_each(fixtures.close)
+
+  local function refusal(options)
+    options.connect_timeout = 2 * slow
+    local client, code, detail = rlock.open(options)
+    assert.is_nil(client)
+    return code, detail
+  end
+
+  it("may not be that of a single server", function()
+    local server = fixtures.server { port = true }
+    local code, detail = refusal { url = "redis+cluster://127.0.0.1:"
+      .. server.port }
+    assert.equal("redis", code)
+    assert.matches("cluster support disabled", detail)
+  end)
+
+  it("where nothing listens is told", function()
+    local code, detail = refusal { url = "redis+cluster://127.0.0.1:1" }
+    assert.equal("connect", code)
+    assert.matches("no node of the cluster tells its slots: 127.0.0.1:1: ",
+      detail, 1, true)
+  end)
+
+  it("needs the cluster's password", function()
+    cluster = fixtures.cluster { password = "secret" }
+    assert.is_true(open():lock("a"):lock())
+    local code, detail = refusal { url = cluster.url:gsub("secret", "wrong") }
+    assert.equal("connect", code)
+    assert.matches("WRONGPASS", detail)
+    assert.is_nil(detail:find("wrong", 1, true))
+  end)
+
+  it("of slots that no node has is told", function()
+    cluster = fixtures.cluster()
+    local client, name = open { timeout = 0.5 * slow }, nil
+    name = name_on(cluster.nodes[1])
+    cluster.nodes[1]:cli("CLUSTER", "DELSLOTS", slot.of(name))
+    local _, code, detail = client:lock(name):try_lock()
+    assert.equal("redis", code)
+    assert.matches("^CLUSTERDOWN", detail)
   end)
 end)
 

@@ -111,8 +111,9 @@ local unknown = row("redis", "maybe", false, false)
 unknown.tell = "where"
 
 --- Rows for calls without a reply, or with one that does not count.
---  replicas: too few replicas have confirmed it. closed: the connection was lost during the call. timeout: no reply before
---  the call's deadline. connect: no connection, so nothing was sent.
+--  closed: the connection was lost during the call. timeout: no reply before
+--  the call's deadline. connect: no connection, so nothing was sent. replicas:
+--  it was executed, but too few replicas have confirmed it.
 errors.transport = {
   closed = row("closed", "maybe", true, true),
   timeout = row("timeout", "maybe", true, true),

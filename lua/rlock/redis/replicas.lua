@@ -1,9 +1,9 @@
 --- Confirmation by replicas: a request counts only when so many replicas have
 --  what it wrote. WAIT tells how many, for the writes of its own connection,
 --  and blocks it. So these requests have connections of their own, the lanes of
---  a node. A lane sends all queued requests in one pipeline with one WAIT (group
---  commit). An owner's requests for a lock always have the same lane, which
---  keeps them in order.
+--  a node. A lane sends all queued requests in one pipeline with a single WAIT
+--  (group commit). An owner's requests for a lock always have the same lane,
+--  which keeps them in order.
 --
 --  A retried request may write nothing. WAIT would then not cover what the
 --  first attempt wrote. So a pipeline ends with a write: MARK, a key that

@@ -3,6 +3,7 @@
 
 return {
   "README.md", "lua/resty/README.md", "lua/rlock/README.md",
-  "lua/rlock/policy/README.md", "lua/rlock/several/README.md",
+  "lua/rlock/policy/README.md", "lua/rlock/redis/README.md",
+  "lua/rlock/several/README.md",
   "rocks/README.md", "src/README.md",
 }

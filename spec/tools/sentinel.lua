@@ -10,6 +10,7 @@
 
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 
 local sentinel = {}
 
@@ -17,7 +18,7 @@ local Set = {}
 Set.__index = Set
 
 local PORT_TRIES = 20
-local SECONDS = 20
+local SECONDS = 30 * slow
 
 -- Ports below the ephemeral ones, not from math.random, which may start alike
 -- in several processes.
@@ -118,7 +119,7 @@ function Sentinel:cli(...)
     words[#words + 1] = "--no-auth-warning"
   end
   for _, word in ipairs { ... } do words[#words + 1] = word end
-  return (shell.run("timeout 2 " .. shell.words(words)))
+  return (shell.run("timeout 1 " .. shell.words(words)))
 end
 
 -- What it knows of the master: the names and values of SENTINEL MASTER.
@@ -153,6 +154,11 @@ function Sentinel:kill()
   self.pid = nil
 end
 
+--- Resumes it, or starts it again.
+function Sentinel:mend()
+  if self.pid then self:resume() else assert(self:launch()) end
+end
+
 function Sentinel:stop()
   self:kill()
   if self.folder then shell.run("rm -rf " .. shell.quote(self.folder)) end
@@ -163,12 +169,13 @@ end
 
 -- Blocks until fn() is true.
 local function wait_for(what, fn)
-  for _ = 1, SECONDS / 0.02 do
+  local deadline = os.time() + SECONDS
+  while true do
     local result = fn()
     if result then return result end
+    if os.time() > deadline then error("not in time: " .. what, 0) end
     shell.run "sleep 0.02"
   end
-  error("not in time: " .. what, 0)
 end
 
 -- Are all replicas of a server in step?
@@ -177,8 +184,13 @@ local function has_replicas(server, n)
   return select(2, text:gsub("state=online", "")) == n
 end
 
---- Waits until every replica is in step, and every Sentinel knows all.
+--- Resumes or restarts what does not run. Waits until every replica is in
+--  step, and every Sentinel knows all.
 function Set:settle()
+  for _, each in ipairs(self.sentinels) do each:mend() end
+  for _, server in ipairs(self.servers) do
+    if server.pid then server:resume() else server:restart() end
+  end
   wait_for("every replica has caught up", function()
     local own = self:master()
     return own and own.pid and has_replicas(own, #self.servers - 1)
@@ -189,7 +201,7 @@ function Set:settle()
 end
 
 --- Starts a set. Options, all optional: `replicas` (2), `sentinels` (3),
---  `name` (mymaster), `quorum` (2), `down_after` (500 ms), `failover_timeout`
+--  `name` (mymaster), `quorum` (2), `down_after` (500 ms times slow), `failover_timeout`
 --  (2000 ms), `password` of the servers, `sentinel_password`, `args` and
 --  `users` as of redis.start. The fields: `servers`, the first being the
 --  master; `sentinels`; `url`.
@@ -198,7 +210,7 @@ function sentinel.start(options)
   local self = setmetatable({
     options = options, servers = {}, sentinels = {},
     name = options.name or "mymaster", quorum = options.quorum or 2,
-    down_after = options.down_after or 500,
+    down_after = options.down_after or 500 * slow,
     failover_timeout = options.failover_timeout or 2000,
   }, Set)
   for i = 1, 1 + (options.replicas or 2) do
@@ -243,10 +255,12 @@ end
 
 --- Asks a Sentinel to fail over.
 function Set:fail_over()
-  for _, each in ipairs(self.sentinels) do
-    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then return end
+  local said = {}
+  for i, each in ipairs(self.sentinels) do
+    said[i] = each:cli("SENTINEL", "FAILOVER", self.name)
+    if said[i] == "OK" then return end
   end
-  error("no Sentinel fails over", 2)
+  error("no Sentinel fails over: " .. table.concat(said, "; "), 2)
 end
 
 function Set:stop()

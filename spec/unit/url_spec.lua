@@ -70,6 +70,37 @@ describe("url.parse", function()
     assert.is_true(parsed("REDISS://h").tls)
   end)
 
+  it("reads Sentinels and the name of their master", function()
+    assert.same({
+      sentinels = { { host = "s1", port = 26379 } }, master = "mymaster",
+      db = 0, tls = false,
+    }, parsed("redis+sentinel://s1/mymaster"))
+    assert.same({
+      sentinels = { { host = "s1", port = 1 }, { host = "::1", port = 26379 },
+        { host = "10.0.0.1", port = 3 } },
+      master = "my master", db = 2, tls = true, username = "app",
+      password = "a,b@c",
+    }, parsed("rediss+sentinel://app:a,b@c@s1:1,[::1],10.0.0.1:3/my%20master/2"))
+  end)
+
+  for _, case in ipairs {
+    { "redis+sentinel://s1", "the master's name is missing" },
+    { "redis+sentinel://s1/", "the master's name is missing" },
+    { "redis+sentinel://s1,/m", "the host is missing" },
+    { "redis+sentinel:///m", "the host is missing" },
+    { "redis+sentinel://s1:x,s2/m", "the port must be" },
+    { "redis+sentinel://s1/m/x", "the database must be a number" },
+    { "redis+sentinel://s1/m?db=1", "a %?query is not allowed" },
+    { "redis+sentinel://:secret@s1/%zz", "the master has a %%" },
+    { "redis+cluster+x://h", "must begin with redis://" },
+  } do
+    it("refuses " .. case[1], function()
+      local detail = refused(case[1])
+      assert.matches(case[2], detail)
+      assert.not_matches("secret", detail)
+    end)
+  end
+
   for _, case in ipairs {
     { "", "must begin with redis://" },
     { "127.0.0.1:6379", "; did you mean redis://127.0.0.1:6379%?$" },
@@ -130,6 +161,8 @@ describe("url.format", function()
   for _, text in ipairs {
     "redis://db1:6379/0", "rediss://db1:7000/3", "redis://[fe80::1]:7000/2",
     "unix:///run/redis.sock", "unix:///run/a%20b.sock?db=5", "local:",
+    "redis+sentinel://s1:26379,[::1]:2/my%20master/0",
+    "rediss+sentinel://s1:1/m/3",
   } do
     it("gives back " .. text, function()
       assert.equal(text, url.format(parsed(text)))
@@ -144,6 +177,8 @@ describe("url.format", function()
     assert.equal("redis://u%40x@h:6379/0",
       url.format(parsed("redis://u%40x:hunter2@h")))
     assert.equal("unix://u@/s", url.format(parsed("unix://u:hunter2@/s")))
+    assert.equal("redis+sentinel://u@s1:26379/m/0",
+      url.format(parsed("redis+sentinel://u:hunter2@s1/m")))
   end)
 
   it("leaves out a lone user, who may be a password", function()

@@ -97,8 +97,9 @@ local function about(client)
     return text:match("\n" .. name .. ":([^\r\n]+)")
   end
   local valkey, role = field("valkey_version"), field("role")
+  local node, master = client.session.node:master()
   return {
-    where = client.session.node.where, server = valkey and "valkey"
+    where = client.session.node.where, node = node, master = master, server = valkey and "valkey"
       or field("redis_version") and "redis" or "unknown",
     version = valkey or field("redis_version"),
     role = role == "slave" and "replica" or role and "primary",
@@ -109,7 +110,7 @@ end
 -- @tparam table client
 -- @tparam table victim another client of the same server, whose connection is
 --   killed as a test
--- @treturn[1] table where, server, version and role (nil if INFO is refused),
+-- @treturn[1] table where, node and master (with Sentinel), server, version and role (nil if INFO is refused),
 --   permitted and refused (names of commands), sealed ("kill" or "time"), why
 -- @treturn[2] nil, code, detail
 function server.inspect(client, victim)
@@ -129,6 +130,9 @@ local sealing = {
 --- Prints the result of `inspect` for people.
 -- @tparam table state
 function server.print(state)
+  if state.master then
+    print(("%s is %s"):format(state.master, state.node))
+  end
   print(("%s: %s%s%s"):format(state.where, state.server == "unknown"
     and "unknown server, INFO is not permitted" or state.server,
     state.version and " " .. state.version or "",

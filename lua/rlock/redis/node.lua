@@ -384,6 +384,12 @@ function node:close()
   if self.sentinel then self.sentinel:close() end
 end
 
+--- The address of the master, and its name; nil without Sentinel.
+function node:master()
+  local place = self.sentinel and self.sentinel.place
+  if place then return url.host_port(place), self.options.master end
+end
+
 --- Stops what goes on while nothing is requested.
 function node:rest()
   if self.sentinel then self.sentinel:rest() end

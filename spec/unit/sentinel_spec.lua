@@ -1,0 +1,178 @@
+--- What is believed of Sentinels that disagree, fail, or are set up anew.
+
+local sentinel = require "rlock.redis.sentinel"
+
+local world, moves, asked
+
+-- A host whose tasks run at once. `world` has the Sentinels: address -> what it
+-- says: { place, epoch, others }, or an error's text.
+local function new_host()
+  local host = {}
+  function host.now() return 1000 end
+  function host.random_number() return 0.5 end
+  function host.daemon(fn, ...) fn(...) end
+  function host.event()
+    return { set = function() end, pause = function() return true end }
+  end
+  return host
+end
+
+local function flat(named)
+  local list = {}
+  for name, value in pairs(named) do
+    list[#list + 1] = name
+    list[#list + 1] = tostring(value)
+  end
+  return list
+end
+
+local function place_in(text)
+  local host, port = text:match("^(.*):(%d+)$")
+  return { host, port }
+end
+
+-- The replies of one Sentinel.
+local function replies_of(says)
+  if type(says) == "string" then
+    return {}, { "redis", "redis", "redis" }, { says, says, says }
+  elseif not says.place then
+    return { false }, {}, {}
+  end
+  local others = {}
+  for i, name in ipairs(says.others or {}) do
+    local at = place_in(name)
+    others[i] = flat { ip = at[1], port = at[2] }
+  end
+  local about = says.epoch and flat {
+    ["config-epoch"] = says.epoch, ["num-other-sentinels"] = says.more or 2,
+  }
+  return { place_in(says.place), about, others }, {}, {}
+end
+
+local function connect(options)
+  local name = options.host .. ":" .. options.port
+  asked[#asked + 1] = name
+  local says = world[name]
+  if not says then return nil, "connect", name .. ": refused" end
+  return {
+    identity = { run_id = name }, close = function() end,
+    pipeline = function() return replies_of(says) end,
+    send = function() return { flat { name = "a" }, flat { name = "b" } } end,
+  }
+end
+
+local function new(...)
+  local host, list = new_host(), {}
+  host.connect = connect
+  for i, name in ipairs { ... } do
+    local at = place_in(name)
+    list[i] = { host = at[1], port = tonumber(at[2]) }
+  end
+  moves, asked = {}, {}
+  return sentinel.new(host, { sentinels = list, master = "m",
+    connect_timeout = 3 }, function(why) moves[#moves + 1] = why end)
+end
+
+local function located(self)
+  asked = {}
+  local place, code, detail = self:locate(1010)
+  return place and place.host .. ":" .. place.port, code, detail
+end
+
+local ALL = { "s:1", "s:2", "s:3" }
+
+describe("Sentinel", function()
+  before_each(function()
+    world = {}
+    for _, name in ipairs(ALL) do
+      world[name] = { place = "a:1", epoch = 1, others = ALL }
+    end
+  end)
+
+  it("is asked in turn; the first that answers moves to the front", function()
+    world["s:1"] = nil
+    local self = new("s:1", "s:2")
+    assert.equal("a:1", (located(self)))
+    assert.same({ "s:1", "s:2" }, asked)
+    assert.equal("a:1", (located(self)))
+    assert.same({ "s:2" }, asked)
+  end)
+
+  it("names the others, which are asked as well", function()
+    local self = new "s:1"
+    assert.equal("a:1", (located(self)))
+    world["s:1"], world["s:2"] = nil, nil
+    assert.equal("a:1", (located(self)))
+    assert.same({ "s:1", "s:2", "s:3" }, asked)
+  end)
+
+  it("moves the master once", function()
+    local self = new "s:1"
+    located(self)
+    world["s:1"] = { place = "b:2", epoch = 2 }
+    assert.equal("b:2", (located(self)))
+    located(self)
+    assert.same({ "m moved from a:1 to b:2" }, moves)
+  end)
+
+  it("is not believed if it has missed a failover", function()
+    world["s:1"] = { place = "b:2", epoch = 2, others = ALL }
+    local self = new "s:1"
+    assert.equal("b:2", (located(self)))
+    world["s:1"], world["s:2"].others = nil, {}
+    world["s:3"] = nil
+    local place, code, detail = located(self)
+    assert.same({ nil, "connect" }, { place, code })
+    assert.matches("only Sentinels that have missed a failover answer", detail)
+    assert.same({}, moves)
+  end)
+
+  it("is believed if most have been set up anew", function()
+    world["s:1"].epoch = 7
+    local self = new(ALL[1], ALL[2], ALL[3])
+    assert.equal("a:1", (located(self)))
+    for _, name in ipairs(ALL) do world[name] = { place = "c:3", epoch = 0 } end
+    assert.equal("c:3", (located(self)))
+    assert.same({ "m moved from a:1 to c:3" }, moves)
+  end)
+
+  it("may name one master in two ways; that is no move", function()
+    local self = new("s:1", "s:2")
+    located(self)
+    world["s:1"].place = "alias:1"
+    assert.equal("a:1", (located(self)))
+    self:doubt(self.place)
+    assert.equal("alias:1", (located(self)))
+  end)
+
+  it("is believed without an epoch", function()
+    world["s:1"].epoch = nil
+    local self = new "s:1"
+    assert.equal("a:1", (located(self)))
+    world["s:1"].place = "b:2"
+    assert.equal("b:2", (located(self)))
+  end)
+
+  for error, what in pairs {
+    ["NOAUTH Authentication required."] =
+      "s:1: it wants a password: sentinel = { password = ... }",
+    ["WRONGPASS invalid username-password pair"] =
+      "s:1: it refuses the user or password of the option sentinel: WRONGPASS",
+    ["ERR unknown command 'SENTINEL'"] = "s:1: it is not a Sentinel",
+    ["NOPERM this user has no permissions"] = "s:1: NOPERM this user",
+  } do
+    it("that answers " .. error:match("^%u+") .. " is explained", function()
+      world = { ["s:1"] = error }
+      local _, code, detail = located(new "s:1")
+      assert.equal("connect", code)
+      assert.equal("m: no Sentinel answers; " .. what,
+        detail:sub(1, 24 + #what))
+    end)
+  end
+
+  it("tells the masters that it knows", function()
+    world = { ["s:1"] = {} }
+    assert.same({ nil, "connect", 'm: no Sentinel knows it; s:1: it knows no '
+      .. 'master "m", only: a, b' }, { located(new "s:1") })
+  end)
+end)

@@ -313,7 +313,7 @@ local function listen(self)
   if connection and not is_lost and not self.is_closed then
     self.listener, self.listened = connection, at
     self.pause:reset()
-    connection:subscribe(CHANNEL)
+    connection:listen("subscribe", CHANNEL)
     return
   end
   if connection then connection:close() end

@@ -187,6 +187,9 @@ local function make_lock(self, definition, name, options)
     error(("policy %q is not a lock; it has its own driver"):format(
       loaded.name), 3)
   end
+  if options and options.replicas ~= nil then
+    check_replicas(options.replicas, "replicas", 4)
+  end
   return lock.new(self, loaded, name, options)
 end
 

@@ -154,7 +154,10 @@ local function wanted_by(self, options)
   if not count then return nil end
   local seconds = options.replica_timeout or self.options.replica_timeout
     or math.min(1, self.lease / 3)
-  return { count = count, ms = duration.ms(seconds) }
+  -- A connection that is silent for `timeout` counts as lost.
+  return {
+    count = count, ms = duration.ms(math.min(seconds, self.timeout / 2)),
+  }
 end
 
 --- The site shared by all handles of one lock: policy, name, keys, and `grants`

@@ -3,6 +3,8 @@
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local rlock = require "rlock"
+local rlockctl = require "spec.tools.rlockctl"
+local shell = require "spec.tools.shell"
 local slot = require "rlock.redis.slot"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
@@ -280,5 +282,20 @@ describe("a cluster with replicas", function()
     assert.is_true(client:lock(name):unlock())
     assert.is_nil(lost)
     assert.is_true(client:lock(elsewhere):unlock())
+  end)
+end)
+
+describe("rlockctl status in a cluster", function()
+  after_each(fixtures.close)
+
+  it("says slot and node", function()
+    cluster = fixtures.cluster()
+    local node = cluster.nodes[2]
+    local name = name_on(node)
+    assert.is_true(open():lock(name):lock())
+    local text = shell.run(("%s --url %s status %s"):format(rlockctl,
+      cluster.url, name))
+    assert.matches(("in slot %d, on 127.0.0.1:%d"):format(slot.of(name),
+      node.port), text, 1, true)
   end)
 end)

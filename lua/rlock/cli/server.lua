@@ -99,8 +99,9 @@ local function about(client)
   local valkey, role = field("valkey_version"), field("role")
   local node, master = client.session.node:master()
   return {
-    where = client.session.node.where, node = node, master = master, server = valkey and "valkey"
-      or field("redis_version") and "redis" or "unknown",
+    where = client.session.node.where, node = node, master = master,
+    server = valkey and "valkey" or field("redis_version") and "redis"
+      or "unknown",
     version = valkey or field("redis_version"),
     role = role == "slave" and "replica" or role and "primary",
   }
@@ -110,8 +111,8 @@ end
 -- @tparam table client
 -- @tparam table victim another client of the same server, whose connection is
 --   killed as a test
--- @treturn[1] table where, node and master (with Sentinel), server, version and role (nil if INFO is refused),
---   permitted and refused (names of commands), sealed ("kill" or "time"), why
+-- @treturn[1] table where, node and master (with Sentinel), server, version and
+--   role (nil if INFO is refused), permitted and refused (names of commands), sealed ("kill" or "time"), why
 -- @treturn[2] nil, code, detail
 function server.inspect(client, victim)
   local state = about(client)

@@ -11,8 +11,8 @@ rlockctl status --server [--json]
 
 Shows the lock, semaphore, permits or latch of that name: its holders, with
 their counts and remaining leases; its waiters, in order if it is fair; its
-fencing token, if it has one; with Sentinel, the master's address. Long lists end after about a hundred. It changes
-nothing.
+fencing token, if it has one; its node, with Sentinel or in a cluster. Long
+lists end after about a hundred. It changes nothing.
 
 Some kinds look alike in Redis: mutexes, spin locks, and fair locks without
 waiters look like reentrant locks, a semaphore like a latch, and any string that
@@ -56,6 +56,8 @@ local function print_state(name, state)
   print_title(name, state)
   if state.master then
     print(("  on %s, the master of %s"):format(state.node, state.master))
+  elseif state.slot then
+    print(("  in slot %d, on %s"):format(state.slot, state.node))
   end
   for _, holder in ipairs(state.holders) do
     local text = ("  %s %s"):format(verbs[holder.mode] or "held by",
@@ -128,7 +130,7 @@ function status.run(cli, operands, chosen)
     return cli.fault(code, ("status: %s: %s"):format(show(name), detail))
   end
   for _, state in ipairs(states) do
-    state.node, state.master = client.session.node:master();
+    state.node, state.master, state.slot = client.session.node:master(name);
     (chosen.json and print_json or print_state)(name, state)
   end
   return 0

@@ -386,6 +386,17 @@ end
 --- Opens a connection to some node, as node:open.
 function cluster:open(lost, message) return self:any():open(lost, message) end
 
+--- The node that has a key, for messages.
+-- @tparam[opt] string key
+-- @treturn string|nil its address
+-- @treturn nil
+-- @treturn integer|nil the slot
+function cluster:master(key)
+  if not key then return nil end
+  local its = self:of { key }
+  return its and its.where, nil, slot.of(key)
+end
+
 --- As node:rest.
 function cluster.rest() end
 

@@ -255,8 +255,8 @@ describe("an address of a cluster", function()
 
   it("of slots that no node has is told", function()
     cluster = fixtures.cluster()
-    local client, name = open { timeout = 0.5 * slow }, nil
-    name = name_on(cluster.nodes[1])
+    local client = open { timeout = 0.5 * slow }
+    local name = name_on(cluster.nodes[1])
     cluster.nodes[1]:cli("CLUSTER", "DELSLOTS", slot.of(name))
     local _, code, detail = client:lock(name):try_lock()
     assert.equal("redis", code)

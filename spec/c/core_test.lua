@@ -304,7 +304,8 @@ function tests.misuse_names_the_argument()
   raises("not a path", core.flock, "")
   local ok, code = call(conn, id, 0, "SUBSCRIBE", "a")
   check(ok == nil and code == "usage")
-  ok, code = conn:subscribe "a"
+  raises("invalid option", conn.listen, conn, "psubscribe", "a")
+  ok, code = conn:listen("subscribe", "a")
   check(ok == nil and code == "usage")
   conn:close()
 end

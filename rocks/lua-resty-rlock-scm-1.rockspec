@@ -63,6 +63,7 @@ build = {
     ["rlock.redis.greeting"] = "lua/rlock/redis/greeting.lua",
     ["rlock.redis.node"] = "lua/rlock/redis/node.lua",
     ["rlock.redis.remote"] = "lua/rlock/redis/remote.lua",
+    ["rlock.redis.replicas"] = "lua/rlock/redis/replicas.lua",
     ["rlock.redis.seal"] = "lua/rlock/redis/seal.lua",
     ["rlock.redis.sentinel"] = "lua/rlock/redis/sentinel.lua",
     ["rlock.redis.singleflight"] = "lua/rlock/redis/singleflight.lua",

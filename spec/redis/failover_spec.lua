@@ -114,3 +114,42 @@ describe("a primary that becomes a replica", function()
     assert.is_true(lock:lock { wait = SOON })
   end)
 end)
+
+describe("a server that comes back empty", function()
+  after_each(fixtures.close)
+
+  -- In nginx, no connection is open that could be lost: a request finds out.
+  local function lost(held)
+    client:call "PING"
+    return held:state() == "lost"
+  end
+
+  it("is noticed long before a renewal is due", function()
+    first = fixtures.server()
+    client = fixtures.open({ url = first.url, watchdog = 600 })
+    lock = client:lock "x"
+    local leased = client:lock "y"
+    assert.is_true(lock:lock())
+    assert.is_true(leased:lock { lease = 600 })
+    first:restart()
+    eventually(function() return lost(lock) and lost(leased) end, SOON)
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.equal("lost", select(2, leased:unlock()))
+  end)
+
+  it("does not lose what it has kept", function()
+    first = fixtures.server { args = { "--appendonly", "yes",
+      "--appendfsync", "always" } }
+    client = fixtures.open({ url = first.url, watchdog = 600 })
+    lock = client:lock "x"
+    assert.is_true(lock:lock())
+    local before = first:info "run_id"
+    first:restart()
+    assert.not_equal(before, first:info "run_id")
+    eventually(function()
+      return not lost(lock) and client.session.node.server.run_id ~= before
+        and lock:state() == "held"
+    end, SOON)
+    assert.is_true(lock:unlock())
+  end)
+end)

@@ -18,7 +18,7 @@ local function open(options)
 end
 
 -- One set for all tests: it takes seconds to start.
-setup(function() set = sentinel.start() end)
+setup(function() set = sentinel.start { sleep = rlock.sleep } end)
 teardown(function() set:stop() end)
 
 local function start()
@@ -178,6 +178,79 @@ describe("a client with Sentinel", function()
       set:fail_over()
     end)
     assert.is_true(its:unlock())
+  end)
+end)
+
+describe("a counter under a lock, without confirmed replicas", function()
+  before_each(start)
+  after_each(fixtures.close)
+
+  local TASKS, FAILOVERS, SHORT = 6, 2, 0.005
+  local counter, sections, is_long, is_over
+
+  -- Adds to the counter; stops at once when told of the loss.
+  local function add(its)
+    local seconds = is_long and SOON or SHORT
+    local told, mine, value = rlock.event(), { began = rlock.now() }, counter
+    its:on_lost(function()
+      mine.ended, mine.is_told = rlock.now(), true
+      told:set()
+    end)
+    if is_long then is_long, mine.is_long = false, true end
+    sections[#sections + 1] = mine
+    told:wait(seconds)
+    counter, mine.ended = value + 1, mine.ended or rlock.now()
+    local ok, code = its:unlock()
+    mine.is_told = mine.is_told or not ok and code == "lost"
+  end
+
+  local function count(name)
+    local its = open():lock(name)
+    while not is_over do
+      if its:lock { wait = 1 } then add(its) end
+    end
+  end
+
+  -- Somebody is granted the lock by a master whose replicas do not know it.
+  local function lose_a_grant()
+    local master = set:master()
+    set:cut(master)
+    is_long = true
+    eventually(function() return not is_long end, SOON)
+    local long = sections[#sections]
+    assert.is_true(long.is_long)
+    master:kill()
+    eventually(function() return long.ended end, SOON)
+    local n = #sections
+    eventually(function() return #sections > n + TASKS end, SOON)
+    set:settle()
+  end
+
+  -- Sections that began before the one before had ended.
+  local function overlaps()
+    local n, longest, last = 0, 0, nil
+    for _, each in ipairs(sections) do
+      if last and each.began < last.ended then
+        assert.is_true(last.is_told, "an overlap that nobody was told of")
+        n, longest = n + 1, math.max(longest, last.ended - each.began)
+      end
+      if not last or each.ended > last.ended then last = each end
+    end
+    return n, longest
+  end
+
+  it("may miss an addition, but who overlaps is told at once", function()
+    counter, sections, is_over = 0, {}, false
+    local tasks = {}
+    for i = 1, TASKS do tasks[i] = task.start(count, lock.site.name) end
+    for _ = 1, FAILOVERS do lose_a_grant() end
+    is_over = true
+    for _, each in ipairs(tasks) do each:join() end
+    local n, longest = overlaps()
+    print(("%d additions, %d failovers, %d overlaps, the longest %.1f ms")
+      :format(#sections, FAILOVERS, n, longest * 1000))
+    assert(counter >= #sections - n, counter)
+    assert(longest < slow, longest)
   end)
 end)
 

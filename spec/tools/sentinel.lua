@@ -167,21 +167,32 @@ end
 
 -- the set -----------------------------------------------------------------------
 
--- Blocks until fn() is true.
-local function wait_for(what, fn)
+-- Waits until fn() is true.
+local function wait_for(self, what, fn)
   local deadline = os.time() + SECONDS
   while true do
     local result = fn()
     if result then return result end
     if os.time() > deadline then error("not in time: " .. what, 0) end
-    shell.run "sleep 0.02"
+    self.sleep(0.02)
   end
 end
+
+local function block(seconds) shell.run("sleep " .. seconds) end
 
 -- Are all replicas of a server in step?
 local function has_replicas(server, n)
   local text = server:cli("INFO", "replication")
   return select(2, text:gsub("state=online", "")) == n
+end
+
+-- Makes replicas of the other servers, as the Sentinels do after 10 s.
+local function demote(self, master)
+  for _, server in ipairs(self.servers) do
+    if server ~= master and server:info "role" == "master" then
+      server:cli("REPLICAOF", "127.0.0.1", ("%d"):format(master.port))
+    end
+  end
 end
 
 --- Resumes or restarts what does not run. Waits until every replica is in
@@ -191,19 +202,21 @@ function Set:settle()
   for _, server in ipairs(self.servers) do
     if server.pid then server:resume() else server:restart() end
   end
-  wait_for("every replica has caught up", function()
+  wait_for(self, "every replica has caught up", function()
     local own = self:master()
-    return own and own.pid and has_replicas(own, #self.servers - 1)
+    if not own or own:info "role" ~= "master" then return false end
+    demote(self, own)
+    return has_replicas(own, #self.servers - 1)
   end)
   for _, each in ipairs(self.sentinels) do
-    wait_for("the Sentinels know all", function() return each:is_ready() end)
+    wait_for(self, "the Sentinels know all", function() return each:is_ready() end)
   end
 end
 
 --- Starts a set. Options, all optional: `replicas` (2), `sentinels` (3),
 --  `name` (mymaster), `quorum` (2), `down_after` (500 ms times slow), `failover_timeout`
 --  (2000 ms), `password` of the servers, `sentinel_password`, `args` and
---  `users` as of redis.start. The fields: `servers`, the first being the
+--  `users` as of redis.start, `sleep` (blocks by default). The fields: `servers`, the first being the
 --  master; `sentinels`; `url`.
 function sentinel.start(options)
   options = options or {}
@@ -212,11 +225,12 @@ function sentinel.start(options)
     name = options.name or "mymaster", quorum = options.quorum or 2,
     down_after = options.down_after or 500 * slow,
     failover_timeout = options.failover_timeout or 2000,
+    sleep = options.sleep or block,
   }, Set)
   for i = 1, 1 + (options.replicas or 2) do
     self.servers[i] = try_server(options, self.servers[1])
   end
-  wait_for("every replica has caught up", function()
+  wait_for(self, "every replica has caught up", function()
     return has_replicas(self.servers[1], #self.servers - 1)
   end)
   for i = 1, options.sentinels or 3 do
@@ -251,6 +265,12 @@ function Set:master()
     local port = each.pid and each:named()
     if port then return self:on(port) end
   end
+end
+
+--- Cuts the replicas off from the master, until it is restarted.
+function Set:cut(master)
+  master:cli("ACL", "SETUSER", "default", "-psync", "-sync")
+  master:cli("CLIENT", "KILL", "TYPE", "replica")
 end
 
 --- Asks a Sentinel to fail over.

@@ -307,3 +307,73 @@ describe("an error with Sentinel", function()
     assert.matches("it is not a Sentinel", detail)
   end)
 end)
+
+describe("Sentinels with a password", function()
+  local small
+
+  setup(function()
+    small = sentinel.start { sleep = rlock.sleep, replicas = 1, sentinels = 1,
+      quorum = 1, password = "secret", sentinel_password = "other" }
+  end)
+  teardown(function() small:stop() end)
+  after_each(fixtures.close)
+
+  local function opened(url, own)
+    return rlock.open { url = url, sentinel = own }
+  end
+
+  it("take their own, not the master's", function()
+    local its = fixtures.open(small.url, {
+      sentinel = { password = "other" }, watchdog = 6 * slow,
+    })
+    local held = its:lock "x"
+    assert.is_true(held:lock())
+    small:fail_over()
+    eventually(function()
+      return port_of(its) == small.servers[2].port and held:state() == "held"
+    end, SOON)
+    assert.is_true(held:unlock())
+  end)
+
+  it("say that they want one", function()
+    local none, code, detail = opened(small.url)
+    assert.is_nil(none)
+    assert.equal("connect", code)
+    assert.matches("it wants a password: sentinel = { password = ... }",
+      detail, 1, true)
+    assert.not_matches("secret", detail)
+  end)
+
+  it("refuse a wrong one", function()
+    local none, code, detail = opened(small.url, { password = "hunter2" })
+    assert.is_nil(none)
+    assert.equal("connect", code)
+    assert.matches("it refuses the user or password of the option sentinel",
+      detail, 1, true)
+    assert.not_matches("hunter2", detail)
+  end)
+
+  it("do not hide that the master wants one", function()
+    local none, _, detail = opened(small.url:gsub("//:secret@", "//"),
+      { password = "other" })
+    assert.is_nil(none)
+    assert.matches("^NOAUTH", detail)
+  end)
+end)
+
+describe("The option sentinel", function()
+  it("is for redis+sentinel:// only", function()
+    local none, code, detail = rlock.open {
+      url = "redis://127.0.0.1", sentinel = { password = "x" },
+    }
+    assert.same({ nil, "usage",
+      "bad option sentinel: only for redis+sentinel://" },
+      { none, code, detail })
+  end)
+
+  it("is checked", function()
+    assert.error_matches(function()
+      rlock.open { url = "redis+sentinel://s/m", sentinel = { user = "x" } }
+    end, "bad option user of sentinel: must be one of password, tls, username")
+  end)
+end)

@@ -1,0 +1,123 @@
+--- Sentinel in nginx: a timer of the worker follows the master, requests do
+--- not; what is open ends with the worker.
+
+local eventually = require "spec.tools.eventually"
+local nginx = require "spec.tools.nginx"
+local sentinel = require "spec.tools.sentinel"
+local slow = require "spec.tools.slow"
+
+local SECONDS = 30 * slow
+
+local HTTP = [[
+  init_worker_by_lua_block {
+    rlock = require "resty.rlock"
+    locks = assert(rlock.open { url = "%s", watchdog = %g, name = "spec" })
+  }
+]]
+
+local LOCATIONS = [[
+  location = /lock { content_by_lua_block {
+    local lock = locks:lock(ngx.var.arg_name)
+    local ok, code, detail = lock:lock { wait = 20 }
+    if not ok then return ngx.say(code, " ", detail) end
+    assert(lock:unlock())
+    ngx.say("locked by ", ngx.worker.pid())
+  } }
+]]
+
+describe("nginx with Sentinel", function()
+  local set, web
+
+  setup(function() set = sentinel.start { sleep = ngx.sleep } end)
+  teardown(function() set:stop() end)
+
+  before_each(function()
+    set:settle()
+    web = nginx.start {
+      workers = 2, http = HTTP:format(set.url, 6 * slow),
+      locations = LOCATIONS, shutdown_timeout = 60,
+    }
+  end)
+
+  after_each(function() web:stop() end)
+
+  local function lock()
+    local status, body = web:get "/lock?name=x"
+    assert.equal(200, status)
+    local pid = body:match "^locked by (%d+)"
+    return assert(tonumber(pid), body)
+  end
+
+  -- Lets every worker lock.
+  local function all_lock()
+    local seen, n = {}, 0
+    eventually(function()
+      local pid = lock()
+      if not seen[pid] then n = n + 1 end
+      seen[pid] = true
+      return n == 2
+    end, SECONDS, "both workers have answered")
+  end
+
+  local function count(server, pattern)
+    return select(2, server:cli("CLIENT", "LIST"):gsub(pattern, ""))
+  end
+
+  -- Connections to Sentinels: those that are subscribed, and the others.
+  local function listeners()
+    local subscribed, others = 0, 0
+    for _, each in ipairs(set.sentinels) do
+      local n = count(each, "name=spec [^\n]* sub=1")
+      subscribed = subscribed + n
+      others = others + count(each, "name=spec ") - n
+    end
+    return subscribed, others
+  end
+
+  it("has one subscriber in each worker", function()
+    all_lock()
+    for _ = 1, 20 do lock() end
+    eventually(function()
+      local subscribed, others = listeners()
+      return subscribed == 2 and others == 0
+    end, SECONDS)
+  end)
+
+  it("follows while no request runs", function()
+    all_lock()
+    local old = set:master()
+    set:fail_over()
+    eventually(function()
+      return count(old, "name=spec ") == 0 and set:master() ~= old
+    end, SECONDS, "the old master is left")
+    all_lock()
+    assert.equal(0, count(old, "name=spec "))
+  end)
+
+  it("leaves nothing behind when it reloads", function()
+    all_lock()
+    local before = web:workers()
+    web:signal "HUP"
+    eventually(function()
+      local now = web:workers()
+      return #now == 2 and now[1] ~= before[1] and now[2] ~= before[2]
+        and now[1] ~= before[2] and now[2] ~= before[1]
+    end, SECONDS, "other workers")
+    all_lock()
+    eventually(function()
+      local subscribed, others = listeners()
+      return subscribed == 2 and others == 0
+    end, SECONDS)
+    assert.is_nil(web:log():find("[alert]", 1, true), web:log())
+  end)
+
+  it("leaves nothing behind when it quits", function()
+    all_lock()
+    web:signal "QUIT"
+    eventually(function() return web:has_ended() end, SECONDS, "its end")
+    local subscribed, others = listeners()
+    assert.same({ 0, 0, 0 },
+      { subscribed, others, count(set:master(), "name=spec ") })
+    assert.is_nil(web:log():find("[alert]", 1, true), web:log())
+  end)
+end)

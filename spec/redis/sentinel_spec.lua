@@ -158,6 +158,28 @@ describe("a client with Sentinel", function()
     assert.is_true(lock:unlock())
   end)
 
+  it("opens while a failover is under way", function()
+    set:master():kill()
+    local other = open { connect_timeout = SOON }
+    local its = other:lock(lock.site.name)
+    assert.is_true(its:lock { wait = SOON })
+    assert.is_true(its:unlock())
+  end)
+
+  it("may be a member of a multi-lock and of a red lock", function()
+    local clients = { client }
+    for i = 2, 3 do clients[i] = fixtures.open(fixtures.server().url) end
+    local red = rlock.red_lock(clients, fixtures.name "red")
+    local multi = rlock.multi_lock { lock, clients[2]:lock "x" }
+    for _, each in ipairs { red, multi } do
+      assert.is_true(each:lock { wait = SOON })
+      follow(client, function() set:fail_over() end)
+      eventually(function() return each:state() == "held" end, SOON)
+      assert.is_true(each:unlock())
+      set:settle()
+    end
+  end)
+
   it("needs only one Sentinel that answers", function()
     set.sentinels[1]:pause()
     local url = set.url:gsub("://", "://" .. NONE .. ",")
@@ -335,6 +357,24 @@ describe("Sentinels with a password", function()
     assert.is_true(held:unlock())
   end)
 
+  it("need few permissions", function()
+    for _, each in ipairs(small.sentinels) do
+      assert.equal("OK", each:cli("ACL", "SETUSER", "app", "reset", "on",
+        ">own", "&*", "+subscribe", "+ping", "+info", "+client|setname",
+        "+sentinel|get-master-addr-by-name", "+sentinel|master",
+        "+sentinel|masters", "+sentinel|sentinels"))
+    end
+    local its = fixtures.open(small.url, {
+      sentinel = { username = "app", password = "own" },
+    })
+    local held = its:lock "x"
+    assert.is_true(held:lock())
+    local known = its.session.node.sentinel
+    assert.equal("number", type(known.epoch))
+    eventually(function() return known.listener end)
+    assert.is_true(held:unlock())
+  end)
+
   it("say that they want one", function()
     local none, code, detail = opened(small.url)
     assert.is_nil(none)
@@ -351,6 +391,20 @@ describe("Sentinels with a password", function()
     assert.matches("it refuses the user or password of the option sentinel",
       detail, 1, true)
     assert.not_matches("hunter2", detail)
+  end)
+
+  it("name a master that hides its INFO", function()
+    for _, server in ipairs(small.servers) do
+      assert.equal("OK", server:cli("ACL", "SETUSER", "few", "reset", "on",
+        ">pw", "~*", "&*", "+@all", "-info"))
+    end
+    local its = fixtures.open({
+      url = small.url:gsub("//:secret@", "//few:pw@"),
+      sentinel = { password = "other" },
+    })
+    local held = its:lock "x"
+    assert.is_true(held:lock())
+    assert.is_true(held:unlock())
   end)
 
   it("do not hide that the master wants one", function()

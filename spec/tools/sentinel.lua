@@ -26,7 +26,7 @@ local function choose_port()
   return 10000 + shell.run("od -An -N2 -tu2 /dev/urandom") % 22000
 end
 
--- the servers -------------------------------------------------------------------
+-- the servers ----------------------------------------------------------------
 
 local function start_server(options, primary)
   local args = {
@@ -54,7 +54,7 @@ local function try_server(options, primary)
   error("no free port", 0)
 end
 
--- the Sentinels -----------------------------------------------------------------
+-- the Sentinels --------------------------------------------------------------
 
 local CONF = [[
 port %d
@@ -165,7 +165,7 @@ function Sentinel:stop()
   self.folder = nil
 end
 
--- the set -----------------------------------------------------------------------
+-- the set --------------------------------------------------------------------
 
 -- Waits until fn() is true.
 local function wait_for(self, what, fn)
@@ -209,15 +209,18 @@ function Set:settle()
     return has_replicas(own, #self.servers - 1)
   end)
   for _, each in ipairs(self.sentinels) do
-    wait_for(self, "the Sentinels know all", function() return each:is_ready() end)
+    wait_for(self, "the Sentinels know all", function()
+      return each:is_ready()
+    end)
   end
 end
 
 --- Starts a set. Options, all optional: `replicas` (2), `sentinels` (3),
---  `name` (mymaster), `quorum` (2), `down_after` (500 ms times slow), `failover_timeout`
---  (2000 ms), `password` of the servers, `sentinel_password`, `args` and
---  `users` as of redis.start, `sleep` (blocks by default). The fields: `servers`, the first being the
---  master; `sentinels`; `url`.
+--  `name` (mymaster), `quorum` (2), `down_after` (500 ms, times slow),
+--  `failover_timeout` (2000 ms), `password` of the servers,
+--  `sentinel_password`, `args` and `users` as of redis.start, `sleep` (blocks
+--  by default). The fields: `servers`, the first being the master; `sentinels`;
+--  `url`.
 function sentinel.start(options)
   options = options or {}
   local self = setmetatable({

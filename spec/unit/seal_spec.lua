@@ -35,6 +35,25 @@ local function answering(reply, detail, code)
 end
 
 describe("a connection's identity", function()
+  it("has the role that INFO tells, else HELLO", function()
+    local INFO = "# Replication\r\nrole:%s\r\nmaster_replid:%s\r\n"
+    local replies = { "OK", 7, SERVER, OWN, 0, INFO:format("slave", RUN_ID) }
+    local identity = seal.identity(replies, {}, {}, 2)
+    assert.same({ "slave", RUN_ID }, { identity.role, identity.replication })
+    replies = { { "proto", 2, "role", "master" }, 7, SERVER, OWN, 0 }
+    assert.equal("master", seal.identity(replies, {}, {}, 2).role)
+  end)
+
+  it("has another role than wanted", function()
+    local wanted = { host = "h", port = 1, role = "master" }
+    assert.is_nil(seal.wrong({ role = "master" }, wanted))
+    assert.is_nil(seal.wrong({ role = "slave" }, { host = "h", port = 1 }))
+    assert.equal("h:1 is a replica, not the master",
+      seal.wrong({ role = "slave" }, wanted))
+    assert.equal("h:1 does not tell its role: permit +info or +hello",
+      seal.wrong({}, wanted))
+  end)
+
   it("is its id and the run id of its server", function()
     assert.same({ id = 7, run_id = RUN_ID, address = "10.0.0.1:555" },
       seal.identity({ "OK", 7, SERVER, OWN }, {}, {}, 2))

@@ -80,7 +80,8 @@ describe("url.parse", function()
         { host = "10.0.0.1", port = 3 } },
       master = "my master", db = 2, tls = true, username = "app",
       password = "a,b@c",
-    }, parsed("rediss+sentinel://app:a,b@c@s1:1,[::1],10.0.0.1:3/my%20master/2"))
+    }, parsed("rediss+sentinel://app:a,b@c@s1:1,[::1],10.0.0.1:3/"
+      .. "my%20master/2"))
   end)
 
   for _, case in ipairs {

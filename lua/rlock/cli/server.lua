@@ -111,8 +111,9 @@ end
 -- @tparam table client
 -- @tparam table victim another client of the same server, whose connection is
 --   killed as a test
--- @treturn[1] table where, node and master (with Sentinel), server, version and
---   role (nil if INFO is refused), permitted and refused (names of commands), sealed ("kill" or "time"), why
+-- @treturn[1] table where, node and master (with Sentinel), server, version
+--   and role (nil if INFO is refused), permitted and refused (names of
+--   commands), sealed ("kill" or "time"), why
 -- @treturn[2] nil, code, detail
 function server.inspect(client, victim)
   local state = about(client)

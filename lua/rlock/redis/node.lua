@@ -94,19 +94,21 @@ function node.on_replaced() end
 -- Where to connect: the options of host.connect that depend on the address.
 -- @return a table with host, port, path, pool; or nil, code, detail
 local function place_of(self)
-  local options, place, code, detail = self.options, nil, nil, nil
+  local options = self.options
   if not self.sentinel then
     return { host = options.host, port = options.port, path = options.path,
       pool = options.pool }
   end
-  place, code, detail = self.sentinel:locate(self.host.now()
+  local place, code, detail = self.sentinel:locate(self.host.now()
     + LOCATE * options.connect_timeout)
   if not place then return nil, code, detail end
+  local at = { host = place.host, port = place.port, place = place }
   local pool = options.pool
-  return { host = place.host, port = place.port, place = place, pool = pool and {
-    name = ("%s:%s:%d"):format(pool.name, place.host, place.port),
-    idle = pool.idle, size = pool.size,
-  } }
+  at.pool = pool and {
+    name = pool.name .. ":" .. url.host_port(place), idle = pool.idle,
+    size = pool.size,
+  }
+  return at
 end
 
 --- Opens a connection to this server.

@@ -57,8 +57,9 @@ end
 function seal.wrong(identity, options)
   local role = identity and identity.role
   if not options.role or role == options.role then return nil end
-  return ("%s:%d %s, not a master"):format(options.host, options.port,
-    role and "is a replica" or "does not tell its role")
+  return ("%s:%d %s"):format(options.host, options.port,
+    role and "is a replica, not the master"
+      or "does not tell its role: permit +info or +hello")
 end
 
 --- A connection's identity, from the replies to `queries`.

@@ -29,8 +29,8 @@ local function run(self, key, call)
   settle(self, key, call, call.fn(call.a, call.b))
 end
 
---- Gives up a call in flight: its callers get these results, and the next `join`
---  starts another one. Its function runs on.
+--- Gives up a call in flight: its callers get these results, and the next
+--  `join` starts another one. Its function runs on.
 -- @param key
 -- @param ... results
 function singleflight:abandon(key, ...)

@@ -65,6 +65,12 @@ describe("simulated clients", function()
       end
     end)
 
+  it("follow failovers, though the Sentinels disagree for a while", function()
+    for seed = 1, FIXED / 2 do
+      assert.same({}, faults_of(seed, { only = { sentinel = true } }))
+    end
+  end)
+
   -- The log of a run, without the last line, which has its speed.
   local function log_of(seed)
     local out = ctl.run { "spec/simulate/run.lua", "LOG=1", "SHRINK=0",

@@ -2,6 +2,8 @@
 --  made from the seed beforehand, so that a run can be repeated with a part of
 --  it; a, b and c are in [0,1).
 
+local sentinels = require "spec.simulate.sentinels"
+
 local faults = {}
 
 local inject = {}                       -- kind -> function(world, a, b, c)
@@ -122,6 +124,16 @@ inject["restart, saved"] = function(world, a, _, c)
   lose_data(world, server, false)
 end
 
+-- With Sentinel. The replica has all, or lags.
+function inject.failover(world, a, b, c)
+  local server = one_of(world.servers, a)
+  if server.is_down or not server.epoch then return end
+  local is_lagging = b < 0.5 and server.saved ~= nil
+  if is_lagging then lose_data(world, server, false) end
+  sentinels.fail_over(world.network, server, is_lagging, c * 4 - 2,
+    world.universe.random)
+end
+
 function inject.save(world, a) one_of(world.servers, a):save() end
 function inject.flush(world, a) one_of(world.servers, a):flush_scripts() end
 
@@ -232,11 +244,17 @@ local ODDS = {
   ["an error"] = 3, evict = 1, stall = 4, kill = 1, close = 0.5,
   cancel = 3, ["client's clock"] = 0.5,
 }
+local SENTINEL_ODDS = { failover = 3 }
+
+--- The kinds of faults with Sentinel, sorted.
+faults.of_sentinel = { "failover" }
 
 --- The kinds, sorted.
 faults.kinds = {}
 for kind in pairs(ODDS) do faults.kinds[#faults.kinds + 1] = kind end
 table.sort(faults.kinds)
+table.move(faults.kinds, 1, #faults.kinds, 2, faults.of_sentinel)
+setmetatable(ODDS, { __index = SENTINEL_ODDS })
 
 -- Picks one of these kinds by their odds.
 local function pick(kinds, dice)

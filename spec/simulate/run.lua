@@ -8,6 +8,7 @@
 --    RUNS=n       how many runs
 --    MINUTES=1    at most, of processor time
 --    SEAL=kill|time|off
+--    SENTINEL=1   behind Sentinels, with failovers
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print what was reached of the client, by default in 60 fixed
 --                 runs; fails if anything was not that is not in unreached.lua
@@ -76,8 +77,11 @@ local function show_few(found, run_options)
 end
 
 local function simulate()
-  local run_options = { seal = options.SEAL, log = options.LOG ~= nil,
-    hook = covered and covered.hook }
+  local run_options = {
+    seal = options.SEAL, log = options.LOG ~= nil,
+    only = options.SENTINEL and { sentinel = true },
+    hook = covered and covered.hook,
+  }
   local whole = world.plan(seed, run_options)
   run_options.plan = chosen(whole) or whole
   local found = world.simulate(seed, run_options)

@@ -99,6 +99,18 @@ function server:restart(seconds, with)
   end)
 end
 
+--- A replica of the server becomes a master in its place.
+-- @tparam table self
+-- @tparam boolean is_lagging whether it has only what `save` kept
+function server.promote(self, is_lagging)
+  local data = is_lagging and self.saved or self.redis
+  self.redis = data:fork()
+  self.redis.listeners = {}
+  self.links, self.subscribers, self.inbox = {}, {}, {}
+  self.scripts, self.run_id = {}, new_run_id(self.random)
+  self.thaws, self.ails_until = 0, 0
+end
+
 --- The server does not answer for a while.
 function server:freeze(seconds)
   self.thaws = math.max(self.thaws, self.universe.now + seconds)
@@ -175,7 +187,7 @@ function own.client(self, link, words)
   return clients[words[2]:lower()](self, link, words)
 end
 
-local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:master\r\n"
+local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:%s\r\n"
   .. "master_replid:%s\r\naof_enabled:%d\r\n"
 
 function own.info(self)
@@ -183,8 +195,36 @@ function own.info(self)
     return { err = "NOPERM this user has no permissions to run INFO" }
   end
   return SECTION:format(self.run_id,
-    math.floor(self.universe.now - self.started), self.run_id,
+    math.floor(self.universe.now - self.started), self.role or "master",
+    self.run_id,
     self.has_aof and 1 or 0)
+end
+
+local sentinel = {}                     -- subcommands of SENTINEL
+
+sentinel["get-master-addr-by-name"] = function(_, known)
+  return { known.address, "6379" }
+end
+function sentinel.master(self, known)
+  return { "config-epoch", tostring(known.epoch), "num-other-sentinels",
+    tostring(#self.others) }
+end
+function sentinel.sentinels(self)
+  local list = {}
+  for i, name in ipairs(self.others) do
+    list[i] = { "ip", name, "port", "26379" }
+  end
+  return list
+end
+
+function own.sentinel(self, _, words)
+  local known = self.watched and self.watched[words[3]]
+  if not known then return { err = "ERR No such master with that name" } end
+  return sentinel[words[2]:lower()](self, known)
+end
+
+function own.hello(self)
+  return { "proto", 2.0, "role", self.role or "master" }
 end
 
 function own.subscribe(self, link, words)
@@ -243,7 +283,7 @@ local lower = setmetatable({}, { __index = function(list, word)
 end })
 
 -- What an ailing server still answers.
-local well = { client = true, info = true, subscribe = true,
+local well = { client = true, info = true, hello = true, subscribe = true,
   unsubscribe = true, script = true, time = true }
 
 local function run(self, link, words, name)

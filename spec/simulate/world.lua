@@ -9,6 +9,7 @@ local network = require "spec.simulate.network"
 local oracle = require "spec.simulate.oracle"
 local order = require "spec.simulate.order"
 local sim = require "rlock.host.sim"
+local sentinels = require "spec.simulate.sentinels"
 local uses = require "spec.simulate.uses"
 
 local world = {}
@@ -85,6 +86,7 @@ local function add_servers(self, random)
     function server.on_eval(...) self:executed(...) end
     self.servers[i] = server
   end
+  if self.only.sentinel then sentinels.add(self.network, self.servers) end
 end
 
 -- tasks -----------------------------------------------------------------------
@@ -148,7 +150,8 @@ local function open_clients(process)
     local options = assert(client.complete({
       timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5, seal = self.seal,
       lazy = true,
-    }, "redis://" .. server.name))
+    }, self.only.sentinel and sentinels.url(server)
+      or "redis://" .. server.name))
     process.open[server.name] = assert(client.open(process.host, options))
   end
 end
@@ -438,7 +441,8 @@ end
 function world.plan(seed, options)
   local only = options.only or {}
   return faults.plan(sim.stream(seed, "faults"), options.seconds or SECONDS,
-    only.every or EVERY, only.faults)
+    only.every or EVERY, only.faults
+      or only.sentinel and faults.of_sentinel)
 end
 
 local function schedule(self)
@@ -497,8 +501,8 @@ end
 --   plan: the faults, as of faults.plan; default: by the seed
 --   only: kind, counter (its kind), style, owner ("task", "none"), leases (how
 --     many of 1), servers, clients, tasks (of a client), pause (seconds between
---     two uses), every (seconds between faults), faults (their kinds): restrict
---     what is done
+--     two uses), every (seconds between faults), faults (their kinds), sentinel
+--     (behind Sentinels, with failovers): restrict what is done
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)

@@ -56,7 +56,8 @@ local function leave_behind(master)
   return old
 end
 
---- Fails over: to what the server has now or, `is_lagging`, to what it has saved.
+--- Fails over: to what the server has now or, `is_lagging`, to what it has
+--  saved.
 -- @tparam table network
 -- @tparam table master
 -- @tparam boolean is_lagging

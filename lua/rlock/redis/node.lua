@@ -137,7 +137,6 @@ end
 function node:placed(place, connection, code, detail)
   if not place then return connection, code, detail end
   if not connection then
-    self.sentinel:doubt(place)
     return nil, code == "connect" and "closed" or code, detail
   elseif place ~= self.sentinel.place then
     connection:close()
@@ -212,6 +211,7 @@ local function compare(self, connection)
 end
 
 local function failed(self, code, detail)
+  if self.sentinel then self.sentinel:doubt(self.sentinel.place) end
   self.not_before = self.host.now() + self.pause:next()
   self.fell = code == "closed"            -- connected, then dropped
   -- No caller's request was sent.

@@ -1,18 +1,19 @@
 --- Makes the specs of one peer out of lists of scenarios.
 --
 --    require "spec.interop.against" (busted, "redisson4", 5, {
---      { "lock", require "spec.interop.locks" }, ... })
+--      { "lock", require "spec.interop.locks" }, ... }[, set, "a cluster"])
 --
 --  `busted` is a table of its functions, which are there only in spec files; 5
---  servers are there for RedLocks. A scenario is a title and a function of the
---  world and the kind.
+--  servers are there for RedLocks; the locks are in a set of servers, see
+--  world.new. A scenario is a title and a function of the world and the kind.
 
 local world = require "spec.interop.world"
 
-return function(busted, program, members, kinds)
+return function(busted, program, members, kinds, set, where)
   local w
-  busted.describe("with " .. program .. ",", function()
-    busted.setup(function() w = world.new(program, members) end)
+  local title = "with " .. program .. (where and " in " .. where or "") .. ","
+  busted.describe(title, function()
+    busted.setup(function() w = world.new(program, members, set) end)
     busted.teardown(function() if w then w:stop() end end)
     for _, entry in ipairs(kinds) do
       local kind, list = entry[1], entry[2]

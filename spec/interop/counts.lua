@@ -147,7 +147,7 @@ local function renewed(w, kind)
     assert.is_true(one:ask("set", kind, name, 1))
     local _, id = one:ask("take", kind, name, -1, 10000)
     assert.is_true(other:ask("renew", kind, name, id, LEASE))
-    local _, ends = table.unpack(w:call("ZRANGE",
+    local _, ends = table.unpack(w:look("ZRANGE",
       ("{%s}:timeout"):format(name), 0, 0, "WITHSCORES"))
     local left = tonumber(ends) / 1000 - w:call("TIME")[1]
     assert.is_true(left > 50 and left < 62, "left " .. left)
@@ -234,7 +234,7 @@ local function counted_together(w, kind)
   local start = now()
   assert.is_true(ours[1]:ask("down", kind, name))
   world.at_once(waiting, start)
-  eventually(function() return w:call("EXISTS", name) == 0 end)
+  eventually(function() return w:look("EXISTS", name) == 0 end)
 end
 
 -- Redisson's own waiters sleep on.
@@ -288,6 +288,8 @@ local s1, s2 = both_killed("stays when ours, who set it, is killed",
   "stays when theirs, who set it, is killed", setter_killed)
 
 return {
+  shared = both,
+  woken = both[3],
   semaphore = list {
     { "is set once, drained and added to by either side", set_once }, w1, w2,
   },

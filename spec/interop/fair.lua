@@ -15,7 +15,7 @@ end
 
 -- Waits until so many are in line.
 local function in_line(w, name, n)
-  eventually(function() return w:call("LLEN", queue_of(name)) == n end, 30,
+  eventually(function() return w:look("LLEN", queue_of(name)) == n end, 30,
     n .. " in line for " .. name)
 end
 
@@ -31,7 +31,7 @@ local function in_order(w, kind)
       expected[i] = process.name .. ":" .. task.name
       in_line(w, name, i)
     end
-    assert.is_true(w:call("PTTL", queue_of(name)) > 0, "the line is for ever")
+    assert.is_true(w:look("PTTL", queue_of(name)) > 0, "the line is for ever")
     assert.is_true(holder:ask("give", kind, name))
     for _, pending in ipairs(all) do assert.is_true((pending:answer(60))) end
     assert.same(expected, w:call("LRANGE", list, 0, -1))

@@ -5,7 +5,8 @@
 --    rlockctl spec/interop/ours.lua NAME WATCHDOG ADDRESS MEMBER...
 --
 -- NAME is that of the lists, WATCHDOG its lease in milliseconds, ADDRESS the
--- server of everything, and MEMBERs are the servers of RedLocks.
+-- server of everything, and MEMBERs are the servers of RedLocks. If there is
+-- LOCKS in the environment, the locks are there instead.
 
 local host = require "rlock.host.uv"
 local rlock = require "rlock"
@@ -16,7 +17,8 @@ local function open(url)
   return assert(rlock.open { url = url, watchdog = watchdog })
 end
 
-local control, client, members = open(address), open(address), {}
+local control, client = open(address), open(os.getenv "LOCKS" or address)
+local members = {}
 for i = 4, #arg do members[#members + 1] = open(arg[i]) end
 
 local function number(word) return assert(math.tointeger(tonumber(word))) end
@@ -81,7 +83,7 @@ local function given(ok, code, detail)
 end
 
 local function call(...)
-  local reply, code, detail = client:call(...)
+  local reply, code, detail = control:call(...)
   if reply == nil then error(("%s: %s"):format(code, detail), 0) end
   return reply
 end

@@ -14,7 +14,8 @@
 --  A program is started with the words in the file $B/interop/PROGRAM.command,
 --  which spec/interop/run writes, and: a name for this process, the watchdog's
 --  lease in milliseconds, the address of the server, and those of the servers
---  for RedLocks. It prints "ready", takes lines from the list NAME:commands,
+--  for RedLocks. If the environment has LOCKS, a URL, the locks are there, and
+--  the rest on the server. It prints "ready", takes lines from the list NAME:commands,
 --  "ID TASK VERB KIND THING ...", does what each task is told, in order, and
 --  appends "ID ANSWER" to NAME:answers, where the answer is "ok ...", "no", or
 --  "error TEXT". Each task is its own holder of locks.
@@ -61,6 +62,15 @@ local function command_of(program)
   return (words:gsub("%s+$", ""))
 end
 
+-- Shell words before the command.
+local function environment_of(options)
+  local words = { "env" }
+  for name, value in pairs(options.environment or {}) do
+    words[#words + 1] = name .. "=" .. shell.quote(value)
+  end
+  return table.concat(words, " ") .. " "
+end
+
 local function connect(server)
   return assert(host.connect {
     path = server.socket, timeout = CALL, silent = 0,
@@ -94,7 +104,8 @@ local serial = 0
 -- @tparam table server an object of spec/tools/redis.lua
 -- @tparam string name
 -- @tparam string program what spec/interop/run has prepared
--- @tparam table options watchdog (milliseconds), address, members (addresses)
+-- @tparam table options watchdog (milliseconds), address, members (addresses);
+--   environment (additions to it)
 function peer.start(server, name, program, options)
   serial = serial + 1
   local self = setmetatable({
@@ -103,8 +114,8 @@ function peer.start(server, name, program, options)
   }, Peer)
   local words = { self.name, ("%d"):format(options.watchdog), options.address }
   table.move(options.members or {}, 1, #(options.members or {}), 4, words)
-  local log, pid = shell.daemon(nil, "ready", command_of(program) .. " "
-    .. shell.words(words))
+  local log, pid = shell.daemon(nil, "ready", environment_of(options)
+    .. command_of(program) .. " " .. shell.words(words))
   if not log then error(("%s did not start:\n%s"):format(program, pid), 0) end
   self.folder, self.pid = log, pid
   host.daemon(listen, self)

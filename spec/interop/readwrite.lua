@@ -114,7 +114,7 @@ local function downgraded(w)
     assert.is_true(reader:ask("give", "read", name))
     assert.is_true(writer:ask("take", "write", name, 0, LEASE))
     assert.is_true(writer:ask("give", "write", name))
-    assert.equal(0, w:call("EXISTS", name))
+    assert.equal(0, w:look("EXISTS", name))
   end
 end
 
@@ -171,7 +171,7 @@ local function leased_beside_killed(w)
   local reader, writer = w.ours:task(), w.theirs:task()
   assert.is_true(reader:ask("take", "read", name, -1, LEASE))
   assert.is_true(victim:task():ask("take", "read", name, -1, -1))
-  eventually(function() return w:call("PTTL", name) < LEASE / 2 end, 30)
+  eventually(function() return w:look("PTTL", name) < LEASE / 2 end, 30)
   victim:kill()
   local killed = now()
   eventually(function() return now() > killed + world.WATCHDOG + 0.2 end, 30)

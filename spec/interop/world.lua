@@ -27,6 +27,12 @@ local SLACK = 2 * slow
 
 local EARLY = 0.05                     -- the clocks of servers are coarse
 
+local CALL = 5000                      -- milliseconds
+
+-- Forms of names, of which keys and channels with braces are made in their own
+-- ways.
+local FORMS = { "interop:%d", "{i}:%d", "a{%d", "x{}:%d", "i%d}{" }
+
 world.call = peer.call
 world.now = host.now
 world.eventually = eventually
@@ -37,12 +43,26 @@ local function connect(server)
   })
 end
 
+-- Starts the servers that have the locks, if they are not the one of all else.
+-- @tparam table set see world.new
+local function start_set(self, set)
+  self.set, self.forms = set.start(), set.forms or FORMS
+  self.options.environment = { LOCKS = self.set.url, SHARDED = set.sharded }
+  self.nodes = {}
+  for i, server in ipairs(set.nodes(self.set)) do
+    self.nodes[i] = connect(server)
+  end
+end
+
 --- Starts the servers and both processes.
 -- @tparam string program theirs, as spec/interop/run has prepared it
 -- @tparam[opt=0] integer members how many servers for RedLocks
-function world.new(program, members)
+-- @tparam[opt] table set the servers of the locks: start(), which returns an
+--   object with `url` and `stop`; nodes(object), the servers with keys; forms
+--   of names; sharded, Redisson's shardedSubscriptionMode
+function world.new(program, members, set)
   local self = setmetatable({
-    program = program, members = {}, processes = {}, names = 0,
+    program = program, members = {}, processes = {}, names = 0, forms = FORMS,
   }, World)
   self.server = redis.start { port = true }
   self.options = {
@@ -55,6 +75,8 @@ function world.new(program, members)
     self.options.members[i] = "redis://127.0.0.1:" .. member.port
   end
   self.redis = connect(self.server)
+  self.nodes = { self.redis }
+  if set then start_set(self, set) end
   self.ours = self:start("ours", "ours")
   self.theirs = self:start("theirs", program)
   return self
@@ -64,6 +86,7 @@ end
 function World:stop()
   for _, process in ipairs(self.processes) do process:kill() end
   for _, member in ipairs(self.members) do member:stop() end
+  if self.set then self.set:stop() end
   self.server:stop()
 end
 
@@ -88,16 +111,25 @@ function World:both_ways()
   end
 end
 
-local FORMS = { "interop:%d", "{i}:%d", "a{%d", "x{}:%d", "i%d}{" }
-
---- A name that nobody has used. With a number it is one of several forms, of
---- which keys and channels with braces are made in their own ways.
+--- A name that nobody has used. With a number it is one of several forms.
 function World:name(i)
   self.names = self.names + 1
-  return FORMS[((i or 1) - 1) % #FORMS + 1]:format(self.names)
+  return self.forms[((i or 1) - 1) % #self.forms + 1]:format(self.names)
 end
 
+--- One raw command to the server of counters and lists.
 function World:call(...) return peer.call(self.redis, ...) end
+
+--- One raw command about a lock, to the server that has its keys.
+function World:look(...)
+  local reply, code, detail
+  for _, node in ipairs(self.nodes) do
+    reply, code, detail = node:call(CALL, ...)
+    if reply ~= nil then return reply end
+    if not tostring(detail):find "^MOVED" then break end
+  end
+  error(("%s: %s"):format(code, detail), 2)
+end
 
 --- Connections to the servers that a lock of this kind is on.
 function World:stores(kind)
@@ -130,32 +162,50 @@ function World:counted(key)
     key .. ":sum"))
 end
 
-local function calls_of_scripts(w)
+-- The calls of what waiters ask: scripts, and the counts of latches.
+local function calls_of_waiters(w)
   local calls = 0
-  for n in w:call("INFO", "commandstats"):gmatch("cmdstat_%l*:calls=(%d+)") do
-    calls = calls + tonumber(n)
+  for _, node in ipairs(w.nodes) do
+    local stats = peer.call(node, "INFO", "commandstats")
+    for name, n in stats:gmatch "cmdstat_(%l*):calls=(%d+)" do
+      if name:find "^eval" or name == "get" then calls = calls + tonumber(n) end
+    end
   end
   return calls
 end
 
--- How often processes have subscribed to the channels of `name`.
-local function listeners(w, name)
-  local channels, n = w:call("PUBSUB", "CHANNELS", "*" .. name .. "*"), 0
-  local counts = w:call("PUBSUB", "NUMSUB", table.unpack(channels))
-  for i = 2, #counts, 2 do n = n + counts[i] end
+--- How often processes have subscribed to the channels of `name`.
+-- @tparam string name
+-- @tparam string kind "" for those of PUBLISH, "SHARD" for those of SPUBLISH
+function World:subscriptions(name, kind)
+  local n = 0
+  for _, node in ipairs(self.nodes) do
+    local channels = peer.call(node, "PUBSUB", kind .. "CHANNELS",
+      "*" .. name .. "*")
+    local counts = peer.call(node, "PUBSUB", kind .. "NUMSUB",
+      table.unpack(channels))
+    for i = 2, #counts, 2 do n = n + counts[i] end
+  end
   return n
 end
 
+--- How many processes listen on the channels of `name`. In a cluster, some hear
+--- messages of one kind, and some of both.
+function World:listeners(name)
+  local n = self:subscriptions(name, "")
+  return self.set and math.max(n, self:subscriptions(name, "SHARD")) or n
+end
+
 --- Waits until processes (1) listen on the channels of `name` and nobody asks
---- the server anything any more (but this function): the waiters sleep.
+--- any server anything any more: the waiters sleep.
 function World:asleep(name, processes)
   eventually(function()
-    return listeners(self, name) >= (processes or 1)
+    return self:listeners(name) >= (processes or 1)
   end, 30, "waiters for " .. name)
   local before, quiet = nil, 0
   eventually(function()
-    local calls = calls_of_scripts(self)
-    quiet = before and calls - before == 1 and quiet + 1 or 0
+    local calls = calls_of_waiters(self)
+    quiet = calls == before and quiet + 1 or 0
     before = calls
     return quiet == 4
   end, 30, "quiet after a waiter came for " .. name)

@@ -11,12 +11,16 @@ final class Actions {
     private static final TimeUnit MS = TimeUnit.MILLISECONDS;
 
     private final RedissonClient client;
+    private final RedissonClient store;
     private final Kinds kinds;
     private final String peer;
     private final String me;
 
-    Actions(RedissonClient client, Kinds kinds, String peer, String task) {
+    /** Of the clients, the first has the locks, the second all else. */
+    Actions(RedissonClient client, RedissonClient store, Kinds kinds,
+            String peer, String task) {
         this.client = client;
+        this.store = store;
         this.kinds = kinds;
         this.peer = peer;
         me = peer + ":" + task;
@@ -78,21 +82,21 @@ final class Actions {
     private String visit(String kind, String name, String list)
             throws InterruptedException {
         String id = kinds.take(kind, name, -1, -1);
-        client.getQueue(list).add(me);
+        store.getQueue(list).add(me);
         return given(kinds.give(kind, name, id));
     }
 
     private String contend(String kind, String name, String key, long rounds)
             throws InterruptedException {
-        RBucket<String> last = client.getBucket(key + ":last");
-        RBucket<String> tokens = client.getBucket(key + ":token");
-        RBucket<String> counter = client.getBucket(key);
+        RBucket<String> last = store.getBucket(key + ":last");
+        RBucket<String> tokens = store.getBucket(key + ":token");
+        RBucket<String> counter = store.getBucket(key);
         int switches = 0, back = 0;
         for (long i = 0; i < rounds; i++) {
             String id = kinds.take(kind, name, -1, -1);
             long before = Long.parseLong(counter.get());
             counter.set(String.valueOf(before + 1));
-            client.getAtomicLong(key + ":sum").incrementAndGet();
+            store.getAtomicLong(key + ":sum").incrementAndGet();
             if (!peer.equals(last.getAndSet(peer))) {
                 switches++;
             }
@@ -113,8 +117,8 @@ final class Actions {
         int differences = 0;
         for (long i = 0; i < rounds; i++) {
             kinds.take(kind, name, -1, -1);
-            Object counter = client.getBucket(key).get();
-            if (!counter.equals(client.getBucket(key + ":sum").get())) {
+            Object counter = store.getBucket(key).get();
+            if (!counter.equals(store.getBucket(key + ":sum").get())) {
                 differences++;
             }
             if (!kinds.give(kind, name, "")) {
@@ -129,8 +133,8 @@ final class Actions {
         long most = 0;
         for (long i = 0; i < rounds; i++) {
             String id = kinds.take(kind, name, -1, 60_000);
-            most = Math.max(most, client.getAtomicLong(key).incrementAndGet());
-            client.getAtomicLong(key).decrementAndGet();
+            most = Math.max(most, store.getAtomicLong(key).incrementAndGet());
+            store.getAtomicLong(key).decrementAndGet();
             kinds.give(kind, name, id);
         }
         return "ok " + most;

@@ -19,7 +19,8 @@ import org.redisson.config.Config;
  *
  * <p>Arguments: NAME WATCHDOG ADDRESS MEMBER..., that is the name of the lists,
  * the watchdog's lease in milliseconds, the server of everything, and the
- * servers of RedLocks.
+ * servers of RedLocks. If there is LOCKS in the environment, the locks are
+ * there instead (see Servers); SHARDED is Redisson's shardedSubscriptionMode.
  */
 public final class Peer {
     private final String name;
@@ -52,9 +53,7 @@ public final class Peer {
         config.setLockWatchdogTimeout(watchdog);
         config.setThreads(4);
         config.setNettyThreads(4);
-        config.useSingleServer().setAddress(server)
-            .setConnectionMinimumIdleSize(4)
-            .setSubscriptionConnectionMinimumIdleSize(1);
+        Servers.use(config, server);
         return config;
     }
 
@@ -74,7 +73,8 @@ public final class Peer {
     private void serve() throws InterruptedException {
         RBlockingQueue<String> commands =
             control.getBlockingQueue(name + ":commands");
-        RedissonClient client = connect(address);
+        RedissonClient client =
+            connect(System.getenv().getOrDefault("LOCKS", address));
         Kinds kinds = new Kinds(client, this::connectToMembers);
         System.out.println("ready");
         while (true) {
@@ -83,7 +83,8 @@ public final class Peer {
             threads.computeIfAbsent(task,
                     key -> Executors.newSingleThreadExecutor())
                 .execute(() -> run(words, actions.computeIfAbsent(task,
-                    key -> new Actions(client, kinds, name, task))));
+                    key -> new Actions(client, control, kinds, name,
+                        task))));
         }
     }
 

@@ -1,14 +1,21 @@
 --- Cycles of lock and unlock by several tasks over one client, each task on a
 --- lock of its own. Prints one line of JSON, like bare.c.
 --
---    rlockctl cycles.lua TASKS SECONDS         the server is RLOCK_URL
+--    rlockctl cycles.lua TASKS SECONDS [OPTION=VALUE...]
+--
+--  The server is RLOCK_URL; the options are those of rlock.open.
 
 local rlock = require "rlock"
 
 local WARM_UP = 0.2
 
 local tasks, seconds = tonumber(arg[1]), tonumber(arg[2])
-local client = assert(rlock.open())
+local options = {}
+for i = 3, #arg do
+  local name, value = arg[i]:match "^(%w+)=(.*)$"
+  options[name] = math.tointeger(tonumber(value)) or value
+end
+local client = assert(rlock.open(options))
 local now = rlock.now
 
 local function server_time()

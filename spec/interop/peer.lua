@@ -15,10 +15,10 @@
 --  which spec/interop/run writes, and: a name for this process, the watchdog's
 --  lease in milliseconds, the address of the server, and those of the servers
 --  for RedLocks. If the environment has LOCKS, a URL, the locks are there, and
---  the rest on the server. It prints "ready", takes lines from the list NAME:commands,
---  "ID TASK VERB KIND THING ...", does what each task is told, in order, and
---  appends "ID ANSWER" to NAME:answers, where the answer is "ok ...", "no", or
---  "error TEXT". Each task is its own holder of locks.
+--  the rest on the server. It prints "ready", takes lines from the list
+--  NAME:commands, "ID TASK VERB KIND THING ...", does what each task is told,
+--  in order, and appends "ID ANSWER" to NAME:answers, where the answer is
+--  "ok ...", "no", or "error TEXT". Each task is its own holder of locks.
 --
 --    take WAIT LEASE [milliseconds; -1: for ever, the watchdog's]   ok [TOKEN]
 --    give [TOKEN]          gives it back; no: it was not that task's

@@ -17,8 +17,9 @@ local function open(url)
   return assert(rlock.open { url = url, watchdog = watchdog })
 end
 
-local control, client = open(address), open(os.getenv "LOCKS" or address)
-local members = {}
+local elsewhere = os.getenv "LOCKS"
+local control, client = open(address), open(elsewhere or address)
+local store, members = elsewhere and control or client, {}
 for i = 4, #arg do members[#members + 1] = open(arg[i]) end
 
 local function number(word) return assert(math.tointeger(tonumber(word))) end
@@ -83,7 +84,7 @@ local function given(ok, code, detail)
 end
 
 local function call(...)
-  local reply, code, detail = control:call(...)
+  local reply, code, detail = store:call(...)
   if reply == nil then error(("%s: %s"):format(code, detail), 0) end
   return reply
 end

@@ -1,3 +1,3 @@
 require "spec.interop.against" ({
   describe = describe, it = it, setup = setup, teardown = teardown,
-}, "redisson4", 5, require "spec.interop.redisson")
+}, "redisson4", 5, (require "spec.interop.redisson"))

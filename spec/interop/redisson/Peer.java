@@ -73,8 +73,9 @@ public final class Peer {
     private void serve() throws InterruptedException {
         RBlockingQueue<String> commands =
             control.getBlockingQueue(name + ":commands");
-        RedissonClient client =
-            connect(System.getenv().getOrDefault("LOCKS", address));
+        String locks = System.getenv("LOCKS");
+        RedissonClient client = connect(locks == null ? address : locks);
+        RedissonClient store = locks == null ? client : control;
         Kinds kinds = new Kinds(client, this::connectToMembers);
         System.out.println("ready");
         while (true) {
@@ -83,7 +84,7 @@ public final class Peer {
             threads.computeIfAbsent(task,
                     key -> Executors.newSingleThreadExecutor())
                 .execute(() -> run(words, actions.computeIfAbsent(task,
-                    key -> new Actions(client, control, kinds, name,
+                    key -> new Actions(client, store, kinds, name,
                         task))));
         }
     }

@@ -2,7 +2,8 @@
 --- alternates with it on the same private Redis. Prints medians.
 --
 --    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [growth] [start]
---                              [openresty] [costs] [crowd]
+--                              [openresty] [costs] [crowd] [cluster] [wakes]
+--                              [failover]
 --
 --    B=build     folder with rlockctl and spec/bare
 --    ROUNDS=5    turns of each                   SECONDS=2    per turn
@@ -188,10 +189,10 @@ end
 
 --- Runs one of our programs, with additions to its environment, and shows its
 --- output.
-local function show(file, more)
+local function show(file, more, ...)
   local text, ok = shell.run(("RLOCK_URL=%s %s %s"):format(
     shell.quote(server.url), more or "",
-    shell.words({ B .. "/rlockctl", "-q", file })))
+    shell.words({ B .. "/rlockctl", "-q", file, ... })))
   assert(ok, text)
   print(text)
 end
@@ -208,9 +209,22 @@ function parts.crowd()
   show("spec/bench/crowd.lua")
 end
 
+function parts.cluster()
+  warn_if_busy()
+  show("spec/bench/several.lua", nil, ROUNDS, SECONDS,
+    os.getenv("TASKS") or "1 64")
+end
+
+function parts.wakes()
+  warn_if_busy()
+  show "spec/bench/wakes.lua"
+end
+
+function parts.failover() show("spec/bench/failover.lua", nil, ROUNDS) end
+
 local names = arg[1] and arg or {
   "cycles", "held", "waiting", "growth", "start", "openresty", "costs",
-  "crowd",
+  "crowd", "cluster", "wakes", "failover",
 }
 for i, name in ipairs(names) do
   if not parts[name] then

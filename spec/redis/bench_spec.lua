@@ -9,6 +9,9 @@ local runs = {
   { "waiting.lua", "one", "50", tasks = 50 },
   { "waiting.lua", "each", "50", tasks = 50 },
   { "growth.lua", "11000", cycles = 11000 },
+  { "cycles.lua", "2", "0.1", "publish=both", tasks = 2 },
+  { "several.lua", "1", "0.05", "1" },
+  { "wakes.lua", "6" },
 }
 
 describe("the benchmark", function()

@@ -27,42 +27,53 @@ local verbs = {
   both = { "subscribe", "ssubscribe" },
 }
 
-local opposite = { subscribe = "unsubscribe", ssubscribe = "sunsubscribe" }
+local opposites = {
+  publish = { "unsubscribe" }, spublish = { "sunsubscribe" },
+  both = { "unsubscribe", "sunsubscribe" },
+}
 
 --- @tparam table node
 -- @tparam string publish  "publish", "spublish" or "both"
 -- @tparam function notify see above
 function subscriber.new(node, publish, notify)
   return setmetatable({
-    node = node, host = node.host, verbs = verbs[publish], notify = notify,
+    node = node, host = node.host, notify = notify,
+    verbs = verbs[publish], opposites = opposites[publish],
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, node.host.random_number),
     channels = {},          -- name -> channel
     count = 0,              -- of channels
+    awaited = {},           -- name -> verbs that were sent, but not confirmed
   }, subscriber)
 end
 
 -- subscriptions --------------------------------------------------------------
 
-local function subscribe(self, channel)
-  channel.awaits = #self.verbs            -- confirmations
-  for _, verb in ipairs(self.verbs) do
+-- Sends verbs for a channel. Their confirmations come in the same order.
+local function tell(self, channel, list)
+  local awaited = self.awaited[channel.name] or {}
+  self.awaited[channel.name] = awaited
+  for _, verb in ipairs(list) do
+    awaited[#awaited + 1] = verb
     self.connection:listen(verb, channel.name)
   end
 end
 
+local function subscribe(self, channel)
+  channel.has_moved = nil
+  tell(self, channel, self.verbs)
+end
+
 local function unsubscribe(self, channel)
   channel.is_live, channel.is_leaving = false, true
-  channel.awaits = #self.verbs
-  for _, verb in ipairs(self.verbs) do
-    self.connection:listen(opposite[verb], channel.name)
-  end
+  tell(self, channel, self.opposites)
 end
 
 -- Forgets a channel.
 local function drop(self, channel)
   self.channels[channel.name] = nil
   self.count = self.count - 1
-  channel.is_live, channel.is_leaving, channel.subscriber = false, nil, nil
+  channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
+  channel.subscriber = nil
   if self.count == 0 then self.change:set() end
 end
 
@@ -74,37 +85,44 @@ local function unsubscribed(self, channel)
   self.notify("dropped", channel)
 end
 
-local heard = {}
-
-function heard.message(self, channel, payload)
-  self.notify("message", channel, payload)
+-- Is this the confirmation of a verb that was sent? If not, the server itself
+-- has ended a subscription.
+local function is_confirmation(self, kind, name)
+  local awaited = self.awaited[name]
+  if not awaited or awaited[1] ~= kind then return false end
+  table.remove(awaited, 1)
+  if not awaited[1] then self.awaited[name] = nil end
+  return true
 end
-heard.smessage = heard.message
 
-function heard.subscribe(self, channel)
-  channel.awaits = channel.awaits - 1
-  if channel.awaits > 0 or channel.is_leaving then return end
+-- All verbs have been confirmed.
+local function confirmed(self, channel)
+  if channel.is_leaving then return unsubscribed(self, channel) end
   self.pause:reset()                      -- the connection works
   channel.is_live = true
   self.notify("live", channel)
 end
-heard.ssubscribe = heard.subscribe
 
-function heard.unsubscribe(self, channel)
-  channel.awaits = channel.awaits - 1
-  if channel.awaits <= 0 then unsubscribed(self, channel) end
-end
-
-function heard.sunsubscribe(self, channel)
-  if channel.is_leaving then return heard.unsubscribe(self, channel) end
-  channel.is_live, channel.awaits = false, nil
+-- The server has ended the subscription.
+local function ended(self, channel)
+  channel.is_live, channel.has_moved = false, true
   self.notify("moved", channel)
 end
 
 -- Handles a message of the connection.
 local function hear(self, kind, name, payload)
-  local channel, handle = self.channels[name], heard[kind]
-  if channel and handle then handle(self, channel, payload) end
+  local channel = self.channels[name]
+  if kind == "message" or kind == "smessage" then
+    if channel then self.notify("message", channel, payload) end
+    return
+  end
+  local is_ours = is_confirmation(self, kind, name)
+  if not channel then return end
+  if is_ours then
+    if not self.awaited[name] then confirmed(self, channel) end
+  elseif kind == "sunsubscribe" and not channel.is_leaving then
+    ended(self, channel)
+  end
 end
 
 -- Drops the channels that have been idle since `before`.
@@ -127,7 +145,7 @@ end
 local function lost(self, why)
   self.connection = nil
   for _, channel in pairs(self.channels) do
-    channel.is_live, channel.is_leaving = false, nil
+    channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
   end
   self.host.log("info", ("lost the subscriber of %s: %s"):format(
     self.node.where, why))
@@ -147,7 +165,7 @@ local function connect(self)
     if connection then connection:close() end
     return
   end
-  self.connection = connection
+  self.connection, self.awaited = connection, {}
   if not connection then
     self.host.log("info", "no subscriber: " .. tostring(detail or code))
     return
@@ -191,17 +209,17 @@ end
 --- Subscribes again, after "moved", if the channel is still this node's.
 -- @tparam table channel
 function subscriber:renew(channel)
-  if self.connection and not channel.awaits then subscribe(self, channel) end
+  if self.connection and channel.has_moved then subscribe(self, channel) end
 end
 
 --- Drops a channel at once, to add it to another subscriber.
 -- @tparam table channel
 function subscriber:remove(channel)
-  for _, verb in ipairs(self.connection and self.verbs or {}) do
+  if self.connection and not channel.is_leaving then
+    local list = self.opposites
     -- A node refuses to unsubscribe a channel whose slot it has not.
-    if verb == "subscribe" or channel.awaits then
-      self.connection:listen(opposite[verb], channel.name)
-    end
+    if channel.has_moved then list = { list[2] and list[1] } end
+    tell(self, channel, list)
   end
   drop(self, channel)
 end

@@ -21,6 +21,26 @@ describe("a server that is busy", function()
   end)
 end)
 
+describe("a redirection", function()
+  local function classified(options)
+    local node = { seals = { mode = "kill" }, options = options }
+    local class, detail = remote.classify(node,
+      { name = "few.acquire", lines = {} }, "redis", "MOVED 1 there:1", "name")
+    return class.code, detail
+  end
+
+  it("of one server says which URL to use", function()
+    local code, detail = classified {}
+    assert.equal("refused", code)
+    assert.matches("redis+cluster://", detail, 1, true)
+  end)
+
+  it("of a cluster goes on until the time is over", function()
+    assert.same({ "timeout", 'MOVED 1 there:1 for "name": the nodes of the '
+      .. "cluster go on redirecting it" }, { classified { seeds = {} } })
+  end)
+end)
+
 describe("the script of an operation", function()
   local function load_from(reply)
     local node = {

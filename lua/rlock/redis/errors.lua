@@ -84,6 +84,13 @@ words.MOVED.explain = "the key is on another node of a cluster; open the "
   .. "client with redis+cluster:// instead of redis://"
 words.ASK.explain = words.MOVED.explain
 words.MOVED.redirects, words.ASK.redirects = true, true
+
+--- The row of both for the client of a cluster, which follows them until its
+--  time is over.
+errors.redirected = row("timeout", "no", true, false)
+errors.redirected.redirects = true
+errors.redirected.explain = "the nodes of the cluster go on redirecting it"
+
 words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
   .. "cluster; give its name a hash tag"
 words.WRONGTYPE.explain = "a key of this name holds something else, such as a "

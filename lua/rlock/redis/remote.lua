@@ -81,6 +81,7 @@ function remote.classify(node, op, code, detail, name)
   local class, told = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class = errors.classify(detail)
+    if class.redirects and node.options.seeds then class = errors.redirected end
     told = script.translate(expiry.shipped(node, op), detail)
   end
   if class.tell and told == detail then

@@ -1,0 +1,174 @@
+--- Slots of a cluster move again and again while tasks take and give back locks
+--- in them. No two hold a lock at the same time, and neither memory nor
+--- connections nor subscriptions grow.
+--
+--  RLOCK_MOVES is the number of moves: 200; make soak has 1 000.
+
+local clusters = require "spec.tools.cluster"
+local control = require "spec.tools.control"
+local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
+local rlock = require "rlock"
+local slot = require "rlock.redis.slot"
+local slow = require "spec.tools.slow"
+
+local MOVES = tonumber(os.getenv("RLOCK_MOVES") or 200)
+local PARTS = 4                 -- the first ones warm up
+local NAMES, CLIENTS, TASKS = 10, 2, 2
+local SOON = 20 * slow
+local ROOM = 40 + MOVES * 0.05  -- kB that the memory may grow
+local CLIENT_NAME = "moves"
+
+local cluster, clients, names, owners, turn, holders, overlaps
+
+-- moves ---------------------------------------------------------------------
+
+local function epoch_of(node, whose)
+  return control.ask(node, "CLUSTER", "INFO")
+    :match("cluster_" .. whose .. "_epoch:(%d+)")
+end
+
+-- Gives a node the latest epoch, and waits until all know it. Else a message
+-- that another node has sent before it gave up a slot may take it back.
+local function prefer(target)
+  control.ask(target, "CLUSTER", "BUMPEPOCH")
+  eventually(function()
+    local epoch = epoch_of(target, "my")
+    for _, node in ipairs(cluster.nodes) do
+      if epoch_of(node, "current") ~= epoch then return false end
+    end
+    return true
+  end, SOON, "all know the epoch")
+end
+
+-- The keys of a slot go with it.
+local function move_keys(source, target, number)
+  repeat
+    local keys = control.ask(source, "CLUSTER", "GETKEYSINSLOT", number, 100)
+    for _, key in ipairs(keys) do
+      control.ask(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+    end
+  until not keys[1]
+end
+
+-- As cluster:move, but other tasks go on meanwhile.
+local function move(number, target)
+  local source = owners[number]
+  control.ask(target, "CLUSTER", "SETSLOT", number, "IMPORTING", source.id)
+  control.ask(source, "CLUSTER", "SETSLOT", number, "MIGRATING", target.id)
+  move_keys(source, target, number)
+  for _, node in ipairs { target, source } do
+    control.ask(node, "CLUSTER", "SETSLOT", number, "NODE", target.id)
+  end
+  owners[number] = target
+end
+
+-- Moves the slots from node to node.
+-- @tparam integer rounds of all slots
+local function move_all(rounds)
+  for _ = 1, rounds do
+    turn = turn + 1
+    local target = cluster.nodes[turn % #cluster.nodes + 1]
+    prefer(target)
+    for number, owner in pairs(owners) do
+      if owner ~= target then move(number, target) end
+    end
+  end
+end
+
+-- load ----------------------------------------------------------------------
+
+local function check(ok, code, detail)
+  if not ok then error(("%s: %s"):format(code, detail), 2) end
+end
+
+local function hold(lock, name)
+  check(lock:lock { wait = SOON })
+  holders[name] = (holders[name] or 0) + 1
+  overlaps = overlaps + holders[name] - 1
+  rlock.sleep(0)
+  holders[name] = holders[name] - 1
+  check(lock:unlock())
+end
+
+-- Tasks of all clients contend for all locks while `fn` runs.
+-- @treturn integer how often they had one
+local function under_load(fn)
+  local tasks, grants, is_over = {}, 0, false
+  for i = 1, CLIENTS * TASKS * NAMES do
+    local name = names[i % NAMES + 1]
+    local lock = clients[i // NAMES % CLIENTS + 1]:lock(name)
+    tasks[i] = rlock.spawn(function()
+      repeat
+        hold(lock, name)
+        grants = grants + 1
+      until is_over
+    end)
+  end
+  fn()
+  is_over = true
+  for _, task in ipairs(tasks) do task:join() end
+  return grants
+end
+
+-- what there is ---------------------------------------------------------------
+
+local function memory()
+  for _ = 1, 3 do collectgarbage() end
+  return collectgarbage "count"
+end
+
+-- The connections of our clients, and their subscriptions.
+local function connections()
+  local count, subscriptions = 0, 0
+  for _, node in ipairs(cluster.nodes) do
+    for line in control.ask(node, "CLIENT", "LIST"):gmatch "[^\n]+" do
+      if line:find(" name=" .. CLIENT_NAME, 1, true) then
+        count = count + 1
+        subscriptions = subscriptions + line:match " sub=(%d+)"
+          + line:match " ssub=(%d+)"
+      end
+    end
+  end
+  return count, subscriptions
+end
+
+describe("slots that move under load", function()
+  before_each(function()
+    cluster = clusters.start { masters = 3 }
+    clients, names, owners, turn, holders, overlaps = {}, {}, {}, 0, {}, 0
+    for i = 1, CLIENTS do
+      clients[i] = fixtures.open(cluster.url, { name = CLIENT_NAME })
+    end
+    for i = 1, NAMES do
+      names[i] = fixtures.name "moves"
+      owners[slot.of(names[i])] = cluster:owner(names[i])
+    end
+  end)
+
+  after_each(function()
+    fixtures.close()
+    control.close()
+    cluster:stop()
+  end)
+
+  it("leave no memory, connections and subscriptions behind", function()
+    local least, grants = nil, 0
+    for part = 1, PARTS do
+      grants = grants + under_load(function()
+        move_all(MOVES // PARTS // NAMES)
+      end)
+      local now = memory()
+      if part == 1 then least = now end
+      local count, subscriptions = connections()
+      assert.is_true(count <= 2 * CLIENTS * #cluster.nodes,
+        count .. " connections")
+      assert.is_true(subscriptions <= 2 * CLIENTS * NAMES,
+        subscriptions .. " subscriptions")
+      assert.is_true(now <= least + ROOM,
+        ("%.0f kB, then %.0f kB"):format(least, now))
+    end
+    assert.equal(0, overlaps)
+    assert.is_true(grants > MOVES, grants .. " grants")
+  end)
+end)

@@ -18,6 +18,10 @@ local PAUSE = 0.1        -- seconds between two questions, at least
 local PATIENCE = 0.5     -- seconds for one node's answer, at first
 local REDIRECTIONS = 5   -- of one command
 
+-- The longest back-off of a node, in seconds. Short, because the nodes are asked
+-- after each failed attempt who has its slots now.
+local LAST_PAUSE = 0.3
+
 local min = math.min
 
 --- @tparam table host
@@ -62,7 +66,7 @@ end
 local function new_node(self, host, port)
   local options = {}
   for key, value in pairs(self.options) do options[key] = value end
-  options.host, options.port = host, port
+  options.host, options.port, options.last_pause = host, port, LAST_PAUSE
   if options.pool then                           -- of nginx
     options.pool = {
       name = ("%s:%s:%d"):format(options.pool.name, host, port),

@@ -28,7 +28,8 @@ end
 
 --- @tparam table host
 -- @tparam table options the result of url.parse, and timeout, connect_timeout
---   (seconds), name, tls
+--   (seconds), name, tls; last_pause, the longest back-off between attempts to
+--   connect (2)
 function node.new(host, options)
   local self = setmetatable({
     host = host,
@@ -36,7 +37,8 @@ function node.new(host, options)
     where = where_of(options),
     timeout_ms = math.ceil(options.timeout * 1000),
     singleflight = singleflight.new(host),
-    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
+    pause = backoff.new(FIRST_PAUSE, options.last_pause or LAST_PAUSE,
+      host.random_number),
     -- back-off after `leave`
     parting = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
     not_before = 0,          -- earliest time of the next attempt to connect

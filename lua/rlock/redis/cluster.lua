@@ -18,8 +18,8 @@ local PAUSE = 0.1        -- seconds between two questions, at least
 local PATIENCE = 0.5     -- seconds for one node's answer, at first
 local REDIRECTIONS = 5   -- of one command
 
--- The longest back-off of a node, in seconds. Short, because the nodes are asked
--- after each failed attempt who has its slots now.
+-- The longest back-off of a node, in seconds. Short, because after each failed
+-- attempt the nodes are asked again who has its slots.
 local LAST_PAUSE = 0.3
 
 local min = math.min

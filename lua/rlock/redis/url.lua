@@ -132,9 +132,9 @@ local function set_cluster(result, hosts, path, query)
 end
 
 local function set_sentinel(result, hosts, path, query)
-  local ok, fault = nil, nil
-  result.sentinels, fault = read_hosts(hosts, SENTINEL_PORT)
-  ok = not fault
+  local list, fault = read_hosts(hosts, SENTINEL_PORT)
+  local ok = list ~= nil
+  result.sentinels = list
   if ok and query then ok, fault = nil, "a ?query is not allowed" end
   local master, db = path:match("^/([^/]+)/?(.*)$")
   if ok and not master then

@@ -51,12 +51,13 @@ local function role_of(replication, hello)
 end
 
 --- Why the server is not what was asked for, or nil.
--- @tparam table|nil identity
+-- @tparam table|nil identity nil: unknown
 -- @tparam table options those of host.connect: `role`, "master" or nil
 -- @treturn string|nil
 function seal.wrong(identity, options)
-  local role = identity and identity.role
-  if not options.role or role == options.role then return nil end
+  if not options.role or not identity then return nil end
+  local role = identity.role
+  if role == options.role then return nil end
   return ("%s:%d %s"):format(options.host, options.port,
     role and "is a replica, not the master"
       or "does not tell its role: permit +info or +hello")

@@ -42,7 +42,7 @@ describe("errors.codes", function()
     for code in pairs(errors.codes) do names[#names + 1] = code end
     table.sort(names)
     assert.equal("busy closed connect lost not_held quorum redis refused "
-      .. "timeout usage", table.concat(names, " "))
+      .. "replicas timeout usage", table.concat(names, " "))
   end)
 end)
 

@@ -146,6 +146,11 @@ simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)
 
+mutate: deps  ## do the tests notice small faults? SEED=7 COUNT=50 FILE=fair
+	$(SUB) all
+	@B=$(B) SEED="$(SEED)" COUNT="$(COUNT)" EACH="$(EACH)" FILE="$(FILE)" \
+	  spec/tools/mutate
+
 bench:  ## what locks cost, beside a bare C client and bare cosockets
 	@spec/tools/deps build test bench
 	$(SUB) all $(B)/spec/bare
@@ -179,5 +184,5 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test lists check asan oom valgrind \
-        bench interop simulate soak rocks install uninstall clean help
+        bench interop simulate mutate soak rocks install uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

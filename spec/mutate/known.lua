@@ -1,0 +1,25 @@
+--- Mutants that survive, with the reason: for each file, the function, the
+--  changed line as `make mutate` prints it, the reason. Those with `equal` do
+--  the same as the original.
+
+local INSTANT = "matters in one instant, which a real clock hardly hits"
+
+return {
+  ["lua/rlock/policy/liveness.lua"] = {
+    { "liveness.left", "elseif last <= start then",
+      "the larger of two equal numbers is either", equal = true },
+  },
+  ["lua/rlock/policy/shared.lua"] = {
+    { "shared.whole", "if n and n % 2 == 0 then return n end",
+      "INCRBY 0 returns the same number, later", equal = true },
+  },
+  ["lua/rlock/policy/simple.lua"] = {
+    { "prolong", 'if redis.call("pttl", lock) <= tonumber(lease) then',
+      "sets the expiry that the key has already", equal = true },
+  },
+  ["lua/rlock/watchdog.lua"] = {
+    { "sweep", "if grant.valid_until < now and grant:is_abandoned() then",
+      INSTANT },
+    { "report_losses", "if alarm.valid_until < now then", INSTANT },
+  },
+}

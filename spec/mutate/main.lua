@@ -1,0 +1,168 @@
+--- lua5.4 spec/mutate/main.lua choose SEED=n [COUNT=n] [EACH=n] [FILE=path]
+--      [QUICK=1]
+--      prints a line "FILE NUMBER" for each chosen mutant. Before them come
+--      those with which their killers are tried first, as "FILE -KILLER"
+--  lua5.4 spec/mutate/main.lua report <RESULTS
+--      prints what was caught, and the survivors; fails if that is too little
+
+local killers = require "spec.mutate.killers"
+local known = require "spec.mutate.known"
+local mutants = require "spec.mutate.mutants"
+
+local LEAST = 0.9                       -- of the mutants must be caught
+local EQUAL = 0.1                       -- may be declared equivalent
+
+local cache = {}
+
+local function mutants_of(file)
+  if not cache[file] then
+    local opened <close> = assert(io.open(file))
+    cache[file] = mutants.of(opened:read "a")
+  end
+  return cache[file]
+end
+
+local function sorted(list)
+  local keys = {}
+  for key in pairs(list) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+-- choosing --------------------------------------------------------------------
+
+local function options()
+  local result = {}
+  for _, word in ipairs(arg) do
+    local name, value = word:match("^(%u+)=(.+)$")
+    if name then result[name] = value end
+  end
+  return result
+end
+
+local function shuffle(list)
+  for i = #list, 2, -1 do
+    local other = math.random(i)
+    list[i], list[other] = list[other], list[i]
+  end
+end
+
+-- Up to `each` mutants of a file, as { file, number }.
+local function some_of(file, each)
+  local list = {}
+  for number in ipairs(mutants_of(file)) do list[number] = { file, number } end
+  shuffle(list)
+  return table.move(list, 1, math.min(each, #list), 1, {})
+end
+
+-- Each killer of these files once, as { file, -number }.
+local function killers_of(files, is_quick)
+  local list, seen = {}, { ["then"] = true }
+  for _, file in ipairs(files) do
+    for i, words in ipairs(killers[file]) do
+      if words == "then" and is_quick then break end
+      if not seen[words] then list[#list + 1] = { file, -i } end
+      seen[words] = true
+    end
+  end
+  return list
+end
+
+local function choose()
+  local chosen, all, bases = options(), {}, {}
+  math.randomseed(tonumber(chosen.SEED))
+  for _, file in ipairs(sorted(killers)) do
+    if not chosen.FILE or file:find(chosen.FILE, 1, true) then
+      table.move(some_of(file, tonumber(chosen.EACH) or math.huge), 1,
+        #mutants_of(file), #all + 1, all)
+    end
+  end
+  shuffle(all)
+  local count = math.min(tonumber(chosen.COUNT) or #all, #all)
+  for i = 1, count do bases[all[i][1]] = true end
+  for _, base in ipairs(killers_of(sorted(bases), chosen.QUICK)) do
+    print(base[1], base[2])
+  end
+  for i = 1, count do print(all[i][1], all[i][2]) end
+end
+
+-- reporting -------------------------------------------------------------------
+
+-- The rule: of the mutants that known.lua does not list, at least LEAST must be
+-- caught, and what it declares equivalent is at most EQUAL of all. So a few
+-- survivors that nobody has judged yet do not fail a run of fresh mutants.
+
+local function entry_of(file, mutant)
+  for _, entry in ipairs(known[file] or {}) do
+    if entry[1] == mutant.place and entry[2] == mutant.key then
+      return entry
+    end
+  end
+end
+
+local function new_sum()
+  return { mutants = 0, caught = 0, known = 0, equal = 0, by = {} }
+end
+
+local function survived(sum, file, mutant)
+  local entry = entry_of(file, mutant)
+  print(("%s:%d: %s\n  - %s\n  + %s%s"):format(file, mutant.line, mutant.place,
+    mutant.old, mutant.key, entry and "\n  known: " .. entry[3] or ""))
+  if entry then sum.known = sum.known + 1 end
+  if entry and entry.equal then sum.equal = sum.equal + 1 end
+end
+
+-- Reads the results. A killer that fails without a fault proves nothing.
+local function read_results()
+  local files, broken = {}, false
+  for line in io.lines() do
+    local file, number, by = line:match("^(%S+)\t(%-?%d+)\t([^\t]+)\t%d+")
+    if not file then error("not a result: " .. line) end
+    local mutant = mutants_of(file)[tonumber(number)]
+    local sum = files[file] or new_sum()
+    files[file] = sum
+    if not mutant then
+      broken = broken or by ~= "none"
+      if by ~= "none" then print("fails without a fault: " .. by) end
+    else
+      sum.mutants = sum.mutants + 1
+      if by == "none" then
+        survived(sum, file, mutant)
+      else
+        sum.caught, sum.by[by] = sum.caught + 1, (sum.by[by] or 0) + 1
+      end
+    end
+  end
+  return files, broken
+end
+
+local function show(name, sum)
+  print(("%-36s %4d mutants, %4d caught, %3d known, %3d equivalent"):format(
+    name, sum.mutants, sum.caught, sum.known, sum.equal))
+end
+
+local function report()
+  local files, broken = read_results()
+  local all = new_sum()
+  for _, file in ipairs(sorted(files)) do
+    local sum = files[file]
+    show(file, sum)
+    for _, by in ipairs(sorted(sum.by)) do
+      print(("    %4d by %s"):format(sum.by[by], by))
+    end
+    for _, name in ipairs { "mutants", "caught", "known", "equal" } do
+      all[name] = all[name] + sum[name]
+    end
+  end
+  show("all", all)
+  local judged = all.mutants - all.known
+  local share = judged > 0 and all.caught / judged or 1
+  local is_enough = not broken and share >= LEAST
+    and all.equal <= EQUAL * all.mutants
+  print(("%.1f %% of those not known are caught"):format(100 * share))
+  print(("total: %d passed, %d failed, 0 skipped"):format(all.caught,
+    is_enough and 0 or math.max(1, judged - all.caught)))
+  os.exit(is_enough)
+end
+
+if arg[1] == "choose" then choose() else report() end

@@ -312,6 +312,8 @@ describe("rlockctl status", function()
       select(2, status "cli:latch"))
     one:cancel(5)
     other:cancel(5)
+    client:call("SET", "cli:sem", "-2147483648")
+    assert.matches(" semaphore", (status "cli:sem"))
   end)
 
   it("shows every kind that there is under a name", function()

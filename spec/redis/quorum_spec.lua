@@ -834,6 +834,14 @@ describe("rlock.red_lock", function()
     assert.is_true(its:unlock())
   end)
 
+  it("takes every kind that is mutual exclusion", function()
+    for _, policy in ipairs { "reentrant", "mutex", "spin", "simple" } do
+      local its = red_of(clients, { policy = policy })
+      assert.is_true(its:lock())
+      assert.is_true(its:unlock())
+    end
+  end)
+
   it("refuses what it cannot be made of", function()
     says("bad clients", {}, name)
     says("bad clients", nil, name)

@@ -92,6 +92,17 @@ describe("a semaphore", function()
       assert.is_true(memory > 59000 and memory <= 60000)
     end)
 
+  it("tells nobody of an undone request if no permit is free then", function()
+    local ops = states.of(client, "semaphore")
+    assert.same({}, heard(function()
+      client:call("SET", name, 1)
+      ops.play(name, "acquire 1 60000 1 held")
+      client:call("DECR", name)         -- as one that removes a permit in use
+      ops.play(name, "undo 2 60000 1 publish 1 freed")
+    end))
+    assert.equal(0, permits())
+  end)
+
   it("testTrySetPermits: only the first is heard", function()
     assert.equal(0, semaphore:available())
     assert.is_true(semaphore:set(10))

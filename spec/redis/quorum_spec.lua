@@ -3,6 +3,7 @@
 
 local control = require "spec.tools.control"
 local fixtures = require "spec.tools.fixtures"
+local host = require "rlock.host.uv"
 local losses = require "spec.tools.losses"
 local occupy = require "spec.tools.occupy"
 local proxies = require "spec.tools.proxy"
@@ -266,6 +267,17 @@ describe("a red lock", function()
     nothing_is_left()
     local asking = task.start(function() return red:lock() end)
     asking:cancel()
+    nothing_is_left()
+  end)
+
+  it("is released although who releases it is cancelled", function()
+    local hold, ready = red:hold(), host.event()
+    local releasing = task.start(function()
+      ready:set()
+      hold:unlock()
+    end)
+    ready:wait()
+    releasing:cancel()
     nothing_is_left()
   end)
 

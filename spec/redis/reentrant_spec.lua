@@ -74,6 +74,21 @@ describe("a reentrant lock", function()
     ]])
   end)
 
+  it("tells its waiters once that it was released or broken", function()
+    local ops = states.of(client, "reentrant")
+    local channel = "redisson_lock__channel:{" .. name .. "}"
+    for _, publish in ipairs { "publish", "both" } do
+      assert.same({ "0", "0" }, fixtures.messages(server, channel, function()
+        ops.play(name, ([[
+          acquire a 60000 1 held
+          release a 1 0 PUBLISH freed
+          acquire a 60000 1 held
+          break_ - PUBLISH freed
+        ]]):gsub("PUBLISH", publish))
+      end))
+    end
+  end)
+
   it("is one hash field per owner with its hold count, and expires", function()
     assert.is_true(lock:lock())
     local fields = server:cli("HGETALL", name)

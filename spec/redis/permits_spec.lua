@@ -57,6 +57,22 @@ describe("permits", function()
 
   after_each(fixtures.close)
 
+  it("tells its waiters when there is a permit for them, and not before",
+    function()
+      local ops = states.of(client, "permits")
+      local told = fixtures.messages(server, channel, function()
+        ops.play(name, [[
+          set 2 publish                held
+          acquire a 60000 1 publish    held
+          acquire b 60000 1 publish    held
+          set 1 publish                held
+          release a 1 0 publish        freed    -- leaves none
+          release b 1 0 publish        freed
+        ]])
+      end)
+      assert.same({ "2", "1" }, told)
+    end)
+
   it("gives the verdict of its state", function()
     local ops = states.of(client, "permits")
     ops.play(name, [[

@@ -415,7 +415,12 @@ describe("rlockctl status", function()
   end)
 
   it("ends with 1 for a key that is no lock", function()
+    local many = { "hash", "HSET", "cli:odd" }
+    for i = 1, 101 do
+      many[#many + 1], many[#many + 2] = "field " .. i, "1"
+    end
     for _, case in ipairs {
+      many,
       { "list", "RPUSH", "cli:odd", "x" }, { "set", "SADD", "cli:odd", "x" },
       { "hash", "HSET", "cli:odd", "name", "Bob" },
       { "string", "SET", "cli:odd", ("x"):rep(5000), "PX", 60000 },

@@ -7,7 +7,7 @@
 
 local client = { "simulate RUNS=8", "reentrant_spec", "answers_spec",
   "own_policies_spec" }
-local status = "cli/commands_spec status shows"
+local status = "cli/commands_spec status %l"
 local exclusive = "quorum_spec mutual exclusion"
 
 local function with(...)

@@ -5,15 +5,28 @@
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 
 return {
+  ["lua/rlock/policy/fair_readwrite.lua"] = {
+    { "parse", "return tonumber(time or 0), tonumber(place or 1)",
+      "without a time, the place is not used, or a start, long ago as 0 is",
+      equal = true },
+    { "release", "if true then",
+      "a needless hint for readers, who may enter already" },
+  },
   ["lua/rlock/policy/liveness.lua"] = {
     { "liveness.left", "elseif last <= start then",
       "the larger of two equal numbers is either", equal = true },
+  },
+  ["lua/rlock/policy/readwrite.lua"] = {
+    { "examine", "for i = time, time + math.min(n, MAX_EXAMINED) - 2 do",
+      "one reader less is examined, another one each time" },
   },
   ["lua/rlock/policy/shared.lua"] = {
     { "shared.whole", "if n and n % 2 == 0 then return n end",
       "INCRBY 0 returns the same number, later", equal = true },
   },
   ["lua/rlock/policy/simple.lua"] = {
+    { "recognise", 'and redis.call("pttl", lock) >= 0 and 2',
+      "no other kind recognises a string with such an expiry", equal = true },
     { "prolong", 'if redis.call("pttl", lock) <= tonumber(lease) then',
       "sets the expiry that the key has already", equal = true },
   },

@@ -66,6 +66,8 @@ describe("permits", function()
           acquire a 60000 1 publish    held
           acquire b 60000 1 publish    held
           set 1 publish                held
+          set 2 publish                held     -- both are in use
+          set 1 publish                held
           release a 1 0 publish        freed    -- leaves none
           release b 1 0 publish        freed
         ]])

@@ -52,7 +52,7 @@ return {
   ["lua/rlock/watchdog.lua"] = with("readwrite_spec beside a watchdog",
     "watchdog_spec", "then", "permits_spec", "faults_spec"),
   ["lua/rlock/wakeup.lua"] = with("latch_spec", "semaphore_spec",
-    "waiting_spec", "fair_spec", "then", "faults_spec"),
+    "waiting_spec", "then", "fair_spec", "faults_spec"),
   ["lua/rlock/several/quorum.lua"] = { "simulate RUNS=8", "quorum_spec",
     "red_spec", "then", "quorum_counter_spec" },
 }

@@ -46,6 +46,17 @@ describe("a waiter", function()
     assert.is_true(asked <= 4, asked)
   end)
 
+  it("gives its queue a new start from 650 ms on, in either direction",
+    function()
+      local starts = liveness.starts
+      assert.same({ 7, 7 }, { starts(T - 650, 7, T) })
+      assert.same({ 7, T }, { starts(T - 651, 7, T) })
+      assert.same({ 7, 7 }, { starts(T + 650, 7, T) })
+      assert.same({ T, T }, { starts(T + 651, 7, T) })
+      assert.same({ T + 650, T + 650 }, { starts(T, T + 650, T) })
+      assert.same({ T, T }, { starts(T, T + 651, T) })
+    end)
+
   it("has a new start when the clock was set back", function()
     assert.equal(1200, left(-3600000, -3600000, LONG_AGO))
     assert.equal(1200, left(-3600000, -3600000, T + 3600000))

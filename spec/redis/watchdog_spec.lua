@@ -607,6 +607,17 @@ describe("on_lost", function()
     assert.equal(1, also.n)
   end
 
+  it("runs in time, though the next renewal is much later", function()
+    local its = open { watchdog = 60 * slow }
+    assert.is_true(its:lock(fresh()):lock())
+    local watchdog = its.session.watchdog
+    eventually(function() return watchdog.wake_deadline > rlock.now() end)
+    local leased, is_lost = its:lock(name)
+    assert.is_true(leased:lock { lease = LEASE })
+    leased:on_lost(function() is_lost = true end)
+    eventually(function() return is_lost end, 10 * slow)
+  end)
+
   it("is called once when the key was deleted", function()
     assert.is_true(lock:lock())
     is_told("server does not have it", function() ask("DEL", name) end)

@@ -731,6 +731,14 @@ describe("the line of a fair lock", function()
   before_each(start)
   after_each(fixtures.close)
 
+  it("has signs of life of this moment when it was deleted", function()
+    for _, owner in ipairs { "a", "w", "x" } do verdict(owner) end
+    call("DEL", keys[2], keys[3])
+    assert.equal("busy", verdict "w")
+    local seconds = call("HGET", keys[5], "w"):match("^%d+") // 1024 // 1000
+    assert.is_true(math.abs(now_ms() // 1000 - seconds) < 60)
+  end)
+
   it("is mended where somebody has lost his deadline", function()
     verdict("a")
     for _, owner in ipairs { "b", "c", "d" } do verdict(owner) end

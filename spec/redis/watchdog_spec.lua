@@ -110,6 +110,17 @@ describe("a hold without a lease", function()
       assert.equal(0, ask("EXISTS", name))
     end)
 
+  it("is not renewed any more once an unlock has found it lost", function()
+    assert.is_true(lock:lock())
+    assert.is_true(lock:lock())
+    ask("DEL", name)
+    assert.equal("lost", select(2, lock:unlock()))
+    local before = evalshas()
+    throughout(2 * LEASE, function() end)
+    assert.equal(before, evalshas())
+    assert.equal("lost", select(2, lock:unlock()))
+  end)
+
   it("never is said to be valid for longer than the server keeps it",
     function()
       assert.is_true(lock:lock())

@@ -16,9 +16,18 @@ return {
     { "liveness.left", "elseif last <= start then",
       "the larger of two equal numbers is either", equal = true },
   },
+  ["lua/rlock/policy/permits.lua"] = {
+    { "recognise", "and shared.is_number(keys[1], args[1]) and 5",
+      "ranks are compared, and this is the highest", equal = true },
+  },
   ["lua/rlock/policy/readwrite.lua"] = {
     { "examine", "for i = time, time + math.min(n, MAX_EXAMINED) - 2 do",
       "one reader less is examined, another one each time" },
+  },
+  ["lua/rlock/policy/semaphore.lua"] = {
+    { "server.undo", "if last and tonumber(last) > tonumber(number) then "
+      .. 'return { "freed" } end', "its own number is not what it undoes, so "
+      .. "it only sets the slot again", equal = true },
   },
   ["lua/rlock/policy/shared.lua"] = {
     { "shared.whole", "if n and n % 2 == 0 then return n end",

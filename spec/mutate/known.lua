@@ -1,47 +1,58 @@
---- Mutants that survive, with the reason: for each file, the function, the
---  changed line as `make mutate` prints it, the reason. Those with `equal` do
---  the same as the original.
+--- Mutants that survive, with the reason: for each file, the function, the line
+--  and the changed line as `make mutate` prints them, the reason. Those with
+--  `equal` do the same as the original.
 
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 
 return {
   ["lua/rlock/policy/fair_readwrite.lua"] = {
-    { "parse", "return tonumber(time or 0), tonumber(place or 1)",
+    { "parse", "return tonumber(time or 0), tonumber(place or 0)",
+      "return tonumber(time or 0), tonumber(place or 1)",
       "without a time, the place is not used, or a start, long ago as 0 is",
       equal = true },
-    { "release", "if true then",
+    { "release", "if last <= time or is_writer(who) then", "if true then",
       "a needless hint for readers, who may enter already" },
   },
   ["lua/rlock/policy/liveness.lua"] = {
-    { "liveness.left", "elseif last <= start then",
+    { "liveness.left", "elseif last < start then", "elseif last <= start then",
       "the larger of two equal numbers is either", equal = true },
   },
   ["lua/rlock/policy/permits.lua"] = {
-    { "recognise", "and shared.is_number(keys[1], args[1]) and 5",
+    { "recognise", "and shared.is_number(keys[1], args[1]) and 4",
+      "and shared.is_number(keys[1], args[1]) and 5",
       "ranks are compared, and this is the highest", equal = true },
   },
   ["lua/rlock/policy/readwrite.lua"] = {
-    { "examine", "for i = time, time + math.min(n, MAX_EXAMINED) - 2 do",
+    { "examine", "for i = time, time + math.min(n, MAX_EXAMINED) - 1 do",
+      "for i = time, time + math.min(n, MAX_EXAMINED) - 2 do",
       "one reader less is examined, another one each time" },
   },
   ["lua/rlock/policy/semaphore.lua"] = {
-    { "server.undo", "if last and tonumber(last) > tonumber(number) then "
-      .. 'return { "freed" } end', "its own number is not what it undoes, so "
-      .. "it only sets the slot again", equal = true },
+    { "server.undo",
+      "if last and tonumber(last) >= tonumber(number) then return "
+      .. '{ "freed" } end',
+      "if last and tonumber(last) > tonumber(number) then return "
+      .. '{ "freed" } end',
+      "its own number is not what it undoes; the slot is set again",
+      equal = true },
   },
   ["lua/rlock/policy/shared.lua"] = {
-    { "shared.whole", "if n and n % 2 == 0 then return n end",
+    { "shared.whole", "if n and n % 1 == 0 then return n end",
+      "if n and n % 2 == 0 then return n end",
       "INCRBY 0 returns the same number, later", equal = true },
   },
   ["lua/rlock/policy/simple.lua"] = {
-    { "recognise", 'and redis.call("pttl", lock) >= 0 and 2',
+    { "recognise", 'and redis.call("pttl", lock) >= 0 and 1',
+      'and redis.call("pttl", lock) >= 0 and 2',
       "no other kind recognises a string with such an expiry", equal = true },
-    { "prolong", 'if redis.call("pttl", lock) <= tonumber(lease) then',
+    { "prolong", 'if redis.call("pttl", lock) < tonumber(lease) then',
+      'if redis.call("pttl", lock) <= tonumber(lease) then',
       "sets the expiry that the key has already", equal = true },
   },
   ["lua/rlock/watchdog.lua"] = {
-    { "sweep", "if grant.valid_until < now and grant:is_abandoned() then",
-      INSTANT },
-    { "report_losses", "if alarm.valid_until < now then", INSTANT },
+    { "sweep", "if grant.valid_until <= now and grant:is_abandoned() then",
+      "if grant.valid_until < now and grant:is_abandoned() then", INSTANT },
+    { "report_losses", "if alarm.valid_until <= now then",
+      "if alarm.valid_until < now then", INSTANT },
   },
 }

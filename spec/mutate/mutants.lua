@@ -2,7 +2,8 @@
 --  tokens; what does not load any more is no mutant.
 --
 --  A mutant: from, to (bytes), text (what replaces them), line, place (the
---  function), key (the changed lines, which names the mutant in known.lua)
+--  function), old and key (the lines before and after the change; the three
+--  name the mutant in known.lua)
 
 local lexer = require "rlock.script.lexer"
 

@@ -5,6 +5,11 @@
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 
 return {
+  ["lua/rlock/policy/fair.lua"] = {
+    { "file", "local MAX_PROBED = 500 -- waiters, by one request",
+      "local MAX_PROBED = 1000 -- waiters, by one request",
+      "how much one request does is a matter of taste" },
+  },
   ["lua/rlock/policy/fair_readwrite.lua"] = {
     { "parse", "return tonumber(time or 0), tonumber(place or 0)",
       "return tonumber(time or 0), tonumber(place or 1)",
@@ -54,5 +59,13 @@ return {
       "if grant.valid_until < now and grant:is_abandoned() then", INSTANT },
     { "report_losses", "if alarm.valid_until <= now then",
       "if alarm.valid_until < now then", INSTANT },
+    { "run", "self.wake_deadline = 0", "self.wake_deadline = 1",
+      "no deadline is before either", equal = true },
+  },
+  ["lua/rlock/wakeup.lua"] = {
+    { "wakeup:leave",
+      "if waiter.is_woken and not got_it then wake_one(channel) end",
+      "if true then wake_one(channel) end",
+      "a needless wake: the other retries, and waits on" },
   },
 }

@@ -191,12 +191,25 @@ local function exchange(self, batch)
   end
 end
 
+-- Takes the queued requests. Those whose callers have given up are not sent.
+local function next_batch(self)
+  local batch, now = {}, self.host.now()
+  for _, request in ipairs(self.queue) do
+    if request.deadline > now then
+      batch[#batch + 1] = request
+    else
+      answer(request, nil, "timeout", "no time left")
+    end
+  end
+  self.queue = {}
+  return batch
+end
+
 -- The lane's task, while requests are queued.
 local function serve(self)
   while self.queue[1] do
-    local batch = self.queue
-    self.queue = {}
-    exchange(self, batch)
+    local batch = next_batch(self)
+    if batch[1] then exchange(self, batch) end
   end
   self.is_serving = nil
 end

@@ -141,7 +141,7 @@ soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
 
 simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	$(SUB) all
-	@$(B)/rlockctl spec/simulate/run.lua $(if $(SEED),SEED=$(SEED)) \
+	@B=$(B) spec/simulate/run $(if $(SEED),SEED=$(SEED)) \
 	  $(if $(EVENTS),EVENTS=$(EVENTS)) $(if $(SENTINEL),SENTINEL=1) \
 	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)

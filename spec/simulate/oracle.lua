@@ -159,7 +159,7 @@ end
 --- Its task begins to give it back, or ends without.
 function oracle:ending(holder)
   if holder.has_ended then return end
-  holder.has_ended, holder.was_kept = true, is_kept(holder)
+  holder.has_ended = true
   if self.on_change then self.on_change(holder, "ends") end
   self:check(holder.thing)
   local list = holder.thing.holders
@@ -168,12 +168,13 @@ function oracle:ending(holder)
   end
 end
 
---- It was given back; the outcome.
+--- It was given back; the outcome. Not judged for a red lock: a server that has
+--  lost its part may be unreachable, and unlock counts those that answer.
 -- @tparam table holder
 -- @param ok  what unlock returned
 -- @tparam integer troubles of its host, before
 function oracle:ended(holder, ok, troubles)
-  if ok and holder.is_gone and not holder.was_kept
+  if ok and holder.is_gone and not holder.is_kept
       and (holder.host.troubles or 0) == troubles then
     self:fault("not told", "%s of %s: unlock returned true, but the server had "
       .. "lost it", holder.thing.name, holder.label)

@@ -342,12 +342,19 @@ local function red_holder(task, thing, valid_for)
   }, Holder)
 end
 
+-- The server that a session is connected to, or nil.
+local function server_of(task, session)
+  local sentinel = session.node.sentinel
+  local place = sentinel and sentinel.place or session.options
+  return task.world.network.servers[place.host]
+end
+
 -- Do most servers have this hold?
 local function is_kept(task, thing, hold)
   local count = 0
   for _, part in ipairs(hold.parts) do
-    local server = task.world.network.servers[part.lock.session.options.host]
-    if not part.is_over
+    local server = server_of(task, part.lock.session)
+    if server and not part.is_over
         and server:holds(part.lock.site.keys[1], part.grant.owner) then
       count = count + 1
     end

@@ -8,6 +8,7 @@
 --    set.sentinels[1]:pause()
 --    set:stop()
 
+local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
@@ -276,14 +277,16 @@ function Set:cut(master)
   master:cli("CLIENT", "KILL", "TYPE", "replica")
 end
 
---- Asks a Sentinel to fail over.
-function Set:fail_over()
-  local said = {}
-  for i, each in ipairs(self.sentinels) do
-    said[i] = each:cli("SENTINEL", "FAILOVER", self.name)
-    if said[i] == "OK" then return end
+-- Asks the Sentinels in turn, until one does it.
+local function fail_over(self)
+  for _, each in ipairs(self.sentinels) do
+    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then return true end
   end
-  error("no Sentinel fails over: " .. table.concat(said, "; "), 2)
+end
+
+--- Makes a Sentinel fail over. Waits until it knows a good replica.
+function Set:fail_over()
+  eventually(function() return fail_over(self) end, 30, "a Sentinel fails over")
 end
 
 function Set:stop()

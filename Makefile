@@ -147,7 +147,7 @@ simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	  $(if $(COVERAGE),COVERAGE=1)
 
 mutate: deps  ## do the tests notice small faults? SEED=7 COUNT=50 FILE=fair
-	$(SUB) all
+	$(SUB) all tests
 	@B=$(B) SEED="$(SEED)" COUNT="$(COUNT)" EACH="$(EACH)" FILE="$(FILE)" \
 	  spec/tools/mutate
 

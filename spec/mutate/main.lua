@@ -143,14 +143,17 @@ end
 local function read_results()
   local files, broken = {}, false
   for line in io.lines() do
-    local file, number, by = line:match("^(%S+)\t(%-?%d+)\t([^\t]+)\t%d+")
+    local file, number, by, test =
+      line:match("^(%S+)\t(%-?%d+)\t([^\t]+)\t%d+\t?(.*)")
     if not file then error("not a result: " .. line) end
     local mutant = mutants_of(file)[tonumber(number)]
     local sum = files[file] or new_sum()
     files[file] = sum
     if not mutant then
       broken = broken or by ~= "none"
-      if by ~= "none" then print("fails without a fault: " .. by) end
+      if by ~= "none" then
+        print(("fails without a fault: %s %s"):format(by, test))
+      end
     else
       sum.mutants = sum.mutants + 1
       if by == "none" then

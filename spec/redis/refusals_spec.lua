@@ -443,7 +443,9 @@ describe("a server that refuses for the time being", function()
     end)
 
   it("because the cluster has no owner for the slot says so", function()
-    local cluster = fixtures.server { args = { "--cluster-enabled", "yes" } }
+    local cluster = fixtures.server {
+      port = true, args = { "--cluster-enabled", "yes" },
+    }
     local its = open { url = cluster.url }:lock("refused")
     refused("redis", "CLUSTERDOWN", within(TIMEOUT + SLACK, its.try_lock,
       its))

@@ -427,7 +427,7 @@ function tests.finalizers_after_the_end_are_told_so()
   local timer = mine.timer(1, 1000)
   late[1] = function() mine.timer(1, 0) end
   late[2] = function() return call(conn, 1, 0, "PING") end
-  late[3] = function() return conn:close(), conn:subscribe "x" end
+  late[3] = function() return conn:close(), conn:listen("subscribe", "x") end
   late[4] = function() timer:close() end
   late[5] = function() mine.run() end
   late[6] = function() mine.connect(1, { path = path }) end

@@ -44,7 +44,7 @@ static const char core_program[] =
     "end), { path = path, timeout = 5000, lost = lost }))\n"
     "sub = assert(core.connect(new(function(ok, code, detail)\n"
     "  assert(ok, detail)\n"
-    "  assert(sub:subscribe('channel'))\n"
+    "  assert(sub:listen('subscribe', 'channel'))\n"
     "end), { path = path, message = new(done) }))\n"
     "assert(core.connect(new(error), { path = path }))\n"
     "for i = 1, 20 do core.timer(new(error), 100000 + i) end\n"

@@ -9,6 +9,9 @@ return {
     { "file", "local MAX_PROBED = 500 -- waiters, by one request",
       "local MAX_PROBED = 1000 -- waiters, by one request",
       "how much one request does is a matter of taste" },
+    { "file", "local SECOND, START = 1024, 512",
+      "local SECOND, START = 1024, 1024",
+      "only older versions of rlock set the bit; no test has one of them" },
   },
   ["lua/rlock/policy/fair_readwrite.lua"] = {
     { "parse", "return tonumber(time or 0), tonumber(place or 0)",
@@ -17,6 +20,9 @@ return {
       equal = true },
     { "release", "if last <= time or is_writer(who) then", "if true then",
       "a needless hint for readers, who may enter already" },
+    { "first_alive", "while gone < MAX_EVICTED do",
+      "while gone <= MAX_EVICTED do",
+      "how much one request does is a matter of taste" },
   },
   ["lua/rlock/policy/liveness.lua"] = {
     { "liveness.left", "elseif last < start then", "elseif last <= start then",
@@ -31,6 +37,10 @@ return {
     { "examine", "for i = time, time + math.min(n, MAX_EXAMINED) - 1 do",
       "for i = time, time + math.min(n, MAX_EXAMINED) - 2 do",
       "one reader less is examined, another one each time" },
+    { "read.release",
+      'redis.call("set", hold_key(keys, owner, want), "1", "px", lease)',
+      'redis.call("set", hold_key(keys, owner, want), "2", "px", lease)',
+      "nobody reads the value, only whether the key is there", equal = true },
   },
   ["lua/rlock/policy/semaphore.lua"] = {
     { "server.undo",
@@ -59,8 +69,19 @@ return {
       "if grant.valid_until < now and grant:is_abandoned() then", INSTANT },
     { "report_losses", "if alarm.valid_until <= now then",
       "if alarm.valid_until < now then", INSTANT },
+    { "next_check",
+      "if restates(grant) and deadline < grant.valid_until then return "
+      .. "deadline end",
+      "if restates(grant) or deadline < grant.valid_until then return "
+      .. "deadline end",
+      "an alarm that finds nothing to do" },
     { "run", "self.wake_deadline = 0", "self.wake_deadline = 1",
       "no deadline is before either", equal = true },
+  },
+  ["lua/rlock/lock.lua"] = {
+    { "lock:take", "if wait > 0 and session.wakeup.count > 0 and "
+      .. "session.wakeup:is_live(granted:channel()) then", "if true then",
+      "joins the waiters before it is known to be necessary" },
   },
   ["lua/rlock/wakeup.lua"] = {
     { "wakeup:leave",

@@ -171,6 +171,12 @@ local function show(name, sum)
     name, sum.mutants, sum.caught, sum.known, sum.equal))
 end
 
+-- The share that must be caught of n mutants: LEAST, less two standard
+-- deviations of a random sample, or CI would fail by chance.
+local function least_of(n)
+  return LEAST - 2 * math.sqrt(LEAST * (1 - LEAST) / math.max(n, 1))
+end
+
 local function report()
   local files, broken = read_results()
   local all = new_sum()
@@ -187,8 +193,10 @@ local function report()
   show("all", all)
   local judged = all.mutants - all.known
   local share = judged > 0 and all.caught / judged or 1
-  local is_enough = not broken and share >= LEAST and are_known_well()
-  print(("%.1f %% of those not known are caught"):format(100 * share))
+  local is_enough = not broken and share >= least_of(judged)
+    and are_known_well()
+  print(("%.1f %% of those not known are caught, %.1f %% must be"):format(
+    100 * share, 100 * least_of(judged)))
   print(("total: %d passed, %d failed, 0 skipped"):format(all.caught,
     is_enough and 0 or math.max(1, judged - all.caught)))
   os.exit(is_enough)

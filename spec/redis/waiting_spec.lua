@@ -78,6 +78,24 @@ local function start_behind_proxy()
   assert(lock:unlock())
 end
 
+describe("a release that is told by PUBLISH and SPUBLISH", function()
+  before_each(function() start { publish = "both" } end)
+  after_each(fixtures.close)
+
+  it("wakes one waiter", function()
+    assert.is_true(lock:lock())
+    local first = wait_in_line(lock, { lease = 30 })
+    local second = wait_in_line(lock, { wait = 30 })
+    local before = evalshas()
+    assert.is_true(lock:unlock())
+    assert.is_true(first:join())
+    for _ = 1, 10 do client:call("PING") end
+    assert.equal(before + 2, evalshas())
+    assert.is_true(lock:break_lock())
+    assert.is_true(second:join())
+  end)
+end)
+
 describe("waiters", function()
   before_each(start)
   after_each(fixtures.close)

@@ -401,8 +401,8 @@ end
 
 -- releasing ---------------------------------------------------------------
 
--- Leaves the holds of objects and of multi-locks to those: each releases its
--- own, and a task of the same owner does not know of them.
+-- Skips the holds of objects and multi-locks: each releases its own, and a task
+-- of the same owner does not know of them.
 local function last_of(holds)
   for i = #holds, 1, -1 do
     if not (holds[i].object or holds[i].hold) then return holds[i] end

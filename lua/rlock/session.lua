@@ -27,8 +27,8 @@ local function uuid(host)
     .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
 end
 
--- Connects again at once while something is held: the server may have been
--- replaced by one that has forgotten it, in a cluster by another node.
+-- Reconnects at once while something is held: after a failover, the new server
+-- may lack it. In a cluster, another node may have its slot.
 local function come_back(self, its_node)
   while not its_node.connection and not its_node.is_closed
       and self.node:uses(its_node) and self.watchdog:is_needed() do
@@ -37,7 +37,7 @@ local function come_back(self, its_node)
   end
 end
 
--- Reacts to what happens to a node's server.
+-- Sets the hooks of a node.
 local function attend(self, its_node)
   function its_node.on_lost()
     if its_node.is_closed or not self.watchdog:is_needed() then return end
@@ -52,7 +52,7 @@ local function attend(self, its_node)
   end
 end
 
--- Reacts to slots of a cluster that have moved to other nodes.
+-- Sets the hook for slots of a cluster that move to other nodes.
 local function follow_slots(self)
   function self.node.on_moved(old)
     self.wakeup:rehome()
@@ -105,8 +105,7 @@ function session:node_of(keys)
   return self.node:of(keys) or self.node:any()
 end
 
---- What a grant's requests are sent through in a pipeline: its node, or a lane
---  of it.
+--- What pipelines a grant's requests: its node, or a lane of it.
 -- @tparam table grant
 -- @return something with node:pipeline
 -- @treturn table the node
@@ -137,7 +136,7 @@ local function kind_of(self, client, policy)
   return kind
 end
 
--- Does a lock with this name already wait for other replicas?
+-- Raises an error if a lock of this name has other `replicas`.
 local function check_replicas(site, wanted)
   local its = site.keys.replicas
   if its == wanted or its and wanted and its.count == wanted.count

@@ -11,7 +11,7 @@ local wakeup = {}
 wakeup.__index = wakeup
 
 --- @tparam table server   a node or a cluster
--- @tparam string publish which messages to hear, see subscriber.lua
+-- @tparam string publish which messages to receive, see subscriber.lua
 function wakeup.new(server, publish)
   return setmetatable({
     server = server, host = server.host, publish = publish,
@@ -79,10 +79,10 @@ end
 
 local events = {}
 
--- Repetitions within this time are one release, told in two ways.
+-- A repetition within this time is the same release, published twice.
 local ECHO = 0.002
 
--- Was this message sent by PUBLISH and SPUBLISH, and the other one just heard?
+-- Is this the second copy of a message sent by both PUBLISH and SPUBLISH?
 local function is_echo(self, channel, payload)
   if self.publish ~= "both" then return false end
   local now = self.host.now()
@@ -135,8 +135,7 @@ end
 
 function events.moved(self) self.server:suspect() end
 
---- Drops the subscriber of a node. Another one is connected while there are
---  channels, and wakes all waiters.
+--- Reconnects the subscriber of a node, which wakes all its waiters.
 -- @tparam table node
 -- @tparam string why for messages
 function wakeup:reconnect(node, why)
@@ -144,8 +143,8 @@ function wakeup:reconnect(node, why)
   if its then its:reconnect(why) end
 end
 
---- Drops the subscriber of a node if it leads to another server than the node's
---  commands.
+--- Reconnects the subscriber of a node if it is connected to another server
+--  than the node's commands.
 -- @tparam table node
 -- @tparam string why for messages
 function wakeup:follow(node, why)
@@ -154,7 +153,7 @@ function wakeup:follow(node, why)
   if own and own.run_id ~= node.server.run_id then its:reconnect(why) end
 end
 
---- Moves the channels whose slot has moved to the subscriber of its new node.
+--- Moves each channel whose slot has moved to the new node's subscriber.
 function wakeup:rehome()
   for _, channel in pairs(self.channels) do
     local its = channel.subscriber

@@ -8,7 +8,7 @@
 --  other clients may shorten its expiry in Redis: once a period, a request sets
 --  the expiry back to the end of the lease, and no further.
 --
---  held -> at_risk         a renewal failed and is retried
+--  held -> at_risk         a renewal failed, or the server was replaced
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
 local verdicts = require "rlock.verdicts"
@@ -243,7 +243,7 @@ local function send_batch(self, batch, now)
   return replies, codes, details, sent, leases
 end
 
--- Renews a grant by itself: another node of the cluster has its slot now.
+-- Renews a single grant whose slot has moved to another node.
 local function renew_elsewhere(self, batch, grant)
   self.host.daemon(function()
     local now = self.host.now()
@@ -314,7 +314,7 @@ local function send_part(self, batch)
   end)
 end
 
--- Sends a batch, to each node its part.
+-- Splits a batch by node or lane, and sends the parts.
 local function send(self, batch)
   local parts = {}
   for _, grant in ipairs(batch) do
@@ -344,8 +344,8 @@ local function abandon(self, grant)
   self.alarms:push(grant)
 end
 
--- Does the grant's node not answer the batches that were sent to it? Others
--- may: a dead node of a cluster must not delay them.
+-- Are IN_FLIGHT batches on their way to the grant's node or lane? One that does
+-- not answer must not delay the others.
 local function is_full(self, grant)
   return (self.batches_of[self.session:route_of(grant)] or 0) >= IN_FLIGHT
 end
@@ -517,15 +517,15 @@ function watchdog:observe(grant)
   end
 end
 
--- Is it certain that the server does not have it, or can it not be asked?
+-- Is the grant lost or released for certain, or is there no way to check it?
 local function is_beyond_doubt(grant)
   return grant.state ~= "held" and grant.state ~= "at_risk"
     or not grant.lock.site.policy.ops.renew
 end
 
---- Doubts holds, because their server was replaced by another one: they are at
---  risk until it has renewed them. A hold with a lease is renewed to the end of
---  that, and no further.
+--- Puts holds at risk, because their server was replaced, until the new one has
+--  renewed them. A hold with a lease is renewed to the end of that lease, and
+--  no further.
 -- @tparam string why for messages
 -- @tparam function is_there  grant -> whether it was on that server
 function watchdog:suspect(why, is_there)

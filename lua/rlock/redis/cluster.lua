@@ -1,9 +1,9 @@
 --- A Redis Cluster: finds the node for a slot, and follows slots that move. It
---  stands where a client of one server has a node (node.lua).
+--  has the interface of a single node (node.lua).
 --
---  The nodes tell which of them has which slot (CLUSTER SLOTS). After a failure
---  or a redirection they are queried again, one after the other until one
---  answers; all tasks share one query. Seeds are the addresses of the URL.
+--  CLUSTER SLOTS returns the slot map. After a failure or a redirection it is
+--  loaded again: the nodes are queried in turn until one answers. All tasks
+--  share one query. Seeds are the addresses of the URL.
 
 local errors = require "rlock.redis.errors"
 local naming = require "rlock.naming"
@@ -14,12 +14,12 @@ local slot = require "rlock.redis.slot"
 local cluster = {}
 cluster.__index = cluster
 
-local PAUSE = 0.1        -- seconds between two questions, at least
+local PAUSE = 0.1        -- seconds between two queries, at least
 local PATIENCE = 0.5     -- seconds for one node's answer, at first
 local REDIRECTIONS = 5   -- of one command
 
--- The longest back-off of a node, in seconds. Short, because after each failed
--- attempt the nodes are asked again who has its slots.
+-- The longest back-off of a node, in seconds. Short, because the slot map is
+-- loaded again after each failed attempt.
 local LAST_PAUSE = 0.3
 
 local min = math.min
@@ -36,7 +36,7 @@ function cluster.new(host, options)
     host = host, options = options, where = table.concat(names, ","),
     timeout_ms = math.ceil(options.timeout * 1000),
     singleflight = singleflight.new(host),
-    nodes = {},              -- "host:port" -> node; also those that have gone
+    nodes = {},              -- "host:port" -> node; also former ones
     masters = {},            -- nodes with slots, in the order to query them
     is_used = {},            -- node -> whether it has slots
     slots = {},              -- slot -> node
@@ -45,7 +45,7 @@ function cluster.new(host, options)
   }, cluster)
 end
 
---- Hooks: there is a new node; slots have moved (slot -> the old node).
+--- Hooks: a node was added; slots have moved (slot -> the old node).
 function cluster.on_node() end
 function cluster.on_moved() end
 
@@ -88,8 +88,8 @@ end
 
 -- slots ----------------------------------------------------------------------
 
--- The address in a reply of CLUSTER SLOTS; nil if it is unknown. No host means
--- that of the node which answered.
+-- The address in a reply of CLUSTER SLOTS; nil if it is unknown. An empty
+-- host means that of the node which answered.
 local function address_of(self, entry, teller)
   local host, port = entry[1], tonumber(entry[2])
   if not host or host == "" then host = teller.options.host end
@@ -132,7 +132,7 @@ local function masters_of(slots)
   return masters, seen
 end
 
--- The slots that have another node than before: slot -> the old node.
+-- The slots whose node has changed: slot -> the old node.
 local function moved(before, slots)
   local old
   for number = 0, slot.count - 1 do
@@ -144,7 +144,7 @@ local function moved(before, slots)
   return old
 end
 
--- A replica that became the master needs as many confirmations as the old one.
+-- A promoted replica needs as many confirmations as the primary before it.
 local function inherit(old, slots)
   for number, its in pairs(old) do
     local heir = slots[number]
@@ -154,7 +154,7 @@ local function inherit(old, slots)
   end
 end
 
--- Adopts what a node has told.
+-- Adopts a new slot map.
 local function adopt(self, slots)
   local old = moved(self.slots, slots)
   self.slots = slots
@@ -171,7 +171,7 @@ end
 
 -- queries --------------------------------------------------------------------
 
--- The nodes to ask: those with slots, then the seeds.
+-- The nodes to query: those with slots, then the seeds.
 local function candidates(self)
   local list, seen = {}, {}
   local function add(its)
@@ -185,7 +185,7 @@ local function candidates(self)
   return list
 end
 
--- Asks one node.
+-- Queries one node.
 -- @return the slots, or nil, code, detail
 local function ask(self, teller)
   local reply, code, detail = teller:call(
@@ -197,13 +197,13 @@ local function ask(self, teller)
   return slots
 end
 
--- The code for what no node answers: that of a refusal, else "connect".
+-- The code for a node's failure: that of a refusal, else "connect".
 local function refusal(code, detail)
   local class = code == "redis" and errors.classify(detail)
   return class and not class.retry and class.code or "connect"
 end
 
--- Asks the nodes until one answers.
+-- Queries the nodes until one answers.
 -- @return true, or nil, code, detail
 local function query(self)
   local early = self.asked + PAUSE - self.host.now()
@@ -226,7 +226,7 @@ local function query(self)
     .. table.concat(faults, "; ")
 end
 
---- Learns which node has which slot.
+--- Loads the slot map.
 -- @tparam number deadline by host.now()
 -- @return true, or nil, code, detail
 function cluster:connect(deadline)
@@ -239,9 +239,9 @@ function cluster:connect(deadline)
   return ok, code, detail
 end
 
---- Asks the nodes again, in the background: a failure or a redirection means
---  that slots may have moved.
--- @tparam[opt] table failed the node that failed: it is asked last
+--- Loads the slot map again, in the background, after a failure or a
+--  redirection: slots may have moved.
+-- @tparam[opt] table failed the node that failed: it is queried last
 function cluster:suspect(failed)
   if self.is_closed then return end
   for i, its in ipairs(self.masters) do
@@ -252,7 +252,7 @@ function cluster:suspect(failed)
   self.singleflight:start("query", query, self)
 end
 
--- as a node ------------------------------------------------------------------
+-- the interface of a node ----------------------------------------------------
 
 local function slot_of(keys)
   local number = keys.slot
@@ -268,7 +268,7 @@ end
 -- @treturn table|nil
 function cluster:of(keys) return self.slots[slot_of(keys)] end
 
---- As `of`, but asks the nodes if it is not known.
+--- As `of`, but loads the slot map if the node is not known.
 -- @tparam table keys
 -- @tparam number deadline by host.now()
 -- @return node, or nil, code, detail
@@ -283,7 +283,7 @@ function cluster:find(keys, deadline)
     self.where, slot_of(keys))
 end
 
---- A node, for what any node can do.
+--- Some node, for what any node can do.
 function cluster:any() return self.masters[1] or candidates(self)[1] end
 
 --- As node:each.
@@ -320,8 +320,8 @@ function cluster:redirect(detail, teller)
   return true
 end
 
--- Two keys in different slots, or nil. More of them are derived from the
--- name.
+-- Two keys in different slots, or nil. Other keys are derived from the name,
+-- like the one with the suffix "more".
 local function split_keys(name, keys)
   local names = { naming.suffix(name, "more") }
   for i = 1, #keys do names[i + 1] = keys[i] end

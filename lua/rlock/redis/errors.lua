@@ -86,7 +86,7 @@ words.ASK.explain = words.MOVED.explain
 words.MOVED.redirects, words.ASK.redirects = true, true
 
 --- The row of both for the client of a cluster, which follows them until its
---  time is over.
+--  deadline.
 errors.redirected = row("timeout", "no", true, false)
 errors.redirected.redirects = true
 errors.redirected.explain = "the nodes of the cluster go on redirecting it"

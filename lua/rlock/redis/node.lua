@@ -3,7 +3,7 @@
 --  connection drops fails with "closed" and is never resent here (remote.lua
 --  retries operations). Nothing is sent on a connection before its lost
 --  predecessors are sealed (seal.lua). With Sentinel, the server is the master
---  that the Sentinels name, and says so itself.
+--  that the Sentinels name, if it has that role.
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
@@ -18,7 +18,7 @@ node.__index = node
 
 --- Back-off limits between attempts to connect, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
---- Connect timeouts that the Sentinels get to name the master.
+--- The time for the Sentinels to name the master, in connect timeouts.
 local LOCATE = 3
 
 local function where_of(options)
@@ -56,7 +56,7 @@ function node.new(host, options)
   return self
 end
 
--- as of a cluster (cluster.lua), which has a node for each slot ---------------
+-- the interface of cluster.lua, which has a node for each slot ----------------
 
 --- The node that has these keys, if that is known.
 function node:of() return self end
@@ -86,9 +86,9 @@ function node.suspect() return nil end
 -- connecting -----------------------------------------------------------------
 
 --- Hooks, functions of the node. `on_lost`: its connection was lost or left.
---  `on_left`: what Sentinel named as the master is left. `on_replaced`: a new
---  connection leads to another server than the one before, or to one that was
---  restarted. The last two get a reason.
+--  `on_left`: the master that Sentinel named is left. `on_replaced`: after
+--  reconnecting, the server is another one, or was restarted. The last two get
+--  a reason.
 function node.on_lost() end
 function node.on_left() end
 function node.on_replaced() end
@@ -135,7 +135,7 @@ function node:open(lost, message)
   return self:placed(at.place, connection, code, detail)
 end
 
--- A connection is closed if the master has moved in the meantime.
+-- Closes a connection if the master has moved in the meantime.
 function node:placed(place, connection, code, detail)
   if not place then return connection, code, detail end
   if not connection then
@@ -200,7 +200,7 @@ local function server_of(connection)
   }
 end
 
--- Notices that a connection leads to another server than the one before.
+-- Detects that a new connection reaches another or a restarted server.
 local function compare(self, connection)
   local old, new = self.server, server_of(connection)
   self.server = new
@@ -251,7 +251,7 @@ function node:forget(connection)
   self.on_lost()
 end
 
--- The master has another address: leaves the old one, and gives up an attempt
+-- Sentinel has named a new address: leaves the old one, and abandons an attempt
 -- to connect to it.
 function node:move(why)
   if self.is_closed then return end
@@ -394,7 +394,7 @@ function node:master()
   if place then return url.host_port(place), self.options.master end
 end
 
---- Stops what goes on while nothing is requested.
+--- Stops following the master until the next connection.
 function node:rest()
   if self.sentinel then self.sentinel:rest() end
 end

@@ -202,7 +202,7 @@ local function caller(node, op, keys, owner)
 end
 
 -- Finds the node of the keys and sends a request once.
--- @tparam[opt] table asked the node that a redirection named, for this request
+-- @tparam[opt] table asked the node that ASK named, for this request only
 -- @return the node; then as node:call
 local function find_and_send(server, asked, op, deadline, keys, ...)
   if asked and not keys.replicas then
@@ -231,7 +231,7 @@ end
 -- What to do after a failure.
 -- @treturn boolean whether a retry may succeed
 -- @treturn boolean whether it should follow at once
--- @treturn table|nil the node to ask once, after the redirection ASK
+-- @treturn table|nil the node for a single retry, after ASK
 local function next_step(server, node, class, detail, redirections)
   if class.redirects and server.redirect then
     local is_known, asked = server:redirect(detail, node)

@@ -1,13 +1,13 @@
---- Confirmation by replicas: a request counts only when so many replicas have
---  what it wrote. WAIT tells how many, for the writes of its own connection,
---  and blocks it. So these requests have connections of their own, the lanes of
---  a node. A lane sends all queued requests in one pipeline with a single WAIT
---  (group commit). An owner's requests for a lock always have the same lane,
---  which keeps them in order.
+--- Confirmation by replicas: a request succeeds only when enough replicas have
+--  its writes. WAIT counts these replicas, but only for the writes of its own
+--  connection, which it blocks. So these requests have connections of their
+--  own, the lanes of a node. A lane sends all queued requests in one pipeline
+--  with a single WAIT (group commit). An owner's requests for a lock always use
+--  the same lane, which keeps them in order.
 --
 --  A retried request may write nothing. WAIT would then not cover what the
---  first attempt wrote. So a pipeline ends with a write: MARK, a key that
---  expires at once.
+--  first attempt wrote. So a lane sets MARK before WAIT, a key that expires at
+--  once.
 
 local replicas = {}
 
@@ -15,15 +15,15 @@ local Lane = {}
 Lane.__index = Lane
 
 local LANES = 4          -- of a node, for each number of replicas
-local FRESH = 10         -- seconds between two looks at the number of replicas
+local FRESH = 10         -- seconds between two counts of the replicas
 local MARK = "rlock_replicated:{%s}"
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
 -- how many -------------------------------------------------------------------
 
--- Counts the node's replicas, now and then. Never counts down: one that is not
--- connected still counts, or else a primary without any would confirm all.
+-- Counts the node's replicas, now and then. The number never falls: it includes
+-- disconnected ones, or else a lone primary would confirm everything.
 local function count(node, connection)
   local now = node.host.now()
   if node.counted and now - node.counted < FRESH then return end
@@ -47,7 +47,7 @@ end
 
 -- lanes ----------------------------------------------------------------------
 
--- A small number from an owner's name.
+-- An owner's lane number.
 local function hash(owner)
   local sum = 0
   for i = 1, #owner do sum = (sum * 31 + owner:byte(i)) % 65521 end
@@ -137,7 +137,7 @@ local function commands_of(self, batch)
   return commands, n + 2
 end
 
--- What WAIT has told.
+-- Whether WAIT confirms the batch.
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
 local function confirmation(self, last, replies, codes, details)
@@ -191,7 +191,7 @@ local function exchange(self, batch)
   end
 end
 
--- Takes the queued requests. Those whose callers have given up are not sent.
+-- Takes the queued requests. Those whose deadline has passed are not sent.
 local function next_batch(self)
   local batch, now = {}, self.host.now()
   for _, request in ipairs(self.queue) do

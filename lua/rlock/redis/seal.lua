@@ -25,13 +25,13 @@ local NOBODY = "9223372036854775807"     -- a client id that no connection has
 
 --- The commands that identify a connection. CLIENT INFO has its address. CLIENT
 --  KILL finds out whether it is permitted: a request that is sent before a
---  refusal is known cannot be sealed. INFO replication tells the role, and the
---  history of the data: a server that copies another one keeps its run_id.
+--  refusal is known cannot be sealed. INFO replication has the role and the
+--  replication id: a server that copies another one's data keeps its run_id.
 seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
   { "CLIENT", "INFO" }, { "CLIENT", "KILL", "ID", NOBODY },
   { "INFO", "replication" } }
 
---- Tells the role where INFO is forbidden. May be the last command of the
+--- Returns the role where INFO is forbidden. May be the last command of the
 --  greeting.
 seal.hello = { "HELLO", "2", is_optional = true }
 
@@ -41,7 +41,7 @@ local function is_refusal(detail)
   return class.code == "redis" and not class.retry
 end
 
--- The role of the server: "master", "slave" or "replica"; nil: it hides that.
+-- The role of the server: "master", "slave" or "replica"; nil if unknown.
 local function role_of(replication, hello)
   local role = replication and tostring(replication):match("role:(%w+)")
   if role or type(hello) ~= "table" then return role end
@@ -50,7 +50,7 @@ local function role_of(replication, hello)
   end
 end
 
---- Why the server is not what was asked for, or nil.
+--- Why the server lacks the required role, or nil.
 -- @tparam table|nil identity nil: unknown
 -- @tparam table options those of host.connect: `role`, "master" or nil
 -- @treturn string|nil

@@ -1,15 +1,15 @@
---- Finds a master through Redis Sentinel, and follows it. The Sentinels are
---  asked in turn; the first that answers moves to the front, and the others
---  that it names are learnt. There is one current address at a time: `moved` is
---  called when it changes.
+--- Finds a master through Redis Sentinel, and follows its failovers. The
+--  Sentinels are queried in turn; the first that answers moves to the front,
+--  and the others that it names are added. There is one current address at a
+--  time: `moved` is called when it changes.
 --
 --  Each failover has an epoch. An answer of an earlier epoch comes from a
---  Sentinel that has missed a failover, so it is not believed; unless most
---  Sentinels say so, which have been set up anew.
+--  Sentinel that has missed a failover, so it is ignored. If most Sentinels
+--  give such answers, they were set up anew, and the latest one is accepted.
 --
---  While followed, one Sentinel is subscribed for "+switch-master", and all are
---  asked in rotation: a message may be missed, and the one that is subscribed
---  may be cut off from the others.
+--  A background task subscribes to "+switch-master" at one Sentinel, and polls
+--  all in rotation: a message may be missed, or that Sentinel be cut off from
+--  the others.
 
 local backoff = require "rlock.backoff"
 local greeting = require "rlock.redis.greeting"
@@ -20,8 +20,8 @@ local sentinel = {}
 sentinel.__index = sentinel
 
 local CHANNEL = "+switch-master"
-local POLL = 2           -- seconds between two questions
-local STINT = 60         -- seconds of one task, see `follow`
+local POLL = 2           -- seconds between two polls
+local STINT = 60         -- seconds of one task, see `run`
 local MOST = 32          -- Sentinels to remember
 
 --- Back-off limits between attempts to subscribe, in seconds.
@@ -52,7 +52,7 @@ function sentinel.new(host, options, moved)
     epoch = nil,         -- of the current address, if known
     place = nil,         -- the current address: host and port
     is_doubtful = nil,   -- no connection could be made to it
-    number = 0,          -- of questions asked in rotation
+    number = 0,          -- of polls in rotation
   }, sentinel)
   if own.tls == true then own = { tls = options.tls or {} } end
   if own.tls ~= nil then self.options.tls = own.tls or nil end
@@ -86,7 +86,7 @@ local function open(self, at, message, lost)
   }
 end
 
--- A flat list of names and values as a table.
+-- A flat list of names and values, as a table.
 local function fields(list)
   local named = {}
   for i = 1, type(list) == "table" and #list - 1 or 0, 2 do
@@ -144,7 +144,7 @@ local function names_of(self, connection)
   return names[1] and table.concat(names, ", ") or "none"
 end
 
--- Asks on a connection.
+-- Queries a Sentinel.
 -- @return as `ask`
 local function converse(self, connection)
   local words = { "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master }
@@ -159,7 +159,7 @@ local function converse(self, connection)
     names_of(self, connection)), true
 end
 
--- Asks one Sentinel.
+-- Queries one Sentinel.
 -- @treturn[1] table answer: place, epoch, total (of Sentinels), others, who
 -- @treturn[2] nil
 -- @treturn[2] string why not
@@ -174,10 +174,10 @@ local function ask(self, at)
   return answer, why, is_unknown
 end
 
--- what they say ---------------------------------------------------------------
+-- answers ---------------------------------------------------------------------
 
--- The list of Sentinels: the one that has answered, and those that were given
--- or that it names.
+-- Updates the list of Sentinels: first the one that answered, then those of
+-- the URL and those that it names.
 local function learn(self, at, others)
   local list, known, named = { at }, { [url.host_port(at)] = true }, {}
   for _, other in ipairs(others) do named[url.host_port(other)] = true end
@@ -194,7 +194,7 @@ local function learn(self, at, others)
   self.list = list
 end
 
--- Makes the place of an answer the current one.
+-- Makes the address in an answer the current one.
 local function believe(self, answer)
   local old, new = self.place, answer.place
   self.epoch, self.is_doubtful = answer.epoch or self.epoch, nil
@@ -206,8 +206,8 @@ local function believe(self, answer)
   end
 end
 
--- Compares an answer with what is known: -1 older, 0 the same, 1 newer. Where
--- Sentinels do not tell the epoch, every other address is newer.
+-- Compares an answer with the current address: -1 older, 0 the same, 1 newer.
+-- If an epoch is unknown, every other address is newer.
 local function age(self, answer)
   local own, its = self.epoch, answer.epoch
   if not self.place then return 1 end
@@ -217,9 +217,9 @@ local function age(self, answer)
   return its < own and -1 or its > own and 1 or 0
 end
 
--- Takes an answer that is not older than what is known. Two Sentinels may write
--- one address in two ways, so a different address of the same epoch counts only
--- if the current one does not work.
+-- Accepts an answer that is not older. Two Sentinels may write one address in
+-- two ways, so a different address of the same epoch counts only if the current
+-- one does not work.
 local function accept(self, answer)
   local is = age(self, answer)
   if is < 0 then return false end
@@ -237,7 +237,7 @@ local function is_majority(answers)
   return answers[1] and n * 2 > answers[1].total
 end
 
--- All have given older answers, if any.
+-- Decides after all answers, if any, were older.
 local function settle(self, answers, faults, is_unknown)
   table.sort(answers, function(a, b) return a.epoch > b.epoch end)
   if is_majority(answers) then
@@ -251,7 +251,7 @@ local function settle(self, answers, faults, is_unknown)
     table.concat(faults, "; "))
 end
 
--- Asks the Sentinels in turn until one gives an answer that counts.
+-- Queries the Sentinels in turn until an answer is accepted.
 -- @return the current address; or nil, "connect", detail
 local function survey(self)
   local answers, faults, is_unknown = {}, {}, false
@@ -272,7 +272,7 @@ local function survey(self)
   return nil, "connect", detail
 end
 
---- The master's address, as the Sentinels say now.
+--- Queries the Sentinels for the master's address.
 -- @tparam number deadline by host.now()
 -- @treturn[1] table host and port
 -- @treturn[2] nil, code, detail
@@ -320,7 +320,7 @@ local function listen(self)
   table.insert(self.list, table.remove(self.list, 1))
 end
 
--- Asks the next Sentinel; after a message, the one that has sent it.
+-- Polls the next Sentinel; after a message, the one that has sent it.
 local function poll(self)
   self.number = self.number + 1
   local at = self.list[self.number % #self.list + 1]

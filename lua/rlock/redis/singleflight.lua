@@ -29,7 +29,7 @@ local function run(self, key, call)
   settle(self, key, call, call.fn(call.a, call.b))
 end
 
---- Gives up a call in flight: its callers get these results, and the next
+--- Abandons a call in flight: its callers get these results, and the next
 --  `join` starts another one. Its function runs on.
 -- @param key
 -- @param ... results

@@ -3,11 +3,11 @@
 --  disconnects when the last one is gone.
 --
 --  Redis has two kinds of channels with separate messages: those of PUBLISH,
---  and the sharded ones of SPUBLISH, which in a cluster belong to a slot. By
---  `publish`, a channel is subscribed as the one, the other, or both.
+--  and the sharded ones of SPUBLISH, which in a cluster belong to a slot.
+--  `publish` selects the first kind, the second, or both.
 --
---  A channel is a table: its `name`, and `idle_since`, by host.now(), if nobody
---  waits on it; a while later it is unsubscribed and dropped. The subscriber
+--  A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
+--  no waiters; a while later it is unsubscribed and dropped. The subscriber
 --  sets `is_live` and `subscriber`, and calls notify(event, channel, payload):
 --    "live"      it is subscribed; earlier messages may have been missed
 --    "message"   a message
@@ -48,7 +48,7 @@ end
 
 -- subscriptions --------------------------------------------------------------
 
--- Sends verbs for a channel. Their confirmations come in the same order.
+-- Sends verbs for a channel. They are confirmed in the same order.
 local function tell(self, channel, list)
   local awaited = self.awaited[channel.name] or {}
   self.awaited[channel.name] = awaited
@@ -217,7 +217,7 @@ end
 function subscriber:remove(channel)
   if self.connection and not channel.is_leaving then
     local list = self.opposites
-    -- A node refuses to unsubscribe a channel whose slot it has not.
+    -- A node refuses SUNSUBSCRIBE for a slot that it does not serve.
     if channel.has_moved then list = { list[2] and list[1] } end
     tell(self, channel, list)
   end

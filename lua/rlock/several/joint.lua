@@ -194,7 +194,7 @@ function joint:take(wait, lease, hold)
   return nil, code, detail
 end
 
--- Releases this hold; if none is named, one that has no object, if there is.
+-- Releases this hold; by default, one without an object, if there is one.
 function Hold:release(hold)
   if not hold and self.object then
     local holds = self.joint.held[self.party]

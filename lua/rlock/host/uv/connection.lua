@@ -161,8 +161,7 @@ function Connection:greet(options)
   return self:checked(options, code, detail)
 end
 
--- Closes the connection if its server has another role than wanted, or an
--- unknown one.
+-- Closes the connection unless its server has the required role.
 function Connection:checked(options, code, detail)
   local wrong = load_seal().wrong(self.identity, options)
   if self.identity and not wrong or not options.role then return self end

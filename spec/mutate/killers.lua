@@ -1,5 +1,5 @@
---- Which checks and tests may catch a mutant of which file. They run in this
---  order, until one fails; the quick ones come first.
+--- The checks and tests that may catch mutants of each file. They run in this
+--  order, until one fails; the quick ones first.
 --
 --  "check ..." is rlockctl check; "simulate ..." is spec/simulate/run.lua with
 --  these settings; anything else names a spec, perhaps with a pattern of its

@@ -1,6 +1,6 @@
---- Mutants that survive, with the reason: for each file, the function, the line
---  and the changed line as `make mutate` prints them, the reason. Those with
---  `equal` do the same as the original.
+--- Accepted survivors: for each file, the function, the line
+--  and the changed line as `make mutate` prints them, and the reason. Those
+--  with `equal` are equivalent to the original.
 
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 

@@ -1,7 +1,7 @@
 --- lua5.4 spec/mutate/main.lua choose SEED=n [COUNT=n] [EACH=n] [FILE=path]
 --      [QUICK=1]
 --      prints a line "FILE NUMBER" for each chosen mutant. Before them come
---      those with which their killers are tried first, as "FILE -KILLER"
+--      lines "FILE -KILLER", which try each killer on the unchanged file
 --  lua5.4 spec/mutate/main.lua report <RESULTS
 --      prints what was caught, and the survivors; fails if that is too little
 
@@ -89,9 +89,9 @@ end
 -- reporting -------------------------------------------------------------------
 
 -- The rule: of the mutants that known.lua does not list, at least LEAST must be
--- caught. So a few survivors that nobody has judged yet do not fail a run of
--- fresh mutants. What it lists must exist, and at most EQUAL of the mutants of
--- a file may be declared equivalent.
+-- caught. So a few survivors that are not listed yet do not fail a run of fresh
+-- mutants. Listed mutants must exist, and at most EQUAL of the mutants of a
+-- file may be declared equivalent.
 
 local function entry_of(file, mutant)
   for _, entry in ipairs(known[file] or {}) do
@@ -102,7 +102,7 @@ local function entry_of(file, mutant)
   end
 end
 
--- Is the list of a file right?
+-- Is the list of a file valid?
 local function is_listed_well(file, list)
   local found, equal, ok = {}, 0, true
   for _, mutant in ipairs(mutants_of(file)) do
@@ -139,7 +139,7 @@ local function survived(sum, file, mutant)
   if entry and entry.equal then sum.equal = sum.equal + 1 end
 end
 
--- Reads the results. A killer that fails without a fault proves nothing.
+-- Reads the results. A killer that fails without a mutant proves nothing.
 local function read_results()
   local files, broken = {}, false
   for line in io.lines() do

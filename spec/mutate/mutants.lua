@@ -1,5 +1,5 @@
 --- Makes the mutants of a Lua file: copies with one small fault each. Works on
---  tokens; what does not load any more is no mutant.
+--  tokens; a change that does not load is no mutant.
 --
 --  A mutant: from, to (bytes), text (what replaces them), line, place (the
 --  function), old and key (the lines before and after the change; the three

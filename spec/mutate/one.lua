@@ -8,7 +8,7 @@ local mutants = require "spec.mutate.mutants"
 local shell = require "spec.tools.shell"
 
 local SECONDS = 300                     -- limit of a killer
--- Tests that fail on a busy machine now and then, with no mutant.
+-- Flaky tests: on a busy machine they may fail without a mutant.
 local UNSURE = { "cost the same", "behind a bad network", "worth asking again" }
 local INCOMPLETE = 3                    -- rlockctl check was too slow to say
 local MEMORY = 2000000                  -- kB of a process

@@ -1,7 +1,7 @@
 --- Processes increment a number under a lock in a cluster whose masters fail
---- over. The number's store is another server, which hands out fencing tokens:
---- two holders at the same time are an overlap. When replicas confirm the lock,
---- there is none; else the loss is told.
+--- over. The number's store is another server, which issues fencing tokens:
+--- two holders at the same time are an overlap. With confirmation by replicas
+--- there is none; else the loss is reported.
 --
 --  RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
 

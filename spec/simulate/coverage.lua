@@ -1,6 +1,6 @@
---- What simulated runs reach: the lines of the client's modules, and the rows
---  of errors.lua. Counting lines makes runs several times slower. What is never
---  reached is in unreached.lua, with the reason.
+--- Coverage of simulated runs: the lines of the client's modules, and the rows
+--  of errors.lua. It makes runs several times slower. unreached.lua lists what
+--  is never reached, with the reason.
 
 local errors = require "rlock.redis.errors"
 local unreached = require "spec.simulate.unreached"
@@ -124,7 +124,7 @@ local function excused(name)
   return set
 end
 
--- Prints those that have no reason; returns how many.
+-- Prints those without a reason; returns how many.
 local function show(missing, name)
   local count, reasons = 0, excused(name)
   for _, what in ipairs(missing) do
@@ -147,8 +147,7 @@ local function missing_rows(self)
   return missing, all - #missing, all
 end
 
---- Prints what was reached, and what was not although it has no reason in
---  unreached.lua.
+--- Prints the coverage, and what is neither reached nor in unreached.lua.
 -- @treturn integer how many of the latter there are
 function coverage:report()
   debug.sethook()

@@ -206,7 +206,7 @@ function inject.stall(world, a, _, c)
   if process then world.universe:stall(process.host, c * 3) end
 end
 
--- Whoever waited behind it may see that it is dead; or nobody does for a while.
+-- The waiters behind it may detect its death, or no client does for a while.
 function inject.kill(world, a, _, c)
   local process = client_of(world, a)
   if not process then return end

@@ -1,6 +1,6 @@
---- Watches all holders by true time, from outside of the clients. A holder is
+--- Checks all holders by true time, from outside of the clients. A holder is
 --  one successful `lock`: from its grant until its task begins to unlock it, or
---  until its client does not count it as certain any more.
+--  until its client no longer counts it as certain.
 --
 --  A thing is what is held: `name`, `servers`, `holders`, `users` (the tasks
 --  that hold it or ask for it), and `most`, the number of permits, if it has
@@ -130,7 +130,7 @@ end
 --- The task has no more to do with it.
 function oracle.gone(thing, task) thing.users[task.label] = nil end
 
--- Do the servers have it, again? A red lock takes the parts anew that it loses.
+-- Do the servers have it? A red lock acquires the parts that it loses again.
 local function is_kept(holder)
   return holder.is_kept and holder.is_kept() or false
 end
@@ -183,8 +183,8 @@ end
 
 -- losses ----------------------------------------------------------------------
 
--- A holder whose data is gone must know it after its lease. A closed client
--- tells nobody: it has given back what it held.
+-- A holder whose data was lost must be lost after its lease. A closed client
+-- reports nothing: it has released what it held.
 local function check_told(self, holder, lost_at)
   if holder.has_ended or holder.host.is_dead or holder.host.process.is_closed
       or is_kept(holder) or holder.is_kept and holder.gone_at > lost_at then

@@ -1,6 +1,6 @@
 --- Simulates clients and servers with faults. Each fault that is found is
---  printed with its seed; the same seed is the same run. The last of the
---  injected faults that are needed for the first one found are printed, too.
+--  printed with its seed, which reproduces the run. For the first one found,
+--  the injected faults are shrunk to the last few needed, and printed, too.
 --
 --    rlockctl spec/simulate/run.lua [NAME=value...]
 --
@@ -10,8 +10,8 @@
 --    SEAL=kill|time|off
 --    SENTINEL=1   behind Sentinels, with failovers
 --    LOG=1        print the log of each run
---    COVERAGE=1   print what was reached of the client, by default in 60 fixed
---                 runs; fails if anything was not that is not in unreached.lua
+--    COVERAGE=1   print the coverage of the client, by default of 60 fixed
+--                 runs; fails if anything unreached is not in unreached.lua
 --    EVENTS=a,b   inject only these of the run's faults
 --    SHRINK=0     do not look for the few that are needed
 

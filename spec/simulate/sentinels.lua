@@ -1,7 +1,7 @@
 --- Simulated Sentinels, and failovers. They learn of a failover one after the
 --  other, so for a while they disagree. A server that fails over gets another
---  address and another run_id; at the old address stays the old master, which
---  stands still for a while, and then is a replica.
+--  address and another run_id. The old master stays at the old address: it is
+--  frozen for a while, then a replica.
 
 local server = require "spec.simulate.server"
 
@@ -35,7 +35,7 @@ function sentinels.add(network, masters)
   end
 end
 
--- One Sentinel learns of a failover, and tells its subscribers.
+-- One Sentinel learns of a failover, and notifies its subscribers.
 local function learn(one, name, address, epoch)
   local known = one.watched[name]
   if known.epoch >= epoch then return end
@@ -56,12 +56,12 @@ local function leave_behind(master)
   return old
 end
 
---- Fails over: to what the server has now or, `is_lagging`, to what it has
---  saved.
+--- Fails over: to the server's current data or, if `is_lagging`, to what it
+--  has saved.
 -- @tparam table network
 -- @tparam table master
 -- @tparam boolean is_lagging
--- @tparam number seconds that the old one stands still
+-- @tparam number seconds for which the old master is frozen
 -- @tparam function random
 function sentinels.fail_over(network, master, is_lagging, seconds, random)
   local old = leave_behind(master)

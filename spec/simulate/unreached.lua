@@ -1,6 +1,6 @@
---- What simulated runs do not reach, or only rarely, and why. For each file of
+--- Lines that simulated runs never, or rarely, reach. For each file of
 --  the client: lists of lines, as "function: text", each with a reason.
---  "function: *" are all lines of a function. See coverage.lua.
+--  "function: *" stands for all lines of a function. See coverage.lua.
 
 local MISUSE = "raised for wrong arguments; spec/redis/refusals_spec.lua"
 local NGINX = "only on a host that ends tasks at any moment; spec/openresty"

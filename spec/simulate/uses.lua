@@ -31,7 +31,7 @@ local function executed_at(thing, lock, granted)
   return keys and granted and keys[granted.owner]
 end
 
--- What the oracle is to know of a lock of one server.
+-- The holder of a lock of one server, for the oracle.
 local function holder_of(task, thing, lock, mode)
   local host = task.host
   local granted = grant_of(task, lock)

@@ -111,7 +111,7 @@ function cluster.start(options)
   return self
 end
 
--- What a node says of itself: "myself,master", and its slots.
+-- A node's line about itself: "myself,master", and its slots.
 local function own_line(node)
   for line in node:cli("CLUSTER", "NODES"):gmatch "[^\n]+" do
     if line:find("myself", 1, true) then return line end

@@ -133,7 +133,7 @@ function Sentinel:about()
   return known
 end
 
---- Does it know all the others, and is the master well?
+--- Does it know all the others, and is the master up?
 function Sentinel:is_ready()
   local known = self:about()
   return tonumber(known["num-slaves"]) == #self.set.servers - 1
@@ -277,14 +277,14 @@ function Set:cut(master)
   master:cli("CLIENT", "KILL", "TYPE", "replica")
 end
 
--- Asks the Sentinels in turn, until one does it.
+-- Asks the Sentinels in turn, until one agrees.
 local function fail_over(self)
   for _, each in ipairs(self.sentinels) do
     if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then return true end
   end
 end
 
---- Makes a Sentinel fail over. Waits until it knows a good replica.
+--- Starts a failover. Waits until a Sentinel knows a good replica.
 function Set:fail_over()
   eventually(function() return fail_over(self) end, 30, "a Sentinel fails over")
 end

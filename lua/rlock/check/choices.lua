@@ -1,10 +1,10 @@
---- What may happen next in a state of a lock: the steps (steps.lua).
+--- The steps (steps.lua) that are possible next in a state of a lock.
 --
---  A client that dies does nothing more. Each state is judged as if all but one
+--  Redundant steps are left out. Each state is judged as if all clients but one
 --  had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
---  renew: the client believes less, and it may renew in any case. A request
---  that is lost before it arrives, and then retried, is one that is sent later.
---  So the only one that matters is a first acquire that is given up.
+--  renew: the client believes less, and it may renew in any case. A lost
+--  request that is retried is the same as one that is sent later. So the only
+--  lost request that matters is a first acquire that is given up.
 
 local choices = {}
 

@@ -1,4 +1,4 @@
---- Semaphore, permits and latch as something to explore, with the methods of
+--- Models of semaphore, permits and latch for explore.lua, with the methods of
 --  locks.lua. A state has the number that the server must have, `free`: each
 --  request changes it once, however often it is executed. A client has
 --    number    of its last request      pending   the request without a reply
@@ -7,7 +7,7 @@
 --
 --  A step is { what = "request", client =, op =, n =, reply = "told" or "lost"
 --  }, a "retry" or "give up", or one of the server, as in steps.lua. When the
---  server has lost a key, or its clock has jumped, what it counts is taken for
+--  server has lost a key, or its clock has jumped, its counts are accepted as
 --  right, and so are the effects of requests that are retried (`is_forgiven`).
 
 local choices = require "rlock.check.choices"
@@ -19,8 +19,8 @@ local words = require "rlock.check.words"
 local counters = {}
 counters.__index = counters
 
--- ms for which a request without a reply is retried, with what undoes it: the
--- server remembers it for longer.
+-- ms for which an unanswered request, and the one that undoes it, is retried.
+-- The server remembers it for longer.
 local SETTLE = 300000
 
 --- @tparam table policy the result of policy.load
@@ -132,7 +132,7 @@ local function check_twice(first)
   end
 end
 
--- What the client does when it is told the outcome.
+-- Updates the client by the outcome.
 local function told(model, state, client, request, verdict)
   client.pending = nil
   if not model.kind.has_leases then return end
@@ -157,7 +157,7 @@ local function counted(self, server)
   return reply[2], reply[3]
 end
 
--- Takes what the server counts, and its leases, for right.
+-- Accepts the server's counts and leases.
 local function accept(model, state)
   local free, used = counted(model, state.server)
   state.free = free
@@ -178,7 +178,7 @@ local function remember(state, result)
   state.copies = copies
 end
 
--- Changes the state as the request must; returns whether it has had its effect,
+-- Changes the state as the request must; returns whether it has been applied,
 -- and a fault.
 local function apply(model, state, client, request, result)
   local is_retry = client.pending == request
@@ -189,7 +189,7 @@ local function apply(model, state, client, request, result)
     model.lease)
 end
 
--- Executes a request, once more if it was before, and has its effect.
+-- Executes a request or its retry, and applies its effect once.
 local function send(model, state, client, request, step)
   local result = execute(model, state, client, request, step.is_turned)
   if result.fault then return result, result.fault end
@@ -248,7 +248,7 @@ doing["give up"] = function(model, state, step)
   }
 end
 
--- Permits whose lease is over are free.
+-- Frees the permits whose lease has ended.
 local function let_expire(model, state)
   if not model.kind.has_leases then return end
   local n = 0
@@ -264,7 +264,7 @@ function doing.tick(model, state, step)
   let_expire(model, state)
 end
 
--- What clients believe and request is not judged; calls see(client) for each.
+-- Suspends judgement of all clients' requests; calls see(client) for each.
 local function forgive(state, see)
   state.mishaps = state.mishaps - 1
   for i = 1, #state.clients do
@@ -314,7 +314,7 @@ function doing.late(_, state, step)
   return result, result.fault
 end
 
-local ALONE = { name = "Z", taken = 0 }   -- a client for what has to be asked
+local ALONE = { name = "Z", taken = 0 }   -- a client for queries
 
 function counters:is_timed() return self.kind.has_leases end
 

@@ -3,8 +3,8 @@
 
 local explore = {}
 
--- The steps of a state, in the order in which `turned` ones follow: a step that
--- had a reply without a defined order is done in the other order as well.
+-- A step whose reply has no defined order is also done as `turned`, with the
+-- other order. Steps are numbered in pairs, the plain one first.
 local MOST_STEPS = 4096                 -- more than a state has
 
 local function turned(step)
@@ -193,7 +193,7 @@ local function faulty(model, list)
   end
 end
 
--- Leaves out steps for as long as there is a fault.
+-- Removes steps while the fault remains.
 local function shrink(model, list, result)
   local i = #list
   while i >= 1 do

@@ -10,7 +10,7 @@ local invariants = {}
 
 local POLL = 5000         -- ms: the longest that a waiter sleeps
 
--- Whoever believes to hold, by its own clock.
+-- Clients that believe they hold it, by own clock.
 local function holders_of(lock, state)
   local holders = {}
   for _, client in ipairs(state.clients) do
@@ -117,7 +117,7 @@ local function fault_of_keys(lock, snapshot)
   end
 end
 
--- Does nobody hold it, wait or expect a reply?
+-- Does no client hold it, wait or expect a reply?
 local function is_deserted(state)
   for _, client in ipairs(state.clients) do
     if client.pending or client.waits then return false end
@@ -128,7 +128,7 @@ local function is_deserted(state)
   return true
 end
 
--- If clients may die, all may be gone at any time.
+-- If clients may die, all may be dead at any time.
 local function check_keys(lock, state)
   local snapshot = state.server
   if not lock.faults.crash and not is_deserted(state) then return end
@@ -138,8 +138,7 @@ local function check_keys(lock, state)
   return snapshot.fault_of_keys or nil
 end
 
--- From here on one client is left, which wants the lock: does it get it in
--- time?
+-- If only one client is left, and wants the lock, does it get it in time?
 local function wait_alone(lock, server, name, side)
   local most = lock.leases[#lock.leases] + POLL + lock.slack
     + choices.jump(lock)

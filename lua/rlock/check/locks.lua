@@ -1,5 +1,5 @@
---- A lock as something to explore. What is explored, a model, has the methods
---  of this file; counters.lua has them as well.
+--- The model of a lock, for explore.lua. All models have the methods of this
+--  file, such as those of counters.lua.
 
 local choices = require "rlock.check.choices"
 local invariants = require "rlock.check.invariants"

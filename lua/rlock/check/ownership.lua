@@ -1,12 +1,12 @@
---- What a client may do that holds nothing: nothing. In each state it tries all
---  operations, on a copy of the server.
+--- Checks that a client without a hold cannot act as a holder. In each state it
+--  tries all operations, on a copy of the server.
 
 local steps = require "rlock.check.steps"
 
 local ownership = {}
 
--- What it tries, the hold count that it states, and the answer that would mean
--- that it has a hold. A release may remove what is left of one that has ended.
+-- Operations, the hold count that each states, and the verdict that would mean
+-- a hold. A release may remove what is left of one that has ended.
 local TRIALS = {
   { op = "release", want = 0, never = "freed" },
   { op = "renew", want = 1, wrong = "held" },
@@ -47,7 +47,7 @@ local function peek(lock, server, who, side)
   }
 end
 
--- What it may do: results that are kept with the server.
+-- The results of all trials, cached in the snapshot.
 local function trials_of(lock, server, who, side)
   local key = ("%s %d %s"):format(who.name, side, who.is_new)
   local ops, list = lock.sides[side].ops, server.lonely[key]
@@ -65,10 +65,10 @@ local function trials_of(lock, server, who, side)
   return list
 end
 
---- Tries what a client may do that does not hold a side.
+--- Tries all operations of a client that does not hold a side.
 -- @tparam table lock
 -- @tparam table server   a snapshot
--- @tparam table who      its `name`; `is_new`: it has never asked
+-- @tparam table who      its `name`; `is_new`: it never acquired
 -- @tparam integer side
 -- @tparam function check called with the server after each operation, if it has
 --   changed, and the operation's name; returns a fault

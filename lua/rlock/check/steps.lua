@@ -109,8 +109,7 @@ local function hold_it(state, client, step, token)
   state.token = token
 end
 
--- It retries when it is told to, but no later than after a lease: most poll
--- sooner.
+-- It retries when the reply says, but within a lease: most clients poll sooner.
 local function wait_for_it(client, step, now, ms)
   local before = client.waits
   local pause = ms < 0 and POLL or math.min(ms, math.max(step.lease, LEAST))
@@ -163,8 +162,8 @@ function told.leave(_, client) client.waits, client.is_disturbed = nil, nil end
 
 -- requests, done --------------------------------------------------------------
 
--- The second time, these find nothing left to do. A break that finds something
--- may go on.
+-- Verdicts of a second execution, if nothing is left to do. A break that finds
+-- something may go on.
 local AGAIN = { release = "lost", break_ = "free" }
 
 local function twice(lock, side, op, first, is_turned)
@@ -205,7 +204,7 @@ local function remember(state, step, words)
   state.copies = copies
 end
 
--- What the client knows, and no longer believes, when it sends.
+-- Updates what the client believes when it sends a request.
 local function before_request(state, client, step)
   local pending, hold = client.pending, client.holds[step.side]
   local was_valid = pending and pending.was_valid or false
@@ -335,8 +334,7 @@ function doing.tick(lock, state, step)
   state.ticks = state.ticks - 1
 end
 
--- All clients that hold it may be wrong from now on, and waiters may have been
--- forgotten.
+-- From now on all holders may be wrong, and the server may have lost waiters.
 local function forgive(state)
   for i = 1, #state.clients do
     local client = state:change(i)

@@ -19,7 +19,7 @@ local snapshot = require "rlock.check.snapshot"
 local world = {}
 world.__index = world
 
---- What a client has that holds nothing.
+--- The hold of a client without one.
 function world.no_hold() return { count = 0, valid = 0, ends = {} } end
 
 --- Sets the ends of the leases of a hold, which other states may share.

@@ -12,12 +12,12 @@ rlockctl check POLICY [options]
 Explores every order in which several clients can run the operations of a
 policy: acquire, re-enter, renew, release, leave. Time passes, requests and
 replies get lost, requests are retried, clients die. In every state it checks
-that the lock excludes; that each operation done twice is as done once; that no
-client loses, frees, renews or re-enters what is another's; that tokens grow and
-hold counts are right; that a fair lock keeps the order; that nobody is stuck,
-no key stays for ever, only the lock's keys are used, and no script fails. It
-needs no server. A fault is shown as a shortest list of steps, with what each
-client believes, the keys, and the operation's place in the policy.
+mutual exclusion; that each operation is idempotent; that no client loses its
+hold, or frees, renews or re-enters another's; that tokens grow and hold counts
+are right; that a fair lock keeps the order; that no waiter is stuck, no key
+stays for ever, only the lock's keys are used, and no script fails. It needs no
+server. A fault is shown as a shortest list of steps, with what each client
+believes, the keys, and the operation's place in the policy.
 
 POLICY is as for `rlockctl script`; its fields are described in
 lua/rlock/policy/README.md.
@@ -31,13 +31,13 @@ lua/rlock/policy/README.md.
                     crash   all clients but one die
                     lost    a request or a reply gets lost
                     twice   an operation is done twice
-                    late    an old request comes again
+                    late    an old request is executed again
                     break   the lock is broken by force
-                    evict   a key is gone       expire  one with an expiry is
+                    evict   a key is lost       expire  one with an expiry
                     jump    the server's clock jumps, forward or back
   --limit S       seconds to search; default 60
-  --seed N        walk at random for half of these, if not all can be explored
-  --no-symmetry   do not take the clients as alike
+  --seed N        random walks for half of the limit, if not all is explored
+  --no-symmetry   do not treat the clients as alike
   --trace FILE    do the steps in a file, one on each line, as they are printed
   --on URL        then do them on this server as well: it must agree
   --json          print one object

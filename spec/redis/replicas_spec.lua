@@ -121,7 +121,7 @@ describe("replicas", function()
     eventually(function() return lock:state() == "at_risk" end, SOON,
       "it is at risk")
     eventually(function() return lost end, SOON, "it is lost")
-    assert.matches("replicas", lost)
+    assert.matches("not renewed in time", lost)
   end)
 
   it("do not delay locks that do without them", function()

@@ -357,6 +357,9 @@ describe("Sentinels with a password", function()
     })
     local held = its:lock "x"
     assert.is_true(held:lock())
+    eventually(function()
+      return small.servers[2]:cli("EXISTS", "x") == "1"
+    end, SOON, "the replica has the lock")
     small:fail_over()
     eventually(function()
       return port_of(its) == small.servers[2].port and held:state() == "held"

@@ -8,6 +8,9 @@ local END = "at the end of a program; spec/redis/close_spec.lua, spec/cli"
 local MALFORMED = "replies that built-in policies never give; "
   .. "spec/redis/own_policies_spec.lua"
 local RARE = "reached in few runs only"
+local SEVERAL = "in a cluster, behind Sentinels or with replicas, which these "
+  .. "runs lack; spec/redis/cluster_spec.lua, sentinel_spec.lua, "
+  .. "replicas_spec.lua"
 
 return {
   lock = {
@@ -60,6 +63,9 @@ return {
       .. "spec/redis/watchdog_spec.lua",
       "report_losses: *", "run: deadline = report_losses(self, now)" },
     { END, "retire: *" },
+    { SEVERAL, "renew_elsewhere: *", "daemon: *",
+      "handle_reply: renew_elsewhere(self, batch, grant)",
+      "collect: retry_at(self, grant, now)", "has_routes: *" },
     { RARE, "answered: self:lose(grant, why)",
       "collect: grant.deadline = grant.valid_until",
       "collect: self.alarms:push(grant)",
@@ -67,9 +73,8 @@ return {
   },
   wakeup = {
     { END, "wind_down: *" },
-    { RARE, "heard: self.connection:subscribe(name)", "serve: break",
-      "wake_sharers: *", "pass: other = other.next",
-      "serve: if connection then connection:close() end" },
+    { SEVERAL, "is_echo: *", "moved: *", "reconnect: *", "rehome: *" },
+    { RARE, "wake_sharers: *", "pass: other = other.next" },
   },
   ["several/joint"] = {
     { MISUSE, "check_list: *", [[function: error(("%s has no %s: ]]
@@ -112,5 +117,7 @@ return {
       "bond: *", "clash: *" },
     { RARE, "note: server.forgot = now" },
   },
-  ["redis/errors"] = {},
+  ["redis/errors"] = {
+    { SEVERAL, "ERR ^WAIT cannot be used", "replicas" },
+  },
 }

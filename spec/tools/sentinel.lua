@@ -277,16 +277,22 @@ function Set:cut(master)
   master:cli("CLIENT", "KILL", "TYPE", "replica")
 end
 
--- Asks the Sentinels in turn, until one agrees.
+-- Asks the Sentinels in turn, until one does it. It gives up if no replica is
+-- promoted in time.
 local function fail_over(self)
   for _, each in ipairs(self.sentinels) do
-    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then return true end
+    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then
+      local before = each:named()
+      return pcall(eventually, function() return each:named() ~= before end,
+        10 * slow)
+    end
   end
 end
 
---- Starts a failover. Waits until a Sentinel knows a good replica.
+--- Makes a Sentinel fail over, and waits for that.
 function Set:fail_over()
-  eventually(function() return fail_over(self) end, 30, "a Sentinel fails over")
+  eventually(function() return fail_over(self) end, 60 * slow,
+    "a Sentinel fails over")
 end
 
 function Set:stop()

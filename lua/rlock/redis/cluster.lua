@@ -10,6 +10,7 @@ local naming = require "rlock.naming"
 local node = require "rlock.redis.node"
 local singleflight = require "rlock.redis.singleflight"
 local slot = require "rlock.redis.slot"
+local url = require "rlock.redis.url"
 
 local cluster = {}
 cluster.__index = cluster
@@ -28,12 +29,8 @@ local min = math.min
 -- @tparam table options as for node.new; and seeds = { { host =, port = } },
 --   nat = a table or function: "host:port" of a node -> how to reach it
 function cluster.new(host, options)
-  local names = {}
-  for i, seed in ipairs(options.seeds) do
-    names[i] = seed.host .. ":" .. seed.port
-  end
   return setmetatable({
-    host = host, options = options, where = table.concat(names, ","),
+    host = host, options = options, where = url.hosts(options.seeds),
     timeout_ms = math.ceil(options.timeout * 1000),
     singleflight = singleflight.new(host),
     nodes = {},              -- "host:port" -> node; also former ones
@@ -67,12 +64,6 @@ local function new_node(self, host, port)
   local options = {}
   for key, value in pairs(self.options) do options[key] = value end
   options.host, options.port, options.last_pause = host, port, LAST_PAUSE
-  if options.pool then                           -- of nginx
-    options.pool = {
-      name = ("%s:%s:%d"):format(options.pool.name, host, port),
-      idle = options.pool.idle, size = options.pool.size,
-    }
-  end
   return node.new(self.host, options)
 end
 

@@ -93,24 +93,12 @@ function node.on_lost() end
 function node.on_left() end
 function node.on_replaced() end
 
--- Where to connect: the options of host.connect that depend on the address.
--- @return a table with host, port, path, pool; or nil, code, detail
+-- Where to connect.
+-- @return a table with host and port, or path; or nil, code, detail
 local function place_of(self)
-  local options = self.options
-  if not self.sentinel then
-    return { host = options.host, port = options.port, path = options.path,
-      pool = options.pool }
-  end
-  local place, code, detail = self.sentinel:locate(self.host.now()
-    + LOCATE * options.connect_timeout)
-  if not place then return nil, code, detail end
-  local at = { host = place.host, port = place.port, place = place }
-  local pool = options.pool
-  at.pool = pool and {
-    name = pool.name .. ":" .. url.host_port(place), idle = pool.idle,
-    size = pool.size,
-  }
-  return at
+  if not self.sentinel then return self.options end
+  return self.sentinel:locate(self.host.now()
+    + LOCATE * self.options.connect_timeout)
 end
 
 --- Opens a connection to this server.
@@ -125,19 +113,19 @@ function node:open(lost, message)
   if self.sentinel then commands[#commands + 1] = seal.hello end
   local connection
   connection, code, detail = self.host.connect {
-    host = at.host, port = at.port, path = at.path, pool = at.pool,
+    host = at.host, port = at.port, path = at.path, pool = options.pool,
     tls = options.tls, timeout = math.ceil(options.connect_timeout * 1000),
     lost = lost, message = message,
     silent = not message and self.timeout_ms or 0,
     greeting = commands, seals = self.seals,
     role = self.sentinel and "master",
   }
-  return self:placed(at.place, connection, code, detail)
+  return self:placed(at, connection, code, detail)
 end
 
 -- Closes a connection if the master has moved in the meantime.
 function node:placed(place, connection, code, detail)
-  if not place then return connection, code, detail end
+  if not self.sentinel then return connection, code, detail end
   if not connection then
     return nil, code == "connect" and "closed" or code, detail
   elseif place ~= self.sentinel.place then

@@ -65,9 +65,8 @@ end
 --- The Sentinels and the master, for messages.
 -- @tparam table options those of `new`
 function sentinel.show(options)
-  local names = {}
-  for i, at in ipairs(options.sentinels) do names[i] = url.host_port(at) end
-  return ("%s (Sentinel %s)"):format(options.master, table.concat(names, ","))
+  return ("%s (Sentinel %s)"):format(options.master,
+    url.hosts(options.sentinels))
 end
 
 -- one Sentinel ----------------------------------------------------------------
@@ -80,7 +79,7 @@ local function open(self, at, message, lost)
     silent = message and 0 or options.ms, greeting = greeting(options),
     message = message, lost = lost or function() end,
     pool = options.pool and {
-      name = options.pool.name .. ":sentinel:" .. url.host_port(at),
+      name = options.pool.name .. ":sentinel",
       idle = options.pool.idle, size = 0,
     },
   }

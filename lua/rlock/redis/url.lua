@@ -202,7 +202,10 @@ function url.host_port(at)
   return ("%s:%d"):format(host, at.port or DEFAULT_PORT)
 end
 
-local function show_hosts(list)
+--- Formats a list of hosts and ports.
+--  @tparam table list of tables as for `host_port`
+--  @treturn string
+function url.hosts(list)
   local hosts = {}
   for i, at in ipairs(list) do hosts[i] = url.host_port(at) end
   return table.concat(hosts, ",")
@@ -211,9 +214,9 @@ end
 -- The kind of a parsed address, its hosts and what follows them.
 local function place_of(parsed)
   local db = "/" .. (parsed.db or DEFAULT_DB)
-  if parsed.seeds then return "+cluster", show_hosts(parsed.seeds), "" end
+  if parsed.seeds then return "+cluster", url.hosts(parsed.seeds), "" end
   if not parsed.sentinels then return "", url.host_port(parsed), db end
-  return "+sentinel", show_hosts(parsed.sentinels),
+  return "+sentinel", url.hosts(parsed.sentinels),
     "/" .. encode(parsed.master) .. db
 end
 

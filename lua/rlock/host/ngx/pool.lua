@@ -43,10 +43,12 @@ local function worker_of(name)
   return worker
 end
 
---- @tparam table options as for socket.get; and pool = { name =, idle = (ms),
---   size = }, lost = function(detail), called once; seals of the node
+--- @tparam table options as for socket.get; and pool = { name = (each address
+--   has a pool of its own), idle = (ms), size = }, lost = function(detail),
+--   called once; seals of the node
 function pool.new(options)
-  local worker = worker_of(options.pool.name)
+  local worker = worker_of(("%s:%s:%s"):format(options.pool.name,
+    options.path or options.host, options.port or ""))
   local self = setmetatable({
     options = options, worker = worker, seals = options.seals or UNSEALED,
     idle = options.pool.idle, size = options.pool.size, lost = options.lost,

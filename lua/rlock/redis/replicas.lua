@@ -9,6 +9,8 @@
 --  first attempt wrote. So a lane sets MARK before WAIT, a key that expires at
 --  once.
 
+local slot = require "rlock.redis.slot"
+
 local replicas = {}
 
 local Lane = {}
@@ -112,12 +114,6 @@ end
 
 -- group commit ---------------------------------------------------------------
 
--- The hash tag of a command's key, for MARK: the same slot, so the same node.
-local function tag_of(words)
-  local key = tostring(words[4])
-  return key:match("^[^{]*{([^}]+)}") or key
-end
-
 -- The commands of a batch; MARK and WAIT follow those to be confirmed.
 -- @treturn table
 -- @treturn integer|nil the index of WAIT
@@ -129,8 +125,9 @@ local function commands_of(self, batch)
   end
   if not confirmed then return commands end
   local n = #commands
-  commands[n + 1] = { "SET", MARK:format(tag_of(confirmed.words)), "", "PX",
-    "1" }
+  -- in the slot of the command's key, so on its node
+  local mark = MARK:format(slot.tag(tostring(confirmed.words[4])))
+  commands[n + 1] = { "SET", mark, "", "PX", "1" }
   commands[n + 2] = { "WAIT",
     ("%d"):format(replicas.needed(self.node, self.wanted.count)),
     ("%d"):format(self.wanted.ms) }

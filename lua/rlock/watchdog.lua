@@ -347,7 +347,8 @@ end
 -- Are IN_FLIGHT batches on their way to the grant's node or lane? One that does
 -- not answer must not delay the others.
 local function is_full(self, grant)
-  return (self.batches_of[self.session:route_of(grant)] or 0) >= IN_FLIGHT
+  return self.batches >= IN_FLIGHT
+    and (self.batches_of[self.session:route_of(grant)] or 0) >= IN_FLIGHT
 end
 
 -- Collects a batch of due grants from the heap or, if none is due there, from

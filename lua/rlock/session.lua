@@ -3,10 +3,8 @@
 --  background tasks still refer to the session.
 
 local duration = require "rlock.duration"
-local cluster = require "rlock.redis.cluster"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
-local replicas = require "rlock.redis.replicas"
 local wakeup = require "rlock.wakeup"
 local watchdog = require "rlock.watchdog"
 
@@ -62,6 +60,11 @@ local function follow_slots(self)
   end
 end
 
+-- The class of the client's server. A cluster is loaded on first use.
+local function server_of(options)
+  return options.seeds and require "rlock.redis.cluster" or node
+end
+
 --- @tparam table host
 -- @tparam table options  complete: what node.new wants, watchdog (seconds),
 --   timeout (seconds), publish
@@ -71,7 +74,7 @@ function session.new(host, options)
     lease = options.watchdog, timeout = options.timeout,
     lease_ms = ("%d"):format(duration.ms(options.watchdog)),
     publish = options.publish,
-    node = (options.seeds and cluster or node).new(host, options),
+    node = server_of(options).new(host, options),
     -- policy -> kind, see kind_of(); weak, because kinds refer to the client
     kinds = setmetatable({}, { __mode = "v" }),
     last_number = 0,
@@ -113,7 +116,7 @@ function session:route_of(grant)
   local keys = grant.lock.site.keys
   local its = self:node_of(keys)
   if not keys.replicas then return its, its end
-  return replicas.lane(its, keys.replicas, grant.owner), its
+  return remote.lane(its, keys, grant.owner), its
 end
 
 -- owners ------------------------------------------------------------------

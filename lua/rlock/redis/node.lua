@@ -8,7 +8,6 @@
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
 local greeting = require "rlock.redis.greeting"
-local sentinel = require "rlock.redis.sentinel"
 local singleflight = require "rlock.redis.singleflight"
 local seal = require "rlock.redis.seal"
 local url = require "rlock.redis.url"
@@ -21,8 +20,12 @@ local FIRST_PAUSE, LAST_PAUSE = 0.05, 2
 --- The time for the Sentinels to name the master, in connect timeouts.
 local LOCATE = 3
 
+local function load_sentinel()                           -- on first use
+  return require "rlock.redis.sentinel"
+end
+
 local function where_of(options)
-  if options.sentinels then return sentinel.show(options) end
+  if options.sentinels then return load_sentinel().show(options) end
   return options.path or (options.host .. ":" .. options.port)
 end
 
@@ -49,7 +52,7 @@ function node.new(host, options)
   }, node)
   self.seals = seal.new(self, options.seal or "kill")
   if options.sentinels then
-    self.sentinel = sentinel.new(host, options, function(why)
+    self.sentinel = load_sentinel().new(host, options, function(why)
       self:move(why)
     end)
   end

@@ -6,7 +6,6 @@ local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
 local expiry = require "rlock.redis.expiry"
 local naming = require "rlock.naming"
-local replicas = require "rlock.redis.replicas"
 local script = require "rlock.script"
 
 local remote = {}
@@ -191,11 +190,24 @@ local function log_retry(host, op, name, why)
     naming.show(name), tostring(why)))
 end
 
+local function load_replicas()                           -- on first use
+  return require "rlock.redis.replicas"
+end
+
+--- The lane for an owner's requests, which replicas must confirm.
+-- @tparam table node
+-- @tparam table keys with the field `replicas`
+-- @tparam string owner
+-- @treturn table see replicas.lane
+function remote.lane(node, keys, owner)
+  return load_replicas().lane(node, keys.replicas, owner)
+end
+
 -- How to send a request: a function as node.call.
 local function caller(node, op, keys, owner)
   if not keys.replicas then return node.call end
-  local lane = replicas.lane(node, keys.replicas, owner)
-  local is_confirmed = replicas.must_confirm(op)
+  local lane = remote.lane(node, keys, owner)
+  local is_confirmed = load_replicas().must_confirm(op)
   return function(_, deadline, words)
     return lane:call(deadline, words, is_confirmed)
   end

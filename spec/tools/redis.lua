@@ -96,9 +96,15 @@ local function make_certificates()
   return folder
 end
 
-local function choose_port(wanted)
+--- A port below the ephemeral ones. Not from math.random, which may start alike
+--- in several processes.
+function redis.choose_port()
+  return 10000 + shell.run("od -An -N2 -tu2 /dev/urandom") % 22000
+end
+
+local function port_of(wanted)
   if wanted ~= true then return wanted or nil end
-  return math.random(10000, 32000)           -- below the ephemeral ports
+  return redis.choose_port()
 end
 
 --- Starts the process of `self`. Tries further ports if one that we chose is in
@@ -110,9 +116,9 @@ function Server:launch()
     self.certificates = self.folder .. "/tls"
   end
   for _ = 1, PORT_TRIES do
-    self.port = self.port or choose_port(options.port)
+    self.port = self.port or port_of(options.port)
     self.tls_port = self.tls_port or options.tls
-      and choose_port(options.tls.port or true)
+      and port_of(options.tls.port or true)
     local folder, pid = shell.daemon(self.folder, "eady to accept conn",
       self:command())
     if folder then

@@ -21,12 +21,6 @@ Set.__index = Set
 local PORT_TRIES = 20
 local SECONDS = 30 * slow
 
--- Ports below the ephemeral ones, not from math.random, which may start alike
--- in several processes.
-local function choose_port()
-  return 10000 + shell.run("od -An -N2 -tu2 /dev/urandom") % 22000
-end
-
 -- the servers ----------------------------------------------------------------
 
 local function start_server(options, primary)
@@ -42,17 +36,8 @@ local function start_server(options, primary)
     args[#args + 1], args[#args + 2] = "--replicaof",
       "127.0.0.1 " .. ("%d"):format(primary.port)
   end
-  return redis.start { port = choose_port(), args = args,
+  return redis.start { port = true, args = args,
     password = options.password, users = options.users }
-end
-
-local function try_server(options, primary)
-  for _ = 1, PORT_TRIES do
-    local ok, server = pcall(start_server, options, primary)
-    if ok then return server end
-    assert(tostring(server):find("Address already in use", 1, true), server)
-  end
-  error("no free port", 0)
 end
 
 -- the Sentinels --------------------------------------------------------------
@@ -100,7 +85,7 @@ local function start_sentinel(set)
     os.getenv("TMPDIR") or "/tmp"))
   local self, why = setmetatable({ folder = folder, set = set }, Sentinel), nil
   for _ = 1, PORT_TRIES do
-    self.port = choose_port()
+    self.port = redis.choose_port()
     write_conf(self, set)
     local ok
     ok, why = self:launch()
@@ -232,7 +217,7 @@ function sentinel.start(options)
     sleep = options.sleep or block,
   }, Set)
   for i = 1, 1 + (options.replicas or 2) do
-    self.servers[i] = try_server(options, self.servers[1])
+    self.servers[i] = start_server(options, self.servers[1])
   end
   wait_for(self, "every replica has caught up", function()
     return has_replicas(self.servers[1], #self.servers - 1)

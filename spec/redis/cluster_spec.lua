@@ -22,6 +22,25 @@ end
 
 local function open(options) return fixtures.open(cluster.url, options) end
 
+-- Starts a task that waits for a lock which another client holds.
+-- @return the task; and a function: does the task's client hear releases?
+local function start_waiter(client, name)
+  local lock = client:lock(name)
+  local waiter = task.start(function() return lock:lock { wait = SOON } end)
+  local channel = lock.site.policy.channel(lock.site.keys)
+  local function listens() return client.session.wakeup:is_live(channel) end
+  eventually(listens, SOON, "the waiter listens")
+  return waiter, listens, channel
+end
+
+-- A release wakes the waiter, long before its next poll.
+local function wakes(lock, waiter)
+  local before = rlock.now()
+  assert.is_true(lock:unlock())
+  assert.is_true(waiter:join())
+  assert.is_true(rlock.now() - before < 2 * slow, "woken by a message")
+end
+
 describe("a cluster", function()
   setup(function()
     cluster = require("spec.tools.cluster").start { masters = 3 }
@@ -47,17 +66,7 @@ describe("a cluster", function()
       local name = name_on(node)
       local lock = client:lock(name)
       assert.is_true(lock:lock())
-      local waiter = task.start(function()
-        return other:lock(name):lock { wait = SOON }
-      end)
-      local channel = other:lock(name).site.policy.channel(lock.site.keys)
-      eventually(function()
-        return other.session.wakeup:is_live(channel)
-      end, SOON, "the waiter listens")
-      local before = rlock.now()
-      assert.is_true(lock:unlock())
-      assert.is_true(waiter:join())
-      assert.is_true(rlock.now() - before < 2 * slow, "woken by a message")
+      wakes(lock, (start_waiter(other, name)))
     end
   end)
 
@@ -114,14 +123,7 @@ describe("a cluster", function()
       local name = name_on(source)
       local lock = client:lock(name)
       assert.is_true(lock:lock())
-      local waiter = task.start(function()
-        return other:lock(name):lock { wait = SOON }
-      end)
-      local channel = lock.site.policy.channel(lock.site.keys)
-      local function listens()
-        return other.session.wakeup:is_live(channel)
-      end
-      eventually(listens, SOON, "the waiter listens")
+      local waiter, listens, channel = start_waiter(other, name)
       cluster:move(slot.of(name), target)
       local its = other.session.wakeup.channels[channel]
       if publish ~= "publish" then
@@ -129,10 +131,7 @@ describe("a cluster", function()
           return listens() and its.subscriber.node.options.port == target.port
         end, SOON, "the waiter listens at the new node")
       end
-      local before = rlock.now()
-      assert.is_true(lock:unlock())
-      assert.is_true(waiter:join())
-      assert.is_true(rlock.now() - before < 2 * slow, "woken by a message")
+      wakes(lock, waiter)
     end
   end)
 

@@ -35,8 +35,8 @@ function replies.tagged(value)
   return list
 end
 
---- The same for a reply to a client, who does not see the difference between
---  "+" and "$". Without what Redis appends to errors of scripts.
+--- The same for a reply that a client has received: it gets "+" and "$" alike.
+--  Without what Redis appends to errors of scripts.
 function replies.plain(reply)
   if type(reply) == "string" then return "$" .. replies.neutral(reply) end
   if type(reply) == "number" then return (":%.17g"):format(reply) end

@@ -40,19 +40,31 @@ local function options()
   return result
 end
 
-local function shuffle(list)
-  for i = #list, 2, -1 do
-    local other = math.random(i)
-    list[i], list[other] = list[other], list[i]
-  end
+-- A number that depends on each byte of the text: FNV-1a, mixed once more.
+local function hash(text)
+  local n = 0xcbf29ce484222325
+  for i = 1, #text do n = (n ~ text:byte(i)) * 0x100000001b3 end
+  n = (n ~ n >> 33) * 0xff51afd7ed558ccd
+  return n ~ n >> 33
 end
 
--- Up to `each` mutants of a file, as { file, number }.
-local function some_of(file, each)
-  local list = {}
-  for number in ipairs(mutants_of(file)) do list[number] = { file, number } end
-  shuffle(list)
-  return table.move(list, 1, math.min(each, #list), 1, {})
+-- All mutants of a file, as { file, number, rank }. The rank depends on nothing
+-- but the seed, the mutant and how often the file has had the same one before.
+local function ranked(file, seed)
+  local list, seen = {}, {}
+  for number, mutant in ipairs(mutants_of(file)) do
+    local words = table.concat({ seed, file, mutant.place, mutant.old,
+      mutant.key }, "\n")
+    seen[words] = (seen[words] or 0) + 1
+    list[number] = { file, number, hash(words .. "\n" .. seen[words]) }
+  end
+  return list
+end
+
+-- The `count` mutants of lowest rank.
+local function lowest(list, count)
+  table.sort(list, function(a, b) return a[3] < b[3] end)
+  return table.move(list, 1, math.min(tonumber(count) or #list, #list), 1, {})
 end
 
 -- Each killer of these files once, as { file, -number }.
@@ -68,22 +80,22 @@ local function killers_of(files, is_quick)
   return list
 end
 
+-- A sample is stable: a change of a source replaces only mutants of changed
+-- lines.
 local function choose()
-  local chosen, all, bases = options(), {}, {}
-  math.randomseed(tonumber(chosen.SEED))
+  local given, all, bases = options(), {}, {}
   for _, file in ipairs(sorted(killers)) do
-    if not chosen.FILE or file:find(chosen.FILE, 1, true) then
-      table.move(some_of(file, tonumber(chosen.EACH) or math.huge), 1,
-        #mutants_of(file), #all + 1, all)
+    if not given.FILE or file:find(given.FILE, 1, true) then
+      local some = lowest(ranked(file, given.SEED), given.EACH)
+      table.move(some, 1, #some, #all + 1, all)
     end
   end
-  shuffle(all)
-  local count = math.min(tonumber(chosen.COUNT) or #all, #all)
-  for i = 1, count do bases[all[i][1]] = true end
-  for _, base in ipairs(killers_of(sorted(bases), chosen.QUICK)) do
+  local chosen = lowest(all, given.COUNT)
+  for _, one in ipairs(chosen) do bases[one[1]] = true end
+  for _, base in ipairs(killers_of(sorted(bases), given.QUICK)) do
     print(base[1], base[2])
   end
-  for i = 1, count do print(all[i][1], all[i][2]) end
+  for _, one in ipairs(chosen) do print(one[1], one[2]) end
 end
 
 -- reporting -------------------------------------------------------------------

@@ -28,6 +28,7 @@
 #include "child.h"
 #include "conn.h"
 #include "file.h"
+#include "input.h"
 #include "loop.h"
 #include "reply.h"
 #include "timer.h"
@@ -38,6 +39,7 @@
 #define TIMER "rlock.core.timer"
 #define CONN "rlock.core.conn"
 #define SIGNAL "rlock.core.signal"
+#define INPUT "rlock.core.input"
 #define CHILD "rlock.core.child"
 #define LOCK "rlock.core.lock"
 
@@ -527,6 +529,41 @@ static int signal_close(lua_State *L)
     self->signal = NULL;
     if (self->core != NULL && self->core->loop != NULL)
         rl_signal_close(signal);
+    return 0;
+}
+
+/* ---- readable descriptors ---- */
+
+typedef struct input_handle {
+    rl_input *input;
+    core *core;
+} input_handle;
+
+/* core.input(id, fd) -> handle | nil, code, detail */
+static int core_input(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1);
+    int fd = (int)luaL_checkinteger(L, 2);
+    input_handle *handle = new_handle(L, sizeof(*handle), INPUT);
+    int err;
+
+    handle->core = self;
+    err = rl_input_open(&handle->input, self->loop, id, fd);
+    if (err != 0)
+        return refuse_uv(L, "refused", err);
+    return 1;
+}
+
+/* input:close() */
+static int input_close(lua_State *L)
+{
+    input_handle *self = luaL_checkudata(L, 1, INPUT);
+    rl_input *input = self->input;
+
+    self->input = NULL;
+    if (self->core != NULL && self->core->loop != NULL)
+        rl_input_close(input);
     return 0;
 }
 
@@ -1029,6 +1066,8 @@ static void new_classes(lua_State *L)
                                       { NULL, NULL } };
     static const luaL_Reg signal[] = { { "close", signal_close },
                                        { NULL, NULL } };
+    static const luaL_Reg input[] = { { "close", input_close },
+                                      { NULL, NULL } };
     static const luaL_Reg lock[] = { { "close", lock_close }, { NULL, NULL } };
     static const luaL_Reg child[] = {
         { "pid", child_pid },
@@ -1047,6 +1086,7 @@ static void new_classes(lua_State *L)
     new_class(L, LOCK, lock, lock_close);
     new_class(L, CHILD, child, child_close);
     new_class(L, SIGNAL, signal, signal_close);
+    new_class(L, INPUT, input, input_close);
     new_class(L, CONN, conn, conn_gc);
 }
 
@@ -1109,6 +1149,7 @@ int luaopen_rlock_core(lua_State *L)
         { "timer", core_timer },
         { "connect", core_connect },
         { "signal", core_signal },
+        { "input", core_input },
         { "spawn", core_spawn },
         { "private_dir", core_private_dir },
         { "check_private", core_check_private },

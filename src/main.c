@@ -17,6 +17,7 @@
 
 #include "core.h"
 #include "allocator.h"
+#include "edit.h"
 #include "embed.h"
 
 struct arguments {
@@ -127,11 +128,15 @@ static void add_searcher(lua_State *L)
     lua_pop(L, 2);
 }
 
-static void preload_core(lua_State *L)
+static void preload(lua_State *L)
 {
     luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
     lua_pushcfunction(L, luaopen_rlock_core);
     lua_setfield(L, -2, "rlock.core");
+#ifdef RL_EDIT
+    lua_pushcfunction(L, luaopen_rlock_edit);
+    lua_setfield(L, -2, "rlock.edit");
+#endif
     lua_pop(L, 1);
 }
 
@@ -162,7 +167,7 @@ static int protected_main(lua_State *L)
 
     luaL_checkversion(L);
     luaL_openlibs(L);
-    preload_core(L);
+    preload(L);
     lua_pushcfunction(L, traceback);
     push_named(L);
     add_searcher(L);

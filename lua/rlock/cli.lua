@@ -22,7 +22,7 @@ local common = {
 
 --- Options that come before a program or a command name.
 local leading = setmetatable({
-  ["-e"] = { "code", "CODE", last = true },
+  ["-e"] = { "code", "CODE", last = true }, ["-i"] = { "prompt" },
   ["-V"] = { "version" }, ["--version"] = { "version" },
 }, { __index = common })
 
@@ -136,7 +136,9 @@ function cli.main(arguments, embedded_text, user_named)
   local name = arguments[first]
   if chosen.version then return run_command("version", {}, 1, {}) end
   if chosen.help then return run_command("help", arguments, first, {}) end
-  if not chosen.code and commands[name] then
+  if chosen.prompt then
+    return run_command("prompt", arguments, first, chosen)
+  elseif not chosen.code and commands[name] then
     return run_command(name, arguments, first + 1, chosen)
   elseif not chosen.code and not name then
     io.stderr:write(require("rlock.cli.help").general)

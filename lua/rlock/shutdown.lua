@@ -15,10 +15,12 @@ local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 -- signals --------------------------------------------------------------------
 
 local told_at
+local interceptor           -- is called at SIGINT, instead
 
 -- The first signal unwinds the program, a later one ends it at once. timeout(1)
 -- sends each signal twice, so signals within AGAIN count as one.
 local function end_by(status)
+  if status == SIGNALS.INT and interceptor then return interceptor() end
   local now = host.now()
   if told_at and now - told_at >= AGAIN then plain_exit(status) end
   told_at = told_at or now
@@ -90,6 +92,9 @@ end
 -- A signal unwinds the running task, if it is in the program's code.
 local function interrupt(number)
   if host.is_told() or is_ours(debug.getinfo(2, "S")) then return end
+  if 128 + number == SIGNALS.INT and interceptor then
+    error("interrupted", 0)
+  end
   exit(128 + number)
 end
 
@@ -154,6 +159,11 @@ local function install(fns)
   coroutine.resume, coroutine.wrap = fns.resume, fns.wrap -- luacheck: ignore
   return before
 end
+
+--- SIGINT calls fn, or raises "interrupted" in a loop that never waits, and
+--  does not end the program.
+-- @tparam function fn
+function shutdown.intercept(fn) interceptor = fn end
 
 --- From now on, signals and os.exit unwind the program, and assert keeps the
 --  detail for `explained`.

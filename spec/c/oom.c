@@ -100,7 +100,7 @@ static int protected_core(lua_State *L)
     const char *path = lua_touserdata(L, 1);
 
     luaL_openlibs(L);
-    preload_core(L);
+    preload(L);
     if (luaL_loadstring(L, core_program) != LUA_OK)
         return lua_error(L);
     lua_pushstring(L, path);

@@ -8,6 +8,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl [options] script.lua [ARG...]   run a program; - reads it from
                                            standard input
   rlockctl [options] -e 'CODE' [ARG...]    run a chunk
+  rlockctl [options] -i                    a prompt for Lua
   rlockctl status NAME [--json]            show its kind, holders and waiters
   rlockctl status --server [--json]        show the server and permissions
   rlockctl script POLICY [OP]              print what Redis runs

@@ -36,11 +36,13 @@ local host = {
   is_running = tasks.is_running,
   is_told = tasks.is_told,
   is_unwind = tasks.is_unwind,
+  revive = tasks.revive,
   run = tasks.run,
   exit = tasks.exit,
   connect = connection.open,
   process = process.start,
   on_signal = process.on_signal,
+  on_readable = process.on_readable,
   --- Calls a function with the number of a termination signal, inside a task
   --  that has not yielded since it arrived. nil: removes the function.
   on_interrupt = core.interrupt,
@@ -56,12 +58,15 @@ local host = {
 }
 registry[KEY] = host
 
+--- Where log lines go.
+function host.write_log(text) io.stderr:write(text) end
+
 --- Writes a log line. Callers pass text without secrets.
 -- @tparam string level "warn" or "info"
 -- @tparam string text  one line
 function host.log(level, text)
   if host.verbosity >= (level == "warn" and 1 or 2) then
-    io.stderr:write("rlock: ", text, "\n")
+    host.write_log("rlock: " .. text .. "\n")
   end
 end
 

@@ -46,25 +46,35 @@ function Process:kill(signal) return self.child:kill(signal) end
 --- Stops watching the program, which runs on.
 function Process:forget() self.child:close() end
 
-local Signal = {}
-Signal.__index = Signal
+local Handle = {}
+Handle.__index = Handle
 
---- Calls `fn` at each signal, until the returned handle is closed. The handle
---  does not keep the program running.
--- @tparam string name "INT", "TERM", "HUP", ...
--- @tparam function fn
-function process.on_signal(name, fn)
-  local self = setmetatable({}, Signal)
+-- Calls fn for each event of a primitive of the core.
+local function watch(open, what, fn)
+  local self = setmetatable({}, Handle)
   self.id = callback(function() fn(self) end)    -- also prevents collection
   local code, detail
-  self.raw, code, detail = core.signal(self.id, name)
+  self.raw, code, detail = open(self.id, what)
   if self.raw then return self end
   free_id(self.id)
   return nil, code, detail
 end
 
---- Stops the calls; without other handles the default action is restored.
-function Signal:close()
+--- Calls `fn` at each signal, until the returned handle is closed. The handle
+--  does not keep the program running.
+-- @tparam string name "INT", "TERM", "HUP", ...
+-- @tparam function fn
+function process.on_signal(name, fn) return watch(core.signal, name, fn) end
+
+--- Calls `fn` while a descriptor is readable, until the returned handle is
+--  closed.
+-- @tparam integer fd  a terminal or a pipe
+-- @tparam function fn
+function process.on_readable(fd, fn) return watch(core.input, fd, fn) end
+
+--- Stops the calls; without other handles of a signal its default action is
+--  restored.
+function Handle:close()
   if self.id then free_id(self.id) end
   self.id = nil
   self.raw:close()

@@ -489,6 +489,11 @@ function tasks.is_running() return current ~= nil end
 --- Has the running task been told to unwind?
 function tasks.is_told() return current ~= nil and current.unwound == true end
 
+--- The running task has caught its cancellation, and goes on.
+function tasks.revive()
+  current.unwinding, current.unwound = nil, nil
+end
+
 --- Is this error the one that unwinds a task?
 function tasks.is_unwind(message)
   return getmetatable(message) == Unwind

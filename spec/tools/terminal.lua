@@ -1,0 +1,68 @@
+--- A terminal, by tmux: a program runs in it, a test types and reads the
+--- screen.
+--
+--    local screen = terminal.open("rlockctl -i", { columns = 80, lines = 24 })
+--    screen:type "1 + 1\n"
+--    screen:shows "\n2\n"
+--    screen:close()
+
+local eventually = require "spec.tools.eventually"
+local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
+
+local terminal = {}
+
+local Screen = {}
+Screen.__index = Screen
+
+local SECONDS = 10 * slow
+
+local count = 0
+
+local function tmux(self, ...)
+  return shell.run(shell.words { "tmux", "-S", self.socket, ... })
+end
+
+--- Opens a terminal that runs a shell command, and stays when it ends.
+-- @tparam string command
+-- @tparam table options  folder, for tmux's socket; columns, lines
+function terminal.open(command, options)
+  count = count + 1
+  local socket = options.folder .. "/tmux" .. count
+  local self = setmetatable({ socket = socket }, Screen)
+  local output, ok = tmux(self, "-f", "/dev/null", "new-session", "-d",
+    "-x", options.columns or 80, "-y", options.lines or 24,
+    "sh", "-c", command .. "; echo \"ended $?\"; exec cat")
+  assert(ok, output)
+  return self
+end
+
+--- Types text, byte by byte.
+function Screen:type(text)
+  assert(select(2, tmux(self, "send-keys", "-l", "--", text)))
+end
+
+--- Presses a key by tmux's name, such as C-c or Tab.
+function Screen:press(key)
+  assert(select(2, tmux(self, "send-keys", key)))
+end
+
+--- The lines on the screen, without blanks at their ends.
+function Screen:text()
+  return (tmux(self, "capture-pane", "-p"):gsub("%s*$", "\n"))
+end
+
+--- Waits until the screen's text has this pattern; returns what it captures.
+function Screen:shows(pattern)
+  local text
+  local ok, found = pcall(eventually, function()
+    text = self:text()
+    return text:match(pattern)
+  end, SECONDS)
+  if not ok then error("no " .. pattern .. " on the screen:\n" .. text, 2) end
+  return found
+end
+
+function Screen:close() tmux(self, "kill-server") end
+
+return terminal

@@ -136,6 +136,23 @@ local function peek_at_sides(pair)
   return state
 end
 
+-- How many clients listen for a release; nil if that is not known. A client of
+-- a cluster may listen twice.
+local function listeners(client, kind)
+  if kind.channel == "" then return nil end
+  local session, count = client.session, nil
+  local replies = session:node_of(kind.keys):pipeline(
+    session.host.now() + session.timeout, {
+      { "PUBSUB", "NUMSUB", kind.channel },
+      { "PUBSUB", "SHARDNUMSUB", kind.channel },
+    })
+  for i = 1, 2 do
+    local reply = replies and replies[i]
+    if type(reply) == "table" then count = math.max(count or 0, reply[2]) end
+  end
+  return count
+end
+
 local function peek_at_counter(counter) return counter:peek() end
 
 local function state_of(client, kind, name)
@@ -144,9 +161,10 @@ local function state_of(client, kind, name)
   local state, code, detail = read(client[kind.factory](client, name))
   if not state then return nil, code, detail end
   state.kind, state.title = kind.name, kind.policy.title
+  state.waiters = state.queue and #state.queue or listeners(client, kind)
   if kind.alike then                    -- the number's meaning is unknown
     return { kind = kind.alike, title = kind.alike, holders = {},
-      count = state.available or state.count }
+      waiters = state.waiters, count = state.available or state.count }
   end
   return state
 end

@@ -2,6 +2,8 @@
 
 local json = require "rlock.cli.json"
 local inspect = require "rlock.cli.inspect"
+local listing = require "rlock.cli.listing"
+local text = require "rlock.cli.text"
 
 local status = {}
 
@@ -32,67 +34,68 @@ status.options = {
   ["--server"] = { "server" },
 }
 
--- Names are untrusted: escape control characters, which could move the cursor.
-local function show(text)
-  return (("%q"):format(text):gsub("\\\n", "\\n"):gsub("%c", "?"))
-end
+local show = text.show
 
-local function bare(text) return show(text):sub(2, -2) end
+local FREE = 3                          -- the exit status
 
 local verbs = { read = "read by", write = "written by" }
 
-local function print_title(name, state)
-  local text = ("%s is %s"):format(show(name), state.state or state.count)
-  if state.title then text = text .. ": " .. state.title end
-  if state.state and state.count then text = text .. " at " .. state.count end
-  if state.available then
-    text = ("%s, %d available"):format(text, state.available)
+local function is_free(states)
+  for _, state in ipairs(states) do
+    if state.state ~= "free" then return false end
   end
-  if state.in_use then text = ("%s, %d in use"):format(text, state.in_use) end
-  print(text)
+  return true
 end
 
-local function print_state(name, state)
-  print_title(name, state)
+local function print_title(state)
+  local line = ("%s is %s"):format(show(state.name), state.state or state.count)
+  if state.title then line = line .. ": " .. state.title end
+  if state.state and state.count then line = line .. " at " .. state.count end
+  if state.available then
+    line = ("%s, %d available"):format(line, state.available)
+  end
+  if state.in_use then line = ("%s, %d in use"):format(line, state.in_use) end
+  print(line)
+end
+
+local function print_holder(holder)
+  local line = ("  %s %s"):format(verbs[holder.mode] or "held by",
+    text.who(holder))
+  if holder.count then
+    line = ("%s, %d time%s"):format(line, holder.count,
+      holder.count == 1 and "" or "s")
+  elseif holder.ttl then
+    line = ("%s for %.1f s more"):format(line, holder.ttl)
+  end
+  print(line)
+end
+
+local function print_waiters(state)
+  for i, waiter in ipairs(state.queue or {}) do
+    print(("  %d. in line: %s%s"):format(i, text.who(waiter),
+      waiter.mode and ", to " .. waiter.mode or ""))
+  end
+  if not state.queue and (state.waiters or 0) > 0 then
+    print(("  %d client%s waiting for it"):format(state.waiters,
+      state.waiters == 1 and " is" or "s are"))
+  end
+end
+
+local function print_state(state)
+  print_title(state)
   if state.master then
     print(("  on %s, the master of %s"):format(state.node, state.master))
   elseif state.slot then
     print(("  in slot %d, on %s"):format(state.slot, state.node))
   end
-  for _, holder in ipairs(state.holders) do
-    local text = ("  %s %s"):format(verbs[holder.mode] or "held by",
-      bare(holder.owner))
-    if holder.count then
-      text = ("%s, %d time%s"):format(text, holder.count,
-        holder.count == 1 and "" or "s")
-    elseif holder.ttl then
-      text = ("%s for %.1f s more"):format(text, holder.ttl)
-    end
-    print(text)
-  end
+  for _, holder in ipairs(state.holders) do print_holder(holder) end
   if state.ttl then
     print(("  for %.1f s more, unless it is renewed"):format(state.ttl))
   elseif state.state == "held" and state.holders[1] and not state.in_use then
     print("  without an expiry")
   end
   if state.token then print("  token " .. state.token) end
-  for i, waiter in ipairs(state.queue or {}) do
-    print(("  %d. in line: %s%s"):format(i, bare(waiter.owner),
-      waiter.mode and ", to " .. waiter.mode or ""))
-  end
-end
-
-local function milliseconds(seconds)
-  return seconds and math.floor(seconds * 1000 + 0.5)
-end
-
-local function print_json(name, state)
-  for _, holder in ipairs(state.holders) do
-    holder.ttl, holder.ttl_ms = nil, milliseconds(holder.ttl)
-  end
-  state.ttl, state.ttl_ms = nil, milliseconds(state.ttl)
-  state.name, state.title = name, nil
-  print(json(state))
+  print_waiters(state)
 end
 
 -- Returns 1 if a command that rlock needs is not permitted.
@@ -129,11 +132,12 @@ function status.run(cli, operands, chosen)
   if not states then
     return cli.fault(code, ("status: %s: %s"):format(show(name), detail))
   end
+  listing.complete(client, name, states)
   for _, state in ipairs(states) do
-    state.node, state.master, state.slot = client.session.node:master(name);
-    (chosen.json and print_json or print_state)(name, state)
+    if chosen.json then print(json(text.record(state))) end
+    if not chosen.json then print_state(state) end
   end
-  return 0
+  return is_free(states) and FREE or 0
 end
 
 return status

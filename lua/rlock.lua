@@ -48,7 +48,8 @@ end
 
 --- Opens a client.
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
---   timeout = 3 (one command), connect_timeout = 3 (seconds), name, username,
+--   timeout = 3 (one command), connect_timeout = 3 (seconds), name,
+--   identity = false: CLIENT LIST does not show who the client is; username,
 --   password, publish = "publish" | "spublish" | "both",
 --   sentinel = { username =, password =, tls = }: how to reach the Sentinels of
 --   redis+sentinel://; tls: true, false or a table; default: as the master,

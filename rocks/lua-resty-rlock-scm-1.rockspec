@@ -39,6 +39,7 @@ build = {
     ["rlock.host.ngx.subscriber"] = "lua/rlock/host/ngx/subscriber.lua",
     ["rlock.host.ngx.tasks"] = "lua/rlock/host/ngx/tasks.lua",
     ["rlock.host.ngx.worker_timer"] = "lua/rlock/host/ngx/worker_timer.lua",
+    ["rlock.identity"] = "lua/rlock/identity.lua",
     ["rlock.kinds"] = "lua/rlock/kinds.lua",
     ["rlock.lock"] = "lua/rlock/lock.lua",
     ["rlock.naming"] = "lua/rlock/naming.lua",

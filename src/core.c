@@ -373,6 +373,18 @@ static int core_random(lua_State *L)
     return 1;
 }
 
+/* core.hostname() -> string or nil */
+static int core_hostname(lua_State *L)
+{
+    char name[UV_MAXHOSTNAMESIZE];
+    size_t size = sizeof(name);
+
+    if (uv_os_gethostname(name, &size) != 0)
+        return 0;
+    lua_pushlstring(L, name, size);
+    return 1;
+}
+
 /* core.pid() -> integer */
 static int core_pid(lua_State *L)
 {
@@ -1142,6 +1154,7 @@ int luaopen_rlock_core(lua_State *L)
         { "resume", core_resume },
         { "now", core_now },
         { "random", core_random },
+        { "hostname", core_hostname },
         { "pid", core_pid },
         { "uid", core_uid },
         { "isatty", core_isatty },

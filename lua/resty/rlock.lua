@@ -124,7 +124,8 @@ end
 --  first command.
 -- @tparam[opt] string|table options a URL, or a table: url =
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
---   connect_timeout = 3 (seconds), name, username, password,
+--   connect_timeout = 3 (seconds), name, identity (false: CLIENT LIST does
+--   not show who the client is), username, password,
 --   publish = "publish" | "spublish" | "both", sentinel = { username =,
 --   password =, tls = }: how to reach the Sentinels of redis+sentinel://,
 --   seal = "kill" | "time" | "off": how late execution of an abandoned request

@@ -8,8 +8,9 @@ local cli = {}
 local UNREACHABLE, USAGE = 202, 206
 
 local commands = {
-  ["check"] = true, ["help"] = true, ["local"] = true, ["ls"] = true,
-  ["script"] = true, ["status"] = true, ["try"] = true, ["version"] = true,
+  ["break"] = true, ["check"] = true, ["help"] = true, ["local"] = true,
+  ["ls"] = true, ["script"] = true, ["status"] = true, ["try"] = true,
+  ["version"] = true, ["wait"] = true,
 }
 
 --- Options that every command has.

@@ -37,9 +37,7 @@ local known = {
   sentinel = function(given, _, level)
     return check_sentinel(given, level + 1)
   end,
-  name = check.that("letters, digits and -_.:@/ only", function(name)
-    return type(name) == "string" and not name:find("[^%w%-_.:@/]")
-  end),
+  name = text, identity = check.type "boolean",
   watchdog = check.duration(0.03, day), timeout = check.duration(0.001, day),
   connect_timeout = check.duration(0.001, day),
   publish = check.that('"publish", "spublish" or "both"', function(command)

@@ -3,6 +3,7 @@
 --  background tasks still refer to the session.
 
 local duration = require "rlock.duration"
+local identity = require "rlock.identity"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
 local wakeup = require "rlock.wakeup"
@@ -23,6 +24,14 @@ local function uuid(host)
   local text = table.concat(hex)
   return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-" .. text:sub(13, 16)
     .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
+end
+
+-- The name of the client's connections; nil: its own name only.
+local function connection_name(host, id, options)
+  if options.identity == false or not host.process_identity then return nil end
+  local who = host.process_identity()
+  who.id, who.name = id, options.name
+  return identity.encode(who)
 end
 
 -- Reconnects at once while something is held: after a failover, the new server
@@ -67,10 +76,12 @@ end
 
 --- @tparam table host
 -- @tparam table options  complete: what node.new wants, watchdog (seconds),
---   timeout (seconds), publish
+--   timeout (seconds), publish; gets its `connection_name`
 function session.new(host, options)
+  local id = uuid(host)
+  options.connection_name = connection_name(host, id, options)
   local self = setmetatable({
-    host = host, options = options, id = uuid(host),
+    host = host, options = options, id = id,
     lease = options.watchdog, timeout = options.timeout,
     lease_ms = ("%d"):format(duration.ms(options.watchdog)),
     publish = options.publish,

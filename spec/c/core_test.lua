@@ -346,6 +346,7 @@ function tests.random_bytes_and_clock()
   local passed = core.now() - before
   check(passed >= 0.010 and passed < 5, passed)
   check(math.type(core.pid()) == "integer")
+  check(core.hostname():find("^[%w.-]+$"))
   check(math.type(core.uid()) == "integer")
   check(core.isatty(99) == false)
 end

@@ -10,6 +10,9 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl [options] -e 'CODE' [ARG...]    run a chunk
   rlockctl [options] -i                    a prompt for Lua
   rlockctl status NAME [--json]            show its kind, holders and waiters
+  rlockctl ls [PATTERN] [--json]           list locks
+  rlockctl break NAME [--force]            free a lock by force
+  rlockctl wait NAME [-w DURATION]         wait until a lock is free
   rlockctl status --server [--json]        show the server and permissions
   rlockctl script POLICY [OP]              print what Redis runs
   rlockctl check POLICY [options]          look for faults in a kind of lock
@@ -27,8 +30,15 @@ Options:
   -v, -q           more messages on standard error, or errors only
   --               no more options
 
-Exit status: the program's own. From rlockctl itself: 1 error, 130 and 143 ended
-by SIGINT and SIGTERM, 202 server unreachable, 206 usage.
+Exit status: that of the program. From rlockctl itself:
+  0         done; status: it is held; break: it is broken; wait: it is free
+  1         error; break: not broken; check: a fault; local status: no server;
+            status --server: a permission is missing
+  3         status and break: it is free; check: incomplete
+  130, 143  ended by SIGINT, SIGTERM
+  201       wait: not free in time
+  202       the server is unreachable
+  206       usage
 ]]
 
 help.usage = [[

@@ -5,18 +5,30 @@
 
 local kinds = require "rlock.kinds"
 local once = require "rlock.counters.once"
+local reentrant = require "rlock.policy.reentrant"
 local script = require "rlock.script"
 
 local inspect = {}
 
 -- recognising ----------------------------------------------------------------
 
+-- The policy of a built-in kind; and the one of its read side, or itself.
+local function policy_of(kind)
+  local policy = require("rlock.policy." .. kind.name)
+  return policy, policy.read or policy
+end
+
+local function kind_named(name)
+  for _, kind in ipairs(kinds) do
+    if kind.name == name then return kind end
+  end
+end
+
 -- The kinds that can be recognised: name, factory, policy, keys, channel.
 local function kinds_of(name)
   local all = {}
   for _, kind in ipairs(kinds) do
-    local policy = require("rlock.policy." .. kind.name)
-    local lock = policy.read or policy
+    local policy, lock = policy_of(kind)
     if policy.recognise then
       local keys = lock.keys(name)
       all[#all + 1] = {
@@ -169,12 +181,34 @@ local function state_of(client, kind, name)
   return state
 end
 
+-- Why no node of a cluster can have a lock's keys; nil if one can.
+local function misnamed(client, name, keys)
+  local node = client.session.node
+  local ok, problem = pcall(node.check_keys, node, name, keys)
+  return not ok and problem or nil
+end
+
+-- Inspects by a built-in kind that is no single lock.
+local function by_kind(client, name, kind)
+  local policy, lock = policy_of(kind)
+  local keys = lock.keys(name)
+  local state, code, detail = state_of(client, { name = kind.name,
+    factory = kind.factory, policy = policy, keys = keys,
+    channel = lock.channel(keys, "") }, name)
+  if not state then return nil, code, detail end
+  return { state }
+end
+
 --- Inspects a lock by the `peek` of its policy.
 -- @tparam table client
 -- @tparam string name
--- @tparam string which the policy's module
+-- @tparam string which the policy's module, or a built-in kind
 -- @return as `at`
 function inspect.by(client, name, which)
+  local kind = kind_named(which)
+  if kind and (kind.driver or kind.pair) then
+    return by_kind(client, name, kind)
+  end
   local ok, lock = pcall(client.policy, client, which, name)
   if not ok then return nil, "usage", tostring(lock) end
   local state, code, detail = peek(lock)
@@ -194,9 +228,13 @@ end
 -- @treturn[2] nil, code, detail
 function inspect.at(client, name)
   local all, states = kinds_of(name), {}
+  local problem = misnamed(client, name, reentrant.keys(name))
+  if problem then return nil, "refused", problem end
   local type_, ranks, detail = ranks_of(client, all, name)
   if not type_ then return nil, ranks, detail end
   for _, kind in ipairs(best_of(all, ranks, name)) do
+    problem = misnamed(client, name, kind.keys)
+    if problem then return nil, "refused", problem end
     local state, code, why = state_of(client, kind, name)
     if not state then return nil, code, why end
     states[#states + 1] = state
@@ -206,6 +244,41 @@ function inspect.at(client, name)
       :format(type_)
   end
   return states[1] and states or { { state = "free", holders = {} } }
+end
+
+--- The locks by which a state's holders can be broken.
+-- @tparam table client
+-- @tparam table state  as of `at` or `by`
+-- @tparam string name
+-- @tparam[opt] string which as for `by`
+-- @treturn table|nil a list; nil if it is no lock
+function inspect.locks(client, state, name, which)
+  local kind = kind_named(state.kind)
+  if kind and kind.pair then
+    local pair = client[kind.factory](client, name)
+    return { pair:write_lock(), pair:read_lock() }
+  elseif kind and kind.driver or state.kind:find(" or ", 1, true) then
+    return nil
+  elseif which or not kind then
+    return { client:policy(which, name) }
+  end
+  return { client[kind.factory](client, name) }
+end
+
+--- The channel on which a release is told. A fair lock tells its first waiter.
+-- @param client,state,name,which  as for `locks`
+-- @treturn string|nil
+function inspect.channel(client, state, name, which)
+  local kind, first = kind_named(state.kind), state.queue and state.queue[1]
+  local policy, lock
+  if kind then
+    policy, lock = policy_of(kind)
+    lock = first and policy[first.mode] or lock
+  else
+    lock = client:policy(which, name).site.policy
+  end
+  return lock.channel
+    and lock.channel(lock.keys(name), first and first.owner or "") or nil
 end
 
 return inspect

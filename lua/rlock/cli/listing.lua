@@ -90,7 +90,8 @@ end
 
 local function without_suffix(key)
   local rest = key:match("^(.+):timeout$")
-  return rest and (rest:match("^{([^{]+)}$") or rest:find("{", 1, true) and rest)
+  if not rest then return nil end
+  return rest:match("^{([^{]+)}$") or rest:find("{", 1, true) and rest
 end
 
 -- The names that keys of these types tell.
@@ -134,7 +135,8 @@ end
 local function scan(search, node, type_, match)
   local cursor, visit = "0", looks[type_] and look_at or derive
   repeat
-    local words = { "SCAN", cursor, "MATCH", match, "COUNT", PAGE, "TYPE", type_ }
+    local words =
+      { "SCAN", cursor, "MATCH", match, "COUNT", PAGE, "TYPE", type_ }
     local page, code, detail =
       node:call(node.host.now() + search.seconds, words, #words)
     if not page then return nil, code, detail end
@@ -221,8 +223,8 @@ end
 
 -- A name that is none in a cluster, or a key of another kind, has no row.
 local function inspect_one(client, name, rows)
-  local is_name, states, code, detail = pcall(inspect.at, client, name)
-  if not is_name or code == "refused" then return end
+  local states, code, detail = inspect.at(client, name)
+  if code == "refused" then return end
   if not states then rows.code, rows.detail = code, detail end
   for _, state in ipairs(states or {}) do
     if exists(state) then

@@ -1,8 +1,7 @@
 --- rlockctl status: the kind of lock under a name, its holders and waiters.
 
 local json = require "rlock.cli.json"
-local inspect = require "rlock.cli.inspect"
-local listing = require "rlock.cli.listing"
+local lookup = require "rlock.cli.lookup"
 local text = require "rlock.cli.text"
 
 local status = {}
@@ -40,13 +39,6 @@ local FREE = 3                          -- the exit status
 
 local verbs = { read = "read by", write = "written by" }
 
-local function is_free(states)
-  for _, state in ipairs(states) do
-    if state.state ~= "free" then return false end
-  end
-  return true
-end
-
 local function print_title(state)
   local line = ("%s is %s"):format(show(state.name), state.state or state.count)
   if state.title then line = line .. ": " .. state.title end
@@ -81,7 +73,9 @@ local function print_waiters(state)
   end
 end
 
-local function print_state(state)
+--- Prints a state for people.
+-- @tparam table state  as of lookup.states
+function status.print(state)
   print_title(state)
   if state.master then
     print(("  on %s, the master of %s"):format(state.node, state.master))
@@ -118,26 +112,16 @@ function status.run(cli, operands, chosen)
   elseif chosen.server then
     return cli.fault("usage", "status: --server takes no name and no policy")
   end
-  if not name or name == "" or operands[2] then
-    return cli.fault("usage", "status: give the name of one lock")
-  end
-  local client, code, detail = require("rlock").open()
-  if not client then return cli.fault(code, detail) end
-  local states
-  if chosen.policy then
-    states, code, detail = inspect.by(client, name, chosen.policy)
-  else
-    states, code, detail = inspect.at(client, name)
-  end
-  if not states then
-    return cli.fault(code, ("status: %s: %s"):format(show(name), detail))
-  end
-  listing.complete(client, name, states)
+  local client, states, code, detail
+  client, name = lookup.open(cli, "status", operands)
+  if not client then return name end
+  states, code, detail = lookup.states(client, name, chosen.policy)
+  if not states then return lookup.fault(cli, "status", name, code, detail) end
   for _, state in ipairs(states) do
     if chosen.json then print(json(text.record(state))) end
-    if not chosen.json then print_state(state) end
+    if not chosen.json then status.print(state) end
   end
-  return is_free(states) and FREE or 0
+  return lookup.is_free(states) and FREE or 0
 end
 
 return status

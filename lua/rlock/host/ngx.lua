@@ -2,6 +2,8 @@
 --  files in host/ngx/ implement it: clock, tasks (and events), worker_timer,
 --  callbacks, guard, socket, pool, subscriber, resp. No host depends on locks.
 
+local ffi = require "ffi"
+
 local callbacks = require "rlock.host.ngx.callbacks"
 local clock = require "rlock.host.ngx.clock"
 local guard = require "rlock.host.ngx.guard"
@@ -26,6 +28,21 @@ local host = {
   daemon = worker_timer.start,
   spawn = callbacks.start,
 }
+
+ffi.cdef [[
+int rlock_gethostname(char *name, size_t size) __asm__("gethostname");
+]]
+
+--- Who this process is, for people.
+-- @treturn table host, pid, program
+function host.process_identity()
+  local name = ffi.new("char[?]", 256)     -- the last byte stays 0
+  local is_known = ffi.C.rlock_gethostname(name, 255) == 0
+  return {
+    host = is_known and ffi.string(name) or nil, pid = ngx.worker.pid(),
+    program = "nginx",
+  }
+end
 
 local levels = { warn = ngx.WARN, info = ngx.INFO }
 

@@ -54,6 +54,7 @@ local host = {
   lock_file = core.flock,
   uid = core.uid,
   pid = core.pid,
+  program = nil,         -- its name for people; default: that of `arg`
   is_terminal = core.isatty,
 }
 registry[KEY] = host
@@ -68,6 +69,17 @@ function host.log(level, text)
   if host.verbosity >= (level == "warn" and 1 or 2) then
     host.write_log("rlock: " .. text .. "\n")
   end
+end
+
+--- Who this process is, for people.
+-- @treturn table host, pid, program
+function host.process_identity()
+  local name = type(arg) == "table" and arg[0]
+  return {
+    host = core.hostname(), pid = core.pid(),
+    program = host.program or name and tostring(name):match("[^/]*$")
+      or "rlockctl",
+  }
 end
 
 --- Runs fn to completion, even if the task ends earlier, which this host's

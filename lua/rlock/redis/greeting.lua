@@ -1,7 +1,9 @@
 --- The first commands on every connection: the login, the database, and the
 --  connection's name.
 
---- @tparam table options username, password, db, name
+local identity = require "rlock.identity"
+
+--- @tparam table options username, password, db; connection_name, or name
 -- @treturn table array of commands
 return function(options)
   local commands = {}
@@ -15,6 +17,7 @@ return function(options)
   if options.db and options.db ~= 0 then
     commands[#commands + 1] = { "SELECT", ("%d"):format(options.db) }
   end
-  commands[#commands + 1] = { "CLIENT", "SETNAME", options.name or "rlock" }
+  commands[#commands + 1] = { "CLIENT", "SETNAME",
+    options.connection_name or identity.plain(options.name) }
   return commands
 end

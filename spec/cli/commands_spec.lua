@@ -12,6 +12,11 @@ local server = redis.shared()
 
 local function output(...) return ctl.output { url = server.url, ... } end
 
+-- The output for a lock that is free.
+local function free(...)
+  return ctl.output { url = server.url, ends = 3, ... }
+end
+
 local function fault(status, options)
   options.url = options.url or server.url
   return ctl.fault(status, options)
@@ -154,13 +159,14 @@ describe("rlockctl status", function()
   setup(function() client = assert(rlock.open(server.url)) end)
   teardown(function() client:close() end)
 
-  -- The status of a name, as text and as JSON.
-  local function status(name)
-    return output("status", name), output("status", "--json", name)
+  -- The status of a name, as text and as JSON; `how` to run it: free or output.
+  local function status(name, how)
+    how = how or output
+    return how("status", name), how("status", "--json", name)
   end
 
   it("shows that there is nothing", function()
-    local text, line = status "cli:none"
+    local text, line = status("cli:none", free)
     assert.equal('"cli:none" is free\n', text)
     assert.equal('{"holders":[],"name":"cli:none","state":"free"}\n', line)
   end)
@@ -177,10 +183,10 @@ describe("rlockctl status", function()
     assert.matches("held by me, 2 times\n", text)
     assert.matches('^{"holders":%[{"count":2,"owner":"me"}%],'
       .. '"kind":"reentrant","name":"cli:held","state":"held",'
-      .. '"ttl_ms":5%d%d%d%d}\n$', line)
+      .. '"ttl_ms":5%d%d%d%d,"waiters":0}\n$', line)
     assert(lock:unlock())
     assert(lock:unlock())
-    assert.equal('"cli:held" is free\n', (status "cli:held"))
+    assert.equal('"cli:held" is free\n', (status("cli:held", free)))
   end)
 
   it("shows a lock that does not expire", function()
@@ -210,7 +216,8 @@ describe("rlockctl status", function()
     assert.matches('"kind":"fenced","name":"cli:fenced","state":"held",'
       .. '"token":' .. token .. ",", line)
     assert(lock:unlock())
-    assert.equal('"cli:fenced" is free: fenced lock\n', (status "cli:fenced"))
+    assert.equal('"cli:fenced" is free: fenced lock\n',
+      (status("cli:fenced", free)))
   end)
 
   it("shows a fair lock with its queue, also when nobody holds it", function()
@@ -231,7 +238,7 @@ describe("rlockctl status", function()
     for _, waiter in ipairs(waiting) do waiter:cancel(5) end
     assert(lock("me"):unlock())
     server:cli("RPUSH", "redisson_lock_queue:{cli:fair}", "left")
-    text = status "cli:fair"
+    text = status("cli:fair", free)
     assert.equal('"cli:fair" is free: fair lock\n  1. in line: left\n', text)
     server:cli("DEL", "redisson_lock_queue:{cli:fair}")
   end)
@@ -257,7 +264,7 @@ describe("rlockctl status", function()
     assert(side("b"):write_lock():unlock())
     assert.matches("\n  read by b, 1 time\n  for ", (status "cli:rw"))
     assert(side("b"):read_lock():unlock())
-    assert.equal('"cli:rw" is free\n', (status "cli:rw"))
+    assert.equal('"cli:rw" is free\n', (status("cli:rw", free)))
   end)
 
   it("shows a fair read/write lock with its line", function()
@@ -282,7 +289,7 @@ describe("rlockctl status", function()
     local permits = client:permits "cli:permits"
     assert(permits:set(3))
     local id = assert(permits:acquire { lease = 60 })
-    local text, line = status "cli:permits"
+    local text, line = status("cli:permits", free)
     assert.matches('^"cli:permits" is free: permits, 2 available, 1 in use\n'
       .. "  held by " .. id .. " for [56]%d%.%d s more\n$", text)
     assert.matches('^{"available":2,"holders":%[{"owner":"' .. id
@@ -298,16 +305,21 @@ describe("rlockctl status", function()
     local text, line = status "cli:sem"
     assert.equal('"cli:sem" is 3: semaphore or latch\n', text)
     assert.equal('{"count":3,"holders":[],"kind":"semaphore or latch",'
-      .. '"name":"cli:sem"}\n', line)
+      .. '"name":"cli:sem","waiters":0}\n', line)
     assert.equal('"cli:latch" is 2: semaphore or latch\n', (status "cli:latch"))
+    local function told(name)
+      return ctl.run { url = server.url, "status", name }.out
+    end
     local one = task.start(function() semaphore:acquire(4) end)
     local other = task.start(function() latch:wait() end)
     eventually(function()
-      return status "cli:sem" == '"cli:sem" is free: semaphore, 3 available\n'
-        and status "cli:latch" == '"cli:latch" is held: latch at 2\n'
+      return told "cli:sem" == '"cli:sem" is free: semaphore, 3 available\n'
+          .. "  1 client is waiting for it\n"
+        and told "cli:latch" == '"cli:latch" is held: latch at 2\n'
+          .. "  1 client is waiting for it\n"
     end)
     assert.matches('"available":3,.*"kind":"semaphore",',
-      select(2, status "cli:sem"))
+      select(2, status("cli:sem", free)))
     assert.matches('"count":2,.*"kind":"latch",.*"state":"held"',
       select(2, status "cli:latch"))
     one:cancel(5)
@@ -378,7 +390,7 @@ describe("rlockctl status", function()
   end)
 
   it("takes the name literally after --", function()
-    assert.equal('"--json" is free\n', output("status", "--", "--json"))
+    assert.equal('"--json" is free\n', free("status", "--", "--json"))
   end)
 
   it("takes --url, before or after its name", function()
@@ -411,7 +423,7 @@ describe("rlockctl status", function()
     assert.matches('status: "x": policy "nowhere": there is no such module',
       fault(206, { "status", "x", "--policy", "nowhere" }))
     assert.matches('"fair" is free: fair lock\n',
-      output("status", "fair", "--policy=fair"))
+      free("status", "fair", "--policy=fair"))
   end)
 
   it("ends with 1 for a key that is no lock", function()

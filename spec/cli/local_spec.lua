@@ -100,7 +100,7 @@ describe("local:", function()
     assert.equal("busy\n", result)
     holder:kill(15)
     assert.equal(143, holder:wait().status)
-    assert.equal('"x" is free\n', output("status", "x"))
+    assert.equal('"x" is free\n', run("status", "x").out)
   end)
 
   it("is open to its user only: no TCP, a private folder", function()

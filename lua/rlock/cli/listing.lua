@@ -208,9 +208,15 @@ end
 -- inspecting ------------------------------------------------------------------
 
 -- Is there something to list? The counter of a fenced lock, for example, stays
--- when it is free.
+-- when it is free. A hash of counts without an expiry is no lock, unless it has
+-- the owner of a client.
 local function exists(state)
+  local first = state.holders[1]
   if not state.kind then return false end
+  if state.kind == "reentrant" and not state.ttl and first
+      and not is_owner(first.owner) then
+    return false
+  end
   return state.state ~= "free" or state.queue ~= nil or state.count ~= nil
     or state.available ~= nil
 end

@@ -6,6 +6,8 @@ local text = require "rlock.cli.text"
 
 local ls = {}
 
+local LIMIT = 1000
+
 ls.usage = [[
 rlockctl ls [PATTERN] [--limit N] [--all] [--json]
 
@@ -43,9 +45,12 @@ local function print_table(rows)
   for _, line in ipairs(text.columns(lines)) do print(line) end
 end
 
+-- nil: not a number that makes sense.
 local function limit_of(chosen)
-  local limit = chosen.limit and tonumber(chosen.limit) or 1000
-  return limit % 1 == 0 and limit >= 1 and limit <= 1e6 and limit
+  local limit = tonumber(chosen.limit or LIMIT)
+  if limit and limit % 1 == 0 and limit >= 1 and limit <= 1e6 then
+    return math.tointeger(limit)
+  end
 end
 
 function ls.run(cli, operands, chosen)

@@ -1,0 +1,585 @@
+--- The commands about locks: ls, break, wait, and who holds a lock. Their
+--- server has nothing else, so that what they list is known.
+
+local ctl = require "spec.cli.ctl"
+local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
+local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
+local task = require "spec.tools.task"
+
+local SOON = 20 * slow
+local WAKE = 2.4                        -- less than the shortest poll of a waiter
+
+local server
+
+local function output(...) return ctl.output { url = server.url, ... } end
+
+local function fault(status, ...)
+  return ctl.fault(status, { url = server.url, ... })
+end
+
+-- A program that holds one lock of each kind, and tells what it loses.
+local HOLDER = [[
+local rlock = require "rlock"
+local slow = tonumber(os.getenv "RLOCK_SLOW") or 1
+local client = assert(rlock.open { watchdog = 2 * slow })
+local function take(kind, lock)
+  assert(lock:lock())
+  lock:on_lost(function() print("lost " .. kind) end)
+end
+io.stdout:setvbuf "line"
+take("reentrant", client:lock "k:reentrant")
+take("mutex", client:mutex "k:mutex")
+take("spin", client:spin_lock "k:spin")
+take("simple", client:simple_lock "k:simple")
+take("fair", client:fair_lock "k:fair")
+take("fenced", client:fenced_lock "k:fenced")
+take("reader", client:read_write_lock("k:reader"):read_lock())
+take("writer", client:read_write_lock("k:writer"):write_lock())
+take("fair reader", client:fair_read_write_lock("k:fair reader"):read_lock())
+take("fair writer", client:fair_read_write_lock("k:fair writer"):write_lock())
+assert(client:permits("k:permits"):set(2))
+assert(client:permits("k:permits"):acquire())
+assert(client:semaphore("k:semaphore"):set(3))
+assert(client:latch("k:latch"):set(2))
+print "holds"
+rlock.sleep(3600)]]
+
+-- What each is called in the list.
+local KINDS = {
+  ["k:reentrant"] = "reentrant", ["k:mutex"] = "reentrant",
+  ["k:spin"] = "reentrant", ["k:simple"] = "simple",
+  ["k:fair"] = "reentrant", ["k:fenced"] = "fenced",
+  ["k:reader"] = "readwrite", ["k:writer"] = "readwrite",
+  ["k:fair reader"] = "fair_readwrite", ["k:fair writer"] = "fair_readwrite",
+}
+
+-- Starts a program that says "holds".
+local function hold(code, name, options)
+  local words = { ctl.file(name or "holder.lua", code), url = server.url }
+  for key, value in pairs(options or {}) do words[key] = value end
+  local holder = ctl.start(words)
+  holder:says "holds"
+  return holder
+end
+
+local HOST = shell.run "uname -n":match "%S+"
+
+local function shown(holder, program)
+  return ("%s: %s (pid %d)"):format(HOST, program or "holder.lua", holder.pid)
+end
+
+-- The lines of `ls`: name -> the rest of the line.
+local function listed(...)
+  local rows = {}
+  for line in output("ls", ...):gmatch "[^\n]+" do
+    local name, rest = line:match "^(.-)  +(.*)$"
+    if name ~= "NAME" then rows[name] = rest end
+  end
+  return rows
+end
+
+local function keys_of(map)
+  local keys = {}
+  for key in pairs(map) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+setup(function() server = redis.start { port = true } end)
+before_each(function() server:cli "FLUSHALL" end)
+teardown(function()
+  server:stop()
+  ctl.clean()
+end)
+
+describe("rlockctl ls", function()
+  it("lists nothing if there is nothing", function()
+    assert.equal("", output "ls")
+    assert.equal("", output("ls", "--json", "--all"))
+  end)
+
+  it("lists locks of every kind, and who holds them", function()
+    local holder = hold(HOLDER)
+    local rows = listed()
+    for name, kind in pairs(KINDS) do
+      local row = rows[name] or "missing: " .. name
+      assert.equal(kind, row:match "^%S+")
+      assert.is_truthy(row:find(shown(holder), 1, true), row)
+      assert.matches("^%S+ +%d%.%ds ", row)
+      rows[name] = nil
+    end
+    assert.matches("^permits .* 1 available; %x+$", rows["k:permits"])
+    rows["k:permits"] = nil
+    assert.same({}, rows)
+    assert.same({ "k:latch", "k:semaphore", "k:simple" },
+      keys_of(listed("--all", "k:[ls][aei]*")))
+    holder:kill(9)
+  end)
+
+  it("has an object on each line with --json", function()
+    local holder = hold [[
+      local client = require("rlock").open { name = "bill" }
+      client:fenced_lock("ledger"):lock { lease = 60 }
+      print "holds" require("rlock").sleep(3600)]]
+    local line = output("ls", "--json")
+    assert.matches('^{"holders":%[{"count":1,"owner":"[%x-]+:1",'
+      .. '"who":{"host":"[^"]+","id":"[%x-]+","name":"bill","pid":'
+      .. holder.pid .. ',"program":"holder.lua"}}%],"kind":"fenced",'
+      .. '"name":"ledger","state":"held","token":%d+,"ttl_ms":%d+,'
+      .. '"waiters":0}\n$', line)
+    assert.is_truthy(output("status", "ledger"):find(
+      ("held by %s: holder.lua bill (pid %d), 1 time\n"):format(HOST,
+        holder.pid), 1, true))
+    holder:kill(9)
+  end)
+
+  it("counts waiters, and lists a free lock that has some", function()
+    local client <close> = assert(rlock.open(server.url))
+    assert(client:lock("w:lock"):lock())
+    assert(client:fair_lock("w:fair"):lock())
+    local tasks = {}
+    for _, name in ipairs { "w:lock", "w:fair", "w:fair" } do
+      tasks[#tasks + 1] = task.start(function()
+        local method = name == "w:fair" and "fair_lock" or "lock"
+        client[method](client, name):lock()
+      end)
+    end
+    eventually(function()
+      local rows = listed()
+      return rows["w:fair"]:find "^fair +%S+ +2 "
+        and rows["w:lock"]:find "^reentrant +%S+ +1 "
+    end, SOON, "two and one")
+    for _, each in ipairs(tasks) do each:cancel(5) end
+    client:fair_lock("w:fair"):unlock()
+    server:cli("RPUSH", "redisson_lock_queue:{left}", "somebody")
+    assert.matches("^fair +- +1 +- +nobody$", listed()["left"])
+  end)
+
+  it("lists only names that match a pattern", function()
+    local client <close> = assert(rlock.open(server.url))
+    for _, name in ipairs { "one", "two", "[x]", "a{b}", "o*e", "} {" } do
+      assert(client:lock(name):lock())
+      assert(client:fair_read_write_lock("f" .. name):read_lock():lock())
+    end
+    assert.same({ "fone", "one" }, keys_of(listed "*one"))
+    assert.same({ "fo*e", "o*e" }, keys_of(listed "*o\\*e"))
+    assert.same({ "f[x]", "ftwo", "two" }, keys_of(listed "[ft][w[t]*"))
+    assert.same({ "[x]", "f[x]" }, keys_of(listed "*[[]x[^a]"))
+    assert.same({ "a{b}", "fa{b}", "f} {", "} {" }, keys_of(listed "*{*"))
+    assert.equal("", output("ls", "nothing"))
+  end)
+
+  it("lists no other keys", function()
+    for _, words in ipairs {
+      { "HSET", "counters", "hits", 3, "misses", 4 },
+      { "HSET", "one", "hits", 3 }, { "HSET", "user", "name", "Bob" },
+      { "SET", "session", "some text", "PX", 60000 }, { "SET", "number", 3 },
+      { "SET", "page", ("x"):rep(100), "PX", 60000 },
+      { "ZADD", "scores", 1, "a" }, { "RPUSH", "list", "a" },
+      { "SADD", "set", "a" }, { "ZADD", "x:timeout", 1, "a" },
+      { "XADD", "stream", "*", "a", "b" },
+    } do
+      server:cli(table.unpack(words))
+    end
+    local client <close> = assert(rlock.open(server.url))
+    local fenced = client:fenced_lock "left"
+    assert(fenced:lock())
+    assert(fenced:unlock())
+    assert.same({}, listed())
+    assert.same({ "number" }, keys_of(listed "--all"))
+  end)
+
+  it("stops at a limit, and says so", function()
+    local client <close> = assert(rlock.open(server.url))
+    for i = 1, 5 do assert(client:lock("l:" .. i):lock()) end
+    local result = ctl.run { url = server.url, "ls", "--limit=3", "--json" }
+    assert.equal(3, select(2, result.out:gsub("\n", "")))
+    assert.equal("rlockctl: ls: there are more than 3; give a pattern or "
+      .. "--limit\n", result.err)
+    assert.equal(5, select(2, output("ls", "--limit", "5", "--json")
+      :gsub("\n", "")))
+    for _, limit in ipairs { "0", "x", "1.5", "-1" } do
+      assert.matches("ls: %-%-limit must be", fault(206, "ls", "--limit", limit))
+    end
+    assert.matches("one pattern at most", fault(206, "ls", "a", "b"))
+  end)
+
+  it("blocks no server that has many other keys", function()
+    server:cli("EVAL", [[
+      for i = 1, 50000 do
+        redis.call("hset", "hash:" .. i, "field", "value")
+        redis.call("set", "text:" .. i, "value " .. i)
+      end]], 0)
+    local client <close> = assert(rlock.open(server.url))
+    assert(client:lock("needle"):lock())
+    server:cli("CONFIG", "RESETSTAT")
+    server:cli("CONFIG", "SET", "slowlog-log-slower-than",
+      ("%d"):format(10000 * slow))
+    server:cli("SLOWLOG", "RESET")
+    assert.same({ "needle" }, keys_of(listed()))
+    assert.equal("", server:cli("SLOWLOG", "GET"))
+    local stats = server:cli("INFO", "commandstats")
+    assert.is_nil(stats:find("cmdstat_keys:", 1, true))
+    assert(tonumber(stats:match "cmdstat_evalsha:calls=(%d+)") < 50)
+    assert(tonumber(stats:match "cmdstat_getrange:calls=(%d+)") <= 50001)
+  end)
+
+  it("ends with 202 without a server", function()
+    ctl.fault(202, { url = "redis://127.0.0.1:1", "ls" })
+  end)
+end)
+
+describe("who holds a lock", function()
+  local RULES = assert(files.read("rocks/README.md")
+    :match("acl setuser app on '>secret' (.-)\n\n")):gsub("[\\'%s]+", " ")
+  local HOLD = [[
+    local client = assert(require("rlock").open(%s))
+    assert(client:lock("held"):lock { lease = 60 })
+    print "holds" require("rlock").sleep(3600)]]
+
+  it("is its UUID where CLIENT LIST is refused", function()
+    server:cli("ACL", "SETUSER", "app", "on", ">secret",
+      table.unpack((function()
+        local words = {}
+        for word in RULES:gmatch "%S+" do words[#words + 1] = word end
+        return words
+      end)()))
+    local holder = hold(HOLD:format "")
+    local url = ("redis://app:secret@127.0.0.1:%d"):format(server.port)
+    for _, command in ipairs { "ls", "status" } do
+      local text = ctl.output { url = url, command, "held" }
+      assert.matches("%x+%-%x+%-[%x-]+:1", text)
+      assert.is_nil(text:find("holder.lua", 1, true))
+    end
+    holder:kill(9)
+  end)
+
+  it("is its UUID with identity = false", function()
+    local holder = hold(HOLD:format '{ identity = false, name = "me" }')
+    assert.matches("held by [%x-]+:1, 1 time\n", output("status", "held"))
+    assert.matches(" name=me ", server:cli("CLIENT", "LIST"))
+    assert.is_nil(server:cli("CLIENT", "LIST"):find(
+      (",%d,holder.lua"):format(holder.pid), 1, true))
+    holder:kill(9)
+  end)
+
+  it("is its UUID when it is gone", function()
+    local holder = hold(HOLD:format "")
+    holder:kill(9)
+    holder:wait()
+    eventually(function()
+      return output("status", "held"):find "held by [%x-]+:1, 1 time\n"
+    end, SOON)
+  end)
+
+  it("is shown whatever its names contain", function()
+    local name = "in, voice 50%.lua"
+    local holder = hold(
+      HOLD:format [[{ name = "b\xFCro \27[31m,=%s\n" .. ("x"):rep(100) }]], name)
+    local text = output("status", "held")
+    assert.is_truthy(text:find(("held by %s: %s b"):format(HOST, name), 1, true),
+      text)
+    assert.is_nil(text:find("\27", 1, true))
+    assert.matches("ro \\27%[31m,=%%s\\nx+ ", text)
+    assert.matches('"program":"in, voice 50%%.lua"',
+      output("status", "held", "--json"))
+    local list = server:cli("CLIENT", "LIST")
+    assert.matches(" name=rlock,[%x-]+,[^, ]+,%d+,in%%2C%%20voice%%2050%%25.lua,"
+      .. "b%%FCro%%20%%1B%%5B31m%%2C%%3D%%25s%%0Ax+ ", list)
+    holder:kill(9)
+  end)
+
+  it("has no arguments of the program, which may be secret", function()
+    local holder = ctl.start { url = server.url, "-e",
+      HOLD:format "" .. " -- hunter2", "hunter2" }
+    holder:says "holds"
+    assert.is_nil(server:cli("CLIENT", "LIST"):find("hunter2", 1, true))
+    assert.is_truthy(output("status", "held"):find(
+      ("%s: -e (pid %d)"):format(HOST, holder.pid), 1, true))
+    holder:kill(9)
+  end)
+
+  it("is asked once for all locks", function()
+    local client <close> = assert(rlock.open(server.url))
+    for i = 1, 5 do assert(client:lock("l:" .. i):lock()) end
+    server:cli("CONFIG", "RESETSTAT")
+    output "ls"
+    assert.equal("1", server:cli("INFO", "commandstats")
+      :match "cmdstat_client|list:calls=(%d+)")
+  end)
+
+  it("writes no key", function()
+    local client <close> = assert(rlock.open(server.url))
+    assert(client:lock("held"):lock())
+    output("status", "held")
+    output "ls"
+    assert.equal("held", server:cli("KEYS", "*"))
+  end)
+end)
+
+describe("rlockctl break", function()
+  local FREED = {
+    ["k:reentrant"] = "lock", ["k:mutex"] = "mutex", ["k:fair"] = "fair_lock",
+    ["k:fenced"] = "fenced_lock", ["k:simple"] = "simple_lock",
+  }
+
+  it("frees a lock of any kind, and tells its holder", function()
+    local holder = hold(HOLDER)
+    for name in pairs(KINDS) do
+      assert.equal(('"%s" is broken: it was held by %s\n'):format(name,
+        shown(holder)), output("break", "--force", name))
+      assert.equal(3, ctl.run { url = server.url, "status", name }.status)
+    end
+    for name in pairs(KINDS) do holder:says("lost " .. name:sub(3) .. "\n") end
+    holder:kill(9)
+  end)
+
+  it("wakes the next waiter", function()
+    local client <close> = assert(rlock.open(server.url))
+    for name, factory in pairs(FREED) do
+      assert(client[factory](client, name):lock())
+      local waiter = task.start(function()
+        local lock = client[factory](client, name)
+        return lock:lock { wait = SOON }
+      end)
+      eventually(function()
+        local row = listed(name)[name]
+        return factory == "simple_lock" or not row:find "^%S+ +%S+ +0 "
+      end, SOON, "a waiter of " .. name)
+      local before = rlock.now()
+      output("break", name, "--force")
+      assert.is_true((waiter:join(SOON)))
+      assert(rlock.now() - before < WAKE * slow)
+    end
+  end)
+
+  it("breaks only the hold with that token", function()
+    local client <close> = assert(rlock.open(server.url))
+    local lock = client:fenced_lock "fenced"
+    local _, token = assert(lock:lock())
+    assert.equal('rlockctl: break: "fenced": the hold with that token is over\n',
+      fault(1, "break", "fenced", "--force", "--token",
+        ("%d"):format(token - 1)))
+    assert.matches("the hold with that token is over",
+      fault(1, "break", "fenced", "--force", "--token", "x"))
+    assert.is_true(lock:is_locked())
+    assert.matches('^"fenced" is broken',
+      output("break", "fenced", "--force", "--token",
+        ("%d"):format(token)))
+    assert.is_false(lock:is_locked())
+    assert(client:lock("plain"):lock())
+    assert.matches("this lock has no tokens",
+      fault(1, "break", "plain", "--force", "--token", "1"))
+    local simple = client:simple_lock("simple", { owner = "me" })
+    assert(simple:lock())
+    assert.matches("another owner holds it",
+      fault(1, "break", "simple", "--force", "--token", "you"))
+    output("break", "simple", "--force", "--token", "me")
+    assert.is_false(simple:is_locked())
+  end)
+
+  it("ends with 3 for a free lock", function()
+    assert.equal('"free" is free\n', ctl.output { url = server.url, ends = 3,
+      "break", "free", "--force" })
+  end)
+
+  it("refuses counters, other keys and bad usage", function()
+    local client <close> = assert(rlock.open(server.url))
+    assert(client:permits("p"):set(1))
+    assert(client:permits("p"):acquire())
+    assert.matches("permits: there is no holder to break",
+      fault(1, "break", "p", "--force"))
+    assert(client:latch("l"):set(1))
+    assert.matches("semaphore or latch: there is no holder",
+      fault(1, "break", "l", "--force"))
+    server:cli("SADD", "set", "a")
+    assert.matches("the key is a set", fault(1, "break", "set", "--force"))
+    assert.matches("without a terminal, give %-%-force", fault(206, "break", "p"))
+    assert.matches("the name of one lock", fault(206, "break", "--force"))
+    ctl.fault(202, { url = "redis://127.0.0.1:1", "break", "x", "--force" })
+  end)
+
+  it("breaks a kind of one's own", function()
+    ctl.file("own/mine.lua", [[
+      local reentrant = require "rlock.policy.reentrant"
+      local mine = {}
+      for key, value in pairs(reentrant) do mine[key] = value end
+      mine.name, mine.recognise, mine.factory = "mine", nil, nil
+      return mine]])
+    server:cli("HSET", "x", "a", 1)
+    assert.equal('"x" is broken: it was held by a\n', output(
+      "--lua-path=" .. ctl.folder() .. "/own", "break", "x", "--force",
+      "--policy", "mine"))
+    assert.equal("0", server:cli("EXISTS", "x"))
+  end)
+
+  -- Runs `break NAME` on a terminal, and types the answer.
+  local function asked(name, answer)
+    local typed = ctl.file("answer", answer)
+    local words = shell.words { ctl.binary, "--url", server.url, "break", name }
+    return ctl.run { program = "sh", url = server.url, "-c",
+      ('script -qec %s /dev/null < "%s"'):format(shell.quote(words), typed) }
+  end
+
+  it("shows the holder on a terminal, and asks", function()
+    local holder = hold [[
+      local client = assert(require("rlock").open())
+      assert(client:lock("held"):lock())
+      print "holds" require("rlock").sleep(3600)]]
+    for _, answer in ipairs { "n\n", "\n", "\4", "yep\n" } do
+      local result = asked("held", answer)
+      assert.equal(1, result.status)
+      assert.matches("held by " .. shown(holder):gsub("%p", "%%%0")
+        .. ", 1 time.*Break it%? %[y/N%] .*not broken", result.out)
+      assert.equal("1", server:cli("EXISTS", "held"))
+    end
+    local result = asked("held", "y\n")
+    assert.same({ 0, "0" }, { result.status, server:cli("EXISTS", "held") })
+    assert.matches('"held" is broken', result.out)
+    holder:kill(9)
+  end)
+
+  it("does not break another hold than the one that it showed", function()
+    server:cli("HSET", "held", "a", 1)
+    local typed = ctl.folder() .. "/slow"
+    assert(os.execute("mkfifo '" .. typed .. "'"))
+    local words = shell.words { ctl.binary, "--url", server.url, "break",
+      "held" }
+    local asks = ctl.start { program = "sh", url = server.url, "-c",
+      ("script -qefc %s /dev/null < '%s'"):format(shell.quote(words), typed) }
+    local answer = assert(io.open(typed, "w"))
+    asks:says "[y/N]"
+    server:cli("DEL", "held")
+    server:cli("HSET", "held", "b", 1)
+    answer:write "y\n"
+    answer:close()
+    local result = asks:wait()
+    assert.equal(1, result.status)
+    assert.matches("it has changed hands", result.out)
+    assert.equal("1", server:cli("HEXISTS", "held", "b"))
+  end)
+end)
+
+describe("rlockctl wait", function()
+  local client
+
+  setup(function() client = assert(rlock.open(server.url)) end)
+  teardown(function() client:close() end)
+
+  local function start(...)
+    return ctl.start { url = server.url, "wait", ... }
+  end
+
+  -- Starts to wait; returns when it listens on the channel.
+  local function listening(channel, ...)
+    local waiter = start(...)
+    eventually(function()
+      return server:cli("PUBSUB", "NUMSUB", channel):match "%d+$" ~= "0"
+    end, SOON, "it listens on " .. channel)
+    assert.is_nil(waiter.process.status)
+    return waiter
+  end
+
+  -- Asserts that it ends soon: sooner than by polling.
+  local function assert_ends(waiter)
+    local before = rlock.now()
+    local result = waiter:wait()
+    assert.same({ 0, "", "" }, { result.status, result.out, result.err })
+    assert(rlock.now() - before < WAKE * slow)
+  end
+
+  it("ends at once if it is free", function()
+    assert.equal("", output("wait", "free"))
+  end)
+
+  it("ends when a lock is released, and does not take it", function()
+    for factory, prefix in pairs {
+      lock = "redisson_lock__channel", fenced_lock = "redisson_lock__channel",
+    } do
+      local lock = client[factory](client, "x")
+      assert(lock:lock())
+      local waiter = listening(prefix .. ":{x}", "x")
+      assert(lock:unlock())
+      assert_ends(waiter)
+      assert.is_false(lock:is_locked())
+    end
+  end)
+
+  it("ends when the last reader or the writer has left", function()
+    local pair = client:read_write_lock "rw"
+    for _, side in ipairs { "read_lock", "write_lock" } do
+      local lock = pair[side](pair)
+      assert(lock:lock())
+      local waiter = listening("redisson_rwlock:{rw}", "rw")
+      assert(lock:unlock())
+      assert_ends(waiter)
+    end
+  end)
+
+  it("ends when locks are released that tell nobody else", function()
+    local sides = client:fair_read_write_lock "fair rw"
+    for name, lock in pairs { simple = client:simple_lock "simple",
+        fair = client:fair_lock "fair", ["fair rw"] = sides:write_lock() } do
+      assert(lock:lock())
+      local waiter = start(name)
+      eventually(function()
+        return server:cli("CLIENT", "LIST"):find(
+          (",%d,rlockctl,"):format(waiter.pid), 1, true)
+      end, SOON)
+      assert(lock:unlock())
+      assert_ends(waiter)
+    end
+  end)
+
+  it("ends when the lease ends", function()
+    server:cli("HSET", "x", "a", 1)
+    server:cli("PEXPIRE", "x", 300)
+    assert_ends(start "x")
+  end)
+
+  it("waits for a semaphore, for permits and for a latch", function()
+    local semaphore, permits = client:semaphore "s", client:permits "p"
+    assert(semaphore:set(1) and permits:set(1))
+    assert(semaphore:acquire())
+    local id = assert(permits:acquire())
+    local latch = client:latch "l"
+    assert(latch:set(1))
+    local waiters = {
+      listening("redisson_sc:{s}", "s", "--policy", "semaphore"),
+      listening("redisson_sc:{p}", "p"),
+      listening("redisson_countdownlatch__channel__{l}", "l", "--policy=latch"),
+    }
+    assert(semaphore:release() and permits:release(id) and latch:count_down())
+    for _, waiter in ipairs(waiters) do assert_ends(waiter) end
+    server:cli("SET", "n", 0)
+    assert.matches("a semaphore or a latch%? give %-%-policy",
+      fault(206, "wait", "n"))
+  end)
+
+  it("ends with 201 after its limit", function()
+    server:cli("HSET", "x", "a", 1)
+    for _, limit in ipairs { "100ms", "0.1", "0.1s", "0" } do
+      local result = ctl.run { url = server.url, "wait", "x", "-w", limit }
+      assert.same({ 201, "", "" }, { result.status, result.out, result.err })
+    end
+    for _, limit in ipairs { "x", "1d", "-1", "", "1s2" } do
+      assert.matches("wait must be a duration",
+        fault(206, "wait", "x", "--wait=" .. limit))
+    end
+  end)
+
+  it("ends with other statuses for other reasons", function()
+    assert.matches("the name of one lock", fault(206, "wait"))
+    ctl.fault(202, { url = "redis://127.0.0.1:1", "wait", "x" })
+    server:cli("SADD", "set", "a")
+    assert.matches("the key is a set", fault(1, "wait", "set"))
+    server:cli("HSET", "x", "a", 1)
+    local waiter = listening("redisson_lock__channel:{x}", "x")
+    waiter:kill(2)
+    assert.equal(130, waiter:wait().status)
+  end)
+end)

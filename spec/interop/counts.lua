@@ -1,6 +1,7 @@
 --- What holds for semaphores, permits with leases, and latches.
 
 local assert = require "luassert"
+local commands = require "spec.interop.commands"
 local locks = require "spec.interop.locks"
 local world = require "spec.interop.world"
 
@@ -297,6 +298,7 @@ return {
     { "is given back by id, by either side", given_by_id },
     { "has its permits back when their leases are over", expires },
     { "has its permits renewed by either side", renewed }, h1, h2,
+    commands.permits_shown,
   },
   latch = {
     { "is set once and counted down by either side", counts_down },

@@ -1,6 +1,7 @@
 --- What is tested against Redisson: kinds of locks and others, and for each a
 --- list of scenarios.
 
+local commands = require "spec.interop.commands"
 local counts = require "spec.interop.counts"
 local fair = require "spec.interop.fair"
 local locks = require "spec.interop.locks"
@@ -11,7 +12,8 @@ local simple = require "spec.interop.simple"
 
 local exclusive = {
   locks.contend, locks.excluded, locks.woken, locks.leases_seen,
-  locks.expires, locks.entered_again, locks.forced,
+  locks.expires, locks.entered_again, locks.forced, commands.shown,
+  commands.woken,
 }
 
 local function more(...)
@@ -25,7 +27,7 @@ return {
   { "fenced", more(locks.ours_killed, locks.theirs_killed) },
   { "mutex", { locks.contend, locks.excluded, locks.woken, locks.forced } },
   { "spin", { locks.contend, locks.excluded, locks.leases_seen,
-    locks.expires, locks.entered_again } },
+    locks.expires, locks.entered_again, commands.shown } },
   { "fair", more(fair.in_order, fair.gives_up, fair.ours_killed,
     fair.theirs_killed, fair.theirs_dead_in_line, fair.ours_dead_in_line) },
   { "write", more(locks.ours_killed, locks.theirs_killed) },
@@ -34,6 +36,7 @@ return {
     readwrite.readers_woken, readwrite.forced, readwrite.downgraded,
     readwrite.downgrade_told, readwrite.leases_kept, readwrite.ours_killed,
     readwrite.theirs_killed, readwrite.leased_beside_killed,
+    commands.readers_shown,
   } },
   { "semaphore", counts.semaphore },
   { "permits", counts.permits },

@@ -3,6 +3,7 @@
 
 local assert = require "luassert"
 local cluster = require "spec.tools.cluster"
+local commands = require "spec.interop.commands"
 local counts = require "spec.interop.counts"
 local fair = require "spec.interop.fair"
 local locks = require "spec.interop.locks"
@@ -58,7 +59,8 @@ end
 
 --- What is tested with a master and Sentinels.
 sets.kinds = {
-  { "lock", { locks.contend, locks.excluded, locks.woken, locks.forced } },
+  { "lock", { locks.contend, locks.excluded, locks.woken, locks.forced,
+    commands.shown } },
   { "fair", { locks.contend, locks.woken, fair.in_order } },
   { "write", { locks.contend, locks.woken } },
   { "read/write", { readwrite.mixed, readwrite.shared,

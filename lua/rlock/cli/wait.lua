@@ -18,8 +18,8 @@ looked at every half second besides.
   -w, --wait DURATION   at most so long: 30s, 500ms, 2m, 1h; a bare number is
                         seconds; default: for ever
 
---policy is as for `rlockctl status`. A number that may be a semaphore or a latch
-needs it.
+--policy is as for `rlockctl status`. A number that may be a semaphore or a
+latch needs it.
 
 Exit status: 0 it is free, 201 it was not free in time.
 ]]

@@ -125,7 +125,8 @@ function ctl.run(options) return ctl.start(options):wait() end
 --- returns the output.
 function ctl.output(options)
   local result = ctl.run(options)
-  assert.same({ options.ends or 0, 0, "" }, { result.status, result.signal, result.err })
+  assert.same({ options.ends or 0, 0, "" },
+    { result.status, result.signal, result.err })
   return result.out
 end
 

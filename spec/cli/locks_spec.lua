@@ -11,7 +11,7 @@ local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local SOON = 20 * slow
-local WAKE = 2.4                        -- less than the shortest poll of a waiter
+local WAKE = 2.4                        -- less than a waiter's shortest poll
 
 local server
 
@@ -203,7 +203,8 @@ describe("rlockctl ls", function()
     assert.equal(5, select(2, output("ls", "--limit", "5", "--json")
       :gsub("\n", "")))
     for _, limit in ipairs { "0", "x", "1.5", "-1" } do
-      assert.matches("ls: %-%-limit must be", fault(206, "ls", "--limit", limit))
+      assert.matches("ls: %-%-limit must be",
+        fault(206, "ls", "--limit", limit))
     end
     assert.matches("one pattern at most", fault(206, "ls", "a", "b"))
   end)
@@ -278,18 +279,19 @@ describe("who holds a lock", function()
 
   it("is shown whatever its names contain", function()
     local name = "in, voice 50%.lua"
-    local holder = hold(
-      HOLD:format [[{ name = "b\xFCro \27[31m,=%s\n" .. ("x"):rep(100) }]], name)
+    local code =
+      HOLD:format [[{ name = "b\xFCro \27[31m,=%s\n" .. ("x"):rep(100) }]]
+    local holder = hold(code, name)
     local text = output("status", "held")
-    assert.is_truthy(text:find(("held by %s: %s b"):format(HOST, name), 1, true),
-      text)
+    local start = ("held by %s: %s b"):format(HOST, name)
+    assert.is_truthy(text:find(start, 1, true), text)
     assert.is_nil(text:find("\27", 1, true))
     assert.matches("ro \\27%[31m,=%%s\\nx+ ", text)
     assert.matches('"program":"in, voice 50%%.lua"',
       output("status", "held", "--json"))
     local list = server:cli("CLIENT", "LIST")
-    assert.matches(" name=rlock,[%x-]+,[^, ]+,%d+,in%%2C%%20voice%%2050%%25.lua,"
-      .. "b%%FCro%%20%%1B%%5B31m%%2C%%3D%%25s%%0Ax+ ", list)
+    assert.matches(" name=rlock,[%x-]+,[^, ]+,%d+,"
+      .. "in%%2C%%20voice%%2050%%25.lua,b%%FCro%%20%%1B%%5B31m%%2C%%3D%%25s%%0Ax+ ", list)
     holder:kill(9)
   end)
 
@@ -361,8 +363,8 @@ describe("rlockctl break", function()
     local client <close> = assert(rlock.open(server.url))
     local lock = client:fenced_lock "fenced"
     local _, token = assert(lock:lock())
-    assert.equal('rlockctl: break: "fenced": the hold with that token is over\n',
-      fault(1, "break", "fenced", "--force", "--token",
+    assert.equal('rlockctl: break: "fenced": the hold with that token is '
+      .. "over\n", fault(1, "break", "fenced", "--force", "--token",
         ("%d"):format(token - 1)))
     assert.matches("the hold with that token is over",
       fault(1, "break", "fenced", "--force", "--token", "x"))
@@ -398,7 +400,8 @@ describe("rlockctl break", function()
       fault(1, "break", "l", "--force"))
     server:cli("SADD", "set", "a")
     assert.matches("the key is a set", fault(1, "break", "set", "--force"))
-    assert.matches("without a terminal, give %-%-force", fault(206, "break", "p"))
+    assert.matches("without a terminal, give %-%-force",
+      fault(206, "break", "p"))
     assert.matches("the name of one lock", fault(206, "break", "--force"))
     ctl.fault(202, { url = "redis://127.0.0.1:1", "break", "x", "--force" })
   end)

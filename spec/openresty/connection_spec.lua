@@ -94,8 +94,16 @@ describe("A client in nginx", function()
     assert.equal("OK", client:call("SET", "key", 1))
     assert.equal("1", server:script { { "SELECT", 3 }, { "GET", "key" } }
       :match("1$"))
-    assert.is_truthy(client:call("CLIENT", "LIST"):find("name=spec ", 1, true))
+    assert.matches((" name=rlock,%s,[^,]+,%d,nginx,spec "):format(
+      client.session.id:gsub("%-", "%%-"), ngx.worker.pid()),
+      client:call("CLIENT", "LIST"))
     cycle(client)
+  end)
+
+  it("tells its name only with identity = false", function()
+    server = redis.start()
+    local client = open { url = server.url, identity = false, name = "a b" }
+    assert.matches(" name=a%%20b ", client:call("CLIENT", "LIST"))
   end)
 
   it("finds a server by its number, of either kind", function()

@@ -58,7 +58,7 @@ end
 local function clients(server, pattern)
   local count = 0
   for line in server:cli("CLIENT", "LIST"):gmatch("[^\n]+") do
-    if line:find("name=spec", 1, true) and line:find(pattern) then
+    if line:find(",spec ", 1, true) and line:find(pattern) then
       count = count + 1
     end
   end

@@ -2,6 +2,7 @@
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
+local host = require "rlock.host.uv"
 local rlock = require "rlock"
 local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"
@@ -296,5 +297,55 @@ describe("rlockctl status in a cluster", function()
       cluster.url, name))
     assert.matches(("in slot %d, on 127.0.0.1:%d"):format(slot.of(name),
       node.port), text, 1, true)
+  end)
+end)
+
+describe("rlockctl in a cluster", function()
+  after_each(fixtures.close)
+
+  local function ctl(...)
+    return (shell.run(shell.words { rlockctl, "--url", cluster.url, ... }))
+  end
+
+  it("lists the locks of all masters, and who holds them", function()
+    cluster = fixtures.cluster()
+    local client, names = open { name = "me" }, {}
+    for i = 1, 3 do
+      names[i] = name_on(cluster.nodes[i])
+      assert.is_true(client:lock(names[i]):lock())
+      assert.is_true(client:fair_read_write_lock(names[i]):read_lock():lock())
+    end
+    assert.is_true(client:lock("{other}:a"):lock())
+    cluster:owner("x{}y"):cli("HSET", "x{}y", "somebody", 1)  -- no lock here
+    local text = ctl("ls", "cluster*")
+    for _, name in ipairs(names) do
+      assert.matches(name .. " +reentrant +%S+ +0 +%- +[^\n]+ me %(pid %d+%)",
+        text)
+      assert.matches(name .. " +fair_readwrite +", text)
+    end
+    assert.equal(6, select(2, text:gsub("\n", "")))
+    assert.matches('"name":"{other}:a","node":"127.0.0.1:%d+","slot":%d+,',
+      ctl("ls", "--json", "{*"))
+  end)
+
+  it("breaks a lock, and waits for one", function()
+    cluster = fixtures.cluster()
+    local client = open { watchdog = slow }
+    local name, lost = name_on(cluster.nodes[2]), nil
+    local lock = client:lock(name)
+    assert.is_true(lock:lock())
+    lock:on_lost(function() lost = true end)
+    local ends = task.start(function()
+      local process = host.process { file = rlockctl, stdin = "null",
+        args = { "--url", cluster.url, "wait", name }, stdout = "null" }
+      return process:wait(SOON)
+    end)
+    local channel = lock.site.policy.channel(lock.site.keys)
+    eventually(function()
+      return cluster.nodes[2]:cli("PUBSUB", "NUMSUB", channel):match "1$"
+    end, SOON, "it listens")
+    assert.matches("is broken: it was held by ", ctl("break", "--force", name))
+    assert.equal(0, (ends:join(SOON)))
+    eventually(function() return lost end, SOON, "the holder is told")
   end)
 end)

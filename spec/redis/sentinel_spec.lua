@@ -303,6 +303,21 @@ describe("rlockctl status with Sentinel", function()
       .. "%a+ [%d.]+, primary\n", status "--server")
     assert.is_true(lock:unlock())
   end)
+
+  it("says who holds it, as `ls` does; break frees it", function()
+    local function run(...)
+      return (shell.run(shell.words { os.getenv "RLOCKCTL", "--url", set.url,
+        ... }))
+    end
+    local who = ": [^\n]* %(pid " .. host.pid() .. "%)"
+    assert.is_true(lock:lock())
+    assert.matches("held by [^\n]+" .. who, status(lock.site.name))
+    assert.matches("\n" .. lock.site.name .. " +reentrant +[^\n]+" .. who,
+      run("ls", lock.site.name))
+    assert.matches("is broken", run("break", "--force", lock.site.name))
+    assert.is_false(lock:is_locked())
+    assert.equal("", run("wait", lock.site.name))
+  end)
 end)
 
 describe("an error with Sentinel", function()

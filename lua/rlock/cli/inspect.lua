@@ -52,22 +52,33 @@ local CALL = "ranks[%d] = (function(KEYS, ARGV)\n%s"
   .. "end)(arguments(ARGV[%d], %d, %d)) or 0\n"
 local TAIL = 'return { "ranks", redis.call("type", KEYS[1]).ok, ranks }\n'
 
+local recognise                         -- the script, the same for all names
+
 -- All `recognise` functions in one script, for one round trip. Each gets the
 -- keys of its kind; the type of the first one, and the waiters' channel.
--- @return the script, as of script.compile; its keys; its arguments
-local function compose(all, name)
-  local text, keys, channels = { HEAD }, { name }, {}
+-- @return the script, as of script.compile
+local function compose(all)
+  local text, n = { HEAD }, 1
   for i, kind in ipairs(all) do
-    local first = #keys + 1
-    for _, key in ipairs(kind.keys) do  -- a channel may be in another slot
+    local first = n + 1
+    n = n + #kind.keys
+    text[i + 1] = CALL:format(i, script.compile(kind.name, "recognise",
+      kind.policy.recognise).text, i, first, n)
+  end
+  return { name = "status.recognise", op = "recognise", where = "status",
+    text = table.concat(text) .. TAIL, lines = {} }
+end
+
+-- The script's keys and arguments. A channel may be in another slot.
+local function operands_of(all, name)
+  local keys, channels = { name }, {}
+  for i, kind in ipairs(all) do
+    for _, key in ipairs(kind.keys) do
       keys[#keys + 1] = key == kind.channel and name or key
     end
     channels[i] = kind.channel
-    text[i + 1] = CALL:format(i, script.compile(kind.name, "recognise",
-      kind.policy.recognise).text, i, first, #keys)
   end
-  return { name = "status.recognise", op = "recognise", where = "status",
-    text = table.concat(text) .. TAIL, lines = {} }, keys, channels
+  return keys, channels
 end
 
 local function same(reply) return reply end
@@ -76,9 +87,10 @@ local function same(reply) return reply end
 --   of that kind; or nil, code, detail
 local function ranks_of(client, all, name)
   local session = client.session
-  local now, op, keys, channels = session.host.now(), compose(all, name)
+  local now, keys, channels = session.host.now(), operands_of(all, name)
+  recognise = recognise or compose(all)
   local handle = { session = session, site = { policy = {
-    ops = { recognise = op }, needs = { recognise = { ranks = "st" } },
+    ops = { recognise = recognise }, needs = { recognise = { ranks = "st" } },
   } } }
   local reply, code, detail = once.result(same, once.ask(handle, "recognise",
     now + session.timeout, now, keys, nil, nil, nil, nil, channels))

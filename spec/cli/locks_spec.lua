@@ -159,6 +159,20 @@ describe("rlockctl ls", function()
     assert.matches("^fair +- +1 +- +nobody$", listed()["left"])
   end)
 
+  it("lists a semaphore and a latch that somebody waits for", function()
+    local client <close> = assert(rlock.open(server.url))
+    local semaphore, latch = client:semaphore "w:{s}", client:latch "w:l"
+    assert(latch:set(2))
+    local one = task.start(function() semaphore:acquire(4) end)
+    local other = task.start(function() latch:wait() end)
+    eventually(function()
+      return (listed "w:*"["w:l"] or ""):find "^latch +%- +1 +%- +at 2$"
+    end, SOON)
+    one:cancel(5)
+    other:cancel(5)
+    assert.equal("", output("ls", "x:*"))
+  end)
+
   it("lists only names that match a pattern", function()
     local client <close> = assert(rlock.open(server.url))
     for _, name in ipairs { "one", "two", "[x]", "a{b}", "o*e", "} {" } do

@@ -1,0 +1,237 @@
+--- Finds keys of a server that look like locks, by SCAN. Never uses KEYS, and
+--  changes nothing.
+--
+--  Most keys of a server are no locks, so only what looks like one is inspected
+--  any further. SCAN visits about PAGE keys at once, and returns those of one
+--  type. A hash or a string costs one more command, in a pipeline for each
+--  page.
+--    hash     its values are counts, or it has a "mode"; and it has the owner
+--             of a client (<uuid>:<number>), or a single field of any name
+--    string   the owner of a client, or a token as redis-py, redsync and
+--             node-redlock make it; with `all`, any whole number
+--    list     the queue of a fair lock
+--    zset     a fair read/write lock, its queue, or the leases of permits
+--  Channels are those of semaphores and latches that are waited for. So these
+--  are not found: other semaphores and latches, unless `all` is given; a simple
+--  lock whose owner has a name of its own.
+
+local glob = require "rlock.cli.glob"
+
+local scan = {}
+
+local PAGE = 1000            -- keys that one SCAN visits
+local FEW = 10               -- fields of a hash that are looked at, about
+local MOST = 1000            -- names, by default
+local LONGEST = 64           -- bytes of a string that are looked at
+
+-- what looks like a lock ------------------------------------------------------
+
+local HEX = "%x%x%x%x"
+local OWNER = ("^%s%s%%-%s%%-%s%%-%s%%-%s%s%s:%%d+"):format(HEX, HEX, HEX, HEX,
+  HEX, HEX, HEX, HEX)
+
+-- Tokens of other clients: 16 or 20 random bytes, in hex or base64.
+local TOKENS = { "^" .. HEX:rep(8) .. "$", "^" .. HEX:rep(10) .. "$",
+  "^" .. ("[%w+/_-]"):rep(22) .. "=?=?$" }
+
+--- Is it the owner of a client of rlock or Redisson?
+function scan.is_owner(text) return text:find(OWNER) ~= nil end
+
+local is_owner = scan.is_owner
+
+-- Is a page of HSCAN, field, value, ..., of a lock?
+local function is_lock(page)
+  local has_owner = false
+  for i = 1, #page, 2 do
+    local field, value = page[i], page[i + 1]
+    if field == "mode" then
+      has_owner = has_owner or value == "read" or value == "write"
+    elseif not value:find("^%d+$") then
+      return false
+    end
+    has_owner = has_owner or is_owner(field)
+  end
+  return has_owner or #page == 2
+end
+
+local function is_token(text)
+  if is_owner(text) then return true end
+  for _, pattern in ipairs(TOKENS) do
+    if text:find(pattern) then return true end
+  end
+  return false
+end
+
+-- What `names` knows of a type: the command that looks at a key, and whether
+-- its reply is that of a lock.
+local looks = {
+  hash = {
+    command = function(key) return { "HSCAN", key, "0", "COUNT", FEW } end,
+    fits = function(reply)
+      return type(reply) == "table" and type(reply[2]) == "table"
+        and is_lock(reply[2])
+    end,
+  },
+  string = {
+    command = function(key) return { "GETRANGE", key, 0, LONGEST } end,
+    fits = function(reply, all)
+      if type(reply) ~= "string" then return false end
+      return is_token(reply) or all and reply:find("^%-?%d+$") and #reply < 12
+    end,
+  },
+}
+
+local SEMAPHORES = "redisson_sc"
+local LATCHES = "redisson_countdownlatch__channel__"
+
+-- The name of a lock that has this key as prefix:{name}. The name may have
+-- braces itself: it is the rest of the key then.
+local function without_prefix(key, prefix, found)
+  local rest = key:match("^" .. prefix .. ":(.*)$")
+  local inside = rest and rest:match("^{([^{]+)}$")
+  return inside and not found[rest] and inside or rest
+end
+
+local function without_suffix(key)
+  local rest = key:match("^(.+):timeout$")
+  if not rest then return nil end
+  return rest:match("^{([^{]+)}$") or rest:find("{", 1, true) and rest
+end
+
+-- The names that keys of these types tell.
+local names_of = {
+  list = function(key, found)
+    return without_prefix(key, "redisson_lock_queue", found)
+  end,
+  zset = function(key, found)
+    return without_prefix(key, "rlock_frw", found)
+      or without_prefix(key, "rlock_frw_queue", found) or without_suffix(key)
+  end,
+}
+
+-- scanning --------------------------------------------------------------------
+
+-- Adds the names among keys of a type.
+-- @return true, or nil, code, detail
+local function look_at(search, node, keys, type_)
+  local look, commands = looks[type_], {}
+  for i, key in ipairs(keys) do commands[i] = look.command(key) end
+  if not keys[1] then return true end
+  local replies, codes, details =
+    node:pipeline(node.host.now() + search.seconds, commands)
+  if not replies then return nil, codes, details end
+  for i, key in ipairs(keys) do
+    if replies[i] == nil and codes[i] ~= "redis" then
+      return nil, codes[i], details[i]
+    end
+    if look.fits(replies[i], search.all) then search.add(key) end
+  end
+  return true
+end
+
+local function derive(search, _, keys, type_)
+  for _, key in ipairs(keys) do
+    local name = names_of[type_](key, search.found)
+    if name and search.matches(name) then search.add(name) end
+  end
+  return true
+end
+
+-- Visits all keys of a type. `match` is for SCAN, if the keys are names.
+-- @return true, or nil, code, detail
+local function visit_all(search, node, type_, match)
+  local cursor, visit = "0", looks[type_] and look_at or derive
+  repeat
+    local words =
+      { "SCAN", cursor, "MATCH", match, "COUNT", PAGE, "TYPE", type_ }
+    local page, code, detail =
+      node:call(node.host.now() + search.seconds, words, #words)
+    if not page then return nil, code, detail end
+    cursor = page[1]
+    local ok
+    ok, code, detail = visit(search, node, page[2], type_)
+    if not ok then return nil, code, detail end
+  until cursor == "0" or search.is_full
+  return true
+end
+
+-- The names of counters that are waited for: their channels have subscribers.
+-- Where PUBSUB is refused, there are none.
+local function listen(search, node)
+  local commands = {}
+  for _, kind in ipairs { "CHANNELS", "SHARDCHANNELS" } do
+    for _, match in ipairs { SEMAPHORES .. ":*", LATCHES .. "{*}" } do
+      commands[#commands + 1] = { "PUBSUB", kind, match }
+    end
+  end
+  local replies =
+    node:pipeline(node.host.now() + search.seconds, commands) or {}
+  for i = 1, #commands do
+    for _, channel in ipairs(type(replies[i]) == "table" and replies[i] or {})
+    do
+      local name = without_prefix(channel, SEMAPHORES, search.found)
+        or channel:match("^" .. LATCHES .. "{(.*)}$")
+      if search.matches(name) then search.add(name) end
+    end
+  end
+end
+
+local function scan_node(search, node)
+  listen(search, node)
+  for _, pass in ipairs { { "hash", search.pattern },
+      { "string", search.pattern }, { "list", "redisson_lock_queue:*" },
+      { "zset", "*" } } do
+    local ok, code, detail = visit_all(search, node, pass[1], pass[2])
+    if not ok then return nil, code, detail end
+  end
+  return true
+end
+
+--- The servers of a client: one, or the masters of a cluster.
+-- @tparam table client
+-- @treturn[1] table a list of nodes
+-- @treturn[2] nil, code, detail
+function scan.nodes(client)
+  local node = client.session.node
+  if not node.masters then return { node } end
+  local ok, code, detail =
+    node:connect(node.host.now() + client.session.timeout)
+  if not ok then return nil, code, detail end
+  return node.masters
+end
+
+local function new_search(client, options)
+  local search = { found = {}, names = {}, all = options.all,
+    pattern = options.pattern or "*", seconds = client.session.timeout,
+    matches = glob.matcher(options.pattern) }
+  function search.add(name)
+    if search.found[name] then return end
+    search.is_full = #search.names >= (options.limit or MOST)
+    if search.is_full then return end
+    search.found[name] = true
+    table.insert(search.names, name)
+  end
+  return search
+end
+
+--- The names of what look like locks, sorted.
+-- @tparam table client
+-- @tparam[opt] table options pattern: of names, as for KEYS; limit: at most so
+--   many, 1000 by default; all: any whole number is one
+-- @treturn[1] table names
+-- @treturn[1] boolean whether there are more
+-- @treturn[2] nil, code, detail
+function scan.names(client, options)
+  local search = new_search(client, options or {})
+  local nodes, code, detail = scan.nodes(client)
+  if not nodes then return nil, code, detail end
+  for _, node in ipairs(nodes) do
+    local ok
+    ok, code, detail = scan_node(search, node)
+    if not ok then return nil, code, detail end
+  end
+  table.sort(search.names)
+  return search.names, search.is_full == true
+end
+
+return scan

@@ -63,6 +63,16 @@ describe("a primary that becomes a replica", function()
     assert.equal("0", second:cli("EXISTS", "x"))
   end)
 
+  it("is left by who asks for a lock that replicas confirm", function()
+    local safe = open { replicas = 1, timeout = 1 * slow }:lock "x"
+    assert.is_true(safe:lock())
+    assert.is_true(safe:unlock())
+    fail_over()
+    assert.is_true(safe:lock { wait = SOON })
+    assert.equal("1", second:cli("EXISTS", "x"))
+    assert.is_true(safe:unlock())
+  end)
+
   it("is left by the watchdog, and the hold goes on", function()
     assert.is_true(lock:lock())
     fail_over()

@@ -138,8 +138,12 @@ end
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
 local function confirmation(self, last, replies, codes, details)
-  for i = last - 1, last do
-    if replies[i] == nil then return nil, codes[i], details[i] end
+  if replies[last - 1] == nil then
+    return nil, codes[last - 1], details[last - 1]
+  elseif replies[last] == nil and codes[last] == "redis" then
+    return nil, "replicas", "none: the primary has become a replica"
+  elseif replies[last] == nil then
+    return nil, codes[last], details[last]
   end
   local needed = replicas.needed(self.node, self.wanted.count)
   local have = tonumber(replies[last]) or 0
@@ -158,6 +162,17 @@ local function fail(batch, code, detail)
   for _, request in ipairs(batch) do answer(request, nil, code, detail) end
 end
 
+-- The node leaves a server that reports itself unusable, and so do its lanes.
+local function heed(self, connection, codes, details)
+  local node = self.node
+  for i, code in pairs(codes) do
+    local own = node.connection
+    if own and (connection == self.connection or connection == own) then
+      node:heed(own, code, details[i])
+    end
+  end
+end
+
 -- Sends a batch and answers its requests.
 local function exchange(self, batch)
   local deadline = 0
@@ -173,6 +188,7 @@ local function exchange(self, batch)
   local commands, last = commands_of(self, batch)
   local replies, codes, details = connection:pipeline(ceil(ms)
     + self.wanted.ms, commands)
+  heed(self, connection, codes, details)
   local ok
   if last then
     ok, code, detail = confirmation(self, last, replies, codes, details)

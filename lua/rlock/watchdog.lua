@@ -269,8 +269,8 @@ local function handle_reply(self, batch, grant, is_second, lease, reply, code,
   end
   if not is_second and lacks_script(batch.node, grant, class) then
     return true
-  elseif class and class.redirects and self.session.node.redirect
-      and self.session.node:redirect(detail, batch.node) then
+  elseif class and class.redirects and self.session.node.redirect then
+    self.session.node:redirect(detail, batch.node)
     renew_elsewhere(self, batch, grant)
   else
     answered(self, batch.node, grant, lease, reply, code, detail, sent)

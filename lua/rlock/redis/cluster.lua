@@ -38,6 +38,7 @@ function cluster.new(host, options)
     is_used = {},            -- node -> whether it has slots
     slots = {},              -- slot -> node
     patience = PATIENCE, asked = -PAUSE,
+    first_keys = {},         -- command -> see first_key
     shas = {}, seals = { mode = "none" },        -- as of a node: see remote.lua
   }, cluster)
 end
@@ -79,12 +80,21 @@ end
 
 -- slots ----------------------------------------------------------------------
 
--- The address in a reply of CLUSTER SLOTS; nil if it is unknown. An empty
--- host means that of the node which answered.
+-- The host in an entry of CLUSTER SLOTS; nil if it is unknown. An empty one is
+-- that of the node which answered. "?" is a host name that was not set.
+local function host_of(entry, teller)
+  local host, more = entry[1], entry[4]
+  if not host or host == "" then return teller.options.host end
+  if host ~= "?" then return host end
+  for i = 1, type(more) == "table" and #more - 1 or 0, 2 do
+    if more[i] == "ip" then return more[i + 1] end
+  end
+end
+
+-- The address in such an entry, or nil.
 local function address_of(self, entry, teller)
-  local host, port = entry[1], tonumber(entry[2])
-  if not host or host == "" then host = teller.options.host end
-  if host == "?" or not port or port == 0 then return nil end
+  local host, port = host_of(entry, teller), tonumber(entry[2])
+  if not host or not port or port == 0 then return nil end
   return translate(self, ("%s:%d"):format(host, port))
 end
 
@@ -194,6 +204,24 @@ local function refusal(code, detail)
   return class and not class.retry and class.code or "connect"
 end
 
+local advice = {
+  { "cluster support disabled", "it is no cluster: use redis://" },
+  { "^NOPERM", "permit +cluster|slots; or, behind a proxy, use redis://" },
+  { "^ERR unknown command", "a proxy, or a managed service, that hides CLUSTER: "
+    .. "use redis://" },
+}
+
+-- A node's failure, with what the user can do.
+local function explained(teller, detail)
+  local text = ("%s: %s"):format(teller.where, tostring(detail))
+  for _, case in ipairs(advice) do
+    if tostring(detail):find(case[1]) then
+      return ("%s (%s)"):format(text, case[2])
+    end
+  end
+  return text
+end
+
 -- Queries the nodes until one answers.
 -- @return true, or nil, code, detail
 local function query(self)
@@ -209,7 +237,7 @@ local function query(self)
       return true
     end
     fault = refusal(code, detail)
-    faults[#faults + 1] = ("%s: %s"):format(teller.where, tostring(detail))
+    faults[#faults + 1] = explained(teller, detail)
   end
   self.asked = self.host.now()
   self.patience = min(self.patience * 2, self.options.connect_timeout)
@@ -289,18 +317,21 @@ function cluster:uses(its) return self.is_used[its] == true end
 --- The number of nodes that have slots.
 function cluster:size() return math.max(#self.masters, 1) end
 
---- Handles a redirection.
+--- Handles a redirection. Loads the slot map again, in the background.
 -- @tparam string detail "MOVED slot host:port" or "ASK slot host:port"
--- @treturn boolean whether it was understood
--- @treturn table|nil for ASK, the node for a single retry
+-- @treturn table|nil the node; nil if it is unknown
+-- @treturn boolean for ASK: for a single retry only
 function cluster:redirect(detail, teller)
   local word, number, host, port =
     detail:match("^(%u+) (%d+) (.*):(%d+)")
   number = tonumber(number)
   local address = number and address_of(self, { host, port }, teller)
-  if not address then return false end
+  if not address then
+    self:suspect()
+    return nil, false
+  end
   local its = node_at(self, address)
-  if word == "ASK" then return true, its end
+  if word == "ASK" then return its, true end
   local old = self.slots[number]
   self.slots[number], self.is_used[its] = its, true
   if old and old ~= its then
@@ -308,7 +339,7 @@ function cluster:redirect(detail, teller)
     self.on_moved { [number] = old }
   end
   self:suspect()
-  return true
+  return its, false
 end
 
 -- Two keys in different slots, or nil. Other keys are derived from the name,
@@ -334,11 +365,45 @@ end
 
 -- commands of users ----------------------------------------------------------
 
+-- Reads a reply to COMMAND INFO. A command that has subcommands, or "movable"
+-- keys, has no fixed place for them.
+local function first_in(reply)
+  local about = type(reply) == "table" and reply[1]
+  if type(about) ~= "table" then return false end
+  for _, flag in ipairs(about[3] or {}) do
+    if flag == "movablekeys" then return false end
+  end
+  if about[10] and about[10][1] then return false end
+  return about[4]
+end
+
+-- Where a command has its first key: the number of words before it; 0 if it
+-- has none; false if that depends on its words. Asks a node once.
+-- @return that, or nil, code, detail
+local function first_key(self, deadline, name)
+  local first = self.first_keys[name]
+  if first ~= nil then return first end
+  local reply, code, detail =
+    self:any():call(deadline, { "COMMAND", "INFO", name }, 3)
+  if reply == nil and code ~= "redis" then return nil, code, detail end
+  first = first_in(reply)
+  local is_known = reply == nil or reply[1]   -- anything may be called unknown
+  if is_known then self.first_keys[name] = first end
+  return first
+end
+
 -- The keys of a command, nil if it has none; or false, code, detail.
 local function keys_of(self, deadline, words, n)
-  local question = { "COMMAND", "GETKEYS" }
+  local first, code, detail =
+    first_key(self, deadline, tostring(words[1]):upper())
+  if first == nil then return false, code, detail end
+  if first then
+    local key = first > 0 and words[first + 1]
+    return key and { tostring(key) } or nil
+  end
+  local question, keys = { "COMMAND", "GETKEYS" }, nil
   for i = 1, n do question[i + 2] = words[i] end
-  local keys, code, detail = self:any():call(deadline, question, n + 2)
+  keys, code, detail = self:any():call(deadline, question, n + 2)
   if type(keys) == "table" then return keys[1] and keys end
   if code == "redis" then return nil end
   return false, code, detail
@@ -352,11 +417,12 @@ local function send(self, keys, deadline, words, n)
   reply, code, detail, sent = its:call(deadline, words, n)
   for _ = 1, REDIRECTIONS do
     if code ~= "redis" or not errors.classify(detail).redirects then break end
-    local is_known, asked = self:redirect(detail, its)
-    if not is_known then break end
-    its = asked or self:of(keys or { words[2] })
+    local is_once
+    its, is_once = self:redirect(detail, its)
+    its = its or keys and self:connect(deadline) and self:of(keys)
+    if not its then break end
     reply, code, detail, sent =
-      (asked and its.ask or its.call)(its, deadline, words, n)
+      (is_once and its.ask or its.call)(its, deadline, words, n)
   end
   return reply, code, detail, sent
 end

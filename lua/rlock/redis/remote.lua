@@ -246,8 +246,8 @@ end
 -- @treturn table|nil the node for a single retry, after ASK
 local function next_step(server, node, class, detail, redirections)
   if class.redirects and server.redirect then
-    local is_known, asked = server:redirect(detail, node)
-    return is_known, redirections <= REDIRECTIONS, asked
+    local target, is_once = server:redirect(detail, node)
+    return true, target and redirections <= REDIRECTIONS, is_once and target
   end
   if class.node_down then server:suspect(node) end
   return class.retry, class.pause == false

@@ -1,0 +1,258 @@
+--- What a client of a cluster makes of odd slot maps, without a server.
+
+local cluster = require "rlock.redis.cluster"
+local slot = require "rlock.redis.slot"
+
+local LAST = slot.count - 1
+
+local world, asked
+
+-- The reply to a command of the node at an address. `world` has what it says:
+-- the reply to CLUSTER SLOTS, or an error's text; and for other commands a
+-- function.
+local function reply_of(name, words)
+  local says = world[name]
+  asked[#asked + 1] = name .. " " .. table.concat(words, " ")
+  if words[1] ~= "CLUSTER" then return world.answer(name, words) end
+  if type(says) == "string" then return nil, "redis", says end
+  return says
+end
+
+-- A host whose tasks run at once.
+local function new_host()
+  local host, time = {}, 1000
+  function host.now() return time end
+  function host.sleep(seconds) time = time + seconds end
+  function host.log() end
+  function host.random_number() return 0.5 end
+  function host.daemon(fn, ...) fn(...) end
+  function host.event()
+    return { set = function() end, pause = function() return true end }
+  end
+  function host.connect(options)
+    local name = options.host .. ":" .. options.port
+    if not world[name] then return nil, "connect", name .. ": refused" end
+    return {
+      make_ready = function() return true end,
+      close = function() end,
+      send = function(_, _, words) return reply_of(name, words) end,
+    }
+  end
+  return host
+end
+
+local function new(options)
+  options = options or {}
+  options.timeout, options.connect_timeout = 1, 1
+  options.seeds = options.seeds or { { host = "a", port = 1 } }
+  asked = {}
+  return cluster.new(new_host(), options)
+end
+
+local function find(self, key) return self:find({ key }, 1010) end
+
+-- A slot map of one node.
+local function all_at(...) return { { 0, LAST, { ... } } } end
+
+describe("the slot map of a cluster", function()
+  before_each(function() world = {} end)
+
+  local function address(entry, options)
+    world["a:1"] = all_at((table.unpack or unpack)(entry))
+    local its, _, detail = find(new(options), "key")
+    return its and its.where or detail
+  end
+
+  it("names nodes by address or host name", function()
+    assert.equal("10.0.0.1:7", address { "10.0.0.1", 7, "id" })
+    assert.equal("db.example.org:7", address { "db.example.org", 7, "id" })
+    assert.equal("::1:7", address { "::1", 7, "id" })
+  end)
+
+  it("names a node without a host by that of who answered", function()
+    assert.equal("a:7", address { false, 7, "id", {} })
+    assert.equal("a:7", address { "", 7, "id" })
+  end)
+
+  it("names a node without its host name by its address", function()
+    assert.equal("10.0.0.1:7",
+      address { "?", 7, "id", { "ip", "10.0.0.1" } })
+    assert.matches("CLUSTERDOWN", address { "?", 7, "id", {} })
+    assert.matches("CLUSTERDOWN", address { "?", 7, "id" })
+    assert.matches("CLUSTERDOWN", address { "10.0.0.1", 0, "id" })
+  end)
+
+  it("is translated by a table or a function", function()
+    local nat = { ["10.0.0.1:7"] = "db1:7001", ["a:7"] = "db2:7002" }
+    for _, its in ipairs { nat, function(at) return nat[at] end } do
+      assert.equal("db1:7001", address({ "10.0.0.1", 7 }, { nat = its }))
+      assert.equal("db2:7002", address({ "", 7 }, { nat = its }))
+      assert.equal("10.0.0.9:7", address({ "10.0.0.9", 7 }, { nat = its }))
+    end
+  end)
+
+  it("is taken from the next node if one has none", function()
+    local two = { { host = "a", port = 1 }, { host = "b", port = 2 } }
+    for _, says in ipairs { {}, { { 0, 99999, { "x", 1 } } }, { { "x" } },
+        { { 0, LAST } }, "CLUSTERDOWN Hash slot not served" } do
+      world = { ["a:1"] = says, ["b:2"] = all_at("c", 3) }
+      assert.equal("c:3", find(new { seeds = two }, "key").where)
+    end
+    world["a:1"] = nil
+    assert.equal("c:3", find(new { seeds = two }, "key").where)
+  end)
+
+  it("may lack slots, which are asked for again", function()
+    world["a:1"] = { { 0, slot.of "key" - 1, { "c", 3 } } }
+    local self = new()
+    local its, code, detail = find(self, "key")
+    assert.same({ nil, "redis" }, { its, code })
+    assert.matches("^CLUSTERDOWN no node of a:1 has slot", detail)
+    world["a:1"] = all_at("c", 3)
+    world["c:3"] = world["a:1"]
+    assert.equal("c:3", find(self, "key").where)
+  end)
+
+  it("is asked of the others first if a node has failed", function()
+    local half = slot.count / 2
+    local map = { { 0, half - 1, { "b", 2 } }, { half, LAST, { "c", 3 } } }
+    world = { ["a:1"] = map, ["b:2"] = map, ["c:3"] = map }
+    local self = new()
+    assert(self:connect(1010))
+    asked = {}
+    self:suspect(self.masters[1])
+    assert.same({ "c:3 CLUSTER SLOTS" }, asked)
+  end)
+
+  it("is not known: what each node said, and what to do", function()
+    local two = { { host = "a", port = 1 }, { host = "b", port = 2 } }
+    for said, advice in pairs {
+      ["ERR This instance has cluster support disabled"] =
+        "it is no cluster: use redis://",
+      ["NOPERM this user has no permissions to run the 'cluster' command"] =
+        "permit +cluster|slots; or, behind a proxy, use redis://",
+      ["ERR unknown command 'CLUSTER'"] =
+        "a proxy, or a managed service, that hides CLUSTER: use redis://",
+    } do
+      world = { ["a:1"] = said }
+      local _, code, detail = find(new { seeds = two }, "key")
+      assert.equal("connect", code)
+      assert.equal(("no node of the cluster tells its slots: a:1: %s (%s); "
+        .. "b:2: b:2: refused"):format(said, advice), detail)
+    end
+  end)
+end)
+
+describe("a redirection", function()
+  local self
+
+  before_each(function()
+    world = { ["a:1"] = all_at("a", 1), ["b:2"] = all_at("b", 2) }
+    self = new()
+    assert(self:connect(1010))
+  end)
+
+  local function where(detail)
+    world["a:1"] = all_at("b", 2)
+    local its, is_once = self:redirect(detail, self:any())
+    return its and its.where, is_once
+  end
+
+  it("to a slot's new node holds from now on", function()
+    assert.same({ "b:2", false },
+      { where(("MOVED %d b:2"):format(slot.of "key")) })
+    assert.equal("b:2", find(self, "key").where)
+  end)
+
+  it("to a node that imports the slot counts once", function()
+    assert.same({ "b:2", true },
+      { where(("ASK %d b:2"):format(slot.of "key")) })
+    assert.equal("a:1", find(self, "key").where)
+  end)
+
+  it("without a host leads to that of who redirects", function()
+    assert.equal("a:2", where(("MOVED %d :2"):format(slot.of "key")))
+  end)
+
+  it("to a node without a host name leads to what the others say", function()
+    assert.is_nil(where(("MOVED %d ?:2"):format(slot.of "key")))
+    assert.equal("b:2", find(self, "key").where)
+  end)
+end)
+
+describe("a command of the client of a cluster", function()
+  local commands = {
+    GET = { "get", 2, { "readonly" }, 1, 1, 1 },
+    PING = { "ping", -1, {}, 0, 0, 0 },
+    BITOP = { "bitop", -4, {}, 2, -1, 1 },
+    EVAL = { "eval", -3, { "noscript", "movablekeys" }, 0, 0, 0 },
+    OBJECT = { "object", -2, {}, 0, 0, 0, {}, {}, {}, { { "object|help" } } },
+  }
+  local self, is_forbidden
+
+  before_each(function()
+    local half = slot.count / 2
+    local map = { { 0, half - 1, { "a", 1 } }, { half, LAST, { "b", 2 } } }
+    world = { ["a:1"] = map, ["b:2"] = map }
+    is_forbidden = false
+    function world.answer(name, words)
+      if words[1] ~= "COMMAND" then return name end
+      if is_forbidden then return nil, "redis", "NOPERM" end
+      if words[2] == "INFO" then return { commands[words[3]] or false } end
+      if words[3] == "EVAL" or words[3] == "OBJECT" then return { words[5] } end
+      return nil, "redis", "ERR The command has no key arguments"
+    end
+    self = new()
+    assert(self:connect(1010))
+  end)
+
+  local near, far = "bar", "foo"            -- on the first and second node
+
+  local function call(...)
+    asked = {}
+    return (self:call(1010, { ... }, select("#", ...)))
+  end
+
+  it("goes to the node of its key", function()
+    assert.equal("a:1", call("get", near))
+    assert.equal("b:2", call("GET", far))
+    assert.equal("b:2", call("BITOP", "AND", far, near))
+    assert.equal("a:1", call "PING")
+    assert.equal("a:1", call "GET")
+  end)
+
+  it("is asked about once, if the place of its key is fixed", function()
+    call("GET", far)
+    assert.equal("a:1 COMMAND INFO GET", asked[1])
+    call("get", near)
+    assert.equal(1, #asked)
+    call "PING"
+    call "PING"
+    assert.equal(1, #asked)
+  end)
+
+  it("is asked about each time if that depends on its words", function()
+    for _ = 1, 2 do
+      assert.equal("b:2", call("EVAL", "return 1", far))
+      assert.equal("b:2", call("OBJECT", "ENCODING", far))
+    end
+    assert.equal(2, #asked)
+  end)
+
+  it("that is unknown is not remembered", function()
+    call("NONSENSE", far)
+    assert.is_nil(next(self.first_keys))
+  end)
+
+  it("follows redirections if nothing may be asked", function()
+    is_forbidden = true
+    local answer = world.answer
+    function world.answer(name, words)
+      if words[1] == "GET" and name == "a:1" then
+        return nil, "redis", ("MOVED %d b:2"):format(slot.of(far))
+      end
+      return answer(name, words)
+    end
+    assert.equal("b:2", call("GET", far))
+  end)
+end)

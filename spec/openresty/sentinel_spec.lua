@@ -121,3 +121,37 @@ describe("nginx with Sentinel", function()
     assert.is_nil(web:log():find("[alert]", 1, true), web:log())
   end)
 end)
+
+describe("nginx with Sentinel, over TLS", function()
+  local set, web
+
+  setup(function()
+    set = sentinel.start { sleep = ngx.sleep, replicas = 1, sentinels = 1,
+      quorum = 1, tls = true }
+    web = nginx.start {
+      http = ([[
+        lua_ssl_trusted_certificate %s/ca.crt;
+        lua_ssl_verify_depth 3;
+        init_worker_by_lua_block {
+          rlock = require "resty.rlock"
+          locks = assert(rlock.open { url = "%s", watchdog = %g,
+            tls = { server_name = "localhost" } })
+        }
+      ]]):format(set.servers[1].certificates, set.url, 6 * slow),
+      locations = LOCATIONS,
+    }
+  end)
+
+  teardown(function()
+    web:stop()
+    set:stop()
+  end)
+
+  it("follows the master", function()
+    for _ = 1, 2 do
+      local _, body = web:get "/lock?name=x"
+      assert.matches("^locked by", body)
+      set:fail_over()
+    end
+  end)
+end)

@@ -1,9 +1,14 @@
 --- rediss:// against a real Redis with a TLS port: which certificates rlock
 --- trusts. With hiredis before 1.0 there is no TLS, and the error says so.
 
+local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local sentinel = require "spec.tools.sentinel"
+local slot = require "rlock.redis.slot"
+local slow = require "spec.tools.slow"
 
 if not host.versions.tls then
   describe("rediss:// without TLS in hiredis", function()
@@ -119,5 +124,81 @@ describe("rediss://", function()
     server = redis.start { port = true }
     server.tls_port = server.port
     refuses("TLS", "localhost", {})
+  end)
+end)
+
+describe("rediss+cluster://", function()
+  after_each(fixtures.close)
+
+  it("goes to each node over TLS, also after a slot has moved", function()
+    local cluster = fixtures.cluster { tls = true }
+    local client = fixtures.open(cluster.url,
+      { tls = { ca = cluster.certificates .. "/ca.crt" } })
+    for _, node in ipairs(cluster.nodes) do
+      local name
+      repeat
+        name = fixtures.name "tls"
+      until cluster:owner(name) == node
+      local lock = client:lock(name)
+      assert.is_true(lock:lock())
+      assert.equal(node.tls_port, lock:node().options.port)
+      assert.equal("1", node:cli("EXISTS", name))
+      local target = cluster.nodes[node == cluster.nodes[1] and 2 or 1]
+      cluster:move(slot.of(name), target)
+      assert.is_true(lock:unlock())
+      assert.equal(target.tls_port, lock:node().options.port)
+    end
+  end)
+end)
+
+describe("rediss+sentinel://", function()
+  local set
+
+  local function start(tls)
+    set = sentinel.start { sleep = rlock.sleep, replicas = 1, sentinels = 1,
+      quorum = 1, tls = tls }
+    return { ca = set.servers[1].certificates .. "/ca.crt" }
+  end
+
+  local function open(url, options)
+    return fixtures.open({ url = url, watchdog = 6 * slow }, options)
+  end
+
+  local function holds(client)
+    local lock = client:lock(fixtures.name "tls")
+    assert.is_true(lock:lock { wait = 10 * slow })
+    return lock
+  end
+
+  after_each(function()
+    fixtures.close()
+    set:stop()
+  end)
+
+  it("follows a failover over TLS; its Sentinels may do without", function()
+    local tls = start(true)
+    local plain = ("rediss+sentinel://127.0.0.1:%d/mymaster"):format(
+      set.sentinels[1].port)
+    local clients = { open(set.url, { tls = tls }),
+      open(plain, { tls = tls, sentinel = { tls = false } }) }
+    local locks = { holds(clients[1]), holds(clients[2]) }
+    set:fail_over()
+    for i, client in ipairs(clients) do
+      eventually(function()
+        return client.session.node.sentinel.place.port
+            == set.servers[2].tls_port and locks[i]:state() == "held"
+      end, 20 * slow, "it has followed")
+      assert.is_true(locks[i]:unlock())
+    end
+  end)
+
+  it("may be of the Sentinels only", function()
+    local tls = start "sentinels"
+    local lock = holds(open(set.url, { sentinel = { tls = tls } }))
+    assert.equal("1", set.servers[1]:cli("EXISTS", lock.site.name))
+    assert.is_true(lock:unlock())
+    local _, code, detail = rlock.open(set.url)
+    assert.equal("connect", code)
+    assert.matches("no Sentinel answers", detail)
   end)
 end)

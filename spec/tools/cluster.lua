@@ -27,11 +27,20 @@ local ARGS = {
   "--cluster-require-full-coverage", "no",
 }
 
-local function start_node(options)
+local TLS_ARGS = { "--tls-cluster", "yes", "--tls-replication", "yes" }
+
+-- The port by which the nodes know a node.
+local function port_of(node) return node.tls_port or node.port end
+
+local function start_node(options, certificates)
   local args = { unpack(ARGS) }
-  for _, word in ipairs(options.args or {}) do args[#args + 1] = word end
+  for _, list in ipairs { options.tls and TLS_ARGS or {}, options.args or {} }
+  do
+    for _, word in ipairs(list) do args[#args + 1] = word end
+  end
   local node = redis.start {
     port = true, args = args, password = options.password,
+    tls = options.tls and { certificates = certificates },
   }
   node.id = node:cli("CLUSTER", "MYID")
   return node
@@ -54,7 +63,8 @@ end
 --- Introduces nodes to the first one.
 function Cluster:meet(first)
   for i = first, #self.nodes do
-    self.nodes[1]:cli("CLUSTER", "MEET", "127.0.0.1", self.nodes[i].port)
+    self.nodes[1]:cli("CLUSTER", "MEET", "127.0.0.1",
+      port_of(self.nodes[i]))
   end
   eventually(function()
     for _, node in ipairs(self.nodes) do
@@ -92,12 +102,16 @@ local function are_replicated(self, masters)
   return true
 end
 
---- Starts a cluster. Options: masters = 3, replicas = 0, args, password.
+--- Starts a cluster. Options: masters = 3, replicas = 0, args, password; tls =
+--- true: its nodes have TLS ports too, and `certificates` is their folder.
 function cluster.start(options)
   options = options or {}
   local masters, replicas = options.masters or 3, options.replicas or 0
   local self = setmetatable({ nodes = {} }, Cluster)
-  for i = 1, masters + replicas do self.nodes[i] = start_node(options) end
+  for i = 1, masters + replicas do
+    self.nodes[i] = start_node(options, self.certificates)
+    self.certificates = self.nodes[i].certificates
+  end
   share_slots(self, masters)
   self:meet(2)
   replicate(self, masters, replicas)
@@ -105,9 +119,10 @@ function cluster.start(options)
     return self:is_up() and are_replicated(self, masters)
   end, 20, "the cluster is up")
   local hosts = {}
-  for i = 1, masters do hosts[i] = "127.0.0.1:" .. self.nodes[i].port end
+  for i = 1, masters do hosts[i] = "127.0.0.1:" .. port_of(self.nodes[i]) end
   local login = options.password and ":" .. options.password .. "@" or ""
-  self.url = "redis+cluster://" .. login .. table.concat(hosts, ",")
+  self.url = (options.tls and "rediss" or "redis") .. "+cluster://" .. login
+    .. table.concat(hosts, ",")
   return self
 end
 
@@ -147,7 +162,7 @@ function Cluster:move(number, target)
   source:cli("CLUSTER", "SETSLOT", number, "MIGRATING", target.id)
   for key in source:cli("CLUSTER", "GETKEYSINSLOT", number, 1000)
       :gmatch "[^\n]+" do
-    source:cli("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+    source:cli("MIGRATE", "127.0.0.1", port_of(target), key, 0, 5000)
   end
   for _, node in ipairs { target, source } do
     node:cli("CLUSTER", "SETSLOT", number, "NODE", target.id)

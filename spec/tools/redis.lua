@@ -112,8 +112,11 @@ end
 function Server:launch()
   local options, output = self.options, nil
   if options.tls and not self.certificates then
-    self.folder = make_certificates()
-    self.certificates = self.folder .. "/tls"
+    self.certificates = options.tls.certificates
+    if not self.certificates then
+      self.folder = make_certificates()
+      self.certificates = self.folder .. "/tls"
+    end
   end
   for _ = 1, PORT_TRIES do
     self.port = self.port or port_of(options.port)
@@ -147,7 +150,8 @@ end
 --  port      also listen on this TCP port of 127.0.0.1; true: a free one
 --  tls       also listen for TLS. { name = "good", port = true, clients =
 --            "no" }: its certificate, one of those of tls.sh; the port; whether
---            clients must present one
+--            clients must present one; `certificates`, the folder of another
+--            server
 --  alone     in its own network namespace, reachable through link.lua
 -- The server has these fields, besides .pid:
 --  url       unix://..., with the password if it has one

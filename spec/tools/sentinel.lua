@@ -23,6 +23,11 @@ local SECONDS = 30 * slow
 
 -- the servers ----------------------------------------------------------------
 
+-- The port by which the others know a server.
+local function port_of(server, options)
+  return options.tls == true and server.tls_port or server.port
+end
+
 local function start_server(options, primary)
   local args = {
     "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
@@ -32,12 +37,18 @@ local function start_server(options, primary)
   if options.password then
     args[#args + 1], args[#args + 2] = "--masterauth", options.password
   end
+  if options.tls == true then
+    args[#args + 1], args[#args + 2] = "--tls-replication", "yes"
+  end
   if primary then
     args[#args + 1], args[#args + 2] = "--replicaof",
-      "127.0.0.1 " .. ("%d"):format(primary.port)
+      "127.0.0.1 " .. ("%d"):format(port_of(primary, options))
   end
   return redis.start { port = true, args = args,
-    password = options.password, users = options.users }
+    password = options.password, users = options.users,
+    tls = options.tls and {
+      certificates = primary and primary.certificates,
+    } }
 end
 
 -- the Sentinels --------------------------------------------------------------
@@ -54,6 +65,20 @@ sentinel parallel-syncs %s 2
 local Sentinel = {}
 Sentinel.__index = Sentinel
 
+local TLS_CONF = [[
+tls-port %d
+tls-cert-file %s/good.crt
+tls-key-file %s/good.key
+tls-ca-cert-file %s/ca.crt
+tls-auth-clients no
+tls-replication %s]]
+
+local function tls_lines(self, set)
+  local folder = set.servers[1].certificates
+  return TLS_CONF:format(self.tls_port, folder, folder, folder,
+    set.options.tls == true and "yes" or "no")
+end
+
 local function write_conf(self, set)
   local name, more = set.name, {}
   if set.options.password then
@@ -63,8 +88,10 @@ local function write_conf(self, set)
   if set.options.sentinel_password then
     more[#more + 1] = "requirepass " .. set.options.sentinel_password
   end
+  if set.options.tls then more[#more + 1] = tls_lines(self, set) end
   local file = assert(io.open(self.folder .. "/sentinel.conf", "w"))
-  file:write(CONF:format(self.port, name, set.servers[1].port, set.quorum,
+  file:write(CONF:format(self.port, name,
+    port_of(set.servers[1], set.options), set.quorum,
     name, set.down_after, name, set.failover_timeout, name,
     table.concat(more, "\n")), "\n")
   file:close()
@@ -85,7 +112,7 @@ local function start_sentinel(set)
     os.getenv("TMPDIR") or "/tmp"))
   local self, why = setmetatable({ folder = folder, set = set }, Sentinel), nil
   for _ = 1, PORT_TRIES do
-    self.port = redis.choose_port()
+    self.port, self.tls_port = redis.choose_port(), redis.choose_port()
     write_conf(self, set)
     local ok
     ok, why = self:launch()
@@ -176,7 +203,8 @@ end
 local function demote(self, master)
   for _, server in ipairs(self.servers) do
     if server ~= master and server:info "role" == "master" then
-      server:cli("REPLICAOF", "127.0.0.1", ("%d"):format(master.port))
+      server:cli("REPLICAOF", "127.0.0.1",
+        ("%d"):format(port_of(master, self.options)))
     end
   end
 end
@@ -205,8 +233,9 @@ end
 --  `name` (mymaster), `quorum` (2), `down_after` (500 ms, times slow),
 --  `failover_timeout` (2000 ms), `password` of the servers,
 --  `sentinel_password`, `args` and `users` as of redis.start, `sleep` (blocks
---  by default). The fields: `servers`, the first being the master; `sentinels`;
---  `url`.
+--  by default); `tls`: "sentinels", which then have TLS ports too; true: so do
+--  the servers, and all know each other by these. The fields: `servers`, the
+--  first being the master; `sentinels`; `url`.
 function sentinel.start(options)
   options = options or {}
   local self = setmetatable({
@@ -234,17 +263,19 @@ end
 function Set:url_of(name, only)
   local hosts = {}
   for i, each in ipairs(only or self.sentinels) do
-    hosts[i] = ("127.0.0.1:%d"):format(each.port)
+    local port = self.options.tls and each.tls_port or each.port
+    hosts[i] = ("127.0.0.1:%d"):format(port)
   end
   local login = self.options.password and ":" .. self.options.password .. "@"
-  return ("redis+sentinel://%s%s/%s"):format(login or "",
+  return ("%s+sentinel://%s%s/%s"):format(
+    self.options.tls == true and "rediss" or "redis", login or "",
     table.concat(hosts, ","), name)
 end
 
 --- The server on a port.
 function Set:on(port)
   for _, server in ipairs(self.servers) do
-    if server.port == port then return server end
+    if port_of(server, self.options) == port then return server end
   end
 end
 

@@ -132,7 +132,7 @@ describe("the slot map of a cluster", function()
       ["NOPERM this user has no permissions to run the 'cluster' command"] =
         "permit +cluster|slots; or, behind a proxy, use redis://",
       ["ERR unknown command 'CLUSTER'"] =
-        "a proxy, or a managed service, that hides CLUSTER: use redis://",
+        "a proxy or a managed service hides CLUSTER: use redis://",
     } do
       world = { ["a:1"] = said }
       local _, code, detail = find(new { seeds = two }, "key")

@@ -207,8 +207,8 @@ end
 local advice = {
   { "cluster support disabled", "it is no cluster: use redis://" },
   { "^NOPERM", "permit +cluster|slots; or, behind a proxy, use redis://" },
-  { "^ERR unknown command", "a proxy, or a managed service, that hides CLUSTER: "
-    .. "use redis://" },
+  { "^ERR unknown command", "a proxy or a managed service hides CLUSTER: use "
+    .. "redis://" },
 }
 
 -- A node's failure, with what the user can do.
@@ -392,21 +392,24 @@ local function first_key(self, deadline, name)
   return first
 end
 
+-- The keys of a command, as a node finds them; results as of keys_of.
+local function ask_keys(self, deadline, words, n)
+  local question = { "COMMAND", "GETKEYS" }
+  for i = 1, n do question[i + 2] = words[i] end
+  local keys, code, detail = self:any():call(deadline, question, n + 2)
+  if type(keys) == "table" then return keys[1] and keys end
+  if code == "redis" then return nil end
+  return false, code, detail
+end
+
 -- The keys of a command, nil if it has none; or false, code, detail.
 local function keys_of(self, deadline, words, n)
   local first, code, detail =
     first_key(self, deadline, tostring(words[1]):upper())
   if first == nil then return false, code, detail end
-  if first then
-    local key = first > 0 and words[first + 1]
-    return key and { tostring(key) } or nil
-  end
-  local question, keys = { "COMMAND", "GETKEYS" }, nil
-  for i = 1, n do question[i + 2] = words[i] end
-  keys, code, detail = self:any():call(deadline, question, n + 2)
-  if type(keys) == "table" then return keys[1] and keys end
-  if code == "redis" then return nil end
-  return false, code, detail
+  if not first then return ask_keys(self, deadline, words, n) end
+  local key = first > 0 and words[first + 1]
+  return key and { tostring(key) } or nil
 end
 
 local function send(self, keys, deadline, words, n)

@@ -31,10 +31,22 @@ local clients = setmetatable({}, { __mode = "k" })
 
 local check_options
 
+-- A variable of the environment, unless it is empty.
+local function variable(name)
+  local value = os.getenv(name)
+  if value ~= "" then return value end
+end
+
+-- The option sentinel of who gives none, such as rlockctl.
+local function sentinel_login()
+  local password = variable "RLOCK_SENTINEL_PASSWORD"
+  return password
+    and { username = variable "RLOCK_SENTINEL_USERNAME", password = password }
+end
+
 -- The options of client.open.
 local function complete(client, given)
-  local environment = os.getenv("RLOCK_URL")
-  if environment == "" then environment = nil end
+  local environment = variable "RLOCK_URL"
   local chosen = given.url or rlock.default_url
   local options, code, detail =
     client.complete(given, chosen or environment or "local:")
@@ -42,6 +54,9 @@ local function complete(client, given)
     return nil, code, chosen and detail or "RLOCK_URL: " .. detail
   elseif options.is_local then
     return require("rlock.local_server").start(host, options)
+  end
+  if options.sentinels and not options.sentinel then
+    options.sentinel = sentinel_login()
   end
   return options
 end

@@ -382,6 +382,19 @@ describe("Sentinels with a password", function()
     assert.is_true(held:unlock())
   end)
 
+  it("take that of the environment from rlockctl", function()
+    local command = shell.words { os.getenv "RLOCKCTL", "--url", small.url,
+      "status", "x" }
+    assert.matches("it wants a password", (shell.run(command)), 1, true)
+    for _, login in ipairs { "", "RLOCK_SENTINEL_USERNAME=default " } do
+      assert.matches("the master of mymaster", (shell.run(login
+        .. "RLOCK_SENTINEL_PASSWORD=other " .. command)), 1, true)
+    end
+    assert.matches("it refuses the user or password", (shell.run(
+      "RLOCK_SENTINEL_USERNAME=x RLOCK_SENTINEL_PASSWORD=other " .. command)),
+      1, true)
+  end)
+
   it("need few permissions", function()
     for _, each in ipairs(small.sentinels) do
       assert.equal("OK", each:cli("ACL", "SETUSER", "app", "reset", "on",

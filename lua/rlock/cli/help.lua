@@ -24,11 +24,15 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
 Options:
   --url URL        redis://[user[:password]@]host[:port][/db], rediss://...
                    (TLS), unix:///path[?db=n], or local: (a private server,
-                   started on demand); default: $RLOCK_URL, else local:
+                   started on demand); redis+sentinel://host,host2/NAME,
+                   redis+cluster://host,host2; default: $RLOCK_URL, else local:
   --lua-path PATH  a folder or "x/?.lua;y/?.lua", searched before the modules
                    built into rlockctl
   -v, -q           more messages on standard error, or errors only
   --               no more options
+
+The Sentinels' own login is in $RLOCK_SENTINEL_USERNAME, if it has a user, and
+$RLOCK_SENTINEL_PASSWORD.
 
 Exit status: that of the program. From rlockctl itself:
   0         done; status: it is held; break: it is broken; wait: it is free

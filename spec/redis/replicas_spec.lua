@@ -157,6 +157,18 @@ describe("replicas", function()
     assert.equal("replicas", code)
   end)
 
+  it("grant nothing themselves, and say what they are", function()
+    local client = fixtures.open(first.url, { timeout = 0.3 * slow })
+    for _, options in ipairs { {}, { replicas = 1, replica_timeout = 0.1 } } do
+      local lock = client:lock(fixtures.name "replica", options)
+      local ok, code, detail = lock:try_lock()
+      assert.same({ nil, "redis" }, { ok, code })
+      assert.matches("the server is a replica; connect to its primary", detail,
+        1, true)
+      assert.not_matches("WAIT", detail)
+    end
+  end)
+
   it("confirm many requests with few WAITs", function()
     local client = open { replicas = "majority" }
     local tasks = {}

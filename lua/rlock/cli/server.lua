@@ -18,9 +18,17 @@ local needs = {
   { "CLIENT", "ID" }, { "CLIENT", "KILL", "ID", 0 },
 }
 
+--- More of them in a cluster. CLUSTER SLOTS has been answered already.
+local cluster_needs = {
+  { "ASKING" }, { "SPUBLISH", NAME, "" }, { "COMMAND", "INFO", "GET" },
+  { "COMMAND", "GETKEYS", "GET", NAME },
+}
+
+local containers = { script = true, client = true, command = true }
+
 local function name_of(words)
   local name = words[1]:lower()
-  if name == "script" or name == "client" then
+  if containers[name] then
     name = name .. "|" .. words[2]:lower()
   end
   return name
@@ -55,7 +63,9 @@ local function permissions(client)
   local function note(name, is_permitted)
     table.insert(is_permitted and permitted or refused, name)
   end
-  for _, words in ipairs(needs) do
+  local more = client.session.options.seeds and cluster_needs or {}
+  for i = 1, #needs + #more do
+    local words = needs[i] or more[i - #needs]
     local reply, code, detail = client:call(table.unpack(words))
     if reply == nil and code ~= "redis" then return nil, code, detail end
     note(name_of(words), reply ~= nil or not is_forbidden(detail))
@@ -91,6 +101,16 @@ local function can_kill(client, victim)
   return false, "CLIENT KILL by id left the connection open"
 end
 
+-- The addresses of the nodes of a cluster.
+local function nodes_of(cluster)
+  local list
+  for i, its in ipairs(cluster.masters or {}) do
+    list = list or {}
+    list[i] = its.where
+  end
+  return list
+end
+
 local function about(client)
   local text = tostring(client:call("INFO") or "")
   local function field(name)
@@ -100,6 +120,7 @@ local function about(client)
   local node, master = client.session.node:master()
   return {
     where = client.session.node.where, node = node, master = master,
+    nodes = nodes_of(client.session.node),
     server = valkey and "valkey" or field("redis_version") and "redis"
       or "unknown",
     version = valkey or field("redis_version"),
@@ -111,9 +132,9 @@ end
 -- @tparam table client
 -- @tparam table victim another client of the same server, whose connection is
 --   killed as a test
--- @treturn[1] table where, node and master (with Sentinel), server, version
---   and role (nil if INFO is refused), permitted and refused (names of
---   commands), sealed ("kill" or "time"), why
+-- @treturn[1] table where, node and master (with Sentinel), nodes (of a
+--   cluster), server, version and role (nil if INFO is refused), permitted and
+--   refused (names of commands), sealed ("kill" or "time"), why
 -- @treturn[2] nil, code, detail
 function server.inspect(client, victim)
   local state = about(client)
@@ -139,6 +160,9 @@ function server.print(state)
     and "unknown server, INFO is not permitted" or state.server,
     state.version and " " .. state.version or "",
     state.role and ", " .. state.role or ""))
+  if state.nodes then
+    print("  nodes with slots: " .. table.concat(state.nodes, ", "))
+  end
   if #state.refused == 0 then
     print("  permitted: all that rlock needs")
   else

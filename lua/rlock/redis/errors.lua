@@ -80,6 +80,8 @@ local words = {
 }
 words.BUSY.tell = "name"
 words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
+words.READONLY.explain = "the server is a replica; connect to its primary, or "
+  .. "through redis+sentinel:// or redis+cluster://"
 words.MOVED.explain = "the key is on another node of a cluster; open the "
   .. "client with redis+cluster:// instead of redis://"
 words.ASK.explain = words.MOVED.explain

@@ -145,6 +145,20 @@ describe("a cluster", function()
     assert.is_true(client:lock("{a}b"):lock())
   end)
 
+  it("refuses a policy whose keys are in different slots", function()
+    local policy = {
+      name = "split", keys = function(name) return { name, "of " .. name } end,
+      server = {
+        acquire = function() return { "held" } end,
+        renew = function() return { "held" } end,
+        release = function() return { "freed" } end,
+      },
+    }
+    assert.error_matches(function() open():policy(policy, "x") end,
+      'its keys "x" and "of x" are in different slots of the cluster', 1, true)
+    assert(open():policy(policy, "{x}"))
+  end)
+
   it("answers client:call from the node that has the key", function()
     local client = open()
     for _, node in ipairs(cluster.nodes) do
@@ -165,9 +179,44 @@ describe("a cluster", function()
     assert.matches("redis+cluster://", detail, 1, true)
   end)
 
+  it("is reached where nodes are named otherwise", function()
+    local source, target = cluster.nodes[1], cluster.nodes[2]
+    local function set(what, value)
+      for _, node in ipairs(cluster.nodes) do
+        assert.equal("OK", node:cli("CONFIG", "SET", what, value))
+      end
+    end
+    local function goes_through(address)
+      local client, name = open(), name_on(source)
+      local lock = client:lock(name)
+      assert.is_true(lock:lock())
+      assert.equal(address .. ":" .. source.port, lock:node().where)
+      cluster:move(slot.of(name), target)
+      assert.is_true(lock:unlock())
+      assert.equal(address .. ":" .. target.port, lock:node().where)
+    end
+    set("cluster-preferred-endpoint-type", "unknown-endpoint")
+    goes_through "127.0.0.1"
+    set("cluster-preferred-endpoint-type", "hostname")      -- "?": none is set
+    goes_through "127.0.0.1"
+    if host.name == "uv" then           -- nginx has no resolver here
+      set("cluster-announce-hostname", "localhost")
+      eventually(function()
+        for _, node in ipairs(cluster.nodes) do
+          local _, n = node:cli("CLUSTER", "SLOTS"):gsub("localhost", "")
+          if n < #cluster.nodes then return false end
+        end
+        return true
+      end, SOON, "all know the host names")
+      goes_through "localhost"
+      set("cluster-announce-hostname", "")
+    end
+    set("cluster-preferred-endpoint-type", "ip")
+  end)
+
   it("is reached through the addresses of `nat`", function()
     local nat, source = {}, cluster.nodes[1]
-    local there = rawget(_G, "ngx") and "127.0.0.1:" or "localhost:"
+    local there = host.name == "ngx" and "127.0.0.1:" or "localhost:"
     for _, node in ipairs(cluster.nodes) do
       nat["127.0.0.1:" .. node.port] = there .. node.port
     end
@@ -206,6 +255,32 @@ describe("a cluster", function()
     assert.is_true(both:unlock())
   end)
 
+  it("may be a member of a red lock", function()
+    local clients = { open() }
+    for i = 2, 3 do clients[i] = fixtures.open(fixtures.server().url) end
+    local red = rlock.red_lock(clients, fixtures.name "red")
+    assert.is_true(red:lock())
+    assert.equal("held", red:state())
+    assert.is_true(red:unlock())
+  end)
+
+  it("frees the locks of its other nodes while one does not answer", function()
+    local client, names = open { timeout = 1 * slow }, {}
+    for i, node in ipairs(cluster.nodes) do
+      names[i] = name_on(node)
+      assert.is_true(client:lock(names[i]):lock())
+    end
+    local closing
+    cluster.nodes[1]:pause()
+    closing = task.start(function() client:close() end)
+    eventually(function()
+      return cluster.nodes[2]:cli("EXISTS", names[2]) == "0"
+        and cluster.nodes[3]:cli("EXISTS", names[3]) == "0"
+    end, 0.5 * slow, "the others are free")
+    cluster.nodes[1]:resume()
+    closing:join()
+  end)
+
   it("leaves nothing held when a client is closed", function()
     local client, names = open(), {}
     for i, node in ipairs(cluster.nodes) do
@@ -237,6 +312,16 @@ describe("an address of a cluster", function()
     assert.matches("cluster support disabled", detail)
   end)
 
+  it("may hide CLUSTER, and says what to do", function()
+    local server = fixtures.server {
+      port = true, args = { "--rename-command", "CLUSTER", "" },
+    }
+    local code, detail = refusal { url = "redis+cluster://127.0.0.1:"
+      .. server.port }
+    assert.equal("redis", code)
+    assert.matches("hides CLUSTER: use redis://", detail, 1, true)
+  end)
+
   it("where nothing listens is told", function()
     local code, detail = refusal { url = "redis+cluster://127.0.0.1:1" }
     assert.equal("connect", code)
@@ -251,6 +336,14 @@ describe("an address of a cluster", function()
     assert.equal("connect", code)
     assert.matches("WRONGPASS", detail)
     assert.is_nil(detail:find("wrong", 1, true))
+    for _, node in ipairs(cluster.nodes) do
+      node:cli("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all",
+        "-cluster")
+    end
+    code, detail = refusal { url = cluster.url, username = "few",
+      password = "pw" }
+    assert.equal("redis", code)
+    assert.matches("NOPERM.*%(permit %+cluster|slots;", detail)
   end)
 
   it("of slots that no node has is told", function()
@@ -288,15 +381,26 @@ end)
 describe("rlockctl status in a cluster", function()
   after_each(fixtures.close)
 
-  it("says slot and node", function()
+  local function status(...)
+    return (shell.run(shell.words { rlockctl, "--url", cluster.url, "status",
+      ... }))
+  end
+
+  it("says slot and node, which nodes there are, what is missing", function()
     cluster = fixtures.cluster()
     local node = cluster.nodes[2]
     local name = name_on(node)
     assert.is_true(open():lock(name):lock())
-    local text = shell.run(("%s --url %s status %s"):format(rlockctl,
-      cluster.url, name))
     assert.matches(("in slot %d, on 127.0.0.1:%d"):format(slot.of(name),
-      node.port), text, 1, true)
+      node.port), status(name), 1, true)
+    assert.matches(('"node":"127.0.0.1:%d","slot":%d,'):format(node.port,
+      slot.of(name)), status("--json", name), 1, true)
+    for _, each in ipairs(cluster.nodes) do
+      each:cli("ACL", "SETUSER", "default", "-asking", "-command|info")
+    end
+    local text = status "--server"
+    assert.matches("\n  nodes with slots: 127.0.0.1:%d+, 127.0.0.1:%d+, ", text)
+    assert.matches("\n  not permitted: asking, command|info\n", text, 1, true)
   end)
 end)
 

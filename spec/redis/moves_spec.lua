@@ -153,14 +153,14 @@ describe("slots that move under load", function()
   end)
 
   it("leave no memory, connections and subscriptions behind", function()
-    local least, grants = nil, 0
+    local least, grants, now, count, subscriptions = nil, 0, nil, nil, nil
     for part = 1, PARTS do
       grants = grants + under_load(function()
         move_all(MOVES // PARTS // NAMES)
       end)
-      local now = memory()
+      now = memory()
       if part == 1 then least = now end
-      local count, subscriptions = connections()
+      count, subscriptions = connections()
       assert.is_true(count <= 2 * CLIENTS * #cluster.nodes,
         count .. " connections")
       assert.is_true(subscriptions <= 2 * CLIENTS * NAMES,
@@ -170,5 +170,8 @@ describe("slots that move under load", function()
     end
     assert.equal(0, overlaps)
     assert.is_true(grants > MOVES, grants .. " grants")
+    print(("%d moves, %d grants, %d connections, %d subscriptions, %.0f kB "
+      .. "after a quarter, %.0f kB at the end"):format(turn * NAMES, grants,
+      count, subscriptions, least, now))
   end)
 end)

@@ -346,6 +346,13 @@ describe("an error with Sentinel", function()
       .. 'no master "nomaster", only: mymaster;', detail)
   end)
 
+  it("says that a Sentinel is no server", function()
+    local its = fixtures.open("redis://127.0.0.1:" .. set.sentinels[1].port)
+    local ok, code, detail = its:lock("x"):try_lock()
+    assert.same({ nil, "redis" }, { ok, code })
+    assert.matches("is it a Sentinel, or a proxy?", detail, 1, true)
+  end)
+
   it("says that a server is no Sentinel", function()
     local detail = refused(set:url_of(set.name, { set:master() }))
     assert.matches("it is not a Sentinel", detail)

@@ -5,7 +5,7 @@ local slot = require "rlock.redis.slot"
 
 local LAST = slot.count - 1
 
-local world, asked
+local world, asked, closed
 
 -- The reply to a command of the node at an address. `world` has what it says:
 -- the reply to CLUSTER SLOTS, or an error's text; and for other commands a
@@ -34,7 +34,7 @@ local function new_host()
     if not world[name] then return nil, "connect", name .. ": refused" end
     return {
       make_ready = function() return true end,
-      close = function() end,
+      close = function() closed[#closed + 1] = name end,
       send = function(_, _, words) return reply_of(name, words) end,
     }
   end
@@ -45,7 +45,7 @@ local function new(options)
   options = options or {}
   options.timeout, options.connect_timeout = 1, 1
   options.seeds = options.seeds or { { host = "a", port = 1 } }
-  asked = {}
+  asked, closed = {}, {}
   return cluster.new(new_host(), options)
 end
 
@@ -124,6 +124,18 @@ describe("the slot map of a cluster", function()
     assert.same({ "c:3 CLUSTER SLOTS" }, asked)
   end)
 
+  it("closes the connection to a node that has no slots any more", function()
+    world = { ["a:1"] = all_at("b", 2), ["b:2"] = all_at("c", 3),
+      ["c:3"] = all_at("c", 3) }
+    local self = new()
+    assert(find(self, "key"):connect(1010))
+    assert.same({ "a:1" }, closed)
+    self:suspect()
+    assert.same({ "a:1", "b:2" }, closed)
+    assert.equal("c:3", find(self, "key").where)
+    assert.is_false(self:uses(self.nodes["b:2"]))
+  end)
+
   it("is not known: what each node said, and what to do", function()
     local two = { { host = "a", port = 1 }, { host = "b", port = 2 } }
     for said, advice in pairs {
@@ -138,7 +150,7 @@ describe("the slot map of a cluster", function()
       local _, code, detail = find(new { seeds = two }, "key")
       assert.equal("connect", code)
       assert.equal(("no node of the cluster tells its slots: a:1: %s (%s); "
-        .. "b:2: b:2: refused"):format(said, advice), detail)
+        .. "b:2: refused"):format(said, advice), detail)
     end
   end)
 end)

@@ -213,7 +213,7 @@ local advice = {
 
 -- A node's failure, with what the user can do.
 local function explained(teller, detail)
-  local text = ("%s: %s"):format(teller.where, tostring(detail))
+  local text = url.says(teller.where, tostring(detail))
   for _, case in ipairs(advice) do
     if tostring(detail):find(case[1]) then
       return ("%s (%s)"):format(text, case[2])

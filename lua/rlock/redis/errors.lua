@@ -99,6 +99,10 @@ words.WRONGTYPE.explain = "a key of this name holds something else, such as a "
   .. "lock of another kind"
 words.WRONGTYPE.gone = true
 
+-- A renamed or unsupported command; inside a script the error is another one.
+local absent = row("redis", "no", false, false)
+absent.explain = "the server lacks the command: is it a Sentinel, or a proxy?"
+
 -- Errors that Redis only calls ERR, by patterns of their text.
 local plain = {
   -- The limit of connections is reached; the server closes this one.
@@ -109,8 +113,7 @@ local plain = {
   { "^invalid password", words.WRONGPASS },
   { "AUTH", row("connect", "no", false, false) },
   { "^DB index is out of range", row("connect", "no", false, false) },
-  -- A renamed or unsupported command; inside a script the error is another one.
-  { "^unknown command", row("redis", "no", false, false) },
+  { "^unknown command", absent },
   -- The script did not compile on the server, so it did not run.
   { "^Error compiling script", row("redis", "no", false, false) },
 }

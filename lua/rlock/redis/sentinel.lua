@@ -123,7 +123,8 @@ local function explained(detail)
   detail = tostring(detail)
   local word = detail:match("^%u+")
   if word == "NOAUTH" then
-    return "it wants a password: sentinel = { password = ... }"
+    return "it wants a password: sentinel = { password = ... }, in rlockctl "
+      .. "RLOCK_SENTINEL_PASSWORD"
   elseif word == "WRONGPASS" or detail:find("^ERR.*AUTH") then
     return "it refuses the user or password of the option sentinel: " .. detail
   elseif detail:find("^ERR unknown command") then
@@ -263,7 +264,7 @@ local function survey(self)
       answers[#answers + 1] = answer
     else
       is_unknown = is_unknown or unknown
-      faults[#faults + 1] = ("%s: %s"):format(url.host_port(at), why)
+      faults[#faults + 1] = url.says(url.host_port(at), why)
     end
   end
   local ok, detail = settle(self, answers, faults, is_unknown)

@@ -202,6 +202,15 @@ function url.host_port(at)
   return ("%s:%d"):format(host, at.port or DEFAULT_PORT)
 end
 
+--- What an address says, for messages. The text may name it already.
+--  @tparam string address
+--  @tparam string text
+--  @treturn string
+function url.says(address, text)
+  if text:sub(1, #address + 2) == address .. ": " then return text end
+  return address .. ": " .. text
+end
+
 --- Formats a list of hosts and ports.
 --  @tparam table list of tables as for `host_port`
 --  @treturn string

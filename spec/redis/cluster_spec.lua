@@ -61,6 +61,21 @@ describe("a cluster", function()
     end
   end)
 
+  it("is asked for its slots once, for any number of tasks", function()
+    local function queries()
+      local n = 0
+      for _, node in ipairs(cluster.nodes) do
+        n = n + node:stat "cluster|slots"
+      end
+      return n
+    end
+    local before, client = queries(), open { lazy = host.name == "uv" or nil }
+    task.many(100, function()
+      assert.is_true(client:lock(fixtures.name "many"):lock())
+    end)
+    assert.equal(1, queries() - before)
+  end)
+
   it("wakes waiters on each node", function()
     local client, other = open(), open()
     for _, node in ipairs(cluster.nodes) do
@@ -344,6 +359,23 @@ describe("an address of a cluster", function()
       password = "pw" }
     assert.equal("redis", code)
     assert.matches("NOPERM.*%(permit %+cluster|slots;", detail)
+  end)
+
+  it("needs few permissions", function()
+    cluster = fixtures.cluster { masters = 1 }
+    cluster.nodes[1]:cli("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*",
+      "+@read", "+@write", "+@pubsub", "+evalsha", "+script|load", "+time",
+      "+info", "+ping", "+select", "+client|setname", "+client|id",
+      "+client|info", "+client|kill", "+cluster|slots", "+asking",
+      "+command|info", "+command|getkeys")
+    local client, other = open { username = "app", password = "pw" },
+      open { username = "app", password = "pw" }
+    local lock = client:lock "x"
+    assert.is_true(lock:lock())
+    wakes(lock, (start_waiter(other, "x")))
+    assert.equal("OK", client:call("SET", "y", "1"))
+    assert.is_truthy(client:call("OBJECT", "ENCODING", "y"))
+    assert.equal("", cluster.nodes[1]:cli("ACL", "LOG"))     -- no refusals
   end)
 
   it("of slots that no node has is told", function()

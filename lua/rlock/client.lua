@@ -23,6 +23,18 @@ end
 local check_replicas = check.that('a whole number from 1, "majority" or "all"',
   is_count)
 
+local function is_nat(nat)
+  if type(nat) ~= "table" then return type(nat) == "function" end
+  for from, to in pairs(nat) do
+    local pair = tostring(from) .. " " .. tostring(to)
+    if not pair:find("^%S+:%d+ %S+:%d+$") then return false end
+  end
+  return true
+end
+
+local check_nat = check.that('a function, or a table such as { '
+  .. '["10.0.0.5:6379"] = "db1:7001" }', is_nat)
+
 -- How to reach the Sentinels, where that differs from the master.
 local check_sentinel = check.table({
   username = text, password = text,
@@ -47,9 +59,7 @@ local known = {
     return seal == "kill" or seal == "time" or seal == "off"
   end),
   replicas = check_replicas, replica_timeout = check.duration(0.001, day),
-  nat = check.that("a table or a function", function(nat)
-    return type(nat) == "table" or type(nat) == "function"
-  end),
+  nat = check_nat,
 }
 
 local defaults = {
@@ -78,6 +88,9 @@ function client.complete(given, address)
   end
   if given.sentinel and not options.sentinels then
     return nil, "usage", "bad option sentinel: only for redis+sentinel://"
+  end
+  if given.nat and not options.seeds then
+    return nil, "usage", "bad option nat: only for redis+cluster://"
   end
   options.tls = options.tls and {} or nil
   for name, value in pairs(defaults) do options[name] = value end

@@ -337,6 +337,16 @@ describe("an address of a cluster", function()
     assert.matches("hides CLUSTER: use redis://", detail, 1, true)
   end)
 
+  it("may be translated, by what looks like it", function()
+    for _, nat in ipairs { "x:1", { "x:1" }, { ["x:1"] = "y" } } do
+      assert.error_matches(function()
+        rlock.open { url = "redis+cluster://x", nat = nat }
+      end, "bad nat: must be a function, or a table such as", 1, true)
+    end
+    assert.same({ nil, "usage", "bad option nat: only for redis+cluster://" },
+      { rlock.open { url = "redis://127.0.0.1", nat = {} } })
+  end)
+
   it("where nothing listens is told", function()
     local code, detail = refusal { url = "redis+cluster://127.0.0.1:1" }
     assert.equal("connect", code)

@@ -199,6 +199,15 @@ local function has_replicas(server, n)
   return select(2, text:gsub("state=online", "")) == n
 end
 
+-- Do all Sentinels name this server? One that has missed a failover names a
+-- server that the others have left.
+local function is_named(self, server)
+  for _, each in ipairs(self.sentinels) do
+    if self:on(each:named()) ~= server then return false end
+  end
+  return true
+end
+
 -- Makes replicas of the other servers, as the Sentinels do after 10 s.
 local function demote(self, master)
   for _, server in ipairs(self.servers) do
@@ -218,7 +227,9 @@ function Set:settle()
   end
   wait_for(self, "every replica has caught up", function()
     local own = self:master()
-    if not own or own:info "role" ~= "master" then return false end
+    if not own or own:info "role" ~= "master" or not is_named(self, own) then
+      return false
+    end
     demote(self, own)
     return has_replicas(own, #self.servers - 1)
   end)

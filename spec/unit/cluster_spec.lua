@@ -91,6 +91,14 @@ describe("the slot map of a cluster", function()
     end
   end)
 
+  it("is not translated into something else", function()
+    for _, to in ipairs { "db1", 5, false } do
+      local why = address({ "10.0.0.1", 7 }, { nat = function() return to end })
+      assert.matches("a:1: the function nat gives for 10.0.0.1:7 no host:port, "
+        .. "but " .. tostring(to), why, 1, true)
+    end
+  end)
+
   it("is taken from the next node if one has none", function()
     local two = { { host = "a", port = 1 }, { host = "b", port = 2 } }
     for _, says in ipairs { {}, { { 0, 99999, { "x", 1 } } }, { { "x" } },

@@ -54,11 +54,16 @@ local function split(address)
   return host, tonumber(port)
 end
 
--- The address under which this client reaches a node.
+-- The address under which this client reaches a node; or nil, why not.
 local function translate(self, address)
   local nat = self.options.nat
-  if type(nat) == "function" then return nat(address) or address end
-  return nat and nat[address] or address
+  if type(nat) ~= "function" then return nat and nat[address] or address end
+  local its = nat(address)
+  if its == nil or type(its) == "string" and split(its) then
+    return its or address
+  end
+  return nil, ("the function nat gives for %s no host:port, but %s"):format(
+    address, tostring(its))
 end
 
 local function new_node(self, host, port)
@@ -91,7 +96,7 @@ local function host_of(entry, teller)
   end
 end
 
--- The address in such an entry, or nil.
+-- The address in such an entry; nil if it is unknown; nil, why if nat is wrong.
 local function address_of(self, entry, teller)
   local host, port = host_of(entry, teller), tonumber(entry[2])
   if not host or not port or port == 0 then return nil end
@@ -105,7 +110,8 @@ local function read_range(self, range, slots, teller)
       or type(entry) ~= "table" or first < 0 or last >= slot.count then
     return nil, "the reply to CLUSTER SLOTS is malformed"
   end
-  local address = address_of(self, entry, teller)
+  local address, why = address_of(self, entry, teller)
+  if why then return nil, why end
   local its = address and node_at(self, address)
   for number = first, last do slots[number] = its end
   return true

@@ -64,6 +64,7 @@ return {
       "report_losses: *", "run: deadline = report_losses(self, now)" },
     { END, "retire: *" },
     { SEVERAL, "renew_elsewhere: *", "daemon: *",
+      "handle_reply: self.session.node:redirect(detail, batch.node)",
       "handle_reply: renew_elsewhere(self, batch, grant)",
       "collect: retry_at(self, grant, now)", "has_routes: *" },
     { RARE, "answered: self:lose(grant, why)",

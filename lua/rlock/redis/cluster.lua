@@ -393,8 +393,10 @@ local function first_key(self, deadline, name)
     self:any():call(deadline, { "COMMAND", "INFO", name }, 3)
   if reply == nil and code ~= "redis" then return nil, code, detail end
   first = first_in(reply)
-  local is_known = reply == nil or reply[1]   -- anything may be called unknown
-  if is_known then self.first_keys[name] = first end
+  -- Unknown commands are not stored: there may be any number of them.
+  if reply and reply[1] or code and not errors.is_passing(detail) then
+    self.first_keys[name] = first
+  end
   return first
 end
 

@@ -101,7 +101,7 @@ describe("nginx with a cluster", function()
   local function connections()
     local ids, n = {}, 0
     for i, node in ipairs(cluster.nodes) do
-      for id in node:cli("CLIENT", "LIST"):gmatch "id=(%d+)[^\n]* name=spec " do
+      for id in node:cli("CLIENT", "LIST"):gmatch "id=(%d+)[^\n]*,spec " do
         ids[i .. ":" .. id], n = true, n + 1
       end
     end
@@ -153,6 +153,7 @@ describe("nginx with a cluster", function()
 
   it("leaves nothing behind when it quits", function()
     all_lock()
+    assert.is_true(connections() > 0)
     web:signal "QUIT"
     eventually(function() return web:has_ended() end, SECONDS, "its end")
     assert.equal(0, (connections()))

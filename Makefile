@@ -147,6 +147,7 @@ simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	$(SUB) all
 	@B=$(B) spec/simulate/run $(if $(SEED),SEED=$(SEED)) \
 	  $(if $(EVENTS),EVENTS=$(EVENTS)) $(if $(SENTINEL),SENTINEL=1) \
+	  $(if $(CLUSTER),CLUSTER=1) \
 	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)
 

@@ -82,24 +82,32 @@ end)
 
 -- servers ---------------------------------------------------------------------
 
--- The server's data is lost: wholly, or as far as `saved` is old.
-local function lose_holders(world, server, lease)
-  server.lost_at = world.universe.now       -- for grants that are under way
+-- Calls fn for each thing that a server has.
+local function each_of(world, server, fn)
   for _, thing in ipairs(world.things) do
     for _, one in ipairs(thing.servers) do
-      if one == server then
-        world.oracle:lost(thing, lease)
-        for _, each in pairs(thing.generations) do
-          world.oracle:lost(each, lease)
-        end
-      end
+      if one == server then fn(thing) end
     end
   end
 end
 
+-- The server's data is lost: wholly, or as far as `saved` is old.
+local function lose_holders(world, server, lease)
+  local function lose(thing)
+    thing.lost_at = world.universe.now      -- for grants that are under way
+    world.oracle:lost(thing, lease)
+  end
+  each_of(world, server, function(thing)
+    lose(thing)
+    for _, each in pairs(thing.generations) do lose(each) end
+  end)
+end
+
 local function lose_data(world, server, is_whole)
   lose_holders(world, server, is_whole and world.lease)
-  server.generation = server.generation + 1
+  each_of(world, server, function(thing)
+    thing.generation = thing.generation + 1
+  end)
 end
 
 function inject.freeze(world, a, _, c)
@@ -110,9 +118,15 @@ function inject.restart(world, a, _, c)
   one_of(world.servers, a):restart(c, "data")
 end
 
+-- Before a shard of a cluster loses data.
+local function settle(world, server)
+  if world.cluster then world.cluster:settle(server) end
+end
+
 inject["restart, empty"] = function(world, a, _, c)
   local server = one_of(world.servers, a)
   if server.is_down then return end
+  settle(world, server)
   server:restart(c, "nothing")
   lose_data(world, server, true)
 end
@@ -120,8 +134,37 @@ end
 inject["restart, saved"] = function(world, a, _, c)
   local server = one_of(world.servers, a)
   if server.is_down or not server.saved then return end
+  settle(world, server)
   server:restart(c, "saved")
+  if world.cluster then world.cluster:forget_strays(server) end
   lose_data(world, server, false)
+end
+
+-- Of a cluster. A slot moves, at once or key by key.
+function inject.move(world, a, b, c)
+  local thing = one_of(world.things, a)
+  if not thing.servers[1] then return end
+  local from, to = thing.servers[1], one_of(world.servers, b)
+  if from.is_down or to.is_down or from == to then return end
+  if to:clock() < from:clock() then thing.went_back = true end
+  world.cluster:move(thing, to, c * 2 - 0.7)
+end
+
+-- Until the replica is promoted, other nodes may know that a master is missing.
+inject["failover in the cluster"] = function(world, a, b, c)
+  local server, cluster = one_of(world.servers, a), world.cluster
+  if server.is_down or cluster.failing then return end
+  local is_lagging, seconds = b < 0.5 and server.saved ~= nil, c * 2 - 0.5
+  cluster.failing, cluster.is_down = server, b * 8 % 1 < 0.5
+  server:freeze(math.max(seconds, 0))
+  world.universe:after(math.max(seconds, 0), function()
+    cluster.failing, cluster.is_down = nil, nil
+    if server.is_down then return end
+    cluster:settle(server)
+    if is_lagging then lose_data(world, server, false) end
+    cluster:fail_over(server, is_lagging, b * 64 % 4 - 2)
+    if is_lagging then cluster:forget_strays(server) end
+  end)
 end
 
 -- With Sentinel. The replica has all, or lags.
@@ -153,7 +196,9 @@ inject["server's clock, back"] = function(world, a, _, c)
   local server = one_of(world.servers, a)
   if world.seal ~= "kill" or server.refuses_kill then return end
   server:set_clock(server.speed, -c * 2)
-  server.went_back = true               -- a lost token is the time, then
+  each_of(world, server, function(thing)
+    thing.went_back = true              -- a lost token is the time, then
+  end)
 end
 
 --- What servers answer, one of each row of errors.lua.
@@ -194,7 +239,9 @@ end
 function inject.evict(world, a)
   local thing = one_of(world.things, a)
   if thing.use ~= "lock" or not thing.key then return end
-  thing.servers[1].redis.entries[thing.key] = nil
+  for _, server in ipairs(thing.servers) do
+    server.redis.entries[thing.key] = nil
+  end
   world.oracle:lost(thing, world.lease)
   thing.lost_at = world.universe.now
 end
@@ -245,16 +292,20 @@ local ODDS = {
   cancel = 3, ["client's clock"] = 0.5,
 }
 local SENTINEL_ODDS = { failover = 3 }
+local CLUSTER_ODDS = { move = 8, ["failover in the cluster"] = 2 }
 
---- The kinds of faults with Sentinel, sorted.
+--- The kinds of faults with Sentinel, and in a cluster, sorted.
 faults.of_sentinel = { "failover" }
+faults.of_cluster = { "failover in the cluster", "move" }
 
 --- The kinds, sorted.
 faults.kinds = {}
 for kind in pairs(ODDS) do faults.kinds[#faults.kinds + 1] = kind end
 table.sort(faults.kinds)
 table.move(faults.kinds, 1, #faults.kinds, 2, faults.of_sentinel)
-setmetatable(ODDS, { __index = SENTINEL_ODDS })
+table.move(faults.kinds, 1, #faults.kinds, 3, faults.of_cluster)
+for kind, odds in pairs(SENTINEL_ODDS) do ODDS[kind] = odds end
+for kind, odds in pairs(CLUSTER_ODDS) do ODDS[kind] = odds end
 
 -- Picks one of these kinds by their odds.
 local function pick(kinds, dice)

@@ -13,12 +13,13 @@ link.__index = link
 -- @tparam table options those of host.connect
 function link.new(route, options)
   local server = route.server
-  server.last_id = server.last_id + 1
+  local ids = server.ids
+  ids.last = ids.last + 1
   local self = setmetatable({
     route = route, host = route.host, server = server,
-    universe = server.universe, id = server.last_id, first = 1, last = 0,
+    universe = server.universe, id = ids.last, first = 1, last = 0,
     forth = 0, back = 0, is_served = true, channels = {},
-    address = ("%s:%d"):format(route.host.label, server.last_id),
+    address = ("%s:%d"):format(route.host.label, ids.last),
     heard = server.universe.now, lost = options.lost,
     message = options.message, silent = (options.silent or 0) / 1000,
   }, link)
@@ -236,6 +237,13 @@ end
 
 --- From now on nothing arrives on either side, until somebody gives up.
 function link:mute() self.is_mute = true end
+
+--- An error for a subscriber: it ends the connection.
+function link:refuse(why)
+  deliver(self, "back", { host = self.host, rank = 2, fire = function()
+    if not self.is_mute then self:lose(why) end
+  end })
+end
 
 --- A message for a subscriber.
 function link:push(kind, channel, payload)

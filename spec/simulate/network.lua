@@ -14,7 +14,10 @@ function network.new(universe)
     universe = universe, servers = {}, count = {}, shas = {}, routes = {},
   }, network)
   universe.connect = function(host, options)
-    return link.connect(self:route(host, self.servers[options.host]), options)
+    local to = self.servers[options.host]
+    if to then return link.connect(self:route(host, to), options) end
+    host.sleep(DELAY)
+    return nil, "connect", options.host .. ": connection refused"
   end
   return self
 end

@@ -80,15 +80,7 @@ end
 
 -- Was it granted by data that the server has lost in the meantime?
 local function is_of_lost_data(thing, executed)
-  if thing.lost_at and (not executed or executed <= thing.lost_at) then
-    return true
-  end
-  for _, server in ipairs(thing.servers) do
-    if server.lost_at and (not executed or executed <= server.lost_at) then
-      return true
-    end
-  end
-  return false
+  return thing.lost_at and (not executed or executed <= thing.lost_at)
 end
 
 local function check_token(self, holder)
@@ -97,7 +89,7 @@ local function check_token(self, holder)
   local is_entered_again = token == thing.token
     and holder.party == thing.token_of
   if thing.token and token <= thing.token and not is_entered_again
-      and not holder.is_forgiven and not thing.servers[1].went_back then
+      and not holder.is_forgiven and not thing.went_back then
     self:fault("token", "%s: %d of %s after %d of %s", thing.name, token,
       holder.party, thing.token, thing.token_of)
   end

@@ -8,12 +8,12 @@ local plain_pairs, plain_collect = pairs, collectgarbage
 
 local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
 
--- Events and tasks have a `serial`.
+-- Events and tasks have a `serial`; nodes of one client, different addresses.
 local function is_before(a, b)
   local one, two = type(a), type(b)
   if one ~= two then return RANK[one] < RANK[two] end
   if one == "table" then
-    return assert(a.serial, "no serial") < assert(b.serial, "no serial")
+    return assert(a.serial or a.where, "no serial") < (b.serial or b.where)
   elseif one == "boolean" then
     return a and not b
   end

@@ -9,6 +9,7 @@
 --    MINUTES=1    at most, of processor time
 --    SEAL=kill|time|off
 --    SENTINEL=1   behind Sentinels, with failovers
+--    CLUSTER=1    in a cluster, with failovers and slots that move
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print the coverage of the client, by default of 60 fixed
 --                 runs; fails if anything unreached is not in unreached.lua
@@ -79,7 +80,8 @@ end
 local function simulate()
   local run_options = {
     seal = options.SEAL, log = options.LOG ~= nil,
-    only = options.SENTINEL and { sentinel = true },
+    only = options.SENTINEL and { sentinel = true }
+      or options.CLUSTER and { cluster = true },
     hook = covered and covered.hook,
   }
   local whole = world.plan(seed, run_options)

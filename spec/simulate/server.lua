@@ -20,10 +20,10 @@ function server.new(network, name)
   local random = network.universe.stream(network.universe.seed, name)
   return setmetatable({
     network = network, universe = network.universe, name = name,
-    random = random, redis = redis.new(), scripts = {}, links = {}, last_id = 0,
-    subscribers = {}, thaws = 0, inbox = {}, speed = 1, since = 0,
-    reading = EPOCH, run_id = new_run_id(random), generation = 0,
-    started = -1000, ails_until = 0, granted = {}, released = {},
+    random = random, redis = redis.new(), scripts = {}, links = {},
+    ids = { last = 0 }, subscribers = {}, thaws = 0, inbox = {}, speed = 1,
+    since = 0, reading = EPOCH, run_id = new_run_id(random), started = -1000,
+    ails_until = 0, granted = {}, released = {},
   }, server)
 end
 
@@ -50,16 +50,16 @@ function server:set_clock(speed, jump)
   self.since, self.speed = self.universe.now, speed
 end
 
-local function tick(self)
-  local now = math.floor(self:clock() * 1000000)
-  self.redis.now = now
+--- Sets the clock of the model.
+function server:tick()
+  self.redis.now = math.floor(self:clock() * 1000000)
 end
 
 --- Does it have a lock of this owner?
 -- @tparam string key of the lock
 -- @tparam string owner
 function server:holds(key, owner)
-  tick(self)
+  self:tick()
   local entry = self.redis:entry(key)
   if not entry then return false end
   local value = entry.value
@@ -144,7 +144,7 @@ function own.evalsha(self, link, words)
   local n = tonumber(words[3])
   local keys = { table.unpack(words, 4, 3 + n) }
   local args = { table.unpack(words, 4 + n) }
-  tick(self)
+  self:tick()
   local reply = self.redis:eval(text, keys, args)
   if self.on_eval then self:on_eval(link, text, keys, args, reply) end
   return reply
@@ -227,8 +227,12 @@ function own.hello(self)
   return { "proto", 2.0, "role", self.role or "master" }
 end
 
-function own.subscribe(self, link, words)
-  local channel = words[2]
+function own.cluster(self) return self.cluster.slots_of(self) end
+function own.asking() return { ok = "OK" } end
+
+local SHARDED = "s:"                    -- before the names of such channels
+
+local function subscribe(self, link, channel)
   local listeners = self.subscribers[channel] or {}
   self.subscribers[channel] = listeners
   if not listeners[link] then
@@ -237,7 +241,16 @@ function own.subscribe(self, link, words)
     listeners[#listeners + 1] = link
     self.redis.listeners[channel] = #listeners
   end
-  link:push("subscribe", channel, 1)
+end
+
+function own.subscribe(self, link, words)
+  subscribe(self, link, words[2])
+  link:push("subscribe", words[2], 1)
+end
+
+function own.ssubscribe(self, link, words)
+  subscribe(self, link, SHARDED .. words[2])
+  link:push("ssubscribe", words[2], 1)
 end
 
 local function unsubscribe(self, link, channel)
@@ -255,6 +268,24 @@ function own.unsubscribe(self, link, words)
   link:push("unsubscribe", words[2], 0)
 end
 
+function own.sunsubscribe(self, link, words)
+  unsubscribe(self, link, SHARDED .. words[2])
+  link:push("sunsubscribe", words[2], 0)
+end
+
+--- Ends the subscriptions of some sharded channels: their slot has moved.
+-- @tparam function is_gone channel -> whether to end those of it
+function server:drop_sharded(is_gone)
+  for name, listeners in pairs(self.subscribers) do
+    local channel = name:sub(1, #SHARDED) == SHARDED and name:sub(#SHARDED + 1)
+    if channel and is_gone(channel) then
+      for _, link in ipairs(copy(listeners)) do
+        own.sunsubscribe(self, link, { "sunsubscribe", channel })
+      end
+    end
+  end
+end
+
 --- The end of a connection.
 function server:unlink(link)
   remove(self.links, link)
@@ -265,14 +296,27 @@ end
 
 -- executing -------------------------------------------------------------------
 
+--- Sends a message to the subscribers of a channel.
+-- @tparam string channel
+-- @tparam string payload
+-- @tparam[opt] boolean is_sharded
+function server:deliver(channel, payload, is_sharded)
+  local name = (is_sharded and SHARDED or "") .. channel
+  for _, link in ipairs(self.subscribers[name] or {}) do
+    link:push(is_sharded and "smessage" or "message", channel, payload)
+  end
+end
+
 -- Sends what was published to the subscribers.
 local function send_messages(self)
   local sent = self.redis.sent
   if not sent[1] then return end
   self.redis.sent = {}
   for _, message in ipairs(sent) do
-    for _, link in ipairs(self.subscribers[message[1]] or {}) do
-      link:push("message", message[1], message[2])
+    local channel, payload, is_sharded = table.unpack(message)
+    self:deliver(channel, payload, is_sharded)
+    if self.cluster and not is_sharded then
+      self.cluster:broadcast(self, channel, payload)
     end
   end
 end
@@ -284,12 +328,16 @@ end })
 
 -- What an ailing server still answers.
 local well = { client = true, info = true, hello = true, subscribe = true,
-  unsubscribe = true, script = true, time = true }
+  unsubscribe = true, ssubscribe = true, sunsubscribe = true, script = true,
+  time = true }
 
 local function run(self, link, words, name)
   local fn = own[name]
+  local why = self.cluster and self.cluster:refusal(self, link, words, name)
+  if why and name:find "subscribe$" then return link:refuse(why) end
+  if why then return { err = why } end
   if fn then return fn(self, link, words) end
-  tick(self)
+  self:tick()
   return self.redis:call(words)
 end
 

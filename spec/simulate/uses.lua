@@ -406,7 +406,7 @@ end
 
 -- After a loss of data, another name: what is given back later would count.
 local function name_of(thing)
-  return ("%s:%d"):format(thing.name, thing.servers[1].generation)
+  return ("%s:%d"):format(thing.name, thing.generation)
 end
 
 -- Each generation is a thing of its own.
@@ -517,7 +517,7 @@ end
 -- one has the same name as soon as the outcome of all requests is known; if it
 -- is not in time, another name.
 local function cycle_of(thing, now)
-  local cycle, generation = thing.cycle, thing.servers[1].generation
+  local cycle, generation = thing.cycle, thing.generation
   local is_old = not cycle or cycle.generation ~= generation
   if not is_old and not cycle.is_over then return cycle end
   if is_old or is_in_doubt(cycle) then
@@ -531,7 +531,7 @@ local function cycle_of(thing, now)
 end
 
 local function check_latch(task, cycle, left)
-  if cycle.generation == task.latch.servers[1].generation
+  if cycle.generation == task.latch.generation and cycle == task.latch.cycle
       and left < cycle.needed - cycle.begun then
     task.world.oracle:fault("counted twice", "%s: %d left after %d of %d",
       cycle.name, left, cycle.begun, cycle.needed)

@@ -4,12 +4,14 @@
 --  left.
 
 local client = require "rlock.client"
+local clusters = require "spec.simulate.cluster"
 local faults = require "spec.simulate.faults"
 local network = require "spec.simulate.network"
 local oracle = require "spec.simulate.oracle"
 local order = require "spec.simulate.order"
 local sim = require "rlock.host.sim"
 local sentinels = require "spec.simulate.sentinels"
+local slot = require "rlock.redis.slot"
 local uses = require "spec.simulate.uses"
 
 local world = {}
@@ -37,9 +39,18 @@ local function one_of(list, random)
   return list[math.floor(random() * #list) + 1]
 end
 
-local function add_thing(self, thing)
-  thing.name = thing.name or ("%s%d"):format(thing.kind, #self.things + 1)
+-- The servers of a thing with one. In a cluster, all its names share a slot.
+local function place(self, thing, random)
+  if not self.cluster then return { one_of(self.servers, random) } end
+  if thing.use ~= "latch" then thing.name = "{" .. thing.name .. "}" end
+  return self.cluster:servers_of(thing)
+end
+
+local function add_thing(self, thing, random)
+  thing.name = ("%s%d"):format(thing.kind, #self.things + 1)
+  thing.servers = thing.servers or place(self, thing, random)
   thing.holders, thing.users, thing.generations = {}, {}, {}
+  thing.generation = 0
   self.things[#self.things + 1] = thing
   return thing
 end
@@ -48,9 +59,7 @@ local function add_locks(self, random, count)
   local locks = {}
   for i = 1, count do
     local kind = self.only.kind or one_of(KINDS, random)
-    locks[i] = add_thing(self, {
-      use = "lock", kind = kind, servers = { one_of(self.servers, random) },
-    })
+    locks[i] = add_thing(self, { use = "lock", kind = kind }, random)
   end
   return locks
 end
@@ -58,8 +67,7 @@ end
 local function add_counter(self, random)
   local kind = self.only.counter or one_of(COUNTERS, random)
   add_thing(self, { use = kind, kind = kind, most = kind ~= "latch"
-    and 1 + math.floor(random() * 3) or nil,
-    servers = { one_of(self.servers, random) } })
+    and 1 + math.floor(random() * 3) or nil }, random)
 end
 
 local function add_things(self, random)
@@ -71,14 +79,16 @@ local function add_things(self, random)
       servers = {} })
   end
   if random() < 0.6 then add_counter(self, random) end
-  if #self.servers >= 3 then
+  if #self.servers >= 3 and not self.cluster then
     add_thing(self, { use = "red", kind = "red", servers = self.servers,
       policy = one_of(POLICIES, random) })
   end
 end
 
 local function add_servers(self, random)
-  for i = 1, self.only.servers or one_of(SERVERS, random) do
+  local count = self.only.servers or one_of(SERVERS, random)
+  if self.only.cluster then count = math.max(count, 3) + 1 end
+  for i = 1, count do
     local server = self.network:server("redis" .. i)
     server.refuses_kill = self.seal == "kill" and random() < 0.05
     server.hides_run_id = random() < 0.1
@@ -87,6 +97,9 @@ local function add_servers(self, random)
     self.servers[i] = server
   end
   if self.only.sentinel then sentinels.add(self.network, self.servers) end
+  if self.only.cluster then
+    self.cluster = clusters.new(self.network, self.servers)
+  end
 end
 
 -- tasks -----------------------------------------------------------------------
@@ -144,15 +157,25 @@ local function start_worker(process, number)
   end)
 end
 
+local function open_client(process, url)
+  local options = assert(client.complete({
+    timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5,
+    seal = process.world.seal, lazy = true,
+  }, url))
+  return assert(client.open(process.host, options))
+end
+
+-- One for each server, or one for all.
 local function open_clients(process)
   local self = process.world
+  if self.cluster then
+    local one = open_client(process, self.cluster:url())
+    process.open = setmetatable({ one }, { __index = function() return one end })
+    return
+  end
   for _, server in ipairs(self.servers) do
-    local options = assert(client.complete({
-      timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5, seal = self.seal,
-      lazy = true,
-    }, self.only.sentinel and sentinels.url(server)
-      or "redis://" .. server.name))
-    process.open[server.name] = assert(client.open(process.host, options))
+    process.open[server.name] = open_client(process, self.only.sentinel
+      and sentinels.url(server) or "redis://" .. server.name)
   end
 end
 
@@ -277,9 +300,9 @@ local function granted(self, server, link, key, args)
 end
 
 -- Somebody has broken a lock, which takes it from its holders.
-local function broken(self, server, key)
+local function broken(self, key)
   for _, thing in ipairs(self.things) do
-    if thing.key == key and thing.servers[1] == server then
+    if thing.key == key then
       self.oracle:lost(thing, self.lease)
       thing.lost_at = self.universe.now
     end
@@ -298,7 +321,7 @@ function world:executed(server, link, text, keys, args, reply)
   if operation == "acquire" and reply[1] == "held" then
     granted(self, server, link, key, args)
   elseif operation == "break_" and reply[1] == "freed" then
-    broken(self, server, key)
+    broken(self, key)
   elseif operation == "release" then
     local released = server.released[key] or {}
     server.released[key], released[args[1]] = released, link.id
@@ -310,6 +333,7 @@ end
 -- From now on nothing is broken.
 local function mend(self)
   self.is_ending = true
+  if self.cluster then self.cluster:mend() end
   for _, server in ipairs(self.servers) do
     server.ails_until = 0
   end
@@ -347,7 +371,7 @@ end
 local function check_semaphores(self)
   for _, thing in ipairs(self.things) do
     local one = thing.use == "semaphore" and thing.generations[("%s:%d")
-      :format(thing.name, thing.servers[1].generation)]
+      :format(thing.name, thing.generation)]
     local entry = one and thing.servers[1].redis.entries[one.name]
     if entry and tonumber(entry.value) > one.most then
       self.oracle:fault("too many permits", "%s: %s of %d are left", one.name,
@@ -357,7 +381,7 @@ local function check_semaphores(self)
 end
 
 -- What may be left: counters, and the queues of waiters that have died.
-local LASTING = { "^redisson_lock_token", "^semaphore", "^permits", "^latch",
+local LASTING = { "^redisson_lock_token", "^{?semaphore", "^{?latch",
   "^{?permits", "^rlock_request", "^redisson_lock_queue",
   "^redisson_lock_timeout", "^rlock_fair_alive", "^rlock_frw_queue",
   "^rlock_frw_writers", "^rlock_frw_signs" }
@@ -442,7 +466,8 @@ function world.plan(seed, options)
   local only = options.only or {}
   return faults.plan(sim.stream(seed, "faults"), options.seconds or SECONDS,
     only.every or EVERY, only.faults
-      or only.sentinel and faults.of_sentinel)
+      or only.sentinel and faults.of_sentinel
+      or only.cluster and faults.of_cluster)
 end
 
 local function schedule(self)
@@ -502,11 +527,18 @@ end
 --   only: kind, counter (its kind), style, owner ("task", "none"), leases (how
 --     many of 1), servers, clients, tasks (of a client), pause (seconds between
 --     two uses), every (seconds between faults), faults (their kinds), sentinel
---     (behind Sentinels, with failovers): restrict what is done
+--     (behind Sentinels, with failovers), cluster (with failovers, and slots
+--     that move): restrict what is done
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)
-  return order.run(simulate, seed, options or {})
+  local count = slot.count
+  if options and options.only and options.only.cluster then
+    slot.count = clusters.SLOTS
+  end
+  local self = order.run(simulate, seed, options or {})
+  slot.count = count
+  return self
 end
 
 return world

@@ -1,0 +1,302 @@
+--- A simulated Redis Cluster. A shard is a server (server.lua) at some address;
+--  after a failover it is at another one, and the old master is its replica.
+--  Slots move between shards, at once or key by key.
+--
+--  Each node knows who has which slots, and learns of changes late, unless they
+--  are its own: `known` is how many of `changes` it knows, `has` maps slots to
+--  shards, `at` shards to addresses.
+
+local server = require "spec.simulate.server"
+local slot = require "rlock.redis.slot"
+
+local cluster = {}
+cluster.__index = cluster
+
+local LATE = 2                          -- seconds until all know a change
+local BUS = 0.001                       -- seconds of a message between nodes
+local PORT = "6379"
+
+--- The slots of a simulated cluster. Fewer than those of Redis, because all are
+--  read whenever anything changes.
+cluster.SLOTS = 256
+
+local slots = setmetatable({}, { __index = function(list, key)
+  list[key] = slot.of(key)
+  return list[key]
+end })
+
+--- Lets servers be the shards of a cluster.
+-- @tparam table network
+-- @tparam table shards the last one has no slots
+-- @treturn table
+function cluster.new(network, shards)
+  local self = setmetatable({
+    network = network, universe = network.universe, shards = shards,
+    changes = {}, has = {}, moves = {}, ids = { last = 0 },
+    granted = {}, released = {},
+  }, cluster)
+  for number = 0, cluster.SLOTS - 1 do
+    self.has[number] = shards[number * (#shards - 1) // cluster.SLOTS + 1]
+  end
+  for _, shard in ipairs(shards) do
+    shard.cluster, shard.address, shard.epoch = self, shard.name, 0
+    shard.ids, shard.granted, shard.released = self.ids, self.granted,
+      self.released
+    shard.known, shard.at = 0, {}
+    shard.has = table.move(self.has, 0, cluster.SLOTS - 1, 0, {})
+    for _, other in ipairs(shards) do shard.at[other] = other.name end
+  end
+  return self
+end
+
+--- The URL of the cluster.
+function cluster:url()
+  local names = {}
+  for i, shard in ipairs(self.shards) do names[i] = shard.name end
+  return "redis+cluster://" .. table.concat(names, ",")
+end
+
+-- The slot of a thing. The names of a latch have different ones.
+local function slot_of(thing)
+  return slots[thing.cycle and thing.cycle.name or thing.name]
+end
+
+--- The servers that have the keys of a thing: a list of one, or of two while
+--  its slot moves.
+-- @tparam table thing
+-- @treturn table a list that changes with the slots
+function cluster:servers_of(thing)
+  return setmetatable({}, { __index = function(_, i)
+    local number = slot_of(thing)
+    if i == 1 then return self.has[number] end
+    local move = self.moves[number]
+    return i == 2 and move and move.to or nil
+  end })
+end
+
+-- changes ---------------------------------------------------------------------
+
+-- A node learns of the first so many changes.
+local function learn(node, count)
+  local changes = node.cluster.changes
+  for i = node.known + 1, count do
+    local change = changes[i]
+    if change.slot then
+      node.has[change.slot] = change.shard
+    else
+      node.at[change.shard] = change.address
+    end
+    node.known, node.reply = i, nil
+  end
+end
+
+-- Something has changed: these nodes know it, others learn of it late.
+local function tell(self, change, knowing)
+  self.changes[#self.changes + 1] = change
+  local count = #self.changes
+  for _, node in ipairs(knowing) do learn(node, count) end
+  for _, shard in ipairs(self.shards) do
+    self.universe:after(self.universe.random() * LATE, function()
+      learn(shard, count)
+    end)
+  end
+end
+
+-- slots that move -------------------------------------------------------------
+
+-- MIGRATE: the key keeps the rest of its lease, by another clock.
+local function move_key(move, key)
+  local entry, from, to = move.from.redis.entries[key], move.from, move.to
+  if not entry then return end
+  local ahead = math.floor((to:clock() - from:clock()) * 1000)
+  to.redis.entries[key] = {
+    kind = entry.kind, value = entry.value,
+    expires = entry.expires and entry.expires + ahead,
+  }
+  from.redis.entries[key] = nil
+end
+
+local function keys_in(shard, number)
+  local keys = {}
+  for key in pairs(shard.redis.entries) do
+    if slots[key] == number then keys[#keys + 1] = key end
+  end
+  return keys
+end
+
+-- SETSLOT NODE: the last keys have gone, the target has the slot.
+local function finish(self, move)
+  if self.moves[move.slot] ~= move then return end
+  for _, key in ipairs(keys_in(move.from, move.slot)) do move_key(move, key) end
+  self.moves[move.slot], self.has[move.slot] = nil, move.to
+  tell(self, { slot = move.slot, shard = move.to }, { move.from, move.to })
+  move.from:drop_sharded(function(channel)
+    return slots[channel] == move.slot
+  end)
+end
+
+--- Moves the slot of a thing to another shard.
+-- @tparam table thing
+-- @tparam table to shard
+-- @tparam number seconds  0: at once; more: key by key
+function cluster:move(thing, to, seconds)
+  local number = slot_of(thing)
+  local from = self.has[number]
+  if self.moves[number] or from == to then return end
+  local move = { slot = number, from = from, to = to }
+  self.moves[number] = move
+  if seconds <= 0 then return finish(self, move) end
+  for _, key in ipairs(keys_in(from, number)) do
+    self.universe:after(self.universe.random() * seconds, function()
+      if self.moves[number] == move then move_key(move, key) end
+    end)
+  end
+  self.universe:after(seconds, function() finish(self, move) end)
+end
+
+--- Ends the moves from or to a shard, or all.
+function cluster:settle(shard)
+  for number = 0, cluster.SLOTS - 1 do
+    local move = self.moves[number]
+    if move and (not shard or move.from == shard or move.to == shard) then
+      finish(self, move)
+    end
+  end
+end
+
+--- From now on nothing moves, and all nodes are there.
+function cluster:mend()
+  self:settle()
+  self.failing, self.is_down = nil, nil
+end
+
+-- failovers -------------------------------------------------------------------
+
+-- What stays at the old address, as a replica: the connections, the old data.
+local function leave_behind(master)
+  local old = {}
+  for key, value in pairs(master) do old[key] = value end
+  old.role, old.reply = "slave", nil
+  old.has = table.move(master.has, 0, cluster.SLOTS - 1, 0, {})
+  old.at = {}
+  for shard, address in next, master.at do old.at[shard] = address end
+  setmetatable(old, getmetatable(master))
+  for _, link in ipairs(old.links) do link.server = old end
+  return old
+end
+
+--- A replica of the shard is promoted: it has the master's data or, if
+--  `is_lagging`, what the master has saved.
+-- @tparam table master
+-- @tparam boolean is_lagging
+-- @tparam number seconds for which the old master is frozen
+function cluster:fail_over(master, is_lagging, seconds)
+  local old = leave_behind(master)
+  master.epoch = master.epoch + 1
+  self.network.servers[master.address] = old
+  master.address = ("%s-%d"):format(master.name, master.epoch)
+  self.network.servers[master.address] = master
+  server.promote(master, is_lagging)
+  old:freeze(math.max(seconds, 0))      -- also ends an earlier freeze
+  tell(self, { shard = master, address = master.address }, { old, master })
+end
+
+--- Drops what a shard has of slots that are not its own: it was restored.
+function cluster:forget_strays(shard)
+  for key in pairs(shard.redis.entries) do
+    if self.has[slots[key]] ~= shard then shard.redis.entries[key] = nil end
+  end
+end
+
+-- what nodes answer -----------------------------------------------------------
+
+local function keys_of(words, name)
+  if name == "evalsha" then
+    return { table.unpack(words, 4, 3 + tonumber(words[3])) }
+  elseif name == "ssubscribe" or name == "sunsubscribe" then
+    return { words[2] }, true
+  end
+end
+
+-- Counts the keys that the node has and lacks.
+local function count(node, keys)
+  local there, missing = 0, 0
+  for _, key in ipairs(keys) do
+    if node.redis:entry(key) then there = there + 1 else missing = missing + 1 end
+  end
+  return there, missing
+end
+
+local TRYAGAIN = "TRYAGAIN Multiple keys request during rehashing of slot"
+
+-- The answer for keys of a slot that moves; nil: they are here.
+local function of_moving(self, node, move, keys, is_asking)
+  node:tick()
+  local there, missing = count(node, keys)
+  if node == move.from then
+    if missing == 0 then return nil end
+    return there > 0 and TRYAGAIN
+      or ("ASK %d %s:%s"):format(move.slot, move.to.address, PORT)
+  elseif node == move.to and is_asking then
+    return missing > 0 and keys[2] and TRYAGAIN or nil
+  end
+  return self:moved(node, move.slot)
+end
+
+function cluster.moved(_, node, number)
+  return ("MOVED %d %s:%s"):format(number, node.at[node.has[number]], PORT)
+end
+
+--- Why a node does not execute a command, or nil.
+-- @tparam table node
+-- @tparam table link its connection
+-- @tparam table words
+-- @tparam string name of the command
+-- @treturn string|nil
+function cluster:refusal(node, link, words, name)
+  local is_asking = link.is_asking
+  link.is_asking = name == "asking"
+  local keys, is_channel = keys_of(words, name)
+  if not keys then return nil end
+  local number = slots[keys[1]]
+  for _, key in ipairs(keys) do
+    if slots[key] ~= number then
+      return "CROSSSLOT Keys in request don't hash to the same slot"
+    end
+  end
+  if self.is_down then return "CLUSTERDOWN The cluster is down" end
+  local move = self.moves[number]
+  if move and not is_channel and (node == move.from or node == move.to) then
+    return of_moving(self, node, move, keys, is_asking)
+  end
+  if node.role ~= "slave" and node.has[number] == node then return nil end
+  return self:moved(node, number)
+end
+
+--- The reply to CLUSTER SLOTS.
+function cluster.slots_of(node)
+  if node.reply then return node.reply end
+  local list, first = {}, 0
+  for number = 1, cluster.SLOTS do
+    if node.has[number] ~= node.has[first] then
+      local address = node.at[node.has[first]]
+      list[#list + 1] = { first + 0.0, number - 1.0, { address, PORT + 0.0 } }
+      first = number
+    end
+  end
+  node.reply = list
+  return list
+end
+
+--- Passes on a message of PUBLISH to the subscribers of the other nodes.
+function cluster:broadcast(node, channel, payload)
+  for _, shard in ipairs(self.shards) do
+    if shard ~= node and shard.subscribers[channel] then
+      self.universe:after(BUS, function()
+        if not shard.is_down then shard:deliver(channel, payload) end
+      end)
+    end
+  end
+end
+
+return cluster

@@ -289,6 +289,18 @@ describe("a task that is cancelled", function()
       connection:close()
     end)
 
+  it("is unwound where it waits for the replies of a pipeline", function()
+    local connection, codes = connect(), nil
+    cancel_in(function()
+      local _, details
+      _, codes, details = connection:pipeline(5000,
+        { { "BLPOP", "host:empty", "0" }, { "PING" } })
+      raised(nil, codes[2], details[2])
+    end)
+    assert.same({ "cancelled", "cancelled" }, codes)
+    connection:close()
+  end)
+
   it("before it has begun is told at its first wait", function()
     local begun = false
     local unborn = rlock.spawn(function()

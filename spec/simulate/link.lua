@@ -282,7 +282,13 @@ function Connection:pipeline(ms, commands)
       call.batch, call.index = batch, i
     end
   end
-  if batch.left > 0 then batch.event:pause() end
+  local _, code, unwind
+  if batch.left > 0 then _, code, unwind = batch.event:pause() end
+  for i = 1, code and #commands or 0 do     -- the task is cancelled
+    if batch.replies[i] == nil and not batch.codes[i] then
+      batch.codes[i], batch.details[i] = code, unwind
+    end
+  end
   return batch.replies, batch.codes, batch.details
 end
 

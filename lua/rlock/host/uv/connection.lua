@@ -59,7 +59,13 @@ function Connection:pipeline(ms, commands)
       codes[i], details[i] = code, detail
     end
   end
-  if left > 0 then all:pause() end
+  local _, code, unwind
+  if left > 0 then _, code, unwind = all:pause() end
+  for i = 1, code and #commands or 0 do     -- the task is cancelled
+    if replies[i] == nil and not codes[i] then
+      codes[i], details[i] = code, unwind
+    end
+  end
   return replies, codes, details
 end
 

@@ -120,7 +120,7 @@ local function attach(self, channel)
     its = subscriber.new(node, self.publish, function(event, ...)
       events[event](self, ...)
     end)
-    self.subscribers[node] = its
+    its.is_closed, self.subscribers[node] = self.is_closed, its
   end
   its:add(channel)
 end
@@ -235,6 +235,7 @@ end
 --- Closes the subscribers and wakes all waiters, which then see the closed
 --  session.
 function wakeup:close()
+  self.is_closed = true
   for _, channel in pairs(self.channels) do wake_all(channel) end
   for _, its in pairs(self.subscribers) do its:close() end
 end

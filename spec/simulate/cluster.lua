@@ -32,8 +32,8 @@ end })
 function cluster.new(network, shards)
   local self = setmetatable({
     network = network, universe = network.universe, shards = shards,
-    changes = {}, has = {}, moves = {}, ids = { last = 0 },
-    granted = {}, released = {},
+    nodes = { table.unpack(shards) }, changes = {}, has = {}, moves = {},
+    ids = { last = 0 }, granted = {}, released = {},
   }, cluster)
   for number = 0, cluster.SLOTS - 1 do
     self.has[number] = shards[number * (#shards - 1) // cluster.SLOTS + 1]
@@ -56,8 +56,9 @@ function cluster:url()
   return "redis+cluster://" .. table.concat(names, ",")
 end
 
--- The slot of a thing. The names of a latch have different ones.
-local function slot_of(thing)
+--- The slot of a thing. The names of a latch have different ones.
+-- @tparam table thing
+function cluster.slot_of(thing)
   return slots[thing.cycle and thing.cycle.name or thing.name]
 end
 
@@ -67,7 +68,7 @@ end
 -- @treturn table a list that changes with the slots
 function cluster:servers_of(thing)
   return setmetatable({}, { __index = function(_, i)
-    local number = slot_of(thing)
+    local number = cluster.slot_of(thing)
     if i == 1 then return self.has[number] end
     local move = self.moves[number]
     return i == 2 and move and move.to or nil
@@ -81,11 +82,10 @@ local function learn(node, count)
   local changes = node.cluster.changes
   for i = node.known + 1, count do
     local change = changes[i]
-    if change.slot then
-      node.has[change.slot] = change.shard
-    else
-      node.at[change.shard] = change.address
+    for _, number in ipairs(change.slots or {}) do
+      node.has[number] = change.shard
     end
+    if change.address then node.at[change.shard] = change.address end
     node.known, node.reply = i, nil
   end
 end
@@ -95,19 +95,23 @@ local function tell(self, change, knowing)
   self.changes[#self.changes + 1] = change
   local count = #self.changes
   for _, node in ipairs(knowing) do learn(node, count) end
-  for _, shard in ipairs(self.shards) do
+  for _, node in ipairs(self.nodes) do
     self.universe:after(self.universe.random() * LATE, function()
-      learn(shard, count)
+      learn(node, count)
     end)
   end
 end
 
 -- slots that move -------------------------------------------------------------
 
+--- A hook: a key is about to move. `move` has `slot`, `from` and `to`.
+function cluster.on_key() end
+
 -- MIGRATE: the key keeps the rest of its lease, by another clock.
-local function move_key(move, key)
+local function move_key(self, move, key)
   local entry, from, to = move.from.redis.entries[key], move.from, move.to
   if not entry then return end
+  self.on_key(move)
   local ahead = math.floor((to:clock() - from:clock()) * 1000)
   to.redis.entries[key] = {
     kind = entry.kind, value = entry.value,
@@ -127,9 +131,12 @@ end
 -- SETSLOT NODE: the last keys have gone, the target has the slot.
 local function finish(self, move)
   if self.moves[move.slot] ~= move then return end
-  for _, key in ipairs(keys_in(move.from, move.slot)) do move_key(move, key) end
+  for _, key in ipairs(keys_in(move.from, move.slot)) do
+    move_key(self, move, key)
+  end
   self.moves[move.slot], self.has[move.slot] = nil, move.to
-  tell(self, { slot = move.slot, shard = move.to }, { move.from, move.to })
+  tell(self, { slots = { move.slot }, shard = move.to },
+    { move.from, move.to })
   move.from:drop_sharded(function(channel)
     return slots[channel] == move.slot
   end)
@@ -140,15 +147,18 @@ end
 -- @tparam table to shard
 -- @tparam number seconds  0: at once; more: key by key
 function cluster:move(thing, to, seconds)
-  local number = slot_of(thing)
+  local number = cluster.slot_of(thing)
   local from = self.has[number]
-  if self.moves[number] or from == to then return end
+  if self.moves[number] or from == to or self:is_changing(from)
+      or self:is_changing(to) then
+    return
+  end
   local move = { slot = number, from = from, to = to }
   self.moves[number] = move
   if seconds <= 0 then return finish(self, move) end
   for _, key in ipairs(keys_in(from, number)) do
     self.universe:after(self.universe.random() * seconds, function()
-      if self.moves[number] == move then move_key(move, key) end
+      if self.moves[number] == move then move_key(self, move, key) end
     end)
   end
   self.universe:after(seconds, function() finish(self, move) end)
@@ -164,6 +174,47 @@ function cluster:settle(shard)
   end
 end
 
+local function slots_of(self, shard)
+  local list = {}
+  for number = 0, cluster.SLOTS - 1 do
+    if self.has[number] == shard then list[#list + 1] = number end
+  end
+  return list
+end
+
+--- Moves all slots of a shard to another, at once, and stops the shard. It
+--  comes back without any, as another server.
+-- @tparam table shard
+-- @tparam table to
+-- @tparam number seconds
+function cluster:remove(shard, to, seconds)
+  if shard == to or self:is_changing(shard) or self:is_changing(to) then
+    return
+  end
+  self:settle(shard)
+  local list = slots_of(self, shard)
+  for _, number in ipairs(list) do
+    for _, key in ipairs(keys_in(shard, number)) do
+      move_key(self, { slot = number, from = shard, to = to }, key)
+    end
+    self.has[number] = to
+  end
+  tell(self, { slots = list, shard = to }, { shard, to })
+  shard:restart(seconds, "nothing")
+end
+
+--- For a while no node has the slot of a thing.
+-- @tparam table thing
+-- @tparam number seconds
+function cluster:uncover(thing, seconds)
+  local list = { cluster.slot_of(thing) }
+  self:settle(self.has[list[1]])
+  tell(self, { slots = list, shard = false }, self.nodes)
+  self.universe:after(seconds, function()
+    tell(self, { slots = list, shard = self.has[list[1]] }, self.nodes)
+  end)
+end
+
 --- From now on nothing moves, and all nodes are there.
 function cluster:mend()
   self:settle()
@@ -176,7 +227,7 @@ end
 local function leave_behind(master)
   local old = {}
   for key, value in pairs(master) do old[key] = value end
-  old.role, old.reply = "slave", nil
+  old.reply, old.is_old = nil, true
   old.has = table.move(master.has, 0, cluster.SLOTS - 1, 0, {})
   old.at = {}
   for shard, address in next, master.at do old.at[shard] = address end
@@ -185,20 +236,54 @@ local function leave_behind(master)
   return old
 end
 
+-- The replica to be promoted: a new server or, if there is one, the old master.
+local function heir_of(self, master, is_new)
+  local spare = master.spare
+  if spare and not is_new and not self.split then return spare.address, spare end
+  master.epoch = master.epoch + 1
+  return ("%s-%d"):format(master.name, master.epoch)
+end
+
+-- The promoted server is an old master: its connections are still there.
+local function come_back(master, spare)
+  spare:freeze(0)
+  master.run_id, master.scripts = spare.run_id, spare.scripts
+  master.links, master.subscribers = spare.links, spare.subscribers
+  for _, link in ipairs(master.links) do link.server = master end
+  for channel, listeners in pairs(master.subscribers) do
+    master.redis.listeners[channel] = #listeners
+  end
+end
+
 --- A replica of the shard is promoted: it has the master's data or, if
 --  `is_lagging`, what the master has saved.
 -- @tparam table master
--- @tparam boolean is_lagging
--- @tparam number seconds for which the old master is frozen
-function cluster:fail_over(master, is_lagging, seconds)
-  local old = leave_behind(master)
-  master.epoch = master.epoch + 1
-  self.network.servers[master.address] = old
-  master.address = ("%s-%d"):format(master.name, master.epoch)
-  self.network.servers[master.address] = master
-  server.promote(master, is_lagging)
-  old:freeze(math.max(seconds, 0))      -- also ends an earlier freeze
-  tell(self, { shard = master, address = master.address }, { old, master })
+-- @tparam table how `is_lagging`; `is_new`: not a former master; `freezes`,
+--   seconds for which the old master is frozen; `splits`, seconds until it
+--   learns of the failover, if it is not
+function cluster:fail_over(master, how)
+  local old, address, spare = leave_behind(master), heir_of(self, master,
+    how.is_new)
+  self.network.servers[old.address], master.spare = old, old
+  self.nodes[#self.nodes + 1] = old
+  master.address, self.network.servers[address] = address, master
+  server.promote(master, how.is_lagging)
+  if spare then come_back(master, spare) end
+  old:freeze(math.max(how.freezes, 0))  -- also ends an earlier freeze
+  tell(self, { shard = master, address = address }, { master })
+  self:demote(old, math.max(how.splits, 0))
+end
+
+--- The old master learns of a failover.
+function cluster:demote(old, seconds)
+  local count = #self.changes
+  local function learn_it()
+    old.role, self.split = "slave", nil
+    learn(old, count)
+  end
+  if seconds <= 0 then return learn_it() end
+  self.split = old
+  self.universe:after(seconds, learn_it)
 end
 
 --- Drops what a shard has of slots that are not its own: it was restored.
@@ -209,6 +294,11 @@ function cluster:forget_strays(shard)
 end
 
 -- what nodes answer -----------------------------------------------------------
+
+--- Is a shard involved in a failover?
+function cluster:is_changing(shard)
+  return self.failing == shard or self.split and self.split.name == shard.name
+end
 
 local function keys_of(words, name)
   if name == "evalsha" then
@@ -269,8 +359,17 @@ function cluster:refusal(node, link, words, name)
   if move and not is_channel and (node == move.from or node == move.to) then
     return of_moving(self, node, move, keys, is_asking)
   end
-  if node.role ~= "slave" and node.has[number] == node then return nil end
+  if not node.has[number] then return "CLUSTERDOWN Hash slot not served" end
+  local is_its = node.has[number].name == node.name
+  if is_its and node.role ~= "slave" then return nil end
   return self:moved(node, number)
+end
+
+-- A node may name itself by no address.
+local function range(node, first, last, shard)
+  local address = node.at[shard]
+  if address == node.address and node.is_nameless then address = "" end
+  return { first + 0.0, last + 0.0, { address, PORT + 0.0 } }
 end
 
 --- The reply to CLUSTER SLOTS.
@@ -278,9 +377,9 @@ function cluster.slots_of(node)
   if node.reply then return node.reply end
   local list, first = {}, 0
   for number = 1, cluster.SLOTS do
-    if node.has[number] ~= node.has[first] then
-      local address = node.at[node.has[first]]
-      list[#list + 1] = { first + 0.0, number - 1.0, { address, PORT + 0.0 } }
+    local shard = node.has[first]
+    if node.has[number] ~= shard then
+      if shard then list[#list + 1] = range(node, first, number - 1, shard) end
       first = number
     end
   end
@@ -290,6 +389,7 @@ end
 
 --- Passes on a message of PUBLISH to the subscribers of the other nodes.
 function cluster:broadcast(node, channel, payload)
+  if node.is_old then return end
   for _, shard in ipairs(self.shards) do
     if shard ~= node and shard.subscribers[channel] then
       self.universe:after(BUS, function()

@@ -91,16 +91,32 @@ local function each_of(world, server, fn)
   end
 end
 
+local function lose(world, thing, lease)
+  thing.lost_at = world.universe.now        -- for grants that are under way
+  world.oracle:lost(thing, lease)
+  for _, each in pairs(thing.generations) do lose(world, each, lease) end
+end
+
 -- The server's data is lost: wholly, or as far as `saved` is old.
 local function lose_holders(world, server, lease)
-  local function lose(thing)
-    thing.lost_at = world.universe.now      -- for grants that are under way
-    world.oracle:lost(thing, lease)
+  each_of(world, server, function(thing) lose(world, thing, lease) end)
+end
+
+-- These have the ends of leases in their keys, by the server's clock.
+local has_ends = { read_write_lock = true, fair_read_write_lock = true,
+  permits = true }
+
+--- A key of the cluster moves to a server, whose clock may be another.
+-- @tparam table world
+-- @tparam table move of cluster.lua
+function faults.key_moves(world, move)
+  local ahead = move.to:clock() - move.from:clock()
+  for _, thing in ipairs(world.things) do
+    if thing.servers[1] and world.cluster.slot_of(thing) == move.slot then
+      if ahead < 0 then thing.went_back = true end
+      if ahead > 0 and has_ends[thing.kind] then lose(world, thing) end
+    end
   end
-  each_of(world, server, function(thing)
-    lose(thing)
-    for _, each in pairs(thing.generations) do lose(each) end
-  end)
 end
 
 local function lose_data(world, server, is_whole)
@@ -146,25 +162,60 @@ function inject.move(world, a, b, c)
   if not thing.servers[1] then return end
   local from, to = thing.servers[1], one_of(world.servers, b)
   if from.is_down or to.is_down or from == to then return end
-  if to:clock() < from:clock() then thing.went_back = true end
   world.cluster:move(thing, to, c * 2 - 0.7)
 end
 
+-- A node leaves, and comes back as another one.
+inject["node removed"] = function(world, a, b, c)
+  local shard, to = one_of(world.servers, a), one_of(world.servers, b)
+  if shard.is_down or to.is_down then return end
+  world.cluster:remove(shard, to, c * 5)
+end
+
+inject["slot uncovered"] = function(world, a, _, c)
+  local thing = one_of(world.things, a)
+  if thing.servers[1] then world.cluster:uncover(thing, c * 2) end
+end
+
+-- While the old master does not know of the new one, both grant. What the old
+-- one has done is lost then.
+local function split(world, server, seconds)
+  lose_data(world, server, false)
+  each_of(world, server, function(thing)
+    thing.lost_at = world.universe.now + seconds
+  end)
+  world.universe:after(seconds, function() lose_data(world, server, false) end)
+end
+
+local function fail_over(world, server, how)
+  local cluster = world.cluster
+  cluster.failing, cluster.is_down = nil, nil
+  if server.is_down then return end
+  cluster:settle(server)
+  if how.is_lagging then lose_data(world, server, false) end
+  if how.splits > 0 then split(world, server, how.splits) end
+  cluster:fail_over(server, how)
+  if how.is_lagging then cluster:forget_strays(server) end
+end
+
+-- Independent numbers in [0,1), from one.
+local function dice_of(dice, i) return dice * 7 ^ i % 1 end
+
 -- Until the replica is promoted, other nodes may know that a master is missing.
+-- The old master may be frozen meanwhile and for longer, or not know it.
 inject["failover in the cluster"] = function(world, a, b, c)
   local server, cluster = one_of(world.servers, a), world.cluster
-  if server.is_down or cluster.failing then return end
-  local is_lagging, seconds = b < 0.5 and server.saved ~= nil, c * 2 - 0.5
-  cluster.failing, cluster.is_down = server, b * 8 % 1 < 0.5
-  server:freeze(math.max(seconds, 0))
-  world.universe:after(math.max(seconds, 0), function()
-    cluster.failing, cluster.is_down = nil, nil
-    if server.is_down then return end
-    cluster:settle(server)
-    if is_lagging then lose_data(world, server, false) end
-    cluster:fail_over(server, is_lagging, b * 64 % 4 - 2)
-    if is_lagging then cluster:forget_strays(server) end
-  end)
+  if server.is_down or cluster.failing or cluster.split then return end
+  local seconds, how = math.max(c * 2 - 0.5, 0), {
+    is_lagging = dice_of(b, 1) < 0.5 and server.saved ~= nil,
+    is_new = dice_of(b, 2) < 0.5, freezes = dice_of(b, 3) * 4 - 2, splits = 0,
+  }
+  if dice_of(b, 4) < 0.2 then
+    seconds, how.freezes, how.splits = 0, 0, dice_of(b, 5) * 3
+  end
+  cluster.failing, cluster.is_down = server, dice_of(b, 6) < 0.5
+  server:freeze(seconds)
+  world.universe:after(seconds, function() fail_over(world, server, how) end)
 end
 
 -- With Sentinel. The replica has all, or lags.
@@ -292,18 +343,21 @@ local ODDS = {
   cancel = 3, ["client's clock"] = 0.5,
 }
 local SENTINEL_ODDS = { failover = 3 }
-local CLUSTER_ODDS = { move = 8, ["failover in the cluster"] = 2 }
+local CLUSTER_ODDS = { move = 8, ["failover in the cluster"] = 2,
+  ["node removed"] = 1, ["slot uncovered"] = 1 }
 
 --- The kinds of faults with Sentinel, and in a cluster, sorted.
 faults.of_sentinel = { "failover" }
-faults.of_cluster = { "failover in the cluster", "move" }
+faults.of_cluster = { "failover in the cluster", "move", "node removed",
+  "slot uncovered" }
 
 --- The kinds, sorted.
 faults.kinds = {}
 for kind in pairs(ODDS) do faults.kinds[#faults.kinds + 1] = kind end
 table.sort(faults.kinds)
 table.move(faults.kinds, 1, #faults.kinds, 2, faults.of_sentinel)
-table.move(faults.kinds, 1, #faults.kinds, 3, faults.of_cluster)
+table.move(faults.kinds, 1, #faults.kinds, #faults.of_cluster + 1,
+  faults.of_cluster)
 for kind, odds in pairs(SENTINEL_ODDS) do ODDS[kind] = odds end
 for kind, odds in pairs(CLUSTER_ODDS) do ODDS[kind] = odds end
 

@@ -93,12 +93,14 @@ local function add_servers(self, random)
     server.refuses_kill = self.seal == "kill" and random() < 0.05
     server.hides_run_id = random() < 0.1
     server.has_aof = random() < 0.5
+    server.is_nameless = self.only.cluster and random() < 0.2
     function server.on_eval(...) self:executed(...) end
     self.servers[i] = server
   end
   if self.only.sentinel then sentinels.add(self.network, self.servers) end
   if self.only.cluster then
     self.cluster = clusters.new(self.network, self.servers)
+    function self.cluster.on_key(move) faults.key_moves(self, move) end
   end
 end
 
@@ -318,7 +320,7 @@ function world:executed(server, link, text, keys, args, reply)
       table.concat(args, " "), show(reply))
   end
   local operation, key = header.operation, place_of(header.name, keys)
-  if operation == "acquire" and reply[1] == "held" then
+  if operation == "acquire" and reply[1] == "held" and not server.is_old then
     granted(self, server, link, key, args)
   elseif operation == "break_" and reply[1] == "freed" then
     broken(self, key)

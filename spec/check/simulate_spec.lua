@@ -71,6 +71,12 @@ describe("simulated clients", function()
     end
   end)
 
+  it("follow the slots of a cluster, and its failovers", function()
+    for seed = 1, FIXED / 2 do
+      assert.same({}, faults_of(seed, { only = { cluster = true } }))
+    end
+  end)
+
   -- The log of a run, without the last line, which has its speed.
   local function log_of(seed)
     local out = ctl.run { "spec/simulate/run.lua", "LOG=1", "SHRINK=0",

@@ -289,7 +289,10 @@ end
 -- A key disappears: deleted by somebody, or evicted.
 function inject.evict(world, a)
   local thing = one_of(world.things, a)
-  if thing.use ~= "lock" or not thing.key then return end
+  if thing.use ~= "lock" or not thing.key
+      or world.cluster and world.cluster.split then
+    return
+  end
   for _, server in ipairs(thing.servers) do
     server.redis.entries[thing.key] = nil
   end

@@ -117,9 +117,15 @@ end
 
 -- renewals ----------------------------------------------------------------
 
--- Schedules a retry, at most half of the remaining validity from now.
+-- The time until which a renewal may be sent: replicas need time to confirm it.
+local function last_of(grant)
+  local wanted = grant.lock.site.keys.replicas
+  return grant.valid_until - (wanted and wanted.ms / 1000 or 0)
+end
+
+-- Schedules a retry, at most half of the remaining time from now.
 local function retry_at(self, grant, now)
-  local left = grant.valid_until - now
+  local left = last_of(grant) - now
   local pause = math.min(self.session.lease / RETRIES, left / 2)
   grant.deadline = pause < SHORT and grant.valid_until or now + pause
   self.alarms:push(grant)
@@ -221,7 +227,7 @@ end
 local function deadline_of(self, batch, now)
   local deadline = now + math.min(self.session.timeout, self.period)
   for _, grant in ipairs(batch) do
-    deadline = math.min(deadline, grant.valid_until)
+    deadline = math.min(deadline, last_of(grant))
   end
   return deadline
 end

@@ -21,6 +21,9 @@ Set.__index = Set
 local PORT_TRIES = 20
 local SECONDS = 30 * slow
 
+-- The user of the other servers and the Sentinels, if the set can split.
+local PEER = "peer"
+
 -- the servers ----------------------------------------------------------------
 
 -- The port by which the others know a server.
@@ -40,12 +43,19 @@ local function start_server(options, primary)
   if options.tls == true then
     args[#args + 1], args[#args + 2] = "--tls-replication", "yes"
   end
+  if options.can_split then
+    for _, word in ipairs { "--masteruser", PEER, "--masterauth", PEER } do
+      args[#args + 1] = word
+    end
+  end
   if primary then
     args[#args + 1], args[#args + 2] = "--replicaof",
       "127.0.0.1 " .. ("%d"):format(port_of(primary, options))
   end
   return redis.start { port = true, args = args,
-    password = options.password, users = options.users,
+    password = options.password,
+    users = options.can_split and { PEER .. " on >" .. PEER .. " ~* &* +@all" }
+      or options.users,
     tls = options.tls and {
       certificates = primary and primary.certificates,
     } }
@@ -84,6 +94,10 @@ local function write_conf(self, set)
   if set.options.password then
     more[#more + 1] = ("sentinel auth-pass %s %s"):format(name,
       set.options.password)
+  end
+  if set.options.can_split then
+    more[#more + 1] = ("sentinel auth-user %s %s\nsentinel auth-pass %s %s")
+      :format(name, PEER, name, PEER)
   end
   if set.options.sentinel_password then
     more[#more + 1] = "requirepass " .. set.options.sentinel_password
@@ -243,10 +257,11 @@ end
 --- Starts a set. Options, all optional: `replicas` (2), `sentinels` (3),
 --  `name` (mymaster), `quorum` (2), `down_after` (500 ms, times slow),
 --  `failover_timeout` (2000 ms), `password` of the servers,
---  `sentinel_password`, `args` and `users` as of redis.start, `sleep` (blocks
---  by default); `tls`: "sentinels", which then have TLS ports too; true: so do
---  the servers, and all know each other by these. The fields: `servers`, the
---  first being the master; `sentinels`; `url`.
+--  `sentinel_password`, `can_split` (not with passwords or users), `args` and
+--  `users` as of redis.start, `sleep` (blocks by default); `tls`: "sentinels",
+--  which then have TLS ports too; true: so do the servers, and all know each
+--  other by these. The fields: `servers`, the first being the master;
+--  `sentinels`; `url`.
 function sentinel.start(options)
   options = options or {}
   local self = setmetatable({
@@ -303,6 +318,16 @@ function Set:cut(master)
   master:cli("ACL", "SETUSER", "default", "-psync", "-sync")
   master:cli("CLIENT", "KILL", "TYPE", "replica")
 end
+
+--- Splits a server from the other servers and the Sentinels, for which it does
+--  nothing any more. Clients still reach it. Needs `can_split`.
+function Set.split(_, server)
+  server:cli("ACL", "SETUSER", PEER, "-@all")
+  server:cli("CLIENT", "KILL", "USER", PEER)
+end
+
+--- Ends a split.
+function Set.join(_, server) server:cli("ACL", "SETUSER", PEER, "+@all") end
 
 -- Asks the Sentinels in turn, until one does it. It gives up if no replica is
 -- promoted in time.

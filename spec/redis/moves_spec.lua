@@ -1,6 +1,6 @@
---- Slots of a cluster move again and again while tasks take and give back locks
---- in them. No two hold a lock at the same time, and neither memory nor
---- connections nor subscriptions grow.
+--- Slots of a cluster move again and again, nodes come and go, and one loses its
+--- data, while tasks take and give back locks. No two hold a lock at the same
+--- time, and neither memory nor connections nor subscriptions grow.
 --
 --  RLOCK_MOVES is the number of moves: 200; make soak has 1 000.
 
@@ -63,16 +63,19 @@ local function move(number, target)
   owners[number] = target
 end
 
+local function move_all_to(target)
+  prefer(target)
+  for number, owner in pairs(owners) do
+    if owner ~= target then move(number, target) end
+  end
+end
+
 -- Moves the slots from node to node.
 -- @tparam integer rounds of all slots
 local function move_all(rounds)
   for _ = 1, rounds do
     turn = turn + 1
-    local target = cluster.nodes[turn % #cluster.nodes + 1]
-    prefer(target)
-    for number, owner in pairs(owners) do
-      if owner ~= target then move(number, target) end
-    end
+    move_all_to(cluster.nodes[turn % #cluster.nodes + 1])
   end
 end
 
@@ -91,23 +94,30 @@ local function hold(lock, name)
   check(lock:unlock())
 end
 
--- Tasks of all clients contend for all locks while `fn` runs.
+-- Tasks of all clients contend for all locks while `fn` runs. `fn` is called
+-- with a function that waits until each lock was taken again.
 -- @treturn integer how often they had one
 local function under_load(fn)
-  local tasks, grants, is_over = {}, 0, false
-  for i = 1, CLIENTS * TASKS * NAMES do
-    local name = names[i % NAMES + 1]
-    local lock = clients[i // NAMES % CLIENTS + 1]:lock(name)
+  local tasks, grants, had, is_over = {}, 0, {}, false
+  for i = 1, CLIENTS * TASKS * #names do
+    local name = names[i % #names + 1]
+    local lock = clients[i // #names % CLIENTS + 1]:lock(name)
     tasks[i] = rlock.spawn(function()
       repeat
         hold(lock, name)
-        grants = grants + 1
+        grants, had[name] = grants + 1, true
       until is_over
     end)
   end
-  fn()
+  local ok, why = pcall(fn, function()
+    had = {}
+    for _, name in ipairs(names) do
+      eventually(function() return had[name] end, SOON, name .. " goes on")
+    end
+  end)
   is_over = true
   for _, task in ipairs(tasks) do task:join() end
+  if not ok then error(why, 0) end
   return grants
 end
 
@@ -133,24 +143,38 @@ local function connections()
   return count, subscriptions
 end
 
-describe("slots that move under load", function()
-  before_each(function()
-    cluster = clusters.start { masters = 3 }
-    clients, names, owners, turn, holders, overlaps = {}, {}, {}, 0, {}, 0
-    for i = 1, CLIENTS do
-      clients[i] = fixtures.open(cluster.url, { name = CLIENT_NAME })
+-- Our clients' connections to a port.
+local function connected_to(port)
+  local count = 0
+  for _, client in ipairs(clients) do
+    for _, its in pairs(client.session.node.nodes) do
+      if its.options.port == port and its.connection then count = count + 1 end
     end
-    for i = 1, NAMES do
-      names[i] = fixtures.name "moves"
-      owners[slot.of(names[i])] = cluster:owner(names[i])
-    end
-  end)
+  end
+  return count
+end
 
-  after_each(function()
-    fixtures.close()
-    control.close()
-    cluster:stop()
-  end)
+local function set_up()
+  cluster = clusters.start { masters = 3 }
+  clients, names, owners, turn, holders, overlaps = {}, {}, {}, 0, {}, 0
+  for i = 1, CLIENTS do
+    clients[i] = fixtures.open(cluster.url, { name = CLIENT_NAME })
+  end
+  for i = 1, NAMES do
+    names[i] = fixtures.name "moves"
+    owners[slot.of(names[i])] = cluster:owner(names[i])
+  end
+end
+
+local function tear_down()
+  fixtures.close()
+  control.close()
+  cluster:stop()
+end
+
+describe("slots that move under load", function()
+  before_each(set_up)
+  after_each(tear_down)
 
   it("leave no memory, connections and subscriptions behind", function()
     local least, grants, now, count, subscriptions = nil, 0, nil, nil, nil
@@ -173,5 +197,61 @@ describe("slots that move under load", function()
     print(("%d moves, %d grants, %d connections, %d subscriptions, %.0f kB "
       .. "after a quarter, %.0f kB at the end"):format(turn * NAMES, grants,
       count, subscriptions, least, now))
+  end)
+end)
+
+describe("nodes of a cluster under load", function()
+  before_each(set_up)
+  after_each(tear_down)
+
+  it("may be added and removed", function()
+    local first, last = cluster.nodes[1], nil
+    under_load(function(go_on)
+      last = cluster:add()
+      move_all_to(last)
+      go_on()
+      control.close(first)
+      cluster:remove(1, last)
+      go_on()
+      eventually(function() return connected_to(first.port) == 0 end, SOON,
+        "the node that was removed is left")
+      move_all_to(cluster.nodes[1])
+      go_on()
+      control.close(last)
+      cluster:remove(#cluster.nodes, cluster.nodes[1])
+      go_on()
+    end)
+    assert.equal(0, overlaps)
+    assert.equal(0, connected_to(last.port))
+  end)
+
+  -- A new name on a node.
+  local function name_on(node)
+    local name
+    repeat name = fixtures.name "lost" until cluster:owner(name) == node
+    return name
+  end
+
+  it("may lose their data: their holders are told, others go on", function()
+    local victim, told, granted = cluster.nodes[2], nil, nil
+    local client = fixtures.open(cluster.url, { watchdog = 3 * slow })
+    local lost, kept = name_on(victim), name_on(cluster.nodes[3])
+    for i = NAMES, 1, -1 do
+      if cluster:owner(names[i]) == victim then table.remove(names, i) end
+    end
+    assert.is_true(client:lock(lost):lock())
+    assert.is_true(client:lock(kept):lock())
+    client:lock(lost):on_lost(function() told = rlock.now() end)
+    under_load(function(go_on)
+      control.ask(victim, "FLUSHALL")
+      assert.is_true(clients[1]:lock(lost):lock())
+      granted = rlock.now()
+      go_on()
+      eventually(function() return told end, 3 * slow, "its holder is told")
+    end)
+    print(("two holders for %.3f s"):format(told - granted))
+    assert.equal("held", client:lock(kept):state())
+    assert.is_true(client:lock(kept):unlock())
+    assert.equal(0, overlaps)
   end)
 end)

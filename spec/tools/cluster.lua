@@ -6,6 +6,8 @@
 --    cluster.nodes[1]                       -- as of redis.lua, with its `id`
 --    cluster:owner("key")                       -- its master, by its own view
 --    cluster:move(slot, cluster.nodes[2])       -- with its keys, in place
+--    local node = cluster:add()                      -- a master without slots
+--    cluster:remove(4, cluster.nodes[1])             -- a master without keys
 --    cluster:stop()
 --
 -- The first nodes are the masters; replica i belongs to master i.
@@ -74,6 +76,56 @@ function Cluster:meet(first)
   end, 20, "the nodes know each other")
 end
 
+-- A node's line about itself: "myself,master", and its slots.
+local function own_line(node)
+  for line in node:cli("CLUSTER", "NODES"):gmatch "[^\n]+" do
+    if line:find("myself", 1, true) then return line end
+  end
+end
+
+local function has_slot(node, number)
+  local line = own_line(node)
+  if not line:find("master", 1, true) then return false end
+  for first, last in line:gmatch " (%d+)-(%d+)" do
+    if tonumber(first) <= number and number <= tonumber(last) then
+      return true
+    end
+  end
+  return (line .. " "):find(" " .. number .. " ", 1, true) ~= nil
+end
+
+--- Starts another master, without slots.
+-- @treturn table
+function Cluster:add()
+  local node = start_node(self.options)
+  self.nodes[#self.nodes + 1] = node
+  self:meet(#self.nodes)
+  eventually(function() return self:is_up() end, 20, "the node has joined")
+  return node
+end
+
+--- Gives the slots of a master, which have no keys any more, to another one,
+--  and stops it.
+-- @tparam integer i in `nodes`
+-- @tparam table target
+function Cluster:remove(i, target)
+  local node, commands = table.remove(self.nodes, i), {}
+  local ranges = own_line(node):match " connected(.*)"
+  for first, last in ranges:gmatch " (%d+)%-?(%d*)" do
+    for number = tonumber(first), tonumber(last) or first do
+      commands[#commands + 1] = { "CLUSTER", "SETSLOT", number, "NODE",
+        target.id }
+    end
+  end
+  target:script(commands)
+  node:script(commands)
+  for _, other in ipairs(self.nodes) do
+    other:cli("CLUSTER", "FORGET", node.id)
+  end
+  node:stop()
+  return node
+end
+
 local function replicate(self, masters, replicas)
   for i = 1, replicas do
     local replica = self.nodes[masters + i]
@@ -107,7 +159,7 @@ end
 function cluster.start(options)
   options = options or {}
   local masters, replicas = options.masters or 3, options.replicas or 0
-  local self = setmetatable({ nodes = {} }, Cluster)
+  local self = setmetatable({ nodes = {}, options = options }, Cluster)
   for i = 1, masters + replicas do
     self.nodes[i] = start_node(options, self.certificates)
     self.certificates = self.nodes[i].certificates
@@ -124,24 +176,6 @@ function cluster.start(options)
   self.url = (options.tls and "rediss" or "redis") .. "+cluster://" .. login
     .. table.concat(hosts, ",")
   return self
-end
-
--- A node's line about itself: "myself,master", and its slots.
-local function own_line(node)
-  for line in node:cli("CLUSTER", "NODES"):gmatch "[^\n]+" do
-    if line:find("myself", 1, true) then return line end
-  end
-end
-
-local function has_slot(node, number)
-  local line = own_line(node)
-  if not line:find("master", 1, true) then return false end
-  for first, last in line:gmatch " (%d+)-(%d+)" do
-    if tonumber(first) <= number and number <= tonumber(last) then
-      return true
-    end
-  end
-  return (line .. " "):find(" " .. number .. " ", 1, true) ~= nil
 end
 
 --- The running master that has the slot of a key, by its own view.

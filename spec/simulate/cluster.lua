@@ -239,7 +239,9 @@ end
 -- The replica to be promoted: a new server or, if there is one, the old master.
 local function heir_of(self, master, is_new)
   local spare = master.spare
-  if spare and not is_new and not self.split then return spare.address, spare end
+  if spare and not is_new and not self.split then
+    return spare.address, spare
+  end
   master.epoch = master.epoch + 1
   return ("%s-%d"):format(master.name, master.epoch)
 end
@@ -312,7 +314,11 @@ end
 local function count(node, keys)
   local there, missing = 0, 0
   for _, key in ipairs(keys) do
-    if node.redis:entry(key) then there = there + 1 else missing = missing + 1 end
+    if node.redis:entry(key) then
+      there = there + 1
+    else
+      missing = missing + 1
+    end
   end
   return there, missing
 end

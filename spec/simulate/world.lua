@@ -172,7 +172,9 @@ local function open_clients(process)
   local self = process.world
   if self.cluster then
     local one = open_client(process, self.cluster:url())
-    process.open = setmetatable({ one }, { __index = function() return one end })
+    process.open = setmetatable({ one }, {
+      __index = function() return one end,
+    })
     return
   end
   for _, server in ipairs(self.servers) do

@@ -1,7 +1,7 @@
---- Processes increment a number under a lock in a cluster whose masters fail
---- over. The number's store is another server, which issues fencing tokens:
---- two holders at the same time are an overlap. With confirmation by replicas
---- there is none; else the loss is reported.
+--- Processes increment a number under a lock whose master fails over, in a
+--- cluster and behind Sentinels. The number's store is another server, which
+--- issues fencing tokens: two holders at the same time are an overlap. With
+--- confirmation by replicas there is none; else the loss is reported.
 --
 --  RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
 
@@ -11,6 +11,7 @@ local fixtures = require "spec.tools.fixtures"
 local nodes = require "spec.tools.servers"
 local program = require "spec.tools.program"
 local rlock = require "rlock"
+local sentinel = require "spec.tools.sentinel"
 local slow = require "spec.tools.slow"
 
 local FAILOVERS = tonumber(os.getenv("RLOCK_FAILOVERS") or 5)
@@ -20,17 +21,17 @@ local LEASE = 10 * slow
 local NAME = "failovers:counter"
 local SOON = 60 * slow
 
-local cluster, store, processes
+local cluster, set, store, processes
 
 local function counter()
   return tonumber(store:ask(store[1], "GET", "counter")) or 0
 end
 
-local function start(replicas)
+local function start(replicas, url)
   for i = 1, PROCESSES do
     processes[i] = program.start(store[1], "spec/tools/count_fenced.lua",
       tostring(TASKS), tostring(LEASE), NAME, replicas, store[1].url,
-      cluster.url)
+      url)
   end
 end
 
@@ -100,6 +101,39 @@ local function fail_over(i)
   way(master, replica_of(master))
 end
 
+-- The Sentinels name another master.
+local function is_replaced(master)
+  eventually(function()
+    local new = set:master()
+    return new and new ~= master and new:info "role" == "master"
+  end, SOON, "a replica is promoted")
+end
+
+-- The same with Sentinels.
+local sentinel_ways = {
+  function() set:fail_over() end,
+  function(master)
+    master:kill()
+    is_replaced(master)
+  end,
+  function(master)
+    master:pause()
+    is_replaced(master)
+    master:resume()
+  end,
+  function(master)                      -- cut off, but not from us
+    set:split(master)
+    is_replaced(master)
+    assert.equal("master", master:info "role")
+    set:join(master)
+  end,
+}
+
+local function fail_over_set(i)
+  sentinel_ways[i % #sentinel_ways + 1](set:master())
+  set:settle()
+end
+
 -- Kills the lock's master. Its replica, frozen and disconnected during fn(),
 -- takes over without what fn() has written.
 local function forget_what(fn)
@@ -152,28 +186,37 @@ describe("a lock that the new master does not have", function()
   end)
 end)
 
-describe("a counter under a lock in a cluster", function()
-  before_each(function()
-    cluster = clusters.start { masters = 3, replicas = 3 }
-    store, processes = nodes.start(1), {}
-  end)
+describe("a counter under a lock", function()
+  before_each(function() store, processes = nodes.start(1), {} end)
 
   after_each(function()
     for _, process in ipairs(processes) do process:kill(9) end
-    cluster:stop()
+    if cluster then cluster:stop() end
+    if set then set:stop() end
+    cluster, set = nil, nil
     store:stop()
   end)
 
-  it("misses no addition in failovers if replicas confirm", function()
-    start "majority"
+  local function misses_nothing(url, fail)
+    start("majority", url)
     for i = 1, FAILOVERS do
       goes_on(GRANTS)
-      fail_over(i)
+      fail(i)
     end
     goes_on(GRANTS)
     local sum = finish()
     assert.equal(sum.added, counter())
     assert.equal(0, sum.overlaps)
     assert.equal(0, sum.stale)
+  end
+
+  it("misses no addition in a cluster if replicas confirm", function()
+    cluster = clusters.start { masters = 3, replicas = 3 }
+    misses_nothing(cluster.url, fail_over)
+  end)
+
+  it("misses no addition behind Sentinels if replicas confirm", function()
+    set = sentinel.start { sleep = rlock.sleep, can_split = true }
+    misses_nothing(set.url, fail_over_set)
   end)
 end)

@@ -97,7 +97,7 @@ end
 --- Starts another master, without slots.
 -- @treturn table
 function Cluster:add()
-  local node = start_node(self.options)
+  local node = start_node(self.options, self.certificates)
   self.nodes[#self.nodes + 1] = node
   self:meet(#self.nodes)
   eventually(function() return self:is_up() end, 20, "the node has joined")

@@ -29,10 +29,11 @@ local START = [[
   cat %s.pid]]
 
 --- Starts a program.
--- @tparam table options file, args, stdout (a file; pid and status go next to
---   it), stderr (a file; default /dev/null)
+-- @tparam table options file, args, stdout (a file; "null": a temporary one;
+--   pid and status go next to it), stderr (a file; default /dev/null)
 function process.start(options)
   local path = options.stdout
+  if path == "null" then path = os.tmpname() end
   local quoted = shell.quote(path)
   local pid, ok = shell.run(START:format(quoted, quoted, quoted,
     shell.words { options.file, unpack(options.args or {}) }, quoted,

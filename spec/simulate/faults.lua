@@ -102,7 +102,8 @@ local function lose_holders(world, server, lease)
   each_of(world, server, function(thing) lose(world, thing, lease) end)
 end
 
--- These have the ends of leases in their keys, by the server's clock.
+-- These have the ends of leases in their keys, by the server's clock. By one
+-- that is behind, they look longer than the keys live.
 local has_ends = { read_write_lock = true, fair_read_write_lock = true,
   permits = true }
 
@@ -114,7 +115,7 @@ function faults.key_moves(world, move)
   for _, thing in ipairs(world.things) do
     if thing.servers[1] and world.cluster.slot_of(thing) == move.slot then
       if ahead < 0 then thing.went_back = true end
-      if ahead > 0 and has_ends[thing.kind] then lose(world, thing) end
+      if ahead ~= 0 and has_ends[thing.kind] then lose(world, thing) end
     end
   end
 end

@@ -178,13 +178,15 @@ end
 
 -- queries --------------------------------------------------------------------
 
--- The nodes to query: those with slots, then the seeds.
+-- The nodes to query: the one that a redirection named, for others may not know
+-- yet that it has the slot; those with slots; then the seeds.
 local function candidates(self)
   local list, seen = {}, {}
   local function add(its)
     if not seen[its] then list[#list + 1] = its end
     seen[its] = true
   end
+  if self.named then add(self.named) end
   for _, its in ipairs(self.masters) do add(its) end
   for _, seed in ipairs(self.options.seeds) do
     add(node_at(self, ("%s:%d"):format(seed.host, seed.port)))
@@ -238,7 +240,7 @@ local function query(self)
     if self.is_closed then return nil, "closed", "the client was closed" end
     local slots, code, detail = ask(self, teller)
     if slots then
-      self.patience, self.asked = PATIENCE, self.host.now()
+      self.patience, self.asked, self.named = PATIENCE, self.host.now(), nil
       adopt(self, slots)
       return true
     end
@@ -339,7 +341,7 @@ function cluster:redirect(detail, teller)
   local its = node_at(self, address)
   if word == "ASK" then return its, true end
   local old = self.slots[number]
-  self.slots[number], self.is_used[its] = its, true
+  self.slots[number], self.is_used[its], self.named = its, true, its
   if old and old ~= its then
     inherit({ [number] = old }, self.slots)
     self.on_moved { [number] = old }

@@ -1,5 +1,6 @@
 --- Locks in a Redis Cluster: slots, redirections, wakes, a node that fails.
 
+local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
@@ -46,7 +47,10 @@ describe("a cluster", function()
   setup(function()
     cluster = require("spec.tools.cluster").start { masters = 3 }
   end)
-  teardown(function() cluster:stop() end)
+  teardown(function()
+    control.close()
+    cluster:stop()
+  end)
   after_each(fixtures.close)
 
   it("has locks on each of its nodes", function()
@@ -294,6 +298,42 @@ describe("a cluster", function()
     end, 0.5 * slow, "the others are free")
     cluster.nodes[1]:resume()
     closing:join()
+  end)
+
+  local function reads_of(node)
+    return control.ask(node, "INFO", "stats")
+      :match "total_reads_processed:(%d+)"
+  end
+
+  -- How often each node has read requests while fn() ran, at least.
+  local function reads_in(fn)
+    local least = {}
+    for _ = 1, 5 do
+      local before = {}
+      for i, node in ipairs(cluster.nodes) do before[i] = reads_of(node) end
+      fn()
+      for i, node in ipairs(cluster.nodes) do
+        local own = reads_of(node) - before[i] - 1     -- without that of INFO
+        least[i] = math.min(least[i] or own, own)
+      end
+    end
+    return least
+  end
+
+  it("is asked for several locks of a node in one round trip", function()
+    local client, locks = open(), {}
+    for _, node in ipairs(cluster.nodes) do
+      for _ = 1, 3 do locks[#locks + 1] = client:lock(name_on(node)) end
+    end
+    local all = rlock.multi_lock(locks)
+    assert.is_true(all:lock())          -- connects, loads scripts
+    assert.is_true(all:unlock())
+    -- In nginx, commands that are sent at once have a connection each.
+    local n = rawget(_G, "ngx") and 6 or 2
+    assert.same({ n, n, n }, reads_in(function()
+      assert.is_true(all:lock())
+      assert.is_true(all:unlock())
+    end))
   end)
 
   it("leaves nothing held when a client is closed", function()

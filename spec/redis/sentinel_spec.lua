@@ -359,6 +359,31 @@ describe("an error with Sentinel", function()
   end)
 end)
 
+describe("a red lock with Sentinels", function()
+  before_each(start)
+  after_each(fixtures.close)
+
+  it("is held through a failover of a member", function()
+    local clients, servers, lost = { client }, {}, nil
+    for i = 2, 3 do
+      servers[i] = fixtures.server()
+      clients[i] = fixtures.open(servers[i].url, { watchdog = 6 * slow })
+    end
+    local red = rlock.red_lock(clients, fixtures.name "red")
+    assert.is_true(red:lock())
+    red:on_lost(function(_, why) lost = why end)
+    follow(client, function() set:fail_over() end)
+    assert.equal("held", red:state())
+    assert.is_true(red:is_held())
+    assert.is_true(red:unlock())
+    servers[3]:kill()                   -- so the majority needs the master
+    assert.is_true(red:lock { wait = SOON })
+    assert.is_true(has(set:master(), red.name))
+    assert.is_true(red:unlock())
+    assert.is_nil(lost)
+  end)
+end)
+
 describe("Sentinels with a password", function()
   local small
 

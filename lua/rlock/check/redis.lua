@@ -204,4 +204,7 @@ end
 -- @return the reply; { err = } if the script failed
 redis.eval = scripts.eval
 
+--- As `eval`, of strings only: the tables become KEYS and ARGV.
+redis.run_script = scripts.run
+
 return redis

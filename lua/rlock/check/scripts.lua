@@ -39,10 +39,10 @@ local function words_of(...)
   local n, words = select("#", ...), { ... }
   if n == 0 then return nil, NO_COMMAND end
   for i = 1, n do
-    local word = words[i]
-    if type(word) == "number" then
-      words[i] = text_of(word)
-    elseif type(word) ~= "string" then
+    local kind = type(words[i])
+    if kind == "number" then
+      words[i] = text_of(words[i])
+    elseif kind ~= "string" then
       return nil, NO_TEXT
     end
   end
@@ -142,7 +142,7 @@ local replied
 local function list_of(list)
   local result, i = {}, 1
   while true do
-    local item = rawget(list, i)
+    local item = list[i]
     if item == nil then return result end
     result[i], i = replied(item), i + 1
   end
@@ -151,13 +151,22 @@ end
 -- Fields of a table that make it another reply than a list.
 local SPECIAL = { "double", "map", "set", "big_number", "verbatim_string" }
 
+-- Without the metatable.
+local function bare(list)
+  if getmetatable(list) == nil then return list end
+  local copy = {}
+  for key, value in next, list do copy[key] = value end
+  return copy
+end
+
 local function table_of(value)
-  local err, ok = rawget(value, "err"), rawget(value, "ok")
+  value = bare(value)
+  local err, ok = value.err, value.ok
   if type(err) == "string" then return { err = in_one_line(err) } end
   if type(ok) == "string" then return { ok = ok:gsub("[\r\n]", " ") } end
   for i = 1, #SPECIAL do
     local name = SPECIAL[i]
-    if rawget(value, name) ~= nil then lacks("replies with " .. name) end
+    if value[name] ~= nil then lacks("replies with " .. name) end
   end
   return list_of(value)
 end
@@ -210,17 +219,21 @@ local function texts_of(words)
   return list
 end
 
---- See redis.eval.
-function scripts.eval(server, text, keys, args)
+--- See redis.run_script.
+function scripts.run(server, text, keys, args)
   local run, fault = compiled[text], nil
   if not run then run, fault = compile(text) end
   if not run then return { err = fault } end
-  host.server = server
-  globals.KEYS, globals.ARGV = texts_of(keys), texts_of(args)
+  host.server, globals.KEYS, globals.ARGV = server, keys, args
   local ok, result = lua51.run(run)
   if ok then return replied(result) end
   if values.is_lack(result) then error(result, 0) end
   return failed(result)
+end
+
+--- See redis.eval.
+function scripts.eval(server, text, keys, args)
+  return scripts.run(server, text, texts_of(keys), texts_of(args))
 end
 
 return scripts

@@ -200,14 +200,14 @@ end
 --- The number of keys of a map, as a reply.
 function arguments.size(map)
   local n = 0.0
-  for _ in pairs(map) do n = n + 1 end
+  for _ in next, map do n = n + 1 end
   return n
 end
 
 --- The keys of a map, sorted.
 function arguments.sorted(map)
   local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
+  for key in next, map do keys[#keys + 1] = key end
   table.sort(keys)
   return keys
 end

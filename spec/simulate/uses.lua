@@ -14,10 +14,11 @@ local Holder = {}
 Holder.__index = Holder
 function Holder:__close() self.world.oracle:ending(self) end
 
+-- Few are held for long: the others cost little while they wait for those.
 local function seconds_of(random)
   local dice = random()
-  if dice < 0.02 then return random() * 4 end
-  if dice < 0.12 then return random() end
+  if dice < 0.005 then return random() * 4 end
+  if dice < 0.025 then return random() end
   return random() * 0.005
 end
 

@@ -8,6 +8,10 @@ local errors = require "rlock.redis.errors"
 local link = {}
 link.__index = link
 
+local huge, kind_of, max, unpack =
+  math.huge, math.type, math.max, table.unpack
+local set_metatable, type = setmetatable, type
+
 --- Opens it; it takes no time.
 -- @tparam table route the way between the client and the server: network.lua
 -- @tparam table options those of host.connect
@@ -46,7 +50,7 @@ end
 -- @tparam string direction "forth" or "back"
 -- @tparam number seconds
 function link:hold(direction, seconds)
-  self[direction] = math.max(self[direction], self.universe.now + seconds)
+  self[direction] = max(self[direction], self.universe.now + seconds)
 end
 
 -- The reply as a client sees it.
@@ -124,23 +128,24 @@ end
 -- Sends a command.
 -- @tparam table words copied
 local function start(self, ms, words, n)
-  local copy = { table.unpack(words, 1, n) }
-  for i, word in next, copy do
-    if type(word) == "number" then copy[i] = ("%.17g"):format(word) end
+  local copy = { unpack(words, 1, n) }
+  for i = 1, n do
+    local word = copy[i]
+    if kind_of(word) then copy[i] = ("%.17g"):format(word) end
   end
   local now = self.universe.now
-  local call = setmetatable({          -- with room for the fields that it gets
+  local call = set_metatable({         -- with room for the fields that it gets
     link = self, words = copy, fire = arrive, sent = now, is_over = false,
-    deadline = nil, place = nil, task = nil, reply = nil, host = nil,
-    due = ms > 0 and now + ms / 1000 / self.host.speed or math.huge,
+    deadline = nil, task = nil, reply = nil, host = nil,
+    due = ms > 0 and now + ms / 1000 / self.host.speed or huge,
   }, Call)
   self.last = self.last + 1
   self[self.last] = call
   local alarm = self.alarm
-  if alarm.place and call.due < alarm.deadline then
+  if alarm.deadline and call.due < alarm.deadline then
     self.universe:cancel(alarm)
   end
-  if not alarm.place and not alarm.is_delayed then self:set_alarm() end
+  if not alarm.deadline and not alarm.is_delayed then self:set_alarm() end
   deliver(self, "forth", call)
   return call
 end
@@ -149,8 +154,8 @@ end
 
 -- When the connection counts as dead.
 local function silent_due(self)
-  if self.silent <= 0 or self.first > self.last then return math.huge end
-  return math.max(self.heard, self[self.first].sent) + self.silent
+  if self.silent <= 0 or self.first > self.last then return huge end
+  return max(self.heard, self[self.first].sent) + self.silent
 end
 
 --- Sets the alarm for the first deadline.
@@ -160,8 +165,8 @@ function link:set_alarm()
     local call = self[i]
     if not call.is_over and call.due < due then due = call.due end
   end
-  if due < math.huge then
-    self.universe:at(math.max(due, self.universe.now), self.alarm)
+  if due < huge then
+    self.universe:at(max(due, self.universe.now), self.alarm)
   end
 end
 
@@ -180,7 +185,7 @@ function link.watch(alarm)
       tell(call, nil, "timeout", "no reply in time")
     end
   end
-  if not self.is_closed and not alarm.place then self:set_alarm() end
+  if not self.is_closed and not alarm.deadline then self:set_alarm() end
 end
 
 -- ends ------------------------------------------------------------------------
@@ -357,12 +362,12 @@ end
 function link.connect(route, options)
   local host, universe = route.host, route.server.universe
   local most = options.timeout / 1000
-  local there = math.max(route.forth, route.back) - universe.now
+  local there = max(route.forth, route.back) - universe.now
   if there > 0 and there >= most or route.is_mute then
     host.sleep(most)
     return nil, "connect", options.host .. ": no answer in time"
   end
-  host.sleep(math.max(there, 0) + route.delay)
+  host.sleep(max(there, 0) + route.delay)
   if route.server.is_down or route.refuses_until > universe.now then
     return nil, "connect", options.host .. ": connection refused"
   end

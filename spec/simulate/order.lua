@@ -38,21 +38,24 @@ local function ordered(list)
   end
 end
 
--- A step would depend on all that was allocated before.
+-- Collects what became garbage soon after it was made. A step with a size would
+-- depend on all that was allocated before.
 local function collect(what, ...)
-  if what == "step" then return plain_collect("collect") end
+  if what == "step" then return plain_collect("step") end
   return plain_collect(what, ...)
 end
 
 --- Calls fn(...) reproducibly; it must not yield.
 -- @return what fn returned
 function order.run(fn, ...)
-  plain_collect()
+  plain_collect("generational")
   plain_collect("stop")
+  plain_collect("step")                 -- calls the finalizers of former runs
   pairs, collectgarbage = ordered, collect           -- luacheck: ignore
   local results = table.pack(xpcall(fn, debug.traceback, ...))
   pairs, collectgarbage = plain_pairs, plain_collect -- luacheck: ignore
   plain_collect("restart")
+  plain_collect("incremental")
   if not results[1] then error(results[2], 0) end
   return table.unpack(results, 2, results.n)
 end

@@ -6,6 +6,8 @@ local redis = require "rlock.check.redis"
 local server = {}
 server.__index = server
 
+local unpack = table.unpack
+
 local EPOCH = 1700000000                -- the wall clock at time 0
 
 local function new_run_id(random)
@@ -141,11 +143,11 @@ local own = {}                    -- command -> function(server, link, words, n)
 function own.evalsha(self, link, words)
   local text = self.scripts[words[2]]
   if not text then return { err = "NOSCRIPT No matching script." } end
-  local n = tonumber(words[3])
-  local keys = { table.unpack(words, 4, 3 + n) }
-  local args = { table.unpack(words, 4 + n) }
+  local n = words[3] + 0
+  local keys = { unpack(words, 4, 3 + n) }
+  local args = { unpack(words, 4 + n) }
   self:tick()
-  local reply = self.redis:eval(text, keys, args)
+  local reply = self.redis:run_script(text, keys, args)
   if self.on_eval then self:on_eval(link, text, keys, args, reply) end
   return reply
 end

@@ -25,7 +25,8 @@ local REST = 12           -- seconds after which nothing of a lock is left
 local LEASE = 2
 local TASKS = 3           -- of a process
 local PAUSE = 0.01        -- seconds between two uses, at most
-local GARBAGE = 4         -- seconds between collections of garbage
+local GARBAGE = 0.25      -- seconds between collections of young garbage
+local ALL = 48            -- of so many, one collects all garbage
 
 local KINDS = { "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
   "fenced_lock", "read_write_lock", "fair_read_write_lock" }
@@ -338,6 +339,7 @@ end
 local function mend(self)
   self.is_ending = true
   if self.cluster then self.cluster:mend() end
+  collectgarbage()                      -- so that abandoned holds end
   for _, server in ipairs(self.servers) do
     server.ails_until = 0
   end
@@ -345,6 +347,7 @@ local function mend(self)
     for _, server in ipairs(self.servers) do
       local route = self.network:route(process.host, server)
       route.forth, route.back, route.refuses_until = 0, 0, 0
+      for _, link in ipairs(route.links) do link.resets_after = nil end
     end
   end
 end
@@ -432,15 +435,22 @@ function world:tell(text, ...)
     .. text:format(...)
 end
 
+local function collect(self)
+  self.collections = self.collections + 1
+  if self.collections % ALL == 0 then
+    collectgarbage()
+  else
+    collectgarbage "step"
+  end
+  self.collects_at = self.universe.now + GARBAGE
+end
+
 -- Runs on, with collections of garbage.
 local function run(self, deadline)
   local universe = self.universe
   while universe.now < deadline do
     universe:run(math.min(self.collects_at, deadline))
-    if universe.now >= self.collects_at then
-      collectgarbage()
-      self.collects_at = universe.now + GARBAGE
-    end
+    if universe.now >= self.collects_at then collect(self) end
   end
 end
 
@@ -451,7 +461,7 @@ local function new(seed, options)
     servers = {}, things = {}, processes = {}, coming = 0, lease = LEASE,
     oracle = oracle.new(universe), only = options.only or {},
     seconds = options.seconds or SECONDS, log = options.log and {},
-    collects_at = 0,
+    collects_at = 0, collections = 0,
   }, world)
   local random = sim.stream(seed, "world")
   local dice = random()

@@ -12,6 +12,7 @@ local sim = {}
 
 local create, resume = coroutine.create, coroutine.resume
 local running, yield = coroutine.running, coroutine.yield
+local unpack = table.unpack
 
 -- randomness ------------------------------------------------------------------
 
@@ -48,63 +49,37 @@ Universe.stream = sim.stream
 --   be set: function(host, options) -> connection, or nil, code, detail
 function sim.new(seed)
   return setmetatable({
-    seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0,
+    seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0, idle = {},
     random = sim.stream(seed, "universe"),
   }, Universe)
 end
 
--- The items are a binary heap in the array part of the universe.
-local function rise(self, i, item)
-  local deadline = item.deadline
-  while i > 1 do
-    local above = i >> 1
-    local other = self[above]
-    if other.deadline <= deadline then break end
-    self[i], other.place = other, i
-    i = above
-  end
-  self[i], item.place = item, i
-end
-
-local function sink(self, i, item)
-  local deadline, n = item.deadline, self.n
-  while true do
-    local below = i << 1
-    if below > n then break end
-    local other = self[below]
-    if below < n and self[below + 1].deadline < other.deadline then
-      below = below + 1
-      other = self[below]
-    end
-    if deadline <= other.deadline then break end
-    self[i], other.place = other, i
-    i = below
-  end
-  self[i], item.place = item, i
-end
-
---- Lets an item happen at a moment of true time.
+--- Lets an item happen at a moment of true time. Waiting items are in the array
+--  part of the universe, the next one last: most are soon, so few are moved.
 -- @tparam number deadline
--- @tparam table item must not be waiting already
+-- @tparam table item must not be waiting already; while it does, it has a
+--   `deadline`
 function Universe:at(deadline, item)
-  local n = self.n + 1
-  self.n, item.deadline = n, deadline
-  rise(self, n, item)
+  local i = self.n
+  self.n, item.deadline = i + 1, deadline
+  while i > 0 do
+    local other = self[i]
+    if other.deadline > deadline then break end
+    self[i + 1] = other
+    i = i - 1
+  end
+  self[i + 1] = item
 end
 
 --- Lets an item not happen.
 function Universe:cancel(item)
-  local i, n = item.place, self.n
   item.is_delayed = nil
-  if not i then return end
-  local last = self[n]
-  self[n], self.n, item.place = nil, n - 1, nil
-  if last == item then return end
-  if i > 1 and self[i >> 1].deadline > last.deadline then
-    rise(self, i, last)
-  else
-    sink(self, i, last)
-  end
+  if not item.deadline then return end
+  item.deadline = nil
+  local i = self.n
+  self.n = i - 1
+  while self[i] ~= item do i = i - 1 end
+  table.remove(self, i)
 end
 
 --- Calls fn after some seconds of true time.
@@ -148,13 +123,15 @@ end
 -- @tparam number deadline
 function Universe:run(deadline)
   run_ready(self)
-  local item = self[1]
+  local n = self.n
+  local item = self[n]
   while item and item.deadline <= deadline do
-    self:cancel(item)
     if item.deadline > self.now then self.now = item.deadline end
+    self[n], self.n, item.deadline = nil, n - 1, nil
     happen(self, item)
     if self.last > 0 then run_ready(self) end
-    item = self[1]
+    n = self.n
+    item = self[n]
   end
   if deadline > self.now then self.now = deadline end
 end
@@ -184,8 +161,18 @@ local function traceback(message)
   return debug.traceback(tostring(message), 2)
 end
 
+local IDLE = 32                         -- coroutines kept for further tasks
+
+-- A coroutine runs one task after another.
 local function main(task, fn, values)
-  finished(task, xpcall(fn, traceback, table.unpack(values, 1, values.n)))
+  local idle = task.host.universe.idle
+  repeat
+    finished(task, xpcall(fn, traceback, unpack(values, 1, values.n)))
+    local n = #idle
+    if n < IDLE then idle[n + 1] = task.co end
+    task, fn, values = nil, nil, nil    -- garbage by now
+    if n < IDLE then task, fn, values = yield() end
+  until not task
 end
 
 function step(task, ...)
@@ -206,7 +193,7 @@ function Task:join()
     event:wait()
   end
   if self.results then
-    return table.unpack(self.results, 1, self.results.n)
+    return unpack(self.results, 1, self.results.n)
   end
 end
 
@@ -247,7 +234,7 @@ function Event:set()
     return
   end
   self.waiter = nil
-  if self.place or self.is_delayed then self.host.universe:cancel(self) end
+  if self.deadline or self.is_delayed then self.host.universe:cancel(self) end
   wake(task, true)
 end
 
@@ -302,14 +289,22 @@ local function completed(guard, ...)
   return ...
 end
 
+local function coroutine_of(universe)
+  local co = table.remove(universe.idle)
+  if co then return co end
+  co = create(main)
+  if universe.hook then universe.hook(co) end
+  return co
+end
+
 -- Tasks, as the host contract has them.
 local function add_tasks(host, universe)
   function host.daemon(fn, ...)
     universe.serial = universe.serial + 1
     local task = setmetatable({
-      host = host, serial = universe.serial, co = create(main), over = false,
+      host = host, serial = universe.serial, co = coroutine_of(universe),
+      over = false,
     }, Task)
-    if universe.hook then universe.hook(task.co) end
     host.tasks[task] = true
     make_ready(universe, task, task, fn, table.pack(...))
     return task
@@ -364,7 +359,7 @@ local function add_clock(host, universe)
     local serial = universe.serial + 1
     universe.serial = serial
     return setmetatable({              -- with room for the fields that it gets
-      serial = serial, waiter = nil, deadline = nil, place = nil,
+      serial = serial, waiter = nil, deadline = nil, is_set = nil,
     }, Own)
   end
   function host.sleep(seconds) host.event():wait(math.max(seconds, 1e-9)) end

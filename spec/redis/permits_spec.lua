@@ -437,6 +437,8 @@ describe("permits", function()
     it("are told of when they are lost, once", function()
       local id = assert(its:acquire())
       local told = {}
+      assert.is_true(its:valid_for(id) > 0)
+      assert.equal(0, permits:valid_for(id))         -- of another client
       assert.is_true(its:on_lost(id, function(lost, reason)
         told[#told + 1] = { lost, reason }
       end))
@@ -444,6 +446,7 @@ describe("permits", function()
       eventually(function() return told[1] end)
       assert.equal(id, told[1][1])
       assert.is_string(told[1][2])
+      assert.equal(0, its:valid_for(id))
       assert.equal("lost", select(2, its:release(id)))
       assert.equal(1, #told)
       assert.equal("not_held",
@@ -626,6 +629,7 @@ describe("permits", function()
       { "lease", function() permits:renew(id) end },
       { "fn", function() permits:on_lost(id) end },
       { "id", function() permits:on_lost("", print) end },
+      { "id", function() permits:valid_for(1) end },
     } do
       local ok, message = pcall(case[2])
       assert.is_false(ok, case[1])

@@ -463,12 +463,6 @@ function uses.semaphore(task, thing)
   if random() < 0.05 then semaphore:available() end
 end
 
-local function to_bytes(id)
-  return (id:gsub("..", function(pair)
-    return string.char(tonumber(pair, 16))
-  end))
-end
-
 function uses.permits(task, thing)
   local one, client = generation_of(task, thing)
   local permits, random = client:permits(one.name), task.random
@@ -478,10 +472,8 @@ function uses.permits(task, thing)
   options.wait = options.wait or 3          -- it may be gone for ever
   local id = permits:acquire(options)
   if not id then return end
-  local permit = permits.site.taken[to_bytes(id)]
   local holder <close> = counted_holder(task, one, 1, function()
-    if not permit or permit.state == "lost" then return 0 end
-    return permit.valid_until - task.host.now()
+    return permits:valid_for(id)
   end)
   holder.tells_time = true
   function holder.ask_to_tell(fn) return permits:on_lost(id, fn) end

@@ -242,6 +242,13 @@ function permits:on_lost(id, fn)
   return true
 end
 
+--- Seconds for which a permit taken through this client is certainly valid.
+function permits:valid_for(id)
+  local permit = self.site.taken[bytes_of(id, 2)]
+  if not permit or permit.state == "lost" then return 0 end
+  return math.max(0, permit.valid_until - self.session.host.now())
+end
+
 -- counts ----------------------------------------------------------------------
 
 local function yes() return true end
@@ -293,4 +300,4 @@ function permits:peek()
 end
 
 return colon.methods(permits, "permits",
-  "acquire try_acquire release renew on_lost set available acquired")
+  "acquire try_acquire release renew on_lost valid_for set available acquired")

@@ -161,6 +161,21 @@ static void push_arguments(lua_State *L, const struct arguments *args)
     }
 }
 
+/* Overwrites the passwords of addresses, which ps would show. */
+static void hide_passwords(const struct arguments *args)
+{
+    int i;
+
+    for (i = 1; i < args->count; i++) {
+        char *place = strstr(args->values[i], "://");
+        char *end = place != NULL ? strrchr(place, '@') : NULL;
+
+        place = end != NULL ? strchr(place + 3, ':') : NULL;
+        if (place != NULL && place < end)
+            memset(place + 1, '*', (size_t)(end - place - 1));
+    }
+}
+
 static int protected_main(lua_State *L)
 {
     struct arguments *args = lua_touserdata(L, ARGUMENTS);
@@ -177,6 +192,7 @@ static int protected_main(lua_State *L)
         return lua_error(L);
     lua_getfield(L, -1, "main");
     push_arguments(L, args);
+    hide_passwords(args);
     lua_pushcfunction(L, lua_embedded);
     lua_pushvalue(L, NAMED);
     if (lua_pcall(L, 3, 1, HANDLER) != LUA_OK)

@@ -16,19 +16,22 @@
 #include "core.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <lauxlib.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "child.h"
+#include "clock.h"
 #include "conn.h"
 #include "file.h"
 #include "input.h"
+#include "job.h"
 #include "loop.h"
 #include "reply.h"
 #include "timer.h"
@@ -41,6 +44,7 @@
 #define SIGNAL "rlock.core.signal"
 #define INPUT "rlock.core.input"
 #define CHILD "rlock.core.child"
+#define JOB "rlock.core.job"
 #define LOCK "rlock.core.lock"
 
 static const lua_Integer MAX_MS = (lua_Integer)1 << 40;
@@ -162,6 +166,7 @@ static int push_event(lua_State *L, const rl_event *event)
     case RL_PUSHED:
         return push_message(L, event->reply);
     case RL_EXITED:
+    case RL_REPORTED:
         return push_exit(L, event);
     default:
         return 1;
@@ -347,13 +352,7 @@ static int core_resume(lua_State *L)
 /* core.now() -> seconds, by a clock that includes suspend where possible */
 static int core_now(lua_State *L)
 {
-    struct timespec now;
-
-#ifdef CLOCK_BOOTTIME
-    if (clock_gettime(CLOCK_BOOTTIME, &now) != 0)
-#endif
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    lua_pushnumber(L, (lua_Number)now.tv_sec + (lua_Number)now.tv_nsec / 1e9);
+    lua_pushnumber(L, (lua_Number)rl_clock_now() / 1e9);
     return 1;
 }
 
@@ -503,17 +502,30 @@ typedef struct signal_handle {
     core *core;
 } signal_handle;
 
+static const char *const signal_names[] = { "HUP",  "INT",  "QUIT",  "TERM",
+                                            "USR1", "USR2", "WINCH", "CONT",
+                                            "TSTP", "ALRM", "CHLD",  "KILL",
+                                            "STOP", NULL };
+static const int signal_numbers[] = { SIGHUP,  SIGINT,  SIGQUIT,  SIGTERM,
+                                      SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
+                                      SIGTSTP, SIGALRM, SIGCHLD,  SIGKILL,
+                                      SIGSTOP };
+
 static int check_signal(lua_State *L, int arg)
 {
-    static const char *const names[] = { "HUP",  "INT",  "QUIT",  "TERM",
-                                         "USR1", "USR2", "WINCH", "CONT",
-                                         "TSTP", "ALRM", "CHLD",  "KILL",
-                                         "STOP", NULL };
-    static const int numbers[] = { SIGHUP,  SIGINT,   SIGQUIT, SIGTERM, SIGUSR1,
-                                   SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP, SIGALRM,
-                                   SIGCHLD, SIGKILL,  SIGSTOP };
+    return signal_numbers[luaL_checkoption(L, arg, NULL, signal_names)];
+}
 
-    return numbers[luaL_checkoption(L, arg, NULL, names)];
+/* core.signals: name -> number */
+static void push_signals(lua_State *L)
+{
+    int i;
+
+    lua_newtable(L);
+    for (i = 0; signal_names[i] != NULL; i++) {
+        lua_pushinteger(L, signal_numbers[i]);
+        lua_setfield(L, -2, signal_names[i]);
+    }
 }
 
 /* core.signal(id, "INT") -> handle | nil, code, detail */
@@ -817,6 +829,171 @@ static int child_close(lua_State *L)
     return 0;
 }
 
+/* ---- jobs ---- */
+
+typedef struct job_handle {
+    rl_job *job; /* NULL: closed */
+    core *core;
+} job_handle;
+
+/* Nanoseconds; math.huge: never. */
+static int64_t check_time(lua_State *L, int arg)
+{
+    lua_Number seconds = luaL_checknumber(L, arg);
+
+    luaL_argcheck(L, seconds >= 0, arg, "not a time");
+    return seconds < 9e9 ? (int64_t)(seconds * 1e9) : INT64_MAX;
+}
+
+static int64_t opt_time(lua_State *L, int table, const char *field)
+{
+    return lua_getfield(L, table, field) == LUA_TNIL
+               ? INT64_MAX
+               : check_time(L, lua_gettop(L));
+}
+
+static int opt_flag(lua_State *L, int table, const char *field)
+{
+    lua_getfield(L, table, field);
+    return lua_toboolean(L, -1);
+}
+
+static int ignores_pipe; /* we do, but the program did not: see below */
+
+/* The strings that the options point to stay on the stack. */
+static void get_job_options(lua_State *L, int table, rl_job_options *to)
+{
+    luaL_checktype(L, table, LUA_TTABLE);
+    luaL_checkstack(L, 16, NULL);
+    to->plan.farewell = opt_string(L, table, "farewell");
+    to->plan.foreground = opt_flag(L, table, "foreground");
+    to->plan.no_input = opt_flag(L, table, "no_input");
+    to->plan.soft_signal = (int)opt_integer(L, table, "soft_signal", 64);
+    to->plan.soft = opt_time(L, table, "soft");
+    to->plan.hard = opt_time(L, table, "hard");
+    to->plan.default_pipe = ignores_pipe;
+    luaL_argcheck(L, lua_getfield(L, table, "args") == LUA_TTABLE, table,
+                  "args expected");
+    to->args = push_list(L, lua_gettop(L), NULL);
+    luaL_argcheck(L, to->args[0] != NULL, table, "no command");
+    lua_getfield(L, table, "env");
+    to->changes = push_list(L, lua_gettop(L), NULL);
+}
+
+/* core.job(id, options) -> job | nil, code, detail */
+static int core_job(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1);
+    rl_job_options options = { 0 };
+    job_handle *handle;
+    int err;
+
+    lua_settop(L, 2);
+    handle = new_handle(L, sizeof(*handle), JOB);
+    handle->core = self;
+    get_job_options(L, 2, &options);
+    err = rl_job_open(&handle->job, self->loop, id, &options);
+    if (err != 0)
+        return refuse_uv(L, "refused", err);
+    lua_settop(L, 3);
+    return 1;
+}
+
+static int job_tell(lua_State *L, const rl_order *order)
+{
+    job_handle *self = luaL_checkudata(L, 1, JOB);
+
+    if (self->job != NULL && self->core->loop != NULL)
+        rl_job_tell(self->job, order);
+    return 0;
+}
+
+/* job:limit(soft, hard): seconds by core.now, or math.huge */
+static int job_limit(lua_State *L)
+{
+    rl_order order = { .what = RL_LIMIT };
+
+    order.soft = check_time(L, 2);
+    order.hard = check_time(L, 3);
+    return job_tell(L, &order);
+}
+
+/* job:signal(number) */
+static int job_signal(lua_State *L)
+{
+    rl_order order = { .what = RL_SIGNAL };
+    lua_Integer number = luaL_checkinteger(L, 2);
+
+    luaL_argcheck(L, number > 0 && number <= 64, 2, "not a signal");
+    order.number = (int32_t)number;
+    return job_tell(L, &order);
+}
+
+/* job:resume() */
+static int job_resume(lua_State *L)
+{
+    rl_order order = { .what = RL_CONTINUE };
+
+    return job_tell(L, &order);
+}
+
+/* job:close() */
+static int job_close(lua_State *L)
+{
+    job_handle *self = luaL_checkudata(L, 1, JOB);
+    rl_job *job = self->job;
+
+    self->job = NULL;
+    if (self->core != NULL && self->core->loop != NULL)
+        rl_job_close(job);
+    return 0;
+}
+
+/* core.suspend(): stops this process's group, as the terminal would; returns
+   when it runs again */
+static int core_suspend(lua_State *L)
+{
+    (void)L;
+    kill(0, SIGTSTP);
+    return 0;
+}
+
+/* core.keep(fd) -> true, if it is open; keeps it from child processes */
+static int core_keep(lua_State *L)
+{
+    int fd = (int)luaL_checkinteger(L, 1);
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags >= 0 && fd > STDERR_FILENO)
+        fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+    lua_pushboolean(L, flags >= 0);
+    return 1;
+}
+
+/* core.write(fd, text) -> boolean. Does not wait: returns false if the reader
+   is too slow, or has gone. The text should be shorter than PIPE_BUF. */
+static int core_write(lua_State *L)
+{
+    size_t length;
+    struct pollfd room = { (int)luaL_checkinteger(L, 1), POLLOUT, 0 };
+    const char *text = luaL_checklstring(L, 2, &length);
+
+    lua_pushboolean(L, poll(&room, 1, 0) == 1
+                           && write(room.fd, text, length) == (ssize_t)length);
+    return 1;
+}
+
+/* core.error(errno) -> its text, its name */
+static int core_error(lua_State *L)
+{
+    int number = (int)luaL_checkinteger(L, 1);
+
+    lua_pushstring(L, uv_strerror(uv_translate_sys_error(number)));
+    lua_pushstring(L, uv_err_name(uv_translate_sys_error(number)));
+    return 2;
+}
+
 /* ---- connections ---- */
 
 typedef struct conn_handle {
@@ -1087,6 +1264,11 @@ static void new_classes(lua_State *L)
         { "close", child_close },
         { NULL, NULL },
     };
+    static const luaL_Reg job[] = {
+        { "limit", job_limit },   { "signal", job_signal },
+        { "resume", job_resume }, { "close", job_close },
+        { NULL, NULL },
+    };
     static const luaL_Reg conn[] = {
         { "call", conn_call },
         { "listen", conn_listen },
@@ -1097,6 +1279,7 @@ static void new_classes(lua_State *L)
     new_class(L, TIMER, timer, timer_close);
     new_class(L, LOCK, lock, lock_close);
     new_class(L, CHILD, child, child_close);
+    new_class(L, JOB, job, job_close);
     new_class(L, SIGNAL, signal, signal_close);
     new_class(L, INPUT, input, input_close);
     new_class(L, CONN, conn, conn_gc);
@@ -1124,6 +1307,7 @@ static void ignore_pipe_signal(void)
         && action.sa_handler == SIG_DFL) {
         action.sa_handler = SIG_IGN;
         sigaction(SIGPIPE, &action, NULL);
+        ignores_pipe = 1;
     }
 }
 
@@ -1164,6 +1348,11 @@ int luaopen_rlock_core(lua_State *L)
         { "signal", core_signal },
         { "input", core_input },
         { "spawn", core_spawn },
+        { "job", core_job },
+        { "suspend", core_suspend },
+        { "keep", core_keep },
+        { "write", core_write },
+        { "error", core_error },
         { "private_dir", core_private_dir },
         { "check_private", core_check_private },
         { "flock", core_flock },
@@ -1178,5 +1367,7 @@ int luaopen_rlock_core(lua_State *L)
     luaL_setfuncs(L, functions, 1);
     push_versions(L);
     lua_setfield(L, -2, "versions");
+    push_signals(L);
+    lua_setfield(L, -2, "signals");
     return 1;
 }

@@ -24,7 +24,8 @@ enum rl_what {
     RL_FAILED,  /* code and detail */
     RL_LOST,    /* detail: why a connection ended by itself */
     RL_PUSHED,  /* reply: an array { kind, channel, payload } */
-    RL_EXITED   /* status and signal of a child process */
+    RL_EXITED,  /* status and signal of a child process */
+    RL_REPORTED /* what (as status) and value (as signal) of a job */
 };
 
 typedef struct rl_event {

@@ -1,6 +1,6 @@
 --- The libuv host: tasks, events, sleep, connections and child processes. The
---  files in host/uv/ implement it: tasks (and events), connection, process.
---  Only a host depends on where rlock runs; no host depends on locks.
+--  files in host/uv/ implement it: tasks (and events), connection, process,
+--  job. Only a host depends on where rlock runs; no host depends on locks.
 
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
@@ -41,6 +41,14 @@ local host = {
   exit = tasks.exit,
   connect = connection.open,
   process = process.start,
+  error_text = core.error,             -- of an errno, and its name
+  signals = core.signals,              -- name -> number
+  --- Stops this process's group, as the terminal would, until it is resumed.
+  suspend = core.suspend,
+  --- Is this descriptor open? If so, keeps it from child processes.
+  keep = core.keep,
+  --- Writes a short text to a descriptor; drops it rather than wait.
+  write = core.write,
   on_signal = process.on_signal,
   on_readable = process.on_readable,
   --- Calls a function with the number of a termination signal, inside a task
@@ -61,6 +69,11 @@ registry[KEY] = host
 
 --- Where log lines go.
 function host.write_log(text) io.stderr:write(text) end
+
+--- Starts a command under a guard, see host/uv/job.lua (loaded on first use).
+function host.job(options)
+  return require("rlock.host.uv.job").start(options)
+end
 
 --- Writes a log line. Callers pass text without secrets.
 -- @tparam string level "warn" or "info"

@@ -1,0 +1,69 @@
+--- Commands that run under a guard, see src/guard.h.
+
+local core = require "rlock.core"
+local tasks = require "rlock.host.uv.tasks"
+
+local job = {}
+
+local Job = {}
+Job.__index = Job
+
+-- What the guard reports, by its number.
+local REPORTS = { [0] = "started", "unable", "stopped", "ended", "softened",
+  "killed", "gone" }
+
+--- Starts a command.
+-- @tparam table options args, env (a list of "K=V", or "K" to unset it), soft
+--   and hard (times by host.now at which to send soft_signal, a number, and to
+--   kill), foreground, no_input, farewell (a line to print when it kills)
+-- @return the job, or nil, code, detail
+function job.start(options)
+  local self = setmetatable({ news = tasks.event(), reports = {} }, Job)
+  self.id = tasks.callback(function(what, value)
+    table.insert(self.reports, { REPORTS[what], value })
+    self.news:set()
+  end)
+  local raw, code, detail = core.job(self.id, options)
+  if not raw then
+    tasks.free_id(self.id)
+    return nil, code, detail
+  end
+  self.raw = raw
+  return self
+end
+
+--- The next report, if one comes in time.
+-- @tparam number seconds
+-- @treturn[1] string "started", "unable" (value: errno), "stopped", "ended"
+--   (value: status as of waitpid), "softened", "killed", "gone" (value: -1 if
+--   the guard was killed)
+-- @treturn[1] integer value
+-- @treturn[2] nil
+function Job:next(seconds)
+  if not self.reports[1] then self.news:wait(seconds) end
+  local report = table.remove(self.reports, 1)
+  if report then return report[1], report[2] end
+end
+
+--- Ends a wait of `next`.
+function Job:wake() self.news:set() end
+
+--- Sets the times at which the guard sends its signal, and kills.
+function Job:limit(soft, hard) self.raw:limit(soft, hard) end
+
+--- Sends a signal, by number; SIGKILL kills all descendants.
+function Job:signal(number) self.raw:signal(number) end
+
+--- Lets a stopped command go on.
+function Job:resume() self.raw:resume() end
+
+--- Detaches from the guard, which keeps its last times.
+function Job:close()
+  if self.id then
+    tasks.free_id(self.id)
+    self.raw:close()
+  end
+  self.id = nil
+end
+
+return job

@@ -1,0 +1,263 @@
+/*
+ * The program's side of a job: forks the guard, and passes on its reports. The
+ * guard is a child of ours, which is reaped when its socket ends.
+ */
+#include "job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0
+#endif
+
+struct rl_job {
+    rl_owner base;
+    uv_poll_t uv;
+    rl_loop *loop;
+    int64_t id;
+    int socket; /* -1: closed */
+    pid_t guard;
+    pid_t child; /* 0: none that runs */
+    int has_gone;
+};
+
+/* ---- the environment ---- */
+
+extern char **environ;
+
+static size_t length_of(char **list)
+{
+    size_t n = 0;
+
+    while (list != NULL && list[n] != NULL)
+        n++;
+    return n;
+}
+
+/* Do both name the same variable? */
+static int is_same(const char *a, const char *b)
+{
+    size_t n = strcspn(a, "=");
+
+    return n == strcspn(b, "=") && strncmp(a, b, n) == 0;
+}
+
+static int is_changed(const char *entry, char **changes)
+{
+    for (; changes != NULL && *changes != NULL; changes++)
+        if (is_same(entry, *changes))
+            return 1;
+    return 0;
+}
+
+/* Our environment with these changes; only the array is new. */
+static char **env_with(char **changes)
+{
+    size_t n = 0;
+    size_t most = length_of(environ) + length_of(changes) + 1;
+    char **env = calloc(most, sizeof(*env));
+    char **from;
+
+    if (env == NULL)
+        return NULL;
+    for (from = environ; from != NULL && *from != NULL; from++)
+        if (!is_changed(*from, changes))
+            env[n++] = *from;
+    for (from = changes; from != NULL && *from != NULL; from++)
+        if (strchr(*from, '=') != NULL)
+            env[n++] = *from;
+    return env;
+}
+
+/* ---- reports ---- */
+
+static void job_freed(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+static void job_shut(rl_job *self)
+{
+    if (self->socket < 0)
+        return;
+    uv_close((uv_handle_t *)&self->uv, job_freed);
+    close(self->socket);
+    self->socket = -1;
+}
+
+static void job_drop(rl_owner *base)
+{
+    job_shut((rl_job *)base);
+}
+
+static void job_tell_program(rl_job *self, int what, int value)
+{
+    rl_event event = {
+        .what = RL_REPORTED, .id = self->id, .status = what, .signal = value
+    };
+
+    rl_loop_tell(self->loop, &event);
+}
+
+static void guard_reap(const rl_job *self)
+{
+    int status;
+
+    while (waitpid(self->guard, &status, 0) < 0 && errno == EINTR)
+        ;
+}
+
+/* The guard's socket has ended. */
+static void job_finish(rl_job *self)
+{
+    int value = 0;
+
+    uv_poll_stop(&self->uv);
+    guard_reap(self);
+    if (!self->has_gone) {
+        value = -1;
+        if (self->child > 0)
+            kill(-self->child, SIGKILL);
+    }
+    job_tell_program(self, RL_GONE, value);
+}
+
+static void job_heard(rl_job *self, const rl_report *news)
+{
+    if (news->what == RL_STARTED)
+        self->child = news->value;
+    if (news->what == RL_GONE)
+        self->has_gone = 1; /* told when the socket ends */
+    else
+        job_tell_program(self, news->what, news->value);
+}
+
+/* Reads one report; returns 0 at the socket's end. */
+static int job_receive(rl_job *self)
+{
+    rl_report news;
+    ssize_t n;
+
+    do
+        n = recv(self->socket, &news, sizeof(news), MSG_WAITALL);
+    while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof(news))
+        return 0;
+    job_heard(self, &news);
+    return 1;
+}
+
+/*
+ * If an order was left unread when the guard ended, libuv reports an error and
+ * stops polling; the reports before it are still to be read.
+ */
+static void job_readable(uv_poll_t *uv, int status, int events)
+{
+    rl_job *self = uv->data;
+    int is_more;
+
+    (void)events;
+    do
+        is_more = job_receive(self);
+    while (is_more && status != 0 && self->socket >= 0);
+    if (!is_more)
+        job_finish(self);
+}
+
+/* ---- starting ---- */
+
+static int sockets_open(int pair[2])
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
+        return uv_translate_sys_error(errno);
+    fcntl(pair[0], F_SETFD, FD_CLOEXEC);
+    fcntl(pair[1], F_SETFD, FD_CLOEXEC);
+    return 0;
+}
+
+static int guard_fork(rl_job *self, const rl_guard_plan *given, int socket)
+{
+    rl_guard_plan plan = *given;
+    sigset_t all;
+    int err = 0;
+
+    plan.socket = socket;
+    plan.group = getpgrp();
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &plan.mask);
+    self->guard = fork();
+    if (self->guard == 0)
+        rl_guard_run(&plan);
+    if (self->guard < 0)
+        err = uv_translate_sys_error(errno);
+    sigprocmask(SIG_SETMASK, &plan.mask, NULL);
+    return err;
+}
+
+static int job_start(rl_job *self, rl_job_options *options)
+{
+    int pair[2];
+    int err = sockets_open(pair);
+
+    if (err != 0)
+        return err;
+    options->plan.args = options->args;
+    options->plan.env = env_with(options->changes);
+    err = options->plan.env == NULL ? UV_ENOMEM : 0;
+    if (err == 0)
+        err = guard_fork(self, &options->plan, pair[1]);
+    free(options->plan.env);
+    close(pair[1]);
+    if (err == 0)
+        err = uv_poll_init(rl_loop_uv(self->loop), &self->uv, pair[0]);
+    if (err != 0) {
+        close(pair[0]);
+        return err;
+    }
+    self->socket = pair[0];
+    self->uv.data = self;
+    return uv_poll_start(&self->uv, UV_READABLE, job_readable);
+}
+
+int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
+                rl_job_options *options)
+{
+    rl_job *self = calloc(1, sizeof(*self));
+    int err;
+
+    if (self == NULL)
+        return UV_ENOMEM;
+    self->base.drop = job_drop;
+    self->loop = loop;
+    self->id = id;
+    self->socket = -1;
+    err = job_start(self, options);
+    if (err == 0)
+        *out = self;
+    else if (self->socket >= 0)
+        job_shut(self);
+    else
+        free(self);
+    return err;
+}
+
+void rl_job_tell(rl_job *self, const rl_order *order)
+{
+    ssize_t n =
+        send(self->socket, order, sizeof(*order), MSG_NOSIGNAL | MSG_DONTWAIT);
+
+    (void)n; /* if the guard has gone, its report says so */
+}
+
+void rl_job_close(rl_job *self)
+{
+    if (self != NULL)
+        job_shut(self);
+}

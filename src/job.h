@@ -1,0 +1,33 @@
+/*
+ * A job: a command that runs under a guard (guard.h).
+ */
+#ifndef RL_JOB_H
+#define RL_JOB_H
+
+#include "guard.h"
+#include "loop.h"
+
+typedef struct rl_job rl_job;
+
+typedef struct rl_job_options {
+    char **args;
+    char **changes; /* "K=V" or, to unset it, "K"; terminated by NULL */
+    rl_guard_plan plan;
+} rl_job_options;
+
+/*
+ * Starts a job. The guard's reports are RL_REPORTED for id, with what and value
+ * in `status` and `signal`; the last one is RL_GONE. The event is delivered
+ * with value -1 if the guard was killed: then the command's group is killed,
+ * too. Returns 0, or a UV_E* code.
+ */
+int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
+                rl_job_options *options);
+
+/* Sends an order to the guard; without effect once that has gone. */
+void rl_job_tell(rl_job *self, const rl_order *order);
+
+/* Closes it. If the command still runs, its guard keeps the last deadlines. */
+void rl_job_close(rl_job *self);
+
+#endif

@@ -112,6 +112,22 @@ function rlock.red_lock(servers, name, options)
   return made
 end
 
+--- Runs a command while locks are renewed and other tasks run: see
+--  rlock/exec.lua.
+-- @tparam table words  the command and its arguments; no shell
+-- @tparam[opt] table options lock, on_lost = "term" | "kill" | "ignore" |
+--   "signal:NAME", kill_after, env, no_input, foreground
+-- @treturn[1] integer its exit status; 128 + N if signal N ended it
+-- @treturn[2] nil
+-- @treturn[2] string "lost" (it was stopped), "not_held", "refused" (it could
+--   not be executed)
+-- @treturn[2] string detail
+function rlock.exec(words, options)
+  local status, code, detail = require("rlock.exec").call(words, options)
+  if status == nil then return nil, code, detail end
+  return status
+end
+
 local function close_all()
   for open in pairs(clients) do open:close() end
 end

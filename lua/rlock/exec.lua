@@ -1,0 +1,273 @@
+--- Runs a command under a lock. The command's parent is a guard (src/guard.h),
+--  which knows until when the lock is certainly ours. It sends a signal
+--  `kill_after` seconds earlier, and then kills the command and all its
+--  descendants: before the server may give the lock away, and even if this
+--  program has been stopped or killed. Each renewal moves these times.
+
+local check = require "rlock.options"
+local host = require "rlock.host.uv"
+
+local exec = {}
+
+local huge, max, min = math.huge, math.max, math.min
+
+local KILL_AFTER = 5                    -- default, if the lease is long enough
+local UNWIND = 2                        -- seconds for a command to clean up
+local GROWN = 0.001                     -- less is a rounding error
+local MARGIN, MOST_MARGIN = 0.1, 0.5    -- of a lease, and seconds: for killing
+
+local Run = {}
+Run.__index = Run
+
+-- deadlines ---------------------------------------------------------------
+
+-- Until when the command may run: the times of the signal and of the kill.
+local function times(self)
+  local soft, hard = huge, huge
+  if self.on_lost ~= "ignore" and self.lock then
+    hard = self.ends - self.margin
+    soft = hard - self.kill_after
+  end
+  self.cause = self.over_soft < soft and "over" or "lost"
+  return max(0, min(soft, self.over_soft)), min(hard, self.over)
+end
+
+local function tell(self, soft, hard)
+  self.soft, self.hard = soft, hard
+  self.job:limit(soft, hard)
+end
+
+local function emit(self, what, fields)
+  if self.on_event then self.on_event(what, fields or {}) end
+end
+
+-- The lock is lost for certain: its old end does not count any more.
+local function lose(self)
+  if self.lost then return end
+  self.lost = self.reason or "not renewed in time"
+  emit(self, "lost", { reason = self.lost })
+  if self.on_lost == "ignore" then return end
+  local now = host.now()
+  self.cause = "lost"
+  tell(self, now, min(self.hard, now + self.kill_after))
+end
+
+local function renew(self, left)
+  local ends = host.now() + left
+  if ends <= self.ends + GROWN then return end
+  self.ends, self.at_risk = ends, false
+  emit(self, "renewed", { valid = left })
+  tell(self, times(self))
+end
+
+local function watch(self)
+  if not self.lock or self.lost then return end
+  local left, state = self.lock:valid_for(), self.lock:state()
+  if left <= 0 or state == "lost" then return lose(self) end
+  renew(self, left)
+  if state == "at_risk" and not self.at_risk then
+    self.at_risk = true
+    emit(self, "at_risk", { valid = left })
+  end
+end
+
+-- reports of the guard ----------------------------------------------------
+
+local react = {}
+
+function react.started(self, pid) self.pid = pid end
+
+function react.unable(self, errno)
+  local text, name = host.error_text(errno)
+  self.unable, self.is_missing = text, name == "ENOENT"
+end
+
+function react.stopped(self)
+  host.suspend()
+  self.job:resume()
+end
+
+function react.ended(self, status)
+  if self.unable then return end
+  self.signal = status & 0x7f
+  self.status = self.signal > 0 and 128 + self.signal or status >> 8 & 0xff
+  emit(self, "child_exit", { status = self.status,
+    signal = self.signal > 0 and self.signal or nil })
+end
+
+function react.softened(self) self.stopped = self.stopped or self.cause end
+
+function react.killed(self)
+  self.stopped = self.stopped or self.cause
+end
+
+function react.gone(self, value)
+  self.is_gone = true
+  if value == -1 then
+    self.stopped, self.lost = "lost", "its guard was killed"
+  end
+end
+
+local function attend(self, seconds)
+  local what, value = self.job:next(seconds)
+  if what then react[what](self, value) end
+end
+
+--- Waits until the command and all its descendants have ended. The lock is
+--  renewed meanwhile. Sets these fields of the run:
+--    status   the exit status; 128 + N if signal N ended it
+--    signal   N, or 0
+--    unable   why it could not be executed; is_missing if there is none
+--    lost     why the lock was lost
+--    stopped  "lost" or "over" (hold_at_most) if the command was therefore sent
+--             a signal
+function Run:wait()
+  while not self.is_gone do
+    watch(self)
+    attend(self, self.period)
+  end
+end
+
+--- Sends a signal by number; SIGKILL kills all descendants.
+function Run:send(number) self.job:signal(number) end
+
+--- Is to be called when this process is continued after a stop.
+function Run:resume() self.job:resume() end
+
+-- The task is being unwound: ends the command before its lock is released.
+local function finish(self)
+  local deadline = host.now() + min(self.kill_after, UNWIND)
+  self:send(host.signals.TERM)
+  while not self.is_gone and host.now() < deadline do
+    attend(self, deadline - host.now())
+  end
+  self:send(host.signals.KILL)
+  while not self.is_gone do attend(self, 1) end
+end
+
+function Run:__close()
+  if not self.is_gone then finish(self) end
+  self.job:close()
+end
+
+-- starting ----------------------------------------------------------------
+
+local function signal_of(on_lost)
+  if on_lost == "kill" then return nil end
+  local name = on_lost:match("^signal:(.+)$")
+  return host.signals[name and name:gsub("^SIG", "") or "TERM"]
+end
+
+--- Is this a value of on_lost?
+function exec.is_reaction(text)
+  return text == "term" or text == "kill" or text == "ignore"
+    or type(text) == "string" and text:find("^signal:") ~= nil
+      and signal_of(text) ~= nil
+end
+
+local function set_over(self, hold_at_most)
+  self.over, self.over_soft = huge, huge
+  if not hold_at_most then return end
+  self.over = host.now() + hold_at_most
+  self.over_soft = self.over - min(self.kill_after, hold_at_most / 3)
+end
+
+local function new_run(options)
+  local lock = options.lock
+  local left = lock and lock:valid_for() or huge
+  local self = setmetatable({
+    lock = lock, on_lost = options.on_lost or "term", ends = host.now() + left,
+    on_event = options.on_event, period = max(0.01, min(1, left / 30)),
+    margin = min(MARGIN * left, MOST_MARGIN),
+    kill_after = options.kill_after or min(KILL_AFTER, left / 3),
+  }, Run)
+  set_over(self, options.hold_at_most)
+  return self, left
+end
+
+--- Starts a command. To be called by the task that holds the lock.
+-- @tparam table words
+-- @tparam table options lock (a lock or hold), on_lost, kill_after, env (a list
+--   of "K=V"), no_input, foreground, hold_at_most, farewell, on_event =
+--   function(what, fields) for "renewed", "at_risk", "lost", "child_exit"
+-- @return the run, for a `<close>` variable; or nil, code, detail
+function exec.start(words, options)
+  local self, left = new_run(options)
+  if left <= 0 then return nil, "not_held", "the lock is not held" end
+  self.soft, self.hard = times(self)
+  local code, detail
+  self.job, code, detail = host.job {
+    args = words, env = options.env, soft = self.soft, hard = self.hard,
+    soft_signal = signal_of(self.on_lost), no_input = options.no_input,
+    foreground = options.foreground, farewell = options.farewell,
+  }
+  if not self.job then return nil, code, detail end
+  if self.lock then
+    self.lock:on_lost(function(_, reason)
+      self.reason = reason
+      self.job:wake()
+    end)
+  end
+  return self
+end
+
+-- rlock.exec --------------------------------------------------------------
+
+local function is_command(words)
+  if type(words) ~= "table" or not words[1] then return false end
+  for _, word in ipairs(words) do
+    if type(word) ~= "string" or word:find("\0", 1, true) then return false end
+  end
+  return true
+end
+
+local check_options = check.table({
+  lock = function(lock, name, level)
+    if type(lock) == "table" and lock.valid_for and lock.on_lost then
+      return lock
+    end
+    error(("bad %s: must be a lock or a hold"):format(name), level + 1)
+  end,
+  on_lost = check.that('"term", "kill", "ignore" or "signal:NAME"',
+    exec.is_reaction),
+  kill_after = check.duration(0, 86400), env = check.type "table",
+  no_input = check.type "boolean", foreground = check.type "boolean",
+}, "a table such as { lock = lock }", "rlock.exec")
+
+local function list_of(env)
+  local list = {}
+  for name, value in pairs(env or {}) do
+    list[#list + 1] = value and ("%s=%s"):format(name, value) or name
+  end
+  return list
+end
+
+local FAREWELL = "rlock: guard: killed %s: its time with the lock is over\n"
+
+local function with_defaults(words, given)
+  local options = {}
+  for name, value in pairs(given) do options[name] = value end
+  options.env = list_of(given.env)
+  options.farewell = FAREWELL:format((words[1]:gsub("%c", "?")))
+  return options
+end
+
+--- rlock.exec.
+function exec.call(words, options)
+  if not is_command(words) then
+    error("bad command of rlock.exec: must be a table of strings", 3)
+  end
+  options = check_options(options, 3)
+  local run <close>, code, detail =
+    exec.start(words, with_defaults(words, options))
+  if not run then return nil, code, detail end
+  run:wait()
+  if run.unable then
+    return nil, "refused", words[1] .. ": " .. run.unable
+  elseif run.stopped then
+    return nil, "lost", run.lost or "not renewed in time"
+  end
+  return run.status
+end
+
+return exec

@@ -9,8 +9,8 @@ local UNREACHABLE, USAGE = 202, 206
 
 local commands = {
   ["break"] = true, ["check"] = true, ["help"] = true, ["local"] = true,
-  ["ls"] = true, ["script"] = true, ["status"] = true, ["try"] = true,
-  ["version"] = true, ["wait"] = true,
+  ["ls"] = true, ["run"] = true, ["script"] = true, ["status"] = true,
+  ["try"] = true, ["version"] = true, ["wait"] = true,
 }
 
 --- Options that every command has.

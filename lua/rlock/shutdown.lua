@@ -16,12 +16,22 @@ local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
 local told_at
 local interceptor           -- is called at SIGINT, instead
+local take
+
+--- From now on, passes HUP, INT and TERM to `fn`.
+-- @tparam function|nil fn  called with the signal's number; returns the exit
+--   status if the program is to end; nil: signals end the program again
+function shutdown.pass_signals(fn) take = fn end
 
 -- The first signal unwinds the program, a later one ends it at once. timeout(1)
 -- sends each signal twice, so signals within AGAIN count as one.
 local function end_by(status)
   if status == SIGNALS.INT and interceptor then return interceptor() end
   local now = host.now()
+  if take then
+    status = take(status - 128)
+    if not status then return end
+  end
   if told_at and now - told_at >= AGAIN then plain_exit(status) end
   told_at = told_at or now
   host.exit(status)

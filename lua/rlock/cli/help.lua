@@ -9,6 +9,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
                                            standard input
   rlockctl [options] -e 'CODE' [ARG...]    run a chunk
   rlockctl [options] -i                    a prompt for Lua
+  rlockctl run NAME [options] -- CMD       run a command while holding a lock
   rlockctl status NAME [--json]            show its kind, holders and waiters
   rlockctl ls [PATTERN] [--json]           list locks
   rlockctl break NAME [--force]            free a lock by force
@@ -43,6 +44,7 @@ Exit status: that of the program. From rlockctl itself:
   201       wait: not free in time
   202       the server is unreachable
   206       usage
+run: that of its command, and 126, 127, 200 to 207: see rlockctl help run
 ]]
 
 help.usage = [[

@@ -52,8 +52,9 @@ end
 -- @tparam integer i      where to begin
 -- @tparam table known    the declarations, see above
 -- @tparam table chosen   receives the options: name -> value, or true
--- @tparam[opt] table operands receives the words between and after them;
---   without it, parsing ends at the first such word
+-- @tparam[opt] table operands receives the words between and after them, and
+--   `before`, how many come before a "--"; without it, parsing ends at the
+--   first such word
 -- @treturn[1] integer the index of the first word that was not parsed
 -- @treturn[2] nil
 -- @treturn[2] string what is wrong, without any option's value
@@ -67,6 +68,7 @@ function options.read(words, i, known, chosen, operands)
       i = i + 1
     elseif word == "--" then
       only_operands, i = true, i + 1
+      if operands then operands.before = #operands end
     else
       local problem, last
       i, problem, last = read_option(words, i, known, chosen)

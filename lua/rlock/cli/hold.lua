@@ -1,0 +1,181 @@
+--- What `rlockctl run` takes: makes the lock of its options and names, and
+--  knows those that an outer `rlockctl run` holds already.
+
+local hold = {}
+
+-- kinds -------------------------------------------------------------------
+
+local function pair_of(client, chosen, name)
+  local pair = chosen.fair and client:fair_read_write_lock(name)
+    or client:read_write_lock(name)
+  return pair:read_lock(), pair:write_lock()
+end
+
+-- The lock of a name; and the locks by which it may be held already.
+local function lock_of(client, chosen, name)
+  if chosen.limit then
+    local lock = require("rlock.cli.permits").new(client, name, chosen.permits,
+      chosen.limit)
+    return lock, { lock }
+  elseif chosen.shared or chosen.exclusive then
+    local read, write = pair_of(client, chosen, name)
+    if chosen.shared then return read, { read, write } end
+    return write, { write }
+  end
+  local lock = chosen.fair and client:fair_lock(name)
+    or chosen.fenced and client:fenced_lock(name) or client:lock(name)
+  return lock, { lock }
+end
+
+-- the environment -----------------------------------------------------------
+
+-- Entries of a colon list.
+local function encode(text)
+  return (text:gsub("[%%:%c]", function(char)
+    return ("%%%02X"):format(char:byte())
+  end))
+end
+
+local function decode(text)
+  return (text:gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end))
+end
+
+local function entries(name)
+  local list = {}
+  for entry in (os.getenv(name) or ""):gmatch("[^:]+") do
+    list[#list + 1] = decode(entry)
+  end
+  return list
+end
+
+-- Who holds what for us: name -> "owner@server".
+local function held_already()
+  local by, held = entries "RLOCK_HELD_BY", {}
+  for i, name in ipairs(entries "RLOCK_HELD") do held[name] = by[i] end
+  return held
+end
+
+-- nested runs ---------------------------------------------------------------
+
+local function has(state, owners)
+  for _, holder in ipairs(state.holders) do
+    local owner = "," .. holder.owner .. ","
+    if ("," .. owners .. ","):find(owner, 1, true) then return true end
+  end
+  return false
+end
+
+-- Does the outer run still hold it?
+local function verify(name, owners, locks)
+  for _, lock in ipairs(locks) do
+    local state, code, detail = lock:peek()
+    if not state then return nil, code, detail end
+    if has(state, owners) then return true end
+  end
+  return nil, "lost", ("the outer run does not hold %q in this way")
+    :format(name)
+end
+
+-- public --------------------------------------------------------------------
+
+local Hold = {}
+Hold.__index = Hold
+
+local function server_of(client) return client.session.node.where end
+
+-- Is it held by an outer run, on the same server?
+local function owners_of(held, name, client)
+  local owners, where = (held[name] or ""):match("^(.-)@(.*)$")
+  return where == server_of(client) and owners or nil
+end
+
+--- Makes the locks; asks the server about those that are held already.
+-- @tparam table client
+-- @tparam table names
+-- @tparam table chosen shared, exclusive, fair, fenced, permits and limit
+-- @return the hold, whose `lock` is nil if there is nothing to take; or nil,
+--   code, detail
+function hold.new(client, names, chosen)
+  local held, locks = held_already(), {}
+  local self = setmetatable({ client = client, held = held, names = {} }, Hold)
+  for _, name in ipairs(names) do
+    local lock, ways = lock_of(client, chosen, name)
+    local owners = owners_of(held, name, client)
+    if owners then
+      local ok, code, detail = verify(name, owners, ways)
+      if not ok then return nil, code, detail end
+    else
+      table.insert(locks, lock)
+      table.insert(self.names, name)
+    end
+  end
+  self.locks = locks
+  self.lock = locks[2] and require("rlock").multi_lock(locks) or locks[1]
+  return self
+end
+
+local function owner_of(lock)
+  if lock.owner and lock.ids then return lock:owner() end
+  local granted = lock:mine()
+  return granted and granted.owner
+end
+
+-- Of several locks, all have the same owner.
+local function owner_of_all(self)
+  if not self.locks[2] then return owner_of(self.locks[1]) end
+  local part = self.lock:mine().parts[1]
+  return part.grant.owner
+end
+
+local function colon_lists(self, owner)
+  local names, by = {}, {}
+  for _, name in ipairs(self.names) do
+    self.held[name] = owner .. "@" .. server_of(self.client)
+  end
+  for name in pairs(self.held) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    names[i], by[i] = encode(name), encode(self.held[name])
+  end
+  return table.concat(names, ":"), table.concat(by, ":")
+end
+
+--- The environment of a command that runs under the hold.
+-- @tparam string name   as the user gave it
+-- @tparam number ttl    seconds
+-- @treturn table a list of "K=V"
+-- @treturn string|nil the owner
+-- @treturn number|nil the token
+function Hold:environment(name, ttl)
+  if not self.lock then return {} end
+  local owner = owner_of_all(self)
+  local token = self.locks[1].token and not self.locks[2]
+    and self.lock:token() or nil
+  local held, by = colon_lists(self, owner)
+  return {
+    "RLOCK_NAME=" .. name, "RLOCK_OWNER=" .. owner,
+    token and "RLOCK_TOKEN=" .. token or "RLOCK_TOKEN",
+    ("RLOCK_TTL_MS=%d"):format(ttl * 1000), "RLOCK_HELD=" .. held,
+    "RLOCK_HELD_BY=" .. by,
+  }, owner, token
+end
+
+--- Who holds the locks now, for people; nil if that is unknown.
+function Hold:holders()
+  local listing, text = require "rlock.cli.listing", require "rlock.cli.text"
+  local found = {}
+  for i, lock in ipairs(self.locks) do
+    local state, name = lock:peek(), self.names[i]
+    if state and state.holders[1] then
+      local shown = { holders = state.holders }
+      listing.complete(self.client, name, { shown })
+      found[#found + 1] = ("%s by %s"):format(text.show(name),
+        text.holders(shown))
+    end
+  end
+  return found[1] and table.concat(found, ", ")
+end
+
+return hold

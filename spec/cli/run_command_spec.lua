@@ -1,0 +1,358 @@
+--- rlockctl run: exit statuses, options, what the command gets and what is
+--- printed. For signals, losses and terminals see the specs beside this one.
+
+local ctl = require "spec.cli.ctl"
+local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
+local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+local task = require "spec.tools.task"
+
+local server = redis.shared()
+local SECRET = "sesame"
+
+local function start(options)
+  options.url = options.url or server.url
+  return ctl.start { "run", url = options.url, env = options.env,
+    stdin = options.stdin, limit = options.limit, table.unpack(options) }
+end
+
+local function run(options) return start(options):wait() end
+
+local function output(options)
+  local result = run(options)
+  assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
+  return result.out
+end
+
+local function exists(name) return server:cli("EXISTS", name) == "1" end
+
+-- Holds a lock while fn runs.
+local function while_held(name, fn)
+  task.run(function()
+    local client <close> = assert(rlock.open(server.url))
+    assert(client:lock(name):lock())
+    fn(client)
+  end)
+end
+
+teardown(ctl.clean)
+
+describe("the status of rlockctl run", function()
+  it("is the command's own, also those that rlockctl uses itself", function()
+    for _, status in ipairs { 0, 1, 126, 127, 199, 200, 203, 207, 255 } do
+      local result = run { "run:s", "-c", "exit " .. status }
+      assert.same({ status, 0, "", "" },
+        { result.status, result.signal, result.out, result.err })
+    end
+    assert.is_false(exists("run:s"))
+  end)
+
+  it("is 128 + N if signal N ended the command", function()
+    for _, signal in ipairs { 1, 2, 3, 6, 9, 10, 13, 14, 15 } do
+      local result = run { "run:s", "-c", "kill -" .. signal .. " $$" }
+      assert.same({ 128 + signal, "" }, { result.status, result.err })
+    end
+  end)
+
+  it("is 127 if there is no command, 126 if it cannot be executed", function()
+    local err = ctl.fault(127, { "run", "run:s", "--", "no-such-command",
+      url = server.url })
+    assert.matches("no%-such%-command: no such file or directory", err)
+    err = ctl.fault(126, { "run", "run:s", "--", "/etc", url = server.url })
+    assert.matches("/etc: permission denied", err)
+    assert.is_false(exists("run:s"))
+  end)
+
+  it("is 200 at once with -n, 201 after -w; -E replaces both", function()
+    while_held("run:busy", function()
+      for words, status in pairs {
+        [{ "-n" }] = 200, [{ "-w", "100ms" }] = 201, [{ "-w0" }] = 200,
+        [{ "-n", "-E", "7" }] = 7, [{ "-w.1", "-E0" }] = 0,
+      } do
+        local options = { "run:busy", "-c", "echo ran", table.unpack(words) }
+        local result = run(options)
+        assert.same({ status, "" }, { result.status, result.out })
+        assert.matches('^rlockctl: run: reentrant lock "run:busy"[^\n]+\n$',
+          result.err)
+      end
+    end)
+  end)
+
+  it("is 202 if the server is unreachable or does not answer", function()
+    for url, text in pairs {
+      ["unix:///nowhere"] = "no such file",
+      ["redis://:" .. SECRET .. "@127.0.0.1:1"] = "refused",
+    } do
+      local result = run { "run:s", "-c", "echo ran", url = url }
+      assert.same({ 202, "" }, { result.status, result.out })
+      assert.matches("^rlockctl: run: [^\n]*" .. text .. "[^\n]*\n$",
+        result.err)
+      assert.is_nil(result.err:find(SECRET, 1, true))
+    end
+    local frozen = redis.start()
+    local waiter = start { "run:s", "-w", "3", "-c", "echo ran",
+      url = frozen.url, "--url", frozen.url }
+    frozen:pause()
+    local result = waiter:wait()
+    frozen:resume()
+    frozen:stop()
+    assert.same({ 202, "" }, { result.status, result.out })
+  end)
+
+  it("is 204 if the command succeeded but the lock was lost", function()
+    for status, expected in pairs { [0] = 204, [3] = 3 } do
+      local result = run { "run:s", "--on-lost", "ignore", "-c",
+        ("redis-cli -s %s DEL run:s >/dev/null; exit %d"):format(server.socket,
+          status) }
+      assert.same({ expected, "" }, { result.status, result.out })
+      assert.matches('rlockctl: run: "run:s": [^\n]+\n$', result.err)
+    end
+  end)
+
+  it("is 206 for a usage error, which says what is wrong", function()
+    for text, words in pairs {
+      ["which command%?"] = { "x" }, ["one NAME"] = { "x", "true" },
+      ["one NAME .*before"] = { "--", "true" },
+      ["a name is empty"] = { "x,,y", "--", "true" },
+      ["%-%-no%-wait and %-%-wait exclude"] = { "x", "-n", "-w1", "--", "y" },
+      ["%-%-shared and %-%-exclusive"] = { "x", "-s", "-x", "--", "true" },
+      ["%-%-wait must be a duration"] = { "x", "-w", "1y", "--", "true" },
+      ["%-%-ttl must be .* at least"] = { "x", "--ttl", "1ms", "--", "true" },
+      ["at most half of %-%-ttl"] =
+        { "x", "--ttl=2", "--kill-after=1500ms", "--", "true" },
+      ["%-%-on%-lost must be"] = { "x", "--on-lost", "signal:NO", "-c", "y" },
+      ["%-c STRING replaces"] = { "x", "-c", "true", "--", "true" },
+      ["%-%-permits needs"] = { "x", "--permits", "2", "--", "true" },
+      ["%-%-permits must be .* 1 to 3"] =
+        { "x", "--limit=3", "--permits=4", "--", "true" },
+      ["%-%-limit takes one name"] = { "x,y", "--limit=3", "--", "true" },
+      ["%-%-status%-fd 77 is not open"] = { "x", "--status-fd=77", "-c", "y" },
+    } do
+      table.insert(words, 1, "run")
+      words.url = server.url
+      assert.matches("^rlockctl: run: [^\n]*" .. text, ctl.fault(206, words))
+    end
+  end)
+
+  it("is 207 if --hold-at-most has passed, and it is stopped", function()
+    local result = run { "run:s", "--hold-at-most", "300ms", "-c",
+      "trap 'echo bye; exit 0' TERM; echo hi; while :; do sleep 0.01; done" }
+    assert.same({ 207, "hi\nbye\n" }, { result.status, result.out })
+    assert.matches('"run:s" was held for 0.3s', result.err)
+    assert.is_false(exists("run:s"))
+  end)
+end)
+
+describe("rlockctl run", function()
+  it("passes the arguments on, and --help is its own only before --", function()
+    assert.equal("[-v] [--help] [] [a b]\n", output { "run:a", "--", "printf",
+      "[%s] [%s] [%s] [%s]\n", "-v", "--help", "", "a b" })
+    assert.matches("^rlockctl run NAME", ctl.output { "run", "--help" })
+    assert.equal(ctl.output { "run", "--help" }, ctl.output { "help", "run" })
+  end)
+
+  it("tells the command what it holds", function()
+    local text = output { "run:a,run%b", "--ttl", "2m", "--", "env" }
+    assert.matches("\nRLOCK_NAME=run:a,run%%b\n", "\n" .. text)
+    assert.matches("\nRLOCK_TTL_MS=120000\n", "\n" .. text)
+    assert.matches("\nRLOCK_HELD=run%%25b:run%%3Aa\n", "\n" .. text)
+    assert.matches("\nRLOCK_OWNER=%x+%-[%x-]+:%d+\n", "\n" .. text)
+    assert.matches("\nRLOCK_URL=unix:", "\n" .. text)
+    assert.is_nil(text:find("RLOCK_TOKEN", 1, true))
+    local first = output { "run:f", "--fenced", "-c", "echo $RLOCK_TOKEN" }
+    local second = output { "run:f", "--fenced", "-c", "echo $RLOCK_TOKEN" }
+    assert.is_true(tonumber(first) < tonumber(second))
+  end)
+
+  it("hands over standard input, unless --no-stdin", function()
+    assert.equal("some\n", output { "run:a", "--", "cat", stdin = "some\n" })
+    assert.equal("", output { "run:a", "--no-stdin", "--", "cat",
+      stdin = "some\n" })
+    local result = ctl.run { program = "sh", "-c",
+      '"$0" run run:a -- cat <&- && echo ok', ctl.binary, url = server.url }
+    assert.same({ 0, "ok\n", "" }, { result.status, result.out, result.err })
+  end)
+
+  it("hands over other descriptors, but not the one of --status-fd", function()
+    local result = ctl.run { program = "bash", "-c", [[
+      "$0" run run:a --status-fd 9 -c 'cat <&5; echo >&9' \
+        5<<<five 9>/dev/null]],
+      ctl.binary, url = server.url }
+    assert.equal("five\n", result.out)
+    assert.matches("9: Bad file descriptor", result.err)
+  end)
+
+  it("passes 100 MB through a pipe", function()
+    local result = ctl.run { program = "sh", "-c", [[
+      head -c 104857600 /dev/zero | "$0" run run:a -- cat | wc -c]],
+      ctl.binary, url = server.url }
+    assert.same({ 0, "104857600\n", "" },
+      { result.status, result.out, result.err })
+  end)
+
+  it("leaves the command SIGPIPE as it was", function()
+    local result = ctl.run { program = "bash", "-c", [[
+      set -o pipefail
+      "$0" run run:a -- yes | head -1]], ctl.binary, url = server.url }
+    assert.same({ 141, "y\n", "" }, { result.status, result.out, result.err })
+  end)
+
+  it("excludes others, but readers only writers", function()
+    local function second(first, ...)
+      local outer = start { "run:k", first, "-c", "echo in; sleep 20" }
+      outer:says("in")
+      local result = run { "run:k", "-n", "-c", "echo ran", ... }
+      outer:kill(15)
+      assert.equal(143, outer:wait().status)
+      return result.status
+    end
+    assert.equal(0, second("-s", "-s"))
+    assert.equal(200, second("-s", "-x"))
+    assert.equal(200, second("-x", "-s"))
+    assert.equal(200, second("--fair", "--fair"))
+    assert.equal(0, second("--limit=2", "--limit=2"))
+    assert.equal(200, second("--limit=1", "--limit=1"))
+    assert.equal(200, second("--limit=2", "--limit=2", "--permits=2"))
+    assert.equal(206, second("--limit=2", "--limit=3"))
+    assert.equal(0, run({ "run:k", "--limit=3", "--permits=3", "--", "true" })
+      .status)
+  end)
+
+  it("takes several names all or none", function()
+    while_held("run:2", function()
+      local waiter = start { "run:1,run:2", "-c", "echo ran" }
+      eventually(function()
+        return server:cli("PUBSUB", "CHANNELS", "*run:2*") ~= ""
+      end)
+      assert.is_false(exists("run:1"))
+      waiter:kill(15)
+      assert.equal(205, waiter:wait().status)
+    end)
+    assert.equal("held\n", output { "run:1,run:2", "-c",
+      ctl.binary .. " status run:1 | grep -o held | head -1" })
+  end)
+
+  it("prints only on standard error, with -v the wait and holders", function()
+    local result = run { "run:a", "-v", "-c", "echo ran" }
+    assert.equal("ran\n", result.out)
+    assert.matches('rlockctl: run: took "run:a" after %d+%.%d+ s\n', result.err)
+    while_held("run:busy", function()
+      result = run { "run:busy", "-v", "-n", "-c", "echo ran" }
+      assert.equal("", result.out)
+      assert.matches('; held: "run:busy" by %x+%-[%x-]+:%d+\n', result.err)
+    end)
+  end)
+
+  it("writes JSON lines to --status-fd", function()
+    local path = ctl.file("status", "")
+    local function events(...)
+      local result = ctl.run { program = "sh", "-c",
+        '"$0" run run:j --status-fd 3 "$@" 3>' .. path, ctl.binary,
+        url = server.url, ... }
+      local list = {}
+      for line in files.read(path):gmatch("[^\n]+") do
+        list[#list + 1] = line:match('"event":"([%l_]+)"')
+        assert.matches('^{.*"name":"run:j".*}$', line)
+      end
+      return table.concat(list, " "), result.status, files.read(path)
+    end
+    local list, status, text = events("-c", "exit 200")
+    assert.same({ "acquired child_exit released", 200 }, { list, status })
+    assert.matches('"status":200}\n', text)
+    list, status, text = events("--ttl=300ms", "-c", "sleep 0.3; kill -9 $$")
+    assert.same({ 137, true }, { status, list:find(
+      "^acquired renewed .*child_exit .*released$") ~= nil }, list)
+    assert.matches('"signal":9,"status":137}\n', text)
+    while_held("run:j", function()
+      list, status = events("-n", "--", "true")
+      assert.same({ "", 200 }, { list, status })
+      assert.equal("waiting", (events("-w", "0.1", "--", "true")))
+    end)
+    list, status = events("--on-lost=ignore", "-c", ("redis-cli -s %s DEL run:j"
+      .. " >/dev/null; sleep 0.1"):format(server.socket), "--ttl=200ms")
+    assert.equal(204, status)
+    assert.matches("^acquired .*lost child_exit released$", list)
+  end)
+
+  it("is not held up by a reader of --status-fd that does not read", function()
+    local result = ctl.run { program = "bash", "-c", [[
+      mkfifo "$1"; exec 4<>"$1"; head -c 65536 /dev/zero >&4
+      "$0" run run:j --status-fd 4 -- echo ran]], ctl.binary,
+      ctl.folder() .. "/fifo", url = server.url }
+    assert.same({ 0, "ran\n" }, { result.status, result.out })
+  end)
+
+  it("shows no password: not in arguments, messages or environment", function()
+    local guarded = redis.start { password = SECRET }
+    local result = run { "run:a", "-v", "--url", guarded.url, "-c",
+      [[rlockctl=$(cut -d" " -f4 /proc/$PPID/stat)
+        cat /proc/$$/cmdline /proc/$PPID/cmdline /proc/$rlockctl/cmdline
+        env; exit 3]], url = server.url }
+    guarded:stop()
+    assert.equal(3, result.status)
+    assert.matches("%-%-url.*%-%-url.*%-c", result.out)
+    assert.is_nil((result.out .. result.err):find(SECRET, 1, true))
+    assert.matches("\nRLOCK_URL=unix:///", "\n" .. result.out)
+  end)
+
+  it("runs one at a time, of two hundred", function()
+    local path = ctl.file("counter", "0\n")
+    local all, n = {}, 200
+    local script = ([[
+      read -r n <%s; [ -e %s.in ] && echo two; : >%s.in
+      rm %s.in; echo $((n + 1)) >%s]]):gsub("%%s", path)
+    for i = 1, n do
+      all[i] = start { "run:many", limit = 60, "-c", script }
+    end
+    for i = 1, n do
+      local result = all[i]:wait()
+      assert.same({ 0, "", "" }, { result.status, result.out, result.err })
+    end
+    assert.equal(n .. "\n", files.read(path))
+    assert.is_false(exists("run:many"))
+  end)
+end)
+
+describe("rlockctl run inside of another", function()
+  local SHOW = [[ -c 'echo $RLOCK_HELD']]
+
+  local function inside(outer, inner)
+    local words = { "-c", "exec " .. ctl.binary .. " run " .. inner }
+    table.move(words, 1, 2, #outer + 1, outer)
+    return run(outer)
+  end
+
+  it("neither takes nor releases what is held, but takes the rest", function()
+    local result = inside({ "n1" }, "-n n1" .. SHOW)
+    assert.same({ 0, "n1\n", "" }, { result.status, result.out, result.err })
+    result = inside({ "n1,n2" }, "-n n3,n2" .. SHOW)
+    assert.same({ 0, "n1:n2:n3\n" }, { result.status, result.out })
+    result = run { "n1", "-c", ([[%s run n1 -- true && %s status n1]]):format(
+      ctl.binary, ctl.binary) }
+    assert.matches('^"n1" is held', result.out)
+  end)
+
+  it("is refused what is not held in that way, or any more", function()
+    local result = inside({ "n1" }, "-x n1 -- true")
+    assert.equal(203, result.status, result.err)
+    assert.matches('the outer run does not hold "n1" in this way', result.err)
+    assert.equal(203, inside({ "n1", "-s" }, "-x n1 -- true").status)
+    assert.equal(0, inside({ "n1", "-x" }, "-s n1 -- true").status)
+    assert.equal(0, inside({ "n1", "-s" }, "-s n1 -- true").status)
+    assert.equal(0,
+      inside({ "n9", "--limit=2" }, "--limit=2 n9 -- true").status)
+    result = run { "n1", "--on-lost=ignore", "-c", ([[
+      redis-cli -s %s DEL n1 >/dev/null; %s run n1 -- true]]):format(
+      server.socket, ctl.binary) }
+    assert.equal(203, result.status)
+  end)
+
+  it("takes a lock of that name on another server", function()
+    local other = redis.start()
+    local result = inside({ "n1" }, "--url " .. other.url .. " n1 -c '"
+      .. "redis-cli -s " .. other.socket .. " EXISTS n1'")
+    other:stop()
+    assert.same({ 0, "1\n", "" }, { result.status, result.out, result.err })
+  end)
+end)

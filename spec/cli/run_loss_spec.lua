@@ -1,0 +1,273 @@
+--- rlockctl run while its lock is lost, its server fails, or rlockctl itself is
+--- stopped or killed: the command and all its descendants are dead before
+--- another can have the lock.
+
+local alive = require "spec.tools.alive"
+local ctl = require "spec.cli.ctl"
+local eventually = require "spec.tools.eventually"
+local host = require "rlock.host.uv"
+local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+local slow = require "spec.tools.slow"
+
+local server, client
+local KILL, TERM, CONT, STOP = 9, 15, 18, 19
+local TTL = 1 * slow
+local NAME = "run:loss"
+
+-- Commands that say who they are. One ends only by SIGKILL; one is polite.
+local STUBBORN = "trap '' TERM; echo pid $$; while :; do sleep 0.02; done"
+local POLITE = "trap 'echo told; exit 0' %s; echo pid $$; "
+  .. "while :; do sleep 0.01; done"
+
+local function start(...)
+  return ctl.start { "run", NAME, "--ttl", ("%gs"):format(TTL), "--kill-after",
+    ("%gs"):format(TTL / 5), url = server.url, ... }
+end
+
+-- The pids that it prints after this word.
+local function pid_of(running, word)
+  return eventually(function()
+    return tonumber(running:out():match((word or "pid") .. " (%d+)\n"))
+  end, running.limit, "it prints its pid")
+end
+
+local function exists() return client:call("EXISTS", NAME) == 1 end
+
+setup(function()
+  server = redis.start()
+  client = assert(rlock.open(server.url))
+end)
+
+teardown(function()
+  client:close()
+  server:stop()
+  ctl.clean()
+end)
+
+before_each(function() client:call("DEL", NAME) end)
+
+-- Waits until the process has ended; raises if the key expired before that.
+local function assert_dies_first(pid)
+  eventually(function()
+    local is_there = exists()
+    local runs = alive(pid)
+    assert.is_true(is_there or not runs, "it outlived its lock")
+    return not runs
+  end, 3 * TTL, "it is killed")
+end
+
+local function assert_lost(result, text)
+  assert.equal(203, result.status, result.err)
+  assert.matches('rlockctl: run: lost "run:loss" %(' .. text, result.err)
+end
+
+describe("the command of rlockctl run", function()
+  it("goes on for longer than the lease, which is renewed", function()
+    local result = start("-c", ("sleep %g"):format(2 * TTL)):wait()
+    assert.same({ 0, "" }, { result.status, result.err })
+    assert.is_false(exists())
+  end)
+
+  it("is told TERM before the lease ends, when nothing answers", function()
+    local running = start("-c", POLITE:format "TERM")
+    pid_of(running)
+    server:pause()
+    finally(function() server:resume() end)
+    running:says("told")
+    server:resume()
+    assert_lost(running:wait(), "not renewed in time")
+    assert.is_nil(running:err():find("guard", 1, true))
+  end)
+
+  it("is dead before the server may give the lock away, if it ignores TERM",
+    function()
+      local running = start("-c", STUBBORN)
+      local pid = pid_of(running)
+      local before = host.now()
+      local ms = client:call("PTTL", NAME)
+      server:pause()
+      finally(function() server:resume() end)
+      eventually(function() return not alive(pid) end, 3 * TTL, "it is killed")
+      assert.is_true(host.now() < before + TTL / 3 + ms / 1000)
+      server:resume()
+      assert_lost(running:wait(), "not renewed in time")
+      assert.matches('rlockctl: guard: killed sh: its time with "run:loss" is '
+        .. 'over\n', running:err())
+    end)
+
+  it("is told at once if the lock was broken; then has --kill-after", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    assert.is_true(client:lock(NAME):break_lock())
+    eventually(function() return not alive(pid) end, TTL, "it is killed")
+    assert_lost(running:wait(), "expired or broken")
+  end)
+
+  it("gets another signal, or SIGKILL at once, or nothing", function()
+    local usr1 = start("--on-lost", "signal:USR1", "-c", POLITE:format "USR1")
+    pid_of(usr1)
+    client:lock(NAME):break_lock()
+    assert_lost(usr1:wait(), "")
+    assert.matches("told\n$", usr1:out())
+
+    local kill = start("--on-lost=kill", "-c", STUBBORN)
+    pid_of(kill)
+    local since = host.now()
+    client:lock(NAME):break_lock()
+    assert_lost(kill:wait(), "")
+    assert.is_true(host.now() - since < TTL)
+
+    local ignore = start("--on-lost=ignore", "-c", ([[
+      echo pid $$; sleep %g; echo done]]):format(1.5 * TTL))
+    pid_of(ignore)
+    client:lock(NAME):break_lock()
+    local result = ignore:wait()
+    assert.equal(204, result.status)
+    assert.matches("done\n$", result.out)
+  end)
+
+  it("goes on when the server comes back in time, with its data", function()
+    local running = start("-c", ("echo pid $$; sleep %g"):format(2 * TTL))
+    pid_of(running)
+    for _ = 1, 2 do
+      server:pause()
+      host.sleep(TTL / 6)
+      server:resume()
+    end
+    local result = running:wait()
+    assert.same({ 0, "" }, { result.status,
+      result.err:match("rlockctl:[^\n]*") or "" })
+  end)
+
+  it("is stopped when the server is restarted empty", function()
+    local running = start("-c", STUBBORN)
+    pid_of(running)
+    server:restart()
+    client:call("PING")
+    assert_lost(running:wait(), "expired or broken")
+  end)
+
+  it("is stopped when the server is stopped for good", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    local since = host.now()
+    server:kill()
+    finally(function()
+      server:restart()
+      client:call("PING")
+    end)
+    eventually(function() return not alive(pid) end, 2 * TTL, "it is killed")
+    assert.is_true(host.now() - since < TTL)
+    assert_lost(running:wait(), "not renewed in time")
+  end)
+end)
+
+describe("the guard of rlockctl run", function()
+  it("kills the command in time if rlockctl was killed", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    running:kill(KILL)
+    assert.equal(KILL, running:wait().signal)
+    assert.is_true(alive(pid))
+    assert_dies_first(pid)
+    eventually(function()
+      return running:err():find("guard: killed sh", 1, true)
+    end)
+  end)
+
+  it("kills the command in time if rlockctl was stopped", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    running:kill(STOP)
+    assert_dies_first(pid)
+    running:kill(CONT)
+    assert_lost(running:wait(), "")
+  end)
+
+  it("kills whatever has left the group, too", function()
+    local running = start("-c", [[
+      (setsid sh -c "trap '' TERM; echo escaped \$\$
+        while :; do sleep 0.02; done" &)
+      trap '' TERM; echo pid $$; while :; do sleep 0.02; done]])
+    local pid, escaped = pid_of(running), pid_of(running, "escaped")
+    running:kill(KILL)
+    assert_dies_first(pid)
+    assert_dies_first(escaped)
+  end)
+
+  it("sends TERM first, also if rlockctl was killed", function()
+    local running = start("-c", POLITE:format "TERM")
+    local pid = pid_of(running)
+    running:kill(KILL)
+    assert_dies_first(pid)
+    assert.matches("told\n$", running:out())
+  end)
+
+  it("is not delayed when nobody reads standard error", function()
+    local running = ctl.start { program = "bash", "-c", [[
+      mkfifo "$1"; exec 4<>"$1"; head -c 65536 /dev/zero >&4
+      exec "$0" run "$2" --ttl "$3" -c "$4" 2>&4]], ctl.binary,
+      ctl.folder() .. "/fifo", NAME, ("%gs"):format(TTL), STUBBORN,
+      url = server.url }
+    local pid = pid_of(running)
+    running:kill(KILL)
+    assert_dies_first(pid)
+  end)
+
+  it("leaves the command alone with --on-lost=ignore", function()
+    local running = start("--on-lost=ignore", "-c",
+      ("echo pid $$; sleep %g; echo done"):format(1.5 * TTL))
+    pid_of(running)
+    running:kill(KILL)
+    eventually(function() return running:out():find "done" end, 5 * TTL)
+  end)
+
+  it("is missed: without it the command is killed", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    local guard = tonumber(assert(io.open(("/proc/%d/stat"):format(pid)))
+      :read("a"):match("^.*%) %a (%d+)"))
+    assert.is_true(guard ~= running.pid)
+    host.process { file = "kill", args = { "-9", tostring(guard) } }:wait()
+    assert_lost(running:wait(), "its guard was killed")
+    eventually(function() return not alive(pid) end, 1 * slow, "it is killed")
+  end)
+
+  it("kills the command of an inner run, too", function()
+    local running = start("-c", ([[
+      exec %s run inner --ttl 20s -c 'trap "" TERM; echo pid $$
+        while :; do sleep 0.02; done']]):format(ctl.binary))
+    local pid = pid_of(running)
+    running:kill(KILL)
+    assert_dies_first(pid)
+  end)
+end)
+
+describe("rlockctl run keeps the lock", function()
+  it("until the command's background processes have ended", function()
+    local running = start("--ttl=30", "-c", ("(sleep %g; echo late) & "
+      .. "echo pid $$; exit 7"):format(TTL / 2))
+    local pid = pid_of(running)
+    eventually(function() return not alive(pid) end)
+    while not running:out():find "late" do
+      assert.is_true(exists())
+      host.sleep(0.01)
+    end
+    assert.equal(7, running:wait().status)
+    assert.is_false(exists())
+  end)
+
+  it("until daemons have ended or are killed", function()
+    local running = start("--ttl=30", "-c", [[
+      (setsid sh -c 'echo escaped $$; exec sleep 60' </dev/null &)
+      echo pid $$; exit 0]])
+    local pid, escaped = pid_of(running), pid_of(running, "escaped")
+    eventually(function() return not alive(pid) end)
+    assert.is_true(alive(escaped) and exists())
+    running:kill(TERM)
+    local result = running:wait()
+    assert.same({ 0, false }, { result.status, alive(escaped) })
+    assert.is_false(exists())
+  end)
+end)

@@ -240,7 +240,7 @@ describe("rlockctl run", function()
     while_held("run:busy", function()
       result = run { "run:busy", "-v", "-n", "-c", "echo ran" }
       assert.equal("", result.out)
-      assert.matches('; held: "run:busy" by %x+%-[%x-]+:%d+\n', result.err)
+      assert.matches('; held: "run:busy" by [^\n]+ %(pid %d+%)\n', result.err)
     end)
   end)
 

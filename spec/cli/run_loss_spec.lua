@@ -12,7 +12,7 @@ local slow = require "spec.tools.slow"
 
 local server, client
 local KILL, TERM, CONT, STOP = 9, 15, 18, 19
-local TTL = 1 * slow
+local TTL = 1.5 * slow
 local NAME = "run:loss"
 
 -- Commands that say who they are. One ends only by SIGKILL; one is polite.

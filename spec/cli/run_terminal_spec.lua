@@ -1,5 +1,7 @@
 --- rlockctl run on a terminal: the keys that send signals, job control of an
---- interactive shell, and commands that need the terminal. In tmux.
+--- interactive shell, and commands that need the terminal. In tmux. A command
+--- that is to be stopped must not start others at that time: a shell that waits
+--- for its vfork() does not stop.
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
@@ -149,15 +151,16 @@ describe("on a terminal, rlockctl run", function()
     end))
 
   it("goes on in the background with bg", on_terminal(function(terminal)
-    local path = ctl.file("go", "")
-    terminal:run(" -c 'echo i''n; while [ ! -s " .. path
-      .. " ]; do sleep 0.01; done; echo do''ne; read x; echo got $x'")
+    local path = ctl.folder() .. "/go"
+    shell.run("mkfifo " .. path)
+    terminal:run(" -c 'echo i''n; read g <" .. path
+      .. "; echo do''ne; read x; echo got $x'")
     terminal:shows("\nin\n")
     terminal:press("C-z")
     terminal:shows("Stopped")
     terminal:type("bg")
     terminal:shows("%[1%]%+ rlockctl")
-    files.write(path, "go")
+    files.write(path, "go\n")
     terminal:shows("done\n")
     terminal:type("jobs")                 -- it reads, so it stops again
     terminal:shows("Stopped.*rlockctl")
@@ -216,7 +219,7 @@ describe("on a terminal, rlockctl run", function()
 
   it("with --foreground shares the keys", on_terminal(function(terminal)
     terminal:run(" --foreground -c 'trap \"echo heard\" INT;"
-      .. " echo i''n; while :; do sleep 0.01; done'")
+      .. " echo i''n; while :; do read x; done'")
     terminal:shows("\nin\n")
     terminal:press("C-c")
     terminal:shows("heard\n")

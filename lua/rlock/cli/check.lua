@@ -23,17 +23,19 @@ POLICY is as for `rlockctl script`; its fields are described in
 lua/rlock/policy/README.md.
 
   --option K=V    an option of the lock, such as most=2; may be repeated
-  --clients N     default 2        --ops N     acquires of each; default 2
-  --ticks N       default 3 (2 for a read/write lock)
+  --clients N     how many; default 2
+  --ops N         acquires of each; default 2
+  --ticks N       steps of time; default 3 (2 for a read/write lock)
   --tick S        seconds of one; default 1 (300 for a semaphore or a latch)
   --leases LIST   at most three; default: two ticks
-  --faults LIST   default: crash,lost,twice
+  --faults LIST   what goes wrong; default: crash,lost,twice
                     crash   all clients but one die
                     lost    a request or a reply gets lost
                     twice   an operation is done twice
                     late    an old request is executed again
                     break   the lock is broken by force
-                    evict   a key is lost       expire  one with an expiry
+                    evict   a key is lost
+                    expire  a key with an expiry is lost
                     jump    the server's clock jumps, forward or back
   --limit S       seconds to search; default 60
   --seed N        random walks for half of the limit, if not all is explored

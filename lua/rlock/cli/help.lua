@@ -19,32 +19,42 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl check POLICY [options]          look for faults in a kind of lock
   rlockctl try POLICY [NAME]               run its operations one by one
   rlockctl local start|stop|status         control the local server
-  rlockctl help [COMMAND]
-  rlockctl version
+  rlockctl help [COMMAND]                  explain a command
+  rlockctl version                         show the versions of its parts
 
 Options:
-  --url URL        redis://[user[:password]@]host[:port][/db], rediss://...
-                   (TLS), unix:///path[?db=n], or local: (a private server,
-                   started on demand); redis+sentinel://host,host2/NAME,
+  --url URL        the server: redis://[user[:password]@]host[:port][/db],
+                   rediss://... (TLS), unix:///path[?db=n], or local: (a private
+                   server, started on demand); redis+sentinel://host,host2/NAME,
                    redis+cluster://host,host2; default: $RLOCK_URL, else local:
   --lua-path PATH  a folder or "x/?.lua;y/?.lua", searched before the modules
                    built into rlockctl
-  -v, -q           more messages on standard error, or errors only
+  -e CODE          a chunk to run
+  -i               a prompt, see rlockctl help prompt
+  -v               more messages on standard error
+  -q               errors only
+  -h, --help       explain the command
+  -V, --version    show the versions
   --               no more options
 
 The Sentinels' own login is in $RLOCK_SENTINEL_USERNAME, if it has a user, and
 $RLOCK_SENTINEL_PASSWORD.
 
-Exit status: that of the program. From rlockctl itself:
+Exit status: that of the program or command. From rlockctl itself:
   0         done; status: it is held; break: it is broken; wait: it is free
   1         error; break: not broken; check: a fault; local status: no server;
             status --server: a permission is missing
   3         status and break: it is free; check: incomplete
-  130, 143  ended by SIGINT, SIGTERM
-  201       wait: not free in time
-  202       the server is unreachable
+  126, 127  run: the command cannot be executed, is not found
+  128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM
+  200       run: not free, with -n
+  201       run and wait: not free in time
+  202       the server is unreachable, or too few of several can be reached
+  203       run: the lock was lost, and the command stopped
+  204       run: the command succeeded, but the lock was lost before its end
+  205       run: interrupted while waiting
   206       usage
-run: that of its command, and 126, 127, 200 to 207: see rlockctl help run
+  207       run: the command was stopped by --hold-at-most
 ]]
 
 help.usage = [[

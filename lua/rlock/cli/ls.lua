@@ -21,7 +21,7 @@ expires and has one field with a count. A simple lock is found if its value is
 such an owner, or a token like those of redis-py, redsync and node-redlock. A
 semaphore and a latch are numbers, as many other keys are: they are found while
 somebody waits for them, or with --all. `rlockctl status NAME` shows any of
-them; locks of your own kind with --policy.
+them, and `rlockctl status NAME --policy POLICY` locks of your own kind.
 
   --limit N   inspect at most N names (1000)
   --all       also whole numbers, which may be semaphores or latches

@@ -20,12 +20,13 @@ waiters look like reentrant locks, a semaphore like a latch, and any string that
 expires like a simple lock. Each member of a multi-lock or red lock is shown as
 a lock by itself.
 
---server shows the server instead: its version, the commands that rlock needs
-but this user may not run, and how lost connections are sealed. It tries these
-commands without changing data, and kills only a test connection of its own.
-
---policy uses the "peek" of a policy: a module of your own on package.path (see
---lua-path). --json prints one object per line, one for each kind found.
+  --server         show the server instead: its version, the commands that rlock
+                   needs but this user may not run, and how lost connections are
+                   sealed. It tries these commands without changing data, and
+                   kills only a test connection of its own
+  --policy POLICY  use the "peek" of a policy: a module of your own on
+                   package.path (see --lua-path)
+  --json           print one object per line, one for each kind found
 ]]
 
 status.options = {

@@ -21,7 +21,8 @@ for `rlockctl script`, NAME that of the lock, the clients are A and B:
 
 "acquire A" is the same as "A acquire". "A acquire read" is for a pair of a read
 and a write lock. For a semaphore, say "A acquire 2", "A drain" and so on. The
-options --option, --clients, --leases and --faults are as for `rlockctl check`.
+options --option, --clients, --ops, --ticks, --tick, --leases, --faults and
+--no-symmetry are as for `rlockctl check`.
 
   --on URL        do the steps on this server as well, and say if it differs;
                   the lock has a name of its own there

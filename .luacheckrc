@@ -17,7 +17,7 @@ for _, file in ipairs {
   "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
   "lua/rlock/local_server.lua", "lua/rlock/shutdown.lua",
   "lua/rlock/cli.lua", "lua/rlock/cli/*.lua", "lua/rlock/check/**/*.lua",
-  "lua/rlock/host/sim.lua", "spec/simulate/*.lua",
+  "lua/rlock/host/sim.lua", "src/pages/*.lua", "spec/simulate/*.lua",
   "spec/mutate/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua", "spec/check/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",

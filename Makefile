@@ -8,6 +8,7 @@ CFLAGS     ?= -O2 -g
 LIBFLAG    ?= -shared
 PREFIX     ?= /usr/local
 PKG_CONFIG ?= pkg-config
+SCDOC      ?= scdoc
 
 # Expanded at each compilation and not before: on a fresh machine `make deps`
 # installs pkg-config first.
@@ -166,11 +167,34 @@ rocks:  ## both rocks, packed in build/rocks, installed and used from there
 	$(SUB) all
 	@B=$(B) spec/rocks/run
 
+# Man pages and completions, from the help texts and the README. Without scdoc
+# the man pages are those of the tarball, if this is one.
+PAGES = $(B)/pages/.made
+MADE  = src/pages/made
+
+pages: $(PAGES)  ## man pages and completions
+
+$(PAGES): $(B)/rlockctl README.md $(wildcard src/pages/*)
+	rm -rf $(@D)
+	mkdir -p $(@D)
+	$(B)/rlockctl --lua-path src/pages src/pages/write.lua $(@D)
+	@if command -v $(SCDOC) >/dev/null; then \
+	  for f in $(@D)/*.scd; do $(SCDOC) <$$f >$${f%.scd} || exit; done; \
+	elif [ -d $(MADE) ]; then cp $(MADE)/* $(@D); \
+	else echo "pages: without scdoc, only the completions are made"; fi
+	touch $@
+
 BIN   = $(DESTDIR)$(PREFIX)/bin
 CMOD  = $(DESTDIR)$(PREFIX)/lib/lua/5.4
 SHARE = $(DESTDIR)$(PREFIX)/share/lua/5.4
+MAN   = $(DESTDIR)$(PREFIX)/share/man
+BASH_COMPLETIONS = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS  = $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+FISH_COMPLETIONS = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 
-install: all  ## under DESTDIR and PREFIX, /usr/local if not said
+install: install-program install-pages  ## under DESTDIR and PREFIX (/usr/local)
+
+install-program: all
 	mkdir -p $(BIN) $(CMOD)/rlock \
 	  $(addprefix $(SHARE)/,$(sort $(dir $(LUA_SRC:lua/%=%))))
 	install -m 755 $(B)/rlockctl $(BIN)/rlockctl
@@ -178,8 +202,20 @@ install: all  ## under DESTDIR and PREFIX, /usr/local if not said
 	@for f in $(LUA_SRC:lua/%=%); do \
 	  install -m 644 lua/$$f $(SHARE)/$$f || exit 1; done
 
+install-pages: $(PAGES)
+	mkdir -p $(MAN)/man1 $(MAN)/man3 $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) \
+	  $(FISH_COMPLETIONS)
+	@for s in 1 3; do for f in $(B)/pages/*.$$s $(B)/pages/*.$${s}lua; do \
+	  [ ! -e $$f ] || install -m 644 $$f $(MAN)/man$$s || exit 1; done; done
+	install -m 644 $(B)/pages/rlockctl.bash $(BASH_COMPLETIONS)/rlockctl
+	install -m 644 $(B)/pages/_rlockctl $(ZSH_COMPLETIONS)/_rlockctl
+	install -m 644 $(B)/pages/rlockctl.fish $(FISH_COMPLETIONS)/rlockctl.fish
+
 uninstall:  ## take away what install put there
-	rm -f $(BIN)/rlockctl $(CMOD)/rlock/core.so $(LUA_SRC:lua/%=$(SHARE)/%)
+	rm -f $(BIN)/rlockctl $(CMOD)/rlock/core.so $(LUA_SRC:lua/%=$(SHARE)/%) \
+	  $(MAN)/man1/rlockctl.1 $(MAN)/man1/rlockctl-*.1 $(MAN)/man3/rlock.3lua \
+	  $(BASH_COMPLETIONS)/rlockctl $(ZSH_COMPLETIONS)/_rlockctl \
+	  $(FISH_COMPLETIONS)/rlockctl.fish
 	-@find $(CMOD)/rlock $(SHARE)/rlock -depth -type d -empty -delete 2>/dev/null
 
 clean:  ## remove what was built
@@ -189,5 +225,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test lists check asan oom valgrind \
-        bench interop simulate mutate soak rocks install uninstall clean help
+        bench interop simulate mutate soak rocks pages \
+        install install-program install-pages uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

@@ -23,6 +23,7 @@ external_dependencies = {
 build = {
   type = "make",
   build_target = "all",
+  install_target = "install-program",
   build_variables = {
     CC = "$(CC)",
     CFLAGS = "$(CFLAGS)",

@@ -50,6 +50,22 @@ describe("make install", function()
     end
   end)
 
+  it("puts man pages and completions there", function()
+    local root = ctl.folder() .. "/pages"
+    local share = root .. "/opt/x/share"
+    make("install", root)
+    assert.equal("./bash-completion/completions/rlockctl\n"
+      .. "./fish/vendor_completions.d/rlockctl.fish\n"
+      .. "./zsh/site-functions/_rlockctl", files(share,
+      "-type f ! -path './lua/*' ! -path './man/*'"))
+    if not select(2, shell.run("command -v scdoc")) then
+      return pending("scdoc is not installed")
+    end
+    local pages = files(share .. "/man", "-type f")
+    assert.equal("./man3/rlock.3lua", pages:match("[^\n]*$"))
+    assert.truthy(pages:find("./man1/rlockctl-status.1\n", 1, true), pages)
+  end)
+
   it("is undone by make uninstall, which leaves what is not ours", function()
     local root = ctl.folder() .. "/other"
     local kept = "./opt/x/share/lua/5.4/rlock/mine.lua"

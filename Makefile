@@ -1,6 +1,7 @@
 # rlock. `make demo` and `make test` install what is missing and do the rest.
 # Variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR; B, the build folder;
-# and PARTS, the arguments of spec/tools/suite for `make test`.
+# SHARED=1, to link no archives; and PARTS, the arguments of spec/tools/suite
+# for `make test`.
 
 B          ?= build
 CC         ?= cc
@@ -28,8 +29,9 @@ LUA_LIBS  = $(or $(if $(LUA_PKG),$(shell $(PKG_CONFIG) --libs $(LUA_PKG))),\
 
 # rlockctl links Lua, libuv and hiredis statically if there are archives, so
 # that the one file runs on other machines. All of Lua, for C modules use it.
-archive   = $(firstword $(filter /%,$(foreach f,lib$(1).a lib$(1)_a.a, \
-              $(shell $(CC) -print-file-name=$(f)))))
+archive   = $(if $(SHARED),,$(firstword $(filter /%, \
+              $(foreach f,lib$(1).a lib$(1)_a.a, \
+              $(shell $(CC) -print-file-name=$(f))))))
 carry     = $(foreach w,$(1),$(or $(strip $(if \
               $(filter -llua% -luv -lhiredis% -ledit -lbsd -lmd -ltinfo,$(w)), \
               $(call archive,$(w:-l%=%)))),$(w)))
@@ -184,6 +186,33 @@ $(PAGES): $(B)/rlockctl README.md $(wildcard src/pages/*)
 	else echo "pages: without scdoc, only the completions are made"; fi
 	touch $@
 
+VERSION  := $(shell sed -n 's/.*VERSION "\(.*\)".*/\1/p' src/core.c)
+RELEASE   = $(B)/rlock-$(VERSION)
+SOURCES   = .clang-format .gitignore .luacheckrc .ci LICENSE Makefile README.md \
+            debian examples lua rocks spec src
+
+# The tree, as others get it, in $(RELEASE).
+release:
+	rm -rf $(RELEASE)
+	mkdir -p $(RELEASE)
+	tar -cf - --exclude=$(MADE) --exclude=examples/openresty/logs $(SOURCES) | \
+	  tar -xf - -C $(RELEASE)
+
+dist:  ## build/rlock-VERSION.tar.gz, with the man pages
+	@spec/tools/deps build pages
+	$(SUB) pages release
+	mkdir $(RELEASE)/$(MADE)
+	cp $(B)/pages/*.1 $(B)/pages/*.3lua $(RELEASE)/$(MADE)
+	tar -czf $(RELEASE).tar.gz -C $(B) --sort=name --owner=0 --group=0 \
+	  --numeric-owner --mode=go+rX,go-w rlock-$(VERSION)
+	rm -rf $(RELEASE)
+
+deb:  ## the Debian package, in build/
+	@spec/tools/deps build pages deb
+	$(SUB) release
+	cd $(RELEASE) && dpkg-buildpackage -us -uc -jauto
+	rm -rf $(RELEASE)
+
 BIN   = $(DESTDIR)$(PREFIX)/bin
 CMOD  = $(DESTDIR)$(PREFIX)/lib/lua/5.4
 SHARE = $(DESTDIR)$(PREFIX)/share/lua/5.4
@@ -225,6 +254,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all tests asan-build deps demo test lists check asan oom valgrind \
-        bench interop simulate mutate soak rocks pages \
+        bench interop simulate mutate soak rocks pages release dist deb \
         install install-program install-pages uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

@@ -277,7 +277,7 @@ return function(which, describe, it, before_each, after_each)
           local its = open { name = client_name }
           local function listeners()
             return select(2, world.clients[1]:call("CLIENT", "LIST", "TYPE",
-              "pubsub"):gsub("name=" .. client_name .. " ", ""))
+              "pubsub"):gsub("," .. client_name .. " ", ""))
           end
           local most = 0
           task.many(32, function(i)

@@ -36,9 +36,6 @@ describe("the service of examples/", function()
   end)
 
   it("runs on one host, and moves to another when that is gone", function()
-    if not pcall(require, "rlock.cli.run") then
-      return pending("rlockctl has no run")
-    end
     local reporter = ctl.file("reporter", "#!/bin/sh\necho runs\nexec sleep 99")
     shell.run("chmod +x " .. reporter)
     local first = start_host()

@@ -1,0 +1,695 @@
+--- The watchdog on a simulated host, where time is exact: when it renews, when
+--- it retries, and when it reports a loss.
+
+local stage = require "spec.simulate.stage"
+
+-- A test on a stage: fn(stage, client, session).
+local function on_stage(name, fn, options)
+  it(name, function()
+    stage.play(function(self)
+      local client = self:client(options)
+      fn(self, client, client.session)
+    end)
+  end)
+end
+
+local function take(client, options, name)
+  local lock = client:lock(name or "lock")
+  assert.is_true(lock:lock(options))
+  return lock
+end
+
+-- Takes `n` locks.
+local function take_many(client, n)
+  local locks = {}
+  for i = 1, n do locks[i] = take(client, nil, "lock" .. i) end
+  return locks
+end
+
+local function count(locks, state)
+  local n = 0
+  for _, lock in ipairs(locks) do
+    if lock:state() == state then n = n + 1 end
+  end
+  return n
+end
+
+-- The times of calls, as text.
+local function times(calls)
+  for i, call in ipairs(calls) do calls[i] = call:match "^%S+" end
+  return table.concat(calls, " ")
+end
+
+-- Calls fn each time the state changes, until a moment.
+local function states(self, lock, till)
+  local seen, last = {}, nil
+  while self.now() < till do
+    if lock:state() ~= last then
+      last = lock:state()
+      seen[#seen + 1] = ("%.1f %s"):format(self.now(), last)
+    end
+    self.sleep(0.1)
+  end
+  return seen
+end
+
+describe("a renewal", function()
+  on_stage("is sent a third of the lease after the last one", function(self,
+      client)
+    local lock = take(client)
+    self.sleep(35)
+    assert.same({ "0.000 acquire 30000 1", "10.000 renew 30000 1",
+      "20.000 renew 30000 1", "30.000 renew 30000 1" }, self:calls())
+    assert.is_true(lock:unlock())
+    self.sleep(60)
+    assert.same({ "35.000 release 1 0 publish" }, self:calls())
+  end)
+
+  on_stage("has its own schedule for each hold", function(self, client)
+    take(client, nil, "one")
+    self.sleep(3)
+    take(client, nil, "other")
+    self.sleep(18)
+    assert.equal("10.000 13.000 20.000", times(self:calls "renew"))
+  end)
+
+  on_stage("states all holds, and the lease that ends last", function(self,
+      client)
+    local lock = take(client)
+    take(client, { lease = 100 })
+    self:calls()
+    self.sleep(11)
+    assert.same({ "10.000 renew 89898 2" }, self:calls())
+    assert.near(88.898, lock:valid_for(), 0.002)
+  end)
+
+  on_stage("comes a period after an inner hold was released", function(self,
+      client)
+    local lock = take(client)
+    take(client)
+    self.sleep(12)
+    assert.is_true(lock:unlock())
+    assert.near(29.968, lock:valid_for(), 1e-4)
+    self.sleep(20)
+    assert.equal("10.000 22.000", times(self:calls "renew"))
+  end)
+
+  on_stage("prolongs what is valid", function(self, client)
+    local lock = take(client)
+    self.sleep(10.001)
+    assert.near(29.967, lock:valid_for(), 1e-4)
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("loads a script that the server forgot", function(self, client)
+    local lock = take(client)
+    self.sleep(11)
+    self:calls()
+    self.server:flush_scripts()
+    self.sleep(10)
+    assert.same({ "20.000 unknown 30000 1", "20.000 renew 30000 1" },
+      self:calls())
+    assert.equal("held", lock:state())
+    assert.same({}, self:logged())
+  end)
+end)
+
+describe("a failed renewal", function()
+  on_stage("is retried every twelfth of the lease, then more often",
+    function(self, client)
+      local lock = take(client)
+      self.server:ail(100, "OOM command not allowed")
+      self.sleep(27)
+      assert.equal("at_risk", lock:state())
+      assert.equal("0.000 10.000 12.500 15.000 17.500 20.000 22.500 25.000",
+        times(self:calls()))
+      self.sleep(2)
+      assert.equal("27.484 28.726", times(self:calls()))
+      self.sleep(2)
+      assert.equal("29.347 29.658 29.813 29.890 29.929 29.949 29.958",
+        times(self:calls()))
+      assert.equal("lost", lock:state())
+      local log = self:logged()
+      assert.equal(2, #log)
+      assert.match("is at risk, valid for 20.0 s more: OOM", log[1])
+      assert.match("^lost reentrant lock \"lock\": not renewed in time: OOM",
+        log[2])
+    end)
+
+  on_stage("is forgotten once one succeeds", function(self, client)
+    local lock = take(client)
+    self.server:ail(11, "OOM command not allowed")
+    assert.same({ "0.0 held", "10.0 at_risk", "12.5 held" },
+      states(self, lock, 30))
+    assert.equal("0.000 10.000 12.500 22.500", times(self:calls()))
+    assert.equal(1, #self:logged())
+  end)
+
+  on_stage("ends the hold at the end of its validity, to the moment",
+    function(self, client)
+      local lock, lost_at = take(client), nil
+      lock:on_lost(function(_, why) lost_at = { self.now(), why } end)
+      self.server:ail(100, "OOM command not allowed")
+      self.sleep(60)
+      assert.near(29.968, lost_at[1], 1e-3)
+      assert.match("^not renewed in time: OOM", lost_at[2])
+      assert.equal("lost", select(2, lock:unlock()))
+    end)
+
+  on_stage("leaves the hold valid if the server does not answer", function(self,
+      client)
+    local lock, lost_at = take(client), nil
+    lock:on_lost(function() lost_at = self.now() end)
+    self.server:freeze(60)
+    assert.same({ "0.0 held", "13.0 at_risk", "30.0 lost" },
+      states(self, lock, 35))
+    assert.near(29.968, lost_at, 1e-3)
+  end)
+
+  on_stage("reports a hold that the server does not have", function(self,
+      client)
+    local lock, told = take(client), {}
+    for i = 1, 2 do lock:on_lost(function(_, why) told[i] = why end) end
+    client:call("DEL", "lock")
+    self.sleep(11)
+    assert.match("^expired or broken", told[1])
+    assert.equal(told[1], told[2])
+    assert.equal("lost", lock:state())
+    self.sleep(30)
+    assert.equal("0.000 10.000", times(self:calls()))
+    assert.equal(1, #self:logged())
+  end)
+
+  on_stage("reports one whose key is something else at once", function(self,
+      client)
+    local lock = take(client)
+    client:call("SET", "lock", "x")
+    self.sleep(11)
+    assert.equal("lost", lock:state())
+    assert.match("WRONGTYPE", self:logged()[1])
+  end)
+
+  on_stage("is one with a reply that is no verdict", function(self, client)
+    local lock, execute = take(client), self.server.execute
+    function self.server.execute(its, link, words)
+      if words[1] == "EVALSHA" then return "odd" end
+      return execute(its, link, words)
+    end
+    self.sleep(11)
+    assert.equal("at_risk", lock:state())
+    assert.match("odd", self:logged()[1])
+  end)
+
+  on_stage("is one that needs its script a second time", function(self, client)
+    local lock = take(client)
+    self.server:ail(1e3, "NOSCRIPT No matching script.")
+    self.sleep(11)
+    assert.equal("at_risk", lock:state())
+    assert.equal("0.000 10.000 10.000", times(self:calls()))
+  end)
+end)
+
+describe("many holds", function()
+  on_stage("are renewed in 4 batches of 256 at a time", function(self, client)
+    take(client)
+    self.sleep(11)
+    local locks = take_many(client, 1100)
+    self.sleep(8)
+    self:calls()
+    self.sleep(1)
+    self.server:freeze(2)
+    self.sleep(1.5)
+    local n = #self.server.inbox
+    assert.is_true(n > 3 * 256 and n <= 4 * 256)
+    self.sleep(1)
+    assert.equal(1101, #self:calls "renew")
+    assert.equal(1100, count(locks, "held"))
+    assert.same({}, self:logged())
+    self.sleep(10)
+    assert.equal(1101, #self:calls "renew")
+  end)
+
+  on_stage("do not delay the report of a loss", function(self, client, session)
+    take_many(client, 1100)
+    local lock, lost_at = take(client, { lease = 10.5 }), nil
+    lock:on_lost(function(_, why) lost_at = { self.now(), why } end)
+    self.sleep(9)
+    self.server:freeze(2.5)
+    self.sleep(1.2)
+    assert.equal(4, session.watchdog.batches)
+    self.sleep(1)
+    assert.near(10.487, lost_at[1], 0.002)
+    assert.equal("its lease has ended", lost_at[2])
+    self.sleep(1)
+    assert.equal(0, session.watchdog.batches)
+  end)
+
+  on_stage("are all lost in time when the server is silent", function(self,
+      client)
+    local locks = take_many(client, 1100)
+    self.server:ail(1e3, "OOM command not allowed")
+    self.sleep(29.9)
+    assert.equal(1100, count(locks, "at_risk"))
+    self.sleep(0.2)
+    assert.equal(1100, count(locks, "lost"))
+  end)
+end)
+
+describe("a hold with a lease", function()
+  on_stage("is not renewed, and ends when its lease does", function(self,
+      client)
+    local lock, lost_at = take(client, { lease = 40 }), nil
+    lock:on_lost(function(_, why) lost_at = { self.now(), why } end)
+    self.sleep(60)
+    assert.near(39.958, lost_at[1], 1e-3)
+    assert.equal("its lease has ended", lost_at[2])
+    assert.equal("0.000", times(self:calls()))
+  end)
+
+  on_stage("has its on_lost called in time, if it is added late", function(self,
+      client)
+    local lock, lost_at = take(client, { lease = 40 }), nil
+    self.sleep(33)
+    lock:on_lost(function() lost_at = self.now() end)
+    self.sleep(60)
+    assert.near(39.958, lost_at, 1e-3)
+  end)
+
+  on_stage("of a read lock is restated every third of the watchdog's lease",
+    function(self, client)
+      local lock = client:read_write_lock("lock"):read_lock()
+      assert.is_true(lock:lock { lease = 32 })
+      self.sleep(60)
+      assert.same({ "0.000 acquire 32000 1", "10.000 renew 21966 1 1",
+        "20.000 renew 11966 1 1", "30.000 renew 1966 1 1" }, self:calls())
+    end)
+
+  on_stage("of a read lock is still lost when its lease ends", function(self,
+      client)
+    local lock, lost_at = client:read_write_lock("lock"):read_lock(), nil
+    assert.is_true(lock:lock { lease = 25 })
+    lock:on_lost(function() lost_at = self.now() end)
+    self.sleep(60)
+    assert.equal("0.000 10.000 20.000", times(self:calls()))
+    assert.near(24.973, lost_at, 1e-3)
+  end)
+
+  on_stage("is forgotten within a period of its end, if its task has ended",
+    function(self, client)
+      self.spawn(function() take(client, { lease = 12 }) end):join()
+      self.sleep(11)
+      assert.same({}, self:logged())
+      self.sleep(10)
+      assert.match("its lease has ended", self:logged()[1])
+      assert.is_nil(next(client:lock("lock").site.grants))
+    end)
+
+  on_stage("is kept while its task lives", function(self, client)
+    local lock = take(client, { lease = 12 })
+    self.sleep(40)
+    assert.same({}, self:logged())
+    assert.equal("lost", select(2, lock:unlock()))
+  end)
+
+  on_stage("is looked at once in a period, and not more often", function(self,
+      client)
+    take(client, { lease = 1000 })
+    local timers, at = 0, self.universe.at
+    function self.universe.at(...)
+      timers = timers + 1
+      return at(...)
+    end
+    self.sleep(100)
+    assert.is_true(timers < 40, timers)
+  end)
+
+  on_stage("does not delay the renewal of another", function(self, client)
+    local lock = take(client, { lease = 40 }, "one")
+    lock:on_lost(function() end)
+    take(client, nil, "other")
+    self.sleep(11)
+    assert.equal("10.000", times(self:calls "renew"))
+  end)
+
+  on_stage("of a read lock is restated after its task has ended", function(self,
+      client)
+    self.spawn(function()
+      assert(client:read_write_lock("lock"):read_lock():lock { lease = 25 })
+    end):join()
+    self.sleep(60)
+    assert.equal("0.000 10.000 20.000", times(self:calls()))
+    local log = self:logged()
+    assert.equal(1, #log)
+    assert.match("its lease has ended", log[1])
+  end)
+end)
+
+describe("a hold whose task has ended", function()
+  on_stage("is renewed no more, and ends with its lease", function(self, client)
+    self.spawn(function() take(client) end):join()
+    self.sleep(31)
+    assert.equal("0.000", times(self:calls()))
+    local log = self:logged()
+    assert.match("is not renewed any more: its task ended", log[1])
+    assert.match("^lost reentrant lock \"lock\": its lease has ended", log[2])
+    assert.equal(2, #log)
+    assert.is_true(client:lock("lock"):try_lock())
+  end)
+
+  on_stage("is renewed while its object is referenced", function(self, client)
+    local hold = self.spawn(function()
+      return assert(client:lock("lock"):hold())
+    end):join()
+    self.sleep(35)
+    assert.equal("0.000 10.000 20.000 30.000", times(self:calls()))
+    assert.is_true(hold:unlock())
+  end)
+
+  on_stage("is renewed until its object is garbage", function(self, client)
+    self.spawn(function() assert(client:lock("lock"):hold()) end):join()
+    self.sleep(5)
+    for _ = 1, 2 do collectgarbage() end
+    self.sleep(20)
+    assert.equal("0.000", times(self:calls()))
+    assert.match("is not renewed any more", self:logged()[1])
+  end)
+end)
+
+describe("holds on a server that was replaced", function()
+  on_stage("are at risk until it has renewed them", function(self, client)
+    local one, other = take(client, nil, "one"), take(client, { lease = 20 })
+    self.sleep(5)
+    self:calls()
+    self:route().delay = 0.1
+    self.server:restart(1, "data")
+    assert.same({ "5.0 held", "6.3 at_risk", "6.7 held" },
+      states(self, one, 8))
+    assert.match("2 holds are at risk", table.concat(self:logged(), "\n"))
+    assert.equal("held", other:state())
+    self.sleep(5)
+    assert.same({ "6.619 renew 30000 1", "6.619 renew 13703 1 1" },
+      self:calls())
+  end)
+
+  on_stage("are lost if it does not have them", function(self, client)
+    local one, other = take(client, nil, "one"), take(client, { lease = 20 })
+    self.sleep(5)
+    self.server:restart(1, "nothing")
+    self.sleep(2)
+    assert.equal("lost lost", one:state() .. " " .. other:state())
+  end)
+end)
+
+describe("the watchdog's task", function()
+  on_stage("ends half a period after it found nothing to do", function(self,
+      client, session)
+    local lock = take(client)
+    self.sleep(1)
+    assert.is_true(lock:unlock())
+    self.sleep(13.9)
+    assert.is_truthy(session.watchdog.change)
+    self.sleep(0.2)
+    assert.is_nil(session.watchdog.change)
+  end)
+
+  on_stage("goes on if there is a hold again", function(self, client, session)
+    local lock = take(client)
+    self.sleep(1)
+    assert.is_true(lock:unlock())
+    self.sleep(12)
+    lock = take(client)
+    self.sleep(3)
+    assert.is_true(lock:unlock())
+    self.sleep(2)
+    assert.is_truthy(session.watchdog.change)
+    assert.is_false(session.watchdog:is_needed())
+  end)
+
+  on_stage("ends at once when the client is closed", function(self, client,
+      session)
+    take(client)
+    client:close()
+    self.sleep(0)
+    assert.is_nil(session.watchdog.change)
+    assert.equal("0.000 0.000", times(self:calls()))
+  end)
+
+  on_stage("ends when it is idle, once retired", function(self, client, session)
+    local lock = take(client)
+    session.watchdog:retire()
+    self.sleep(1)
+    assert.is_truthy(session.watchdog.change)
+    assert.is_true(lock:unlock())
+    session.watchdog:retire()
+    self.sleep(0)
+    assert.is_nil(session.watchdog.change)
+    session.watchdog:retire()
+    take(client)
+    self.sleep(11)
+    assert.equal(1, #self:calls "renew")
+  end)
+end)
+
+describe("a lost hold", function()
+  on_stage("is not renewed once an unlock has found it lost", function(self,
+      client, session)
+    local lock, told = take(client), 0
+    take(client)
+    lock:on_lost(function() told = told + 1 end)
+    client:call("DEL", "lock")
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.is_false(session.watchdog:is_needed())
+    self.sleep(30)
+    assert.equal("0.000 0.000 0.000", times(self:calls()))
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.equal("not_held", select(2, lock:unlock()))
+    self.sleep(1)
+    assert.equal(1, told)
+  end)
+
+  on_stage("is remembered, even if nothing refers to the lock", function(self,
+      client)
+    take(client)
+    client:call("DEL", "lock")
+    self.sleep(11)
+    for _ = 1, 2 do collectgarbage() end
+    assert.equal("lost", select(2, client:lock("lock"):unlock()))
+  end)
+end)
+
+describe("a server that cannot be reached", function()
+  on_stage("puts holds at risk until it can", function(self, client)
+    local lock = take(client)
+    self.sleep(9)
+    self.server:restart(5, "data")
+    assert.same({ "9.0 held", "10.2 at_risk" }, states(self, lock, 13))
+    assert.match("at risk, valid for .*refused",
+      table.concat(self:logged(), "\n"))
+    self.sleep(5)
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("is suspected, and one that is only full is not", function(self,
+      client, session)
+    local suspected = 0
+    function session.node.suspect(_, node)
+      assert.equal(session.node, node)
+      suspected = suspected + 1
+    end
+    local lock = take(client)
+    self.server:ail(12, "OOM command not allowed")
+    self.sleep(14)
+    assert.equal(0, suspected)
+    self.server:ail(9, "LOADING Redis is loading")
+    self.sleep(9)
+    assert.equal("at_risk", lock:state())
+    assert.is_true(suspected > 0)
+  end)
+
+  on_stage("leaves nothing behind when the client is closed", function(self,
+      client)
+    take(client)
+    self.server:freeze(40)
+    self.sleep(11)
+    client:close()
+    self.sleep(40)
+    assert.equal(0, #self:calls "renew")
+  end)
+end)
+
+describe("an inner hold that is released", function()
+  on_stage("is no reason to renew late if the release fails", function(self,
+      client)
+    local lock = take(client)
+    self.sleep(7)
+    take(client, { lease = 100 })
+    self.server:ail(3, "ERR odd")
+    assert.equal("redis", select(2, lock:unlock()))
+    assert.near(29.968, lock:valid_for(), 0.002)
+    self:calls()
+    self.sleep(11)
+    assert.same({ "17.000 renew 30000 1" }, self:calls())
+  end)
+
+  on_stage("leaves one with a lease as that is", function(self, client)
+    local lock = take(client, { lease = 20 })
+    take(client)
+    self:calls()
+    assert.is_true(lock:unlock())
+    self.sleep(30)
+    assert.same({ "0.000 release 19978 1 publish" }, self:calls())
+    assert.equal("lost", lock:state())
+  end)
+end)
+
+describe("a renewal on its way", function()
+  on_stage("is not sent for what is released meanwhile", function(self, client)
+    local locks = take_many(client, 3)
+    self.sleep(9.9)
+    self.server:freeze(1)                 -- also delays SCRIPT LOAD
+    self.sleep(0.3)
+    assert.is_true(locks[2]:unlock())
+    self.sleep(1)
+    assert.equal(2, #self:calls "renew")
+    assert.equal(2, count(locks, "held"))
+  end)
+
+  -- Lets the server redirect the first renewal, and the node follow that.
+  local function redirect(self, session)
+    local execute, left, followed = self.server.execute, 1, {}
+    function self.server.execute(its, link, words)
+      local reply = execute(its, link, words)
+      if words[1] == "EVALSHA" and words[6] and left > 0
+          and self.now() > 9 then
+        left = left - 1
+        return { err = "MOVED 1 other:6379" }
+      end
+      return reply
+    end
+    function session.node.redirect(_, detail, node)
+      followed[#followed + 1] = detail
+      return node == session.node
+    end
+    return followed
+  end
+
+  on_stage("is sent again where it is redirected to", function(self, client,
+      session)
+    local followed, lock = redirect(self, session), take(client)
+    self.sleep(10.5)
+    assert.same({ "MOVED 1 other:6379" }, followed)
+    assert.equal("held", lock:state())
+    self.sleep(10)
+    assert.same({ "0.000 acquire 30000 1", "10.000 renew 30000 1",
+      "10.000 renew 30000 1", "20.000 renew 30000 1" }, self:calls())
+    assert.near(29.468, lock:valid_for(), 0.001)
+  end)
+
+  on_stage("is redirected as a restatement, too", function(self, client,
+      session)
+    local followed = redirect(self, session)
+    local lock = client:read_write_lock("lock"):read_lock()
+    assert.is_true(lock:lock { lease = 15 })
+    self.sleep(11)
+    assert.equal(1, #followed)
+    assert.same({ "10.000 renew 4983 1 1", "10.000 renew 4983 1 1" },
+      self:calls "renew")
+  end)
+
+  on_stage("is void if the hold is released while it is redirected",
+    function(self, client, session)
+      redirect(self, session)
+      local lock = take(client)
+      local follow = session.node.redirect
+      function session.node.redirect(...)
+        self.server:freeze(1)
+        return follow(...)
+      end
+      self.sleep(10.5)
+      assert.is_true(lock:unlock())
+      self.sleep(1)
+      assert.equal("free", lock:state())
+      assert.is_false(session.watchdog:is_needed())
+    end)
+
+  on_stage("fails if the redirection does", function(self, client, session)
+    redirect(self, session)
+    function session.node.redirect() return false end
+    local lock = take(client)
+    self.sleep(10.5)
+    assert.equal("at_risk", lock:state())
+  end)
+end)
+
+describe("a slow node", function()
+  -- Splits the client's node in two, of which one answers after 3 s.
+  local function split(self, session)
+    local node = session.node
+    local fast = { pipeline = function(_, ...) return node:pipeline(...) end }
+    local slow = { sizes = {}, pipeline = function(its, deadline, commands)
+      table.insert(its.sizes, #commands)
+      self.sleep(3)
+      return node:pipeline(deadline + 3, commands)
+    end }
+    function session.route_of(_, granted)
+      return granted.lock.site.name == "fast" and fast or slow, node
+    end
+    return slow
+  end
+
+  local function check(self, client, session, slow)
+    local locks, fast = take_many(client, 1100), nil
+    self.sleep(1)
+    fast = take(client, nil, "fast")
+    self:calls()
+    self.sleep(9.5)
+    assert.equal(4, session.watchdog.batches)
+    self.sleep(1)
+    assert.equal("11.000", times(self:calls "renew"))
+    self.sleep(5)
+    assert.equal(1100, count(locks, "held"))
+    assert.equal("held", fast:state())
+    assert.equal(256, math.max(table.unpack(slow.sizes)))
+    self.sleep(13)
+    assert.equal(1100, count(locks, "held"))
+    assert.is_true(#slow.sizes <= 12)
+    assert.equal("11.000 21.000",
+      "11.000 " .. times(self:calls "renew"):match "21.000")
+  end
+
+  on_stage("does not delay another", function(self, client, session)
+    function session.node.size() return 2 end
+    check(self, client, session, split(self, session))
+  end)
+
+  on_stage("or lane does not delay another lane", function(self, client,
+      session)
+    session.node.lanes = { {} }
+    check(self, client, session, split(self, session))
+  end)
+end)
+
+describe("what is held in any way", function()
+  on_stage("is known, and released when the client is closed", function(self,
+      client, session)
+    local watchdog = session.watchdog
+    assert.is_false(watchdog:is_needed())
+    for i, options in ipairs { {}, { lease = 50 } } do
+      local lock = take(client, options, "kind" .. i)
+      assert.is_true(watchdog:is_needed())
+      if i == 2 then lock:on_lost(function() end) end
+      assert.is_true(watchdog:is_needed())
+      assert.is_true(lock:unlock())
+      assert.is_false(watchdog:is_needed())
+    end
+    take_many(client, 3)
+    take(client, { lease = 50 })
+    self.server:ail(1, "OOM command not allowed")
+    self.sleep(11)
+    take(client, { lease = 60 }, "told"):on_lost(function() end)
+    self:calls()
+    client:close()
+    assert.equal(5, #self:calls "release")
+    assert.is_nil(next(self.server.redis.entries))
+  end)
+end)

@@ -1,0 +1,114 @@
+--- A stage for specs: clients and servers that are simulated, without faults
+--  and delays but those that the spec makes. Time is virtual, so a spec can
+--  state to the millisecond what is sent when, and takes no time.
+--
+--    stage.play(function(self)
+--      local lock = self:client():lock "name"
+--      assert(lock:lock())
+--      self.sleep(20)
+--      assert.same({ "0.000 acquire 30000 1", "10.000 renew 30000 1",
+--        "20.000 renew 30000 1" }, self:calls())
+--    end)
+
+local client = require "rlock.client"
+local network = require "spec.simulate.network"
+local server = require "spec.simulate.server"
+local sim = require "rlock.host.sim"
+
+local stage = {}
+stage.__index = stage
+
+local SEED = 1
+local MOST = 100000                     -- seconds of virtual time
+
+-- Records the operations of policies among the commands.
+local function record(self, its, words)
+  local text = its.scripts[words[2]] or ""
+  local name = text:match("^%-%- rlock (%S+)") or "unknown"
+  self.recorded[#self.recorded + 1] = {
+    at = self.universe.now, operation = name:match("[%a_]+$"),
+    args = { table.unpack(words, 4 + tonumber(words[3])) },
+  }
+end
+
+--- Adds a server.
+-- @tparam string name
+function stage:add_server(name)
+  local its = self.network:server(name)
+  function its.execute(_, link, words)
+    if words[1] == "EVALSHA" then record(self, its, words) end
+    return server.execute(its, link, words)
+  end
+  return its
+end
+
+--- Adds a process.
+function stage:add_host(name)
+  local host = self.universe:host { name = name }
+  for _, server in ipairs(self.network.servers) do
+    self.network:route(host, server).delay = 0
+  end
+  return host
+end
+
+--- Opens a client of the first server.
+-- @tparam[opt] table given options of rlock.open
+-- @tparam[opt] table its another server
+-- @tparam[opt] table host another process
+function stage:client(given, its, host)
+  local options = assert(client.complete(given or {},
+    "redis://" .. (its or self.server).name))
+  return assert(client.open(host or self.host, options))
+end
+
+--- The way to the first server; see network.lua.
+function stage:route() return self.network:route(self.host, self.server) end
+
+--- The operations that servers were told to execute since the last call of
+--  this, each as a text: time, operation, then the arguments but the owner.
+-- @tparam[opt] string operation only these
+function stage:calls(operation)
+  local texts = {}
+  for _, call in ipairs(self.recorded) do
+    if not operation or call.operation == operation then
+      texts[#texts + 1] = ("%.3f %s %s"):format(call.at - self.began,
+        call.operation, table.concat(call.args, " ", 2))
+    end
+  end
+  self.recorded = {}
+  return texts
+end
+
+--- What the clients have logged since the last call of this.
+function stage:logged()
+  local log = self.log
+  self.log = {}
+  return log
+end
+
+local function new()
+  local universe = sim.new(SEED)
+  local self = setmetatable({
+    universe = universe, network = network.new(universe), recorded = {},
+    log = {}, began = 0,
+  }, stage)
+  function universe.on_log(_, _, text) self.log[#self.log + 1] = text end
+  self.server = self:add_server "redis1"
+  self.host = self:add_host "client1"
+  self.now, self.sleep, self.spawn =
+    self.host.now, self.host.sleep, self.host.spawn
+  return self
+end
+
+--- Runs fn(stage) as a task of the first process.
+function stage.play(fn)
+  local self, ok, why = new(), nil, nil
+  self.host.spawn(function() ok, why = pcall(fn, self) end)
+  while ok == nil and self.universe.now < MOST do
+    self.universe:run(self.universe.now + 1)
+  end
+  if not ok then error(why or "the task does not end", 0) end
+  assert(not self.host.faults[1], self.host.faults[1])
+end
+
+return stage

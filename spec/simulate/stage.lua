@@ -39,12 +39,16 @@ function stage:add_server(name)
     if words[1] == "EVALSHA" then record(self, its, words) end
     return server.execute(its, link, words)
   end
+  for _, host in ipairs(self.hosts) do
+    self.network:route(host, its).delay = 0
+  end
   return its
 end
 
 --- Adds a process.
 function stage:add_host(name)
   local host = self.universe:host { name = name }
+  self.hosts[#self.hosts + 1] = host
   for _, server in ipairs(self.network.servers) do
     self.network:route(host, server).delay = 0
   end
@@ -90,7 +94,7 @@ local function new()
   local universe = sim.new(SEED)
   local self = setmetatable({
     universe = universe, network = network.new(universe), recorded = {},
-    log = {}, began = 0,
+    log = {}, began = 0, hosts = {},
   }, stage)
   function universe.on_log(_, _, text) self.log[#self.log + 1] = text end
   self.server = self:add_server "redis1"

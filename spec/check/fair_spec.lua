@@ -1,0 +1,534 @@
+--- The operations of a fair lock at exact times, on the model of Redis.
+
+local transcript = require "spec.tools.transcript"
+
+local function check(text) transcript.check("fair", text) end
+
+describe("a fair lock", function()
+  it("queues who waits, and no single try", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      100 acquire B 2000 1 5000 publish -> busy 900
+      100 keys -> lock {A=1} ttl 900, queue (B) ttl 3605000, timeout
+        .. {B=5100} ttl 3605000, alive {=100.00 B=t100+5.p100001} ttl
+        .. 3605000
+      150 acquire C 2000 1 -1 publish -> busy 850
+      155 acquire E 2000 1 1 publish -> busy 845
+      157 acquire F 2000 1 1001 publish -> busy 843
+      158 acquire G 2000 1 10001 publish -> busy 842
+      159 acquire D 2000 1 0 publish -> busy 841
+      160 keys -> lock {A=1} ttl 840, queue (B C E F G) ttl 3604940, timeout
+        .. {B=5100 C=15100 E=16100 F=18100 G=28100} ttl 3604940, alive
+        .. {=158.00 B=t100+5.p100001 C=t150+10.p150002 E=t155+1.p155003
+        .. F=t157+2.p157004 G=t158+10.p158005} ttl 3604940
+      200 acquire B 2000 1 4900 publish -> busy 800
+      300 acquire C 2000 1 4900 publish -> busy 700
+      300 keys -> lock {A=1} ttl 700, queue (B C E F G) ttl 3604800, timeout
+        .. {B=5200 C=15250 E=16100 F=18100 G=28100} ttl 3604800, alive
+        .. {=300.00 B=t200+5.p100001 C=t300+10.p150002 E=t155+1.p155003
+        .. F=t157+2.p157004 G=t158+10.p158005} ttl 3604800
+      950 acquire B 2000 1 4900 publish -> busy 50
+      999 acquire B 2000 1 4900 publish -> busy 1
+    ]]
+  end)
+
+  it("lets its holder enter again, and shortens no lease", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      100 acquire A 500 2 -1 publish -> held
+      100 keys -> lock {A=2} ttl 900
+      200 acquire A 900 3 0 publish -> held
+      200 acquire A 901 3 0 publish -> held
+      200 keys -> lock {A=3} ttl 901
+      200 acquire B 1000 2 0 publish -> lost
+      200 acquire A 1000 2 0 publish -> held
+      300 release A 700 1 publish -> kept
+      300 keys -> lock {A=1} ttl 700
+      300 renew A 5000 1 -> held
+      300 keys -> lock {A=1} ttl 5000
+      300 renew B 5000 1 -> lost
+      400 release B 700 0 publish -> lost
+      400 release B 700 1 publish -> lost
+      400 release A 700 0 publish -> freed
+      400 keys -> none
+    ]]
+  end)
+
+  it("wakes the head when it is released, and moves the others up", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      100 acquire B 2000 1 5000 publish -> busy 900
+      150 acquire C 2000 1 3000 publish -> busy 850
+      160 acquire D 2000 1 -1 publish -> busy 840
+      500 release A 700 0 publish -> freed, sent channel:B=0
+      500 keys -> queue (B C D) ttl 3604600, timeout {B=5100 C=8100 D=18100}
+        .. ttl 3604600, alive {=160.00 B=t100+5.p100001 C=t150+3.p150002
+        .. D=t160+10.p160003} ttl 3604600
+      510 acquire E 2000 1 0 publish -> busy 790
+      520 acquire D 2000 1 -1 publish -> busy 780
+      530 acquire C 2000 1 2000 publish -> busy 770
+      540 acquire B 2000 1 4000 publish -> held
+      540 keys -> lock {B=1} ttl 2000, queue (C D) ttl 3604560, timeout
+        .. {C=8480 D=13460} ttl 3604560, alive {=530.00 C=t530+3.p150002
+        .. D=t520+10.p160003} ttl 3604560
+      545 acquire C 2000 1 2000 publish -> busy 1995
+      550 release B 700 0 publish -> freed, sent channel:C=0
+      551 acquire C 2000 1 2000 publish -> held
+      552 release C 700 0 publish -> freed, sent channel:D=0
+      553 acquire D 2000 1 2000 publish -> held
+      553 keys -> lock {D=1} ttl 2000
+      554 release D 700 0 publish -> freed
+    ]]
+  end)
+
+  it("evicts waiters that are silent, and wakes the next", function()
+    check [[
+      0 acquire A 3000 1 -1 publish -> held
+      100 acquire B 2000 1 5000 publish -> busy 2900
+      150 acquire C 2000 1 -1 publish -> busy 2850
+      160 acquire D 2000 1 -1 publish -> busy 2840
+      600 acquire D 2000 1 -1 publish -> busy 2400
+      1000 acquire D 2000 1 -1 publish -> busy 2000
+      1299 acquire D 2000 1 -1 publish -> busy 1701
+      1299 keys -> lock {A=1} ttl 1701, queue (B C D) ttl 3624641, timeout
+        .. {B=5100 C=15100 D=26239} ttl 3624641, alive {=1299.00
+        .. B=t100+5.p100001 C=t150+10.p150002 D=t1299+10.p160003} ttl
+        .. 3624641
+      1300 acquire D 2000 1 -1 publish -> busy 1700
+      1300 keys -> lock {A=1} ttl 1700, queue (C D) ttl 3624640, timeout
+        .. {C=15100 D=21240} ttl 3624640, alive {=1300.00 C=t150+10.p150002
+        .. D=t1300+10.p160003} ttl 3624640
+      1320 acquire E 2000 1 -1 publish -> busy 1680
+      1349 acquire D 2000 1 -1 publish -> busy 1651
+      1350 acquire D 2000 1 -1 publish -> busy 1650
+      1350 keys -> lock {A=1} ttl 1650, queue (D E) ttl 3624590, timeout
+        .. {D=11350 E=21350} ttl 3624590, alive {=1350.00 D=t1350+10.p160003
+        .. E=t1320+10.p1320003} ttl 3624590
+      1360 release A 700 0 publish -> freed, sent channel:D=0
+      1361 acquire E 2000 1 -1 publish -> busy 1189
+      1900 acquire E 2000 1 -1 publish -> busy 650
+      2400 acquire E 2000 1 -1 publish -> busy 150
+      2549 acquire E 2000 1 -1 publish -> busy 100
+      2550 acquire E 2000 1 -1 publish -> held
+      2550 keys -> lock {E=1} ttl 2000
+    ]]
+  end)
+
+  it("forgives all waiters a silence of the server", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      100 acquire B 2000 1 -1 publish -> busy 8900
+      200 acquire C 2000 1 -1 publish -> busy 8800
+      5000 acquire C 2000 1 -1 publish -> busy 4000
+      5000 keys -> lock {A=1} ttl 4000, queue (B C) ttl 3619900, timeout
+        .. {B=10100 C=24900} ttl 3619900, alive {=-5000.5000
+        .. B=t100+10.p100001 C=t5000+10.p200002} ttl 3619900
+      5600 acquire C 2000 1 -1 publish -> busy 3400
+      5600 keys -> lock {A=1} ttl 3400, queue (B C) ttl 3619300, timeout
+        .. {B=10100 C=25500} ttl 3619300, alive {=-4400.5000
+        .. B=t100+10.p100001 C=t5600+10.p200002} ttl 3619300
+      6100 acquire C 2000 1 -1 publish -> busy 2900
+      6199 acquire C 2000 1 -1 publish -> busy 2801
+      6199 keys -> lock {A=1} ttl 2801, queue (B C) ttl 3619801, timeout
+        .. {B=10100 C=26099} ttl 3619801, alive {=-3801.5000
+        .. B=t100+10.p100001 C=t6199+10.p200002} ttl 3619801
+      6200 acquire C 2000 1 -1 publish -> busy 2800
+      6200 keys -> lock {A=1} ttl 2800, queue (C) ttl 3619800, timeout
+        .. {C=16200} ttl 3619800, alive {=6200.5000 C=t6200+10.p200002} ttl
+        .. 3619800
+      9000 acquire B 2000 1 -1 publish -> busy 1200
+      9000 keys -> queue (C B) ttl 3617200, timeout {B=26200 C=16200} ttl
+        .. 3617200, alive {=-1000.9000 B=t9000+10.p9000002
+        .. C=t6200+10.p200002} ttl 3617200
+      9001 acquire C 2000 1 -1 publish -> held
+    ]]
+  end)
+
+  it("wakes a head that is given up when it has the lock", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      100 acquire B 2000 1 -1 publish -> busy 900
+      200 acquire C 2000 1 -1 publish -> busy 800
+      300 release A 700 0 publish -> freed, sent channel:B=0
+      310 acquire B 2000 1 -1 publish -> held
+      320 leave B publish -> left, sent channel:C=0
+      320 keys -> queue (C) ttl 3609780, timeout {C=10310} ttl 3609780,
+        .. alive {=200.00 C=t200+10.p200002} ttl 3609780
+      330 acquire C 2000 1 -1 publish -> held
+      330 acquire C 2000 2 -1 publish -> held
+      340 leave C publish -> left
+      340 keys -> lock {C=2} ttl 1990
+    ]]
+  end)
+
+  it("lets a waiter leave", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      100 acquire B 2000 1 -1 publish -> busy 900
+      200 acquire C 2000 1 4000 publish -> busy 800
+      300 acquire D 2000 1 2000 publish -> busy 700
+      400 leave B publish -> left
+      400 keys -> lock {A=1} ttl 600, queue (C D) ttl 3609700, timeout
+        .. {C=14100 D=16100} ttl 3609700, alive {=300.00 C=t200+4.p200002
+        .. D=t300+2.p300003} ttl 3609700
+      450 leave D publish -> left
+      450 keys -> lock {A=1} ttl 550, queue (C) ttl 3609650, timeout
+        .. {C=14100} ttl 3609650, alive {=300.00 C=t200+4.p200002} ttl
+        .. 3609650
+      500 release C 700 0 publish -> lost
+      500 keys -> lock {A=1} ttl 500
+      500 leave E publish -> left
+      600 acquire B 2000 1 -1 publish -> busy 400
+      650 acquire C 2000 1 -1 publish -> busy 350
+      700 release A 700 0 publish -> freed, sent channel:B=0
+      710 leave B publish -> left, sent channel:C=0
+      710 keys -> queue (C) ttl 3609890, timeout {C=10710} ttl 3609890,
+        .. alive {=650.00 C=t650+10.p650002} ttl 3609890
+      720 leave C spublish -> left
+      720 keys -> none
+    ]]
+  end)
+
+  it("says when it is worth asking again", function()
+    check [[
+      0 acquire A 50 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 40
+      20 acquire C 2000 1 -1 publish -> busy 100
+      49 acquire B 2000 1 -1 publish -> busy 1
+      50 acquire C 2000 1 -1 publish -> busy 1199
+      51 acquire D 2000 1 0 publish -> busy 1198
+      60 acquire C 2000 1 -1 publish -> busy 1189
+      70 acquire B 2000 1 -1 publish -> held
+      80 PERSIST lock -> 1
+      90 acquire C 2000 1 -1 publish -> busy -1
+      90 acquire B 2000 1 0 publish -> held
+      100 keys -> lock {B=1} ttl 1990, queue (C) ttl 3609910, timeout
+        .. {C=10090} ttl 3609910, alive {=90.00 C=t90+10.p20002} ttl 3609910
+    ]]
+  end)
+
+  it("shows what it has", function()
+    check [=[
+      0 peek A -> free -2 0 [] [queue []]
+      0 acquire A 1000 1 -1 publish -> held
+      0 peek A -> held 1000 1 [A 1] [queue []]
+      100 acquire B 2000 1 -1 publish -> busy 900
+      200 acquire C 2000 1 -1 publish -> busy 800
+      300 peek A -> held 700 1 [A 1] [queue [B C]]
+      300 peek B -> held 700 0 [A 1] [queue [B C]]
+    ]=]
+  end)
+end)
+
+describe("the queue of a fair lock", function()
+  it("evicts a Redisson waiter whose deadline has passed, once it is the head",
+    function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      100 RPUSH redisson_lock_queue:@ R S -> 2
+      100 ZADD redisson_lock_timeout:@ +400 R +900 S -> 2
+      200 acquire B 2000 1 -1 publish -> busy 8800
+      200 keys -> lock {A=1} ttl 8800, queue (R S B) ttl 3610700, timeout
+        .. {B=10900 R=400 S=900} ttl 3610700, alive {=200.00
+        .. B=t200+10.p200003} ttl 3610700
+      400 acquire B 2000 1 -1 publish -> busy 8600
+      400 keys -> lock {A=1} ttl 8600, queue (S B) ttl 3610500, timeout
+        .. {B=11100 S=900} ttl 3610500, alive {=400.00 B=t400+10.p200003}
+        .. ttl 3610500
+      800 RPUSH redisson_lock_queue:@ T -> 3
+      800 ZADD redisson_lock_timeout:@ +40000 T -> 1
+      899 acquire B 2000 1 -1 publish -> busy 8101
+      900 acquire B 2000 1 -1 publish -> busy 8100
+      900 keys -> lock {A=1} ttl 8100, queue (B T) ttl 3610000, timeout
+        .. {B=10900 T=40000} ttl 3610000, alive {=900.00 B=t900+10.p200003}
+        .. ttl 3610000
+    ]]
+  end)
+
+  it("moves the deadlines of Redisson waiters, and leaves them the lease",
+    function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 2000 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      30 RPUSH redisson_lock_queue:@ R -> 3
+      30 ZADD redisson_lock_timeout:@ +40000 R -> 1
+      40 acquire D 2000 1 7000 publish -> busy 8960
+      40 keys -> lock {A=1} ttl 8960, queue (B C R D) ttl 3601970, timeout
+        .. {B=2010 C=12010 D=47000 R=40000} ttl 3601970, alive {=40.00
+        .. B=t10+2.p10001 C=t20+10.p20002 D=t40+7.p40004} ttl 3601970
+      50 leave C publish -> left
+      50 keys -> lock {A=1} ttl 8950, queue (B R D) ttl 3601960, timeout
+        .. {B=2010 D=37000 R=30000} ttl 3601960, alive {=40.00
+        .. B=t10+2.p10001 D=t40+7.p40004} ttl 3601960
+      60 leave B publish -> left
+      60 keys -> lock {A=1} ttl 8940, queue (R D) ttl 3601950, timeout
+        .. {D=35000 R=28000} ttl 3601950, alive {=40.00 D=t40+7.p40004} ttl
+        .. 3601950
+      70 leave D publish -> left
+      80 leave D publish -> left
+      80 keys -> lock {A=1} ttl 8920, queue (R) ttl 3601930, timeout
+        .. {R=28000} ttl 3601930
+      100 acquire B 2000 1 1000 publish -> busy 8900
+      100 RPUSH redisson_lock_queue:@ S -> 3
+      100 ZADD redisson_lock_timeout:@ +100 S -> 1
+      110 LREM redisson_lock_queue:@ 1 R -> 1
+      110 LPUSH redisson_lock_queue:@ B -> 3
+      110 LREM redisson_lock_queue:@ -1 B -> 1
+      120 leave B publish -> left
+      120 keys -> lock {A=1} ttl 8880, queue (S) ttl 3628880, timeout
+        .. {R=28000 S=10000} ttl 3628880
+    ]]
+  end)
+
+  it("gives the first Redisson waiter time when the one ahead goes",
+    function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 2000 publish -> busy 8990
+      20 RPUSH redisson_lock_queue:@ R -> 2
+      20 ZADD redisson_lock_timeout:@ +30 R -> 1
+      30 leave B publish -> left
+      30 keys -> lock {A=1} ttl 8970, queue (R) ttl 3601980, timeout
+        .. {R=11000} ttl 3601980
+      9001 acquire C 1000 1 -1 publish -> busy 1999, sent channel:R=0
+      9002 RPUSH redisson_lock_queue:@ R -> 3
+      9002 ZADD redisson_lock_timeout:@ +20000 R -> 0
+      9003 acquire C 1000 1 -1 publish -> busy 10997, sent channel:R=0
+      9003 keys -> queue (R C R) ttl 3611997, timeout {C=21002 R=20000} ttl
+        .. 3611997, alive {=9003.00 C=t9003+10.p9001002} ttl 3611997, deaf
+        .. {=1 R=1} ttl 29998
+      9004 release C 1000 0 publish -> lost, sent channel:R=0
+      9010 keys -> queue (R R) ttl 3611990, timeout {R=20000} ttl 3611990,
+        .. deaf {=1 R=1} ttl 29991
+    ]]
+  end)
+
+  it("restores the deadline that a Redisson waiter lost", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 RPUSH redisson_lock_queue:@ R -> 1
+      20 acquire B 2000 1 -1 publish -> busy 8980
+      20 keys -> lock {A=1} ttl 8980, queue (R B) ttl 3623980, timeout
+        .. {B=24000 R=14000} ttl 3623980, alive {=20.00 B=t20+10.p20002} ttl
+        .. 3623980
+      30 release A 9000 0 publish -> freed, sent channel:R=0
+      30 ZREM redisson_lock_timeout:@ R -> 1
+      40 acquire B 2000 1 -1 publish -> busy 5000, sent channel:R=0
+      40 keys -> queue (R B) ttl 3623960, timeout {B=24020 R=5040} ttl
+        .. 3623960, alive {=40.00 B=t40+10.p20002} ttl 3623960, deaf {=1
+        .. R=1} ttl 30000
+    ]]
+  end)
+
+  it("restores a queue that was deleted", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      20 acquire C 2000 1 2000 publish -> busy 8980
+      30 acquire D 2000 1 3000 publish -> busy 8970
+      40 DEL redisson_lock_queue:@ redisson_lock_timeout:@ -> 2
+      50 acquire C 2000 1 2000 publish -> busy 8950
+      50 keys -> lock {A=1} ttl 8950, queue (B C D) ttl 3613950, timeout
+        .. {B=14000 C=14030 D=14000} ttl 3613950, alive {=50.00
+        .. B=t10+10.p10001 C=t50+2.p20002 D=t30+3.p30003} ttl 3613950
+      60 acquire D 2000 1 2000 publish -> busy 8940
+      60 keys -> lock {A=1} ttl 8940, queue (B C D) ttl 3613940, timeout
+        .. {B=14000 C=14030 D=14030} ttl 3613940, alive {=60.00
+        .. B=t10+10.p10001 C=t50+2.p20002 D=t60+3.p30003} ttl 3613940
+      70 DEL redisson_lock_queue:@ -> 1
+      80 release A 9000 0 publish -> freed
+      80 keys -> timeout {B=14000 C=14030 D=14030} ttl 3613920, alive
+        .. {=60.00 B=t10+10.p10001 C=t50+2.p20002 D=t60+3.p30003} ttl
+        .. 3613920
+      90 acquire C 2000 1 2000 publish -> busy 1120
+      90 keys -> queue (B C D) ttl 3613940, timeout {B=14000 C=14070
+        .. D=14030} ttl 3613940, alive {=90.00 B=t10+10.p10001
+        .. C=t90+2.p20002 D=t60+3.p30003} ttl 3613940
+    ]]
+  end)
+
+  it("restores the place of a waiter that was struck off", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 5000 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      30 acquire D 2000 1 -1 publish -> busy 8970
+      40 LREM redisson_lock_queue:@ 1 B -> 1
+      40 ZREM redisson_lock_timeout:@ B -> 1
+      50 acquire B 2000 1 5000 publish -> busy 8950
+      50 keys -> lock {A=1} ttl 8950, queue (B C D) ttl 3624960, timeout
+        .. {B=20050 C=15010 D=25010} ttl 3624960, alive {=50.00
+        .. B=t50+20.p10001 C=t20+10.p20002 D=t30+10.p30003} ttl 3624960
+      60 LREM redisson_lock_queue:@ 1 B -> 1
+      60 ZREM redisson_lock_timeout:@ B -> 1
+      70 acquire B 2000 1 5000 publish -> busy 8930
+      80 LREM redisson_lock_queue:@ 1 B -> 1
+      80 ZREM redisson_lock_timeout:@ B -> 1
+      90 acquire B 2000 1 5000 publish -> busy 8910
+      100 LREM redisson_lock_queue:@ 1 B -> 1
+      100 ZREM redisson_lock_timeout:@ B -> 1
+      110 acquire B 2000 1 5000 publish -> busy 8890
+      120 LREM redisson_lock_queue:@ 1 B -> 1
+      120 ZREM redisson_lock_timeout:@ B -> 1
+      130 acquire B 2000 1 5000 publish -> busy 8870
+      130 keys -> lock {A=1} ttl 8870, queue (B C D) ttl 3624880, timeout
+        .. {B=300130 C=15010 D=25010} ttl 3624880, alive {=130.00
+        .. B=t130+300.p10001 C=t20+10.p20002 D=t30+10.p30003} ttl 3624880
+    ]]
+  end)
+
+  it("repairs the queue once a second", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 5000 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      30 acquire D 2000 1 -1 publish -> busy 8970
+      40 LREM redisson_lock_queue:@ 1 C -> 1
+      50 acquire D 2000 1 -1 publish -> busy 8950
+      50 keys -> lock {A=1} ttl 8950, queue (B D) ttl 3604960, timeout
+        .. {B=5010 C=15010 D=25030} ttl 3604960, alive {=50.00
+        .. B=t10+5.p10001 C=t20+10.p20002 D=t50+10.p30003} ttl 3604960
+      1000 acquire D 2000 1 -1 publish -> busy 8000
+      1000 keys -> lock {A=1} ttl 8000, queue (B C D) ttl 3624980, timeout
+        .. {B=5010 C=15010 D=25980} ttl 3624980, alive {=-9000.1000
+        .. B=t10+5.p10001 C=t20+10.p20002 D=t1000+10.p30003} ttl 3624980
+      1010 ZADD redisson_lock_timeout:@ +9999 R -> 1
+      1020 acquire C 2000 1 -1 publish -> busy 7980
+      1020 acquire B 2000 1 -1 publish -> busy 7980
+      1600 acquire C 2000 1 -1 publish -> busy 7400
+      1600 acquire B 2000 1 -1 publish -> busy 7400
+      2000 acquire D 2000 1 -1 publish -> busy 7000
+      2000 keys -> lock {A=1} ttl 7000, queue (B C D R) ttl 3624980, timeout
+        .. {B=6600 C=16590 D=26980 R=9999} ttl 3624980, alive {=-8000.1000
+        .. B=t1600+5.p10001 C=t1600+10.p20002 D=t2000+10.p30003} ttl 3624980
+      2010 RPUSH redisson_lock_queue:@ B -> 5
+      2010 ZREM redisson_lock_timeout:@ B -> 1
+      2020 acquire C 2000 1 -1 publish -> busy 6980
+      2600 acquire C 2000 1 -1 publish -> busy 6400
+      2600 acquire B 2000 1 -1 publish -> busy 6400
+      3000 acquire D 2000 1 -1 publish -> busy 6000
+      3000 keys -> lock {A=1} ttl 6000, queue (B C D R) ttl 3624980, timeout
+        .. {B=7600 C=17590 D=27980 R=9999} ttl 3624980, alive {=3000.1000
+        .. B=t2600+5.p10001 C=t2600+10.p20002 D=t3000+10.p30003} ttl 3624980
+      3010 HSET rlock_fair_alive:@ X 1740800000000000.0999 -> 1
+      3010 HSET rlock_fair_alive:@ Y 17408000030720002.01700000003000 -> 1
+      3500 acquire D 2000 1 -1 publish -> busy 5500
+      4000 acquire D 2000 1 -1 publish -> busy 5000
+      4000 keys -> lock {A=1} ttl 5000, queue (D R) ttl 3610000, timeout
+        .. {D=14000 R=9999} ttl 3610000, alive {=4000.1000
+        .. D=t4000+10.p30003} ttl 3610000
+    ]]
+  end)
+
+  it("probes Redisson waiters that hear nothing, twice", function()
+    check [[
+      0 RPUSH redisson_lock_queue:@ R S -> 2
+      0 ZADD redisson_lock_timeout:@ +90000 R +95000 S -> 2
+      0 listen S 1
+      0 acquire B 2000 1 -1 publish -> busy 90000, sent channel:R=0
+      0 keys -> queue (R S B) ttl 3705000, timeout {B=105000 R=90000
+        .. S=95000} ttl 3705000, alive {=0.00 B=t0+10.p3} ttl 3705000, deaf
+        .. {=1 R=1} ttl 30000
+      500 acquire B 2000 1 -1 publish -> busy 89500, sent channel:R=0
+      1000 acquire B 2000 1 -1 publish -> busy 89000, sent channel:R=0
+      1500 acquire B 2000 1 -1 publish -> busy 88500, sent channel:R=0
+      1999 acquire B 2000 1 -1 publish -> busy 88001, sent channel:R=0
+      2000 acquire B 2000 1 -1 publish -> busy 93000, sent channel:R=0
+        .. channel:S=0
+      2000 keys -> queue (S B) ttl 3705000, timeout {B=107000 S=95000} ttl
+        .. 3705000, alive {=2000.00 B=t2000+10.p3} ttl 3705000
+      2100 listen S 0
+      2500 acquire B 2000 1 -1 publish -> busy 92500, sent channel:S=0
+      2500 keys -> queue (S B) ttl 3704500, timeout {B=107500 S=95000} ttl
+        .. 3704500, alive {=2500.00 B=t2500+10.p3} ttl 3704500, deaf {=1
+        .. S=1} ttl 30000
+      3000 acquire B 2000 1 -1 publish -> busy 92000, sent channel:S=0
+      4000 acquire B 2000 1 -1 publish -> busy 91000, sent channel:S=0
+      4400 acquire B 2000 1 -1 publish -> busy 90600, sent channel:S=0
+      4500 acquire B 2000 1 -1 publish -> held, sent channel:S=0
+      4500 keys -> lock {B=1} ttl 2000
+    ]]
+  end)
+
+  it("wakes a Redisson waiter, and does not probe one that hears", function()
+    check [[
+      0 RPUSH redisson_lock_queue:@ R -> 1
+      0 ZADD redisson_lock_timeout:@ +90000 R -> 1
+      0 listen R 1
+      10 acquire B 2000 1 0 publish -> busy 89990, sent channel:R=0
+      20 acquire B 2000 1 -1 spublish -> busy 89980, sent channel:R=0
+      20 keys -> queue (R B) ttl 3699980, timeout {B=100000 R=90000} ttl
+        .. 3699980, alive {=20.00 B=t20+10.p20002} ttl 3699980, deaf {=1}
+        .. ttl 30000
+      30 acquire A 100 1 -1 publish -> busy 89970, sent channel:R=0
+      40 break_ - publish -> free, sent channel:R=0
+      40 keys -> queue (R B A) ttl 3699960, timeout {A=110000 B=100000
+        .. R=90000} ttl 3699960, alive {=30.00 A=t30+10.p30003
+        .. B=t20+10.p20002} ttl 3699960, deaf {=1} ttl 29980
+      50 listen R 0
+      60 break_ - publish -> freed, sent channel:R=0 channel:B=0
+      60 keys -> queue (B A) ttl 3709940, timeout {A=110000 B=100000} ttl
+        .. 3709940, alive {=30.00 A=t30+10.p30003 B=t20+10.p20002} ttl
+        .. 3709940, deaf {=1} ttl 29960
+    ]]
+  end)
+
+  it("breaks a lock that is held", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      20 break_ - publish -> freed, sent channel:B=0
+      20 keys -> queue (B) ttl 3609990, timeout {B=10010} ttl 3609990, alive
+        .. {=10.00 B=t10+10.p10001} ttl 3609990
+      30 break_ - publish -> free
+      1209 break_ - publish -> free
+      1210 break_ - publish -> freed
+      1210 keys -> alive {=10.00} ttl 3608800
+      1220 break_ - publish -> free
+      1230 break_ - both -> free
+    ]]
+  end)
+
+  it("forgets what is left behind", function()
+    check [[
+      0 HSET rlock_fair_alive:@ - 1740800000000000.00 X 1740800000000010.01
+        .. -> 2
+      10 acquire A 9000 1 -1 publish -> busy 1200
+      10 keys -> queue (X A) ttl 3605000, timeout {A=15010 X=5010} ttl
+        .. 3605000, alive {=-9990.10 A=t10+10.p10002 X=t0+10.01} ttl 3605000
+      20 release A 9000 0 publish -> lost, sent channel:X=0
+      2000 acquire A 9000 1 0 publish -> held
+      2000 keys -> lock {A=1} ttl 9000
+      2010 release A 9000 0 publish -> freed
+      2020 acquire B 9000 1 -1 publish -> held
+      2020 keys -> lock {B=1} ttl 9000
+      2030 DEL lock -> 1
+      2040 release B 9000 0 publish -> lost
+    ]]
+  end)
+
+  it("leaves the rest of very many dead waiters for later", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      0 RPUSH redisson_lock_queue:@ W*450 -> 450
+      0 ZADD redisson_lock_timeout:@ 1,W*450 -> 450
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      10 LLEN redisson_lock_queue:@ -> 150
+      10 LINDEX redisson_lock_queue:@ 0 -> W302
+      20 release A 2000 0 publish -> freed, sent channel:B=0
+      20 LLEN redisson_lock_queue:@ -> 1
+    ]]
+  end)
+
+  it("asks again soon after it has evicted as many as it may", function()
+    check [[
+      0 RPUSH redisson_lock_queue:@ W*401 -> 401
+      0 ZADD redisson_lock_timeout:@ 1,W*401 -> 401
+      10 acquire B 2000 1 -1 publish -> busy 5, sent channel:W302=0
+      10 LLEN redisson_lock_queue:@ -> 101
+      20 acquire B 2000 1 -1 publish -> held
+      20 LLEN redisson_lock_queue:@ -> 0
+    ]]
+  end)
+end)

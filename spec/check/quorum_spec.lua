@@ -1,0 +1,449 @@
+--- Red locks on a simulated host: which replies decide what, and when.
+
+local quorum = require "rlock.several.quorum"
+local stage = require "spec.simulate.stage"
+
+local NAME = "lock"
+
+-- Adds servers 2 to `n`, and opens a client of each.
+local function clients_of(self, n, options)
+  local clients = { self:client(options) }
+  for i = 2, n do
+    clients[i] = self:client(options, self:add_server("redis" .. i))
+  end
+  return clients
+end
+
+-- A test on a stage: fn(stage, red lock, clients, servers).
+local function on_stage(name, fn, options)
+  it(name, function()
+    stage.play(function(self)
+      local clients = clients_of(self, 3, { watchdog = 30 })
+      fn(self, quorum.new(clients, NAME, options), clients,
+        self.network.servers)
+    end)
+  end)
+end
+
+-- On how many servers the lock is held.
+local function holders(servers)
+  local n = 0
+  for _, server in ipairs(servers) do
+    server.redis.now = math.floor(server:clock() * 1000000)
+    if server.redis:entry(NAME) then n = n + 1 end
+  end
+  return n
+end
+
+local function delete(client) assert(client:call("DEL", NAME)) end
+
+-- What fn returned, with how long it took.
+local function timed(self, fn, ...)
+  local began = self.now()
+  local ok, code, detail = fn(...)
+  return self.now() - began, ok, code, detail
+end
+
+describe("a red lock", function()
+  on_stage("is held on all servers, less an allowance for drift",
+    function(self, red, _, servers)
+      assert.is_true(red:lock())
+      assert.near(29.698, red:valid_for(), 0.001)
+      assert.equal("held", red:state())
+      self.sleep(0)                       -- two are enough for lock()
+      assert.equal(3, holders(servers))
+      assert.is_true(red:unlock())
+      self.sleep(0)
+      assert.equal(0, holders(servers))
+      assert.equal("free", red:state())
+      assert.is_true(red:lock { lease = 10 })
+      assert.near(9.898, red:valid_for(), 0.001)
+      self.sleep(5)
+      assert.near(4.898, red:valid_for(), 0.001)
+    end)
+
+  on_stage("takes another drift", function(_, red)
+    assert.is_true(red:lock())
+    assert.near(22.498, red:valid_for(), 0.001)
+  end, { drift = 0.25 })
+
+  on_stage("is renewed by each watchdog", function(self, red, _, servers)
+    assert.is_true(red:lock())
+    self.sleep(60)
+    assert.equal(3, holders(servers))
+    assert.is_true(red:valid_for() > 19)
+    assert.is_true(red:unlock())
+  end)
+
+  on_stage("is held without a minority of the servers", function(self, red, _,
+      servers)
+    servers[1]:restart(5, "data")
+    self.sleep(0.01)
+    assert.is_true(red:lock())
+    assert.equal("held", red:state())
+    assert.is_true(red:valid_for() > 29)
+  end)
+
+  on_stage("is not held without a majority", function(self, red, _, servers)
+    servers[1]:restart(100, "data")
+    servers[3]:restart(100, "data")
+    self.sleep(0.01)
+    local ok, code, detail = red:try_lock()
+    assert.is_nil(ok)
+    assert.equal("quorum", code)
+    assert.match("1 of 3 servers, 2 are needed", detail)
+    self.sleep(0.1)
+    assert.equal(0, holders(servers))
+    local took
+    took, ok, code = timed(self, red.lock, red, { wait = 1 })
+    assert.is_nil(ok)
+    assert.equal("quorum", code)
+    assert.near(1, took, 0.06)
+  end)
+
+  on_stage("waits no longer than its time limit for a server", function(self,
+      red, _, servers)
+    assert.is_true(red:lock())
+    assert.is_true(red:unlock())
+    self.sleep(1)
+    servers[1]:freeze(2)
+    local took = timed(self, red.lock, red)
+    assert.near(0, took, 0.001)
+    assert.is_true(red:unlock())
+    self.sleep(3)
+    for i = 1, 2 do servers[i]:freeze(2) end
+    took = timed(self, red.try_lock, red)
+    assert.near(0.05, took, 0.001)
+    self.sleep(3)
+    for i = 1, 2 do servers[i]:freeze(2) end
+    took = timed(self, red.try_lock, red, { lease = 0.1 })
+    assert.near(0.025, took, 0.001)
+    self.sleep(3)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("takes another time limit", function(self, red, _, servers)
+    assert.is_true(red:lock())
+    assert.is_true(red:unlock())
+    for i = 1, 2 do servers[i]:freeze(2) end
+    assert.near(0.5, (timed(self, red.try_lock, red)), 0.001)
+  end, { node_timeout = 0.5 })
+
+  on_stage("is busy while another owner has it", function(self, red)
+    assert.is_true(red:lock())
+    self.spawn(function()
+      local ok, code, detail = red:try_lock()
+      assert.is_nil(ok)
+      assert.equal("busy", code)
+      assert.match("0 of 3 servers, 2 are needed", detail)
+      local took
+      took, ok, code = timed(self, red.lock, red, { wait = 1 })
+      assert.is_nil(ok)
+      assert.equal("timeout", code)
+      assert.near(1, took, 0.001)
+    end):join()
+  end)
+
+  on_stage("is retried with pauses that grow to 0.128 s", function(self, red)
+    assert.is_true(red:lock())
+    self:calls()
+    self.spawn(function() red:lock { wait = 10 } end):join()
+    local n = #self:calls "acquire" / 3
+    assert.is_true(n > 10 / 0.128 and n < 10 / 0.064 + 8, n)
+    self.spawn(function()
+      self.spawn(function() self.sleep(1) end)
+      assert.is_nil(red:lock { wait = 0.02 })
+    end):join()
+    n = #self:calls "acquire" / 3
+    assert.is_true(n >= 3 and n <= 7, n)
+  end)
+
+  on_stage("is got as soon as it is free", function(self, red)
+    assert.is_true(red:lock())
+    local task = self.spawn(function()
+      local took = timed(self, red.lock, red)
+      assert.is_true(took >= 3 and took < 3.2)
+      return red:unlock()
+    end)
+    self.sleep(3)
+    assert.is_true(red:unlock())
+    assert.is_true(task:join())
+  end)
+
+  on_stage("can be entered again, and is left as often", function(self, red, _,
+      servers)
+    assert.is_true(red:lock())
+    assert.is_true(red:lock { lease = 5 })
+    assert.is_true(red:unlock())
+    assert.equal(3, holders(servers))
+    assert.is_true(red:unlock())
+    self.sleep(0)
+    assert.equal(0, holders(servers))
+    assert.equal("not_held", select(2, red:unlock()))
+  end)
+
+  on_stage("is refused to its holder if it cannot be entered again",
+    function(_, red)
+      assert.is_true(red:lock())
+      local ok, code, detail = red:lock()
+      assert.is_nil(ok)
+      assert.equal("refused", code)
+      assert.match("cannot be entered twice", detail)
+      assert.is_true(red:unlock())
+      assert.is_true(red:lock())
+    end, { policy = "mutex" })
+
+  on_stage("knows what most servers say", function(_, red, clients)
+    assert.is_false(red:is_held())
+    assert.is_true(red:lock())
+    assert.is_true(red:is_held())
+    delete(clients[1])
+    assert.is_true(red:is_held())
+    delete(clients[2])
+    assert.is_false(red:is_held())
+  end)
+
+  on_stage("does not know without most servers", function(self, red, _, servers)
+    assert.is_true(red:lock())
+    for i = 1, 2 do servers[i]:freeze(2) end
+    local took, ok, code = timed(self, red.is_held, red)
+    assert.is_nil(ok)
+    assert.equal("quorum", code)
+    assert.near(0.05, took, 0.001)
+  end)
+end)
+
+describe("unlocking a red lock", function()
+  local function gone_on(...)
+    local gone = { ... }
+    return function(clients)
+      for _, i in ipairs(gone) do delete(clients[i]) end
+    end
+  end
+
+  on_stage("succeeds if one server has lost it", function(_, red, clients)
+    assert.is_true(red:lock())
+    gone_on(2)(clients)
+    assert.is_true(red:unlock())
+  end)
+
+  on_stage("finds it lost if most have", function(_, red, clients)
+    assert.is_true(red:lock())
+    gone_on(1, 3)(clients)
+    local ok, code, detail = red:unlock()
+    assert.is_nil(ok)
+    assert.equal("lost", code)
+    assert.equal("only 1 of 3 servers still had it", detail)
+  end)
+
+  on_stage("succeeds if one has lost it, and one does not answer",
+    function(self, red, clients, servers)
+      assert.is_true(red:lock())
+      gone_on(1)(clients)
+      servers[3]:freeze(2)
+      local took, ok = timed(self, red.unlock, red)
+      assert.is_true(ok)
+      assert.near(0.05, took, 0.001)
+    end)
+
+  on_stage("does not wait for a minority", function(self, red, _, servers)
+    assert.is_true(red:lock())
+    servers[3]:freeze(2)
+    local took, ok = timed(self, red.unlock, red)
+    assert.is_true(ok)
+    assert.near(0, took, 0.001)
+    self.sleep(3)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("is not confirmed without a majority", function(self, red, _,
+      servers)
+    assert.is_true(red:lock { lease = 20 })
+    self.sleep(4)
+    for i = 1, 2 do servers[i]:freeze(30) end
+    local took, ok, code, detail = timed(self, red.unlock, red)
+    assert.is_nil(ok)
+    assert.equal("quorum", code)
+    assert.match("^only 1 of 3 servers confirmed it; the leases end it in 15.8",
+      detail)
+    assert.near(0.05, took, 0.001)
+  end)
+
+  on_stage("finds it lost when its lease has ended", function(self, red, _,
+      servers)
+    assert.is_true(red:lock { lease = 20 })
+    self.sleep(19.9)
+    for i = 1, 3 do servers[i]:freeze(2) end
+    local ok, code, detail = red:unlock()
+    assert.is_nil(ok)
+    assert.equal("lost", code)
+    assert.equal("its lease has ended", detail)
+  end)
+
+  on_stage("works for an object in another task", function(self, red, _,
+      servers)
+    local hold = assert(red:hold())
+    self.spawn(function() assert.is_true(hold:unlock()) end):join()
+    self.sleep(0)
+    assert.equal(0, holders(servers))
+  end)
+end)
+
+describe("a red lock that loses parts", function()
+  on_stage("takes them again", function(self, red, clients, servers)
+    assert.is_true(red:lock())
+    delete(clients[2])
+    assert.equal(2, holders(servers))
+    self.sleep(9)
+    assert.equal(2, holders(servers))
+    self.sleep(1.3)
+    assert.equal(3, holders(servers))
+    assert.equal("held", red:state())
+    self.sleep(30)
+    assert.equal(3, holders(servers))
+    assert.is_true(red:unlock())
+    self.sleep(0)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("takes a part that it never had", function(self, red, _, servers)
+    servers[1]:restart(5, "data")
+    self.sleep(0.01)
+    assert.is_true(red:lock())
+    self.sleep(4)
+    assert.equal(2, holders(servers))
+    self.sleep(11)
+    assert.equal(3, holders(servers))
+    assert.is_true(red:unlock())
+  end)
+
+  on_stage("does not take it with a lease of its own", function(self, red, _,
+      servers)
+    servers[1]:restart(1, "data")
+    self.sleep(0.01)
+    assert.is_true(red:lock { lease = 20 })
+    self.sleep(15)
+    assert.equal(2, holders(servers))
+  end)
+
+  on_stage("does not take it any more once it is unlocked", function(self, red,
+      clients, servers)
+    assert.is_true(red:lock())
+    servers[2]:freeze(8)
+    delete(clients[3])
+    self.sleep(10.05)
+    assert.is_true(red:unlock())
+    self.sleep(20)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("is lost without a majority, once", function(self, red, clients)
+    local told = {}
+    assert.is_true(red:lock())
+    red:on_lost(function(_, why) told[#told + 1] = why end)
+    delete(clients[1])
+    self.sleep(5)
+    assert.equal("held", red:state())
+    for i = 2, 3 do delete(clients[i]) end
+    self.sleep(6)
+    assert.equal(1, #told)
+    assert.match("^no majority of 3 servers has it now; the last to lose it "
+      .. "was redis%d.*expired or broken", told[1])
+    assert.equal("lost", red:state())
+    assert.equal(0, red:valid_for())
+    assert.equal("lost", select(2, red:lock()))
+    assert.equal("lost", select(2, red:unlock()))
+    assert.is_true(red:lock())
+  end)
+
+  on_stage("is at risk without connections to a majority", function(self, red,
+      _, servers)
+    assert.is_true(red:lock())
+    servers[1]:restart(3, "data")
+    self.sleep(1)
+    assert.equal("held", red:state())
+    servers[2]:restart(3, "data")
+    self.sleep(1)
+    assert.equal("at_risk", red:state())
+    assert.is_true(red:valid_for() > 20)
+  end)
+
+  on_stage("is lost at the end of its lease", function(self, red)
+    local lost_at
+    assert.is_true(red:lock { lease = 10 })
+    red:on_lost(function() lost_at = self.now() end)
+    self.sleep(9.8)
+    assert.equal("held", red:state())
+    self.sleep(1)
+    assert.near(9.898, lost_at, 0.001)
+    assert.equal("lost", red:state())
+    assert.equal("lost", select(2, red:try_lock()))
+  end)
+
+  on_stage("does not take them for a task that has ended", function(self, red,
+      clients, servers)
+    self.spawn(function()
+      assert.is_true(red:lock())
+      self.sleep(1)
+    end):join()
+    delete(clients[1])
+    self.sleep(12)
+    assert.equal(2, holders(servers))
+    self.sleep(20)
+    assert.equal(0, holders(servers))
+  end)
+end)
+
+describe("the arguments of a red lock", function()
+  local function red_lock(...)
+    local red = quorum.new(...)
+    return red
+  end
+
+  -- Misuse is reported where red_lock was called: in this file.
+  local function refuses(text, ...)
+    local arguments = table.pack(...)
+    local ok, why = pcall(function()
+      local red = red_lock(table.unpack(arguments, 1, arguments.n))
+      return red
+    end)
+    assert.is_false(ok)
+    local here = debug.getinfo(1, "l").currentline - 4
+    assert.equal(("spec/check/quorum_spec.lua:%d: "):format(here)
+      .. text, (why:gsub("^%./", "")):sub(1, #text + #tostring(here) + 29))
+  end
+
+  on_stage("are checked", function(_, _, clients)
+    refuses("bad clients of red_lock: must be an array", {}, NAME)
+    refuses("bad client 2 of red_lock: must be from rlock.open",
+      { clients[1], {} }, NAME)
+    refuses("bad client 2 of red_lock: must be from rlock.open",
+      { clients[1], 7 }, NAME)
+    refuses("bad client 3 of red_lock: it is client 1",
+      { clients[1], clients[2], clients[1] }, NAME)
+    refuses("bad policy fair", { clients[1] }, NAME, { policy = "fair" })
+    refuses("bad drift: 0.6", clients, NAME, { drift = 0.6 })
+    refuses("bad drift: -0.1", clients, NAME, { drift = -0.1 })
+    refuses("bad node_timeout", clients, NAME, { node_timeout = 0 })
+    refuses("bad name", clients, "")
+    assert.is_table(red_lock(clients, NAME, { drift = 0 }))
+    assert.is_table(red_lock(clients, NAME, { drift = 0.5 }))
+    assert.equal('red lock "a?b"', tostring(red_lock(clients, "a\nb")))
+    assert.equal(75, #tostring(red_lock(clients, ("x"):rep(99))))
+  end)
+end)
+
+describe("a red lock on servers with other leases", function()
+  it("keeps the shortest", function()
+    stage.play(function(self)
+      local clients = { self:client { watchdog = 30 },
+        self:client({ watchdog = 0.12 }, self:add_server "redis2"),
+        self:client({ watchdog = 40 }, self:add_server "redis3") }
+      local red = quorum.new(clients, NAME)
+      assert.is_true(red:lock())
+      assert.is_true(red:unlock())
+      for i = 1, 2 do self.network.servers[i]:freeze(2) end
+      assert.near(0.03, (timed(self, red.try_lock, red)), 0.001)
+    end)
+  end)
+end)

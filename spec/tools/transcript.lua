@@ -1,0 +1,195 @@
+--- Transcripts of a policy's operations on the model of Redis: what they reply,
+--  what they publish, and what is in the keys, at exact times.
+--
+--    transcript.check("reentrant", [[
+--      0 acquire A 1000 1 -> held
+--      400 acquire B 1000 1 -> busy 600
+--      400 keys -> lock {A=1} ttl 600
+--      500 release A 1000 0 publish -> freed, sent redisson_lock__channel=0
+--    ]])
+--
+--  A line has the time in milliseconds, an operation and its arguments, then
+--  what came of it. Of a policy with two sides, the operations are
+--  read.acquire, write.acquire, and so on. Besides there are `keys`, any command
+--  of Redis in capitals, and `listen OWNER N`: how many subscribers the owner's
+--  channel has. "-" is an empty argument; in commands, "@" is the name in
+--  braces, and "+500" a time. In what is shown, times are relative to 0, and
+--  keys and channels are without the name; "t300+10" is 300 times 1024 plus 10,
+--  "p300" is in microseconds. "1,W*2" stands for 1 W1 1 W2; ".." continues a
+--  line.
+
+local policy = require "rlock.policy"
+local redis = require "rlock.check.redis"
+
+local transcript = {}
+
+local START = 1700000000000             -- ms
+local NEAR = 100000000                  -- ms: what is a time
+local NAME = "lock"
+local SHOWN = 8                         -- messages, at most
+
+local function sides_of(name)
+  local definition = require("rlock.policy." .. name)
+  if definition.server then return { [""] = policy.load(definition) } end
+  return {
+    read = policy.load(definition.read), write = policy.load(definition.write),
+  }
+end
+
+-- showing ---------------------------------------------------------------------
+
+local function near(n, unit) return math.abs(n / unit - START) < NEAR end
+
+local function show_number(digits)
+  local n = math.tointeger(tonumber(digits))
+  if not n then return digits end
+  if near(n, 1) then return tostring(n - START) end
+  if near(n, 1000) then return "p" .. n - START * 1000 end
+  if near(n, 1024) then
+    return ("t%d+%d"):format(n // 1024 - START, n % 1024)
+  end
+  return digits
+end
+
+local function show(value)
+  if type(value) ~= "table" then
+    if type(value) == "number" then value = ("%.14g"):format(value) end
+    return (tostring(value):gsub("%d+", show_number))
+  end
+  if value.err then return "error " .. value.err:sub(1, 20) end
+  local words = {}
+  for i, item in ipairs(value) do
+    words[i] = type(item) == "table" and "[" .. show(item) .. "]" or show(item)
+  end
+  return value.ok or table.concat(words, " ")
+end
+
+-- Without the name of the lock and what precedes the last word.
+local function short(key)
+  key = key:gsub(":?{" .. NAME .. "}", ""):gsub("^[%a_]*_(%a+)", "%1")
+  return key
+end
+
+local function sorted(list)
+  local names = {}
+  for name in pairs(list) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local function show_value(entry)
+  if entry.kind == "string" then return show(entry.value) end
+  local words = {}
+  if entry.kind == "list" then return "(" .. show(entry.value) .. ")" end
+  for _, field in ipairs(sorted(entry.value)) do
+    local value = entry.value[field]
+    if type(value) == "number" then value = ("%.0f"):format(value) end
+    words[#words + 1] = show(field) .. "=" .. show(value)
+  end
+  return "{" .. table.concat(words, " ") .. "}"
+end
+
+local function show_keys(model)
+  local words = {}
+  for _, key in ipairs(sorted(model.entries)) do
+    local entry = model:entry(key)
+    if entry then
+      words[#words + 1] = short(key) .. " " .. show_value(entry)
+        .. (entry.expires and " ttl " .. show(entry.expires - model:ms()) or "")
+    end
+  end
+  return words[1] and table.concat(words, ", ") or "none"
+end
+
+-- running ---------------------------------------------------------------------
+
+-- "1,W*2" is 1 W1 1 W2.
+local function add_many(words, what, n)
+  for i = 1, n do
+    for word in (what .. i):gmatch "[^,]+" do words[#words + 1] = word end
+  end
+end
+
+local function words_of(line)
+  local words = {}
+  for word in line:gmatch("%S+") do
+    local what, n = word:match("^(.-)%*(%d+)$")
+    if what then
+      add_many(words, what, tonumber(n))
+    else
+      words[#words + 1] = word == "-" and "" or word
+    end
+  end
+  return words
+end
+
+local function operate(self, words)
+  local side, name = words[1]:match("^(%a*)%.?([%a_]+)$")
+  if not self.sides[side] then side, name = "", words[1] end
+  local its = self.sides[side]
+  local op = assert(its.ops[name], words[1])
+  return show(self.model:eval(op.text, its.keys(NAME),
+    { table.unpack(words, 2) }))
+end
+
+local function listen(self, owner, n)
+  for _, its in pairs(self.sides) do
+    self.model.listeners[its.channel(its.keys(NAME), owner)] = tonumber(n)
+  end
+end
+
+local function sent(self)
+  local words, all = {}, self.model.sent
+  for i = 1, math.min(#all, SHOWN) do
+    words[i] = short(all[i][1]) .. "=" .. all[i][2]
+  end
+  if #all > SHOWN then words[SHOWN] = ("and %d more"):format(#all - SHOWN) end
+  self.model.sent = {}
+  return words[1] and ", sent " .. table.concat(words, " ") or ""
+end
+
+local function run(self, line)
+  local at, rest = line:match("^(%d+) (.*)$")
+  self.model.now = (START + tonumber(at)) * 1000
+  local words = words_of(rest)
+  if words[1] == "keys" then return show_keys(self.model) end
+  if words[1] == "listen" then
+    return listen(self, words[2], words[3])
+  elseif words[1]:find "^%u+$" then
+    for i, word in ipairs(words) do
+      words[i] = word:gsub("@", "{" .. NAME .. "}")
+        :gsub("%+(%d+)$", function(ms) return ("%d"):format(START + ms) end)
+    end
+    return show(self.model:call(words))
+  end
+  return operate(self, words) .. sent(self)
+end
+
+--- Runs the lines of a transcript, and completes them.
+-- @tparam string name of a built-in policy
+-- @tparam string text
+-- @treturn string
+function transcript.run(name, text)
+  local self, lines = { model = redis.new(), sides = sides_of(name) }, {}
+  for line in text:gmatch("[^\n]+") do
+    local call = line:match("^%s*(%d+ .-)%s*$")
+    if call then
+      call = call:match("^(.-) %->") or call
+      local result = run(self, call)
+      lines[#lines + 1] = result and call .. " -> " .. result or call
+    end
+  end
+  return table.concat(lines, "\n")
+end
+
+--- Fails unless what happens is what the text says.
+function transcript.check(name, text)
+  text = text:gsub("\n +%.%. ", " "):gsub("\n +", "\n"):gsub("^ +", "")
+  text = text:gsub("%s+$", "")
+  local got = transcript.run(name, text)
+  if got ~= text then
+    error(("expected:\n%s\ngot:\n%s"):format(text, got), 2)
+  end
+end
+
+return transcript

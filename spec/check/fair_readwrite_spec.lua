@@ -347,12 +347,115 @@ describe("a fair read/write lock", function()
       1100 write.acquire X 1000 1 1 publish -> busy 110
       1210 write.acquire X 1000 1 1 publish -> busy 1, sent wake:r:W370=0
         .. wake:r:W371=0 wake:r:W372=0 wake:r:W373=0 wake:r:W374=0
-        .. wake:r:W375=0 wake:r:W376=0 and 142 more
+        .. wake:r:W375=0 wake:r:W376=0 and 143 more
       1210 ZCARD rlock_frw_queue:@ -> 150
       1220 read.acquire A 1000 1 0 publish -> busy 1190
       1230 read.release A 1000 0 publish -> lost
       1240 write.acquire X 1000 1 1 publish -> held
       1240 ZCARD rlock_frw_queue:@ -> 0
+    ]]
+  end)
+
+  it("lets any of many holders enter again", function()
+    check [[
+      0 read.acquire A 1000 1 1 publish -> held
+      0 read.acquire B 2000 1 1 publish -> held
+      0 read.acquire C 3000 1 1 publish -> held
+      10 read.acquire C 3000 2 1 publish -> held
+      10 read.acquire A 3000 2 1 publish -> held
+      20 write.acquire C 1000 1 1 publish -> refused upgrade: this owner
+        .. reads, and a writer waits for all readers
+      30 read.acquire D 9000 1 1 publish -> held
+      30 read.acquire D 100 2 1 publish -> held
+      30 keys -> frw {r:A=3010 r:B=2000 r:C=3010 r:D=9030} ttl 9000, counts
+        .. {r:A=2 r:C=2 r:D=2} ttl 9000
+      40 read.release D 100 0 publish -> freed
+      40 keys -> frw {r:A=3010 r:B=2000 r:C=3010} ttl 2970, counts {r:A=2
+        .. r:C=2} ttl 2970
+    ]]
+  end)
+
+  it("forgets holders, and their counts, when their leases end", function()
+    check [[
+      0 read.acquire A 100 1 1 publish -> held
+      0 read.acquire A 100 2 1 publish -> held
+      0 read.acquire B 9000 1 1 publish -> held
+      0 read.acquire B 9000 2 1 publish -> held
+      99 read.renew A 100 2 -> held
+      199 read.renew A 100 2 -> lost
+      199 read.release A 100 1 publish -> lost
+      199 read.acquire A 100 2 1 publish -> lost
+      199 keys -> frw {r:B=9000} ttl 8801, counts {r:B=2} ttl 8801
+      200 read.acquire C 100 1 1 publish -> held
+      299 read.acquire C 100 2 1 publish -> held
+      300 write.acquire C 100 1 1 publish -> refused upgrade: this owner
+        .. reads, and a writer waits for all readers
+      310 keys -> frw {r:B=9000 r:C=399} ttl 8690, counts {r:B=2 r:C=2} ttl
+        .. 8690
+      9000 read.release B 100 0 publish -> lost
+      9000 read.acquire B 100 2 1 publish -> lost
+      9000 read.break_ - publish -> free
+      9000 keys -> none
+    ]]
+  end)
+
+  it("is kept by a writer that reads for a shorter time", function()
+    check [=[
+      0 write.acquire W 9000 1 1 publish -> held
+      0 read.acquire W 100 1 1 publish -> held
+      10 read.acquire W 100 2 1 publish -> held
+      20 read.acquire A 1000 1 1 publish -> busy 8980
+      30 read.break_ - publish -> free
+      40 read.peek W -> held 8960 2 [W 2] [queue [r:A]]
+      40 keys -> frw {r:W=110 w:W=9000} ttl 8960, counts {r:W=2} ttl 8960,
+        .. queue {r:A=1} ttl 59980, signs {=20:20 r:A=20:1} ttl 2980
+      50 read.leave A publish -> left
+      60 read.acquire A 1000 1 1 publish -> busy 8940
+      110 read.acquire A 1000 1 1 publish -> busy 8890
+      110 keys -> frw {w:W=9000} ttl 8890, queue {r:A=1} ttl 59950, signs
+        .. {=110:20 r:A=110:1} ttl 3000
+      120 read.acquire W 9999 1 1 publish -> held
+      130 read.acquire A 1000 1 1 publish -> busy 8870
+      140 read.leave A publish -> left
+      150 write.break_ 1 publish -> refused a read/write lock has no fencing
+        .. tokens
+      150 write.break_ - publish -> freed
+      150 keys -> signs {=130:20} ttl 2980
+    ]=]
+  end)
+
+  it("keeps the place of a waiter without a heartbeat", function()
+    check [[
+      0 write.acquire W 9000 1 1 publish -> held
+      10 read.acquire A 1000 1 1 publish -> busy 8990
+      20 write.acquire X 1000 1 1 publish -> busy 8980
+      30 read.acquire B 1000 1 1 publish -> busy 8970
+      40 HDEL rlock_frw_signs:@ w:X r:A -> 2
+      50 write.acquire X 1000 1 1 publish -> busy 8950
+      60 read.acquire A 1000 1 1 publish -> busy 8940
+      60 keys -> frw {w:W=9000} ttl 8940, queue {r:A=1 r:B=3 w:X=2} ttl
+        .. 60000, signs {=60:10 r:A=60:1 r:B=30:3 w:X=50:2} ttl 3000,
+        .. writers {w:X=2} ttl 59990
+      70 DEL rlock_frw_signs:@ -> 1
+      80 read.acquire B 1000 1 1 publish -> busy 8920
+      80 keys -> frw {w:W=9000} ttl 8920, queue {r:A=1 r:B=3 w:X=2} ttl
+        .. 60000, signs {=80:80 r:B=80:3} ttl 3000, writers {w:X=2} ttl
+        .. 59970
+      90 write.release W 1000 0 publish -> freed, sent wake:r:A=0 wake:w:X=0
+        .. wake:r:B=0
+      90 keys -> queue {r:A=1 r:B=3 w:X=2} ttl 59990, signs {=80:80
+        .. r:B=80:3} ttl 2990, writers {w:X=2} ttl 59960
+    ]]
+  end)
+
+  it("wakes very many readers, but not all", function()
+    check [[
+      0 write.acquire W 9000 1 1 publish -> held
+      0 ZADD rlock_frw_queue:@ 1,r:R*1100 -> 1100
+      10 write.acquire X 9000 1 1 publish -> busy 8990
+      20 write.release W 9000 0 publish -> freed, sent wake:r:R1=0
+        .. wake:r:R10=0 wake:r:R100=0 wake:r:R1000=0 wake:r:R1001=0
+        .. wake:r:R1002=0 wake:r:R1003=0 and 1001 more
     ]]
   end)
 end)

@@ -54,7 +54,7 @@ describe("a fair lock", function()
     ]]
   end)
 
-  it("wakes the head when it is released, and moves the others up", function()
+  it("wakes the head when it is free, and moves the others up", function()
     check [[
       0 acquire A 1000 1 -1 publish -> held
       100 acquire B 2000 1 5000 publish -> busy 900
@@ -221,8 +221,7 @@ describe("a fair lock", function()
 end)
 
 describe("the queue of a fair lock", function()
-  it("evicts a Redisson waiter whose deadline has passed, once it is the head",
-    function()
+  it("evicts a Redisson waiter at the head after its deadline", function()
     check [[
       0 acquire A 9000 1 -1 publish -> held
       100 RPUSH redisson_lock_queue:@ R S -> 2
@@ -245,8 +244,7 @@ describe("the queue of a fair lock", function()
     ]]
   end)
 
-  it("moves the deadlines of Redisson waiters, and leaves them the lease",
-    function()
+  it("leaves Redisson waiters the lease when it moves them up", function()
     check [[
       0 acquire A 9000 1 -1 publish -> held
       10 acquire B 2000 1 2000 publish -> busy 8990
@@ -529,6 +527,126 @@ describe("the queue of a fair lock", function()
       10 LLEN redisson_lock_queue:@ -> 101
       20 acquire B 2000 1 -1 publish -> held
       20 LLEN redisson_lock_queue:@ -> 0
+    ]]
+  end)
+end)
+
+describe("a fair lock with odd queues", function()
+  it("moves up those behind two dead waiters", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 2000 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      30 RPUSH redisson_lock_queue:@ R S T -> 5
+      30 ZADD redisson_lock_timeout:@ +5000 R +30000 S +33000 T -> 3
+      40 acquire D 2000 1 -1 publish -> busy 8960
+      600 acquire D 2000 1 -1 publish -> busy 8400
+      1100 acquire D 2000 1 -1 publish -> busy 7900
+      1220 acquire D 2000 1 -1 publish -> busy 7780
+      1220 keys -> lock {A=1} ttl 7780, queue (R S T D) ttl 3642840, timeout
+        .. {D=32180 R=15000 S=21000 T=27000} ttl 3642840, alive {=1220.00
+        .. D=t1220+10.p40006} ttl 3642840
+      1300 release A 2000 0 publish -> freed, sent channel:R=0
+      1310 acquire E 2000 1 -1 publish -> busy 13690, sent channel:R=0
+      1310 keys -> queue (R S T D E) ttl 3642750, timeout {D=32180 E=42180
+        .. R=15000 S=21000 T=27000} ttl 3642750, alive {=1310.00
+        .. D=t1220+10.p40006 E=t1310+10.p1310005} ttl 3642750, deaf {=1 R=1
+        .. S=1 T=1} ttl 30000
+    ]]
+  end)
+
+  it("bounds the deadline of the last", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      30 ZADD redisson_lock_timeout:@ +9000000 C -> 0
+      40 leave B publish -> left
+      40 keys -> lock {A=1} ttl 8960, queue (C) ttl 3609970, timeout
+        .. {C=300040} ttl 3609970, alive {=20.00 C=t20+10.p20002} ttl
+        .. 3609970
+      50 acquire B 2000 1 -1 publish -> busy 8950
+      60 acquire D 2000 1 -1 publish -> busy 8940
+      70 ZADD redisson_lock_timeout:@ +9000000 D -> 0
+      80 leave B publish -> left
+      80 keys -> lock {A=1} ttl 8920, queue (C D) ttl 3609930, timeout
+        .. {C=300040 D=600080} ttl 3609930, alive {=60.00 C=t20+10.p20002
+        .. D=t60+10.p60003} ttl 3609930
+      90 leave C publish -> left
+      90 leave D publish -> left
+      90 keys -> lock {A=1} ttl 8910
+    ]]
+  end)
+
+  it("removes a waiter that is listed twice from its first place", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      20 acquire D 2000 1 -1 publish -> busy 8980
+      30 RPUSH redisson_lock_queue:@ B -> 4
+      40 leave B publish -> left
+      40 keys -> lock {A=1} ttl 8960, queue (C D B) ttl 3609970, timeout
+        .. {C=10040 D=20040} ttl 3609970, alive {=20.00 C=t20+10.p20002
+        .. D=t20+10.p20003} ttl 3609970
+      50 leave B publish -> left
+      50 keys -> lock {A=1} ttl 8950, queue (C D) ttl 3609960, timeout
+        .. {C=10040 D=20040} ttl 3609960, alive {=20.00 C=t20+10.p20002
+        .. D=t20+10.p20003} ttl 3609960
+      60 RPUSH redisson_lock_queue:@ C -> 3
+      70 leave C publish -> left
+      70 keys -> lock {A=1} ttl 8930, queue (D C) ttl 3609940, timeout
+        .. {D=10070} ttl 3609940, alive {=20.00 D=t20+10.p20003} ttl 3609940
+    ]]
+  end)
+
+  it("reads what older versions write", function()
+    check [[
+      0 RPUSH redisson_lock_queue:@ X Y -> 2
+      0 ZADD redisson_lock_timeout:@ +10000 X +20000 Y -> 2
+      0 HSET rlock_fair_alive:@ - 1740800000000000 X 1740800000000010 Y
+        .. 1740800000000522 -> 3
+      100 acquire B 2000 1 -1 publish -> busy 1200
+      100 keys -> queue (X Y B) ttl 3629900, timeout {B=30000 X=10000
+        .. Y=20000} ttl 3629900, alive {=-9900.100 B=t100+10.p100003 X=t0+10
+        .. Y=t0+522} ttl 3629900
+      640 acquire B 2000 1 -1 publish -> busy 660
+      1200 acquire B 2000 1 -1 publish -> busy 100
+      1200 keys -> queue (X Y B) ttl 3629900, timeout {B=31100 X=10000
+        .. Y=20000} ttl 3629900, alive {=-8800.100 B=t1200+10.p100003
+        .. X=t0+10 Y=t0+522} ttl 3629900
+    ]]
+  end)
+
+  it("evicts the dead before a try", function()
+    check [[
+      0 acquire A 500 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 490
+      20 acquire C 2000 1 -1 publish -> busy 480
+      600 acquire C 2000 1 -1 publish -> busy 610
+      1100 acquire C 2000 1 -1 publish -> busy 110
+      1210 acquire D 2000 1 0 publish -> busy 1090, sent channel:C=0
+      1210 keys -> queue (C) ttl 3619880, timeout {C=11210} ttl 3619880,
+        .. alive {=1100.00 C=t1100+10.p20002} ttl 3619880
+      1300 leave C publish -> left
+      1310 acquire D 2000 1 0 publish -> held
+      1310 keys -> lock {D=1} ttl 2000
+    ]]
+  end)
+
+  it("asks for subscribers of both sorts", function()
+    check [[
+      0 RPUSH redisson_lock_queue:@ R S -> 2
+      0 ZADD redisson_lock_timeout:@ +90000 R +95000 S -> 2
+      0 HSET rlock_fair_deaf:@ R 1 S 1 -> 2
+      0 PEXPIRE rlock_fair_deaf:@ 28011 -> 1
+      10 acquire B 2000 1 -1 both -> busy 89990, sent channel:R=0
+        .. channel:R=0
+      10 keys -> queue (R S B) ttl 3704990, timeout {B=105000 R=90000
+        .. S=95000} ttl 3704990, alive {=10.00 B=t10+10.p10003} ttl 3704990,
+        .. deaf {R=1 S=1} ttl 28001
+      11 acquire B 2000 1 -1 both -> held, sent channel:R=0 channel:R=0
+      11 keys -> lock {B=1} ttl 2000
     ]]
   end)
 end)

@@ -370,4 +370,110 @@ describe("a read/write lock", function()
       0 write.acquire A 1000 1 -> busy 500
     ]]
   end)
+
+  it("keeps the lease of the others when one is prolonged", function()
+    check [[
+      0 read.acquire A 1000 1 -> held
+      0 read.acquire A 1000 2 -> held
+      0 read.acquire B 9000 1 -> held
+      100 read.release A 3000 1 publish -> kept
+      100 keys -> lock {A=1 B=1 mode=read} ttl 8900, holds {A=3100 B=9000}
+        .. ttl 8900, :A:rwlock_timeout:1 1 ttl 3000, :B:rwlock_timeout:1 1
+        .. ttl 8900
+      200 read.acquire A 2900 2 -> held
+      200 read.release A 2900 1 publish -> kept
+      200 keys -> lock {A=1 B=1 mode=read} ttl 8800, holds {A=3100 B=9000}
+        .. ttl 8800, :A:rwlock_timeout:1 1 ttl 2900, :B:rwlock_timeout:1 1
+        .. ttl 8800
+      300 read.renew A 100 1 -> held
+      300 read.renew B 8700 1 -> held
+      300 keys -> lock {A=1 B=1 mode=read} ttl 8700, holds {A=3100 B=9000}
+        .. ttl 8700, :A:rwlock_timeout:1 1 ttl 2800, :B:rwlock_timeout:1 1
+        .. ttl 8700
+    ]]
+  end)
+
+  it("finds the leases of Redisson's readers by their hold keys", function()
+    check [[
+      0 HSET lock mode read R 3 S 2.5 T 3000000000 U x -> 5
+      0 PEXPIRE lock 9000 -> 1
+      0 SET @:R:rwlock_timeout:1 1 PX 4000 -> OK
+      0 SET @:R:rwlock_timeout:2 1 PX 5000 -> OK
+      0 SET @:R:rwlock_timeout:3 1 PX 3000 -> OK
+      0 SET @:S:rwlock_timeout:1 1 PX 6000 -> OK
+      0 SET @:T:rwlock_timeout:1 1 PX 200 -> OK
+      100 read.acquire A 20000 1 -> held
+      110 read.release A 0 0 publish -> freed
+      110 keys -> lock {R=3 S=2.5 T=3000000000 U=x mode=read} ttl 19990,
+        .. :R:rwlock_timeout:1 1 ttl 3890, :R:rwlock_timeout:2 1 ttl 4890,
+        .. :R:rwlock_timeout:3 1 ttl 2890, :S:rwlock_timeout:1 1 ttl 5890,
+        .. :T:rwlock_timeout:1 1 ttl 90
+      200 HDEL lock U -> 1
+      200 read.acquire A 20000 1 -> held
+      210 read.release A 0 0 publish -> freed, sent rwlock=0
+      210 keys -> lock {R=3 S=2.5 mode=read} ttl 5790, :R:rwlock_timeout:1 1
+        .. ttl 3790, :R:rwlock_timeout:2 1 ttl 4790, :R:rwlock_timeout:3 1
+        .. ttl 2790, :S:rwlock_timeout:1 1 ttl 5790
+      5999 read.acquire A 20000 1 -> held
+      5999 read.release A 0 0 publish -> freed, sent rwlock=0
+      5999 keys -> lock {S=2.5 mode=read} ttl 1, :S:rwlock_timeout:1 1 ttl 1
+      6000 read.acquire A 20000 1 -> held
+      6000 read.release A 0 0 publish -> freed, sent rwlock=0
+      6000 keys -> none
+    ]]
+  end)
+
+  it("leaves Redisson's expiry while a writer has it", function()
+    check [[
+      0 write.acquire A 9000 1 -> held
+      10 read.acquire A 20000 1 -> held
+      20 HSET lock R 1 -> 1
+      30 read.release A 0 0 publish -> freed
+      30 keys -> lock {A:write=1 R=1 mode=write} ttl 19980
+      40 read.acquire A 20000 1 -> held
+      50 DEL rlock_rw_holds:@ -> 1
+      60 read.renew A 20000 1 -> held
+      60 keys -> lock {A=1 A:write=1 R=1 mode=write} ttl 20000, holds
+        .. {A=20060} ttl 20000, :A:rwlock_timeout:1 1 ttl 20000
+      70 read.release A 0 0 publish -> freed
+      70 keys -> lock {A:write=1 R=1 mode=write} ttl 19990
+      80 write.release A 0 0 publish -> freed, sent rwlock=1
+    ]]
+  end)
+
+  it("forgets dead holds of the writer in any order", function()
+    check [[
+      0 write.acquire A 9000 1 -> held
+      10 read.acquire A 100 1 -> held
+      50 write.acquire A 9000 2 -> held
+      110 write.acquire B 100 1 -> busy 8940
+      110 read.acquire B 100 1 -> busy 1
+      110 keys -> lock {A:write=2 mode=write} ttl 8940
+      120 write.release A 5000 1 publish -> kept
+      120 keys -> lock {A:write=1 mode=write} ttl 5000
+      130 read.acquire A 4990 1 -> held
+      140 write.release A 4980 1 publish -> kept
+      150 write.release A 3000 1 publish -> kept
+      150 keys -> lock {A=1 A:write=1 mode=write} ttl 4970, holds {A=5120
+        .. A:write=3150} ttl 4970, :A:rwlock_timeout:1 1 ttl 4970
+      160 read.release A 0 0 publish -> freed, sent rwlock=1
+      170 write.release A 0 0 publish -> freed, sent rwlock=1
+    ]]
+  end)
+
+  it("ends with the last of many holds", function()
+    check [[
+      0 read.acquire A 1000 1 -> held
+      0 read.acquire A 1000 2 -> held
+      0 read.acquire A 1000 3 -> held
+      0 HSET lock A x -> 0
+      10 read.release A 1000 0 publish -> freed, sent rwlock=0
+      10 keys -> :A:rwlock_timeout:2 1 ttl 990, :A:rwlock_timeout:3 1 ttl
+        .. 990
+      20 read.acquire A 100 1 -> held
+      120 read.release A 1000 0 publish -> lost
+      120 keys -> :A:rwlock_timeout:2 1 ttl 880, :A:rwlock_timeout:3 1 ttl
+        .. 880
+    ]]
+  end)
 end)

@@ -10,18 +10,20 @@ local client = { "simulate RUNS=8", "reentrant_spec", "answers_spec",
 local status = "cli/commands_spec status %l"
 local exclusive = "quorum_spec mutual exclusion"
 
-local function with(...)
-  local list = table.move(client, 1, #client, 1, {})
+-- The client's specs, after one of the simulated host.
+local function with(first, ...)
+  local list = table.move(client, 1, #client, 2, { first })
   for _, words in ipairs { ... } do list[#list + 1] = words end
   return list
 end
 
 return {
-  ["lua/rlock/policy/fair.lua"] = { "check fair --ops 1", "fair_spec verdict",
-    "check fair --ticks 1", "fair_spec", status, "then",
+  ["lua/rlock/policy/fair.lua"] = { "check/fair_spec", "check fair --ops 1",
+    "fair_spec verdict", "check fair --ticks 1", "fair_spec", status, "then",
     "check fair --clients 3 --ops 1 --ticks 1", "check fair" },
-  ["lua/rlock/policy/fair_readwrite.lua"] = { "check fair_readwrite --ops 1",
-    "fair_readwrite_spec verdict", "fair_readwrite_spec", status, "then",
+  ["lua/rlock/policy/fair_readwrite.lua"] = { "check/fair_readwrite_spec",
+    "check fair_readwrite --ops 1", "fair_readwrite_spec verdict",
+    "fair_readwrite_spec", status, "then",
     "check fair_readwrite --ticks 1",
     "check fair_readwrite --clients 3 --ops 1 --ticks 1" },
   ["lua/rlock/policy/fenced.lua"] = { "check fenced --ticks 1",
@@ -33,8 +35,8 @@ return {
   ["lua/rlock/policy/mutex.lua"] = { "check mutex", "mutex_spec", exclusive },
   ["lua/rlock/policy/permits.lua"] = { "check permits --ticks 1",
     "check permits", "permits_spec", status },
-  ["lua/rlock/policy/readwrite.lua"] = { "check readwrite --ticks 1",
-    "check readwrite", "readwrite_spec", status },
+  ["lua/rlock/policy/readwrite.lua"] = { "check/readwrite_spec",
+    "check readwrite --ticks 1", "check readwrite", "readwrite_spec", status },
   ["lua/rlock/policy/reentrant.lua"] = { "check reentrant",
     "reentrant_spec", status, exclusive },
   ["lua/rlock/policy/semaphore.lua"] = { "check semaphore --ticks 1",
@@ -45,14 +47,16 @@ return {
   ["lua/rlock/policy/simple.lua"] = { "check simple", "simple_spec", status,
     exclusive },
   ["lua/rlock/policy/spin.lua"] = { "check spin", "spin_spec", exclusive },
-  ["lua/rlock/grant.lua"] = with("fenced_spec", "late_spec", "faults_spec",
-    "waiting_spec", "then", "watchdog_spec", "for_ever_spec"),
-  ["lua/rlock/lock.lua"] = with("waiting_spec", "faults_spec", "then",
-    "refusals_spec", "for_ever_spec"),
-  ["lua/rlock/watchdog.lua"] = with("readwrite_spec beside a watchdog",
-    "watchdog_spec", "then", "permits_spec", "faults_spec"),
-  ["lua/rlock/wakeup.lua"] = with("latch_spec", "semaphore_spec",
-    "waiting_spec", "then", "fair_spec", "faults_spec"),
-  ["lua/rlock/several/quorum.lua"] = { "simulate RUNS=8", "quorum_spec",
-    "red_spec", "then", "quorum_counter_spec" },
+  ["lua/rlock/grant.lua"] = with("check/grant_spec", "fenced_spec",
+    "late_spec", "faults_spec", "waiting_spec", "then", "watchdog_spec",
+    "for_ever_spec"),
+  ["lua/rlock/lock.lua"] = with("check/grant_spec", "waiting_spec",
+    "faults_spec", "then", "refusals_spec", "for_ever_spec"),
+  ["lua/rlock/watchdog.lua"] = with("check/watchdog_spec",
+    "readwrite_spec beside a watchdog", "watchdog_spec", "then",
+    "permits_spec", "faults_spec"),
+  ["lua/rlock/wakeup.lua"] = with("check/grant_spec", "latch_spec",
+    "semaphore_spec", "waiting_spec", "then", "fair_spec", "faults_spec"),
+  ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
+    "quorum_spec", "red_spec", "then", "quorum_counter_spec" },
 }

@@ -10,8 +10,8 @@
 --
 --  A line has the time in milliseconds, an operation and its arguments, then
 --  what came of it. Of a policy with two sides, the operations are
---  read.acquire, write.acquire, and so on. Besides there are `keys`, any command
---  of Redis in capitals, and `listen OWNER N`: how many subscribers the owner's
+--  read.acquire, write.acquire, and so on. Besides there are `keys`, commands of
+--  Redis in capitals, and `listen OWNER N`: how many subscribers the owner's
 --  channel has. "-" is an empty argument; in commands, "@" is the name in
 --  braces, and "+500" a time. In what is shown, times are relative to 0, and
 --  keys and channels are without the name; "t300+10" is 300 times 1024 plus 10,
@@ -143,7 +143,9 @@ local function sent(self)
   for i = 1, math.min(#all, SHOWN) do
     words[i] = short(all[i][1]) .. "=" .. all[i][2]
   end
-  if #all > SHOWN then words[SHOWN] = ("and %d more"):format(#all - SHOWN) end
+  if #all > SHOWN then
+    words[SHOWN] = ("and %d more"):format(#all - SHOWN + 1)
+  end
   self.model.sent = {}
   return words[1] and ", sent " .. table.concat(words, " ") or ""
 end

@@ -58,7 +58,7 @@ end
 --- Opens a client of the first server.
 -- @tparam[opt] table given options of rlock.open
 -- @tparam[opt] table its another server
--- @tparam[opt] table host another process
+-- @tparam[opt] table host another process; then with `lazy`
 function stage:client(given, its, host)
   local options = assert(client.complete(given or {},
     "redis://" .. (its or self.server).name))

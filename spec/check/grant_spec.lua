@@ -1,0 +1,697 @@
+--- Locks, their grants and their waiters on a simulated host: what is sent when,
+--- and what a request becomes whose outcome is not known.
+
+local stage = require "spec.simulate.stage"
+
+-- A test on a stage: fn(stage, client, session).
+local function on_stage(name, fn, options)
+  it(name, function()
+    stage.play(function(self)
+      local client = self:client(options)
+      fn(self, client, client.session)
+    end)
+  end)
+end
+
+local function entry(self, name)
+  self.server.redis.now = math.floor(self.server:clock() * 1000000)
+  return self.server.redis:entry(name or "lock")
+end
+
+-- The owners that were sent with an operation.
+local function owners(self, operation)
+  local list = {}
+  for _, call in ipairs(self.recorded) do
+    if call.operation == operation then
+      list[#list + 1] = call.args[1]:match ":(%w+)$" or call.args[1]
+    end
+  end
+  return table.concat(list, " ")
+end
+
+-- What fn returned, after how long it took.
+local function timed(self, fn, ...)
+  local began = self.now()
+  local results = table.pack(fn(...))
+  return self.now() - began, table.unpack(results, 1, results.n)
+end
+
+local function fails(code, pattern, ok, got, detail)
+  assert.is_nil(ok)
+  assert.equal(code, got)
+  if pattern then assert.match(pattern, detail) end
+end
+
+describe("a request to lock", function()
+  on_stage("states the holds that are wanted", function(self, client)
+    local lock = client:lock "lock"
+    for _ = 1, 18 do assert.is_true(lock:lock { lease = 5 }) end
+    local calls = self:calls()
+    assert.equal("0.000 acquire 5000 1", calls[1])
+    assert.equal("0.000 acquire 5000 18", calls[18])
+    for _ = 1, 18 do assert.is_true(lock:unlock()) end
+    calls = self:calls()
+    assert.equal("0.000 release 4993 17 publish", calls[1])
+    assert.equal("0.000 release 1 0 publish", calls[18])
+    fails("not_held", nil, lock:unlock())
+  end)
+
+  on_stage("says how long it waits, if the policy asks", function(self, client)
+    local lock = client:fair_lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:lock { wait = 1.5 })
+    assert.is_true(lock:try_lock { lease = 60 })
+    assert.same({ "0.000 acquire 30000 1 -1 publish",
+      "0.000 acquire 30000 2 1500 publish", "0.000 acquire 60000 3 0 publish",
+    }, self:calls())
+  end)
+
+  on_stage("is undone if its reply is lost", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self:calls()
+    self.server:freeze(3.5)
+    local took, ok, code = timed(self, lock.try_lock, lock)
+    assert.is_nil(ok)
+    assert.equal("closed", code)
+    assert.near(3, took, 0.001)
+    self.sleep(3)
+    assert.is_nil(entry(self))
+    assert.equal("1", owners(self, "release"):match "^%d+")
+    assert.is_true(lock:lock())
+    assert.equal("2", owners(self, "acquire"):match "%d+$")
+  end)
+
+  on_stage("is undone before its named owner asks again", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self:calls()
+    self.server:freeze(3.5)
+    fails("closed", nil, lock:try_lock())
+    local ok = lock:lock { wait = 5 }
+    assert.is_true(ok)
+    local calls = self:calls()
+    assert.match("acquire", calls[#calls])
+    assert.match("release 1 0", calls[#calls - 1])
+    assert.is_true(lock:unlock())
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("leaves the queue, too, if its reply is lost", function(self, client)
+    local lock = client:fair_lock "lock"
+    self.spawn(function()
+      assert.is_true(lock:lock())
+      self.sleep(10)
+      assert.is_true(lock:unlock())
+    end)
+    self.sleep(0)
+    self.server:freeze(3.5)
+    fails("closed", nil, lock:try_lock())
+    self.sleep(2)
+    assert.equal(1, #self:calls "leave")
+  end)
+
+  on_stage("is not undone while outer holds are left", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock { lease = 60 })
+    self.server:freeze(3.5)
+    fails("closed", nil, lock:try_lock())
+    self.sleep(2)
+    assert.equal(0, #self:calls "release")
+    assert.is_true(lock:unlock())
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("is undone if its reply comes after the lease", function(self,
+      client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock { lease = 10 })
+    assert.is_true(lock:unlock())
+    self:route().delay = 0.1
+    fails("busy", nil, lock:try_lock { lease = 0.1 })
+    self.sleep(1)
+    assert.is_nil(entry(self))
+    assert.equal("free", lock:state())
+    local ok = lock:lock { lease = 0.5 }
+    assert.is_true(ok)
+    assert.is_true(lock:valid_for() < 0.4)
+  end)
+
+  on_stage("is undone if its reply makes no sense", function(self, client)
+    local lock, execute, odd = client:lock "lock", self.server.execute, true
+    function self.server.execute(its, link, words)
+      local reply = execute(its, link, words)
+      if words[1] == "EVALSHA" and odd then
+        odd = false
+        return { "odd" }
+      end
+      return reply
+    end
+    fails("redis", "odd", lock:lock())
+    self.sleep(1)
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("finds that the outer hold was lost", function(_, client)
+    local lock, told = client:lock "lock", 0
+    assert.is_true(lock:lock())
+    lock:on_lost(function() told = told + 1 end)
+    client:call("DEL", "lock")
+    fails("lost", "outer hold was lost", lock:lock())
+    assert.equal("lost", lock:state())
+    fails("lost", "earlier hold was lost .the server does not have it",
+      lock:lock())
+    fails("lost", "does not have it", lock:unlock())
+    assert.equal("free", lock:state())
+    assert.is_true(lock:lock())
+    assert.equal(1, told)
+  end)
+
+  on_stage("may be refused", function(_, client)
+    local pair = client:read_write_lock "lock"
+    assert.is_true(pair:read_lock():lock())
+    fails("refused", "^upgrade", pair:write_lock():lock())
+    local mutex = client:mutex "other"
+    assert.is_true(mutex:lock())
+    fails("refused", "cannot be entered twice", mutex:lock())
+  end)
+
+  on_stage("is given up when the client is closed", function(self, client)
+    local lock, results = client:lock "lock", nil
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self.server:freeze(1)
+    self.spawn(function() results = { lock:lock() } end)
+    self.sleep(0.1)
+    client:close()
+    self.sleep(2)
+    fails("closed", nil, table.unpack(results, 1, 3))
+    assert.is_nil(entry(self))
+    fails("closed", nil, lock:lock())
+  end)
+
+  on_stage("gives what a cancelled task got back", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self:route().delay = 0.1
+    local task = self.spawn(function() lock:lock() end)
+    self.sleep(0.05)
+    task:cancel()
+    self.sleep(2)
+    assert.is_nil(entry(self))
+  end)
+end)
+
+describe("tasks of one owner", function()
+  on_stage("ask one after the other", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    self:route().delay = 0.1
+    local done = {}
+    for i = 1, 3 do
+      self.spawn(function()
+        assert.is_true(lock:lock())
+        done[#done + 1] = i
+      end)
+    end
+    self.sleep(5)
+    assert.same({ 1, 2, 3 }, done)
+    local counts = {}
+    for i, call in ipairs(self:calls()) do counts[i] = call:match "%d+$" end
+    assert.same({ "1", "2", "3" }, counts)
+  end)
+
+  on_stage("wait for their turn no longer than they may", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self.server:freeze(2.5)
+    local first = self.spawn(function() return lock:lock() end)
+    self.sleep(0)
+    local took, ok, code, detail = timed(self, lock.lock, lock, { wait = 1 })
+    fails("timeout", "another request of this owner is in flight", ok, code,
+      detail)
+    assert.near(1, took, 0.001)
+    local task = self.spawn(function() lock:lock() end)
+    self.sleep(0.1)
+    task:cancel()
+    assert.is_true(first:join())
+    assert.is_true(lock:unlock())
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("release one after the other", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    for _ = 1, 3 do assert.is_true(lock:lock()) end
+    self:route().delay = 0.1
+    local freed = 0
+    for _ = 1, 3 do
+      self.spawn(function()
+        assert.is_true(lock:unlock())
+        freed = freed + 1
+      end)
+    end
+    self.sleep(2)
+    assert.equal(3, freed)
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("release in the background what they cannot now", function(self,
+      client)
+    local lock = client:lock("lock", { owner = "me" })
+    local hold = assert(lock:hold())
+    self.server:freeze(8)
+    self.spawn(function() lock:lock() end)
+    self.sleep(0)
+    local took, ok, code = timed(self, hold.unlock, hold)
+    fails("timeout", nil, ok, code)
+    assert.near(6, took, 0.01)
+    self.sleep(10)
+    assert.equal("free", hold:state())
+  end)
+end)
+
+describe("an unlock", function()
+  on_stage("is repeated if its reply is lost", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    local route = self:route()
+    route.back = 4
+    self.sleep(0.5)
+    local took, ok = timed(self, lock.unlock, lock)
+    assert.is_true(ok)
+    assert.is_true(took >= 3 and took < 6)
+    assert.is_nil(entry(self))
+    assert.equal("free", lock:state())
+  end)
+
+  on_stage("says when the lease ends if it fails", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock { lease = 20 })
+    self.server:freeze(12)
+    local took, ok, code, detail = timed(self, lock.unlock, lock)
+    fails("connect", "the lease ends it in 20.0 s at the latest", ok, code,
+      detail)
+    assert.near(6, took, 0.01)
+    assert.equal("free", lock:state())
+    self.sleep(7)
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("keeps the outer holds' lease", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock { lease = 20 })
+    assert.is_true(lock:lock { lease = 50 })
+    assert.near(49.948, lock:valid_for(), 0.001)
+    self:calls()
+    self.sleep(1)
+    assert.is_true(lock:unlock())
+    assert.same({ "1.000 release 18978 1 publish" }, self:calls())
+    assert.near(18.957, lock:valid_for(), 0.001)
+    assert.equal("held", lock:state())
+    self.sleep(18.9)
+    assert.equal("held", lock:state())
+    self.sleep(0.1)
+    assert.equal("lost", lock:state())
+    fails("lost", nil, lock:unlock())
+  end)
+
+  on_stage("goes on renewing the outer hold", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:lock { lease = 50 })
+    self.sleep(3)
+    self:calls()
+    assert.is_true(lock:unlock())
+    assert.near(29.968, lock:valid_for(), 0.001)
+    self.sleep(40)
+    local calls = self:calls()
+    assert.equal("3.000 release 30000 1 publish", calls[1])
+    assert.equal("13.000 renew 30000 1", calls[2])
+    assert.equal(4, #calls)
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("of an inner hold ends a risk", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:lock())
+    self.server:ail(11, "OOM command not allowed")
+    self.sleep(11.5)
+    assert.equal("at_risk", lock:state())
+    assert.is_true(lock:unlock())
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("tells what is left of the lease at the end only", function(self,
+      client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock { lease = 3 })
+    assert.is_true(lock:lock())
+    self.sleep(5)
+    assert.is_true(lock:unlock())
+    local calls = self:calls()
+    assert.equal("5.000 release 2 1 publish", calls[#calls])
+    self.sleep(1)
+    fails("lost", nil, lock:unlock())
+  end)
+
+  on_stage("of a lost hold is told so", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    client:call("DEL", "lock")
+    fails("lost", "did not have it any more when it was unlocked",
+      lock:unlock())
+    assert.equal("free", lock:state())
+    assert.equal(0, #self:calls "renew")
+    fails("not_held", nil, lock:unlock())
+  end)
+
+  on_stage("with a reply that makes no sense fails", function(self, client)
+    local lock, execute = client:lock "lock", self.server.execute
+    assert.is_true(lock:lock())
+    function self.server.execute(its, link, words)
+      local reply = execute(its, link, words)
+      return words[1] == "EVALSHA" and { "kept" } or reply
+    end
+    fails("redis", "kept", lock:unlock())
+    assert.equal("free", lock:state())
+  end)
+
+  on_stage("leaves the holds of objects to them", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    local one = assert(lock:hold())
+    local other = assert(lock:hold())
+    assert.is_true(lock:unlock())
+    assert.equal("held", one:state())
+    assert.is_true(one:unlock())
+    fails("not_held", "released before", one:unlock())
+    assert.equal("held", other:state())
+    assert.is_true(lock:unlock())
+    assert.equal("free", other:state())
+    assert.is_nil(entry(self))
+  end)
+end)
+
+describe("grants", function()
+  on_stage("are used again, and few are kept", function(self, client, session)
+    local locks = {}
+    for i = 1, 20 do
+      locks[i] = client:lock("lock" .. i)
+      assert.is_true(locks[i]:lock())
+    end
+    for i = 1, 20 do assert.is_true(locks[i]:unlock()) end
+    assert.equal(16, #session.spares)
+    local lock = client:lock "other"
+    assert.is_true(lock:lock { lease = 1 })
+    assert.equal(15, #session.spares)
+    assert.near(0.997, lock:valid_for(), 0.001)
+    lock:on_lost(function() end)
+    assert.is_true(lock:unlock())
+    assert.equal(16, #session.spares)
+    assert.is_nil(next(lock.site.grants))
+    self.sleep(2)
+    assert.same({}, self:logged())
+  end)
+
+  on_stage("are given up for a task that has ended", function(self, client,
+      session)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:lock())
+    local granted = lock:mine()
+    granted:give_up()
+    self.sleep(0)
+    assert.is_nil(entry(self))
+    assert.equal("free", lock:state())
+    assert.is_false(session.watchdog:is_needed())
+    assert.equal("1 1", owners(self, "acquire"))
+    assert.is_true(lock:lock())
+    assert.equal("1 1 2", owners(self, "acquire"))
+  end)
+
+  on_stage("are given up when the request in flight has ended", function(self,
+      client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self:route().delay = 0.1
+    self.spawn(function() lock:lock() end)
+    self.sleep(0.05)
+    local _, granted = next(lock.site.grants)
+    granted:give_up()
+    self.sleep(2)
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("tell a loss that was before", function(self, client)
+    local lock, told = client:lock "lock", nil
+    fails("not_held", nil, lock:on_lost(function() end))
+    assert.is_true(lock:lock())
+    client:call("DEL", "lock")
+    self.sleep(11)
+    assert.is_true(lock:on_lost(function(_, why) told = why end))
+    self.sleep(0)
+    assert.match("expired or broken", told)
+    fails("lost", "valid for 0.000 s only", lock:need(1))
+    assert.equal(0, lock:valid_for())
+  end)
+
+  on_stage("have the owner of the other side", function(self, client)
+    local pair = client:read_write_lock "lock"
+    local read, write = pair:read_lock(), pair:write_lock()
+    assert.is_true(write:lock())
+    assert.is_true(read:lock())
+    assert.is_true(write:unlock())
+    assert.equal("1 1", owners(self, "acquire"))
+    self.server:freeze(3.5)
+    fails("closed", nil, read:try_lock())
+    self.sleep(2)
+    assert.is_true(read:unlock())
+    assert.is_nil(entry(self))
+  end)
+end)
+
+describe("waiters", function()
+  local function wait_in_line(self, client, n, options, name)
+    local got, lock = {}, client[name or "lock"](client, "lock")
+    for i = 1, n do
+      self.spawn(function()
+        local ok, code = lock:lock(options)
+        got[#got + 1] = ok and i or code
+        if ok then
+          self.sleep(0.1)
+          lock:unlock()
+        end
+      end)
+      self.sleep(0.01)
+    end
+    return got
+  end
+
+  on_stage("are woken one at a time, in order", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    local got = wait_in_line(self, client, 3)
+    self:calls()
+    assert.is_true(lock:unlock())
+    self.sleep(0.05)
+    local calls = self:calls()
+    assert.equal(2, #calls)
+    assert.match("acquire", calls[2])
+    self.sleep(1)
+    assert.same({ 1, 2, 3 }, got)
+    assert.equal(5, #self:calls())
+  end)
+
+  on_stage("pass a wake on that they do not use", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    local first = self.spawn(function() lock:lock() end)
+    self.sleep(0.01)
+    local got = wait_in_line(self, client, 1)
+    self:route().delay = 0.01
+    assert.is_true(lock:unlock())
+    self.sleep(0.012)
+    first:cancel()
+    self.sleep(1)
+    assert.same({ 1 }, got)
+  end)
+
+  on_stage("wait no longer than they may", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    self.spawn(function()
+      local took, ok, code, detail = timed(self, lock.lock, lock,
+        { wait = 1.5 })
+      fails("timeout", "not free in time", ok, code, detail)
+      assert.near(1.5, took, 0.001)
+      fails("busy", "is held by another owner", lock:try_lock())
+    end):join()
+    self.spawn(function()
+      local task = self.spawn(function() lock:lock() end)
+      self.sleep(1)
+      task:cancel()
+    end):join()
+    assert.is_nil(client.session.wakeup.channels.none)
+  end)
+
+  on_stage("ask again when the lease ends", function(self, client)
+    local other = self:client({ lazy = true }, nil, self:add_host "client2")
+    self.spawn(function()
+      assert.is_true(client:lock("lock"):lock { lease = 3 })
+    end):join()
+    local got_at
+    other.session.host.spawn(function()
+      assert.is_true(other:lock("lock"):lock())
+      got_at = self.now()
+    end)
+    self.sleep(2.9)
+    assert.is_nil(got_at)
+    self.sleep(0.2)
+    assert.near(3.001, got_at, 0.003)
+  end)
+
+  on_stage("ask now and then without a message", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    wait_in_line(self, client, 3)
+    self:calls()
+    self.sleep(60)
+    local n = #self:calls "acquire"
+    assert.is_true(n >= 60 / 5 + 2 * 60 / 20 and n <= 60 / 2.5 + 2 * 60 / 10, n)
+  end)
+
+  on_stage("ask more often if they are not subscribed", function(self, client,
+      session)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    session.wakeup.is_live = function() return false end
+    wait_in_line(self, client, 1)
+    for _, channel in pairs(session.wakeup.channels) do
+      channel.is_live = false
+    end
+    self.sleep(6)
+    for _, channel in pairs(session.wakeup.channels) do
+      channel.is_live = false
+    end
+    self:calls()
+    self.sleep(6)
+    local n = #self:calls "acquire"
+    assert.is_true(n >= 6 / 0.4 - 1 and n <= 6 / 0.2 + 1, n)
+  end)
+
+  on_stage("are all asked to try when a writer has left", function(self,
+      client)
+    local pair = client:read_write_lock "lock"
+    assert.is_true(pair:write_lock():lock())
+    local got = {}
+    for i = 1, 3 do
+      self.spawn(function()
+        assert.is_true(pair:read_lock():lock())
+        got[#got + 1] = i
+        self.sleep(5)
+      end)
+    end
+    self.spawn(function() pair:write_lock():lock { wait = 3 } end)
+    self.sleep(0.01)
+    self:calls()
+    assert.is_true(pair:write_lock():unlock())
+    self.sleep(0.01)
+    assert.equal(3, #got)
+    assert.equal(4, #self:calls "acquire")
+  end)
+
+  on_stage("try again after a new connection", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    wait_in_line(self, client, 3)
+    self:calls()
+    self.server:restart(0.1, "data")
+    self.sleep(1.5)
+    assert.is_true(#self:calls "acquire" >= 3)
+  end)
+
+  on_stage("of a lock without messages ask ever more seldom", function(self,
+      client)
+    local lock = client:spin_lock "lock"
+    assert.is_true(lock:lock())
+    wait_in_line(self, client, 1, nil, "spin_lock")
+    self:calls()
+    self.sleep(10)
+    local n = #self:calls "acquire"
+    assert.is_true(n >= 10 / 0.128 - 1 and n <= 10 / 0.064 + 8, n)
+  end)
+
+  on_stage("leave the queue of a fair lock", function(self, client)
+    local lock = client:fair_lock "lock"
+    assert.is_true(lock:lock())
+    local got = wait_in_line(self, client, 2, { wait = 1 }, "fair_lock")
+    self.sleep(2)
+    assert.same({ "timeout", "timeout" }, got)
+    assert.equal(2, #self:calls "leave")
+    assert.is_nil(lock:peek().queue[1])
+  end)
+
+  on_stage("see that the client is closed", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    local got = wait_in_line(self, client, 2)
+    client:close()
+    self.sleep(0.1)
+    assert.same({ "closed", "closed" }, got)
+  end)
+end)
+
+describe("the state of a lock", function()
+  on_stage("is what the server says", function(self, client)
+    local lock = client:fenced_lock "lock"
+    assert.is_false(lock:is_locked())
+    assert.is_false(lock:ttl())
+    assert.is_nil(lock:token())
+    local ok, token = lock:lock { lease = 5 }
+    assert.is_true(ok)
+    assert.equal(token, lock:token())
+    assert.is_true(lock:lock { lease = 3 })
+    self.sleep(1)
+    assert.is_true(lock:is_locked())
+    assert.is_true(lock:is_held())
+    assert.equal(2, lock:hold_count())
+    assert.near(4, lock:ttl(), 0.001)
+    local state = lock:peek()
+    assert.equal("held", state.state)
+    assert.equal(token, state.token)
+    assert.equal(1, #state.holders)
+    assert.equal(2, state.holders[1].count)
+    self.spawn(function()
+      assert.is_true(lock:is_locked())
+      assert.is_false(lock:is_held())
+      assert.equal(0, lock:hold_count())
+    end):join()
+    assert.is_true(lock:break_lock())
+    assert.is_false(lock:break_lock())
+    assert.equal("free", lock:peek().state)
+    assert.is_nil(lock:peek().ttl)
+  end)
+
+  on_stage("fails as the server does", function(self, client)
+    local lock = client:lock "lock"
+    self.server:freeze(100)
+    for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek",
+        "break_lock" } do
+      local took, ok, code = timed(self, lock[name], lock)
+      assert.is_nil(ok)
+      assert.is_true(code == "closed" or code == "connect", code)
+      assert.near(3, took, 0.01)
+    end
+    local task = self.spawn(function() lock:peek() end)
+    self.sleep(0.1)
+    task:cancel()
+    task:join()
+    assert.is_nil(task.results)
+    assert.equal('reentrant lock "lock"', tostring(lock))
+  end)
+end)

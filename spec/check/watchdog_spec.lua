@@ -638,9 +638,9 @@ describe("a slow node", function()
   end
 
   local function check(self, client, session, slow)
-    local locks, fast = take_many(client, 1100), nil
+    local locks = take_many(client, 1100)
     self.sleep(1)
-    fast = take(client, nil, "fast")
+    local fast = take(client, nil, "fast")
     self:calls()
     self.sleep(9.5)
     assert.equal(4, session.watchdog.batches)

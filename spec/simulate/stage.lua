@@ -49,8 +49,8 @@ end
 function stage:add_host(name)
   local host = self.universe:host { name = name }
   self.hosts[#self.hosts + 1] = host
-  for _, server in ipairs(self.network.servers) do
-    self.network:route(host, server).delay = 0
+  for _, its in ipairs(self.network.servers) do
+    self.network:route(host, its).delay = 0
   end
   return host
 end

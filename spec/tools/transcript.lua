@@ -5,12 +5,12 @@
 --      0 acquire A 1000 1 -> held
 --      400 acquire B 1000 1 -> busy 600
 --      400 keys -> lock {A=1} ttl 600
---      500 release A 1000 0 publish -> freed, sent redisson_lock__channel=0
+--      500 release A 1000 0 publish -> freed, sent channel=0
 --    ]])
 --
 --  A line has the time in milliseconds, an operation and its arguments, then
 --  what came of it. Of a policy with two sides, the operations are
---  read.acquire, write.acquire, and so on. Besides there are `keys`, commands of
+--  read.acquire, write.acquire and so on. Besides there are `keys`, commands of
 --  Redis in capitals, and `listen OWNER N`: how many subscribers the owner's
 --  channel has. "-" is an empty argument; in commands, "@" is the name in
 --  braces, and "+500" a time. In what is shown, times are relative to 0, and

@@ -279,8 +279,7 @@ describe("the queue of a fair lock", function()
     ]]
   end)
 
-  it("gives the first Redisson waiter time when the one ahead goes",
-    function()
+  it("gives a Redisson waiter time when the one ahead goes", function()
     check [[
       0 acquire A 9000 1 -1 publish -> held
       10 acquire B 2000 1 2000 publish -> busy 8990
@@ -647,6 +646,86 @@ describe("a fair lock with odd queues", function()
         .. deaf {R=1 S=1} ttl 28001
       11 acquire B 2000 1 -1 both -> held, sent channel:R=0 channel:R=0
       11 keys -> lock {B=1} ttl 2000
+    ]]
+  end)
+
+  it("keeps the order of arrival, whatever the names are", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire Z 2000 1 2000 publish -> busy 8990
+      20 acquire Y 2000 1 2000 publish -> busy 8980
+      30 acquire X 2000 1 2000 publish -> busy 8970
+      40 acquire W 2000 1 2000 publish -> busy 8960
+      50 DEL redisson_lock_queue:@ -> 1
+      60 acquire X 2000 1 2000 publish -> busy 8940
+      60 keys -> lock {A=1} ttl 8940, queue (Z Y X W) ttl 3607950, timeout
+        .. {W=8010 X=6040 Y=4010 Z=2010} ttl 3607950, alive {=60.00
+        .. W=t40+2.p40004 X=t60+2.p30003 Y=t20+2.p20002 Z=t10+2.p10001} ttl
+        .. 3607950
+      70 DEL redisson_lock_queue:@ -> 1
+      80 RPUSH redisson_lock_queue:@ R Z -> 2
+      80 ZADD redisson_lock_timeout:@ +9000 R -> 1
+      80 HSET rlock_fair_alive:@ V 1740800000081922 -> 1
+      1000 acquire W 2000 1 2000 publish -> busy 8000
+      1000 keys -> lock {A=1} ttl 8000, queue (V R Z Y X W) ttl 3613000,
+        .. timeout {R=9000 V=14000 W=8970 X=6040 Y=4010 Z=2010} ttl 3613000,
+        .. alive {=-9000.1000 V=t80+2 W=t1000+2.p40004 X=t60+2.p30003
+        .. Y=t20+2.p20002 Z=t10+2.p10001} ttl 3613000
+      1010 LREM redisson_lock_queue:@ 1 Z -> 1
+      1010 LREM redisson_lock_queue:@ 1 X -> 1
+      1300 acquire Z 2000 1 2000 publish -> busy 7700
+      1300 acquire X 2000 1 2000 publish -> busy 7700
+      2000 acquire W 2000 1 2000 publish -> busy 7000
+      2000 keys -> lock {A=1} ttl 7000, queue (Z V R Y X W) ttl 3612000,
+        .. timeout {R=9000 V=14000 W=9970 X=7280 Y=4010 Z=3300} ttl 3612000,
+        .. alive {=-8000.1000 V=t80+2 W=t2000+2.p40004 X=t1300+2.p30003
+        .. Y=t20+2.p20002 Z=t1300+2.p10001} ttl 3612000
+    ]]
+  end)
+
+  it("takes nobody out of the queue who still wants it", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      20 release B 700 1 publish -> lost
+      20 release C 700 0 publish -> lost
+      20 keys -> lock {A=1} ttl 8980, queue (B) ttl 3609990, timeout
+        .. {B=10010} ttl 3609990, alive {=10.00 B=t10+10.p10001} ttl 3609990
+      30 ZADD redisson_lock_timeout:@ +500 X -> 1
+      40 leave X publish -> left
+      40 keys -> lock {A=1} ttl 8960, queue (B) ttl 3609970, timeout
+        .. {B=10010} ttl 3609970, alive {=10.00 B=t10+10.p10001} ttl 3609970
+      50 HSET rlock_fair_alive:@ V 1740800000051200.01 -> 1
+      60 leave V publish -> left
+      60 keys -> lock {A=1} ttl 8940, queue (B) ttl 3609950, timeout
+        .. {B=10010} ttl 3609950, alive {=10.00 B=t10+10.p10001} ttl 3609950
+      70 release B 700 0 publish -> lost
+      70 keys -> lock {A=1} ttl 8930
+      80 release A 700 0 publish -> freed
+      90 RPUSH redisson_lock_queue:@ R -> 1
+      90 release B 700 0 publish -> lost, sent channel:R=0
+      90 release B 700 2 publish -> lost
+      100 DEL redisson_lock_queue:@ -> 1
+      100 HSET rlock_fair_alive:@ V 1740800000051200.01 -> 1
+      110 release V 700 0 publish -> lost
+      110 keys -> timeout {R=5090} ttl 3604980
+    ]]
+  end)
+
+  it("proposes no deadline that has passed", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 RPUSH redisson_lock_queue:@ R -> 1
+      20 acquire B 2000 1 2000 publish -> busy 8980
+      20 keys -> lock {A=1} ttl 8980, queue (R B) ttl 3615980, timeout
+        .. {B=16000 R=14000} ttl 3615980, alive {=20.00 B=t20+2.p20002} ttl
+        .. 3615980
+      30 leave B publish -> left
+      40 ZADD redisson_lock_timeout:@ +100 R -> 0
+      5000 acquire B 2000 1 2000 publish -> busy 4000
+      5000 keys -> lock {A=1} ttl 4000, queue (B) ttl 3602000, timeout
+        .. {B=7000} ttl 3602000, alive {=5000.00 B=t5000+2.p5000001} ttl
+        .. 3602000
     ]]
   end)
 end)

@@ -28,6 +28,7 @@ local continues = set [[= == ~= < > <= >= and or not + - * / % .. . : , ( {
   [ # function]]
 local messages = set "error log"        -- their arguments are for people
 local symmetric = set "max min"         -- the order of arguments is no matter
+local of_keys = set [["del" "exists" "unlink"]]       -- the same, for commands
 
 -- tokens ----------------------------------------------------------------------
 
@@ -139,6 +140,7 @@ local function swaps(self, i, token)
     return
   end
   local list = arguments(self, i)
+  if list[1] and of_keys[self:source(list[1][1], list[1][2])] then return end
   for n = 2, #list do
     local one, two = list[n - 1], list[n]
     local a, b = self:source(one[1], one[2]), self:source(two[1], two[2])

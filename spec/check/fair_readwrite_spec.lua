@@ -458,4 +458,69 @@ describe("a fair read/write lock", function()
         .. wake:r:R1002=0 wake:r:R1003=0 and 1001 more
     ]]
   end)
+
+  it("renews and releases without a change for others", function()
+    check [[
+      0 read.acquire A 1000 1 1 publish -> held
+      0 read.acquire A 1000 2 1 publish -> held
+      0 read.acquire A 1000 3 1 publish -> held
+      0 read.acquire B 9000 1 1 publish -> held
+      0 read.acquire B 9000 2 1 publish -> held
+      10 read.renew A 300 3 -> held
+      10 keys -> frw {r:A=1000 r:B=9000} ttl 8990, counts {r:A=3 r:B=2} ttl
+        .. 8990
+      20 read.release A 500 2 publish -> kept
+      20 keys -> frw {r:A=520 r:B=9000} ttl 8980, counts {r:A=2 r:B=2} ttl
+        .. 8980
+      30 read.release B 2000 1 publish -> kept
+      30 keys -> frw {r:A=520 r:B=2030} ttl 2000, counts {r:A=2} ttl 2000
+      40 read.release A 3000 1 publish -> kept
+      40 keys -> frw {r:A=3040 r:B=2030} ttl 3000
+    ]]
+  end)
+
+  it("evicts a dead reader by force", function()
+    check [[
+      0 write.acquire W 500 1 1 publish -> held
+      10 read.acquire A 1000 1 1 publish -> busy 490
+      1209 write.break_ - publish -> free
+      1210 write.break_ - publish -> freed
+      1210 keys -> signs {=10:10} ttl 1800
+    ]]
+  end)
+
+  it("takes a writer that reads out of the queue of readers", function()
+    check [[
+      0 write.acquire W 9000 1 1 publish -> held
+      0 ZADD rlock_frw_queue:@ 1 r:W -> 1
+      10 read.acquire W 9000 1 1 publish -> held
+      10 keys -> frw {r:W=9010 w:W=9000} ttl 9000
+    ]]
+  end)
+
+  it("lets a try in without a message if no waiter was heard", function()
+    check [[
+      0 ZADD rlock_frw_queue:@ 1 w:X 2 r:A -> 2
+      0 ZADD rlock_frw_writers:@ 1 w:X -> 1
+      10 read.acquire B 500 1 0 publish -> held
+      10 keys -> frw {r:B=510} ttl 500, queue {r:A=2 w:X=1}, writers {w:X=1}
+      600 write.acquire B 500 1 0 publish -> held
+      600 keys -> frw {w:B=1100} ttl 500, queue {r:A=2 w:X=1}, writers
+        .. {w:X=1}
+    ]]
+  end)
+
+  it("evicts who was silent across two starts of the queue", function()
+    check [[
+      0 write.acquire W 9000 1 1 publish -> held
+      10 write.acquire X 1000 1 1 publish -> busy 8990
+      20 write.acquire Y 1000 1 1 publish -> busy 8980
+      30 write.release W 0 0 publish -> freed, sent wake:w:X=0
+      2000 write.acquire Y 1000 1 1 publish -> busy 1200
+      2000 keys -> queue {w:X=1 w:Y=2} ttl 58020, signs {=2000:2000 w:X=10:1
+        .. w:Y=2000:2} ttl 3000, writers {w:X=1 w:Y=2} ttl 58020
+      3300 write.acquire Y 1000 1 1 publish -> held
+      3300 keys -> frw {w:Y=4300} ttl 1000, signs {=2000:2000} ttl 1700
+    ]]
+  end)
 end)

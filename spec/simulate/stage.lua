@@ -19,7 +19,7 @@ local stage = {}
 stage.__index = stage
 
 local SEED = 1
-local MOST = 100000                     -- seconds of virtual time
+local MOST = 300                        -- seconds of virtual time
 
 -- Records the operations of policies among the commands.
 local function record(self, its, words)

@@ -475,6 +475,122 @@ describe("grants", function()
   end)
 end)
 
+describe("a grant", function()
+  on_stage("takes the owner's new name after it waited for its turn",
+    function(self, client)
+      local lock = client:lock "lock"
+      local hold = assert(lock:hold())
+      self.server:freeze(8)
+      self.spawn(function() hold:unlock() end)
+      self.sleep(0)
+      assert.is_true(lock:lock { wait = 20 })
+      assert.match("^1 2", owners(self, "acquire"))
+      assert.is_true(lock:unlock())
+      self.sleep(5)
+      assert.is_nil(entry(self))
+    end)
+
+  on_stage("is lost when the client is closed", function(self, client, session)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.equal(0, session.pending)
+    assert.near(0, (timed(self, client.close, client)), 0.001)
+    assert.equal("lost", lock:state())
+    fails("lost", "the client was closed", lock:unlock())
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("is forgotten once its loss is known", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    client:call("DEL", "lock")
+    self.sleep(11)
+    local task = self.host.current()
+    assert.is_truthy(next(task.lost))
+    fails("lost", nil, lock:unlock())
+    assert.is_nil(next(task.lost))
+    assert.is_nil(next(lock.site.grants))
+  end)
+
+  on_stage("of a named owner is forgotten once it is undone", function(self,
+      client)
+    local lock = client:lock("lock", { owner = "me" })
+    self.server:freeze(3.5)
+    assert.is_nil(lock:try_lock())
+    self.sleep(5)
+    assert.is_nil(next(lock.site.grants))
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("of an object is renewed after an inner hold", function(self, client)
+    local lock = client:lock "lock"
+    local hold = assert(lock:hold())
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self.sleep(60)
+    assert.equal("held", hold:state())
+    assert.is_true(hold:valid_for() > 19)
+  end)
+
+  on_stage("of objects on both sides of a hold leaves them", function(_, client)
+    local lock = client:lock "lock"
+    local one = assert(lock:hold())
+    assert.is_true(lock:lock())
+    local other = assert(lock:hold())
+    assert.is_true(lock:unlock())
+    assert.is_true(one:unlock())
+    assert.is_true(other:unlock())
+  end)
+
+  on_stage("whose lease has ended ends at once, if nobody answers",
+    function(self, client)
+      local lock = client:lock "lock"
+      assert.is_true(lock:lock { lease = 3 })
+      self.sleep(4)
+      self.server:freeze(30)
+      local _, code, detail = lock:unlock()
+      assert.equal("connect", code)
+      assert.match("the lease ends it in 0.0 s", detail)
+    end)
+
+  on_stage("needs a lease if its policy cannot renew", function(_, client)
+    local plain = client:policy({
+      name = "plain", keys = function(name) return { name } end,
+      server = {
+        acquire = function(keys, args)
+          redis.call("set", keys[1], args[1], "px", args[2]) -- luacheck: ignore
+          return { "held" }
+        end,
+        release = function(keys)
+          redis.call("del", keys[1]) -- luacheck: ignore
+          return { "freed" }
+        end,
+      },
+    }, "plain")
+    fails("usage", "give a lease", plain:lock())
+    assert.is_true(plain:lock { lease = 5 })
+    assert.is_true(plain:unlock())
+    fails("usage", "has no server.peek", plain:peek())
+    fails("usage", "has no server.break_", plain:break_lock())
+  end)
+
+  for what, owner in pairs { ["a task"] = false, ["a name"] = "me" } do
+    on_stage("of " .. what .. " may wait in line again", function(self, client)
+      local other = client:fair_lock("lock", { owner = "other" })
+      local lock = client:fair_lock("lock", owner and { owner = owner } or nil)
+      assert.is_true(other:lock())
+      fails("timeout", nil, lock:lock { wait = 1 })
+      fails("timeout", nil, lock:lock { wait = 1 })
+      self.sleep(1)
+      assert.equal(2, #self:calls "leave")
+      assert.is_nil(next(lock.site.grants, next(lock.site.grants)))
+      assert.is_true(other:unlock())
+      assert.is_true(lock:lock { wait = 1 })
+      assert.is_true(lock:unlock())
+    end)
+  end
+end)
+
 describe("waiters", function()
   local function wait_in_line(self, client, n, options, name)
     local got, lock = {}, client[name or "lock"](client, "lock")

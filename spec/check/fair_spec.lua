@@ -728,4 +728,29 @@ describe("a fair lock with odd queues", function()
         .. 3602000
     ]]
   end)
+
+  it("gives a queue without an expiry one", function()
+    check [[
+      0 RPUSH redisson_lock_queue:@ R -> 1
+      10 acquire B 2000 1 0 publish -> busy 5000, sent channel:R=0
+      10 keys -> queue (R) ttl 3605000, timeout {R=5010} ttl 3605000, deaf
+        .. {=1 R=1} ttl 30000
+    ]]
+  end)
+
+  it("counts the shares of its own dead waiters only", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 4000 publish -> busy 8990
+      20 RPUSH redisson_lock_queue:@ R S -> 3
+      20 ZADD redisson_lock_timeout:@ +1000 R +14000 S -> 2
+      30 acquire D 2000 1 -1 publish -> busy 8970
+      600 acquire D 2000 1 -1 publish -> busy 8400
+      1100 acquire D 2000 1 -1 publish -> busy 7900
+      1210 acquire D 2000 1 -1 publish -> busy 7790
+      1210 keys -> lock {A=1} ttl 7790, queue (S D) ttl 3623860, timeout
+        .. {D=21180 S=13000} ttl 3623860, alive {=1210.00 D=t1210+10.p30004}
+        .. ttl 3623860
+    ]]
+  end)
 end)

@@ -151,31 +151,39 @@ local function survived(sum, file, mutant)
   if entry and entry.equal then sum.equal = sum.equal + 1 end
 end
 
--- Reads the results. A killer that fails without a mutant proves nothing.
+-- The lines of the results, and killer -> true: it fails without a mutant.
 local function read_results()
-  local files, broken = {}, false
+  local lines, broken = {}, {}
   for line in io.lines() do
     local file, number, by, test =
       line:match("^(%S+)\t(%-?%d+)\t([^\t]+)\t%d+\t?(.*)")
     if not file then error("not a result: " .. line) end
-    local mutant = mutants_of(file)[tonumber(number)]
-    local sum = files[file] or new_sum()
-    files[file] = sum
-    if not mutant then
-      broken = broken or by ~= "none"
-      if by ~= "none" then
-        print(("fails without a fault: %s %s"):format(by, test))
-      end
-    else
-      sum.mutants = sum.mutants + 1
-      if by == "none" then
-        survived(sum, file, mutant)
-      else
-        sum.caught, sum.by[by] = sum.caught + 1, (sum.by[by] or 0) + 1
-      end
+    local killer = by:gsub("^timeout: ", "")
+    if tonumber(number) > 0 then
+      lines[#lines + 1] = { file, tonumber(number), killer }
+    elseif by ~= "none" then
+      broken[killer] = true
+      print(("fails without a fault: %s %s"):format(by, test))
     end
   end
-  return files, broken
+  return lines, broken
+end
+
+-- What a broken killer catches does not count: on a slow machine it may fail by
+-- chance.
+local function sums_of(lines, broken)
+  local files = {}
+  for _, line in ipairs(lines) do
+    local file, number, by = table.unpack(line)
+    local sum = files[file] or new_sum()
+    files[file], sum.mutants = sum, sum.mutants + 1
+    if by == "none" or broken[by] then
+      survived(sum, file, mutants_of(file)[number])
+    else
+      sum.caught, sum.by[by] = sum.caught + 1, (sum.by[by] or 0) + 1
+    end
+  end
+  return files
 end
 
 local function show(name, sum)
@@ -190,8 +198,7 @@ local function least_of(n)
 end
 
 local function report()
-  local files, broken = read_results()
-  local all = new_sum()
+  local files, all = sums_of(read_results()), new_sum()
   for _, file in ipairs(sorted(files)) do
     local sum = files[file]
     show(file, sum)
@@ -205,8 +212,7 @@ local function report()
   show("all", all)
   local judged = all.mutants - all.known
   local share = judged > 0 and all.caught / judged or 1
-  local is_enough = not broken and share >= least_of(judged)
-    and are_known_well()
+  local is_enough = share >= least_of(judged) and are_known_well()
   print(("%.1f %% of those not known are caught, %.1f %% must be"):format(
     100 * share, 100 * least_of(judged)))
   print(("total: %d passed, %d failed, 0 skipped"):format(all.caught,

@@ -7,12 +7,11 @@ local killers = require "spec.mutate.killers"
 local mutants = require "spec.mutate.mutants"
 local shell = require "spec.tools.shell"
 
-local SECONDS = 300                     -- limit of a killer
+local SECONDS = 90                      -- limit of a killer
 -- Flaky tests: on a busy machine they may fail without a mutant.
 local UNSURE = { "cost the same", "behind a bad network", "worth asking again" }
 local INCOMPLETE = 3                    -- rlockctl check was too slow to say
 local MEMORY = 2000000                  -- kB of a process
-local TRIES = 3                         -- of a killer on the unchanged file
 
 local file, number, folder, quick = table.unpack(arg)
 number = tonumber(number)
@@ -90,9 +89,6 @@ local function caught_by(list)
       if quick then return "none" end
     else
       local ok, what, test = passes(words)
-      for _ = 2, number < 0 and TRIES or 1 do
-        if not ok then ok, what, test = passes(words) end
-      end
       if not ok then
         return what and ("%s: %s"):format(what, words) or words, test
       end

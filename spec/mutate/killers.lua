@@ -55,7 +55,7 @@ return {
   ["lua/rlock/watchdog.lua"] = with("check/watchdog_spec",
     "readwrite_spec beside a watchdog", "watchdog_spec", "then",
     "permits_spec", "faults_spec"),
-  ["lua/rlock/wakeup.lua"] = with("check/grant_spec", "latch_spec",
+  ["lua/rlock/wakeup.lua"] = with("unit/wakeup_spec", "latch_spec",
     "semaphore_spec", "waiting_spec", "then", "fair_spec", "faults_spec"),
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },

@@ -242,6 +242,43 @@ describe("tasks of one owner", function()
     assert.is_nil(entry(self))
   end)
 
+  on_stage("leave their turn to the others if they cannot wait",
+    function(self, client)
+      local lock = client:lock("lock", { owner = "me" })
+      assert.is_true(lock:lock())
+      self.sleep(5)
+      self.server:freeze(2)
+      local waits, results = { 9, 9, 0.5, 9, 1 }, {}
+      for i, wait in ipairs(waits) do
+        self.spawn(function()
+          local ok, code = lock:lock { wait = wait }
+          results[i] = ("%s %.1f"):format(code or tostring(ok), self.now())
+        end)
+      end
+      self.sleep(3)
+      assert.same({ "true 7.0", "true 7.0", "timeout 5.5", "true 7.0",
+        "timeout 6.0" }, results)
+      for _ = 1, 4 do assert.is_true(lock:unlock()) end
+      assert.is_nil(entry(self))
+    end)
+
+  on_stage("leave their turn if they are cancelled", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    assert.is_true(lock:lock())
+    self.server:freeze(2)
+    self.spawn(function() lock:lock() end)
+    self.sleep(0)
+    local task, got = self.spawn(function() lock:lock() end), nil
+    self.sleep(0)
+    self.spawn(function() got = lock:lock() end)
+    self.sleep(0)
+    task:cancel()
+    self.sleep(3)
+    assert.is_true(got)
+    assert.is_nil(task.results)
+    assert.equal(3, lock:hold_count())
+  end)
+
   on_stage("release one after the other", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
     for _ = 1, 3 do assert.is_true(lock:lock()) end
@@ -489,6 +526,31 @@ describe("a grant", function()
       self.sleep(5)
       assert.is_nil(entry(self))
     end)
+
+  on_stage("is valid as long as its longest hold", function(self, client,
+      session)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock { lease = 20 })
+    assert.is_true(session.watchdog:is_needed())
+    assert.is_true(lock:lock { lease = 5 })
+    assert.near(19.978, lock:valid_for(), 0.001)
+    self.sleep(15)
+    assert.equal(0, #self:calls "renew")
+    assert.is_true(lock:unlock())
+    assert.is_true(lock:unlock())
+    assert.is_false(session.watchdog:is_needed())
+  end)
+
+  on_stage("of an object with a lease is not renewed", function(self, client)
+    local lock = client:lock "lock"
+    local hold = assert(lock:hold { lease = 5 })
+    assert.is_true(lock:lock { lease = 2 })
+    assert.is_true(lock:unlock())
+    self:calls()
+    self.sleep(12)
+    assert.equal("lost", hold:state())
+    assert.same({}, self:calls())
+  end)
 
   on_stage("is lost when the client is closed", function(self, client, session)
     local lock = client:lock "lock"
@@ -748,6 +810,7 @@ describe("waiters", function()
     local got = wait_in_line(self, client, 2, { wait = 1 }, "fair_lock")
     self.sleep(2)
     assert.same({ "timeout", "timeout" }, got)
+    assert.equal("", owners(self, "release"))
     assert.equal(2, #self:calls "leave")
     assert.is_nil(lock:peek().queue[1])
   end)

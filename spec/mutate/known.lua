@@ -244,6 +244,7 @@ return {
     { "renew", "if ends < time + lease then",
       "if ends <= time + lease then",
       "sets what is set already", equal = true },
+
   },
   ["lua/rlock/policy/liveness.lua"] = {
     { "liveness.left", "elseif last < start then", "elseif last <= start then",
@@ -368,5 +369,10 @@ return {
       "if waiter.is_woken and not got_it then wake_one(channel) end",
       "if true then wake_one(channel) end",
       "a needless wake: the other retries, and waits on" },
+  },
+  ["lua/rlock/several/quorum.lua"] = {
+    { "quorum:watch", "if hold.watch_part then return end",
+      "if false then return end",
+      "a second callback finds nothing to do" },
   },
 }

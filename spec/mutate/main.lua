@@ -151,33 +151,34 @@ local function survived(sum, file, mutant)
   if entry and entry.equal then sum.equal = sum.equal + 1 end
 end
 
--- The lines of the results, and killer -> true: it fails without a mutant.
+-- The lines of the results, and what fails without a mutant -> true: a check, a
+-- test of a spec, or either because it takes too long.
 local function read_results()
   local lines, broken = {}, {}
   for line in io.lines() do
     local file, number, by, test =
       line:match("^(%S+)\t(%-?%d+)\t([^\t]+)\t%d+\t?(.*)")
     if not file then error("not a result: " .. line) end
-    local killer = by:gsub("^timeout: ", "")
+    local failed = by .. " " .. test
     if tonumber(number) > 0 then
-      lines[#lines + 1] = { file, tonumber(number), killer }
+      lines[#lines + 1] = { file, tonumber(number), by, failed }
     elseif by ~= "none" then
-      broken[killer] = true
-      print(("fails without a fault: %s %s"):format(by, test))
+      broken[failed] = true
+      print("fails without a fault: " .. failed)
     end
   end
   return lines, broken
 end
 
--- What a broken killer catches does not count: on a slow machine it may fail by
--- chance.
+-- A mutant that makes fail what fails without one is not caught: on a slow
+-- machine, tests may fail by chance.
 local function sums_of(lines, broken)
   local files = {}
   for _, line in ipairs(lines) do
-    local file, number, by = table.unpack(line)
+    local file, number, by, failed = table.unpack(line)
     local sum = files[file] or new_sum()
     files[file], sum.mutants = sum, sum.mutants + 1
-    if by == "none" or broken[by] then
+    if by == "none" or broken[failed] then
       survived(sum, file, mutants_of(file)[number])
     else
       sum.caught, sum.by[by] = sum.caught + 1, (sum.by[by] or 0) + 1

@@ -7,7 +7,7 @@ local killers = require "spec.mutate.killers"
 local mutants = require "spec.mutate.mutants"
 local shell = require "spec.tools.shell"
 
-local SECONDS = 90                      -- limit of a killer
+local SECONDS = 120                     -- limit of a killer
 -- Flaky tests: on a busy machine they may fail without a mutant.
 local UNSURE = { "cost the same", "behind a bad network", "worth asking again" }
 local INCOMPLETE = 3                    -- rlockctl check was too slow to say

@@ -99,6 +99,9 @@ return {
       'if all == 0 and not replication:find("connected_slaves:0", 1, '
         .. 'false) then',
       "the pattern has no special characters", equal = true },
+    { "recognise", "and shared.may_have_counts(keys[1], args[1]) and 2",
+      "and shared.may_have_counts(keys[1], args[1]) and 3",
+      "only a semaphore has this rank, and that is a number", equal = true },
   },
   ["lua/rlock/policy/fair_readwrite.lua"] = {
     { "parse", "return tonumber(time or 0), tonumber(place or 0)",

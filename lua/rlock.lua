@@ -27,6 +27,9 @@ host.face = rlock
 --- The default URL of `open()`; `rlockctl --url` sets it.
 rlock.default_url = nil
 
+--- The default `log` of `open()`; `rlockctl --log` sets it.
+rlock.default_log = nil
+
 local clients = setmetatable({}, { __mode = "k" })
 
 local check_options
@@ -71,6 +74,8 @@ end
 --   seal = "kill" | "time" | "off": protection against late delivery of a
 --   request that was given up, see seal.lua and expiry.lua; off: none,
 --   tls = { ca =, cert =, key =, verify = true },
+--   log = function(level, event, fields), see events.lua; it must not wait,
+--   metrics = { "name", ... }: locks with metrics of their own,
 --   lazy = true: connects on first use, so that opening does not fail if the
 --   server is unreachable (for the nodes of a red lock)
 -- @return[1] the client
@@ -85,12 +90,18 @@ function rlock.open(options)
   if type(options) == "string" then options = { url = options } end
   local full, code, detail = complete(client, check_options(options))
   if not full then return nil, code, detail end
+  full.log = full.log or rlock.default_log
   local opened
   opened, code, detail = client.open(host, full)
   if not opened then return nil, code, detail end
   clients[opened] = true
   return opened
 end
+
+--- What the locks of all clients have done, and how long it took, in the text
+--  format of Prometheus.
+-- @treturn string
+function rlock.metrics() return require("rlock.metrics").text() end
 
 --- Several locks as one, all held or none: see rlock/several/multi.lua.
 -- @tparam table locks an array of locks, of any kind and client

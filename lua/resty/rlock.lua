@@ -18,6 +18,8 @@ end
 local check = require "rlock.options"
 local client = require "rlock.client"
 local host = require "rlock.host.ngx"
+local metrics = require "rlock.metrics"
+local shared = require "rlock.host.ngx.shared"
 
 local rlock = { _VERSION = "0.1.0", now = host.now }
 
@@ -132,7 +134,9 @@ end
 --   is prevented, see seal.lua and expiry.lua; off: not at all,
 --   tls = { verify = true, server_name =, cert =, key = } (nginx.conf sets the
 --   trusted certificates, by lua_ssl_trusted_certificate),
---   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections)
+--   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections),
+--   log = function(level, event, fields), see events.lua; it must not wait,
+--   metrics = { "name", ... }: locks with metrics of their own
 -- @return[1] the client
 -- @treturn[2] nil
 -- @treturn[2] string code
@@ -167,6 +171,12 @@ end
 host.on_rest(function()
   for _, open in pairs(clients) do open.session:wind_down() end
 end)
+
+--- What the locks of all clients have done, and how long it took, in the text
+--  format of Prometheus: of all workers with `lua_shared_dict rlock_metrics`,
+--  else of this one.
+-- @treturn string
+function rlock.metrics() return metrics.text(shared.numbers()) end
 
 --- Several locks as one: all or none are held, see rlock/several/multi.lua.
 -- @tparam table locks an array of locks, of any kinds and clients

@@ -58,6 +58,14 @@ local known = {
   seal = check.that('"kill", "time" or "off"', function(seal)
     return seal == "kill" or seal == "time" or seal == "off"
   end),
+  log = check.type "function",
+  metrics = check.that("an array of names of locks", function(names)
+    if type(names) ~= "table" then return false end
+    for key, name in pairs(names) do
+      if type(key) ~= "number" or type(name) ~= "string" then return false end
+    end
+    return true
+  end),
   replicas = check_replicas, replica_timeout = check.duration(0.001, day),
   nat = check_nat,
 }
@@ -257,7 +265,7 @@ end
 --  of a read/write lock returns a pair, whose `:read_lock()` and
 --  `:write_lock()` are locks. That of a counter, such as a semaphore, takes a
 --  name only, because counters have no owners.
-local methods = "call policy close"
+local methods = "call policy stats close"
 for _, kind in ipairs(kinds) do
   local factory = kind.driver and counter_factory or kind.pair and pair_factory
     or lock_factory
@@ -275,6 +283,14 @@ function client:policy(definition, name, options)
   check_owner(type(options) == "table" and { owner = options.owner } or options)
   return (make_lock(self, definition, name, options))
 end
+
+--- What this client's locks have done, and how long it took: counters, and the
+--  histograms `wait`, `hold` and `round_trip`, each { count =, sum = (seconds),
+--  buckets = { { bound, count up to it }, ... } }.
+-- @treturn table acquired, busy, timeouts, errors, lost, late_renewals, wait,
+--   hold, round_trip; the same for each kind in `kinds`, and for each lock in
+--   the option `metrics` in `locks`
+function client:stats() return self.session.meter:stats() end
 
 --- Releases everything the client holds and closes its connections.
 -- @treturn boolean true

@@ -13,6 +13,7 @@
 
 local verdicts = require "rlock.verdicts"
 local duration = require "rlock.duration"
+local metrics = require "rlock.metrics"
 local policy = require "rlock.policy"
 local waiting = require "rlock.waiting"
 local remote = require "rlock.redis.remote"
@@ -21,6 +22,7 @@ local grant = {}
 grant.__index = grant
 
 local huge, max, min = math.huge, math.max, math.min
+local HOLD, ROUND_TRIP = metrics.bounds.hold, metrics.bounds.round_trip
 
 -- A hold is a table: `ends` is the time at which its lease ends; without it the
 -- watchdog renews the hold. If `is_transferable`, any task may release it;
@@ -148,7 +150,9 @@ end
 
 --- Marks the grant lost without a request to the server.
 function grant:end_it(why)
-  self.lock.session.watchdog:remove(self)
+  local session = self.lock.session
+  session.watchdog:remove(self)
+  metrics.observe(self.lock.site.series.hold, session.host.now() - self.since)
   self.state, self.lost_because, self.on_lost = "lost", why, nil
 end
 
@@ -224,17 +228,30 @@ local function settle(self, seconds)
   if #self.holds == 0 then tell_later(self, seconds, true) end
 end
 
-local function entered(self, ends, lease, hold, sent)
+local function entered(self, ends, lease, hold, sent, now)
+  local lock, holds = self.lock, self.holds
+  local series, seconds, i = lock.site.series, now - sent, 1
+  local trips = series.round_trip          -- metrics.observe, without a call
+  while seconds > ROUND_TRIP[i] do i = i + 1 end
+  trips[i], trips.sum = trips[i] + 1, trips.sum + seconds
+  series.acquired = series.acquired + 1
   if not hold then
     hold = lease and { ends = ends, is_over = false } or RENEWED
   elseif lease then
     hold.ends = ends
   end
-  if self.holds == NONE then self.holds = {} end
-  self.holds[#self.holds + 1] = hold
+  local n = #holds
+  if n == 0 then
+    self.since = now
+    if holds == NONE then
+      holds = {}
+      self.holds = holds
+    end
+  end
+  holds[n + 1] = hold
   if ends > self.valid_until then self.valid_until = ends end
   self.state = "held"
-  local watchdog = self.lock.session.watchdog
+  local watchdog = lock.session.watchdog
   if not lease then
     self.watched = true
     watchdog:watch(self, sent)
@@ -286,12 +303,13 @@ local function interpret(self, reply, lease, hold, sent)
   elseif verdict == "held" then
     local ends = session.valid_until(sent, lease or session.lease,
       self.lock.drift)
-    if session.host.now() >= ends then  -- reply came too late
+    local now = session.host.now()
+    if now >= ends then                 -- reply came too late
       settle(self, lease or session.lease)
       return "busy", 0
     end
     self.token = value
-    return entered(self, ends, lease, hold, sent)
+    return entered(self, ends, lease, hold, sent, now)
   elseif verdict == "busy" then
     return "busy", value
   elseif verdict == "lost" then
@@ -472,6 +490,9 @@ function send_release(self, deadline, hold, now)
   local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
   if want == 0 then
     session.watchdog:remove(self)
+    local holds, held, i = site.series.hold, now - self.since, 1
+    while held > HOLD[i] do i = i + 1 end      -- metrics.observe
+    holds[i], holds.sum = holds[i] + 1, holds.sum + held
   else
     seconds, watched = needed(self, now)
     self.watched = watched

@@ -8,6 +8,7 @@ local verdicts = require "rlock.verdicts"
 local colon = require "rlock.colon"
 local grant = require "rlock.grant"
 local handle = require "rlock.handle"
+local metrics = require "rlock.metrics"
 local naming = require "rlock.naming"
 local waiting = require "rlock.waiting"
 local remote = require "rlock.redis.remote"
@@ -66,10 +67,23 @@ local function grant_of(self)
   return self.site.grants[party] or grant.new(self, party)
 end
 
-local function not_held(granted, code, detail)
+local function not_held(self, granted, code, detail)
+  metrics.failed(self.site.series, code)
   granted:sweep()
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
+end
+
+-- Records a grant: how long it was waited for, and the event.
+local function record(self, granted, waiter)
+  local session, waited = self.session, 0
+  if waiter and waiter.since then
+    waited = session.host.now() - waiter.since
+    metrics.observe(self.site.series.wait, waited)
+  end
+  if not session.is_heard then return end
+  session:tell_of(self, "info", "acquired", ("acquired %s after %.3f s"):format(
+    self:show(), waited), { wait = waited, token = granted.token })
 end
 
 local function leave(self, granted, waiter, verdict, code, detail)
@@ -78,10 +92,11 @@ local function leave(self, granted, waiter, verdict, code, detail)
     if verdict ~= "held" then granted:leave() end
   end
   if verdict == "held" then
+    if waiter or self.session.is_heard then record(self, granted, waiter) end
     if granted.token then return true, granted.token end
     return true
   end
-  return not_held(granted, code, detail)
+  return not_held(self, granted, code, detail)
 end
 
 local wait_and_retry
@@ -130,7 +145,10 @@ function lock:take(wait, lease, hold)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, ttl = granted:join(), nil end
     waiter.lock, waiter.wait_deadline = self, now + wait
-    waiter.lease, waiter.hold = lease, hold
+    waiter.lease, waiter.hold, waiter.since = lease, hold, now
+    if session.is_heard then
+      session:tell_of(self, "info", "waiting", "waiting for " .. self:show())
+    end
     granted:sweep()
     return wait_and_retry(waiter, ttl)
   end

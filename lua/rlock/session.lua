@@ -3,7 +3,9 @@
 --  background tasks still refer to the session.
 
 local duration = require "rlock.duration"
+local events = require "rlock.events"
 local identity = require "rlock.identity"
+local metrics = require "rlock.metrics"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
 local wakeup = require "rlock.wakeup"
@@ -88,6 +90,9 @@ function session.new(host, options)
     node = server_of(options).new(host, options),
     -- policy -> kind, see kind_of(); weak, because kinds refer to the client
     kinds = setmetatable({}, { __mode = "v" }),
+    meter = metrics.new(options.name, options.metrics),
+    -- Does anybody want to know of each wait and each grant?
+    is_heard = options.log ~= nil or host.verbosity == 2,
     last_number = 0,
     families = {},                  -- name of a kind of lock -> a key of tasks
     spares = {},                                -- grants for reuse
@@ -135,13 +140,14 @@ end
 --- The party of an explicit owner: a key of `grants`, as tasks are.
 function session.party_of(owner) return "owner " .. owner end
 
--- The metatable of a policy's sites: their common fields client, policy and
--- family.
+-- The metatable of a policy's sites: their common fields client, policy,
+-- family and series.
 local function kind_of(self, client, policy)
   local kind = self.kinds[policy]
   if not kind then
     kind = {
       client = client, policy = policy, family = self:family(policy),
+      series = self.meter:series(policy.name),
       sites = setmetatable({}, { __mode = "v" }),
     }
     kind.__index = kind
@@ -191,7 +197,8 @@ function session:site(client, policy, name, options)
     local keys = policy.keys(name)
     keys.replicas = wanted
     self.node:check_keys(name, keys)
-    site = setmetatable({ name = name, keys = keys, grants = {} }, kind)
+    site = setmetatable({ name = name, keys = keys, grants = {},
+      series = self.meter:series(policy.name, name) or kind.series }, kind)
     kind.sites[name] = site
   end
   return site
@@ -249,9 +256,18 @@ function session:work_done()
   if self.settled and self.pending == 0 then self.settled:set() end
 end
 
---- Logs a message about this client's locks.
-function session:log(level, text)
-  self.host.log(level, text)
+--- Tells of an event of this client, see events.lua.
+function session:tell(level, event, message, fields)
+  events.tell(self.host, self.options, level, event, message, fields)
+end
+
+--- Tells of an event of a lock or permit.
+-- @tparam table lock with `site` and `show`
+-- @tparam[opt] table fields modified
+function session:tell_of(lock, level, event, message, fields)
+  fields = fields or {}
+  fields.kind, fields.lock = lock.site.policy.name, lock.site.name
+  self:tell(level, event, message, fields)
 end
 
 -- closing -----------------------------------------------------------------
@@ -285,8 +301,9 @@ local function release_batch(self, batch, deadline)
     commands, code, detail = batch.route:pipeline(deadline, commands, true)
   end
   if not commands then
-    self:log("warn", ("%d locks could not be released; their leases end them "
-      .. "(%s)"):format(#batch, tostring(detail or code)))
+    self:tell("warn", "not_released", ("%d locks could not be released; their "
+      .. "leases end them (%s)"):format(#batch, tostring(detail or code)),
+      { count = #batch, reason = tostring(detail or code) })
   end
 end
 
@@ -366,6 +383,7 @@ function session:close()
     self.settled:wait(deadline - self.host.now())
   end
   self.node:close()
+  self.meter:close()
 end
 
 return session

@@ -4,6 +4,7 @@
 --  may have come before the join), then wait and retry until done.
 --
 --  A call is a table:
+--    counter   what it is for, with `site` and `session`
 --    channel   the channel to wait on; `wakes` as for wakeup:join
 --    wants     how many permits it needs, see wakeup:pass
 --    late      the detail of a timeout
@@ -13,6 +14,8 @@
 --              nil, code, detail    failed
 
 local backoff = require "rlock.backoff"
+local metrics = require "rlock.metrics"
+local naming = require "rlock.naming"
 
 local waiting = {}
 
@@ -90,7 +93,12 @@ end
 local function try(session, call, wait_deadline, now)
   if session.is_closed then return nil, "closed", "the client was closed" end
   local deadline = waiting.request_deadline(session, now, wait_deadline)
-  return call:try(deadline, now)
+  local verdict, value, detail = call:try(deadline, now)
+  if verdict == "held" then
+    metrics.observe(call.counter.site.series.round_trip,
+      session.host.now() - now)
+  end
+  return verdict, value, detail
 end
 
 local function join(session, call)
@@ -117,6 +125,33 @@ local function stay(session, call, waiter, wait_deadline, ms)
   end
 end
 
+local function show(call)
+  local site = call.counter.site
+  return site.policy.name .. " " .. naming.show(site.name)
+end
+
+-- Counts a call's end, and tells of a grant.
+local function record(session, call, code, since)
+  local series = call.counter.site.series
+  if code then return metrics.failed(series, code) end
+  local waited = since and session.host.now() - since or 0
+  series.acquired = series.acquired + 1
+  if since then metrics.observe(series.wait, waited) end
+  if session.is_heard then
+    session:tell_of(call.counter, "info", "acquired",
+      ("acquired %s after %.3f s"):format(show(call), waited),
+      { wait = waited })
+  end
+end
+
+local function wait_for_it(session, call, waiter, wait_deadline, ms)
+  if session.is_heard then
+    session:tell_of(call.counter, "info", "waiting", "waiting for "
+      .. show(call))
+  end
+  return stay(session, call, waiter, wait_deadline, ms)
+end
+
 --- Tries, then waits and retries until success or the deadline.
 -- @tparam table session
 -- @tparam table call
@@ -128,16 +163,19 @@ end
 -- @return[2] detail; for "cancelled", the value to raise
 function waiting.wait(session, call, wait)
   local wakeup, now = session.wakeup, session.host.now()
-  local wait_deadline, waiter = now + wait, nil
+  local wait_deadline, waiter, since = now + wait, nil, nil
   if wait > 0 and wakeup:is_live(call.channel) then
     waiter = join(session, call)
   end
   local verdict, value, detail = try(session, call, wait_deadline, now)
   if verdict == "busy" and wait > 0 then
     if not waiter then waiter, value = join(session, call), nil end
-    verdict, value, detail = stay(session, call, waiter, wait_deadline, value)
+    verdict, value, detail =
+      wait_for_it(session, call, waiter, wait_deadline, value)
+    since = now
   end
   if waiter then wakeup:leave(waiter, verdict == "held") end
+  record(session, call, verdict ~= "held" and (verdict or value), since)
   if verdict == "held" then
     if value then wakeup:pass(call.channel, value) end
     return "held"

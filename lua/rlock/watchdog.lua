@@ -13,6 +13,7 @@
 
 local verdicts = require "rlock.verdicts"
 local heap = require "rlock.heap"
+local metrics = require "rlock.metrics"
 local remote = require "rlock.redis.remote"
 
 local watchdog = {}
@@ -96,6 +97,15 @@ function watchdog:has(grant) return (grant.list or grant.place) ~= nil end
 
 -- loss --------------------------------------------------------------------
 
+local function count_loss(self, grant, reason)
+  local series, held = grant.lock.site.series, self.host.now() - grant.since
+  series.lost = series.lost + 1
+  metrics.observe(series.hold, held)
+  self.session:tell_of(grant.lock, "warn", "lost",
+    ("lost %s: %s"):format(grant:show(), reason),
+    { reason = reason, held = held })
+end
+
 --- Declares a grant lost, once, and runs its on_lost callbacks.
 -- @tparam table grant
 -- @tparam string reason for messages
@@ -103,7 +113,7 @@ function watchdog:lose(grant, reason)
   if grant.state == "lost" or grant.state == "free" then return end
   self:remove(grant)
   grant.state, grant.lost_because = "lost", reason
-  self.session:log("warn", ("lost %s: %s"):format(grant:show(), reason))
+  count_loss(self, grant, reason)
   for _, callback in ipairs(grant.on_lost or {}) do
     self.host.spawn(callback.fn, callback.object, reason)
   end
@@ -131,11 +141,17 @@ local function retry_at(self, grant, now)
   self.alarms:push(grant)
 end
 
+local function tell_risk(self, grant, why, now)
+  local left = math.max(0, grant.valid_until - now)
+  self.session:tell_of(grant.lock, "warn", "at_risk",
+    ("%s is at risk, valid for %.1f s more: %s"):format(grant:show(), left,
+    why), { reason = why, valid_for = left })
+end
+
 local function not_renewed(self, grant, why, now)
   if grant.state == "held" then
     grant.state = "at_risk"
-    self.session:log("warn", ("%s is at risk, valid for %.1f s more: %s")
-      :format(grant:show(), math.max(0, grant.valid_until - now), why))
+    tell_risk(self, grant, why, now)
   end
   grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
   if now >= grant.valid_until then
@@ -148,6 +164,10 @@ end
 local function renewed(self, grant, lease, sent)
   grant.state, grant.lost_because, grant.is_suspect = "held", nil, nil
   if not grant.watched then return self:observe(grant) end
+  if grant.valid_until - sent < self.session.lease / 2 then
+    local series = grant.lock.site.series
+    series.late_renewals = series.late_renewals + 1
+  end
   grant.valid_until = math.max(grant.valid_until,
     self.session.valid_until(sent, lease / 1000, grant.lock.drift))
   grant.deadline = sent + self.period
@@ -246,6 +266,10 @@ local function send_batch(self, batch, now)
   end
   local replies, codes, details, sent =
     batch.route:pipeline(deadline, commands)
+  if sent then
+    metrics.observe(batch[1].lock.site.series.round_trip,
+      self.host.now() - sent)
+  end
   return replies, codes, details, sent, leases
 end
 
@@ -345,8 +369,11 @@ end
 local function abandon(self, grant)
   grant.watched, grant.state = false, "at_risk"
   grant.deadline = grant.valid_until
-  self.session:log("warn", grant:show()
-    .. " is not renewed any more: its task ended without unlocking it")
+  local why = "its task ended without unlocking it"
+  self.session:tell_of(grant.lock, "warn", "at_risk",
+    grant:show() .. " is not renewed any more: " .. why,
+    { reason = why, valid_for = math.max(0, grant.valid_until
+      - self.host.now()) })
   self.alarms:push(grant)
 end
 
@@ -543,11 +570,14 @@ function watchdog:suspect(why, is_there)
       grant.state, grant.is_suspect, grant.batch = "at_risk", true, nil
       grant.deadline, n = now, n + 1
       self.alarms:push(grant)
+      if self.session.options.log then tell_risk(self, grant, why, now) end
     end
   end
   if n == 0 then return end
-  self.session:log("warn", ("%d hold%s at risk: %s"):format(n,
-    n == 1 and " is" or "s are", why))
+  if not self.session.options.log then
+    self.session:tell("warn", "at_risk", ("%d hold%s at risk: %s"):format(n,
+      n == 1 and " is" or "s are", why))
+  end
   awake(self, now)
 end
 

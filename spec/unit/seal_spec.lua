@@ -12,7 +12,9 @@ local function new(mode)
   log = {}
   return seal.new({
     where = "there",
-    host = { log = function(_, text) log[#log + 1] = text end },
+    tell = function(_, level, _, text)
+      if level == "warn" then log[#log + 1] = text end
+    end,
   }, mode or "kill")
 end
 

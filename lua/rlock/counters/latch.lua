@@ -67,7 +67,7 @@ end
 -- One attempt of `wait`, see waiting.lua: "held" when the latch is open. The 0
 -- then wakes another waiter, which may have missed the message.
 local function try(call, deadline, now)
-  local handle = call.latch
+  local handle = call.counter
   local reply, code, detail = once.ask(handle, "count", deadline, now,
     handle.site.keys)
   if not reply then return nil, code, detail end
@@ -85,7 +85,7 @@ function latch:wait(options)
   local site = self.site
   local session = self.session
   local open, code, detail = session.host.whole(waiting.wait, session, {
-    latch = self, try = try, wants = 0,
+    counter = self, try = try, wants = 0,
     channel = site.policy.channel(site.keys), wakes = site.policy.wakes,
     late = ("latch %q was not open in time"):format(site.name),
   }, wait)

@@ -100,9 +100,11 @@ local function settle(request, name, n, more)
     local reply, _, detail =
       once.send(request, name, now + SETTLE, now, n, more)
     if reply then return once.finish(request) end
-    session:log("warn", ("the server did not confirm %s(%s) of %s %q: %s")
-      :format(name, n, request.handle.site.policy.name,
-        request.handle.site.name, tostring(detail)))
+    local site = request.handle.site
+    session:tell_of(request.handle, "warn", "not_confirmed",
+      ("the server did not confirm %s(%s) of %s %q: %s"):format(name, n,
+      site.policy.name, site.name, tostring(detail)),
+      { reason = tostring(detail), operation = name })
   end)
 end
 

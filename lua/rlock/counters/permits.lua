@@ -6,6 +6,7 @@
 local check = require "rlock.options"
 local colon = require "rlock.colon"
 local duration = require "rlock.duration"
+local metrics = require "rlock.metrics"
 local waiting = require "rlock.waiting"
 local policy = require "rlock.policy"
 local remote = require "rlock.redis.remote"
@@ -44,6 +45,10 @@ local function forget(self, id)
   local permit = self.site.taken[id]
   if not permit then return end
   self.session.watchdog:remove(permit)
+  if permit.state ~= "lost" then
+    metrics.observe(self.site.series.hold,
+      self.session.host.now() - permit.since)
+  end
   if permit.party then permit.party.grants[permit] = nil end
   self.site.taken[id] = nil
 end
@@ -94,7 +99,7 @@ local function track(self, id, lease, sent, ends)
   local permit = setmetatable({
     lock = self, owner = id, valid_until = ends, watched = not lease,
     state = lease and "free" or "held", on_lost = {},
-    party = host.ends_tasks and host.current(),
+    party = host.ends_tasks and host.current(), since = sent,
   }, Permit)
   if permit.party then permit.party.grants[permit] = true end
   self.site.taken[id] = permit
@@ -112,7 +117,7 @@ local Call = {}
 Call.__index = Call
 
 function Call:try(deadline, now)
-  local handle, id = self.handle, self.id
+  local handle, id = self.counter, self.id
   local session = handle.session
   local seconds = self.lease or session.lease
   local reply, code, detail, may_be_applied, sent = once.ask(handle, "acquire",
@@ -134,7 +139,7 @@ local function take(self, wait, lease)
   local session, site = self.session, self.site
   local id = session.host.random(16)
   local call = setmetatable({
-    handle = self, id = id, lease = lease, wants = 1,
+    counter = self, id = id, lease = lease, wants = 1,
     channel = site.policy.channel(site.keys),
     late = ("%q has no permit left"):format(site.name),
   }, Call)

@@ -35,7 +35,7 @@ end
 local function take(self, n, wait)
   local site = self.site
   local call = setmetatable({
-    request = once.begin(self), n = n, wants = tonumber(n),
+    counter = self, request = once.begin(self), n = n, wants = tonumber(n),
     channel = site.policy.channel(site.keys),
     late = ("semaphore %q has fewer than %s permits"):format(site.name, n),
   }, Call)

@@ -7,6 +7,7 @@
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
+local events = require "rlock.events"
 local greeting = require "rlock.redis.greeting"
 local singleflight = require "rlock.redis.singleflight"
 local seal = require "rlock.redis.seal"
@@ -104,6 +105,13 @@ local function place_of(self)
     + LOCATE * self.options.connect_timeout)
 end
 
+--- Tells of an event of this server, see events.lua.
+function node:tell(level, event, message, fields)
+  fields = fields or {}
+  fields.server = self.where
+  events.tell(self.host, self.options, level, event, message, fields)
+end
+
 --- Opens a connection to this server.
 -- @tparam function lost    called with a detail when the connection drops
 -- @tparam[opt] function message for a subscriber: called with kind, channel,
@@ -146,8 +154,8 @@ local function opened(self)
   if connection then return connection end
   local why_lost
   connection, code, detail = self:open(function(why)
-    self.host.log("info", ("lost the connection to %s: %s"):format(
-      self.where, why))
+    self:tell("info", "disconnected", ("lost the connection to %s: %s"):format(
+      self.where, why), { reason = why })
     why_lost = why
     if not connection then return end    -- the opener does not have it yet
     connection.why_lost = why
@@ -196,6 +204,7 @@ local function compare(self, connection)
   local old, new = self.server, server_of(connection)
   self.server = new
   if not old then return end
+  self:tell("info", "reconnected", "connected to " .. self.where .. " again")
   if old.place ~= new.place then
     self.on_replaced(("%s is now %s"):format(self.where, new.place))
   elseif old.run_id ~= new.run_id or old.replication ~= new.replication then
@@ -246,7 +255,7 @@ end
 -- to connect to it.
 function node:move(why)
   if self.is_closed then return end
-  self.host.log("info", why)
+  self:tell("info", "moved", why)
   self.attempt = nil
   self.singleflight:abandon("connect", nil, "connect", why)
   local unready = self.unready
@@ -273,8 +282,8 @@ function node:leave(connection, why)
   self:forget(connection)
   connection:close(why)
   for _, lane in pairs(self.lanes) do lane:leave(why) end
-  self.host.log("info", ("left the connection to %s: %s"):format(self.where,
-    why))
+  self:tell("info", "disconnected", ("left the connection to %s: %s"):format(
+    self.where, why), { reason = why })
   if self.sentinel then self.on_left(why) end
 end
 

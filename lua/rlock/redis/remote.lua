@@ -4,6 +4,7 @@
 
 local backoff = require "rlock.backoff"
 local errors = require "rlock.redis.errors"
+local events = require "rlock.events"
 local expiry = require "rlock.redis.expiry"
 local naming = require "rlock.naming"
 local script = require "rlock.script"
@@ -185,9 +186,11 @@ local function send(node, call, op, deadline, keys, a, b, c, d, extra)
 end
 
 -- Logs why an operation is retried.
-local function log_retry(host, op, name, why)
-  host.log("info", ("%s of %s is retried: %s"):format(op.name,
-    naming.show(name), tostring(why)))
+local function log_retry(server, op, name, why)
+  events.tell(server.host, server.options, "info", "retried",
+    ("%s of %s is retried: %s"):format(op.name, naming.show(name),
+    tostring(why)), { lock = name, operation = op.name,
+    reason = tostring(why) })
 end
 
 local function load_replicas()                           -- on first use
@@ -278,7 +281,7 @@ local function again(server, node, op, deadline, code, detail, keys, ...)
     if not goes_on then
       return nil, class.code or code, why, may_be_applied
     end
-    if code ~= "first" then log_retry(host, op, keys[1], why) end
+    if code ~= "first" then log_retry(server, op, keys[1], why) end
     local reply, sent
     node, reply, code, detail, sent =
       find_and_send(server, asked, op, deadline, keys, ...)

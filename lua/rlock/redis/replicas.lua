@@ -82,8 +82,8 @@ local function connect(self, deadline)
     return connection, code, detail
   end
   connection, code, detail = node:open(function(why)
-    self.host.log("info", ("lost a connection to %s: %s"):format(node.where,
-      why))
+    node:tell("info", "disconnected", ("lost a connection to %s: %s"):format(
+      node.where, why), { reason = why })
     self:forget()
   end)
   if not connection then return nil, code, detail end

@@ -156,9 +156,9 @@ end
 function seal:refuse(why)
   if self.mode ~= "kill" then return end
   self.mode, self.why, self.pending = "time", why, {}
-  self.node.host.log("warn", ("%s: CLIENT ID and CLIENT KILL cannot seal lost "
-    .. "connections (%s); requests expire by the server's clock instead")
-    :format(self.node.where, why))
+  self.node:tell("warn", "not_sealed", ("%s: CLIENT ID and CLIENT KILL cannot "
+    .. "seal lost connections (%s); requests expire by the server's clock "
+    .. "instead"):format(self.node.where, why), { reason = why })
 end
 
 --- Seals the lost connections of this server.
@@ -188,6 +188,9 @@ function seal:discharge(identity, exchange)
     end
   end
   if code then return nil, code, detail end
+  self.node:tell("info", "sealed", ("sealed %d lost connection%s to %s"):format(
+    #victims, #victims == 1 and "" or "s", self.node.where),
+    { connections = #victims })
   return true
 end
 

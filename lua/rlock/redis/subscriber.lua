@@ -147,8 +147,8 @@ local function lost(self, why)
   for _, channel in pairs(self.channels) do
     channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
   end
-  self.host.log("info", ("lost the subscriber of %s: %s"):format(
-    self.node.where, why))
+  self.node:tell("info", "disconnected", ("lost the subscriber of %s: %s")
+    :format(self.node.where, why), { reason = why })
   self.change:set()
 end
 
@@ -167,7 +167,8 @@ local function connect(self)
   end
   self.connection, self.awaited = connection, {}
   if not connection then
-    self.host.log("info", "no subscriber: " .. tostring(detail or code))
+    self.node:tell("info", "disconnected", "no subscriber: "
+      .. tostring(detail or code), { reason = tostring(detail or code) })
     return
   end
   for _, channel in pairs(self.channels) do subscribe(self, channel) end

@@ -3,6 +3,7 @@
 --  part for each lock taken. Each part is a hold of that lock's grant
 --  (grant.lua), so the watchdog of its client renews it and reports its loss.
 --  A subclass implements:
+--    kind                           for metrics
 --    take_parts(hold, wait, lease)  true | nil, code, detail
 --    release_parts(hold)            true | nil, code, detail
 --    valid_of(hold)                 seconds
@@ -14,6 +15,7 @@
 local colon = require "rlock.colon"
 local grant = require "rlock.grant"
 local handle = require "rlock.handle"
+local metrics = require "rlock.metrics"
 local of_peek = require "rlock.verdicts".of_peek
 local remote = require "rlock.redis.remote"
 
@@ -29,6 +31,7 @@ function joint.new(class, members)
   return setmetatable({
     session = session, host = session.host, members = members,
     held = setmetatable({}, { __mode = "k" }),   -- task -> its holds, in order
+    series = members[1].session.meter:series(class.kind),
   }, class)
 end
 
@@ -175,16 +178,43 @@ local function forget(self, hold)
   if not holds[1] then self.held[hold.party] = nil end
 end
 
+--- Tells of an event, see events.lua.
+function joint:tell(level, event, message, fields)
+  fields.kind, fields.lock = self.kind, self.name
+  self.session:tell(level, event, message, fields)
+end
+
+local function count_grant(self, hold)
+  local series, now = self.series, self.host.now()
+  series.acquired = series.acquired + 1
+  metrics.observe(series.wait, now - hold.since)
+  if self.session.is_heard then
+    self:tell("info", "acquired", ("acquired %s after %.3f s"):format(
+      self:show(), now - hold.since), { wait = now - hold.since })
+  end
+  hold.since = now
+end
+
+--- Tells that an attempt begins to wait, once.
+-- @tparam table try
+function joint:tell_wait(try)
+  if try.is_told or not self.session.is_heard then return end
+  try.is_told = true
+  self:tell("info", "waiting", "waiting for " .. self:show(), {})
+end
+
 --- Takes one more hold for the calling task, see handle.lua.
 function joint:take(wait, lease, hold)
   hold = setmetatable(hold or {}, Hold)
   hold.joint, hold.party, hold.parts = self, self.host.current(), {}
-  hold.grant = hold
+  hold.grant, hold.since = hold, self.host.now()
   local ok, code, detail = self:take_parts(hold, wait, lease)
   if ok and not self.host.has_gone(hold.party) then
+    count_grant(self, hold)
     remember(self, hold)
     return true
   end
+  metrics.failed(self.series, code or "closed")
   hold.is_over = true
   if ok then
     self:release_parts(hold)
@@ -203,6 +233,10 @@ function Hold:release(hold)
     end
   end
   self.is_over = true
+  if not self.lost_because then
+    metrics.observe(self.joint.series.hold,
+      self.joint.host.now() - self.since)
+  end
   forget(self.joint, self)
   return self.joint:release_parts(self)
 end
@@ -233,7 +267,10 @@ function joint.lose(hold, reason)
   if hold.is_over or hold.lost_because then return end
   local self = hold.joint
   hold.lost_because = reason
-  self.host.log("warn", ("lost %s: %s"):format(self:show(), reason))
+  self.series.lost = self.series.lost + 1
+  metrics.observe(self.series.hold, self.host.now() - hold.since)
+  self:tell("warn", "lost", ("lost %s: %s"):format(self:show(), reason),
+    { reason = reason, held = self.host.now() - hold.since })
   for _, callback in ipairs(hold.on_lost or {}) do
     self.host.spawn(callback.fn, callback.object, reason)
   end

@@ -13,6 +13,8 @@ local waiting = require "rlock.waiting"
 
 local multi = joint:class()
 
+multi.kind = "multi"
+
 local huge, max, min = math.huge, math.max, math.min
 
 --- Back-off limits after an attempt that had to release members: seconds, from
@@ -237,9 +239,9 @@ end
 -- @return true, or nil, code, detail: no retry
 local function wait_on(self, try, code, detail, part)
   local ok, problem, unwind
-  if try.is_single then
-    return nil, code, detail
-  elseif code == "busy" and part then
+  if try.is_single then return nil, code, detail end
+  self:tell_wait(try)
+  if code == "busy" and part then
     ok, problem, unwind = wait_for_member(self, try, part)
     code, detail = "timeout", part.lock:show() .. ": not free in time"
   elseif code == "busy" then

@@ -19,6 +19,8 @@ local policy = require "rlock.policy"
 
 local quorum = joint:class()
 
+quorum.kind = "red"
+
 local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 
 --- Back-off limits between attempts: seconds, doubled from first to last, with
@@ -165,6 +167,7 @@ local function pause(self, try, code, detail)
   if try.is_single or try.is_final or code == "cancelled" then
     return nil, code, detail
   end
+  self:tell_wait(try)
   local left = try.wait_deadline - self.host.now()
   if left > 0 then
     local slept, cancelled, unwind = self.host.event():pause(

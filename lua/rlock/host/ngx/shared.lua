@@ -1,0 +1,31 @@
+--- Adds up the metrics of all workers of nginx in a lua_shared_dict, if nginx
+--  has one of this name. Each worker adds what its numbers have grown by, so
+--  the sums also keep those of workers that have ended.
+
+local metrics = require "rlock.metrics"
+local worker_timer = require "rlock.host.ngx.worker_timer"
+
+local shared = {}
+
+local dict = ngx.shared.rlock_metrics
+local added = {}             -- the numbers that are in the sums
+
+local function add()
+  for key, n in pairs(metrics.numbers()) do
+    local grown = n - (added[key] or 0)
+    if grown ~= 0 and dict:incr(key, grown, 0) then added[key] = n end
+  end
+end
+
+if dict then worker_timer.on_tick[#worker_timer.on_tick + 1] = add end
+
+--- The sums of all workers, by key; those of this worker without the dict.
+function shared.numbers()
+  if not dict then return metrics.numbers() end
+  add()
+  local sums = {}
+  for _, key in ipairs(dict:get_keys(0)) do sums[key] = dict:get(key) end
+  return sums
+end
+
+return shared

@@ -1,0 +1,279 @@
+--- Counters and histograms of what clients do with locks. A client has a series
+--  for each kind of lock, and one for each lock whose name the program lists.
+--  They are always on, so `observe` and the increments elsewhere allocate
+--  nothing and read no clock.
+--
+--  Outside of a series, a number has a key: "field\tclient\tkind\tlock". Maps
+--  from keys to numbers can be added up: of closed clients, or of several
+--  workers of nginx.
+
+local metrics = {}
+
+--- Upper bounds of the buckets, in seconds.
+local function bounds(text)
+  local list = {}
+  for ms in text:gmatch("%S+") do list[#list + 1] = tonumber(ms) / 1000 end
+  list[#list + 1] = math.huge
+  return list
+end
+
+local BOUNDS = {
+  wait = bounds [[1 5 10 25 50 100 250 500 1000 2500 5000 10000 30000 60000
+    300000]],
+  round_trip = bounds "0.1 0.25 0.5 1 2.5 5 10 25 50 100 250 500 1000 2500",
+}
+BOUNDS.hold = BOUNDS.wait
+
+--- The bounds, for callers that cannot afford a call of `observe`.
+metrics.bounds = BOUNDS
+
+local COUNTERS = {
+  { "acquired", "Locks and permits acquired." },
+  { "busy", "Attempts that found it busy and did not wait." },
+  { "timeouts", "Waits that ended without a grant." },
+  { "errors", "Calls that failed in another way." },
+  { "lost", "Holds lost: expired, broken or not renewed in time." },
+  { "late_renewals", "Renewals sent when half of the lease had passed." },
+}
+
+local HISTOGRAMS = {
+  { "wait", "Time waited for a grant; 0 if the first attempt got it." },
+  { "hold", "Time for which a lock or a permit was held." },
+  { "round_trip", "Time from a granted request or a renewal to its reply." },
+}
+
+-- series --------------------------------------------------------------------
+
+local function new_series()
+  local series = {}
+  for _, row in ipairs(COUNTERS) do series[row[1]] = 0 end
+  for _, row in ipairs(HISTOGRAMS) do
+    local histogram = { sum = 0, bounds = BOUNDS[row[1]] }
+    for i = 1, #histogram.bounds do histogram[i] = 0 end
+    series[row[1]] = histogram
+  end
+  return series
+end
+
+--- Records a duration.
+-- @tparam table histogram
+-- @tparam number seconds
+function metrics.observe(histogram, seconds)
+  local limits, i = histogram.bounds, 1
+  while seconds > limits[i] do i = i + 1 end
+  histogram[i] = histogram[i] + 1
+  histogram.sum = histogram.sum + seconds
+end
+
+local field_of = { busy = "busy", timeout = "timeouts" }
+
+--- Counts a call that failed. One that was cancelled did not.
+-- @tparam table series
+-- @tparam string code
+function metrics.failed(series, code)
+  if code == "cancelled" then return end
+  local field = field_of[code] or "errors"
+  series[field] = series[field] + 1
+end
+
+-- meters --------------------------------------------------------------------
+
+local Meter = {}
+Meter.__index = Meter
+
+local open, past = {}, {}        -- meters; the numbers of closed ones, by key
+
+--- Creates the meter of a client.
+-- @tparam[opt] string client its name
+-- @tparam[opt] table locks   names of locks with a series of their own
+function metrics.new(client, locks)
+  local self = setmetatable({ client = client or "", listed = {}, all = {} },
+    Meter)
+  for _, name in ipairs(locks or {}) do self.listed[name] = true end
+  open[self] = true
+  return self
+end
+
+--- The series of a kind or, if its name is listed, of a lock.
+-- @tparam string kind
+-- @tparam[opt] string name of the lock
+-- @treturn table nil if there is a name and it is not listed
+function Meter:series(kind, name)
+  if name and not self.listed[name] then return nil end
+  local place = ("\t%s\t%s\t%s"):format(self.client, kind:gsub("%c", "?"),
+    name or "")
+  self.all[place] = self.all[place] or new_series()
+  return self.all[place]
+end
+
+local function add(numbers, key, n)
+  if n ~= 0 then numbers[key] = (numbers[key] or 0) + n end
+end
+
+local function add_histogram(numbers, name, place, histogram)
+  for i = 1, #histogram do add(numbers, name .. "." .. i .. place,
+    histogram[i]) end
+  add(numbers, name .. ".sum" .. place, histogram.sum)
+end
+
+-- The number of values in a histogram.
+local function count_of(histogram)
+  local count = 0
+  for i = 1, #histogram do count = count + histogram[i] end
+  return count
+end
+
+--- Adds the meter's numbers to a map. Only those that waited are in the
+--  histogram `wait`; here the others join them.
+function Meter:add_to(numbers)
+  for place, series in pairs(self.all) do
+    for _, row in ipairs(COUNTERS) do
+      add(numbers, row[1] .. place, series[row[1]])
+    end
+    for _, row in ipairs(HISTOGRAMS) do
+      add_histogram(numbers, row[1], place, series[row[1]])
+    end
+    add(numbers, "wait.1" .. place, series.acquired - count_of(series.wait))
+  end
+  return numbers
+end
+
+--- Ends the meter; its numbers stay in those of the process.
+function Meter:close()
+  if not open[self] then return end
+  open[self] = nil
+  self:add_to(past)
+end
+
+--- The numbers of all clients that this process has had, by key.
+function metrics.numbers()
+  local numbers = {}
+  for key, n in pairs(past) do numbers[key] = n end
+  for meter in pairs(open) do meter:add_to(numbers) end
+  return numbers
+end
+
+-- for people ----------------------------------------------------------------
+
+local function split(key)
+  return key:match("^([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$")
+end
+
+-- A histogram as { count, sum, buckets = { { bound, count up to it }, ... } }.
+local function told_histogram(told, name)
+  local count, buckets = 0, {}
+  for i, bound in ipairs(BOUNDS[name]) do
+    count = count + (told[name .. "." .. i] or 0)
+    buckets[i] = { bound, count }
+    told[name .. "." .. i] = nil
+  end
+  local sum = told[name .. ".sum"] or 0
+  told[name .. ".sum"] = nil
+  return { count = count, sum = sum, buckets = buckets }
+end
+
+local function told(fields)
+  for _, row in ipairs(COUNTERS) do fields[row[1]] = fields[row[1]] or 0 end
+  for _, row in ipairs(HISTOGRAMS) do
+    fields[row[1]] = told_histogram(fields, row[1])
+  end
+  return fields
+end
+
+local function group(groups, name, field, n)
+  groups[name] = groups[name] or {}
+  add(groups[name], field, n)
+end
+
+--- The meter's numbers as tables: of all locks, and in `kinds` and `locks` for
+--  each kind, and each listed lock.
+function Meter:stats()
+  local all, kinds, locks = {}, {}, {}
+  for key, n in pairs(self:add_to {}) do
+    local field, _, kind, lock = split(key)
+    add(all, field, n)
+    group(kinds, kind, field, n)
+    if lock ~= "" then group(locks, lock, field, n) end
+  end
+  for _, groups in ipairs { kinds, locks } do
+    for _, fields in pairs(groups) do told(fields) end
+  end
+  told(all)
+  all.kinds, all.locks = kinds, locks
+  return all
+end
+
+-- for Prometheus ------------------------------------------------------------
+
+local escapes = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" }
+
+-- A label's value, which must be UTF-8.
+local function escaped(text)
+  if text:gsub("[\194-\244][\128-\191]+", ""):find("[\128-\255]") then
+    text = text:gsub("[\128-\255]", "?")
+  end
+  return (text:gsub('[\\"\n]', escapes))
+end
+
+local function labels_of(client, kind, lock)
+  local text = ('kind="%s"'):format(escaped(kind))
+  if client ~= "" then text = ('client="%s",'):format(client) .. text end
+  if lock ~= "" then text = text .. (',lock="%s"'):format(escaped(lock)) end
+  return text
+end
+
+-- Label text -> field -> number, and the sorted label texts.
+local function labelled(numbers)
+  local of, list = {}, {}
+  for key, n in pairs(numbers) do
+    local field, client, kind, lock = split(key)
+    local labels = labels_of(client, kind, lock)
+    if not of[labels] then list[#list + 1], of[labels] = labels, {} end
+    add(of[labels], field, n)
+  end
+  table.sort(list)
+  return of, list
+end
+
+local function begin(lines, name, help, type)
+  lines[#lines + 1] = ("# HELP %s %s\n# TYPE %s %s\n"):format(name, help, name,
+    type)
+end
+
+local function write_histogram(lines, full, labels, histogram)
+  for _, bucket in ipairs(histogram.buckets) do
+    local bound = bucket[1] == math.huge and "+Inf"
+      or ("%.14g"):format(bucket[1])
+    lines[#lines + 1] = ('%s_bucket{%s,le="%s"} %.0f\n'):format(full, labels,
+      bound, bucket[2])
+  end
+  lines[#lines + 1] = ("%s_sum{%s} %.6f\n%s_count{%s} %.0f\n"):format(full,
+    labels, histogram.sum, full, labels, histogram.count)
+end
+
+--- The numbers in the text format of Prometheus.
+-- @tparam[opt] table numbers by key; default: those of this process
+-- @treturn string
+function metrics.text(numbers)
+  local lines = {}
+  local of, list = labelled(numbers or metrics.numbers())
+  for _, labels in ipairs(list) do told(of[labels]) end
+  for _, row in ipairs(COUNTERS) do
+    local full = ("rlock_%s_total"):format(row[1])
+    begin(lines, full, row[2], "counter")
+    for _, labels in ipairs(list) do
+      lines[#lines + 1] = ("%s{%s} %.0f\n"):format(full, labels,
+        of[labels][row[1]])
+    end
+  end
+  for _, row in ipairs(HISTOGRAMS) do
+    local full = ("rlock_%s_seconds"):format(row[1])
+    begin(lines, full, row[2], "histogram")
+    for _, labels in ipairs(list) do
+      write_histogram(lines, full, labels, of[labels][row[1]])
+    end
+  end
+  return table.concat(lines)
+end
+
+return metrics

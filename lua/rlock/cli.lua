@@ -17,6 +17,7 @@ local commands = {
 local common = {
   ["--url"] = { "url", "URL" },
   ["--lua-path"] = { "lua_path", "PATH", all = true },
+  ["--log"] = { "log", "json" }, ["--metrics"] = { "metrics", "FILE" },
   ["-v"] = { "verbose" }, ["-q"] = { "quiet" },
   ["-h"] = { "help" }, ["--help"] = { "help" },
 }
@@ -49,6 +50,7 @@ end
 -- options --------------------------------------------------------------------
 
 local named                  -- `path`: the user's search path for modules
+local metrics_file           -- the value of --metrics
 
 -- Prepends to the search paths. A folder stands for the modules in it.
 local function search_first(paths)
@@ -67,6 +69,12 @@ local function obey(chosen)
   local fits, host = pcall(require, "rlock.host.uv")
   if not fits then return nil, "refused", host end
   host.verbosity = chosen.quiet and 0 or chosen.verbose and 2 or 1
+  metrics_file = chosen.metrics
+  if chosen.log == "json" then
+    require("rlock").default_log = require("rlock.cli.reports").log
+  elseif chosen.log then
+    return nil, "usage", "--log: must be json"
+  end
   if not chosen.url then return true end
   local parsed, code, detail = require("rlock.redis.url").parse(chosen.url)
   if not parsed then return nil, code, "--url: " .. detail end
@@ -99,7 +107,13 @@ end
 function cli.run(fn, ...)
   local shutdown = require "rlock.shutdown"
   shutdown.prepare()
+  local reports = metrics_file and require "rlock.cli.reports"
+  if reports then
+    local ok, why = reports.keep(metrics_file)
+    if not ok then return cli.fault("refused", "--metrics: " .. why) end
+  end
   local ok, status, message = require("rlock").main(fn, ...)
+  if reports then reports.write(metrics_file) end
   if message then cli.complain(shutdown.explained(message)) end
   return ok and 0 or status
 end

@@ -31,6 +31,9 @@ Options:
                    built into rlockctl
   -e CODE          a chunk to run
   -i               a prompt, see rlockctl help prompt
+  --log json       each event of the program's locks as a line of JSON on
+                   standard error
+  --metrics FILE   writes its metrics there, for Prometheus
   -v               more messages on standard error
   -q               errors only
   -h, --help       explain the command

@@ -1,0 +1,133 @@
+--- What rlockctl reports of a program: --metrics, --log json and -v.
+
+local ctl = require "spec.cli.ctl"
+local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
+local read = require "spec.tools.exposition"
+local redis = require "spec.tools.redis"
+local slow = require "spec.tools.slow"
+
+local server = redis.shared()
+
+local CYCLE = [[
+  local rlock = require "rlock"
+  local client <close> = assert(rlock.open { name = "cli" })
+  local lock = client:lock(arg[1])
+  for _ = 1, 3 do
+    assert(lock:lock())
+    assert(lock:unlock())
+  end
+]]
+
+
+local ACQUIRED = 'rlock_acquired_total{client="cli",kind="reentrant"}'
+
+local count = 0
+
+local function fresh()
+  count = count + 1
+  return "reports:" .. count
+end
+
+teardown(ctl.clean)
+
+describe("rlockctl --metrics FILE", function()
+  it("has the metrics while the program runs", function()
+    local path, fifo = ctl.folder() .. "/running.prom", fresh()
+    local running = ctl.start { url = server.url, "--metrics", path, "-e",
+      CYCLE .. 'print "done" io.stdout:flush() rlock.sleep(1000)', fifo }
+    running:says "done"
+    eventually(function()
+      return read(files.read(path) or "\n")[ACQUIRED] == 3
+    end, 20 * slow)
+    running:kill(15)
+    assert.equal(143, running:wait().status)
+  end)
+
+  it("has all of them at the end, readable, and leaves nothing else",
+    function()
+      local path = ctl.folder() .. "/end.prom"
+      assert.equal("", ctl.output { url = server.url, "--metrics=" .. path,
+        "-e", CYCLE, fresh() })
+      assert.equal(3, read(files.read(path))[ACQUIRED])
+      local found = io.popen("ls -1 " .. path .. "*")
+      assert.equal(path .. "\n", found:read("a"))
+      found:close()
+    end)
+
+  it("has them when the program fails", function()
+    local path = ctl.folder() .. "/failed.prom"
+    local result = ctl.run { url = server.url, "--metrics", path, "-e",
+      CYCLE .. 'error "on purpose"', fresh() }
+    assert.equal(1, result.status)
+    assert.equal(3, read(files.read(path))[ACQUIRED])
+  end)
+
+  it("that cannot be written is an error before the program runs", function()
+    local err = ctl.fault(1, { url = server.url, "--metrics",
+      ctl.folder() .. "/no/such.prom", "-e", "print 'ran'" })
+    assert.matches("%-%-metrics: .*/no/such%.prom.*No such file", err)
+  end)
+end)
+
+describe("the events of a program", function()
+  local holder, name
+
+  before_each(function()
+    name = fresh()
+    holder = ctl.start { url = server.url, "-e", CYCLE .. [[
+      assert(lock:lock())
+      print "held"
+      io.stdout:flush()
+      local other = client:lock(arg[1] .. ":wanted")
+      while not other:is_locked() do rlock.sleep(0.01) end
+      rlock.sleep(0.05)
+      assert(lock:unlock())]], name }
+    holder:says "held"
+  end)
+
+  local WANTED = [[
+    local rlock = require "rlock"
+    local client <close> = assert(rlock.open { name = "cli" })
+    assert(client:lock(arg[1] .. ":wanted"):lock())
+    assert(client:lock(arg[1]):lock { wait = 60 })
+    print(arg[1])]]
+
+  local function run(...)
+    local result = ctl.run { url = server.url, limit = 60 * slow, ... }
+    assert.same({ 0, name .. "\n" }, { result.status, result.out })
+    assert.equal(0, holder:wait().status)
+    return result.err
+  end
+
+  it("are lines on standard error with -v", function()
+    local err = run("-v", "-e", WANTED, name)
+    assert.matches(('rlock: waiting for reentrant lock "%s"\n'
+      .. 'rlock: acquired reentrant lock "%s" after %%d+%%.%%d+ s\n')
+      :format(name, name), err)
+  end)
+
+  it("are JSON on standard error with --log json", function()
+    local err = run("--log", "json", "-e", WANTED, name)
+    local lines = {}
+    for line in err:gmatch("([^\n]*)\n") do
+      assert.matches('^{"client":"cli","event":"%l+",.*}$', line)
+      assert.matches('"time":"%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%dZ"', line)
+      lines[#lines + 1] = line:match('"event":"(%l+)"')
+    end
+    assert.equal("acquired waiting acquired", table.concat(lines, " "))
+    assert.matches('"kind":"reentrant","level":"info","lock":"' .. name, err)
+    assert.matches('"wait":%d+%.%d+}\n$', err)
+  end)
+
+  it("are not said otherwise", function()
+    assert.equal("", run("-e", WANTED, name))
+  end)
+end)
+
+describe("rlockctl --log", function()
+  it("refuses another format", function()
+    assert.matches("%-%-log: must be json", ctl.fault(206, {
+      url = server.url, "--log", "xml", "-e", "print 'ran'" }))
+  end)
+end)

@@ -98,6 +98,15 @@ function rlock.open(options)
   return opened
 end
 
+--- A deadline for several calls: each takes it as `wait`. After it, they return
+--  nil, "timeout" without a request.
+-- @tparam number seconds from now
+-- @return the deadline; `deadline:left()`: seconds until then, or 0
+function rlock.deadline(seconds)
+  local made = require("rlock.deadline").new(host.now, seconds)
+  return made
+end
+
 --- What the locks of all clients have done, and how long it took, in the text
 --  format of Prometheus.
 -- @treturn string

@@ -25,6 +25,7 @@ build = {
     ["rlock.counters.once"] = "lua/rlock/counters/once.lua",
     ["rlock.counters.permits"] = "lua/rlock/counters/permits.lua",
     ["rlock.counters.semaphore"] = "lua/rlock/counters/semaphore.lua",
+    ["rlock.deadline"] = "lua/rlock/deadline.lua",
     ["rlock.duration"] = "lua/rlock/duration.lua",
     ["rlock.events"] = "lua/rlock/events.lua",
     ["rlock.grant"] = "lua/rlock/grant.lua",

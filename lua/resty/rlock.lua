@@ -17,6 +17,7 @@ end
 
 local check = require "rlock.options"
 local client = require "rlock.client"
+local deadline = require "rlock.deadline"
 local host = require "rlock.host.ngx"
 local metrics = require "rlock.metrics"
 local shared = require "rlock.host.ngx.shared"
@@ -171,6 +172,15 @@ end
 host.on_rest(function()
   for _, open in pairs(clients) do open.session:wind_down() end
 end)
+
+--- A deadline for several calls: each takes it as `wait`. After it, they return
+--  nil, "timeout" without a request.
+-- @tparam number seconds from now
+-- @return the deadline; `deadline:left()`: seconds until then, or 0
+function rlock.deadline(seconds)
+  local made = deadline.new(host.now, seconds)
+  return made
+end
 
 --- What the locks of all clients have done, and how long it took, in the text
 --  format of Prometheus: of all workers with `lua_shared_dict rlock_metrics`,

@@ -6,6 +6,7 @@
 
 local verdicts = require "rlock.verdicts"
 local colon = require "rlock.colon"
+local PASSED = require "rlock.deadline".passed
 local grant = require "rlock.grant"
 local handle = require "rlock.handle"
 local metrics = require "rlock.metrics"
@@ -134,6 +135,9 @@ end
 --- Takes one more hold for the calling task, see handle.lua.
 function lock:take(wait, lease, hold)
   local granted, session, waiter = grant_of(self), self.session, nil
+  if wait < 0 then
+    return not_held(self, granted, "timeout", PASSED)
+  end
   if wait > 0 and session.wakeup.count > 0
       and session.wakeup:is_live(granted:channel()) then
     waiter = granted:join()

@@ -20,7 +20,7 @@ end
 local BOUNDS = {
   wait = bounds [[1 5 10 25 50 100 250 500 1000 2500 5000 10000 30000 60000
     300000]],
-  round_trip = bounds "0.1 0.25 0.5 1 2.5 5 10 25 50 100 250 500 1000 2500",
+  round_trip = bounds "0.25 1 2.5 5 10 25 50 100 250 500 1000 2500",
 }
 BOUNDS.hold = BOUNDS.wait
 

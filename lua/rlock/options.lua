@@ -4,6 +4,7 @@
 --  Levels are as in error(); the default is 2, where the checking function was
 --  called.
 
+local deadline = require "rlock.deadline"
 local duration = require "rlock.duration"
 
 local options = {}
@@ -94,7 +95,16 @@ function options.table(known, must, call)
   end
 end
 
-local wait = options.duration(0, math.huge)
+local seconds = options.duration(0, math.huge)
+
+-- A negative wait is that of a deadline that has passed.
+local function wait(value, name, level)
+  if type(value) == "table" then
+    local left = deadline.wait_of(value)
+    if left ~= value then return left end
+  end
+  return seconds(value, name, level + 1)
+end
 
 --- Checks the options of a call that waits.
 options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")

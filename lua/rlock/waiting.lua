@@ -14,6 +14,7 @@
 --              nil, code, detail    failed
 
 local backoff = require "rlock.backoff"
+local PASSED = require "rlock.deadline".passed
 local metrics = require "rlock.metrics"
 local naming = require "rlock.naming"
 
@@ -92,8 +93,8 @@ end
 
 local function try(session, call, wait_deadline, now)
   if session.is_closed then return nil, "closed", "the client was closed" end
-  local deadline = waiting.request_deadline(session, now, wait_deadline)
-  local verdict, value, detail = call:try(deadline, now)
+  local verdict, value, detail = call:try(
+    waiting.request_deadline(session, now, wait_deadline), now)
   if verdict == "held" then
     metrics.observe(call.counter.site.series.round_trip,
       session.host.now() - now)
@@ -162,6 +163,10 @@ end
 --   wait, "cancelled"
 -- @return[2] detail; for "cancelled", the value to raise
 function waiting.wait(session, call, wait)
+  if wait < 0 then
+    record(session, call, "timeout")
+    return nil, "timeout", PASSED
+  end
   local wakeup, now = session.wakeup, session.host.now()
   local wait_deadline, waiter, since = now + wait, nil, nil
   if wait > 0 and wakeup:is_live(call.channel) then

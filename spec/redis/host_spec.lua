@@ -240,8 +240,9 @@ describe("a task that is cancelled", function()
       note "went on"
     end)
     rlock.sleep(0.01)
-    waiting:cancel()
-    assert.same({}, { task.run(function() return waiting:join() end) })
+    assert.is_true(waiting:cancel())
+    assert.same({ n = 3, nil, "cancelled", "cancelled" },
+      table.pack(task.run(function() return waiting:join() end)))
     assert.same({}, log)
   end
 
@@ -344,8 +345,8 @@ describe("a task that is cancelled", function()
       return "to the end"
     end)
     rlock.sleep(0)
-    waiting:cancel()
-    waiting:cancel()
+    assert.is_true(waiting:cancel())
+    assert.is_false(waiting:cancel())
     assert.equal("to the end", task.run(function() return waiting:join() end))
     assert.same({ "false", "true", "true" }, log)
   end)
@@ -353,7 +354,7 @@ describe("a task that is cancelled", function()
   it("after its end has nothing to tell", function()
     local over = rlock.spawn(function() return 1 end)
     rlock.sleep(0)
-    over:cancel()
+    assert.is_false(over:cancel())
     assert.equal(1, over:join())
   end)
 

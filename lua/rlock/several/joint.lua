@@ -13,6 +13,7 @@
 --  through it.
 
 local colon = require "rlock.colon"
+local PASSED = require "rlock.deadline".passed
 local grant = require "rlock.grant"
 local handle = require "rlock.handle"
 local metrics = require "rlock.metrics"
@@ -208,7 +209,8 @@ function joint:take(wait, lease, hold)
   hold = setmetatable(hold or {}, Hold)
   hold.joint, hold.party, hold.parts = self, self.host.current(), {}
   hold.grant, hold.since = hold, self.host.now()
-  local ok, code, detail = self:take_parts(hold, wait, lease)
+  local ok, code, detail = nil, "timeout", PASSED
+  if wait >= 0 then ok, code, detail = self:take_parts(hold, wait, lease) end
   if ok and not self.host.has_gone(hold.party) then
     count_grant(self, hold)
     remember(self, hold)

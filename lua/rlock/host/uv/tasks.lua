@@ -187,7 +187,10 @@ local function new_cancellation()
 end
 
 --- Waits until the task has ended.
--- @treturn any what its function returned; nothing if it was cancelled
+-- @return[1] what its function returned
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @treturn[2] string why
 function Task:join()
   tasks.current()
   if not self.over then
@@ -199,13 +202,16 @@ function Task:join()
   if self.results then
     return table.unpack(self.results, 1, self.results.n)
   end
+  return nil, "cancelled", self.unwinding and self.unwinding.why
 end
 
 --- Cancels the task: raises an error where it waits, so that its pcalls and
---  `<close>` variables clean up. It may wait again while it does.
+--  `<close>` variables clean up. It may wait again while it does. It gets none
+--  of the locks that it waits for.
 -- @tparam[opt] string why
+-- @treturn boolean whether it was running, and was not cancelled before
 function Task:cancel(why)
-  if self.over or self.unwinding then return end
+  if self.over or self.unwinding then return false end
   local unwind = setmetatable({ why = why or "cancelled" }, Unwind)
   self.unwinding = unwind
   local event = self.wait_of
@@ -218,10 +224,11 @@ function Task:cancel(why)
     self.id = take_id(self)
     self.wait_of = nil
   else
-    return                                -- raised at its next wait
+    return true                           -- raised at its next wait
   end
   self.unwound = true
   make_ready(self, nil, "cancelled", unwind)
+  return true
 end
 
 -- events ------------------------------------------------------------------

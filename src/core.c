@@ -34,6 +34,7 @@
 #include "job.h"
 #include "loop.h"
 #include "reply.h"
+#include "serve.h"
 #include "timer.h"
 
 #define VERSION "0.1.0" /* must match lua/rlock/host/uv.lua */
@@ -45,6 +46,7 @@
 #define INPUT "rlock.core.input"
 #define CHILD "rlock.core.child"
 #define JOB "rlock.core.job"
+#define SERVER "rlock.core.server"
 #define LOCK "rlock.core.lock"
 
 static const lua_Integer MAX_MS = (lua_Integer)1 << 40;
@@ -161,6 +163,7 @@ static int push_event(lua_State *L, const rl_event *event)
     case RL_FAILED:
         return push_failure(L, event->code, event->detail);
     case RL_LOST:
+    case RL_ASKED:
         lua_pushstring(L, event->detail);
         return 2;
     case RL_PUSHED:
@@ -994,6 +997,54 @@ static int core_error(lua_State *L)
     return 2;
 }
 
+/* ---- HTTP ---- */
+
+typedef struct server_handle {
+    rl_server *server; /* NULL: closed */
+    core *core;
+} server_handle;
+
+/* core.serve(id, port) -> server | nil, code, detail */
+static int core_serve(lua_State *L)
+{
+    core *self = get_core(L);
+    lua_Integer id = check_id(L, 1), port = luaL_checkinteger(L, 2);
+    server_handle *handle = new_handle(L, sizeof(*handle), SERVER);
+    int err;
+
+    luaL_argcheck(L, port > 0 && port < 65536, 2, "port out of range");
+    handle->core = self;
+    err = rl_server_open(&handle->server, self->loop, id, (int)port);
+    if (err != 0)
+        return refuse_uv(L, "refused", err);
+    return 1;
+}
+
+/* server:answer(response), in the dispatcher -> true | nil, code, detail */
+static int server_answer(lua_State *L)
+{
+    server_handle *self = luaL_checkudata(L, 1, SERVER);
+    size_t length;
+    const char *text = luaL_checklstring(L, 2, &length);
+    int err = UV_EINVAL;
+
+    if (self->server != NULL && self->core->loop != NULL)
+        err = rl_server_answer(self->server, text, length);
+    return err == 0 ? push_true(L) : refuse_uv(L, "refused", err);
+}
+
+/* server:close() */
+static int server_close(lua_State *L)
+{
+    server_handle *self = luaL_checkudata(L, 1, SERVER);
+    rl_server *server = self->server;
+
+    self->server = NULL;
+    if (self->core != NULL && self->core->loop != NULL)
+        rl_server_close(server);
+    return 0;
+}
+
 /* ---- connections ---- */
 
 typedef struct conn_handle {
@@ -1269,6 +1320,11 @@ static void new_classes(lua_State *L)
         { "resume", job_resume }, { "close", job_close },
         { NULL, NULL },
     };
+    static const luaL_Reg server[] = {
+        { "answer", server_answer },
+        { "close", server_close },
+        { NULL, NULL },
+    };
     static const luaL_Reg conn[] = {
         { "call", conn_call },
         { "listen", conn_listen },
@@ -1280,6 +1336,7 @@ static void new_classes(lua_State *L)
     new_class(L, LOCK, lock, lock_close);
     new_class(L, CHILD, child, child_close);
     new_class(L, JOB, job, job_close);
+    new_class(L, SERVER, server, server_close);
     new_class(L, SIGNAL, signal, signal_close);
     new_class(L, INPUT, input, input_close);
     new_class(L, CONN, conn, conn_gc);
@@ -1353,6 +1410,7 @@ int luaopen_rlock_core(lua_State *L)
         { "keep", core_keep },
         { "write", core_write },
         { "error", core_error },
+        { "serve", core_serve },
         { "private_dir", core_private_dir },
         { "check_private", core_check_private },
         { "flock", core_flock },

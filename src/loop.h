@@ -18,14 +18,15 @@ struct redisReply;
 enum { RL_DETAIL = 320 }; /* room for any error message */
 
 enum rl_what {
-    RL_FIRED,   /* a timer or a signal */
-    RL_OPENED,  /* a connection is usable */
-    RL_REPLIED, /* reply: the server's, errors included */
-    RL_FAILED,  /* code and detail */
-    RL_LOST,    /* detail: why a connection ended by itself */
-    RL_PUSHED,  /* reply: an array { kind, channel, payload } */
-    RL_EXITED,  /* status and signal of a child process */
-    RL_REPORTED /* what (as status) and value (as signal) of a job */
+    RL_FIRED,    /* a timer or a signal */
+    RL_OPENED,   /* a connection is usable */
+    RL_REPLIED,  /* reply: the server's, errors included */
+    RL_FAILED,   /* code and detail */
+    RL_LOST,     /* detail: why a connection ended by itself */
+    RL_PUSHED,   /* reply: an array { kind, channel, payload } */
+    RL_EXITED,   /* status and signal of a child process */
+    RL_REPORTED, /* what (as status) and value (as signal) of a job */
+    RL_ASKED     /* detail: the first line of an HTTP request */
 };
 
 typedef struct rl_event {

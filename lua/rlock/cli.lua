@@ -17,7 +17,7 @@ local commands = {
 local common = {
   ["--url"] = { "url", "URL" },
   ["--lua-path"] = { "lua_path", "PATH", all = true },
-  ["--log"] = { "log", "json" }, ["--metrics"] = { "metrics", "FILE" },
+  ["--log"] = { "log", "json" }, ["--metrics"] = { "metrics", "PORT|FILE" },
   ["-v"] = { "verbose" }, ["-q"] = { "quiet" },
   ["-h"] = { "help" }, ["--help"] = { "help" },
 }
@@ -50,7 +50,7 @@ end
 -- options --------------------------------------------------------------------
 
 local named                  -- `path`: the user's search path for modules
-local metrics_file           -- the value of --metrics
+local metrics_place          -- the value of --metrics
 
 -- Prepends to the search paths. A folder stands for the modules in it.
 local function search_first(paths)
@@ -69,7 +69,7 @@ local function obey(chosen)
   local fits, host = pcall(require, "rlock.host.uv")
   if not fits then return nil, "refused", host end
   host.verbosity = chosen.quiet and 0 or chosen.verbose and 2 or 1
-  metrics_file = chosen.metrics
+  metrics_place = chosen.metrics
   if chosen.log == "json" then
     require("rlock").default_log = require("rlock.cli.reports").log
   elseif chosen.log then
@@ -107,13 +107,13 @@ end
 function cli.run(fn, ...)
   local shutdown = require "rlock.shutdown"
   shutdown.prepare()
-  local reports = metrics_file and require "rlock.cli.reports"
-  if reports then
-    local ok, why = reports.keep(metrics_file)
-    if not ok then return cli.fault("refused", "--metrics: " .. why) end
+  local finish, why
+  if metrics_place then
+    finish, why = require("rlock.cli.reports").publish(metrics_place)
+    if not finish then return cli.fault("refused", "--metrics: " .. why) end
   end
   local ok, status, message = require("rlock").main(fn, ...)
-  if reports then reports.write(metrics_file) end
+  if finish then finish() end
   if message then cli.complain(shutdown.explained(message)) end
   return ok and 0 or status
 end

@@ -5,6 +5,7 @@ local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
 local read = require "spec.tools.exposition"
 local redis = require "spec.tools.redis"
+local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 
 local server = redis.shared()
@@ -67,6 +68,91 @@ describe("rlockctl --metrics FILE", function()
     local err = ctl.fault(1, { url = server.url, "--metrics",
       ctl.folder() .. "/no/such.prom", "-e", "print 'ran'" })
     assert.matches("%-%-metrics: .*/no/such%.prom.*No such file", err)
+  end)
+end)
+
+describe("rlockctl --metrics PORT", function()
+  local running, port, key
+
+  before_each(function()
+    port, key = redis.choose_port(), fresh()
+    running = ctl.start { url = server.url, "--metrics", tostring(port), "-e",
+      CYCLE .. [[print "done" io.stdout:flush()
+      while not client:call("GET", "end:" .. arg[1]) do rlock.sleep(0.01) end]],
+      key }
+    running:says "done"
+  end)
+
+  after_each(function()
+    running:kill(9)
+    running:wait()
+  end)
+
+  -- Runs a script of bash in which fd 3 is connected to the port.
+  local function talk(script)
+    return (shell.run("timeout 20 bash -c " .. shell.quote((
+      "exec 3<>/dev/tcp/127.0.0.1/%d; "):format(port) .. script)))
+  end
+
+  local function ask(request)
+    return talk(("printf %s >&3; cat <&3"):format(
+      shell.quote(request .. "\\r\\nHost: x\\r\\n\\r\\n")))
+  end
+
+  local function scrape()
+    local head, text = ask("GET /metrics HTTP/1.1"):match("^(.-)\r\n\r\n(.*)$")
+    assert.matches("^HTTP/1.1 200 OK\r\n", head)
+    assert.matches("\r\nContent%-Type: text/plain; version=0.0.4", head)
+    assert.equal(#text + 1, tonumber(head:match("\r\nContent%-Length: (%d+)")))
+    return read(text .. "\n")
+  end
+
+  it("answers a scrape, again and again", function()
+    for _ = 1, 3 do assert.equal(3, scrape()[ACQUIRED]) end
+  end)
+
+  it("answers nothing else", function()
+    assert.matches("^HTTP/1.1 200 ", ask "GET /metrics?x=1 HTTP/1.0")
+    assert.matches("^HTTP/1.1 404 ", ask "GET / HTTP/1.1")
+    assert.matches("^HTTP/1.1 405 ", ask "POST /metrics HTTP/1.1")
+    assert.matches("^HTTP/1.1 400 ", ask "metrics")
+    assert.equal("", talk("head -c 100000 /dev/zero >&3 2>/dev/null; "
+      .. "cat <&3 2>/dev/null"))
+  end)
+
+  it("answers although others are connected and send nothing, or a half",
+    function()
+      local reply = talk(([[
+        for i in $(seq 40); do exec {fd}<>/dev/tcp/127.0.0.1/%d; done
+        printf 'GET /metrics' >&$fd
+        exec 4<>/dev/tcp/127.0.0.1/%d
+        printf 'GET /metrics HTTP/1.1\r\n' >&4
+        printf '\r\n' >&4
+        cat <&4]]):format(port, port))
+      assert.matches("^HTTP/1.1 200 ", reply)
+      assert.equal(3, scrape()[ACQUIRED])
+    end)
+
+  it("ends with its program, which does not wait for those connected",
+    function()
+      assert.equal("", talk(("printf 'GET /metrics' >&3; %s; cat <&3"):format(
+        shell.words(server:cli_words()) .. " SET end:" .. key
+          .. " 1 >/dev/null")))
+      local result = running:wait()
+      assert.same({ 0, "" }, { result.status, result.err })
+      assert.matches("refused", talk "true")
+    end)
+
+  it("listens on no other address", function()
+    local listening = shell.run("ss -Hltn sport = :" .. port)
+    assert.matches("127%.0%.0%.1:" .. port, listening)
+    assert.is_nil(listening:find("0.0.0.0:" .. port, 1, true))
+  end)
+
+  it("in use is an error before the program runs", function()
+    assert.matches("%-%-metrics: 127%.0%.0%.1:%d+: address already in use",
+      ctl.fault(1, { url = server.url, "--metrics", tostring(port), "-e",
+        "print 'ran'" }))
   end)
 end)
 

@@ -33,7 +33,8 @@ Options:
   -i               a prompt, see rlockctl help prompt
   --log json       each event of the program's locks as a line of JSON on
                    standard error
-  --metrics FILE   writes its metrics there, for Prometheus
+  --metrics PORT   offers its metrics at http://127.0.0.1:PORT/metrics, for
+                   Prometheus; --metrics FILE writes them into a file
   -v               more messages on standard error
   -q               errors only
   -h, --help       explain the command

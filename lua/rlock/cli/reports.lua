@@ -1,5 +1,5 @@
 --- What rlockctl reports of the clients of a program: their events as lines of
---  JSON on standard error, and their metrics in a file.
+--  JSON on standard error, and their metrics in a file or on a port.
 
 local host = require "rlock.host.uv"
 local json = require "rlock.cli.json"
@@ -33,10 +33,8 @@ function reports.write(path)
   return ok, why
 end
 
---- Keeps a file up to date until the program ends.
--- @tparam string path
--- @return as `write`, of the first time
-function reports.keep(path)
+-- Keeps a file up to date.
+local function keep(path)
   local ok, why = reports.write(path)
   if not ok then return nil, why end
   host.daemon(function()
@@ -46,6 +44,28 @@ function reports.keep(path)
     end
   end)
   return true
+end
+
+-- The port that the word names; nil: it is a file.
+local function port_of(word)
+  local port = word:find("^%d+$") and tonumber(word)
+  return port and port > 0 and port < 65536 and port or nil
+end
+
+--- Publishes the metrics until the program ends.
+-- @tparam string where  a port of 127.0.0.1, or the path of a file
+-- @treturn[1] function to be called at the end
+-- @treturn[2] nil
+-- @treturn[2] string what is wrong
+function reports.publish(where)
+  local port = port_of(where)
+  if not port then
+    local ok, why = keep(where)
+    return ok and function() reports.write(where) end, why
+  end
+  local ok, _, why = host.serve(port, { ["/metrics"] = metrics.text })
+  if ok then return function() end end
+  return nil, ("127.0.0.1:%d: %s"):format(port, why)
 end
 
 return reports

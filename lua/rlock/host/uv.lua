@@ -1,6 +1,7 @@
 --- The libuv host: tasks, events, sleep, connections and child processes. The
 --  files in host/uv/ implement it: tasks (and events), connection, process,
---  job. Only a host depends on where rlock runs; no host depends on locks.
+--  job, http. Only a host depends on where rlock runs; no host depends on
+--  locks.
 
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
@@ -17,6 +18,7 @@ if core.versions.rlock ~= version then
 end
 
 local connection = require "rlock.host.uv.connection"
+local http = require "rlock.host.uv.http"
 local process = require "rlock.host.uv.process"
 local tasks = require "rlock.host.uv.tasks"
 
@@ -51,6 +53,7 @@ local host = {
   write = core.write,
   on_signal = process.on_signal,
   on_readable = process.on_readable,
+  serve = http.serve,
   --- Calls a function with the number of a termination signal, inside a task
   --  that has not yielded since it arrived. nil: removes the function.
   on_interrupt = core.interrupt,

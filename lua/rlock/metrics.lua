@@ -87,8 +87,8 @@ local open, past = {}, {}        -- meters; the numbers of closed ones, by key
 -- @tparam[opt] string client its name
 -- @tparam[opt] table locks   names of locks with a series of their own
 function metrics.new(client, locks)
-  local self = setmetatable({ client = client or "", listed = {}, all = {} },
-    Meter)
+  local self = setmetatable({ client = (client or ""):gsub("%c", "?"),
+    listed = {}, all = {} }, Meter)
   for _, name in ipairs(locks or {}) do self.listed[name] = true end
   open[self] = true
   return self
@@ -217,7 +217,9 @@ end
 
 local function labels_of(client, kind, lock)
   local text = ('kind="%s"'):format(escaped(kind))
-  if client ~= "" then text = ('client="%s",'):format(client) .. text end
+  if client ~= "" then
+    text = ('client="%s",'):format(escaped(client)) .. text
+  end
   if lock ~= "" then text = text .. (',lock="%s"'):format(escaped(lock)) end
   return text
 end

@@ -100,6 +100,9 @@ describe("metrics", function()
       'kind="fair",lock="a\\"b\\\\c\\nd\te\195\164"')])
     assert.equal(1, values[total(name, 'kind="fair",lock="?x"')])
     assert.equal(1, values[total(name, 'kind="a?kind"')])
+    metrics.new('my "own"\tname'):series("fair").acquired = 1
+    assert.equal(1, read(metrics.text())[
+      total('my \\"own\\"?name', 'kind="fair"')])
   end)
 
   it("keep the numbers of closed clients, once", function()

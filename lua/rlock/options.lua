@@ -103,7 +103,8 @@ local function wait(value, name, level)
     local left = deadline.wait_of(value)
     if left ~= value then return left end
   end
-  return seconds(value, name, level + 1)
+  local checked = seconds(value, name, level + 1)   -- no tail call: `level`
+  return checked
 end
 
 --- Checks the options of a call that waits.

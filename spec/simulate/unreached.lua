@@ -14,6 +14,8 @@ local SEVERAL = "in a cluster, behind Sentinels or with replicas, which these "
 
 return {
   lock = {
+    { "no call here has a deadline; spec/redis/cancel_spec.lua",
+      [[take: return not_held(self, granted, "timeout", PASSED)]] },
     { "the policies here have all operations",
       [[run: return nil, "usage", ("policy %q has no server.%s, needed here")]],
       "run: :format(self.site.policy.name, name)" },

@@ -160,10 +160,18 @@ local function start_worker(process, number)
   end)
 end
 
+-- Every other process gets its events by a function.
+local function log_of(process)
+  if process.number % 2 == 0 then return nil end
+  return function(level, _, fields)
+    process.host.log(level, fields.message)
+  end
+end
+
 local function open_client(process, url)
   local options = assert(client.complete({
     timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5,
-    seal = process.world.seal, lazy = true,
+    seal = process.world.seal, lazy = true, log = log_of(process),
   }, url))
   return assert(client.open(process.host, options))
 end
@@ -192,7 +200,8 @@ function world:start_client()
     name = "client" .. number, offset = random() * 1000,
     speed = 1 + (random() - 0.5) * 0.0008,
   }
-  local process = { world = self, host = host, open = {}, workers = {} }
+  local process = { world = self, host = host, open = {}, workers = {},
+    number = number }
   host.process = process
   self.processes[number] = process
   host.daemon(function()

@@ -18,7 +18,7 @@ local told_at
 local interceptor           -- is called at SIGINT, instead
 local take
 
---- From now on, passes HUP, INT and TERM to `fn`.
+--- From now on, passes HUP, INT and TERM to `fn`, and interrupts no loop.
 -- @tparam function|nil fn  called with the signal's number; returns the exit
 --   status if the program is to end; nil: signals end the program again
 function shutdown.pass_signals(fn) take = fn end
@@ -101,7 +101,7 @@ end
 
 -- A signal unwinds the running task, if it is in the program's code.
 local function interrupt(number)
-  if host.is_told() or is_ours(debug.getinfo(2, "S")) then return end
+  if take or host.is_told() or is_ours(debug.getinfo(2, "S")) then return end
   if 128 + number == SIGNALS.INT and interceptor then
     error("interrupted", 0)
   end

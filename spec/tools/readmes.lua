@@ -2,8 +2,8 @@
 --- spec/openresty/readme_spec.lua the one for nginx.
 
 return {
-  "README.md", "examples/monitoring/README.md", "lua/resty/README.md",
-  "lua/rlock/README.md", "lua/rlock/policy/README.md",
+  "README.md", "examples/README.md", "examples/monitoring/README.md",
+  "lua/resty/README.md", "lua/rlock/README.md", "lua/rlock/policy/README.md",
   "lua/rlock/redis/README.md", "lua/rlock/several/README.md",
   "rocks/README.md", "src/README.md",
 }

@@ -18,10 +18,13 @@ LUA_PKG   = $(shell for p in lua5.4 lua-5.4 lua; do \
 TLS_PKGS  = $(shell $(PKG_CONFIG) --exists hiredis_ssl openssl \
               && echo hiredis_ssl openssl)
 EDIT      = $(shell $(PKG_CONFIG) --exists libedit && echo -ledit)
+SCREEN    = $(shell $(PKG_CONFIG) --exists ncursesw \
+              && $(PKG_CONFIG) --libs ncursesw)
 WARN      = -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion
 RL_CFLAGS = $(WARN) -D_POSIX_C_SOURCE=200809L $(if $(TLS_PKGS),-DRL_TLS) \
-            $(if $(EDIT),-DRL_EDIT) -fPIC -Isrc $(subst -I,-isystem ,$(shell $(PKG_CONFIG) \
-            --cflags libuv hiredis $(TLS_PKGS) $(LUA_PKG)))
+            $(if $(EDIT),-DRL_EDIT) $(if $(SCREEN),-DRL_SCREEN) -fPIC -Isrc \
+            $(subst -I,-isystem ,$(shell $(PKG_CONFIG) --cflags libuv hiredis \
+            $(TLS_PKGS) $(LUA_PKG)))
 RL_LIBS   = $(or $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS)),\
               -luv $(if $(TLS_PKGS),-lhiredis_ssl -lssl -lcrypto) -lhiredis)
 LUA_LIBS  = $(or $(if $(LUA_PKG),$(shell $(PKG_CONFIG) --libs $(LUA_PKG))),\
@@ -33,15 +36,18 @@ archive   = $(if $(SHARED),,$(firstword $(filter /%, \
               $(foreach f,lib$(1).a lib$(1)_a.a, \
               $(shell $(CC) -print-file-name=$(f))))))
 carry     = $(foreach w,$(1),$(or $(strip $(if \
-              $(filter -llua% -luv -lhiredis% -ledit -lbsd -lmd -ltinfo,$(w)), \
+              $(filter -llua% -luv -lhiredis% -ledit -lbsd -lmd -lncursesw \
+              -ltinfo,$(w)), \
               $(call archive,$(w:-l%=%)))),$(w)))
 CTL_LIBS  = -Wl,--start-group $(call carry,$(RL_LIBS)) -Wl,--end-group \
             -Wl,--whole-archive $(call carry,$(filter -llua%,$(LUA_LIBS))) \
             -Wl,--no-whole-archive $(filter-out -llua%,$(LUA_LIBS)) -lm -ldl
-EDIT_LIBS = $(call carry,$(EDIT) $(if $(EDIT),$(if $(call archive,edit), \
-            -lbsd -lmd -ltinfo)))
+TERM_OBJ := $(B)/edit.o $(B)/screen.o
+TERM_LIBS = $(call carry,$(EDIT) $(SCREEN) $(if $(EDIT),$(if \
+            $(call archive,edit),-lbsd -lmd -ltinfo)))
 
-LIB_SRC := $(filter-out src/main.c src/edit.c src/embed.c,$(wildcard src/*.c))
+LIB_SRC := $(filter-out src/main.c src/edit.c src/screen.c src/embed.c, \
+             $(wildcard src/*.c))
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
 LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' \
              ! -path 'lua/rlock/host/ngx*' 2>/dev/null | LC_ALL=C sort)
@@ -66,8 +72,8 @@ $(B)/embedded.o: $(B)/embedded.c src/embed.h
 $(B)/librlock.a: $(LIB_OBJ)
 	$(AR) rcs $@ $^
 
-$(B)/rlockctl: $(B)/main.o $(B)/edit.o $(B)/embedded.o $(B)/librlock.a
-	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-E -o $@ $^ $(CTL_LIBS) $(EDIT_LIBS)
+$(B)/rlockctl: $(B)/main.o $(TERM_OBJ) $(B)/embedded.o $(B)/librlock.a
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-E -o $@ $^ $(CTL_LIBS) $(TERM_LIBS)
 
 $(B)/rlock/core.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
@@ -78,8 +84,8 @@ $(C_TESTS) $(B)/spec/c/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
 	@mkdir -p $(@D)
 	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -Wl,-E -MMD -MP \
 	  -o $@ $< $(filter %.o %.a,$^) $(RL_LIBS) $(LUA_LIBS) $(MORE_LIBS)
-$(B)/spec/c/oom: $(B)/embedded.o $(B)/edit.o src/main.c
-$(B)/spec/c/oom: private MORE_LIBS = $(EDIT_LIBS)
+$(B)/spec/c/oom: $(B)/embedded.o $(TERM_OBJ) src/main.c
+$(B)/spec/c/oom: private MORE_LIBS = $(TERM_LIBS)
 
 $(B)/spec/proxy: spec/tools/proxy.c
 $(B)/spec/bare: spec/bench/bare.c

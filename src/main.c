@@ -19,6 +19,7 @@
 #include "allocator.h"
 #include "edit.h"
 #include "embed.h"
+#include "screen.h"
 
 struct arguments {
     int count;
@@ -136,6 +137,10 @@ static void preload(lua_State *L)
 #ifdef RL_EDIT
     lua_pushcfunction(L, luaopen_rlock_edit);
     lua_setfield(L, -2, "rlock.edit");
+#endif
+#ifdef RL_SCREEN
+    lua_pushcfunction(L, luaopen_rlock_screen);
+    lua_setfield(L, -2, "rlock.screen");
 #endif
     lua_pop(L, 1);
 }

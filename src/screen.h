@@ -1,0 +1,13 @@
+/*
+ * The Lua module rlock.screen: a whole terminal, by ncursesw. It is part of
+ * rlockctl only, and only if ncursesw was there at the build. screen.c
+ * documents its functions.
+ */
+#ifndef RL_SCREEN_H
+#define RL_SCREEN_H
+
+#include <lua.h>
+
+int luaopen_rlock_screen(lua_State *L);
+
+#endif

@@ -10,7 +10,7 @@ local UNREACHABLE, USAGE = 202, 206
 local commands = {
   ["break"] = true, ["check"] = true, ["help"] = true, ["local"] = true,
   ["ls"] = true, ["run"] = true, ["script"] = true, ["status"] = true,
-  ["try"] = true, ["version"] = true, ["wait"] = true,
+  ["top"] = true, ["try"] = true, ["version"] = true, ["wait"] = true,
 }
 
 --- Options that every command has.

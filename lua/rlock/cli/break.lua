@@ -50,74 +50,102 @@ local function held_of(states)
   return states[1]
 end
 
--- Asks on the terminal; then: is it still the same hold?
--- @return true, or nil, why
-local function confirm(client, state, policy)
-  status.print(state)
-  io.stdout:flush()
-  io.stderr:write("Break it? [y/N] ")
-  local answer = (io.read("l") or ""):lower()
-  if answer ~= "y" and answer ~= "yes" then return nil, "not broken" end
-  local now, _, detail = lookup.inspect(client, state.name, policy)
-  if not now then return nil, detail end
+--- Finds what is to be broken.
+-- @tparam table client
+-- @tparam string name
+-- @tparam[opt] string policy
+-- @treturn[1] table hold: its `state`; `locks`, by which it can be broken;
+--   `is_free`: there is nothing to break
+-- @treturn[2] nil, code, detail
+function command.find(client, name, policy)
+  local states, code, detail = lookup.states(client, name, policy)
+  if not states then return nil, code, detail end
+  local state = held_of(states)
+  local hold = { state = state, policy = policy,
+    is_free = lookup.is_free(states) and not state.queue }
+  if state.kind then
+    hold.locks = inspect.locks(client, state, name, policy)
+    if not hold.locks then
+      return nil, "refused", state.title .. ": there is no holder to break"
+    end
+  end
+  return hold
+end
+
+--- Is it still the same hold?
+-- @tparam table client
+-- @tparam table hold
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail
+function command.is_same(client, hold)
+  local state = hold.state
+  local now, code, detail = lookup.inspect(client, state.name, hold.policy)
+  if not now then return nil, code, detail end
   if print_of(held_of(now)) ~= print_of(state) then
-    return nil, "not broken: it has changed hands"
+    return nil, "refused", "not broken: it has changed hands"
   end
   return true
 end
 
 -- The token by which only this hold is broken.
 local function token_of(state, chosen)
-  if chosen.token then return chosen.token end
+  if chosen then return chosen end
   if state.token then return ("%d"):format(state.token) end
   return state.kind == "simple" and state.holders[1]
     and state.holders[1].owner or nil
 end
 
--- @return whether it was held; or nil, code, detail
-local function break_it(locks, token)
+--- Breaks it.
+-- @tparam table hold
+-- @tparam[opt] string token  only the hold with this one
+-- @treturn[1] boolean whether it was held
+-- @treturn[1] string a sentence about it
+-- @treturn[2] nil, code, detail
+function command.strike(hold, token)
   local was_held, code, detail = false, nil, nil
-  for _, lock in ipairs(locks) do
-    was_held, code, detail = lock:break_lock(token)
+  for _, lock in ipairs(hold.locks) do
+    was_held, code, detail = lock:break_lock(token_of(hold.state, token))
     if was_held ~= false then break end
   end
-  return was_held, code, detail
+  if was_held == nil then return nil, code, detail end
+  local name, names = text.show(hold.state.name), {}
+  if not was_held then return false, name .. " is free" end
+  for i, holder in ipairs(hold.state.holders) do names[i] = text.who(holder) end
+  return true, ("%s is broken%s"):format(name, names[1]
+    and ": it was held by " .. table.concat(names, ", ") or "")
 end
 
-local function tell(state)
-  local names = {}
-  for i, holder in ipairs(state.holders) do names[i] = text.who(holder) end
-  print(("%s is broken%s"):format(text.show(state.name), names[1]
-    and ": it was held by " .. table.concat(names, ", ") or ""))
-  return 0
+-- Asks on the terminal.
+-- @return true, or nil, code, detail
+local function confirm(client, hold)
+  status.print(hold.state)
+  io.stdout:flush()
+  io.stderr:write("Break it? [y/N] ")
+  local answer = (io.read("l") or ""):lower()
+  if answer == "y" or answer == "yes" then
+    return command.is_same(client, hold)
+  end
+  return nil, "refused", "not broken"
 end
 
 local function run(cli, client, name, chosen)
   local function fault(code, detail)
     return lookup.fault(cli, "break", name, code, detail)
   end
-  local states, code, detail = lookup.states(client, name, chosen.policy)
-  if not states then return fault(code, detail) end
-  local state, locks = held_of(states), nil
-  if state.kind then
-    locks = inspect.locks(client, state, name, chosen.policy)
-    if not locks then
-      return fault("refused", state.title .. ": there is no holder to break")
-    end
-  end
-  if lookup.is_free(states) and not state.queue then
-    status.print(state)
+  local hold, code, detail = command.find(client, name, chosen.policy)
+  if not hold then return fault(code, detail) end
+  if hold.is_free then
+    status.print(hold.state)
     return FREE
   elseif not chosen.force then
-    local ok, why = confirm(client, state, chosen.policy)
+    local ok, _, why = confirm(client, hold)
     if not ok then return fault("refused", why) end
   end
   local was_held
-  was_held, code, detail = break_it(locks, token_of(state, chosen))
+  was_held, code, detail = command.strike(hold, chosen.token)
   if was_held == nil then return fault(code, detail) end
-  if was_held then return tell(state) end
-  print(text.show(name) .. " is free")
-  return FREE
+  print(code)
+  return was_held and 0 or FREE
 end
 
 function command.run(cli, operands, chosen)

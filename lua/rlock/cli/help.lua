@@ -12,6 +12,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl run NAME [options] -- CMD       run a command while holding a lock
   rlockctl status NAME [--json]            show its kind, holders and waiters
   rlockctl ls [PATTERN] [--json]           list locks
+  rlockctl top [PATTERN] [--once]          watch them in a live table
   rlockctl break NAME [--force]            free a lock by force
   rlockctl wait NAME [-w DURATION]         wait until a lock is free
   rlockctl status --server [--json]        show the server and permissions

@@ -44,25 +44,13 @@ local function inspect_one(client, name, rows)
   end
 end
 
--- Adds who the holders and waiters are. CLIENT LIST is read only if somebody's
--- owner may have a name.
-local function add_names(client, nodes, rows)
-  local is_needed = false
-  for _, row in ipairs(rows) do
-    is_needed = is_needed or row.holders[1] ~= nil or row.queue ~= nil
-  end
-  if not is_needed then return end
-  local known = who.read(nodes, client.session.timeout)
-  for _, row in ipairs(rows) do who.name(known, row) end
-end
-
 --- Adds to the states of one name where the lock is and who holds it.
 -- @tparam table client
 -- @tparam string name
 -- @tparam table states  as of inspect.at
 function listing.complete(client, name, states)
   for _, state in ipairs(states) do place(client, name, state) end
-  add_names(client, scan.nodes(client) or {}, states)
+  who.name(scan.nodes(client) or {}, client.session.timeout, states)
 end
 
 -- Runs `work` on each item, a few at once.
@@ -82,17 +70,18 @@ end
 --- The states of locks.
 -- @tparam table client
 -- @tparam table names
+-- @tparam[opt] table known  as for who.name
 -- @treturn[1] table rows, sorted by name: states as of inspect.at, each with
 --   its `name`, and `node`, `master` and `slot` as in `rlockctl status`;
 --   holders and waiters have `who`, where that is known. What is gone by now
 --   has no row
 -- @treturn[2] nil, code, detail
-function listing.states(client, names)
+function listing.states(client, names, known)
   local rows, nodes, code, detail = {}, scan.nodes(client)
   if not nodes then return nil, code, detail end
   each(names, function(name) inspect_one(client, name, rows) end)
   if rows.code then return nil, rows.code, rows.detail end
-  add_names(client, nodes, rows)
+  who.name(nodes, client.session.timeout, rows, known)
   table.sort(rows, function(a, b)
     return a.name < b.name or a.name == b.name and a.kind < b.kind
   end)

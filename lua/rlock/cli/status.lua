@@ -40,7 +40,7 @@ local FREE = 3                          -- the exit status
 
 local verbs = { read = "read by", write = "written by" }
 
-local function print_title(state)
+local function title_of(state)
   local line = ("%s is %s"):format(show(state.name), state.state or state.count)
   if state.title then line = line .. ": " .. state.title end
   if state.state and state.count then line = line .. " at " .. state.count end
@@ -48,10 +48,10 @@ local function print_title(state)
     line = ("%s, %d available"):format(line, state.available)
   end
   if state.in_use then line = ("%s, %d in use"):format(line, state.in_use) end
-  print(line)
+  return line
 end
 
-local function print_holder(holder)
+local function holder_of(holder)
   local line = ("  %s %s"):format(verbs[holder.mode] or "held by",
     text.who(holder))
   if holder.count then
@@ -60,38 +60,55 @@ local function print_holder(holder)
   elseif holder.ttl then
     line = ("%s for %.1f s more"):format(line, holder.ttl)
   end
-  print(line)
+  return line
 end
 
-local function print_waiters(state)
-  for i, waiter in ipairs(state.queue or {}) do
-    print(("  %d. in line: %s%s"):format(i, text.who(waiter),
-      waiter.mode and ", to " .. waiter.mode or ""))
+local function waiter_of(waiter, i)
+  return ("  %d. in line: %s%s%s"):format(i, text.who(waiter),
+    waiter.mode and ", to " .. waiter.mode or "",
+    waiter.waited and (", for %.1f s"):format(waiter.waited) or "")
+end
+
+local function place_of(state)
+  if state.master then
+    return ("  on %s, the master of %s"):format(state.node, state.master)
+  elseif state.slot then
+    return ("  in slot %d, on %s"):format(state.slot, state.node)
   end
+end
+
+local function end_of(state)
+  if state.ttl then
+    return ("  for %.1f s more, unless it is renewed"):format(state.ttl)
+  elseif state.state == "held" and state.holders[1] and not state.in_use then
+    return "  without an expiry"
+  end
+end
+
+local function crowd_of(state)
   if not state.queue and (state.waiters or 0) > 0 then
-    print(("  %d client%s waiting for it"):format(state.waiters,
-      state.waiters == 1 and " is" or "s are"))
+    return ("  %d client%s waiting for it"):format(state.waiters,
+      state.waiters == 1 and " is" or "s are")
   end
+end
+
+--- A state for people.
+-- @tparam table state  as of lookup.states
+-- @treturn table lines
+function status.lines(state)
+  local lines = { title_of(state) }
+  local function add(line) lines[#lines + 1] = line end
+  add(place_of(state))
+  for _, holder in ipairs(state.holders) do add(holder_of(holder)) end
+  add(end_of(state))
+  add(state.token and "  token " .. state.token)
+  for i, waiter in ipairs(state.queue or {}) do add(waiter_of(waiter, i)) end
+  add(crowd_of(state))
+  return lines
 end
 
 --- Prints a state for people.
--- @tparam table state  as of lookup.states
-function status.print(state)
-  print_title(state)
-  if state.master then
-    print(("  on %s, the master of %s"):format(state.node, state.master))
-  elseif state.slot then
-    print(("  in slot %d, on %s"):format(state.slot, state.node))
-  end
-  for _, holder in ipairs(state.holders) do print_holder(holder) end
-  if state.ttl then
-    print(("  for %.1f s more, unless it is renewed"):format(state.ttl))
-  elseif state.state == "held" and state.holders[1] and not state.in_use then
-    print("  without an expiry")
-  end
-  if state.token then print("  token " .. state.token) end
-  print_waiters(state)
-end
+function status.print(state) print(table.concat(status.lines(state), "\n")) end
 
 -- Returns 1 if a command that rlock needs is not permitted.
 local function run_server(cli, is_json)

@@ -15,32 +15,44 @@ local function read(known, node, seconds)
   end
 end
 
---- The client of an owner.
--- @tparam table known  as of `read`
--- @tparam string owner
--- @treturn table|nil as of identity.decode
-local function client_of(known, owner)
-  local id = owner:match("^([^:]+):%d+$")
-  return id and known[id]
+local function id_of(owner) return owner:match("^([^:]+):%d+$") end
+
+-- Calls fn for each holder and waiter of these states.
+local function each(states, fn)
+  for _, state in ipairs(states) do
+    for _, holder in ipairs(state.holders) do fn(holder) end
+    for _, waiter in ipairs(state.queue or {}) do fn(waiter) end
+  end
 end
 
---- Reads who is connected.
+-- The clients of these states that `known` says nothing of.
+local function unknown(known, states)
+  local ids = {}
+  each(states, function(one)
+    local id = id_of(one.owner)
+    if id and known[id] == nil then ids[#ids + 1] = id end
+  end)
+  return ids
+end
+
+--- Adds `who` to the holders and waiters of states, where they are known.
+--  CLIENT LIST is read only if somebody's owner may have a name.
 -- @tparam table nodes
 -- @tparam number seconds for each
--- @treturn table client id -> as of identity.decode
-function who.read(nodes, seconds)
-  local known = {}
-  for _, node in ipairs(nodes) do read(known, node, seconds) end
-  return known
-end
-
---- Adds `who` to the holders and waiters of a state, where they are known.
--- @tparam table known  as of `read`
--- @tparam table state  as of inspect.at
-function who.name(known, state)
-  for _, list in ipairs { state.holders, state.queue or {} } do
-    for _, one in ipairs(list) do one.who = client_of(known, one.owner) end
+-- @tparam table states  as of inspect.at
+-- @tparam[opt] table known  client id -> as of identity.decode, or false; is
+--   kept for later calls
+function who.name(nodes, seconds, states, known)
+  known = known or {}
+  local ids = unknown(known, states)
+  if ids[1] then
+    for _, node in ipairs(nodes) do read(known, node, seconds) end
+    for _, id in ipairs(ids) do known[id] = known[id] or false end
   end
+  each(states, function(one)
+    local id = id_of(one.owner)
+    one.who = id and known[id] or nil
+  end)
 end
 
 --- Says who it is: web3: invoice.lua (pid 412).

@@ -1,0 +1,163 @@
+--- The table of `rlockctl top`: which rows it has, in which order, and their
+--  cells. Knows no terminal.
+
+local survey = require "rlock.cli.survey"
+local text = require "rlock.cli.text"
+local trend = require "rlock.cli.trend"
+
+local board = {}
+
+-- cells -----------------------------------------------------------------------
+
+--- A duration in at most six columns: 0.4s, 12s, 3m05s, 2h13m, 5d03h.
+-- @tparam number seconds
+-- @treturn string
+function board.duration(seconds)
+  if seconds < 9.95 then return ("%.1fs"):format(seconds) end
+  local s = math.floor(seconds + 0.5)
+  if s < 60 then return ("%ds"):format(s) end
+  if s < 3600 then return ("%dm%02ds"):format(s // 60, s % 60) end
+  if s < 86400 then return ("%dh%02dm"):format(s // 3600, s // 60 % 60) end
+  return ("%dd%02dh"):format(math.min(s // 86400, 999), s // 3600 % 24)
+end
+
+local function held(entry)
+  local seconds, is_exact = trend.held(entry)
+  if not seconds then return "-" end
+  return (is_exact and "" or ">") .. board.duration(seconds)
+end
+
+local function left(entry)
+  local ttl = entry.state and entry.state.ttl
+  return ttl and board.duration(ttl) or "-"
+end
+
+-- Grants of a counter without holders are not known.
+local function has_grants(entry)
+  return entry.grants > 0 or next(entry.holders) ~= nil
+end
+
+local function rate(entry)
+  return has_grants(entry) and ("%.1f"):format(entry.rate) or "-"
+end
+
+local function waiters(entry)
+  return entry.state and text.waiters(entry.state) or "-"
+end
+
+local function longest(entry)
+  return entry.longest and board.duration(entry.longest) or "-"
+end
+
+local function holders(entry)
+  return entry.state and text.holders(entry.state) or "nobody"
+end
+
+local function kind(entry) return entry.state and entry.state.kind or "-" end
+
+-- The columns. Those without a width share the rest; `wide` ones are left out
+-- of a narrow table.
+local COLUMNS = {
+  { "NAME", function(entry) return entry.title end, part = 0.45 },
+  { "KIND", kind, width = 14, wide = true },
+  { "HELD", held, width = 7, right = true },
+  { "LEFT", left, width = 6, right = true },
+  { "WAITERS", waiters, width = 7, right = true },
+  { "GRANTS/S", rate, width = 8, right = true },
+  { "LONGEST", longest, width = 7, right = true },
+  { "HELD BY", holders, part = 0.55 },
+}
+local WIDE = 100
+
+--- The columns that fit.
+-- @tparam integer width
+-- @treturn table a list of { title, cell function, width =, right = }
+function board.columns(width)
+  local chosen, rest = {}, width
+  for _, column in ipairs(COLUMNS) do
+    if width >= WIDE or not column.wide then
+      chosen[#chosen + 1] = column
+      rest = rest - (column.width or 0) - 1
+    end
+  end
+  for i, column in ipairs(chosen) do
+    chosen[i] = { column[1], column[2], right = column.right,
+      width = column.width or math.max(4, math.floor(rest * column.part)) }
+  end
+  return chosen
+end
+
+--- The lines of the whole table as plain text.
+-- @tparam table rows  as of `rows`
+-- @treturn table
+function board.lines(rows)
+  local lines = { {} }
+  for i, column in ipairs(COLUMNS) do
+    lines[1][i] = column[1]
+    for k, entry in ipairs(rows) do
+      lines[k + 1] = lines[k + 1] or {}
+      lines[k + 1][i] = column[2](entry)
+    end
+  end
+  return text.columns(lines)
+end
+
+-- rows ------------------------------------------------------------------------
+
+-- What rows are sorted by: the greatest is first.
+local VALUES = {
+  waiters = function(entry) return entry.state and entry.state.waiters end,
+  held = function(entry) return (trend.held(entry)) end,
+  left = function(entry) return entry.state and entry.state.ttl end,
+  grants = function(entry) return has_grants(entry) and entry.rate or nil end,
+  longest = function(entry) return entry.longest end,
+}
+
+--- The sort keys: key -> the column's name.
+board.keys = { n = "name", w = "waiters", t = "held", l = "left",
+  g = "grants", o = "longest" }
+
+local function is_found(entry, filter)
+  return filter == "" or entry.title:find(filter, 1, true) ~= nil
+    or holders(entry):find(filter, 1, true) ~= nil
+end
+
+local function sort(rows, by, is_reverse)
+  local value, values = VALUES[by], {}
+  for _, entry in ipairs(rows) do
+    values[entry] = value and (value(entry) or -1) or 0
+  end
+  table.sort(rows, function(a, b)
+    if is_reverse then a, b = b, a end
+    if values[a] ~= values[b] then return values[a] > values[b] end
+    if a.name ~= b.name then return a.name < b.name end
+    return a.number < b.number
+  end)
+end
+
+--- The rows of the table.
+-- @tparam table watched  as of survey.new
+-- @tparam table view  `sort`, a value of board.keys; `is_reverse`; `filter`, a
+--   text in the names or the holders
+-- @treturn table entries, sorted
+-- @treturn table how many locks there are without the filter: `locks`, `held`,
+--   `waiters`
+function board.rows(watched, view)
+  local rows, now = {}, watched.now()
+  local sums = { locks = 0, held = 0, waiters = 0 }
+  for _, entries in pairs(watched.entries) do
+    for _, entry in ipairs(entries) do
+      local state = entry.state
+      if survey.is_shown(entry, now) then
+        sums.locks = sums.locks + 1
+        sums.held = sums.held + (state and state.state == "held" and 1 or 0)
+        sums.waiters = sums.waiters + (state and state.waiters or 0)
+        if is_found(entry, view.filter) then rows[#rows + 1] = entry end
+      end
+    end
+  end
+  sort(rows, view.sort, view.is_reverse)
+  return rows, sums
+end
+
+return board

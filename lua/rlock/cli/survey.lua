@@ -1,0 +1,154 @@
+--- The locks that `rlockctl top` watches. Each turn looks at those that are on
+--  the screen, then at the next of the others while a share of the turn's time
+--  lasts, so that ten thousand locks cost a server no more than a few hundred.
+--  New names are searched for seldom, because that scans all keys.
+
+local listing = require "rlock.cli.listing"
+local text = require "rlock.cli.text"
+local trend = require "rlock.cli.trend"
+
+local survey = {}
+
+local BATCH = 64             -- names that are looked at at once
+local SHARE = 0.2            -- of a turn, for the others
+local PAUSE = 5              -- seconds between two scans, at least
+local SCANS = 0.05           -- the share of the time that scans take at most
+local KEEP = 10              -- seconds for which a free lock is shown
+
+local Survey = {}
+Survey.__index = Survey
+
+--- @tparam table client
+-- @tparam table options  as for scan.names
+-- @treturn table `entries`: name -> its locks, usually one, as of trend.new
+--   with `name` and `title`; `names`, a list; `is_cut`: there are more
+function survey.new(client, options)
+  return setmetatable({ client = client, options = options, names = {},
+    entries = {}, known = {}, absent = {}, place = 0, scan_at = 0,
+    now = client.session.host.now }, Survey)
+end
+
+local function is_kept(self, name)
+  for _, entry in ipairs(self.entries[name] or {}) do
+    if survey.is_shown(entry, self.now()) then return true end
+  end
+  return false
+end
+
+local function set_of(names)
+  local set = {}
+  for _, name in ipairs(names) do set[name] = true end
+  return set
+end
+
+-- Forgets locks that have been free for a while.
+local function forget(self, found)
+  local is_found = set_of(found)
+  for name in pairs(self.entries) do
+    if is_kept(self, name) and not is_found[name] then
+      found[#found + 1] = name
+    elseif not is_found[name] then
+      self.entries[name] = nil
+    end
+  end
+end
+
+-- Notes when the names that are new were not there yet.
+local function note_absence(self, found)
+  local absent, before = {}, set_of(self.names)
+  for _, name in ipairs(found) do
+    absent[name] = self.absent[name]
+    if not before[name] and not self.is_cut then absent[name] = self.begun end
+  end
+  self.absent = absent
+end
+
+--- Searches for names.
+-- @return true, or nil, code, detail
+function Survey:scan()
+  local begun = self.now()
+  local found, is_cut, detail = listing.names(self.client, self.options)
+  if not found then return nil, is_cut, detail end
+  local now = self.now()
+  forget(self, found)
+  note_absence(self, found)
+  self.names, self.is_cut, self.begun, self.known = found, is_cut, begun, {}
+  self.scan_at = now + math.max(PAUSE, (now - begun) / SCANS)
+  return true
+end
+
+local function new_entry(self, name, number)
+  local entry = trend.new(self.absent[name])
+  entry.name, entry.title, entry.number = name, text.bare(name), number
+  return entry
+end
+
+-- The states of a name, of one kind each.
+local function take(self, name, states, now)
+  local entries = self.entries[name] or {}
+  self.entries[name] = entries
+  for i = 1, math.max(#entries, #states) do
+    entries[i] = entries[i] or new_entry(self, name, i)
+    trend.look(entries[i], states[i], now)
+  end
+end
+
+--- Looks at locks.
+-- @tparam table names
+-- @return true, or nil, code, detail
+function Survey:look(names)
+  local rows, code, detail =
+    listing.states(self.client, names, self.known)
+  if not rows then return nil, code, detail end
+  local states, now = {}, self.now()
+  for _, row in ipairs(rows) do
+    states[row.name] = states[row.name] or {}
+    table.insert(states[row.name], row)
+  end
+  for _, name in ipairs(names) do take(self, name, states[name] or {}, now) end
+  return true
+end
+
+-- The next names that have not been looked at in this turn.
+local function next_batch(self, is_done)
+  local batch = {}
+  for _ = 1, #self.names do
+    self.place = self.place % #self.names + 1
+    local name = self.names[self.place]
+    if not is_done[name] then
+      is_done[name] = true
+      batch[#batch + 1] = name
+    end
+    if #batch == BATCH then break end
+  end
+  return batch
+end
+
+--- Looks at what is shown, and at some of the others.
+-- @tparam table shown  names
+-- @tparam number seconds  of the turn; math.huge: looks at all
+-- @return true, or nil, code, detail
+function Survey:turn(shown, seconds)
+  local batch, is_done, ok, code, detail = shown, {}, true, nil, nil
+  if self.now() >= self.scan_at then ok, code, detail = self:scan() end
+  local last = self.now() + seconds * SHARE
+  for _, name in ipairs(shown) do is_done[name] = true end
+  while ok do
+    if batch[1] then ok, code, detail = self:look(batch) end
+    if not ok or self.now() >= last then break end
+    batch = next_batch(self, is_done)
+    if not batch[1] then break end
+  end
+  if ok then return true end
+  return nil, code, detail
+end
+
+--- Is a lock worth a row: held or waited for, or a short while ago?
+-- @tparam table entry
+-- @tparam number now
+-- @treturn boolean
+function survey.is_shown(entry, now)
+  return entry.state ~= nil or entry.used ~= nil and now - entry.used < KEEP
+end
+
+return survey

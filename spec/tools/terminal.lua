@@ -47,6 +47,17 @@ function Screen:press(key)
   assert(select(2, tmux(self, "send-keys", key)))
 end
 
+--- Changes the terminal's size.
+function Screen:resize(columns, lines)
+  assert(select(2, tmux(self, "resize-window", "-x", columns, "-y", lines)))
+end
+
+--- From now on, what the program sends to the terminal goes to this file, too.
+function Screen:record(path)
+  assert(select(2, tmux(self, "pipe-pane", "-O",
+    "exec cat >" .. shell.quote(path))))
+end
+
 --- The lines on the screen, without blanks at their ends.
 function Screen:text()
   return (tmux(self, "capture-pane", "-p"):gsub("%s*$", "\n"))

@@ -9,7 +9,7 @@ local board = {}
 
 -- cells -----------------------------------------------------------------------
 
---- A duration in at most six columns: 0.4s, 12s, 3m05s, 2h13m, 5d03h.
+--- A duration in at most six columns: 0.4s, 12s, 3m05s, 2h13m, 5d03h, 120d.
 -- @tparam number seconds
 -- @treturn string
 function board.duration(seconds)
@@ -18,7 +18,9 @@ function board.duration(seconds)
   if s < 60 then return ("%ds"):format(s) end
   if s < 3600 then return ("%dm%02ds"):format(s // 60, s % 60) end
   if s < 86400 then return ("%dh%02dm"):format(s // 3600, s // 60 % 60) end
-  return ("%dd%02dh"):format(math.min(s // 86400, 999), s // 3600 % 24)
+  local days = s // 86400
+  if days < 100 then return ("%dd%02dh"):format(days, s // 3600 % 24) end
+  return ("%dd"):format(math.min(days, 99999))
 end
 
 local function held(entry)
@@ -140,12 +142,13 @@ end
 -- @tparam table view  `sort`, a value of board.keys; `is_reverse`; `filter`, a
 --   text in the names or the holders
 -- @treturn table entries, sorted
--- @treturn table how many locks there are without the filter: `locks`, `held`,
---   `waiters`
+-- @treturn table how many there are without the filter: `locks`, `held`,
+--   `waiters`; `names` that have been looked at
 function board.rows(watched, view)
   local rows, now = {}, watched.now()
-  local sums = { locks = 0, held = 0, waiters = 0 }
+  local sums = { locks = 0, held = 0, waiters = 0, names = 0 }
   for _, entries in pairs(watched.entries) do
+    sums.names = sums.names + 1
     for _, entry in ipairs(entries) do
       local state = entry.state
       if survey.is_shown(entry, now) then

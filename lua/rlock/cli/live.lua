@@ -46,6 +46,10 @@ function Table:title()
     counted(sums.locks, "lock"), sums.held, counted(sums.waiters, "waiter"),
     view.sort, view.is_reverse and ", reversed" or "")
   if view.filter ~= "" then line = line .. ', with "' .. view.filter .. '"' end
+  if sums.names < #self.survey.names then
+    line = ("%s; %d names to look at"):format(line,
+      #self.survey.names - sums.names)
+  end
   if self.survey.is_cut then line = line .. "; there are more" end
   return line
 end
@@ -151,7 +155,10 @@ end
 -- keys ------------------------------------------------------------------------
 
 function Table:arrange()
-  self.rows, self.sums = board.rows(self.survey, self.view)
+  local watched, detail = self.survey, self.detail
+  self.rows, self.sums = board.rows(watched, self.view)
+  local entries = detail and watched.entries[detail.name] or {}
+  self.detail = detail and (entries[detail.number] or detail)
 end
 
 function Table:entry() return self.detail or self.rows[self:index()] end

@@ -11,7 +11,7 @@ local survey = {}
 
 local BATCH = 64             -- names that are looked at at once
 local SHARE = 0.2            -- of a turn, for the others
-local PAUSE = 5              -- seconds between two scans, at least
+local PAUSE = 2              -- seconds between two scans, at least
 local SCANS = 0.05           -- the share of the time that scans take at most
 local KEEP = 10              -- seconds for which a free lock is shown
 
@@ -124,21 +124,27 @@ local function next_batch(self, is_done)
   return batch
 end
 
+-- Looks at others, a batch at least.
+local function sweep(self, is_done, seconds)
+  local last = self.now() + seconds
+  repeat
+    local batch = next_batch(self, is_done)
+    if not batch[1] then break end
+    local ok, code, detail = self:look(batch)
+    if not ok then return nil, code, detail end
+  until self.now() >= last
+  return true
+end
+
 --- Looks at what is shown, and at some of the others.
 -- @tparam table shown  names
 -- @tparam number seconds  of the turn; math.huge: looks at all
 -- @return true, or nil, code, detail
 function Survey:turn(shown, seconds)
-  local batch, is_done, ok, code, detail = shown, {}, true, nil, nil
+  local ok, code, detail = true, nil, nil
   if self.now() >= self.scan_at then ok, code, detail = self:scan() end
-  local last = self.now() + seconds * SHARE
-  for _, name in ipairs(shown) do is_done[name] = true end
-  while ok do
-    if batch[1] then ok, code, detail = self:look(batch) end
-    if not ok or self.now() >= last then break end
-    batch = next_batch(self, is_done)
-    if not batch[1] then break end
-  end
+  if ok and shown[1] then ok, code, detail = self:look(shown) end
+  if ok then ok, code, detail = sweep(self, set_of(shown), seconds * SHARE) end
   if ok then return true end
   return nil, code, detail
 end

@@ -32,7 +32,7 @@ held all the time, unless it has a fencing token. So grants are at least as
 many, and waits at least as long. A free lock is shown for 10 s.
 
 Each turn looks at the locks on the screen, and for a fifth of the time at
-others in turn. New locks are found after 5 s or, on a server with very many
+others in turn. New locks are found after 2 s or, on a server with very many
 keys, later.
 
   --once               print one table, after two looks
@@ -66,10 +66,10 @@ end
 
 -- Looks twice, as what is derived needs that.
 local function print_once(watched, view, seconds)
-  for _ = 1, 2 do
+  for look = 1, 2 do
+    if look == 2 then host.sleep(seconds) end
     local ok, code, detail = watched:turn({}, math.huge)
     if not ok then return nil, code, detail end
-    if _ == 1 then host.sleep(seconds) end
   end
   return print_table(watched, view)
 end

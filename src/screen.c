@@ -66,9 +66,13 @@ static int screen_close(lua_State *L)
 /* Does terminfo know a terminal of this kind, with a cursor that moves? */
 static int is_able(void)
 {
-    int err;
+    int err, moves;
 
-    return setupterm(NULL, STDOUT_FILENO, &err) == OK && cursor_address != NULL;
+    if (setupterm(NULL, STDOUT_FILENO, &err) != OK)
+        return 0;
+    moves = cursor_address != NULL;
+    del_curterm(cur_term);
+    return moves;
 }
 
 static int set_up(screen *self)

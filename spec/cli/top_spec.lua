@@ -188,6 +188,11 @@ describe("a turn of top", function()
     assert(rlock.now() - before < slow)
     count = #board.rows(watched, { sort = "name", filter = "" })
     assert(count > 22 + 64 and count < 10000, count)
+    assert(watched:turn({}, math.huge))
+    hold("new", "me")
+    watched.scan_at = 0
+    assert(watched:turn({}, 0))
+    assert(watched.entries["new"])      -- a new name comes first
   end)
 
   it("watches no more names than its limit", function()

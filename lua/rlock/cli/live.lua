@@ -47,8 +47,8 @@ function Table:title()
     view.sort, view.is_reverse and ", reversed" or "")
   if view.filter ~= "" then line = line .. ', with "' .. view.filter .. '"' end
   if sums.names < #self.survey.names then
-    line = ("%s; %d names to look at"):format(line,
-      #self.survey.names - sums.names)
+    line = ("%s; %s to look at"):format(line,
+      counted(#self.survey.names - sums.names, "name"))
   end
   if self.survey.is_cut then line = line .. "; there are more" end
   return line

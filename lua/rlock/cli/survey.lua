@@ -24,7 +24,7 @@ Survey.__index = Survey
 --   with `name` and `title`; `names`, a list; `is_cut`: there are more
 function survey.new(client, options)
   return setmetatable({ client = client, options = options, names = {},
-    entries = {}, known = {}, absent = {}, place = 0, scan_at = 0,
+    entries = {}, fresh = {}, known = {}, absent = {}, place = 0, scan_at = 0,
     now = client.session.host.now }, Survey)
 end
 
@@ -63,6 +63,15 @@ local function note_absence(self, found)
   self.absent = absent
 end
 
+-- The names that have not been looked at yet, the last ones first.
+local function unseen(self, found)
+  local fresh = {}
+  for i = #found, 1, -1 do
+    if not self.entries[found[i]] then fresh[#fresh + 1] = found[i] end
+  end
+  return fresh
+end
+
 --- Searches for names.
 -- @return true, or nil, code, detail
 function Survey:scan()
@@ -73,6 +82,7 @@ function Survey:scan()
   forget(self, found)
   note_absence(self, found)
   self.names, self.is_cut, self.begun, self.known = found, is_cut, begun, {}
+  self.fresh = unseen(self, found)
   self.scan_at = now + math.max(PAUSE, (now - begun) / SCANS)
   return true
 end
@@ -109,12 +119,19 @@ function Survey:look(names)
   return true
 end
 
+-- The next name: a new one, or else in turn.
+local function next_name(self)
+  local name = table.remove(self.fresh)
+  if name then return name end
+  self.place = self.place % #self.names + 1
+  return self.names[self.place]
+end
+
 -- The next names that have not been looked at in this turn.
 local function next_batch(self, is_done)
   local batch = {}
-  for _ = 1, #self.names do
-    self.place = self.place % #self.names + 1
-    local name = self.names[self.place]
+  for _ = 1, #self.fresh + #self.names do
+    local name = next_name(self)
     if not is_done[name] then
       is_done[name] = true
       batch[#batch + 1] = name

@@ -170,7 +170,7 @@ local function forget(self)
   local lock, spares = self.lock, self.lock.session.spares
   lock.session.watchdog:remove(self)
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
-  self.valid_until, self.lost_because = 0, nil
+  self.valid_until, self.lost_because, self.is_unsure = 0, nil, nil
   if self.queue or self.settling then return end
   vacate(self)
   self.party, self.is_given_up = nil, nil
@@ -485,7 +485,10 @@ function send_release(self, deadline, hold, now)
     return nil, "not_held", "this task does not hold the lock"
   end
   hold.is_over = true
-  if self.state == "lost" then return lost(self) end
+  if self.state == "lost" then
+    if self.is_unsure then settle(self, self.lock.session.lease) end
+    return lost(self)
+  end
   local session, site = self.lock.session, self.lock.site
   local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
   if want == 0 then

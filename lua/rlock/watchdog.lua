@@ -154,6 +154,7 @@ local function not_renewed(self, grant, why, now)
     tell_risk(self, grant, why, now)
   end
   grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
+  grant.is_unsure = true          -- the renewal may have been executed
   if now >= grant.valid_until then
     self:lose(grant, grant.lost_because)
   else
@@ -162,7 +163,8 @@ local function not_renewed(self, grant, why, now)
 end
 
 local function renewed(self, grant, lease, sent)
-  grant.state, grant.lost_because, grant.is_suspect = "held", nil, nil
+  grant.state, grant.lost_because = "held", nil
+  grant.is_suspect, grant.is_unsure = nil, nil
   if not grant.watched then return self:observe(grant) end
   if grant.valid_until - sent < self.session.lease / 2 then
     local series = grant.lock.site.series

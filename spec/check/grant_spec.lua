@@ -395,6 +395,22 @@ describe("an unlock", function()
     fails("lost", nil, lock:unlock())
   end)
 
+  on_stage("of a hold lost without a reply frees what is left of it", function(
+      self, client)
+    local pair = client:read_write_lock "lock"
+    local read, write = pair:read_lock(), pair:write_lock()
+    assert.is_true(read:lock())
+    self.sleep(19.9)
+    self:route().back = self.now() + 21.5   -- a renewal is executed at 20 s
+    self.sleep(20.2)
+    assert.equal("lost", read:state())
+    self.sleep(1.5)
+    fails("lost", "not renewed in time", read:unlock())
+    assert.is_true(write:lock { wait = 1 })
+    assert.is_true(write:unlock())
+    assert.is_nil(entry(self))
+  end)
+
   on_stage("of a lost hold is told so", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())

@@ -40,7 +40,7 @@ local function variable(name)
   if value ~= "" then return value end
 end
 
--- The option sentinel of who gives none, such as rlockctl.
+-- The default of the option `sentinel`, from the environment.
 local function sentinel_login()
   local password = variable "RLOCK_SENTINEL_PASSWORD"
   return password
@@ -67,8 +67,8 @@ end
 --- Opens a client.
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
 --   timeout = 3 (one command), connect_timeout = 3 (seconds), name,
---   identity = false: CLIENT LIST does not show who the client is; username,
---   password, publish = "publish" | "spublish" | "both",
+--   identity = false (the connection's name does not tell host and program),
+--   username, password, publish = "publish" | "spublish" | "both",
 --   sentinel = { username =, password =, tls = }: how to reach the Sentinels of
 --   redis+sentinel://; tls: true, false or a table; default: as the master,
 --   seal = "kill" | "time" | "off": protection against late delivery of a
@@ -98,8 +98,8 @@ function rlock.open(options)
   return opened
 end
 
---- A deadline for several calls: each takes it as `wait`. After it, they return
---  nil, "timeout" without a request.
+--- A deadline to pass as `wait` to several calls. A call after it returns nil,
+--  "timeout" without sending a request.
 -- @tparam number seconds from now
 -- @return the deadline; `deadline:left()`: seconds until then, or 0
 function rlock.deadline(seconds)
@@ -107,8 +107,7 @@ function rlock.deadline(seconds)
   return made
 end
 
---- What the locks of all clients have done, and how long it took, in the text
---  format of Prometheus.
+--- The metrics of all clients, in the text format of Prometheus.
 -- @treturn string
 function rlock.metrics() return require("rlock.metrics").text() end
 

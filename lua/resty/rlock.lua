@@ -127,8 +127,8 @@ end
 --  first command.
 -- @tparam[opt] string|table options a URL, or a table: url =
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
---   connect_timeout = 3 (seconds), name, identity (false: CLIENT LIST does
---   not show who the client is), username, password,
+--   connect_timeout = 3 (seconds), name, identity (false: the connection's
+--   name does not tell host and program), username, password,
 --   publish = "publish" | "spublish" | "both", sentinel = { username =,
 --   password =, tls = }: how to reach the Sentinels of redis+sentinel://,
 --   seal = "kill" | "time" | "off": how late execution of an abandoned request
@@ -173,8 +173,8 @@ host.on_rest(function()
   for _, open in pairs(clients) do open.session:wind_down() end
 end)
 
---- A deadline for several calls: each takes it as `wait`. After it, they return
---  nil, "timeout" without a request.
+--- A deadline to pass as `wait` to several calls. A call after it returns nil,
+--  "timeout" without sending a request.
 -- @tparam number seconds from now
 -- @return the deadline; `deadline:left()`: seconds until then, or 0
 function rlock.deadline(seconds)
@@ -182,9 +182,8 @@ function rlock.deadline(seconds)
   return made
 end
 
---- What the locks of all clients have done, and how long it took, in the text
---  format of Prometheus: of all workers with `lua_shared_dict rlock_metrics`,
---  else of this one.
+--- The metrics of all clients, in the text format of Prometheus: those of all
+--  workers with `lua_shared_dict rlock_metrics`, else those of this worker.
 -- @treturn string
 function rlock.metrics() return metrics.text(shared.numbers()) end
 

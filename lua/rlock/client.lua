@@ -284,9 +284,9 @@ function client:policy(definition, name, options)
   return (make_lock(self, definition, name, options))
 end
 
---- What this client's locks have done, and how long it took: counters, and the
---  histograms `wait`, `hold` and `round_trip`, each { count =, sum = (seconds),
---  buckets = { { bound, count up to it }, ... } }.
+--- The metrics of this client: counters, and the histograms `wait`, `hold` and
+--  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
+--  to it }, ... } }.
 -- @treturn table acquired, busy, timeouts, errors, lost, late_renewals, wait,
 --   hold, round_trip; the same for each kind in `kinds`, and for each lock in
 --   the option `metrics` in `locks`

@@ -1,4 +1,4 @@
---- A deadline that several calls share, each as its `wait`.
+--- A deadline for several calls: each gets it as its `wait`.
 
 local duration = require "rlock.duration"
 
@@ -7,7 +7,7 @@ deadline.__index = deadline
 
 local max = math.max
 
---- What a call answers that begins after its deadline.
+--- The detail of a call that begins after its deadline.
 deadline.passed = "the deadline has passed"
 
 --- Creates a deadline.

@@ -1,5 +1,5 @@
---- Events of a client, for people and programs: passed to the program's `log`
---  function or, without one, written as a line by the host.
+--- Events of a client: passed to the program's `log` callback or, without one,
+--  logged as a line by the host.
 --
 --    waiting, acquired, at_risk, lost      of locks: kind, lock, and reason,
 --                                          valid_for, wait (seconds), token
@@ -11,7 +11,7 @@
 
 local events = {}
 
---- Tells of an event. An error of the program's function is logged.
+--- Reports an event. An error in the callback is logged.
 -- @tparam table host
 -- @tparam table options of the client: log, name
 -- @tparam string level "warn" or "info"
@@ -24,7 +24,7 @@ function events.tell(host, options, level, event, message, fields)
   fields.message, fields.client = message, options.name
   local ok, why = pcall(options.log, level, event, fields)
   if not ok then
-    host.log("warn", "the function log raised: " .. tostring(why))
+    host.log("warn", "the log callback raised: " .. tostring(why))
   end
 end
 

@@ -1,8 +1,9 @@
 --- Runs a command under a lock. The command's parent is a guard (src/guard.h),
---  which knows until when the lock is certainly ours. It sends a signal
---  `kill_after` seconds earlier, and then kills the command and all its
---  descendants: before the server may give the lock away, and even if this
---  program has been stopped or killed. Each renewal moves these times.
+--  which enforces two deadlines even if this program is stopped or killed. At
+--  the hard deadline, it kills the command and all its descendants, before the
+--  lease ends and the server may grant the lock to another owner. It sends a
+--  signal at the soft deadline, `kill_after` seconds earlier. Each renewal
+--  moves both.
 
 local check = require "rlock.options"
 local host = require "rlock.host.uv"
@@ -14,14 +15,14 @@ local huge, max, min = math.huge, math.max, math.min
 local KILL_AFTER = 5                    -- default, if the lease is long enough
 local UNWIND = 2                        -- seconds for a command to clean up
 local GROWN = 0.001                     -- less is a rounding error
-local MARGIN, MOST_MARGIN = 0.1, 0.5    -- of a lease, and seconds: for killing
+local MARGIN, MOST_MARGIN = 0.1, 0.5    -- for the kill: of a lease; seconds
 
 local Run = {}
 Run.__index = Run
 
 -- deadlines ---------------------------------------------------------------
 
--- Until when the command may run: the times of the signal and of the kill.
+-- The soft and the hard deadline.
 local function times(self)
   local soft, hard = huge, huge
   if self.on_lost ~= "ignore" and self.lock then
@@ -41,7 +42,7 @@ local function emit(self, what, fields)
   if self.on_event then self.on_event(what, fields or {}) end
 end
 
--- The lock is lost for certain: its old end does not count any more.
+-- The lock is certainly lost, so the deadlines begin now.
 local function lose(self)
   if self.lost then return end
   self.lost = self.reason or "not renewed in time"
@@ -113,8 +114,8 @@ local function attend(self, seconds)
   if what then react[what](self, value) end
 end
 
---- Waits until the command and all its descendants have ended. The lock is
---  renewed meanwhile. Sets these fields of the run:
+--- Waits until the command and all its descendants have ended, and renews the
+--  lock meanwhile. Sets these fields of the run:
 --    status   the exit status; 128 + N if signal N ended it
 --    signal   N, or 0
 --    unable   why it could not be executed; is_missing if there is none
@@ -131,7 +132,7 @@ end
 --- Sends a signal by number; SIGKILL kills all descendants.
 function Run:send(number) self.job:signal(number) end
 
---- Is to be called when this process is continued after a stop.
+--- Call this when the process is continued after a stop.
 function Run:resume() self.job:resume() end
 
 -- The task is being unwound: ends the command before its lock is released.
@@ -158,7 +159,7 @@ local function signal_of(on_lost)
   return host.signals[name and name:gsub("^SIG", "") or "TERM"]
 end
 
---- Is this a value of on_lost?
+--- Whether this is a value of on_lost.
 function exec.is_reaction(text)
   return text == "term" or text == "kill" or text == "ignore"
     or type(text) == "string" and text:find("^signal:") ~= nil
@@ -185,7 +186,7 @@ local function new_run(options)
   return self, left
 end
 
---- Starts a command. To be called by the task that holds the lock.
+--- Starts a command. Call this in the task that holds the lock.
 -- @tparam table words
 -- @tparam table options lock (a lock or hold), on_lost, kill_after, env (a list
 --   of "K=V"), no_input, foreground, hold_at_most, farewell, on_event =
@@ -242,7 +243,7 @@ local function list_of(env)
   return list
 end
 
-local FAREWELL = "rlock: guard: killed %s: its time with the lock is over\n"
+local FAREWELL = "rlock: guard: killed %s: past its deadline for the lock\n"
 
 local function with_defaults(words, given)
   local options = {}

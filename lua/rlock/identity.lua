@@ -1,9 +1,9 @@
---- Who a client is, as the name of its connections (CLIENT SETNAME) tells it:
+--- The identity of a client, in the name of its connections (CLIENT SETNAME):
 --    rlock,<client id>,<host>,<pid>,<program>,<name>
---  CLIENT LIST shows it to whoever asks who holds a lock: an owner begins with
---  the client's id. A name has printable ASCII only, so other bytes, commas and
---  percent signs are encoded as %XX. It has no arguments of the program, and no
---  secret.
+--  CLIENT LIST shows these names. The owner of a lock begins with the client's
+--  id, so rlockctl can map a holder to a process. A name is printable ASCII:
+--  other bytes, commas and percent signs are encoded as %XX. It contains no
+--  arguments of the program, which may be secret.
 
 local identity = {}
 
@@ -28,7 +28,7 @@ function identity.encode(who)
     encode(who.pid), encode(who.program), encode(who.name) }, ",")
 end
 
---- Reads such a name. What it says is not to be trusted: anybody may choose it.
+--- Parses such a name. It is untrusted: any client may set any name.
 -- @tparam string text
 -- @treturn table|nil as of `encode`; host, program and name may be nil
 function identity.decode(text)
@@ -43,7 +43,7 @@ function identity.decode(text)
   return who
 end
 
---- The name for a client that does not tell who it is.
+--- The name for a client with `identity = false`.
 -- @tparam[opt] string name
 -- @treturn string
 function identity.plain(name) return name and encode(name) or "rlock" end

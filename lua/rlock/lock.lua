@@ -75,7 +75,7 @@ local function not_held(self, granted, code, detail)
   return nil, code, detail
 end
 
--- Records a grant: how long it was waited for, and the event.
+-- Records a grant: the time waited, and the event.
 local function record(self, granted, waiter)
   local session, waited = self.session, 0
   if waiter and waiter.since then

@@ -91,7 +91,7 @@ function session.new(host, options)
     -- policy -> kind, see kind_of(); weak, because kinds refer to the client
     kinds = setmetatable({}, { __mode = "v" }),
     meter = metrics.new(options.name, options.metrics),
-    -- Does anybody want to know of each wait and each grant?
+    -- whether events of level info are reported
     is_heard = options.log ~= nil or host.verbosity == 2,
     last_number = 0,
     families = {},                  -- name of a kind of lock -> a key of tasks
@@ -256,12 +256,12 @@ function session:work_done()
   if self.settled and self.pending == 0 then self.settled:set() end
 end
 
---- Tells of an event of this client, see events.lua.
+--- Reports an event of this client, see events.lua.
 function session:tell(level, event, message, fields)
   events.tell(self.host, self.options, level, event, message, fields)
 end
 
---- Tells of an event of a lock or permit.
+--- Reports an event of a lock or permit.
 -- @tparam table lock with `site` and `show`
 -- @tparam[opt] table fields modified
 function session:tell_of(lock, level, event, message, fields)

@@ -131,7 +131,7 @@ local function show(call)
   return site.policy.name .. " " .. naming.show(site.name)
 end
 
--- Counts a call's end, and tells of a grant.
+-- Counts the outcome of a call, and reports a grant.
 local function record(session, call, code, since)
   local series = call.counter.site.series
   if code then return metrics.failed(series, code) end

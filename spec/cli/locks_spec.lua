@@ -541,7 +541,7 @@ describe("rlockctl wait", function()
     end
   end)
 
-  it("ends when locks are released that tell nobody else", function()
+  it("ends when a lock is released that wakes only its waiters", function()
     local sides = client:fair_read_write_lock "fair rw"
     for name, lock in pairs { simple = client:simple_lock "simple",
         fair = client:fair_lock "fair", ["fair rw"] = sides:write_lock() } do
@@ -577,7 +577,7 @@ describe("rlockctl wait", function()
     assert(semaphore:release() and permits:release(id) and latch:count_down())
     for _, waiter in ipairs(waiters) do assert_ends(waiter) end
     server:cli("SET", "n", 0)
-    assert.matches("a semaphore or a latch%? give %-%-policy",
+    assert.matches("it is a semaphore or a latch: give %-%-policy",
       fault(206, "wait", "n"))
   end)
 

@@ -333,10 +333,11 @@ describe("rlockctl run inside of another", function()
     assert.matches('^"n1" is held', result.out)
   end)
 
-  it("is refused what is not held in that way, or any more", function()
+  it("is refused a lock that is held otherwise, or was lost", function()
     local result = inside({ "n1" }, "-x n1 -- true")
     assert.equal(203, result.status, result.err)
-    assert.matches('the outer run does not hold "n1" in this way', result.err)
+    assert.matches('the outer run does not hold "n1" with these options',
+      result.err)
     assert.equal(203, inside({ "n1", "-s" }, "-x n1 -- true").status)
     assert.equal(0, inside({ "n1", "-x" }, "-s n1 -- true").status)
     assert.equal(0, inside({ "n1", "-s" }, "-s n1 -- true").status)

@@ -69,7 +69,7 @@ describe("the command of rlockctl run", function()
     assert.is_false(exists())
   end)
 
-  it("is told TERM before the lease ends, when nothing answers", function()
+  it("gets TERM before the lease ends, if no server answers", function()
     local running = start("-c", POLITE:format "TERM")
     pid_of(running)
     server:pause()
@@ -92,11 +92,11 @@ describe("the command of rlockctl run", function()
       assert.is_true(host.now() < before + TTL / 3 + ms / 1000)
       server:resume()
       assert_lost(running:wait(), "not renewed in time")
-      assert.matches('rlockctl: guard: killed sh: its time with "run:loss" is '
-        .. 'over\n', running:err())
+      assert.matches('rlockctl: guard: killed sh: past its deadline for '
+        .. '"run:loss"\n', running:err())
     end)
 
-  it("is told at once if the lock was broken; then has --kill-after", function()
+  it("gets TERM at once if the lock was broken, then KILL", function()
     local running = start("-c", STUBBORN)
     local pid = pid_of(running)
     assert.is_true(client:lock(NAME):break_lock())
@@ -185,7 +185,7 @@ describe("the guard of rlockctl run", function()
     assert_lost(running:wait(), "")
   end)
 
-  it("kills whatever has left the group, too", function()
+  it("kills processes that have left the group, too", function()
     local running = start("-c", [[
       (setsid sh -c "trap '' TERM; echo escaped \$\$
         while :; do sleep 0.02; done" &)
@@ -223,7 +223,7 @@ describe("the guard of rlockctl run", function()
     eventually(function() return running:out():find "done" end, 5 * TTL)
   end)
 
-  it("is missed: without it the command is killed", function()
+  it("may be killed: then the command is killed, too", function()
     local running = start("-c", STUBBORN)
     local pid = pid_of(running)
     local guard = tonumber(assert(io.open(("/proc/%d/stat"):format(pid)))

@@ -273,7 +273,7 @@ describe("the events of a client", function()
     assert.is_true(event("at_risk").valid_for > 0)
   end)
 
-  it("do not stop a lock if the function raises", function()
+  it("do not affect a lock if the callback raises", function()
     local said = {}
     local host = require "rlock.host.uv"
     local log = host.log
@@ -285,7 +285,7 @@ describe("the events of a client", function()
     assert.is_true(ok)
     assert.is_true(lock:unlock())
     if not rawget(_G, "ngx") then
-      assert.matches("log raised: .*a fault of the program", said[1])
+      assert.matches("log callback raised: .*a fault of the program", said[1])
     end
   end)
 end)

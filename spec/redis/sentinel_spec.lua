@@ -417,7 +417,7 @@ describe("Sentinels with a password", function()
   it("take that of the environment from rlockctl", function()
     local command = shell.words { os.getenv "RLOCKCTL", "--url", small.url,
       "status", "x" }
-    assert.matches("it wants a password", (shell.run(command)), 1, true)
+    assert.matches("it requires a password", (shell.run(command)), 1, true)
     for _, login in ipairs { "", "RLOCK_SENTINEL_USERNAME=default " } do
       assert.matches("the master of mymaster", (shell.run(login
         .. "RLOCK_SENTINEL_PASSWORD=other " .. command)), 1, true)
@@ -449,7 +449,7 @@ describe("Sentinels with a password", function()
     local none, code, detail = opened(small.url)
     assert.is_nil(none)
     assert.equal("connect", code)
-    assert.matches("it wants a password: sentinel = { password = ... }",
+    assert.matches("it requires a password: sentinel = { password = ... }",
       detail, 1, true)
     assert.not_matches("secret", detail)
   end)

@@ -69,7 +69,7 @@ describe("the slot map of a cluster", function()
     assert.equal("::1:7", address { "::1", 7, "id" })
   end)
 
-  it("names a node without a host by that of who answered", function()
+  it("names a node without a host by that of the one which answered", function()
     assert.equal("a:7", address { false, 7, "id", {} })
     assert.equal("a:7", address { "", 7, "id" })
   end)
@@ -94,8 +94,8 @@ describe("the slot map of a cluster", function()
   it("is not translated into something else", function()
     for _, to in ipairs { "db1", 5, false } do
       local why = address({ "10.0.0.1", 7 }, { nat = function() return to end })
-      assert.matches("a:1: the function nat gives for 10.0.0.1:7 no host:port, "
-        .. "but " .. tostring(to), why, 1, true)
+      assert.matches("a:1: the function nat returned no host:port for "
+        .. "10.0.0.1:7, but " .. tostring(to), why, 1, true)
     end
   end)
 
@@ -190,7 +190,7 @@ describe("a redirection", function()
     assert.equal("a:1", find(self, "key").where)
   end)
 
-  it("without a host leads to that of who redirects", function()
+  it("without a host leads to that of the redirecting node", function()
     assert.equal("a:2", where(("MOVED %d :2"):format(slot.of "key")))
   end)
 
@@ -241,7 +241,7 @@ describe("a command of the client of a cluster", function()
     assert.equal("a:1", call "GET")
   end)
 
-  it("is asked about once, if the place of its key is fixed", function()
+  it("is looked up once, if the place of its key is fixed", function()
     call("GET", far)
     assert.equal("a:1 COMMAND INFO GET", asked[1])
     call("get", near)
@@ -251,7 +251,7 @@ describe("a command of the client of a cluster", function()
     assert.equal(1, #asked)
   end)
 
-  it("is asked about each time if that depends on its words", function()
+  it("is looked up each time if that depends on its words", function()
     for _ = 1, 2 do
       assert.equal("b:2", call("EVAL", "return 1", far))
       assert.equal("b:2", call("OBJECT", "ENCODING", far))
@@ -264,7 +264,7 @@ describe("a command of the client of a cluster", function()
     assert.is_nil(next(self.first_keys))
   end)
 
-  it("follows redirections if nothing may be asked", function()
+  it("follows redirections if COMMAND is not permitted", function()
     is_forbidden = true
     local answer = world.answer
     function world.answer(name, words)

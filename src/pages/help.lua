@@ -1,5 +1,5 @@
---- Reads the help texts of rlockctl, from which its man pages and completions
---  are made. A help text has blocks with blank lines between them:
+--- Reads the help texts of rlockctl, the source of its man pages and shell
+--  completions. A help text has blocks with blank lines between them:
 --    rlockctl NAME ...      the first block: how it is called
 --    Some text.             a paragraph
 --      --seed N     random  a list: two blanks, a term, two blanks or more, and

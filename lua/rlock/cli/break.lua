@@ -11,12 +11,12 @@ local command = {}
 command.usage = [[
 rlockctl break NAME [--token N] [--force] [--policy POLICY]
 
-Frees a lock by force, and wakes its next waiter. The holder does not stop: it
-is told by its next renewal or check that the lock is lost. On a terminal, shows
-who holds it and asks first. Without a terminal, --force is needed. If the lock
-changes hands in the meantime, the new hold is not broken.
+Frees a lock by force, and wakes its next waiter. The holder is not stopped: its
+next renewal or check reports that the lock is lost. On a terminal, this command
+shows the holder and asks for confirmation; otherwise it needs --force. If
+another client acquires the lock in the meantime, the new hold is not broken.
 
-  --token N   break it only if the hold with this fencing token still stands;
+  --token N   break the lock only if it is still held with this fencing token;
               for a simple lock, the token is its value
   --force     do not ask
 
@@ -33,7 +33,7 @@ command.options = {
 
 local FREE = 3
 
--- What a hold is compared by.
+-- Identifies a hold, to detect that another has replaced it.
 local function print_of(state)
   local owners = {}
   for i, holder in ipairs(state.holders) do owners[i] = holder.owner end

@@ -17,7 +17,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis.
   rlockctl wait NAME [-w DURATION]         wait until a lock is free
   rlockctl status --server [--json]        show the server and permissions
   rlockctl script POLICY [OP]              print what Redis runs
-  rlockctl check POLICY [options]          look for faults in a kind of lock
+  rlockctl check POLICY [options]          model-check a kind of lock
   rlockctl try POLICY [NAME]               run its operations one by one
   rlockctl local start|stop|status         control the local server
   rlockctl help [COMMAND]                  explain a command
@@ -32,10 +32,10 @@ Options:
                    built into rlockctl
   -e CODE          a chunk to run
   -i               a prompt, see rlockctl help prompt
-  --log json       each event of the program's locks as a line of JSON on
-                   standard error
-  --metrics PORT   offers its metrics at http://127.0.0.1:PORT/metrics, for
-                   Prometheus; --metrics FILE writes them into a file
+  --log json       write each event of the program's locks to standard error, as
+                   a line of JSON
+  --metrics PORT   serve its metrics at http://127.0.0.1:PORT/metrics, for
+                   Prometheus; --metrics FILE writes them to a file
   -v               more messages on standard error
   -q               errors only
   -h, --help       explain the command
@@ -54,7 +54,7 @@ Exit status: that of the program or command. From rlockctl itself:
   128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM
   200       run: not free, with -n
   201       run and wait: not free in time
-  202       the server is unreachable, or too few of several can be reached
+  202       the server is unreachable, or too few of several servers respond
   203       run: the lock was lost, and the command stopped
   204       run: the command succeeded, but the lock was lost before its end
   205       run: interrupted while waiting

@@ -1,5 +1,5 @@
---- What `rlockctl run` takes: makes the lock of its options and names, and
---  knows those that an outer `rlockctl run` holds already.
+--- The locks of `rlockctl run`, by its options and names. A nested run does not
+--  acquire those that the outer `rlockctl run` holds already.
 
 local hold = {}
 
@@ -11,7 +11,7 @@ local function pair_of(client, chosen, name)
   return pair:read_lock(), pair:write_lock()
 end
 
--- The lock of a name; and the locks by which it may be held already.
+-- The lock of a name; and the locks by which the outer run may hold it.
 local function lock_of(client, chosen, name)
   if chosen.limit then
     local lock = require("rlock.cli.permits").new(client, name, chosen.permits,
@@ -50,7 +50,7 @@ local function entries(name)
   return list
 end
 
--- Who holds what for us: name -> "owner@server".
+-- The locks that outer runs hold: name -> "owner@server".
 local function held_already()
   local by, held = entries "RLOCK_HELD_BY", {}
   for i, name in ipairs(entries "RLOCK_HELD") do held[name] = by[i] end
@@ -67,14 +67,14 @@ local function has(state, owners)
   return false
 end
 
--- Does the outer run still hold it?
+-- Checks that the outer run still holds a lock.
 local function verify(name, owners, locks)
   for _, lock in ipairs(locks) do
     local state, code, detail = lock:peek()
     if not state then return nil, code, detail end
     if has(state, owners) then return true end
   end
-  return nil, "lost", ("the outer run does not hold %q in this way")
+  return nil, "lost", ("the outer run does not hold %q with these options")
     :format(name)
 end
 
@@ -85,17 +85,17 @@ Hold.__index = Hold
 
 local function server_of(client) return client.session.node.where end
 
--- Is it held by an outer run, on the same server?
+-- The owners in an outer run that holds it on the same server, or nil.
 local function owners_of(held, name, client)
   local owners, where = (held[name] or ""):match("^(.-)@(.*)$")
   return where == server_of(client) and owners or nil
 end
 
---- Makes the locks; asks the server about those that are held already.
+--- Makes the locks, and checks on the server those that are held already.
 -- @tparam table client
 -- @tparam table names
 -- @tparam table chosen shared, exclusive, fair, fenced, permits and limit
--- @return the hold, whose `lock` is nil if there is nothing to take; or nil,
+-- @return the hold, whose `lock` is nil if there is nothing to acquire; or nil,
 --   code, detail
 function hold.new(client, names, chosen)
   local held, locks = held_already(), {}
@@ -162,7 +162,7 @@ function Hold:environment(name, ttl)
   }, owner, token
 end
 
---- Who holds the locks now, for people; nil if that is unknown.
+--- The current holders of the locks, for a message; nil if unknown.
 function Hold:holders()
   local listing, text = require "rlock.cli.listing", require "rlock.cli.text"
   local found = {}

@@ -160,8 +160,8 @@ local function peek_at_sides(pair)
   return state
 end
 
--- How many clients listen for a release; nil if that is not known. A client of
--- a cluster may listen twice.
+-- The number of clients subscribed to the release channel; nil if unknown. A
+-- client of a cluster may be subscribed twice.
 local function listeners(client, kind)
   if kind.channel == "" then return nil end
   local session, count = client.session, nil
@@ -193,14 +193,14 @@ local function state_of(client, kind, name)
   return state
 end
 
--- Why no node of a cluster can have a lock's keys; nil if one can.
+-- An error if the keys of a lock are in different slots; else nil.
 local function misnamed(client, name, keys)
   local node = client.session.node
   local ok, problem = pcall(node.check_keys, node, name, keys)
   return not ok and problem or nil
 end
 
--- Inspects by a built-in kind that is no single lock.
+-- Inspects a name as a given counter, or as both sides of a read/write lock.
 local function by_kind(client, name, kind)
   local policy, lock = policy_of(kind)
   local keys = lock.keys(name)
@@ -277,7 +277,8 @@ function inspect.locks(client, state, name, which)
   return { client[kind.factory](client, name) }
 end
 
---- The channel on which a release is told. A fair lock tells its first waiter.
+--- The channel on which a release is published. A fair lock has one for each
+--  waiter: this is that of the first.
 -- @param client,state,name,which  as for `locks`
 -- @treturn string|nil
 function inspect.channel(client, state, name, which)

@@ -1,5 +1,5 @@
---- Lists the locks of a server: `scan.names` finds what looks like a lock, and
---  `states` inspects it. Changes nothing.
+--- Lists the locks of a server: `scan.names` finds keys that look like locks,
+--  and `states` inspects them. Read-only.
 
 local inspect = require "rlock.cli.inspect"
 local scan = require "rlock.cli.scan"
@@ -11,9 +11,9 @@ local AT_ONCE = 32           -- names that are inspected concurrently
 
 listing.names = scan.names
 
--- Is there something to list? The counter of a fenced lock, for example, stays
--- when it is free. A hash of counts without an expiry is no lock, unless it has
--- the owner of a client.
+-- Whether a state is listed. The counter of a fenced lock, for example, stays
+-- after a release. A hash of counts without an expiry is a lock only if a field
+-- is the owner of a client.
 local function exists(state)
   local first = state.holders[1]
   if not state.kind then return false end
@@ -31,7 +31,7 @@ local function place(client, name, state)
   state.node, state.master, state.slot = client.session.node:master(name)
 end
 
--- A name that is none in a cluster, or a key of another kind, has no row.
+-- A name that a cluster refuses, or a key of another kind, has no row.
 local function inspect_one(client, name, rows)
   local states, code, detail = inspect.at(client, name)
   if code == "refused" then return end
@@ -44,7 +44,7 @@ local function inspect_one(client, name, rows)
   end
 end
 
---- Adds to the states of one name where the lock is and who holds it.
+--- Adds the node and the holders' identities to the states of one name.
 -- @tparam table client
 -- @tparam string name
 -- @tparam table states  as of inspect.at
@@ -73,8 +73,8 @@ end
 -- @tparam[opt] table known  as for who.name
 -- @treturn[1] table rows, sorted by name: states as of inspect.at, each with
 --   its `name`, and `node`, `master` and `slot` as in `rlockctl status`;
---   holders and waiters have `who`, where that is known. What is gone by now
---   has no row
+--   holders and waiters have `who`, if known. A lock that has been released
+--   meanwhile has no row
 -- @treturn[2] nil, code, detail
 function listing.states(client, names, known)
   local rows, nodes, code, detail = {}, scan.nodes(client)

@@ -34,7 +34,7 @@ function lookup.inspect(client, name, policy)
   return inspect.at(client, name)
 end
 
---- As `inspect`, and where the lock is and who holds it.
+--- As `inspect`, with the node and the holders' identities.
 function lookup.states(client, name, policy)
   local states, code, detail = lookup.inspect(client, name, policy)
   if not states then return nil, code, detail end
@@ -48,7 +48,7 @@ function lookup.fault(cli, command, name, code, detail)
     detail))
 end
 
---- Is none of them held?
+--- Whether all are free.
 -- @tparam table states
 function lookup.is_free(states)
   for _, state in ipairs(states) do

@@ -11,21 +11,21 @@ local LIMIT = 1000
 ls.usage = [[
 rlockctl ls [PATTERN] [--limit N] [--all] [--json]
 
-Lists the locks that are held or waited for, and permits: kind, holders, time
-left, waiters and fencing token. PATTERN is as for KEYS: * any text, ? any
-character, [a-c] one of these. In a cluster, all primaries are asked.
+Lists the locks that are held or have waiters, and permits: kind, holders, time
+left, waiters and fencing token. PATTERN is as for KEYS: * matches any text, ?
+any character, [a-c] one of these. In a cluster, it scans all primaries.
 
 It finds keys that look like locks, by SCAN, and changes nothing. A key looks
-like a lock if its owner is one of rlock or Redisson, or if it is a hash that
+like a lock if its owner is an id of rlock or Redisson, or if it is a hash that
 expires and has one field with a count. A simple lock is found if its value is
-such an owner, or a token like those of redis-py, redsync and node-redlock. A
-semaphore and a latch are numbers, as many other keys are: they are found while
-somebody waits for them, or with --all. `rlockctl status NAME` shows any of
-them, and `rlockctl status NAME --policy POLICY` locks of your own kind.
+such an id, or a token like those of redis-py, redsync and node-redlock. A
+semaphore or a latch is only a number, as many other keys are: it is listed
+while it has waiters, or with --all. `rlockctl status NAME` shows any of them,
+and `rlockctl status NAME --policy POLICY` a lock of your own kind.
 
   --limit N   inspect at most N names (1000)
   --all       also whole numbers, which may be semaphores or latches
-  --json      an object per line, as of `rlockctl status --json`
+  --json      one object per line, as for `rlockctl status --json`
 ]]
 
 ls.options = {

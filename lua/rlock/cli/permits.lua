@@ -1,5 +1,6 @@
---- Several permits of a semaphore as one lock, for rlockctl run. All are taken
---  or none: while one is missing, the others are given back.
+--- Several permits of a semaphore as one lock, for rlockctl run. Acquires all
+--  or none: if one is missing, it releases the others before it waits, so two
+--  clients cannot deadlock.
 
 local backoff = require "rlock.backoff"
 local host = require "rlock.host.uv"
@@ -15,20 +16,20 @@ Permits.__index = Permits
 --- @tparam table client
 -- @tparam string name
 -- @tparam integer count  how many to take
--- @tparam integer limit  how many there are
+-- @tparam integer limit  how many the semaphore has
 function permits.new(client, name, count, limit)
   return setmetatable({ permits = client:permits(name), name = name,
     count = count, limit = limit, ids = {} }, Permits)
 end
 
--- Sets how many there are, unless others use another number.
+-- Sets the limit. Fails if the semaphore is in use with another one.
 local function set_limit(self)
   local state, code, detail = self.permits:peek()
   if not state then return nil, code, detail end
   local total = state.available + state.in_use
   if total == self.limit then return true end
   if state.in_use > 0 then
-    return nil, "usage", ("%q has a limit of %d, and is in use"):format(
+    return nil, "usage", ("%q is in use with a limit of %d"):format(
       self.name, total)
   end
   return self.permits:set(self.limit)
@@ -39,7 +40,7 @@ local function give_back(self)
   self.ids = {}
 end
 
--- Waits for the first one, and does not wait for the others.
+-- Waits for the first permit only.
 local function take_all(self, wait)
   for i = 1, self.count do
     local id, code, detail = self.permits:try_acquire {

@@ -1,5 +1,5 @@
---- rlockctl -i: a prompt for Lua. On a terminal, lines are edited with libedit,
---  and tasks run while one types.
+--- rlockctl -i: a prompt for Lua. On a terminal, libedit edits the line while
+--  tasks run.
 
 local complete = require "rlock.cli.complete"
 local host = require "rlock.host.uv"
@@ -12,13 +12,14 @@ prompt.usage = [[
 rlockctl -i [--url URL]
 
 Reads Lua from the terminal and prints the values of each expression. The module
-rlock is loaded. Other tasks run while one types; an error ends none of them.
-All lines are of one task, so one may lock and a later one unlock. A local
-variable is known in its own line only.
+rlock is loaded. Other tasks run while you type; an error does not end them. All
+lines run in one task, so one line may lock and a later one unlock. The scope of
+a local variable is its own line.
 
-Tab completes names. The history is kept in ~/.rlockctl_history, for its owner
-only and without lines that seem to have a password. Ctrl-C drops the line or
-ends what runs, Ctrl-D ends the prompt and releases all locks.
+Tab completes names. The history is in ~/.rlockctl_history, which only its owner
+can read; lines that seem to contain a password are not kept. Ctrl-C discards
+the line or interrupts running code. Ctrl-D ends the prompt and releases all
+locks.
 ]]
 
 -- Frames from here on are left out of tracebacks.
@@ -145,7 +146,7 @@ local function compile(text, number)
   return load(text, name, "t")
 end
 
--- Reads lines until they are a chunk. Returns it, or nil and what it was.
+-- Reads lines until they form a chunk. Returns it, or nil and the event.
 local function read_chunk(lines, number)
   local text, what = lines:read(FIRST)
   while text do
@@ -203,7 +204,7 @@ local function prepare(lines)
   function host.write_log(text) lines:write(text) end
 end
 
--- SIGINT drops the line, or ends what runs.
+-- SIGINT discards the line, or interrupts running code.
 local function take_interrupts(lines)
   local main = host.current()
   shutdown.intercept(function()

@@ -1,5 +1,5 @@
---- What rlockctl reports of the clients of a program: their events as lines of
---  JSON on standard error, and their metrics in a file or on a port.
+--- Events of a program's clients as JSON lines on standard error, and their
+--  metrics in a file or on a port.
 
 local host = require "rlock.host.uv"
 local json = require "rlock.cli.json"
@@ -9,14 +9,14 @@ local reports = {}
 
 local PERIOD = 5               -- seconds between two writes of the file
 
---- Writes an event, see events.lua; the option `log` of clients.
+--- The `log` callback of clients: writes an event, see events.lua.
 function reports.log(level, event, fields)
   fields.time = os.date("!%Y-%m-%dT%H:%M:%SZ")
   fields.level, fields.event = level, event
   io.stderr:write(json(fields), "\n")
 end
 
---- Writes the metrics into a file. A reader sees the old one or the new one.
+--- Writes the metrics to a file, atomically.
 -- @tparam string path
 -- @treturn[1] boolean true
 -- @treturn[2] nil

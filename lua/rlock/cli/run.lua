@@ -9,7 +9,7 @@ run.usage, run.options = arguments.usage, arguments.options
 local BUSY, LATE, UNREACHABLE, LOST, GONE, INTERRUPTED, OVER =
   200, 201, 202, 203, 204, 205, 207
 local NOT_EXECUTABLE, NOT_FOUND = 126, 127
-local CONNECT = 10             -- seconds; a crowd may keep a server busy
+local CONNECT = 10             -- seconds; many clients may connect at once
 
 -- messages ----------------------------------------------------------------
 
@@ -36,7 +36,7 @@ local function is_ending(self, signal)
   return signal == signals.INT or signal == signals.TERM
 end
 
--- In the foreground the terminal has sent it to the command, too.
+-- With --foreground, the terminal has sent the signal to the command, too.
 local function is_of_terminal(self, signal)
   local signals = self.host.signals
   return self.chosen.foreground and (signal == signals.INT
@@ -85,12 +85,12 @@ local function conflict(self, status, detail)
   return self.chosen.conflict or status
 end
 
--- Was it in use all the time? Otherwise the server did not answer in time.
+-- Whether the lock was busy. Otherwise the server did not answer in time.
 local function was_in_use(self, detail)
   return self.was_busy or detail:find("not free in time", 1, true)
 end
 
--- The status for a failure to take the lock.
+-- The exit status for a failure to acquire the lock.
 local function not_taken(self, code, detail)
   if code == "busy" then return conflict(self, BUSY, detail) end
   if code == "timeout" and was_in_use(self, detail) then
@@ -149,7 +149,7 @@ local function add_url(self, env)
   return env
 end
 
-local FAREWELL = "rlockctl: guard: killed %s: its time with %q is over"
+local FAREWELL = "rlockctl: guard: killed %s: past its deadline for %q"
 
 local function options_of(self, env)
   local chosen = self.chosen
@@ -168,7 +168,7 @@ local function unable(self, outcome)
   return outcome.is_missing and NOT_FOUND or NOT_EXECUTABLE
 end
 
--- The status, when the command has ended and the lock is released.
+-- The exit status, after the command has ended and the lock was released.
 local function result(self, outcome, released, code, detail)
   if outcome.unable then return unable(self, outcome) end
   if outcome.stopped == "over" then

@@ -10,48 +10,51 @@ arguments.usage = [[
 rlockctl run NAME[,NAME...] [options] -- CMD [ARG...]
 rlockctl run NAME[,NAME...] [options] -c STRING
 
-Waits for the lock NAME, runs the command while it holds it, and releases it
-when the command and all processes that it has started have ended. Several names
-are taken all or none.
+Acquires the lock NAME, waiting for it if necessary, runs the command, and
+releases the lock when the command and all processes that it started have ended.
+Several locks are acquired together: all or none.
 
   -n, --no-wait          do not wait: status 200 if the lock is not free
-  -w, --wait DUR         wait no longer: status 201; default: for ever
-  -E, --conflict-exit-code N   instead of 200 and 201
-  -s, --shared           as a reader: excludes only writers
-  -x, --exclusive        as a writer of the same lock
+  -w, --wait DUR         wait at most so long: status 201; default: for ever
+  -E, --conflict-exit-code N   the status instead of 200 and 201
+  -s, --shared           lock as a reader: excludes only writers
+  -x, --exclusive        lock as a writer of the same lock
   --fair                 first come, first served
-  --fenced               with a token that only increases, in RLOCK_TOKEN
-  --limit N [--permits K]   at most N at once; takes K of them (1)
+  --fenced               with a fencing token, which only increases, in
+                         RLOCK_TOKEN
+  --limit N [--permits K]   a semaphore of N permits; take K of them (1)
   --ttl DUR              the lease, renewed every third of it (30s)
   --hold-at-most DUR     stop the command if it takes longer: status 207
   --on-lost HOW          if the lock is lost: term (default), kill, ignore, or
                          signal:NAME
-  --kill-after DUR       then, the time from the signal to SIGKILL (5s, or a
-                         third of --ttl if that is less); at most half of --ttl
-  -c, --command STRING   run it by sh -c
+  --kill-after DUR       the time from that signal to SIGKILL (5s, or a third of
+                         --ttl if that is less); at most half of --ttl
+  -c, --command STRING   run STRING with sh -c
   --no-stdin             the command's standard input is empty
-  --foreground           leave the command in our process group; the keys of a
-                         terminal reach both, so INT, QUIT and WINCH are not
-                         forwarded to it
+  --foreground           leave the command in the process group of rlockctl; the
+                         terminal sends INT, QUIT and WINCH to both, so rlockctl
+                         does not forward them
   --status-fd N          write JSON lines to this descriptor: waiting, acquired,
                          renewed, at_risk, lost, child_exit, released
   -v                     print how long it waited, and who holds a busy lock
 
-DUR is 500ms, 30s, 2m or 1h; a bare number is seconds.
+DUR is a duration, such as 500ms, 30s, 2m or 1h; a bare number is seconds.
 
 If the lock cannot be renewed, the command gets SIGTERM when the lease has
---kill-after left, and SIGKILL before it ends: before another can get the lock.
-If the server says that the lock is lost, it gets SIGTERM at once. A small guard
-process does this even if rlockctl itself is stopped or killed. Processes that
-have left the command's group, such as daemons, count as well.
+--kill-after left, and SIGKILL before the lease ends: before another client can
+acquire the lock. If the server says that the lock is lost, it gets SIGTERM at
+once. A small guard process does this even if rlockctl itself is stopped or
+killed. It also covers processes that have left the command's process group,
+such as daemons.
 
 HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are forwarded to the command's
-process group; a second INT or TERM becomes KILL. On a terminal the command has
-the keys, and stopping it (Ctrl-Z) stops rlockctl; nothing renews the lock then.
+process group; a second INT or TERM becomes KILL. On a terminal, the command
+runs in the foreground. Stopping it (Ctrl-Z) also stops rlockctl, which then
+does not renew the lock.
 
 The command's environment has RLOCK_NAME, RLOCK_OWNER, RLOCK_TTL_MS, RLOCK_HELD
-(names, with colons between them) and RLOCK_TOKEN. A run inside of it that names
-a lock held already only checks that, and does not release it.
+(names separated by colons) and RLOCK_TOKEN. If a nested `rlockctl run` names a
+lock that the outer one holds, it only checks the hold, and does not release it.
 
 Exit status: the command's own; 128 + N if signal N ended it; 126 it cannot be
 executed, 127 it is not found. From rlockctl:

@@ -1,28 +1,28 @@
 --- Finds keys of a server that look like locks, by SCAN. Never uses KEYS, and
---  changes nothing.
+--  is read-only.
 --
---  Most keys of a server are no locks, so only what looks like one is inspected
---  any further. SCAN visits about PAGE keys at once, and returns those of one
---  type. A hash or a string costs one more command, in a pipeline for each
+--  Most keys of a server are not locks, so only keys that look like one are
+--  inspected further. SCAN visits about PAGE keys at a time, and returns those
+--  of one type. A hash or a string costs one more command, pipelined for each
 --  page.
 --    hash     its values are counts, or it has a "mode"; and it has the owner
 --             of a client (<uuid>:<number>), or a single field of any name
---    string   the owner of a client, or a token as redis-py, redsync and
---             node-redlock make it; with `all`, any whole number
+--    string   the owner of a client, or a token in the format of redis-py,
+--             redsync or node-redlock; with `all`, any whole number
 --    list     the queue of a fair lock
 --    zset     a fair read/write lock, its queue, or the leases of permits
---  Channels are those of semaphores and latches that are waited for. So these
---  are not found: other semaphores and latches, unless `all` is given; a simple
---  lock whose owner has a name of its own.
+--  Semaphores and latches with waiters are found by their channels. Not found
+--  are those without waiters, unless `all` is given, and simple locks whose
+--  token has another format.
 
 local glob = require "rlock.cli.glob"
 
 local scan = {}
 
 local PAGE = 1000            -- keys that one SCAN visits
-local FEW = 10               -- fields of a hash that are looked at, about
+local FEW = 10               -- fields of a hash to read, about
 local MOST = 1000            -- names, by default
-local LONGEST = 64           -- bytes of a string that are looked at
+local LONGEST = 64           -- bytes of a string to read
 
 -- what looks like a lock ------------------------------------------------------
 
@@ -39,7 +39,7 @@ function scan.is_owner(text) return text:find(OWNER) ~= nil end
 
 local is_owner = scan.is_owner
 
--- Is a page of HSCAN, field, value, ..., of a lock?
+-- Whether a page of HSCAN, field, value, ..., is of a lock.
 local function is_lock(page)
   local has_owner = false
   for i = 1, #page, 2 do
@@ -62,8 +62,8 @@ local function is_token(text)
   return false
 end
 
--- What `names` knows of a type: the command that looks at a key, and whether
--- its reply is that of a lock.
+-- For each type: the command that reads a key, and whether its reply is that of
+-- a lock.
 local looks = {
   hash = {
     command = function(key) return { "HSCAN", key, "0", "COUNT", FEW } end,
@@ -98,7 +98,7 @@ local function without_suffix(key)
   return rest:match("^{([^{]+)}$") or rest:find("{", 1, true) and rest
 end
 
--- The names that keys of these types tell.
+-- The names of locks, derived from keys of these types.
 local names_of = {
   list = function(key, found)
     return without_prefix(key, "redisson_lock_queue", found)
@@ -155,8 +155,8 @@ local function visit_all(search, node, type_, match)
   return true
 end
 
--- The names of counters that are waited for: their channels have subscribers.
--- Where PUBSUB is refused, there are none.
+-- The names of counters with waiters: their channels have subscribers. If the
+-- server refuses PUBSUB, there are none.
 local function listen(search, node)
   local commands = {}
   for _, kind in ipairs { "CHANNELS", "SHARDCHANNELS" } do
@@ -214,7 +214,7 @@ local function new_search(client, options)
   return search
 end
 
---- The names of what look like locks, sorted.
+--- The names of keys that look like locks, sorted.
 -- @tparam table client
 -- @tparam[opt] table options pattern: of names, as for KEYS; limit: at most so
 --   many, 1000 by default; all: any whole number is one

@@ -12,8 +12,8 @@ rlockctl status --server [--json]
 
 Shows the lock, semaphore, permits or latch of that name: its holders, with
 their counts and remaining leases; its waiters, in order if it is fair; its
-fencing token, if it has one; its node, with Sentinel or in a cluster. Long
-lists end after about a hundred. It changes nothing.
+fencing token, if it has one; its node, with Sentinel or in a cluster. Lists are
+truncated after about 100 entries. It changes nothing.
 
 Some kinds look alike in Redis: mutexes, spin locks, and fair locks without
 waiters look like reentrant locks, a semaphore like a latch, and any string that

@@ -1,6 +1,5 @@
---- The state of a lock (inspect.lua) as text, for people and as JSON. Names and
---  owners are untrusted: control characters, which could move the cursor, are
---  escaped.
+--- Formats the state of a lock (inspect.lua) as text and as JSON. Names and
+--  owners are untrusted, so control characters are escaped.
 
 local who = require "rlock.cli.who"
 
@@ -14,7 +13,7 @@ end
 --- As `show`, without the quotes.
 function text.bare(name) return text.show(name):sub(2, -2) end
 
---- Who holds it, or waits for it.
+--- A holder or a waiter.
 -- @tparam table holder
 function text.who(holder) return text.bare(who.show(holder)) end
 

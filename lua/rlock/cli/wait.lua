@@ -10,16 +10,16 @@ local command = {}
 command.usage = [[
 rlockctl wait NAME [-w DURATION] [--policy POLICY]
 
-Waits until nobody holds a lock, without taking it: somebody else may get it at
-once. A semaphore and permits are free when one is available, a latch when it is
-open. A release wakes it; a fair lock, which tells only its next waiter, is
-looked at every half second besides.
+Waits until a lock is free. Does not acquire it, so another client may acquire
+it first. A semaphore or permits are free when one is available, a latch when it
+is open. A release wakes this command; a fair lock wakes only its next waiter,
+so this command also polls it every half second.
 
-  -w, --wait DURATION   at most so long: 30s, 500ms, 2m, 1h; a bare number is
-                        seconds; default: for ever
+  -w, --wait DURATION   wait at most so long: 30s, 500ms, 2m, 1h; a bare number
+                        is seconds; default: for ever
 
---policy is as for `rlockctl status`. A number that may be a semaphore or a
-latch needs it.
+--policy is as for `rlockctl status`. A number in Redis may be a semaphore or a
+latch: --policy says which.
 
 Exit status: 0 it is free, 201 it was not free in time.
 ]]
@@ -31,8 +31,8 @@ command.options = {
 
 local LATE = 201                        -- the exit status
 
--- Kinds that may tell only their next waiter, and seconds between two looks at
--- them. A fair lock without waiters looks like a reentrant one.
+-- Kinds that may wake only their next waiter, and seconds between two polls. A
+-- fair lock without waiters looks like a reentrant one.
 local QUIET = { reentrant = true, fair = true, fair_readwrite = true }
 local LOOK = 0.5
 
@@ -54,7 +54,7 @@ local function join(watch, channel)
   return waiting.pause(session, watch.waiter, nil)
 end
 
--- Waits for a message about the lock, for its lease to end, or a while.
+-- Waits for a message about the lock, the end of its lease, or the next poll.
 -- @return as waiting.pause
 local function pause(watch, state)
   local channel =
@@ -79,7 +79,7 @@ local function stay(watch)
     local state = busy_of(states)
     if not state then return true end
     if not state.state then
-      return nil, "usage", "a semaphore or a latch? give --policy"
+      return nil, "usage", "it is a semaphore or a latch: give --policy"
     elseif host.now() >= watch.deadline then
       return nil, "timeout"
     end

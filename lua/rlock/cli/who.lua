@@ -1,6 +1,6 @@
---- Who holds a lock, for people. Reads the names that clients gave to their
---  connections (identity.lua) from CLIENT LIST, once on each server. Where that
---  is refused, nobody is known.
+--- Maps owners to processes, by the names of the clients' connections
+--  (identity.lua). Reads them from CLIENT LIST, once on each server. A server
+--  that refuses CLIENT LIST adds none.
 
 local identity = require "rlock.identity"
 
@@ -25,7 +25,7 @@ local function each(states, fn)
   end
 end
 
--- The clients of these states that `known` says nothing of.
+-- The ids of clients in these states that `known` does not have.
 local function unknown(known, states)
   local ids = {}
   each(states, function(one)
@@ -35,8 +35,8 @@ local function unknown(known, states)
   return ids
 end
 
---- Adds `who` to the holders and waiters of states, where they are known.
---  CLIENT LIST is read only if somebody's owner may have a name.
+--- Adds `who` to those holders and waiters of states whose client is known.
+--  Reads CLIENT LIST only if there is an owner that a client may have named.
 -- @tparam table nodes
 -- @tparam number seconds for each
 -- @tparam table states  as of inspect.at
@@ -55,7 +55,7 @@ function who.name(nodes, seconds, states, known)
   end)
 end
 
---- Says who it is: web3: invoice.lua (pid 412).
+--- An identity as text: web3: invoice.lua (pid 412).
 -- @tparam table holder  with `owner`, and `who` if that is known
 -- @treturn string not yet fit for a terminal
 function who.show(holder)

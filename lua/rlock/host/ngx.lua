@@ -33,7 +33,7 @@ ffi.cdef [[
 int rlock_gethostname(char *name, size_t size) __asm__("gethostname");
 ]]
 
---- Who this process is, for people.
+--- The identity of this process, see identity.lua.
 -- @treturn table host, pid, program
 function host.process_identity()
   local name = ffi.new("char[?]", 256)     -- the last byte stays 0

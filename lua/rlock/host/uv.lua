@@ -47,7 +47,7 @@ local host = {
   signals = core.signals,              -- name -> number
   --- Stops this process's group, as the terminal would, until it is resumed.
   suspend = core.suspend,
-  --- Is this descriptor open? If so, keeps it from child processes.
+  --- Whether a descriptor is open. If so, sets its close-on-exec flag.
   keep = core.keep,
   --- Writes a short text to a descriptor; drops it rather than wait.
   write = core.write,
@@ -65,7 +65,7 @@ local host = {
   lock_file = core.flock,
   uid = core.uid,
   pid = core.pid,
-  program = nil,         -- its name for people; default: that of `arg`
+  program = nil,         -- for process_identity; default: from `arg`
   is_terminal = core.isatty,
 }
 registry[KEY] = host
@@ -87,7 +87,7 @@ function host.log(level, text)
   end
 end
 
---- Who this process is, for people.
+--- The identity of this process, see identity.lua.
 -- @treturn table host, pid, program
 function host.process_identity()
   local name = type(arg) == "table" and arg[0]

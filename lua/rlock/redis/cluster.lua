@@ -54,7 +54,7 @@ local function split(address)
   return host, tonumber(port)
 end
 
--- The address under which this client reaches a node; or nil, why not.
+-- The address by which this client reaches a node, after `nat`; or nil, why.
 local function translate(self, address)
   local nat = self.options.nat
   if type(nat) ~= "function" then return nat and nat[address] or address end
@@ -62,7 +62,7 @@ local function translate(self, address)
   if its == nil or type(its) == "string" and split(its) then
     return its or address
   end
-  return nil, ("the function nat gives for %s no host:port, but %s"):format(
+  return nil, ("the function nat returned no host:port for %s, but %s"):format(
     address, tostring(its))
 end
 
@@ -178,8 +178,8 @@ end
 
 -- queries --------------------------------------------------------------------
 
--- The nodes to query: the one that a redirection named, for others may not know
--- yet that it has the slot; those with slots; then the seeds.
+-- The nodes to query, in order: the target of a redirection, because others may
+-- have an older slot map; those with slots; the seeds.
 local function candidates(self)
   local list, seen = {}, {}
   local function add(its)
@@ -385,8 +385,8 @@ local function first_in(reply)
   return about[4]
 end
 
--- Where a command has its first key: the number of words before it; 0 if it
--- has none; false if that depends on its words. Asks a node once.
+-- The position of a command's first key: the number of words before it; 0 if it
+-- has no key; false if that depends on its words. Queries a node once.
 -- @return that, or nil, code, detail
 local function first_key(self, deadline, name)
   local first = self.first_keys[name]
@@ -395,14 +395,14 @@ local function first_key(self, deadline, name)
     self:any():call(deadline, { "COMMAND", "INFO", name }, 3)
   if reply == nil and code ~= "redis" then return nil, code, detail end
   first = first_in(reply)
-  -- Unknown commands are not stored: there may be any number of them.
+  -- Unknown commands are not cached, because their number has no bound.
   if reply and reply[1] or code and not errors.is_passing(detail) then
     self.first_keys[name] = first
   end
   return first
 end
 
--- The keys of a command, as a node finds them; results as of keys_of.
+-- The keys of a command, by COMMAND GETKEYS; results as of keys_of.
 local function ask_keys(self, deadline, words, n)
   local question = { "COMMAND", "GETKEYS" }
   for i = 1, n do question[i + 2] = words[i] end

@@ -105,7 +105,7 @@ local function place_of(self)
     + LOCATE * self.options.connect_timeout)
 end
 
---- Tells of an event of this server, see events.lua.
+--- Reports an event of this server, see events.lua.
 function node:tell(level, event, message, fields)
   fields = fields or {}
   fields.server = self.where

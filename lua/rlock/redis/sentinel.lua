@@ -123,7 +123,7 @@ local function explained(detail)
   detail = tostring(detail)
   local word = detail:match("^%u+")
   if word == "NOAUTH" then
-    return "it wants a password: sentinel = { password = ... }, in rlockctl "
+    return "it requires a password: sentinel = { password = ... }, in rlockctl "
       .. "RLOCK_SENTINEL_PASSWORD"
   elseif word == "WRONGPASS" or detail:find("^ERR.*AUTH") then
     return "it refuses the user or password of the option sentinel: " .. detail

@@ -202,7 +202,7 @@ function url.host_port(at)
   return ("%s:%d"):format(host, at.port or DEFAULT_PORT)
 end
 
---- What an address says, for messages. The text may name it already.
+--- Prefixes an error with its address, unless the text begins with it.
 --  @tparam string address
 --  @tparam string text
 --  @treturn string

@@ -179,7 +179,7 @@ local function forget(self, hold)
   if not holds[1] then self.held[hold.party] = nil end
 end
 
---- Tells of an event, see events.lua.
+--- Reports an event, see events.lua.
 function joint:tell(level, event, message, fields)
   fields.kind, fields.lock = self.kind, self.name
   self.session:tell(level, event, message, fields)
@@ -196,7 +196,7 @@ local function count_grant(self, hold)
   hold.since = now
 end
 
---- Tells that an attempt begins to wait, once.
+--- Reports, once, that an attempt begins to wait.
 -- @tparam table try
 function joint:tell_wait(try)
   if try.is_told or not self.session.is_heard then return end

@@ -1,6 +1,6 @@
---- Adds up the metrics of all workers of nginx in a lua_shared_dict, if nginx
---  has one of this name. Each worker adds what its numbers have grown by, so
---  the sums also keep those of workers that have ended.
+--- Adds up the metrics of all nginx workers in a lua_shared_dict, if nginx has
+--  one of this name. Each worker adds the increments of its counters, so the
+--  sums include workers that have ended.
 
 local metrics = require "rlock.metrics"
 local worker_timer = require "rlock.host.ngx.worker_timer"

@@ -8,7 +8,7 @@ local job = {}
 local Job = {}
 Job.__index = Job
 
--- What the guard reports, by its number.
+-- Reports of the guard, by their numbers.
 local REPORTS = { [0] = "started", "unable", "stopped", "ended", "softened",
   "killed", "gone" }
 
@@ -48,16 +48,16 @@ end
 --- Ends a wait of `next`.
 function Job:wake() self.news:set() end
 
---- Sets the times at which the guard sends its signal, and kills.
+--- Sets the soft deadline, for the signal, and the hard one, for the kill.
 function Job:limit(soft, hard) self.raw:limit(soft, hard) end
 
 --- Sends a signal, by number; SIGKILL kills all descendants.
 function Job:signal(number) self.raw:signal(number) end
 
---- Lets a stopped command go on.
+--- Continues a stopped command.
 function Job:resume() self.raw:resume() end
 
---- Detaches from the guard, which keeps its last times.
+--- Detaches from the guard, which still enforces its last deadlines.
 function Job:close()
   if self.id then
     tasks.free_id(self.id)

@@ -72,8 +72,8 @@ function process.on_signal(name, fn) return watch(core.signal, name, fn) end
 -- @tparam function fn
 function process.on_readable(fd, fn) return watch(core.input, fd, fn) end
 
---- Stops the calls; without other handles of a signal its default action is
---  restored.
+--- Stops the calls. Closing the last handle of a signal restores its default
+--  action.
 function Handle:close()
   if self.id then free_id(self.id) end
   self.id = nil

@@ -206,8 +206,8 @@ function Task:join()
 end
 
 --- Cancels the task: raises an error where it waits, so that its pcalls and
---  `<close>` variables clean up. It may wait again while it does. It gets none
---  of the locks that it waits for.
+--  `<close>` variables clean up. It may wait again while it does. It acquires
+--  none of the locks that it waits for.
 -- @tparam[opt] string why
 -- @treturn boolean whether it was running, and was not cancelled before
 function Task:cancel(why)

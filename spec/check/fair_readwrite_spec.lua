@@ -152,7 +152,7 @@ describe("a fair read/write lock", function()
     ]]
   end)
 
-  it("forgives all waiters a silence of the server", function()
+  it("evicts no waiter after a silence of all", function()
     check [[
       0 write.acquire W 9000 1 1 publish -> held
       100 write.acquire X 1000 1 1 publish -> busy 8900
@@ -169,7 +169,7 @@ describe("a fair read/write lock", function()
     ]]
   end)
 
-  it("lets a single try in only if nobody alive is ahead", function()
+  it("admits a single try only if no live waiter is ahead", function()
     check [[
       0 write.acquire W 300 1 1 publish -> held
       100 write.acquire X 1000 1 1 publish -> busy 200
@@ -318,7 +318,7 @@ describe("a fair read/write lock", function()
     ]]
   end)
 
-  it("wakes what may enter when it has evicted the dead", function()
+  it("wakes the next waiters after it has evicted dead ones", function()
     check [[
       0 read.acquire A 9000 1 1 publish -> held
       10 write.acquire W 1000 1 1 publish -> busy 8990
@@ -498,7 +498,7 @@ describe("a fair read/write lock", function()
     ]]
   end)
 
-  it("lets a try in without a message if no waiter was heard", function()
+  it("admits a try without a message if no waiter was heard", function()
     check [[
       0 ZADD rlock_frw_queue:@ 1 w:X 2 r:A -> 2
       0 ZADD rlock_frw_writers:@ 1 w:X -> 1
@@ -510,7 +510,7 @@ describe("a fair read/write lock", function()
     ]]
   end)
 
-  it("evicts who was silent across two starts of the queue", function()
+  it("evicts a waiter that was silent for two starts of the queue", function()
     check [[
       0 write.acquire W 9000 1 1 publish -> held
       10 write.acquire X 1000 1 1 publish -> busy 8990

@@ -5,7 +5,7 @@ local transcript = require "spec.tools.transcript"
 local function check(text) transcript.check("fair", text) end
 
 describe("a fair lock", function()
-  it("queues who waits, and no single try", function()
+  it("queues waiters, but no single try", function()
     check [[
       0 acquire A 1000 1 -1 publish -> held
       100 acquire B 2000 1 5000 publish -> busy 900
@@ -114,7 +114,7 @@ describe("a fair lock", function()
     ]]
   end)
 
-  it("forgives all waiters a silence of the server", function()
+  it("evicts no waiter after a silence of all", function()
     check [[
       0 acquire A 9000 1 -1 publish -> held
       100 acquire B 2000 1 -1 publish -> busy 8900
@@ -144,7 +144,7 @@ describe("a fair lock", function()
     ]]
   end)
 
-  it("wakes a head that is given up when it has the lock", function()
+  it("wakes the next waiter if the head leaves after its grant", function()
     check [[
       0 acquire A 1000 1 -1 publish -> held
       100 acquire B 2000 1 -1 publish -> busy 900
@@ -189,7 +189,7 @@ describe("a fair lock", function()
     ]]
   end)
 
-  it("says when it is worth asking again", function()
+  it("says when to retry", function()
     check [[
       0 acquire A 50 1 -1 publish -> held
       10 acquire B 2000 1 -1 publish -> busy 40
@@ -207,7 +207,7 @@ describe("a fair lock", function()
     ]]
   end)
 
-  it("shows what it has", function()
+  it("shows its holder and its queue", function()
     check [=[
       0 peek A -> free -2 0 [] [queue []]
       0 acquire A 1000 1 -1 publish -> held
@@ -487,7 +487,7 @@ describe("the queue of a fair lock", function()
     ]]
   end)
 
-  it("forgets what is left behind", function()
+  it("deletes stale entries", function()
     check [[
       0 HSET rlock_fair_alive:@ - 1740800000000000.00 X 1740800000000010.01
         .. -> 2
@@ -518,7 +518,7 @@ describe("the queue of a fair lock", function()
     ]]
   end)
 
-  it("asks again soon after it has evicted as many as it may", function()
+  it("retries soon after it has evicted as many as it may", function()
     check [[
       0 RPUSH redisson_lock_queue:@ W*401 -> 401
       0 ZADD redisson_lock_timeout:@ 1,W*401 -> 401
@@ -683,7 +683,7 @@ describe("a fair lock with odd queues", function()
     ]]
   end)
 
-  it("takes nobody out of the queue who still wants it", function()
+  it("evicts no live waiter", function()
     check [[
       0 acquire A 9000 1 -1 publish -> held
       10 acquire B 2000 1 -1 publish -> busy 8990

@@ -83,7 +83,8 @@ describe("a request to lock", function()
     assert.equal("2", owners(self, "acquire"):match "%d+$")
   end)
 
-  on_stage("is undone before its named owner asks again", function(self, client)
+  on_stage("is undone before the next request of its named owner",
+    function(self, client)
     local lock = client:lock("lock", { owner = "me" })
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
@@ -192,7 +193,8 @@ describe("a request to lock", function()
     fails("closed", nil, lock:lock())
   end)
 
-  on_stage("gives what a cancelled task got back", function(self, client)
+  on_stage("releases a hold that was granted to a cancelled task",
+    function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
@@ -206,7 +208,7 @@ describe("a request to lock", function()
 end)
 
 describe("tasks of one owner", function()
-  on_stage("ask one after the other", function(self, client)
+  on_stage("send one request at a time", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
     self:route().delay = 0.1
     local done = {}
@@ -223,7 +225,7 @@ describe("tasks of one owner", function()
     assert.same({ "1", "2", "3" }, counts)
   end)
 
-  on_stage("wait for their turn no longer than they may", function(self, client)
+  on_stage("wait for their turn until their deadline", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
@@ -382,8 +384,8 @@ describe("an unlock", function()
     assert.equal("held", lock:state())
   end)
 
-  on_stage("tells what is left of the lease at the end only", function(self,
-      client)
+  on_stage("states the rest of the lease at the last release only",
+    function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock { lease = 3 })
     assert.is_true(lock:lock())
@@ -411,7 +413,7 @@ describe("an unlock", function()
     assert.is_nil(entry(self))
   end)
 
-  on_stage("of a lost hold is told so", function(self, client)
+  on_stage("of a lost hold returns lost", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
     client:call("DEL", "lock")
@@ -500,7 +502,7 @@ describe("grants", function()
     assert.is_nil(entry(self))
   end)
 
-  on_stage("tell a loss that was before", function(self, client)
+  on_stage("report an earlier loss", function(self, client)
     local lock, told = client:lock "lock", nil
     fails("not_held", nil, lock:on_lost(function() end))
     assert.is_true(lock:lock())
@@ -701,7 +703,7 @@ describe("waiters", function()
     assert.equal(5, #self:calls())
   end)
 
-  on_stage("pass a wake on that they do not use", function(self, client)
+  on_stage("pass on a wake that they do not use", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
     local first = self.spawn(function() lock:lock() end)
@@ -715,7 +717,7 @@ describe("waiters", function()
     assert.same({ 1 }, got)
   end)
 
-  on_stage("wait no longer than they may", function(self, client)
+  on_stage("wait until their deadline", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
     self.spawn(function()
@@ -733,7 +735,7 @@ describe("waiters", function()
     assert.is_nil(client.session.wakeup.channels.none)
   end)
 
-  on_stage("ask again when the lease ends", function(self, client)
+  on_stage("retry when the lease ends", function(self, client)
     local other = self:client({ lazy = true }, nil, self:add_host "client2")
     self.spawn(function()
       assert.is_true(client:lock("lock"):lock { lease = 3 })
@@ -749,7 +751,7 @@ describe("waiters", function()
     assert.near(3.001, got_at, 0.003)
   end)
 
-  on_stage("ask now and then without a message", function(self, client)
+  on_stage("poll without a message", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
     wait_in_line(self, client, 3)
@@ -759,7 +761,7 @@ describe("waiters", function()
     assert.is_true(n >= 60 / 5 + 2 * 60 / 20 and n <= 60 / 2.5 + 2 * 60 / 10, n)
   end)
 
-  on_stage("ask more often if they are not subscribed", function(self, client,
+  on_stage("poll more often if they are not subscribed", function(self, client,
       session)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
@@ -778,7 +780,7 @@ describe("waiters", function()
     assert.is_true(n >= 6 / 0.4 - 1 and n <= 6 / 0.2 + 1, n)
   end)
 
-  on_stage("are all asked to try when a writer has left", function(self,
+  on_stage("are all woken when a writer has left", function(self,
       client)
     local pair = client:read_write_lock "lock"
     assert.is_true(pair:write_lock():lock())
@@ -809,7 +811,7 @@ describe("waiters", function()
     assert.is_true(#self:calls "acquire" >= 3)
   end)
 
-  on_stage("of a lock without messages ask ever more seldom", function(self,
+  on_stage("of a lock without a channel poll with a back-off", function(self,
       client)
     local lock = client:spin_lock "lock"
     assert.is_true(lock:lock())
@@ -831,7 +833,7 @@ describe("waiters", function()
     assert.is_nil(lock:peek().queue[1])
   end)
 
-  on_stage("see that the client is closed", function(self, client)
+  on_stage("return closed when the client is closed", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
     local got = wait_in_line(self, client, 2)

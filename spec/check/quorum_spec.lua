@@ -158,7 +158,7 @@ describe("a red lock", function()
     assert.is_true(n >= 3 and n <= 7, n)
   end)
 
-  on_stage("is got as soon as it is free", function(self, red)
+  on_stage("is acquired as soon as it is free", function(self, red)
     assert.is_true(red:lock())
     local task = self.spawn(function()
       local took = timed(self, red.lock, red)
@@ -170,7 +170,7 @@ describe("a red lock", function()
     assert.is_true(task:join())
   end)
 
-  on_stage("can be entered again, and is left as often", function(self, red, _,
+  on_stage("is reentrant, and released as often", function(self, red, _,
       servers)
     assert.is_true(red:lock())
     assert.is_true(red:lock { lease = 5 })
@@ -182,7 +182,7 @@ describe("a red lock", function()
     assert.equal("not_held", select(2, red:unlock()))
   end)
 
-  on_stage("is refused to its holder if it cannot be entered again",
+  on_stage("is refused to its holder if it is not reentrant",
     function(_, red)
       assert.is_true(red:lock())
       local ok, code, detail = red:lock()
@@ -193,7 +193,7 @@ describe("a red lock", function()
       assert.is_true(red:lock())
     end, { policy = "mutex" })
 
-  on_stage("knows what most servers say", function(_, red, clients)
+  on_stage("has the state that most servers report", function(_, red, clients)
     assert.is_false(red:is_held())
     assert.is_true(red:lock())
     assert.is_true(red:is_held())
@@ -203,7 +203,7 @@ describe("a red lock", function()
     assert.is_false(red:is_held())
   end)
 
-  on_stage("does not know without most servers", function(self, red, _, servers)
+  on_stage("has no state without most servers", function(self, red, _, servers)
     assert.is_true(red:lock())
     for i = 1, 2 do servers[i]:freeze(2) end
     local took, ok, code = timed(self, red.is_held, red)

@@ -266,8 +266,8 @@ describe("a hold with a lease", function()
     assert.equal("0.000", times(self:calls()))
   end)
 
-  on_stage("has its on_lost called in time, if it is added late", function(self,
-      client)
+  on_stage("has its on_lost callback called in time, if added late",
+    function(self, client)
     local lock, lost_at = take(client, { lease = 40 }), nil
     self.sleep(33)
     lock:on_lost(function() lost_at = self.now() end)
@@ -311,7 +311,7 @@ describe("a hold with a lease", function()
     assert.equal("lost", select(2, lock:unlock()))
   end)
 
-  on_stage("is looked at once in a period, and not more often", function(self,
+  on_stage("is checked once in a period, and not more often", function(self,
       client)
     take(client, { lease = 1000 })
     local timers, at = 0, self.universe.at
@@ -391,7 +391,7 @@ describe("holds on a server that was replaced", function()
       self:calls())
   end)
 
-  on_stage("are told from those on others, and from lost ones",
+  on_stage("are distinguished from those on others, and lost ones",
     function(self, client, session)
       local one, other = take(client, nil, "one"), take(client, nil, "other")
       local lost = take(client, nil, "lost")

@@ -95,7 +95,7 @@ for _, name in ipairs { "bash", "zsh", "fish" } do
       offers(name, "rlockctl check --trace jo", { "job.lua" })
     end)
 
-    it("offers what may stand for an operand", function()
+    it("offers values for an operand", function()
       offers(name, "rlockctl -v check f", { table.unpack(KINDS) })
       offers(name, "rlockctl check --seed 7 f", { table.unpack(KINDS) })
       offers(name, "rlockctl local ", { "start", "status", "stop" })
@@ -139,7 +139,7 @@ for _, name in ipairs { "bash", "zsh", "fish" } do
 end
 
 describe("completion in an interactive bash", function()
-  it("completes as one types", function()
+  it("completes as the user types", function()
     local screen = terminal.open(shell.words { "env", "RLOCK_URL="
       .. server.url, "PATH=" .. ctl.folder() .. "/bin:" .. os.getenv("PATH"),
       "bash", "--norc", "--noprofile" }, { folder = ctl.folder() })

@@ -58,7 +58,7 @@ describe("rlockctl -i on a terminal", function()
   before_each(open)
   after_each(function() screen:close() end)
 
-  it("runs tasks while one types", function()
+  it("runs tasks while the user types", function()
     screen:type("rlock.spawn(function() for i = 1, 3 do rlock.sleep(0.1) "
       .. "print('tick ' .. i) end error 'in a task' end)\n")
     screen:type "half a li"
@@ -68,7 +68,7 @@ describe("rlockctl -i on a terminal", function()
     screen:shows "half a li^C\n>\n"
   end)
 
-  it("ends what runs at Ctrl-C", function()
+  it("interrupts running code at Ctrl-C", function()
     screen:type "print 'asleep' rlock.sleep(1000)\n"
     screen:shows "\nasleep\n"
     screen:press "C-c"

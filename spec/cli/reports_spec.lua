@@ -206,7 +206,7 @@ describe("the events of a program", function()
     assert.matches('"wait":%d+%.%d+}\n$', err)
   end)
 
-  it("are not said otherwise", function()
+  it("are not written without an option", function()
     assert.equal("", run("-e", WANTED, name))
   end)
 end)

@@ -98,7 +98,7 @@ for _, which in ipairs(kinds.names()) do
       end
     end
 
-    it("leaves nothing, and lets the next one have it", function()
+    it("leaves nothing behind, and the next waiter acquires it", function()
       assert(rival:lock())
       local waiter, second = wait(), wait()
       waiter.task:cancel()
@@ -109,7 +109,7 @@ for _, which in ipairs(kinds.names()) do
       is_left_alone()
     end)
 
-    it("leaves nothing at the moment of the grant either", function()
+    it("leaves nothing behind if it races with the grant", function()
       for i = 1, ROUNDS do
         assert(rival:lock())
         race(i, wait(), function() end)
@@ -131,7 +131,7 @@ for _, which in ipairs(kinds.names()) do
       end
     end)
 
-    it("is not the wait of a deadline, which ends it for all", function()
+    it("differs from a deadline, which ends all waits", function()
       local deadline = rlock.deadline(0.1)
       assert(rival:lock())
       local results = {}

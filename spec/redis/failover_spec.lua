@@ -63,7 +63,7 @@ describe("a primary that becomes a replica", function()
     assert.equal("0", second:cli("EXISTS", "x"))
   end)
 
-  it("is left by who asks for a lock that replicas confirm", function()
+  it("is left by a client whose lock needs replicas", function()
     local safe = open { replicas = 1, timeout = 1 * slow }:lock "x"
     assert.is_true(safe:lock())
     assert.is_true(safe:unlock())

@@ -232,7 +232,7 @@ describe("nodes of a cluster under load", function()
     return name
   end
 
-  it("may lose their data: their holders are told, others go on", function()
+  it("may lose their data: those holds are reported lost", function()
     local victim, told, granted = cluster.nodes[2], nil, nil
     local client = fixtures.open(cluster.url, { watchdog = 3 * slow })
     local lost, kept = name_on(victim), name_on(cluster.nodes[3])

@@ -57,7 +57,7 @@ describe("in a split brain", function()
     fixtures.close()
   end)
 
-  it("a hold that only the old master has is told to be lost", function()
+  it("a hold that only the old master has is reported lost", function()
     local mine = open {}:lock(name)
     set:split(old)
     assert.is_true(mine:lock())

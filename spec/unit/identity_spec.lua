@@ -34,7 +34,7 @@ describe("identity.decode", function()
     end
   end)
 
-  it("gives nothing for other names", function()
+  it("returns nil for other names", function()
     for _, name in ipairs { "", "rlock", "billing", "rlock,", "rlock,,a,1,b,c",
         "rlock,x,a,one,b,c", "rlock,x,a,1,b,c,d", "Xrlock,x,a,1,b,c" } do
       assert.is_nil(identity.decode(name), name)

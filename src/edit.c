@@ -1,7 +1,7 @@
 /*
- * The Lua module rlock.edit, over libedit. It never waits: Lua calls read when
- * the terminal is readable. No frame of libedit lies between Lua and Lua: the
- * Tab key only sets a flag.
+ * The Lua module rlock.edit, over libedit. It never blocks: Lua calls read when
+ * the terminal is readable. libedit never calls Lua: the Tab key only sets a
+ * flag.
  */
 #include "edit.h"
 
@@ -111,7 +111,7 @@ static int editor_start(lua_State *L)
     return 0;
 }
 
-/* editor:stop(): the terminal is as it was; the line is gone */
+/* editor:stop(): restores the terminal and discards the line */
 static int editor_stop(lua_State *L)
 {
     el_set(check_editor(L)->line, EL_UNBUFFERED, 0);

@@ -1,7 +1,7 @@
 /*
- * The Lua module rlock.edit: a line of a terminal, edited with libedit. It is
- * part of rlockctl only, and only if libedit was there at the build. edit.c
- * documents its functions.
+ * The Lua module rlock.edit: a line editor over libedit. It is part of rlockctl
+ * only, and only if libedit was available at build time. edit.c documents its
+ * functions.
  */
 #ifndef RL_EDIT_H
 #define RL_EDIT_H

@@ -1,8 +1,8 @@
 /*
- * The guard is the command's parent, and the subreaper of everything that the
- * command starts: a descendant cannot leave it, not even by setsid or because
- * the program is killed. It reports what becomes of the command, sends it
- * signals, and lends it the terminal. It ends when no descendant is left.
+ * The guard is the parent of the command and the subreaper of its descendants:
+ * none can escape it, not even by setsid, or when the program is killed. It
+ * reports what happens to the command, sends it signals, and makes it the
+ * foreground group of the terminal. It exits when no descendant is left.
  *
  * The program may have threads when it forks, so this file calls nothing that
  * takes a lock or allocates.
@@ -45,7 +45,7 @@ typedef struct guard {
     int softened;
     int killing;
     int told_killed;
-    int lends; /* the command has the terminal whenever the program would */
+    int lends; /* the command is in the foreground in place of the program */
 } guard;
 
 enum { NS_PER_MS = 1000 * 1000, ROUND_MS = 1000, KILL_MS = 20 };
@@ -77,7 +77,7 @@ static pid_t front(const guard *self)
     return self->tty >= 0 ? tcgetpgrp(self->tty) : -1;
 }
 
-/* Makes the command's group the one that reads and gets the keys' signals. */
+/* Makes the command's group the foreground group of the terminal. */
 static void tty_lend(guard *self)
 {
     if (!self->plan->foreground && front(self) == self->plan->group) {
@@ -220,7 +220,7 @@ static int start(guard *self)
 
 /* ---- signals to the command ---- */
 
-/* Is the child's pid still its own? It is, until it is reaped. */
+/* Whether the child's pid is still valid: it is until the child is reaped. */
 static int owns_group(const guard *self)
 {
     return !self->has_ended && !self->plan->foreground;
@@ -239,7 +239,7 @@ static void signal_group(guard *self, int number)
         rl_tree_signal(group_of(self), number);
 }
 
-/* The group, and the orphans that have left it. */
+/* Signals the group, and orphans that have left it. */
 static void signal_all(guard *self, int number)
 {
     signal_group(self, number);
@@ -255,7 +255,7 @@ static void kill_all(guard *self)
 
 /* ---- deadlines ---- */
 
-/* Says nothing if nobody reads: that must not delay us. */
+/* Does not block: drops the text if standard error is full. */
 static void say(const char *text)
 {
     struct pollfd room = { STDERR_FILENO, POLLOUT, 0 };
@@ -377,8 +377,9 @@ static void hear(guard *self)
 }
 
 /*
- * A command in the background that wants the terminal gets it if it is the
- * program's. Otherwise the program stops with its command, as one job.
+ * If a background command stopped to use the terminal, and the program is in
+ * the foreground, lends it the terminal. Otherwise the program stops with its
+ * command, as one job.
  */
 static void stopped(guard *self, int number)
 {

@@ -1,6 +1,6 @@
 /*
  * The guard: a forked process that runs a command for the program, and kills
- * it at a deadline whatever has become of the program.
+ * it at a deadline even if the program was stopped or killed.
  */
 #ifndef RL_GUARD_H
 #define RL_GUARD_H
@@ -10,7 +10,7 @@
 #include <stdnoreturn.h>
 #include <sys/types.h>
 
-/* What the program tells the guard, over a socket. */
+/* Orders: messages from the program to the guard, over a socket. */
 enum rl_order_what {
     RL_LIMIT,   /* new deadlines */
     RL_SIGNAL,  /* a signal for the command's group; KILL: for all of it */
@@ -24,7 +24,7 @@ typedef struct rl_order {
     int64_t hard; /* and when to kill */
 } rl_order;
 
-/* What the guard tells the program. */
+/* Reports: messages from the guard to the program. */
 enum rl_report_what {
     RL_STARTED,  /* value: pid */
     RL_UNABLE,   /* it could not be executed; value: errno */

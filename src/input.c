@@ -23,7 +23,7 @@ static void input_drop(rl_owner *base)
     rl_input_close((rl_input *)base);
 }
 
-/* An error, too, is for the reader to see. */
+/* On an error, too: the reader's next read returns it. */
 static void input_fired(uv_poll_t *uv, int status, int events)
 {
     rl_input *self = uv->data;

@@ -1,5 +1,5 @@
 /*
- * Tells when a descriptor of ours, such as a terminal, can be read.
+ * Reports that a file descriptor, such as a terminal, is readable.
  */
 #ifndef RL_INPUT_H
 #define RL_INPUT_H

@@ -1,6 +1,6 @@
 /*
- * The program's side of a job: forks the guard, and passes on its reports. The
- * guard is a child of ours, which is reaped when its socket ends.
+ * The program's side of a job: forks the guard, passes on its reports, and
+ * reaps it after it has closed its end of the socket.
  */
 #include "job.h"
 
@@ -41,7 +41,7 @@ static size_t length_of(char **list)
     return n;
 }
 
-/* Do both name the same variable? */
+/* Whether both entries name the same variable. */
 static int is_same(const char *a, const char *b)
 {
     size_t n = strcspn(a, "=");
@@ -155,8 +155,8 @@ static int job_receive(rl_job *self)
 }
 
 /*
- * If an order was left unread when the guard ended, libuv reports an error and
- * stops polling; the reports before it are still to be read.
+ * If the guard exits with an order unread, libuv reports an error and stops
+ * polling. The reports that it sent before are read first.
  */
 static void job_readable(uv_poll_t *uv, int status, int events)
 {

@@ -24,10 +24,10 @@ typedef struct rl_job_options {
 int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
                 rl_job_options *options);
 
-/* Sends an order to the guard; without effect once that has gone. */
+/* Sends an order to the guard; has no effect after the guard has exited. */
 void rl_job_tell(rl_job *self, const rl_order *order);
 
-/* Closes it. If the command still runs, its guard keeps the last deadlines. */
+/* Closes it. The guard still enforces its last deadlines on the command. */
 void rl_job_close(rl_job *self);
 
 #endif

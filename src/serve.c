@@ -1,7 +1,7 @@
 /*
  * A server for short HTTP requests, over uv_tcp_t. Each connection has one
- * request. A client that sends none does not keep others out: beyond MOST
- * connections, the oldest is closed.
+ * request. Idle clients do not block others: beyond MOST connections, the
+ * oldest is closed.
  */
 #include "serve.h"
 
@@ -27,7 +27,7 @@ struct rl_server {
     rl_loop *loop;
     int64_t id;
     client *newest;
-    client *asking; /* while the sink is told of its request */
+    client *asking; /* set while the sink handles its request */
 };
 
 /* ---- clients ---- */
@@ -65,7 +65,7 @@ static void client_drop(rl_owner *base)
     client_close((client *)base);
 }
 
-/* Tells the sink, which may close the server. */
+/* Reports the request to the sink, which may close the server. */
 static void client_ask(client *self)
 {
     rl_server *server = self->server;

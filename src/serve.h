@@ -16,9 +16,9 @@ typedef struct rl_server rl_server;
 int rl_server_open(rl_server **out, rl_loop *loop, int64_t id, int port);
 
 /*
- * Sends the response to the request that the sink is being told of, and closes
- * its connection; a request without a response is only closed. UV_EINVAL if
- * there is none, UV_ENOMEM.
+ * Sends the response to the request that the sink is handling, and closes its
+ * connection. A request without a response is only closed. Returns 0,
+ * UV_EINVAL if there is no request, or UV_ENOMEM.
  */
 int rl_server_answer(rl_server *self, const char *text, size_t length);
 

@@ -1,8 +1,8 @@
 /*
- * Reads the lists of children in /proc. One may lack a process that ends or
- * moves meanwhile, so a caller repeats its call. This makes nothing but system
- * calls, because opendir may allocate: a process that was forked while other
- * threads ran must not.
+ * Reads the lists of children in /proc. A list may miss a process because of a
+ * race with one that exits or gets another parent, so a caller repeats its
+ * call. Uses system calls instead of opendir, which may allocate: that is
+ * unsafe in the forked child of a program with threads.
  */
 #ifdef __linux__
 #define _GNU_SOURCE /* syscall */

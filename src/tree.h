@@ -13,7 +13,7 @@ void rl_tree_kill(int number);
 /* Sends a signal to the descendants that are in this group. */
 void rl_tree_signal(pid_t group, int number);
 
-/* Sends a signal to our own children that are not in this group. */
+/* Sends a signal to the direct children that are not in this group. */
 void rl_tree_signal_orphans(pid_t group, int number);
 
 /* Calls fn(arg, fd) for each open descriptor from 3 on; fn may close it. */

@@ -1,5 +1,5 @@
---- Locks, their grants and their waiters on a simulated host: what is sent,
---- when, and what a request becomes whose outcome is not known.
+--- Locks, their grants and their waiters on a simulated host: which requests
+--- are sent, when, and how requests with an unknown outcome are undone.
 
 local stage = require "spec.simulate.stage"
 

@@ -20,7 +20,7 @@ end
 
 local OPTIONS = { log = count_waits }
 
--- Has this client nothing under way: no waiter, and no request?
+-- Whether a client is idle: it has no waiter and no request in flight.
 local function is_idle(client)
   for _, channel in pairs(client.session.wakeup.channels) do
     if channel.first then return false end
@@ -37,7 +37,7 @@ local function all_idle(clients)
   end, SOON, "nothing is under way")
 end
 
--- A task that waits in `take` and, if it gets it, gives it back.
+-- A task that waits in `take`, and releases what it acquires.
 local function wait_in(take, give)
   local before = waits
   local waiter = task.start(function()
@@ -49,7 +49,7 @@ local function wait_in(take, give)
   return waiter
 end
 
--- Gives it free and cancels the waiter, now the one first, now the other.
+-- Races a release with the waiter's cancellation, in both orders.
 local function race(i, waiter, free)
   local freeing = task.start(free)
   if i % 3 > 0 then rlock.sleep(i % 4 / 2000) end
@@ -80,7 +80,7 @@ for _, which in ipairs(kinds.names()) do
         function() lock:unlock() end)
     end
 
-    -- Nobody has it, waits for it or will get it.
+    -- The lock is free, and has no waiter or request in flight.
     local function is_left_alone()
       all_idle(world.clients)
       eventually(function()
@@ -90,7 +90,8 @@ for _, which in ipairs(kinds.names()) do
       for _, member in ipairs(world.members(name)) do
         eventually(function() return not next(member.site.grants) end, SOON,
           "no task has anything of it")
-        -- In nginx, who was killed may be granted it once more, for nobody.
+        -- In nginx, a killed waiter may still be granted the lock, and then
+        -- releases it.
         eventually(function()
           local state = member:peek() or { state = "free" }   -- few has none
           return state.state == "free" and #(state.queue or {}) == 0

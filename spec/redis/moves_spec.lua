@@ -1,6 +1,6 @@
---- Slots of a cluster move again and again, nodes come and go, and one loses
---- its data, while tasks take and give back locks. No two hold a lock at the
---- same time, and neither memory nor connections nor subscriptions grow.
+--- Slots of a cluster move, nodes are added and removed, and one loses its
+--- data, while tasks acquire and release locks. No two tasks hold a lock at the
+--- same time. Memory, connections and subscriptions do not grow.
 --
 --  RLOCK_MOVES is the number of moves: 200; make soak has 1 000.
 

@@ -2,9 +2,9 @@
 --  after a failover it is at another one, and the old master is its replica.
 --  Slots move between shards, at once or key by key.
 --
---  Each node knows who has which slots, and learns of changes late, unless they
---  are its own: `known` is how many of `changes` it knows, `has` maps slots to
---  shards, `at` shards to addresses.
+--  Each node has a slot map of its own, which lags behind unless it made the
+--  change itself: `known` is how many of `changes` it knows, `has` maps slots
+--  to shards, `at` maps shards to addresses.
 
 local server = require "spec.simulate.server"
 local slot = require "rlock.redis.slot"
@@ -16,8 +16,8 @@ local LATE = 2                          -- seconds until all know a change
 local BUS = 0.001                       -- seconds of a message between nodes
 local PORT = "6379"
 
---- The slots of a simulated cluster. Fewer than those of Redis, because all are
---  read whenever anything changes.
+--- The number of slots. Fewer than in Redis, because each change reads all of
+--  them.
 cluster.SLOTS = 256
 
 local slots = setmetatable({}, { __index = function(list, key)
@@ -25,7 +25,7 @@ local slots = setmetatable({}, { __index = function(list, key)
   return list[key]
 end })
 
---- Lets servers be the shards of a cluster.
+--- Makes a cluster of servers.
 -- @tparam table network
 -- @tparam table shards the last one has no slots
 -- @treturn table
@@ -77,7 +77,7 @@ end
 
 -- changes ---------------------------------------------------------------------
 
--- A node learns of the first so many changes.
+-- Applies the first `count` changes to a node.
 local function learn(node, count)
   local changes = node.cluster.changes
   for i = node.known + 1, count do
@@ -90,7 +90,7 @@ local function learn(node, count)
   end
 end
 
--- Something has changed: these nodes know it, others learn of it late.
+-- Records a change: these nodes know it at once, the others after a delay.
 local function tell(self, change, knowing)
   self.changes[#self.changes + 1] = change
   local count = #self.changes
@@ -128,7 +128,7 @@ local function keys_in(shard, number)
   return keys
 end
 
--- SETSLOT NODE: the last keys have gone, the target has the slot.
+-- SETSLOT NODE: the last keys have moved, so the target owns the slot.
 local function finish(self, move)
   if self.moves[move.slot] ~= move then return end
   for _, key in ipairs(keys_in(move.from, move.slot)) do
@@ -182,8 +182,8 @@ local function slots_of(self, shard)
   return list
 end
 
---- Moves all slots of a shard to another, at once, and stops the shard. It
---  comes back without any, as another server.
+--- Moves all slots of a shard to another at once, and stops the shard. It
+--  restarts without slots, as another server.
 -- @tparam table shard
 -- @tparam table to
 -- @tparam number seconds
@@ -203,7 +203,7 @@ function cluster:remove(shard, to, seconds)
   shard:restart(seconds, "nothing")
 end
 
---- For a while no node has the slot of a thing.
+--- Unassigns the slot of a thing for a while.
 -- @tparam table thing
 -- @tparam number seconds
 function cluster:uncover(thing, seconds)
@@ -215,7 +215,7 @@ function cluster:uncover(thing, seconds)
   end)
 end
 
---- From now on nothing moves, and all nodes are there.
+--- Ends all faults: slots stay where they are, and all nodes run.
 function cluster:mend()
   self:settle()
   self.failing, self.is_down = nil, nil
@@ -258,7 +258,7 @@ local function come_back(master, spare)
 end
 
 --- A replica of the shard is promoted: it has the master's data or, if
---  `is_lagging`, what the master has saved.
+--  `is_lagging`, an older copy: what the master has saved.
 -- @tparam table master
 -- @tparam table how `is_lagging`; `is_new`: not a former master; `freezes`,
 --   seconds for which the old master is frozen; `splits`, seconds until it
@@ -288,7 +288,7 @@ function cluster:demote(old, seconds)
   self.universe:after(seconds, learn_it)
 end
 
---- Drops what a shard has of slots that are not its own: it was restored.
+--- Deletes a restored shard's keys of slots that it does not own any more.
 function cluster:forget_strays(shard)
   for key in pairs(shard.redis.entries) do
     if self.has[slots[key]] ~= shard then shard.redis.entries[key] = nil end
@@ -325,7 +325,7 @@ end
 
 local TRYAGAIN = "TRYAGAIN Multiple keys request during rehashing of slot"
 
--- The answer for keys of a slot that moves; nil: they are here.
+-- The redirection for keys of a migrating slot; nil if the node has them.
 local function of_moving(self, node, move, keys, is_asking)
   node:tick()
   local there, missing = count(node, keys)
@@ -371,7 +371,7 @@ function cluster:refusal(node, link, words, name)
   return self:moved(node, number)
 end
 
--- A node may name itself by no address.
+-- A node may leave its own address empty.
 local function range(node, first, last, shard)
   local address = node.at[shard]
   if address == node.address and node.is_nameless then address = "" end

@@ -319,14 +319,14 @@ function Set:cut(master)
   master:cli("CLIENT", "KILL", "TYPE", "replica")
 end
 
---- Splits a server from the other servers and the Sentinels, for which it does
---  nothing any more. Clients still reach it. Needs `can_split`.
+--- Partitions a server from the other servers and the Sentinels, by refusing
+--  their user. Clients still reach it. Needs `can_split`.
 function Set.split(_, server)
   server:cli("ACL", "SETUSER", PEER, "-@all")
   server:cli("CLIENT", "KILL", "USER", PEER)
 end
 
---- Ends a split.
+--- Ends a partition.
 function Set.join(_, server) server:cli("ACL", "SETUSER", PEER, "+@all") end
 
 -- Asks the Sentinels in turn, until one does it. It gives up if no replica is

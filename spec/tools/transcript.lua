@@ -9,14 +9,13 @@
 --    ]])
 --
 --  A line has the time in milliseconds, an operation and its arguments, then
---  what came of it. Of a policy with two sides, the operations are
---  read.acquire, write.acquire and so on. Besides there are `keys`, commands of
---  Redis in capitals, and `listen OWNER N`: how many subscribers the owner's
---  channel has. "-" is an empty argument; in commands, "@" is the name in
---  braces, and "+500" a time. In what is shown, times are relative to 0, and
---  keys and channels are without the name; "t300+10" is 300 times 1024 plus 10,
---  "p300" is in microseconds. "1,W*2" stands for 1 W1 1 W2; ".." continues a
---  line.
+--  the result. The operations of a policy with two sides are read.acquire,
+--  write.acquire and so on. Other operations are `keys`, commands of Redis in
+--  capitals, and `listen OWNER N`, which sets the number of subscribers of the
+--  owner's channel. "-" is an empty argument; in commands, "@" is the name in
+--  braces, and "+500" a time. In results, times are relative to 0, and keys and
+--  channels lack the name; "t300+10" is 300 times 1024 plus 10, "p300" is in
+--  microseconds. "1,W*2" stands for 1 W1 1 W2; ".." continues a line.
 
 local policy = require "rlock.policy"
 local redis = require "rlock.check.redis"
@@ -184,7 +183,7 @@ function transcript.run(name, text)
   return table.concat(lines, "\n")
 end
 
---- Fails unless what happens is what the text says.
+--- Fails unless the results match the text.
 function transcript.check(name, text)
   text = text:gsub("\n +%.%. ", " "):gsub("\n +", "\n"):gsub("^ +", "")
   text = text:gsub("%s+$", "")

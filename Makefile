@@ -1,7 +1,7 @@
 # rlock. `make demo` and `make test` install what is missing and do the rest.
 # Variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR; B, the build folder;
-# SHARED=1, to link no archives; and PARTS, the arguments of spec/tools/suite
-# for `make test`.
+# SHARED=1, to link shared libraries only; and PARTS, the arguments of
+# spec/tools/suite for `make test`.
 
 B          ?= build
 CC         ?= cc
@@ -197,7 +197,7 @@ RELEASE   = $(B)/rlock-$(VERSION)
 SOURCES   = .clang-format .gitignore .luacheckrc .ci LICENSE Makefile README.md \
             debian examples lua rocks spec src
 
-# The tree, as others get it, in $(RELEASE).
+# The source tree of a release, in $(RELEASE).
 release:
 	rm -rf $(RELEASE)
 	mkdir -p $(RELEASE)

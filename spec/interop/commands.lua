@@ -24,7 +24,7 @@ local function line_of(w, name)
   error("not listed: " .. name, 2)
 end
 
--- A lock of theirs is listed with its owner, and freed by force.
+-- A lock of another client is listed with its owner, and freed by force.
 local function shown(w, kind)
   for i = 1, #w.forms do
     local name, holder = w:name(i), w.theirs:task()
@@ -44,7 +44,7 @@ local function shown(w, kind)
   end
 end
 
--- Their waiter is counted, and woken when the lock is broken.
+-- A waiter of another client is counted, and woken when the lock is broken.
 local function woken(w, kind)
   local name, holder, waiter = w:name(), w.theirs:task(), w.theirs:task()
   assert.is_true(holder:ask("take", kind, name, -1, LEASE))
@@ -57,7 +57,7 @@ local function woken(w, kind)
   assert.is_true(waiter:ask("give", kind, name))
 end
 
--- Their permit is listed by its id.
+-- A permit of another client is listed by its id.
 local function permits_shown(w)
   local name, holder = w:name(), w.theirs:task()
   assert.is_true(holder:ask("set", "permits", name, 2))

@@ -170,7 +170,7 @@ local function read_results()
   return lines, broken
 end
 
--- A mutant that makes fail what fails without one is not caught: on a slow
+-- A mutant is not caught by a test that also fails without it: on a slow
 -- machine, tests may fail by chance.
 local function sums_of(lines, broken)
   local files = {}

@@ -102,12 +102,12 @@ local function lose_holders(world, server, lease)
   each_of(world, server, function(thing) lose(world, thing, lease) end)
 end
 
--- These have the ends of leases in their keys, by the server's clock. By one
--- that is behind, they look longer than the keys live.
+-- Kinds whose keys contain the ends of leases, by the server's clock. On a
+-- server whose clock is behind, these leases end after the keys have expired.
 local has_ends = { read_write_lock = true, fair_read_write_lock = true,
   permits = true }
 
---- A key of the cluster moves to a server, whose clock may be another.
+--- Handles clock skew when a key moves to another server of the cluster.
 -- @tparam table world
 -- @tparam table move of cluster.lua
 function faults.key_moves(world, move)
@@ -157,7 +157,7 @@ inject["restart, saved"] = function(world, a, _, c)
   lose_data(world, server, false)
 end
 
--- Of a cluster. A slot moves, at once or key by key.
+-- In a cluster, a slot moves, at once or key by key.
 function inject.move(world, a, b, c)
   local thing = one_of(world.things, a)
   if not thing.servers[1] then return end
@@ -178,8 +178,8 @@ inject["slot uncovered"] = function(world, a, _, c)
   if thing.servers[1] then world.cluster:uncover(thing, c * 2) end
 end
 
--- While the old master does not know of the new one, both grant. What the old
--- one has done is lost then.
+-- Split brain: until the old master learns of the new one, both grant locks.
+-- Then the writes of the old one are lost.
 local function split(world, server, seconds)
   lose_data(world, server, false)
   each_of(world, server, function(thing)
@@ -199,11 +199,11 @@ local function fail_over(world, server, how)
   if how.is_lagging then cluster:forget_strays(server) end
 end
 
--- Independent numbers in [0,1), from one.
+-- Derives independent numbers in [0,1) from one.
 local function dice_of(dice, i) return dice * 7 ^ i % 1 end
 
--- Until the replica is promoted, other nodes may know that a master is missing.
--- The old master may be frozen meanwhile and for longer, or not know it.
+-- Until a replica is promoted, other nodes may report the cluster as down. The
+-- old master may stay frozen after that, or not know of the failover.
 inject["failover in the cluster"] = function(world, a, b, c)
   local server, cluster = one_of(world.servers, a), world.cluster
   if server.is_down or cluster.failing or cluster.split then return end

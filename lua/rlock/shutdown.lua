@@ -170,8 +170,8 @@ local function install(fns)
   return before
 end
 
---- SIGINT calls fn, or raises "interrupted" in a loop that never waits, and
---  does not end the program.
+--- Handles SIGINT without ending the program: calls fn, or raises "interrupted"
+--  in a loop that never waits.
 -- @tparam function fn
 function shutdown.intercept(fn) interceptor = fn end
 

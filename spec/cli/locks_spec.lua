@@ -1,5 +1,5 @@
---- The commands about locks: ls, break, wait, and who holds a lock. Their
---- server has nothing else, so that what they list is known.
+--- The commands ls, break and wait, and the identity of holders. The server has
+--- no other keys, so the result of ls is known.
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
@@ -21,7 +21,7 @@ local function fault(status, ...)
   return ctl.fault(status, { url = server.url, ... })
 end
 
--- A program that holds one lock of each kind, and tells what it loses.
+-- A program that holds one lock of each kind, and prints those it loses.
 local HOLDER = [[
 local rlock = require "rlock"
 local slow = tonumber(os.getenv "RLOCK_SLOW") or 1

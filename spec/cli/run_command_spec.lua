@@ -236,7 +236,8 @@ describe("rlockctl run", function()
   it("prints only on standard error, with -v the wait and holders", function()
     local result = run { "run:a", "-v", "-c", "echo ran" }
     assert.equal("ran\n", result.out)
-    assert.matches('rlockctl: run: took "run:a" after %d+%.%d+ s\n', result.err)
+    assert.matches('rlockctl: run: acquired "run:a" after %d+%.%d+ s\n',
+      result.err)
     while_held("run:busy", function()
       result = run { "run:busy", "-v", "-n", "-c", "echo ran" }
       assert.equal("", result.out)

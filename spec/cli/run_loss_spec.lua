@@ -1,6 +1,6 @@
 --- rlockctl run while its lock is lost, its server fails, or rlockctl itself is
 --- stopped or killed: the command and all its descendants are dead before
---- another can have the lock.
+--- another client can acquire the lock.
 
 local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"
@@ -15,7 +15,8 @@ local KILL, TERM, CONT, STOP = 9, 15, 18, 19
 local TTL = 1.5 * slow
 local NAME = "run:loss"
 
--- Commands that say who they are. One ends only by SIGKILL; one is polite.
+-- Commands that print their pids. Only SIGKILL ends the first; the second ends
+-- when it catches a signal.
 local STUBBORN = "trap '' TERM; echo pid $$; while :; do sleep 0.02; done"
 local POLITE = "trap 'echo told; exit 0' %s; echo pid $$; "
   .. "while :; do sleep 0.01; done"

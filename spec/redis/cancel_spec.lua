@@ -163,9 +163,9 @@ describe("a wait for", function()
   end)
   after_each(fixtures.close)
 
-  -- Tests one kind of counter: `take` waits, `give` gives it back, `free` lets
-  -- one waiter have it, `occupy` takes it away again; `left` asks for what is
-  -- there.
+  -- Tests one kind of counter. `take` waits for it, `give` releases it; `free`
+  -- lets one waiter acquire it, `occupy` undoes that; `left` is the number
+  -- available.
   local function test(its)
     for i = 1, ROUNDS do
       race(i, wait_in(its.take, its.give), its.free)

@@ -1,7 +1,7 @@
 --- Processes increment a number under a lock whose master fails over, in a
 --- cluster and behind Sentinels. The number's store is another server, which
---- issues fencing tokens: two holders at the same time are an overlap. With
---- confirmation by replicas there is none; else the loss is reported.
+--- issues fencing tokens and so detects two holders at the same time. With
+--- confirmation by replicas there are never two; otherwise, a loss is reported.
 --
 --  RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
 

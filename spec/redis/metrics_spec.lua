@@ -1,4 +1,4 @@
---- What a client counts, and the events that it tells, on a real Redis.
+--- The metrics and the events of a client, on a real Redis.
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"

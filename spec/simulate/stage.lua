@@ -1,6 +1,6 @@
---- A stage for specs: clients and servers that are simulated, without faults
---  and delays but those that the spec makes. Time is virtual, so a spec can
---  state to the millisecond what is sent when, and takes no time.
+--- A stage for specs: simulated clients and servers, without faults or delays
+--  except those that the spec makes. Time is virtual, so a spec runs at once,
+--  and can state to the millisecond what is sent when.
 --
 --    stage.play(function(self)
 --      local lock = self:client():lock "name"
@@ -68,8 +68,8 @@ end
 --- The way to the first server; see network.lua.
 function stage:route() return self.network:route(self.host, self.server) end
 
---- The operations that servers were told to execute since the last call of
---  this, each as a text: time, operation, then the arguments but the owner.
+--- The operations sent to servers since the last call of this, each as a text:
+--  time, operation, arguments without the owner.
 -- @tparam[opt] string operation only these
 function stage:calls(operation)
   local texts = {}

@@ -1,5 +1,5 @@
---- Reads the text format of Prometheus, and is strict: raises an error for what
---- its own parser refuses, and for what it accepts but cannot mean anything.
+--- A strict parser of the Prometheus text format: raises an error for text that
+--- Prometheus refuses, and for text that it accepts but that makes no sense.
 --
 --    local read = require "spec.tools.exposition"
 --    local values = read(text)

@@ -1,4 +1,4 @@
---- What a client of a cluster makes of odd slot maps, without a server.
+--- How a client of a cluster handles unusual slot maps, without a server.
 
 local cluster = require "rlock.redis.cluster"
 local slot = require "rlock.redis.slot"

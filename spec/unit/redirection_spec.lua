@@ -1,4 +1,4 @@
---- Whom a client of a cluster believes after a redirection, without a server.
+--- Which node's slot map a client trusts after a redirection, without a server.
 
 local cluster = require "rlock.redis.cluster"
 local slot = require "rlock.redis.slot"

@@ -1,5 +1,4 @@
---- Who is woken by what: the waiters of channels, with a subscriber that only
---- records what it is told.
+--- Which waiters a message wakes, with a fake subscriber that records calls.
 
 local SUBSCRIBER, WAKEUP = "rlock.redis.subscriber", "rlock.wakeup"
 

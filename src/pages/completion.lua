@@ -1,5 +1,5 @@
---- Makes the completions for bash, zsh and fish: each is a file beside this
---  one in which a line "# TABLE" is replaced by what the commands take.
+--- Generates the completions for bash, zsh and fish. Each template is a file
+--  beside this one; the table of commands replaces its line "# TABLE".
 
 local shells = require "shells"
 
@@ -7,8 +7,8 @@ local completion = {}
 
 local OPTION = "%-%-?%a[%w-]*"
 
--- Adds the options of a term, such as -w, --wait DUR. Those of a command are
--- declared; for those of all commands, the help is what there is.
+-- Adds the options of a term, such as -w, --wait DUR. A command's own options
+-- are declared in its module; common options are only in the help text.
 local function add_options(options, term, text, declared)
   for flag in term:gmatch("%f[%w-]" .. OPTION) do
     local known = declared and declared[flag]
@@ -76,7 +76,7 @@ local function common_of(general)
   return options
 end
 
--- Gives an option without a text that of the same option elsewhere.
+-- Copies the text of an option to the same option of commands without one.
 local function share_texts(commands)
   local texts = {}
   for _, command in ipairs(commands) do

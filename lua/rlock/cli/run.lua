@@ -123,7 +123,7 @@ local function took(self, started)
   local waited = self.host.now() - started
   local env, owner, token = self.hold:environment(self.name, self.chosen.ttl)
   if self.chosen.verbose then
-    say(self, "took %q after %.3f s", self.name, waited)
+    say(self, "acquired %q after %.3f s", self.name, waited)
   end
   emit(self, "acquired", { waited_ms = milliseconds(waited), owner = owner,
     token = token })

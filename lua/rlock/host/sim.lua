@@ -54,7 +54,7 @@ function sim.new(seed)
   }, Universe)
 end
 
---- Lets an item happen at a moment of true time. Waiting items are in the array
+--- Schedules an item for a moment of true time. Waiting items are in the array
 --  part of the universe, the next one last: most are soon, so few are moved.
 -- @tparam number deadline
 -- @tparam table item must not be waiting already; while it does, it has a

@@ -12,6 +12,8 @@ local task = require "spec.tools.task"
 local SOON = 15 * slow
 local NONE = "127.0.0.1:1"              -- nothing listens there
 
+local PID = host.pid and host.pid() or rawget(_G, "ngx").worker.pid()
+
 local set, client, lock
 
 local function open(options)
@@ -309,7 +311,7 @@ describe("rlockctl status with Sentinel", function()
       return (shell.run(shell.words { os.getenv "RLOCKCTL", "--url", set.url,
         ... }))
     end
-    local who = ": [^\n]* %(pid " .. host.pid() .. "%)"
+    local who = ": [^\n]* %(pid " .. PID .. "%)"
     assert.is_true(lock:lock())
     assert.matches("held by [^\n]+" .. who, status(lock.site.name))
     assert.matches("\n" .. lock.site.name .. " +reentrant +[^\n]+" .. who,

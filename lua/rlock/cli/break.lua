@@ -50,7 +50,7 @@ local function held_of(states)
   return states[1]
 end
 
---- Finds what is to be broken.
+--- Finds the hold to break.
 -- @tparam table client
 -- @tparam string name
 -- @tparam[opt] string policy
@@ -72,7 +72,7 @@ function command.find(client, name, policy)
   return hold
 end
 
---- Is it still the same hold?
+--- Checks that the hold is still the same.
 -- @tparam table client
 -- @tparam table hold
 -- @treturn[1] boolean true

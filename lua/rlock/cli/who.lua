@@ -25,7 +25,7 @@ local function each(states, fn)
   end
 end
 
--- The ids of clients in these states that `known` does not have.
+-- The clients of these states that are not in `known`.
 local function unknown(known, states)
   local ids = {}
   each(states, function(one)

@@ -130,13 +130,24 @@ static void null_input(int fd, int flags)
 
 extern char **environ;
 
+/* The command ends with its guard, even if the program has gone, too. */
+static void die_with(pid_t parent)
+{
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+    if (getppid() != parent)
+        _exit(127);
+}
+
 /* Runs in the child. */
-static noreturn void execute(guard *self, int failure)
+static noreturn void execute(guard *self, int failure, pid_t parent)
 {
     const rl_guard_plan *plan = self->plan;
     int err;
     ssize_t n;
 
+    die_with(parent);
     self->child = getpid();
     setpgid(0, plan->foreground ? plan->group : self->child);
     if (self->lends)
@@ -195,6 +206,7 @@ static int start(guard *self)
 {
     int failure[2];
     int err = 0;
+    pid_t parent = getpid();
     ssize_t n;
 
     if (pipe(failure) != 0)
@@ -204,7 +216,7 @@ static int start(guard *self)
     self->lends = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     self->child = fork();
     if (self->child == 0)
-        execute(self, failure[1]);
+        execute(self, failure[1], parent);
     err = self->child < 0 ? errno : 0;
     close(failure[1]);
     if (err == 0) {

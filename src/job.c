@@ -106,12 +106,13 @@ static void job_tell_program(rl_job *self, int what, int value)
     rl_loop_tell(self->loop, &event);
 }
 
-static void guard_reap(const rl_job *self)
+static void guard_reap(rl_job *self)
 {
     int status;
 
     while (waitpid(self->guard, &status, 0) < 0 && errno == EINTR)
         ;
+    self->guard = 0;
 }
 
 /* The guard's socket has ended. */
@@ -254,6 +255,8 @@ void rl_job_tell(rl_job *self, const rl_order *order)
         send(self->socket, order, sizeof(*order), MSG_NOSIGNAL | MSG_DONTWAIT);
 
     (void)n; /* if the guard has gone, its report says so */
+    if (self->guard > 0)
+        kill(self->guard, SIGCONT); /* who stopped it, stopped nothing else */
 }
 
 void rl_job_close(rl_job *self)

@@ -48,6 +48,15 @@ end)
 
 before_each(function() client:call("DEL", NAME) end)
 
+local function kill(signal, ...)
+  host.process { file = "kill", args = { signal, ... } }:wait()
+end
+
+local function guard_of(pid)
+  return assert(io.open(("/proc/%d/stat"):format(pid))):read("a")
+    :match("^.*%) %a (%d+)")
+end
+
 -- Waits until the process has ended; raises if the key expired before that.
 local function assert_dies_first(pid)
   eventually(function()
@@ -227,12 +236,35 @@ describe("the guard of rlockctl run", function()
   it("may be killed: then the command is killed, too", function()
     local running = start("-c", STUBBORN)
     local pid = pid_of(running)
-    local guard = tonumber(assert(io.open(("/proc/%d/stat"):format(pid)))
-      :read("a"):match("^.*%) %a (%d+)"))
-    assert.is_true(guard ~= running.pid)
-    host.process { file = "kill", args = { "-9", tostring(guard) } }:wait()
+    local guard = guard_of(pid)
+    assert.is_true(tonumber(guard) ~= running.pid)
+    kill("-9", guard)
     assert_lost(running:wait(), "its guard was killed")
     eventually(function() return not alive(pid) end, 1 * slow, "it is killed")
+  end)
+
+  it("is missed, too, if rlockctl was killed with it", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    kill("-9", tostring(running.pid), guard_of(pid))
+    assert_dies_first(pid)
+  end)
+
+  it("is missed, too, by a command in our group", function()
+    local running = start("--foreground", "-c", STUBBORN)
+    local pid = pid_of(running)
+    kill("-9", guard_of(pid))
+    assert_lost(running:wait(), "its guard was killed")
+    eventually(function() return not alive(pid) end, 1 * slow, "it is killed")
+  end)
+
+  it("is continued if it was stopped", function()
+    local running = start("-c", STUBBORN)
+    local pid = pid_of(running)
+    kill("-STOP", guard_of(pid))
+    client:lock(NAME):break_lock()
+    eventually(function() return not alive(pid) end, TTL, "it is killed")
+    assert_lost(running:wait(), "expired or broken")
   end)
 
   it("kills the command of an inner run, too", function()

@@ -207,6 +207,25 @@ describe("rlockctl ls", function()
     assert.same({ "number" }, keys_of(listed "--all"))
   end)
 
+  it("lists what nobody sane has stored", function()
+    local client <close> = assert(rlock.open(server.url))
+    local owner = "01234567-89ab-cdef-0123-456789abcdef:1"
+    local values = { ["c\194\155m"] = "1", ["c\255\155m"] = "2",
+      big = ("9"):rep(20), ["h" .. ("x"):rep(500)] = ("9"):rep(400) }
+    for name, count in pairs(values) do
+      client:call("HSET", name, owner, count)
+      client:call("PEXPIRE", name, 60000)
+    end
+    local text = output("ls")
+    assert.is_nil(text:find("\155", 1, true))
+    assert.matches("c\\194\\155m +reentrant", text)
+    assert.matches(" x100000000000000000000\n", text)
+    assert.is_true(#text:match "\nbig( +)reentrant" < 100)
+    assert.matches("1:1, 100000000000000000000 times", (output("status",
+      "big"):gsub("89abcdef", "1")))
+    assert.matches('"count":null', output("ls", "--json"))
+  end)
+
   it("stops at a limit, and says so", function()
     local client <close> = assert(rlock.open(server.url))
     for i = 1, 5 do assert(client:lock("l:" .. i):lock()) end

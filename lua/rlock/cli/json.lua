@@ -28,10 +28,11 @@ local function object(value)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
---- @tparam any value an empty table is an empty array
+--- @tparam any value an empty table is an empty array; infinity is null
 -- @treturn string
 function json(value)
   if type(value) == "string" then return quote(value) end
+  if value == math.huge then return "null" end
   if type(value) ~= "table" then return tostring(value) end
   if #value > 0 or next(value) == nil then return array(value) end
   return object(value)

@@ -45,9 +45,9 @@ local function title_of(state)
   if state.title then line = line .. ": " .. state.title end
   if state.state and state.count then line = line .. " at " .. state.count end
   if state.available then
-    line = ("%s, %d available"):format(line, state.available)
+    line = ("%s, %.0f available"):format(line, state.available)
   end
-  if state.in_use then line = ("%s, %d in use"):format(line, state.in_use) end
+  if state.in_use then line = ("%s, %.0f in use"):format(line, state.in_use) end
   return line
 end
 
@@ -55,7 +55,7 @@ local function holder_of(holder)
   local line = ("  %s %s"):format(verbs[holder.mode] or "held by",
     text.who(holder))
   if holder.count then
-    line = ("%s, %d time%s"):format(line, holder.count,
+    line = ("%s, %.0f time%s"):format(line, holder.count,
       holder.count == 1 and "" or "s")
   elseif holder.ttl then
     line = ("%s for %.1f s more"):format(line, holder.ttl)

@@ -1,13 +1,25 @@
 --- Formats the state of a lock (inspect.lua) as text and as JSON. Names and
---  owners are untrusted, so control characters are escaped.
+--  owners are untrusted, so control characters are escaped. Numbers
+--  may be larger than an integer.
 
 local who = require "rlock.cli.who"
 
 local text = {}
 
+local function escape(char) return ("\\%d"):format(char:byte()) end
+
+-- Control characters beyond ASCII; and, to be safe, all that is not UTF-8.
+local function escape_high(quoted)
+  if not utf8.len(quoted) then return (quoted:gsub("[\128-\255]", escape)) end
+  return (quoted:gsub("\194[\128-\159]", function(pair)
+    return pair:gsub(".", escape)
+  end))
+end
+
 --- Quotes a name.
 function text.show(name)
-  return (("%q"):format(name):gsub("\\\n", "\\n"):gsub("%c", "?"))
+  local quoted = ("%q"):format(name):gsub("\\\n", "\\n"):gsub("%c", "?")
+  return escape_high(quoted)
 end
 
 --- As `show`, without the quotes.
@@ -27,8 +39,8 @@ function text.waiters(state)
 end
 
 local function number_of(state)
-  if state.available then return ("%d available"):format(state.available) end
-  return state.count and ("at %d"):format(state.count)
+  if state.available then return ("%.0f available"):format(state.available) end
+  return state.count and ("at %.0f"):format(state.count)
 end
 
 --- The holders on one line.
@@ -41,19 +53,22 @@ function text.holders(state)
     end
     parts[#parts + 1] = text.who(holder)
       .. (holder.mode and (" (%ss)"):format(holder.mode) or "")
-      .. ((holder.count or 1) > 1 and (" x%d"):format(holder.count) or "")
+      .. ((holder.count or 1) > 1 and (" x%.0f"):format(holder.count) or "")
   end
   return parts[1] and table.concat(parts, "; ") or "nobody"
 end
 
---- Aligns the cells of lines.
+local WIDEST = 80
+
+--- Aligns the cells of lines, but for very long ones.
 -- @tparam table lines  lists of texts
 -- @treturn table lines
 function text.columns(lines)
   local widths, result = {}, {}
   for _, cells in ipairs(lines) do
     for i, cell in ipairs(cells) do
-      widths[i] = math.max(widths[i] or 0, utf8.len(cell) or #cell)
+      local width = utf8.len(cell) or #cell
+      widths[i] = math.max(widths[i] or 0, math.min(width, WIDEST))
     end
   end
   for k, cells in ipairs(lines) do

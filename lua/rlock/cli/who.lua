@@ -63,7 +63,7 @@ function who.show(holder)
   if not one then return holder.owner end
   local text = ("%s: %s"):format(one.host or "?", one.program or "?")
   if one.name then text = ("%s %s"):format(text, one.name) end
-  return one.pid and ("%s (pid %d)"):format(text, one.pid) or text
+  return one.pid and ("%s (pid %.0f)"):format(text, one.pid) or text
 end
 
 return who

@@ -162,7 +162,7 @@ end
 -- @treturn[2] string|nil message, with a traceback
 function rlock.main(fn, ...)
   local ok, status, message = host.run(fn, ...)
-  if next(clients) then host.run(close_all) end
+  if next(clients) then host.finish(close_all) end
   return ok, status, message
 end
 

@@ -3,6 +3,8 @@
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
+local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
 
@@ -354,6 +356,30 @@ describe("a signal", function()
     assert.same({ 143, 0, "" }, { result.status, result.signal, result.err })
     assert.matches("closed main", result.out)
     assert.is_false(exists("cli:computes"))
+  end)
+
+  it("at the end of a program does not keep it from releasing", function()
+    local own = redis.start()
+    finally(function() own:stop() end)
+    local go = ctl.folder() .. "/go"
+    local program = ctl.start { "-e", [[
+      local rlock = require "rlock"
+      assert(rlock.open():lock("cli:late"):lock())
+      io.stdout:setvbuf "line"
+      print "held"
+      while not io.open(arg[1]) do rlock.sleep(0.01) end
+      print "end"]], go, url = own.url }
+    program:says "held"
+    own:pause()
+    files.write(go, "")
+    program:says "end"
+    host.sleep(0.1 * slow)
+    program:kill(HUP)
+    host.sleep(0.1 * slow)
+    own:resume()
+    local result = program:wait()
+    assert.same({ 0, 0, "" }, { result.status, result.signal, result.err })
+    assert.equal("0", own:cli("EXISTS", "cli:late"))
   end)
 
   it("that comes a second time ends it at once", function()

@@ -40,6 +40,7 @@ local host = {
   is_unwind = tasks.is_unwind,
   revive = tasks.revive,
   run = tasks.run,
+  finish = tasks.finish,
   exit = tasks.exit,
   connect = connection.open,
   process = process.start,

@@ -25,6 +25,7 @@ local ready, first, last = {}, 1, 0
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
 local ending             -- why the program ends: { status=, message= }
+local finishing = false  -- the program has ended, and tidies up
 --- Events with a timeout, by `deadline`; one timer of the core is set for the
 --  first.
 local timeouts, alarm, alarm_at = heap.new(), nil, math.huge
@@ -478,11 +479,20 @@ function tasks.run(fn, ...)
   return true, main.results
 end
 
+--- As `run`, but `exit` ends only the task that calls it: for what is to be
+--  done when the program has ended.
+-- @tparam function fn
+function tasks.finish(fn)
+  finishing = true
+  tasks.run(fn)
+  finishing = false
+end
+
 --- Ends the program: cancels every task, then `run` returns.
 -- @tparam integer status
 -- @tparam[opt] string message
 function tasks.exit(status, message)
-  end_program(status, message)
+  if not finishing then end_program(status, message) end
   if current then
     current.unwinding = setmetatable({ why = "exit" }, Unwind)
     current.unwound = true

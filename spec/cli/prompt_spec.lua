@@ -102,6 +102,8 @@ describe("rlockctl -i on a terminal", function()
     screen:shows "\n3\n>"
     screen:type "'redis://u:secret@h'\n"
     screen:shows "\nredis://u:secret@h\n>"
+    screen:type "'AUTH', 'secret'\n"
+    screen:shows "\nAUTH%s+secret\n>"
     screen:press "C-d"
     screen:shows "ended 0"
     local file = ctl.folder() .. "/.rlockctl_history"

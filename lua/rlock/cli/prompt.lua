@@ -37,7 +37,9 @@ end
 
 -- A line with a password stays out of the history.
 local function is_secret(line)
-  return line:find "://[^/%s]*@" or line:lower():find "password"
+  local text = line:lower()
+  return text:find "://[^/%s]*@" or text:find "pass"
+    or text:find "auth%f[%A]"
 end
 
 -- lines from a terminal -------------------------------------------------------

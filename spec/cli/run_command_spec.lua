@@ -350,6 +350,14 @@ describe("rlockctl run inside of another", function()
     assert.equal(203, result.status)
   end)
 
+  it("knows what is held on several servers", function()
+    local other = redis.start()
+    local result = inside({ "n1" }, ("--url %s n1 -- %s run --url %s -n n1 %s")
+      :format(other.url, ctl.binary, server.url, SHOW))
+    other:stop()
+    assert.same({ 0, "n1:n1\n", "" }, { result.status, result.out, result.err })
+  end)
+
   it("takes a lock of that name on another server", function()
     local other = redis.start()
     local result = inside({ "n1" }, "--url " .. other.url .. " n1 -c '"

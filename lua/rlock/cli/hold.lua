@@ -50,10 +50,14 @@ local function entries(name)
   return list
 end
 
--- The locks that outer runs hold: name -> "owner@server".
+-- The locks that outer runs hold: name -> server -> owners.
 local function held_already()
   local by, held = entries "RLOCK_HELD_BY", {}
-  for i, name in ipairs(entries "RLOCK_HELD") do held[name] = by[i] end
+  for i, name in ipairs(entries "RLOCK_HELD") do
+    local owners, where = (by[i] or ""):match("^(.-)@(.*)$")
+    held[name] = held[name] or {}
+    if where then held[name][where] = owners end
+  end
   return held
 end
 
@@ -87,8 +91,7 @@ local function server_of(client) return client.session.node.where end
 
 -- The owners in an outer run that holds it on the same server, or nil.
 local function owners_of(held, name, client)
-  local owners, where = (held[name] or ""):match("^(.-)@(.*)$")
-  return where == server_of(client) and owners or nil
+  return held[name] and held[name][server_of(client)]
 end
 
 --- Makes the locks, and checks on the server those that are held already.
@@ -129,15 +132,27 @@ local function owner_of_all(self)
   return part.grant.owner
 end
 
-local function colon_lists(self, owner)
-  local names, by = {}, {}
+local function sorted_keys(map)
+  local keys = {}
+  for key in pairs(map) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+local function add(self, owner)
   for _, name in ipairs(self.names) do
-    self.held[name] = owner .. "@" .. server_of(self.client)
+    self.held[name] = self.held[name] or {}
+    self.held[name][server_of(self.client)] = owner
   end
-  for name in pairs(self.held) do names[#names + 1] = name end
-  table.sort(names)
-  for i, name in ipairs(names) do
-    names[i], by[i] = encode(name), encode(self.held[name])
+end
+
+local function colon_lists(self)
+  local names, by = {}, {}
+  for _, name in ipairs(sorted_keys(self.held)) do
+    for where, owners in pairs(self.held[name]) do
+      names[#names + 1] = encode(name)
+      by[#by + 1] = encode(owners .. "@" .. where)
+    end
   end
   return table.concat(names, ":"), table.concat(by, ":")
 end
@@ -153,7 +168,8 @@ function Hold:environment(name, ttl)
   local owner = owner_of_all(self)
   local token = self.locks[1].token and not self.locks[2]
     and self.lock:token() or nil
-  local held, by = colon_lists(self, owner)
+  add(self, owner)
+  local held, by = colon_lists(self)
   return {
     "RLOCK_NAME=" .. name, "RLOCK_OWNER=" .. owner,
     token and "RLOCK_TOKEN=" .. token or "RLOCK_TOKEN",

@@ -263,14 +263,14 @@ local function send_batch(self, batch, now)
   if not batch[1] then return {}, {}, {} end
   if not word then return nil, code, detail end
   local commands, leases = {}, {}
+  local series = batch[1].lock.site.series    -- a grant may end meanwhile
   for i, grant in ipairs(batch) do
     leases[i], commands[i] = command(batch.node, grant, word, now)
   end
   local replies, codes, details, sent =
     batch.route:pipeline(deadline, commands)
   if sent then
-    metrics.observe(batch[1].lock.site.series.round_trip,
-      self.host.now() - sent)
+    metrics.observe(series.round_trip, self.host.now() - sent)
   end
   return replies, codes, details, sent, leases
 end

@@ -594,6 +594,25 @@ describe("a renewal on its way", function()
     return followed
   end
 
+  on_stage("in flight outlives a hold whose unlock is cancelled", function(self,
+      client)
+    local ending
+    local unlocking = self.spawn(function()
+      local lock = take(client)
+      self.sleep(19.9)
+      ending = true
+      self:route().back = self.now() + 1
+      self.sleep(0.2)
+      lock:unlock()
+    end)
+    self.sleep(20.5)
+    assert.is_true(ending)
+    unlocking:cancel()
+    self.sleep(1)
+    assert.equal("21.500", ("%.3f"):format(self.now() - self.began))
+    assert.is_true(take(client):unlock())
+  end)
+
   on_stage("is sent again where it is redirected to", function(self, client,
       session)
     local followed, lock = redirect(self, session), take(client)

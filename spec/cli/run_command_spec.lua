@@ -289,12 +289,12 @@ describe("rlockctl run", function()
     local result = run { "run:a", "-v", "--url", guarded.url, "-c",
       [[rlockctl=$(cut -d" " -f4 /proc/$PPID/stat)
         cat /proc/$$/cmdline /proc/$PPID/cmdline /proc/$rlockctl/cmdline
-        env; exit 3]], url = server.url }
+        echo; env; exit 3]], url = server.url }
     guarded:stop()
     assert.equal(3, result.status)
     assert.matches("%-%-url.*%-%-url.*%-c", result.out)
     assert.is_nil((result.out .. result.err):find(SECRET, 1, true))
-    assert.matches("\nRLOCK_URL=unix:///", "\n" .. result.out)
+    assert.matches("%sRLOCK_URL=unix:///", result.out)
   end)
 
   it("runs one at a time, of two hundred", function()

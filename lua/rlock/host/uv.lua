@@ -18,7 +18,6 @@ if core.versions.rlock ~= version then
 end
 
 local connection = require "rlock.host.uv.connection"
-local http = require "rlock.host.uv.http"
 local process = require "rlock.host.uv.process"
 local tasks = require "rlock.host.uv.tasks"
 
@@ -54,7 +53,6 @@ local host = {
   write = core.write,
   on_signal = process.on_signal,
   on_readable = process.on_readable,
-  serve = http.serve,
   --- Calls a function with the number of a termination signal, inside a task
   --  that has not yielded since it arrived. nil: removes the function.
   on_interrupt = core.interrupt,
@@ -73,6 +71,11 @@ registry[KEY] = host
 
 --- Where log lines go.
 function host.write_log(text) io.stderr:write(text) end
+
+--- Answers HTTP requests, see host/uv/http.lua (loaded on first use).
+function host.serve(...)
+  return require("rlock.host.uv.http").serve(...)
+end
 
 --- Starts a command under a guard, see host/uv/job.lua (loaded on first use).
 function host.job(options)

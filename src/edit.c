@@ -15,6 +15,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #define EDITOR "rlock.edit"
 enum { HISTORY = 1000 }; /* lines */
@@ -69,6 +72,19 @@ static int editor_close(lua_State *L)
     return 0;
 }
 
+/* libedit never frees the name of a function. */
+static void add_completion(EditLine *line)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __lsan_disable();
+#endif
+    el_set(line, EL_ADDFN, "rlock-complete", "complete a name", on_tab);
+#ifdef __SANITIZE_ADDRESS__
+    __lsan_enable();
+#endif
+    el_set(line, EL_BIND, "^I", "rlock-complete", NULL);
+}
+
 static void set_up(editor *self)
 {
     HistEvent event;
@@ -80,8 +96,7 @@ static void set_up(editor *self)
     el_set(self->line, EL_EDITOR, "emacs");
     el_set(self->line, EL_SIGNAL, 0);
     el_set(self->line, EL_HIST, history, self->history);
-    el_set(self->line, EL_ADDFN, "rlock-complete", "complete a name", on_tab);
-    el_set(self->line, EL_BIND, "^I", "rlock-complete", NULL);
+    add_completion(self->line);
     el_set(self->line, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_source(self->line, NULL);
 }

@@ -7,6 +7,7 @@
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"
+local failovers = require "spec.tools.failovers"
 local fixtures = require "spec.tools.fixtures"
 local nodes = require "spec.tools.servers"
 local program = require "spec.tools.program"
@@ -55,96 +56,17 @@ local function goes_on(grants)
     "the counting goes on")
 end
 
--- The replica of the lock's master; it follows closely.
-local function replica_of(master)
-  return eventually(function()
-    for _, node in ipairs(cluster.nodes) do
-      if node.pid and node ~= master
-          and node:info "master_port" == master.port
-          and node:info "master_link_status" == "up" then
-        return node
-      end
-    end
-  end, SOON, "the master has a replica")
-end
-
-local function is_owner(node)
-  return eventually(function() return cluster:owner(NAME) == node end, SOON,
-    "the replica has taken over")
-end
-
--- Ways to make the replica the master. Each leaves the old master its replica.
-local ways = {
-  function(master, replica)             -- asked to
-    replica:cli("CLUSTER", "FAILOVER")
-    is_owner(replica)
-    assert(master.pid)
-  end,
-  function(master, replica)             -- the master was killed
-    master:kill()
-    is_owner(replica)
-    master:launch()
-  end,
-  function(master, replica)             -- the master froze, and came back
-    master:pause()
-    eventually(function()
-      return replica:info "role" == "master"
-    end, SOON, "the replica has taken over")
-    master:resume()
-    is_owner(replica)
-  end,
-}
-
-local function fail_over(i)
-  local master = cluster:owner(NAME)
-  local way = ways[i % #ways + 1]
-  way(master, replica_of(master))
-end
-
--- The Sentinels name another master.
-local function is_replaced(master)
-  eventually(function()
-    local new = set:master()
-    return new and new ~= master and new:info "role" == "master"
-  end, SOON, "a replica is promoted")
-end
-
--- The same with Sentinels.
-local sentinel_ways = {
-  function() set:fail_over() end,
-  function(master)
-    master:kill()
-    is_replaced(master)
-  end,
-  function(master)
-    master:pause()
-    is_replaced(master)
-    master:resume()
-  end,
-  function(master)                      -- cut off, but not from us
-    set:split(master)
-    is_replaced(master)
-    assert.equal("master", master:info "role")
-    set:join(master)
-  end,
-}
-
-local function fail_over_set(i)
-  sentinel_ways[i % #sentinel_ways + 1](set:master())
-  set:settle()
-end
-
 -- Kills the lock's master. Its replica, frozen and disconnected during fn(),
 -- takes over without what fn() has written.
 local function forget_what(fn)
   local master = cluster:owner(NAME)
-  local replica = replica_of(master)
+  local replica = failovers.replica_of(cluster, master)
   replica:pause()
   master:cli("CLIENT", "KILL", "TYPE", "replica")
   local result = fn()
   master:kill()
   replica:resume()
-  is_owner(replica)
+  failovers.is_owner(cluster, NAME, replica)
   return result
 end
 
@@ -212,11 +134,11 @@ describe("a counter under a lock", function()
 
   it("misses no addition in a cluster if replicas confirm", function()
     cluster = clusters.start { masters = 3, replicas = 3 }
-    misses_nothing(cluster.url, fail_over)
+    misses_nothing(cluster.url, failovers.of_cluster(cluster, NAME))
   end)
 
   it("misses no addition behind Sentinels if replicas confirm", function()
     set = sentinel.start { sleep = rlock.sleep, can_split = true }
-    misses_nothing(set.url, fail_over_set)
+    misses_nothing(set.url, failovers.of_set(set))
   end)
 end)

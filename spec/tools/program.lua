@@ -20,18 +20,23 @@ local SECONDS = 30
 
 local count = 0
 
---- Starts rlockctl with these arguments and RLOCK_URL set to that of `server`,
---- an object of redis.lua. Its output goes to a file in the server's folder.
-function program.start(server, ...)
+--- Starts any program, with RLOCK_URL set to the URL of `server`, an object of
+--- redis.lua. Its output goes to a file in the server's folder.
+function program.exec(server, ...)
   count = count + 1
   local path = ("%s/program-%d"):format(server.folder, count)
   -- Through env, which execs the program, to keep the rest of the environment.
   local process = assert(host.process {
-    file = "env", args = { "RLOCK_URL=" .. server.url, rlockctl, ... },
+    file = "env", args = { "RLOCK_URL=" .. server.url, ... },
     stdout = path, stderr = path,
   })
   return setmetatable({ process = process, pid = process.pid, path = path },
     Program)
+end
+
+--- Starts rlockctl with these arguments, likewise.
+function program.start(server, ...)
+  return program.exec(server, rlockctl, ...)
 end
 
 --- Runs it to its end; returns its output, its status and its signal.

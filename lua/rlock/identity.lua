@@ -5,19 +5,14 @@
 --  other bytes, commas and percent signs are encoded as %XX. It contains no
 --  arguments of the program, which may be secret.
 
+local percent = require "rlock.percent"
+
 local identity = {}
 
 local LONGEST = 64                      -- bytes of a field
 
 local function encode(value)
-  return (tostring(value or ""):sub(1, LONGEST):gsub("[^%w%-_.:@/]",
-    function(char) return ("%%%02X"):format(char:byte()) end))
-end
-
-local function decode(text)
-  return (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
+  return percent.encode(tostring(value or ""):sub(1, LONGEST), "[^%w%-_.:@/]")
 end
 
 --- The name of a client's connections.
@@ -38,7 +33,7 @@ function identity.decode(text)
   if not who.id then return nil end
   who.pid = tonumber(who.pid)
   for _, field in ipairs { "id", "host", "program", "name" } do
-    who[field] = who[field] ~= "" and decode(who[field]) or nil
+    who[field] = who[field] ~= "" and percent.decode(who[field]) or nil
   end
   return who
 end

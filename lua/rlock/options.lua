@@ -6,6 +6,7 @@
 
 local deadline = require "rlock.deadline"
 local duration = require "rlock.duration"
+local sorted = require "rlock.sorted"
 
 local options = {}
 
@@ -56,11 +57,8 @@ function options.any(value) return value end
 -- tables ------------------------------------------------------------------
 
 local function unknown(name, known, of, level)
-  local names = {}
-  for option in pairs(known) do names[#names + 1] = option end
-  table.sort(names)
   error(("bad option %s%s: must be one of %s"):format(tostring(name), of,
-    table.concat(names, ", ")), level + 1)
+    table.concat(sorted(known), ", ")), level + 1)
 end
 
 -- A copy with another value.

@@ -8,6 +8,7 @@ local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
+local sorted = require "rlock.sorted"
 local task = require "spec.tools.task"
 
 local SOON = 20 * slow
@@ -82,13 +83,6 @@ local function listed(...)
   return rows
 end
 
-local function keys_of(map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 setup(function() server = redis.start { port = true } end)
 before_each(function() server:cli "FLUSHALL" end)
 teardown(function()
@@ -116,7 +110,7 @@ describe("rlockctl ls", function()
     rows["k:permits"] = nil
     assert.same({}, rows)
     assert.same({ "k:latch", "k:semaphore", "k:simple" },
-      keys_of(listed("--all", "k:[ls][aei]*")))
+      sorted(listed("--all", "k:[ls][aei]*")))
     holder:kill(9)
   end)
 
@@ -179,11 +173,11 @@ describe("rlockctl ls", function()
       assert(client:lock(name):lock())
       assert(client:fair_read_write_lock("f" .. name):read_lock():lock())
     end
-    assert.same({ "fone", "one" }, keys_of(listed "*one"))
-    assert.same({ "fo*e", "o*e" }, keys_of(listed "*o\\*e"))
-    assert.same({ "f[x]", "ftwo", "two" }, keys_of(listed "[ft][w[t]*"))
-    assert.same({ "[x]", "f[x]" }, keys_of(listed "*[[]x[^a]"))
-    assert.same({ "a{b}", "fa{b}", "f} {", "} {" }, keys_of(listed "*{*"))
+    assert.same({ "fone", "one" }, sorted(listed "*one"))
+    assert.same({ "fo*e", "o*e" }, sorted(listed "*o\\*e"))
+    assert.same({ "f[x]", "ftwo", "two" }, sorted(listed "[ft][w[t]*"))
+    assert.same({ "[x]", "f[x]" }, sorted(listed "*[[]x[^a]"))
+    assert.same({ "a{b}", "fa{b}", "f} {", "} {" }, sorted(listed "*{*"))
     assert.equal("", output("ls", "nothing"))
   end)
 
@@ -204,7 +198,7 @@ describe("rlockctl ls", function()
     assert(fenced:lock())
     assert(fenced:unlock())
     assert.same({}, listed())
-    assert.same({ "number" }, keys_of(listed "--all"))
+    assert.same({ "number" }, sorted(listed "--all"))
   end)
 
   it("lists what nobody sane has stored", function()
@@ -251,7 +245,7 @@ describe("rlockctl ls", function()
     local client <close> = assert(rlock.open(server.url))
     assert(client:lock("needle"):lock())
     server:cli("CONFIG", "RESETSTAT")
-    assert.same({ "needle" }, keys_of(listed()))
+    assert.same({ "needle" }, sorted(listed()))
     local stats = server:cli("INFO", "commandstats")
     assert.is_nil(stats:find("cmdstat_keys:", 1, true))
     assert(tonumber(stats:match "cmdstat_scan:calls=(%d+)") >= 100)

@@ -3,6 +3,7 @@
 local ctl = require "spec.cli.ctl"
 local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"
+local sorted = require "rlock.sorted"
 
 local OPTION = "%f[%w-]%-%-?%a[%w-]*"
 
@@ -29,13 +30,6 @@ local function all(text, pattern)
     if not seen[word] then list[#list + 1] = word end
     seen[word] = true
   end
-  table.sort(list)
-  return list
-end
-
-local function keys(map)
-  local list = {}
-  for key in pairs(map) do list[#list + 1] = key end
   table.sort(list)
   return list
 end
@@ -71,7 +65,7 @@ teardown(ctl.clean)
 
 describe("rlockctl help", function()
   it("names every command", function()
-    assert.same(keys(modules()), all(general, "\n  rlockctl (%l+)%f[%s]"))
+    assert.same(sorted(modules()), all(general, "\n  rlockctl (%l+)%f[%s]"))
   end)
 
   it("names every option of a command, and no other", function()
@@ -139,7 +133,7 @@ describe("the man pages", function()
     end
     local page = shown("rlockctl.1")
     assert.same(all(general, OPTION), all(page, OPTION))
-    assert.same(keys(modules()),
+    assert.same(sorted(modules()),
       all(page:match("\nCOMMANDS\n(.*)\nOPTIONS"), "\n +rlockctl (%l+)%f[%s]"))
   end)
 

@@ -8,6 +8,7 @@
 local killers = require "spec.mutate.killers"
 local known = require "spec.mutate.known"
 local mutants = require "spec.mutate.mutants"
+local sorted = require "rlock.sorted"
 
 local LEAST = 0.9                       -- of the mutants must be caught
 local EQUAL = 0.1                       -- may be declared equivalent
@@ -20,13 +21,6 @@ local function mutants_of(file)
     cache[file] = mutants.of(opened:read "a")
   end
   return cache[file]
-end
-
-local function sorted(list)
-  local keys = {}
-  for key in pairs(list) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
 end
 
 -- choosing --------------------------------------------------------------------

@@ -19,6 +19,7 @@
 
 local policy = require "rlock.policy"
 local redis = require "rlock.check.redis"
+local sorted = require "rlock.sorted"
 
 local transcript = {}
 
@@ -67,13 +68,6 @@ end
 local function short(key)
   key = key:gsub(":?{" .. NAME .. "}", ""):gsub("^[%a_]*_(%a+)", "%1")
   return key
-end
-
-local function sorted(list)
-  local names = {}
-  for name in pairs(list) do names[#names + 1] = name end
-  table.sort(names)
-  return names
 end
 
 local function show_value(entry)

@@ -9,6 +9,7 @@
 --  the keys that commands use.
 
 local scripts = require "rlock.check.scripts"
+local sorted = require "rlock.sorted"
 local values = require "rlock.check.lua51.values"
 
 local redis = {}
@@ -51,13 +52,6 @@ end
 --- Whole milliseconds of the server's clock.
 function redis:ms() return self.now // 1000 end
 
-local function sorted_keys(map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 -- Texts with their lengths: joined, different ones stay different.
 local function marked(text) return #text .. " " .. text end
 
@@ -69,7 +63,7 @@ local function parts_of(entry)
     for i, item in ipairs(value) do parts[i] = marked(item) end
     return parts
   end
-  for i, field in ipairs(sorted_keys(value)) do
+  for i, field in ipairs(sorted(value)) do
     local item = value[field]
     if entry.kind == "zset" then item = ("%.17g"):format(item) end
     parts[i] = marked(field) .. (item == true and "" or marked(item))
@@ -92,7 +86,7 @@ end
 -- @treturn string
 function redis:text(is_absolute)
   local parts, now = {}, self:ms()
-  for _, key in ipairs(sorted_keys(self.entries)) do
+  for _, key in ipairs(sorted(self.entries)) do
     local entry = self:entry(key)
     if entry then
       parts[#parts + 1] = ("%s %s %s"):format(marked(key),

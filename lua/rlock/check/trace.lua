@@ -1,5 +1,7 @@
 --- What a trace looks like: a row for each step.
 
+local sorted = require "rlock.sorted"
+
 local trace = {}
 
 local function seconds(ms) return ("%gs"):format(ms / 1000) end
@@ -10,13 +12,12 @@ local function show_number(number)
 end
 
 local function show_value(entry)
-  local value, parts = entry.value, {}
+  local value = entry.value
   if entry.kind == "string" then return ("%q"):format(value) end
   if entry.kind == "list" then
     return "[" .. table.concat(value, " ") .. "]"
   end
-  for field in pairs(value) do parts[#parts + 1] = field end
-  table.sort(parts)
+  local parts = sorted(value)
   for i, field in ipairs(parts) do
     local item = value[field]
     parts[i] = ("%s=%s"):format(field == "" and '""' or field,
@@ -44,10 +45,8 @@ end
 -- @tparam table server
 -- @treturn table
 function trace.keys(server)
-  local names, lines = {}, {}
-  for name in pairs(server.entries) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  local lines = {}
+  for _, name in ipairs(sorted(server.entries)) do
     local entry = trace.entry(server, name)
     if entry then lines[#lines + 1] = name .. " " .. entry.text end
   end

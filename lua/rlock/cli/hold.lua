@@ -1,6 +1,9 @@
 --- The locks of `rlockctl run`, by its options and names. A nested run does not
 --  acquire those that the outer `rlockctl run` holds already.
 
+local percent = require "rlock.percent"
+local sorted = require "rlock.sorted"
+
 local hold = {}
 
 -- kinds -------------------------------------------------------------------
@@ -31,21 +34,13 @@ end
 
 -- Entries of a colon list.
 local function encode(text)
-  return (text:gsub("[%%:%c]", function(char)
-    return ("%%%02X"):format(char:byte())
-  end))
-end
-
-local function decode(text)
-  return (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
+  return percent.encode(text, "[%%:%c]")
 end
 
 local function entries(name)
   local list = {}
   for entry in (os.getenv(name) or ""):gmatch("[^:]+") do
-    list[#list + 1] = decode(entry)
+    list[#list + 1] = percent.decode(entry)
   end
   return list
 end
@@ -132,13 +127,6 @@ local function owner_of_all(self)
   return part.grant.owner
 end
 
-local function sorted_keys(map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 local function add(self, owner)
   for _, name in ipairs(self.names) do
     self.held[name] = self.held[name] or {}
@@ -148,7 +136,7 @@ end
 
 local function colon_lists(self)
   local names, by = {}, {}
-  for _, name in ipairs(sorted_keys(self.held)) do
+  for _, name in ipairs(sorted(self.held)) do
     for where, owners in pairs(self.held[name]) do
       names[#names + 1] = encode(name)
       by[#by + 1] = encode(owners .. "@" .. where)

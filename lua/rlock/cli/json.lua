@@ -1,6 +1,8 @@
 --- Encodes JSON: strings, numbers, booleans, arrays ({ ... }), objects. Sorts
 --  keys. In text that is not UTF-8, bytes beyond ASCII become U+FFFD.
 
+local sorted = require "rlock.sorted"
+
 local json
 
 local function quote(text)
@@ -19,10 +21,8 @@ local function array(value)
 end
 
 local function object(value)
-  local keys, parts = {}, {}
-  for key in pairs(value) do keys[#keys + 1] = key end
-  table.sort(keys)
-  for i, key in ipairs(keys) do
+  local parts = {}
+  for i, key in ipairs(sorted(value)) do
     parts[i] = quote(key) .. ":" .. json(value[key])
   end
   return "{" .. table.concat(parts, ",") .. "}"

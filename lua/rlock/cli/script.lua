@@ -1,6 +1,7 @@
 --- rlockctl script: prints the server scripts of a policy.
 
 local kinds = require "rlock.kinds"
+local sorted = require "rlock.sorted"
 
 local script = {}
 
@@ -22,15 +23,8 @@ local function load_policy(name)
   return nil, tostring(found)
 end
 
-local function names_of(ops)
-  local names = {}
-  for name in pairs(ops) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 local function print_all(policy)
-  for i, name in ipairs(names_of(policy.ops)) do
+  for i, name in ipairs(sorted(policy.ops)) do
     io.write(i > 1 and "\n" or "", policy.ops[name].text)
   end
 end
@@ -52,7 +46,7 @@ function script.run(cli, operands)
     io.write(policy.ops[op].text)
   else
     return cli.fault("usage", ("script: policy %s has no operation %s, only %s")
-      :format(policy.name, op, table.concat(names_of(policy.ops), ", ")))
+      :format(policy.name, op, table.concat(sorted(policy.ops), ", ")))
   end
   return 0
 end

@@ -9,6 +9,8 @@
 --  this file, error messages included, shows a password. Opens no connection.
 --  @module rlock.redis.url
 
+local percent = require "rlock.percent"
+
 local url = {}
 
 local DEFAULT_PORT, SENTINEL_PORT, DEFAULT_DB = 6379, 26379, 0
@@ -20,17 +22,13 @@ local function decode(text)
   if text:gsub("%%%x%x", ""):find("%", 1, true) then
     return nil, "has a % that is not followed by two hex digits"
   end
-  text = text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end)
+  text = percent.decode(text)
   if text:find("%c") then return nil, "has a control character" end
   return text
 end
 
 local function encode(text)
-  return (text:gsub("[^%w%-._~/]", function(char)
-    return string.format("%%%02X", char:byte())
-  end))
+  return percent.encode(text, "[^%w%-._~/]")
 end
 
 -- Sets result[field] to the decoded text; errors name the field.

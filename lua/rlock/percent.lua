@@ -1,0 +1,24 @@
+--- Percent encoding: %XX stands for a byte.
+
+local percent = {}
+
+--- Encodes the bytes that match a pattern, which must include "%".
+-- @tparam string text
+-- @tparam string pattern  of Lua, for one byte
+-- @treturn string
+function percent.encode(text, pattern)
+  return (text:gsub(pattern, function(char)
+    return ("%%%02X"):format(char:byte())
+  end))
+end
+
+--- Decodes every %XX; other text is kept.
+-- @tparam string text
+-- @treturn string
+function percent.decode(text)
+  return (text:gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end))
+end
+
+return percent

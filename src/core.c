@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "child.h"
+#include "class.h"
 #include "clock.h"
 #include "conn.h"
 #include "file.h"
@@ -1286,20 +1287,6 @@ int rl_core_lingers(void)
     return rl_loop_lingers();
 }
 
-static void new_class(lua_State *L, const char *name, const luaL_Reg *methods,
-                      lua_CFunction close)
-{
-    luaL_newmetatable(L, name);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, close);
-    lua_setfield(L, -2, "__gc");
-    lua_pushcfunction(L, close);
-    lua_setfield(L, -2, "__close");
-    luaL_setfuncs(L, methods, 0);
-    lua_pop(L, 1);
-}
-
 static void new_classes(lua_State *L)
 {
     static const luaL_Reg timer[] = { { "close", timer_close },
@@ -1332,14 +1319,14 @@ static void new_classes(lua_State *L)
         { NULL, NULL },
     };
 
-    new_class(L, TIMER, timer, timer_close);
-    new_class(L, LOCK, lock, lock_close);
-    new_class(L, CHILD, child, child_close);
-    new_class(L, JOB, job, job_close);
-    new_class(L, SERVER, server, server_close);
-    new_class(L, SIGNAL, signal, signal_close);
-    new_class(L, INPUT, input, input_close);
-    new_class(L, CONN, conn, conn_gc);
+    rl_class(L, TIMER, timer, timer_close);
+    rl_class(L, LOCK, lock, lock_close);
+    rl_class(L, CHILD, child, child_close);
+    rl_class(L, JOB, job, job_close);
+    rl_class(L, SERVER, server, server_close);
+    rl_class(L, SIGNAL, signal, signal_close);
+    rl_class(L, INPUT, input, input_close);
+    rl_class(L, CONN, conn, conn_gc);
 }
 
 static void push_versions(lua_State *L)

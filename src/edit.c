@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <lauxlib.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,6 +17,9 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
 #endif
+
+#include "class.h"
+#include "input.h"
 
 #define EDITOR "rlock.edit"
 enum { HISTORY = 1000 }; /* lines */
@@ -145,10 +147,8 @@ static int push_text_before(lua_State *L, EditLine *line)
 /* Is this Ctrl-D, or has the terminal gone? An empty line is neither. */
 static int is_end(const char *text, int length)
 {
-    struct pollfd terminal = { .fd = STDIN_FILENO };
-
     if (text == NULL || length <= 0)
-        return poll(&terminal, 1, 0) > 0;
+        return rl_input_has_gone(STDIN_FILENO);
     return length == 1 && text[0] == '\4';
 }
 
@@ -247,18 +247,14 @@ int luaopen_rlock_edit(lua_State *L)
     static const luaL_Reg functions[] = { { "open", edit_open },
                                           { NULL, NULL } };
     static const luaL_Reg methods[] = {
-        { "start", editor_start },   { "stop", editor_stop },
-        { "read", editor_read },     { "insert", editor_insert },
-        { "aside", editor_aside },   { "add", editor_add },
-        { "load", editor_load },     { "save", editor_save },
-        { "close", editor_close },   { "__gc", editor_close },
-        { "__close", editor_close }, { NULL, NULL },
+        { "start", editor_start }, { "stop", editor_stop },
+        { "read", editor_read },   { "insert", editor_insert },
+        { "aside", editor_aside }, { "add", editor_add },
+        { "load", editor_load },   { "save", editor_save },
+        { "close", editor_close }, { NULL, NULL },
     };
 
-    luaL_newmetatable(L, EDITOR);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-    luaL_setfuncs(L, methods, 0);
+    rl_class(L, EDITOR, methods, editor_close);
     luaL_newlib(L, functions);
     return 1;
 }

@@ -4,6 +4,7 @@
 #include "input.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 
 struct rl_input {
@@ -68,6 +69,13 @@ int rl_input_open(rl_input **out, rl_loop *loop, int64_t id, int fd)
     }
     *out = self;
     return 0;
+}
+
+int rl_input_has_gone(int fd)
+{
+    struct pollfd input = { .fd = fd }; /* without events: errors only */
+
+    return poll(&input, 1, 0) > 0;
 }
 
 void rl_input_close(rl_input *self)

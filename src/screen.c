@@ -13,7 +13,6 @@
 #include <lauxlib.h>
 #include <limits.h>
 #include <locale.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,9 @@
 #include <term.h>
 #include <unistd.h>
 #include <wchar.h>
+
+#include "class.h"
+#include "input.h"
 
 #define CLASS "rlock.screen"
 enum { MOST_COLUMNS = 512, MOST_CHARACTERS = 2 * MOST_COLUMNS };
@@ -303,14 +305,6 @@ static int push_text(lua_State *L, wint_t key)
     return 1;
 }
 
-static int has_gone(void)
-{
-    struct pollfd terminal = { .fd = STDIN_FILENO };
-
-    return poll(&terminal, 1, 0) > 0
-           && (terminal.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-}
-
 /* screen:key() -> nil: no key is pressed; "up", "down", "page up", "page down",
    "home", "end", "enter", "backspace", "escape", "other"; "gone": the terminal
    is; or one character as text */
@@ -320,7 +314,7 @@ static int screen_key(lua_State *L)
     int what = wget_wch(check_screen(L)->keys, &key);
     const char *name;
 
-    if (what == ERR && !has_gone())
+    if (what == ERR && !rl_input_has_gone(STDIN_FILENO))
         return 0;
     name = what == ERR ? "gone" : name_of(what, key);
     if (name == NULL)
@@ -342,15 +336,10 @@ int luaopen_rlock_screen(lua_State *L)
         { "suspend", screen_suspend },
         { "key", screen_key },
         { "close", screen_close },
-        { "__gc", screen_close },
-        { "__close", screen_close },
         { NULL, NULL },
     };
 
-    luaL_newmetatable(L, CLASS);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-    luaL_setfuncs(L, methods, 0);
+    rl_class(L, CLASS, methods, screen_close);
     luaL_newlib(L, functions);
     return 1;
 }

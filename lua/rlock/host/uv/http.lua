@@ -30,12 +30,10 @@ end
 -- @treturn[2] nil, "refused", detail
 function http.serve(port, pages)
   local server, code, detail
-  local id = tasks.callback(function(line)
+  server, code, detail = tasks.open(function(line)
     server:answer(answer(line, pages))
-  end)
-  server, code, detail = core.serve(id, port)
+  end, core.serve, port)
   if server then return true end
-  tasks.free_id(id)
   return nil, code, detail
 end
 

@@ -19,16 +19,12 @@ local REPORTS = { [0] = "started", "unable", "stopped", "ended", "softened",
 -- @return the job, or nil, code, detail
 function job.start(options)
   local self = setmetatable({ news = tasks.event(), reports = {} }, Job)
-  self.id = tasks.callback(function(what, value)
+  local raw, id, detail = tasks.open(function(what, value)
     table.insert(self.reports, { REPORTS[what], value })
     self.news:set()
-  end)
-  local raw, code, detail = core.job(self.id, options)
-  if not raw then
-    tasks.free_id(self.id)
-    return nil, code, detail
-  end
-  self.raw = raw
+  end, core.job, options)
+  if not raw then return nil, id, detail end
+  self.raw, self.id = raw, id
   return self
 end
 

@@ -5,7 +5,7 @@ local tasks = require "rlock.host.uv.tasks"
 
 local process = {}
 
-local callback, free_id = tasks.callback, tasks.free_id
+local free_id = tasks.free_id
 
 local Process = {}
 Process.__index = Process
@@ -15,17 +15,13 @@ Process.__index = Process
 -- @return the process (`pid`, `wait`, `kill`), or nil, code, detail
 function process.start(options)
   local self = setmetatable({ over = tasks.event() }, Process)
-  local id
-  id = callback(function(status, signal)
+  local child, id, detail
+  child, id, detail = tasks.open(function(status, signal)
     free_id(id)
     self.status, self.signal = status, signal
     self.over:set()
-  end)
-  local child, code, detail = core.spawn(id, options)
-  if not child then
-    free_id(id)
-    return nil, code, detail
-  end
+  end, core.spawn, options)
+  if not child then return nil, id, detail end
   self.child, self.pid = child, child:pid()
   return self
 end
@@ -52,12 +48,12 @@ Handle.__index = Handle
 -- Calls fn for each event of a primitive of the core.
 local function watch(open, what, fn)
   local self = setmetatable({}, Handle)
-  self.id = callback(function() fn(self) end)    -- also prevents collection
-  local code, detail
-  self.raw, code, detail = open(self.id, what)
-  if self.raw then return self end
-  free_id(self.id)
-  return nil, code, detail
+  local raw, id, detail = tasks.open(function()
+    fn(self)                             -- also prevents collection
+  end, open, what)
+  if not raw then return nil, id, detail end
+  self.raw, self.id = raw, id
+  return self
 end
 
 --- Calls `fn` at each signal, until the returned handle is closed. The handle

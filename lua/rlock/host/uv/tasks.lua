@@ -55,6 +55,20 @@ function tasks.callback(fn) return take_id { fn = fn } end
 --- Reuses the id, which must not complete any more.
 tasks.free_id = free_id
 
+--- Opens a primitive of the core whose events are passed to `fn`.
+-- @tparam function fn
+-- @tparam function open of the core, with an id and these arguments
+-- @return[1] the primitive
+-- @treturn[1] integer its id, for `free_id`
+-- @treturn[2] nil, code, detail
+function tasks.open(fn, open, ...)
+  local id = tasks.callback(fn)
+  local opened, code, detail = open(id, ...)
+  if opened then return opened, id end
+  free_id(id)
+  return nil, code, detail
+end
+
 -- tasks -------------------------------------------------------------------
 
 local function make_ready(task, a, b, c)

@@ -3,15 +3,7 @@
 
 local stage = require "spec.simulate.stage"
 
--- A test on a stage: fn(stage, client, session).
-local function on_stage(name, fn, options)
-  it(name, function()
-    stage.play(function(self)
-      local client = self:client(options)
-      fn(self, client, client.session)
-    end)
-  end)
-end
+local on_stage = stage.tests(it)
 
 local function entry(self, name)
   self.server.redis.now = math.floor(self.server:clock() * 1000000)

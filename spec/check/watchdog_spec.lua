@@ -3,15 +3,7 @@
 
 local stage = require "spec.simulate.stage"
 
--- A test on a stage: fn(stage, client, session).
-local function on_stage(name, fn, options)
-  it(name, function()
-    stage.play(function(self)
-      local client = self:client(options)
-      fn(self, client, client.session)
-    end)
-  end)
-end
+local on_stage = stage.tests(it)
 
 local function take(client, options, name)
   local lock = client:lock(name or "lock")

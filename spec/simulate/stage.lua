@@ -104,6 +104,21 @@ local function new()
   return self
 end
 
+--- Makes a kind of test: (name, fn, options of the client). It runs
+--  fn(stage, client, session).
+-- @tparam function it of busted
+-- @treturn function
+function stage.tests(it)
+  return function(name, fn, options)
+    it(name, function()
+      stage.play(function(self)
+        local its = self:client(options)
+        fn(self, its, its.session)
+      end)
+    end)
+  end
+end
+
 --- Runs fn(stage) as a task of the first process.
 function stage.play(fn)
   local self, ok, why = new(), nil, nil

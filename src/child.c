@@ -52,7 +52,7 @@ static void on_exit(uv_process_t *uv, int64_t status, int number)
     self->exited = 1;
     uv_close((uv_handle_t *)uv, handle_closed);
     if (!self->forgotten)
-        rl_loop_tell(self->loop, &event);
+        rl_loop_report(self->loop, &event);
 }
 
 /* The descriptor for this word. Sets *opened if the caller has to close it. */

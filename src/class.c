@@ -9,10 +9,13 @@ void rl_class(lua_State *L, const char *name, const luaL_Reg *methods,
     luaL_newmetatable(L, name);
     lua_pushvalue(L, -1);
     lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, close);
-    lua_setfield(L, -2, "__gc");
-    lua_pushcfunction(L, close);
-    lua_setfield(L, -2, "__close");
+    lua_pushstring(L, name);
+    lua_pushcclosure(L, close, 1);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "__gc");
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "__close");
+    lua_setfield(L, -2, "close");
     luaL_setfuncs(L, methods, 0);
     lua_pop(L, 1);
 }

@@ -1,6 +1,6 @@
 /*
- * Commands, encoded in the Redis protocol. hiredis has an encoder, but it
- * allocates on each call.
+ * Commands, encoded in the Redis protocol into the buffer that is sent. hiredis
+ * has an encoder, but it allocates on each call.
  */
 #include "command.h"
 
@@ -9,15 +9,23 @@
 #include <strings.h>
 
 enum {
-    KEPT = 4096, /* bytes kept for the next command */
+    KEPT = 4096, /* bytes kept for the next commands */
     NUMBER = 32  /* more than "$<size_t>\r\n" and "\r\n" need */
 };
 
-static int reserve(rl_command *self, size_t room)
+static int reserve(rl_commands *self, size_t room)
 {
-    size_t size = room < KEPT ? KEPT : room;
+    size_t size = self->size < KEPT ? KEPT : self->size;
     char *text;
 
+    if (self->size - self->end >= room)
+        return 0;
+    self->end -= self->first;
+    if (self->first > 0)
+        memmove(self->text, self->text + self->first, self->end);
+    self->first = 0;
+    while (size - self->end < room)
+        size *= 2;
     if (size == self->size)
         return 0;
     text = realloc(self->text, size);
@@ -55,8 +63,8 @@ static char *put_number(char *to, char mark, size_t number)
     return to;
 }
 
-int rl_command_set(rl_command *self, int argc, const char *const *argv,
-                   const size_t *length)
+int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
+                    const size_t *length)
 {
     size_t room = NUMBER;
     char *to;
@@ -66,7 +74,7 @@ int rl_command_set(rl_command *self, int argc, const char *const *argv,
         room += length[i] + NUMBER;
     if (reserve(self, room) != 0)
         return -1;
-    to = put_number(self->text, '*', (size_t)argc);
+    to = put_number(self->text + self->end, '*', (size_t)argc);
     for (i = 0; i < argc; i++) {
         to = put_number(to, '$', length[i]);
         memcpy(to, argv[i], length[i]);
@@ -74,9 +82,24 @@ int rl_command_set(rl_command *self, int argc, const char *const *argv,
         *to++ = '\r';
         *to++ = '\n';
     }
-    *to = '\0';
-    self->length = (size_t)(to - self->text);
+    self->end = (size_t)(to - self->text);
     return 0;
+}
+
+void rl_commands_sent(rl_commands *self, size_t count)
+{
+    self->first += count;
+    if (self->first < self->end)
+        return;
+    self->first = self->end = 0;
+    if (self->size > KEPT)
+        rl_commands_free(self);
+}
+
+void rl_commands_free(rl_commands *self)
+{
+    free(self->text);
+    memset(self, 0, sizeof(*self));
 }
 
 static int is_word(const char *text, size_t length, const char *word)
@@ -93,16 +116,12 @@ int rl_command_has_one_reply(int argc, const char *const *argv,
     size_t skip = length[0] > 0 && strchr("pPsS", name[0]) != NULL;
     size_t i;
 
+    if (strchr("cCmMpPsSuU", name[0]) == NULL)
+        return 1;
     for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (is_word(name, length[0], words[i])
             || is_word(name + skip, length[0] - skip, words[i]))
             return 0;
     return argc < 2 || !is_word(name, length[0], "client")
            || !is_word(argv[1], length[1], "reply");
-}
-
-void rl_command_free(rl_command *self)
-{
-    free(self->text);
-    memset(self, 0, sizeof(*self));
 }

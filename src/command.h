@@ -6,21 +6,26 @@
 
 #include <stddef.h>
 
-typedef struct rl_command {
-    char *text; /* also terminated by a NUL */
-    size_t length;
+/* The bytes of commands that are not sent yet. All zero: none. */
+typedef struct rl_commands {
+    char *text;
+    size_t first; /* of the unsent bytes */
+    size_t end;
     size_t size;
-} rl_command; /* all zero is an empty command */
+} rl_commands;
 
-/* 0, or -1 when out of memory. The next set reuses the memory. */
-int rl_command_set(rl_command *self, int argc, const char *const *argv,
-                   const size_t *length);
+/* Adds a command. 0, or -1 when out of memory: then nothing is added. */
+int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
+                    const size_t *length);
+
+/* Drops the first count bytes, which are sent. */
+void rl_commands_sent(rl_commands *self, size_t count);
+
+void rl_commands_free(rl_commands *self);
 
 /* False for subscribe, unsubscribe and their variants, monitor, sync and
    client reply: they would shift the replies of later commands. */
 int rl_command_has_one_reply(int argc, const char *const *argv,
                              const size_t *length);
-
-void rl_command_free(rl_command *self);
 
 #endif

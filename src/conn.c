@@ -1,9 +1,9 @@
 /*
  * One connection to Redis: pipelined commands with replies and deadlines, and
- * a subscriber's messages. It drives hiredis' synchronous context on a
- * non-blocking socket. (hiredis' asynchronous context aborts the program on a
- * reply that it cannot match, and would duplicate our queue of commands and
- * our channels.)
+ * a subscriber's messages. Of hiredis it uses the parser of replies. (hiredis'
+ * synchronous context connects by itself; its asynchronous one aborts the
+ * program on a reply that it cannot match, and would duplicate our queue of
+ * commands and our channels.)
  *
  *     OPENING -> OPEN -> ENDED
  *
@@ -26,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
 
 #include "command.h"
 #include "dial.h"
@@ -34,7 +33,11 @@
 #include "reader.h"
 #include "timer.h"
 
-enum { PART = 16 }; /* commands to queue before a write */
+enum { PART = 16 };             /* commands to queue before a write */
+enum { READ_SIZE = 16 * 1024 }; /* what a record of TLS holds */
+
+#define TLS_HINT \
+    "; rediss:// was tried: if this port does not use TLS, use redis://"
 
 struct rl_conn {
     rl_owner base;
@@ -51,24 +54,23 @@ struct rl_conn {
     char detail[RL_DETAIL]; /* why it is not open */
 
     rl_dial *dial;       /* only while OPENING */
-    redisContext *redis; /* only while OPEN */
+    rl_stream stream;    /* only while OPEN */
+    redisReader *reader; /* only while OPEN */
     uv_poll_t poll;      /* only while OPEN */
     uv_prepare_t flush;
+    rl_commands unsent;
+    int queued;  /* commands since the last write */
     int is_full; /* the socket; it is polled for writability */
-    int is_encrypted;
     int is_long; /* a reply exceeds the bounds of reader.h */
-    int unsent;  /* commands queued since the last write */
 
     rl_timer *timer;
-    uint64_t alarm; /* when timer fires; UINT64_MAX: never */
-    int looks;      /* polls of the socket since the alarm */
-    uint64_t heard; /* when the last byte arrived */
+    uint64_t alarm;    /* when timer fires; UINT64_MAX: never */
+    int looks;         /* polls of the socket since the alarm */
+    uint64_t received; /* when the last byte arrived */
     rl_inflight inflight;
     size_t subscribing; /* unconfirmed subscribes */
     uint64_t asked;     /* since when there are any */
     int subscriber;     /* a subscribe was sent */
-
-    rl_command command; /* the latest; its memory is reused */
 };
 
 /* ---- memory ---- */
@@ -83,7 +85,7 @@ static void conn_release(rl_conn *self)
     if (--self->users > 0)
         return;
     rl_inflight_free(&self->inflight);
-    rl_command_free(&self->command);
+    rl_commands_free(&self->unsent);
     free(self->name);
     free(self);
 }
@@ -107,7 +109,7 @@ static void conn_say(rl_conn *self, const char *format, ...)
     va_end(args);
 }
 
-/* hiredis' messages begin with a capital letter; ours do not. */
+/* The messages of hiredis begin with a capital letter; ours do not. */
 static void conn_say_error(rl_conn *self, const char *error)
 {
     char first = error[0];
@@ -122,14 +124,15 @@ static void conn_hang_up(rl_conn *self)
 {
     rl_dial_close(self->dial);
     self->dial = NULL;
-    if (self->redis == NULL)
+    if (self->reader == NULL)
         return;
     uv_close((uv_handle_t *)&self->poll, handle_closed);
     uv_prepare_stop(&self->flush);
     if (self->inflight.count == 0)
-        rl_dial_linger((int)self->redis->fd, 1);
-    redisFree(self->redis);
-    self->redis = NULL;
+        rl_stream_linger(&self->stream, 1);
+    rl_stream_close(&self->stream);
+    redisReaderFree(self->reader);
+    self->reader = NULL;
 }
 
 static void conn_end(rl_conn *self, const char *why)
@@ -140,29 +143,18 @@ static void conn_end(rl_conn *self, const char *why)
     rl_timer_soon(self->timer);
 }
 
-/* hiredis reports an OpenSSL error only as an errno text. */
-static void conn_break(rl_conn *self)
-{
-    const char *reason = self->is_encrypted ? rl_tls_reason() : NULL;
-
-    if (self->is_long)
-        reason = "protocol error: the server announced a reply that is too "
-                 "long";
-    conn_end(self, reason != NULL ? reason : self->redis->errstr);
-}
-
-static void tell_failed(rl_conn *self, int64_t id, const char *code,
-                        const char *detail)
+static void report_failed(rl_conn *self, int64_t id, const char *code,
+                          const char *detail)
 {
     rl_event event = {
         .what = RL_FAILED, .id = id, .code = code, .detail = detail
     };
 
     if (id != 0 && !self->closed)
-        rl_loop_tell(self->loop, &event);
+        rl_loop_report(self->loop, &event);
 }
 
-static void conn_tell_end(rl_conn *self)
+static void conn_report_end(rl_conn *self)
 {
     rl_event lost = { .what = RL_LOST,
                       .id = self->lost,
@@ -170,14 +162,14 @@ static void conn_tell_end(rl_conn *self)
     int64_t id = self->id;
 
     self->id = 0;
-    tell_failed(self, id, "connect", self->detail);
+    report_failed(self, id, "connect", self->detail);
     if (self->opened && self->lost != 0 && !self->closed) {
         self->lost = 0;
-        rl_loop_tell(self->loop, &lost);
+        rl_loop_report(self->loop, &lost);
     }
     while (!self->closed && self->inflight.count != 0)
-        tell_failed(self, rl_inflight_pop(&self->inflight).id, "closed",
-                    self->detail);
+        report_failed(self, rl_inflight_pop(&self->inflight).id, "closed",
+                      self->detail);
 }
 
 /* ---- deadlines ---- */
@@ -206,7 +198,7 @@ static uint64_t conn_silent_deadline(const rl_conn *self)
         since = self->asked;
     if (since == UINT64_MAX)
         return UINT64_MAX;
-    return (self->heard > since ? self->heard : since) + self->silent;
+    return (self->received > since ? self->received : since) + self->silent;
 }
 
 static void conn_expire(rl_conn *self, uint64_t now)
@@ -219,14 +211,14 @@ static void conn_expire(rl_conn *self, uint64_t now)
            && (i = rl_inflight_expire(&self->inflight, i, now, &call)) != 0) {
         snprintf(detail, sizeof(detail), "%.200s: no reply within %llu ms",
                  self->name, (unsigned long long)(call.deadline - call.sent));
-        tell_failed(self, call.id, "timeout", detail);
+        report_failed(self, call.id, "timeout", detail);
     }
 }
 
 /*
  * Replies may be waiting in the socket if the process was suspended or a task
- * computed for long. So the loop polls the socket before an alarm takes
- * effect. True once it has.
+ * did not yield for long. So the loop polls the socket before an alarm takes
+ * effect. Returns true once it has.
  */
 static int conn_has_looked(rl_conn *self)
 {
@@ -245,7 +237,7 @@ static void conn_watch(rl_conn *self)
 
     if (!conn_has_looked(self))
         return;
-    /* End first: a caller told of a timeout might retry on it. */
+    /* End first: a caller that gets a timeout might retry on it. */
     if (conn_silent_deadline(self) <= now) {
         char why[64];
 
@@ -269,7 +261,7 @@ static void on_timer(void *arg)
     if (self->state == OPEN)
         conn_watch(self);
     else
-        conn_tell_end(self);
+        conn_report_end(self);
     conn_release(self);
 }
 
@@ -307,7 +299,7 @@ static void take_message(rl_conn *self, const redisReply *reply)
 
     if (is_subscribe(reply->element[0]->str) && self->subscribing != 0)
         self->subscribing--;
-    rl_loop_tell(self->loop, &event);
+    rl_loop_report(self->loop, &event);
 }
 
 static void take_reply(rl_conn *self, const redisReply *reply)
@@ -318,7 +310,7 @@ static void take_reply(rl_conn *self, const redisReply *reply)
     if (self->inflight.count == 0)
         rl_loop_answered(self->loop);
     if (event.id != 0)
-        rl_loop_tell(self->loop, &event);
+        rl_loop_report(self->loop, &event);
 }
 
 static void conn_take(rl_conn *self, const redisReply *reply)
@@ -330,28 +322,38 @@ static void conn_take(rl_conn *self, const redisReply *reply)
     else if (reply->type == REDIS_REPLY_ERROR)
         conn_end(self, reply->str);
     else
-        conn_end(self, "protocol error: a reply that nobody asked for");
+        conn_end(self, "protocol error: a reply without a request");
 }
 
-static void conn_read(rl_conn *self)
+static void conn_parse(rl_conn *self)
 {
-    int status = redisBufferRead(self->redis);
+    void *reply = NULL;
 
-    while (status == REDIS_OK) {
-        void *reply = NULL;
-
-        status = redisGetReplyFromReader(self->redis, &reply);
-        if (reply == NULL)
-            break;
+    while (redisReaderGetReply(self->reader, &reply) == REDIS_OK
+           && reply != NULL) {
         conn_take(self, reply);
         freeReplyObject(reply);
         if (self->state != OPEN)
             return;
     }
-    if (status == REDIS_OK && rl_reader_is_long(self->redis->reader))
-        self->is_long = 1;
-    if (status != REDIS_OK || self->is_long)
-        conn_break(self);
+    if (self->is_long || rl_reader_is_long(self->reader))
+        conn_end(self, "protocol error: the server announced a reply that is "
+                       "too long");
+    else if (self->reader->err != 0)
+        conn_end(self, self->reader->errstr);
+}
+
+static void conn_read(rl_conn *self)
+{
+    char bytes[READ_SIZE];
+    ssize_t n = rl_stream_read(&self->stream, bytes, sizeof(bytes));
+
+    if (n < 0) {
+        conn_end(self, rl_stream_error(&self->stream, (int)n));
+    } else if (n > 0) {
+        redisReaderFeed(self->reader, bytes, (size_t)n); /* it keeps errors */
+        conn_parse(self);
+    }
 }
 
 /* ---- writing ---- */
@@ -366,30 +368,22 @@ static void conn_poll(rl_conn *self, int is_full)
     (void)uv_poll_start(&self->poll, events, on_poll);
 }
 
-/* A server may send its reason before it closes: read that first. */
-static int conn_has_more(rl_conn *self)
-{
-    char byte;
-
-    if (self->is_encrypted
-        || recv((int)self->redis->fd, &byte, 1, MSG_PEEK) != 1)
-        return 0;
-    self->redis->err = 0;
-    return 1;
-}
-
+/* If a write fails, the server may have said why: that is read first. */
 static void conn_write(rl_conn *self)
 {
-    int done = 0;
+    rl_commands *unsent = &self->unsent;
+    ssize_t n = 0;
 
-    self->unsent = 0;
-    if (self->is_encrypted)
-        rl_tls_begin();
-    if (redisBufferWrite(self->redis, &done) == REDIS_OK) {
-        if (self->is_full != !done)
-            conn_poll(self, !done);
-    } else if (!conn_has_more(self)) {
-        conn_break(self);
+    self->queued = 0;
+    if (unsent->end != 0)
+        n = rl_stream_write(&self->stream, unsent->text + unsent->first,
+                            unsent->end - unsent->first);
+    if (n >= 0) {
+        rl_commands_sent(unsent, (size_t)n);
+        if (self->is_full != (unsent->end != 0))
+            conn_poll(self, unsent->end != 0);
+    } else if (!rl_stream_has_more(&self->stream)) {
+        conn_end(self, rl_stream_error(&self->stream, (int)n));
     }
 }
 
@@ -410,9 +404,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
     conn_hold(self);
     if (status < 0 || (events & UV_READABLE)) { /* the read finds the error */
-        self->heard = uv_now(rl_loop_uv(self->loop));
-        if (self->is_encrypted)
-            rl_tls_begin();
+        self->received = uv_now(rl_loop_uv(self->loop));
         conn_read(self);
     }
     if (self->state == OPEN && (events & UV_WRITABLE))
@@ -424,34 +416,49 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- opening ---- */
 
-static void on_dialled(void *arg, redisContext *redis, const char *why)
+static int conn_start(rl_conn *self)
+{
+    int err =
+        uv_poll_init(rl_loop_uv(self->loop), &self->poll, self->stream.fd);
+
+    if (err != 0)
+        return err;
+    self->poll.data = self;
+    conn_hold(self);
+    self->reader = redisReaderCreate();
+    if (self->reader == NULL) {
+        uv_close((uv_handle_t *)&self->poll, handle_closed);
+        return UV_ENOMEM;
+    }
+    rl_reader_bound(self->reader, &self->is_long);
+    return 0;
+}
+
+static void on_dialled(void *arg, const rl_stream *stream, const char *why)
 {
     rl_conn *self = arg;
     rl_event event = { .what = RL_OPENED, .id = self->id };
     int err;
 
-    if (redis == NULL) {
+    if (stream == NULL) {
         conn_end(self, why);
         return;
     }
     rl_dial_close(self->dial);
     self->dial = NULL;
-    err = uv_poll_init(rl_loop_uv(self->loop), &self->poll, (int)redis->fd);
+    self->stream = *stream;
+    err = conn_start(self);
     if (err != 0) {
-        redisFree(redis);
+        rl_stream_close(&self->stream);
         conn_end(self, uv_strerror(err));
         return;
     }
-    self->poll.data = self;
-    conn_hold(self);
-    self->redis = redis;
-    rl_reader_bound(redis->reader, &self->is_long);
     self->state = OPEN;
     self->opened = 1;
     self->id = 0;
     conn_say(self, "the connection is closed");
     conn_poll(self, 0);
-    rl_loop_tell(self->loop, &event);
+    rl_loop_report(self->loop, &event);
 }
 
 static char *name_of(const rl_conn_options *options)
@@ -478,14 +485,19 @@ static void conn_drop(rl_owner *base)
 
 static int conn_dial(rl_conn *self, const rl_conn_options *options, char *why)
 {
+    rl_tls_options tls;
     rl_dial_options way = { .host = options->host,
                             .port = options->port,
                             .path = options->path,
                             .timeout = options->timeout,
-                            .tls = options->tls,
                             .fn = on_dialled,
                             .arg = self };
 
+    if (options->tls != NULL) {
+        tls = *options->tls;
+        tls.hint = TLS_HINT;
+        way.tls = &tls;
+    }
     return rl_dial_open(&self->dial, self->loop, &way, why);
 }
 
@@ -504,7 +516,7 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
     self->lost = options->lost;
     self->message = options->message;
     self->silent = options->silent;
-    self->is_encrypted = options->tls != NULL;
+    self->stream.fd = -1;
     self->alarm = UINT64_MAX;
     uv_prepare_init(rl_loop_uv(loop), &self->flush);
     self->flush.data = self;
@@ -527,10 +539,7 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
 static int conn_send(rl_conn *self, int argc, const char *const *argv,
                      const size_t *length)
 {
-    if (rl_command_set(&self->command, argc, argv, length) != 0
-        || redisAppendFormattedCommand(self->redis, self->command.text,
-                                       self->command.length)
-               != REDIS_OK)
+    if (rl_commands_add(&self->unsent, argc, argv, length) != 0)
         return UV_ENOMEM;
     if (!self->is_full)
         uv_prepare_start(&self->flush, on_flush);
@@ -560,7 +569,7 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
     conn_set_alarm(self, call.deadline);
     if (self->silent != 0)
         conn_set_alarm(self, call.sent + self->silent);
-    if (++self->unsent >= PART && !self->is_full)
+    if (++self->queued >= PART && !self->is_full)
         conn_write(self);
     return 0;
 }

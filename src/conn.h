@@ -21,9 +21,9 @@ typedef struct rl_conn_options {
 } rl_conn_options;
 
 /*
- * Starts to connect: resolves the name, tries its addresses in turn, shakes
- * hands. Completes with RL_OPENED or RL_FAILED "connect" for id, in a later
- * turn of the loop. Returns 0, or a UV_E* code with a message in why
+ * Starts to connect: resolves the name, tries its addresses in turn, does the
+ * TLS handshake. Completes with RL_OPENED or RL_FAILED "connect" for id, in a
+ * later turn of the loop. Returns 0, or a UV_E* code with a message in why
  * (RL_DETAIL bytes). Keeps no pointers from options.
  *
  * If an open connection ends by itself, reports RL_LOST for options->lost

@@ -1,6 +1,7 @@
 /*
  * The Lua module rlock.core: primitives by id. Only the libuv host
- * (lua/rlock/host/uv.lua) requires it. core.c documents its functions.
+ * (lua/rlock/host/uv.lua) requires it. core.c and core_*.c document its
+ * functions.
  */
 #ifndef RL_CORE_H
 #define RL_CORE_H

@@ -1,5 +1,5 @@
 /*
- * Connecting to a server: resolve, connect, shake hands.
+ * Connecting to a server: resolve, connect, TLS handshake.
  *
  * Addresses are tried in turn; each gets an equal share of the remaining time.
  * A running name lookup cannot be interrupted: the rl_dial stays in memory
@@ -7,6 +7,7 @@
  */
 #include "dial.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -19,15 +20,14 @@
 
 #include "timer.h"
 
-enum { PATH_LIMIT = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
-
 struct rl_dial {
     rl_owner base;
     rl_loop *loop;
     rl_dial_fn *fn; /* NULL: closed */
     void *arg;
     char *path;
-    rl_tls *tls;
+    rl_tls *tls; /* NULL: none, or handed over */
+    const char *hint;
     uint64_t timeout;
     uint64_t give_up; /* the deadline */
     rl_timer *timer;
@@ -36,8 +36,8 @@ struct rl_dial {
     struct addrinfo *addresses;
     struct addrinfo *next; /* address to try next */
 
-    redisContext *redis; /* of the current attempt */
-    uv_poll_t *poll;     /* of the current attempt; frees itself */
+    rl_stream stream; /* of the current attempt */
+    uv_poll_t *poll;  /* of the current attempt; frees itself */
     int shaking;
     char why[RL_DETAIL]; /* not empty: the dial has failed */
 };
@@ -72,9 +72,7 @@ static void dial_stop_poll(rl_dial *self)
 static void dial_hang_up(rl_dial *self)
 {
     dial_stop_poll(self);
-    if (self->redis != NULL)
-        redisFree(self->redis);
-    self->redis = NULL;
+    rl_stream_close(&self->stream);
     self->shaking = 0;
 }
 
@@ -95,15 +93,16 @@ static void dial_refused(rl_dial *self, const char *why)
 
 static void dial_late(rl_dial *self)
 {
-    char why[64];
+    char why[128];
+    const char *hint = self->shaking && self->hint != NULL ? self->hint : "";
 
     dial_hang_up(self);
     if (self->next != NULL && self->give_up > rl_loop_now(self->loop)) {
         dial_try(self);
         return;
     }
-    snprintf(why, sizeof(why), "no connection within %llu ms",
-             (unsigned long long)self->timeout);
+    snprintf(why, sizeof(why), "no connection within %llu ms%s",
+             (unsigned long long)self->timeout, hint);
     dial_fail(self, why);
 }
 
@@ -119,12 +118,13 @@ static void on_timer(void *arg)
 
 static void dial_done(rl_dial *self)
 {
-    redisContext *redis = self->redis;
+    rl_stream stream = { .fd = self->stream.fd, .tls = self->tls };
 
-    self->redis = NULL;
+    self->stream.fd = -1;
+    self->tls = NULL;
     dial_stop_poll(self);
     rl_timer_stop(self->timer);
-    self->fn(self->arg, redis, NULL);
+    self->fn(self->arg, &stream, NULL);
 }
 
 /* ---- one attempt ---- */
@@ -163,9 +163,24 @@ static int socket_error(int fd)
     return uv_translate_sys_error(error);
 }
 
+/* Probes a silent server after 15 s, then every 5 s; the third is the last. */
+static void set_keep_alive(int fd)
+{
+    int on = 1, idle = 15, interval = 5, count = 3;
+
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+#ifdef TCP_KEEPIDLE
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+#else
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPALIVE, &idle, sizeof(idle));
+#endif
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
 static void dial_connected(rl_dial *self)
 {
-    int fd = (int)self->redis->fd;
+    int fd = self->stream.fd;
     char why[RL_DETAIL];
     int on = 1;
     int err = socket_error(fd);
@@ -176,14 +191,14 @@ static void dial_connected(rl_dial *self)
     }
     if (self->path == NULL) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        redisEnableKeepAlive(self->redis);
+        set_keep_alive(fd);
     }
     if (self->tls == NULL) {
         dial_done(self);
         return;
     }
     self->shaking = 1;
-    if (rl_tls_attach(self->tls, self->redis, why, sizeof(why)) != 0)
+    if (rl_tls_attach(self->tls, fd, why, sizeof(why)) != 0)
         dial_refused(self, why);
     else
         dial_shake(self);
@@ -201,26 +216,42 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         dial_connected(self);
 }
 
-void rl_dial_linger(int fd, int is_orderly)
+static int dial_connect(rl_dial *self, const struct sockaddr *address,
+                        socklen_t size)
 {
-    struct linger linger = { .l_onoff = !is_orderly, .l_linger = 0 };
+    int fd = socket(address->sa_family, SOCK_STREAM, 0);
 
-    setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+    if (fd < 0)
+        return uv_translate_sys_error(errno);
+    self->stream.fd = fd;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    rl_stream_linger(&self->stream, 0);
+    if (connect(fd, address, size) == 0 || errno == EINPROGRESS)
+        return 0;
+    return uv_translate_sys_error(errno);
 }
 
-static redisContext *dial_context(rl_dial *self)
+static int dial_connect_path(rl_dial *self)
 {
-    struct addrinfo *address = self->next;
-    char host[NI_MAXHOST], port[NI_MAXSERV];
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+    if (strlen(self->path) >= sizeof(address.sun_path))
+        return UV_ENAMETOOLONG;
+    strcpy(address.sun_path, self->path);
+    return dial_connect(self, (const struct sockaddr *)&address,
+                        sizeof(address));
+}
+
+/* Starts to connect to the path or to the next address. */
+static int dial_connect_next(rl_dial *self)
+{
+    const struct addrinfo *address = self->next;
 
     if (self->path != NULL)
-        return redisConnectUnixNonBlock(self->path);
+        return dial_connect_path(self);
     self->next = address->ai_next;
-    if (getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof(host),
-                    port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV)
-        != 0)
-        return NULL;
-    return redisConnectNonBlock(host, atoi(port));
+    return dial_connect(self, address->ai_addr, address->ai_addrlen);
 }
 
 static int dial_open_poll(rl_dial *self)
@@ -230,7 +261,7 @@ static int dial_open_poll(rl_dial *self)
 
     if (poll == NULL)
         return err;
-    err = uv_poll_init(rl_loop_uv(self->loop), poll, (int)self->redis->fd);
+    err = uv_poll_init(rl_loop_uv(self->loop), poll, self->stream.fd);
     if (err != 0) {
         free(poll);
         return err;
@@ -257,27 +288,10 @@ static void dial_set_share(rl_dial *self)
 
 static void dial_try(rl_dial *self)
 {
-    int err;
+    int err = dial_connect_next(self);
 
-    if (self->path != NULL && strlen(self->path) > PATH_LIMIT) {
-        dial_refused(self, uv_strerror(UV_ENAMETOOLONG));
-        return;
-    }
-    self->redis = dial_context(self);
-    if (self->redis == NULL) {
-        dial_refused(self, uv_strerror(UV_ENOMEM));
-        return;
-    }
-    if (self->redis->err != 0) {
-        char error[sizeof(self->redis->errstr)];
-
-        memcpy(error, self->redis->errstr, sizeof(error));
-        dial_refused(self, error);
-        return;
-    }
-    fcntl((int)self->redis->fd, F_SETFD, FD_CLOEXEC);
-    rl_dial_linger((int)self->redis->fd, 0);
-    err = dial_open_poll(self);
+    if (err == 0)
+        err = dial_open_poll(self);
     if (err != 0) {
         dial_refused(self, uv_strerror(err));
         return;
@@ -353,6 +367,7 @@ int rl_dial_open(rl_dial **out, rl_loop *loop, const rl_dial_options *options,
     if (self == NULL)
         return err;
     self->base.drop = dial_drop;
+    self->stream.fd = -1;
     self->loop = loop;
     self->fn = options->fn;
     self->arg = options->arg;
@@ -364,6 +379,7 @@ int rl_dial_open(rl_dial **out, rl_loop *loop, const rl_dial_options *options,
     if (self->timer == NULL)
         goto err0;
     if (options->tls != NULL) {
+        self->hint = options->tls->hint;
         err = rl_tls_open(&self->tls, options->tls, options->host, why,
                           RL_DETAIL);
         if (err != 0)

@@ -4,16 +4,14 @@
 #ifndef RL_DIAL_H
 #define RL_DIAL_H
 
-#include <hiredis.h>
-
 #include "loop.h"
-#include "tls.h"
+#include "stream.h"
 
 typedef struct rl_dial rl_dial;
 
-/* Receives a connected, non-blocking context, which the callee then owns; or
-   NULL and why it failed. */
-typedef void rl_dial_fn(void *arg, redisContext *redis, const char *why);
+/* Receives a connected stream, which the callee copies and then owns; or NULL
+   and why it failed. */
+typedef void rl_dial_fn(void *arg, const rl_stream *stream, const char *why);
 
 typedef struct rl_dial_options {
     const char *host; /* name or address, with port; or NULL and a path */
@@ -29,18 +27,10 @@ typedef struct rl_dial_options {
  * Starts to connect. Calls fn once, in a later turn of the loop, unless the
  * dial is closed first; fn must close the dial. Returns 0, or a UV_E* code
  * with a message in why (RL_DETAIL bytes). Keeps no pointers from options but
- * arg.
+ * arg and tls->hint.
  */
 int rl_dial_open(rl_dial **out, rl_loop *loop, const rl_dial_options *options,
                  char *why);
 void rl_dial_close(rl_dial *self);
-
-/*
- * Sets what the kernel does with unsent bytes when the socket is closed,
- * including when the process dies. By default it discards them and resets the
- * connection, so that no abandoned request is delivered late. For an orderly
- * close it sends them.
- */
-void rl_dial_linger(int fd, int is_orderly);
 
 #endif

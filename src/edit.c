@@ -176,7 +176,7 @@ static int editor_read(lua_State *L)
     return 2;
 }
 
-/* editor:insert(text): as if it was typed; letters and digits only */
+/* editor:insert(text): as if typed; letters and digits only */
 static int editor_insert(lua_State *L)
 {
     editor *self = check_editor(L);
@@ -247,11 +247,15 @@ int luaopen_rlock_edit(lua_State *L)
     static const luaL_Reg functions[] = { { "open", edit_open },
                                           { NULL, NULL } };
     static const luaL_Reg methods[] = {
-        { "start", editor_start }, { "stop", editor_stop },
-        { "read", editor_read },   { "insert", editor_insert },
-        { "aside", editor_aside }, { "add", editor_add },
-        { "load", editor_load },   { "save", editor_save },
-        { "close", editor_close }, { NULL, NULL },
+        { "start", editor_start },
+        { "stop", editor_stop },
+        { "read", editor_read },
+        { "insert", editor_insert },
+        { "aside", editor_aside },
+        { "add", editor_add },
+        { "load", editor_load },
+        { "save", editor_save },
+        { NULL, NULL },
     };
 
     rl_class(L, EDITOR, methods, editor_close);

@@ -1,64 +1,46 @@
 /*
- * Build tool: turns Lua files into one C file that defines rl_embedded.
+ * Build tool: runs a Lua program with the Lua that rlockctl is linked with.
+ * embed.lua needs that for bytecode, and a machine that builds may lack lua5.4.
+ * The global `ident` is the release of that Lua.
  *
- *     embed lua lua/rlock.lua lua/rlock/lock.lua ... > embedded.c
- *
- * Names are relative to the first argument, a folder. Byte arrays are used
- * because C limits the length of string literals.
+ *     embed src/embed.lua ARG...
  */
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
-static int put_file(const char *path, int number)
+extern const char lua_ident[];
+
+static void push_arguments(lua_State *L, int argc, char **argv)
 {
-    FILE *file = fopen(path, "rb");
-    int c, column = 0;
+    int i;
 
-    if (file == NULL) {
-        perror(path);
-        return -1;
+    lua_createtable(L, argc, 1);
+    for (i = 1; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i - 1);
     }
-    printf("\nstatic const unsigned char text_%d[] = {\n", number);
-    while ((c = getc(file)) != EOF) {
-        printf("%d,", c);
-        if (++column % 16 == 0)
-            putchar('\n');
-    }
-    puts("0 };");
-    if (ferror(file)) {
-        perror(path);
-        fclose(file);
-        return -1;
-    }
-    return fclose(file);
-}
-
-static const char *name_of(const char *path, const char *folder)
-{
-    size_t length = strlen(folder);
-
-    if (strncmp(path, folder, length) == 0 && path[length] == '/')
-        return path + length + 1;
-    return path;
+    lua_setglobal(L, "arg");
 }
 
 int main(int argc, char **argv)
 {
-    int i;
+    lua_State *L = argc > 1 ? luaL_newstate() : NULL;
 
-    if (argc < 2) {
-        fputs("usage: embed FOLDER FILE... > embedded.c\n", stderr);
+    if (L == NULL) {
+        fputs("usage: embed FILE.lua ARG...\n", stderr);
         return 2;
     }
-    puts("/* Written by embed.c from the files of lua/. */");
-    puts("#include \"embed.h\"");
-    for (i = 2; i < argc; i++)
-        if (put_file(argv[i], i) != 0)
-            return 1;
-    puts("\nconst struct rl_embedded rl_embedded[] = {");
-    for (i = 2; i < argc; i++)
-        printf("    { \"%s\", text_%d, sizeof(text_%d) - 1 },\n",
-               name_of(argv[i], argv[1]), i, i);
-    puts("    { NULL, NULL, 0 }\n};");
-    return fflush(stdout) != 0 || ferror(stdout);
+    luaL_openlibs(L);
+    lua_pushstring(L, lua_ident);
+    lua_setglobal(L, "ident");
+    push_arguments(L, argc, argv);
+    if (luaL_dofile(L, argv[1]) != LUA_OK) {
+        fprintf(stderr, "embed: %s\n", lua_tostring(L, -1));
+        return EXIT_FAILURE;
+    }
+    lua_close(L);
+    return EXIT_SUCCESS;
 }

@@ -1,5 +1,5 @@
 /*
- * The Lua files linked into rlockctl. embed.c, a build tool, generates the
+ * The Lua files linked into rlockctl. embed.lua, a build tool, generates the
  * definition of rl_embedded from lua/.
  */
 #ifndef RL_EMBED_H
@@ -8,10 +8,14 @@
 #include <stddef.h>
 
 struct rl_embedded {
-    const char *name; /* "rlock/lock.lua"; NULL ends the list */
-    const unsigned char *text;
+    const char *name; /* "rlock/client.lua"; NULL ends the list */
+    const char *text; /* or NULL */
     size_t length;
+    const char *code; /* bytecode for the release of Lua below, or NULL */
+    size_t code_length;
 };
+
+extern const char rl_embedded_for[]; /* lua_ident of the Lua that wrote it */
 
 extern const struct rl_embedded rl_embedded[];
 

@@ -62,9 +62,15 @@ int rl_check_private(const char *path, mode_t type, char *why, size_t size)
 
 int rl_private_dir(const char *path, char *why, size_t size)
 {
-    if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return say_errno(why, size, path);
-    return rl_check_private(path, S_IFDIR, why, size);
+    int tries, err = UV_ENOENT;
+
+    /* Another process may remove it just after mkdir has found it. */
+    for (tries = 0; tries < 8 && err == UV_ENOENT; tries++) {
+        if (mkdir(path, 0700) != 0 && errno != EEXIST)
+            return say_errno(why, size, path);
+        err = rl_check_private(path, S_IFDIR, why, size);
+    }
+    return err;
 }
 
 /* Has the file been removed or replaced since we opened it? */

@@ -44,7 +44,7 @@ typedef struct guard {
     int has_ended; /* the child was reaped */
     int softened;
     int killing;
-    int told_killed;
+    int reported_killed;
     int lends; /* the command is in the foreground in place of the program */
 } guard;
 
@@ -298,8 +298,8 @@ static void keep_deadlines(guard *self)
         self->killing = 1;
     if (self->killing)
         kill_all(self);
-    if (now >= self->hard && !self->told_killed) {
-        self->told_killed = 1;
+    if (now >= self->hard && !self->reported_killed) {
+        self->reported_killed = 1;
         report(self, RL_KILLED, 0);
         say(self->plan->farewell);
     }
@@ -350,10 +350,12 @@ static int patience(const guard *self)
 
 /* ---- events ---- */
 
-static void obey(guard *self, const rl_order *order)
+static void execute_order(guard *self, const rl_order *order)
 {
     switch (order->what) {
     case RL_LIMIT:
+        if (order->soft > rl_clock_now())
+            self->softened = 0; /* the next deadline has a signal again */
         self->soft = order->soft;
         self->hard = order->hard;
         break;
@@ -375,13 +377,13 @@ static void obey(guard *self, const rl_order *order)
     }
 }
 
-static void hear(guard *self)
+static void read_order(guard *self)
 {
     rl_order order;
     ssize_t n = recv(self->socket, &order, sizeof(order), MSG_WAITALL);
 
     if (n == (ssize_t)sizeof(order)) {
-        obey(self, &order);
+        execute_order(self, &order);
     } else if (n >= 0 || (errno != EINTR && errno != EAGAIN)) {
         close(self->socket);
         self->socket = -1;
@@ -445,7 +447,7 @@ static void watch(guard *self)
         if (fds[2].revents != 0 && read(self->timer, drained, 8) < 0)
             continue;
         if (fds[1].revents != 0 && reap(self)) /* an end precedes an order */
-            hear(self);
+            read_order(self);
     }
 }
 

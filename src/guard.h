@@ -1,6 +1,7 @@
 /*
- * The guard: a forked process that runs a command for the program, and kills
- * it at a deadline even if the program was stopped or killed.
+ * The guard: a process that runs a command for the program, and kills it at a
+ * deadline even if the program was stopped or killed. Its parent is the warden
+ * (warden.h).
  */
 #ifndef RL_GUARD_H
 #define RL_GUARD_H
@@ -29,10 +30,10 @@ enum rl_report_what {
     RL_STARTED,  /* value: pid */
     RL_UNABLE,   /* it could not be executed; value: errno */
     RL_STOPPED,  /* the program should stop, too; value: the signal */
-    RL_ENDED,    /* value: the command's status as of waitpid */
+    RL_ENDED,    /* value: the command's status, from waitpid */
     RL_SOFTENED, /* the soft deadline has passed */
     RL_KILLED,   /* the hard deadline has passed */
-    RL_GONE      /* no descendant is left, and the guard ends */
+    RL_GONE      /* no descendant is left; value: 1 if the guard was killed */
 };
 
 typedef struct rl_report {

@@ -32,7 +32,7 @@ static void input_fired(uv_poll_t *uv, int status, int events)
 
     (void)status;
     (void)events;
-    rl_loop_tell(self->loop, &event);
+    rl_loop_report(self->loop, &event);
 }
 
 /* libuv makes the descriptor non-blocking, but other programs share it. */

@@ -16,7 +16,7 @@ typedef struct rl_input rl_input;
 int rl_input_open(rl_input **out, rl_loop *loop, int64_t id, int fd);
 void rl_input_close(rl_input *self);
 
-/* Has what is behind fd, such as a terminal, hung up? */
+/* Has the other end of fd, such as a terminal, hung up? */
 int rl_input_has_gone(int fd);
 
 #endif

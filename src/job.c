@@ -1,6 +1,7 @@
 /*
- * The program's side of a job: forks the guard, passes on its reports, and
- * reaps it after it has closed its end of the socket.
+ * The program's side of a job: forks the warden, which forks the guard; passes
+ * on their reports; and reaps the warden after both have closed their end of
+ * the socket.
  */
 #include "job.h"
 
@@ -13,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "warden.h"
+
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
 #endif
@@ -23,9 +26,9 @@ struct rl_job {
     rl_loop *loop;
     int64_t id;
     int socket; /* -1: closed */
-    pid_t guard;
+    pid_t warden;
     pid_t child; /* 0: none that runs */
-    int has_gone;
+    int gone;    /* the value of RL_GONE; -1: not reported */
 };
 
 /* ---- the environment ---- */
@@ -97,47 +100,42 @@ static void job_drop(rl_owner *base)
     job_shut((rl_job *)base);
 }
 
-static void job_tell_program(rl_job *self, int what, int value)
+static void job_report(rl_job *self, int what, int value)
 {
     rl_event event = {
         .what = RL_REPORTED, .id = self->id, .status = what, .signal = value
     };
 
-    rl_loop_tell(self->loop, &event);
+    rl_loop_report(self->loop, &event);
 }
 
-static void guard_reap(rl_job *self)
+static void warden_reap(rl_job *self)
 {
     int status;
 
-    while (waitpid(self->guard, &status, 0) < 0 && errno == EINTR)
+    while (waitpid(self->warden, &status, 0) < 0 && errno == EINTR)
         ;
-    self->guard = 0;
+    self->warden = 0;
 }
 
-/* The guard's socket has ended. */
+/* The socket has ended: neither guard nor warden is left. */
 static void job_finish(rl_job *self)
 {
-    int value = 0;
-
     uv_poll_stop(&self->uv);
-    guard_reap(self);
-    if (!self->has_gone) {
-        value = -1;
-        if (self->child > 0)
-            kill(-self->child, SIGKILL);
-    }
-    job_tell_program(self, RL_GONE, value);
+    warden_reap(self);
+    if (self->gone < 0 && self->child > 0)
+        kill(-self->child, SIGKILL);
+    job_report(self, RL_GONE, self->gone);
 }
 
-static void job_heard(rl_job *self, const rl_report *news)
+static void job_received(rl_job *self, const rl_report *news)
 {
     if (news->what == RL_STARTED)
         self->child = news->value;
     if (news->what == RL_GONE)
-        self->has_gone = 1; /* told when the socket ends */
+        self->gone = news->value; /* reported when the socket ends */
     else
-        job_tell_program(self, news->what, news->value);
+        job_report(self, news->what, news->value);
 }
 
 /* Reads one report; returns 0 at the socket's end. */
@@ -151,7 +149,7 @@ static int job_receive(rl_job *self)
     while (n < 0 && errno == EINTR);
     if (n != (ssize_t)sizeof(news))
         return 0;
-    job_heard(self, &news);
+    job_received(self, &news);
     return 1;
 }
 
@@ -183,7 +181,7 @@ static int sockets_open(int pair[2])
     return 0;
 }
 
-static int guard_fork(rl_job *self, const rl_guard_plan *given, int socket)
+static int warden_fork(rl_job *self, const rl_guard_plan *given, int socket)
 {
     rl_guard_plan plan = *given;
     sigset_t all;
@@ -193,10 +191,10 @@ static int guard_fork(rl_job *self, const rl_guard_plan *given, int socket)
     plan.group = getpgrp();
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &plan.mask);
-    self->guard = fork();
-    if (self->guard == 0)
-        rl_guard_run(&plan);
-    if (self->guard < 0)
+    self->warden = fork();
+    if (self->warden == 0)
+        rl_warden_run(&plan);
+    if (self->warden < 0)
         err = uv_translate_sys_error(errno);
     sigprocmask(SIG_SETMASK, &plan.mask, NULL);
     return err;
@@ -213,7 +211,7 @@ static int job_start(rl_job *self, rl_job_options *options)
     options->plan.env = env_with(options->changes);
     err = options->plan.env == NULL ? UV_ENOMEM : 0;
     if (err == 0)
-        err = guard_fork(self, &options->plan, pair[1]);
+        err = warden_fork(self, &options->plan, pair[1]);
     free(options->plan.env);
     close(pair[1]);
     if (err == 0)
@@ -239,6 +237,7 @@ int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
     self->loop = loop;
     self->id = id;
     self->socket = -1;
+    self->gone = -1;
     err = job_start(self, options);
     if (err == 0)
         *out = self;
@@ -249,14 +248,14 @@ int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
     return err;
 }
 
-void rl_job_tell(rl_job *self, const rl_order *order)
+void rl_job_order(rl_job *self, const rl_order *order)
 {
     ssize_t n =
         send(self->socket, order, sizeof(*order), MSG_NOSIGNAL | MSG_DONTWAIT);
 
     (void)n; /* if the guard has gone, its report says so */
-    if (self->guard > 0)
-        kill(self->guard, SIGCONT); /* who stopped it, stopped nothing else */
+    if (self->warden > 0)
+        kill(self->warden, SIGCONT); /* it continues the guard */
 }
 
 void rl_job_close(rl_job *self)

@@ -17,15 +17,15 @@ typedef struct rl_job_options {
 
 /*
  * Starts a job. The guard's reports are RL_REPORTED for id, with what and value
- * in `status` and `signal`; the last one is RL_GONE. The event is delivered
- * with value -1 if the guard was killed: then the command's group is killed,
- * too. Returns 0, or a UV_E* code.
+ * in `status` and `signal`; the last one is RL_GONE. Its value is -1 if guard
+ * and warden were both killed: then the command's group is killed, but
+ * descendants that have left it may be alive. Returns 0, or a UV_E* code.
  */
 int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
                 rl_job_options *options);
 
 /* Sends an order to the guard; has no effect after the guard has exited. */
-void rl_job_tell(rl_job *self, const rl_order *order);
+void rl_job_order(rl_job *self, const rl_order *order);
 
 /* Closes it. The guard still enforces its last deadlines on the command. */
 void rl_job_close(rl_job *self);

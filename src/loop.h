@@ -68,7 +68,7 @@ void rl_loop_stop(rl_loop *loop);
 int rl_loop_close(rl_loop *loop);
 int rl_loop_lingers(void);
 
-void rl_loop_tell(rl_loop *loop, const rl_event *event);
+void rl_loop_report(rl_loop *loop, const rl_event *event);
 
 uv_loop_t *rl_loop_uv(rl_loop *loop);
 
@@ -85,23 +85,5 @@ void rl_loop_answered(rl_loop *loop);
 
 /* Where timer.c keeps the state that the timers of this loop share. */
 void **rl_loop_timers(rl_loop *loop);
-
-/*
- * Reports RL_FIRED for id whenever the signal arrives. Does not keep the loop
- * running.
- */
-typedef struct rl_signal rl_signal;
-
-int rl_signal_open(rl_signal **out, rl_loop *loop, int64_t id, int number);
-void rl_signal_close(rl_signal *self);
-
-/*
- * HUP, INT, QUIT and TERM ask the program to end. fn is called in the signal
- * handler when one of them arrives. rl_signal_unheard returns the number of
- * the last one if it arrived at least ms ago and is still unreported, because
- * the loop does not turn; else 0.
- */
-void rl_signal_on_ask(void (*fn)(void));
-int rl_signal_unheard(uint64_t ms);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * rlockctl: builds the Lua state and hands over to lua/rlock/cli.lua.
+ * rlockctl: builds the Lua state and hands over to lua/rlockctl/cli.lua.
  *
  * All work with Lua runs within one protected call. The modules linked into
  * this program come before those on package.path, so that it never loads
@@ -21,11 +21,15 @@
 #include "embed.h"
 #include "screen.h"
 
+extern const char lua_ident[];
+
 struct arguments {
     int count;
     char **values;
     int status;
 };
+
+#define PREPARED "rlock/prepared/"
 
 /* Stack slots of the protected main. */
 enum { ARGUMENTS = 1, HANDLER, NAMED };
@@ -40,14 +44,14 @@ static const struct rl_embedded *find(const char *name)
     return NULL;
 }
 
-/* embedded(name) -> text | nil, for a name such as "rlock/lock.lua" */
+/* embedded(name) -> text | nil, for a name such as "rlock/policy/fair.lua" */
 static int lua_embedded(lua_State *L)
 {
     const struct rl_embedded *file = find(luaL_checkstring(L, 1));
 
-    if (file == NULL)
+    if (file == NULL || file->text == NULL)
         return 0;
-    lua_pushlstring(L, (const char *)file->text, file->length);
+    lua_pushlstring(L, file->text, file->length);
     return 1;
 }
 
@@ -65,8 +69,21 @@ static int load_embedded(lua_State *L, const struct rl_embedded *file)
 {
     const char *chunk = lua_pushfstring(L, "@%s", file->name);
 
-    return luaL_loadbufferx(L, (const char *)file->text, file->length, chunk,
-                            "t");
+    if (file->code != NULL && strcmp(lua_ident, rl_embedded_for) == 0)
+        return luaL_loadbufferx(L, file->code, file->code_length, chunk, "b");
+    return luaL_loadbufferx(L, file->text, file->length, chunk, "t");
+}
+
+/*
+ * The scripts in rlock.prepared are those of our own modules: they are not used
+ * in a program that replaces one of these.
+ */
+static int is_outdated(lua_State *L, const struct rl_embedded *file)
+{
+    if (strncmp(file->name, PREPARED, sizeof(PREPARED) - 1) != 0)
+        return 0;
+    lua_getfield(L, lua_upvalueindex(1), "is_mixed");
+    return lua_toboolean(L, -1);
 }
 
 /* The file of module 1 on the user's path, or NULL. */
@@ -79,7 +96,8 @@ static const char *find_named(lua_State *L)
     return lua_tostring(L, -1);
 }
 
-/* A package searcher: "rlock.lock" is rlock/lock.lua or rlock/lock/init.lua. */
+/* A package searcher: "rlock.client" is rlock/client.lua, or
+ * rlock/client/init.lua. */
 static int search(lua_State *L)
 {
     const char *module = luaL_checkstring(L, 1);
@@ -87,7 +105,7 @@ static int search(lua_State *L)
     const char *name;
     int status;
 
-    if (file == NULL) {
+    if (file == NULL || is_outdated(L, file)) {
         lua_pushfstring(L, "no embedded module '%s'", module);
         return 1;
     }
@@ -95,6 +113,10 @@ static int search(lua_State *L)
     status = name ? luaL_loadfile(L, name) : load_embedded(L, file);
     if (status != LUA_OK)
         return lua_error(L);
+    if (name != NULL) {
+        lua_pushboolean(L, 1);
+        lua_setfield(L, lua_upvalueindex(1), "is_mixed");
+    }
     lua_pushstring(L, name ? name : file->name);
     return 2;
 }
@@ -166,18 +188,18 @@ static void push_arguments(lua_State *L, const struct arguments *args)
     }
 }
 
-/* Overwrites the passwords of addresses, which ps would show. */
+/* Overwrites the passwords in URLs, which ps would show. */
 static void hide_passwords(const struct arguments *args)
 {
     int i;
 
     for (i = 1; i < args->count; i++) {
-        char *place = strstr(args->values[i], "://");
-        char *end = place != NULL ? strrchr(place, '@') : NULL;
+        char *colon = strstr(args->values[i], "://");
+        char *end = colon != NULL ? strrchr(colon, '@') : NULL;
 
-        place = end != NULL ? strchr(place + 3, ':') : NULL;
-        if (place != NULL && place < end)
-            memset(place + 1, '*', (size_t)(end - place - 1));
+        colon = end != NULL ? strchr(colon + 3, ':') : NULL;
+        if (colon != NULL && colon < end)
+            memset(colon + 1, '*', (size_t)(end - colon - 1));
     }
 }
 
@@ -192,7 +214,7 @@ static int protected_main(lua_State *L)
     push_named(L);
     add_searcher(L);
     lua_getglobal(L, "require");
-    lua_pushliteral(L, "rlock.cli");
+    lua_pushliteral(L, "rlockctl.cli");
     if (lua_pcall(L, 1, 1, HANDLER) != LUA_OK)
         return lua_error(L);
     lua_getfield(L, -1, "main");

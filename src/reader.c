@@ -3,9 +3,12 @@
  * cause a large allocation or much work. Too long an array is refused where
  * hiredis would allocate it. A string is allocated only once all its bytes
  * have arrived, so its length is checked while the reader waits for them.
+ *
+ * Errors become messages, so their control characters are replaced here.
  */
 #include "reader.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,11 +31,25 @@ static void *create_array(const redisReadTask *task, count elements)
     return NULL;
 }
 
+static void *create_string(const redisReadTask *task, char *text, size_t length)
+{
+    redisReply *reply = usual.createString(task, text, length);
+    size_t i;
+
+    if (reply == NULL || task->type != REDIS_REPLY_ERROR)
+        return reply;
+    for (i = 0; i < reply->len; i++)
+        if (iscntrl((unsigned char)reply->str[i]))
+            reply->str[i] = '?';
+    return reply;
+}
+
 void rl_reader_bound(redisReader *reader, int *is_long)
 {
     usual = *reader->fn;
     bounded = usual;
     bounded.createArray = create_array;
+    bounded.createString = create_string;
     reader->fn = &bounded;
     reader->privdata = is_long;
 }

@@ -5,35 +5,26 @@
 
 #include <lauxlib.h>
 
-static int fits(const redisReply *reply, int depth)
+static int push(lua_State *L, const redisReply *reply, int depth);
+
+static int push_array(lua_State *L, const redisReply *reply, int depth)
 {
     size_t i;
 
-    if (reply == NULL || reply->elements == 0)
-        return 1;
-    if (depth == 0)
-        return 0;
-    for (i = 0; i < reply->elements; i++)
-        if (!fits(reply->element[i], depth - 1))
-            return 0;
-    return 1;
-}
-
-static void push(lua_State *L, const redisReply *reply);
-
-static void push_array(lua_State *L, const redisReply *reply)
-{
-    size_t i;
-
+    if (depth == 0 && reply->elements > 0)
+        return -1;
     luaL_checkstack(L, 4, "reply nested too deep");
     lua_createtable(L, (int)reply->elements, 0);
     for (i = 0; i < reply->elements; i++) {
-        push(L, reply->element[i]);
+        if (push(L, reply->element[i], depth - 1) != 0)
+            return -1;
         lua_rawseti(L, -2, (lua_Integer)i + 1);
     }
+    return 0;
 }
 
-static void push(lua_State *L, const redisReply *reply)
+/* Fails, and leaves values on the stack, if it is nested deeper than this. */
+static int push(lua_State *L, const redisReply *reply, int depth)
 {
     switch (reply == NULL ? REDIS_REPLY_NIL : reply->type) {
     case REDIS_REPLY_NIL:
@@ -60,17 +51,19 @@ static void push(lua_State *L, const redisReply *reply)
     case REDIS_REPLY_PUSH:
 #endif
     case REDIS_REPLY_ARRAY:
-        push_array(L, reply);
-        break;
+        return push_array(L, reply, depth);
     default:
         lua_pushlstring(L, reply->str, reply->len);
     }
+    return 0;
 }
 
 int rl_reply_push(lua_State *L, const redisReply *reply)
 {
-    if (!fits(reply, RL_REPLY_DEPTH))
-        return -1;
-    push(L, reply);
-    return 0;
+    int top = lua_gettop(L);
+
+    if (push(L, reply, RL_REPLY_DEPTH) == 0)
+        return 0;
+    lua_settop(L, top);
+    return -1;
 }

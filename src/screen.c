@@ -123,7 +123,7 @@ static int screen_size(lua_State *L)
     return 2;
 }
 
-/* Some formatting characters move what follows them. */
+/* Some formatting characters move the text after them. */
 static int is_shown(wchar_t one)
 {
     return wcwidth(one) >= 0 && !(one >= 0x200B && one <= 0x200F)
@@ -131,8 +131,8 @@ static int is_shown(wchar_t one)
            && !(one >= 0x2060 && one <= 0x206F) && one != 0xFEFF;
 }
 
-/* Reads a character of text; what cannot be shown is a question mark. Returns
-   its bytes. */
+/* Reads a character of text, or a question mark for one that cannot be shown.
+   Returns its length in bytes. */
 static size_t read_one(wchar_t *one, const char *text, size_t length)
 {
     mbstate_t state;
@@ -149,8 +149,8 @@ static size_t read_one(wchar_t *one, const char *text, size_t length)
     return used;
 }
 
-/* Converts the text to exactly so many columns: fills them with blanks, or ends
-   with a ~ what does not fit. */
+/* Converts the text to exactly width columns: pads it with blanks, or cuts it
+   and ends it with a ~. */
 static void fit(wchar_t *out, const char *text, size_t length, int width)
 {
     int count = 0, used = 0;
@@ -182,7 +182,7 @@ static attr_t check_attribute(lua_State *L, int index)
     return attributes[luaL_checkoption(L, index, "plain", names)];
 }
 
-/* screen:put(row, column, width, text [, attribute]): fills so many columns;
+/* screen:put(row, column, width, text [, attribute]): fills width columns;
    row and column begin at 0 */
 static int screen_put(lua_State *L)
 {
@@ -215,7 +215,7 @@ static int screen_erase(lua_State *L)
     return 0;
 }
 
-/* screen:refresh(): shows what has changed */
+/* screen:refresh(): shows the changes */
 static int screen_refresh(lua_State *L)
 {
     check_screen(L);
@@ -233,8 +233,8 @@ static void follow_size(void)
         resizeterm(size.ws_row, size.ws_col);
 }
 
-/* screen:renew(): draws everything anew at the next refresh, in the size that
-   the terminal has now */
+/* screen:renew(): redraws everything at the next refresh, in the current size
+   of the terminal */
 static int screen_renew(lua_State *L)
 {
     check_screen(L);
@@ -243,8 +243,8 @@ static int screen_renew(lua_State *L)
     return 0;
 }
 
-/* screen:suspend(): stops the process, with the terminal as it was; returns
-   when it goes on */
+/* screen:suspend(): restores the terminal and stops the process; returns
+   when it continues */
 static int screen_suspend(lua_State *L)
 {
     struct sigaction stop, before;
@@ -306,8 +306,8 @@ static int push_text(lua_State *L, wint_t key)
 }
 
 /* screen:key() -> nil: no key is pressed; "up", "down", "page up", "page down",
-   "home", "end", "enter", "backspace", "escape", "other"; "gone": the terminal
-   is; or one character as text */
+   "home", "end", "enter", "backspace", "escape", "other"; "gone": the
+   terminal has hung up; or one character as text */
 static int screen_key(lua_State *L)
 {
     wint_t key = 0;
@@ -328,15 +328,10 @@ int luaopen_rlock_screen(lua_State *L)
     static const luaL_Reg functions[] = { { "open", screen_open },
                                           { NULL, NULL } };
     static const luaL_Reg methods[] = {
-        { "size", screen_size },
-        { "put", screen_put },
-        { "erase", screen_erase },
-        { "refresh", screen_refresh },
-        { "renew", screen_renew },
-        { "suspend", screen_suspend },
-        { "key", screen_key },
-        { "close", screen_close },
-        { NULL, NULL },
+        { "size", screen_size },   { "put", screen_put },
+        { "erase", screen_erase }, { "refresh", screen_refresh },
+        { "renew", screen_renew }, { "suspend", screen_suspend },
+        { "key", screen_key },     { NULL, NULL },
     };
 
     rl_class(L, CLASS, methods, screen_close);

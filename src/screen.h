@@ -1,6 +1,6 @@
 /*
- * The Lua module rlock.screen: a whole terminal, by ncursesw. It is part of
- * rlockctl only, and only if ncursesw was there at the build. screen.c
+ * The Lua module rlock.screen: a full-screen display over ncursesw. It is part
+ * of rlockctl only, and only if ncursesw was available at build time. screen.c
  * documents its functions.
  */
 #ifndef RL_SCREEN_H

@@ -74,7 +74,7 @@ static void client_ask(client *self)
     self->request[strcspn(self->request, "\r\n")] = '\0';
     event.detail = self->request;
     server->asking = self;
-    rl_loop_tell(server->loop, &event);
+    rl_loop_report(server->loop, &event);
     server->asking = NULL;
     if (self->response == NULL)
         client_close(self);

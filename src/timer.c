@@ -5,8 +5,8 @@
  * libuv counts whole milliseconds, rounded down, from the start of the turn.
  * So each start updates the clock first and adds one millisecond.
  *
- * libuv never sees a time of zero: some versions would run such timers for
- * ever without polling a socket. They go to a queue that a uv_idle_t, which
+ * libuv never sees a time of zero: some versions would run such timers in a
+ * loop without polling a socket. They go to a queue that a uv_idle_t, which
  * also keeps the loop from waiting, serves once per turn of the loop.
  */
 #include "timer.h"
@@ -119,11 +119,11 @@ static pool *pool_new(rl_loop *loop)
 
 static pool *pool_of(rl_loop *loop)
 {
-    void **place = rl_loop_timers(loop);
+    void **slot = rl_loop_timers(loop);
 
-    if (*place == NULL)
-        *place = pool_new(loop);
-    return *place;
+    if (*slot == NULL)
+        *slot = pool_new(loop);
+    return *slot;
 }
 
 /* ---- timers ---- */

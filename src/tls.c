@@ -1,12 +1,13 @@
 /*
- * TLS: certificates, host names and the handshake. Does not depend on the
- * loop: it tells the caller which events to wait for.
+ * TLS: certificates, host names, the handshake, bytes. Does not depend on the
+ * loop: the caller waits for the events that it returns.
  *
- * The SSL object is made here and passed to hiredis, which reads and writes
- * through it. The handshake completes here, before hiredis touches the
- * connection, so that a failure still has OpenSSL's reason.
+ * OpenSSL queues errors per thread, so an error left by one connection may be
+ * taken for another's: each call empties the queue first.
  */
 #include "tls.h"
+
+#include "openssl.h"
 
 #include <stdio.h>
 #include <uv.h>
@@ -14,23 +15,17 @@
 #ifdef RL_TLS
 
 #include <errno.h>
-#include <hiredis_ssl.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
-#include <openssl/x509v3.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct rl_tls {
     SSL_CTX *files; /* from the options' files */
-    SSL *ssl;       /* of the attached context */
+    SSL *ssl;       /* of the attached socket, or NULL */
     char *name;     /* that the certificate must have, or NULL */
+    const char *hint;
 };
-
-void rl_tls_begin(void)
-{
-    ERR_clear_error();
-}
 
 const char *rl_tls_reason(void)
 {
@@ -50,23 +45,45 @@ static int say(char *why, size_t size, const char *what)
     return UV_EPROTO;
 }
 
-static int load_authorities(SSL_CTX *files, const char *ca)
+/* OpenSSL ignores a missing file in SSL_CERT_FILE. */
+static int check_environment(char *why, size_t size)
 {
+    const char *name = X509_get_default_cert_file_env();
+    const char *file = getenv(name);
+
+    if (file == NULL || access(file, R_OK) == 0)
+        return 0;
+    snprintf(why, size, "TLS: %s: %.200s: %s", name, file, strerror(errno));
+    return UV_ENOENT;
+}
+
+static int load_authorities(SSL_CTX *files, const char *ca, char *why,
+                            size_t size)
+{
+    int err = ca == NULL ? check_environment(why, size) : 0;
+    int ok;
+
+    if (err != 0)
+        return err;
     if (ca == NULL)
-        return SSL_CTX_set_default_verify_paths(files);
-    return SSL_CTX_load_verify_locations(files, ca, NULL);
+        ok = SSL_CTX_set_default_verify_paths(files);
+    else
+        ok = SSL_CTX_load_verify_locations(files, ca, NULL);
+    return ok == 1 ? 0 : say(why, size, ca ? ca : "the system's certificates");
 }
 
 static int load_files(SSL_CTX *files, const rl_tls_options *options, char *why,
                       size_t size)
 {
+    int err = 0;
+
     SSL_CTX_set_min_proto_version(files, TLS1_2_VERSION);
     SSL_CTX_set_verify(
         files, options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
-    if ((options->verify || options->ca != NULL)
-        && load_authorities(files, options->ca) != 1)
-        return say(why, size,
-                   options->ca ? options->ca : "the system's certificates");
+    if (options->verify || options->ca != NULL)
+        err = load_authorities(files, options->ca, why, size);
+    if (err != 0)
+        return err;
     if (options->cert == NULL && options->key == NULL)
         return 0;
     if (options->cert == NULL || options->key == NULL)
@@ -94,13 +111,18 @@ static int copy_name(rl_tls *self, const rl_tls_options *options,
 int rl_tls_open(rl_tls **out, const rl_tls_options *options, const char *host,
                 char *why, size_t size)
 {
-    rl_tls *self = calloc(1, sizeof(*self));
-    int err = UV_ENOMEM;
+    rl_tls *self;
+    int err = rl_openssl_load(why, size);
 
+    if (err != 0)
+        return err;
+    err = UV_ENOMEM;
     snprintf(why, size, "%s", uv_strerror(err));
-    rl_tls_begin();
+    ERR_clear_error();
+    self = calloc(1, sizeof(*self));
     if (self == NULL)
         return err;
+    self->hint = options->hint != NULL ? options->hint : "";
     self->files = SSL_CTX_new(TLS_client_method());
     if (self->files == NULL)
         goto err0;
@@ -131,6 +153,17 @@ static int set_name(SSL *ssl, const char *name)
            && SSL_set_tlsext_host_name(ssl, name) == 1;
 }
 
+/* Is this how OpenSSL reads bytes that are not TLS? */
+static int is_plain(void)
+{
+    unsigned long error = ERR_peek_error();
+    int reason = ERR_GET_REASON(error);
+
+    return ERR_GET_LIB(error) == ERR_LIB_SSL
+           && (reason == SSL_R_WRONG_VERSION_NUMBER
+               || reason == SSL_R_PACKET_LENGTH_TOO_LONG);
+}
+
 /* Says why the handshake failed. */
 static int say_handshake(const rl_tls *self, char *why, size_t size)
 {
@@ -140,33 +173,38 @@ static int say_handshake(const rl_tls *self, char *why, size_t size)
         snprintf(why, size, "TLS: %s", X509_verify_cert_error_string(result));
         return UV_EPROTO;
     }
-    if (rl_tls_reason() != NULL)
+    if (is_plain())
+        snprintf(why, size, "TLS: handshake failed: %s%s", rl_tls_reason(),
+                 self->hint);
+    else if (rl_tls_reason() != NULL)
         return say(why, size, "handshake failed");
-    return say(why, size,
-               errno != 0 ? strerror(errno)
-                          : "the server closed the connection");
+    else
+        snprintf(why, size, "TLS: %s%s",
+                 errno != 0 ? strerror(errno)
+                            : "the server closed the connection",
+                 self->hint);
+    return UV_EPROTO;
 }
 
-int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size)
+int rl_tls_attach(rl_tls *self, int fd, char *why, size_t size)
 {
-    rl_tls_begin();
-    self->ssl = SSL_new(self->files);
-    if (self->ssl == NULL)
-        return say(why, size, "no session");
-    if (set_name(self->ssl, self->name)
-        && redisInitiateSSL(context, self->ssl) == REDIS_OK)
-        return 0;
-    say_handshake(self, why, size);
+    ERR_clear_error();
     SSL_free(self->ssl);
-    self->ssl = NULL;
-    return UV_EPROTO;
+    self->ssl = SSL_new(self->files);
+    if (self->ssl == NULL || !set_name(self->ssl, self->name)
+        || SSL_set_fd(self->ssl, fd) != 1)
+        return say(why, size, "no session");
+    SSL_set_connect_state(self->ssl);
+    SSL_set_mode(self->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE
+                                | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    return 0;
 }
 
 int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size)
 {
     int status;
 
-    rl_tls_begin();
+    ERR_clear_error();
     errno = 0;
     status = SSL_do_handshake(self->ssl);
     if (status == 1)
@@ -183,10 +221,49 @@ int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size)
     }
 }
 
+static int most(size_t size)
+{
+    return size < INT_MAX ? (int)size : INT_MAX;
+}
+
+/* A read that has to write first, or the reverse, is tried again when the
+   socket is next ready for its own direction. */
+static ssize_t result_of(const rl_tls *self, int status)
+{
+    if (status > 0)
+        return status;
+    switch (SSL_get_error(self->ssl, status)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        return UV_EOF;
+    case SSL_ERROR_SYSCALL:
+        return errno != 0 ? uv_translate_sys_error(errno) : UV_EOF;
+    default:
+        return UV_EPROTO;
+    }
+}
+
+ssize_t rl_tls_read(rl_tls *self, void *to, size_t size)
+{
+    ERR_clear_error();
+    errno = 0;
+    return result_of(self, SSL_read(self->ssl, to, most(size)));
+}
+
+ssize_t rl_tls_write(rl_tls *self, const void *from, size_t size)
+{
+    ERR_clear_error();
+    errno = 0;
+    return result_of(self, SSL_write(self->ssl, from, most(size)));
+}
+
 void rl_tls_close(rl_tls *self)
 {
     if (self == NULL)
         return;
+    SSL_free(self->ssl);
     SSL_CTX_free(self->files);
     free(self->name);
     free(self);
@@ -200,16 +277,13 @@ int rl_tls_open(rl_tls **out, const rl_tls_options *options, const char *host,
     (void)options;
     (void)host;
     *out = NULL;
-    snprintf(why, size,
-             "rediss:// needs hiredis 1.0 or newer, this is %d.%d.%d",
-             HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
-    return UV_ENOTSUP;
+    return rl_openssl_load(why, size);
 }
 
-int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size)
+int rl_tls_attach(rl_tls *self, int fd, char *why, size_t size)
 {
     (void)self;
-    (void)context;
+    (void)fd;
     snprintf(why, size, "no TLS");
     return UV_ENOTSUP;
 }
@@ -222,8 +296,20 @@ int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size)
     return UV_ENOTSUP;
 }
 
-void rl_tls_begin(void)
+ssize_t rl_tls_read(rl_tls *self, void *to, size_t size)
 {
+    (void)self;
+    (void)to;
+    (void)size;
+    return UV_ENOTSUP;
+}
+
+ssize_t rl_tls_write(rl_tls *self, const void *from, size_t size)
+{
+    (void)self;
+    (void)from;
+    (void)size;
+    return UV_ENOTSUP;
 }
 
 const char *rl_tls_reason(void)

@@ -1,12 +1,12 @@
 /*
- * TLS for one connection, over hiredis_ssl (hiredis 1.0 or newer) and
- * OpenSSL. Without RL_TLS, rl_tls_open refuses and says why.
+ * TLS for one connection, over OpenSSL. Without it (RL_TLS), rl_tls_open
+ * refuses and says why.
  */
 #ifndef RL_TLS_H
 #define RL_TLS_H
 
-#include <hiredis.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 typedef struct rl_tls_options {
     const char *ca;   /* file of certificates; NULL: the system's */
@@ -14,6 +14,8 @@ typedef struct rl_tls_options {
     const char *key;
     const char *server_name; /* for SNI and verification; NULL: host */
     int verify;
+    const char *hint; /* ends the message if the server may not use TLS; a
+                         constant, or NULL */
 } rl_tls_options;
 
 typedef struct rl_tls rl_tls;
@@ -35,10 +37,10 @@ int rl_tls_open(rl_tls **out, const rl_tls_options *options, const char *host,
                 char *why, size_t size);
 
 /*
- * Attaches TLS to a context whose socket has just connected, for the rest of
- * the context's life. Returns 0, or a UV_E* code with a message in why.
+ * Begins a session on a socket that has just connected, and ends the previous
+ * one. Does not own fd. Returns 0, or a UV_E* code with a message in why.
  */
-int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size);
+int rl_tls_attach(rl_tls *self, int fd, char *why, size_t size);
 
 /*
  * Continues the handshake. 0: done. UV_EAGAIN: call again when the socket is
@@ -46,15 +48,13 @@ int rl_tls_attach(rl_tls *self, redisContext *context, char *why, size_t size);
  */
 int rl_tls_handshake(rl_tls *self, int *events, char *why, size_t size);
 
-/*
- * OpenSSL queues errors per thread, so an error left by one connection may be
- * taken for another's. Call rl_tls_begin before each read or write. After a
- * failure rl_tls_reason is the reason, or NULL if it is not OpenSSL's.
- */
-void rl_tls_begin(void);
+/* After the handshake: as in stream.h. */
+ssize_t rl_tls_read(rl_tls *self, void *to, size_t size);
+ssize_t rl_tls_write(rl_tls *self, const void *from, size_t size);
+
+/* Why the last call of this thread failed, or NULL if OpenSSL does not say. */
 const char *rl_tls_reason(void);
 
-/* hiredis must free the attached context, before or after this. */
 void rl_tls_close(rl_tls *self);
 
 #endif

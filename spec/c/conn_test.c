@@ -168,12 +168,14 @@ static void a_turn_of_the_loop_is_one_write(void)
     finish(pid);
 }
 
+static int said[2]; /* a pipe between test and fake */
+
 static void talk_slowly(int fd)
 {
     static char bytes[1 << 20];
     size_t total = 0;
 
-    pause_ms(50);
+    expect(said[0], "both are queued");
     while (total < 20000000) {
         ssize_t n = read(fd, bytes, sizeof(bytes));
 
@@ -187,9 +189,11 @@ static void talk_slowly(int fd)
 
 static void more_than_the_socket_takes_is_sent_bit_by_bit(void)
 {
-    pid_t pid = start_fake(fake, talk_slowly);
     char *big = malloc(20000001);
+    pid_t pid;
 
+    CHECK(pipe(said) == 0);
+    pid = start_fake(fake, talk_slowly);
     memset(big, 'x', 20000000);
     big[20000000] = '\0';
     begin_at(fake);
@@ -197,10 +201,13 @@ static void more_than_the_socket_takes_is_sent_bit_by_bit(void)
     CHECK(call(conn, 3, 0, "ECHO", big) == 0);
     run_for(10);
     CHECK(call(conn, 9, 0, "ECHO", "small") == 0);
+    say(said[1], "both are queued");
     rl_loop_run(loop);
     CHECK(recorded("3 replied big\n9 replied small\n"));
     end();
     finish(pid);
+    close(said[0]);
+    close(said[1]);
     free(big);
 }
 
@@ -333,8 +340,6 @@ static void a_silent_server_counts_as_gone(void)
     end();
     finish(pid);
 }
-
-static int said[2]; /* a pipe */
 
 static void talk_soon(int fd)
 {

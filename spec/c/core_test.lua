@@ -254,6 +254,14 @@ function tests.a_block_closes_what_it_declares_so()
   check(run_for(20))
 end
 
+function tests.a_handle_has_no_methods_of_another()
+  local timer <close> = core.timer(new(unexpected), 1000)
+  local signal <close> = core.signal(new(unexpected), "HUP")
+  raises("rlock.core.signal expected", signal.close, timer)
+  raises("rlock.core.timer expected", timer.close, signal)
+  raises("rlock.core.timer expected", timer.close, {})
+end
+
 function tests.arguments_become_strings_exactly()
   local conn = open()
   check(ask(conn, "ECHO", math.maxinteger) == "9223372036854775807")

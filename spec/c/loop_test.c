@@ -4,6 +4,7 @@
 #include "loop.h"
 #include "child.h"
 #include "record.h"
+#include "signal.h"
 #include "timer.h"
 
 static rl_timer *timer;

@@ -8,7 +8,8 @@
 --                           Three blanks in the text: one more term follows
 --    Options:               a heading; "Exit status:" also before a text
 
-local general = require "rlock.cli.help"
+local cli = require "rlockctl.cli"
+local general = require "rlockctl.cli.help"
 
 local help = {}
 
@@ -86,7 +87,7 @@ local function read(text)
   return page
 end
 
---- The page of `rlockctl help`: as of `read`, but `synopsis` is the list of
+--- The page of `rlockctl help`: as from `read`, but `synopsis` is the list of
 --  commands; and `about`, its first line.
 function help.general()
   local page = read(general.general)
@@ -95,9 +96,9 @@ function help.general()
   return page
 end
 
---- The blocks of `rlockctl help prompt`, as of `read`.
+--- The blocks of `rlockctl help prompt`, as returned by `read`.
 function help.prompt()
-  return read(require("rlock.cli.prompt").usage)
+  return read(require("rlockctl.cli.prompt").usage)
 end
 
 --- The commands, in the order of `rlockctl help`: a list of pages, each with
@@ -107,7 +108,7 @@ function help.commands()
   for _, entry in ipairs(help.general().synopsis) do
     local name = entry.term:match("^rlockctl (%l+)")
     if name and not seen[name] then
-      local module = require("rlock.cli." .. name)
+      local module = require("rlockctl.cli." .. cli.commands[name])
       local page = read(module.usage)
       page.name, page.about, seen[name] = name, entry.text, true
       page.options = module.options or {}

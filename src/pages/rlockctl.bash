@@ -8,9 +8,8 @@ _rlockctl_names() {
   case ${RLOCK_URL:-local:} in
     local:*) timeout 1 rlockctl local status || return 0 ;;
   esac >/dev/null 2>&1
-  timeout 2 rlockctl -q ls -- \
-    "$(printf '%s' "$1" | sed 's/[][*?^\\]/\\&/g')*" 2>/dev/null </dev/null |
-    sed -e 1d -e 's/  .*//'
+  timeout 2 rlockctl -q ls --names --limit 100 -- \
+    "$(printf '%s' "$1" | sed 's/[][*?^\\]/\\&/g')*" 2>/dev/null </dev/null
 }
 
 # Sets COMPREPLY to what may stand for $1, a word of the help, and begins with
@@ -20,7 +19,7 @@ _rlockctl_value() {
   case $1 in
     *'|'*) COMPREPLY=($(compgen -W "${1//|/ }" -- "$2")) ;;
     NAME* | PATTERN)
-      while read -r name; do
+      while IFS= read -r name; do
         if [[ $name == "${2##*,}"* ]]; then
           COMPREPLY+=("${2%"${2##*,}"}$(printf %q "$name")")
         fi

@@ -46,8 +46,8 @@ function __rlockctl_names
         timeout 1 rlockctl local status &>/dev/null; or return
     end
     set -l start (string replace -ra '[][*?^\\\\]' '\\\\$0' -- $argv[1])
-    timeout 2 rlockctl -q ls -- "$start*" 2>/dev/null </dev/null |
-        sed -e 1d -e 's/  .*//'
+    timeout 2 rlockctl -q ls --names --limit 100 -- "$start*" \
+        2>/dev/null </dev/null
 end
 
 # Prints what may stand for a word of the help. Of a list of names, the last one

@@ -1,8 +1,8 @@
 --- What the commands take, as a table in the language of each shell. Commands
---  are as of completion.lua: { name, text, operands, options }, where options
+--  are as in completion.lua: { name, text, operands, options }, where options
 --  are { flag, text, value }.
 
-local kinds = require "rlock.kinds"
+local kinds = require "rlock.lock.kinds"
 
 local shells = {}
 

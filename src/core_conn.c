@@ -1,0 +1,230 @@
+/*
+ * The part of rlock.core for connections.
+ */
+#include "border.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conn.h"
+
+#define CONN "rlock.core.conn"
+
+static void close_conn(void *resource)
+{
+    rl_conn_close(resource);
+}
+
+static void get_tls_options(lua_State *L, int table, rl_tls_options *tls)
+{
+    tls->ca = rl_opt_string(L, table, "ca");
+    tls->cert = rl_opt_string(L, table, "cert");
+    tls->key = rl_opt_string(L, table, "key");
+    tls->server_name = rl_opt_string(L, table, "server_name");
+    lua_getfield(L, table, "verify");
+    tls->verify = lua_isnil(L, -1) || lua_toboolean(L, -1);
+}
+
+/* The strings that the options point to stay on the stack. */
+static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
+                             rl_tls_options *tls)
+{
+    luaL_checktype(L, table, LUA_TTABLE);
+    luaL_checkstack(L, 16, NULL);
+    to->host = rl_opt_string(L, table, "host");
+    to->port = (int)rl_opt_integer(L, table, "port", 65535);
+    to->path = rl_opt_string(L, table, "path");
+    to->timeout = (uint64_t)rl_opt_integer(L, table, "timeout", RL_MAX_MS);
+    to->silent = (uint64_t)rl_opt_integer(L, table, "silent", RL_MAX_MS);
+    to->lost = rl_opt_integer(L, table, "lost", LUA_MAXINTEGER);
+    to->message = rl_opt_integer(L, table, "message", LUA_MAXINTEGER);
+    if (to->path == NULL && (to->host == NULL || to->port == 0))
+        luaL_argerror(L, table, "host and port, or path expected");
+    if (lua_getfield(L, table, "tls") == LUA_TTABLE) {
+        get_tls_options(L, lua_gettop(L), tls);
+        to->tls = tls;
+    }
+}
+
+/* core.connect(id, options) -> conn | nil, code, detail */
+static int core_connect(lua_State *L)
+{
+    rl_core *self = rl_core_of(L);
+    lua_Integer id = rl_check_id(L, 1);
+    rl_tls_options tls = { 0 };
+    rl_conn_options options = { 0 };
+    char why[RL_DETAIL];
+    rl_handle *new;
+    rl_conn *conn = NULL;
+    int err;
+
+    lua_settop(L, 2);
+    get_conn_options(L, 2, &options, &tls);
+    new = rl_handle_new(L, self, CONN, close_conn);
+    err = rl_conn_open(&conn, self->loop, id, &options, why);
+    new->resource = conn;
+    return err == 0 ? 1 : rl_refuse(L, "connect", why);
+}
+
+static rl_handle *check_conn(lua_State *L)
+{
+    rl_handle *self = luaL_checkudata(L, 1, CONN);
+
+    if (self->core->loop == NULL)
+        luaL_error(L, "rlock.core is closed");
+    return self;
+}
+
+static void core_reserve(lua_State *L, rl_core *self, int count)
+{
+    const char **argv;
+    size_t *lengths;
+
+    if (count <= self->room)
+        return;
+    argv = realloc(self->argv, (size_t)count * sizeof(*argv));
+    if (argv == NULL)
+        rl_no_memory(L);
+    self->argv = argv;
+    lengths = realloc(self->lengths, (size_t)count * sizeof(*lengths));
+    if (lengths == NULL)
+        rl_no_memory(L);
+    self->lengths = lengths;
+    self->room = count;
+}
+
+/* Converts the argument at this index to a string in place. */
+static void to_string(lua_State *L, int index)
+{
+    char text[64];
+
+    if (lua_type(L, index) != LUA_TNUMBER)
+        luaL_error(L, "a word must be a string or a number");
+    if (!lua_isinteger(L, index)) {
+        snprintf(text, sizeof(text), "%.17g", lua_tonumber(L, index));
+        lua_pushstring(L, text);
+        lua_replace(L, index);
+    }
+    lua_tolstring(L, index, NULL);
+}
+
+/*
+ * Loads words 1 to count of a table into core->argv and core->lengths; they
+ * stay on the stack. Converting a number may run the garbage collector, a
+ * user's finalizer and, through it, this function again: so all words are
+ * converted before the arrays are filled.
+ */
+static void get_words(lua_State *L, rl_core *self, int table, int count)
+{
+    int first = lua_gettop(L) + 1;
+    int i;
+
+    luaL_checkstack(L, count + 1, "too many words");
+    for (i = 0; i < count; i++) {
+        lua_rawgeti(L, table, i + 1);
+        if (lua_type(L, first + i) != LUA_TSTRING)
+            to_string(L, first + i);
+    }
+    core_reserve(L, self, count);
+    for (i = 0; i < count; i++)
+        self->argv[i] = lua_tolstring(L, first + i, &self->lengths[i]);
+}
+
+static int refuse_call(lua_State *L, const rl_conn *conn, int err)
+{
+    switch (err) {
+    case UV_ENOTCONN:
+        return rl_refuse(L, "closed", rl_conn_detail(conn));
+    case UV_EINVAL:
+        return rl_refuse(L, "usage", "not a command for this connection");
+    default:
+        return rl_no_memory(L);
+    }
+}
+
+/* conn:call(id, ms, words, count) -> true | nil, code, detail */
+static int conn_call(lua_State *L)
+{
+    enum { WORDS = 4, COUNT = 5, MAX_WORDS = 1 << 20 };
+    rl_handle *self = check_conn(L);
+    lua_Integer id = rl_check_id(L, 2);
+    uint64_t ms = rl_check_ms(L, 3);
+    lua_Integer count = luaL_checkinteger(L, COUNT);
+    int err;
+
+    luaL_checktype(L, WORDS, LUA_TTABLE);
+    luaL_argcheck(L, count > 0 && count <= MAX_WORDS, COUNT,
+                  "not a count of words");
+    get_words(L, self->core, WORDS, (int)count);
+    if (self->resource == NULL)
+        return rl_refuse(L, "closed", "the connection was closed");
+    err = rl_conn_call(self->resource, id, ms, (int)count, self->core->argv,
+                       self->core->lengths);
+    return err == 0 ? rl_push_true(L) : refuse_call(L, self->resource, err);
+}
+
+/*
+ * conn:listen(verb, channel) -> true | nil, code, detail
+ * The verbs are those of rl_conn_listen.
+ */
+static int conn_listen(lua_State *L)
+{
+    static const char *const verbs[] = { "subscribe", "unsubscribe",
+                                         "ssubscribe", "sunsubscribe", NULL };
+    rl_handle *self = check_conn(L);
+    const char *verb = verbs[luaL_checkoption(L, 2, NULL, verbs)];
+    size_t length;
+    const char *channel = luaL_checklstring(L, 3, &length);
+    int err;
+
+    if (self->resource == NULL)
+        return rl_refuse(L, "closed", "the connection was closed");
+    err = rl_conn_listen(self->resource, verb, channel, length);
+    return err == 0 ? rl_push_true(L) : refuse_call(L, self->resource, err);
+}
+
+static size_t pending_of(const rl_handle *self)
+{
+    return self->resource != NULL ? rl_conn_pending(self->resource) : 0;
+}
+
+/*
+ * conn:close() -> { id, ... }: the calls that will never complete. Making the
+ * table may run a finalizer that closes this very connection.
+ */
+static int conn_close(lua_State *L)
+{
+    rl_handle *self = check_conn(L);
+    lua_Integer n = 0;
+    size_t i;
+
+    lua_createtable(L, (int)pending_of(self), 0);
+    for (i = 0; i < pending_of(self); i++) {
+        int64_t id = rl_conn_pending_id(self->resource, i);
+
+        if (id == 0)
+            continue;
+        lua_pushinteger(L, (lua_Integer)id);
+        lua_rawseti(L, -2, ++n);
+    }
+    rl_handle_release(self);
+    return 1;
+}
+
+void rl_core_add_conn(lua_State *L)
+{
+    static const luaL_Reg conn[] = {
+        { "call", conn_call },
+        { "listen", conn_listen },
+        { "close", conn_close },
+        { NULL, NULL },
+    };
+    static const luaL_Reg functions[] = {
+        { "connect", core_connect },
+        { NULL, NULL },
+    };
+
+    rl_handle_class(L, CONN, conn);
+    rl_core_add(L, functions);
+}

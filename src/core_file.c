@@ -1,0 +1,154 @@
+/*
+ * The part of rlock.core for files and descriptors.
+ */
+#include "border.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "file.h"
+#include "input.h"
+
+#define INPUT "rlock.core.input"
+#define LOCK "rlock.core.lock"
+
+/* A string argument that is a valid C path: without NUL bytes. */
+static const char *check_path(lua_State *L, int arg)
+{
+    size_t length;
+    const char *path = luaL_checklstring(L, arg, &length);
+
+    luaL_argcheck(L, length > 0 && strlen(path) == length, arg, "not a path");
+    return path;
+}
+
+/* core.private_dir(path) -> true | nil, "refused", detail */
+static int core_private_dir(lua_State *L)
+{
+    char why[RL_DETAIL];
+
+    if (rl_private_dir(check_path(L, 1), why, sizeof(why)) != 0)
+        return rl_refuse(L, "refused", why);
+    return rl_push_true(L);
+}
+
+/* core.check_private(path, "directory" | "socket") -> true | nil, "missing" |
+   "refused", detail */
+static int core_check_private(lua_State *L)
+{
+    static const char *const kinds[] = { "directory", "socket", NULL };
+    static const mode_t types[] = { S_IFDIR, S_IFSOCK };
+    const char *path = check_path(L, 1);
+    mode_t type = types[luaL_checkoption(L, 2, NULL, kinds)];
+    char why[RL_DETAIL];
+    int err = rl_check_private(path, type, why, sizeof(why));
+
+    if (err != 0)
+        return rl_refuse(L, err == UV_ENOENT ? "missing" : "refused", why);
+    return rl_push_true(L);
+}
+
+/* ---- lock files ---- */
+
+static void close_lock(void *resource)
+{
+    rl_handle *self = resource;
+
+    close((int)self->number);
+}
+
+/* core.flock(path) -> handle | nil, "busy" | "refused", detail */
+static int core_flock(lua_State *L)
+{
+    const char *path = check_path(L, 1);
+    char why[RL_DETAIL];
+    rl_handle *new = rl_handle_new(L, NULL, LOCK, close_lock);
+    int fd = rl_lock_file(path, why, sizeof(why));
+
+    if (fd < 0)
+        return rl_refuse(L, fd == UV_EAGAIN ? "busy" : "refused", why);
+    new->number = fd;
+    new->resource = new;
+    return 1;
+}
+
+int rl_lock_descriptor(lua_State *L, int arg)
+{
+    const rl_handle *lock = luaL_checkudata(L, arg, LOCK);
+
+    return lock->resource != NULL ? (int)lock->number : -1;
+}
+
+/* ---- descriptors ---- */
+
+static void close_input(void *resource)
+{
+    rl_input_close(resource);
+}
+
+/* core.input(id, fd) -> handle | nil, code, detail */
+static int core_input(lua_State *L)
+{
+    rl_core *self = rl_core_of(L);
+    lua_Integer id = rl_check_id(L, 1);
+    int fd = (int)luaL_checkinteger(L, 2);
+    rl_handle *new = rl_handle_new(L, self, INPUT, close_input);
+    rl_input *input = NULL;
+    int err = rl_input_open(&input, self->loop, id, fd);
+
+    new->resource = input;
+    return err == 0 ? 1 : rl_refuse_uv(L, "refused", err);
+}
+
+/* core.isatty(fd) -> boolean */
+static int core_isatty(lua_State *L)
+{
+    lua_pushboolean(L, isatty((int)luaL_checkinteger(L, 1)));
+    return 1;
+}
+
+/* core.keep(fd) -> true, if it is open; keeps it from child processes */
+static int core_keep(lua_State *L)
+{
+    int fd = (int)luaL_checkinteger(L, 1);
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags >= 0 && fd > STDERR_FILENO)
+        fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+    lua_pushboolean(L, flags >= 0);
+    return 1;
+}
+
+/* core.write(fd, text) -> boolean. Does not wait: returns false if the
+   pipe is full or closed. The text should be shorter than PIPE_BUF. */
+static int core_write(lua_State *L)
+{
+    size_t length;
+    struct pollfd room = { (int)luaL_checkinteger(L, 1), POLLOUT, 0 };
+    const char *text = luaL_checklstring(L, 2, &length);
+
+    lua_pushboolean(L, poll(&room, 1, 0) == 1
+                           && write(room.fd, text, length) == (ssize_t)length);
+    return 1;
+}
+
+void rl_core_add_file(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        { "private_dir", core_private_dir },
+        { "check_private", core_check_private },
+        { "flock", core_flock },
+        { "input", core_input },
+        { "isatty", core_isatty },
+        { "keep", core_keep },
+        { "write", core_write },
+        { NULL, NULL },
+    };
+
+    rl_handle_class(L, INPUT, NULL);
+    rl_handle_class(L, LOCK, NULL);
+    rl_core_add(L, functions);
+}

@@ -1,0 +1,133 @@
+--- The model of a lock, for explore.lua. All models have the methods of this
+--  file, such as those of counters.lua.
+
+local transitions = require "rlockctl.check.transitions"
+local delays = require "rlockctl.check.delays"
+local invariants = require "rlockctl.check.invariants"
+local steps = require "rlockctl.check.steps"
+local notation = require "rlockctl.check.notation"
+local State = require "rlockctl.check.state"
+
+local locks = {}
+locks.__index = locks
+
+local function set(list)
+  local result = {}
+  for _, item in ipairs(list or {}) do result[item] = true end
+  return result
+end
+
+-- Does an operation read the clock? Then times are not relative.
+local function reads_clock(sides)
+  for _, side in ipairs(sides) do
+    for name in pairs(side.server) do
+      local op = side.ops[name]
+      if op.text:find('"time"', 1, true) then return true end
+    end
+  end
+  return false
+end
+
+local function one_at_most() return false end
+
+-- Readers share; a writer excludes other owners.
+local function readers_or_writer(holders)
+  local writer
+  for _, holder in ipairs(holders) do
+    if holder.mode == "write" then writer = holder.owner end
+  end
+  for _, holder in ipairs(holders) do
+    if writer and holder.owner ~= writer then return false end
+  end
+  return true
+end
+
+--- Describes what is explored.
+-- @tparam table sides  one policy, or those for reading and writing; results
+--   of policy.load
+-- @tparam table bounds clients, ops, ticks, tick (ms), breaks, server_faults
+--   (evict, expire, jump), leases (ms), most_holds, faults (name -> true),
+--   options, options_of (client -> its own), is_symmetric, name (of the lock)
+-- @treturn table
+function locks.new(sides, bounds)
+  local first = sides[1]
+  local keys = first.keys(bounds.name or "lock")
+  return setmetatable({
+    name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
+    lock_name = bounds.name, keys = keys, options = bounds.options,
+    options_of = bounds.options_of or {},
+    faults = bounds.faults,
+    leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
+    is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
+    known_transitions = {},
+    allows = first.allows or sides[2] and readers_or_writer or one_at_most,
+    is_fair = first.fair, slack = (first.slack or 0) * 1000,
+    patience = delays.patience(first), poll = first.poll and first.poll * 1000,
+    keeps = set(first.keeps and first.keeps(keys)),
+    limits = first.lasts and first.lasts(keys),
+  }, locks)
+end
+
+--- The first state. A state has fork() and text(); equal texts are states that
+--  behave alike. Its `server` is a snapshot.
+function locks:start() return State.new(self) end
+
+--- Do its operations read the clock?
+function locks:is_timed() return self.is_absolute end
+
+--- The steps that may be next.
+-- @treturn table
+function locks:transitions(state) return transitions.of(self, state) end
+
+--- Does a step in a state, which it changes.
+-- @treturn table|nil the result of an operation: `verdict`, `value`,
+--   `is_ordered`, `compiled`
+-- @treturn string|nil a fault
+function locks:take(state, step) return steps.take(self, state, step) end
+
+--- What is wrong with a state.
+-- @treturn string|nil a fault
+-- @treturn table|nil the faulty operation, if it is not that of the last step
+function locks:judge(state) return invariants.check(self, state) end
+
+--- What is wrong with a step that has been executed.
+-- @tparam table before the state before it
+-- @tparam table step
+-- @tparam table|nil result
+-- @treturn string|nil a fault
+function locks:judge_step(before, step, result)
+  if not result or not result.verdict then return end
+  return result.verdict == "held" and invariants.check_order(self, before, step)
+    or delays.check_step(self, before, step, result)
+end
+
+--- A step as text.
+function locks:text(state, step) return notation.text(self, state, step) end
+
+--- Reads a step; returns it, or nil and what is wrong.
+function locks:read(state, text) return notation.read(self, state, text) end
+
+--- The names of the clients.
+-- @treturn table
+function locks:names()
+  local names = {}
+  for i = 1, self.bounds.clients do names[i] = string.char(64 + i) end
+  return names
+end
+
+--- The belief of each client, as text.
+-- @treturn table
+function locks:beliefs(state)
+  local list = {}
+  for i, client in ipairs(state.clients) do
+    list[i] = notation.belief(self, state, client)
+  end
+  return list
+end
+
+--- The operation of a step, the result of script.compile; or nil.
+function locks:operation(step)
+  return step.op and self.sides[step.side].ops[step.op]
+end
+
+return locks

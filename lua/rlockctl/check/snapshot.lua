@@ -1,0 +1,178 @@
+--- A state of the server, shared by all states of the exploration that have it.
+--  It never changes, and caches the results of its operations, so that each is
+--  executed once. Two snapshots of one book with the same keys, expiries and
+--  clock are one object.
+
+local memory = require "rlockctl.model.memory"
+local source_lines = require "rlockctl.check.source_lines"
+local redis = require "rlockctl.model.redis"
+
+local snapshot = {}
+snapshot.__index = snapshot
+
+-- Numbers texts: equal texts have equal numbers.
+local function numbered(numbers, text)
+  local number = numbers[text]
+  if not number then
+    number = numbers.count + 1
+    numbers[text], numbers.count = number, number
+  end
+  return number
+end
+
+-- The snapshot of a server, which must not change any more.
+local function shared(book, server)
+  local identity = server:text(true)
+  local found = book.known[identity]
+  if found then return found end
+  local alike = book.is_absolute and identity or server:text()
+  found = setmetatable({
+    book = book, server = server, now = server:ms(), results = {},
+    number = numbered(book.numbers, alike), lonely = {},
+    taken = {}, fine = {},
+  }, snapshot)
+  book.known[identity] = found
+  return found
+end
+
+--- The empty server.
+-- @tparam boolean is_absolute  the operations read the clock, so times are not
+--   relative
+-- @tparam[opt] integer now  ms
+-- @treturn table `now`, ms; `number`: equal for servers that behave alike
+function snapshot.empty(is_absolute, now)
+  local book = {
+    known = {}, numbers = { count = 0 }, is_absolute = is_absolute,
+  }
+  local server = redis.new()
+  if now then server.now = now * 1000 end
+  return shared(book, server)
+end
+
+--- A number for a text, equal for equal texts; never that of a server.
+function snapshot:number_of(text) return numbered(self.book.numbers, text) end
+
+-- Is it one of `keys`, or one of these followed by ":" and more?
+local function is_own(keys, key)
+  for _, own in ipairs(keys) do
+    if key == own or key:sub(1, #own + 1) == own .. ":" then return true end
+  end
+  return false
+end
+
+-- The first of the touched keys that is not among `keys`, by name; or nil.
+local function foreign(keys, touched)
+  local first
+  for key in pairs(touched) do
+    if not is_own(keys, key) and (not first or key < first) then first = key end
+  end
+  return first
+end
+
+local function executed(self, op, keys, words, is_turned)
+  local server, touched = self.server:fork(), {}
+  server.turned, server.touched = is_turned, touched
+  local reply =
+    source_lines.guard(op, server.eval, server, op.text, keys, words)
+  server.touched = nil
+  return {
+    op = op, keys = keys, words = words, reply = reply, sent = server.sent,
+    is_ordered = server.is_ordered, foreign = foreign(keys, touched),
+    refused = memory.fault(self.server, op, keys, words, server),
+    after = shared(self.book, server),
+  }
+end
+
+--- Executes an operation.
+-- @tparam table op       the result of script.compile
+-- @tparam table keys
+-- @tparam table words
+-- @tparam[opt] boolean is_turned  replies without a defined order are turned
+-- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot; `sent`,
+--   a list of the messages: { channel, payload };
+--   `is_ordered`: it had a reply without a defined order; `foreign`, a key
+--   that it used and that is not among `keys`; `refused`, what is wrong if a
+--   full server refuses it. The caller may add fields.
+function snapshot:run(op, keys, words, is_turned)
+  local results = self.results[op]
+  if not results then
+    results = {}
+    self.results[op] = results
+  end
+  local key = table.concat(words, "\0") .. (is_turned and "\1" or "\2")
+    .. (keys[3] or "")
+  local result = results[key]
+  if not result then
+    result = executed(self, op, keys, words, is_turned)
+    results[key] = result
+  end
+  return result
+end
+
+--- What is wrong with the result of an operation, whatever its reply means.
+-- @tparam table result  of `run`
+-- @treturn string|nil a fault
+function snapshot.fault_of(result)
+  local op, reply = result.op, result.reply
+  if result.foreign then
+    return ("%s uses the key %s, which is not among those of `keys`"):format(
+      op.op, result.foreign)
+  elseif type(reply) == "table" and reply.err then
+    return ("%s fails: %s"):format(op.name, source_lines.explain(op, reply.err))
+  end
+  return result.refused
+end
+
+--- The server after some milliseconds; before them, if its clock jumps back.
+function snapshot:later(ms)
+  local server = self.server:fork()
+  server.now = server.now + ms * 1000
+  return shared(self.book, server)
+end
+
+-- A server outside the exploration, for probes: cheaper than a snapshot, which
+-- is compared with all others.
+local probe = {}
+probe.__index = probe
+
+--- A copy after some milliseconds, with `now`, `run` as that of a snapshot, but
+--  without `after`, and `wait(ms)`.
+function snapshot:probe(ms)
+  local server = self.server:fork()
+  server.now = server.now + ms * 1000
+  return setmetatable({ server = server, now = server:ms() }, probe)
+end
+
+function probe:wait(ms)
+  self.server.now = self.server.now + ms * 1000
+  self.now = self.server:ms()
+end
+
+function probe:run(op, keys, words)
+  local touched = {}
+  self.server.touched = touched
+  local reply = self.server:eval(op.text, keys, words)
+  return {
+    op = op, keys = keys, words = words, reply = reply,
+    foreign = foreign(keys, touched),
+  }
+end
+
+--- The server without a key, a millisecond later.
+function snapshot:without(key)
+  local server = self.server:fork()
+  server.entries[key], server.now = nil, server.now + 1000
+  return shared(self.book, server)
+end
+
+--- The names of its keys, sorted.
+function snapshot:keys()
+  local names = {}
+  for name in pairs(self.server.entries) do
+    if self.server:entry(name) then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+return snapshot

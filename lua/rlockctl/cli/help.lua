@@ -1,0 +1,91 @@
+--- rlockctl help: general help, or the usage of one command.
+
+local help = {}
+
+help.general = [[
+rlockctl runs Lua programs that hold distributed locks in Redis.
+
+  rlockctl [options] script.lua [ARG...]   run a program; - reads it from
+                                           standard input
+  rlockctl [options] -e 'CODE' [ARG...]    run a chunk
+  rlockctl [options] -i                    a prompt for Lua
+  rlockctl run NAME [options] -- CMD       run a command while holding a lock
+  rlockctl status NAME [--json]            show its kind, holders and waiters
+  rlockctl ls [PATTERN] [--json]           list locks
+  rlockctl top [PATTERN] [--once]          watch them in a live table
+  rlockctl break NAME [--force]            free a lock by force
+  rlockctl wait NAME [-w DURATION]         wait until a lock is free
+  rlockctl status --server [NAME]          show the server and permissions
+  rlockctl script POLICY [OP]              print what Redis runs
+  rlockctl check POLICY [options]          model-check a kind of lock
+  rlockctl try POLICY [NAME]               run its operations one by one
+  rlockctl local start|stop|status         control the local server
+  rlockctl help [COMMAND]                  explain a command
+  rlockctl version                         show the versions of its parts
+
+Options:
+  --url URL        the server: redis://[user[:password]@]host[:port][/db],
+                   rediss://... (TLS), unix:///path[?db=n], or local: (a private
+                   server, started on demand); redis+sentinel://host,host2/NAME,
+                   redis+cluster://host,host2; default: $RLOCK_URL, else local:
+  --tls            TLS, as with rediss://
+  --cacert FILE    the certificates to trust; default: the system's
+  --cert FILE, --key FILE   the client certificate and its key, if the server
+                   requests one
+  --sni HOST       the name in the server's certificate; default: the URL's host
+  --insecure       do not verify the server's certificate
+  --lua-path PATH  a folder or "x/?.lua;y/?.lua", searched before the modules
+                   built into rlockctl
+  -e CODE          a chunk to run
+  -i               a prompt, see rlockctl help prompt
+  --log json       write each event of the program's locks to standard error, as
+                   a line of JSON
+  --metrics PORT   serve its metrics at http://127.0.0.1:PORT/metrics, for
+                   Prometheus; --metrics FILE writes them to a file
+  -v               more messages on standard error
+  -q               errors only
+  -h, --help       explain the command
+  -V, --version    show the versions
+  --               no more options
+
+The Sentinels' own login is in $RLOCK_SENTINEL_USERNAME, if it has a user, and
+$RLOCK_SENTINEL_PASSWORD.
+
+Exit status: that of the program or command. From rlockctl itself:
+  0         done; status: it is held; break: it is broken; wait: it is free
+  1         error; break: not broken; check: a fault; local status: no server;
+            status --server: a permission is missing
+  3         status and break: it is free; check: incomplete
+  4         status: no lock may have written the key
+  126, 127  run: the command cannot be executed, is not found
+  128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM
+  200       run: not free, with -n
+  201       run and wait: not free in time
+  202       the server is unreachable, or too few of several servers respond
+  203       run: the lock was lost, and the command stopped
+  204       run: the command succeeded, but the lock was lost before its end
+  205       run: interrupted while waiting
+  206       usage
+  207       run: the command was stopped by --hold-at-most
+  208       the server refuses the login, or a permission is missing
+]]
+
+help.usage = [[
+rlockctl help [COMMAND]
+]]
+
+function help.run(cli, operands)
+  local name = operands[1]
+  if not name then
+    io.write(help.general)
+    return 0
+  end
+  local module = name == "prompt" and name or cli.commands[name]
+  if not module then
+    return cli.fault("usage", "help: there is no command " .. name)
+  end
+  io.write(require("rlockctl.cli." .. module).usage)
+  return 0
+end
+
+return help

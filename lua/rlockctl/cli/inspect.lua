@@ -1,0 +1,390 @@
+--- Inspects what is stored under a name, of any kind. Each policy's `recognise`
+--  infers its kind from the type of the key, its content, and related keys. Of
+--  kinds that look the same, such as a fair lock without waiters and a
+--  reentrant lock, the plainest is reported. Read-only, and bounded.
+
+local kinds = require "rlock.lock.kinds"
+local naming = require "rlock.naming"
+local once = require "rlock.counters.once"
+local reentrant = require "rlock.policy.reentrant"
+local scan = require "rlockctl.cli.scan"
+local script = require "rlock.script"
+
+local inspect = {}
+
+-- recognising ----------------------------------------------------------------
+
+-- The policy of a built-in kind; and the one of its read side, or itself.
+local function policy_of(kind)
+  local policy = require("rlock.policy." .. kind.name)
+  return policy, policy.read or policy
+end
+
+local function kind_named(name)
+  for _, kind in ipairs(kinds) do
+    if kind.name == name then return kind end
+  end
+end
+
+-- The kinds that can be recognised: name, factory, policy, keys, channel.
+local function kinds_of(name)
+  local all = {}
+  for _, kind in ipairs(kinds) do
+    local policy, lock = policy_of(kind)
+    if policy.recognise then
+      local keys = lock.keys(name)
+      all[#all + 1] = {
+        name = kind.name, factory = kind.factory, policy = policy, keys = keys,
+        channel = lock.channel and lock.channel(keys, "") or "",
+      }
+    end
+  end
+  return all
+end
+
+local HEAD = [[
+-- rlock status.recognise
+local ranks = {}
+local function arguments(channel, first, last)
+  local keys = { unpack(KEYS, first, last) }
+  return keys, { redis.call("type", keys[1]).ok, channel }
+end
+]]
+local CALL = "ranks[%d] = (function(KEYS, ARGV)\n%s"
+  .. "end)(arguments(ARGV[%d], %d, %d)) or 0\n"
+local TAIL = 'return { "ranks", redis.call("type", KEYS[1]).ok, ranks }\n'
+
+local recognise                         -- the script, the same for all names
+
+-- All `recognise` functions in one script, for one round trip. Each gets the
+-- keys of its kind; the type of the first one, and the waiters' channel.
+-- @return the script, as returned by script.compile
+local function compose(all)
+  local text, n = { HEAD }, 1
+  for i, kind in ipairs(all) do
+    local first = n + 1
+    n = n + #kind.keys
+    text[i + 1] = CALL:format(i, script.compile(kind.name, "recognise",
+      kind.policy.recognise).text, i, first, n)
+  end
+  return { name = "status.recognise", op = "recognise", where = "status",
+    text = table.concat(text) .. TAIL, lines = {} }
+end
+
+-- The script's keys and arguments. A channel may be in another slot.
+local function operands_of(all, name)
+  local keys, channels = { name }, {}
+  for i, kind in ipairs(all) do
+    for _, key in ipairs(kind.keys) do
+      keys[#keys + 1] = key == kind.channel and name or key
+    end
+    channels[i] = kind.channel
+  end
+  return keys, channels
+end
+
+local function same(reply) return reply end
+
+-- @return the type of the name's key, and the rank of each kind, 0 if it is not
+--   of that kind; or nil, code, detail
+local function ranks_of(client, all, name)
+  local session = client.session
+  local now, keys, channels = session.host.now(), operands_of(all, name)
+  recognise = recognise or compose(all)
+  local handle = { session = session, site = { policy = {
+    ops = { recognise = recognise }, needs = { recognise = { ranks = "st" } },
+  } } }
+  local reply, code, detail = once.result(same, once.ask(handle, "recognise",
+    now + session.timeout, now, keys, nil, nil, nil, nil, channels))
+  if not reply then return nil, code, detail end
+  return reply[2], reply[3]
+end
+
+-- The kinds with the highest rank of those that begin with the same key. Those
+-- of the same rank look alike. The kind of the name's own key comes first.
+local function best_of(all, ranks, name)
+  local best, list = {}, {}
+  for i, kind in ipairs(all) do
+    local key = kind.keys[1]
+    local other = best[key] or { rank = 1 }
+    kind.rank = type(ranks[i]) == "number" and ranks[i] or 0
+    if kind.rank >= other.rank then best[key] = kind end
+    if kind.rank == other.rank and other.name then
+      kind.alike = kind.name .. " or " .. other.name
+    end
+  end
+  for _, kind in ipairs(all) do
+    local is_own = kind.keys[1] == name
+    if best[kind.keys[1]] == kind then
+      table.insert(list, is_own and 1 or #list + 1, kind)
+    end
+  end
+  return list
+end
+
+-- the state -------------------------------------------------------------------
+
+local function peek(lock)
+  local state, code, detail = lock:peek()
+  if not state then return nil, code, detail end
+  state.count = nil                     -- our own hold count
+  local queue = type(state.queue) == "table" and state.queue or {}
+  for i, owner in ipairs(queue) do
+    queue[i] = { owner = tostring(owner) }
+  end
+  state.queue = queue[1] and queue
+  return state
+end
+
+local function add_holders(state, side, mode)
+  for _, holder in ipairs(side.holders) do
+    holder.mode = mode
+    table.insert(state.holders, holder)
+  end
+end
+
+-- The state of both sides as one; each holder and waiter has a mode.
+local function peek_at_sides(pair)
+  local writer, code, detail = pair:write_lock():peek()
+  if not writer then return nil, code, detail end
+  local readers
+  readers, code, detail = pair:read_lock():peek()
+  if not readers then return nil, code, detail end
+  local some = writer.state == "held" and writer or readers
+  local state = { state = some.state, ttl = some.ttl, holders = {} }
+  add_holders(state, writer, "write")
+  add_holders(state, readers, "read")
+  for i, who in ipairs(readers.queue or {}) do
+    state.queue = state.queue or {}
+    state.queue[i] = { owner = who:sub(3),
+      mode = who:find("^w") and "write" or "read" }
+  end
+  return state
+end
+
+-- The number of clients subscribed to the release channel; nil if unknown. A
+-- client of a cluster may be subscribed twice.
+local function listeners(client, kind)
+  if kind.channel == "" then return nil end
+  local session, count = client.session, nil
+  local replies = session:node_of(kind.keys):pipeline(
+    session.host.now() + session.timeout, {
+      { "PUBSUB", "NUMSUB", kind.channel },
+      { "PUBSUB", "SHARDNUMSUB", kind.channel },
+    })
+  for i = 1, 2 do
+    local reply = replies and replies[i]
+    if type(reply) == "table" and type(reply[2]) == "number" then
+      count = math.max(count or 0, reply[2])
+    end
+  end
+  return count
+end
+
+local function peek_at_counter(counter) return counter:peek() end
+
+-- The state of a key of unknown origin.
+local function unknown(type_, title, may_be, count)
+  return { kind = "unknown", state = "unknown", type = type_, holders = {},
+    title = title, may_be = may_be, count = count }
+end
+
+local function number(state)
+  return unknown("string",
+    "a whole number, which may be a semaphore, a latch or permits",
+    { "semaphore", "latch", "permits" }, state.available or state.count)
+end
+
+local function counts()
+  return unknown("hash", "a hash of counts, which may be a lock",
+    { "reentrant" })
+end
+
+-- Does it look like a reentrant lock? That has the owner id of a client, or a
+-- single owner with any name and an expiry.
+local function is_lock(state)
+  for _, holder in ipairs(state.holders) do
+    if scan.is_owner(holder.owner) then return true end
+  end
+  return state.state == "free" or state.ttl ~= nil and not state.holders[2]
+end
+
+local function state_of(client, kind, name)
+  local read = kind.policy.read and peek_at_sides
+    or kind.policy.driver and peek_at_counter or peek
+  local state, code, detail = read(client[kind.factory](client, name))
+  if not state then return nil, code, detail end
+  state.kind, state.title = kind.name, kind.policy.title
+  state.waiters = state.queue and #state.queue or listeners(client, kind)
+  if kind.name == "reentrant" and not is_lock(state) then
+    return counts()
+  elseif kind.alike and not kind.is_proven then
+    return number(state)
+  elseif kind.alike then                -- only its waiters would show which
+    return { kind = kind.alike, title = kind.alike, holders = {},
+      waiters = state.waiters, count = state.available or state.count }
+  end
+  return state
+end
+
+-- An error if the keys of a lock are in different slots; else nil.
+local function misnamed(client, name, keys)
+  local node = client.session.node
+  local ok, problem = pcall(node.check_keys, node, name, keys)
+  return not ok and problem or nil
+end
+
+-- Inspects a name as a given counter, or as both sides of a read/write lock.
+local function by_kind(client, name, kind)
+  local policy, lock = policy_of(kind)
+  local keys = lock.keys(name)
+  local state, code, detail = state_of(client, { name = kind.name,
+    factory = kind.factory, policy = policy, keys = keys,
+    channel = lock.channel(keys, "") }, name)
+  if not state then return nil, code, detail end
+  return { state }
+end
+
+--- Inspects a lock by the `peek` of its policy.
+-- @tparam table client
+-- @tparam string name
+-- @tparam string which the policy's module, or a built-in kind
+-- @return as `at`
+function inspect.by(client, name, which)
+  local kind = kind_named(which)
+  if kind and (kind.driver or kind.pair) then
+    return by_kind(client, name, kind)
+  end
+  local ok, lock = pcall(client.policy, client, which, name)
+  if not ok then return nil, "usage", tostring(lock) end
+  local state, code, detail = peek(lock)
+  if not state then return nil, code, detail end
+  local policy = lock.site.policy
+  state.kind, state.title = policy.name, policy.title or policy.name
+  return { state }
+end
+
+--- Inspects a name.
+-- @tparam table client
+-- @tparam string name
+-- @tparam[opt] boolean is_proven  whether a whole number is a semaphore or a
+--   latch; default: searches for a proof
+-- @treturn[1] table a list of states, usually one: `kind` and its `title`, nil
+--   if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
+--   `holders`, and for some kinds `queue`: { { owner =, count =, mode =,
+--   ttl = }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown
+--   origin has the kind and state "unknown", its `type`, and in `may_be` the
+--   kinds that it may have
+-- @treturn[2] nil, code, detail
+function inspect.at(client, name, is_proven)
+  local all, states = kinds_of(name), {}
+  local problem = misnamed(client, name, reentrant.keys(name))
+  if problem then return nil, "refused", problem end
+  local type_, ranks, detail = ranks_of(client, all, name)
+  if not type_ then return nil, ranks, detail end
+  for _, kind in ipairs(best_of(all, ranks, name)) do
+    problem = misnamed(client, name, kind.keys)
+    if problem then return nil, "refused", problem end
+    kind.is_proven = is_proven
+    if kind.alike and is_proven == nil then
+      kind.is_proven = scan.proves(client, name, kind.keys)
+    end
+    local state, code, why = state_of(client, kind, name)
+    if not state then return nil, code, why end
+    states[#states + 1] = state
+  end
+  if states[1] then return states end
+  if type_ == "none" then return { { state = "free", holders = {} } } end
+  local shown = naming.printable(type_)
+  return { unknown(shown,
+    ("a %s, not one of rlock's own locks"):format(shown), {}) }
+end
+
+--- The locks by which a state's holders can be broken.
+-- @tparam table client
+-- @tparam table state  from `at` or `by`
+-- @tparam string name
+-- @tparam[opt] string which as for `by`
+-- @treturn table|nil a list; nil if it is no lock
+function inspect.locks(client, state, name, which)
+  local kind = kind_named(state.kind)
+  if kind and kind.pair then
+    local pair = client[kind.factory](client, name)
+    return { pair:write_lock(), pair:read_lock() }
+  elseif kind and kind.driver or state.kind == "unknown"
+      or state.kind:find(" or ", 1, true) then
+    return nil
+  elseif which or not kind then
+    return { client:policy(which, name) }
+  end
+  return { client[kind.factory](client, name) }
+end
+
+-- The lock, or the sides of the pair, that an owner holds.
+local function held_by(locks, state, owner)
+  local modes, found = { write = locks[1], read = locks[2] }, {}
+  for _, holder in ipairs(state.holders) do
+    if holder.owner == owner then
+      found[#found + 1] = modes[holder.mode] or locks[1]
+    end
+  end
+  return found[1] and found or { locks[2] }    -- one of more than 100 readers
+end
+
+local function same_word(reply) return reply[1] end
+
+-- Releases all holds of an owner.
+-- @return "freed" or "lost", or nil, code, detail
+local function release_of(lock, owner)
+  local session, site = lock.session, lock.site
+  local handle = { session = session, site = { keys = site.keys, policy = {
+    ops = site.policy.ops,
+    needs = { release = { freed = "", kept = "", lost = "" } },
+  } } }
+  return once.result(same_word, once.run(handle, "release", owner,
+    session.lease_ms, "0", session.publish))
+end
+
+--- Releases all holds of one holder of a lock, or one permit.
+-- @tparam table client
+-- @tparam table state,name,which  as for `locks`
+-- @tparam string owner  a holder's owner, as in a state
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail
+function inspect.free(client, state, name, which, owner)
+  local freed, code, detail = nil, "refused", "there is no such holder"
+  if state.kind == "permits" then
+    if #owner ~= 32 or owner:find("%X") then return nil, code, detail end
+    local why, text
+    freed, why, text = client:permits(name):release(owner)
+    if freed or why ~= "lost" then return freed, why, text end
+    return nil, code, detail
+  end
+  local locks = inspect.locks(client, state, name, which)
+  for _, lock in ipairs(held_by(locks, state, owner)) do
+    local word, why, text = release_of(lock, owner)
+    if not word then return nil, why, text end
+    freed = freed or word == "freed"
+  end
+  if freed then return true end
+  return nil, code, detail
+end
+
+--- The channel on which a release is published. A fair lock has one for each
+--  waiter: this is that of the first.
+-- @param client,state,name,which  as for `locks`
+-- @treturn string|nil
+function inspect.channel(client, state, name, which)
+  local kind, first = kind_named(state.kind), state.queue and state.queue[1]
+  local policy, lock
+  if kind then
+    policy, lock = policy_of(kind)
+    lock = first and policy[first.mode] or lock
+  else
+    lock = client:policy(which, name).site.policy
+  end
+  return lock.channel
+    and lock.channel(lock.keys(name), first and first.owner or "") or nil
+end
+
+return inspect

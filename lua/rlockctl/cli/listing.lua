@@ -1,0 +1,104 @@
+--- Lists the locks of a server: `scan.names` finds keys that look like locks,
+--  and `states` inspects them. Read-only.
+
+local inspect = require "rlockctl.cli.inspect"
+local scan = require "rlockctl.cli.scan"
+local who = require "rlockctl.cli.who"
+
+local listing = {}
+
+local AT_ONCE = 32           -- names that are inspected concurrently
+
+listing.names = scan.names
+
+-- Is a state listed? The counter of a fenced lock, for example, stays after a
+-- release. With `all`, unknown keys are listed if they are numbers.
+local function exists(state, all)
+  if not state.kind then return false end
+  if state.kind == "unknown" then return all and state.count ~= nil end
+  return state.state ~= "free" or state.queue ~= nil or state.count ~= nil
+    or state.available ~= nil
+end
+
+-- Adds the lock's name and node to its state.
+local function locate(client, name, state)
+  state.name = name
+  state.node, state.master, state.slot = client.session.node:master(name)
+end
+
+-- A name that a cluster refuses, or a key of another kind, has no row.
+local function inspect_one(client, name, rows, known)
+  local states, code, detail =
+    inspect.at(client, name, known.proven[name] or false)
+  if code == "refused" then return end
+  if not states then rows.code, rows.detail = code, detail end
+  for _, state in ipairs(states or {}) do
+    if exists(state, known.all) then
+      locate(client, name, state)
+      rows[#rows + 1] = state
+    end
+  end
+end
+
+--- Adds the node and the holders' identities to the states of one name.
+-- @tparam table client
+-- @tparam string name
+-- @tparam table states  from inspect.at
+function listing.complete(client, name, states)
+  for _, state in ipairs(states) do locate(client, name, state) end
+  who.name(scan.nodes(client) or {}, client.session.timeout, states)
+end
+
+-- Calls work(item) for each item, a few concurrently.
+local function each(items, work)
+  local spawn, tasks, next_item = require("rlock").spawn, {}, 0
+  for i = 1, math.min(AT_ONCE, #items) do
+    tasks[i] = spawn(function()
+      while next_item < #items do
+        next_item = next_item + 1
+        work(items[next_item])
+      end
+    end)
+  end
+  for _, task in ipairs(tasks) do task:join() end
+end
+
+--- The states of locks.
+-- @tparam table client
+-- @tparam table names
+-- @tparam table known  the third result of scan.names; receives `clients`, as
+--   for who.name
+-- @treturn[1] table rows, sorted by name: states as in inspect.at, each with
+--   its `name`, and `node`, `master` and `slot` as in `rlockctl status`;
+--   holders and waiters have `who`, if known. A lock released since the scan
+--   has no row
+-- @treturn[2] nil, code, detail
+function listing.states(client, names, known)
+  local rows, nodes, code, detail = {}, scan.nodes(client)
+  if not nodes then return nil, code, detail end
+  each(names, function(name) inspect_one(client, name, rows, known) end)
+  if rows.code then return nil, rows.code, rows.detail end
+  known.clients = known.clients or {}
+  who.name(nodes, client.session.timeout, rows, known.clients)
+  table.sort(rows, function(a, b)
+    return a.name < b.name or a.name == b.name and a.kind < b.kind
+  end)
+  return rows
+end
+
+--- The locks of a client's servers.
+-- @tparam table client
+-- @tparam[opt] table options as for scan.names
+-- @treturn[1] table rows, as returned by `states`
+-- @treturn[1] boolean whether there are more
+-- @treturn[1] integer how many whole numbers were seen
+-- @treturn[2] nil, code, detail
+function listing.of(client, options)
+  local names, more, known = listing.names(client, options)
+  if not names then return nil, more, known end
+  local rows, code, why = listing.states(client, names, known)
+  if not rows then return nil, code, why end
+  return rows, more, known.numbers
+end
+
+return listing

@@ -1,0 +1,72 @@
+--- Looks up the lock that a command names.
+
+local inspect = require "rlockctl.cli.inspect"
+local listing = require "rlockctl.cli.listing"
+local text = require "rlockctl.cli.text"
+
+local lookup = {}
+
+--- Opens a client for the one name among the operands.
+-- @tparam table cli
+-- @tparam string command its name, for messages
+-- @tparam table operands
+-- @treturn[1] table client
+-- @treturn[1] string name
+-- @treturn[2] nil
+-- @treturn[2] integer exit status
+function lookup.open(cli, command, operands)
+  local name = operands[1]
+  if not name or name == "" or operands[2] then
+    return nil, cli.fault("usage", command .. ": give the name of one lock")
+  end
+  local client, code, detail = require("rlock").open()
+  if not client then return nil, cli.fault(code, detail) end
+  return client, name
+end
+
+--- The states of a name.
+-- @tparam table client
+-- @tparam string name
+-- @tparam[opt] string policy
+-- @return as inspect.at
+function lookup.inspect(client, name, policy)
+  if policy then return inspect.by(client, name, policy) end
+  return inspect.at(client, name)
+end
+
+--- As `inspect`, with the node and the holders' identities.
+function lookup.states(client, name, policy)
+  local states, code, detail = lookup.inspect(client, name, policy)
+  if not states then return nil, code, detail end
+  listing.complete(client, name, states)
+  return states
+end
+
+--- Why a command leaves a key of unknown origin alone.
+-- @tparam table state
+-- @treturn[1] nil  the key is a lock's
+-- @treturn[2] string code
+-- @treturn[2] string detail
+function lookup.refusal(state)
+  if state.kind ~= "unknown" then return nil end
+  local detail = "the key is " .. state.title
+  if not state.may_be[1] then return "refused", detail end
+  return "usage", detail .. ": give --policy"
+end
+
+--- Prints why a command failed for a name; returns the exit status.
+function lookup.fault(cli, command, name, code, detail)
+  return cli.fault(code, ("%s: %s: %s"):format(command, text.show(name),
+    detail))
+end
+
+--- Whether all are free.
+-- @tparam table states
+function lookup.is_free(states)
+  for _, state in ipairs(states) do
+    if state.state ~= "free" then return false end
+  end
+  return true
+end
+
+return lookup

@@ -1,0 +1,108 @@
+--- rlockctl ls: the locks of a server.
+
+local host = require "rlock.host.uv"
+local json = require "rlockctl.cli.json"
+local listing = require "rlockctl.cli.listing"
+local text = require "rlockctl.cli.text"
+
+local ls = {}
+
+local LIMIT = 1000
+local SECONDS = 1            -- for --names
+
+ls.usage = [[
+rlockctl ls [PATTERN] [--limit N] [--all] [--names] [--json]
+
+Lists the locks that are held or have waiters, and permits: kind, holders, time
+left, waiters and fencing token. PATTERN is as for KEYS: * matches any text, ?
+any character, [a-c] one of these. In a cluster, it scans all primaries.
+
+It finds keys that look like locks, by SCAN, and changes nothing. A key looks
+like a lock if its owner is an id of rlock or Redisson, or if it is a hash that
+expires and has one field with a count. A simple lock is found if its value is
+such an id, or a token like those of redis-py, redsync and node-redlock. A
+semaphore or a latch is only a number, like many other keys: it is listed
+while it has waiters, and for ten minutes after a request of rlock. Other
+numbers are "unknown". `rlockctl status NAME` shows any of them, and
+`rlockctl status NAME --policy POLICY` a lock of your own kind.
+
+WAITERS are the clients that listen for a release, or the tasks in the queue of
+a fair lock. A client listens for up to two seconds after its last wait.
+
+  --limit N   inspect at most N names (1000)
+  --all       also unknown numbers, which may be semaphores, latches or permits
+  --names     only the names found within a second, for completion
+  --json      one object per line, as for `rlockctl status --json`
+]]
+
+ls.options = {
+  ["--json"] = { "json" }, ["--all"] = { "all" },
+  ["--limit"] = { "limit", "N" }, ["--names"] = { "names" },
+}
+
+local function cells_of(row)
+  return { text.bare(row.name), row.kind, text.left(row), text.waiters(row),
+    row.token and tostring(row.token) or "-", text.holders(row) }
+end
+
+local HEAD = { "NAME", "KIND", "LEFT", "WAITERS", "TOKEN", "HELD BY" }
+
+local function print_table(rows)
+  local lines = { HEAD }
+  for i, row in ipairs(rows) do lines[i + 1] = cells_of(row) end
+  for _, line in ipairs(text.columns(lines)) do print(line) end
+end
+
+-- Only on a terminal: the output to a pipe is empty if there are no locks.
+local function print_none(numbers, all)
+  if not host.is_terminal(1) then return end
+  print(numbers == 0 and "no locks" or all and "no locks, no whole numbers"
+    or ("no locks; %d whole number%s may be semaphores or latches: see --all")
+      :format(numbers, numbers == 1 and "" or "s"))
+end
+
+-- @return nil if it is not a valid number
+local function limit_of(chosen)
+  local limit = tonumber(chosen.limit or LIMIT)
+  if limit and limit % 1 == 0 and limit >= 1 and limit <= 1e6 then
+    return math.tointeger(limit)
+  end
+end
+
+-- For completion: names that look like locks, uninspected.
+local function print_names(cli, client, options)
+  options.seconds = SECONDS
+  local names, code, detail = listing.names(client, options)
+  if not names then return cli.fault(code, "ls: " .. detail) end
+  for _, name in ipairs(names) do print(text.bare(name)) end
+  return 0
+end
+
+function ls.run(cli, operands, chosen)
+  local limit = limit_of(chosen)
+  if operands[2] then
+    return cli.fault("usage", "ls: give one pattern at most, in quotes")
+  elseif not limit then
+    return cli.fault("usage", "ls: --limit must be a whole number above 0")
+  end
+  local client, code, why = require("rlock").open()
+  if not client then return cli.fault(code, why) end
+  local options = { pattern = operands[1], all = chosen.all, limit = limit }
+  if chosen.names then return print_names(cli, client, options) end
+  local rows, more, detail = listing.of(client, options)
+  if not rows then return cli.fault(more, "ls: " .. detail) end
+  if chosen.json then
+    for _, row in ipairs(rows) do print(json(text.record(row))) end
+  elseif rows[1] then
+    print_table(rows)
+  else
+    print_none(detail, chosen.all)
+  end
+  if more then
+    cli.complain(("ls: there are more than %d; give a pattern or --limit")
+      :format(limit))
+  end
+  return 0
+end
+
+return ls

@@ -1,0 +1,378 @@
+--- Describes a server and its permissions, for rlockctl status --server.
+--  Tries each command in a form that changes nothing, because the ACL commands
+--  that list permissions are restricted themselves. EVALSHA of an unknown
+--  script tries a key, and a subscription tries a channel.
+
+local kinds = require "rlock.lock.kinds"
+local sorted = require "rlock.util.sorted"
+local text = require "rlockctl.cli.text"
+
+local permissions = {}
+
+local NAME = "rlock:status"       -- an unused key and channel
+local SECONDS = 5                 -- to wait for the reply to SUBSCRIBE
+
+--- The commands that rlock sends, and those of its scripts for each key type.
+local needs = {
+  { "EVALSHA", ("0"):rep(40), 0 }, { "SCRIPT", "LOAD", "return 0" },
+  { "TIME" }, { "PUBLISH", NAME, "" }, { "EXISTS", NAME },
+  { "GET", NAME }, { "SET", NAME, "", "XX" }, { "HGET", NAME, "" },
+  { "HDEL", NAME, "" }, { "ZSCORE", NAME, "" }, { "ZREM", NAME, "" },
+  { "LRANGE", NAME, 0, 0 }, { "LREM", NAME, 0, "" }, { "PTTL", NAME },
+  { "PEXPIRE", NAME, 1 }, { "DEL", NAME }, { "INFO", "server" },
+  { "CLIENT", "ID" }, { "CLIENT", "KILL", "ID", 0 },
+  { "DECRBY", NAME, "" }, { "HEXISTS", NAME, "" }, { "HGETALL", NAME },
+  { "HLEN", NAME }, { "HMGET", NAME, "" }, { "HSCAN", NAME, 0 },
+  { "HSET", NAME, "", "", "" }, { "HVALS", NAME }, { "INCRBY", NAME, "" },
+  { "LINDEX", NAME, 0 }, { "LLEN", NAME }, { "LPOS", NAME, "" },
+  { "LTRIM", NAME, 0, 0 }, { "MGET", NAME }, { "PEXPIREAT", NAME, 1 },
+  { "PUBSUB", "NUMSUB" }, { "STRLEN", NAME }, { "TYPE", NAME },
+  { "UNLINK", NAME }, { "ZADD", NAME, "XX", 1, "" }, { "ZCARD", NAME },
+  { "ZCOUNT", NAME, 0, 0 }, { "ZRANGE", NAME, 0, 0 },
+  { "ZRANGEBYSCORE", NAME, 0, 0 }, { "ZREMRANGEBYSCORE", NAME, 0, 0 },
+  { "ZREVRANGE", NAME, 0, 0 },
+}
+
+--- Commands that would write a key. Only ACL DRYRUN can try them.
+local writing = {
+  { "INCR", NAME }, { "DECR", NAME }, { "LPUSH", NAME, "" },
+  { "RPUSH", NAME, "" },
+}
+
+--- Further commands for a cluster. CLUSTER SLOTS has succeeded already.
+local cluster_needs = {
+  { "ASKING" }, { "SPUBLISH", NAME, "" }, { "COMMAND", "INFO", "GET" },
+  { "COMMAND", "GETKEYS", "GET", NAME },
+}
+
+local containers = { script = true, client = true, command = true,
+  pubsub = true }
+
+local function name_of(words)
+  local name = words[1]:lower()
+  if containers[name] then
+    name = name .. "|" .. words[2]:lower()
+  end
+  return name
+end
+
+-- Was the command itself refused, not its key or channel?
+local function is_forbidden(detail)
+  return detail:find("NOPERM .* to run ") ~= nil
+    or detail:find("unknown command", 1, true) ~= nil
+end
+
+-- Tries SUBSCRIBE on a separate connection, because a refusal closes it.
+-- @return true; false and the refusal; or nil, code, detail
+local function subscribe(client, verb, channel)
+  local session, refusal = client.session, nil
+  local answered = session.host.event()
+  local node = session.node:of { channel } or session.node:any()
+  local connection, code, detail = node:open(function(why)
+    refusal = why
+    answered:set()
+  end, function() answered:set() end)
+  if not connection then return nil, code, detail end
+  connection:listen(verb, channel)
+  if not answered:wait(SECONDS) then
+    return nil, "timeout", "no reply to " .. verb:upper()
+  end
+  connection:close()
+  if refusal then return false, refusal end
+  return true
+end
+
+-- The user of the connection.
+local function user_of(client)
+  local user = client:call("ACL", "WHOAMI")
+  return type(user) == "string" and user
+    or client.session.options.username or "default"
+end
+
+-- @return the permitted commands, the refused ones; or nil, code, detail
+local function probe_commands(client)
+  local permitted, refused = {}, {}
+  local function note(name, is_permitted)
+    table.insert(is_permitted and permitted or refused, name)
+  end
+  local more = client.session.options.seeds and cluster_needs or {}
+  for i = 1, #needs + #more do
+    local words = needs[i] or more[i - #needs]
+    local reply, code, detail = client:call(table.unpack(words))
+    if reply == nil and code ~= "redis" then return nil, code, detail end
+    note(name_of(words), reply ~= nil or not is_forbidden(detail))
+  end
+  local user = user_of(client)
+  for _, words in ipairs(writing) do
+    local reply = client:call("ACL", "DRYRUN", user, table.unpack(words))
+    if type(reply) == "string" then
+      note(name_of(words), not reply:find(" to run the ", 1, true))
+    end
+  end
+  local ok, code, detail = subscribe(client, "subscribe", NAME)
+  if ok == nil then return nil, code, detail end
+  note("subscribe", ok or not is_forbidden(code))
+  return permitted, refused
+end
+
+-- the keys and channels of a name ---------------------------------------------
+
+-- The index of the key that is only used with a suffix after a colon.
+local LONGER = { semaphore = 3, latch = 3, readwrite = 4 }
+
+-- The locks of a kind: one, or the sides of a pair. @return nil: unknown kind
+local function locks_of(client, kind, which)
+  if not kind then return { client:policy(which, NAME).site.policy } end
+  local policy = require("rlock.policy." .. kind.name)
+  return policy.read and { policy.read, policy.write } or { policy }
+end
+
+local function add(set, list, one, kind)
+  if not set[one] then
+    set[one] = {}
+    list[#list + 1] = one
+  end
+  set[one][kind] = true
+end
+
+-- The keys and channels of a name, for all kinds or one, each with its kinds.
+local function needed(client, name, which)
+  local keys, channels = {}, {}
+  local key_kinds, channel_kinds, is_known = {}, {}, false
+  local function take(kind_name, kind)
+    is_known = true
+    for _, lock in ipairs(locks_of(client, kind, which)) do
+      local its = lock.keys(name)
+      for i, key in ipairs(its) do
+        local longer = LONGER[kind_name] == i and ":x" or ""
+        add(key_kinds, keys, key .. longer, kind_name)
+      end
+      if lock.channel then
+        add(channel_kinds, channels, lock.channel(its, "x"), kind_name)
+      end
+    end
+  end
+  for _, kind in ipairs(kinds) do
+    if not which or kind.name == which then take(kind.name, kind) end
+  end
+  if not is_known then take(which) end
+  return keys, key_kinds, channels, channel_kinds
+end
+
+local function is_refused(detail) return detail:find("NOPERM", 1, true) end
+
+-- @return whether the user may use a key; or nil, code, detail
+local function may_use(client, key)
+  local reply, code, detail =
+    client:call("EVALSHA", ("0"):rep(40), 1, key)
+  if reply == nil and code == "redis" and is_forbidden(detail) then
+    reply, code, detail = client:call("EXISTS", key)
+  end
+  if reply == nil and code ~= "redis" then return nil, code, detail end
+  return reply ~= nil or not is_refused(detail) or is_forbidden(detail)
+end
+
+local function may_subscribe(client, channel)
+  local verb = client.session.publish == "spublish" and "ssubscribe"
+    or "subscribe"
+  local ok, code, detail = subscribe(client, verb, channel)
+  if ok == nil then return nil, code, detail end
+  return ok or not is_refused(code) or is_forbidden(code)
+end
+
+-- A pattern that matches this key or channel. ACL SETUSER refuses spaces.
+local function pattern_of(whole, name)
+  local function exactly(part)
+    return (part:gsub("[%[%]*?\\]", "\\%0"):gsub("[%s%c]", "?"))
+  end
+  if whole == name then return exactly(name) end
+  return "*" .. exactly(name:find("{", 1, true) and name or "{" .. name .. "}")
+    .. "*"
+end
+
+-- Adds what is refused to the list `missing`.
+local function probe(client, missing, what, list, users, may, name)
+  local patterns = {}
+  for _, one in ipairs(list) do
+    local ok, code, detail = may(client, one)
+    if ok == nil then return nil, code, detail end
+    local pattern = pattern_of(one, name)
+    local entry = patterns[pattern]
+    if not ok and not entry then
+      entry = { what = what, pattern = pattern, kinds = {}, names = {} }
+      patterns[pattern], missing[#missing + 1] = entry, entry
+    end
+    if not ok then
+      entry.names[#entry.names + 1] = one
+      for kind in pairs(users[one]) do entry.kinds[kind] = true end
+    end
+  end
+  return true
+end
+
+-- The keys and channels of a name that the user may not use.
+-- @return a list: what ("key" or "channel"), pattern, names, kinds; or nil,
+--   code, detail
+local function missing_for(client, name, which)
+  local missing = {}
+  local fits, keys, key_kinds, channels, channel_kinds =
+    pcall(needed, client, name, which)
+  if not fits then return nil, "usage", tostring(keys) end
+  local ok, code, detail =
+    probe(client, missing, "key", keys, key_kinds, may_use, name)
+  if ok then
+    ok, code, detail = probe(client, missing, "channel", channels,
+      channel_kinds, may_subscribe, name)
+  end
+  if not ok then return nil, code, detail end
+  for _, entry in ipairs(missing) do entry.kinds = sorted(entry.kinds) end
+  return missing
+end
+
+local function quoted(word)
+  return word:find("[^%w_.:/@%%+-]") and "'" .. word:gsub("'", "'\\''") .. "'"
+    or word
+end
+
+-- The command that permits what is missing.
+local function grant_of(client, state)
+  local words = { "redis-cli acl setuser", quoted(user_of(client)) }
+  for _, entry in ipairs(state.missing or {}) do
+    words[#words + 1] =
+      quoted((entry.what == "key" and "~" or "&") .. entry.pattern)
+  end
+  for _, command in ipairs(state.refused) do
+    words[#words + 1] = quoted("+" .. command)
+  end
+  return words[3] and table.concat(words, " ") or nil
+end
+
+-- The id of the client's connection. Reconnects if that was killed.
+local function id_of(client)
+  local id, code, detail = client:call("CLIENT", "ID")
+  if code == "closed" then id, code, detail = client:call("CLIENT", "ID") end
+  if id == nil then return nil, code, detail end
+  if type(id) ~= "number" then
+    return nil, "redis", "the reply to CLIENT ID is no number"
+  end
+  return id
+end
+
+-- Can one connection kill another by its id? A proxy that answers CLIENT itself
+-- may wrongly claim so.
+local function can_kill(client, victim)
+  local seals = client.session.node.seals
+  if seals.mode == "time" then return false, seals.why end
+  local id, _, detail = id_of(victim)
+  if not id then return false, detail end
+  local killed
+  killed, _, detail = client:call("CLIENT", "KILL", "ID", id)
+  if not killed then return false, detail end
+  if killed == 1 and id_of(victim) ~= id then return true end
+  return false, "CLIENT KILL by id left the connection open"
+end
+
+-- The addresses of the nodes of a cluster.
+local function nodes_of(cluster)
+  local list
+  for i, its in ipairs(cluster.masters or {}) do
+    list = list or {}
+    list[i] = its.where
+  end
+  return list
+end
+
+local function about(client)
+  local info = tostring(client:call("INFO") or "")
+    :gsub("[^%C\r\n]", "?")               -- it is printed
+  local function field(name)
+    return info:match("\n" .. name .. ":([^\r\n]+)")
+  end
+  local valkey, role = field("valkey_version"), field("role")
+  local node, master = client.session.node:master()
+  return {
+    where = client.session.node.where, node = node, master = master,
+    nodes = nodes_of(client.session.node),
+    server = valkey and "valkey" or field("redis_version") and "redis"
+      or "unknown",
+    version = valkey or field("redis_version"),
+    role = role == "slave" and "replica" or role and "primary",
+  }
+end
+
+--- Inspects the server of a client.
+-- @tparam table client
+-- @tparam table victim another client of the same server, whose connection is
+--   killed as a test
+-- @tparam[opt] string name  of a lock, to try its keys and channels, too
+-- @tparam[opt] string which  its kind, or the module of its policy; default:
+--   all kinds
+-- @treturn[1] table where, node and master (with Sentinel), nodes (of a
+--   cluster), server, version and role (nil if INFO is refused), permitted and
+--   refused (names of commands), sealed ("kill" or "time"), why; with a name,
+--   missing (keys and channels); grant, a command, if anything is not permitted
+-- @treturn[2] nil, code, detail
+function permissions.inspect(client, victim, name, which)
+  local state = about(client)
+  local permitted, refused, detail = probe_commands(client)
+  if not permitted then return nil, refused, detail end
+  state.permitted, state.refused = permitted, refused
+  local can_seal, why = can_kill(client, victim)
+  state.sealed, state.why = can_seal and "kill" or "time", why
+  if name then
+    local code
+    state.missing, code, detail = missing_for(client, name, which)
+    if not state.missing then return nil, code, detail end
+  end
+  state.grant = grant_of(client, state)
+  return state
+end
+
+-- The text unchanged, for copying, unless a terminal could misprint it.
+local function bare(words)
+  return words:find "[%c\127-\255]" and text.bare(words) or words
+end
+
+-- Prints the keys and channels that are refused.
+local function print_missing(state)
+  for _, entry in ipairs(state.missing or {}) do
+    local shown = {}
+    for i, name in ipairs(entry.names) do
+      shown[i] = i < 4 and text.bare(name) or nil
+    end
+    if #entry.names > 3 then shown[4] = "..." end
+    print(("  no %s %s (%s), for: %s"):format(entry.what,
+      bare(entry.pattern), table.concat(shown, ", "),
+      table.concat(entry.kinds, ", ")))
+  end
+end
+
+local sealing = {
+  kill = "by CLIENT KILL", time = "by time: requests expire by its clock",
+}
+
+--- Prints the result of `inspect` for people.
+-- @tparam table state
+function permissions.print(state)
+  if state.master then
+    print(("%s is %s"):format(state.master, state.node))
+  end
+  print(("%s: %s%s%s"):format(state.where, state.server == "unknown"
+    and "unknown server, INFO is not permitted" or state.server,
+    state.version and " " .. state.version or "",
+    state.role and ", " .. state.role or ""))
+  if state.nodes then
+    print("  nodes with slots: " .. table.concat(state.nodes, ", "))
+  end
+  if not state.grant then
+    print("  permitted: all that rlock needs")
+  elseif #state.refused > 0 then
+    print("  not permitted: " .. table.concat(state.refused, ", "))
+  end
+  print_missing(state)
+  print(("  lost connections are sealed %s%s"):format(sealing[state.sealed],
+    state.why and (" (%s)"):format(state.why) or ""))
+  if state.grant then print("  to permit it: " .. bare(state.grant)) end
+end
+
+return permissions

@@ -1,0 +1,71 @@
+--- Events of a program's clients as JSON lines on standard error, and their
+--  metrics in a file or on a port.
+
+local host = require "rlock.host.uv"
+local json = require "rlockctl.cli.json"
+local metrics = require "rlock.util.metrics"
+
+local reports = {}
+
+local PERIOD = 5               -- seconds between two writes of the file
+
+--- The `log` callback of clients: writes an event, see events.lua.
+function reports.log(level, event, fields)
+  fields.time = os.date("!%Y-%m-%dT%H:%M:%SZ")
+  fields.level, fields.event = level, event
+  io.stderr:write(json(fields), "\n")
+end
+
+--- Writes the metrics to a file, atomically.
+-- @tparam string path
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string what is wrong
+function reports.write(path)
+  local temporary = ("%s.%d"):format(path, host.pid())
+  local file, why = io.open(temporary, "w")
+  if not file then return nil, why end
+  local ok
+  ok, why = file:write(metrics.text())
+  if ok then ok, why = file:close() else file:close() end
+  if ok then ok, why = os.rename(temporary, path) end
+  if not ok then os.remove(temporary) end
+  return ok, why
+end
+
+-- Keeps a file up to date.
+local function keep(path)
+  local ok, why = reports.write(path)
+  if not ok then return nil, why end
+  host.daemon(function()
+    while true do
+      host.sleep(PERIOD)
+      reports.write(path)
+    end
+  end)
+  return true
+end
+
+-- The port given by the word; nil: the word is a file.
+local function port_of(word)
+  local port = word:find("^%d+$") and tonumber(word)
+  return port and port > 0 and port < 65536 and port or nil
+end
+
+--- Publishes the metrics until the program ends.
+-- @tparam string where  a port of 127.0.0.1, or the path of a file
+-- @treturn[1] function to be called at the end
+-- @treturn[2] nil
+-- @treturn[2] string what is wrong
+function reports.publish(where)
+  local port = port_of(where)
+  if not port then
+    local ok, why = keep(where)
+    return ok and function() reports.write(where) end, why
+  end
+  local ok, _, why = host.serve(port, { ["/metrics"] = metrics.text })
+  if ok then return function() end end
+  return nil, ("127.0.0.1:%d: %s"):format(port, why)
+end
+
+return reports

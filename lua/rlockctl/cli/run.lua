@@ -1,0 +1,287 @@
+--- rlockctl run: runs a command while it holds locks.
+
+local arguments = require "rlockctl.cli.run_arguments"
+local time_limit = require "rlockctl.cli.time_limit"
+
+local run = {}
+
+run.usage, run.options = arguments.usage, arguments.options
+
+local BUSY, LATE, LOST, GONE, INTERRUPTED, OVER = 200, 201, 203, 204, 205, 207
+local NOT_EXECUTABLE, NOT_FOUND = 126, 127
+local CONNECT = 10             -- seconds; many clients may connect at once
+
+-- messages ----------------------------------------------------------------
+
+local function say(self, ...)
+  self.cli.complain((("run: " .. string.format(...)):gsub("%c", "?")))
+end
+
+local function emit(self, event, fields)
+  local fd = self.chosen.status_fd
+  if not fd then return end
+  fields = fields or {}
+  fields.event, fields.name = event, self.name
+  self.host.write(fd, require("rlockctl.cli.json")(fields) .. "\n")
+end
+
+local function milliseconds(seconds) return math.floor(seconds * 1000 + 0.5) end
+
+-- signals -----------------------------------------------------------------
+
+local FORWARDED = { "QUIT", "USR1", "USR2", "WINCH" }
+
+local function is_ending(self, signal)
+  local signals = self.host.signals
+  return signal == signals.INT or signal == signals.TERM
+end
+
+-- With --foreground, the terminal has sent the signal to the command, too.
+local function is_of_terminal(self, signal)
+  local signals = self.host.signals
+  return self.chosen.foreground and (signal == signals.INT
+    or signal == signals.QUIT or signal == signals.WINCH)
+end
+
+local function forward(self, signal)
+  if is_of_terminal(self, signal) then return end
+  if is_ending(self, signal) then
+    self.endings = (self.endings or 0) + 1
+    if self.endings > 1 then signal = self.host.signals.KILL end
+  end
+  self.run:send(signal)
+end
+
+-- A signal before the command runs ends the program, but WINCH does not.
+local function on_signal(self, signal)
+  if self.run then return forward(self, signal) end
+  if signal == self.host.signals.WINCH or self.is_over then return end
+  self.interrupted = true
+  if not self.chosen.quiet then
+    say(self, "interrupted while waiting for %q", self.name)
+  end
+  return INTERRUPTED
+end
+
+local function take_signals(self)
+  local host = self.host
+  require("rlock.host.uv.shutdown").pass_signals(function(signal)
+    return on_signal(self, signal)
+  end)
+  for _, name in ipairs(FORWARDED) do
+    host.on_signal(name, function()
+      local status = on_signal(self, host.signals[name])
+      if status then host.exit(status) end
+    end)
+  end
+  host.on_signal("CONT", function()
+    if self.run then self.run:resume() end
+  end)
+end
+
+-- taking the lock ---------------------------------------------------------
+
+-- Bounds what follows. `late` returns the exit status.
+local function bound(self, seconds, late)
+  if self.unbound then self.unbound() end
+  self.unbound = time_limit.bound(seconds, function()
+    time_limit.leave(self.client)
+    return late()
+  end)
+end
+
+-- The exit status if another client has the lock. Names the holders.
+local function conflict(self, status, detail)
+  local chosen = self.chosen
+  status = chosen.conflict or status
+  if chosen.quiet or status == 0 and not chosen.verbose then return status end
+  bound(self, time_limit.LEAVE, function()
+    say(self, "%s", detail)
+    return status
+  end)
+  say(self, "%s", self.hold:holders() or detail)
+  return status
+end
+
+-- Whether the lock was busy. Otherwise the server did not answer in time.
+local function was_in_use(self, detail)
+  return self.was_busy or detail:find("not free in time", 1, true)
+end
+
+-- The exit status for a failure to acquire the lock.
+local function not_taken(self, code, detail)
+  if code == "busy" then return conflict(self, BUSY, detail) end
+  if code == "timeout" and was_in_use(self, detail) then
+    return conflict(self, LATE, detail)
+  end
+  time_limit.leave(self.client)
+  return self.cli.fault(code, "run: " .. detail)
+end
+
+-- The exit status when the wait is over, but a server has not answered.
+local function too_late(self)
+  if self.was_busy then
+    return conflict(self, LATE, ("%q: not free in time"):format(self.name))
+  end
+  return self.cli.fault("timeout", "run: "
+    .. time_limit.problem(self.chosen.wait))
+end
+
+local passing = { connect = true, timeout = true, closed = true }
+
+local function take(self)
+  local lock, wait = self.hold.lock, self.chosen.wait
+  local deadline = self.started + wait
+  local ok, code, detail = lock:try_lock()
+  local left = deadline - self.host.now()
+  if left > 0 and (code == "busy" or passing[code]) then
+    self.was_busy = code == "busy"
+    emit(self, "waiting")
+    ok, code, detail = lock:lock { wait = left }
+  end
+  if code == "busy" and wait > 0 then code = "timeout" end
+  return ok, code, detail
+end
+
+local function took(self)
+  local waited = self.host.now() - self.started
+  local env, owner, token = self.hold:environment(self.name, self.chosen.ttl)
+  if self.chosen.verbose then
+    say(self, "acquired %q after %.3f s", self.name, waited)
+  end
+  emit(self, "acquired", { waited_ms = milliseconds(waited), owner = owner,
+    token = token })
+  return env
+end
+
+-- the command -------------------------------------------------------------
+
+local function on_event(self)
+  return function(event, fields)
+    fields.valid_ms = fields.valid and milliseconds(fields.valid)
+    fields.valid = nil
+    emit(self, event, fields)
+  end
+end
+
+-- The command inherits RLOCK_URL; it gets --url without its password.
+local function add_url(self, env)
+  if self.chosen.url then
+    local url = require "rlock.redis.url"
+    env[#env + 1] = "RLOCK_URL=" .. url.format(url.parse(self.chosen.url))
+  end
+  return env
+end
+
+local FAREWELL = "rlockctl: guard: kills %s: past its deadline for %q"
+
+local function options_of(self, env)
+  local chosen = self.chosen
+  return {
+    lock = self.hold.lock, env = add_url(self, env), on_lost = chosen.on_lost,
+    kill_after = chosen.kill_after, hold_at_most = chosen.hold_at_most,
+    no_input = chosen.no_stdin, foreground = chosen.foreground,
+    on_event = on_event(self),
+    farewell = not chosen.quiet and (FAREWELL:format(self.words[1], self.name)
+      :gsub("%c", "?") .. "\n") or nil,
+  }
+end
+
+local function unable(self, outcome)
+  say(self, "%s: %s", self.words[1], outcome.unable)
+  return outcome.is_missing and NOT_FOUND or NOT_EXECUTABLE
+end
+
+-- The exit status, after the command has ended and the lock was released.
+local function result(self, outcome, released, code, detail)
+  if outcome.unable then return unable(self, outcome) end
+  if outcome.is_left then
+    say(self, "lost %q: %s", self.name, outcome.lost)
+    return LOST
+  elseif outcome.stopped == "over" then
+    say(self, "%q was held for %gs: the command was stopped", self.name,
+      self.chosen.hold_at_most)
+    return OVER
+  elseif outcome.stopped then
+    say(self, "lost %q (%s): the command was stopped", self.name,
+      outcome.lost or "not renewed in time")
+    return LOST
+  elseif not released then
+    say(self, "%q: %s", self.name, detail)
+    if outcome.status == 0 and (outcome.lost or code == "lost") then
+      return GONE
+    end
+  end
+  return outcome.status
+end
+
+local function execute(self, env)
+  local run_ <close>, code, detail =
+    require("rlock.host.uv.exec").start(self.words, options_of(self, env))
+  if not run_ then return nil, code, detail end
+  self.run = run_
+  run_:wait()
+  self.run, self.is_over = nil, true
+  return run_
+end
+
+local function release(self)
+  if not self.hold.lock then return true end
+  time_limit.shorten(self.client, self.chosen.wait)
+  local ok, code, detail = self.hold.lock:unlock()
+  emit(self, "released", { ok = ok == true })
+  if not ok then time_limit.leave(self.client) end
+  return ok, code, detail
+end
+
+local function hold_and_run(self)
+  local env = {}
+  if self.hold.lock then
+    local ok, code, detail = take(self)
+    if not ok then return not_taken(self, code, detail) end
+    env = took(self)
+  end
+  self.unbound()
+  if self.interrupted then
+    release(self)
+    return INTERRUPTED
+  end
+  local outcome, code, detail = execute(self, env)
+  if not outcome then
+    release(self)
+    say(self, "%s", detail)
+    return code == "not_held" and LOST or NOT_EXECUTABLE
+  end
+  return result(self, outcome, release(self))
+end
+
+local function open(self)
+  self.host.program = self.words[1]:match("[^/]*$")   -- for `status`
+  local client, code, detail = require("rlock").open {
+    watchdog = self.chosen.ttl,
+    connect_timeout = self.chosen.wait > 0 and CONNECT or nil }
+  if not client then return nil, code, detail end
+  self.client = client
+  self.hold, code, detail =
+    require("rlockctl.cli.run_locks").new(client, self.names, self.chosen)
+  return self.hold, code, detail
+end
+
+function run.run(cli, operands, chosen)
+  local names, words = arguments.read(operands, chosen)
+  if not names then return cli.fault("usage", "run: " .. words) end
+  local self = { cli = cli, chosen = chosen, names = names, words = words,
+    host = require "rlock.host.uv" }
+  self.name, self.started = operands[1], self.host.now()
+  bound(self, time_limit.of(chosen.wait), function() return too_late(self) end)
+  take_signals(self)
+  local ok, code, detail = open(self)
+  if not ok then
+    if code ~= "lost" then return cli.fault(code, "run: " .. detail) end
+    say(self, "%s", detail)
+    return LOST
+  end
+  return hold_and_run(self)
+end
+
+return run

@@ -1,0 +1,201 @@
+--- The locks of `rlockctl run`, from its options and names. A nested run does
+--  not acquire the locks that the outer `rlockctl run` already holds.
+
+local percent = require "rlock.util.percent"
+local sorted = require "rlock.util.sorted"
+
+local run_locks = {}
+
+-- kinds -------------------------------------------------------------------
+
+local function pair_of(client, chosen, name)
+  local pair = chosen.fair and client:fair_read_write_lock(name)
+    or client:read_write_lock(name)
+  return pair:read_lock(), pair:write_lock()
+end
+
+-- The lock of a name; and the locks by which the outer run may hold it. Or nil,
+-- code, detail.
+local function lock_of(client, chosen, name)
+  if chosen.limit then
+    local lock = require("rlockctl.cli.permit_group").new(client, name,
+      chosen.permits, chosen.limit)
+    return lock, { lock }
+  elseif chosen.shared or chosen.exclusive then
+    local read, write = pair_of(client, chosen, name)
+    if chosen.shared then return read, { read, write } end
+    return write, { write }
+  elseif chosen.policy then
+    local is_fit, lock = pcall(client.policy, client, chosen.policy, name)
+    if not is_fit then return nil, "usage", tostring(lock) end
+    return lock, { lock }
+  end
+  local lock = chosen.fair and client:fair_lock(name)
+    or chosen.fenced and client:fenced_lock(name) or client:lock(name)
+  return lock, { lock }
+end
+
+-- the environment -----------------------------------------------------------
+
+-- Entries of a colon list.
+local function encode(text)
+  return percent.encode(text, "[%%:%c]")
+end
+
+local function entries(name)
+  local list = {}
+  for entry in (os.getenv(name) or ""):gmatch("[^:]+") do
+    list[#list + 1] = percent.decode(entry)
+  end
+  return list
+end
+
+-- The locks that outer runs hold: name -> server -> owners.
+local function held_already()
+  local by, held = entries "RLOCK_HELD_BY", {}
+  for i, name in ipairs(entries "RLOCK_HELD") do
+    local owners, where = (by[i] or ""):match("^(.-)@(.*)$")
+    held[name] = held[name] or {}
+    if where then held[name][where] = owners end
+  end
+  return held
+end
+
+-- nested runs ---------------------------------------------------------------
+
+local function has(state, owners)
+  for _, holder in ipairs(state.holders) do
+    local owner = "," .. holder.owner .. ","
+    if ("," .. owners .. ","):find(owner, 1, true) then return true end
+  end
+  return false
+end
+
+-- Checks that the outer run still holds a lock.
+local function verify(name, owners, locks)
+  for _, lock in ipairs(locks) do
+    local state, code, detail = lock:peek()
+    if not state then return nil, code, detail end
+    if has(state, owners) then return true end
+  end
+  return nil, "lost", ("the outer run does not hold %q with these options")
+    :format(name)
+end
+
+-- public --------------------------------------------------------------------
+
+local Hold = {}
+Hold.__index = Hold
+
+local function server_of(client) return client.session.node.where end
+
+-- The owners in an outer run that holds it on the same server, or nil.
+local function owners_of(held, name, client)
+  return held[name] and held[name][server_of(client)]
+end
+
+--- Creates the locks, and verifies on the server those already held.
+-- @tparam table client
+-- @tparam table names
+-- @tparam table chosen shared, exclusive, fair, fenced, permits and limit,
+--   policy
+-- @return the hold, whose `lock` is nil if there is nothing to acquire; or nil,
+--   code, detail
+function run_locks.new(client, names, chosen)
+  local held, locks = held_already(), {}
+  local self = setmetatable({ client = client, held = held, names = {} }, Hold)
+  for _, name in ipairs(names) do
+    local lock, ways, problem = lock_of(client, chosen, name)
+    if not lock then return nil, ways, problem end
+    local owners = owners_of(held, name, client)
+    if owners then
+      local ok, code, detail = verify(name, owners, ways)
+      if not ok then return nil, code, detail end
+    else
+      table.insert(locks, lock)
+      table.insert(self.names, name)
+    end
+  end
+  self.locks = locks
+  self.lock = locks[2] and require("rlock").multi_lock(locks) or locks[1]
+  return self
+end
+
+local function owner_of(lock)
+  if lock.owner and lock.ids then return lock:owner() end
+  local granted = lock:mine()
+  return granted and granted.owner_name
+end
+
+-- The owner, which several locks have in common.
+local function owner_of_all(self)
+  if not self.locks[2] then return owner_of(self.locks[1]) end
+  local part = self.lock:mine().parts[1]
+  return part.grant.owner_name
+end
+
+local function add(self, owner)
+  for _, name in ipairs(self.names) do
+    self.held[name] = self.held[name] or {}
+    self.held[name][server_of(self.client)] = owner
+  end
+end
+
+local function colon_lists(self)
+  local names, by = {}, {}
+  for _, name in ipairs(sorted(self.held)) do
+    for where, owners in pairs(self.held[name]) do
+      names[#names + 1] = encode(name)
+      by[#by + 1] = encode(owners .. "@" .. where)
+    end
+  end
+  return table.concat(names, ":"), table.concat(by, ":")
+end
+
+--- The environment of a command that runs under the hold.
+-- @tparam string name   as the user gave it
+-- @tparam number ttl    seconds
+-- @treturn table a list of "K=V"
+-- @treturn string|nil the owner
+-- @treturn number|nil the token
+function Hold:environment(name, ttl)
+  if not self.lock then return {} end
+  local owner = owner_of_all(self)
+  local token = self.locks[1].token and not self.locks[2]
+    and self.lock:token() or nil
+  add(self, owner)
+  local held, by = colon_lists(self)
+  return {
+    "RLOCK_NAME=" .. name, "RLOCK_OWNER=" .. owner,
+    token and "RLOCK_TOKEN=" .. token or "RLOCK_TOKEN",
+    ("RLOCK_TTL_MS=%d"):format(ttl * 1000), "RLOCK_HELD=" .. held,
+    "RLOCK_HELD_BY=" .. by,
+  }, owner, token
+end
+
+local function occupied(lock, name, state)
+  local text = require "rlockctl.cli.text"
+  if not lock.show then
+    return ("%s: %s"):format(text.show(name), text.holders(state))
+  end
+  return ("%s is held by %s%s"):format(lock:show(), text.holders(state),
+    state.ttl and (" for %.1f s more, unless it is renewed"):format(state.ttl)
+    or "")
+end
+
+--- The present holders, for a message; nil if unknown.
+function Hold:holders()
+  local listing = require "rlockctl.cli.listing"
+  local found = {}
+  for i, lock in ipairs(self.locks) do
+    local state, name = lock:peek(), self.names[i]
+    if state and (state.holders[1] or state.available) then
+      state.count = nil                 -- our own hold count
+      listing.complete(self.client, name, { state })
+      found[#found + 1] = occupied(lock, name, state)
+    end
+  end
+  return found[1] and table.concat(found, "; ")
+end
+
+return run_locks

@@ -1,0 +1,168 @@
+--- rlockctl status: the kind of lock under a name, its holders and waiters.
+
+local json = require "rlockctl.cli.json"
+local lookup = require "rlockctl.cli.lookup"
+local text = require "rlockctl.cli.text"
+
+local status = {}
+
+status.usage = [[
+rlockctl status NAME [--policy POLICY] [--json]
+rlockctl status --server [NAME] [--policy POLICY] [--json]
+
+Shows the lock, semaphore, permits or latch of that name: its holders, with
+their counts and remaining leases; its waiters, in order if it is fair; its
+fencing token, if it has one; its node, with Sentinel or in a cluster. Lists are
+truncated after about 100 entries. It changes nothing.
+
+Some kinds look alike in Redis: mutexes, spin locks, and Redisson's fair locks
+without waiters look like reentrant locks, a semaphore without waiters like a
+latch, and any string that expires like a simple lock. Each member of a
+multi-lock or red lock is shown as a lock by itself. A key that may belong to
+another program is "unknown". So is a whole number without waiters and without a
+request of rlock in the last ten minutes, because it may be a counter.
+
+  --server         show the server instead: its version, the commands that rlock
+                   needs but this user may not run, and how lost connections are
+                   sealed. It tries these commands without changing data, and
+                   kills only a test connection of its own. With NAME, it also
+                   tries the keys and channels that a lock of that name needs,
+                   of all kinds or of the --policy. It prints the ACL SETUSER
+                   that permits what is missing. It cannot try INCR, DECR, LPUSH
+                   and RPUSH without ACL DRYRUN
+  --policy POLICY  use the "peek" of a policy: a module of your own on
+                   package.path (see --lua-path)
+  --json           print one object per line, one for each kind found
+
+Exit status: 0 held, 3 free, 4 unknown; a semaphore or permits are free while
+some are available, a latch when it is open. With --server: 1 if something is
+not permitted.
+]]
+
+status.options = {
+  ["--json"] = { "json" }, ["--policy"] = { "policy", "POLICY" },
+  ["--server"] = { "server" },
+}
+
+local show = text.show
+
+local FREE, UNKNOWN = 3, 4              -- exit statuses
+
+local verbs = { read = "read by", write = "written by" }
+
+local function title_of(state)
+  local line = ("%s is %s"):format(show(state.name), state.state or state.count)
+  if state.title then line = line .. ": " .. state.title end
+  if state.kind == "unknown" then
+    return state.count and ("%s (%.0f)"):format(line, state.count) or line
+  end
+  if state.state and state.count then line = line .. " at " .. state.count end
+  if state.available then
+    line = ("%s, %.0f available"):format(line, state.available)
+  end
+  if state.in_use then line = ("%s, %.0f in use"):format(line, state.in_use) end
+  return line
+end
+
+-- With the owner id, if `rlockctl break --holder` may need it.
+local function holder_of(holder, kind)
+  local line = ("  %s %s"):format(verbs[holder.mode] or "held by",
+    text.who(holder))
+  if holder.who and (kind == "permits" or holder.mode == "read") then
+    line = ("%s, id %s"):format(line, text.bare(holder.owner))
+  end
+  if holder.count then
+    line = ("%s, %.0f time%s"):format(line, holder.count,
+      holder.count == 1 and "" or "s")
+  elseif holder.ttl then
+    line = ("%s for %.1f s more"):format(line, holder.ttl)
+  end
+  return line
+end
+
+local function waiter_of(waiter, i)
+  return ("  %d. in line: %s%s%s"):format(i, text.who(waiter),
+    waiter.mode and ", to " .. waiter.mode or "",
+    waiter.waited and (", for %.1f s"):format(waiter.waited) or "")
+end
+
+local function location_of(state)
+  if state.master then
+    return ("  on %s, the master of %s"):format(state.node, state.master)
+  elseif state.slot then
+    return ("  in slot %d, on %s"):format(state.slot, state.node)
+  end
+end
+
+local function end_of(state)
+  if state.ttl then
+    return ("  for %.1f s more, unless it is renewed"):format(state.ttl)
+  elseif state.state == "held" and state.holders[1] and not state.in_use then
+    return "  without an expiry"
+  end
+end
+
+local function crowd_of(state)
+  if not state.queue and (state.waiters or 0) > 0 then
+    return ("  %d client%s waiting for it"):format(state.waiters,
+      state.waiters == 1 and " is" or "s are")
+  end
+end
+
+--- A state for people.
+-- @tparam table state  from lookup.states
+-- @treturn table lines
+function status.lines(state)
+  local lines = { title_of(state) }
+  local function add(line) lines[#lines + 1] = line end
+  add(location_of(state))
+  for _, holder in ipairs(state.holders) do
+    add(holder_of(holder, state.kind))
+  end
+  add(end_of(state))
+  add(state.token and "  token " .. state.token)
+  for i, waiter in ipairs(state.queue or {}) do add(waiter_of(waiter, i)) end
+  add(crowd_of(state))
+  return lines
+end
+
+--- Prints a state for people.
+function status.print(state) print(table.concat(status.lines(state), "\n")) end
+
+-- Returns 1 if a command that rlock needs is not permitted.
+local function run_server(cli, name, chosen)
+  local rlock = require "rlock"
+  local permissions = require "rlockctl.cli.permissions"
+  require("rlock.host.uv").verbosity = 0       -- printed, not logged
+  local client, code, detail = rlock.open()
+  if not client then return cli.fault(code, detail) end
+  local state
+  state, code, detail = permissions.inspect(client, rlock.open { lazy = true },
+    name, chosen.policy)
+  if not state then return cli.fault(code, "status: " .. detail) end
+  if chosen.json then print(json(state)) else permissions.print(state) end
+  return state.grant and 1 or 0
+end
+
+function status.run(cli, operands, chosen)
+  local name = operands[1]
+  if chosen.server and (operands[2] or chosen.policy and not name) then
+    return cli.fault("usage", "status: --server takes one name at most, and "
+      .. "--policy only with a name")
+  elseif chosen.server then
+    return run_server(cli, name, chosen)
+  end
+  local client, states, code, detail
+  client, name = lookup.open(cli, "status", operands)
+  if not client then return name end
+  states, code, detail = lookup.states(client, name, chosen.policy)
+  if not states then return lookup.fault(cli, "status", name, code, detail) end
+  for _, state in ipairs(states) do
+    if chosen.json then print(json(text.record(state))) end
+    if not chosen.json then status.print(state) end
+  end
+  if states[1].kind == "unknown" then return UNKNOWN end
+  return lookup.is_free(states) and FREE or 0
+end
+
+return status

@@ -1,0 +1,63 @@
+--- Limits the time that a command waits for servers. At the limit, the program
+--  ends even during a name lookup, a handshake or a request.
+
+local host = require "rlock.host.uv"
+
+local time_limit = {}
+
+local ANSWER = 2        -- seconds for a reply, with a wait of 0
+local LEAST = 1         -- least seconds for a reply, with a longer wait
+
+--- Seconds for cleaning up after the limit, such as undoing a request.
+time_limit.LEAVE = 0.5
+
+local SLACK = 0.05      -- a wait of the same length ends first, with its detail
+
+--- The bound of a wait.
+-- @tparam number seconds
+function time_limit.of(seconds)
+  return seconds > 0 and math.max(seconds, LEAST) or ANSWER
+end
+
+--- Sets a bound.
+-- @tparam number seconds   or math.huge
+-- @tparam function late    called at the bound; returns the exit status
+-- @treturn function removes the bound
+function time_limit.bound(seconds, late)
+  local done = host.event()
+  host.daemon(function()
+    if not done:wait(seconds + SLACK) then host.exit(late()) end
+  end)
+  return function() done:set() end
+end
+
+-- Limits the client's wait for each later reply.
+local function limit(client, seconds)
+  local session = client and client.session
+  if session then session.timeout = math.min(session.timeout, seconds) end
+end
+
+--- The message for a server that has not answered in time.
+-- @tparam number seconds as for `of`
+-- @treturn string
+function time_limit.problem(seconds)
+  local rlock, url = require "rlock", require "rlock.redis.url"
+  local address = rlock.default_url or os.getenv "RLOCK_URL" or ""
+  local parsed = url.parse(address ~= "" and address or "local:")
+  return ("no answer from %s within %gs"):format(
+    parsed and url.format(parsed) or "the server", time_limit.of(seconds))
+end
+
+--- Shortens the close of a client whose server does not answer.
+-- @tparam[opt] table client
+function time_limit.leave(client) limit(client, time_limit.LEAVE) end
+
+--- Bounds a release by the length of the wait, but at least 1 s. A release has
+--  two attempts.
+-- @tparam table client
+-- @tparam number seconds
+function time_limit.shorten(client, seconds)
+  limit(client, math.max(time_limit.of(seconds), 1) / 2)
+end
+
+return time_limit

@@ -1,0 +1,243 @@
+--- Runs scripts on a model of Redis: the library `redis`, and the conversions
+--  of arguments and replies.
+
+local arguments = require "rlockctl.model.commands.arguments"
+local lua51 = require "rlockctl.model.lua51"
+local memory = require "rlockctl.model.memory"
+local values = require "rlockctl.model.lua51.values"
+
+local eval = {}
+
+local type = type
+local lacks, show = values.lacks, arguments.show
+
+-- redis.call ------------------------------------------------------------------
+
+local WRONG_NUMBER = "ERR Wrong number of args calling Redis command from "
+  .. "script"
+local NO_COMMAND = "ERR Please specify at least one argument for this "
+  .. "redis.call() call"
+local NO_TEXT = "ERR Lua redis lib command arguments must be strings or "
+  .. "integers"
+
+-- The text of a number as an argument. Redis 7.0 shows 17 digits, and -0; newer
+-- ones the shortest text, and 0.
+local function text_of(number)
+  if number % 1 == 0 and number < 1e15 and number > -1e15
+      and (number ~= 0 or 1 / number > 0) then
+    return ("%d"):format(number)
+  end
+  local text = ("%.17g"):format(number)
+  if number == 0 or number == number and text ~= show(number) then
+    lacks(text .. " as an argument, which versions show differently")
+  end
+  return text
+end
+
+-- The words of redis.call, converted as Redis does.
+-- @return the words; or nil and an error's text
+local function words_of(...)
+  local n, words = select("#", ...), { ... }
+  if n == 0 then return nil, NO_COMMAND end
+  for i = 1, n do
+    local kind = type(words[i])
+    if kind == "number" then
+      words[i] = text_of(words[i])
+    elseif kind ~= "string" then
+      return nil, NO_TEXT
+    end
+  end
+  return words
+end
+
+-- Executes a command for a script. Errors of the command are raised.
+local function call(server, ...)
+  local words, fault = words_of(...)
+  if not words then error({ err = fault }, 0) end
+  local run, name, is_unknown = server.find(words)
+  if is_unknown then error({ err = values.UNKNOWN .. name:upper() }, 0) end
+  if not run then error({ err = WRONG_NUMBER }, 0) end
+  if not server.has_written then memory.note(server, words[1]) end
+  return run(server, words)
+end
+
+local function replied_or_failed(ok, reply)
+  if not ok and not (type(reply) == "table" and reply.err) then
+    error(reply, 0)
+  end
+  return reply
+end
+
+-- the library -----------------------------------------------------------------
+
+local BAD_ARGUMENTS = "ERR wrong number or type of arguments"
+
+-- The error that a text means: with a code, if it has more than one word.
+local function error_of(text)
+  text = text:match("^%-?([^\0]*)")
+  local code, rest = text:match("^([^ ]*) (.*)$")
+  if not code then code, rest = "ERR", text end
+  return { err = code .. " " .. rest:match("^[\r\n]*(.-)[\r\n]*$") }
+end
+
+local function error_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = BAD_ARGUMENTS }
+  end
+  return error_of(text)
+end
+
+local function status_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = BAD_ARGUMENTS }
+  end
+  return { ok = text }
+end
+
+local MISSING = {}
+for name in ([[sha1hex set_repl setresp breakpoint debug acl_check_cmd
+    REDIS_VERSION REDIS_VERSION_NUM SERVER_NAME VALKEY_VERSION
+    VALKEY_VERSION_NUM REPL_ALL REPL_AOF REPL_NONE REPL_REPLICA
+    REPL_SLAVE]]):gmatch("%S+") do
+  MISSING[name] = true
+end
+
+local function log(level, ...)
+  if select("#", ...) == 0 then
+    error({ err = "ERR redis.log() requires two arguments or more." }, 0)
+  end
+  local number = type(level) == "string" and values.number_of(level) or level
+  if type(number) ~= "number" then
+    error({ err = "ERR First argument must be a number (log level)." }, 0)
+  end
+  number = values.long(number)
+  if number < 0 or number > 3 then
+    error({ err = "ERR Invalid log level." }, 0)
+  end
+end
+
+local function library(host)
+  local lib = {
+    LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
+    error_reply = error_reply, status_reply = status_reply,
+  }
+  function lib.call(...) return call(host.server, ...) end
+  function lib.pcall(...)
+    return replied_or_failed(pcall(call, host.server, ...))
+  end
+  lib.log = log
+  function lib.replicate_commands() return true end
+  return setmetatable(lib, { __index = function(_, name)
+    if MISSING[name] then lacks("redis." .. name) end
+  end })
+end
+
+-- replies ---------------------------------------------------------------------
+
+local function in_one_line(text)
+  return (text:match("^[^\0]*"):gsub("[\r\n]", " "))
+end
+
+local replied
+
+local function list_of(list)
+  local result, i = {}, 1
+  while true do
+    local item = list[i]
+    if item == nil then return result end
+    result[i], i = replied(item), i + 1
+  end
+end
+
+-- Fields of a table that make it another reply than a list.
+local SPECIAL = { "double", "map", "set", "big_number", "verbatim_string" }
+
+-- Without the metatable.
+local function bare(list)
+  if getmetatable(list) == nil then return list end
+  local copy = {}
+  for key, value in next, list do copy[key] = value end
+  return copy
+end
+
+local function table_of(value)
+  value = bare(value)
+  local err, ok = value.err, value.ok
+  if type(err) == "string" then return { err = in_one_line(err) } end
+  if type(ok) == "string" then return { ok = ok:gsub("[\r\n]", " ") } end
+  for i = 1, #SPECIAL do
+    local name = SPECIAL[i]
+    if value[name] ~= nil then lacks("replies with " .. name) end
+  end
+  return list_of(value)
+end
+
+-- A reply of a script as RESP2 has it.
+function replied(value)
+  local kind = type(value)
+  if kind == "table" then return table_of(value) end
+  if kind == "string" then return value end
+  if kind == "number" then return values.long(value) + 0.0 end
+  return value == true and 1.0
+end
+
+-- The reply if a script has failed.
+local function failed(fault)
+  if type(fault) ~= "table" then
+    return { err = in_one_line("ERR " .. tostring(values.text_of(fault))) }
+  end
+  local err = values.text_of(fault.err)
+  if type(err) ~= "string" then
+    lacks "error with a table without err, which crashes Redis"
+  end
+  return { err = in_one_line(err) }
+end
+
+-- running ---------------------------------------------------------------------
+
+-- All scripts share one environment, which they cannot change.
+local host = {}
+local seen, globals = lua51.environment(library(host))
+
+local MOST_COMPILED = 1000
+local compiled, count = {}, 0           -- text -> function
+
+local function compile(text)
+  local run, fault = lua51.load(text, seen)
+  if not run then
+    return nil, "ERR Error compiling script (new function): " .. fault
+  end
+  if count == MOST_COMPILED then compiled, count = {}, 0 end
+  compiled[text], count = run, count + 1
+  return run
+end
+
+local function texts_of(words)
+  local list = { table.unpack(words) }
+  for i, word in next, list do
+    if type(word) == "number" then list[i] = text_of(word) end
+  end
+  return list
+end
+
+--- See redis.run_script.
+function eval.run(server, text, keys, args)
+  local run, fault = compiled[text], nil
+  if not run then run, fault = compile(text) end
+  if not run then return { err = fault } end
+  host.server, globals.KEYS, globals.ARGV = server, keys, args
+  server.has_written, server.needs_memory = nil, nil
+  local ok, result = lua51.run(run)
+  if ok then return replied(result) end
+  if values.is_lack(result) then error(result, 0) end
+  return failed(result)
+end
+
+--- See redis.eval.
+function eval.eval(server, text, keys, args)
+  return eval.run(server, text, texts_of(keys), texts_of(args))
+end
+
+return eval

@@ -1,0 +1,426 @@
+--- A simulated host: tasks, events, timers and randomness from one seed, on a
+--  virtual clock. Several hosts share a universe; each is one process, with its
+--  own clock. The same seed gives the same run. The function `connect` of the
+--  universe opens connections.
+--
+--  An item is a table whose `fire(item)` is called at its `deadline`, in true
+--  time. An item with a `host` belongs to that process: a dead process drops
+--  it, and a stalled one delays it; delayed items fire in the order of `rank`.
+
+local sim = {}
+
+local create, resume = coroutine.create, coroutine.resume
+local running, yield = coroutine.running, coroutine.yield
+local unpack = table.unpack
+
+-- randomness ------------------------------------------------------------------
+
+local function hash(text)
+  local h = 0x0BF29CE484222325
+  for i = 1, #text do h = (h ~ text:byte(i)) * 0x100000001B3 end
+  return h ~ h >> 29
+end
+
+--- A stream of random numbers, independent of others (xorshift64*).
+-- @tparam integer seed
+-- @tparam string name of the stream
+-- @treturn function returns a number in [0,1)
+function sim.stream(seed, name)
+  local x = hash(("%d %s"):format(seed, name))
+  if x == 0 then x = 88675123 end
+  return function()
+    x = x ~ (x << 13)
+    x = x ~ (x >> 7)
+    x = x ~ (x << 17)
+    return (x * 0x2545F4914F6CDD1D >> 11) * 0x1p-53
+  end
+end
+
+-- the universe ----------------------------------------------------------------
+
+local Universe = {}
+Universe.__index = Universe
+
+Universe.stream = sim.stream
+
+--- @tparam integer seed
+-- @treturn table universe: `now`, seconds of true time; `random`; `connect`, to
+--   be set: function(host, options) -> connection, or nil, code, detail
+function sim.new(seed)
+  return setmetatable({
+    seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0, idle = {},
+    random = sim.stream(seed, "universe"),
+  }, Universe)
+end
+
+--- Schedules an item at a point of true time. The array part of the universe
+--  has the scheduled items, the next one last: most are soon, so few are moved.
+-- @tparam number deadline
+-- @tparam table item must not be scheduled already; has a `deadline` while it
+--   is
+function Universe:at(deadline, item)
+  local i = self.n
+  self.n, item.deadline = i + 1, deadline
+  while i > 0 do
+    local other = self[i]
+    if other.deadline > deadline then break end
+    self[i + 1] = other
+    i = i - 1
+  end
+  self[i + 1] = item
+end
+
+--- Cancels an item.
+function Universe:cancel(item)
+  item.is_delayed = nil
+  if not item.deadline then return end
+  item.deadline = nil
+  local i = self.n
+  self.n = i - 1
+  while self[i] ~= item do i = i - 1 end
+  table.remove(self, i)
+end
+
+--- Calls fn after some seconds of true time.
+-- @treturn table an item
+function Universe:after(seconds, fn)
+  local item = { fire = fn }
+  self:at(self.now + seconds, item)
+  return item
+end
+
+local function make_ready(self, task, a, b, c)
+  local n, ready = self.last, self.ready
+  ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = task, a, b, c
+  self.last = n + 4
+end
+
+local step
+
+local function run_ready(self)
+  local n, ready = 0, self.ready
+  while n < self.last do
+    local task, a, b, c = ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4]
+    ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = nil, nil, nil, nil
+    n = n + 4
+    step(task, a, b, c)
+  end
+  self.last = 0
+end
+
+local function fire(self, item)
+  local host = item.host
+  if not host or host.stalls_until <= self.now then
+    if not host or not host.is_dead then item.fire(item) end
+  elseif not host.is_dead then
+    item.is_delayed = true
+    table.insert(host.delayed, item)
+  end
+end
+
+--- Runs until a point of true time, or until no items are left.
+-- @tparam number deadline
+function Universe:run(deadline)
+  run_ready(self)
+  local n = self.n
+  local item = self[n]
+  while item and item.deadline <= deadline do
+    if item.deadline > self.now then self.now = item.deadline end
+    self[n], self.n, item.deadline = nil, n - 1, nil
+    fire(self, item)
+    if self.last > 0 then run_ready(self) end
+    n = self.n
+    item = self[n]
+  end
+  if deadline > self.now then self.now = deadline end
+end
+
+-- tasks -----------------------------------------------------------------------
+
+local Task = {}
+Task.__index = Task
+
+--- The error that unwinds a cancelled task.
+local Unwind = { __tostring = function(self) return self.why end }
+
+local function finished(task, ok, ...)
+  local host = task.host
+  task.over = true
+  host.tasks[task] = nil
+  if ok then
+    task.results = { n = select("#", ...), ... }
+  elseif getmetatable((...)) ~= Unwind then
+    host.faults[#host.faults + 1] = tostring((...))
+  end
+  for _, event in ipairs(task.joiners or {}) do event:set() end
+end
+
+local function traceback(message)
+  if getmetatable(message) == Unwind then return message end
+  return debug.traceback(tostring(message), 2)
+end
+
+local IDLE = 32                         -- coroutines kept for further tasks
+
+-- A coroutine runs one task after another.
+local function main(task, fn, values)
+  local idle = task.host.universe.idle
+  repeat
+    finished(task, xpcall(fn, traceback, unpack(values, 1, values.n)))
+    local n = #idle
+    if n < IDLE then idle[n + 1] = task.co end
+    task, fn, values = nil, nil, nil    -- can be collected
+    if n < IDLE then task, fn, values = yield() end
+  until not task
+end
+
+function step(task, ...)
+  local host = task.host
+  if host.is_dead or task.over then return end
+  host.running = task
+  resume(task.co, ...)
+  host.running = nil
+end
+
+--- Waits until the task has ended.
+-- @return what its function returned; nothing if it was cancelled or failed
+function Task:join()
+  if not self.over then
+    local event = self.host.event()
+    self.joiners = self.joiners or {}
+    table.insert(self.joiners, event)
+    event:wait()
+  end
+  if self.results then
+    return unpack(self.results, 1, self.results.n)
+  end
+end
+
+--- Cancels the task, as that of host/uv.lua.
+function Task:cancel(why)
+  if self.over or self.unwinding then return end
+  local unwind, wait = setmetatable({ why = why or "cancelled" }, Unwind),
+    self.wait_of
+  self.unwinding = unwind
+  if not wait then return end               -- raised at its next wait
+  self.wait_of, self.unwound = nil, true
+  wait:abandon()
+  make_ready(self.host.universe, self, nil, "cancelled", unwind)
+end
+
+-- The cancellation of the task, if it has not been reported yet.
+local function take_cancellation(task)
+  if task.unwinding and not task.unwound then
+    task.unwound = true
+    return task.unwinding
+  end
+end
+
+-- events ----------------------------------------------------------------------
+
+local Event = { rank = 1 }
+
+-- Resumes the task that waits for an event or for a reply.
+local function wake(task, a, b, c)
+  task.wait_of = nil
+  make_ready(task.host.universe, task, a, b, c)
+end
+
+function Event:set()
+  local task = self.waiter
+  if not task then
+    self.is_set = true
+    return
+  end
+  self.waiter = nil
+  if self.deadline or self.is_delayed then self.host.universe:cancel(self) end
+  wake(task, true)
+end
+
+-- Called when the wait times out.
+function Event:fire()
+  local task = self.waiter
+  self.waiter = nil
+  wake(task, false)
+end
+
+function Event:abandon()
+  self.waiter = nil
+  self.host.universe:cancel(self)
+end
+
+--- As the event of host/uv.lua.
+function Event:pause(seconds)
+  local host = self.host
+  local task = host.current()
+  if task.unwinding then
+    local unwind = take_cancellation(task)
+    if unwind then return nil, "cancelled", unwind end
+  end
+  if self.is_set then
+    self.is_set = nil
+    return true
+  end
+  if seconds and seconds <= 0 then return false end
+  self.waiter, task.wait_of = task, self
+  if seconds and seconds < 1e9 then
+    local universe = host.universe
+    -- As on a real machine, a timer is never early.
+    universe:at(universe.now + seconds / host.speed + 1e-6, self)
+  end
+  return yield()
+end
+
+function Event:wait(seconds)
+  local is_set, _, unwind = self:pause(seconds)
+  if is_set == nil then error(unwind, 0) end
+  return is_set
+end
+
+-- the host --------------------------------------------------------------------
+
+local Guard = {}
+Guard.__index = Guard
+function Guard:__close() if not self.is_over then self.undo(self.what) end end
+
+local function completed(guard, ...)
+  guard.is_over = true
+  return ...
+end
+
+local function coroutine_of(universe)
+  local co = table.remove(universe.idle)
+  if co then return co end
+  co = create(main)
+  if universe.hook then universe.hook(co) end
+  return co
+end
+
+-- The tasks of the host contract.
+local function add_tasks(host, universe)
+  function host.daemon(fn, ...)
+    universe.serial = universe.serial + 1
+    local task = setmetatable({
+      host = host, serial = universe.serial, co = coroutine_of(universe),
+      over = false,
+    }, Task)
+    host.tasks[task] = true
+    make_ready(universe, task, task, fn, table.pack(...))
+    return task
+  end
+  host.spawn, host.service = host.daemon, host.daemon
+  function host.current()
+    local task = host.running
+    if not task or running() ~= task.co then
+      error("no task is running", 2)
+    end
+    return task
+  end
+  function host.whole(fn, ...) return fn(...) end
+  function host.guard(undo, what, fn, ...)
+    local guard <close> = setmetatable({ undo = undo, what = what }, Guard)
+    return completed(guard, fn(...))
+  end
+  function host.is_over(task)
+    return type(task) == "table" and task.over == true
+  end
+  host.has_gone = host.is_over
+end
+
+-- Suspends a task until the reply to a call: `call.done` resumes it.
+local function add_calls(host)
+  --- Returns the cancellation of the running task, once, or nil. The task then
+  --  sends nothing.
+  function host.cancellation() return take_cancellation(host.current()) end
+  --- @tparam table call gets `task`; cancelling the task calls call:abandon()
+  function host.wait_for(call)
+    local task = host.current()
+    call.task, task.wait_of = task, call
+    return yield()
+  end
+  host.wake = wake
+end
+
+-- Time and randomness.
+local function add_clock(host, universe)
+  local Own = { host = host }
+  for name, value in pairs(Event) do Own[name] = value end
+  Own.__index = Own
+  function host.now()
+    return host.reading + (universe.now - host.since) * host.speed
+  end
+  --- Sets the speed of the clock; 1 is true time.
+  function host.set_speed(speed)
+    host.reading, host.since, host.speed = host.now(), universe.now, speed
+  end
+  function host.event()
+    local serial = universe.serial + 1
+    universe.serial = serial
+    return setmetatable({              -- with room for the fields that it gets
+      serial = serial, waiter = nil, deadline = nil, is_set = nil,
+    }, Own)
+  end
+  function host.sleep(seconds) host.event():wait(math.max(seconds, 1e-9)) end
+  local random = sim.stream(universe.seed, host.label)
+  host.random_number = random
+  function host.random(n)
+    local bytes = {}
+    for i = 1, n do bytes[i] = string.char(math.floor(random() * 256)) end
+    return table.concat(bytes)
+  end
+end
+
+--- Adds a process.
+-- @tparam table options name; speed (of its clock, 1 is true time) and offset
+--   (seconds)
+-- @treturn table a host; `faults` collects errors that its tasks did not catch,
+--   `tasks` has those that have not ended
+function Universe:host(options)
+  local host = {
+    name = "sim", label = options.name, universe = self, faults = {},
+    tasks = {}, speed = options.speed or 1, reading = options.offset or 0,
+    since = self.now, stalls_until = 0, delayed = {},
+  }
+  function host.log(level, text)
+    if self.on_log then self.on_log(host, level, text) end
+  end
+  function host.connect(connection_options)
+    return self.connect(host, connection_options)
+  end
+  add_tasks(host, self)
+  add_calls(host)
+  add_clock(host, self)
+  return host
+end
+
+--- Stops a process at once, as SIGKILL does.
+function Universe:kill(host) host.is_dead = true end
+
+-- Fires the delayed items, in the order of a loop of libuv: timers, received
+-- data, then the deadlines of connections.
+local function resume_process(self, host)
+  if host.is_dead or host.stalls_until > self.now then return end
+  local delayed = host.delayed
+  host.delayed = {}
+  for rank = 1, 3 do
+    for _, item in ipairs(delayed) do
+      if item.rank == rank and item.is_delayed then
+        item.is_delayed = nil
+        item.fire(item)
+      end
+    end
+    run_ready(self)
+  end
+end
+
+--- Stalls a process, as SIGSTOP or a garbage collection does.
+-- @tparam table host
+-- @tparam number seconds
+function Universe:stall(host, seconds)
+  host.stalls_until = math.max(host.stalls_until, self.now + seconds)
+  self:after(host.stalls_until - self.now, function()
+    resume_process(self, host)
+  end)
+end
+
+return sim

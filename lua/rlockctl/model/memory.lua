@@ -1,0 +1,72 @@
+--- Writes that need memory. A server over its `maxmemory` refuses them, unless
+--  the script has called another write before, even one that changes nothing.
+--  Operations that release or renew must succeed there, too, so they begin with
+--  a write that needs no memory.
+
+local script = require "rlock.script"
+
+local memory = {}
+
+local OOM = "OOM command not allowed when used memory > 'maxmemory'."
+
+--- Command -> whether it needs memory. Other commands do not write.
+memory.writes = {}
+
+local writes = memory.writes
+
+local function set(needs, names)
+  for name in names:gmatch "%a+" do writes[name] = needs end
+end
+
+set(true, [[append decr decrby getset hincrby hincrbyfloat hmset hset hsetnx
+  incr incrby incrbyfloat linsert lmove lpush lpushx lset mset msetnx psetex
+  rpoplpush rpush rpushx sadd sdiffstore set setex setnx setrange sinterstore
+  sunionstore zadd zincrby zinterstore zrangestore zunionstore]])
+set(false, [[del expire expireat getdel getex hdel lpop lrem ltrim persist
+  pexpire pexpireat rename renamenx rpop smove spop srem unlink zpopmax zpopmin
+  zrem zremrangebylex zremrangebyrank zremrangebyscore]])
+
+--- Records a command of a script that has not written before. Raises OOM if it
+--  needs memory and the server `is_full`.
+-- @tparam table server  gets `has_written` and `needs_memory`
+-- @tparam string name
+function memory.note(server, name)
+  local needs = writes[name]
+  if needs == nil then needs = writes[name:lower()] end
+  if needs == nil then return end
+  if needs and server.is_full then error({ err = OOM }, 0) end
+  server.has_written, server.needs_memory = true, needs
+end
+
+-- Operations that a full server may refuse.
+local takes = { acquire = true, set = true, drain = true }
+
+-- The line of a script at which a full server refuses it.
+local function line_of(server, op, keys, words)
+  local last, full = nil, server:fork()
+  full.is_full = true
+  debug.sethook(function(_, line)
+    if debug.getinfo(2, "S").source == "@user_script" then last = line end
+  end, "l")
+  full:eval(op.text, keys, words)
+  debug.sethook()
+  return last
+end
+
+--- The fault of an operation that a full server refuses.
+-- @tparam table server  before the operation
+-- @tparam table op      the result of script.compile
+-- @tparam table keys
+-- @tparam table words
+-- @tparam table after   the server that has executed it
+-- @treturn string|nil a fault
+function memory.fault(server, op, keys, words, after)
+  if not after.needs_memory or takes[op.op] then return end
+  local line = line_of(server, op, keys, words)
+  local where = script.translate(op, ("user_script:%d"):format(line or 0))
+  return ("a server over its maxmemory refuses %s at %s; begin it with a write "
+    .. "that needs no memory, such as ZREM, HDEL or PEXPIRE"):format(op.op,
+    where)
+end
+
+return memory

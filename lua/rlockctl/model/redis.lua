@@ -1,0 +1,210 @@
+--- A model of one Redis server: its keys, their expiry, its clock, and the
+--  commands that scripts use (commands/). Replies have the form in which a
+--  script sees them: numbers are floats, nil is false, errors are { err = }. A
+--  command that is missing raises an error that names it; nothing is guessed.
+--
+--  Time stands still unless the caller moves `now`, in microseconds. A state is
+--  cheap to keep: `fork` shares all entries with its origin, and an entry is
+--  copied when it is first changed. A set in `touched` collects the names of
+--  the keys that commands use.
+
+local is_known = require "rlockctl.model.commands.is_known"
+local eval = require "rlockctl.model.eval"
+local sorted = require "rlock.util.sorted"
+local values = require "rlockctl.model.lua51.values"
+
+local redis = {}
+redis.__index = redis
+
+--- Command -> { arity, function(server, words) }; as in Redis, an arity of -n
+--  means n words or more.
+local commands = {}
+for _, module in ipairs { "keys", "strings", "hashes", "lists", "sets", "zsets",
+    "general" } do
+  for name, command in pairs(require("rlockctl.model.commands." .. module)) do
+    commands[name] = command
+  end
+end
+
+local WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of "
+  .. "value"
+
+--- Creates an empty server.
+-- @treturn table
+function redis.new()
+  return setmetatable({
+    now = 1700000000000000, entries = {}, listeners = {}, sent = {}, token = {},
+  }, redis)
+end
+
+--- A copy of the server that changes independently.
+function redis:fork()
+  local entries = {}
+  for key, entry in pairs(self.entries) do entries[key] = entry end
+  self.token = {}                        -- it owns its entries no longer
+  return setmetatable({
+    now = self.now, entries = entries, listeners = self.listeners, sent = {},
+    token = {}, turned = self.turned,
+  }, redis)
+end
+
+-- entries ---------------------------------------------------------------------
+
+--- Whole milliseconds of the server's clock.
+function redis:ms() return self.now // 1000 end
+
+-- Texts with their lengths: joined, different ones stay different.
+local function marked(text) return #text .. " " .. text end
+
+local MARKS = { string = "s", hash = "h", list = "l", set = "t", zset = "z" }
+
+local function parts_of(entry)
+  local value, parts = entry.value, {}
+  if entry.kind == "list" then
+    for i, item in ipairs(value) do parts[i] = marked(item) end
+    return parts
+  end
+  for i, field in ipairs(sorted(value)) do
+    local item = value[field]
+    if entry.kind == "zset" then item = ("%.17g"):format(item) end
+    parts[i] = marked(field) .. (item == true and "" or marked(item))
+  end
+  return parts
+end
+
+-- The kind and value of an entry as text, kept until the entry changes.
+local function text_of(entry)
+  if not entry.text then
+    local value = entry.kind == "string" and marked(entry.value)
+      or table.concat(parts_of(entry), " ")
+    entry.text = MARKS[entry.kind] .. value
+  end
+  return entry.text
+end
+
+--- The state of all keys as text. Expiry is relative to the clock.
+-- @tparam boolean is_absolute include the clock
+-- @treturn string
+function redis:text(is_absolute)
+  local parts, now = {}, self:ms()
+  for _, key in ipairs(sorted(self.entries)) do
+    local entry = self:entry(key)
+    if entry then
+      parts[#parts + 1] = ("%s %s %s"):format(marked(key),
+        entry.expires and entry.expires - now or "-", text_of(entry))
+    end
+  end
+  if is_absolute then parts[#parts + 1] = self.now end
+  return table.concat(parts, "\n")
+end
+
+--- The unexpired entry of a key: `kind`, `value`, `expires` (ms); nil if there
+--  is none. Raises WRONGTYPE if it is of another kind.
+-- @tparam string key
+-- @tparam[opt] string kind "string", "hash", "list", "set", "zset"
+function redis:entry(key, kind)
+  local entry, touched = self.entries[key], self.touched
+  if touched then touched[key] = true end
+  if entry and entry.expires and entry.expires <= self:ms() then
+    self.entries[key] = nil
+    return nil
+  end
+  if entry and kind and entry.kind ~= kind then
+    error({ err = WRONGTYPE }, 0)
+  end
+  return entry
+end
+
+local function copy(value)
+  if type(value) ~= "table" then return value end
+  local result = {}
+  for key, item in pairs(value) do result[key] = item end
+  return result
+end
+
+--- The entry of a key, to be changed; created if there is none.
+-- @tparam string key
+-- @tparam string kind
+-- @param empty the value of a new one: a table, or a string
+function redis:change(key, kind, empty)
+  local entry = self:entry(key, kind)
+  if entry and entry.owner == self.token then
+    entry.text = nil
+    return entry
+  end
+  entry = entry and {
+    kind = entry.kind, value = copy(entry.value), expires = entry.expires,
+  } or { kind = kind, value = empty }
+  entry.owner = self.token
+  self.entries[key] = entry
+  return entry
+end
+
+--- Deletes a key if its value is empty, as Redis does.
+function redis:tidy(key)
+  local entry = self.entries[key]
+  if entry and type(entry.value) == "table" and next(entry.value) == nil then
+    self.entries[key] = nil
+  end
+end
+
+--- A list whose order Redis does not promise: sorted, or backwards if `turned`.
+--  Sets `is_ordered` if there is another order.
+function redis:in_some_order(list)
+  self.is_ordered = self.is_ordered or #list > 1
+  if not self.turned then return list end
+  local result = {}
+  for i = #list, 1, -1 do result[#result + 1] = list[i] end
+  return result
+end
+
+-- commands --------------------------------------------------------------------
+
+--- Finds the command of some words, and checks their number. Raises an error
+--  that names the command if the model lacks it.
+-- @tparam table words
+-- @treturn[1] function called with the server and the words
+-- @treturn[2] nil
+-- @treturn[2] string the command's name, if the number of words is wrong
+-- @treturn[2] boolean whether Redis does not have the command either
+function redis.find(words)
+  local command = commands[words[1]] or commands[words[1]:lower()]
+  if not command and is_known(words[1]:lower()) then
+    values.lacks("command " .. words[1]:upper())
+  elseif not command then
+    return nil, words[1], true
+  end
+  local arity, n = command[1], #words
+  if n == arity or arity < 0 and n >= -arity then return command[2] end
+  return nil, words[1]:lower()
+end
+
+--- Executes a command, as a client sends it.
+-- @tparam table words strings
+-- @return the reply
+function redis:call(words)
+  local run, name, is_unknown = redis.find(words)
+  if is_unknown then
+    return { err = ("ERR unknown command '%s'"):format(name) }
+  elseif not run then
+    return { err = ("ERR wrong number of arguments for '%s' command"):format(
+      name) }
+  end
+  local ok, reply = pcall(run, self, words)
+  if not ok and not (type(reply) == "table" and reply.err) then
+    error(reply, 0)
+  end
+  return reply
+end
+
+--- Runs a script.
+-- @tparam string text
+-- @tparam table keys
+-- @tparam table args strings and numbers
+-- @return the reply; { err = } if the script failed
+redis.eval = eval.eval
+
+--- As `eval`, of strings only: the tables become KEYS and ARGV.
+redis.run_script = eval.run
+
+return redis

@@ -1,0 +1,110 @@
+--- Statistics of one lock, from successive samples: how long it has been held,
+--  its grants, and its longest wait. Redis stores none of these. Samples miss
+--  what happens between them, so all are lower bounds.
+
+local statistics = {}
+
+local MEMORY = 5             -- seconds over which the rate is averaged
+local COUNTERS = 2 ^ 40      -- tokens below count grants, as Redisson's do
+
+--- @tparam[opt] number at  a time when the lock did not exist yet
+-- @treturn table `state`: the last sample, nil if the lock was free; `grants`;
+--   `rate`, per second; `longest`, seconds, nil without a wait
+function statistics.new(at)
+  return { grants = 0, rate = 0, holders = {}, waiters = {}, begun = at,
+    sampled = at }
+end
+
+local function key_of(one) return (one.mode or "") .. " " .. one.owner end
+
+-- The least number of grants between two tokens.
+local function grants_between(before, token)
+  if not before or not token or before == token then return 0 end
+  return token < COUNTERS and token > before and token - before or 1
+end
+
+-- Returns the number of grants since the last sample.
+local function take_holders(self, state, now)
+  local before, granted = self.holders, 0
+  local by_token = grants_between(self.token, state.token)
+  if by_token > 0 then before = {} end
+  self.holders, self.token = {}, state.token or self.token
+  for _, holder in ipairs(state.holders) do
+    local key, count = key_of(holder), holder.count or 1
+    local old = before[key]
+      or { since = now, count = 0, is_seen = self.is_seen }
+    granted = granted + math.max(0, count - old.count)
+    self.holders[key] = { since = old.since, count = count,
+      is_seen = old.is_seen }
+  end
+  return math.max(granted, by_token)
+end
+
+local function take_wait(self, seconds)
+  self.longest = math.max(self.longest or 0, seconds)
+end
+
+local function take_queue(self, queue, now)
+  local before = self.waiters
+  self.waiters = {}
+  for _, waiter in ipairs(queue) do
+    local key = key_of(waiter)
+    self.waiters[key] = before[key] or now
+    waiter.waited = now - self.waiters[key]
+    take_wait(self, waiter.waited)
+  end
+end
+
+-- Of waiters without a queue, only the number is known.
+local function take_crowd(self, count, granted, now)
+  if count == 0 then
+    self.crowd = nil
+  elseif granted > 0 or not self.crowd then
+    self.crowd = now
+  end
+  if self.crowd then take_wait(self, now - self.crowd) end
+end
+
+local function take_grants(self, granted, now)
+  self.grants = self.grants + granted
+  local past = now - self.sampled
+  if past <= 0 then return end
+  local weight = math.max(1 - math.exp(-past / MEMORY),
+    past / (now - self.begun))
+  self.rate = self.rate + weight * (granted / past - self.rate)
+end
+
+local FREE = { holders = {} }
+
+--- Adds a sample.
+-- @tparam table self
+-- @tparam table|nil state  from listing.states; nil: the lock is free
+-- @tparam number now
+function statistics.add(self, state, now)
+  local seen = state or FREE
+  local granted = take_holders(self, seen, now)
+  take_queue(self, seen.queue or {}, now)
+  take_crowd(self, not seen.queue and seen.waiters or 0, granted, now)
+  if self.sampled then
+    take_grants(self, granted, now)
+  else
+    self.begun = now
+  end
+  self.state, self.sampled, self.is_seen = state, now, true
+  if state then self.used = now end
+end
+
+--- How long the lock has been held.
+-- @tparam table self
+-- @treturn[1] number seconds, of the oldest hold
+-- @treturn[1] boolean whether its start was sampled; else it is longer
+-- @treturn[2] nil  the lock is not held
+function statistics.held(self)
+  local first
+  for _, holder in pairs(self.holders) do
+    if not first or holder.since < first.since then first = holder end
+  end
+  if first then return self.sampled - first.since, first.is_seen == true end
+end
+
+return statistics

@@ -49,27 +49,40 @@ function cluster.on_moved() end
 
 -- nodes ----------------------------------------------------------------------
 
+-- Parses "host:port"; nil if it is malformed.
 local function split(address)
-  local host, port = address:match("^(.*):(%d+)$")
-  return host, tonumber(port)
+  if type(address) ~= "string" then return nil end
+  return url.place(address:match("^(.*):(%d+)$"))
+end
+
+-- What `nat` returns for an address. If it raises, nil and why.
+local function ask_nat(self, nat, address)
+  if type(nat) == "table" then return nat[address] end
+  local ok, its = pcall(nat, address)
+  if ok then return its end
+  local is_unwind = self.host.is_unwind
+  if is_unwind and is_unwind(its) then error(its, 0) end
+  return nil, ("the function nat raised an error for %s: %s"):format(address,
+    naming.printable(tostring(its)))
 end
 
 -- The address by which this client reaches a node, after `nat`; or nil, why.
 local function translate(self, address)
   local nat = self.options.nat
-  if type(nat) ~= "function" then return nat and nat[address] or address end
-  local its = nat(address)
-  if its == nil or type(its) == "string" and split(its) then
-    return its or address
-  end
-  return nil, ("the function nat returned no host:port for %s, but %s"):format(
-    address, tostring(its))
+  if not nat then return address end
+  local its, why = ask_nat(self, nat, address)
+  if why then return nil, why end
+  if its == nil then return address end
+  if split(its) then return its end
+  return nil, ("the %s nat returned no host:port for %s, but %s"):format(
+    type(nat), address, naming.printable(tostring(its)))
 end
 
-local function new_node(self, host, port)
+local function new_node(self, place)
   local options = {}
   for key, value in pairs(self.options) do options[key] = value end
-  options.host, options.port, options.last_pause = host, port, LAST_PAUSE
+  options.host, options.port = place.host, place.port
+  options.last_pause = LAST_PAUSE
   return node.new(self.host, options)
 end
 
@@ -85,6 +98,8 @@ end
 
 -- slots ----------------------------------------------------------------------
 
+local MALFORMED = "the reply to CLUSTER SLOTS is malformed"
+
 -- The host in an entry of CLUSTER SLOTS; nil if it is unknown. An empty one is
 -- that of the node which answered. "?" is a host name that was not set.
 local function host_of(entry, teller)
@@ -96,19 +111,23 @@ local function host_of(entry, teller)
   end
 end
 
--- The address in such an entry; nil if it is unknown; nil, why if nat is wrong.
+-- The address in such an entry; nil if it is unknown; nil, why if the entry is
+-- malformed or `nat` fails.
 local function address_of(self, entry, teller)
-  local host, port = host_of(entry, teller), tonumber(entry[2])
-  if not host or not port or port == 0 then return nil end
-  return translate(self, ("%s:%d"):format(host, port))
+  local host, port = host_of(entry, teller), entry[2]
+  if not host or port == 0 then return nil end
+  local place = url.place(host, port)
+  if not place then return nil, MALFORMED end
+  return translate(self, ("%s:%d"):format(place.host, place.port))
 end
 
 -- Reads one range of the reply.
 local function read_range(self, range, slots, teller)
+  if type(range) ~= "table" then return nil, MALFORMED end
   local first, last, entry = range[1], range[2], range[3]
   if type(first) ~= "number" or type(last) ~= "number"
       or type(entry) ~= "table" or first < 0 or last >= slot.count then
-    return nil, "the reply to CLUSTER SLOTS is malformed"
+    return nil, MALFORMED
   end
   local address, why = address_of(self, entry, teller)
   if why then return nil, why end
@@ -119,6 +138,7 @@ end
 
 local function read(self, reply, teller)
   local slots = {}
+  if type(reply) ~= "table" then return nil, MALFORMED end
   if not reply[1] then return nil, "it knows no slots" end
   for _, range in ipairs(reply) do
     local ok, why = read_range(self, range, slots, teller)
@@ -200,9 +220,9 @@ local function ask(self, teller)
   local reply, code, detail = teller:call(
     self.host.now() + min(self.patience, self.options.timeout),
     { "CLUSTER", "SLOTS" }, 2)
-  if type(reply) ~= "table" then return nil, code or "redis", detail end
+  if reply == nil then return nil, code, detail end
   local slots, why = read(self, reply, teller)
-  if not slots then return nil, "redis", why end
+  if not slots then return nil, "connect", why end
   return slots
 end
 
@@ -330,10 +350,11 @@ function cluster:size() return math.max(#self.masters, 1) end
 -- @treturn table|nil the node; nil if it is unknown
 -- @treturn boolean for ASK: for a single retry only
 function cluster:redirect(detail, teller)
-  local word, number, host, port =
-    detail:match("^(%u+) (%d+) (.*):(%d+)")
+  local word, number, at = detail:match("^(%u+) (%d+) (%S+)")
+  local host, port = tostring(at):match("^(.*):(%d+)$")
   number = tonumber(number)
-  local address = number and address_of(self, { host, port }, teller)
+  local address = number and number < slot.count
+    and address_of(self, { host, port }, teller)
   if not address then
     self:suspect()
     return nil, false
@@ -360,15 +381,30 @@ local function split_keys(name, keys)
   end
 end
 
+-- A similar name whose keys are in one slot, or nil.
+-- @tparam[opt] function keys_of  name -> keys; default: as built-in kinds
+local function similar(name, keys_of)
+  local plain = name:gsub("[{}]", "")
+  if plain == "" then plain = "lock" end
+  for _, other in ipairs { plain, "{" .. plain .. "}" } do
+    if not keys_of or not split_keys(other, keys_of(other)) then
+      return other
+    end
+  end
+end
+
 --- Raises an error if the keys of a lock are in different slots.
 -- @tparam string name of the lock
 -- @tparam table keys
-function cluster.check_keys(_, name, keys)
+-- @tparam[opt] function keys_of  name -> keys, to suggest another name
+function cluster.check_keys(_, name, keys, keys_of)
   local one, other = split_keys(name, keys)
   if not one then return end
+  local better = similar(name, keys_of)
   error(("bad lock name %s: its keys %s and %s are in different slots of the "
-    .. "cluster; use a name without { or with one hash tag, as in {a}b")
-    :format(naming.show(name), naming.show(one), naming.show(other)), 0)
+    .. "cluster; %s"):format(naming.show(name), naming.show(one),
+    naming.show(other), better and "use a name such as " .. naming.show(better)
+    or "let the policy's keys have the same hash tag, as by rlock.naming"), 0)
 end
 
 -- commands of users ----------------------------------------------------------
@@ -377,11 +413,11 @@ end
 -- keys, has no fixed place for them.
 local function first_in(reply)
   local about = type(reply) == "table" and reply[1]
-  if type(about) ~= "table" then return false end
-  for _, flag in ipairs(about[3] or {}) do
+  if type(about) ~= "table" or type(about[4]) ~= "number" then return false end
+  for _, flag in ipairs(type(about[3]) == "table" and about[3] or {}) do
     if flag == "movablekeys" then return false end
   end
-  if about[10] and about[10][1] then return false end
+  if type(about[10]) == "table" and about[10][1] then return false end
   return about[4]
 end
 
@@ -396,7 +432,8 @@ local function first_key(self, deadline, name)
   if reply == nil and code ~= "redis" then return nil, code, detail end
   first = first_in(reply)
   -- Unknown commands are not cached, because their number has no bound.
-  if reply and reply[1] or code and not errors.is_passing(detail) then
+  if type(reply) == "table" and reply[1]
+      or code and not errors.is_passing(detail) then
     self.first_keys[name] = first
   end
   return first
@@ -407,7 +444,9 @@ local function ask_keys(self, deadline, words, n)
   local question = { "COMMAND", "GETKEYS" }
   for i = 1, n do question[i + 2] = words[i] end
   local keys, code, detail = self:any():call(deadline, question, n + 2)
-  if type(keys) == "table" then return keys[1] and keys end
+  if type(keys) == "table" then
+    return type(keys[1]) == "string" and keys or nil
+  end
   if code == "redis" then return nil end
   return false, code, detail
 end
@@ -458,7 +497,7 @@ function cluster.interrupt()
 end
 
 --- Opens a connection to some node, as node:open.
-function cluster:open(lost, message) return self:any():open(lost, message) end
+function cluster:open(...) return self:any():open(...) end
 
 --- The node that has a key, for messages.
 -- @tparam[opt] string key

@@ -7,11 +7,13 @@
 --    retry      sending the same request again later may succeed
 --    node_down  the node is unusable: drop its connection, because a new one
 --               may lead to another server
---    forget     only NOSCRIPT: load the script again before the retry
+--    forget     the request used an outdated "script" or reading of the
+--               server's "clock", which is fetched again before the retry
 --    pause      false: retry without a back-off
 --    redirects  another node of the cluster has the keys
 --    gone       the key no longer holds a lock of ours
 --    explain    a clause for messages: what the server's terse message means
+--    expects    add the expected kind of lock to the message
 --    tell       add the script to the message: its "name", or "where" its
 --               source is
 --    advice     a clause for messages: what the user can do
@@ -79,7 +81,8 @@ local words = {
   ERR = row("redis", "maybe", false, false),
 }
 words.BUSY.tell = "name"
-words.NOSCRIPT.forget, words.NOSCRIPT.pause = true, false
+words.NOSCRIPT.forget, words.NOSCRIPT.pause = "script", false
+words.EXPIRED.forget, words.EXPIRED.pause = "clock", false
 words.READONLY.explain = "the server is a replica; connect to its primary, or "
   .. "through redis+sentinel:// or redis+cluster://"
 words.MOVED.explain = "the key is on another node of a cluster; open the "
@@ -97,7 +100,7 @@ words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
   .. "cluster; give its name a hash tag"
 words.WRONGTYPE.explain = "a key of this name holds something else, such as a "
   .. "lock of another kind"
-words.WRONGTYPE.gone = true
+words.WRONGTYPE.gone, words.WRONGTYPE.expects = true, true
 
 -- A renamed or unsupported command; inside a script the error is another one.
 local absent = row("redis", "no", false, false)
@@ -156,6 +159,58 @@ function errors.classify(message)
   end
   local inner = inside_script(rest)
   return inner and words[inner:match("^%u+")] or words.ERR
+end
+
+-- Refusals of a login or a permission, anywhere in a text.
+local denials = {
+  "%f[%w]NOAUTH ", "%f[%w]WRONGPASS ", "%f[%w]NOPERM ", "%f[%w]DENIED ",
+  "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH",
+}
+
+--- Is a login or a permission the reason for this failure?
+--  @tparam string detail may have more text around Redis's message
+--  @treturn boolean
+function errors.is_denied(detail)
+  for _, denial in ipairs(denials) do
+    if detail:find(denial) then return true end
+  end
+  return false
+end
+
+--- For a failed or unanswered TLS handshake: what to try.
+errors.use_plain = "; rediss:// was tried: if this port does not use TLS, use "
+  .. "redis://"
+
+-- How a server that expects TLS answers commands: it resets or closes the
+-- connection, or sends an alert, which begins with the byte 0x15.
+local function may_be_tls(detail)
+  return detail == "closed" or detail:find("reset by peer", 1, true)
+    or detail:find("server closed", 1, true)
+    or detail:find("\\" .. "x15", 1, true)
+    or detail:find("does not speak", 1, true)
+end
+
+--- Explains why a server does not accept the greeting (greeting.lua). Never
+--  shows the password, which a server that does not know AUTH echoes. A server
+--  that expects TLS closes the connection without a reply.
+--  @tparam table options those of host.connect
+--  @tparam string verb of the command that failed
+--  @tparam string code
+--  @tparam string detail
+--  @treturn string
+function errors.of_greeting(options, verb, code, detail)
+  if code == "closed" and not options.tls and not options.path
+      and may_be_tls(detail) then
+    return detail .. "; redis:// was tried: if this port expects TLS, use "
+      .. "rediss://"
+  elseif code ~= "redis" then
+    return ("%s (in reply to %s)"):format(detail, verb)
+  end
+  if verb == "AUTH" and detail:find("unknown command", 1, true) then
+    detail = "the server does not know the command"
+  end
+  return ("%s (in reply to %s, from %s)"):format(detail, verb, options.path
+    or options.host .. ":" .. options.port)
 end
 
 --- Is this a passing error of a server that is there, such as LOADING or BUSY?

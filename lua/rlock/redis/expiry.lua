@@ -6,9 +6,10 @@
 --
 --  The deadline is the lowest reading that the server's clock can have when the
 --  client gives the request up; TIME on each connection gives the clock's
---  offset. A server whose clock is set back may execute an expired request.
+--  offset. If the server refuses a request as expired, TIME is read again,
+--  because the clock may have been set forward. If the clock is set back, the
+--  server may execute an expired request.
 
-local script = require "rlock.script"
 
 local expiry = {}
 
@@ -27,7 +28,7 @@ local guarded = setmetatable({}, { __mode = "k" })
 local function guard(op)
   local its = guarded[op]
   if not its then
-    its = script.with_deadline(op)
+    its = require("rlock.script").with_deadline(op)
     guarded[op] = its
   end
   return its
@@ -48,7 +49,9 @@ local function learn(node, deadline)
   if reply == nil then return nil, code, detail end
   local seconds = type(reply) == "table" and tonumber(reply[1])
   local micros = seconds and tonumber(reply[2])
-  if not micros then return nil, "redis", "ERR no time in reply to TIME" end
+  if not micros or not (seconds >= 0 and seconds < 2^40 and micros < 2^20) then
+    return nil, "redis", "ERR no time in reply to TIME"
+  end
   node.clock = {
     connection = node.connection, read = node.host.now(),
     ms = seconds * 1000 + floor(micros / 1000),
@@ -64,6 +67,9 @@ local function clock_of(node, deadline)
   end
   return learn(node, deadline)
 end
+
+--- Makes the next request read the server's clock.
+function expiry.forget(node) node.clock = nil end
 
 --- The deadline of a request that is given up at `deadline`.
 -- @tparam table node
@@ -101,6 +107,7 @@ end
 -- @param owner its first argument
 -- @tparam number deadline when it expires, by host.now()
 function expiry.doubt(node, op, keys, owner, deadline)
+  if op.op == "refresh" then return end             -- a late one does no harm
   local now = node.host.now()
   if now > (node.swept or -PERIOD) + PERIOD then sweep(node, now) end
   local doubts, party = node.doubts, party_of(op, keys, owner)
@@ -111,6 +118,7 @@ end
 -- @tparam number deadline by host.now()
 -- @return true, or nil, code, detail
 function expiry.settle(node, op, keys, owner, deadline)
+  if op.op == "refresh" then return true end
   local host, party = node.host, party_of(op, keys, owner)
   local doubts = node.doubts or {}
   while doubts[party] and doubts[party] > host.now() do

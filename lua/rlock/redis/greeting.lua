@@ -1,7 +1,7 @@
 --- The first commands on every connection: the login, the database, and the
 --  connection's name.
 
-local identity = require "rlock.identity"
+local identity = require "rlock.util.identity"
 
 --- @tparam table options username, password, db; connection_name, or name
 -- @treturn table array of commands

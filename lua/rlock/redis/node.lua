@@ -5,9 +5,9 @@
 --  predecessors are sealed (seal.lua). With Sentinel, the server is the master
 --  that the Sentinels name, if it has that role.
 
-local backoff = require "rlock.backoff"
+local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
-local events = require "rlock.events"
+local events = require "rlock.util.events"
 local greeting = require "rlock.redis.greeting"
 local singleflight = require "rlock.redis.singleflight"
 local seal = require "rlock.redis.seal"
@@ -116,8 +116,10 @@ end
 -- @tparam function lost    called with a detail when the connection drops
 -- @tparam[opt] function message for a subscriber: called with kind, channel,
 --   payload
+-- @tparam[opt] boolean is_single a connection for the calling task, which may
+--   be silent; in nginx not a pool
 -- @return connection, or nil, code, detail
-function node:open(lost, message)
+function node:open(lost, message, is_single)
   local options, commands = self.options, greeting(self.options)
   local at, code, detail = place_of(self)
   if not at then return nil, code, detail end
@@ -126,8 +128,8 @@ function node:open(lost, message)
   connection, code, detail = self.host.connect {
     host = at.host, port = at.port, path = at.path, pool = options.pool,
     tls = options.tls, timeout = math.ceil(options.connect_timeout * 1000),
-    lost = lost, message = message,
-    silent = not message and self.timeout_ms or 0,
+    lost = lost, message = message, is_single = is_single,
+    silent = not message and not is_single and self.timeout_ms or 0,
     greeting = commands, seals = self.seals,
     role = self.sentinel and "master",
   }
@@ -308,7 +310,8 @@ function node:connect(deadline)
     connect, self)
   if not connection and code == "timeout" then
     if self.problem then return nil, self.problem.code, self.problem.detail end
-    return nil, "connect", ("%s: no connection in time"):format(self.where)
+    return nil, "connect", ("%s: no connection in time%s"):format(self.where,
+      self.options.tls and errors.use_plain or "")
   end
   return connection, code, detail
 end
@@ -381,6 +384,7 @@ end
 --- Closes the connection for good.
 function node:close()
   self.is_closed = true
+  self.seals:close()
   if self.connection then self.connection:close() end
   if self.unready then self.unready:close() end
   self.connection, self.unready = nil, nil

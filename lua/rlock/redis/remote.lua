@@ -2,20 +2,19 @@
 --  idempotent, so a request whose outcome is unknown is retried until its
 --  deadline.
 
-local backoff = require "rlock.backoff"
+local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
-local events = require "rlock.events"
+local events = require "rlock.util.events"
 local expiry = require "rlock.redis.expiry"
 local naming = require "rlock.naming"
-local script = require "rlock.script"
 
 local remote = {}
 
 --- Back-off limits between retries, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 
---- Redirections that are followed without a pause.
-local REDIRECTIONS = 5
+--- Retries without a pause, for example after redirections.
+local AT_ONCE = 6
 
 local ceil, max, min = math.ceil, math.max, math.min
 
@@ -52,9 +51,17 @@ function remote.sha(node, op, deadline)
   return sha, code, detail
 end
 
---- After NOSCRIPT: makes the next use load the script again.
-function remote.forget(node, op)
-  node.shas[expiry.shipped(node, op)] = nil
+--- Drops the cached script or clock offset that a failure reports as outdated,
+--  so that the next use fetches it.
+-- @tparam table node
+-- @tparam table op
+-- @tparam table|nil class of the failure, see errors.lua
+-- @treturn boolean whether it is such a failure
+function remote.forget(node, op, class)
+  local what = class and class.forget
+  if what == "script" then node.shas[expiry.shipped(node, op)] = nil end
+  if what == "clock" then expiry.forget(node) end
+  return what ~= nil
 end
 
 local BUSY = "BUSY a script runs too long on the server%s; %s did not run; "
@@ -82,14 +89,17 @@ function remote.classify(node, op, code, detail, name)
   if code == "redis" then
     class = errors.classify(detail)
     if class.redirects and node.options.seeds then class = errors.redirected end
-    told = script.translate(expiry.shipped(node, op), detail)
+    told = require("rlock.script").translate(expiry.shipped(node, op), detail)
   end
   if class.tell and told == detail then
     told = busy(op, detail, node.unanswered)
       or ("%s (%s)%s"):format(told, op[class.tell], class.advice or "")
   end
   if class.explain then
-    told = ("%s for %s: %s"):format(told, naming.show(name), class.explain)
+    local expected = class.expects
+      and op.name:gsub("%.[^.]*$", " is expected, but ") or ""
+    told = ("%s for %s: %s%s"):format(told, naming.show(name), expected,
+      class.explain)
   end
   return class, told
 end
@@ -208,7 +218,7 @@ end
 
 -- How to send a request: a function as node.call.
 local function caller(node, op, keys, owner)
-  if not keys.replicas then return node.call end
+  if not keys.replicas or load_replicas().is_read(op) then return node.call end
   local lane = remote.lane(node, keys, owner)
   local is_confirmed = load_replicas().must_confirm(op)
   return function(_, deadline, words)
@@ -247,10 +257,10 @@ end
 -- @treturn boolean whether a retry may succeed
 -- @treturn boolean whether it should follow at once
 -- @treturn table|nil the node for a single retry, after ASK
-local function next_step(server, node, class, detail, redirections)
+local function next_step(server, node, class, detail)
   if class.redirects and server.redirect then
     local target, is_once = server:redirect(detail, node)
-    return true, target and redirections <= REDIRECTIONS, is_once and target
+    return true, target, is_once and target
   end
   if class.node_down then server:suspect(node) end
   return class.retry, class.pause == false
@@ -258,16 +268,17 @@ end
 
 -- Retries an operation while that may succeed.
 local function again(server, node, op, deadline, code, detail, keys, ...)
-  local host, may_be_applied, redirections = server.host, false, 0
+  local host, may_be_applied, hurried = server.host, false, 0
+  local unconfirmed                       -- why replicas did not confirm it
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     if code == "timeout" then node.unanswered = node.unanswered or op end
     local class, why = remote.classify(node, op, code, detail, keys[1])
-    if class.forget then remote.forget(node, op) end
+    remote.forget(node, op, class)
     if class.applied ~= "no" then may_be_applied = true end
-    if class.redirects then redirections = redirections + 1 end
-    local goes_on, at_once, asked =
-      next_step(server, node, class, detail, redirections)
+    if code == "replicas" then unconfirmed = why end
+    local goes_on, at_once, asked = next_step(server, node, class, detail)
+    if at_once then hurried = hurried + 1 end
     if goes_on and server.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
     end
@@ -275,10 +286,13 @@ local function again(server, node, op, deadline, code, detail, keys, ...)
     if goes_on then
       local least = code == "replicas" and keys.replicas.ms / 1000 or 0
       goes_on, cancelled, unwind =
-        rest(host, not at_once and pause, deadline - least)
+        rest(host, (not at_once or hurried > AT_ONCE) and pause,
+          deadline - least)
     end
     if cancelled then return nil, cancelled, unwind, may_be_applied end
-    if not goes_on then
+    if not goes_on and code == "timeout" and unconfirmed then
+      return nil, "replicas", unconfirmed, may_be_applied
+    elseif not goes_on then
       return nil, class.code or code, why, may_be_applied
     end
     if code ~= "first" then log_retry(server, op, keys[1], why) end

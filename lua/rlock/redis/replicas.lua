@@ -6,9 +6,11 @@
 --  the same lane, which keeps them in order.
 --
 --  A retried request may write nothing. WAIT would then not cover what the
---  first attempt wrote. So a lane sets MARK before WAIT, a key that expires at
---  once.
+--  first attempt wrote. So a lane sets a mark before WAIT, a key that expires
+--  at once. A server over its `maxmemory` refuses SET, but not in a script that
+--  has written before.
 
+local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
 
 local replicas = {}
@@ -18,7 +20,13 @@ Lane.__index = Lane
 
 local LANES = 4          -- of a node, for each number of replicas
 local FRESH = 10         -- seconds between two counts of the replicas
-local MARK = "rlock_replicated:{%s}"
+local FOR_WAIT = 0.9     -- the part of a request's time that WAIT may take
+local KEY = "rlock_replicated:{%s}"
+local MARK = [[
+-- rlock mark
+redis.call("pexpire", KEYS[1], 1)
+return redis.call("set", KEYS[1], "", "px", 1)
+]]
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
@@ -29,8 +37,7 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local function count(node, connection)
   local now = node.host.now()
   if node.counted and now - node.counted < FRESH then return end
-  local text = connection:call(ceil(node.options.timeout * 1000), "INFO",
-    "replication")
+  local text = connection:send(node.timeout_ms, { "INFO", "replication" }, 2)
   local connected = tostring(text):match("connected_slaves:(%d+)")
   node.counted = now
   node.replicas = max(node.replicas or 0, tonumber(connected) or 0)
@@ -49,9 +56,11 @@ end
 
 -- lanes ----------------------------------------------------------------------
 
--- An owner's lane number.
+-- An owner's lane number. Operations without an owner have something else as
+-- their first argument, such as a token, or nothing.
 local function hash(owner)
   local sum = 0
+  owner = tostring(owner)
   for i = 1, #owner do sum = (sum * 31 + owner:byte(i)) % 65521 end
   return sum % LANES
 end
@@ -59,13 +68,14 @@ end
 --- The lane of an owner.
 -- @tparam table node
 -- @tparam table wanted  { count = as for `needed`, ms = how long to wait }
--- @tparam string owner
+-- @param owner
 function replicas.lane(node, wanted, owner)
   local name = ("%s:%d:%d"):format(wanted.count, wanted.ms, hash(owner))
   local lane = node.lanes[name]
   if not lane then
     lane = setmetatable({
       node = node, host = node.host, wanted = wanted, queue = {},
+      where = node.where .. " " .. name,        -- for messages and tests
     }, Lane)
     node.lanes[name] = lane
   end
@@ -81,12 +91,15 @@ local function connect(self, deadline)
   if not connection or connection.is_pool then
     return connection, code, detail
   end
+  local why_lost
   connection, code, detail = node:open(function(why)
     node:tell("info", "disconnected", ("lost a connection to %s: %s"):format(
       node.where, why), { reason = why })
+    why_lost = why
     self:forget()
   end)
   if not connection then return nil, code, detail end
+  if why_lost then return nil, "closed", why_lost end
   self.connection = connection
   local ok
   ok, code, detail =
@@ -114,32 +127,55 @@ end
 
 -- group commit ---------------------------------------------------------------
 
+-- The sha of MARK on the node; loads it if necessary.
+-- @return sha, or nil, code, detail
+local function sha_of_mark(node, deadline)
+  if node.shas[MARK] then return node.shas[MARK] end
+  local sha, code, detail = node:call(deadline, { "SCRIPT", "LOAD", MARK }, 3)
+  if sha ~= nil and type(sha) ~= "string" then
+    return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
+  end
+  node.shas[MARK] = sha
+  return sha, code, detail
+end
+
+-- A request of the batch that replicas must confirm, or nil.
+local function confirmed_in(batch)
+  for _, request in ipairs(batch) do
+    if request.is_confirmed then return request end
+  end
+end
+
 -- The commands of a batch; MARK and WAIT follow those to be confirmed.
+-- @tparam table self
+-- @tparam table batch
+-- @tparam string|nil sha of MARK
+-- @tparam integer ms for WAIT; 0 would block indefinitely
 -- @treturn table
 -- @treturn integer|nil the index of WAIT
-local function commands_of(self, batch)
-  local commands, confirmed = {}, nil
-  for i, request in ipairs(batch) do
-    commands[i] = request.words
-    if request.is_confirmed then confirmed = request end
-  end
+local function commands_of(self, batch, sha, ms)
+  local commands, confirmed = {}, confirmed_in(batch)
+  for i, request in ipairs(batch) do commands[i] = request.words end
   if not confirmed then return commands end
   local n = #commands
   -- in the slot of the command's key, so on its node
-  local mark = MARK:format(slot.tag(tostring(confirmed.words[4])))
-  commands[n + 1] = { "SET", mark, "", "PX", "1" }
+  local key = KEY:format(slot.tag(tostring(confirmed.words[4])))
+  commands[n + 1] = { "EVALSHA", sha, "1", key }
   commands[n + 2] = { "WAIT",
     ("%d"):format(replicas.needed(self.node, self.wanted.count)),
-    ("%d"):format(self.wanted.ms) }
+    ("%d"):format(ms) }
   return commands, n + 2
 end
 
--- Whether WAIT confirms the batch.
+-- Does WAIT, for `ms`, confirm the batch?
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
-local function confirmation(self, last, replies, codes, details)
+local function confirmation(self, ms, last, replies, codes, details)
   if replies[last - 1] == nil then
-    return nil, codes[last - 1], details[last - 1]
+    self.node.shas[MARK] = nil           -- the server may have lost the script
+    local code, detail = codes[last - 1], details[last - 1]
+    local is_passing = code == "redis" and errors.is_passing(detail)
+    return nil, is_passing and "replicas" or code, detail
   elseif replies[last] == nil and codes[last] == "redis" then
     return nil, "replicas", "none: the primary has become a replica"
   elseif replies[last] == nil then
@@ -148,13 +184,13 @@ local function confirmation(self, last, replies, codes, details)
   local needed = replicas.needed(self.node, self.wanted.count)
   local have = tonumber(replies[last]) or 0
   if have >= needed then return true end
-  return nil, "replicas", ("%d of %d replicas in %.1f s"):format(have, needed,
-    self.wanted.ms / 1000)
+  return nil, "replicas", ("%d of %d replicas in %g s"):format(have, needed,
+    ms / 1000)
 end
 
 local function answer(request, reply, code, detail, sent)
   request.reply, request.code, request.detail = reply, code, detail
-  request.sent = sent
+  request.sent, request.is_answered = sent, true
   request.event:set()
 end
 
@@ -173,6 +209,19 @@ local function heed(self, connection, codes, details)
   end
 end
 
+-- The requests whose deadline has not passed. The others are not sent.
+local function in_time(self, requests)
+  local batch, now = {}, self.host.now()
+  for _, request in ipairs(requests) do
+    if request.deadline > now then
+      batch[#batch + 1] = request
+    else
+      answer(request, nil, "timeout", "no time left")
+    end
+  end
+  return batch
+end
+
 -- Sends a batch and answers its requests.
 local function exchange(self, batch)
   local deadline = 0
@@ -182,16 +231,24 @@ local function exchange(self, batch)
   local connection, code, detail = connect(self, deadline)
   if not connection then return fail(batch, code, detail) end
   count(self.node, connection)
+  local sha
+  if confirmed_in(batch) then
+    sha, code, detail = sha_of_mark(self.node, deadline)
+    if not sha then return fail(batch, code, detail) end
+  end
+  batch = in_time(self, batch)
+  if not batch[1] then return end
+  for _, request in ipairs(batch) do request.is_sent = true end
   local sent = self.host.now()
-  local ms = min(deadline - sent, self.node.options.timeout) * 1000
-  if ms <= 0 then return fail(batch, "timeout", "no time left") end
-  local commands, last = commands_of(self, batch)
-  local replies, codes, details = connection:pipeline(ceil(ms)
-    + self.wanted.ms, commands)
+  local ms = max(1, min(deadline - sent, self.node.options.timeout) * 1000)
+  local wait_ms = max(1, min(self.wanted.ms, floor(ms * FOR_WAIT)))
+  local commands, last = commands_of(self, batch, sha, wait_ms)
+  local replies, codes, details = connection:pipeline(ceil(ms), commands)
   heed(self, connection, codes, details)
   local ok
   if last then
-    ok, code, detail = confirmation(self, last, replies, codes, details)
+    ok, code, detail =
+      confirmation(self, wait_ms, last, replies, codes, details)
   end
   for i, request in ipairs(batch) do
     if replies[i] == nil then
@@ -204,30 +261,41 @@ local function exchange(self, batch)
   end
 end
 
--- Takes the queued requests. Those whose deadline has passed are not sent.
-local function next_batch(self)
-  local batch, now = {}, self.host.now()
-  for _, request in ipairs(self.queue) do
-    if request.deadline > now then
-      batch[#batch + 1] = request
-    else
-      answer(request, nil, "timeout", "no time left")
-    end
+-- Ends the lane's task, which was refused, has raised an error or was killed.
+local function settle(self, code, detail)
+  local batch, queue = self.batch or {}, self.queue
+  self.batch, self.queue, self.is_serving = nil, {}, nil
+  for _, request in ipairs(batch) do
+    if not request.is_answered then answer(request, nil, code, detail) end
   end
-  self.queue = {}
-  return batch
+  fail(queue, code, detail)
+end
+
+local function abort(self)
+  settle(self, "closed", "the lane's task raised an error")
+end
+
+local function work(self)
+  while self.queue[1] do
+    local batch = in_time(self, self.queue)
+    self.batch, self.queue = batch, {}
+    if batch[1] then exchange(self, batch) end
+  end
+  self.batch, self.is_serving = nil, nil
 end
 
 -- The lane's task, while requests are queued.
-local function serve(self)
-  while self.queue[1] do
-    local batch = next_batch(self)
-    if batch[1] then exchange(self, batch) end
-  end
-  self.is_serving = nil
+local function serve(self) self.host.guard(abort, self, work, self) end
+
+-- In nginx, a task may end at any moment.
+local function has_died(self)
+  return self.task and self.host.is_over(self.task)
 end
 
 local function enqueue(self, deadline, words, is_confirmed)
+  if self.is_serving and has_died(self) then
+    settle(self, "closed", "the lane's task has ended")
+  end
   local request = {
     words = words, deadline = deadline, is_confirmed = is_confirmed,
     event = self.host.event(),
@@ -235,31 +303,41 @@ local function enqueue(self, deadline, words, is_confirmed)
   self.queue[#self.queue + 1] = request
   if not self.is_serving then
     self.is_serving = true
-    self.host.daemon(serve, self)
+    local task, code, detail = self.host.daemon(serve, self)
+    self.task = task
+    if not task then settle(self, code, detail) end
   end
   return request
 end
 
 -- Waits for the answer.
 local function result(self, request)
-  local limit = request.deadline + self.wanted.ms / 1000 - self.host.now()
+  local limit = request.deadline - self.host.now()
   if not request.event.is_set then
     local woken, code, unwind = request.event:pause(max(limit, 0))
     if woken == nil then return nil, code, unwind end
+    local problem = not request.is_sent and self.node.problem
+    if not woken and problem then return nil, problem.code, problem.detail end
     if not woken then return nil, "timeout", "no answer in time" end
   end
   return request.reply, request.code, request.detail, request.sent
 end
 
--- Operations that change nothing that must survive a failover.
-local unconfirmed = { release = true, leave = true, peek = true }
+-- Operations that change nothing that must survive a failover, and those that
+-- change nothing at all.
+local unconfirmed = { release = true, leave = true, refresh = true }
+local reads = { peek = true, count = true }
+
+--- Does this operation only read? It then needs no lane, and has no owner.
+-- @tparam table op
+function replicas.is_read(op) return reads[op.op] == true end
 
 --- Must this operation be confirmed?
 -- @tparam table op
 function replicas.must_confirm(op) return not unconfirmed[op.op] end
 
 --- Sends one command, as node:call.
--- @tparam number deadline by host.now(), for the reply of the command itself
+-- @tparam number deadline by host.now(), also for the confirmation
 -- @tparam table words  not to be modified afterwards
 -- @tparam boolean is_confirmed whether replicas must have it
 -- @return as node:call; the code is "replicas" if it was executed, but too few

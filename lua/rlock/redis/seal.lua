@@ -6,30 +6,31 @@
 --
 --  Ids restart when a server restarts, so they belong to its run_id. A lost
 --  connection of another server stays pending until we connect to that server
---  again. Where INFO is forbidden, id and address identify a connection.
+--  again.
 --
---  A server may refuse CLIENT ID or CLIENT KILL, and a proxy may answer them
---  itself. Then requests carry a deadline instead (expiry.lua).
+--  A server may refuse CLIENT ID, CLIENT KILL or INFO, and a proxy may answer
+--  them itself. Then requests carry a deadline instead (expiry.lua).
 
+local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
 
 local seal = {}
 seal.__index = seal
 
 local MOST = 100         -- pending lost connections, at most
-local UNNAMED = ""       -- the run_id of a server that hides it
-local SETTLE = 1         -- seconds before the test of a server
-local GRACE = 5          -- seconds within which a killed connection must end
+local SETTLE = 1         -- seconds before each test of a server
+local LAST_PAUSE = 60    -- seconds between two tests, at most
+local TESTS = 10         -- without a result, until the next connection
+local GRACE = 5          -- seconds for the reply to a killed connection
 
 local NOBODY = "9223372036854775807"     -- a client id that no connection has
 
---- The commands that identify a connection. CLIENT INFO has its address. CLIENT
---  KILL finds out whether it is permitted: a request that is sent before a
---  refusal is known cannot be sealed. INFO replication has the role and the
---  replication id: a server that copies another one's data keeps its run_id.
+--- The commands that identify a connection. CLIENT KILL tests its permission:
+--  a request that is sent before a refusal is known cannot be sealed. INFO
+--  replication has the role and the replication id: a server that copies
+--  another one's data keeps its run_id.
 seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
-  { "CLIENT", "INFO" }, { "CLIENT", "KILL", "ID", NOBODY },
-  { "INFO", "replication" } }
+  { "CLIENT", "KILL", "ID", NOBODY }, { "INFO", "replication" } }
 
 --- Returns the role where INFO is forbidden. May be the last command of the
 --  greeting.
@@ -68,8 +69,8 @@ end
 -- @tparam table codes
 -- @tparam table details
 -- @tparam integer first the index of the first of these replies
--- @treturn[1] table identity: id, run_id or address; or `refused`, a detail;
---   and role, replication (an id)
+-- @treturn[1] table identity: id; or `refused`, a detail; and, if known,
+--   run_id, role, replication (an id)
 -- @treturn[2] nil, code, detail: retry later
 function seal.identity(replies, codes, details, first)
   for i = first, first + 1 do
@@ -78,24 +79,24 @@ function seal.identity(replies, codes, details, first)
       return nil, codes[i], details[i]
     end
   end
-  local id, server, own = replies[first], replies[first + 1], replies[first + 2]
-  local kill, replication = first + 3, replies[first + 4]
+  local id, server = replies[first], replies[first + 1]
+  local kill, replication = first + 2, replies[first + 3]
   local identity = {
     run_id = server and tostring(server):match("run_id:(%w+)"),
     role = role_of(replication, replies[first - 1]),
     replication = replication
       and tostring(replication):match("master_replid:(%w+)"),
   }
-  local address = own and tostring(own):match(" addr=(%S+)")
   if codes[kill] == "redis" and is_refusal(details[kill]) then
     identity.refused = details[kill]
   elseif type(id) ~= "number" then
     identity.refused = tostring(details[first]
       or "the reply to CLIENT ID is no number")
-  elseif not identity.run_id and not address then
-    identity.refused = "neither INFO nor CLIENT INFO identifies the server"
+  elseif not identity.run_id then
+    identity.refused = tostring(details[first + 1]
+      or "INFO does not identify the server")
   else
-    identity.id, identity.address = id, address
+    identity.id = id
   end
   return identity
 end
@@ -103,19 +104,17 @@ end
 --- @tparam table node
 -- @tparam string mode "kill", or "time": requests carry a deadline
 function seal.new(node, mode)
-  return setmetatable({ node = node, mode = mode, pending = {}, proven = {} },
-    seal)
-end
-
-local function is_of(identity, run_id)
-  return (identity.run_id or UNNAMED) == (run_id or UNNAMED)
+  return setmetatable({
+    node = node, mode = mode, pending = {}, proven = {},
+    tests = {},              -- run_id -> the event that ends its test
+  }, seal)
 end
 
 -- Drops the oldest one of another server. This server's cannot accumulate: they
 -- are sealed before a new connection is used.
 local function make_room(pending, run_id)
   for i, identity in ipairs(pending) do
-    if not is_of(identity, run_id) then return table.remove(pending, i) end
+    if identity.run_id ~= run_id then return table.remove(pending, i) end
   end
 end
 
@@ -132,17 +131,13 @@ end
 -- @tparam string|nil run_id
 function seal:is_pending(run_id)
   for _, identity in ipairs(self.pending) do
-    if is_of(identity, run_id) then return true end
+    if identity.run_id == run_id then return true end
   end
   return false
 end
 
 local function kill(identity)
-  local words = { "CLIENT", "KILL", "ID", ("%d"):format(identity.id) }
-  if not identity.run_id then
-    words[5], words[6] = "ADDR", identity.address
-  end
-  return words
+  return { "CLIENT", "KILL", "ID", ("%d"):format(identity.id) }
 end
 
 local function settled(self, identity)
@@ -170,7 +165,7 @@ function seal:discharge(identity, exchange)
   if identity.refused then self:refuse(identity.refused) end
   local victims, commands = {}, {}
   for _, lost in ipairs(self.pending) do
-    if is_of(lost, identity.run_id) then
+    if lost.run_id == identity.run_id then
       victims[#victims + 1], commands[#commands + 1] = lost, kill(lost)
     end
   end
@@ -196,32 +191,55 @@ end
 
 -- the proof -------------------------------------------------------------------
 
--- Kills a test connection by its id from the node's own connection.
--- @treturn boolean|nil whether that ended it; nil: unknown
+-- Kills a connection by its id over the node's own one, then sends a command on
+-- it. An answer proves a proxy that keeps the connection open. Silence proves
+-- nothing, because the end of the connection may be lost.
+-- @treturn boolean|nil whether the kill ended it; nil: unknown
 -- @treturn string why not, if false
-local function is_killed(node, victim, gone)
-  local words = kill(victim.identity)
+local function is_killed(node, victim)
+  local words, ping = kill(victim.identity), { "PING" }
   local reply, code, detail = node:call(node.host.now() + GRACE, words, #words)
-  if reply ~= nil then
-    return gone:wait(GRACE), "CLIENT KILL by id left the connection open"
-  elseif code == "redis" and is_refusal(detail) then
-    return false, detail
+  if reply == nil then
+    if code == "redis" and is_refusal(detail) then return false, detail end
+    return nil
+  end
+  reply, code = victim:send(GRACE * 1000, ping, #ping)
+  if reply ~= nil or code == "redis" then
+    return false, "CLIENT KILL by id left the connection open"
+  elseif code == "closed" or code == "connect" then
+    return true
   end
 end
 
--- Runs as a background task.
-local function run_proof(self, run_id)
-  local node, key = self.node, run_id or UNNAMED
-  local gone, verdict, why = node.host.event(), nil, nil
-  node.host.sleep(SETTLE)
-  local victim = not node.is_closed
-    and node:open(function() gone:set() end, function() end)
+-- Tests the server once; results as of is_killed.
+local function test(node, run_id)
+  local victim, verdict, why = node:open(function() end, nil, true), nil, nil
   local identity = victim and victim.identity
-  if identity and identity.id and is_of(identity, run_id) then
-    verdict, why = is_killed(node, victim, gone)
+  if identity and identity.id and identity.run_id == run_id then
+    verdict, why = is_killed(node, victim)
   end
   if victim then victim:close() end
-  self.proven[key] = verdict
+  return verdict, why
+end
+
+-- Tests the server until there is a result. Runs as a background task.
+local function run_proof(self, run_id)
+  local node, verdict, why = self.node, nil, nil
+  local host, seconds = node.host, SETTLE
+  local pauses = backoff.new(SETTLE, LAST_PAUSE, host.random_number)
+  local close = host.event()
+  self.tests[run_id] = close
+  for _ = 1, TESTS do
+    -- Stop if `close` is set or the task is cancelled.
+    if close:pause(seconds) ~= false or node.is_closed
+        or self.mode ~= "kill" then
+      break
+    end
+    verdict, why = test(node, run_id)
+    if verdict ~= nil then break end
+    seconds = SETTLE + pauses:next()
+  end
+  self.proven[run_id], self.tests[run_id] = verdict, nil
   if verdict == false then self:refuse(why) end
 end
 
@@ -229,10 +247,15 @@ end
 --  kill another: a proxy may answer CLIENT itself.
 -- @tparam table identity of a connection to the server
 function seal:prove(identity)
-  local key = identity.run_id or UNNAMED
-  if self.mode ~= "kill" or self.proven[key] ~= nil then return end
-  self.proven[key] = false
-  self.node.host.daemon(run_proof, self, identity.run_id)
+  local run_id, proven = identity.run_id, self.proven
+  if self.mode ~= "kill" or not run_id or proven[run_id] ~= nil then return end
+  proven[run_id] = false
+  self.node.host.service(run_proof, self, run_id)
+end
+
+--- Ends the tests: the node was closed.
+function seal:close()
+  for _, close in pairs(self.tests) do close:set() end
 end
 
 return seal

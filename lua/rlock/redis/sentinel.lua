@@ -11,8 +11,9 @@
 --  all in rotation: a message may be missed, or that Sentinel be cut off from
 --  the others.
 
-local backoff = require "rlock.backoff"
+local backoff = require "rlock.util.backoff"
 local greeting = require "rlock.redis.greeting"
+local naming = require "rlock.naming"
 local singleflight = require "rlock.redis.singleflight"
 local url = require "rlock.redis.url"
 
@@ -94,27 +95,25 @@ local function fields(list)
   return named
 end
 
-local function address(host, port)
-  port = tonumber(port)
-  if type(host) ~= "string" or host == "" or not port or port < 1 then
-    return nil
-  end
-  return { host = host, port = port }
+-- The number in a text of digits.
+local function number_in(text)
+  return type(text) == "string" and text:find("^%d+$") and #text < 16
+    and tonumber(text) or nil
 end
 
 -- What a Sentinel knows of the master, from its replies.
 local function answer_of(replies)
   local place = replies[1]
-  place = type(place) == "table" and address(place[1], place[2])
+  place = type(place) == "table" and url.place(place[1], place[2])
   if not place then return nil end
   local about, others = fields(replies[2]), {}
   for _, list in ipairs(type(replies[3]) == "table" and replies[3] or {}) do
     local other = fields(list)
-    others[#others + 1] = address(other.ip, other.port)
+    others[#others + 1] = url.place(other.ip, other.port)
   end
   return {
-    place = place, others = others, epoch = tonumber(about["config-epoch"]),
-    total = (tonumber(about["num-other-sentinels"]) or #others) + 1,
+    place = place, others = others, epoch = number_in(about["config-epoch"]),
+    total = (number_in(about["num-other-sentinels"]) or #others) + 1,
   }
 end
 
@@ -138,7 +137,10 @@ local function names_of(self, connection)
   local list = connection:send(self.options.ms, { "SENTINEL", "MASTERS" }, 2)
   local names = {}
   for _, master in ipairs(type(list) == "table" and list or {}) do
-    names[#names + 1] = fields(master).name
+    local name = fields(master).name
+    if type(name) == "string" then
+      names[#names + 1] = naming.printable(name)
+    end
   end
   table.sort(names)
   return names[1] and table.concat(names, ", ") or "none"
@@ -350,9 +352,9 @@ end
 function sentinel:follow()
   self.is_resting = nil
   if self.is_following or self.is_closed then return end
-  self.is_following = true
   self.change = self.host.event()
-  self.host.daemon(run, self)
+  self.is_following = true
+  self.host.service(run, self)
 end
 
 --- Stops following, until the next `follow`.

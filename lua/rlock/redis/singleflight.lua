@@ -1,6 +1,7 @@
 --- Coalesces concurrent calls with the same key: fn runs once and all callers
 --  get its results. It runs in a background task, so a caller that times out or
---  is cancelled does not affect the others.
+--  is cancelled does not affect the others. A call always ends: if its task is
+--  refused, raises or is killed, its callers get an error code.
 
 local singleflight = {}
 singleflight.__index = singleflight
@@ -25,8 +26,27 @@ local function settle(self, key, call, ...)
   for event in pairs(call.waiting) do event:set() end
 end
 
-local function run(self, key, call)
+local ENDED = "the background task of this request ended early"
+
+-- For a call whose function has raised, or whose task was killed.
+local function fail(self, key, call)
+  settle(self, key, call, nil, "closed", ENDED)
+end
+
+local function undo(what) fail(what.self, what.key, what.call) end
+
+local function execute(self, key, call)
   settle(self, key, call, call.fn(call.a, call.b))
+end
+
+local function run(self, key, call)
+  self.host.guard(undo, { self = self, key = key, call = call }, execute, self,
+    key, call)
+end
+
+-- Ends a call whose task was killed.
+local function check(self, key, call)
+  if call.task and self.host.is_over(call.task) then fail(self, key, call) end
 end
 
 --- Abandons a call in flight: its callers get these results, and the next
@@ -43,10 +63,15 @@ end
 -- @treturn table
 function singleflight:start(key, fn, a, b)
   local call = self.calls[key]
-  if not call then
-    call = { waiting = {}, fn = fn, a = a, b = b }
-    self.calls[key] = call
-    self.host.daemon(run, self, key, call)
+  if call then check(self, key, call) end
+  if self.calls[key] then return call end
+  call = { waiting = {}, fn = fn, a = a, b = b }
+  self.calls[key] = call
+  local task, code, detail = self.host.daemon(run, self, key, call)
+  if task then
+    call.task = task
+  else
+    settle(self, key, call, nil, code, detail)
   end
   return call
 end
@@ -59,15 +84,19 @@ end
 -- @param a,b its arguments
 -- @return[1] what fn returned
 -- @treturn[2] nil
--- @treturn[2] string "timeout", or "cancelled"
+-- @treturn[2] string "timeout"; "refused" or "closed": its task did not run or
+--   did not finish; or "cancelled"
 -- @return[2] detail; for "cancelled", the value to raise
 function singleflight:join(key, deadline, fn, a, b)
   local host, call = self.host, self:start(key, fn, a, b)
-  local event = host.event()
-  call.waiting[event] = true
-  local is_over, code, detail = event:pause(deadline - host.now())
-  call.waiting[event] = nil
-  if is_over == nil then return nil, code, detail end
+  if not call.values then
+    local event = host.event()
+    call.waiting[event] = true
+    local is_over, code, detail = event:pause(deadline - host.now())
+    call.waiting[event] = nil
+    if is_over == nil then return nil, code, detail end
+    check(self, key, call)
+  end
   if not call.values then return nil, "timeout", "no answer in time" end
   return unpack(call.values, 1, call.n)
 end

@@ -1,25 +1,27 @@
 --- Keeps a connection to a node subscribed to channels. It connects when the
 --  first channel is added, reconnects with a back-off after a loss, and
---  disconnects when the last one is gone.
+--  disconnects a while after the last one is gone.
 --
 --  Redis has two kinds of channels with separate messages: those of PUBLISH,
 --  and the sharded ones of SPUBLISH, which in a cluster belong to a slot.
 --  `publish` selects the first kind, the second, or both.
 --
 --  A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
---  no waiters; a while later it is unsubscribed and dropped. The subscriber
---  sets `is_live` and `subscriber`, and calls notify(event, channel, payload):
+--  no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
+--  subscribers of a channel as waiters. The subscriber sets `is_live` and
+--  `subscriber`, and calls notify(event, channel, payload, verb):
 --    "live"      it is subscribed; earlier messages may have been missed
---    "message"   a message
+--    "message"   a message; its verb is "message", or "smessage" if sharded
 --    "dropped"   it is not subscribed any more
 --    "moved"     the server ended the subscription, because its slot has moved
 
-local backoff = require "rlock.backoff"
+local backoff = require "rlock.util.backoff"
 
 local subscriber = {}
 subscriber.__index = subscriber
 
-local WARM = 5                            -- seconds an idle channel stays
+local IDLE = 1                            -- seconds an idle channel stays,
+local WARM = 5                            -- and the connection without any
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2   -- seconds between reconnects
 
 local verbs = {
@@ -113,7 +115,7 @@ end
 local function hear(self, kind, name, payload)
   local channel = self.channels[name]
   if kind == "message" or kind == "smessage" then
-    if channel then self.notify("message", channel, payload) end
+    if channel then self.notify("message", channel, payload, kind) end
     return
   end
   local is_ours = is_confirmation(self, kind, name)
@@ -174,17 +176,26 @@ local function connect(self)
   for _, channel in pairs(self.channels) do subscribe(self, channel) end
 end
 
+-- Waits for a channel, if the last one has gone.
+-- @return whether there is one
+local function has_channels(self)
+  if self.count == 0 and self.connection and not self.is_ending then
+    self.change:wait(WARM)
+  end
+  return self.count > 0
+end
+
 -- The task that keeps the connection while there are channels.
 local function serve(self)
-  while not self.is_closed and self.count > 0 do
+  while not self.is_closed and has_channels(self) do
     if not self.connection then connect(self) end
     if self.connection then
-      self.change:wait(WARM)
-      if not self.is_closed then drop_idle(self, self.host.now() - WARM) end
+      self.change:wait(IDLE)
+      if not self.is_closed then drop_idle(self, self.host.now() - IDLE) end
     end
     if not self.connection and self.count > 0 and not self.is_closed then
       self.host.sleep(self.pause:next())
-      drop_idle(self, self.host.now() - WARM)
+      drop_idle(self, self.host.now() - IDLE)
     end
   end
   if self.connection then self.connection:close() end
@@ -199,12 +210,12 @@ function subscriber:add(channel)
   self.channels[channel.name] = channel
   self.count = self.count + 1
   channel.subscriber, channel.is_live = self, false
+  self.is_ending = nil
   if self.connection then subscribe(self, channel) end
-  if not self.is_serving then
-    self.is_serving = true
-    self.change = self.host.event()
-    self.host.daemon(serve, self)
-  end
+  if self.is_serving then return self.change:set() end
+  self.is_serving = true
+  self.change = self.host.event()
+  self.host.service(serve, self)
 end
 
 --- Subscribes again, after "moved", if the channel is still this node's.
@@ -225,8 +236,9 @@ function subscriber:remove(channel)
   drop(self, channel)
 end
 
---- Drops all idle channels without delay.
+--- Drops all idle channels, and the connection, without delay.
 function subscriber:wind_down()
+  self.is_ending = true
   for _, channel in pairs(self.channels) do
     if channel.idle_since then channel.idle_since = -math.huge end
   end

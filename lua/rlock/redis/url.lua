@@ -9,10 +9,11 @@
 --  this file, error messages included, shows a password. Opens no connection.
 --  @module rlock.redis.url
 
-local percent = require "rlock.percent"
+local percent = require "rlock.util.percent"
 
 local url = {}
 
+local LONGEST = 255                     -- bytes of a host
 local DEFAULT_PORT, SENTINEL_PORT, DEFAULT_DB = 6379, 26379, 0
 local FORMS = "must begin with redis://, rediss://, redis+sentinel://, "
   .. "rediss+sentinel://, redis+cluster://, rediss+cluster:// or unix://, or "
@@ -74,6 +75,9 @@ local function set_host(result, text)
     return nil, "the host is missing" .. (rest:find("^:.*%D") and CUT or "")
   end
   local ok, fault = set(result, "host", host)
+  if ok and #result.host > LONGEST then
+    ok, fault = nil, "the host is too long"
+  end
   if ok and rest ~= "" then
     if rest:sub(1, 1) ~= ":" then return nil, "the host is malformed" end
     ok, fault = set_port(result, rest:sub(2))
@@ -189,6 +193,25 @@ function url.parse(text)
   end
   if not ok then return nil, "usage", "bad url: " .. fault end
   return result
+end
+
+--- Checks an address that a server names. Every such address passes here.
+--  @param host valid if it is a string of 1 to 255 bytes without control
+--    characters
+--  @param port valid if it is an integer from 1 to 65535, or its decimal digits
+--  @treturn table|nil `host` and `port`
+function url.place(host, port)
+  if type(host) ~= "string" or #host < 1 or #host > LONGEST
+      or host:find("%c") then
+    return nil
+  end
+  if type(port) == "string" then
+    port = port:find("^%d+$") and #port <= 5 and tonumber(port)
+  end
+  if type(port) ~= "number" or port % 1 ~= 0 or port < 1 or port > 65535 then
+    return nil
+  end
+  return { host = host, port = port }
 end
 
 --- Formats a host and its port.

@@ -1,8 +1,8 @@
 --- The public count-down latch: tasks anywhere wait until its count is zero.
 
+local call = require "rlock.counters.call"
 local check = require "rlock.options"
-local colon = require "rlock.colon"
-local waiting = require "rlock.waiting"
+local colon = require "rlock.util.colon"
 local policy = require "rlock.policy"
 local once = require "rlock.counters.once"
 
@@ -64,15 +64,18 @@ function latch:peek()
   return once.result(state_of, once.run(self, "count"))
 end
 
--- One attempt of `wait`, see waiting.lua: "held" when the latch is open. The 0
--- then wakes another waiter, which may have missed the message.
-local function try(call, deadline, now)
-  local handle = call.counter
+local Call = call:class()
+
+-- One attempt of `wait`: "held" when the latch is open. The 0 then wakes
+-- another waiter, which may have missed the message.
+function Call:try(deadline, now)
+  local handle = self.counter
   local reply, code, detail = once.ask(handle, "count", deadline, now,
     handle.site.keys)
-  if not reply then return nil, code, detail end
+  if not reply then return nil, nil, code, detail end
   if reply[1] == "held" then return "busy", -1 end
-  return "held", 0
+  self.left = 0
+  return "held"
 end
 
 --- Waits until the count is zero or the latch is deleted.
@@ -83,12 +86,12 @@ end
 function latch:wait(options)
   local wait = check.of_wait(options).wait or math.huge
   local site = self.site
-  local session = self.session
-  local open, code, detail = session.host.whole(waiting.wait, session, {
-    counter = self, try = try, wants = 0,
+  local its = Call:new {
+    counter = self, wants = 0,
     channel = site.policy.channel(site.keys), wakes = site.policy.wakes,
     late = ("latch %q was not open in time"):format(site.name),
-  }, wait)
+  }
+  local open, code, detail = self.session.host.whole(its.wait, its, wait)
   if open then return true end
   if code == "cancelled" then error(detail, 0) end
   return nil, code == "busy" and "timeout" or code, detail

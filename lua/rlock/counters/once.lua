@@ -6,7 +6,7 @@
 --  there were concurrent requests. The policy defines operations and keys; a
 --  slot's key begins with the policy's third key.
 
-local verdicts = require "rlock.verdicts"
+local verdicts = require "rlock.lock.verdicts"
 local errors = require "rlock.redis.errors"
 local remote = require "rlock.redis.remote"
 

@@ -3,11 +3,12 @@
 --  client's watchdog renews it. A permit that is neither renewed nor released
 --  becomes available again when its lease ends.
 
+local call = require "rlock.counters.call"
 local check = require "rlock.options"
-local colon = require "rlock.colon"
-local duration = require "rlock.duration"
-local metrics = require "rlock.metrics"
-local waiting = require "rlock.waiting"
+local colon = require "rlock.util.colon"
+local duration = require "rlock.util.duration"
+local identity = require "rlock.util.identity"
+local metrics = require "rlock.util.metrics"
 local policy = require "rlock.policy"
 local remote = require "rlock.redis.remote"
 local once = require "rlock.counters.once"
@@ -19,6 +20,8 @@ permits.__index = permits
 -- @tparam string name
 function permits.new(client, name)
   local site = client.session:site(client, policy.load("permits"), name)
+  site.client_bytes = site.client_bytes
+    or identity.bytes(identity.short(client.session.id))
   -- Permits taken here, weak: the watchdog refers to them while they are valid.
   site.taken = site.taken or setmetatable({}, { __mode = "v" })
   return setmetatable({ session = client.session, site = site }, permits)
@@ -34,9 +37,7 @@ local function bytes_of(id, level)
   if type(id) ~= "string" or #id ~= 32 or id:find("%X") then
     error("bad id: must be the 32 hex digits that acquire returned", level + 1)
   end
-  return (id:gsub("..", function(pair)
-    return string.char(tonumber(pair, 16))
-  end))
+  return identity.bytes(id)
 end
 
 -- permits taken by this client ------------------------------------------------
@@ -49,7 +50,7 @@ local function forget(self, id)
     metrics.observe(self.site.series.hold,
       self.session.host.now() - permit.since)
   end
-  if permit.party then permit.party.grants[permit] = nil end
+  if permit.task then permit.task.grants[permit] = nil end
   self.site.taken[id] = nil
 end
 
@@ -69,25 +70,25 @@ local Permit = {}
 Permit.__index = Permit
 
 function Permit:show()
-  return ("permit %s of %q"):format(hex(self.owner), self.lock.site.name)
+  return ("permit %s of %q"):format(hex(self.owner_name), self.lock.site.name)
 end
 
 function Permit:renewal() return self.lock.session.lease_ms, "1" end
 
---- Has its task ended? Only on a host that may end a task at any time; `party`
+--- Has its task ended? Only on a host that may end a task at any time; `task`
 --  is false elsewhere.
 function Permit:is_abandoned()
-  return self.lock.session.host.is_over(self.party)
+  return self.lock.session.host.is_over(self.task)
 end
 
 --- Releases the permit, because its task has ended.
 function Permit:give_up()
-  forget(self.lock, self.owner)
-  give_back(self.lock, self.owner, self.lock.session.lease)
+  forget(self.lock, self.owner_name)
+  give_back(self.lock, self.owner_name, self.lock.session.lease)
 end
 
 --- Forgets the permit: both its task and its lease have ended.
-function Permit:drop() forget(self.lock, self.owner) end
+function Permit:drop() forget(self.lock, self.owner_name) end
 
 function Permit:end_it()
   self.lock.session.watchdog:remove(self)
@@ -97,11 +98,11 @@ end
 local function track(self, id, lease, sent, ends)
   local host = self.session.host
   local permit = setmetatable({
-    lock = self, owner = id, valid_until = ends, watched = not lease,
+    lock = self, owner_name = id, valid_until = ends, watched = not lease,
     state = lease and "free" or "held", on_lost = {},
-    party = host.ends_tasks and host.current(), since = sent,
+    task = host.ends_tasks and host.current(), since = sent,
   }, Permit)
-  if permit.party then permit.party.grants[permit] = true end
+  if permit.task then permit.task.grants[permit] = true end
   self.site.taken[id] = permit
   if lease then
     self.session.watchdog:observe(permit)
@@ -112,9 +113,8 @@ end
 
 -- taking one ------------------------------------------------------------------
 
--- A call that takes a permit, see waiting.lua.
-local Call = {}
-Call.__index = Call
+-- A call that takes a permit.
+local Call = call:class()
 
 function Call:try(deadline, now)
   local handle, id = self.counter, self.id
@@ -124,7 +124,7 @@ function Call:try(deadline, now)
     deadline, now, handle.site.keys, id, duration.ms(seconds), "1",
     session.publish)
   if may_be_applied then self.is_doubtful = true end
-  if not reply then return nil, code, detail end
+  if not reply then return nil, nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
@@ -132,26 +132,27 @@ function Call:try(deadline, now)
     return "busy", 0
   end
   track(handle, id, self.lease, sent, ends)
-  return "held", reply[2] > 0 and reply[2] or nil
+  if reply[2] > 0 then self.left = reply[2] end
+  return "held"
 end
 
 local function take(self, wait, lease)
   local session, site = self.session, self.site
-  local id = session.host.random(16)
-  local call = setmetatable({
+  local id = site.client_bytes .. session.host.random(16):sub(9)
+  local its = Call:new {
     counter = self, id = id, lease = lease, wants = 1,
     channel = site.policy.channel(site.keys),
     late = ("%q has no permit left"):format(site.name),
-  }, Call)
-  local verdict, code, detail = waiting.wait(session, call, wait)
-  if verdict and not session.host.has_gone(session.host.current()) then
+  }
+  local is_held, code, detail = its:wait(wait)
+  if is_held and not session.host.has_gone(session.host.current()) then
     return hex(id)
-  elseif verdict then                   -- nothing else will release it
+  elseif is_held then                   -- nothing else will release it
     forget(self, id)
     give_back(self, id, session.lease)
     return nil, "closed", "the task has ended"
   end
-  if call.is_doubtful then
+  if its.is_doubtful then
     give_back(self, id, lease or session.lease)
   end
   if code == "cancelled" then error(detail, 0) end
@@ -180,6 +181,11 @@ function permits:try_acquire(options)
 end
 
 -- renewing and releasing ------------------------------------------------------
+
+--- Stops the renewal of a permit without releasing it: only its lease ends it.
+--  Internal.
+-- @tparam string id
+function permits:abandon(id) forget(self, bytes_of(id, 2)) end
 
 local function given_back(reply, may_be_applied)
   if reply[1] == "freed" or may_be_applied then return true end
@@ -292,9 +298,11 @@ local function state_of(reply)
   local state, used = { state = reply[1], available = reply[2],
     in_use = reply[3], holders = {} }, reply[4]
   for i = 1, #used, 2 do
-    local ms = tonumber(used[i + 1])
-    table.insert(state.holders, { owner = hex(used[i]),
-      ttl = ms < FOR_EVER and ms / 1000 or nil })
+    local id, ms = used[i], tonumber(used[i + 1])
+    if type(id) == "string" and ms then
+      table.insert(state.holders, { owner = hex(id),
+        ttl = ms < FOR_EVER and ms / 1000 or nil })
+    end
   end
   return state
 end

@@ -1,10 +1,10 @@
 --- The public semaphore. Its permits have no owner: any task may take or return
 --  some, and those of a task that dies are lost (permits.lua has leases).
 
+local call = require "rlock.counters.call"
 local check = require "rlock.options"
-local colon = require "rlock.colon"
-local duration = require "rlock.duration"
-local waiting = require "rlock.waiting"
+local colon = require "rlock.util.colon"
+local duration = require "rlock.util.duration"
 local policy = require "rlock.policy"
 local once = require "rlock.counters.once"
 
@@ -20,34 +20,37 @@ function semaphore.new(client, name)
   }, semaphore)
 end
 
--- A call that takes permits, see waiting.lua.
-local Call = {}
-Call.__index = Call
+-- A call that takes permits.
+local Call = call:class()
 
 function Call:try(deadline, now)
   local reply, code, detail = once.send(self.request, "acquire", deadline,
     now, self.n)
-  if not reply then return nil, code, detail end
-  if reply[1] == "busy" then return "busy", reply[2], reply[3] end
-  return "held", reply[2] > 0 and reply[2] or nil
+  if not reply then return nil, nil, code, detail end
+  if reply[1] == "busy" then
+    self.left = reply[3]
+    return "busy", reply[2]
+  end
+  if reply[2] > 0 then self.left = reply[2] end
+  return "held"
 end
 
 local function take(self, n, wait)
   local site = self.site
-  local call = setmetatable({
+  local its = Call:new {
     counter = self, request = once.begin(self), n = n, wants = tonumber(n),
     channel = site.policy.channel(site.keys),
     late = ("semaphore %q has fewer than %s permits"):format(site.name, n),
-  }, Call)
-  local verdict, code, detail = waiting.wait(self.session, call, wait)
-  if verdict then
-    once.finish(call.request)
+  }
+  local is_held, code, detail = its:wait(wait)
+  if is_held then
+    once.finish(its.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
     once.insist(once.begin(self), "release", n)     -- nobody else will
     return nil, "closed", "the task has ended"
   end
-  once.undo(call.request, n)
+  once.undo(its.request, n)
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

@@ -1,6 +1,7 @@
 --- A reentrant lock that is granted in order of arrival.
 --    name                            hash: owner -> hold count; expires with
---                                    the lease
+--                                    the lease. The empty field, which no
+--                                    owner has, marks a fair lock of rlock
 --    redisson_lock_queue:{name}      list: the queue of waiters, head first
 --    redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
 --    redisson_lock__channel:{name}:<owner>
@@ -26,7 +27,7 @@
 --  most FIRST_SHARE: a dead one delays Redisson no longer than that. When a
 --  waiter leaves, its share is subtracted from the deadlines behind it. Only
 --  two deadlines are ever read: the last, by the next waiter to join, and the
---  head's, by Redisson. rlock's waiters postpone their own with each retry, so
+--  head's, by Redisson. rlock's waiters postpone their own as they wait, so
 --  in a queue without Redisson's it is enough to correct the last one.
 --  Redisson may evict a live rlock waiter, because of clock skew or a long wait
 --  behind a Redisson waiter, or delete the keys of the queue. The waiter then
@@ -45,10 +46,12 @@ local peek = reentrant.server.peek
 
 local UNLOCKED = "0"
 local STATE = ""               -- the hash field for the state of the queue
+local MARK = ""                -- the lock's field that marks it as fair
 
 local MIN_RETRY = 100          -- ms: usual minimum of the retry delay
 local FIRST_SHARE = 10         -- seconds: the limit of a share, at first
 local MAX_SHARE = 300          -- and of any share
+local STEP = 8000              -- ms by which deadlines are postponed together
 local REPAIRED = 5000          -- ms until a deadline that replaces a lost one
 local SPARE = 60000            -- ms that the keys outlive any deadline: at
 local HOUR = 3600000           -- least, and when their expiry is set
@@ -188,6 +191,7 @@ local function left_of_theirs(keys, view, waiter)
   local deadline = redis.call("zscore", keys[3], waiter)
   if not deadline then
     deadline = view.time + math.max(view.ttl, 0) + REPAIRED
+    redis.call("zrem", keys[3], waiter) -- first: it needs no memory
     redis.call("zadd", keys[3], deadline, waiter)
     expire(keys, view.time)
   end
@@ -237,6 +241,7 @@ local function first_alive(keys, time, ttl, owner)
       redis.call("lindex", keys[2], 0), true, 0
   end
   if view.is_new then
+    redis.call("zrem", keys[3], "")     -- no waiter; first: it needs no memory
     redis.call("hset", keys[5], STATE, format_state(time, view.start))
   end
   if view.gone > 0 then move_up(keys, 0, view.ours, view.ms, time, ttl) end
@@ -408,8 +413,23 @@ local function join(keys, args, view)
     time * 1000 + waiting % 1000
 end
 
--- The owner has to wait: keeps it in the queue and stores its heartbeat. The
--- first request in each second checks the queue as a whole.
+-- Checks the whole queue, if this is the first request in the current second.
+-- @return whether it is the first
+local function check_queue(keys, view)
+  if view.heard
+      and math.floor(view.heard / 1000) == math.floor(view.time / 1000) then
+    return false
+  end
+  local waiting = redis.call("llen", keys[2])
+  if waiting ~= redis.call("zcard", keys[3])
+      or redis.call("hlen", keys[5]) > waiting + 1 then
+    repair(keys, view)
+  end
+  expire(keys, view.time)
+  return true
+end
+
+-- The owner has to wait: keeps it in the queue and stores its heartbeat.
 local function stay(keys, args, view)
   local deadlines, heartbeats = keys[3], keys[5]
   local owner, time = args[1], view.time
@@ -426,15 +446,7 @@ local function stay(keys, args, view)
   redis.call("hset", heartbeats, owner,
     format(time, seconds, place or time * 1000),
     STATE, format_state(time, view.start))
-  if not view.heard
-      or math.floor(view.heard / 1000) ~= math.floor(time / 1000) then
-    local waiting = redis.call("llen", keys[2])
-    if waiting ~= redis.call("zcard", deadlines)
-        or redis.call("hlen", heartbeats) > waiting + 1 then
-      repair(keys, view)
-    end
-    expire(keys, time)
-  elseif has_joined
+  if not check_queue(keys, view) and has_joined
       and redis.call("pttl", deadlines) < deadline - time + SPARE then
     expire(keys, time)
   end
@@ -467,6 +479,17 @@ local function find_head(keys, owner, publish, time, ttl)
   return view
 end
 
+-- Ms until a retry may succeed.
+-- @param view as of first_alive
+-- @param is_turn whether one of the callers is the head
+local function pause(view, is_turn)
+  if view.ttl == -1 then return -1 end
+  if view.ttl ~= -2 then
+    return math.max(view.ttl, is_turn and 1 or MIN_RETRY)
+  end
+  return view.left == 0 and SOON or math.max(view.left or 0, MIN_RETRY)
+end
+
 -- The lock is held, or there is a queue.
 -- @return nil if it is the owner's turn, otherwise the reply
 local function wait_for_turn(keys, args, ttl)
@@ -481,11 +504,7 @@ local function wait_for_turn(keys, args, ttl)
     return nil
   end
   if args[4] ~= "0" then stay(keys, args, view) end
-  if is_free then
-    return { "busy", view.left == 0 and SOON or math.max(view.left, MIN_RETRY) }
-  end
-  if ttl == -1 then return { "busy", -1 } end
-  return { "busy", math.max(ttl, is_turn and 1 or MIN_RETRY) }
+  return { "busy", pause(view, is_turn) }
 end
 
 --- Takes the lock if no live waiter is ahead of the owner, or sets the owner's
@@ -508,9 +527,70 @@ function server.acquire(keys, args)
     local reply = wait_for_turn(keys, args, ttl)
     if reply then return reply end
   end
-  redis.call("hset", lock, owner, want)
+  redis.call("hset", lock, owner, want, MARK, 0)
   redis.call("pexpire", lock, lease)
   return { "held" }
+end
+
+-- A queued waiter's next deadline and heartbeat. Postponing a deadline costs
+-- more than the rest of the request, so it is done rarely, by STEP ms at once.
+local function refreshed(view, owner, deadline, heartbeat)
+  local time, number, place = view.time, nil, nil
+  if heartbeat then number, place = heartbeat:match("^(%d+)(%.%d+)$") end
+  number = tonumber(number or time * SECOND + FIRST_SHARE)
+  local last, seconds = math.floor(number / SECOND), number % START
+  local steps = math.floor(time / STEP) - math.floor(last / STEP)
+  deadline = view.head == owner and 0 or deadline + steps * STEP
+  return math.max(time + seconds * 1000, deadline),
+    ("%.0f%s"):format(time * SECOND + seconds,
+      place or (".0%.0f"):format(time * 1000))
+end
+
+-- Stores the heartbeats of those of `owners` that are queued.
+-- @return those that are not, and whether the head is among `owners`
+local function stay_all(keys, owners, view)
+  local deadlines, is_turn, state =
+    keys[3], false, format_state(view.time, view.start)
+  local heartbeats = redis.call("hmget", keys[5], unpack(owners))
+  local scores, fields, lost = {}, { STATE, state }, {}
+  for i, owner in ipairs(owners) do
+    local deadline = redis.call("zscore", deadlines, owner)
+    if deadline then
+      local later, heartbeat =
+        refreshed(view, owner, deadline, heartbeats[i])
+      fields[#fields + 1], fields[#fields + 2] = owner, heartbeat
+      if later ~= tonumber(deadline) then
+        scores[#scores + 1], scores[#scores + 2] = later, owner
+      end
+      is_turn = is_turn or view.head == owner
+    else
+      lost[#lost + 1] = owner
+    end
+  end
+  if fields[3] then redis.call("zrem", deadlines, "") end -- needs no memory
+  if scores[1] then redis.call("zadd", deadlines, unpack(scores)) end
+  if fields[3] then
+    redis.call("hset", keys[5], unpack(fields))
+    check_queue(keys, view)
+  end
+  return lost, is_turn
+end
+
+--- Refreshes the heartbeats of waiters. If the lock is free, the reply names
+--  the head, or wakes it if it is not among them.
+--  @param args publish, owner, ...
+--  @return { "busy", ms, owner, ... }: those named must retry
+function server.refresh(keys, args)
+  local publish, ttl = args[1], redis.call("pttl", keys[1])
+  local owners = { unpack(args, 2) }
+  local view = find_head(keys, owners[1], publish, now(), ttl)
+  local named, is_turn = stay_all(keys, owners, view)
+  if ttl == -2 and is_turn then
+    named[#named + 1] = view.head
+  elseif ttl == -2 and view.head and view.heartbeat and view.gone == 0 then
+    tell(publish, keys[4] .. ":" .. view.head, UNLOCKED)
+  end
+  return { "busy", pause(view, is_turn), unpack(named) }
 end
 
 server.renew = reentrant.server.renew
@@ -548,8 +628,8 @@ function server.release(keys, args)
     return { "lost" }
   end
   if want ~= "0" then
+    redis.call("pexpire", lock, lease)  -- first: it needs no memory
     redis.call("hset", lock, owner, want)
-    redis.call("pexpire", lock, lease)
     return { "kept" }
   end
   hand_over(keys, publish)
@@ -599,13 +679,21 @@ end
 --- As the reentrant lock's, then "queue" and the first hundred waiters.
 function server.peek(keys, args)
   local reply = peek(keys, args)
+  local holders = reply[4]
+  for i = #holders - 1, 1, -2 do
+    if holders[i] == MARK then
+      table.remove(holders, i + 1)
+      table.remove(holders, i)
+    end
+  end
   reply[5] = { "queue", redis.call("lrange", keys[2], 0, 99) }
   return reply
 end
 
--- Without waiters it looks like a reentrant lock.
+-- One of Redisson without waiters looks like a reentrant lock.
 local function recognise(keys, args)
-  return redis.call("exists", keys[2]) == 1
+  return (redis.call("exists", keys[2]) == 1
+      or args[1] == "hash" and redis.call("hexists", keys[1], MARK) == 1)
     and shared.may_have_counts(keys[1], args[1]) and 2
 end
 
@@ -627,5 +715,11 @@ return {
   extra = function(request) return { request.wait_ms, request.publish } end,
   poll = liveness.POLL,
   fair = true,
+  slack = liveness.DEAD,
+  lasts = function(keys)
+    return {
+      [keys[2]] = 4000, [keys[3]] = 4000, [keys[5]] = 4000, [keys[6]] = 30,
+    }
+  end,
   server = server,
 }

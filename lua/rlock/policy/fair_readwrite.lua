@@ -91,6 +91,16 @@ local function fit(lock)
   return tonumber(last)
 end
 
+-- Extends a lease, and the lock's expiry if necessary.
+-- @return the end of the last lease
+local function extend(lock, who, ends)
+  local last = redis.call("zrange", lock, -1, -1, "withscores")[2]
+  last = math.max(tonumber(last), ends)
+  redis.call("pexpireat", lock, last)   -- first: it needs no memory
+  redis.call("zadd", lock, ends, who)
+  return last
+end
+
 local function count(keys, who, want, last)
   local counts = keys[3]
   if want == "1" then
@@ -138,32 +148,60 @@ local function remove(keys, who)
   return true
 end
 
+-- Puts a waiter into the queue. Refreshes the queue's expiry now and then.
+-- @param last its last heartbeat; 0: none
+local function put(keys, who, time, last, place)
+  if math.floor(last / REFRESH) == math.floor(time / REFRESH) then return end
+  redis.call("zadd", keys[4], place, who)
+  redis.call("pexpire", keys[4], QUEUE_LASTS)
+  if is_writer(who) then
+    redis.call("zadd", keys[5], place, who)
+    redis.call("pexpire", keys[5], QUEUE_LASTS)
+  end
+end
+
 -- Queues a waiter, or keeps its place, and stores its heartbeat.
 local function stay(keys, view)
-  local queue, writers = keys[4], keys[5]
   local who, time, place = view.who, view.time, view.place
   if not place then
-    local last = redis.call("zrange", queue, -1, -1, "withscores")[2]
+    local last = redis.call("zrange", keys[4], -1, -1, "withscores")[2]
     place = tonumber(last or 0) + 1
   end
-  if math.floor(view.last / REFRESH) ~= math.floor(time / REFRESH) then
-    redis.call("zadd", queue, place, who)
-    redis.call("pexpire", queue, QUEUE_LASTS)
-    if is_writer(who) then
-      redis.call("zadd", writers, place, who)
-      redis.call("pexpire", writers, QUEUE_LASTS)
-    end
-  end
+  put(keys, who, time, view.last, place)
   redis.call("hset", keys[6], who, format(time, place), STATE,
     format(time, view.start))
   redis.call("pexpire", keys[6], HEARTBEATS_LAST)
 end
 
+-- Stores the heartbeats of those of `all` that are queued.
+-- @param view as of look_up
+-- @return who -> place
+local function stay_all(keys, all, view)
+  local time, places = view.time, {}
+  local fields = { STATE, format(time, view.start) }
+  local heartbeats = redis.call("hmget", keys[6], unpack(all))
+  redis.call("zrem", keys[4], "")       -- no waiter; first: it needs no memory
+  for i, who in ipairs(all) do
+    local last, place = parse(heartbeats[i])
+    if last == 0 then place = tonumber(redis.call("zscore", keys[4], who)) end
+    if place then
+      put(keys, who, time, last, place)
+      places[who] = place
+      fields[#fields + 1], fields[#fields + 2] = who, format(time, place)
+    end
+  end
+  if fields[3] then
+    redis.call("hset", keys[6], unpack(fields))
+    redis.call("pexpire", keys[6], HEARTBEATS_LAST)
+  end
+  return places
+end
+
 -- Finds the first live waiter in `queue` ahead of the caller, and evicts the
 -- dead ones ahead of it.
 -- @param view as of look_up
--- @return ms until the live waiter counts as dead, nil if there is none; then
---   how many were evicted
+-- @return ms until the live waiter counts as dead, nil if there is none; how
+--   many were evicted; the live waiter
 local function first_alive(keys, queue, view)
   local gone, n = 0, 1
   local limit = view.place and ("(%.0f"):format(view.place) or "+inf"
@@ -172,8 +210,9 @@ local function first_alive(keys, queue, view)
       "limit", 0, n)
     if not waiters[1] then return nil, gone end
     local heartbeats = redis.call("hmget", keys[6], unpack(waiters))
-    local dead, left = {}, nil
+    local dead, left, alive = {}, nil, nil
     for i, who in ipairs(waiters) do
+      alive = who
       left = time_left((parse(heartbeats[i])), view.before, view.start,
         view.time)
       if left > 0 then break end
@@ -185,7 +224,7 @@ local function first_alive(keys, queue, view)
       redis.call("hdel", keys[6], unpack(dead))
     end
     gone, n = gone + #dead, BATCH
-    if left > 0 then return left, gone end
+    if left > 0 then return left, gone, alive end
   end
   return 1, gone
 end
@@ -288,8 +327,7 @@ local function renew(keys, args, who)
   local ends = tonumber(redis.call("zscore", lock, who) or 0)
   if ends <= time then return { "lost" } end
   if ends < time + lease then
-    redis.call("zadd", lock, time + lease, who)
-    local last = fit(lock)
+    local last = extend(lock, who, time + lease)
     if want ~= "1" then count(keys, who, want, last) end
   end
   return { "held" }
@@ -305,6 +343,7 @@ local function release(keys, args, who)
     return { "lost" }
   end
   if want ~= "0" then
+    redis.call("hdel", counts, who)     -- first: it needs no memory
     redis.call("zadd", lock, time + lease, who)
     local last = fit(lock)
     redis.call("pexpireat", counts, last)
@@ -319,6 +358,63 @@ local function release(keys, args, who)
     wake(keys, time, publish, last > time)
   end
   return { "freed" }
+end
+
+-- Which of the waiters in `all` can enter: the first waiter of all; or the
+-- readers ahead of the first writer.
+-- @param first the first live waiter, or writer; nil: there is none
+-- @param places as of stay_all
+local function can_enter(keys, side, all, first, places)
+  if side == WRITER then return places[first] and { first } or {} end
+  local limit = first and tonumber(redis.call("zscore", keys[4], first))
+  local list = {}
+  for _, who in ipairs(all) do
+    local place = places[who]
+    if place and (not limit or place < limit) then list[#list + 1] = who end
+  end
+  return list
+end
+
+-- Finds the waiters in `all` that can enter. If the lock is free, and none of
+-- them can, wakes those that can.
+-- @return ms until another one may, -1: unknown; then the list
+local function find_turn(keys, publish, side, all, view, places, is_read)
+  local left, gone, first = first_alive(keys,
+    side == READER and keys[5] or keys[4],
+    { before = view.before, start = view.start, time = view.time })
+  local list = {}
+  if first or not left then
+    list = can_enter(keys, side, all, first, places)
+  end
+  if gone > 0 or not (is_read or list[1]) then
+    wake(keys, view.time, publish, is_read)
+  end
+  return left or -1, list
+end
+
+-- Refreshes the heartbeats of waiters.
+-- @return { "busy", ms, owner, ... }: those named must retry, because they can
+--   enter, or are not queued
+local function refresh(keys, args, side)
+  local all, reply, time = {}, { "busy" }, now()
+  for i = 2, #args do all[i - 1] = side .. args[i] end
+  local two = holders(keys, time)
+  local view = look_up(keys, all[1], time)
+  local places, list = stay_all(keys, all, view), {}
+  local writer, ends = writer_of(two)
+  if side == WRITER and two[1] then
+    reply[2] = redis.call("pttl", keys[1])
+  elseif side == READER and writer then
+    reply[2] = ends - time
+  else
+    reply[2], list =
+      find_turn(keys, args[1], side, all, view, places, two[1] ~= nil)
+  end
+  for _, who in ipairs(list) do reply[#reply + 1] = who:sub(3) end
+  for _, who in ipairs(all) do
+    if not places[who] then reply[#reply + 1] = who:sub(3) end
+  end
+  return reply
 end
 
 -- The waiter gives up.
@@ -388,8 +484,8 @@ local function operations(side, enter_first)
     local two = holders(keys, time)
     local ends = end_of(keys, two, who, time)
     if ends then
-      redis.call("zadd", keys[1], math.max(ends, time + lease), who)
-      count(keys, who, want, fit(keys[1]))
+      count(keys, who, want,
+        extend(keys[1], who, math.max(ends, time + lease)))
       return { "held" }
     end
     if want ~= "1" then return { "lost" } end
@@ -407,6 +503,8 @@ local function operations(side, enter_first)
   function server.leave(keys, args)
     return leave(keys, args, side .. args[1])
   end
+
+  function server.refresh(keys, args) return refresh(keys, args, side) end
 
   function server.break_(keys, args) return break_(keys, args, side) end
 
@@ -436,10 +534,15 @@ local function extra(request)
   return { request.wait_ms == 0 and "0" or "1", request.publish }
 end
 
+-- The keys of the queue may outlive it.
+local function lasts(its_keys)
+  return { [its_keys[4]] = 60, [its_keys[5]] = 60, [its_keys[6]] = 3 }
+end
+
 local function side(name, prefix, server)
   return {
     name = name, keys = keys, extra = extra, poll = liveness.POLL,
-    server = server,
+    slack = liveness.DEAD, lasts = lasts, server = server,
     channel = function(its_keys, owner)
       return its_keys[2] .. ":" .. prefix .. owner
     end,

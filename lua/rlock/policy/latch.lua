@@ -42,11 +42,12 @@ function server.count_down(keys, args)
   if count <= 0 or is_done(slot, number) then
     left = count
   elseif left > 0 then
+    redis.call("pexpire", slot, memory) -- first: it needs no memory
     redis.call("set", slot, number, "px", memory)
     redis.call("decrby", latch, n)
   else
-    redis.call("set", slot, number, "px", memory)
     redis.call("del", latch)
+    redis.call("set", slot, number, "px", memory)
     tell(publish, channel, GONE)
   end
   if left > 0 then return { "held", left } end
@@ -88,6 +89,7 @@ return {
     }
   end,
   channel = function(keys) return keys[2] end,
+  lasts = function(keys) return { [keys[3]] = 600 } end,
   wakes = function() return "all" end,
   needs = {
     set = { held = "", refused = "s" }, count_down = { held = "n", free = "n" },

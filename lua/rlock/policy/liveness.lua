@@ -16,6 +16,9 @@ local liveness = {}
 --- Seconds between two retries of a waiter, at most: `poll` of the policy.
 liveness.POLL = 0.5
 
+--- Seconds within which dead waiters ahead of a live one are evicted.
+liveness.DEAD = 2
+
 local SILENT = 1200
 local GAP = 650                -- more than POLL; SILENT exceeds it by POLL
 

@@ -5,8 +5,8 @@
 --                         lease, in milliseconds of the server's time
 --    redisson_sc:{name}   the number of free permits, when it grows
 --  This is Redisson's RPermitExpirableSemaphore, wire compatible. The id of a
---  permit is its owner, so requests are idempotent. Its driver is
---  counters/permits.lua.
+--  permit is its owner, so requests are idempotent; it begins with half of its
+--  client's id (identity.lua). Its driver is counters/permits.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -71,7 +71,10 @@ function server.renew(keys, args)
   local time = now()
   if not score or tonumber(score) <= time then return { "lost" } end
   local ends = time + args[2]
-  if tonumber(score) < ends then redis.call("zadd", leases, ends, id) end
+  if tonumber(score) < ends then
+    redis.call("zrem", leases, "")      -- no permit; first: it needs no memory
+    redis.call("zadd", leases, ends, id)
+  end
   return { "held" }
 end
 
@@ -82,8 +85,8 @@ function server.release(keys, args)
   local id, publish = args[1], args[4]
   local score = redis.call("zscore", leases, id)
   if not score then return { "lost" } end
+  redis.call("zrem", leases, id)        -- first: it needs no memory
   local left = redis.call("incr", permits)
-  redis.call("zrem", leases, id)
   if left > 0 then tell(publish, channel, left) end
   return { tonumber(score) > now() and "freed" or "lost" }
 end

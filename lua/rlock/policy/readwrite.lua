@@ -77,11 +77,13 @@ end
 -- least as long. Until now the hash expires at `last`.
 local function keep(keys, field, ends, last)
   local lock, index = keys[1], keys[3]
-  redis.call("zadd", index, ends, field)
   if last < ends then
     last = ends
-    redis.call("pexpireat", lock, last)
+    redis.call("pexpireat", lock, last) -- first: it needs no memory
+  else
+    redis.call("pexpireat", index, last)
   end
+  redis.call("zadd", index, ends, field)
   redis.call("pexpireat", index, last)
 end
 
@@ -98,8 +100,8 @@ end
 
 -- As keep, and sets the hold key for Redisson.
 local function keep_read(keys, owner, want, time, ends, last)
-  redis.call("set", hold_key(keys, owner, want), "1", "px", ends - time)
   keep(keys, owner, ends, last)
+  redis.call("set", hold_key(keys, owner, want), "1", "px", ends - time)
 end
 
 -- Drops some of the holds whose lease has ended. Of a writer that also reads,
@@ -305,9 +307,11 @@ function read.release(keys, args)
     if mode == "write" then redis.call("unlink", index) end
     return { before and "freed" or "lost" }
   end
+  -- First: it needs no memory.
+  redis.call("unlink", hold_key(keys, owner, want + 1))
   redis.call("hset", lock, owner, want)
   redis.call("set", hold_key(keys, owner, want), "1", "px", lease)
-  drop_holds(keys, owner, tonumber(want), count)
+  drop_holds(keys, owner, want + 1, count)
   if change(keys, owner, time, time + lease, before) then
     fit(keys, mode, size, time, publish, before)
   end
@@ -401,14 +405,15 @@ function write.release(keys, args)
   local _, writes, reads, time = standing(keys, owner, field)
   if not writes then return { "lost" } end
   if want ~= "0" then
-    redis.call("hset", lock, field, want)
     if reads then
-      if change(keys, field, time, time + lease, end_of(index, field, time))
-      then
-        fit(keys, "write", 3, time, publish, time)
-      end
+      redis.call("zrem", index, "")     -- no owner; first: it needs no memory
     else
       redis.call("pexpire", lock, lease)
+    end
+    redis.call("hset", lock, field, want)
+    if reads and change(keys, field, time, time + lease,
+        end_of(index, field, time)) then
+      fit(keys, "write", 3, time, publish, time)
     end
     return { "kept" }
   end
@@ -464,6 +469,10 @@ local sides = {
 function sides.read.wakes(payload)
   return payload == WRITER_GONE and "all" or "one"
 end
+
+-- A Redisson writer that remains a reader publishes nothing, though all readers
+-- can enter.
+sides.read.poll_shared = 1
 
 sides.read.restates = true
 sides.read.twin, sides.write.twin = sides.write, sides.read

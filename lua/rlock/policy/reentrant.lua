@@ -49,8 +49,8 @@ function server.release(keys, args)
     keys[1], args[1], args[2], args[3], args[4]
   if not redis.call("hget", lock, owner) then return { "lost" } end
   if want ~= "0" then
+    redis.call("pexpire", lock, lease)  -- first: it needs no memory
     redis.call("hset", lock, owner, want)
-    redis.call("pexpire", lock, lease)
     return { "kept" }
   end
   redis.call("del", lock)

@@ -37,6 +37,7 @@ function server.release(keys, args)
   local permits, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish = args[1], args[2], args[3], args[4]
   if is_done(slot, number) then return { "freed" } end
+  redis.call("pexpire", slot, memory)   -- first: it needs no memory
   local left = redis.call("incrby", permits, n)
   redis.call("set", slot, number, "px", memory)
   if left > 0 and tonumber(n) > 0 then tell(publish, channel, left) end
@@ -51,6 +52,7 @@ function server.undo(keys, args)
     args[1], args[2], args[3], args[4], args[5]
   local last = redis.call("get", slot)
   if last and tonumber(last) >= tonumber(number) then return { "freed" } end
+  redis.call("pexpire", slot, memory)   -- first: it needs no memory
   if last == undone then
     local left = redis.call("incrby", permits, n)
     if left > 0 then tell(publish, channel, left) end
@@ -118,6 +120,7 @@ return {
     }
   end,
   channel = function(keys) return keys[2] end,
+  lasts = function(keys) return { [keys[3]] = 600 } end,
   needs = {
     acquire = { held = "n", busy = "nn" }, release = { freed = "" },
     undo = { freed = "" }, set = { held = "", refused = "s" },

@@ -1,0 +1,116 @@
+--- A call of a counter that waits: for permits, or for a latch to open. Each
+--  counter derives a class with the method
+--    try(deadline, now)  one request; returns as grant:acquire, and sets
+--                        `left`, the number of permits left, or nil
+--  The fields of a call:
+--    counter   what it is for, with `site` and `session`
+--    channel   the channel to wait on; `wakes` as for wakeup:join
+--    wants     how many permits it needs, see wakeup:pass
+--    late      the detail of a timeout
+
+local PASSED = require "rlock.util.deadline".passed
+local metrics = require "rlock.util.metrics"
+local naming = require "rlock.naming"
+local waiting = require "rlock.lock.waiting"
+
+local call = {}
+
+--- Creates a class that inherits from this one.
+function call:class()
+  local class = {}
+  for name, value in pairs(self) do class[name] = value end
+  class.__index = class
+  return class
+end
+
+--- Creates a call.
+-- @tparam table class
+-- @tparam table fields see above
+function call.new(class, fields)
+  fields.session, fields.site = fields.counter.session, fields.counter.site
+  return setmetatable(fields, class)
+end
+
+--- The counter's kind and name, for messages.
+function call:show()
+  return self.site.policy.name .. " " .. naming.show(self.site.name)
+end
+
+local function attempt(self, deadline, now)
+  local session = self.session
+  if session.is_closed then
+    return nil, nil, "closed", "the client was closed"
+  end
+  self.left = nil
+  local verdict, ms, code, detail = self:try(deadline, now)
+  if verdict == "held" then
+    metrics.observe(self.site.series.round_trip, session.host.now() - now)
+  end
+  return verdict, ms, code, detail
+end
+
+--- Requests it again, see waiting.lua. Passes permits on that do not suffice.
+function call:retry(waiter, deadline, now)
+  local verdict, ms, code, detail = attempt(self, deadline, now)
+  if verdict == "busy" and self.left and self.left > 0 then
+    self.session.wakeup:pass(self.channel, self.left, waiter)
+  end
+  return verdict, ms, code, detail
+end
+
+-- Counts the outcome of a call, and reports a success.
+local function record(self, is_held, code, since)
+  local series, session = self.site.series, self.session
+  if not is_held then return metrics.failed(series, code) end
+  local waited = since and session.host.now() - since or 0
+  series.acquired = series.acquired + 1
+  if since then metrics.observe(series.wait, waited) end
+  if session.is_heard then
+    session:tell_of(self, "info", "acquired",
+      ("acquired %s after %.3f s"):format(self:show(), waited),
+      { wait = waited })
+  end
+end
+
+--- Ends the call, see waiting.lua.
+-- @return as `wait`
+function call:end_wait(waiter, is_held, code, detail)
+  local wakeup = self.session.wakeup
+  if waiter then wakeup:leave(waiter, is_held) end
+  record(self, is_held, code, waiter and waiter.since)
+  if not is_held then return nil, code, detail end
+  if self.left then wakeup:pass(self.channel, self.left) end
+  return true
+end
+
+local function join(self)
+  local waiter = self.session.wakeup:join(self.channel, self.wakes)
+  waiter.wants = self.wants
+  return waiter
+end
+
+--- Tries, then waits and retries until success or the deadline.
+-- @tparam number wait seconds; 0: one attempt; below: the deadline has passed
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string code: "busy" after a single attempt, "timeout" after the
+--   wait, "cancelled"
+-- @return[2] detail; for "cancelled", the value to raise
+function call:wait(wait)
+  if wait < 0 then return self:end_wait(nil, false, "timeout", PASSED) end
+  local session, waiter = self.session, nil
+  local now = session.host.now()
+  if wait > 0 and session.wakeup:is_live(self.channel) then
+    waiter = join(self)
+  end
+  local verdict, ms, code, detail = attempt(self,
+    waiting.request_deadline(session, now, now + wait), now)
+  if verdict == "busy" and wait > 0 then
+    if not waiter then waiter, ms = join(self), nil end
+    return waiting.start(self, waiter, now, now + wait, ms)
+  end
+  if verdict == "busy" then code, detail = "busy", self.late end
+  return self:end_wait(waiter, verdict == "held", code, detail)
+end
+
+return call

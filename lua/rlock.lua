@@ -27,6 +27,9 @@ host.face = rlock
 --- The default URL of `open()`; `rlockctl --url` sets it.
 rlock.default_url = nil
 
+--- The default `tls` of `open()` for rediss://; `rlockctl --cacert` sets it.
+rlock.default_tls = nil
+
 --- The default `log` of `open()`; `rlockctl --log` sets it.
 rlock.default_log = nil
 
@@ -55,8 +58,14 @@ local function complete(client, given)
     client.complete(given, chosen or environment or "local:")
   if not options then
     return nil, code, chosen and detail or "RLOCK_URL: " .. detail
-  elseif options.is_local then
-    return require("rlock.local_server").start(host, options)
+  elseif options.is_local and (given.url or not rlock.default_tls) then
+    return require("rlock.host.uv.local_server").start(host, options)
+  end
+  if rlock.default_tls and not given.tls then
+    if not options.tls and not given.url then
+      return nil, "usage", "TLS options need rediss:// or --tls"
+    end
+    options.tls = options.tls and rlock.default_tls
   end
   if options.sentinels and not options.sentinel then
     options.sentinel = sentinel_login()
@@ -73,7 +82,7 @@ end
 --   redis+sentinel://; tls: true, false or a table; default: as the master,
 --   seal = "kill" | "time" | "off": protection against late delivery of a
 --   request that was given up, see seal.lua and expiry.lua; off: none,
---   tls = { ca =, cert =, key =, verify = true },
+--   tls = { ca =, cert =, key =, server_name =, verify = true },
 --   log = function(level, event, fields), see events.lua; it must not wait,
 --   metrics = { "name", ... }: locks with metrics of their own,
 --   lazy = true: connects on first use, so that opening does not fail if the
@@ -85,7 +94,11 @@ end
 function rlock.open(options)
   local client, check = require "rlock.client", require "rlock.options"
   check_options = check_options or client.options {
-    lazy = check.type "boolean", tls = check.type "table",
+    lazy = check.type "boolean", tls = check.group({
+      ca = check.type "string", cert = check.type "string",
+      key = check.type "string", server_name = check.type "string",
+      verify = check.type "boolean",
+    }, 'a table such as { ca = "ca.pem" }'),
   }
   if type(options) == "string" then options = { url = options } end
   local full, code, detail = complete(client, check_options(options))
@@ -103,13 +116,13 @@ end
 -- @tparam number seconds from now
 -- @return the deadline; `deadline:left()`: seconds until then, or 0
 function rlock.deadline(seconds)
-  local made = require("rlock.deadline").new(host.now, seconds)
+  local made = require("rlock.util.deadline").new(host.now, seconds)
   return made
 end
 
 --- The metrics of all clients, in the text format of Prometheus.
 -- @treturn string
-function rlock.metrics() return require("rlock.metrics").text() end
+function rlock.metrics() return require("rlock.util.metrics").text() end
 
 --- Several locks as one, all held or none: see rlock/several/multi.lua.
 -- @tparam table locks an array of locks, of any kind and client
@@ -132,7 +145,7 @@ function rlock.red_lock(servers, name, options)
 end
 
 --- Runs a command while locks are renewed and other tasks run: see
---  rlock/exec.lua.
+--  rlock/host/uv/exec.lua.
 -- @tparam table words  the command and its arguments; no shell
 -- @tparam[opt] table options lock, on_lost = "term" | "kill" | "ignore" |
 --   "signal:NAME", kill_after, env, no_input, foreground
@@ -142,7 +155,8 @@ end
 --   not be executed)
 -- @treturn[2] string detail
 function rlock.exec(words, options)
-  local status, code, detail = require("rlock.exec").call(words, options)
+  local exec = require "rlock.host.uv.exec"
+  local status, code, detail = exec.call(words, options)
   if status == nil then return nil, code, detail end
   return status
 end
@@ -177,7 +191,7 @@ function rlock.run(fn, ...)
   elseif host.is_running() then         -- inside rlockctl, or another run
     return rlock.spawn(fn, ...):join()
   end
-  local shutdown = require "rlock.shutdown"
+  local shutdown = require "rlock.host.uv.shutdown"
   local put_back = shutdown.prepare()
   local ok, results, message = rlock.main(fn, ...)
   put_back()

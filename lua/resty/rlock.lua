@@ -17,9 +17,9 @@ end
 
 local check = require "rlock.options"
 local client = require "rlock.client"
-local deadline = require "rlock.deadline"
+local deadline = require "rlock.util.deadline"
 local host = require "rlock.host.ngx"
-local metrics = require "rlock.metrics"
+local metrics = require "rlock.util.metrics"
 local shared = require "rlock.host.ngx.shared"
 
 local rlock = { _VERSION = "0.1.0", now = host.now }
@@ -37,22 +37,21 @@ local function text_of(options)
   return table.concat(parts, ";")
 end
 
-local check_tls = check.table({
-  ["tls.verify"] = check.type "boolean", ["tls.key"] = check.any,
-  ["tls.cert"] = check.type "string", ["tls.server_name"] = check.type "string",
-}, "a table", "rlock.open")
+local check_tls = check.group({
+  verify = check.type "boolean", server_name = check.type "string",
+  cert = check.type "string", key = check.type "string",
+}, "a table such as { verify = false }")
 
-local function tls_of(tls, _, level)
-  local named, fault = {}, nil
-  check.type "table" (tls, "tls", level + 1)
-  for key, value in pairs(tls) do named["tls." .. tostring(key)] = value end
-  if tls.ca ~= nil then
-    fault = "option tls.ca: in nginx, set lua_ssl_trusted_certificate instead"
-  elseif type(tls.cert) ~= type(tls.key) then
-    fault = "tls: cert and key belong together, each the name of a file"
+local function tls_of(tls, name, level)
+  if type(tls) == "table" and tls.ca ~= nil then
+    error(("bad option %s.ca: in nginx, set lua_ssl_trusted_certificate "
+      .. "instead"):format(name), level + 1)
   end
-  if fault then error("bad " .. fault, level + 1) end
-  check_tls(named, level + 1)
+  check_tls(tls, name, level + 1)
+  if type(tls.cert) ~= type(tls.key) then
+    error(("bad %s: cert and key belong together, each the name of a file")
+      :format(name), level + 1)
+  end
   return tls
 end
 
@@ -94,7 +93,7 @@ end
 -- The Sentinels' own TLS options, as the host takes them.
 local function sentinel_of(given)
   if type(given.tls) ~= "table" then return given end
-  local tls, code, detail = credentials(tls_of(given.tls, "tls", 2))
+  local tls, code, detail = credentials(given.tls)
   if not tls then return nil, code, detail end
   return { username = given.username, password = given.password, tls = tls }
 end

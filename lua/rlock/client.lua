@@ -1,10 +1,10 @@
 --- The public client: one application's session with one Redis.
 
 local check = require "rlock.options"
-local colon = require "rlock.colon"
+local colon = require "rlock.util.colon"
 local errors = require "rlock.redis.errors"
-local kinds = require "rlock.kinds"
-local lock = require "rlock.lock"
+local kinds = require "rlock.lock.kinds"
+local lock = require "rlock.lock.lock"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
 local url = require "rlock.redis.url"
@@ -35,20 +35,20 @@ end
 local check_nat = check.that('a function, or a table such as { '
   .. '["10.0.0.5:6379"] = "db1:7001" }', is_nat)
 
--- How to reach the Sentinels, where that differs from the master.
-local check_sentinel = check.table({
-  username = text, password = text,
-  tls = check.that("a boolean or a table", function(tls)
-    return type(tls) == "boolean" or type(tls) == "table"
-  end),
-}, 'a table such as { password = "secret" }', "sentinel")
+-- Makes the check of how to reach the Sentinels, where that differs from the
+-- master.
+local function check_sentinel(check_tls)
+  return check.group({
+    username = text, password = text,
+    tls = function(tls, name, level)
+      if type(tls) ~= "boolean" then check_tls(tls, name, level + 1) end
+    end,
+  }, 'a table such as { password = "secret" }')
+end
 
 -- The options of open() on every host.
 local known = {
   url = text, username = text, password = text,
-  sentinel = function(given, _, level)
-    return check_sentinel(given, level + 1)
-  end,
   name = text, identity = check.type "boolean",
   watchdog = check.duration(0.03, day), timeout = check.duration(0.001, day),
   connect_timeout = check.duration(0.001, day),
@@ -75,9 +75,10 @@ local defaults = {
 }
 
 --- Makes the check of the options of a host's open(), see options.table.
--- @tparam table own the options that only this host takes; modified
+-- @tparam table own the options that only this host takes, and `tls`; modified
 function client.options(own)
   for name, its_check in pairs(known) do own[name] = its_check end
+  own.sentinel = check_sentinel(own.tls)
   return check.table(own, "a URL or a table", "rlock.open")
 end
 
@@ -165,7 +166,10 @@ end
 --   command that the shared connection cannot take
 -- @treturn[2] string detail
 function client:call(command, ...)
-  if command == nil then error("client:call: which command?", 2) end
+  if command == nil then
+    error('bad argument #1 of client:call: must be a command, such as "PING", '
+      .. "is nil", 2)
+  end
   for i = 0, select("#", ...) do
     local kind = type(i == 0 and command or (select(i, ...)))
     if kind ~= "string" and kind ~= "number" then
@@ -194,10 +198,32 @@ local owner = check.that("a string of 1 to 1024 bytes", function(owner)
   return type(owner) == "string" and owner ~= "" and #owner <= 1024
 end)
 
-local check_owner = check.table({
+local of_lock = {
   owner = owner, replicas = check_replicas,
   replica_timeout = check.duration(0.001, day),
-}, 'a table such as { owner = "me" }')
+}
+local SUCH_AS = 'a table such as { owner = "me" }'
+local check_owner = check.table(of_lock, SUCH_AS)
+
+-- The options of client:policy; `drift` is for red locks.
+local of_policy = {
+  drift = check.that("a number from 0 to 0.5", function(drift)
+    return type(drift) == "number" and drift >= 0 and drift <= 0.5
+  end),
+}
+for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
+local check_options = check.table(of_policy, SUCH_AS)
+
+-- The options that are not for the `extra` of a user's policy, which checks its
+-- own.
+local function without_extra(loaded, options)
+  if not loaded.extra or loaded.factory or type(options) ~= "table" then
+    return options
+  end
+  local ours = {}
+  for name in pairs(of_policy) do ours[name] = options[name] end
+  return ours
+end
 
 -- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)
@@ -206,9 +232,7 @@ local function make_lock(self, definition, name, options)
     error(("policy %q is not a lock; it has its own driver"):format(
       loaded.name), 3)
   end
-  if options and options.replicas ~= nil then
-    check_replicas(options.replicas, "replicas", 4)
-  end
+  check_options(without_extra(loaded, options), 3)
   return lock.new(self, loaded, name, options)
 end
 
@@ -253,8 +277,12 @@ local function pair_factory(kind)
 end
 
 local function counter_factory(kind)
-  return function(self, name)
+  return function(self, name, options)
     check_name(name)
+    if options ~= nil then
+      error(("bad options of client:%s: it has none; `replicas` is an option "
+        .. "of the client"):format(kind.factory), 2)
+    end
     return require("rlock." .. kind.driver).new(self, name)
   end
 end
@@ -276,11 +304,10 @@ end
 --- A lock with a custom policy.
 -- @param definition the policy, or the name of the module that returns it
 -- @tparam string name
--- @tparam[opt] table options owner
+-- @tparam[opt] table options owner, replicas, replica_timeout; and those of the
+--   policy, if it has `extra`
 function client:policy(definition, name, options)
   check_name(name)
-  -- The policy's `extra` checks the other options.
-  check_owner(type(options) == "table" and { owner = options.owner } or options)
   return (make_lock(self, definition, name, options))
 end
 

@@ -24,12 +24,19 @@ function naming.suffix(name, suffix)
   return "{" .. name .. "}:" .. suffix
 end
 
+--- A text without control characters, for messages.
+--  @tparam string text
+--  @treturn string
+function naming.printable(text)
+  return (text:gsub("%c", "?"))
+end
+
 --- A name for messages: quoted, truncated, on one line.
 --  @tparam string name
 --  @treturn string
 function naming.show(name)
   if #name > 64 then name = name:sub(1, 61) .. "..." end
-  return ("%q"):format((name:gsub("%c", "?")))
+  return ("%q"):format(naming.printable(name))
 end
 
 return naming

@@ -4,9 +4,9 @@
 --  Levels are as in error(); the default is 2, where the checking function was
 --  called.
 
-local deadline = require "rlock.deadline"
-local duration = require "rlock.duration"
-local sorted = require "rlock.sorted"
+local deadline = require "rlock.util.deadline"
+local duration = require "rlock.util.duration"
+local sorted = require "rlock.util.sorted"
 
 local options = {}
 
@@ -90,6 +90,23 @@ function options.table(known, must, call)
       if result ~= value then checked = with(checked, name, result) end
     end
     return checked
+  end
+end
+
+--- Makes the check of an option that is a table of options itself.
+-- @tparam table known as for `table`
+-- @tparam string must what the table must be, for messages
+function options.group(known, must)
+  return function(given, name, level)
+    level = level + 1
+    if type(given) ~= "table" then
+      error(("bad %s: must be %s"):format(name, must), level)
+    end
+    for key, value in pairs(given) do
+      local check = known[key] or unknown(key, known, " of " .. name, level)
+      check(value, ("%s.%s"):format(name, key), level)
+    end
+    return given
   end
 end
 

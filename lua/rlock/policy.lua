@@ -7,8 +7,6 @@
 --  call the operations.
 --  @module rlock.policy
 
-local script = require "rlock.script"
-
 local policy = {}
 
 local searchpath = package.searchpath       -- luacheck: ignore (not in 5.1)
@@ -16,8 +14,8 @@ local searchpath = package.searchpath       -- luacheck: ignore (not in 5.1)
 local needed_of_a_lock = { acquire = true, release = true }
 
 local known_of_a_lock = {
-  acquire = true, break_ = true, leave = true, peek = true, release = true,
-  renew = true,
+  acquire = true, break_ = true, leave = true, peek = true, refresh = true,
+  release = true, renew = true,
 }
 
 -- Definition -> the result of policy.load.
@@ -83,15 +81,23 @@ local function home_of(which, def)
     and searchpath(which, package.path) or nil
 end
 
+-- For a path instead of the name of a module.
+local function hint(name)
+  if not name:find("[/\\]") and not name:find("%.lua$") then return "" end
+  return ("; a module has a name such as %s, not a path"):format(
+    name:gsub("%.lua$", ""):gsub("^[./\\]+", ""):gsub("[/\\]+", "."))
+end
+
 -- checking it ----------------------------------------------------------------
 
 local fields = {
   name = "string", keys = "function", server = "table", channel = "function",
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
+  poll_shared = "number",
   exclusive = "boolean", needs = "table", restates = "boolean",
   twin = "table", title = "string", factory = "string", driver = "string",
   recognise = "function", allows = "function", fair = "boolean",
-  keeps = "function", slack = "number",
+  keeps = "function", slack = "number", lasts = "function",
 }
 
 local function check_fields(def)
@@ -172,12 +178,64 @@ local function checked(def, field, check)
   end
 end
 
-local function compile(def)
+-- compiling it ---------------------------------------------------------------
+
+local function compiled(def, op)
+  return require("rlock.script").compile(def.name, op, def.server[op])
+end
+
+local function compile_all(def)
   local ops = {}
-  for _, op in ipairs(names_of(def.server)) do
-    ops[op] = script.compile(def.name, op, def.server[op])
+  for _, op in ipairs(names_of(def.server)) do ops[op] = compiled(def, op) end
+  return ops
+end
+
+-- Is this one of our own policies, or a side of one?
+local function is_built_in(def)
+  local own = package.loaded["rlock.policy." .. def.name:match("^[^.]*")]
+  return type(own) == "table"
+    and (def == own or def == own.read or def == own.write)
+end
+
+-- Compiles an operation when it is first used.
+local function compile_on_demand(def)
+  return setmetatable({}, { __index = function(ops, op)
+    if def.server[op] then
+      ops[op] = compiled(def, op)
+      return ops[op]
+    end
+  end })
+end
+
+local prepared_op = {}
+
+-- The lines of a prepared script, see rlock.script.compile.
+function prepared_op:__index(field)
+  if field ~= "lines" then return end
+  local lines = {}
+  for number, path, line in self.places:gmatch("(%d+) ([^\n]*):(%d+)") do
+    lines[tonumber(number)] = { path, tonumber(line) }
+  end
+  self.lines = lines
+  return lines
+end
+
+-- Operations of a policy of ours that rlockctl has compiled when it was built
+-- (src/embed.lua), or nil.
+local function prepared(def)
+  local module = "rlock.prepared." .. def.name:match("^[^.]*")
+  local found, list = pcall(require, module)
+  local ops = found and list[def.name]
+  for op, fn in pairs(ops and def.server or {}) do
+    if not ops[op] or ops[op].home ~= place_of(fn) then return end
+    setmetatable(ops[op], prepared_op)
   end
   return ops
+end
+
+local function operations(def)
+  if not is_built_in(def) then return compile_all(def) end
+  return prepared(def) or compile_on_demand(def)
 end
 
 -- The error in a definition, or nil.
@@ -205,13 +263,15 @@ end
 --    known
 --  @treturn table the definition's fields, of which `keys`, `channel` and
 --    `extra` raise a one-line error for an invalid result; and `ops`:
---    operation -> the result of script.compile
+--    operation of `server` -> the result of script.compile, which may be made
+--    when it is first read, so iterate over `server`
 function policy.load(which, level)
   level = level or 2
   local def = which
   if type(which) == "string" then def = find(which) end
   if def == false then
-    error(called(which) .. ": there is no such module on package.path", level)
+    error(called(which) .. ": there is no such module on package.path"
+      .. hint(which), level)
   elseif type(def) == "table" and loaded[def] then
     return loaded[def]
   end
@@ -224,7 +284,7 @@ function policy.load(which, level)
   local result = setmetatable({
     name = def.name, keys = checked(def, "keys", check_keys),
     channel = checked(def, "channel", check_channel),
-    extra = checked(def, "extra", check_extra), ops = compile(def),
+    extra = checked(def, "extra", check_extra), ops = operations(def),
   }, { __index = def })
   loaded[def] = result
   return result

@@ -2,14 +2,15 @@
 --  client.lua is its public object, which can be garbage collected while
 --  background tasks still refer to the session.
 
-local duration = require "rlock.duration"
-local events = require "rlock.events"
-local identity = require "rlock.identity"
-local metrics = require "rlock.metrics"
+local duration = require "rlock.util.duration"
+local events = require "rlock.util.events"
+local heartbeats = require "rlock.lock.heartbeats"
+local identity = require "rlock.util.identity"
+local metrics = require "rlock.util.metrics"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
-local wakeup = require "rlock.wakeup"
-local watchdog = require "rlock.watchdog"
+local wakeup = require "rlock.lock.wakeup"
+local watchdog = require "rlock.lock.watchdog"
 
 local session = {}
 session.__index = session
@@ -94,11 +95,14 @@ function session.new(host, options)
     -- whether events of level info are reported
     is_heard = options.log ~= nil or host.verbosity == 2,
     last_number = 0,
-    families = {},                  -- name of a kind of lock -> a key of tasks
+    families = {},                  -- name of a kind of lock -> a key of owners
+    -- explicit name -> owner
+    owners = setmetatable({}, { __mode = "v" }),
     spares = {},                                -- grants for reuse
     pending = 0,                                -- requests and background work
   }, session)
   self.wakeup = wakeup.new(self.node, options.publish)
+  self.heartbeats = heartbeats.new(self)
   self.watchdog = watchdog.new(self)
   self.node:each(function(its_node) attend(self, its_node) end)
   follow_slots(self)
@@ -132,13 +136,10 @@ function session:route_of(grant)
   local keys = grant.lock.site.keys
   local its = self:node_of(keys)
   if not keys.replicas then return its, its end
-  return remote.lane(its, keys, grant.owner), its
+  return remote.lane(its, keys, grant.owner_name), its
 end
 
--- owners ------------------------------------------------------------------
-
---- The party of an explicit owner: a key of `grants`, as tasks are.
-function session.party_of(owner) return "owner " .. owner end
+-- locks -------------------------------------------------------------------
 
 -- The metatable of a policy's sites: their common fields client, policy,
 -- family and series.
@@ -180,7 +181,7 @@ local function wanted_by(self, options)
 end
 
 --- The site shared by all handles of one lock: policy, name, keys, and `grants`
---  (party -> grant). Grants come and go, so they have a table of their own:
+--  (owner -> grant). Grants come and go, so they have a table of their own:
 --  LuaJIT compiles a field access anew for each new layout of its table.
 -- @tparam table client the public object; its locks keep it alive
 -- @tparam table policy
@@ -196,7 +197,7 @@ function session:site(client, policy, name, options)
   if not site then
     local keys = policy.keys(name)
     keys.replicas = wanted
-    self.node:check_keys(name, keys)
+    self.node:check_keys(name, keys, policy.keys)
     site = setmetatable({ name = name, keys = keys, grants = {},
       series = self.meter:series(policy.name, name) or kind.series }, kind)
     kind.sites[name] = site
@@ -210,44 +211,26 @@ function session:known_site(policy, name)
   return kind and kind.sites[name]
 end
 
---- The key of a task's owner name. A task has one owner name for each kind of
---  lock, because different kinds on one key do not know each other's holds. The
---  sides of a read/write lock are one kind: "readwrite.read" and ".write".
+--- The family of a policy: the key of a task's name in Redis for it, see
+--  owner.lua. The sides of a read/write lock are of one family:
+--  "readwrite.read" and ".write".
 function session:family(policy)
   local name = policy.name:match("^[^.]*")
   self.families[name] = self.families[name] or {}
   return self.families[name]
 end
 
---- A task's owner name in Redis: `<uuid of the client>:<number>`. It is stored
---  in the task, so it is freed with it.
--- @tparam table task
--- @tparam table family of the site
-function session:owner_of(task, family)
-  local owner = task[family]
-  if not owner then
-    self.last_number = self.last_number + 1
-    owner = ("%s:%d"):format(self.id, self.last_number)
-    task[family] = owner
-  end
-  return owner
-end
-
---- Gives a task a new owner number while a request under the old one is being
---  undone. An explicit owner keeps its name.
-function session:renumber(party, family)
-  if type(party) == "table" then party[family] = nil end
-end
-
 -- work in the background --------------------------------------------------
 
---- Runs fn as a background task that `close` waits for, up to `timeout`.
+--- Runs fn as a background task that `close` waits for, up to `timeout`. If the
+--  host refuses the task, runs it here.
 function session:background(fn)
   self.pending = self.pending + 1
-  self.host.daemon(function()
-    fn()
+  local function work()
+    self.host.guard(self.work_done, self, fn)
     self:work_done()
-  end)
+  end
+  if not self.host.daemon(work) then work() end
 end
 
 --- Decrements `pending`: a background task or a lock's request has ended.
@@ -272,38 +255,65 @@ end
 
 -- closing -----------------------------------------------------------------
 
--- The requests that release a batch. Making the node ready may wait; grants
--- that are released in the meantime are left out.
--- @return commands; or nil, code, detail
-local function releases(self, batch, deadline)
-  local word, code, detail, commands = "", nil, nil, {}
-  for _, grant in ipairs(batch) do
-    if word and self.watchdog:has(grant) then
-      word, code, detail =
-        remote.ready(batch.node, grant.lock.site.policy.ops.release, deadline)
+-- Prepares the node to release a batch, which may wait. Removes grants that are
+-- released in the meantime from the batch.
+-- @return as remote.ready
+local function prepare(self, batch, deadline)
+  local word = ""
+  for i = #batch, 1, -1 do
+    if self.watchdog:has(batch[i]) then
+      local code, detail
+      word, code, detail = remote.ready(batch.node,
+        batch[i].lock.site.policy.ops.release, deadline)
+      if not word then return nil, code, detail end
     end
   end
-  if not word then return nil, code, detail end
-  for _, grant in ipairs(batch) do
-    if self.watchdog:has(grant) then
-      local site = grant.lock.site
-      commands[#commands + 1] = remote.command(batch.node,
-        site.policy.ops.release, word, site.keys, grant.owner, "1", "0",
-        self.publish)
-    end
+  for i = #batch, 1, -1 do
+    if not self.watchdog:has(batch[i]) then table.remove(batch, i) end
   end
-  return commands
+  return word
 end
 
-local function release_batch(self, batch, deadline)
-  local commands, code, detail = releases(self, batch, deadline)
-  if commands and commands[1] then
-    commands, code, detail = batch.route:pipeline(deadline, commands, true)
+-- Sends the releases of a batch.
+-- @return as node:pipeline
+local function send_batch(self, batch, deadline)
+  local word, code, detail = prepare(self, batch, deadline)
+  if not word then return nil, code, detail end
+  local commands = {}
+  for i, grant in ipairs(batch) do
+    local site = grant.lock.site
+    commands[i] = remote.command(batch.node, site.policy.ops.release, word,
+      site.keys, grant.owner_name, "1", "0", self.publish)
   end
-  if not commands then
+  if not commands[1] then return {}, {}, {} end
+  return batch.route:pipeline(deadline, commands, true)
+end
+
+-- The grants whose request used an outdated script or clock, which is fetched
+-- again: see `forget` in errors.lua.
+local function outdated(batch, codes, details)
+  local again = { node = batch.node, route = batch.route }
+  for i, grant in ipairs(batch) do
+    local site, class = grant.lock.site, nil
+    local op = site.policy.ops.release
+    if codes[i] then
+      class = remote.classify(batch.node, op, codes[i], details[i], site.name)
+    end
+    if remote.forget(batch.node, op, class) then again[#again + 1] = grant end
+  end
+  return again
+end
+
+local function release_batch(self, batch, deadline, is_second)
+  local replies, codes, details = send_batch(self, batch, deadline)
+  if replies and not is_second then
+    batch = outdated(batch, codes, details)
+    if batch[1] then release_batch(self, batch, deadline, true) end
+  elseif not replies then
+    local why = tostring(details or codes)
     self:tell("warn", "not_released", ("%d locks could not be released; their "
-      .. "leases end them (%s)"):format(#batch, tostring(detail or code)),
-      { count = #batch, reason = tostring(detail or code) })
+      .. "leases end them (%s)"):format(#batch, why),
+      { count = #batch, reason = why })
   end
 end
 
@@ -326,7 +336,9 @@ local function release_by_node(self, lists, deadline)
     left = left - 1
     if left == 0 then all:set() end
   end
-  for i = 2, #lists do self.host.daemon(run, lists[i]) end
+  for i = 2, #lists do
+    if not self.host.daemon(run, lists[i]) then run(lists[i]) end
+  end
   if lists[1] then run(lists[1]) end
   if left > 0 then all:pause(deadline - self.host.now()) end
 end
@@ -371,8 +383,10 @@ end
 function session:close()
   if self.is_closed then return end
   self.is_closed = true
-  local task = self.host.current()
-  for _, family in pairs(self.families) do task[family] = nil end
+  local owner = self.host.current().owner
+  for _, family in pairs(owner and self.families or {}) do
+    owner:renumber(family)
+  end
   local deadline = self.host.now() + self.timeout
   self.wakeup:close()
   self.watchdog:close()

@@ -9,6 +9,7 @@ local clock = require "rlock.host.ngx.clock"
 local guard = require "rlock.host.ngx.guard"
 local worker_timer = require "rlock.host.ngx.worker_timer"
 local pool = require "rlock.host.ngx.pool"
+local socket = require "rlock.host.ngx.socket"
 local subscriber = require "rlock.host.ngx.subscriber"
 local tasks = require "rlock.host.ngx.tasks"
 
@@ -26,6 +27,7 @@ local host = {
   guard = guard,
   whole = worker_timer.run,
   daemon = worker_timer.start,
+  service = worker_timer.service,
   spawn = callbacks.start,
 }
 
@@ -64,10 +66,12 @@ function host.on_rest(fn) worker_timer.rest = fn end
 --- Opens a connection.
 -- @tparam table options host, port or path, tls, timeout (ms), greeting (array
 --   of commands), lost = function(detail); message = function(kind, channel,
---   payload) for a subscriber, or pool = { name, idle, size }
+--   payload) for a subscriber, or pool = { name, idle, size }; is_single: for
+--   the calling light thread
 -- @return the connection, or nil, code, detail
 function host.connect(options)
   if options.message then return subscriber.open(options) end
+  if options.is_single then return socket.single(options) end
   return pool.new(options)
 end
 

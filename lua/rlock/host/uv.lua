@@ -31,6 +31,7 @@ local host = {
   event = tasks.event,
   spawn = tasks.spawn,
   daemon = tasks.daemon,
+  service = tasks.daemon,              -- nothing ends it but an error
   current = tasks.current,
   is_over = tasks.is_over,
   has_gone = tasks.is_over,            -- only the task waits for its work

@@ -9,6 +9,7 @@ local load = rawget(_G, "loadstring") or load
 local differences = {}
 
 local GRAPHIC = "%g"
+local EXACT = 9007199254740992          -- 2^53: doubles count up to it
 
 -- How many arguments 5.1 takes, for functions that take more in newer Luas.
 local takes = {
@@ -57,10 +58,25 @@ local function of_call(name, arguments)
   return pattern and not plain and of_pattern(pattern, patterns[name]) or nil
 end
 
-local function of_number(use, value)
-  if use.before == "%" and (value == math.huge or value == -math.huge) then
+--- The fault of a number that is an operand of %.
+--  @tparam number value
+--  @tparam boolean is_modulus it is the right operand
+--  @tparam boolean is_left it is the left one
+--  @treturn[opt] string the fault, in words
+function differences.of_modulo(value, is_modulus, is_left)
+  local size = math.abs(value)
+  if is_modulus and size == math.huge then
     return "has math.huge after %, which makes NaN in Redis' Lua 5.1; compare"
       .. " instead"
+  elseif is_left and size >= EXACT and size < math.huge then
+    return "has a number beyond 2^53 before %, where Redis' Lua 5.1 is inexact"
+  end
+end
+
+local function of_number(use, value)
+  local fault = differences.of_modulo(value, use.is_modulus, use.after == "%")
+  if fault then
+    return fault
   elseif (use.before == ".." or use.after == "..")
       and not differences.prints_alike(value) then
     return ("writes the number %q as %s, Redis' Lua 5.1 as %.14g; use"

@@ -9,10 +9,11 @@
 --               last_use (indices of the uses in it)
 --  A use:       name, line, from (byte), variable (nil: a global), field (in
 --               `name.field`), before and after (the kinds of the tokens around
---               those), write (the name is assigned), field_write (its field
---               is), arguments (of a call that directly follows: the token of
---               each, or false if it has several), method (it is a call
---               `x:field()`, where name is "string")
+--               those), is_modulus (it is the right operand of %), write (the
+--               name is assigned), field_write (its field is), arguments (of a
+--               call that directly follows: the token of each, or false if it
+--               has several), method (it is a call `x:field()`, where name is
+--               "string")
 --  A variable:  name, from (byte), attribute ("const", "close"), owner (its
 --               function, nil: the file), empty (it has no value yet), written
 --               (the line where a function other than its owner assigns it),
@@ -165,12 +166,27 @@ function Parser:suffix()
   return true
 end
 
+-- Is the operand that begins at token `at`, and has been read, the right one of
+-- %? It may have signs, or be in parentheses.
+function Parser:is_modulus(at)
+  local is_enclosed = false
+  while at > 1 do
+    at = at - 1
+    local kind = self.tokens[at].kind
+    if kind == "%" then return not is_enclosed or self.token.kind == ")" end
+    if kind ~= "-" and kind ~= "(" then return false end
+    is_enclosed = is_enclosed or kind == "("
+  end
+  return false
+end
+
 -- A name, with the field and the call that directly follow it. Returns its use.
 function Parser:named()
-  local before = self.last.kind
+  local before, at = self.last.kind, self.at
   local use = self:name()
   if self:skip(".") then use.field = self:expect("name").text end
   use.before, use.after = before, self.token.kind
+  use.is_modulus = self:is_modulus(at)
   if calls[use.after] then use.arguments = self:arguments() end
   return use
 end
@@ -191,8 +207,12 @@ end
 
 -- A number.
 function Parser:number()
-  local before, token = self.last.kind, self:next()
+  local before, at, token = self.last.kind, self.at, self:next()
   local value = tonumber(token.text)
+  if value and differences.of_modulo(value, self:is_modulus(at),
+      self.token.kind == "%") then
+    self:newer(token, "the same result of % beside the number " .. token.text)
+  end
   if value and (before == ".." or self.token.kind == "..")
       and not differences.prints_alike(value) then
     self:newer(token, ("the text %s for this number, but %.14g"):format(

@@ -12,12 +12,13 @@
 --  The owner is the calling task. Each object keeps the holds that were taken
 --  through it.
 
-local colon = require "rlock.colon"
-local PASSED = require "rlock.deadline".passed
-local grant = require "rlock.grant"
-local handle = require "rlock.handle"
-local metrics = require "rlock.metrics"
-local of_peek = require "rlock.verdicts".of_peek
+local colon = require "rlock.util.colon"
+local PASSED = require "rlock.util.deadline".passed
+local grant = require "rlock.lock.grant"
+local handle = require "rlock.lock.handle"
+local metrics = require "rlock.util.metrics"
+local owner = require "rlock.lock.owner"
+local of_peek = require "rlock.lock.verdicts".of_peek
 local remote = require "rlock.redis.remote"
 
 local joint = handle:class()
@@ -62,16 +63,22 @@ end
 -- @tparam table member a lock
 function joint.part(hold, member)
   return {
-    hold = hold, lock = member, party = member.party or hold.party,
+    hold = hold, lock = member,
+    owner = member.owner or owner.of_task(hold.task),
     is_transferable = hold.is_transferable, object = hold.object,
   }
 end
 
---- The grant for a part's lock and party; creates one if there is none. The
---  caller must sweep it.
-function joint.granted(part)
+--- The grant for a part's lock and owner; creates one if there is none. The
+--  caller must recycle it.
+-- @tparam table part
+-- @tparam[opt] table waiter for that lock; the grant gets its place
+function joint.granted(part, waiter)
   local member = part.lock
-  return member.site.grants[part.party] or grant.new(member, part.party)
+  local granted = member.site.grants[part.owner]
+    or grant.new(member, part.owner, waiter and waiter.owner_name)
+  if waiter then granted:admit(waiter) end
+  return granted
 end
 
 --- Acquires a part.
@@ -79,34 +86,35 @@ end
 -- @tparam number deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
 -- @tparam number wait_deadline of the whole wait; `now` for one attempt
+-- @tparam[opt] table waiter for the part's lock
 -- @return as grant:acquire
-function joint.acquire(part, deadline, lease, wait_deadline)
-  local granted = joint.granted(part)
-  local verdict, answer, detail = granted:acquire(deadline, lease, part,
+function joint.acquire(part, deadline, lease, wait_deadline, waiter)
+  local granted = joint.granted(part, waiter)
+  local verdict, ms, code, detail = granted:acquire(deadline, lease, part,
     part.lock.session.host.now(), wait_deadline)
-  if verdict ~= "held" then granted:sweep() end
-  return verdict, answer, detail
+  if verdict ~= "held" then granted:recycle() end
+  return verdict, ms, code, detail
 end
 
---- The hold count of a part's party, according to the server.
+--- The hold count of a part's owner, according to the server.
 -- @tparam table part
 -- @tparam number deadline of the request, by host.now()
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function joint.count(part, deadline)
   local site, session = part.lock.site, part.lock.session
-  local op, granted = site.policy.ops.peek, site.grants[part.party]
+  local op, granted = site.policy.ops.peek, site.grants[part.owner]
   if not op then
     return nil, "usage", ("policy %q has no server.peek, needed here")
       :format(site.policy.name)
   end
-  local owner = granted and granted.owner or part.lock.owner
-    or session:owner_of(part.party, part.lock.site.family)
+  local name = granted and granted.owner_name
+    or part.owner:name_for(session, site.family)
   local reply, code, detail = remote.run(session.node, op, deadline,
-    session.host.now(), site.keys, owner)
+    session.host.now(), site.keys, name)
   if reply == nil then return nil, code, detail end
-  local told, _, fault = of_peek(op, reply)
-  if not told then return nil, "redis", fault end
+  local state, _, fault = of_peek(op, reply)
+  if not state then return nil, "redis", fault end
   return reply[3]
 end
 
@@ -166,17 +174,17 @@ function joint:mine()
 end
 
 local function remember(self, hold)
-  local holds = self.held[hold.party] or {}
-  self.held[hold.party] = holds
+  local holds = self.held[hold.task] or {}
+  self.held[hold.task] = holds
   holds[#holds + 1] = hold
 end
 
 local function forget(self, hold)
-  local holds = self.held[hold.party] or {}
+  local holds = self.held[hold.task] or {}
   for i = #holds, 1, -1 do
     if holds[i] == hold then table.remove(holds, i) end
   end
-  if not holds[1] then self.held[hold.party] = nil end
+  if not holds[1] then self.held[hold.task] = nil end
 end
 
 --- Reports an event, see events.lua.
@@ -199,19 +207,19 @@ end
 --- Reports, once, that an attempt begins to wait.
 -- @tparam table try
 function joint:tell_wait(try)
-  if try.is_told or not self.session.is_heard then return end
-  try.is_told = true
+  if try.is_reported or not self.session.is_heard then return end
+  try.is_reported = true
   self:tell("info", "waiting", "waiting for " .. self:show(), {})
 end
 
 --- Takes one more hold for the calling task, see handle.lua.
 function joint:take(wait, lease, hold)
   hold = setmetatable(hold or {}, Hold)
-  hold.joint, hold.party, hold.parts = self, self.host.current(), {}
+  hold.joint, hold.task, hold.parts = self, self.host.current(), {}
   hold.grant, hold.since = hold, self.host.now()
   local ok, code, detail = nil, "timeout", PASSED
   if wait >= 0 then ok, code, detail = self:take_parts(hold, wait, lease) end
-  if ok and not self.host.has_gone(hold.party) then
+  if ok and not self.host.has_gone(hold.task) then
     count_grant(self, hold)
     remember(self, hold)
     return true
@@ -229,7 +237,7 @@ end
 -- Releases this hold; by default, one without an object, if there is one.
 function Hold:release(hold)
   if not hold and self.object then
-    local holds = self.joint.held[self.party]
+    local holds = self.joint.held[self.task]
     for i = #holds, 1, -1 do
       if not holds[i].object then return holds[i]:release() end
     end
@@ -277,6 +285,14 @@ function joint.lose(hold, reason)
     self.host.spawn(callback.fn, callback.object, reason)
   end
   hold.on_lost = nil
+end
+
+--- As that of a grant.
+function Hold:abandon(reason)
+  joint.lose(self, reason)
+  for _, part in ipairs(self.parts) do
+    if not part.is_over then part.grant:abandon(reason) end
+  end
 end
 
 -- These may differ between the members.

@@ -5,11 +5,11 @@
 --  it: no hold-and-wait, so no deadlock. The multi-lock is lost when any member
 --  is lost.
 
-local backoff = require "rlock.backoff"
-local colon = require "rlock.colon"
+local backoff = require "rlock.util.backoff"
+local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
-local lock = require "rlock.lock"
-local waiting = require "rlock.waiting"
+local lock = require "rlock.lock.lock"
+local waiting = require "rlock.lock.waiting"
 
 local multi = joint:class()
 
@@ -38,7 +38,7 @@ local function is_before(a, b)
 end
 
 local function is_same(a, b)
-  return a.site == b.site and a.party == b.party
+  return a.site == b.site and a.owner == b.owner
 end
 
 -- A duplicate lock counts once. The same key with another client, owner or
@@ -96,15 +96,26 @@ end
 
 -- one attempt -------------------------------------------------------------
 
+-- Leaves a member's queue of waiters.
+local function leave_place(part, waiter)
+  local granted = joint.granted(part, waiter)
+  granted:leave()
+  granted:recycle()
+end
+
 -- Requests one member. The wait is sent only to the busy member that this task
--- waits for.
+-- waits for. If the task was cancelled meanwhile, its place is left here.
 local function request(try, part)
   function part.accept()
     if try.is_over then return nil, "cancelled" end
     return true
   end
-  part.verdict, part.answer, part.detail = joint.acquire(part, try.deadline,
-    try.lease, part.lock == try.member and try.wait_deadline or 0)
+  local waiter = part.lock == try.member and try.waiter or nil
+  part.verdict, part.ms, part.code, part.detail = joint.acquire(part,
+    try.deadline, try.lease, waiter and try.wait_deadline or 0, waiter)
+  if waiter and try.is_over and part.verdict ~= "held" then
+    leave_place(part, waiter)
+  end
 end
 
 -- Combines the replies for one server's members.
@@ -113,14 +124,14 @@ local function combine(try, parts)
   local blamed
   for _, part in ipairs(parts) do
     if part.verdict == nil then
-      return nil, part.answer, ("%s: %s"):format(part.lock:show(),
+      return nil, part.code, ("%s: %s"):format(part.lock:show(),
         tostring(part.detail)), part
     elseif part.verdict == "busy"
         and (not blamed or part.lock == try.member) then
       blamed = part
     end
   end
-  if blamed then return nil, "busy", blamed.lock:busy(blamed.answer), blamed end
+  if blamed then return nil, "busy", blamed.lock:busy(blamed.ms), blamed end
   return true
 end
 
@@ -174,18 +185,14 @@ local function join_waiters(try, part)
   local waiter = granted:join()
   waiter.wait_deadline = try.wait_deadline
   try.member, try.waiter, try.part = member, waiter, part
-  granted:sweep()
+  granted:recycle()
 end
 
 local function leave_waiters(try, is_held)
   local waiter = try.waiter
   if not waiter then return end
   waiting.leave(try.member.session, waiter, is_held)
-  if not is_held then
-    local granted = joint.granted(try.part)
-    granted:leave()
-    granted:sweep()
-  end
+  if not is_held then leave_place(try.part, waiter) end
   try.member, try.waiter, try.part = nil, nil, nil
 end
 
@@ -205,9 +212,8 @@ local function wait_for_member(self, try, part)
   if is_new then join_waiters(try, part) end
   local slept, code, unwind = jitter(self, try)
   if slept == nil then return nil, code, unwind end
-  local member = try.member
-  return waiting.pause(member.session, try.waiter,
-    not is_new and part.answer or nil, member.site.policy.poll)
+  return waiting.pause(try.member.session, try.waiter,
+    not is_new and part.ms or nil, try.member.site)
 end
 
 -- Waits, holding nothing, until the server that failed answers a PING.

@@ -10,10 +10,10 @@
 --  that restarts without an append-only file, or is replaced, is therefore not
 --  counted for one lease by clients that knew its predecessor.
 
-local backoff = require "rlock.backoff"
+local backoff = require "rlock.util.backoff"
 local Round = require "rlock.several.round"
 local check = require "rlock.options"
-local colon = require "rlock.colon"
+local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
 local policy = require "rlock.policy"
 
@@ -181,7 +181,7 @@ end
 
 -- May this task take one more hold?
 local function may_enter(self, hold)
-  local holds = self.held[hold.party]
+  local holds = self.held[hold.task]
   local outer = holds and holds[#holds]
   if not outer then return true end
   if outer.lost_because or self:state_of(outer) == "lost" then
@@ -237,7 +237,7 @@ end
 local function is_wanted(self, hold)
   return not hold.is_over and not hold.lost_because
     and self:valid_of(hold) > 0
-    and (not self.host.is_over(hold.party)
+    and (not self.host.is_over(hold.task)
       or hold.is_transferable and hold.object[1] ~= nil)
 end
 
@@ -259,7 +259,7 @@ end
 local function heal(self, hold)
   if hold.healer or hold.lease or not is_wanted(self, hold) then return end
   hold.healer = self.host.event()
-  self.host.daemon(keep_healing, self, hold)
+  self.host.service(keep_healing, self, hold)
 end
 
 local function lost_part(self, hold, part, reason)
@@ -338,7 +338,7 @@ end
 -- @treturn[2] string "quorum": too few servers answered
 -- @treturn[2] string detail
 function quorum:is_held()
-  local round = Round.new(self, { party = self.host.current() })
+  local round = Round.new(self, { task = self.host.current() })
   local ok, _, unwind = round:count(self.members)
   if not ok then error(unwind, 0) end
   if round.held >= self.majority then return true end

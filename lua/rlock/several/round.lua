@@ -5,7 +5,7 @@
 local errors = require "rlock.redis.errors"
 local joint = require "rlock.several.joint"
 local server_identity = require "rlock.several.server_identity"
-local verdicts = require "rlock.verdicts"
+local verdicts = require "rlock.lock.verdicts"
 
 local round = {}
 round.__index = round
@@ -86,14 +86,16 @@ local function accept(self, part, identity)
 end
 
 -- Requests the lock from one server.
+-- @return as joint.acquire
 local function request(self, part)
   local identity, code, detail = admit(self, part.lock)
   self.unknown = self.unknown - 1
-  if not identity then return nil, code, detail end
+  if not identity then return nil, nil, code, detail end
   function part.accept() return accept(self, part, identity) end
   return joint.acquire(part, self.deadline, self.lease, 0)
 end
 
+-- @return as joint.acquire
 local function request_if_there(self, part)
   local session = part.lock.session
   local code, why = "closed", "the client was closed"
@@ -102,14 +104,15 @@ local function request_if_there(self, part)
   end
   if why then
     self.unknown = self.unknown - 1
-    return nil, code, why
+    return nil, nil, code, why
   end
-  local verdict, answer, detail = request(self, part)
-  if verdict == nil and missing[answer] and not session.is_closed
+  local verdict, ms, detail
+  verdict, ms, code, detail = request(self, part)
+  if verdict == nil and missing[code] and not session.is_closed
       and not self.is_short then
     server_identity.mark_away(part.lock:node(), detail)
   end
-  return verdict, answer, detail
+  return verdict, ms, code, detail
 end
 
 --- Is the round decided? A majority needs all servers identified, to rule out
@@ -124,9 +127,9 @@ end
 local function request_and_count(self, part)
   local hold = self.hold
   if self:is_decided() then return end
-  local verdict, answer, detail = request_if_there(self, part)
+  local verdict, ms, code, detail = request_if_there(self, part)
   if verdict ~= "held" then
-    part.code, part.answer = verdict or answer, detail or answer
+    part.code, part.answer = verdict or code, ms or detail
     self.failed = self.failed + 1
     if hold.heal then hold.heal() end
   else
@@ -157,7 +160,7 @@ function round:request(members, is_early)
     is_early)
 end
 
---- Counts the servers on which the lock is held by the hold's party.
+--- Counts the servers on which the lock is held by the hold's owner.
 -- @return as `call`
 function round:count(members)
   return self:call(members, function(part)

@@ -46,7 +46,7 @@ function server_identity.mark_away(node, why)
   local now = node.host.now()
   local state = { why = why, since = now, asked = now }
   away[node] = state
-  node.host.daemon(probe, node, state)
+  node.host.service(probe, node, state)
 end
 
 --- Why the server should be skipped now, or nil.

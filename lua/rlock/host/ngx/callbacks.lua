@@ -13,7 +13,7 @@ local LATE = 1           -- seconds after which a late timer is retried
 local queue, first, last = {}, 1, 0
 local change = tasks.event()           -- a callback has begun, or ended
 local callers = {}                     -- the tasks that run a callback
-local is_serving = false
+local is_served                        -- whether `serve` runs
 
 -- Runs in a timer. If it starts late, another may have taken the callback.
 local function call_next()
@@ -43,16 +43,19 @@ local function serve()
     if count_callers() < MOST then ngx.timer.at(0, call_next) end
     change:block(LATE)
   end
-  is_serving = false
+  is_served = nil
 end
 
---- Runs a callback, and does not wait for it.
+--- Runs a callback without waiting for it. If nginx refuses a timer now, the
+--  callback runs later.
 -- @tparam function fn
 -- @param a,b its arguments
 function callbacks.start(fn, a, b)
   last = last + 1
   queue[last] = { fn = fn, a = a, b = b }
-  if not is_serving then is_serving = worker_timer.start(serve) end
+  if is_served then return end
+  is_served = true
+  worker_timer.service(serve)
 end
 
 return callbacks

@@ -2,12 +2,19 @@
 --  LuaJIT has to catch and re-raise the error for that, which cuts off the
 --  traceback that nginx logs. So if the error is uncaught, the guard logs the
 --  function's own traceback.
+--
+--  nginx may end the worker timer without an error. So the guards of a job are
+--  known to it, and worker_timer.lua calls them.
+
+local tasks = require "rlock.host.ngx.tasks"
 
 local error, getinfo, pcall, xpcall = error, debug.getinfo, pcall, xpcall
+local remove, running = table.remove, coroutine.running
 
 local guard
 
-local function completed(undo, what, ok, ...)
+local function completed(guards, undo, what, ok, ...)
+  if guards then remove(guards) end
   if ok then return ... end
   undo(what)
   error((...), 0)
@@ -37,14 +44,27 @@ local function log_traceback(message)
   return message
 end
 
---- Calls fn(...). If it raises, undo(what) runs before the error propagates.
+-- Adds a guard to those of the worker timer's job that runs here, if any.
+-- @treturn table|nil the job's guards
+local function enter(undo, what)
+  local timer = tasks.worker_timer()
+  local job = timer and timer.threads[running()]
+  if not job then return nil end
+  local guards = job.guards or {}
+  job.guards, guards[#guards + 1] = guards, { undo = undo, what = what }
+  return guards
+end
+
+--- Calls fn(...). If it raises, or nginx ends the timer in which it runs,
+--  undo(what) runs, in the first case before the error propagates.
 -- @tparam function undo
 -- @param what its argument
 -- @tparam function fn
 -- @param ... its arguments
 -- @return what fn returned
 function guard(undo, what, fn, ...)
-  return completed(undo, what, xpcall(fn, log_traceback, ...))
+  return completed(enter(undo, what), undo, what,
+    xpcall(fn, log_traceback, ...))
 end
 
 return guard

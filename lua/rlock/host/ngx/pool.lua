@@ -11,6 +11,7 @@
 
 local clock = require "rlock.host.ngx.clock"
 local errors = require "rlock.redis.errors"
+local guard = require "rlock.host.ngx.guard"
 local singleflight = require "rlock.redis.singleflight"
 local worker_timer = require "rlock.host.ngx.worker_timer"
 local resp = require "rlock.host.ngx.resp"
@@ -27,6 +28,7 @@ pool.__index = pool
 
 local discharges = singleflight.new {
   daemon = worker_timer.start, event = tasks.event, now = clock.now,
+  guard = guard, is_over = tasks.is_over,
 }
 
 -- Pool name -> its state in this worker: the server's last known run_id; the
@@ -96,6 +98,7 @@ local function give_back(self, slot)
   local timer = tasks.worker_timer()
   self.worker.busy[slot] = nil
   if not timer then return keep_alive(self, slot) end
+  timer.sending[slot] = nil
   local kept = timer.kept[self]
   if kept then
     kept[#kept + 1] = slot
@@ -104,9 +107,11 @@ local function give_back(self, slot)
   end
 end
 
--- The command in flight has no reply and may still be executed: records the
--- connection as lost.
-local function abandon(self, slot)
+--- Frees the slot of a command that has no reply and may still be executed:
+--  records the connection as lost.
+function pool:abandon(slot)
+  local timer = tasks.worker_timer()
+  if timer then timer.sending[slot] = nil end
   self.worker.busy[slot] = nil
   self.seals:lost(slot.identity)
   slot.identity = nil
@@ -118,6 +123,14 @@ function pool:put_away(kept)
   for i = 1, #kept do
     keep_alive(self, kept[i])
     kept[i] = nil
+  end
+end
+
+--- Frees the slots of sockets that a worker timer has kept until it died.
+function pool:forget(kept)
+  for _, slot in ipairs(kept) do
+    slot.identity = nil
+    free(self, slot)
   end
 end
 
@@ -167,7 +180,7 @@ end
 -- Reclaims the slots of requests that ended while they waited for a reply.
 local function reclaim(self)
   for slot, task in pairs(self.worker.busy) do
-    if tasks.is_over(task) then abandon(self, slot) end
+    if tasks.is_over(task) then self:abandon(slot) end
   end
 end
 
@@ -177,14 +190,20 @@ local function take_slot(self, ms)
   local kept = timer and timer.kept[self]
   local slot = kept and remove(kept)
   if slot then
+    timer.sending[slot] = self
     socket.limit(slot.socket, ms)
     return slot
   end
   slot = remove(self.worker.free) or new_slot(self.worker)
-  if not timer then self.worker.busy[slot] = tasks.current() end
+  if timer then
+    timer.sending[slot] = self
+  else
+    self.worker.busy[slot] = tasks.current()
+  end
   local code, detail
   slot.socket, code, detail = open(self, slot, ms)
   if slot.socket then return slot end
+  if timer then timer.sending[slot] = nil end
   self.worker.busy[slot] = nil
   free(self, slot)
   return nil, code, detail
@@ -257,7 +276,7 @@ end
 -- The reply is missing or followed by unexpected data.
 local function fail(self, slot)
   slot.socket:close()
-  abandon(self, slot)
+  self:abandon(slot)
 end
 
 --- Sends one command and waits for its reply.

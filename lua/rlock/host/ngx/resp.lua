@@ -2,6 +2,8 @@
 --  anything with a method receiveany(max), such as a cosocket. Opens and closes
 --  nothing.
 
+local naming = require "rlock.naming"
+
 local resp = {}
 
 local DEPTH = 32                  -- of nested arrays
@@ -145,7 +147,7 @@ function value(self, depth)
   elseif kind == STATUS then
     return rest
   elseif kind == ERROR then
-    return { err = rest }
+    return { err = naming.printable(rest) }
   end
   local n = find(rest, "^[+-]?%d+$") and tonumber(rest)
   if not n then

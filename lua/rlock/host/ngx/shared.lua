@@ -2,7 +2,7 @@
 --  one of this name. Each worker adds the increments of its counters, so the
 --  sums include workers that have ended.
 
-local metrics = require "rlock.metrics"
+local metrics = require "rlock.util.metrics"
 local worker_timer = require "rlock.host.ngx.worker_timer"
 
 local shared = {}

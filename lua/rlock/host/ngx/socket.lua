@@ -2,6 +2,7 @@
 --  TLS if configured, and greeted.
 
 local clock = require "rlock.host.ngx.clock"
+local errors = require "rlock.redis.errors"
 local resp = require "rlock.host.ngx.resp"
 local seal = require "rlock.redis.seal"
 
@@ -10,6 +11,8 @@ local socket = {}
 local tcp, now = ngx.socket.tcp, clock.now
 local unpack = table.unpack or unpack
 local ceil, max, min = math.ceil, math.max, math.min
+
+local END_MS = 100       -- for the end of a connection to arrive
 
 local function set_timeout(self, ms) self:settimeouts(ms, ms, ms) end
 
@@ -61,14 +64,6 @@ function socket.exchange(self, commands)
   return replies, codes, details
 end
 
--- A server that does not know AUTH echoes its arguments: the password.
-local function without_password(verb, detail)
-  if verb == "AUTH" and detail:find("unknown command", 1, true) then
-    detail = "the server does not know the command"
-  end
-  return ("%s (in reply to %s)"):format(detail, verb)
-end
-
 -- Sends the greeting, and queries the connection's identity.
 local function greet(self, options)
   local greeting = options.greeting
@@ -76,11 +71,15 @@ local function greet(self, options)
   for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = socket.exchange(self, commands)
   for i, command in ipairs(greeting) do
-    if codes[i] == "closed" then
+    if codes[i] == "closed" and details[i] == "timeout" then
       return nil, "connect", details[i]
+    elseif codes[i] == "closed" then
+      return nil, "connect",
+        errors.of_greeting(options, command[1], codes[i], details[i])
     elseif replies[i] == nil and command[1] ~= "CLIENT"
         and not command.is_optional then
-      return nil, "redis", without_password(command[1], details[i])
+      return nil, "redis",
+        errors.of_greeting(options, command[1], codes[i], details[i])
     end
   end
   local identity, code, detail = seal.identity(replies, codes, details, n + 1)
@@ -88,6 +87,12 @@ local function greet(self, options)
   if wrong then return nil, "refused", wrong end
   return identity, code == "closed" and "connect" or code, detail
 end
+
+-- Errors of a handshake with a server that does not use TLS.
+local may_be_plain = {
+  timeout = true, closed = true, ["handshake failed"] = true,
+  ["connection reset by peer"] = true,
+}
 
 local function shake_hands(self, options)
   local tls, ok, why = options.tls, true, nil
@@ -98,8 +103,11 @@ local function shake_hands(self, options)
     ok, why = self:sslhandshake(false, tls.server_name or options.host,
       tls.verify ~= false)
   end
-  if not ok then return nil, "connect", why end
-  return true
+  if ok then return true end
+  if tls and may_be_plain[why] then
+    why = "TLS: " .. why .. errors.use_plain
+  end
+  return nil, "connect", why
 end
 
 -- The pool of connections that nginx never keeps. In its pool by default it
@@ -160,5 +168,36 @@ function socket.get(options, ms, slot)
   end
   return nil, code == "refused" and "connect" or code, detail
 end
+
+local Single = {}
+Single.__index = Single
+
+--- Opens a connection for the calling light thread.
+-- @tparam table options as for `get`
+-- @treturn[1] table with `identity`, `send` and `close`, as of pool.lua
+-- @treturn[2] nil, code, detail
+function socket.single(options)
+  local slot = {}
+  local taken, code, detail = socket.get(options, options.timeout, slot)
+  if not taken then return nil, code, detail end
+  return setmetatable({ socket = taken, identity = slot.identity }, Single)
+end
+
+-- Has the server ended the connection, or does it within a moment? nginx logs
+-- an error if a command is sent after that.
+local function has_ended(self)
+  socket.limit(self.socket, END_MS)
+  return select(2, self.socket:receive(1)) == "closed"
+end
+
+function Single:send(ms, words)
+  if has_ended(self) then return nil, "closed", "closed" end
+  socket.limit(self.socket, ms)
+  local replies, codes, details = socket.exchange(self.socket, { words })
+  local is_late = codes[1] == "closed" and details[1] == "timeout"
+  return replies[1], is_late and "timeout" or codes[1], details[1]
+end
+
+function Single:close() self.socket:close() end
 
 return socket

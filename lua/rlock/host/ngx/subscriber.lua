@@ -2,6 +2,7 @@
 --  that opened it, here the worker timer (worker_timer.lua). There one light
 --  thread reads, and another writes what callers queue.
 
+local guard = require "rlock.host.ngx.guard"
 local worker_timer = require "rlock.host.ngx.worker_timer"
 local resp = require "rlock.host.ngx.resp"
 local socket = require "rlock.host.ngx.socket"
@@ -14,6 +15,7 @@ local READ = 1000        -- timeout of one read, in milliseconds
 local QUIET = 15         -- reads without a byte until a PING is sent; after
                          -- twice as many the connection is dead
 local CLOSED = "the connection was closed"
+local DIED = "nginx has ended its timer"
 
 --- Reads bytes for the parser. Sends a PING to detect a half-open connection.
 function subscriber:receiveany(size)
@@ -54,6 +56,12 @@ local function write(self)
   end
 end
 
+local function lose(self, options, why)
+  if self.is_closed then return end
+  self.is_closed = true
+  options.lost(why)
+end
+
 -- The thread that reads.
 local function listen(self, options)
   local code, detail
@@ -70,10 +78,20 @@ local function listen(self, options)
   self.change:set()
   ngx.thread.wait(writer)
   self.socket:close()
-  if not self.is_closed then
-    self.is_closed = true
-    options.lost(why)
-  end
+  lose(self, options, why)
+end
+
+-- The thread that reads was killed, or has raised an error.
+local function fail(what)
+  local self = what.self
+  self.is_over = true
+  if self.fault then return lose(self, what.options, DIED) end
+  self.fault = { "closed", DIED }
+  self.standing:set()
+end
+
+local function run(self, options)
+  guard(fail, { self = self, options = options }, listen, self, options)
 end
 
 --- Opens a connection.
@@ -90,8 +108,9 @@ function subscriber.open(options)
     heard = options.message, unsent = {},
     change = tasks.event(), standing = tasks.event(),
   }, subscriber)
-  worker_timer.start(listen, self, options)
-  local ok, code, detail = self.standing:pause(2 * options.timeout / 1000 + 1)
+  local ok, code, detail = worker_timer.start(run, self, options)
+  if not ok then return nil, code, detail end
+  ok, code, detail = self.standing:pause(2 * options.timeout / 1000 + 1)
   if ok and self.socket then return self end
   self.is_closed = true
   if ok then return nil, self.fault[1], self.fault[2] end

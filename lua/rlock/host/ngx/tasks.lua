@@ -115,6 +115,9 @@ if is_certain then is_only() end
 --- Do other requests use this Lua state as well, as far as known?
 function tasks.is_shared() return is_certain or is_only() end
 
+--- Does this Lua state certainly outlive the request that uses it?
+function tasks.is_long_lived() return is_certain end
+
 local function look_around()
   local is_request = get_phase() ~= "timer" and not ngx.is_subrequest
   is_certain = is_request and seen_one or clock.now() - loaded_at > OLD
@@ -167,8 +170,13 @@ function tasks.worker_timer()
 end
 
 --- Makes the running timer the worker timer.
--- @tparam table timer with `threads`: light thread -> its job, which has `task`
-function tasks.set_worker_timer(timer) ngx.ctx[KEY] = timer end
+-- @tparam table timer with `threads`: light thread -> its job, which has
+--   `task`; gets the fields that is_over(timer) needs
+function tasks.set_worker_timer(timer)
+  timer.context = ngx.ctx
+  timer.context[KEY] = timer
+  timer.number = number_of_context(get_request())
+end
 
 --- Marks the task of this request as ended.
 -- @treturn table|nil the task; nil if there is none, or in a subrequest
@@ -271,6 +279,18 @@ function Event:pause(seconds)
   return is_set
 end
 
-Event.wait = Event.pause
+--- As `pause`, but raises a cancellation and a refusal. Only the wait of an
+--  internal job ends early instead, as by a timeout.
+-- @tparam[opt] number seconds
+-- @treturn boolean true if it was set, false on timeout
+function Event:wait(seconds)
+  local is_set, code, why = self:pause(seconds)
+  if is_set ~= nil then return is_set end
+  local timer = tasks.worker_timer()
+  if code == "cancelled" and not timer.threads[running()].done then
+    return false
+  end
+  error(why, 0)
+end
 
 return tasks

@@ -4,7 +4,15 @@
 --  Idle threads are pooled.
 --
 --  nginx frees the memory of a timer's threads only when the timer ends. So the
---  worker timer is replaced after a while, and ends after its last job.
+--  worker timer is replaced after a while, and ends after its last job. It
+--  takes jobs until its successor runs, because nginx may refuse a timer
+--  (lua_max_pending_timers), or drop it when it is due
+--  (lua_max_running_timers).
+--
+--  An ngx.exit in any of its threads ends a timer with all its jobs, without an
+--  error that Lua could catch. So a second timer patrols. It finds dead worker
+--  timers, has the guards of their jobs clean up (guard.lua), and starts their
+--  services in a new one.
 
 local clock = require "rlock.host.ngx.clock"
 local tasks = require "rlock.host.ngx.tasks"
@@ -21,6 +29,7 @@ local GRACE = 1          -- seconds until unfinished jobs are cancelled
 local JOBS = 100000      -- jobs after which the timer is replaced
 local LATE = 1           -- seconds after which a timer that has not started is
                          -- given up
+local PATROL = 0.5       -- seconds between two looks for dead timers
 local TRIES = 3          -- timers to wait for, not more: the tasks that occupy
                          -- the others may be waiting for this one
 
@@ -32,13 +41,18 @@ worker_timer.on_tick = {}
 function worker_timer.rest() end
 
 local present            -- the timer that takes new jobs
+local asked              -- when a timer was created that has not started
+local jobs, first, last = {}, 1, 0       -- the queue, of all timers
+local timers = {}        -- those that run, as a set
+local down = {}          -- services that nginx has refused, or ended
+local is_patrolled       -- whether there is a timer that calls `patrol`
 
 -- the threads ---------------------------------------------------------------
 
 local function traced(message) return debug.traceback(message) end
 
 local function do_job(self, thread, job)
-  job.has_begun = true
+  job.timer = self
   self.threads[thread] = job
   self.busy = self.busy + 1
   if job.done then
@@ -46,34 +60,41 @@ local function do_job(self, thread, job)
       pcall(job.fn, job.a, job.b, job.c, job.d)
     job.done:set()
   else
+    local task = job.task
+    task.number, task.context = self.number, self.context
     local ok, message = xpcall(job.fn, traced, job.a, job.b, job.c, job.d)
     if not ok then ngx.log(ngx.ERR, "rlock: ", message) end
-    job.task.is_over = true
+    if not ok and job.is_service then down[#down + 1] = job end
+    task.is_over = true
   end
   self.busy = self.busy - 1
   self.threads[thread] = nil
 end
 
 -- The next queued job.
-local function next_job(self)
+local function next_job()
   local job
   repeat
-    job = self.jobs[self.first]
-    if not job then return nil end
-    self.jobs[self.first] = nil
-    self.first = self.first + 1
+    job = jobs[first]
+    if not job then
+      first, last = 1, 0
+      return nil
+    end
+    jobs[first] = nil
+    first = first + 1
   until not job.is_withdrawn
   return job
 end
 
 -- The loop of a light thread.
 local function work(self)
-  local thread, seat = running(), { event = tasks.event() }
-  local job = next_job(self)
+  local thread = running()
+  local seat = { event = tasks.event(), thread = thread }
+  local job = next_job()
   while job do
     do_job(self, thread, job)
-    job = next_job(self)
-    if not job and not self.has_given_way then
+    job = self == present and next_job()
+    if not job and self == present then
       self.seats[#self.seats + 1] = seat
       seat.event:block()
       job, seat.job = seat.job, nil
@@ -83,11 +104,11 @@ end
 
 -- the timer -------------------------------------------------------------------
 
-local function give_way(self)
-  self.has_given_way = true
-  if present == self then present = nil end
+-- Makes a timer end after its last job.
+local function retire(self)
   for _, seat in ipairs(self.seats) do seat.event:set() end
   self.seats = {}
+  self.change:set()
 end
 
 local function give_up(job)
@@ -126,14 +147,24 @@ local function put_all_away(self)
   for keeper, kept in pairs(all) do keeper:put_away(kept) end
 end
 
+local open, patrol, revive
+
+local function start_patrol()
+  is_patrolled = is_patrolled or not exiting() and tasks.is_long_lived()
+    and ngx.timer.every(PATROL, patrol)
+end
+
 local function maintain(self)
   put_all_away(self)
+  start_patrol()
+  revive()
   for _, callback in ipairs(worker_timer.on_tick) do callback() end
   give_up_forsaken(self)
   if not is_ending() then
-    if self.taken > JOBS then give_way(self) end
-  elseif self.busy == 0 and not self.jobs[self.first] then
-    give_way(self)
+    if self == present and self.taken > JOBS then open() end
+  elseif self.busy == 0 and not jobs[first] then
+    if self == present then present = nil end
+    retire(self)
   elseif tasks.any() then
     self.resting = nil
   else
@@ -141,62 +172,136 @@ local function maintain(self)
   end
 end
 
--- Maintenance is O(jobs), so a new job does not cause it.
-local function keep(_, self)
+-- Takes over from the previous timer, which may have died.
+local function begin(self)
+  local before = present
   tasks.set_worker_timer(self)
   self.change = tasks.event()
+  present, asked, timers[self] = self, nil, true
+  if before then retire(before) end
+  start_patrol()
+end
+
+-- Maintenance is O(jobs), so a new job does not cause it.
+local function keep(_, self)
+  begin(self)
   local tick = tasks.is_shared() and TICK or TICK_ALONE
   local next_tick = now() + tick
   repeat
-    while self.jobs[self.first] do spawn(work, self) end
+    while self == present and jobs[first] do spawn(work, self) end
     self.change:block(max(next_tick - now(), 0))
     if now() >= next_tick then
-      maintain(self)
+      local ok, message = xpcall(maintain, traced, self)
+      if not ok then ngx.log(ngx.ERR, "rlock: ", message) end
       next_tick = now() + tick
     end
-  until self.has_given_way and self.busy == 0
+  until self ~= present and self.busy == 0
   put_all_away(self)
+  timers[self] = nil
 end
 
-local function open()
-  local self = {
-    jobs = {}, first = 1, last = 0, seats = {}, threads = {}, kept = {},
-    busy = 0, taken = 0, asked = now(),
-  }
-  local ok, why = ngx.timer.at(0, keep, self)
+-- Creates a timer, which takes over when it starts. If it does not (a worker
+-- runs at most lua_max_running_timers), the next call creates another one.
+-- @return true, or nil, why
+function open()
+  if asked and now() - asked < LATE then return true end
+  local ok, why = ngx.timer.at(0, keep, {
+    seats = {}, threads = {}, kept = {}, sending = {}, busy = 0, taken = 0,
+  })
   if not ok then return nil, "no timer: " .. why end
-  present = self
-  return self
+  asked = now()
+  return true
 end
 
--- The timer that takes jobs. If it did not start (a worker runs at most
--- lua_max_running_timers), another one takes over its jobs.
-local function ready()
-  local self = present
-  if self and (self.change or now() - self.asked < LATE) then return self end
-  local other, why = open()
-  if not other then return nil, why end
-  if self then
-    other.jobs, other.first, other.last = self.jobs, self.first, self.last
-    self.jobs, self.has_given_way = {}, true
+-- dead timers -----------------------------------------------------------------
+
+-- Calls what the guards of a dead job would have called, had it raised.
+local function clean_up(guards)
+  while guards[1] do
+    local guard = remove(guards)
+    local ok, message = xpcall(guard.undo, traced, guard.what)
+    if not ok then ngx.log(ngx.ERR, "rlock: ", message) end
   end
-  return other
+end
+
+local function enqueue(job)
+  last = last + 1
+  jobs[last] = job
+end
+
+local function mourn_job(job)
+  if job.done then
+    job.has_died = true
+    job.done:set()
+  else
+    job.task.is_over = true
+  end
+  local guards = job.guards
+  if guards then
+    enqueue { fn = clean_up, a = guards, task = {}, guards = guards }
+  end
+  if job.is_service then down[#down + 1] = job end
+end
+
+-- Handles the death of timers: of their jobs, and of the sockets that only
+-- they could use.
+local function mourn()
+  for self in pairs(timers) do
+    if tasks.is_over(self) then
+      timers[self] = nil
+      for _, job in pairs(self.threads) do mourn_job(job) end
+      for keeper, kept in pairs(self.kept) do keeper:forget(kept) end
+      for slot, keeper in pairs(self.sending) do keeper:abandon(slot) end
+    end
+  end
+end
+
+-- Is there a timer that takes jobs?
+local function is_alive()
+  if not present then return false end
+  if not tasks.is_over(present) then return true end
+  mourn()
+  return false
+end
+
+-- Finds dead timers, and starts what is down.
+function revive()
+  mourn()
+  local services = down
+  down = {}
+  for _, job in ipairs(services) do
+    worker_timer.service(job.fn, job.a, job.b)
+  end
+  if jobs[first] and not is_alive() then open() end
+end
+
+-- nginx repeats this, and calls it once more, `premature`, when the worker
+-- begins to exit.
+function patrol(premature)
+  revive()
+  while premature and next(timers) do
+    ngx.sleep(TICK_ALONE)
+    revive()
+  end
 end
 
 -- the jobs --------------------------------------------------------------------
 
 local function give(job)
-  local self, why = ready()
-  if not self then return nil, why end
-  self.taken = self.taken + 1
-  local seat = remove(self.seats)
+  local self, seat = present, nil
+  if is_alive() then
+    self.taken = self.taken + 1
+    seat = remove(self.seats)
+  else
+    local ok, why = open()
+    if not ok then return nil, why end
+  end
   if seat then
-    seat.job = job
+    seat.job, self.threads[seat.thread] = job, job
     seat.event:set()
   else
-    self.last = self.last + 1
-    self.jobs[self.last] = job
-    if self.change then self.change:set() end
+    enqueue(job)
+    if self then self.change:set() end
   end
   return true
 end
@@ -204,29 +309,46 @@ end
 --- Starts an internal job, and does not wait for it.
 -- @tparam function fn
 -- @param a,b,c,d its arguments
--- @treturn boolean whether it was accepted
+-- @treturn[1] table its task: tasks.is_over is true once it has ended, or died
+--   with its timer
+-- @treturn[2] nil
+-- @treturn[2] string "refused": there is no timer
+-- @treturn[2] string detail
 function worker_timer.start(fn, a, b, c, d)
-  local ok, why = give { fn = fn, a = a, b = b, c = c, d = d, task = {} }
-  if not ok then ngx.log(ngx.ERR, "rlock: ", why) end
-  return ok or false
+  local job = { fn = fn, a = a, b = b, c = c, d = d, task = {} }
+  local ok, why = give(job)
+  if ok then return job.task end
+  ngx.log(ngx.ERR, "rlock: ", why)
+  return nil, "refused", why
 end
 
--- Waits until a job is done. Withdraws it if no timer starts.
--- @return whether it is done
-local function is_done(job)
-  local tries = 0
-  while not job.done:block(LATE) do
-    tries = tries + 1
-    if not job.has_begun and tries >= TRIES then
-      job.is_withdrawn = true
-      return false
-    end
-    ready()
-  end
-  return true
+--- Starts an internal job that must go on until its function returns: if nginx
+--  refuses it or ends it, or if it raises an error, it is started again.
+-- @tparam function fn
+-- @param a,b its arguments
+function worker_timer.service(fn, a, b)
+  local job = { fn = fn, a = a, b = b, task = {}, is_service = true }
+  if not give(job) then down[#down + 1] = job end
 end
 
 local NO_TIMER = "no timer: all of lua_max_running_timers are in use"
+local DIED = "nginx has ended the timer of the worker"
+
+-- Waits until a job is done. Withdraws it if no timer starts.
+-- @return true; or nil, code, detail
+local function finish(job)
+  local tries = 0
+  while not job.done:block(LATE) do
+    tries = tries + 1
+    revive()
+    if not job.timer and not job.has_died and tries >= TRIES then
+      job.is_withdrawn = true
+      return nil, "refused", NO_TIMER
+    end
+  end
+  if job.has_died then return nil, "closed", DIED end
+  return true
+end
 
 local events = {}        -- for reuse
 
@@ -236,7 +358,7 @@ local events = {}        -- for reuse
 -- @param a,b,c,d its arguments
 -- @return[1] what it returns, three values at most
 -- @treturn[2] nil
--- @treturn[2] string "refused"
+-- @treturn[2] string "refused", or "closed": the timer died meanwhile
 -- @treturn[2] string detail
 function worker_timer.run(fn, a, b, c, d)
   local why = tasks.refusal()
@@ -245,10 +367,11 @@ function worker_timer.run(fn, a, b, c, d)
   if here then return fn(a, b, c, d) end
   local done = remove(events) or tasks.event()
   local job = { fn = fn, a = a, b = b, c = c, d = d, task = task, done = done }
-  local ok
+  local ok, code
   ok, why = give(job)
   if not ok then return nil, "refused", why end
-  if not is_done(job) then return nil, "refused", NO_TIMER end
+  ok, code, why = finish(job)
+  if not ok then return nil, code, why end
   events[#events + 1] = done
   local x, y, z = job.x, job.y, job.z
   if not job.ok then error(x, 0) end

@@ -134,22 +134,18 @@ function connection.open(options)
   return self:greet(options)
 end
 
--- A server that does not know AUTH echoes its arguments: the password.
-local function without_password(verb, detail)
-  if verb == "AUTH" and detail:find("unknown command", 1, true) then
-    detail = "the server does not know the command"
-  end
-  return ("%s (in reply to %s)"):format(detail, verb)
+local function load_errors()                              -- on first use
+  return require "rlock.redis.errors"
 end
 
 -- May this failure be ignored? CLIENT only names the connection, but it is the
 -- first command to fail if the server accepts none.
 local function is_optional(command, code, detail)
   return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
-    and require("rlock.redis.errors").classify(detail).code ~= "connect"
+    and load_errors().classify(detail).code ~= "connect"
 end
 
-local function load_seal() return require "rlock.redis.seal" end -- on first use
+local function load_seal() return require "rlock.redis.seal" end
 
 function Connection:greet(options)
   local seal, greeting = load_seal(), options.greeting or {}
@@ -159,7 +155,8 @@ function Connection:greet(options)
   for i, command in ipairs(greeting) do
     if replies[i] == nil and not is_optional(command, codes[i], details[i]) then
       self:close()
-      return nil, codes[i], without_password(command[1], details[i])
+      return nil, codes[i], load_errors().of_greeting(options, command[1],
+        codes[i], details[i])
     end
   end
   local code, detail

@@ -2,7 +2,7 @@
 --  that may wait; meanwhile the loop of rlock.core runs the others.
 
 local core = require "rlock.core"
-local heap = require "rlock.heap"
+local heap = require "rlock.util.heap"
 
 local tasks = {}
 

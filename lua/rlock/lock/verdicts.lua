@@ -3,6 +3,8 @@
 --  interfere. The error for a malformed one names the place in the policy's
 --  file.
 
+local naming = require "rlock.naming"
+
 local verdicts = {}
 
 local function set(...)
@@ -15,6 +17,7 @@ end
 local words = {
   acquire = set("held", "busy", "lost", "refused"),
   renew = set("held", "lost"),
+  refresh = set("busy"),
   release = set("freed", "kept", "lost"),
   break_ = set("freed", "free", "refused"),
   peek = set("held", "free"),
@@ -25,6 +28,7 @@ local wanted = {
   acquire = '{ "held" }, { "held", token }, { "busy", milliseconds }, '
     .. '{ "refused", "why" } or, if more than one hold is wanted, { "lost" }',
   renew = '{ "held" } or { "lost" }',
+  refresh = '{ "busy", milliseconds, owner, ... }',
   release = '{ "freed" } when no hold is wanted, else { "kept" }; or '
     .. '{ "lost" }',
   break_ = '{ "freed" }, { "free" } or { "refused", "why" }',
@@ -48,7 +52,7 @@ function show(value)
   if type(value) == "table" then return show_all(value) end
   if type(value) ~= "string" then return tostring(value or "nothing") end
   if #value > 40 then value = value:sub(1, 37) .. "..." end
-  return '"' .. value:gsub("%c", "?") .. '"'
+  return '"' .. naming.printable(value) .. '"'
 end
 
 --- The error for a malformed reply.
@@ -106,15 +110,26 @@ function verdicts.of(op, reply)
       or type(value) == "table" then
     return verdicts.wrong(op, reply)
   end
+  if word == "refused" then value = naming.printable(value) end
   return word, value
+end
+
+-- Is this nil, or a list of alternating names and values?
+local function is_flat(list)
+  if not list then return true end
+  if type(list) ~= "table" then return false end
+  for i = 1, #list, 2 do
+    if type(list[i]) ~= "string" then return false end
+  end
+  return true
 end
 
 --- Checks a reply of `peek`.
 -- @return as verdicts.of
 function verdicts.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"
-      or type(reply[3]) ~= "number" or type(reply[4] or {}) ~= "table"
-      or type(reply[5] or {}) ~= "table" then
+      or type(reply[3]) ~= "number" or not is_flat(reply[4])
+      or not is_flat(reply[5]) then
     return verdicts.wrong(op, reply)
   end
   return verdicts.of(op, reply)

@@ -75,24 +75,39 @@ local function wake_sharers(channel)
   if other then wake(other) end
 end
 
+-- Wakes waiters that share the lock or latch and are not retrying already: all,
+-- or `most`.
+local function wake_sleepers(channel, most)
+  local waiter, left = channel.first, most or math.huge
+  while waiter and left > 0 do
+    if waiter.shares and not waiter.is_woken then
+      wake(waiter)
+      left = left - 1
+    end
+    waiter = waiter.next
+  end
+end
+
 -- channels -----------------------------------------------------------------
 
 local events = {}
 
--- A repetition within this time is the same release, published twice.
+-- Two copies of a message arrive within this time.
 local ECHO = 0.002
 
--- Is this the second copy of a message sent by both PUBLISH and SPUBLISH?
-local function is_echo(self, channel, payload)
+-- Is this the second copy of a message sent by PUBLISH, then SPUBLISH? Redisson
+-- sends one of them, so two messages of the same verb are two releases.
+local function is_echo(self, channel, payload, verb)
   if self.publish ~= "both" then return false end
   local now = self.host.now()
-  local is_second = channel.heard == payload and now - channel.at < ECHO
-  channel.heard, channel.at = not is_second and payload or nil, now
+  local is_second = verb == "smessage" and channel.heard == payload
+    and now - channel.at < ECHO
+  channel.heard, channel.at = verb == "message" and payload or nil, now
   return is_second
 end
 
-function events.message(self, channel, payload)
-  if is_echo(self, channel, payload) then return end
+function events.message(self, channel, payload, verb)
+  if is_echo(self, channel, payload, verb) then return end
   if channel.wakes and channel.wakes(payload) == "all" then
     wake_sharers(channel)
   else
@@ -202,13 +217,29 @@ function wakeup.wait(_, waiter, seconds)
   return waiter:pause(seconds)
 end
 
---- Leaves the waiters. An unused wake is passed to the next waiter.
+--- Does this waiter poll for all that share the lock? The first one that waits
+--  does, until it leaves.
+function wakeup.polls(_, waiter)
+  local channel = waiter.channel
+  channel.poller = channel.poller or waiter
+  return channel.poller == waiter
+end
+
+--- Leaves the waiters. An unused wake is passed to the next waiter. If this one
+--  succeeded without a wake, it wakes those that share the lock, because no
+--  message was published.
 -- @tparam table waiter
 -- @tparam boolean got_it whether the waiter succeeded
 function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
   unlink(channel, waiter)
   if waiter.is_woken and not got_it then wake_one(channel) end
+  if got_it and waiter.shares and not waiter.is_woken then
+    wake_sleepers(channel)
+  elseif channel.poller == waiter then
+    wake_sleepers(channel, 1)
+  end
+  if channel.poller == waiter then channel.poller = nil end
   if not channel.first then channel.idle_since = self.host.now() end
 end
 

@@ -1,7 +1,7 @@
 --- Exponential back-off with full jitter: each pause is uniformly random from 0
 --  to a limit, and the limit doubles up to a cap. Does not sleep, and has no
 --  random generator of its own.
---  @module rlock.backoff
+--  @module rlock.util.backoff
 
 local backoff = {}
 

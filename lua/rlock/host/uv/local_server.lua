@@ -103,6 +103,7 @@ local function tell(host, ...)
   connection:close()
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then
+    if code == "connect" then code = "closed" end    -- lost before the request
     return nil, code, ("local: %s: %s"):format(places.socket, detail)
   end
   return reply
@@ -175,7 +176,11 @@ local function start_once(host, places)
     local up, code, detail = is_up(host, places)
     if up or code then return up, code, detail end
     if guard then return launch(host, places, guard) end
-    if busy ~= "busy" then return refuse("%s", why) end
+    if busy ~= "busy" then
+      if not why:find("no such file", 1, true) then return refuse("%s", why) end
+      up, code, detail = check_folder(host, places, true)  -- `stop` removed it
+      if not up then return nil, code, detail end
+    end
     host.sleep(STEP)
   end
   return refuse("%s is locked by another process (a server, or one that starts "
@@ -223,14 +228,38 @@ function local_server.about(host)
   }
 end
 
---- Stops the server; all its locks are lost.
+-- Removes the folder, unless another process has started a server in it. A
+-- server keeps the lock while it lives, so holding it proves that none runs.
+-- @return true, or nil, code, detail
+local function clear(host, places)
+  local deadline = host.now() + START
+  repeat
+    local guard <close>, busy = host.lock_file(places.lock)
+    if guard and is_up(host, places) == false then
+      for _, path in ipairs { places.socket, places.log, places.lock,
+          places.folder } do
+        os.remove(path)
+      end
+    end
+    if busy ~= "busy" or is_up(host, places) then return true end
+    host.sleep(STEP)
+  until host.now() >= deadline
+  return refuse("the server has not ended within %d s", START)
+end
+
+--- Stops the server; all its locks are lost. Leaves no files.
 -- @return[1] true, or false if it was not running
 -- @treturn[2] nil, code, detail
 function local_server.stop(host)
+  local places = local_server.places(host)
+  if check_folder(host, places, false) == false then return false end
   local was_up, code, detail = tell(host, "SHUTDOWN", "NOSAVE")
-  if was_up == false then return false end
-  if code ~= "closed" then return nil, code or "redis", detail end
-  return true
+  if was_up ~= false and code ~= "closed" then
+    return nil, code or "redis", detail
+  end
+  local ok, why, text = clear(host, places)
+  if not ok then return nil, why, text end
+  return was_up ~= false
 end
 
 return local_server

@@ -91,12 +91,17 @@ end
 
 -- interrupting loops that never wait -----------------------------------------
 
-local OURS = debug.getinfo(1, "S").source:match("^(.*)/shutdown%.lua$")
+local LIBRARY = debug.getinfo(1, "S").source
+  :match("^(.*)/host/uv/shutdown%.lua$")
+local tools                 -- the same of rlockctl
+
+local function is_in(source, place)
+  return source:sub(1, #place) == place and source:find("^[./]", #place + 1)
+end
 
 -- Is this one of rlock's own functions? Those must not be interrupted.
 local function is_ours(fn)
-  local source = fn.source
-  return source:sub(1, #OURS) == OURS and source:find("^[./]", #OURS + 1)
+  return is_in(fn.source, LIBRARY) or tools and is_in(fn.source, tools)
 end
 
 -- A signal unwinds the running task, if it is in the program's code.
@@ -177,8 +182,11 @@ function shutdown.intercept(fn) interceptor = fn end
 
 --- From now on, signals and os.exit unwind the program, and assert keeps the
 --  detail for `explained`.
+-- @tparam[opt] string place  of modules, as in a chunkname, whose loops are not
+--   interrupted, either
 -- @treturn function restores everything
-function shutdown.prepare()
+function shutdown.prepare(place)
+  tools = place
   local handles = {}
   for name, status in pairs(SIGNALS) do
     handles[#handles + 1] = host.on_signal(name, function()

@@ -4,8 +4,11 @@
 --  id, so rlockctl can map a holder to a process. A name is printable ASCII:
 --  other bytes, commas and percent signs are encoded as %XX. It contains no
 --  arguments of the program, which may be secret.
+--
+--  The id of a permit has 16 bytes, like Redisson's: the first half of its
+--  client's id, then random bytes.
 
-local percent = require "rlock.percent"
+local percent = require "rlock.util.percent"
 
 local identity = {}
 
@@ -36,6 +39,26 @@ function identity.decode(text)
     who[field] = who[field] ~= "" and percent.decode(who[field]) or nil
   end
   return who
+end
+
+--- The first half of a client's id, 16 hex digits. Permits begin with it.
+-- @tparam string id  a UUID
+-- @treturn string
+function identity.short(id) return (id:gsub("-", ""):sub(1, 16)) end
+
+--- The client of an owner: the id, or for a permit its first half.
+-- @tparam string owner
+-- @treturn string|nil
+function identity.client_of(owner)
+  return owner:match("^([^:]+):%d+$")
+    or #owner == 32 and not owner:find("%X") and owner:sub(1, 16) or nil
+end
+
+--- Converts hex digits to bytes.
+function identity.bytes(digits)
+  return (digits:gsub("..", function(pair)
+    return string.char(tonumber(pair, 16))
+  end))
 end
 
 --- The name for a client with `identity = false`.

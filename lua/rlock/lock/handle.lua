@@ -11,12 +11,12 @@
 --             now_is, when_lost and release (grant.lua)
 
 local check = require "rlock.options"
-local colon = require "rlock.colon"
-local duration = require "rlock.duration"
+local colon = require "rlock.util.colon"
+local duration = require "rlock.util.duration"
 
 local handle = {}
 
-local huge = math.huge
+local huge, type = math.huge, type
 
 --- Creates a class that inherits from this one.
 function handle:class()
@@ -31,7 +31,6 @@ function handle:__tostring() return self:show() end
 -- options -----------------------------------------------------------------
 
 local function check_options(options, level)
-  if options == nil then return nil, nil end
   options = check.of_lock(options, level + 1)
   return options.wait, options.lease
 end
@@ -46,7 +45,11 @@ end
 -- taking and releasing ----------------------------------------------------
 
 local function take(self, wait, lease, hold)
-  return self.session.host.whole(self.take, self, wait, lease, hold)
+  local host = self.session.host
+  if host.ends_tasks then
+    return host.whole(self.take, self, wait, lease, hold)
+  end
+  return self:take(wait, lease, hold)
 end
 
 --- Waits for the lock and takes it.
@@ -61,30 +64,47 @@ end
 --   "quorum" (no majority of a red lock's servers is in reach)
 -- @treturn[2] string detail
 function handle:lock(options)
-  local wait, lease = check_options(options, 2)
+  if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end
+  local wait, lease
+  if options ~= nil then wait, lease = check_options(options, 2) end
   return take(self, wait or huge, lease)
 end
 
 --- Takes the lock if it is free. As `lock`, but `wait` defaults to 0.
 function handle:try_lock(options)
-  local wait, lease = check_options(options, 2)
+  if type(self) ~= "table" or not self.session then
+    colon.raise("lock:try_lock")
+  end
+  local wait, lease
+  if options ~= nil then wait, lease = check_options(options, 2) end
   return take(self, wait or 0, lease)
 end
 
-local function released(granted, hold)
+local function not_held(self)
+  return nil, "not_held", "this task does not hold "
+    .. (self.called or self:show())
+end
+
+local RELEASED = "this hold was released before"
+
+-- Looks the grant up only now, because in nginx this runs later than the call.
+-- A grant that has ended meanwhile may serve another lock.
+local function released(self, hold)
+  if hold and hold.is_over then
+    return nil, "not_held", RELEASED
+  end
+  local granted = hold and hold.grant or self:mine()
+  if not granted then return not_held(self) end
   local ok, code, detail = granted:release(hold)
   if ok then return true end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
-local function release(self, granted, hold)
-  return self.session.host.whole(released, granted, hold)
-end
-
-local function not_held(self)
-  return nil, "not_held", "this task does not hold "
-    .. (self.called or self:show())
+local function release(self, hold)
+  local host = self.session.host
+  if host.ends_tasks then return host.whole(released, self, hold) end
+  return released(self, hold)
 end
 
 --- Releases the calling task's most recent hold; that of an object of `hold`
@@ -96,15 +116,16 @@ end
 --   why a request failed; in the last two cases the lease ends the hold
 -- @treturn[2] string detail
 function handle:unlock()
-  local granted = self:mine()
-  if not granted then return not_held(self) end
-  return release(self, granted)
+  if type(self) ~= "table" or not self.session then
+    colon.raise("lock:unlock")
+  end
+  return release(self)
 end
 
 -- Releases the hold of `with`; or, if fn has done that, the most recent one.
 local function finish(hold)
   if hold.is_over then return hold.handle:unlock() end
-  return release(hold.handle, hold.grant, hold)
+  return release(hold.handle, hold)
 end
 
 local function done(hold, ...)
@@ -126,7 +147,8 @@ function handle:with(options, fn, ...)
     return self:with(nil, options, fn, ...)
   end
   check_function(fn, "lock:with", 2)
-  local wait, lease = check_options(options, 2)
+  local wait, lease
+  if options ~= nil then wait, lease = check_options(options, 2) end
   local hold = { handle = self }
   local ok, code, detail = take(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
@@ -175,6 +197,14 @@ function handle:on_lost(fn)
   return not_held(self)
 end
 
+--- Marks the calling task's hold as lost without releasing it, because the work
+--  that it protects may continue. Only the end of the lease frees it. Internal.
+-- @tparam string reason
+function handle:abandon(reason)
+  local granted = self:mine()
+  if granted then granted:abandon(reason) end
+end
+
 -- transferable holds ------------------------------------------------------
 
 -- The public object of a hold. The grant refers to it weakly: once the task has
@@ -190,7 +220,8 @@ local WEAK = { __mode = "v" }
 -- @return[1] the hold: unlock, valid_for, need, on_lost, state, token
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
-  local wait, lease = check_options(options, 2)
+  local wait, lease
+  if options ~= nil then wait, lease = check_options(options, 2) end
   local hold = {
     is_transferable = not self.session.host.ends_tasks,
     object = setmetatable({}, WEAK),
@@ -203,13 +234,7 @@ function handle:hold(options)
 end
 
 --- As the lock's methods, for this hold.
-function Hold:unlock()
-  local hold = self.hold
-  if hold.is_over then
-    return nil, "not_held", "this hold was released before"
-  end
-  return release(self.lock, hold.grant, hold)
-end
+function Hold:unlock() return release(self.lock, self.hold) end
 
 function Hold:__close() self:unlock() end
 
@@ -227,15 +252,20 @@ end
 
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
-  if self.hold.is_over then return end
+  if self.hold.is_over then return nil, "not_held", RELEASED end
   local object = self.hold.object
   self.hold.grant:when_lost(function(its_lock, reason)
     return fn(object[1] or its_lock, reason)
   end, self.lock)
+  return true
+end
+
+function Hold:abandon(reason)
+  if not self.hold.is_over then self.hold.grant:abandon(reason) end
 end
 
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
 colon.methods(Hold, "hold", "unlock valid_for token state on_lost need")
-return colon.methods(handle, "lock", [[lock try_lock unlock with hold valid_for
-  state need on_lost]])
+-- `lock`, `try_lock` and `unlock` check it themselves, which saves a call.
+return colon.methods(handle, "lock", "with hold valid_for state need on_lost")

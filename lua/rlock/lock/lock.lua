@@ -1,17 +1,18 @@
 --- The lock object of every policy: how it waits, and its state on the server.
---  Its public interface is in handle.lua; grant.lua sends the requests and
+--  Its public interface is in handle.lua; requests.lua sends the requests and
 --  interprets the replies. The object knows its name and policy. The owner is
 --  the calling task, not the object: tasks that share one still exclude each
 --  other.
 
-local verdicts = require "rlock.verdicts"
-local colon = require "rlock.colon"
-local PASSED = require "rlock.deadline".passed
-local grant = require "rlock.grant"
-local handle = require "rlock.handle"
-local metrics = require "rlock.metrics"
+local verdicts = require "rlock.lock.verdicts"
+local colon = require "rlock.util.colon"
+local PASSED = require "rlock.util.deadline".passed
+local grant = require "rlock.lock.grant"
+local handle = require "rlock.lock.handle"
+local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
-local waiting = require "rlock.waiting"
+local owner = require "rlock.lock.owner"
+local waiting = require "rlock.lock.waiting"
 local remote = require "rlock.redis.remote"
 
 local lock = handle:class()
@@ -30,8 +31,8 @@ function lock.new(client, policy, name, options)
     site = client.session:site(client, policy, name, options),
   }, lock)
   if options then
-    local owner = options.owner
-    self.owner, self.party = owner, owner and client.session.party_of(owner)
+    local named = options.owner
+    self.owner = named and owner.named(client.session, named)
     self.drift = options.drift
     if policy.extra then self.options = options end
   end
@@ -58,19 +59,19 @@ end
 --- The grant of the calling task, or nil.
 function lock:mine()
   local task = self.session.host.current()
-  return self.site.grants[self.party or task]
+  return self.site.grants[self.owner or task.owner]
 end
 
 -- The grant of the calling task; creates one if there is none.
-local function grant_of(self)
-  local party = self.session.host.current()
-  if self.party then party = self.party end
-  return self.site.grants[party] or grant.new(self, party)
+local function grant_of(self, name)
+  local task = self.session.host.current()
+  local its = self.owner or task.owner or owner.of_task(task)
+  return self.site.grants[its] or grant.new(self, its, name)
 end
 
 local function not_held(self, granted, code, detail)
   metrics.failed(self.site.series, code)
-  granted:sweep()
+  granted:recycle()
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
@@ -87,12 +88,12 @@ local function record(self, granted, waiter)
     self:show(), waited), { wait = waited, token = granted.token })
 end
 
-local function leave(self, granted, waiter, verdict, code, detail)
+local function leave(self, granted, waiter, is_held, code, detail)
   if waiter then
-    waiting.leave(self.session, waiter, verdict == "held")
-    if verdict ~= "held" then granted:leave() end
+    waiting.leave(self.session, waiter, is_held)
+    if not is_held then granted:leave() end
   end
-  if verdict == "held" then
+  if is_held then
     if waiter or self.session.is_heard then record(self, granted, waiter) end
     if granted.token then return true, granted.token end
     return true
@@ -100,41 +101,36 @@ local function leave(self, granted, waiter, verdict, code, detail)
   return not_held(self, granted, code, detail)
 end
 
-local wait_and_retry
-
--- Retries after a wait; waits again if the lock is still busy.
-local function retry(waiter, woken, code, detail)
-  local self = waiter.lock
-  local granted, now = grant_of(self), self.session.host.now()
-  if woken == nil then
-    return leave(self, granted, waiter, nil, code, detail)
-  end
-  if now >= waiter.wait_deadline then
-    return leave(self, granted, waiter, nil, "timeout",
-      granted:show() .. ": not free in time")
-  end
-  local verdict, ttl, why = granted:acquire(
-    waiting.request_deadline(self.session, now, waiter.wait_deadline),
-    waiter.lease, waiter.hold, now, waiter.wait_deadline)
-  if verdict ~= "busy" then
-    return leave(self, granted, waiter, verdict, ttl, why)
-  end
-  granted:sweep()
-  return wait_and_retry(waiter, ttl)
+-- The grant of a waiter.
+local function grant_for(self, waiter)
+  local granted = grant_of(self, waiter.owner_name)
+  granted:admit(waiter)
+  return granted
 end
 
--- Retries until the lock is held or the deadline passes. A nil `ttl` means no
--- attempt since joining the waiters. To keep thousands of waiting tasks small,
--- tail calls leave one frame, and a grant exists only during an attempt.
-function wait_and_retry(waiter, ttl)
-  local self = waiter.lock
-  return retry(waiter, waiting.pause(self.session, waiter, ttl,
-    self.site.policy.poll))
+--- Requests it again, see waiting.lua. A grant exists only during an attempt,
+--  to keep thousands of waiters small.
+function lock:retry(waiter, deadline, now)
+  local granted = grant_for(self, waiter)
+  local verdict, ms, code, detail = granted:acquire(deadline, waiter.lease,
+    waiter.hold, now, waiter.wait_deadline)
+  if verdict == "busy" then granted:recycle() else waiter.granted = granted end
+  return verdict, ms, code, detail
+end
+
+--- Ends a wait, see waiting.lua.
+-- @return as `take`
+function lock:end_wait(waiter, is_held, code, detail)
+  local granted = waiter.granted or grant_for(self, waiter)
+  return leave(self, granted, waiter, is_held, code, detail)
 end
 
 --- Takes one more hold for the calling task, see handle.lua.
 function lock:take(wait, lease, hold)
-  local granted, session, waiter = grant_of(self), self.session, nil
+  local session, waiter = self.session, nil
+  local task = session.host.current()
+  local its = self.owner or task.owner or owner.of_task(task)
+  local granted = self.site.grants[its] or grant.new(self, its)
   if wait < 0 then
     return not_held(self, granted, "timeout", PASSED)
   end
@@ -143,23 +139,21 @@ function lock:take(wait, lease, hold)
     waiter = granted:join()
   end
   local now = session.host.now()
-  local verdict, ttl, detail = granted:acquire(
+  local verdict, ms, code, detail = granted:acquire(
     waiting.request_deadline(session, now, now + wait), lease, hold, now,
     now + wait)
+  if verdict == "held" and not waiter and not session.is_heard then
+    if granted.token then return true, granted.token end
+    return true
+  end
   if verdict == "busy" and wait > 0 then
-    if not waiter then waiter, ttl = granted:join(), nil end
-    waiter.lock, waiter.wait_deadline = self, now + wait
-    waiter.lease, waiter.hold, waiter.since = lease, hold, now
-    if session.is_heard then
-      session:tell_of(self, "info", "waiting", "waiting for " .. self:show())
-    end
-    granted:sweep()
-    return wait_and_retry(waiter, ttl)
+    if not waiter then waiter, ms = granted:join(), nil end
+    waiter.lease, waiter.hold = lease, hold
+    granted:recycle()
+    return waiting.start(self, waiter, now, now + wait, ms)
   end
-  if verdict == "busy" then
-    verdict, ttl, detail = nil, "busy", self:busy(ttl)
-  end
-  return leave(self, granted, waiter, verdict, ttl, detail)
+  if verdict == "busy" then code, detail = "busy", self:busy(ms) end
+  return leave(self, granted, waiter, verdict == "held", code, detail)
 end
 
 --- The fencing token of this task's hold, if the policy has one.
@@ -170,10 +164,11 @@ end
 
 -- server state ------------------------------------------------------------
 
--- Runs an optional operation of the policy.
--- @return the reply, and the operation
-local function run(self, name, a, b)
-  local op, session = self.site.policy.ops[name], self.session
+-- Runs an optional operation of the policy, `op`.
+-- @tparam string name its name
+-- @return the reply, or nil, code, detail
+local function run(self, op, name, a, b)
+  local session = self.session
   if not op then
     return nil, "usage", ("policy %q has no server.%s, needed here")
       :format(self.site.policy.name, name)
@@ -182,8 +177,7 @@ local function run(self, name, a, b)
   local reply, code, detail = remote.run(session.node, op,
     now + session.timeout, now, self.site.keys, a, b)
   if code == "cancelled" then error(detail, 0) end
-  if reply == nil then return nil, code, detail end
-  return reply, op
+  return reply, code, detail
 end
 
 --- The lock's current state on the server.
@@ -192,17 +186,19 @@ end
 --   the policy's extra fields: `token`, `mode`, `queue` (the first waiters)
 -- @treturn[2] nil, code, detail
 function lock:peek()
-  local granted = self:mine()
-  local owner = granted and granted.owner or self.owner
-    or self.session:owner_of(self.session.host.current(), self.site.family)
-  local reply, code, detail = run(self, "peek", owner)
+  local granted, session = self:mine(), self.session
+  local name = granted and granted.owner_name
+    or (self.owner or owner.of_task(session.host.current())):name_for(session,
+      self.site.family)
+  local op = self.site.policy.ops.peek
+  local reply, code, detail = run(self, op, "peek", name)
   if reply == nil then return nil, code, detail end
-  local told, _, fault = verdicts.of_peek(code, reply)
-  if not told then return nil, "redis", fault end
-  local state = { state = reply[1], count = reply[3], holders = {} }
-  if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
-  local flat, more = reply[4] or {}, reply[5] or {}
+  local verdict, _, fault = verdicts.of_peek(op, reply)
+  if not verdict then return nil, "redis", fault end
+  local state, flat, more = {}, reply[4] or {}, reply[5] or {}
   for i = 1, #more, 2 do state[more[i]] = more[i + 1] or nil end
+  state.state, state.count, state.holders = reply[1], reply[3], {}
+  if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
   for i = 1, #flat, 2 do
     if flat[i] ~= "" then               -- "": the field of a fencing token
       state.holders[#state.holders + 1] =
@@ -244,10 +240,11 @@ end
 -- @treturn[1] boolean whether the lock was held
 -- @treturn[2] nil, code, detail
 function lock:break_lock(token)
-  local reply, code, detail = run(self, "break_", token or "",
+  local op = self.site.policy.ops.break_
+  local reply, code, detail = run(self, op, "break_", token or "",
     self.session.publish)
   if reply == nil then return nil, code, detail end
-  local verdict, value, fault = verdicts.of(code, reply)
+  local verdict, value, fault = verdicts.of(op, reply)
   if not verdict then return nil, value, fault end
   if verdict == "refused" then return nil, "refused", value end
   return verdict == "freed"

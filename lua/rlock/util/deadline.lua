@@ -1,6 +1,6 @@
 --- A deadline for several calls: each gets it as its `wait`.
 
-local duration = require "rlock.duration"
+local duration = require "rlock.util.duration"
 
 local deadline = {}
 deadline.__index = deadline

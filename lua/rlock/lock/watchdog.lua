@@ -11,9 +11,9 @@
 --  held -> at_risk         a renewal failed, or the server was replaced
 --  held, at_risk -> lost   the server says so, or the deadline has passed
 
-local verdicts = require "rlock.verdicts"
-local heap = require "rlock.heap"
-local metrics = require "rlock.metrics"
+local verdicts = require "rlock.lock.verdicts"
+local heap = require "rlock.util.heap"
+local metrics = require "rlock.util.metrics"
 local remote = require "rlock.redis.remote"
 
 local watchdog = {}
@@ -24,6 +24,7 @@ local IN_FLIGHT = 4      -- batches in flight to one node
 local RETRIES = 12       -- a failed renewal is retried every lease/12
 local GARBAGE = 100      -- kB, see collect()
 local SHORT = 0.005      -- seconds that are too short for a retry
+local RAISED = "the renewal raised an error"
 
 --- @tparam table session session.lua's: host, node, lease (seconds)
 function watchdog.new(session)
@@ -106,14 +107,14 @@ local function count_loss(self, grant, reason)
     { reason = reason, held = held })
 end
 
---- Declares a grant lost, once, and runs its on_lost callbacks.
+--- Declares a grant lost, once, and runs its on_lost callbacks. Reports it at
+--  the end: in nginx an ngx.exit in a `log` callback ends this task.
 -- @tparam table grant
 -- @tparam string reason for messages
 function watchdog:lose(grant, reason)
   if grant.state == "lost" or grant.state == "free" then return end
   self:remove(grant)
   grant.state, grant.lost_because = "lost", reason
-  count_loss(self, grant, reason)
   for _, callback in ipairs(grant.on_lost or {}) do
     self.host.spawn(callback.fn, callback.object, reason)
   end
@@ -123,19 +124,14 @@ function watchdog:lose(grant, reason)
   elseif grant.remember then                    -- permits have no such method
     grant:remember()
   end
+  count_loss(self, grant, reason)
 end
 
 -- renewals ----------------------------------------------------------------
 
--- The time until which a renewal may be sent: replicas need time to confirm it.
-local function last_of(grant)
-  local wanted = grant.lock.site.keys.replicas
-  return grant.valid_until - (wanted and wanted.ms / 1000 or 0)
-end
-
 -- Schedules a retry, at most half of the remaining time from now.
 local function retry_at(self, grant, now)
-  local left = last_of(grant) - now
+  local left = grant.valid_until - now
   local pause = math.min(self.session.lease / RETRIES, left / 2)
   grant.deadline = pause < SHORT and grant.valid_until or now + pause
   self.alarms:push(grant)
@@ -149,16 +145,15 @@ local function tell_risk(self, grant, why, now)
 end
 
 local function not_renewed(self, grant, why, now)
-  if grant.state == "held" then
-    grant.state = "at_risk"
-    tell_risk(self, grant, why, now)
-  end
+  local was_held = grant.state == "held"
+  grant.state = "at_risk"
   grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
   grant.is_unsure = true          -- the renewal may have been executed
   if now >= grant.valid_until then
     self:lose(grant, grant.lost_because)
   else
     retry_at(self, grant, now)
+    if was_held then tell_risk(self, grant, why, now) end
   end
 end
 
@@ -200,13 +195,6 @@ local function answered(self, node, grant, lease, reply, code, detail, sent)
   end
 end
 
--- Was this NOSCRIPT? Then the hold is fine; the script is loaded again.
-local function lacks_script(node, grant, class)
-  if not class or not class.forget then return false end
-  remote.forget(node, grant.lock.site.policy.ops.renew)
-  return true
-end
-
 -- Is the grant still in this batch? If it was released or renewed by another
 -- request in the meantime, the batch's outcome does not apply to it.
 local function is_in(self, batch, grant)
@@ -241,7 +229,7 @@ local function command(node, grant, word, now)
   local lease, want = grant:renewal(now)
   local site = grant.lock.site
   return lease, remote.command(node, site.policy.ops.renew, word, site.keys,
-    grant.owner, lease, want, not grant.watched and "1" or nil)
+    grant.owner_name, lease, want, not grant.watched and "1" or nil)
 end
 
 -- The deadline of a batch's renewals: within a period, which leaves time for a
@@ -249,7 +237,7 @@ end
 local function deadline_of(self, batch, now)
   local deadline = now + math.min(self.session.timeout, self.period)
   for _, grant in ipairs(batch) do
-    deadline = math.min(deadline, last_of(grant))
+    deadline = math.min(deadline, grant.valid_until)
   end
   return deadline
 end
@@ -277,21 +265,33 @@ end
 
 -- Renews a single grant whose slot has moved to another node.
 local function renew_elsewhere(self, batch, grant)
-  self.host.daemon(function()
-    local now = self.host.now()
+  local function fail(code, detail)
+    if is_in(self, batch, grant) then
+      answered(self, batch.node, grant, nil, nil, code, detail)
+    end
+  end
+  local host = self.host
+  local function request()
+    if not is_in(self, batch, grant) then return end
+    local now = host.now()
     local lease, want = grant:renewal(now)
     local site = grant.lock.site
     local reply, code, detail, _, sent = remote.run(self.session.node,
       site.policy.ops.renew, deadline_of(self, { grant }, now), now, site.keys,
-      grant.owner, lease, want, not grant.watched and "1" or nil)
+      grant.owner_name, lease, want, not grant.watched and "1" or nil)
     if is_in(self, batch, grant) then
       answered(self, batch.node, grant, lease, reply, code, detail, sent)
     end
+  end
+  local task, code, detail = host.daemon(function()
+    host.guard(function() fail("closed", RAISED) end, nil, request)
   end)
+  if not task then fail(code, detail) end
 end
 
 -- Handles one outcome of a batch.
--- @treturn boolean whether to retry, because of NOSCRIPT; not if `is_second`
+-- @treturn boolean whether to retry, because the script or the clock is fetched
+--   again; not if `is_second`
 local function handle_reply(self, batch, grant, is_second, lease, reply, code,
     detail, sent)
   local site, class = grant.lock.site, nil
@@ -299,7 +299,8 @@ local function handle_reply(self, batch, grant, is_second, lease, reply, code,
     class = remote.classify(batch.node, site.policy.ops.renew, code, detail,
       site.name)
   end
-  if not is_second and lacks_script(batch.node, grant, class) then
+  if remote.forget(batch.node, site.policy.ops.renew, class)
+      and not is_second then
     return true
   elseif class and class.redirects and self.session.node.redirect then
     self.session.node:redirect(detail, batch.node)
@@ -315,6 +316,7 @@ end
 local function handle_replies(self, batch, is_second, replies, codes, details,
     sent, leases)
   local again = { node = batch.node, route = batch.route }
+  batch.again = again                   -- for `abort`
   for i, grant in ipairs(batch) do
     local here = is_in(self, batch, grant)
     if here and not replies then
@@ -334,16 +336,33 @@ local function renew(self, batch, is_second)
   if again[1] then return renew(self, again, true) end
 end
 
+-- Ends a batch, at the latest when it has failed.
+local function land(self, batch)
+  self.batches = self.batches - 1
+  self.batches_of[batch.route] = self.batches_of[batch.route] - 1
+  if self.change then self.change:set() end
+end
+
+-- Ends a batch that was not sent, or whose task has raised an error.
+local function abort(self, batch, code, detail)
+  local again = batch.again
+  handle_replies(self, batch, true, nil, code, detail)
+  if again then handle_replies(self, again, true, nil, code, detail) end
+  land(self, batch)
+end
+
 local function send_part(self, batch)
   local flying = self.batches_of[batch.route] or 0
   self.batches = self.batches + 1
   self.batches_of[batch.route] = flying + 1
-  self.host.daemon(function()
-    renew(self, batch)
-    self.batches = self.batches - 1
-    self.batches_of[batch.route] = self.batches_of[batch.route] - 1
-    if self.change then self.change:set() end
+  local host = self.host
+  local task, code, detail = host.daemon(function()
+    host.guard(function()
+      abort(self, batch, "closed", RAISED)
+    end, nil, renew, self, batch)
+    land(self, batch)
   end)
+  if not task then abort(self, batch, code, detail) end
 end
 
 -- Splits a batch by node or lane, and sends the parts.
@@ -371,12 +390,12 @@ end
 local function abandon(self, grant)
   grant.watched, grant.state = false, "at_risk"
   grant.deadline = grant.valid_until
+  self.alarms:push(grant)
   local why = "its task ended without unlocking it"
   self.session:tell_of(grant.lock, "warn", "at_risk",
     grant:show() .. " is not renewed any more: " .. why,
     { reason = why, valid_for = math.max(0, grant.valid_until
       - self.host.now()) })
-  self.alarms:push(grant)
 end
 
 -- Are IN_FLIGHT batches on their way to the grant's node or lane? One that does
@@ -456,10 +475,24 @@ local function has_routes(self)
   return node:size() > 1 or next(node.lanes or {}) ~= nil
 end
 
+-- Retries the grants of a batch that a run collected, but died before it sent.
+local function recover(self)
+  local grant, now = self.flying.first, self.host.now()
+  while grant do
+    local after = grant.next
+    if not grant.batch.route then
+      self:remove(grant)
+      retry_at(self, grant, now)
+    end
+    grant = after
+  end
+end
+
 -- The watchdog's task. When idle it stays for another half period, so that an
 -- occasional lock need not start it each time.
 local function run(self)
   local was_idle = false
+  recover(self)
   while not self.is_closed do
     local now = self.host.now()
     local deadline
@@ -494,7 +527,7 @@ end
 local function awake(self, deadline)
   if not self.change then
     self.change, self.wake_deadline = self.host.event(), 0
-    self.host.daemon(run, self)
+    self.host.service(run, self)
   elseif deadline < self.wake_deadline then
     self.change:set()
   end
@@ -565,22 +598,25 @@ end
 -- @tparam string why for messages
 -- @tparam function is_there  grant -> whether it was on that server
 function watchdog:suspect(why, is_there)
-  local now, n = self.host.now(), 0
+  local now, suspects = self.host.now(), {}
   for _, grant in ipairs(self:all()) do
     if not is_beyond_doubt(grant) and is_there(grant) then
       self:remove(grant)                -- ignores a renewal in flight
       grant.state, grant.is_suspect, grant.batch = "at_risk", true, nil
-      grant.deadline, n = now, n + 1
+      grant.deadline = now
       self.alarms:push(grant)
-      if self.session.options.log then tell_risk(self, grant, why, now) end
+      suspects[#suspects + 1] = grant
     end
   end
+  local n = #suspects
   if n == 0 then return end
-  if not self.session.options.log then
+  awake(self, now)
+  if self.session.options.log then
+    for _, grant in ipairs(suspects) do tell_risk(self, grant, why, now) end
+  else
     self.session:tell("warn", "at_risk", ("%d hold%s at risk: %s"):format(n,
       n == 1 and " is" or "s are", why))
   end
-  awake(self, now)
 end
 
 --- Ends the watchdog's task as soon as it is idle.

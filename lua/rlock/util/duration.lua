@@ -1,6 +1,6 @@
 --- Durations: checks the caller's seconds (which may be fractions) and converts
 --  them to the whole milliseconds of Redis and the core. Reads no clock.
---  @module rlock.duration
+--  @module rlock.util.duration
 
 local duration = {}
 

@@ -3,7 +3,7 @@
 --  the hard deadline, it kills the command and all its descendants, before the
 --  lease ends and the server may grant the lock to another owner. It sends a
 --  signal at the soft deadline, `kill_after` seconds earlier. Each renewal
---  moves both.
+--  moves both. If the guard is killed, its parent, the warden, kills them.
 
 local check = require "rlock.options"
 local host = require "rlock.host.uv"
@@ -102,11 +102,16 @@ function react.killed(self)
   self.stopped = self.stopped or self.cause
 end
 
+local LEFT = "its guards were killed, so processes of the command may still "
+  .. "run: it is not released, and ends with its lease"
+
 function react.gone(self, value)
   self.is_gone = true
-  if value == -1 then
-    self.stopped, self.lost = "lost", "its guard was killed"
-  end
+  if value == 0 then return end
+  self.stopped, self.lost = "lost", "its guard was killed"
+  if value == 1 then return end
+  self.is_left, self.lost = true, LEFT
+  if self.lock and self.lock.abandon then self.lock:abandon(LEFT) end
 end
 
 local function attend(self, seconds)
@@ -118,10 +123,12 @@ end
 --  lock meanwhile. Sets these fields of the run:
 --    status   the exit status; 128 + N if signal N ended it
 --    signal   N, or 0
---    unable   why it could not be executed; is_missing if there is none
+--    unable   why it could not be executed; is_missing: it does not exist
 --    lost     why the lock was lost
 --    stopped  "lost" or "over" (hold_at_most) if the command was therefore sent
 --             a signal
+--    is_left  processes of the command may still run, so the lock must not be
+--             released: its hold was abandoned
 function Run:wait()
   while not self.is_gone do
     watch(self)
@@ -166,11 +173,11 @@ function exec.is_reaction(text)
       and signal_of(text) ~= nil
 end
 
+-- hold_at_most is the time until the signal; without a signal, until the kill.
 local function set_over(self, hold_at_most)
-  self.over, self.over_soft = huge, huge
-  if not hold_at_most then return end
-  self.over = host.now() + hold_at_most
-  self.over_soft = self.over - min(self.kill_after, hold_at_most / 3)
+  self.over_soft = hold_at_most and host.now() + hold_at_most or huge
+  self.over = self.over_soft
+  if self.on_lost ~= "kill" then self.over = self.over + self.kill_after end
 end
 
 local function new_run(options)
@@ -189,8 +196,9 @@ end
 --- Starts a command. Call this in the task that holds the lock.
 -- @tparam table words
 -- @tparam table options lock (a lock or hold), on_lost, kill_after, env (a list
---   of "K=V"), no_input, foreground, hold_at_most, farewell, on_event =
---   function(what, fields) for "renewed", "at_risk", "lost", "child_exit"
+--   of "K=V"), no_input, foreground, hold_at_most (seconds until the signal;
+--   the kill follows kill_after later), farewell, on_event = function(what,
+--   fields) for "renewed", "at_risk", "lost", "child_exit"
 -- @return the run, for a `<close>` variable; or nil, code, detail
 function exec.start(words, options)
   local self, left = new_run(options)
@@ -243,7 +251,7 @@ local function list_of(env)
   return list
 end
 
-local FAREWELL = "rlock: guard: killed %s: past its deadline for the lock\n"
+local FAREWELL = "rlock: guard: kills %s: past its deadline for the lock\n"
 
 local function with_defaults(words, given)
   local options = {}

@@ -6,11 +6,17 @@ local colon = {}
 local getmetatable = getmetatable
 local STRING = getmetatable("")
 
+--- Raises the error for the method that calls this.
+-- @tparam string method such as "lock:unlock"
+function colon.raise(method)
+  error(("call it with a colon: %s()"):format(method), 3)
+end
+
 local function method(what, name, fn)
   return function(self, ...)
     local class = getmetatable(self)
     if class == nil or class == STRING then
-      error(("call it with a colon: %s:%s()"):format(what, name), 2)
+      colon.raise(what .. ":" .. name)
     end
     return fn(self, ...)
   end

@@ -1,0 +1,224 @@
+--- One owner's grant of one lock: its holds, and the time until which the
+--  server certainly keeps the lock for it. A *hold* is one successful `lock`;
+--  each has its own lease (holds.lua). The requests are in requests.lua;
+--  waiting and retries in lock.lua.
+--
+--  A grant has one owner name. Each request, also one that rolls another back,
+--  needs the grant's turn (turn.lua). The grant ends, and its table may serve
+--  another lock, only when it has no holds and nothing has its turn or waits
+--  for it.
+--
+--  state: free -> held <-> at_risk -> lost; free again after the last unlock.
+
+local holds = require "rlock.lock.holds"
+local metrics = require "rlock.util.metrics"
+local policy = require "rlock.policy"
+local requests = require "rlock.lock.requests"
+local turn = require "rlock.lock.turn"
+local waiting = require "rlock.lock.waiting"
+
+local grant = {
+  acquire = requests.acquire, release = requests.release,
+  renewal = requests.renewal, leave = requests.leave,
+}
+grant.__index = grant
+
+local max = math.max
+local NONE = holds.NONE
+
+local SPARES = 16                       -- grants kept for reuse
+
+-- The owner's name in its grant of the other side of a read/write lock, or nil.
+-- Both sides must use the same name. `peer` is that side's policy.
+local function name_at_peer(lock, peer, owner)
+  local site = lock.session:known_site(policy.load(peer), lock.site.name)
+  local granted = site and site.grants[owner]
+  return granted and granted.owner_name
+end
+
+-- A waiter keeps the name that has its place, unless that is being undone here.
+local function kept_name(lock, name)
+  local undone = lock.site.undone
+  return not (undone and undone[name]) and name
+end
+
+--- @tparam table lock the handle
+-- @tparam table owner see owner.lua
+-- @tparam[opt] string name the owner name of a waiter that retries
+function grant.new(lock, owner, name)
+  local spares = lock.session.spares
+  local n = #spares
+  local self = spares[n]
+  if self then
+    spares[n] = nil
+  else
+    self = setmetatable({ holds = NONE, state = "free", valid_until = 0 },
+      grant)
+  end
+  local site, session = lock.site, lock.session
+  local peer = site.policy.twin
+  self.lock, self.owner = lock, owner
+  self.owner_name = owner.name or peer and name_at_peer(lock, peer, owner)
+    or name and kept_name(lock, name) or owner:name_for(session, site.family)
+  site.grants[owner] = self
+  if owner.grants then owner.grants[self] = true end
+  return self
+end
+
+--- The lock's kind and name, for messages.
+function grant:show() return self.lock:show() end
+
+--- Marks the grant lost without a request to the server.
+function grant:end_it(why)
+  local session = self.lock.session
+  session.watchdog:remove(self)
+  metrics.observe(self.lock.site.series.hold, session.host.now() - self.since)
+  self.state, self.lost_because, self.on_lost = "lost", why, nil
+end
+
+--- Does the owner keep its name in Redis if a request is rolled back? It does
+--  if the name is explicit, if requests wait for their turn, or if the other
+--  side of the pair uses it.
+function grant:keeps_name()
+  local peer = self.lock.site.policy.twin
+  return self.queue or self.owner.is_named
+    or peer and name_at_peer(self.lock, peer, self.owner)
+end
+
+--- Detaches the grant from its owner, which can then get a new one.
+function grant:detach()
+  local owner, grants = self.owner, self.lock.site.grants
+  if grants[owner] == self then grants[owner] = nil end
+  if owner.grants then owner.grants[self] = nil end
+  if owner.lost then owner.lost[self] = nil end
+end
+
+--- Resets a grant without holds. It ends with its turn, see `recycle`.
+function grant:reset()
+  if self.list or self.place then self.lock.session.watchdog:remove(self) end
+  self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
+  self.valid_until, self.lost_because, self.is_unsure = 0, nil, nil
+end
+
+--- Ends the grant, and keeps its table for reuse, if it has no holds and
+--  nothing has its turn. The caller must not use it afterwards.
+function grant:recycle()
+  if self.state ~= "free" or self.acting or not self.owner then return end
+  self:detach()
+  local spares = self.lock.session.spares
+  self.owner, self.is_given_up = nil, nil
+  if #spares < SPARES then
+    self.lock = nil
+    spares[#spares + 1] = self
+  end
+end
+
+--- The channel on which releases are published, or nil.
+function grant:channel()
+  local site = self.lock.site
+  return site.policy.channel and site.policy.channel(site.keys, self.owner_name)
+end
+
+--- Joins the client's waiters for the lock, see waiting.join.
+-- @treturn table waiter; its `owner_name` is the one that has its place
+function grant:join()
+  local waiter = waiting.join(self.lock.session, self:channel(),
+    self.lock.site.policy.wakes)
+  waiter.owner_name = self.owner_name
+  return waiter
+end
+
+--- Lets a waiter go on under this grant's owner name. If its place in the queue
+--  has another one, leaves that place.
+-- @tparam table waiter
+function grant:admit(waiter)
+  local former = waiter.owner_name
+  if former == self.owner_name then return end
+  waiter.owner_name = self.owner_name
+  if self.lock.site.policy.ops.leave then requests.leave_as(self, former) end
+end
+
+--- Releases all holds, because the task has ended.
+function grant:give_up()
+  self.is_given_up = true               -- for a request in flight
+  if self.acting or #self.holds == 0 then return end
+  holds.end_all(self.holds)
+  self.holds, self.acting = NONE, true
+  self:end_it("the task ended without unlocking it")
+  local session = self.lock.session
+  requests.roll_back(self, self.is_unsure and session.lease
+    or max(self.valid_until - session.host.now(), 0))
+  self:reset()
+  if not self.is_rolling_back then turn.pass(self) end
+  self:recycle()
+end
+
+--- Has its task ended, with nothing left that could release it?
+-- @treturn boolean
+-- @treturn boolean whether the task has ended
+function grant:is_abandoned()
+  local host = self.lock.session.host
+  if not host.is_over(self.owner.task) then return false, false end
+  return not holds.are_referenced(self.holds), true
+end
+
+--- The current state: "held", "at_risk", "lost" or "free".
+function grant:now_is()
+  local is_held = self.state == "held" or self.state == "at_risk"
+  return is_held and self:valid_for() == 0 and "lost" or self.state
+end
+
+--- Marks the grant as lost without a release, so only the lease ends it. The
+--  task continues under a new owner name, so it cannot re-enter the lock.
+-- @tparam string reason
+function grant:abandon(reason)
+  local session = self.lock.session
+  self.is_unsure = nil
+  session.watchdog:lose(self, reason)
+  self.owner:renumber(self.lock.site.family)
+end
+
+--- Keeps a lost grant referenced by its task until it is unlocked, even if
+--  nothing else refers to the lock.
+function grant:remember()
+  local owner = self.owner
+  if owner.is_named then return end
+  owner.lost = owner.lost or {}
+  owner.lost[self] = true
+end
+
+--- Detaches a lost grant, which no task will release, from its site, unless a
+--  request is in progress. The server may keep it for longer if the outcome of
+--  its last request is unknown: then releases it in the background.
+function grant:drop()
+  if self.acting then return end
+  if self.is_unsure then
+    self.acting, self.is_unsure = true, nil
+    requests.release_lost(self, self.lock.session.lease)
+  end
+  if self.owner then self:detach() end
+end
+
+--- Seconds for which the lock is certainly ours.
+function grant:valid_for()
+  if self.state == "lost" or self.state == "free" then return 0 end
+  return max(0, self.valid_until - self.lock.session.host.now())
+end
+
+--- Calls fn(object, reason) once: when the grant is lost, or now if it is.
+-- @treturn boolean whether there is a hold to lose
+function grant:when_lost(fn, object)
+  local session = self.lock.session
+  if #self.holds == 0 then
+    return false
+  elseif self.state == "lost" then
+    session.host.spawn(fn, object, self.lost_because)
+    return true
+  end
+  self.on_lost = self.on_lost or {}
+  table.insert(self.on_lost, { fn = fn, object = object })
+  if not self.watched then session.watchdog:observe(self) end
+  return true
+end
+
+return grant

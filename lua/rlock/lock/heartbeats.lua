@@ -1,0 +1,169 @@
+--- The heartbeats of the waiters in a queue in Redis, for policies with the
+--  operation `refresh`. A request refreshes many waiters of one lock, and its
+--  reply names those that must retry. So a waiter sends nothing while it waits,
+--  and the retry of a woken waiter is behind few other requests.
+
+local verdicts = require "rlock.lock.verdicts"
+local remote = require "rlock.redis.remote"
+
+local heartbeats = {}
+heartbeats.__index = heartbeats
+
+local huge, max, min = math.huge, math.max, math.min
+
+local BATCH = 128       -- waiters of one request, which takes less than 1 ms
+local IN_FLIGHT = 8     -- requests for one lock
+local PERIOD = 0.8      -- between two heartbeats, as a share of `poll`
+local EARLY = 0.5       -- how early one may be, as a share of that period
+local LEAST = 0.01      -- seconds; a policy may reply "busy" and 0
+local POLL = 0.5        -- seconds: of a policy without `poll`
+
+--- @tparam table session
+function heartbeats.new(session)
+  return setmetatable({ session = session, lines = {} }, heartbeats)
+end
+
+-- the waiters of one lock, in order of their next heartbeat -------------------
+
+local function append(line, waiter, due)
+  local last = line.last
+  waiter.line, waiter.due, waiter.ahead, waiter.behind = line, due, last, nil
+  if last then last.behind = waiter else line.first = waiter end
+  line.last = waiter
+end
+
+local function unlink(line, waiter)
+  local ahead, behind = waiter.ahead, waiter.behind
+  if ahead then ahead.behind = behind else line.first = behind end
+  if behind then behind.ahead = ahead else line.last = ahead end
+  waiter.line, waiter.ahead, waiter.behind = nil, nil, nil
+end
+
+-- Schedules a request after `ms`, by a reply: the lock may be free then.
+local function expect(line, ms, now)
+  if ms < 0 then return false end
+  local deadline = now + max((ms + 1) / 1000, LEAST)
+  if deadline >= line.deadline then return false end
+  line.deadline = deadline
+  return true
+end
+
+-- requests --------------------------------------------------------------------
+
+local function wake_all(line, batch, is_named)
+  for i, waiter in ipairs(batch) do
+    if waiter.line == line and (not is_named or is_named[batch.owners[i]]) then
+      waiter:set()
+    end
+  end
+end
+
+-- After a failure, each waiter of the batch retries, and reports its failure.
+local function answered(line, batch, op, reply)
+  if not verdicts.of(op, reply) then return wake_all(line, batch) end
+  expect(line, reply[2], line.session.host.now())
+  if not reply[3] then return end
+  local is_named = {}
+  for i = 3, #reply do is_named[reply[i]] = true end
+  wake_all(line, batch, is_named)
+end
+
+local function request(line, batch)
+  local session, site, now = line.session, line.site, line.session.host.now()
+  local op = site.policy.ops.refresh
+  local reply = remote.run(session.node, op, now + session.timeout, now,
+    site.keys, session.publish, nil, nil, nil, batch.owners)
+  answered(line, batch, op, reply)
+end
+
+local function land(line)
+  line.flying = line.flying - 1
+  line.change:set()
+end
+
+local function send(line, batch)
+  line.session.host.guard(land, line, request, line, batch)
+  land(line)
+end
+
+-- Takes the waiters of the next request from the front of the line.
+local function collect(line, now)
+  local batch, owners, next_due = {}, {}, now + line.period
+  local latest = now + line.period * EARLY
+  if line.deadline <= now then latest, line.deadline = huge, huge end
+  local waiter = line.first
+  while waiter ~= batch[1] and waiter.due <= latest and #batch < BATCH do
+    local n = #batch + 1
+    batch[n], owners[n] = waiter, waiter.owner_name
+    unlink(line, waiter)
+    append(line, waiter, next_due)
+    waiter = line.first
+  end
+  batch.owners = owners
+  return batch
+end
+
+-- The task of a line, while there are waiters.
+local function run(line)
+  local session = line.session
+  while line.first and not session.is_closed do
+    local now, at = session.host.now(), huge
+    if line.flying < IN_FLIGHT then
+      at = min(line.first.due, line.deadline)
+    end
+    if at <= now then
+      local batch = collect(line, now)
+      line.flying = line.flying + 1
+      if not session.host.daemon(send, line, batch) then
+        line.flying = line.flying - 1
+        wake_all(line, batch)
+      end
+    else
+      line.change:pause(at < huge and at - now or nil)
+    end
+  end
+end
+
+-- If the session was closed, its waiters see that when they retry.
+local function serve(line)
+  run(line)
+  line.lines[line.site] = nil
+  while line.first do
+    line.first:set()
+    unlink(line, line.first)
+  end
+end
+
+local function open(self, site)
+  local session = self.session
+  local line = {
+    session = session, site = site, lines = self.lines, deadline = huge,
+    flying = 0, change = session.host.event(),
+    period = (site.policy.poll or POLL) * PERIOD,
+  }
+  self.lines[site] = line
+  session.host.service(serve, line)
+  return line
+end
+
+-- for waiters -----------------------------------------------------------------
+
+--- Sends heartbeats for a waiter from now on.
+-- @tparam table waiter with its `owner_name`
+-- @tparam table site of the lock
+-- @tparam number ms until a retry may succeed; -1: unknown
+function heartbeats:join(waiter, site, ms)
+  local line = self.lines[site] or open(self, site)
+  local now = self.session.host.now()
+  local was_empty = not line.first
+  append(line, waiter, now + line.period)
+  if expect(line, ms, now) or was_empty then line.change:set() end
+end
+
+--- Sends no more heartbeats for a waiter.
+-- @tparam table waiter
+function heartbeats.leave(_, waiter)
+  if waiter.line then unlink(waiter.line, waiter) end
+end
+
+return heartbeats

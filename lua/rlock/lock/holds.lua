@@ -1,0 +1,74 @@
+--- The holds of a grant: a list, in the order in which they were taken. Pure.
+--
+--  A hold is a table: `ends` is the time at which its lease ends; without it
+--  the watchdog renews the hold. If `is_transferable`, any task may release it;
+--  `object` is a weak reference to the program's object for it. The part of a
+--  multi-lock or red lock refers to the whole as `hold`.
+
+local holds = {}
+
+local max = math.max
+
+--- The hold of each `lock` without a lease: the watchdog renews it. Shared, so
+--  that 100 000 of them take no memory. Nothing reads its `is_over`.
+holds.RENEWED = {}
+
+--- An empty list, shared.
+holds.NONE = {}
+
+-- Skips the holds of objects and multi-locks: each releases its own, and a task
+-- of the same owner does not know of them.
+local function last_of(list)
+  for i = #list, 1, -1 do
+    if not (list[i].object or list[i].hold) then return list[i] end
+  end
+  return list[#list]
+end
+
+--- Removes a hold.
+-- @tparam table list
+-- @tparam[opt] table hold default: the most recent, but one of an object or of
+--   several locks only if there is no other
+-- @treturn table|nil the hold, if it was there
+function holds.remove(list, hold)
+  local n = #list
+  if n == 1 and (not hold or hold == list[1]) then
+    hold, list[1] = list[1], nil
+    return hold
+  end
+  hold = hold or last_of(list)
+  for i = n, 1, -1 do
+    if list[i] == hold then return table.remove(list, i) end
+  end
+end
+
+--- What the holds need from now on.
+-- @tparam table list
+-- @tparam number now
+-- @tparam number lease seconds, of holds that the watchdog renews
+-- @treturn number seconds of lease; 0 or less if all leases have ended
+-- @treturn boolean whether the watchdog must renew any of them
+function holds.needed(list, now, lease)
+  local ends, watched = 0, false
+  for _, hold in ipairs(list) do
+    if hold.ends then ends = max(ends, hold.ends) else watched = true end
+  end
+  local seconds = ends - now
+  if watched then seconds = max(seconds, lease) end
+  return seconds, watched
+end
+
+--- Marks all as over.
+function holds.end_all(list)
+  for _, hold in ipairs(list) do hold.is_over = true end
+end
+
+--- Can anything but its own task still release one of these holds?
+function holds.are_referenced(list)
+  for _, hold in ipairs(list) do
+    if hold.is_transferable and hold.object[1] ~= nil then return true end
+  end
+  return false
+end
+
+return holds

@@ -1,0 +1,453 @@
+--- The requests of a grant (grant.lua): they acquire and release holds, and
+--  roll back what has an unknown outcome. Each needs the grant's turn
+--  (turn.lua).
+--
+--  Every request states the hold count that is wanted, so it is idempotent. If
+--  a request is given up and its outcome is unknown, it is rolled back in the
+--  background, and a task continues under a new owner name. A request
+--  delivered late is never executed after a newer one: the node seals lost
+--  connections (seal.lua).
+
+local duration = require "rlock.util.duration"
+local holds = require "rlock.lock.holds"
+local metrics = require "rlock.util.metrics"
+local remote = require "rlock.redis.remote"
+local turn = require "rlock.lock.turn"
+local verdicts = require "rlock.lock.verdicts"
+
+local requests = {}
+
+local huge, max, min = math.huge, math.max, math.min
+local HOLD, ROUND_TRIP = metrics.bounds.hold, metrics.bounds.round_trip
+local NONE, RENEWED = holds.NONE, holds.RENEWED
+
+-- Counts as strings, for Redis.
+local COUNT = {}
+for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
+
+local function count_text(n) return ("%d"):format(n) end
+
+-- Passes the turn on, unless a rollback in the background keeps
+-- it.
+local function passed_on(self, ...)
+  if self.queue and not self.is_rolling_back then
+    turn.pass(self)
+  elseif not self.is_rolling_back then
+    self.acting = nil
+  end
+  if self.is_given_up then self:give_up() end
+  return ...
+end
+
+-- Seconds of lease that the holds need from now on, and whether the watchdog
+-- must renew any of them.
+local function needed(self, now)
+  local seconds, watched =
+    holds.needed(self.holds, now, self.lock.session.lease)
+  return max(seconds, duration.least_lease), watched
+end
+
+--- The arguments of a renewal.
+-- @tparam number now by host.now()
+-- @treturn integer the lease, in milliseconds
+-- @treturn string the count of holds
+function requests.renewal(self, now)
+  local n = #self.holds
+  return duration.ms((needed(self, now))), COUNT[n] or count_text(n)
+end
+
+-- rolling back -------------------------------------------------------------
+
+-- In the background, releases the lock if there are `seconds` to retry that,
+-- and leaves the server's queue of waiters, where a place may outlast a lease.
+-- The caller has the turn. If the owner keeps its name, this takes over the
+-- turn, and its next request waits for this to finish. Otherwise the grant ends
+-- here, and the task continues with a new one and under a new number.
+-- `is_retried`: the caller's request is retried, so its waiter needs the name.
+local function release_in_background(self, seconds, is_retried)
+  local session, site, name = self.lock.session, self.lock.site,
+    self.owner_name
+  local ops, publish = site.policy.ops, session.publish
+  local is_kept = is_retried or self:keeps_name()
+  if is_kept then
+    self.is_rolling_back = true
+  else
+    self.owner:renumber(site.family)
+    site.undone = site.undone or {}
+    site.undone[name] = true
+    self:detach()
+    self.owner = nil
+  end
+  local function ended()
+    if not is_kept then
+      site.undone[name] = nil
+      return
+    end
+    self.is_rolling_back = nil
+    turn.pass(self)
+    self:recycle()
+  end
+  local function send()
+    local now = session.host.now()
+    if seconds then
+      remote.run(session.node, ops.release, now + seconds, now, site.keys,
+        name, "1", "0", publish)
+      now = session.host.now()
+    end
+    if ops.leave then
+      remote.run(session.node, ops.leave, now + session.lease, now, site.keys,
+        name, publish)
+    end
+  end
+  session:background(function()
+    session.host.guard(ended, nil, send)
+    ended()
+  end)
+end
+
+--- Rolls back a request whose outcome is unknown, by a release: releases are
+--  idempotent. Not needed if holds are left, because every later request states
+--  their count. The caller has the turn, which the rollback may keep.
+-- @tparam number seconds for which to retry the release
+-- @tparam[opt] boolean is_retried the request is retried by its waiter
+function requests.roll_back(self, seconds, is_retried)
+  if #self.holds == 0 then release_in_background(self, seconds, is_retried) end
+end
+
+local roll_back = requests.roll_back
+
+--- Releases the lock in the background, although the grant is lost. The caller
+--  has the turn.
+-- @tparam number seconds for which to retry that
+function requests.release_lost(self, seconds)
+  release_in_background(self, seconds)
+  passed_on(self)
+end
+
+--- Leaves the policy's queue of waiters, if it has one. If another request of
+--  the same owner is in flight, that one still needs the place.
+function requests.leave(self)
+  if not self.owner or self.acting or #self.holds > 0
+      or not self.lock.site.policy.ops.leave then
+    return
+  end
+  self.acting = true
+  release_in_background(self)
+  passed_on(self)
+end
+
+--- Leaves, in the background, a place in the policy's queue of waiters that has
+--  another name.
+-- @tparam string name
+function requests.leave_as(self, name)
+  local session, site = self.lock.session, self.lock.site
+  session:background(function()
+    local now = session.host.now()
+    remote.run(session.node, site.policy.ops.leave, now + session.lease, now,
+      site.keys, name, session.publish)
+  end)
+end
+
+-- acquiring ---------------------------------------------------------------
+
+-- Records a hold.
+local function record(self, ends, lease, hold, sent, now)
+  local lock, list = self.lock, self.holds
+  local series, seconds, i = lock.site.series, now - sent, 1
+  local trips = series.round_trip          -- metrics.observe, without a call
+  while seconds > ROUND_TRIP[i] do i = i + 1 end
+  trips[i], trips.sum = trips[i] + 1, trips.sum + seconds
+  series.acquired = series.acquired + 1
+  if not hold then
+    hold = lease and { ends = ends, is_over = false } or RENEWED
+  elseif lease then
+    hold.ends = ends
+  end
+  local n = #list
+  if n == 0 then
+    self.since = now
+    if list == NONE then
+      list = {}
+      self.holds = list
+    end
+  end
+  list[n + 1] = hold
+  if ends > self.valid_until then self.valid_until = ends end
+  self.state = "held"
+  local watchdog = lock.session.watchdog
+  if not lease then
+    self.watched = true
+    watchdog:watch(self, sent)
+  elseif not self.watched then
+    watchdog:observe(self)
+  end
+end
+
+-- Extra arguments of the policy's acquire, by its function `extra`.
+local function extra_of(self, extra, now, wait_deadline)
+  local wait = wait_deadline - now
+  return extra {
+    wait_ms = wait == huge and -1 or duration.ms(max(wait, 0)),
+    publish = self.lock.session.publish,
+    options = self.lock.options or {},
+  }
+end
+
+-- May this grant request another hold?
+local function may_enter(self, lease)
+  local policy_ = self.lock.site.policy
+  if self.lock.session.is_closed then
+    return nil, "closed", "the client was closed"
+  elseif policy_.reenter == false and #self.holds > 0 then
+    return nil, "refused", "held by this task already, and " .. self:show()
+      .. " cannot be entered twice"
+  elseif not lease and not policy_.ops.renew then
+    return nil, "usage", self:show() .. ": its policy has no server.renew; "
+      .. "give a lease, such as { lease = 10 }"
+  elseif self.state == "lost" then
+    return nil, "lost", "this owner's earlier hold was lost ("
+      .. self.lost_because .. "): unlock it first"
+  end
+  return true
+end
+
+-- Interprets the reply of acquire.
+-- @return as `acquire`
+local function interpret(self, reply, lease, hold, sent)
+  local session, op = self.lock.session, self.lock.site.policy.ops.acquire
+  local verdict, value, detail = verdicts.of(op, reply)
+  if verdict == "lost" and #self.holds == 0 then
+    verdict, value, detail = verdicts.wrong(op, reply)
+  end
+  if not verdict then
+    roll_back(self, lease or session.lease)
+  elseif verdict == "held" then
+    local ends = session.valid_until(sent, lease or session.lease,
+      self.lock.drift)
+    local now = session.host.now()
+    if now >= ends then                 -- reply came too late
+      roll_back(self, lease or session.lease, true)
+      return "busy", 0
+    end
+    self.token = value
+    record(self, ends, lease, hold, sent, now)
+    return "held"
+  elseif verdict == "busy" then
+    return "busy", value
+  elseif verdict == "lost" then
+    session.watchdog:lose(self, "the server does not have it any more")
+    return nil, nil, "lost", "the outer hold was lost: unlock it first"
+  elseif verdict == "refused" then
+    return nil, nil, "refused", value
+  end
+  return nil, nil, value, detail
+end
+
+local send_release
+
+-- Gives a hold its grant, or releases the hold if it is no longer wanted: its
+-- task has ended, or `accept` rejects it. The turn is kept meanwhile, so no
+-- other task of the owner sees the hold. Without a `hold`, only a host that
+-- ends tasks can have ended the one that waits for it.
+local function accepted(self, hold, verdict, ...)
+  local session = self.lock.session
+  if verdict ~= "held" or not (hold or session.host.ends_tasks) then
+    return verdict, ...
+  end
+  local ok, code, detail = true, nil, nil
+  if session.host.has_gone(self.owner.task) then
+    ok, code, detail = nil, "closed", "the task has ended"
+  elseif hold and hold.accept then
+    ok, code, detail = hold:accept()
+  end
+  if ok then
+    if hold then hold.grant = self end
+    return verdict, ...
+  end
+  local now = session.host.now()
+  send_release(self, now + 2 * session.timeout, hold, now)
+  return nil, nil, code, detail
+end
+
+-- Sends the request and passes the turn on.
+local function send_acquire(self, deadline, lease, hold, now, extra)
+  do
+    local ok, code, why = may_enter(self, lease)
+    if not ok then return passed_on(self, nil, nil, code, why) end
+  end
+  local session, site = self.lock.session, self.lock.site
+  session.pending = session.pending + 1
+  local want = #self.holds + 1
+  local reply, code, detail, may_be_applied, sent = remote.run(session.node,
+    site.policy.ops.acquire, deadline, now, site.keys, self.owner_name,
+    lease and duration.ms(lease) or session.lease_ms, COUNT[want]
+    or count_text(want), nil, extra)
+  session:work_done()
+  if reply == nil then
+    if may_be_applied then
+      self.is_unsure = #self.holds > 0 or nil
+      roll_back(self, lease or session.lease)
+    end
+    return passed_on(self, nil, nil, code, detail)
+  elseif session.is_closed then
+    roll_back(self, lease or session.lease)
+    return passed_on(self, nil, nil, "closed", "the client was closed")
+  end
+  return passed_on(self, accepted(self, hold,
+    interpret(self, reply, lease, hold, sent)))
+end
+
+--- Requests one more hold from the server.
+-- @tparam number deadline of the request, by host.now()
+-- @tparam number|nil lease seconds; nil: renewed by the watchdog
+-- @tparam table|nil hold the table that becomes the hold; its optional method
+--   `accept` returns true, or nil, code, detail to give the hold back
+-- @tparam number now    by host.now()
+-- @tparam number wait_deadline of the whole wait; `now` for one attempt
+-- @treturn[1] string "held"
+-- @treturn[2] string "busy"
+-- @treturn[2] integer milliseconds until a retry may succeed
+-- @treturn[3] nil, nil, code, detail; for "cancelled", the value to raise
+function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
+  local extra = self.lock.site.policy.extra
+  if extra then extra = extra_of(self, extra, now, wait_deadline) end
+  if self.acting then
+    local is_ours, code, detail = turn.wait(self, deadline)
+    if not is_ours then return nil, nil, code, detail end
+  end
+  self.acting = true
+  return send_acquire(self, deadline, lease, hold, now, extra)
+end
+
+-- releasing ---------------------------------------------------------------
+
+local function kept(self, sent, seconds, watched)
+  local watchdog = self.lock.session.watchdog
+  self.watched = watched
+  self.valid_until = self.lock.session.valid_until(sent, seconds,
+    self.lock.drift)
+  if watched then
+    self.state = "held"
+    watchdog:watch(self, sent)
+  else
+    watchdog:observe(self)
+  end
+  return true
+end
+
+local function lost(self)
+  local because = self.lost_because
+    or "the server did not have it any more when it was unlocked"
+  self.lock.session.watchdog:lose(self, because)
+  if #self.holds == 0 then self:reset() end
+  return nil, "lost", because
+end
+
+-- The release failed: retries it in the background if no hold is left. The
+-- lease ends the hold at the latest.
+local function unconfirmed(self, code, detail, left)
+  left = max(left, 0)
+  self.is_unsure = #self.holds > 0 or nil
+  roll_back(self, left)
+  if #self.holds == 0 then self:reset() end
+  if code == "cancelled" then return nil, code, detail end
+  return nil, code, ("%s; the lease ends it in %.1f s at the latest"):format(
+    detail, left)
+end
+
+-- "lost" in reply to a retried release: if the hold was still certainly valid,
+-- the first request may have freed it, so the work was protected to its end.
+local function lost_in_reply(self, may_be_applied, left)
+  if may_be_applied and left > 0 and #self.holds == 0 then
+    self:reset()
+    return true
+  end
+  return lost(self)
+end
+
+function send_release(self, deadline, hold, now)
+  hold = holds.remove(self.holds, hold)
+  if not hold then
+    return nil, "not_held", "this task does not hold the lock"
+  end
+  hold.is_over = true
+  if self.state == "lost" then
+    if self.is_unsure then roll_back(self, self.lock.session.lease) end
+    return lost(self)
+  end
+  local session, site = self.lock.session, self.lock.site
+  local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
+  if want == 0 then
+    session.watchdog:remove(self)
+    local times, held, i = site.series.hold, now - self.since, 1
+    while held > HOLD[i] do i = i + 1 end      -- metrics.observe
+    times[i], times.sum = times[i] + 1, times.sum + held
+  else
+    seconds, watched = needed(self, now)
+    self.watched = watched
+    self.valid_until = min(self.valid_until,
+      session.valid_until(now, seconds, self.lock.drift))
+    session.watchdog:lower(self, now)
+  end
+  local reply, code, detail, may_be_applied, sent = remote.run(session.node,
+    site.policy.ops.release, deadline, now, site.keys, self.owner_name,
+    want == 0 and "1" or duration.ms(seconds), COUNT[want] or count_text(want),
+    session.publish)
+  if reply == nil then return unconfirmed(self, code, detail, left) end
+  local verdict = verdicts.of(site.policy.ops.release, reply)
+  if verdict == "freed" and want == 0 then
+    self:reset()
+    return true
+  elseif verdict == "kept" and want > 0 then
+    return kept(self, sent, seconds, watched)
+  elseif verdict == "lost" then
+    return lost_in_reply(self, may_be_applied, left)
+  end
+  if want == 0 then self:reset() end
+  return verdicts.wrong(site.policy.ops.release, reply)
+end
+
+-- As passed_on; the caller does not use the grant afterwards.
+local function ended(self, ...)
+  if self.queue and not self.is_rolling_back then
+    turn.pass(self)
+  elseif not self.is_rolling_back then
+    self.acting = nil
+  end
+  if self.is_given_up then self:give_up() end
+  self:recycle()
+  return ...
+end
+
+-- The caller cannot retry the release of a transferable hold, so a background
+-- task does, when its turn comes.
+local function release_later(self, hold)
+  self.lock.session:background(function()
+    if not hold.is_over then self:release(hold) end
+  end)
+end
+
+--- Releases one hold.
+-- @tparam[opt] table hold which one; default: the most recent, but one of an
+--   object or of several locks only if there is no other
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "not_held", "lost", why the request failed, or "cancelled"
+-- @return[2] detail; for "cancelled", the value to raise
+function requests.release(self, hold)
+  local session = self.lock.session
+  local now = session.host.now()
+  local deadline = now + 2 * session.timeout   -- allows one lost reply
+  if self.acting then
+    local is_ours, code, detail = turn.wait(self, deadline)
+    if not is_ours then
+      if hold then release_later(self, hold) end
+      self:recycle()
+      return nil, code, detail
+    end
+  end
+  self.acting = true
+  return ended(self, send_release(self, deadline, hold, now))
+end
+
+return requests

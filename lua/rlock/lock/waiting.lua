@@ -1,0 +1,149 @@
+--- The wait loop of locks and counters, and of a channel's waiters. One wait is
+--  waiting.pause; the loop, waiting.start, waits and retries until the verdict
+--  is not "busy" or the deadline passes.
+--
+--  A waiter of the loop has a `call`, which is a lock or a counter's call:
+--    session, site
+--    show()    what is waited for, for messages
+--    late      the detail of a timeout; default: it is "not free in time"
+--    retry(waiter, deadline, now)  requests it again; returns as grant:acquire
+--    end_wait(waiter, is_held, code, detail)  leaves the waiters; returns what
+--              the loop returns
+
+local backoff = require "rlock.util.backoff"
+
+local waiting = {}
+
+local huge, max, min = math.huge, math.max, math.min
+
+--- Poll intervals in seconds: of the first waiter, of those behind it, and
+--  without a subscription. Half of each is jitter.
+local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
+local SPREAD = 1          -- extra jitter for waiters behind the first
+local LEAST = 0.01        -- a policy may reply "busy" and 0
+local CONFIRM = 1         -- maximum wait for the subscription
+--- Seconds between polls of a waiter without a channel.
+local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
+
+--- Joins the waiters of a channel, so that no later release is missed. Without
+--  a channel the waiter polls with a backoff.
+-- @tparam table session
+-- @tparam string|nil channel
+-- @tparam[opt] function wakes as for wakeup:join
+-- @treturn table waiter
+function waiting.join(session, channel, wakes)
+  if channel then return session.wakeup:join(channel, wakes) end
+  local waiter, host = session.host.event(), session.host
+  waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
+  return waiter
+end
+
+--- As wakeup:leave.
+function waiting.leave(session, waiter, got_it)
+  if waiter.channel then session.wakeup:leave(waiter, got_it) end
+end
+
+-- How long to wait for a wake.
+local function pause_length(session, waiter, ms, most, shared)
+  local random, channel = session.host.random_number, waiter.channel
+  local is_first = waiter == channel.first
+  local poll = is_first and POLL or POLL_BEHIND
+  if shared and session.wakeup:polls(waiter) then poll = shared end
+  if not channel.is_live then
+    poll = POLL_DEAF           -- no message reaches us
+  end
+  poll = min(poll, most or huge) * (0.5 + random() / 2)
+  if ms < 0 then return poll end
+  local seconds = max((ms + 1) / 1000, LEAST)
+  if not is_first then seconds = seconds + random() * SPREAD end
+  return min(seconds, poll)
+end
+
+local function off_the_line(session, waiter, ...)
+  session.heartbeats:leave(waiter)
+  return ...
+end
+
+-- Waits for a message, or for the reply to a heartbeat that names the waiter.
+local function pause_in_line(session, waiter)
+  local left = waiter.wait_deadline - session.host.now()
+  return off_the_line(session, waiter,
+    session.wakeup:wait(waiter, left < huge and left or nil))
+end
+
+--- Waits for a wake, for `ms` to pass or for the next poll; before the first
+--  attempt, for the subscription.
+-- @tparam table session
+-- @tparam table waiter   with `wait_deadline`, and its `owner_name`
+-- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
+--   attempt since the waiter joined
+-- @tparam[opt] table site of the lock
+-- @return as wakeup:wait
+function waiting.pause(session, waiter, ms, site)
+  local policy = site and site.policy
+  if ms and policy and policy.ops.refresh and waiter.channel then
+    session.heartbeats:join(waiter, site, ms)
+    return pause_in_line(session, waiter)
+  end
+  local most, shared = policy and policy.poll, policy and policy.poll_shared
+  local seconds = min(CONFIRM, most or huge)
+  if waiter.backoff then
+    seconds = max(waiter.backoff:next(), SPIN_FIRST)
+  elseif ms then
+    seconds = pause_length(session, waiter, ms, most, shared)
+  elseif waiter.channel.is_live then
+    return true
+  end
+  return session.wakeup:wait(waiter,
+    min(seconds, waiter.wait_deadline - session.host.now()))
+end
+
+--- The deadline of one request. A waiter retries an unreachable server for its
+--  whole wait; a single attempt has the client's `timeout`.
+function waiting.request_deadline(session, now, wait_deadline)
+  return wait_deadline > now and wait_deadline or now + session.timeout
+end
+
+-- the loop -------------------------------------------------------------------
+
+local wait
+
+-- Retries after a wait; waits again if it is still busy.
+local function retry(waiter, woken, code, detail)
+  local call = waiter.call
+  if woken == nil then return call:end_wait(waiter, false, code, detail) end
+  local now = call.session.host.now()
+  if now >= waiter.wait_deadline then
+    return call:end_wait(waiter, false, "timeout",
+      call.late or call:show() .. ": not free in time")
+  end
+  local verdict, ms
+  verdict, ms, code, detail = call:retry(waiter,
+    waiting.request_deadline(call.session, now, waiter.wait_deadline), now)
+  if verdict == "busy" then return wait(waiter, ms) end
+  return call:end_wait(waiter, verdict == "held", code, detail)
+end
+
+-- To keep thousands of waiting tasks small, tail calls leave one frame.
+function wait(waiter, ms)
+  local call = waiter.call
+  return retry(waiter, waiting.pause(call.session, waiter, ms, call.site))
+end
+
+--- Waits, and retries until the verdict is not "busy" or the deadline passes.
+-- @tparam table call see above
+-- @tparam table waiter
+-- @tparam number since when the wait began, by host.now()
+-- @tparam number wait_deadline
+-- @tparam integer|nil ms as for `pause`
+-- @return as call:end_wait
+function waiting.start(call, waiter, since, wait_deadline, ms)
+  local session = call.session
+  waiter.call, waiter.since, waiter.wait_deadline = call, since, wait_deadline
+  if session.is_heard then
+    session:tell_of(call, "info", "waiting", "waiting for " .. call:show())
+  end
+  return wait(waiter, ms)
+end
+
+return waiting

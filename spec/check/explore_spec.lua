@@ -1,7 +1,7 @@
 --- The search behind rlockctl check, on a toy: a register of which each step
 --  sets one bit. It is faulty when certain bits have been set in their order.
 
-local explore = require "rlock.check.explore"
+local explore = require "rlockctl.check.explore"
 
 local function toy(wanted, n)
   local state_of = {}
@@ -12,7 +12,7 @@ local function toy(wanted, n)
   function state_of:text() return table.concat(self, " ") end
   local model = {}
   function model:start() return setmetatable({}, state_of) end
-  function model:choices(state)
+  function model:transitions(state)
     local list = {}
     for bit = 1, #state < 12 and n or 0 do list[bit] = { bit = bit } end
     return list

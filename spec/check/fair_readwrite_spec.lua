@@ -6,6 +6,46 @@ local transcript = require "spec.tools.transcript"
 local function check(text) transcript.check("fair_readwrite", text) end
 
 describe("a fair read/write lock", function()
+  it("refreshes several waiters, and names those that can enter", function()
+    check [[
+      0 write.acquire A 1000 1 1 publish -> held
+      100 write.acquire B 2000 1 1 publish -> busy 900
+      110 read.acquire C 2000 1 1 publish -> busy 890
+      120 read.acquire D 2000 1 1 publish -> busy 880
+      130 write.acquire E 2000 1 1 publish -> busy 870
+      140 read.acquire F 2000 1 1 publish -> busy 860
+      500 write.refresh publish B E X -> busy 500 X
+      500 keys -> frw {w:A=1000} ttl 500, queue {r:C=2 r:D=3 r:F=5 w:B=1
+        .. w:E=4} ttl 59640, signs {=500:100 r:C=110:2 r:D=120:3 r:F=140:5
+        .. w:B=500:1 w:E=500:4} ttl 3000, writers {w:B=1 w:E=4} ttl 59630
+      500 read.refresh publish C D F -> busy 500
+      900 read.refresh publish C D F -> busy 100
+      1000 write.refresh publish E -> busy 700, sent wake:w:B=0
+      1010 read.refresh publish C D F -> busy 690, sent wake:w:B=0
+      1020 write.refresh publish B E -> busy 1200 B
+      1030 write.acquire B 500 1 1 publish -> held
+      1031 write.release B 500 0 publish -> freed, sent wake:r:C=0 wake:r:D=0
+      1400 write.refresh publish E -> busy 810, sent wake:r:C=0 wake:r:D=0
+      1401 read.refresh publish F D C -> busy 1199 D C
+      1410 read.acquire C 900 1 1 publish -> held
+      1420 read.refresh publish D F -> busy 1180 D
+      1421 write.refresh publish E -> busy 889
+      1421 keys -> frw {r:C=2310} ttl 889, queue {r:D=3 r:F=5 w:E=4} ttl
+        .. 58719, signs {=1421:100 r:D=1420:3 r:F=1420:5 w:E=1421:4} ttl
+        .. 3000, writers {w:E=4} ttl 58709
+      2700 read.refresh publish F -> busy 1200, sent wake:r:D=0 wake:w:E=0
+        .. wake:r:F=0
+      2700 keys -> queue {r:D=3 r:F=5 w:E=4} ttl 57440, signs {=2700:2700
+        .. r:D=1420:3 r:F=2700:5 w:E=1421:4} ttl 3000, writers {w:E=4} ttl
+        .. 57430
+      2720 read.refresh publish G -> busy 1180 G, sent wake:r:D=0 wake:w:E=0
+        .. wake:r:F=0
+      2800 keys -> queue {r:D=3 r:F=5 w:E=4} ttl 57340, signs {=2700:2700
+        .. r:D=1420:3 r:F=2700:5 w:E=1421:4} ttl 2900, writers {w:E=4} ttl
+        .. 57330
+    ]]
+  end)
+
   it("lets readers share it, and queues writers", function()
     check [[
       0 read.acquire A 1000 1 1 publish -> held
@@ -521,6 +561,95 @@ describe("a fair read/write lock", function()
         .. w:Y=2000:2} ttl 3000, writers {w:X=1 w:Y=2} ttl 58020
       3300 write.acquire Y 1000 1 1 publish -> held
       3300 keys -> frw {w:Y=4300} ttl 1000, signs {=2000:2000} ttl 1700
+    ]]
+  end)
+
+  it("evicts a silent writer before readers, and wakes them", function()
+    check [[
+      0 read.acquire A 9000 1 1 publish -> held
+      10 write.acquire W 1000 1 1 publish -> busy 8990
+      20 read.acquire B 1000 1 1 publish -> busy 1190
+      30 read.acquire C 1000 1 1 publish -> busy 1180
+      600 read.refresh publish B C -> busy 610
+      1200 read.refresh publish B C -> busy 10
+      1300 read.acquire B 1000 1 1 publish -> held, sent wake:r:C=0
+      1300 keys -> frw {r:A=9000 r:B=2300} ttl 7700, queue {r:C=3} ttl 58730,
+        .. signs {=1200:10 r:C=1200:3} ttl 2900
+    ]]
+  end)
+
+  it("evicts the silent after the server's clock was set back", function()
+    check [[
+      3600000 write.acquire A 1000 1 1 publish -> held
+      3600010 write.acquire W 1000 1 1 publish -> busy 990
+      3600020 read.acquire C 1000 1 1 publish -> busy 980
+      3600030 write.release A 1000 0 publish -> freed, sent wake:w:W=0
+      1000 read.acquire C 1000 1 1 publish -> busy 1200
+      1900 read.acquire C 1000 1 1 publish -> busy 300
+      2199 read.acquire C 1000 1 1 publish -> busy 1
+      2200 read.acquire C 1000 1 1 publish -> held
+      2300 read.acquire C 1000 1 1 publish -> held
+    ]]
+  end)
+
+  it("gives waiters time if the heartbeats are lost", function()
+    check [[
+      0 write.acquire A 9000 1 1 publish -> held
+      10 write.acquire W 1000 1 1 publish -> busy 8990
+      20 read.acquire C 1000 1 1 publish -> busy 8980
+      30 write.release A 1000 0 publish -> freed, sent wake:w:W=0
+      40 DEL rlock_frw_signs:@ -> 1
+      50 read.acquire C 1000 1 1 publish -> busy 1200
+      500 read.acquire C 1000 1 1 publish -> busy 750
+      1100 read.acquire C 1000 1 1 publish -> busy 150
+      1250 read.acquire C 1000 1 1 publish -> held
+      1300 read.acquire C 1000 1 1 publish -> held
+    ]]
+  end)
+
+  it("restores the places of a queue that was deleted", function()
+    check [[
+      9500 write.acquire A 9000 1 1 publish -> held
+      9510 write.acquire W 1000 1 1 publish -> busy 8990
+      9520 read.acquire C 1000 1 1 publish -> busy 8980
+      9530 write.acquire X 1000 1 1 publish -> busy 8970
+      9540 DEL rlock_frw_queue:@ rlock_frw_writers:@ -> 2
+      10100 write.acquire X 1000 1 1 publish -> busy 8400
+      10110 read.acquire C 1000 1 1 publish -> busy 8390
+      10120 write.acquire W 1000 1 1 publish -> busy 8380
+      10120 keys -> frw {w:A=18500} ttl 8380, queue {r:C=2 w:W=1 w:X=3} ttl
+        .. 60000, signs {=10120:9510 r:C=10110:2 w:W=10120:1 w:X=10100:3} ttl
+        .. 3000, writers {w:W=1 w:X=3} ttl 60000
+    ]]
+  end)
+
+  it("evicts a writer that is not in the queue of all", function()
+    check [[
+      0 read.acquire A 9000 1 1 publish -> held
+      10 write.acquire W 1000 1 1 publish -> busy 8990
+      20 read.acquire C 1000 1 1 publish -> busy 1190
+      30 ZREM rlock_frw_queue:@ w:W -> 1
+      600 read.acquire C 1000 1 1 publish -> busy 610
+      1200 read.acquire C 1000 1 1 publish -> busy 10
+      1300 read.acquire C 1000 1 1 publish -> held
+      1300 keys -> frw {r:A=9000 r:C=2300} ttl 7700, signs {=1200:10} ttl 2900
+    ]]
+  end)
+
+  it("does not trust a heartbeat that is malformed", function()
+    check [[
+      0 write.acquire A 9000 1 1 publish -> held
+      10 write.acquire W 1000 1 1 publish -> busy 8990
+      20 read.acquire C 1000 1 1 publish -> busy 8980
+      30 write.release A 1000 0 publish -> freed, sent wake:w:W=0
+      40 HSET rlock_frw_signs:@ w:W x -> 0
+      50 read.acquire C 1000 1 1 publish -> busy 1160
+      60 HSET rlock_frw_signs:@ w:W :1 -> 0
+      70 read.acquire C 1000 1 1 publish -> busy 1140
+      80 HSET rlock_frw_signs:@ w:W 1e9:1 -> 0
+      600 read.acquire C 1000 1 1 publish -> busy 610
+      1200 read.acquire C 1000 1 1 publish -> busy 10
+      1300 read.acquire C 1000 1 1 publish -> held
     ]]
   end)
 end)

@@ -207,6 +207,76 @@ describe("a fair lock", function()
     ]]
   end)
 
+  it("refreshes several waiters, and names those that must retry", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      100 acquire B 2000 1 5000 publish -> busy 900
+      150 acquire C 2000 1 -1 publish -> busy 850
+      160 acquire D 2000 1 2000 publish -> busy 840
+      500 refresh publish B C D X -> busy 500 X
+      500 keys -> lock {A=1} ttl 500, queue (B C D) ttl 3604600, timeout
+        .. {B=5500 C=15100 D=17100} ttl 3604600, alive {=500.00
+        .. B=t500+5.p100001 C=t500+10.p150002 D=t500+2.p160003} ttl 3604600
+      500 refresh publish B C D X -> busy 500 X
+      900 refresh publish D C -> busy 100
+      900 keys -> lock {A=1} ttl 100, queue (B C D) ttl 3604200, timeout
+        .. {B=5500 C=15100 D=17100} ttl 3604200, alive {=900.00
+        .. B=t500+5.p100001 C=t900+10.p150002 D=t900+2.p160003} ttl 3604200
+      950 release A 700 0 publish -> freed, sent channel:B=0
+      960 refresh publish C D -> busy 740, sent channel:B=0
+      970 refresh publish B C -> busy 730 B
+      975 acquire B 300 1 -1 publish -> held
+      1000 refresh both C -> busy 275
+      1276 refresh publish D C -> busy 924 C
+      1276 keys -> queue (C D) ttl 3610824, timeout {C=11276 D=12100} ttl
+        .. 3610824, alive {=1276.00 C=t1276+10.p150002 D=t1276+2.p160003} ttl
+        .. 3610824
+    ]]
+  end)
+
+  it("evicts the silent ahead of waiters that are refreshed", function()
+    check [[
+      0 acquire A 2000 1 -1 publish -> held
+      100 acquire B 2000 1 -1 publish -> busy 1900
+      150 acquire C 2000 1 -1 publish -> busy 1850
+      160 acquire D 2000 1 -1 publish -> busy 1840
+      560 refresh publish D -> busy 1440
+      960 refresh publish D -> busy 1040
+      1360 refresh publish D -> busy 640
+      1360 keys -> lock {A=1} ttl 640, queue (D) ttl 3610000, timeout
+        .. {D=11360} ttl 3610000, alive {=1360.00 D=t1360+10.p160003} ttl
+        .. 3610000
+      2000 refresh publish D -> busy 560 D
+      2010 refresh publish E -> busy 1190 E, sent channel:D=0
+      2020 keys -> queue (D) ttl 3609980, timeout {D=12000} ttl 3609980,
+        .. alive {=2000.00 D=t2000+10.p160003} ttl 3609980
+    ]]
+  end)
+
+  it("postpones the deadlines of refreshed waiters, and adds none", function()
+    check [[
+      0 acquire A 60000 1 -1 publish -> held
+      100 acquire B 2000 1 -1 publish -> busy 59900
+      150 acquire C 2000 1 -1 publish -> busy 59850
+      500 refresh publish B C -> busy 59500
+      8000 refresh publish B C -> busy 52000
+      8000 keys -> lock {A=1} ttl 52000, queue (B C) ttl 3620100, timeout
+        .. {B=18000 C=28100} ttl 3620100, alive {=-2000.8000
+        .. B=t8000+10.p100001 C=t8000+10.p150002} ttl 3620100
+      8100 LREM redisson_lock_queue:@ 1 B -> 1
+      8100 ZREM redisson_lock_timeout:@ B -> 1
+      8400 refresh publish B C -> busy 51600 B
+      8410 acquire B 2000 1 -1 publish -> busy 51590
+      8410 keys -> lock {A=1} ttl 51590, queue (B C) ttl 3656590, timeout
+        .. {B=48410 C=18400} ttl 3656590, alive {=-1590.8000
+        .. B=t8410+40.p100001 C=t8400+10.p150002} ttl 3656590
+      8800 PERSIST lock -> 1
+      8800 refresh publish C -> busy -1
+      8900 release E 700 0 publish -> lost
+      8900 refresh publish E -> busy -1 E
+    ]]
+  end)
+
   it("shows its holder and its queue", function()
     check [=[
       0 peek A -> free -2 0 [] [queue []]
@@ -751,6 +821,90 @@ describe("a fair lock with odd queues", function()
       1210 keys -> lock {A=1} ttl 7790, queue (S D) ttl 3623860, timeout
         .. {D=21180 S=13000} ttl 3623860, alive {=1210.00 D=t1210+10.p30004}
         .. ttl 3623860
+    ]]
+  end)
+
+  it("admits a try after two long silences", function()
+    check [[
+      0 acquire A 1000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 990
+      20 release A 700 0 publish -> freed, sent channel:B=0
+      60000 acquire X 2000 1 0 publish -> busy 1200
+      120000 acquire X 2000 1 0 publish -> held
+      120000 keys -> lock {X=1} ttl 2000
+    ]]
+  end)
+
+  it("evicts the silent after the server's clock was set back", function()
+    check [[
+      3600000 acquire A 1000 1 -1 publish -> held
+      3600010 acquire B 2000 1 -1 publish -> busy 990
+      3600020 acquire C 2000 1 -1 publish -> busy 980
+      3600030 release A 700 0 publish -> freed, sent channel:B=0
+      1000 acquire C 2000 1 -1 publish -> busy 1200
+      1900 acquire C 2000 1 -1 publish -> busy 300
+      2199 acquire C 2000 1 -1 publish -> busy 100
+      2200 acquire C 2000 1 -1 publish -> held
+    ]]
+  end)
+
+  it("keeps the order without the heartbeats", function()
+    check [[
+      0 acquire A 9000 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 8990
+      20 acquire C 2000 1 -1 publish -> busy 8980
+      30 DEL rlock_fair_alive:@ -> 1
+      40 acquire C 2000 1 -1 publish -> busy 8960
+      50 release A 700 0 publish -> freed, sent channel:B=0
+      60 acquire C 2000 1 -1 publish -> busy 9950, sent channel:B=0
+      70 acquire B 2000 1 -1 publish -> held
+      80 release B 700 0 publish -> freed, sent channel:C=0
+      90 acquire C 2000 1 -1 publish -> held
+    ]]
+  end)
+
+  it("evicts the dead head by a release", function()
+    check [[
+      0 acquire A 1300 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 1290
+      20 acquire C 2000 1 -1 publish -> busy 1280
+      30 acquire D 2000 1 -1 publish -> busy 1270
+      600 refresh publish C D -> busy 700
+      1200 refresh publish C D -> busy 100
+      1230 release A 700 0 publish -> freed, sent channel:C=0
+      1230 keys -> queue (C D) ttl 3628780, timeout {C=20010 D=21230} ttl
+        .. 3628780, alive {=1200.00 C=t1200+10.p20002 D=t1200+10.p30003} ttl
+        .. 3628780
+    ]]
+  end)
+
+  it("evicts the dead head by force", function()
+    check [[
+      0 acquire A 1300 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 1290
+      20 acquire C 2000 1 -1 publish -> busy 1280
+      30 acquire D 2000 1 -1 publish -> busy 1270
+      600 refresh publish C D -> busy 700
+      1200 refresh publish C D -> busy 100
+      1230 break_ X publish -> freed, sent channel:C=0
+      1230 keys -> queue (C D) ttl 3628780, timeout {C=20010 D=21230} ttl
+        .. 3628780, alive {=1200.00 C=t1200+10.p20002 D=t1200+10.p30003} ttl
+        .. 3628780
+    ]]
+  end)
+
+  it("evicts the dead head by a waiter that leaves", function()
+    check [[
+      0 acquire A 1300 1 -1 publish -> held
+      10 acquire B 2000 1 -1 publish -> busy 1290
+      20 acquire C 2000 1 -1 publish -> busy 1280
+      30 acquire D 2000 1 -1 publish -> busy 1270
+      600 refresh publish C D -> busy 700
+      1200 refresh publish C D -> busy 100
+      1230 leave D publish -> left
+      1230 keys -> lock {A=1} ttl 70, queue (B C) ttl 3628780, timeout {B=10010
+        .. C=20010} ttl 3628780, alive {=1200.00 B=t10+10.p10001
+        .. C=t1200+10.p20002} ttl 3628780
     ]]
   end)
 end)

@@ -1,6 +1,7 @@
 --- Locks, their grants and their waiters on a simulated host: which requests
 --- are sent, when, and how requests with an unknown outcome are undone.
 
+local multi = require "rlock.several.multi"
 local stage = require "spec.simulate.stage"
 
 local on_stage = stage.tests(it)
@@ -47,6 +48,36 @@ describe("a request to lock", function()
     assert.equal("0.000 release 1 0 publish", calls[18])
     fails("not_held", nil, lock:unlock())
   end)
+
+  on_stage("of readers is repeated within a second, by one of them",
+    function(self, client)
+      local pair = client:read_write_lock "lock"
+      assert.is_true(pair:write_lock():lock())
+      assert.is_true(pair:read_lock():lock())
+      local count, entered = 3, {}
+      local other = self:client()
+      for _ = 1, count do
+        self.spawn(function()
+          assert(other:read_write_lock "lock":read_lock():lock { wait = 100 })
+          entered[#entered + 1] = self.now()
+        end)
+      end
+      self.sleep(30)
+      self:calls()
+      self.sleep(20)
+      local load = #self:calls "acquire"
+      assert.is_true(load >= 20 and load <= 50, load)
+      -- A Redisson writer that remains a reader publishes nothing.
+      local fields = entry(self).value
+      for field in pairs(fields) do
+        if field:find ":write$" then fields[field] = nil end
+      end
+      fields.mode = "read"
+      local began = self.now()
+      self.sleep(1.1)
+      assert.equal(count, #entered)
+      assert.is_true(entered[count] - began <= 1.01)
+    end)
 
   on_stage("says how long it waits, if the policy asks", function(self, client)
     local lock = client:fair_lock "lock"
@@ -106,6 +137,23 @@ describe("a request to lock", function()
     assert.equal(1, #self:calls "leave")
   end)
 
+  on_stage("leaves the queue also after the lease that it asked for",
+    function(self, client)
+      local lock = client:fair_read_write_lock "lock":write_lock()
+      self.spawn(function() assert.is_true(lock:lock()) end):join()
+      local execute = self.server.execute
+      function self.server.execute(...)
+        self.server.execute = execute
+        local reply = execute(...)
+        self.server:restart(1, "data")      -- before it replies
+        return reply
+      end
+      fails("connect", nil, lock:lock { wait = 0.4, lease = 0.1 })
+      assert.is_truthy(entry(self, "rlock_frw_queue:{lock}"))
+      self.sleep(2)
+      assert.is_nil(entry(self, "rlock_frw_queue:{lock}"))
+    end)
+
   on_stage("is not undone while outer holds are left", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock { lease = 60 })
@@ -114,6 +162,23 @@ describe("a request to lock", function()
     self.sleep(2)
     assert.equal(0, #self:calls "release")
     assert.is_true(lock:unlock())
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("is undone by the unlock of a lost outer hold", function(self,
+      client)
+    local lock, execute = client:lock "lock", self.server.execute
+    assert.is_true(lock:lock { lease = 1 })
+    lock:on_lost(function() end)
+    function self.server.execute(its, link, words)
+      self.server.execute = execute
+      its:freeze(5)                     -- before it replies
+      link:half_open(10)
+      return execute(its, link, words)
+    end
+    assert.is_nil((lock:lock { lease = 60, wait = 2 }))
+    fails("lost", nil, lock:unlock())
+    self.sleep(10)
     assert.is_nil(entry(self))
   end)
 
@@ -443,6 +508,26 @@ describe("an unlock", function()
   end)
 end)
 
+describe("a hold's on_lost", function()
+  on_stage("says whether there is a hold to lose", function(self, client)
+    local lock, told = client:lock "lock", nil
+    local members = { lock, client:lock "other" }
+    local both = require("rlock.several.multi").new(members)
+    for _, its in ipairs { lock, both } do
+      local hold = assert(its:hold())
+      assert.is_true(hold:on_lost(function() end))
+      assert.is_true(hold:unlock())
+      fails("not_held", "released before", hold:on_lost(function() end))
+    end
+    local hold = assert(lock:hold())
+    client:call("DEL", "lock")
+    self.sleep(11)
+    assert.is_true(hold:on_lost(function(its) told = its end))
+    self.sleep(0)
+    assert.equal(hold, told)
+  end)
+end)
+
 describe("grants", function()
   on_stage("are used again, and few are kept", function(self, client, session)
     local locks = {}
@@ -523,7 +608,7 @@ describe("grants", function()
 end)
 
 describe("a grant", function()
-  on_stage("takes the owner's new name after it waited for its turn",
+  on_stage("keeps its owner's name for a request that waits for its turn",
     function(self, client)
       local lock = client:lock "lock"
       local hold = assert(lock:hold())
@@ -531,10 +616,106 @@ describe("a grant", function()
       self.spawn(function() hold:unlock() end)
       self.sleep(0)
       assert.is_true(lock:lock { wait = 20 })
-      assert.match("^1 2", owners(self, "acquire"))
-      assert.is_true(lock:unlock())
       self.sleep(5)
+      assert.match("^1 1", owners(self, "acquire"))
+      assert.is_truthy(entry(self))
+      assert.is_true(lock:unlock())
       assert.is_nil(entry(self))
+      assert.is_nil(next(lock.site.grants))
+    end)
+
+  on_stage("ends only after it has left the queue, if the other side is held",
+    function(self, client)
+      local pair = client:fair_read_write_lock "lock"
+      local read, write = pair:read_lock(), pair:write_lock()
+      self.spawn(function()
+        assert.is_true(write:lock())
+        self.sleep(1)
+        assert.is_true(write:unlock())
+      end)
+      self.sleep(0.1)
+      assert.is_true(write:lock { wait = 5 })   -- subscribes
+      assert.is_true(write:unlock())
+      self:route().delay = 0.01
+      assert.is_true(read:lock())
+      for _ = 1, 3 do
+        fails("refused", "^upgrade", write:lock { wait = 1 })
+      end
+      assert.is_true(read:unlock())
+      self.sleep(1)
+      assert.is_nil(entry(self))
+      assert.is_nil(next(write.site.grants))
+      assert.is_true(write:lock())
+      assert.is_true(write:unlock())
+    end)
+
+  on_stage("keeps its owner's name while the other side is requested",
+    function(self, client)
+      local pair, task = client:read_write_lock "lock", self.host.current()
+      local read, write = pair:read_lock(), pair:write_lock()
+      local hold = assert(read:hold())
+      self.server:freeze(8)
+      local code, is_settling
+      self.spawn(function()
+        code = select(2, hold:unlock())
+        self.sleep(0.1)
+        is_settling = read.site.grants[task.owner] ~= nil
+      end)
+      self.sleep(0)
+      local ok = write:lock { wait = 20 }   -- refused if it overtakes the other
+      assert.equal("connect", code)
+      assert.is_true(is_settling)
+      assert.is_true(read:lock())
+      self.sleep(1)
+      assert.is_true(read:is_held())
+      assert.equal("1", owners(self, "acquire"):match "%d+$")
+      assert.is_true(read:unlock())
+      if ok then assert.is_true(write:unlock()) end
+      assert.is_nil(entry(self))
+      assert.is_nil(next(read.site.grants))
+      assert.is_nil(next(write.site.grants))
+    end)
+
+  on_stage("that two tasks release is not left behind", function(self, client)
+    local lock, code = client:lock("lock", { owner = "me" }), nil
+    assert.is_true(lock:lock())
+    self:route().delay = 0.01
+    local other = self.spawn(function()
+      code = select(2, lock:unlock())
+    end)
+    assert.is_true(lock:unlock())
+    other:join()
+    assert.equal("not_held", code)
+    assert.is_nil(next(lock.site.grants))
+  end)
+
+  on_stage("that has ended when its release runs is left alone",
+    function(self, client)
+      local whole, name = self.host.whole, { owner = "me" }
+      local first, other = client:lock("lock", name), client:lock "other"
+      assert.is_true(first:lock())
+      self.host.ends_tasks = true              -- as nginx, which runs it later
+      function self.host.whole(fn, ...)
+        self.sleep(0.01)
+        return fn(...)
+      end
+      local code
+      self.spawn(function() first:unlock() end)
+      local late = self.spawn(function()
+        self.host.whole = function(fn, ...)
+          self.sleep(0.1)
+          return fn(...)
+        end
+        code = select(2, first:unlock())
+      end)
+      self.sleep(0.05)
+      self.host.whole, self.host.ends_tasks = whole, nil
+      assert.is_nil(next(first.site.grants))
+      assert.is_true(other:lock())
+      late:join()
+      assert.equal("not_held", code)
+      assert.equal("held", other:state())
+      assert.is_truthy(entry(self, "other"))
     end)
 
   on_stage("is valid as long as its longest hold", function(self, client,
@@ -578,9 +759,9 @@ describe("a grant", function()
     client:call("DEL", "lock")
     self.sleep(11)
     local task = self.host.current()
-    assert.is_truthy(next(task.lost))
+    assert.is_truthy(next(task.owner.lost))
     fails("lost", nil, lock:unlock())
-    assert.is_nil(next(task.lost))
+    assert.is_nil(next(task.owner.lost))
     assert.is_nil(next(lock.site.grants))
   end)
 
@@ -825,6 +1006,83 @@ describe("waiters", function()
     assert.is_nil(lock:peek().queue[1])
   end)
 
+  on_stage("keep their place after giving up a multi-lock", function(self,
+      client)
+    local other = self:client({ lazy = true }, nil, self:add_host "client2")
+    local sleep, theirs = other.session.host.sleep, other:fair_lock "lock"
+    local lock, longest, freed_at = client:fair_lock "lock", 0, nil
+    other.session.host.spawn(function()
+      assert.is_true(other:fair_lock("a"):lock())
+      sleep(0.92)                       -- when the multi-lock has released it
+      assert.is_true(theirs:lock())
+      for _ = 1, 20 do
+        sleep(0.1)
+        longest = math.max(longest, #theirs:peek().queue)
+      end
+      freed_at = self.now()
+      assert.is_true(theirs:unlock())
+    end)
+    self.sleep(0.01)
+    self:route().delay = 0.15
+    local both = multi.new { client:fair_lock "a", lock }
+    fails("timeout", nil, both:lock { wait = 0.5 })
+    assert.is_true(lock:lock { wait = 10 })
+    assert.near(freed_at + 0.3, self.now(), 0.1)
+    assert.equal(1, longest)
+  end)
+
+  on_stage("leave their place if they are cancelled during a request",
+    function(self, client)
+    local a, held = client:fair_lock "a", client:fair_lock "lock"
+    assert.is_true(held:lock())
+    local waiter = self.spawn(function() multi.new { a, held }:lock() end)
+    self.sleep(0.05)
+    self:calls()
+    self:route().delay = 0.1
+    held.session.wakeup.channels[held.site.policy.channel(held.site.keys,
+      client.session.id .. ":2")].first:set()        -- it retries
+    self.sleep(0.25)
+    waiter:cancel()
+    self:route().delay = 0
+    self.sleep(1)
+    assert.is_nil(held:peek().queue[1])
+    assert.is_true(#self:calls "leave" >= 1)
+  end)
+
+  on_stage("keep their place when their task gets another name",
+    function(self, client)
+    local lock = client:fair_lock "lock"
+    assert.is_true(lock:lock())
+    local waiter = self.spawn(function()
+      assert.is_true(lock:lock())
+      lock:unlock()
+    end)
+    self.sleep(0.01)
+    local names = owners(self, "acquire")
+    waiter.owner:renumber(lock.site.family)
+    assert.is_true(lock:unlock())
+    self.sleep(0.01)
+    assert.is_true(waiter.over)
+    assert.equal(names .. " 2", owners(self, "acquire"))
+    assert.is_nil(lock:peek().queue[1])
+  end)
+
+  on_stage("leave their place if its name is being undone", function(self,
+      client, session)
+    local lock = client:fair_lock "lock"
+    assert.is_true(lock:lock())
+    local waiter = self.spawn(function() assert.is_true(lock:lock()) end)
+    self.sleep(0.01)
+    waiter.owner:renumber(lock.site.family)
+    lock.site.undone = { [session.id .. ":2"] = true }
+    assert.is_true(lock:unlock())
+    waiter:join()
+    self.sleep(0.01)
+    assert.equal("3", owners(self, "acquire"):match "%d+$")
+    assert.equal("2", owners(self, "leave"))
+    assert.is_nil(lock:peek().queue[1])
+  end)
+
   on_stage("return closed when the client is closed", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())
@@ -882,5 +1140,111 @@ describe("the state of a lock", function()
     task:join()
     assert.is_nil(task.results)
     assert.equal('reentrant lock "lock"', tostring(lock))
+  end)
+end)
+
+describe("a lost hold of a task that has ended", function()
+  on_stage("can still be released, after a renewal without an answer",
+    function(self, client)
+    local granted
+    self.spawn(function()
+      local lock = client:lock "lock"
+      assert.is_true(lock:lock { lease = 5 })
+      granted = lock:mine()
+    end)
+    self.sleep(0.1)
+    local hold = granted.holds[1]
+    granted.is_unsure = true
+    client.session.watchdog:lose(granted, "not renewed in time")
+    self:calls()
+    fails("lost", "not renewed in time", granted:release(hold))
+    self.sleep(0.1)
+    assert.equal("1", owners(self, "release"))
+    assert.is_nil(entry(self))
+  end)
+
+  -- Calls enter(lock) and leave(lock) in a task, which is cancelled while the
+  -- request of `leave` is in flight, and does not unlock the lock.
+  local function cancelled(self, client, enter, leave)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())       -- the server has the scripts
+    self:calls()
+    local task = self.spawn(function()
+      enter(lock)
+      self:route().delay = 0.5
+      leave(lock)
+    end)
+    self.sleep(0.2)
+    local _, granted = next(lock.site.grants)
+    task:cancel()
+    return granted
+  end
+
+  local function enter(lock) assert.is_true(lock:lock { lease = 2 }) end
+  local function enter_again(lock) lock:lock { lease = 20 } end
+
+  on_stage("is released if a request in flight may have extended it",
+    function(self, client)
+    cancelled(self, client, enter, enter_again)
+    self.sleep(1)
+    assert.is_table(entry(self))
+    self.sleep(3)
+    assert.equal("2", owners(self, "release"))
+    assert.is_nil(entry(self))
+  end, { watchdog = 3 })
+
+  on_stage("is released if a partial release may have extended it",
+    function(self, client)
+    cancelled(self, client, function(lock)
+      enter(lock)
+      assert.is_true(lock:lock { lease = 3 })
+    end, function(lock) lock:unlock() end)
+    self.sleep(4)
+    assert.equal("2 2", owners(self, "release"))
+  end, { watchdog = 3 })
+
+  on_stage("is released by one who gives it up after its lease",
+    function(self, client)
+    local granted = cancelled(self, client, enter, enter_again)
+    self.sleep(3)
+    self.server:restart(1, "data")
+    granted:give_up()
+    self.sleep(9)
+    assert.is_nil(entry(self))
+  end)
+end)
+
+describe("a hold that is abandoned", function()
+  on_stage("is neither renewed nor released, and is not entered again",
+    function(self, client)
+    local lock, told = client:lock "lock", nil
+    assert.is_true(lock:lock())
+    lock:on_lost(function(_, reason) told = reason end)
+    self:calls()
+    lock:abandon "it may go on"
+    self.sleep(0)
+    assert.same({ "it may go on", "lost", 0 },
+      { told, lock:state(), lock:valid_for() })
+    fails("lost", "it may go on", lock:unlock())
+    fails("busy", nil, lock:try_lock())
+    self.sleep(29)
+    client:close()
+    assert.equal("", owners(self, "release"))
+    assert.equal("", owners(self, "renew"))
+  end)
+
+  on_stage("sends no release, even if a renewal was lost",
+    function(self, client)
+    local hold = assert(client:lock("lock"):hold())
+    self.server:freeze(14)
+    self.sleep(13.9)
+    assert.equal("at_risk", hold:state())
+    hold:abandon "it may go on"
+    self:calls()
+    self.sleep(5)
+    fails("lost", "it may go on", hold:unlock())
+    self.sleep(5)
+    assert.equal("", owners(self, "release"))
   end)
 end)

@@ -3,9 +3,9 @@
 
 local differential = require "spec.tools.differential"
 local expressions = require "spec.tools.expressions"
-local lua51 = require "rlock.check.lua51"
-local translate = require "rlock.check.translate"
-local values = require "rlock.check.lua51.values"
+local lua51 = require "rlockctl.model.lua51"
+local translate = require "rlockctl.model.translate"
+local values = require "rlockctl.model.lua51.values"
 
 local seed = tonumber(os.getenv "RLOCK_SEED") or 1
 

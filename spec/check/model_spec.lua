@@ -3,7 +3,11 @@
 
 local redis = require "spec.tools.redis"
 
-require "spec.rows.model" ({
-  name = "Redis", commands = 10000, scripts = 10000, server = redis.start,
-  seed = tonumber(os.getenv "RLOCK_SEED") or 1,
-}, describe, it, setup, teardown)
+local rows = require "spec.rows.model"
+
+for _, run in ipairs { { "Redis", 3000, 2 }, { "Redis #long", 10000, 1 } } do
+  rows({
+    name = run[1], commands = run[2], scripts = run[2], server = redis.start,
+    seed = tonumber(os.getenv "RLOCK_SEED") or run[3],
+  }, describe, it, setup, teardown)
+end

@@ -129,6 +129,50 @@ describe("a red lock", function()
     assert.near(0.5, (timed(self, red.try_lock, red)), 0.001)
   end, { node_timeout = 0.5 })
 
+  on_stage("counts its lease from before the requests", function(self, red, _,
+      servers)
+    assert.is_true(red:lock())
+    assert.is_true(red:unlock())
+    for _, server in ipairs(servers) do
+      self.network:route(self.host, server).delay = 0.5
+    end
+    assert.is_true(red:lock { lease = 100 })
+    assert.near(98, red:valid_for(), 0.01)
+    local ok, code = red:try_lock { lease = 0.9 }
+    assert.same({ nil, "quorum" }, { ok, code })
+  end, { node_timeout = 5 })
+
+  on_stage("is held while a function runs, also if it raises", function(self,
+      red, _, servers)
+    assert.same({ 1, 2 }, { red:with(function(its, a)
+      assert.is_true(its:is_held())
+      return a, 2
+    end, 1) })
+    assert.has_error(function()
+      red:with({ wait = 1 }, function() error("mine", 0) end)
+    end, "mine")
+    local inner
+    assert.is_true(red:with(function(its)
+      inner = assert(its:hold())
+      return true
+    end))
+    assert.equal("held", inner:state())
+    assert.is_true(inner:unlock())
+    self.sleep(0)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("is busy as soon as most servers say so", function(self, red, _,
+      servers)
+    assert.is_true(red:lock())
+    servers[1]:freeze(5)
+    self.spawn(function()
+      local took, ok, code = timed(self, red.try_lock, red)
+      assert.same({ nil, "busy" }, { ok, code })
+      assert.near(0, took, 0.001)
+    end):join()
+  end)
+
   on_stage("is busy while another owner has it", function(self, red)
     assert.is_true(red:lock())
     self.spawn(function()

@@ -476,4 +476,67 @@ describe("a read/write lock", function()
         .. 880
     ]]
   end)
+
+  it("is free for a writer when only dead readers are left", function()
+    check [[
+      0 read.acquire D1 100 1 -> held
+      0 read.acquire D2 100 1 -> held
+      0 read.acquire D3 100 1 -> held
+      0 read.acquire D4 100 1 -> held
+      0 read.acquire D5 100 1 -> held
+      0 read.acquire D6 100 1 -> held
+      0 read.acquire D7 100 1 -> held
+      0 read.acquire D8 100 1 -> held
+      0 read.acquire D9 100 1 -> held
+      0 read.acquire D10 100 1 -> held
+      0 read.acquire D11 100 1 -> held
+      0 read.acquire D12 100 1 -> held
+      10 read.acquire A 9000 1 -> held
+      200 write.acquire W 1000 1 -> busy 8810
+      210 read.release A 0 0 publish -> freed, sent rwlock=0
+      220 write.acquire W 1000 1 -> held
+      220 keys -> lock {W:write=1 mode=write} ttl 1000
+    ]]
+  end)
+
+  it("lasts without its index", function()
+    check [[
+      0 read.acquire A 9000 1 -> held
+      0 read.acquire B 3000 1 -> held
+      10 DEL rlock_rw_holds:@ -> 1
+      20 write.acquire W 1000 1 -> busy 8980
+      30 read.release A 0 0 publish -> freed
+      30 keys -> lock {B=1 mode=read} ttl 2970, :B:rwlock_timeout:1 1 ttl 2970
+      40 read.renew B 4000 1 -> held
+      40 keys -> lock {B=1 mode=read} ttl 4000, holds {B=4040} ttl 4000,
+        .. :B:rwlock_timeout:1 1 ttl 4000
+      50 read.release B 0 0 publish -> freed, sent rwlock=0
+      60 write.acquire A 9000 1 -> held
+      60 read.acquire A 3000 1 -> held
+      70 DEL rlock_rw_holds:@ -> 1
+      80 read.acquire B 1000 1 -> busy 8980
+      90 write.release A 0 0 publish -> freed, sent rwlock=1
+      90 keys -> lock {A=1 mode=read} ttl 2970, :A:rwlock_timeout:1 1 ttl 2970
+    ]]
+  end)
+
+  it("gets an expiry if it has none", function()
+    check [[
+      0 HSET lock mode read R 1 -> 2
+      0 write.acquire A 1000 1 -> busy -1
+      0 read.acquire A 9000 1 -> held
+      0 keys -> lock {A=1 R=1 mode=read} ttl 9000, holds {A=9000} ttl 9000,
+        .. :A:rwlock_timeout:1 1 ttl 9000
+    ]]
+  end)
+
+  it("restores a hold key that is lost", function()
+    check [[
+      0 read.acquire A 5000 1 -> held
+      10 DEL @:A:rwlock_timeout:1 -> 1
+      20 read.renew A 5000 1 -> held
+      20 keys -> lock {A=1 mode=read} ttl 5000, holds {A=5020} ttl 5000,
+        .. :A:rwlock_timeout:1 1 ttl 5000
+    ]]
+  end)
 end)

@@ -1,14 +1,14 @@
 --- The model of Redis by itself: what it lacks, its copies, clock and texts.
 --  model_spec.lua compares it with a server.
 
-local modelled = require "rlock.check.redis"
+local modelled = require "rlockctl.model.redis"
 
 local LACKS = "the model of Redis has no "
 
 describe("what the model of Redis lacks", function()
   for _, row in ipairs {
     { "command XADD", "xadd", "s", "*", "a", "b" },
-    { "command NO_SUCH", "no_such" },
+    { "command JSON.GET", "json.get", "s" },
     { "SET with IFEQ", "set", "s", "a", "ifeq", "b" },
     { "ZRANK with WITHSCORE", "zrank", "z", "a", "withscore" },
     { "ZRANGE with BYSCORE and BYLEX", "zrange", "z", "-", "+", "byscore",
@@ -40,6 +40,16 @@ describe("what the model of Redis lacks", function()
       assert.equal(LACKS .. what, fault)
     end)
   end
+
+  it("is only a command that Redis has", function()
+    local server = modelled.new()
+    assert.same({ err = "ERR unknown command 'no_such'" },
+      server:call { "no_such" })
+    assert.same({ err = "ERR Unknown Redis command called from script: "
+      .. "NO_SUCH" }, server:eval("return redis.call('no_such')", {}, {}))
+    assert.equal("ERR", server:eval(
+      "return redis.pcall('no_such').err:match('^%u+')", {}, {}))
+  end)
 
   for number, text in pairs {
     ["-tonumber('0')"] = "-0", ["0.1"] = "0.10000000000000001",

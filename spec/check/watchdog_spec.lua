@@ -367,6 +367,16 @@ describe("a hold whose task has ended", function()
   end)
 end)
 
+describe("a hold of a named owner", function()
+  on_stage("is renewed after its task has ended", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    self.spawn(function() assert(lock:lock()) end):join()
+    self.sleep(35)
+    assert.equal("10.000 20.000 30.000", times(self:calls "renew"))
+    assert.is_true(lock:unlock())
+  end)
+end)
+
 describe("holds on a server that was replaced", function()
   on_stage("are at risk until it has renewed them", function(self, client)
     local one, other = take(client, nil, "one"), take(client, { lease = 20 })
@@ -374,12 +384,12 @@ describe("holds on a server that was replaced", function()
     self:calls()
     self:route().delay = 0.1
     self.server:restart(1, "data")
-    assert.same({ "5.0 held", "6.3 at_risk", "6.7 held" },
+    assert.same({ "5.0 held", "6.4 at_risk", "6.9 held" },
       states(self, one, 8))
     assert.match("2 holds are at risk", table.concat(self:logged(), "\n"))
     assert.equal("held", other:state())
     self.sleep(5)
-    assert.same({ "6.619 renew 30000 1", "6.619 renew 13703 1 1" },
+    assert.same({ "6.719 renew 30000 1", "6.719 renew 13626 1 1" },
       self:calls())
   end)
 
@@ -480,6 +490,28 @@ describe("a lost hold", function()
     assert.equal(1, told)
   end)
 
+  on_stage("may be locked anew by on_lost", function(self, client)
+    local lock, results = take(client), nil
+    lock:on_lost(function(its)
+      self.sleep(0.01)
+      results = { its:lock(), its:unlock() }
+    end)
+    client:call("DEL", "lock")
+    self.sleep(11)
+    assert.same({ true, true }, results)
+    assert.equal("lost", select(2, lock:unlock()))
+  end)
+
+  on_stage("is not told to on_lost of a hold before it", function(self, client)
+    local lock, told = take(client), 0
+    lock:on_lost(function() told = told + 1 end)
+    assert.is_true(lock:unlock())
+    take(client, { lease = 5 })
+    self.sleep(11)
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.equal(0, told)
+  end)
+
   on_stage("is remembered, even if nothing refers to the lock", function(self,
       client)
     take(client)
@@ -552,6 +584,54 @@ describe("an inner hold that is released", function()
     self.sleep(30)
     assert.same({ "0.000 release 19978 1 publish" }, self:calls())
     assert.equal("lost", lock:state())
+  end)
+
+  on_stage("on one side of a pair leaves the other renewed", function(self,
+      client)
+    local pair = client:read_write_lock "lock"
+    local reader, writer = pair:read_lock(), pair:write_lock()
+    assert.is_true(writer:lock())
+    assert.is_true(reader:lock())
+    assert.is_true(reader:unlock())
+    self.sleep(60)
+    assert.equal("held", writer:state())
+    assert.is_true(reader:lock())
+    assert.is_true(writer:unlock())
+    self.sleep(60)
+    assert.equal("held", reader:state())
+    assert.is_true(reader:unlock())
+    assert.equal(0, client:call("EXISTS", "lock"))
+  end)
+
+  on_stage("is all that was kept beyond the lease of the outer one", function(
+      self, client)
+    local lock, told = take(client, { lease = 15 }), 0
+    take(client)
+    lock:on_lost(function() told = told + 1 end)
+    self.sleep(40)
+    assert.equal("held", lock:state())
+    assert.is_true(lock:unlock())
+    assert.near(0, lock:valid_for(), 0.002)
+    self.sleep(1)
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.equal(1, told)
+    assert.equal(0, client:call("EXISTS", "lock"))
+  end)
+
+  on_stage("is not relied on from the request that releases it", function(self,
+      client)
+    local lock = client:lock "lock"
+    local outer = assert(lock:hold { lease = 5 })
+    take(client, { lease = 60 })
+    assert.near(59.938, outer:valid_for(), 0.001)
+    self:route().delay = 1
+    local valid
+    self.spawn(function()
+      self.sleep(0.5)
+      valid = outer:valid_for()
+    end)
+    assert.is_true(lock:unlock())
+    assert.near(4.49, valid, 0.01)
   end)
 end)
 
@@ -725,5 +805,115 @@ describe("what is held in any way", function()
     client:close()
     assert.equal(5, #self:calls "release")
     assert.is_nil(next(self.server.redis.entries))
+  end)
+end)
+
+describe("a renewal that raises an error", function()
+  -- The next pipelines fail in these ways: "raise", or an error of the server.
+  local function fail(node, ...)
+    local faults, pipeline = { ... }, node.pipeline
+    function node.pipeline(...)
+      local fault = table.remove(faults, 1)
+      if not fault then return pipeline(...) end
+      if fault == "raise" then error "a fault" end
+      return {}, { "redis" }, { fault }, node.host.now()
+    end
+  end
+
+  for _, faults in ipairs { { "raise" }, { "NOSCRIPT gone", "raise" } } do
+    on_stage(("is retried in time: %s"):format(table.concat(faults, ", ")),
+      function(self, client, session)
+        local lock = take(client)
+        fail(session.node, table.unpack(faults))
+        self.sleep(10.1)
+        assert.equal("at_risk", lock:state())
+        assert.match("a fault", table.remove(self.host.faults))
+        self.sleep(2.5)
+        assert.equal("held", lock:state())
+        self.sleep(60)
+        assert.equal("held", lock:state())
+      end)
+  end
+
+  on_stage("is retried in time, if its slot has moved", function(self, client,
+      session)
+    local lock = take(client)
+    local granted = lock:mine()
+    fail(session.node, "MOVED 1 elsewhere:6379")
+    function session.node.redirect()
+      session.node.redirect = nil
+      function granted.renewal()
+        granted.renewal = nil
+        error "a fault"
+      end
+    end
+    self.sleep(10.1)
+    assert.equal("at_risk", lock:state())
+    assert.match("a fault", table.remove(self.host.faults))
+    self.sleep(2.5)
+    assert.equal("held", lock:state())
+  end)
+end)
+
+describe("a daemon that the host refuses", function()
+  -- Refuses daemons from now on, until `accept` is called.
+  local function refuse(host)
+    local accepts = host.daemon
+    function host.daemon() return nil, "refused", "no timer" end
+    return function() host.daemon = accepts end
+  end
+
+  on_stage("is a failed batch, which is retried", function(self, client)
+    local lock = take(client)
+    self.sleep(9)
+    local accept = refuse(self.host)
+    self.sleep(2)
+    assert.equal("at_risk", lock:state())
+    accept()
+    self.sleep(3)
+    assert.equal("held", lock:state())
+    self.sleep(60)
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("is a failed batch, however many are refused", function(self, client)
+    local lock = take(client)
+    self.sleep(9)
+    local accept = refuse(self.host)
+    self.sleep(18)                    -- more retries than batches in flight
+    accept()
+    self.sleep(3)
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("ends holds at their time, and on_lost is told", function(self,
+      client)
+    local lock, reasons = take(client), {}
+    lock:on_lost(function(_, reason)
+      reasons[#reasons + 1] = ("%.0f %s"):format(self.now(), reason)
+    end)
+    self.sleep(9)
+    refuse(self.host)
+    self.sleep(25)
+    assert.equal("lost", lock:state())
+    assert.same({ "30 not renewed in time: no timer" }, reasons)
+  end)
+
+  on_stage("is run by its caller, if `close` waits for it", function(self, _,
+      session)
+    refuse(self.host)
+    local has_run
+    session:background(function() has_run = true end)
+    assert.is_true(has_run)
+    assert.equal(0, session.pending)
+  end)
+
+  on_stage("fails the requests of a lane at once", function(self, client)
+    local lock = client:lock("replicated", { replicas = 1 })
+    take(client)                      -- there is a connection
+    refuse(self.host)
+    local began = self.now()
+    assert.same({ nil, "refused", "no timer" }, { lock:try_lock() })
+    assert.equal(began, self.now())
   end)
 end)

@@ -23,7 +23,7 @@ local PAIRS = "readwrite fair_readwrite"
 
 -- The kinds with tests: each has a spec of its name, or rows in another.
 local specs = { "multi", "red" }
-for _, kind in ipairs(require "rlock.kinds") do
+for _, kind in ipairs(require "rlock.lock.kinds") do
   specs[#specs + 1] = kind.name
 end
 

@@ -1,4 +1,4 @@
---- The model of Redis in lua/rlock/check, compared with a server: random
+--- The model of Redis in lua/rlockctl/model, compared with a server: random
 --- commands, scripts and calls of policies must have the same replies and leave
 --- the same keys.
 --
@@ -10,6 +10,7 @@ local assert = require "luassert"
 local calls = require "spec.tools.policy_calls"
 local commands = require "spec.tools.commands"
 local expressions = require "spec.tools.expressions"
+local memory = require "rlockctl.model.memory"
 local model = require "spec.tools.model"
 local scripts = require "spec.tools.scripts"
 
@@ -76,6 +77,17 @@ return function(options, describe, it, setup, teardown)
             assert.equal("the model of Redis has no command " .. name:upper(),
               fault)
           end
+        end
+      end)
+
+      it("knows which commands need memory", function()
+        for _, name in ipairs(commands.NAMES) do
+          local flags = pair:ask("COMMAND", "INFO", name)[1][3]
+          local is = {}
+          for _, flag in ipairs(flags) do is[flag] = true end
+          local needs
+          if is.write then needs = is.denyoom == true end
+          assert.equal(needs, memory.writes[name], name)
         end
       end)
 

@@ -34,14 +34,16 @@ function cluster.new(network, shards)
     network = network, universe = network.universe, shards = shards,
     nodes = { table.unpack(shards) }, changes = {}, has = {}, moves = {},
     ids = { last = 0 }, granted = {}, released = {},
+    untils = {},
   }, cluster)
   for number = 0, cluster.SLOTS - 1 do
     self.has[number] = shards[number * (#shards - 1) // cluster.SLOTS + 1]
   end
   for _, shard in ipairs(shards) do
     shard.cluster, shard.address, shard.epoch = self, shard.name, 0
-    shard.ids, shard.granted, shard.released = self.ids, self.granted,
-      self.released
+    shard.ids, shard.granted, shard.untils = self.ids, self.granted,
+      self.untils
+    shard.released = self.released
     shard.known, shard.at = 0, {}
     shard.has = table.move(self.has, 0, cluster.SLOTS - 1, 0, {})
     for _, other in ipairs(shards) do shard.at[other] = other.name end
@@ -164,6 +166,11 @@ function cluster:move(thing, to, seconds)
   self.universe:after(seconds, function() finish(self, move) end)
 end
 
+--- Is the slot of a thing moving?
+function cluster:is_moving(thing)
+  return self.moves[cluster.slot_of(thing)] ~= nil
+end
+
 --- Ends the moves from or to a shard, or all.
 function cluster:settle(shard)
   for number = 0, cluster.SLOTS - 1 do
@@ -215,10 +222,19 @@ function cluster:uncover(thing, seconds)
   end)
 end
 
---- Ends all faults: slots stay where they are, and all nodes run.
+-- The old master learns of the failover: it is a replica.
+local function end_split(self, old, count)
+  if self.split == old then self.split = nil end
+  old.role = "slave"
+  learn(old, count)
+end
+
+--- Ends all faults: slots stay where they are, all nodes run, and there is one
+--  master of each shard.
 function cluster:mend()
   self:settle()
   self.failing, self.is_down = nil, nil
+  if self.split then end_split(self, self.split, #self.changes) end
 end
 
 -- failovers -------------------------------------------------------------------
@@ -248,7 +264,7 @@ end
 
 -- The promoted server is an old master: its connections are still there.
 local function come_back(master, spare)
-  spare:freeze(0)
+  spare:thaw()
   master.run_id, master.scripts = spare.run_id, spare.scripts
   master.links, master.subscribers = spare.links, spare.subscribers
   for _, link in ipairs(master.links) do link.server = master end
@@ -271,21 +287,23 @@ function cluster:fail_over(master, how)
   master.address, self.network.servers[address] = address, master
   server.promote(master, how.is_lagging)
   if spare then come_back(master, spare) end
-  old:freeze(math.max(how.freezes, 0))  -- also ends an earlier freeze
   tell(self, { shard = master, address = address }, { master })
   self:demote(old, math.max(how.splits, 0))
+  old:freeze_only(how.freezes)
 end
 
 --- The old master learns of a failover.
 function cluster:demote(old, seconds)
   local count = #self.changes
-  local function learn_it()
-    old.role, self.split = "slave", nil
-    learn(old, count)
-  end
-  if seconds <= 0 then return learn_it() end
+  if seconds <= 0 then return end_split(self, old, count) end
   self.split = old
-  self.universe:after(seconds, learn_it)
+  self.universe:after(seconds, function() end_split(self, old, count) end)
+end
+
+--- Has the shard that has a thing two masters?
+function cluster:is_split(thing)
+  return self.split ~= nil
+    and self.split.name == self.has[cluster.slot_of(thing)].name
 end
 
 --- Deletes a restored shard's keys of slots that it does not own any more.

@@ -2,15 +2,18 @@
 --  of errors.lua. It makes runs several times slower. unreached.lua lists what
 --  is never reached, with the reason.
 
+local branches = require "spec.simulate.branches"
 local errors = require "rlock.redis.errors"
+local sorted = require "rlock.util.sorted"
 local unreached = require "spec.simulate.unreached"
 
 local coverage = {}
 coverage.__index = coverage
 
-local FILES = { "lock", "grant", "watchdog", "wakeup", "several/joint",
-  "several/multi", "several/quorum", "several/round",
-  "several/server_identity" }
+local FILES = { "lock/lock", "lock/grant", "lock/holds",
+  "lock/owner", "lock/requests", "lock/turn", "lock/watchdog",
+  "lock/heartbeats", "lock/wakeup", "several/joint", "several/multi",
+  "several/quorum", "several/round", "several/server_identity" }
 
 -- rows of errors.lua ----------------------------------------------------------
 
@@ -59,13 +62,15 @@ function coverage.start()
   local self = setmetatable({ lines = {} }, coverage)
   watch_rows(self)
   for _, name in ipairs(FILES) do self.lines[name] = {} end
-  local by_source = setmetatable({}, { __index = function(list, source)
-    list[source] = self.lines[source:match("rlock/([%w_/]+)%.lua$")] or false
-    return list[source]
-  end })
   local getinfo = debug.getinfo
+  local function find(found, fn)
+    local source = getinfo(fn, "S").source
+    found[fn] = self.lines[source:match("rlock/([%w_/]+)%.lua$")] or false
+    return found[fn]
+  end
+  local by_function = setmetatable({}, { __mode = "k", __index = find })
   local function reach(_, line)
-    local lines = by_source[getinfo(2, "S").source]
+    local lines = by_function[getinfo(2, "f").func]
     if lines then lines[line] = true end
   end
   function self.hook(co) debug.sethook(co, reach, "l") end
@@ -79,35 +84,37 @@ local function lines_of(path)
   return lines
 end
 
--- Calls fn(line, function) for each line that has instructions, by luac. The
--- `end` of a function, and what runs when a module is loaded, are left out.
+-- Calls fn(line) for each line that has instructions, by luac. Lines of closing
+-- brackets, the `end` of a function and what runs when a module is loaded are
+-- left out.
 local function each_active(path, text, fn)
-  local name
+  local is_inside
   local pipe <close> = assert(io.popen("luac5.4 -l -p " .. path))
   for row in pipe:lines() do
-    local first = row:match("^function <[^:]*:(%d+)")
-    if row:match("^main ") then name = nil end
-    if first then name = text[tonumber(first)]:match("([%w_]+)%(") end
+    if row:match "^main " then is_inside = false end
+    if row:match "^function " then is_inside = true end
     local line, code = row:match("^\t%d+\t%[(%d+)%]\t(%u%w*)")
-    if line and name and code ~= "RETURN0" and code ~= "VARARGPREP"
-        and text[tonumber(line)]:match("^%s*(.-)%s*$") ~= "end" then
-      fn(tonumber(line), name)
+    local n = tonumber(line)
+    if n and is_inside and code ~= "RETURN0" and code ~= "VARARGPREP"
+        and not text[n]:match "^%s*end$"
+        and not text[n]:match "^%s*[])}]+,?$" then
+      fn(n)
     end
   end
 end
 
--- @return "function: text" of each line that was not reached; how many were,
---   and how many there are
-local function missing_of(path, reached)
-  local text, seen, missing, n, all = lines_of(path), {}, {}, 0, 0
-  each_active(path, text, function(line, name)
+-- @return the lines that were not reached, as { branch =, text = }; how many
+--   were, and how many there are
+local function missing_of(path, text, of_line, reached)
+  local seen, missing, n, all = {}, {}, 0, 0
+  each_active(path, text, function(line)
     if seen[line] then return end
     seen[line], all = true, all + 1
     if reached[line] then
       n = n + 1
     else
-      missing[#missing + 1] = ("%s: %s"):format(name, text[line]
-        :match("^%s*(.-)%s*$"))
+      missing[#missing + 1] = { branch = of_line[line],
+        text = (", line %d: %s"):format(line, text[line]:match "^%s*(.*)") }
     end
   end)
   return missing, n, all
@@ -115,7 +122,10 @@ end
 
 -- the report ------------------------------------------------------------------
 
--- The lines of a file that have a reason.
+-- The branch that stands for all branches of this one's function.
+local function whole(branch) return (branch:match "^(.+): " or "") .. ": *" end
+
+-- The branches of a file that have a reason.
 local function excused(name)
   local set = {}
   for _, group in ipairs(unreached[name] or {}) do
@@ -124,27 +134,49 @@ local function excused(name)
   return set
 end
 
--- Prints those without a reason; returns how many.
-local function show(missing, name)
-  local count, reasons = 0, excused(name)
-  for _, what in ipairs(missing) do
-    if not reasons[what] and not reasons[what:match("^[^:]*") .. ": *"]
-    then
+-- Prints the branches in unreached.lua that the file does not have, and the
+-- missing lines without a reason; returns how many.
+local function show(missing, name, all)
+  local count, reasons, exists = 0, excused(name), {}
+  for _, branch in pairs(all) do
+    exists[branch], exists[whole(branch)] = true, true
+  end
+  for _, branch in ipairs(sorted(reasons)) do
+    if not exists[branch] then
       count = count + 1
-      print("  not reached, without a reason: " .. what)
+      print(("  unreached.lua: %s has no %s"):format(name, branch))
+    end
+  end
+  for _, line in ipairs(missing) do
+    if not reasons[line.branch] and not reasons[whole(line.branch)] then
+      count = count + 1
+      print(("  not reached, without a reason: %s%s"):format(line.branch,
+        line.text))
     end
   end
   return count
 end
 
-local function missing_rows(self)
+local function show_lines(self, name)
+  local path = path_of(name)
+  local text = lines_of(path)
+  local of_line = branches.of(table.concat(text, "\n"))
+  local missing, n, all = missing_of(path, text, of_line, self.lines[name])
+  print(("%s: %d of %d lines"):format(name, n, all))
+  return show(missing, name, of_line)
+end
+
+local function show_rows(self)
   local missing, all = {}, 0
   for row, name in next, self.rows do
     all = all + 1
-    if not self.used[row] then missing[#missing + 1] = name end
+    if not self.used[row] then
+      missing[#missing + 1] = { branch = name, text = "" }
+    end
   end
-  table.sort(missing)
-  return missing, all - #missing, all
+  table.sort(missing, function(a, b) return a.branch < b.branch end)
+  print(("redis/errors: %d of %d rows"):format(all - #missing, all))
+  return show(missing, "redis/errors", self.rows)
 end
 
 --- Prints the coverage, and what is neither reached nor in unreached.lua.
@@ -152,14 +184,8 @@ end
 function coverage:report()
   debug.sethook()
   local count = 0
-  for _, name in ipairs(FILES) do
-    local missing, n, all = missing_of(path_of(name), self.lines[name])
-    print(("%s: %d of %d lines"):format(name, n, all))
-    count = count + show(missing, name)
-  end
-  local missing, n, all = missing_rows(self)
-  print(("redis/errors: %d of %d rows"):format(n, all))
-  return count + show(missing, "redis/errors")
+  for _, name in ipairs(FILES) do count = count + show_lines(self, name) end
+  return count + show_rows(self)
 end
 
 return coverage

@@ -2,6 +2,7 @@
 --  made from the seed beforehand, so that a run can be repeated with a part of
 --  it; a, b and c are in [0,1).
 
+local oracle = require "spec.simulate.oracle"
 local sentinels = require "spec.simulate.sentinels"
 
 local faults = {}
@@ -12,11 +13,12 @@ local function one_of(list, dice)
   return list[math.floor(dice * #list) + 1]
 end
 
--- Of the processes that run.
+-- Of the processes that run, without a crowd.
 local function client_of(world, dice)
   local alive = {}
   for _, process in ipairs(world.processes) do
-    if not process.host.is_dead and not process.is_closed then
+    if not process.host.is_dead and not process.is_closed
+        and not process.is_crowd then
       alive[#alive + 1] = process
     end
   end
@@ -49,13 +51,7 @@ inject.reset = of_links(function(link, c)
 end)
 
 -- Nothing arrives any more, until the client gives up or the server resets.
-inject["half-open"] = of_links(function(link, c)
-  link:mute()
-  link.universe:after(c * 10, function()
-    link.is_mute = false
-    link:close_server()
-  end)
-end)
+inject["half-open"] = of_links(function(link, c) link:half_open(c * 10) end)
 
 local function of_route(fn)
   return function(world, a, b, c)
@@ -75,25 +71,29 @@ inject["replies delayed"] = of_route(function(route, till)
 end)
 inject.refuse = of_route(function(route, till) route.refuses_until = till end)
 inject.slow = of_route(function(route, till, world)
-  local delay = route.delay
-  route.delay = 0.04
-  world.universe:at(till, { fire = function() route.delay = delay end })
+  local delay = route.usual or route.delay
+  route.usual, route.delay, route.slow_till = delay, 0.04, till
+  world.universe:at(till, { fire = function()
+    if route.slow_till == till then route.delay = delay end
+  end })
 end)
 
 -- servers ---------------------------------------------------------------------
 
--- Calls fn for each thing that a server has.
+-- Calls fn for each thing that a server has, also for those of a crowd.
 local function each_of(world, server, fn)
-  for _, thing in ipairs(world.things) do
-    for _, one in ipairs(thing.servers) do
-      if one == server then fn(thing) end
+  for _, list in ipairs { world.things, world.crowded or {} } do
+    for _, thing in ipairs(list) do
+      for _, one in ipairs(thing.servers) do
+        if one == server then fn(thing) end
+      end
     end
   end
 end
 
 local function lose(world, thing, lease)
-  thing.lost_at = world.universe.now        -- for grants that are under way
-  world.oracle:lost(thing, lease)
+  oracle.doubt(thing, world.universe.now)   -- for grants that are under way
+  world.oracle:lost(thing, lease, world.cluster and world.cluster.split)
   for _, each in pairs(thing.generations) do lose(world, each, lease) end
 end
 
@@ -183,15 +183,17 @@ end
 local function split(world, server, seconds)
   lose_data(world, server, false)
   each_of(world, server, function(thing)
-    thing.lost_at = world.universe.now + seconds
+    oracle.doubt(thing, world.universe.now + seconds)
   end)
   world.universe:after(seconds, function() lose_data(world, server, false) end)
 end
 
+-- From the end of the faults on, it loses nothing.
 local function fail_over(world, server, how)
   local cluster = world.cluster
   cluster.failing, cluster.is_down = nil, nil
   if server.is_down then return end
+  if world.is_ending then how.is_lagging = false end
   cluster:settle(server)
   if how.is_lagging then lose_data(world, server, false) end
   if how.splits > 0 then split(world, server, how.splits) end
@@ -253,6 +255,26 @@ inject["server's clock, back"] = function(world, a, _, c)
   end)
 end
 
+-- The replica of a server stops for a while, and confirms nothing.
+inject["replica lags"] = function(world, a, _, c)
+  one_of(world.servers, a):lag(0.2 + c * 2)
+end
+
+-- With replicas that must confirm: one is promoted. It lacks what it has not
+-- confirmed, so nothing that a client counts on is lost. What was released or
+-- evicted is held again.
+inject["failover to a replica"] = function(world, a, _, c)
+  local server = one_of(world.servers, a)
+  if server.is_down then return end
+  server:roll_back()
+  each_of(world, server, function(thing)
+    thing.rolled_back_at = world.universe.now
+    world.oracle.restored(thing, server)
+  end)
+  sentinels.fail_over(world.network, server, false, c * 4 - 2,
+    world.universe.random)
+end
+
 --- What servers answer, one of each row of errors.lua.
 faults.messages = {
   "BUSY Redis is busy running a script. You can only call SCRIPT KILL or "
@@ -298,7 +320,7 @@ function inject.evict(world, a)
     server.redis.entries[thing.key] = nil
   end
   world.oracle:lost(thing, world.lease)
-  thing.lost_at = world.universe.now
+  oracle.doubt(thing, world.universe.now)
 end
 
 -- clients ---------------------------------------------------------------------
@@ -347,6 +369,7 @@ local ODDS = {
   cancel = 3, ["client's clock"] = 0.5,
 }
 local SENTINEL_ODDS = { failover = 3 }
+local REPLICA_ODDS = { ["replica lags"] = 6, ["failover to a replica"] = 4 }
 local CLUSTER_ODDS = { move = 8, ["failover in the cluster"] = 2,
   ["node removed"] = 1, ["slot uncovered"] = 1 }
 
@@ -364,6 +387,17 @@ table.move(faults.kinds, 1, #faults.kinds, #faults.of_cluster + 1,
   faults.of_cluster)
 for kind, odds in pairs(SENTINEL_ODDS) do ODDS[kind] = odds end
 for kind, odds in pairs(CLUSTER_ODDS) do ODDS[kind] = odds end
+for kind, odds in pairs(REPLICA_ODDS) do ODDS[kind] = odds end
+
+--- Kinds that neither lose data nor disturb a waiter or a holder.
+faults.of_calm = { "cancel", "client's clock", "save",
+  "server's clock", "slow" }
+
+--- Kinds that lose only what a replica has not confirmed.
+faults.of_replicas = { "an error", "cancel", "client's clock", "close", "deaf",
+  "evict", "failover to a replica", "flush", "half-open", "late", "partition",
+  "refuse", "replica lags", "replies delayed", "requests delayed", "reset",
+  "server's clock", "slow", "stall" }
 
 -- Picks one of these kinds by their odds.
 local function pick(kinds, dice)
@@ -391,6 +425,19 @@ function faults.plan(random, seconds, every, kinds)
     if time >= seconds then return plan end
     plan[#plan + 1] = { time, pick(kinds, random()), random(), random(),
       random() }
+  end
+end
+
+--- Takes the errors of a plan in turn, so that a few runs of consecutive
+--  seeds have all of them.
+--  @tparam table plan
+--  @tparam integer first the number of the first one
+function faults.take_turns(plan, first)
+  local n = #faults.messages
+  for _, event in ipairs(plan) do
+    if event[2] == "an error" then
+      event[4], first = (first % n + 0.5) / n, first + 1
+    end
   end
 end
 

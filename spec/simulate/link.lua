@@ -8,6 +8,8 @@ local errors = require "rlock.redis.errors"
 local link = {}
 link.__index = link
 
+local CONFIRM = 0.001     -- seconds until a replica confirms
+
 local huge, kind_of, max, unpack =
   math.huge, math.type, math.max, table.unpack
 local set_metatable, type = setmetatable, type
@@ -26,6 +28,7 @@ function link.new(route, options)
     address = ("%s:%d"):format(route.host.label, ids.last),
     heard = server.universe.now, lost = options.lost,
     message = options.message, silent = (options.silent or 0) / 1000,
+    seals = options.seals, unanswered = nil,
   }, link)
   self.alarm = { host = self.host, rank = 3, link = self, fire = self.watch }
   table.insert(server.links, self)
@@ -91,7 +94,7 @@ function Call:abandon() self.task = nil end
 -- The reply arrives at the client.
 local function answer(call)
   local self = call.link
-  if self.is_closed or self.is_mute then return end
+  if self.is_closed or self.is_cut then return end
   self.heard = self.universe.now
   self[self.first] = nil
   self.first = self.first + 1
@@ -104,16 +107,46 @@ local function answer(call)
   end
 end
 
+local arrive
+
+-- WAIT blocks the connection until the replica confirms, or for some time.
+local function wait_for_replica(call)
+  local self, ends = call.link, call.ends
+  local is_done = self.server:is_confirmed(self)
+  if not is_done and self.universe.now < ends and self.is_served then
+    call.fire = wait_for_replica
+    self.universe:at(self.universe.now + CONFIRM, call)
+    return
+  end
+  local queue = self.blocked
+  self.blocked = nil
+  call.reply, call.host, call.fire = is_done and 1 or 0, self.host, answer
+  deliver(self, "back", call)
+  for _, other in ipairs(queue) do other:fire() end
+end
+
+local function block(call)
+  local self = call.link
+  self.blocked, call.host = {}, nil
+  call.ends = self.universe.now + tonumber(call.words[3]) / 1000
+  wait_for_replica(call)
+end
+
 -- The command arrives at the server.
-local function arrive(call)
+function arrive(call)
   local self = call.link
   local server = self.server
-  if not self.is_served or self.is_mute then return end
+  if not self.is_served or self.is_cut then return end
+  if self.blocked then
+    table.insert(self.blocked, call)
+    return
+  end
   if server.thaws > self.universe.now then
     table.insert(server.inbox, call)
     return
   end
   if self.is_closed then server.network:note "late" end
+  if server.has_replica and call.words[1] == "WAIT" then return block(call) end
   local reply = server:execute(self, call.words)
   if reply ~= nil then
     call.reply, call.host, call.fire = reply, self.host, answer
@@ -125,6 +158,65 @@ local function arrive(call)
   end
 end
 
+-- seals of a client's node -> its closed connections that are not sealed, and
+-- the newest master that it was connected to
+local nodes = setmetatable({}, { __mode = "k" })
+
+-- First arguments of operations without an owner, which may be late: refresh,
+-- and break_ without a token.
+local NO_OWNER = { publish = true, spublish = true, both = true, [""] = true }
+
+-- The lock and the owner for which a script is run, or nil.
+local function owner_of(words)
+  local owner = words[4 + tonumber(words[3])]
+  return owner and not NO_OWNER[owner] and words[4] .. " " .. owner or nil
+end
+
+-- Operations that change nothing, so it does not matter what comes after them.
+local READS = { peek = true, count = true }
+
+-- Does a request only read?
+local function is_read(server, words)
+  local text = server.scripts[words[2]]
+  return READS[text and text:match("^%-%- rlock %S+%.([%a_]+)")] == true
+end
+
+-- The owners of the operations of a closed connection that the server may still
+-- execute late. It does not matter when it executes what only reads.
+local function unanswered(self)
+  local owners, n = {}, 0
+  for i = self.first, self.last do
+    local words = self[i].words
+    if words[1] == "EVALSHA" and not is_read(self.server, words) then
+      local owner = owner_of(words)
+      n = n + 1
+      if owner then owners[owner] = true end
+    end
+  end
+  return n > 0 and owners
+end
+
+-- Reports an operation that is sent while the server may still execute one of
+-- an older connection, which this one replaces: that of the node or, since a
+-- lane replaces only its own, of the same owner and lock. What only reads has
+-- no lane.
+local function check_sealed(self, words)
+  local list, owner = nodes[self.seals], owner_of(words)
+  if self.server.has_replica and is_read(self.server, words) then return end
+  for i = #list, 1, -1 do
+    local old = list[i]
+    if not old.is_served or self.seals.mode ~= "kill" then
+      table.remove(list, i)
+    elseif old.server == self.server
+        and (not self.server.has_replica or owner and old.unanswered[owner])
+    then
+      table.remove(list, i)
+      self.universe:report("unsealed", "%s sends on %s before %s is sealed",
+        self.host.label, self.address, old.address)
+    end
+  end
+end
+
 -- Sends a command.
 -- @tparam table words copied
 local function start(self, ms, words, n)
@@ -133,7 +225,10 @@ local function start(self, ms, words, n)
     local word = copy[i]
     if kind_of(word) then copy[i] = ("%.17g"):format(word) end
   end
-  local now = self.universe.now
+  local now, lost = self.universe.now, nodes[self.seals]
+  if lost and lost[1] and copy[1] == "EVALSHA" then
+    check_sealed(self, copy)
+  end
   local call = set_metatable({         -- with room for the fields that it gets
     link = self, words = copy, fire = arrive, sent = now, is_over = false,
     deadline = nil, task = nil, reply = nil, host = nil,
@@ -233,6 +328,11 @@ function link:close(why)
   if self.is_closed then return end
   self.is_closed = true
   forget(self)
+  self.unanswered = self.seals and unanswered(self)
+  if self.unanswered then
+    nodes[self.seals] = nodes[self.seals] or {}
+    table.insert(nodes[self.seals], self)
+  end
   self.universe:cancel(self.alarm)
   fail_all(self, why or "the connection was closed")
   if not self.is_mute then
@@ -240,8 +340,17 @@ function link:close(why)
   end
 end
 
---- From now on nothing arrives on either side, until somebody gives up.
-function link:mute() self.is_mute = true end
+--- From now on nothing arrives on either side, until the client gives up or
+--  the server resets the connection. What is lost meanwhile stays lost, and
+--  nothing after it arrives.
+-- @tparam number seconds until the reset
+function link:half_open(seconds)
+  self.is_mute, self.is_cut = true, true
+  self.universe:after(seconds, function()
+    self.is_mute = false
+    self:close_server()
+  end)
+end
 
 --- An error for a subscriber: it ends the connection.
 function link:refuse(why)
@@ -253,8 +362,9 @@ end
 --- A message for a subscriber.
 function link:push(kind, channel, payload)
   deliver(self, "back", { host = self.host, rank = 2, fire = function()
-    if not self.is_closed and not self.is_mute and self.message then
+    if not self.is_closed and not self.is_cut and self.message then
       self.message(kind, channel, payload)
+      if self.host.heard then self.host.heard() end
     end
   end })
 end
@@ -269,7 +379,13 @@ function Connection:send(ms, words, n)
   if own.is_closed then
     return nil, "connect", "the connection was closed"
   end
+  local unwind = own.host.cancellation()
+  if unwind then return nil, "cancelled", unwind end
   return own.host.wait_for(start(own, ms, words, n))
+end
+
+function Connection:call(ms, ...)
+  return self:send(ms, { ... }, select("#", ...))
 end
 
 function Connection:pipeline(ms, commands)
@@ -355,6 +471,21 @@ function Connection:make_ready(ms, seals)
   return ok, code, detail
 end
 
+-- Reports a master of an earlier epoch than one that the node was connected to.
+-- While a process stands still, no Sentinel of the later one may answer.
+local function check_epoch(host, options)
+  local name, epoch = options.host:match("^(.-)%-(%d+)$")
+  epoch = tonumber(epoch or 0)
+  local newest = host.newest[name or options.host] or 0
+  if epoch < newest and host.universe.now > host.stalls_until + 1 then
+    host.universe:report("older master", "%s connects to %s, epoch %d came "
+      .. "after it", host.label, options.host, newest)
+  end
+  return function()
+    host.newest[name or options.host] = max(epoch, newest)
+  end
+end
+
 --- Opens a connection as host.connect does.
 -- @tparam table route
 -- @tparam table options
@@ -371,8 +502,19 @@ function link.connect(route, options)
   if route.server.is_down or route.refuses_until > universe.now then
     return nil, "connect", options.host .. ": connection refused"
   end
-  return greet(setmetatable({ link = link.new(route, options) }, Connection),
-    options)
+  local connection = setmetatable({ link = link.new(route, options) },
+    Connection)
+  return greet(connection, options)
+end
+
+--- As `connect`, of a node that Sentinels name.
+function link.connect_to_master(route, options)
+  local host = route.host
+  host.newest = host.newest or {}
+  local connected = check_epoch(host, options)
+  local connection, code, detail = link.connect(route, options)
+  if connection then connected() end
+  return connection, code, detail
 end
 
 return link

@@ -8,14 +8,18 @@ network.__index = network
 
 local DELAY = 0.0005                    -- seconds, for one way
 
---- @tparam table universe of rlock.host.sim
+--- @tparam table universe of rlockctl.model.host
 function network.new(universe)
+  universe.report = universe.report or function() end
   local self = setmetatable({
     universe = universe, servers = {}, count = {}, shas = {}, routes = {},
   }, network)
   universe.connect = function(host, options)
     local to = self.servers[options.host]
-    if to then return link.connect(self:route(host, to), options) end
+    if to then
+      local connect = options.role and link.connect_to_master or link.connect
+      return connect(self:route(host, to), options)
+    end
     host.sleep(DELAY)
     return nil, "connect", options.host .. ": connection refused"
   end

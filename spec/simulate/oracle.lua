@@ -3,8 +3,9 @@
 --  until its client no longer counts it as certain.
 --
 --  A thing is what is held: `name`, `servers`, `holders`, `users` (the tasks
---  that hold it or ask for it), and `most`, the number of permits, if it has
---  some.
+--  that hold it or ask for it), `most`, the number of permits, if it has
+--  some, and `tokens`: for each fencing token the owner that a server gave it
+--  to, and the time.
 
 local oracle = {}
 oracle.__index = oracle
@@ -83,12 +84,20 @@ local function is_of_lost_data(thing, executed)
   return thing.lost_at and (not executed or executed <= thing.lost_at)
 end
 
+-- Does the owner have a token that was given to it before? It has if it enters
+-- again, or if the servers have lost its release in the meantime.
+local function is_given_again(holder, token)
+  local thing = holder.thing
+  local given = thing.tokens[token]
+  return given and given.owner == holder.owner
+    and (token == thing.token or (thing.lost_at or -1) >= given.at)
+end
+
 local function check_token(self, holder)
   local thing, token = holder.thing, math.tointeger(holder.token)
   if not token then return end
-  local is_entered_again = token == thing.token
-    and holder.party == thing.token_of
-  if thing.token and token <= thing.token and not is_entered_again
+  if thing.token and token <= thing.token
+      and not is_given_again(holder, token)
       and not holder.is_forgiven and not thing.went_back then
     self:fault("token", "%s: %d of %s after %d of %s", thing.name, token,
       holder.party, thing.token, thing.token_of)
@@ -115,7 +124,9 @@ end
 --- A task begins to ask for a thing.
 function oracle.asking(thing, task)
   thing.users[task.label] = {
-    host = task.host, was_wanted = is_wanted(thing, task.label),
+    host = task.host, process = task.process, label = task.label,
+    was_wanted = is_wanted(thing, task.label),
+    waits = nil,          -- since when it waits for it, see watch.lua
   }
 end
 
@@ -131,7 +142,8 @@ end
 -- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
 --   tells_time: whether it must find out that it was lost; is_kept(): whether
 --   a red lock is held by most servers;
---   began: when its task asked; executed: when the server granted it; token
+--   began: when its task asked; executed: when the server granted it; token;
+--   owner: its name in the server; is_renewed(): whether the watchdog renews it
 function oracle:granted(holder)
   local thing = holder.thing
   holder.since = self.universe.now
@@ -178,8 +190,9 @@ end
 -- A holder whose data was lost must be lost after its lease. A closed client
 -- reports nothing: it has released what it held.
 local function check_told(self, holder, lost_at)
-  if holder.has_ended or holder.host.is_dead or holder.host.process.is_closed
-      or is_kept(holder) or holder.is_kept and holder.gone_at > lost_at then
+  if holder.has_ended or not holder.is_gone or holder.gone_at > lost_at
+      or holder.host.is_dead or holder.host.process.is_closed
+      or is_kept(holder) then
     return
   end
   if holder.valid_for() > 0 then
@@ -193,20 +206,42 @@ local function check_told(self, holder, lost_at)
   self:note "losses checked"
 end
 
+--- What is granted until this moment may be of data that the server loses.
+-- @tparam table thing
+-- @tparam number till true time; an earlier one than is known changes nothing
+function oracle.doubt(thing, till)
+  thing.lost_at = math.max(thing.lost_at or till, till)
+end
+
 --- The holders of a thing have lost it, or may have.
 -- @tparam table thing
 -- @tparam[opt] number lease seconds, if all are lost for certain: after that
 --   time they must know it
-function oracle:lost(thing, lease)
+-- @tparam[opt] table split the old master in a split: it keeps its grants
+function oracle:lost(thing, lease, split)
   for _, holder in ipairs(thing.holders) do
     holder.is_forgiven = true
     if lease and holder.tells_time and not is_kept(holder)
+        and not (split and split:holds(thing.key, holder.owner))
         and (not holder.is_gone or holder.is_kept) then
       local lost_at = self.universe.now
       holder.is_gone, holder.gone_at = true, lost_at
       self.universe:after(lease * 1.01 + SLACK, function()
         check_told(self, holder, lost_at)
       end)
+    end
+  end
+end
+
+--- A server has the data of an earlier time again: it has some holders that had
+--  lost the thing.
+-- @tparam table thing
+-- @tparam table server
+function oracle.restored(thing, server)
+  for _, holder in ipairs(thing.holders) do
+    if holder.is_gone and holder.owner and thing.key
+        and server:holds(thing.key, holder.owner) then
+      holder.is_gone = nil
     end
   end
 end

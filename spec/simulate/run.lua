@@ -4,17 +4,24 @@
 --
 --    rlockctl spec/simulate/run.lua [NAME=value...]
 --
---    SEED=n       begin with this seed; only its run, unless RUNS is given
+--    SEED=n       begin with this seed; only its run, unless RUNS or COVERAGE
+--                 is given
 --    RUNS=n       how many runs
 --    MINUTES=1    at most, of processor time
 --    SEAL=kill|time|off
 --    SENTINEL=1   behind Sentinels, with failovers
 --    CLUSTER=1    in a cluster, with failovers and slots that move
+--    REPLICAS=1   with replicas that confirm, and failovers to them
+--    CALM=1       without faults that disturb a waiter or a holder. Without one
+--                 of these four, a part of the runs has each
+--    COUNTER=kind only a semaphore, permits or latch
 --    LOG=1        print the log of each run
---    COVERAGE=1   print the coverage of the client, by default of 60 fixed
---                 runs; fails if anything unreached is not in unreached.lua
+--    COVERAGE=1   print the coverage of the client, by default of 60 runs from
+--                 seed 1; fails if anything unreached is not in unreached.lua,
+--                 so MINUTES must be enough for all
 --    EVENTS=a,b   inject only these of the run's faults
 --    SHRINK=0     do not look for the few that are needed
+--    FIRST=1      end with the first run in which a fault is found
 
 local faults = require "spec.simulate.faults"
 local host = require "rlock.host.uv"
@@ -32,8 +39,8 @@ end
 local seconds = 60 * tonumber(options.MINUTES or 1)
 local seed = tonumber(options.SEED) or options.COVERAGE and 1
   or os.time() * 1000
-local runs = tonumber(options.RUNS) or options.SEED and 1
-  or options.COVERAGE and 60 or math.huge
+local runs = tonumber(options.RUNS) or options.COVERAGE and 60
+  or options.SEED and 1 or math.huge
 
 local covered = options.COVERAGE
   and require("spec.simulate.coverage").start()
@@ -77,11 +84,18 @@ local function show_few(found, run_options)
   for _, event in ipairs(few) do print("  " .. faults.show(event)) end
 end
 
+-- Those that are given; nil: by the seed.
+local function surroundings()
+  for _, name in ipairs { "SENTINEL", "CLUSTER", "REPLICAS", "CALM" } do
+    if options[name] then return { [name:lower()] = true } end
+  end
+  return options.COUNTER and { counter = options.COUNTER }
+end
+
 local function simulate()
   local run_options = {
     seal = options.SEAL, log = options.LOG ~= nil,
-    only = options.SENTINEL and { sentinel = true }
-      or options.CLUSTER and { cluster = true },
+    only = surroundings(),
     hook = covered and covered.hook,
   }
   local whole = world.plan(seed, run_options)
@@ -105,6 +119,7 @@ repeat
   simulate()
   seed = seed + 1
 until sum.runs >= runs or os.clock() - start > seconds
+  or options.FIRST and sum.faults > 0
 local took, names = host.now() - began, {}
 for name in pairs(counts) do names[#names + 1] = name end
 table.sort(names)

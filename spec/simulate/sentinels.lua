@@ -20,6 +20,11 @@ function sentinels.url(master)
     master.name)
 end
 
+--- The URL of a server that Sentinels watch, else nil.
+function sentinels.of(master)
+  return master.epoch and sentinels.url(master)
+end
+
 --- Adds Sentinels that watch these servers.
 function sentinels.add(network, masters)
   for i, name in ipairs(names) do
@@ -70,7 +75,7 @@ function sentinels.fail_over(network, master, is_lagging, seconds, random)
   master.address = ("%s-%d"):format(master.name, master.epoch)
   network.servers[master.address] = master
   server.promote(master, is_lagging)
-  old:freeze(math.max(seconds, 0))      -- also ends an earlier freeze
+  old:freeze_only(seconds)
   for _, name in ipairs(names) do
     local address, epoch = master.address, master.epoch
     network.universe:after(random() * LATE, function()

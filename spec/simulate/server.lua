@@ -1,7 +1,7 @@
---- A simulated Redis server: the model of rlock.check.redis, with connections,
+--- A simulated Redis server: the model, rlockctl.model.redis, with connections,
 --  subscribers, a script cache, a clock that may drift and jump, and faults.
 
-local redis = require "rlock.check.redis"
+local redis = require "rlockctl.model.redis"
 
 local server = {}
 server.__index = server
@@ -25,7 +25,8 @@ function server.new(network, name)
     random = random, redis = redis.new(), scripts = {}, links = {},
     ids = { last = 0 }, subscribers = {}, thaws = 0, inbox = {}, speed = 1,
     since = 0, reading = EPOCH, run_id = new_run_id(random), started = -1000,
-    ails_until = 0, granted = {}, released = {},
+    ails_until = 0, granted = {}, released = {}, untils = {}, heard = {},
+    back = {},
   }, server)
 end
 
@@ -70,6 +71,14 @@ function server:holds(key, owner)
     or value["w:" .. owner]) ~= nil
 end
 
+--- Does it count this owner as the writer of a read/write lock?
+function server:is_writer(key, owner)
+  self:tick()
+  local entry = self.redis:entry(key)
+  local value = entry and entry.value or {}
+  return (value[owner .. ":write"] or value["w:" .. owner]) ~= nil
+end
+
 -- faults ----------------------------------------------------------------------
 
 local function drop_links(self)
@@ -101,6 +110,33 @@ function server:restart(seconds, with)
   end)
 end
 
+--- The replica stops for some seconds: what is written meanwhile is not
+--  confirmed, and a failover loses it.
+function server:lag(seconds)
+  if self.replica or self.is_down then return end
+  local replica = { since = self.universe.now, redis = self.redis:fork() }
+  self.replica = replica
+  self.universe:after(seconds, function()
+    if self.replica == replica then self.replica = nil end
+  end)
+end
+
+--- The server has only what its replica has.
+function server:roll_back()
+  if self.replica then
+    local listeners = self.redis.listeners
+    self.redis, self.replica = self.replica.redis, nil
+    self.redis.listeners = listeners
+  end
+end
+
+--- WAIT: a replica confirms the writes of a connection.
+-- @treturn boolean whether it has done so
+function server:is_confirmed(link)
+  return self.role ~= "slave"
+    and (not self.replica or (link.wrote_at or -1) < self.replica.since)
+end
+
 --- A replica of the server becomes a master in its place.
 -- @tparam table self
 -- @tparam boolean is_lagging whether it has only what `save` kept
@@ -113,15 +149,26 @@ function server.promote(self, is_lagging)
   self.thaws, self.ails_until = 0, 0
 end
 
---- The server does not answer for a while.
+--- The server goes on: it executes what has arrived meanwhile, in order.
+function server:thaw()
+  local inbox = self.inbox
+  self.thaws, self.inbox = self.universe.now, {}
+  for _, call in ipairs(inbox) do call:fire() end
+end
+
+--- The server does not answer for a while. Does not end an earlier freeze.
 function server:freeze(seconds)
   self.thaws = math.max(self.thaws, self.universe.now + seconds)
   self.universe:after(self.thaws - self.universe.now, function()
-    if self.thaws > self.universe.now then return end
-    local inbox = self.inbox
-    self.inbox = {}
-    for _, call in ipairs(inbox) do call:fire() end
+    if self.thaws <= self.universe.now then self:thaw() end
   end)
+end
+
+--- As `freeze`, but ends an earlier freeze.
+function server:freeze_only(seconds)
+  if seconds <= 0 then return self:thaw() end
+  self.thaws = 0
+  self:freeze(seconds)
 end
 
 --- The server answers with an error for a while.
@@ -166,18 +213,13 @@ local clients = {}                      -- subcommands of CLIENT
 
 function clients.setname() return { ok = "OK" } end
 function clients.id(_, link) return link.id + 0.0 end
-function clients.info(_, link)
-  return ("id=%d addr=%s"):format(link.id, link.address)
-end
-
 function clients.kill(self, _, words)
   if self.refuses_kill then
     return { err = "NOPERM this user has no permissions to run CLIENT KILL" }
   end
   local killed = 0.0
   for _, link in ipairs(copy(self.links)) do
-    if words[3]:lower() == "id" and tostring(link.id) == words[4]
-        and (not words[6] or link.address == words[6]) then
+    if words[3]:lower() == "id" and tostring(link.id) == words[4] then
       link:close_server()
       killed = killed + 1
     end
@@ -190,7 +232,7 @@ function own.client(self, link, words)
 end
 
 local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:%s\r\n"
-  .. "master_replid:%s\r\naof_enabled:%d\r\n"
+  .. "master_replid:%s\r\naof_enabled:%d\r\nconnected_slaves:%d\r\n"
 
 function own.info(self)
   if self.hides_run_id then
@@ -199,7 +241,7 @@ function own.info(self)
   return SECTION:format(self.run_id,
     math.floor(self.universe.now - self.started), self.role or "master",
     self.run_id,
-    self.has_aof and 1 or 0)
+    self.has_aof and 1 or 0, self.has_replica and 1 or 0)
 end
 
 local sentinel = {}                     -- subcommands of SENTINEL
@@ -350,9 +392,15 @@ function server:execute(link, words)
   self.network:note "commands"
   if self.ails_until > self.universe.now and not well[name] then
     if self.is_late then run(self, link, words, name) end
+    if name == "evalsha" and self.on_refusal then self:on_refusal(words) end
     reply = { err = self.message }
+  elseif self.replica then
+    local before = self.redis:text()
+    reply = run(self, link, words, name)
+    if self.redis:text() ~= before then link.wrote_at = self.universe.now end
   else
     reply = run(self, link, words, name)
+    link.wrote_at = self.has_replica and self.universe.now
   end
   send_messages(self)
   return reply

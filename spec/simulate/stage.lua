@@ -13,7 +13,7 @@
 local client = require "rlock.client"
 local network = require "spec.simulate.network"
 local server = require "spec.simulate.server"
-local sim = require "rlock.host.sim"
+local sim = require "rlockctl.model.host"
 
 local stage = {}
 stage.__index = stage

@@ -1,124 +1,98 @@
---- Lines that simulated runs never, or rarely, reach. For each file of
---  the client: lists of lines, as "function: text", each with a reason.
---  "function: *" stands for all lines of a function. See coverage.lua.
+--- Branches that simulated runs never, or rarely, reach. For each file of the
+--  client: lists of branches, as branches.lua names them, each with a reason.
+--  "function: *" stands for all branches of a function. See coverage.lua.
 
 local MISUSE = "raised for wrong arguments; spec/redis/refusals_spec.lua"
 local NGINX = "only on a host that ends tasks at any moment; spec/openresty"
 local END = "at the end of a program; spec/redis/close_spec.lua, spec/cli"
+local REFUSED = "on a host that refuses tasks, as nginx does, or for an error "
+  .. "in rlock; spec/openresty/timers_spec.lua"
 local MALFORMED = "replies that built-in policies never give; "
   .. "spec/redis/own_policies_spec.lua"
+local EXEC = "by rlock.exec only; spec/cli/exec_call_spec.lua, "
+  .. "spec/check/grant_spec.lua"
 local RARE = "reached in few runs only"
 local SEVERAL = "in a cluster, behind Sentinels or with replicas, which these "
   .. "runs lack; spec/redis/cluster_spec.lua, sentinel_spec.lua, "
   .. "replicas_spec.lua"
 
 return {
-  lock = {
+  ["lock/lock"] = {
     { "no call here has a deadline; spec/redis/cancel_spec.lua",
-      [[take: return not_held(self, granted, "timeout", PASSED)]] },
-    { "the policies here have all operations",
-      [[run: return nil, "usage", ("policy %q has no server.%s, needed here")]],
-      "run: :format(self.site.policy.name, name)" },
-    { MALFORMED, "break_lock: if not verdict then return nil, value, fault end",
-      [[peek: if not told then return nil, "redis", fault end]] },
-    { RARE, "break_lock: *", "token: *" },
+      "lock:take: if 1" },
+    { "the policies here have all operations", "run: if 1" },
+    { MALFORMED, "lock:peek: after if 1" },
+    { RARE, "lock:break_lock: *", "lock:token: *" },
   },
-  grant = {
-    { "the policies here have all operations",
-      [[may_enter: return nil, "usage", self:show() .. ]]
-        .. [[": its policy has no server.renew; "]],
-      [[may_enter: .. "give a lease, such as { lease = 10 }"]] },
-    { MALFORMED,
-      "interpret: verdict, value, detail = verdicts.wrong(op, reply)",
-      "interpret: settle(self, lease or session.lease)",
-      "interpret: return nil, value, detail",
-      "send_release: if want == 0 then forget(self) end",
-      "send_release: return verdicts.wrong(site.policy.ops.release, reply)" },
-    { NGINX, "give_up: *", "accepted: ok, code, detail = nil, \"closed\", "
-      .. "\"the task has ended\"" },
+  ["lock/grant"] = {
+    { "the policies here have all operations", "may_enter: elseif 2" },
+    { MALFORMED, "interpret: if 1", "interpret: if 2", "interpret: after if 2",
+      "send_release: after if 6", "send_release: after if 7" },
+    { EXEC, "grant:abandon: *" },
+    { NGINX, "grant:admit: *", "grant:give_up: *", "accepted: if 2" },
     { "a task unlocks what it holds, once: spec/redis/reentrant_spec.lua",
-      "last_of: return holds[#holds]",
-      [[send_release: return nil, "not_held", ]]
-        .. [["this task does not hold the lock"]],
-      "when_lost: return false" },
-    { "the closing bracket of a table, with no instruction on some paths",
-      "extra_of: }" },
-    { RARE, [[interpret: elseif verdict == "refused" then]],
-      [[interpret: return nil, "refused", value]],
-      "wait_for_turn: self:pass_turn()                    "
-        .. "-- the turn came as the wait ended",
-      [[wait_for_turn: return nil, code or "timeout", ]]
-        .. [[unwind or "no time left"]], [[interpret: return "busy", 0]],
-      "release_later: *", "background: *",
-      "release: local is_ours, code, detail = wait_for_turn(self, deadline)",
-      "release: if not is_ours then",
-      "release: if hold then release_later(self, hold) end",
-      "release: return nil, code, detail",
-      "when_lost: session.host.spawn(fn, object, self.lost_because)",
-      "when_lost: return true" },
+      "last_of: after for 1", "send_release: if 1", "grant:when_lost: if 1" },
+    { RARE, "interpret: test of elseif 4", "interpret: elseif 4",
+      "wait_for_turn: after for 1", "interpret: if 3", "release_later: *",
+      "tell: *", "told: *", "grant:release: if 1", "grant:release: if 2",
+      "grant:release: after if 3", "grant:when_lost: elseif 1",
+      "grant:when_lost: after if 2" },
   },
-  watchdog = {
-    { MALFORMED, "answered: local _, _, why = "
-      .. "verdicts.wrong(grant.lock.site.policy.ops.renew, reply)",
-      "answered: not_renewed(self, grant, why, self.host.now())" },
+  ["lock/watchdog"] = {
+    { MALFORMED, "answered: elseif 2", "answered: else 2" },
     { "four batches of 256 renewals are in flight: "
       .. "spec/redis/watchdog_spec.lua",
-      "report_losses: *", "run: deadline = report_losses(self, now)" },
-    { END, "retire: *" },
-    { SEVERAL, "renew_elsewhere: *", "daemon: *",
-      "handle_reply: self.session.node:redirect(detail, batch.node)",
-      "handle_reply: renew_elsewhere(self, batch, grant)",
-      "collect: retry_at(self, grant, now)", "has_routes: *" },
-    { RARE, "answered: self:lose(grant, why)",
-      "collect: grant.deadline = grant.valid_until",
-      "collect: self.alarms:push(grant)",
-      "observe: self.change:set()                   -- schedules a sweep" },
+      "report_losses: *", "run: else 1" },
+    { END, "watchdog:retire: *" },
+    { NGINX, "recover: *" },
+    { REFUSED, "abort: *", "send_part: function 2", "fail: *" },
+    { SEVERAL, "renew_elsewhere: *", "handle_reply: elseif 1",
+      "collect: elseif 2", "has_routes: *" },
+    { RARE, "answered: if 3", "collect: else 1",
+      "watchdog:observe: elseif 1" },
   },
-  wakeup = {
-    { END, "wind_down: *" },
-    { SEVERAL, "is_echo: *", "moved: *", "reconnect: *", "rehome: *" },
-    { RARE, "wake_sharers: *", "pass: other = other.next" },
+  ["lock/heartbeats"] = {
+    { REFUSED, "run: if 3" },
+    { "the line's task ends while there are waiters: an error, or the client "
+      .. "is closed", "serve: while 1" },
+  },
+  ["lock/wakeup"] = {
+    { END, "wakeup:wind_down: *" },
+    { SEVERAL, "is_echo: *", "events.moved: *", "wakeup:reconnect: *",
+      "wakeup:rehome: *" },
+    { RARE, "wake_sharers: *", "wakeup:pass: while 1" },
   },
   ["several/joint"] = {
-    { MISUSE, "check_list: *", [[function: error(("%s has no %s: ]]
-      .. [[ask its members"):format(self:show(), name), 2)]] },
-    { "the policies here have all operations",
-      [[count: return nil, "usage", ("policy %q has no server.peek, ]]
-        .. [[needed here")]], "count: :format(site.policy.name)" },
-    { NGINX, "take: self:release_parts(hold)",
-      [[take: return nil, "closed", "the task has ended"]] },
+    { MISUSE, "joint.check_list: *", "file: function 1" },
+    { "the policies here have all operations", "joint.count: if 1" },
+    { EXEC, "Hold:abandon: *" },
+    { NGINX, "joint:take: if 3" },
     { "a task unlocks its hold() by the object: spec/redis/multi_spec.lua",
-      "release: local holds = self.joint.held[self.party]",
-      "release: for i = #holds, 1, -1 do",
-      "release: if not holds[i].object then return holds[i]:release() end" },
-    { RARE, "lose: self.host.spawn(callback.fn, callback.object, reason)",
-      "when_lost: self.joint.host.spawn(fn, object, self.lost_because)",
-      "when_lost: return true" },
+      "Hold:release: if 1", "Hold:release: for 1" },
+    { RARE, "joint.lose: for 1", "Hold:when_lost: if 1",
+      "Hold:when_lost: after if 1" },
   },
   ["several/multi"] = {
-    { MISUSE, "is_same: *", "place_once: *",
-      [[ordered: error(("bad member %d of multi_lock: must be a lock of a ]]
-        .. [[client"):format(]], "ordered: i), level + 1)" },
-    { RARE, [[request_all: return nil, "busy", self:show() .. ]]
-        .. [[": the lease ended before all were held"]],
-      "wait_on: return nil, code, detail",
-      "wait_on: ok, problem, unwind = jitter(self, try)",
-      [[wait_on: code = "timeout"]], "is_held: *", "state_of: *",
-      "release_parts: *", "when_lost: *", "show: *" },
+    { MISUSE, "is_same: *", "place_once: *", "ordered: if 1" },
+    { RARE, "request_all: after if 2", "wait_on: else 1",
+      "wait_on: after if 4", "wait_on: elseif 1", "multi:is_held: *",
+      "multi:state_of: *", "multi:release_parts: *", "multi:show: *" },
   },
   ["several/quorum"] = {
     { MISUSE, "unsound: *", "check_clients: *" },
-    { "no run gives this option: spec/redis/quorum_spec.lua", "that: *" },
-    { RARE, "may_enter: *", "without_part: dead[#dead + 1] = part",
-      [[release_parts: return nil, "lost", "its lease has ended"]],
-      "release_parts: return true", [[is_held: return nil, "quorum", ]]
-        .. "round:explain()" },
+    { "no run gives this option: spec/redis/quorum_spec.lua",
+      "file: function 1" },
+    { RARE, "may_enter: *", "without_part: else 1",
+      "quorum:release_parts: elseif 2", "quorum:release_parts: if 4",
+      "quorum:release_parts: elseif 3", "quorum:is_held: after if 3" },
   },
-  ["several/round"] = { { RARE, [[outcome: code = "refused"]] } },
+  ["several/round"] = {
+    { RARE, "round:outcome: if 2" },
+  },
   ["several/server_identity"] = {
     { "each server of a red lock is another: spec/redis/quorum_spec.lua",
-      "bond: *", "clash: *" },
-    { RARE, "note: server.forgot = now" },
+      "bond: *", "server_identity.clash: *" },
+    { RARE, "note: if 3" },
   },
   ["redis/errors"] = {
     { SEVERAL, "ERR ^WAIT cannot be used", "replicas" },

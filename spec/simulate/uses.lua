@@ -24,12 +24,13 @@ end
 
 -- The client's grant of a handle, for the calling task.
 local function grant_of(task, lock)
-  return lock.site.grants[lock.party or task.host.current()]
+  return lock.site.grants[lock.owner or task.host.current().owner]
 end
 
 local function executed_at(thing, lock, granted)
   local keys = thing.servers[1].granted[lock.site.keys[1]]
-  return keys and granted and keys[granted.owner]
+  local given = keys and granted and keys[granted.owner_name]
+  return given and given.at
 end
 
 -- The holder of a lock of one server, for the oracle.
@@ -38,11 +39,14 @@ local function holder_of(task, thing, lock, mode)
   local granted = grant_of(task, lock)
   return setmetatable({
     world = task.world, thing = thing, label = task.label, host = host,
-    party = lock.owner or task.label, mode = mode, style = task.style,
+    party = lock.owner and lock.owner.name or task.label, mode = mode,
+    style = task.style,
     began = task.began, executed = executed_at(thing, lock, granted),
     token = granted and granted.token, n = 1, tells_time = true,
+    owner = granted and granted.owner_name,
+    is_renewed = function() return granted.watched end,
     valid_for = function()
-      return granted and granted.party and granted.lock.site == lock.site
+      return granted and granted.owner and granted.lock.site == lock.site
         and granted:valid_for() or 0
     end,
   }, Holder)
@@ -62,11 +66,20 @@ local function held(task, holder)
   task.host.sleep(seconds_of(task.random))
 end
 
+local SURE = 0.5          -- seconds of a hold that cannot end during its unlock
+
 local function unlocked(holder, unlock, ...)
-  local troubles = holder.host.troubles or 0
-  holder.world.oracle:ending(holder)
+  local troubles, oracle_ = holder.host.troubles or 0, holder.world.oracle
+  local left, began = holder.valid_for(), holder.host.universe.now
+  oracle_:ending(holder)
   local ok, code = unlock(...)
-  holder.world.oracle:ended(holder, ok, troubles)
+  oracle_:ended(holder, ok, troubles)
+  if not ok and left > SURE and holder.world.is_calm
+      and not holder.is_forgiven and code ~= "quorum"
+      and (holder.thing.lost_at or -1) < began then
+    oracle_:fault("not unlocked", "%s of %s was valid for %.3f s: %s",
+      holder.thing.name, holder.label, left, tostring(code))
+  end
   return ok, code
 end
 
@@ -92,12 +105,46 @@ local function asking(task, things)
   return self
 end
 
+-- waiting ---------------------------------------------------------------------
+
+local OVERDUE = 0.1       -- seconds by which a wait may be exceeded
+local TIMEOUT = 0.5       -- of the clients
+local REPLICAS = 0.3      -- seconds for replicas to confirm
+
+local function waited(task, thing, began, options, ...)
+  local now, user = task.host.universe.now, thing.users[task.label]
+  if user then user.waits = nil end
+  local most = math.max(options.wait or 1e9, TIMEOUT) + OVERDUE
+    + (task.world.only.replicas and REPLICAS or 0)
+  if now - began > most and task.host.stalls_until <= began then
+    task.world.oracle:fault("overdue", "%s waited %.3f s for %s, at most %.3f "
+      .. "s were wanted", task.label, now - began, thing.name, options.wait)
+  end
+  return ...
+end
+
+-- Calls fn(...), which waits for a thing by these options of lock().
+local function wait_for(task, thing, options, fn, ...)
+  local began = task.host.universe.now
+  local user = thing.users[task.label]
+  if user then user.waits = began end
+  return waited(task, thing, began, options, fn(...))
+end
+
+local function lock_it(task, thing, lock, options)
+  return wait_for(task, thing, options, lock.lock, lock, options)
+end
+
+local function hold_it(task, thing, lock, options)
+  return wait_for(task, thing, options, lock.hold, lock, options)
+end
+
 -- styles of one lock ----------------------------------------------------------
 
 local styles = {}
 
 function styles.plain(task, thing, lock, mode, options)
-  if not lock:lock(options) then return end
+  if not lock_it(task, thing, lock, options) then return end
   local holder <close> = asks_to_tell(holder_of(task, thing, lock, mode), lock)
   held(task, holder)
   unlocked(holder, lock.unlock, lock)
@@ -112,7 +159,7 @@ function styles.try(task, thing, lock, mode)
 end
 
 function styles.hold(task, thing, lock, mode, options)
-  local hold <close> = lock:hold(options)
+  local hold <close> = hold_it(task, thing, lock, options)
   if not hold then return end
   local holder <close> = asks_to_tell(holder_of(task, thing, lock, mode), hold)
   held(task, holder)
@@ -122,7 +169,7 @@ function styles.hold(task, thing, lock, mode, options)
 end
 
 styles["in another task"] = function(task, thing, lock, mode, options)
-  local hold = lock:hold(options)
+  local hold = hold_it(task, thing, lock, options)
   if not hold then return end
   local holder <close> = holder_of(task, thing, lock, mode)
   held(task, holder)
@@ -131,7 +178,10 @@ end
 
 styles["with"] = function(task, thing, lock, mode, options)
   local holder, troubles
+  local user = thing.users[task.label]
+  user.waits = task.host.universe.now
   local ok, code = lock:with(options, function()
+    user.waits = nil
     local own <close> = holder_of(task, thing, lock, mode)
     held(task, own)
     holder, troubles = own, task.host.troubles or 0
@@ -143,7 +193,7 @@ styles["with"] = function(task, thing, lock, mode, options)
 end
 
 function styles.nested(task, thing, lock, mode, options)
-  if not lock:lock(options) then return end
+  if not lock_it(task, thing, lock, options) then return end
   local holder <close> = holder_of(task, thing, lock, mode)
   held(task, holder)
   if lock:lock { wait = task.random(), lease = 0.1 + task.random() } then
@@ -152,6 +202,67 @@ function styles.nested(task, thing, lock, mode, options)
     task.host.sleep(seconds_of(task.random) * 3)
   end
   unlocked(holder, lock.unlock, lock)
+end
+
+-- A writer also reads, and remains a reader. Whichever it unlocks first, it
+-- keeps the other.
+local function downgrade(task, thing, write, read)
+  local writer <close> = holder_of(task, thing, write, "write")
+  held(task, writer)
+  local ok, code = read:lock { wait = 1 }
+  if not ok then
+    -- "lost": another task of this owner has not unlocked a lost hold yet
+    if code ~= "lost" and task.world.is_calm and not writer.is_forgiven
+        and writer.valid_for() > 0 then
+      task.world.oracle:fault("refused", "%s: %s may not read what it writes",
+        thing.name, task.label)
+    end
+    return unlocked(writer, write.unlock, write)
+  end
+  local reader <close> = holder_of(task, thing, read, "read")
+  held(task, reader)
+  if task.random() < 0.5 then
+    unlocked(writer, write.unlock, write)
+    task.host.sleep(seconds_of(task.random))
+    return unlocked(reader, read.unlock, read)
+  end
+  unlocked(reader, read.unlock, read)
+  return unlocked(writer, write.unlock, write)
+end
+
+-- Does a server count a reader as the writer, too? It may share its owner with
+-- the writer, or a failover may have lost the release of that.
+local function is_writer(task, thing, reader)
+  local split = task.world.cluster and task.world.cluster.split
+  return thing.servers[1]:is_writer(thing.key, reader.owner)
+    or split and split:is_writer(thing.key, reader.owner)
+end
+
+-- An upgrade is refused, at once: the reader would wait for itself.
+local function upgrade(task, thing, read, write)
+  local reader <close> = holder_of(task, thing, read, "read")
+  held(task, reader)
+  for _ = 1, 1 + math.floor(task.random() * 3) do
+    local began, writes = task.host.universe.now,
+      reader.owner and is_writer(task, thing, reader)
+    local ok = write:lock { wait = task.random() }
+    if ok and not writes and not reader.is_forgiven and reader.valid_for() > 0
+        and (thing.rolled_back_at or -1) < began then
+      task.world.oracle:fault("upgraded", "%s: %s reads and writes", thing.name,
+        task.label)
+    end
+    if ok then write:unlock() end
+  end
+  unlocked(reader, read.unlock, read)
+end
+
+function styles.both(task, thing, lock, mode, options, pair)
+  if not pair then return styles.plain(task, thing, lock, mode, options) end
+  if not lock_it(task, thing, lock, options) then return end
+  if mode == "write" then
+    return downgrade(task, thing, lock, pair:read_lock())
+  end
+  return upgrade(task, thing, lock, pair:write_lock())
 end
 
 -- The task ends without unlocking, and nobody counts it as held.
@@ -172,7 +283,8 @@ end
 -- The world tells the oracle when the server does it.
 styles["break"] = function(_, _, lock) lock:break_lock() end
 
-local ODDS = { { "plain", 0.5 }, { "try", 0.08 }, { "hold", 0.1 },
+local ODDS = { { "plain", 0.42 }, { "both", 0.08 }, { "try", 0.08 },
+  { "hold", 0.1 },
   { "in another task", 0.06 }, { "with", 0.1 }, { "nested", 0.12 },
   { "abandon", 0.02 }, { "look", 0.015 }, { "break", 0.005 } }
 
@@ -215,41 +327,44 @@ local function open_lock(task, thing, owner)
     return client[kind](client, thing.name, owner), "exclusive"
   end
   local pair = client[kind](client, thing.name, owner)
-  if task.random() < 0.6 then return pair:read_lock(), "read" end
-  return pair:write_lock(), "write"
+  if task.random() < 0.6 then return pair:read_lock(), "read", pair end
+  return pair:write_lock(), "write", pair
 end
 
 local function handle(task, thing, owner)
-  local lock, mode = open_lock(task, thing, owner)
+  local lock, mode, pair = open_lock(task, thing, owner)
   thing.key = lock.site.keys[1]
-  return lock, mode
+  task.world.by_key[thing.key] = thing
+  return lock, mode, pair
 end
 
 function uses.lock(task, thing)
   local style = task.world.only.style or pick(ODDS, task.random())
   local owner = owner_of(task)
   if style == "abandon" then owner = nil end  -- a named owner would keep it
-  local lock, mode = handle(task, thing, owner)
+  local lock, mode, pair = handle(task, thing, owner)
   task.style, task.began = style, task.host.universe.now
   if style == "abandon" then
     return task.host.spawn(styles.abandon, task, thing, lock, mode,
       options_of(task.random)):join()
   end
   styles[style](task, thing, lock, mode,
-    options_of(task.random, task.world.only.leases))
+    options_of(task.random, task.world.only.leases), pair)
 end
 
---- Must get it, in time: nothing is broken any more.
+--- Must get it, in time: nothing is broken any more. Holds it for the seconds
+--  task.stay.
 -- @return what lock:lock returned
 local function must_lock(task, thing, seconds)
   local _ <close> = asking(task, { thing })
   local lock, mode = handle(task, thing)
   task.style, task.began = "at the end", task.host.universe.now
-  local ok, code, detail = lock:lock { wait = seconds }
+  local options = { wait = seconds }
+  local ok, code, detail = lock_it(task, thing, lock, options)
   if not ok then return nil, code, detail end
   local holder <close> = holder_of(task, thing, lock, mode)
   task.world.oracle:granted(holder)
-  task.host.sleep(0.001)
+  task.host.sleep(task.stay or 0.001)
   return unlocked(holder, lock.unlock, lock)
 end
 
@@ -356,7 +471,7 @@ local function is_kept(task, thing, hold)
   for _, part in ipairs(hold.parts) do
     local server = server_of(task, part.lock.session)
     if server and not part.is_over
-        and server:holds(part.lock.site.keys[1], part.grant.owner) then
+        and server:holds(part.lock.site.keys[1], part.grant.owner_name) then
       count = count + 1
     end
   end
@@ -419,7 +534,7 @@ local function generation_of(task, thing)
   if not one then
     one = { name = name, servers = thing.servers, holders = {},
       users = thing.users, most = thing.most, lost = 0, ready = {},
-      generations = {}, lost_at = thing.lost_at }
+      generations = {}, lost_at = thing.lost_at, takers = {} }
     thing.generations[name] = one
   end
   return one, task.open[thing.servers[1].name]
@@ -443,24 +558,42 @@ local function prepare(task, one, counter)
   return one.ready[task.host]
 end
 
+-- Permits whose task is cancelled are lost.
+local Lost = {}
+function Lost:__close() self.one.missing = (self.one.missing or 0) + self.n end
+
+-- Uses permits of a semaphore, and returns them.
+local function use_permits(task, one, semaphore, n)
+  local lost <close> = setmetatable({ one = one, n = n }, Lost)
+  local holder <close> = counted_holder(task, one, n, always)
+  held(task, holder)
+  task.world.oracle:ending(holder)
+  lost.n = 0
+  if not semaphore:release(n) then one.is_doubtful = true end
+end
+
 function uses.semaphore(task, thing)
   local one, client = generation_of(task, thing)
   local semaphore = client:semaphore(one.name)
   if not prepare(task, one, semaphore) then return end
   local n, random = 1 + math.floor(task.random() * 2), task.random
   task.began = task.host.universe.now
-  one.asked = (one.asked or 0) + 1
-  local ok
-  if random() < 0.3 then
-    ok = semaphore:try_acquire(n)
+  local ok, code
+  local user = thing.users[task.label]
+  user.one, user.n = one, n
+  if random() < (task.world.only.drains or 0.05) then
+    user.n = one.most
+    ok, code = semaphore:drain()
+    n = ok or 0
+  elseif random() < 0.3 then
+    ok, code = semaphore:try_acquire(n)
   else
-    ok = semaphore:acquire(n, { wait = random() * 3 })
+    ok, code = semaphore:acquire(n, { wait = random() * 3 })
   end
-  if ok then
-    local holder <close> = counted_holder(task, one, n, always)
-    held(task, holder)
-    task.world.oracle:ending(holder)
-    semaphore:release(n)
+  if code and code ~= "busy" and code ~= "timeout" then
+    one.is_doubtful = true
+  elseif ok and n > 0 then
+    use_permits(task, one, semaphore, n)
   end
   if random() < 0.05 then semaphore:available() end
 end
@@ -472,12 +605,14 @@ function uses.permits(task, thing)
   task.began = task.host.universe.now
   local options = options_of(random)
   options.wait = options.wait or 3          -- it may be gone for ever
+  one.key = permits.site.keys[2]
+  task.world.by_key[one.key] = one
   local id = permits:acquire(options)
   if not id then return end
   local holder <close> = counted_holder(task, one, 1, function()
     return permits:valid_for(id)
   end)
-  holder.tells_time = true
+  holder.tells_time, holder.owner = true, id
   function holder.ask_to_tell(fn) return permits:on_lost(id, fn) end
   held(task, holder)
   if random() < 0.1 then
@@ -526,10 +661,12 @@ local function cycle_of(thing, now)
   return thing.cycle
 end
 
+-- In a split, the other master does not know what this one has counted.
 local function check_latch(task, cycle, left)
-  local thing = task.latch
+  local thing, cluster = task.latch, task.world.cluster
   if cycle ~= thing.cycle or cycle.generation ~= thing.generation
-      or (thing.lost_at or 0) > task.host.universe.now then
+      or (thing.lost_at or 0) > task.host.universe.now
+      or cluster and cluster:is_split(thing) then
     return
   end
   if left < cycle.needed - cycle.begun then

@@ -5,24 +5,30 @@
 
 local client = require "rlock.client"
 local clusters = require "spec.simulate.cluster"
+local crowd = require "spec.simulate.crowd"
 local faults = require "spec.simulate.faults"
 local network = require "spec.simulate.network"
 local oracle = require "spec.simulate.oracle"
 local order = require "spec.simulate.order"
-local sim = require "rlock.host.sim"
+local permits = require "spec.simulate.permits"
+local sim = require "rlockctl.model.host"
 local sentinels = require "spec.simulate.sentinels"
 local slot = require "rlock.redis.slot"
 local uses = require "spec.simulate.uses"
+local watch = require "spec.simulate.watch"
 
 local world = {}
 world.__index = world
 
 local SECONDS = 30        -- of faults
 local EVERY = 0.25        -- seconds between them, on average
+local ERRORS = 5          -- of servers in a run, about
 local BOUND = 15          -- seconds within which a lock must be had, at the end
 local LEAST = 60          -- seconds within which all tasks must end
 local REST = 12           -- seconds after which nothing of a lock is left
 local LEASE = 2
+local SETTLED = LEASE + 1 -- seconds for what goes on in the background, and for
+                          -- holds of tasks that were cancelled
 local TASKS = 3           -- of a process
 local PAUSE = 0.01        -- seconds between two uses, at most
 local GARBAGE = 0.25      -- seconds between collections of young garbage
@@ -32,7 +38,7 @@ local KINDS = { "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
   "fenced_lock", "read_write_lock", "fair_read_write_lock" }
 local COUNTERS = { "semaphore", "permits", "latch" }
 local POLICIES = { "reentrant", "mutex", "spin", "simple" }
-local SERVERS = { 1, 1, 1, 2, 3, 3, 5 }
+local SERVERS = { 1, 1, 1, 2, 3, 3, 4, 5 }
 
 -- the cast --------------------------------------------------------------------
 
@@ -47,12 +53,17 @@ local function place(self, thing, random)
   return self.cluster:servers_of(thing)
 end
 
+local function new_thing(thing)
+  thing.holders, thing.users, thing.generations = {}, {}, {}
+  thing.takers, thing.parts_on, thing.tokens = {}, {}, {}
+  thing.generation = 0
+  return thing
+end
+
 local function add_thing(self, thing, random)
   thing.name = ("%s%d"):format(thing.kind, #self.things + 1)
   thing.servers = thing.servers or place(self, thing, random)
-  thing.holders, thing.users, thing.generations = {}, {}, {}
-  thing.generation = 0
-  self.things[#self.things + 1] = thing
+  self.things[#self.things + 1] = new_thing(thing)
   return thing
 end
 
@@ -79,11 +90,19 @@ local function add_things(self, random)
     add_thing(self, { use = "multi", kind = "multi", parts = locks,
       servers = {} })
   end
-  if random() < 0.6 then add_counter(self, random) end
-  if #self.servers >= 3 and not self.cluster then
+  if random() < 0.6 and not self.only.replicas then
+    add_counter(self, random)
+  end
+  if #self.servers >= 2 and not self.cluster and not self.only.replicas then
     add_thing(self, { use = "red", kind = "red", servers = self.servers,
       policy = one_of(POLICIES, random) })
   end
+end
+
+-- A request was refused by a fault: it may not be retried, so nobody is to
+-- blame for what it leaves.
+local function refused(self, words)
+  self.excused[words[4 + tonumber(words[3])] or ""] = true
 end
 
 local function add_servers(self, random)
@@ -92,13 +111,17 @@ local function add_servers(self, random)
   for i = 1, count do
     local server = self.network:server("redis" .. i)
     server.refuses_kill = self.seal == "kill" and random() < 0.05
+    server.has_replica = self.only.replicas
     server.hides_run_id = random() < 0.1
     server.has_aof = random() < 0.5
     server.is_nameless = self.only.cluster and random() < 0.2
     function server.on_eval(...) self:executed(...) end
+    function server.on_refusal(_, words) refused(self, words) end
     self.servers[i] = server
   end
-  if self.only.sentinel then sentinels.add(self.network, self.servers) end
+  if self.only.sentinel or self.only.replicas then
+    sentinels.add(self.network, self.servers)
+  end
   if self.only.cluster then
     self.cluster = clusters.new(self.network, self.servers)
     function self.cluster.on_key(move) faults.key_moves(self, move) end
@@ -172,6 +195,7 @@ local function open_client(process, url)
   local options = assert(client.complete({
     timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5,
     seal = process.world.seal, lazy = true, log = log_of(process),
+    replicas = process.world.only.replicas and 1 or nil,
   }, url))
   return assert(client.open(process.host, options))
 end
@@ -187,8 +211,8 @@ local function open_clients(process)
     return
   end
   for _, server in ipairs(self.servers) do
-    process.open[server.name] = open_client(process, self.only.sentinel
-      and sentinels.url(server) or "redis://" .. server.name)
+    process.open[server.name] = open_client(process, sentinels.of(server)
+      or "redis://" .. server.name)
   end
 end
 
@@ -207,6 +231,30 @@ function world:start_client()
   host.daemon(function()
     open_clients(process)
     for i = 1, self.only.tasks or TASKS do start_worker(process, i) end
+  end)
+end
+
+-- The locks of a crowd.
+local function crowded(self)
+  local things = {}
+  for i, kind in ipairs { "lock", "mutex", "fenced_lock", "fair_lock",
+    "read_write_lock", "fair_read_write_lock" } do
+    things[i] = new_thing { use = "lock", kind = kind, name = "crowd " .. kind,
+      servers = { self.servers[1] } }
+  end
+  return things
+end
+
+-- Starts the process of a crowd, see crowd.lua.
+local function start_crowd(self)
+  local number = #self.processes + 1
+  local process = { world = self, host = self.universe:host { name = "crowd" },
+    open = {}, workers = {}, number = number, is_crowd = true }
+  process.host.process = process
+  self.processes[number], self.crowded = process, crowded(self)
+  process.host.daemon(function()
+    open_clients(process)
+    crowd.start(self, process, self.crowded)
   end)
 end
 
@@ -246,53 +294,6 @@ local function place_of(name, keys)
   return name:match("^permits%.") and keys[2] or keys[1]
 end
 
-local function knows(site, owner)
-  for _, grant in next, site.grants do
-    if grant.owner == owner then return true end
-  end
-  return site.taken and site.taken[owner] ~= nil
-end
-
--- Does the client know that this owner has the lock, or is it about to release
--- it?
-local function is_known(process, key, owner)
-  for _, open in pairs(process.open) do
-    local session = open.session
-    if session.is_closed or session.pending > 0 then return true end
-    for _, kind in next, session.kinds do
-      for _, site in next, kind.sites do
-        if place_of(site.policy.name .. ".", site.keys) == key
-            and knows(site, owner) then
-          return true
-        end
-      end
-    end
-  end
-  return false
-end
-
-local function printable(owner) return (owner:gsub("[^%w:.-]", "?")) end
-
--- A lock that was granted to a request which its client had given up: it must
--- be released, or used.
-local function look_for_orphan(self, server, process, key, owner, lease)
-  local function look()
-    if process.host.is_dead or process.is_closed
-        or not server:holds(key, owner) then
-      return
-    end
-    if process.host.stalls_until <= self.universe.now
-        and not is_known(process, key, owner) then
-      self.oracle:fault("orphan", "%s is held by %s of %s, which does not know "
-        .. "it", key, printable(owner), process.host.label)
-      return
-    end
-    lease = lease - 0.3
-    if lease > 0 then self.universe:after(0.3, look) end
-  end
-  self.universe:after(0.3, look)
-end
-
 local function show(value)
   if type(value) ~= "table" then return tostring(value) end
   local parts = {}
@@ -300,25 +301,12 @@ local function show(value)
   return value.err or value.ok or "{" .. table.concat(parts, " ") .. "}"
 end
 
--- An orphan is granted by a late request, after the client has released it on a
--- newer connection.
-local function granted(self, server, link, key, args)
-  local owners, owner = server.granted[key] or {}, args[1]
-  server.granted[key], owners[owner] = owners, self.universe.now
-  local released = server.released[key] and server.released[key][owner]
-  if link.is_closed and released and released > link.id
-      and not link.host.is_dead then
-    look_for_orphan(self, server, link.host.process, key, owner,
-      tonumber(args[2]) / 1000)
-  end
-end
-
 -- Somebody has broken a lock, which takes it from its holders.
 local function broken(self, key)
   for _, thing in ipairs(self.things) do
     if thing.key == key then
-      self.oracle:lost(thing, self.lease)
-      thing.lost_at = self.universe.now
+      self.oracle:lost(thing, self.lease, self.cluster and self.cluster.split)
+      oracle.doubt(thing, self.universe.now)
     end
   end
 end
@@ -332,21 +320,19 @@ function world:executed(server, link, text, keys, args, reply)
       table.concat(args, " "), show(reply))
   end
   local operation, key = header.operation, place_of(header.name, keys)
-  if operation == "acquire" and reply[1] == "held" and not server.is_old then
-    granted(self, server, link, key, args)
-  elseif operation == "break_" and reply[1] == "freed" then
-    broken(self, key)
-  elseif operation == "release" then
-    local released = server.released[key] or {}
-    server.released[key], released[args[1]] = released, link.id
+  if server.is_old then return end
+  watch.executed(self, server, link, operation, key, args, reply)
+  if header.name:find("semaphore.", 1, true) == 1 then
+    permits.executed(self, server, operation, keys, args, reply)
   end
+  if operation == "break_" and reply[1] == "freed" then broken(self, key) end
 end
 
 -- the end ---------------------------------------------------------------------
 
 -- From now on nothing is broken.
 local function mend(self)
-  self.is_ending = true
+  self.is_ending, self.mended_at = true, self.universe.now
   if self.cluster then self.cluster:mend() end
   collectgarbage()                      -- so that abandoned holds end
   for _, server in ipairs(self.servers) do
@@ -384,14 +370,105 @@ local function count_working(self)
   return count
 end
 
+-- The permits that were not returned, or perhaps not: killed tasks may have
+-- had those that they asked for.
+local function missing_of(one)
+  local missing = one.missing or 0
+  for _, user in pairs(one.users) do
+    if user.one == one and user.host.is_dead then missing = missing + user.n end
+  end
+  return missing
+end
+
 local function check_semaphores(self)
   for _, thing in ipairs(self.things) do
     local one = thing.use == "semaphore" and thing.generations[("%s:%d")
       :format(thing.name, thing.generation)]
     local entry = one and thing.servers[1].redis.entries[one.name]
-    if entry and tonumber(entry.value) > one.most then
+    local left = entry and tonumber(entry.value)
+    if entry and left > one.most then
       self.oracle:fault("too many permits", "%s: %s of %d are left", one.name,
         entry.value, one.most)
+    elseif entry and left < one.most - missing_of(one)
+        and not one.is_doubtful and not one.lost_at then
+      self.oracle:fault("too few permits", "%s: %s of %d are left, and %d were "
+        .. "not returned", one.name, entry.value, one.most, missing_of(one))
+    end
+  end
+end
+
+-- Who waits in a queue, as the client of this uuid would.
+local QUEUES = { "^redisson_lock_queue", "^redisson_lock_timeout",
+  "^rlock_frw_queue", "^rlock_frw_writers" }
+
+local function is_queue(key)
+  for _, pattern in ipairs(QUEUES) do
+    if key:find(pattern) then return true end
+  end
+  return false
+end
+
+-- May the place of this owner be left in a queue?
+local function may_be_left(self, server, process, owner)
+  return self.excused[owner] or not self.is_calm
+    and watch.was_away(self, server, process.host, owner)
+end
+
+-- Does a process that runs have this place in a queue?
+local function check_place(self, server, key, name)
+  local owner = name:match("^[rw]:(.+)$") or name
+  for _, process in ipairs(self.processes) do
+    for _, open in pairs(process.open) do
+      if not process.host.is_dead and not process.is_closed
+          and owner:find(open.session.id, 1, true)
+          and not may_be_left(self, server, process, owner) then
+        self.oracle:fault("left", "%s of %s is in %s, and does not wait",
+          name, process.host.label, key)
+      end
+    end
+  end
+end
+
+-- When no task holds or waits: nobody is left in a queue, and no lock is held.
+local function check_released(self)
+  for _, server in ipairs(self.servers) do
+    server:tick()
+    for key in pairs(server.redis.entries) do
+      local entry = is_queue(key) and server.redis:entry(key)
+      for at, item in pairs(entry and entry.value or {}) do
+        check_place(self, server, key, entry.kind == "list" and item or at)
+      end
+      if self.is_calm and self.by_key[key] and self.by_key[key].key == key
+          and self.by_key[key].use == "lock" and server.redis:entry(key) then
+        self.oracle:fault("left", "%s has %s, which nobody holds", server.name,
+          key)
+      end
+    end
+  end
+end
+
+-- What a client has left of its locks when no task holds or waits: a text.
+local function left_of(session)
+  for _, kind in next, session.kinds do
+    for name, site in next, kind.sites do
+      if next(site.grants) then return "a grant of " .. name end
+      if next(site.undone or {}) then return "an owner of " .. name end
+    end
+  end
+  for name, channel in pairs(session.wakeup.channels) do
+    if channel.first then return "a waiter of " .. name end
+  end
+end
+
+-- When all tasks have ended: the clients' own tables are empty.
+local function check_tables(self)
+  for _, process in ipairs(self.processes) do
+    for _, open in pairs(process.open) do
+      local what = not process.host.is_dead and not process.is_closed
+        and left_of(open.session)
+      if what then
+        self.oracle:fault("leaked", "%s has %s", process.host.label, what)
+      end
     end
   end
 end
@@ -423,6 +500,9 @@ local function check_keys(self)
   end
 end
 
+-- The test of a server, which pauses for up to a minute between attempts.
+local PROOF = "redis/seal.lua"
+
 local function check_tasks(self)
   for _, process in ipairs(self.processes) do
     local host = process.host
@@ -430,8 +510,10 @@ local function check_tasks(self)
       self.oracle:fault("error", "%s: %s", host.label, fault)
     end
     for task in pairs(host.is_dead and {} or host.tasks) do
-      self.oracle:fault("left", "a task of %s: %s", host.label,
-        debug.traceback(task.co))
+      local where = debug.traceback(task.co)
+      if not where:find(PROOF, 1, true) then
+        self.oracle:fault("left", "a task of %s: %s", host.label, where)
+      end
     end
   end
 end
@@ -463,17 +545,30 @@ local function run(self, deadline)
   end
 end
 
+-- The surroundings of a run, by its seed: of so many, one each.
+local SCENES = { {}, {}, {}, { calm = true }, { calm = true },
+  { sentinel = true }, { cluster = true }, { cluster = true },
+  { replicas = true } }
+
+-- What to restrict: as given, or the surroundings.
+local function only_of(seed, options)
+  return options.only or one_of(SCENES, sim.stream(seed, "scene"))
+end
+
 local function new(seed, options)
   local universe = sim.new(seed)
   local self = setmetatable({
     seed = seed, universe = universe, network = network.new(universe),
     servers = {}, things = {}, processes = {}, coming = 0, lease = LEASE,
-    oracle = oracle.new(universe), only = options.only or {},
+    oracle = oracle.new(universe), only = only_of(seed, options),
     seconds = options.seconds or SECONDS, log = options.log and {},
-    collects_at = 0, collections = 0,
+    collects_at = 0, collections = 0, by_key = {}, excused = {},
+    waited = {}, counted = {},
   }, world)
+  function universe.report(_, ...) self.oracle:fault(...) end
   local random = sim.stream(seed, "world")
   local dice = random()
+  self.is_calm = self.only.calm
   self.seal = options.seal or dice < 0.2 and "time" or "kill"
   add_servers(self, random)
   add_things(self, random)
@@ -481,16 +576,23 @@ local function new(seed, options)
   return self, self.only.clients or 2 + math.floor(random() * 3)
 end
 
+local function kinds_of(only)
+  return only.faults or only.calm and faults.of_calm
+    or only.replicas and faults.of_replicas
+    or only.sentinel and faults.of_sentinel
+    or only.cluster and faults.of_cluster
+end
+
 --- The plan of a run.
 -- @tparam integer seed
 -- @tparam table options as for `simulate`
 -- @treturn table as of faults.plan
 function world.plan(seed, options)
-  local only = options.only or {}
-  return faults.plan(sim.stream(seed, "faults"), options.seconds or SECONDS,
-    only.every or EVERY, only.faults
-      or only.sentinel and faults.of_sentinel
-      or only.cluster and faults.of_cluster)
+  local only = only_of(seed, options)
+  local plan = faults.plan(sim.stream(seed, "faults"),
+    options.seconds or SECONDS, only.every or EVERY, kinds_of(only))
+  faults.take_turns(plan, seed * ERRORS)
+  return plan
 end
 
 local function schedule(self)
@@ -502,7 +604,7 @@ local function schedule(self)
   end
 end
 
-local function watch(self)
+local function keep_log(self)
   function self.oracle.on_change(holder, verb)
     self:tell("%s %s %s (%s%s)", holder.label, verb, holder.thing.name,
       holder.style, holder.is_forgiven and ", forgiven" or "")
@@ -522,7 +624,11 @@ local function finish(self)
     run(self, self.universe.now + 1)
   end
   report_the_stuck(self)
+  run(self, self.universe.now + SETTLED)
   check_semaphores(self)
+  check_released(self)
+  check_tables(self)
+  self.is_over = true
   for _, process in ipairs(self.processes) do
     if not process.host.is_dead then self:close_client(process) end
   end
@@ -534,9 +640,11 @@ end
 local function simulate(seed, options)
   local self, clients = new(seed, options)
   self.universe.hook = options.hook
-  if self.log then watch(self) end
+  if self.log then keep_log(self) end
   schedule(self)
+  watch.start(self)
   for _ = 1, clients do self:start_client() end
+  if self.is_calm then start_crowd(self) end
   run(self, self.seconds)
   finish(self)
   return self
@@ -549,14 +657,17 @@ end
 --   plan: the faults, as of faults.plan; default: by the seed
 --   only: kind, counter (its kind), style, owner ("task", "none"), leases (how
 --     many of 1), servers, clients, tasks (of a client), pause (seconds between
---     two uses), every (seconds between faults), faults (their kinds), sentinel
---     (behind Sentinels, with failovers), cluster (with failovers, and slots
---     that move): restrict what is done
+--     two uses), every (seconds between faults), faults (their kinds), drains
+--     (how many of 1 uses of a semaphore), sentinel (behind Sentinels, with
+--     failovers), cluster (with failovers, and slots that move), replicas (that
+--     confirm, with failovers to them), calm (without faults that disturb a
+--     waiter or a holder): restrict what is done. Without `only` the seed
+--     chooses one of the last four, or none
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)
   local count = slot.count
-  if options and options.only and options.only.cluster then
+  if only_of(seed, options or {}).cluster then
     slot.count = clusters.SLOTS
   end
   local self = order.run(simulate, seed, options or {})

@@ -1,0 +1,174 @@
+--- Confirmation by replicas ends within the deadline of the request. WAIT is
+--  simulated: it returns at once if the replica is there, otherwise when the
+--  replica comes back or the time of WAIT is over.
+
+local stage = require "spec.simulate.stage"
+
+-- Adds WAIT to a server whose only replica is away between two times.
+local function add_replica(self)
+  local execute = self.server.execute
+  self.leaves, self.returns = math.huge, 0
+  function self.server.execute(its, link, words)
+    if words[1] ~= "WAIT" then return execute(its, link, words) end
+    local now, ms = self.now(), assert(tonumber(words[3]))
+    assert(ms >= 1, "0 is forever")
+    if now < self.leaves or now >= self.returns then return 1 end
+    local ends = now + ms / 1000
+    link:hold("back", math.min(ends, self.returns) - now)
+    return ends < self.returns and 0 or 1
+  end
+end
+
+local function replica_is_away(self, from, to)
+  self.leaves, self.returns = from, to
+end
+
+local play = stage.tests(it)
+
+local function on_stage(name, fn, options)
+  play(name, function(self)
+    add_replica(self)
+    fn(self, self:client(options))
+  end)
+end
+
+-- What fails with "replicas", and takes no longer than this.
+local function fails_within(self, seconds, fn, ...)
+  local began = self.now()
+  local ok, code, detail = fn(...)
+  assert.is_nil(ok)
+  assert.equal("replicas", code)
+  assert.match("^0 of 1 replicas in [%d.]+ s$", detail)
+  assert.is_true(self.now() - began <= seconds, self.now() - began)
+end
+
+for _, seconds in ipairs { 1, 1.5, 2 } do
+  local options = { replicas = 1, replica_timeout = seconds, timeout = 4 }
+
+  on_stage(("a wait is not exceeded by %g s for replicas"):format(seconds),
+    function(self, client)
+      local lock, fair = client:lock "lock", client:fair_lock "fair"
+      local permits = client:permits "permits"
+      local semaphore = client:semaphore "semaphore"
+      local brief = { wait = 0.5 }
+      assert.is_true(permits:set(1))
+      assert.is_true(semaphore:set(1))
+      replica_is_away(self, 0, math.huge)
+      fails_within(self, 0.5, lock.lock, lock, brief)
+      fails_within(self, 0.5, lock.try_lock, lock, brief)
+      fails_within(self, 0.5, lock.hold, lock, brief)
+      fails_within(self, 0.5, fair.lock, fair, brief)
+      fails_within(self, 0.5, permits.acquire, permits, brief)
+      fails_within(self, 0.5, semaphore.acquire, semaphore, brief)
+    end, options)
+
+  on_stage(("a single attempt is not extended by %g s for replicas"):format(
+    seconds), function(self, client)
+      local lock, latch = client:lock "lock", client:latch "latch"
+      replica_is_away(self, 0, math.huge)
+      fails_within(self, 4, lock.try_lock, lock)
+      fails_within(self, 4, latch.set, latch, 1)
+    end, options)
+end
+
+on_stage("a short wait does not cut the others short", function(self, client)
+  local results, name = {}, { owner = "me" }
+  local locks = { client:lock("lock1", name), client:lock("lock2", name) }
+  assert.is_true(locks[1]:lock())
+  assert.is_true(locks[1]:unlock())
+  replica_is_away(self, 0, 0.8)
+  for i, wait in ipairs { 0.5, 5 } do        -- in one lane, with one WAIT
+    self.spawn(function()
+      local ok, code = locks[i]:lock { wait = wait }
+      results[i] = ("%s %.1f"):format(ok or code, self.now())
+    end)
+  end
+  self.sleep(2)
+  assert.same({ "timeout 0.5", "true 0.8" }, results)
+end, { replicas = 1, timeout = 4 })
+
+on_stage("a renewal is confirmed within its period, or retried in time",
+  function(self, client)
+    local lock, lost = client:lock "lock", nil
+    assert.is_true(lock:lock())
+    lock:on_lost(function(_, why) lost = why end)
+    replica_is_away(self, 1, 5)
+    self.sleep(3.9)
+    assert.equal("at_risk", lock:state())
+    self.sleep(3)
+    assert.is_nil(lost)
+    assert.equal("held", lock:state())
+  end, { replicas = 1, replica_timeout = 2, watchdog = 6, timeout = 4 })
+
+on_stage("a renewal that is not confirmed in time is lost in time",
+  function(self, client)
+    local lock, lost_at = client:lock "lock", nil
+    assert.is_true(lock:lock())
+    lock:on_lost(function() lost_at = self.now() end)
+    replica_is_away(self, 1, math.huge)
+    self.sleep(10)
+    assert.near(6 * 0.999, lost_at, 0.01)
+  end, { replicas = 1, replica_timeout = 2, watchdog = 6, timeout = 4 })
+
+-- Two requests of one lane: the first is in flight, with a pipeline of `fn`.
+-- Both must succeed within a second.
+local function survives(self, fn)
+  local client = self:client { replicas = 1 }
+  local name, took = { owner = "me" }, {}
+  local locks = { client:lock("lock1", name), client:lock("lock2", name) }
+  assert.is_true(locks[1]:lock())
+  assert.is_true(locks[1]:unlock())
+  local _, lane = next(client.session.node.lanes)
+  local connection = lane.connection
+  function connection.pipeline()
+    connection.pipeline = nil
+    self.sleep(0.1)
+    fn(lane)
+  end
+  for i, lock in ipairs(locks) do      -- the second one is queued meanwhile
+    self.spawn(function()
+      local began = self.now()
+      assert.is_true(lock:lock { wait = 3 })
+      took[i] = self.now() - began
+    end)
+    self.sleep(0.05)
+  end
+  self.sleep(5)
+  assert.is_true(took[1] and took[1] < 1, took[1])
+  assert.is_true(took[2] and took[2] < 1, took[2])
+end
+
+on_stage("a lane goes on after its task has raised an error", function(self)
+  survives(self, function() error "a fault" end)
+  assert.match("a fault", table.remove(self.host.faults))
+end)
+
+on_stage("a lane goes on after its task was killed", function(self)
+  local client = self:client { replicas = 1 }
+  local lock = client:lock "lock"
+  assert.is_true(lock:lock())
+  assert.is_true(lock:unlock())
+  for _, lane in pairs(client.session.node.lanes) do
+    lane.is_serving, lane.task = true, { over = true }
+  end
+  assert.is_true(lock:lock())
+end)
+
+on_stage("a lane does not keep a connection that is lost while it is opened",
+  function(self, client)
+    local lock = client:lock "lock"
+    assert.is_false(lock:is_locked())    -- needs no lane
+    local node, opened = client.session.node, 0
+    local open = node.open
+    function node.open(its, lost, ...)
+      local connection = open(its, lost, ...)
+      opened = opened + 1
+      if opened == 1 then
+        connection:close()
+        lost "connection reset"
+      end
+      return connection
+    end
+    assert.is_true(lock:lock { wait = 5 })
+    assert.equal(2, opened)
+  end, { replicas = 1 })

@@ -1,0 +1,82 @@
+--- A process of a calm run whose tasks wait for one lock at a time, which no
+--  other process uses. At the moment of a wake some waiters are cancelled, or
+--  their time is over. Nobody else publishes on the lock's channel, so a wake
+--  that is not passed on delays the others, which the oracle reports.
+
+local sim = require "rlockctl.model.host"
+local uses = require "spec.simulate.uses"
+
+local crowd = {}
+
+local WAITERS = 4         -- of a lock, at most
+local HELD = 0.03         -- seconds, so that all of them wait
+local WAIT = 4            -- seconds, long enough to be reported
+local PAUSE = 0.5         -- seconds between two rounds, on average
+local DELAYS = { 0.0005, 0.005 }        -- of the network, in seconds
+
+-- Cancels a waiter, mostly the first one, now or while it retries.
+local function disturb(self, task)
+  local random = task.random
+  local left = {}
+  for _, part in ipairs(task.parts) do
+    if not part.job.over then left[#left + 1] = part end
+  end
+  local part = left[random() < 0.7 and 1 or math.floor(random() * #left) + 1]
+  if not part then return end
+  self.network:note "cancel at a wake"
+  if random() < 0.5 then return part.job:cancel() end
+  self.universe:after(random() * 3 * task.delay, function()
+    part.job:cancel()
+  end)
+end
+
+local function start_part(task, i)
+  local part = setmetatable({ label = ("%s.%d"):format(task.label, i),
+    may_end = true }, { __index = task })
+  local wait = task.random() < 0.2 and HELD + task.random() * 0.02 or WAIT
+  part.stay = i == 0 and HELD or task.random() * 0.002
+  part.job = task.host.spawn(uses.must.lock, part, task.thing, wait)
+  return part
+end
+
+-- One task holds the lock while others wait for it.
+local function use(self, task)
+  local holder = start_part(task, 0)
+  task.host.sleep(HELD / 3)
+  task.parts = {}
+  for i = 1, 2 + math.floor(task.random() * (WAITERS - 1)) do
+    task.parts[i] = start_part(task, i)
+  end
+  holder.job:join()
+  for _, part in ipairs(task.parts) do part.job:join() end
+  self.network:note "crowds"
+end
+
+local function work(self, task, things)
+  while not self.is_ending do
+    task.delay = DELAYS[math.floor(task.random() * #DELAYS) + 1]
+    task.thing = things[math.floor(task.random() * #things) + 1]
+    self.network:route(task.host, task.thing.servers[1]).delay = task.delay
+    use(self, task)
+    task.host.sleep(task.random() * 2 * PAUSE)
+  end
+  task.is_done = true
+end
+
+--- Starts the process.
+-- @tparam table self world
+-- @tparam table process  not a target of faults
+-- @tparam table things the locks
+function crowd.start(self, process, things)
+  local host = process.host
+  local task = { world = self, process = process, host = host,
+    open = process.open, label = host.label, parts = {}, delay = 0,
+    random = sim.stream(self.seed, "crowd") }
+  process.workers[1] = task
+  function host.heard()
+    if task.random() < 0.5 then disturb(self, task) end
+  end
+  task.job = host.daemon(work, self, task, things)
+end
+
+return crowd

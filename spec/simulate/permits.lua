@@ -1,0 +1,81 @@
+--- Counts the permits of semaphores by the requests that servers execute: each
+--  request once, however often it arrives. Reports a semaphore that counts
+--  otherwise.
+
+local permits = {}
+
+local function number_in(entries, key)
+  local entry = entries[key]
+  return entry and tonumber(entry.value) or 0
+end
+
+-- Begins with what the server has. It may be another server than before, or
+-- have other data.
+local function begin(server, key)
+  local entries = server.redis.entries
+  local count = { server = server, entries = entries,
+    left = number_in(entries, key), last = {} }
+  for name in pairs(entries) do
+    if name:find("rlock_request", 1, true) == 1 then
+      count.last[name] = number_in(entries, name)
+    end
+  end
+  return count
+end
+
+-- What each operation adds, if it is executed for the first time; nil: it was
+-- refused. `last` is the number of the slot's last request.
+local effects = {}
+
+function effects.acquire(_, args, reply)
+  return reply[1] == "held" and -tonumber(args[3]) or nil
+end
+
+function effects.release(_, args) return tonumber(args[3]) end
+
+function effects.undo(_, args, _, last)
+  return last == tonumber(args[5]) and tonumber(args[3]) or 0
+end
+
+function effects.set(count, args, reply)
+  return reply[1] == "held" and tonumber(args[3]) - count.left or nil
+end
+
+function effects.drain(count) return -count.left end
+
+-- Counts a request.
+local function add(count, operation, keys, args, reply)
+  local slot, number = keys[3], tonumber(args[1])
+  local last = count.last[slot] or 0
+  local effect = number > last
+    and effects[operation](count, args, reply, last)
+  if effect then
+    count.left, count.last[slot] = count.left + effect, number
+  end
+end
+
+--- A server has executed an operation of a semaphore.
+-- @tparam table self world
+-- @tparam table server
+-- @tparam string operation
+-- @tparam table keys
+-- @tparam table args
+-- @tparam table reply
+function permits.executed(self, server, operation, keys, args, reply)
+  if not effects[operation] or reply.err then return end
+  local key = keys[1]
+  local count = self.counted[key]
+  if not count or count.server ~= server
+      or count.entries ~= server.redis.entries then
+    self.counted[key] = begin(server, key)
+    return
+  end
+  add(count, operation, keys, args, reply)
+  local left = number_in(count.entries, key)
+  if left == count.left then return end
+  self.oracle:fault("miscounted", "%s has %d permits after %s, not %d", key,
+    left, operation, count.left)
+  count.left = left
+end
+
+return permits

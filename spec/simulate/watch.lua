@@ -1,0 +1,402 @@
+--- Inspects the servers of a run ten times a second, from outside of the
+--  clients. Reports holds that no client knows, that outlast their lease, or
+--  that end earlier than the client believes. Reports waiters that are delayed
+--  although the lock is free.
+--
+--  In a calm run nothing disturbs clients, servers and the network. So a
+--  released lock is granted at once, renewals are punctual, and nothing is
+--  lost. In other runs this is true only after the faults.
+
+local watch = {}
+
+local EVERY = 0.1         -- seconds between two looks
+local SLACK = 0.005       -- seconds
+local UNKNOWN = 0.35      -- seconds for which a release may be in flight
+local UNKNOWN_THEN = 0.7  -- the same, with faults
+local PROMPT = 0.5        -- seconds, with slow routes and back-offs
+local DOUBT = 0.5         -- seconds until a request of unknown outcome expires
+local EXPIRED = 2         -- the same after a lease that has ended: the busy
+                          -- reply's time, and the spread of the waiters
+local POLL = 6            -- seconds of a poll and a round trip, with drift
+local LATE = 0.5          -- seconds by which a renewal may be late: four round
+                          -- trips on a slow route, for scripts, TIME and itself
+local AWAY = 1            -- seconds out of reach: a lease without the last
+                          -- attempt, and the pause before it
+
+local abs, max = math.abs, math.max
+
+-- what servers have -----------------------------------------------------------
+
+-- The owner in a field of a lock's key; nil if it has none.
+local function owner_in(field)
+  if field == "" or field == "mode" then return nil end
+  return field:match("^[rw]:(.+)$") or field:match("^(.*):write$") or field
+end
+
+-- Calls fn(owner) for the owners that a live entry has.
+local function each_owner(entry, fn)
+  if type(entry.value) == "string" then return fn(entry.value) end
+  for field in pairs(entry.value) do
+    local owner = entry.kind == "zset" and #field == 16 and field
+      or owner_in(field)
+    if owner then fn(owner) end
+  end
+end
+
+-- Seconds until the server's key of a thing ends; nil: it has none.
+local function rest_of(server, key)
+  local entry = server.redis:entry(key)
+  if not entry then return nil end
+  return entry.expires and (entry.expires - server.redis.now / 1000) / 1000
+    or math.huge
+end
+
+-- what clients know -----------------------------------------------------------
+
+-- The process of an owner's name, and its session; nil for an id of a permit.
+local function process_of(self, owner)
+  local id = owner:match("^(.*):%d+$") or owner
+  for _, process in ipairs(self.processes) do
+    local label = process.host.label
+    if label == id or owner:find(label .. ".", 1, true) then
+      return process
+    end
+    for _, open in pairs(process.open) do
+      if open.session.id == id then return process end
+    end
+  end
+end
+
+local function knows(site, owner)
+  for _, grant in next, site.grants do
+    if grant.owner_name == owner then return true end
+  end
+  return site.taken and site.taken[owner] ~= nil
+end
+
+-- Does a process know that this owner has the lock, or may it still be about to
+-- release it?
+local function is_known(process, owner)
+  for _, open in pairs(process.open) do
+    local session = open.session
+    if session.is_closed or session.pending > 0 then return true end
+    for _, kind in next, session.kinds do
+      for _, site in next, kind.sites do
+        if knows(site, owner) then return true end
+      end
+    end
+  end
+  return false
+end
+
+local function is_up(process, now)
+  return not process.host.is_dead and not process.is_closed
+    and process.host.stalls_until <= now
+end
+
+-- Who has been granted this; the process.
+local function taker_of(self, thing, owner)
+  if thing.takers and thing.takers[owner] then return thing.takers[owner] end
+  return process_of(self, owner)
+end
+
+local function has_holder(thing, owner)
+  for _, holder in ipairs(thing.holders) do
+    if holder.owner == owner then return true end
+  end
+  return false
+end
+
+-- orphans ---------------------------------------------------------------------
+
+local function printable(owner) return (owner:gsub("[^%w:.-]", "?")) end
+
+-- With faults a request may be in flight, or be given up for good, for long.
+-- An orphan is one that its client has released on a newer connection before.
+local function may_be_wanted(self, given)
+  return not self.is_calm and not given.is_late
+end
+
+-- A hold of which no client knows must be released, which its client tries
+-- until the lease has ended.
+local function check_owner(self, server, thing, key, owner, seen)
+  local now = self.universe.now
+  local given = server.granted[key] and server.granted[key][owner]
+  if not given or self.excused[owner] or now > given.ends - SLACK
+      or has_holder(thing, owner) or may_be_wanted(self, given) then
+    return
+  end
+  local process = taker_of(self, thing, owner)
+  if not process or not is_up(process, now) then return end
+  local before = thing.unknown and thing.unknown[owner]
+  if is_known(process, owner) then
+    seen[owner] = before and now - before < EVERY * 3 and before or nil
+    return
+  end
+  seen[owner] = before or now
+  if now - seen[owner] >= (self.is_calm and UNKNOWN or UNKNOWN_THEN) then
+    self.excused[owner] = true
+    self.oracle:fault("orphan", "%s is held by %s of %s, which does not know "
+      .. "it", key, printable(owner), process.host.label)
+  end
+end
+
+local function check_owners(self, server, thing, key)
+  local entry = server.redis:entry(key)
+  if not entry then
+    thing.unknown = nil
+    return
+  end
+  local seen = {}
+  each_owner(entry, function(owner)
+    check_owner(self, server, thing, key, owner, seen)
+  end)
+  thing.unknown = next(seen) and seen or nil
+end
+
+-- leases ----------------------------------------------------------------------
+
+local function is_sure(holder)
+  return not holder.is_forgiven and not holder.host.is_dead
+end
+
+-- What a holder believes must be true, and renewals are not late.
+local function check_holder(self, server, thing, key, holder)
+  local claim = holder.valid_for()
+  if claim <= 0 or not is_sure(holder) then return end
+  local rest = server:holds(key, holder.owner) and rest_of(server, key) or 0
+  if claim > rest + SLACK then
+    holder.is_forgiven = true
+    self.oracle:fault("believed", "%s counts on %s for %.3f s, and %s keeps it "
+      .. "for %.3f s", holder.label, thing.name, claim, server.name, rest)
+  elseif self.is_calm and holder.is_renewed and holder.is_renewed()
+      and claim < self.lease * 2 / 3 - LATE then
+    holder.is_forgiven = true
+    self.oracle:fault("late renewal", "%s of %s is valid for %.3f s only",
+      thing.name, holder.label, claim)
+  end
+end
+
+-- Nobody is kept longer than by the last lease that was asked for.
+local function check_rest(self, server, thing, key)
+  local till = server.untils and server.untils[key]
+  if not till or thing.went_back then return end
+  local rest, now = rest_of(server, key), self.universe.now
+  if rest and rest > max(till - now, 0) + SLACK + abs(till - now) * 0.001 then
+    server.untils[key] = nil
+    self.oracle:fault("kept", "%s keeps %s for %.3f s, %.3f s longer than any "
+      .. "lease", server.name, key, rest, rest - (till - now))
+  end
+end
+
+-- waiters ---------------------------------------------------------------------
+
+-- Can clients seal connections to this server? They kill none that they cannot
+-- identify.
+local function is_sealed(self, server)
+  return self.seal == "kill" and not server.refuses_kill
+    and not server.hides_run_id
+end
+
+-- How long may a waiter wait now, beside a lock that is free? Without sealing,
+-- one that is cancelled keeps its place until its request has expired.
+local function patience(self, server, thing)
+  if not self.is_calm then return POLL end
+  return (thing.freed_at and PROMPT or EXPIRED)
+    + (is_sealed(self, server) and 0 or DOUBT)
+end
+
+local function check_waiter(self, server, thing, user, since)
+  local now = self.universe.now
+  local host = user.host
+  if not user.waits or host.is_dead or user.process.is_closed then return end
+  since = max(since, user.waits, host.stalls_until, self.mended_at or 0)
+  if now - since <= patience(self, server, thing) then return end
+  user.waits = nil
+  self.oracle:fault("delayed", "%s waits for %s, which is free for %.3f s",
+    user.label, thing.name, now - since)
+end
+
+local function check_waiters(self, server, thing, key)
+  local now = self.universe.now
+  if server.redis:entry(key) then       -- perhaps another reader has it
+    thing.free_since, thing.freed_at = nil, nil
+  end
+  if server.redis:entry(key) or not self.is_calm and not self.mended_at then
+    return
+  end
+  thing.free_since = thing.free_since or now
+  local since = thing.freed_at or thing.free_since
+  for _, user in pairs(thing.users) do
+    check_waiter(self, server, thing, user, since)
+  end
+end
+
+-- looking ---------------------------------------------------------------------
+
+local function is_in_doubt(self, thing)
+  return (thing.lost_at or -1) >= self.universe.now
+end
+
+local function look_at_lock(self, thing)
+  local key, server = thing.key, thing.servers[1]
+  if not key or not server or is_in_doubt(self, thing) then return end
+  if server.is_down or self.cluster and self.cluster:is_moving(thing) then
+    return
+  end
+  server:tick()
+  check_owners(self, server, thing, key)
+  for _, holder in ipairs(thing.holders) do
+    if holder.owner then check_holder(self, server, thing, key, holder) end
+  end
+  check_rest(self, server, thing, key)
+  check_waiters(self, server, thing, key)
+end
+
+local function look_at_permits(self, thing)
+  local server = thing.servers[1]
+  if not server or server.is_down or is_in_doubt(self, thing)
+      or self.cluster and self.cluster:is_moving(thing) then
+    return
+  end
+  server:tick()
+  for _, one in pairs(thing.generations) do
+    if one.key then check_owners(self, server, one, one.key) end
+  end
+end
+
+local function look_at_red(self, thing)
+  for _, server in ipairs(thing.servers) do
+    if not server.is_down and not is_in_doubt(self, thing) then
+      server:tick()
+      local one = thing.parts_on[server.name]
+      if not one then
+        one = { holders = thing.holders }
+        thing.parts_on[server.name] = one
+      end
+      check_owners(self, server, one, thing.name)
+    end
+  end
+end
+
+local looks = { lock = look_at_lock, permits = look_at_permits,
+  red = look_at_red }
+
+local function look(self)
+  for _, thing in ipairs(self.things) do
+    local fn = looks[thing.use]
+    if fn then fn(self, thing) end
+  end
+  for _, thing in ipairs(self.crowded or {}) do look_at_lock(self, thing) end
+end
+
+--- Begins to look, until the world's `is_over`.
+-- @tparam table self world
+function watch.start(self)
+  self.universe:at(self.universe.now + EVERY, { fire = function(item)
+    if self.is_over then return end
+    look(self)
+    self.universe:at(self.universe.now + EVERY, item)
+  end })
+end
+
+-- what servers execute --------------------------------------------------------
+
+local function remember(list, key)
+  list[key] = list[key] or {}
+  return list[key]
+end
+
+local function extend(self, server, key, ms)
+  local untils = server.untils or {}
+  server.untils = untils
+  untils[key] = max(untils[key] or 0, self.universe.now + ms / 1000)
+end
+
+-- What is kept has a new lease; the key of a lost one may remain.
+local function released(self, server, key, args, verdict)
+  local given = server.granted[key] and server.granted[key][args[1]]
+  if given and verdict == "kept" then
+    given.ends = self.universe.now + tonumber(args[2]) / 1000
+  elseif given and verdict == "lost" then
+    given.ends = 0
+  end
+end
+
+-- Without sealing, cancelled waiters keep their places one after the other,
+-- each until its request has expired.
+local function left(self, server, thing)
+  if thing and thing.freed_at and not is_sealed(self, server) then
+    thing.freed_at = self.universe.now
+  end
+end
+
+-- Remembers who waits, and when a client was out of reach for long.
+local function heard(self, server, link, operation, args, verdict)
+  local now, host = self.universe.now, link.host
+  if operation == "refresh" then
+    for i = 2, #args do self.waited[args[i]] = now end
+  elseif verdict == "busy" then
+    self.waited[args[1]] = now
+  end
+  if link.is_closed then return end
+  if now - (server.heard[host] or 0) > AWAY then server.back[host] = now end
+  server.heard[host] = now
+end
+
+--- May a client have given up to leave a queue on this server? It tries for the
+--  time of a lease, as often as that allows.
+-- @tparam table self world
+-- @tparam table server
+-- @tparam table host the client's
+-- @tparam string owner a waiter that was in the queue
+-- @treturn boolean
+function watch.was_away(self, server, host, owner)
+  return self.universe.now - (server.heard[host] or 0) > AWAY
+    or (server.back[host] or 0) > (self.waited[owner] or 0)
+end
+
+-- An owner gets a fencing token, or has it already.
+local function give(self, thing, owner, token)
+  if token and thing.tokens and not thing.tokens[token] then
+    thing.tokens[token] = { owner = owner, at = self.universe.now }
+  end
+end
+
+--- A server has executed an operation of a policy.
+-- @tparam table self world
+-- @tparam table server
+-- @tparam table link the connection
+-- @tparam string operation
+-- @tparam string key
+-- @tparam table args
+-- @tparam table reply
+function watch.executed(self, server, link, operation, key, args, reply)
+  local thing, verdict = self.by_key[key], reply[1]
+  heard(self, server, link, operation, args, verdict)
+  if operation == "acquire" and verdict == "held" then
+    local lease = tonumber(args[2]) / 1000
+    local given = remember(server.granted, key)
+    local ids = server.released[key]
+    given[args[1]] = { at = self.universe.now, ends = self.universe.now + lease,
+      is_late = link.is_closed and ids
+        and (ids[args[1]] or 0) > link.id }
+    if thing then
+      thing.freed_at = nil
+      thing.takers[args[1]] = link.host.process
+      give(self, thing, args[1], math.tointeger(reply[2]))
+    end
+  elseif operation == "release" then
+    remember(server.released, key)[args[1]] = link.id
+    released(self, server, key, args, verdict)
+    if thing and verdict == "freed" then thing.freed_at = self.universe.now end
+  elseif operation == "leave" then
+    left(self, server, thing)
+  end
+  if verdict == "held" and (operation == "acquire" or operation == "renew")
+      or verdict == "kept" then
+    extend(self, server, key, tonumber(args[2]))
+  end
+end
+
+return watch

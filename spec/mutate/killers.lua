@@ -4,6 +4,8 @@
 --  "check ..." is rlockctl check; "simulate ..." is spec/simulate/run.lua with
 --  these settings; anything else names a spec, perhaps with a pattern of its
 --  tests' names. After "then" come those that a quick run leaves out.
+--
+--  A quick run has no mutants of files whose list begins with "then".
 
 local client = { "simulate RUNS=8", "reentrant_spec", "answers_spec",
   "own_policies_spec" }
@@ -18,11 +20,13 @@ local function with(first, ...)
 end
 
 return {
-  ["lua/rlock/policy/fair.lua"] = { "check/fair_spec", "check fair --ops 1",
+  ["lua/rlock/policy/fair.lua"] = { "check/fair_spec",
+    "check/heartbeats_spec", "check fair --ops 1",
     "fair_spec verdict", "check fair --ticks 1", "fair_spec", status, "then",
     "check fair --clients 3 --ops 1 --ticks 1", "check fair" },
   ["lua/rlock/policy/fair_readwrite.lua"] = { "check/fair_readwrite_spec",
-    "check fair_readwrite --ops 1", "fair_readwrite_spec verdict",
+    "check/heartbeats_spec", "check fair_readwrite --ops 1",
+    "fair_readwrite_spec verdict",
     "fair_readwrite_spec", status, "then",
     "check fair_readwrite --ticks 1",
     "check fair_readwrite --clients 3 --ops 1 --ticks 1" },
@@ -47,16 +51,71 @@ return {
   ["lua/rlock/policy/simple.lua"] = { "check simple", "simple_spec", status,
     exclusive },
   ["lua/rlock/policy/spin.lua"] = { "check spin", "spin_spec", exclusive },
-  ["lua/rlock/grant.lua"] = with("check/grant_spec", "fenced_spec",
+  ["lua/rlock/lock/grant.lua"] = with("check/grant_spec", "fenced_spec",
     "late_spec", "faults_spec", "waiting_spec", "then", "watchdog_spec",
     "for_ever_spec"),
-  ["lua/rlock/lock.lua"] = with("check/grant_spec", "waiting_spec",
+  ["lua/rlock/lock/requests.lua"] = with("check/grant_spec", "fenced_spec",
+    "late_spec", "faults_spec", "waiting_spec", "then", "watchdog_spec",
+    "for_ever_spec"),
+  ["lua/rlock/lock/holds.lua"] = with("check/grant_spec",
+    "check/watchdog_spec"),
+  ["lua/rlock/lock/turn.lua"] = with("check/grant_spec", "faults_spec"),
+  ["lua/rlock/lock/owner.lua"] = with("check/grant_spec"),
+  ["lua/rlock/lock/lock.lua"] = with("check/grant_spec", "waiting_spec",
     "faults_spec", "then", "refusals_spec", "for_ever_spec"),
-  ["lua/rlock/watchdog.lua"] = with("check/watchdog_spec",
+  ["lua/rlock/lock/heartbeats.lua"] = with("check/heartbeats_spec",
+    "redis/heartbeats_spec", "then", "fair_spec", "fair_readwrite_spec"),
+  ["lua/rlock/lock/watchdog.lua"] = with("check/watchdog_spec",
     "readwrite_spec beside a watchdog", "watchdog_spec", "then",
     "permits_spec", "faults_spec"),
-  ["lua/rlock/wakeup.lua"] = with("unit/wakeup_spec", "latch_spec",
+  ["lua/rlock/lock/wakeup.lua"] = with("unit/wakeup_spec", "latch_spec",
     "semaphore_spec", "waiting_spec", "then", "fair_spec", "faults_spec"),
+  ["lua/rlock/redis/cluster.lua"] = {
+    "then", "unit/cluster_spec", "unit/redirection_spec",
+    "simulate RUNS=6 CLUSTER=1", "moves_spec", "cluster_spec" },
+  ["lua/rlock/redis/errors.lua"] = {
+    "then", "unit/errors_spec", "simulate RUNS=6", "errors_spec" },
+  ["lua/rlock/redis/expiry.lua"] = {
+    "then", "unit/expiry_spec", "check/expiry_spec",
+    "simulate RUNS=6 SEAL=time", "seal_spec" },
+  ["lua/rlock/redis/greeting.lua"] = {
+    "then", "reentrant_spec", "sentinel_spec password" },
+  ["lua/rlock/redis/node.lua"] = {
+    "then", "unit/node_spec", "simulate RUNS=6", "simulate RUNS=4 SENTINEL=1",
+    "faults_spec" },
+  ["lua/rlock/redis/remote.lua"] = {
+    "then", "unit/remote_spec", "check/grant_spec", "simulate RUNS=6",
+    "simulate RUNS=4 SEAL=time", "errors_spec", "late_spec", "script_spec" },
+  ["lua/rlock/redis/replicas.lua"] = {
+    "then", "check/replicas_spec", "simulate RUNS=6 REPLICAS=1",
+    "replicas_spec" },
+  ["lua/rlock/redis/seal.lua"] = {
+    "then", "unit/seal_spec", "check/seal_spec", "simulate RUNS=6",
+    "seal_spec" },
+  ["lua/rlock/redis/sentinel.lua"] = {
+    "then", "unit/sentinel_spec", "simulate RUNS=6 SENTINEL=1",
+    "sentinel_spec" },
+  ["lua/rlock/redis/singleflight.lua"] = {
+    "then", "simulate RUNS=6", "unit/cluster_spec" },
+  ["lua/rlock/redis/slot.lua"] = {
+    "then", "unit/cluster_spec", "cluster_spec" },
+  ["lua/rlock/redis/subscriber.lua"] = {
+    "then", "unit/subscriber_spec", "unit/wakeup_spec", "simulate RUNS=6",
+    "simulate RUNS=4 CLUSTER=1" },
+  ["lua/rlock/redis/url.lua"] = {
+    "then", "unit/url_spec" },
+  ["lua/rlock/counters/call.lua"] = {
+    "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec",
+    "latch_spec" },
+  ["lua/rlock/counters/latch.lua"] = {
+    "then", "simulate RUNS=6 COUNTER=latch", "latch_spec" },
+  ["lua/rlock/counters/once.lua"] = {
+    "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec",
+    "counter_spec" },
+  ["lua/rlock/counters/permits.lua"] = {
+    "then", "simulate RUNS=6 COUNTER=permits", "permits_spec" },
+  ["lua/rlock/counters/semaphore.lua"] = {
+    "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },
 }

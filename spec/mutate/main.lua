@@ -1,5 +1,5 @@
---- lua5.4 spec/mutate/main.lua choose SEED=n [COUNT=n] [EACH=n] [FILE=path]
---      [QUICK=1]
+--- lua5.4 spec/mutate/main.lua choose SEED=n [COUNT=n] [EACH=n] [LEAST=n]
+--      [FILE=path] [QUICK=1]
 --      prints a line "FILE NUMBER" for each chosen mutant. Before them come
 --      lines "FILE -KILLER", which try each killer on the unchanged file
 --  lua5.4 spec/mutate/main.lua report <RESULTS
@@ -8,7 +8,7 @@
 local killers = require "spec.mutate.killers"
 local known = require "spec.mutate.known"
 local mutants = require "spec.mutate.mutants"
-local sorted = require "rlock.sorted"
+local sorted = require "rlock.util.sorted"
 
 local LEAST = 0.9                       -- of the mutants must be caught
 local EQUAL = 0.1                       -- may be declared equivalent
@@ -48,7 +48,7 @@ local function ranked(file, seed)
   local list, seen = {}, {}
   for number, mutant in ipairs(mutants_of(file)) do
     local words = table.concat({ seed, file, mutant.place, mutant.old,
-      mutant.key }, "\n")
+      mutant.new }, "\n")
     seen[words] = (seen[words] or 0) + 1
     list[number] = { file, number, hash(words .. "\n" .. seen[words]) }
   end
@@ -74,17 +74,35 @@ local function killers_of(files, is_quick)
   return list
 end
 
+-- Appends some items to a list.
+local function append(list, some)
+  table.move(some, 1, #some, #list + 1, list)
+end
+
+-- The `least` mutants of lowest rank of each file, then others by their ranks.
+local function sample(given)
+  local chosen, others = {}, {}
+  for _, file in ipairs(sorted(killers)) do
+    local is_left_out = given.QUICK and killers[file][1] == "then"
+      or given.FILE and not file:find(given.FILE, 1, true)
+    if not is_left_out then
+      local some = lowest(ranked(file, given.SEED), given.EACH)
+      local least = math.min(tonumber(given.LEAST or 0), #some)
+      append(chosen, table.move(some, 1, least, 1, {}))
+      append(others, table.move(some, least + 1, #some, 1, {}))
+    end
+  end
+  local wanted = tonumber(given.COUNT) or math.huge
+  append(chosen, lowest(others, math.min(math.max(wanted - #chosen, 0),
+    #others)))
+  return lowest(chosen)
+end
+
 -- A sample is stable: a change of a source replaces only mutants of changed
 -- lines.
 local function choose()
-  local given, all, bases = options(), {}, {}
-  for _, file in ipairs(sorted(killers)) do
-    if not given.FILE or file:find(given.FILE, 1, true) then
-      local some = lowest(ranked(file, given.SEED), given.EACH)
-      table.move(some, 1, #some, #all + 1, all)
-    end
-  end
-  local chosen = lowest(all, given.COUNT)
+  local given, bases = options(), {}
+  local chosen = sample(given)
   for _, one in ipairs(chosen) do bases[one[1]] = true end
   for _, base in ipairs(killers_of(sorted(bases), given.QUICK)) do
     print(base[1], base[2])
@@ -101,8 +119,7 @@ end
 
 local function entry_of(file, mutant)
   for _, entry in ipairs(known[file] or {}) do
-    if entry[1] == mutant.place and entry[2] == mutant.old
-        and entry[3] == mutant.key then
+    if entry[1] == mutant.place and entry[2] == mutant.key then
       return entry
     end
   end
@@ -119,7 +136,8 @@ local function is_listed_well(file, list)
     if entry.equal then equal = equal + 1 end
     if not found[entry] then
       ok = false
-      print(("known.lua: %s has no mutant %s"):format(file, entry[3]))
+      print(("known.lua: %s has no mutant %s: %s"):format(file, entry[1],
+        entry[2]))
     end
   end
   return ok and equal <= EQUAL * #mutants_of(file)
@@ -139,8 +157,9 @@ end
 
 local function survived(sum, file, mutant)
   local entry = entry_of(file, mutant)
-  print(("%s:%d: %s\n  - %s\n  + %s%s"):format(file, mutant.line, mutant.place,
-    mutant.old, mutant.key, entry and "\n  known: " .. entry[4] or ""))
+  print(("%s:%d: %s: %s\n  - %s\n  + %s%s"):format(file, mutant.line,
+    mutant.place, mutant.key, mutant.old, mutant.new,
+    entry and "\n  known: " .. entry[3] or ""))
   if entry then sum.known = sum.known + 1 end
   if entry and entry.equal then sum.equal = sum.equal + 1 end
 end

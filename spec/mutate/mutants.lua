@@ -1,9 +1,10 @@
 --- Makes the mutants of a Lua file: copies with one small fault each. Works on
 --  tokens; a change that does not load is no mutant.
 --
---  A mutant: from, to (bytes), text (what replaces them), line, place (the
---  function), old and key (the lines before and after the change; the three
---  name the mutant in known.lua)
+--  A mutant: from, to (bytes), text (what replaces them), line, old and new
+--  (the lines before and after the change), place (the function) and key (the
+--  change; where the function has n such changes, with ", 2 of n"). The last
+--  two name the mutant in known.lua.
 
 local lexer = require "rlock.script.lexer"
 
@@ -80,10 +81,11 @@ end
 
 local function operators(self, i, token)
   if token.kind == "-" and values[self.tokens[i - 1].kind] then
-    self:add(i, i, "+")
+    self:add(i, i, "+", "- to +")
   end
   for _, text in ipairs(OPERATORS[token.kind] or {}) do
-    self:add(i, i, text)
+    self:add(i, i, text, text == "" and "drop " .. token.kind
+      or token.kind .. " to " .. text)
   end
 end
 
@@ -93,7 +95,8 @@ local function constants(self, i, token)
   if not number then return end
   local moved = number < 10 and number % 1 == 0 and number + 1 or 2 * number
   local text = ("%.14g"):format(moved)
-  self:add(i, i, token.kind == "string" and '"' .. text .. '"' or text)
+  if token.kind == "string" then text = '"' .. text .. '"' end
+  self:add(i, i, text, token.text .. " to " .. text)
 end
 
 -- `if ... then` becomes `if true then` and `if false then`.
@@ -102,8 +105,10 @@ local function checks(self, i, token)
   if not set("if elseif while")[token.kind] then return end
   local last = i
   while self.tokens[last].kind ~= ends do last = last + 1 end
-  if token.kind ~= "while" then self:add(i + 1, last - 1, "true") end
-  self:add(i + 1, last - 1, "false")
+  if token.kind ~= "while" then
+    self:add(i + 1, last - 1, "true", token.kind .. " to true")
+  end
+  self:add(i + 1, last - 1, "false", token.kind .. " to false")
 end
 
 -- The first and last tokens of each argument of the call whose "(" is at i.
@@ -145,7 +150,7 @@ local function swaps(self, i, token)
     local one, two = list[n - 1], list[n]
     local a, b = self:source(one[1], one[2]), self:source(two[1], two[2])
     if a ~= b and not a:find '^"' then
-      self:add(one[1], two[2], ("%s, %s"):format(b, a))
+      self:add(one[1], two[2], ("%s, %s"):format(b, a), "swap arguments")
     end
   end
 end
@@ -175,7 +180,9 @@ local function drops(self, i, token)
     return
   end
   local last = last_of(self, i)
-  if last and last < #self.tokens - 1 then self:add(i, last, "") end
+  if last and last < #self.tokens - 1 then
+    self:add(i, last, "", "drop statement")
+  end
 end
 
 -- all -------------------------------------------------------------------------
@@ -197,23 +204,39 @@ function mutants.apply(text, mutant)
     .. text:sub(mutant.to + 1)
 end
 
-function mutants:add(first, last, text)
+function mutants:add(first, last, text, key)
   for at = first, last do
     if self.exempt[at] then return end
   end
   local tokens = self.tokens
   local mutant = {
     from = tokens[first].from, to = tokens[last].to, text = text,
-    line = tokens[first].line, place = self.places[first],
+    line = tokens[first].line, place = self.places[first], key = key,
     old = squeezed(lines(self.text, tokens[first].from, tokens[last].to)),
   }
   local new = mutants.apply(self.text, mutant)
   if not load(new, "=mutant", "t") then return end
-  mutant.key = squeezed(lines(new, mutant.from, mutant.from + #text))
+  mutant.new = squeezed(lines(new, mutant.from, mutant.from + #text))
   if text == "" and first < last then
-    mutant.key = "drop " .. squeezed(self:source(first, last))
+    mutant.new = "drop " .. squeezed(self:source(first, last))
   end
   self.list[#self.list + 1] = mutant
+end
+
+-- Numbers the same changes of a function, so that each has a key of its own.
+-- The key has their count, too: with one more or one less, it names no mutant.
+local function number(list)
+  local same = {}
+  for _, mutant in ipairs(list) do
+    local name = mutant.place .. "\n" .. mutant.key
+    same[name] = same[name] or {}
+    table.insert(same[name], mutant)
+  end
+  for _, some in pairs(same) do
+    for i, mutant in ipairs(#some > 1 and some or {}) do
+      mutant.key = ("%s, %d of %d"):format(mutant.key, i, #some)
+    end
+  end
 end
 
 --- All mutants of a file.
@@ -231,6 +254,7 @@ function mutants.of(text)
       make(self, i, token)
     end
   end
+  number(self.list)
   return self.list
 end
 

@@ -55,9 +55,9 @@ local function command(words, test)
   for i, name in ipairs(UNSURE) do
     out[i] = "--filter-out=" .. shell.quote(name)
   end
-  return ("%s -o plainTerminal --no-keep-going --filter=%s %s spec/%s.lua")
-    :format(os.getenv "BUSTED", shell.quote(filter), table.concat(out, " "),
-    path), true
+  return ("%s -o plainTerminal --no-keep-going --exclude-tags=long "
+    .. "--filter=%s %s spec/%s.lua"):format(os.getenv "BUSTED",
+    shell.quote(filter), table.concat(out, " "), path), true
 end
 
 -- The name of the test that failed last, if one did.

@@ -1,0 +1,30 @@
+local mutants = require "spec.mutate.mutants"
+
+-- "function: change" of each mutant, sorted.
+local function names_of(text)
+  local names = {}
+  for i, mutant in ipairs(mutants.of(text)) do
+    names[i] = mutant.place .. ": " .. mutant.key
+  end
+  table.sort(names)
+  return names
+end
+
+describe("mutants", function()
+  it("are named by function and change", function()
+    assert.same({ "f: drop not", "f: if to false", "f: if to true" },
+      names_of "local function f(a)\n  if not a then return end\nend")
+  end)
+
+  it("are numbered where a function has several such changes", function()
+    assert.same({ "f: + to -, 1 of 2", "f: + to -, 2 of 2", "g: + to -" },
+      names_of("local function f(a) return a + a + a end\n"
+      .. "local function g(a) return a + a end"))
+  end)
+
+  it("keep their names when variables are renamed", function()
+    local text = "local function f(a, b)\n  if a < b then a = g(b, a) end\nend"
+    local renamed = text:gsub("%f[%w]a%f[%W]", "first")
+    assert.same(names_of(text), names_of(renamed))
+  end)
+end)

@@ -134,6 +134,11 @@ local function line(size, kind, definition, waits, command, key)
   end)
   beside("the first asks", function() asks("busy", "waiter 1") end)
   beside("the last asks", function() asks("busy", "waiter " .. size) end)
+  beside("128 heartbeats", function(i)
+    local owners = {}
+    for k = 1, 128 do owners[k] = "waiter " .. (128 * i + k) % size + 1 end
+    ask("busy", "refresh", "publish", table.unpack(owners))
+  end)
   -- The first waiter gets the lock and queues again. The next one has shown
   -- that it is alive.
   local order = assert(client:call(command, key, 0, -1))

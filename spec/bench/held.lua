@@ -34,7 +34,7 @@ local function take_all()
       end
       ready = ready + 1
       if ready == HOLDERS then all_taken:set() end
-      rlock.event():wait()                       -- for ever
+      rlock.event():wait()                       -- without a limit
     end)
   end
   all_taken:wait()

@@ -1,13 +1,13 @@
 --- `make bench`: the cost of a lock, beside a baseline in bare C (bare.c) that
 --- alternates with it on the same private Redis. Prints medians.
 --
---    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [growth] [start]
---                              [openresty] [costs] [crowd] [cluster] [wakes]
---                              [failover]
+--    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [queue] [growth]
+--                              [start] [openresty] [costs] [crowd] [cluster]
+--                              [wakes] [failover]
 --
 --    B=build     folder with rlockctl and spec/bare
 --    ROUNDS=5    turns of each                   SECONDS=2    per turn
---    TASKS="1 16 64 256 1000"
+--    TASKS="1 16 64 256 1000"                WAITERS="300 3000 12000 20000"
 
 package.path = "./?.lua;" .. package.path
 
@@ -158,6 +158,21 @@ function parts.waiting()
   end
 end
 
+function parts.queue()
+  warn_if_busy()
+  for _, kind in ipairs { "fair", "write" } do
+    for word in (os.getenv("WAITERS") or "300 3000 12000 20000"):gmatch "%d+" do
+      local r = measure(B .. "/rlockctl", "-q", "spec/bench/queue.lua", kind,
+        word)
+      print(("%s lock, %5d waiters in one client: a grant %.0f us, at most "
+        .. "1000: %s; waiting alone %.0f requests/s, %.1f %% of the server")
+        :format(kind == "fair" and "fair" or "fair write", r.waiters,
+        r.grant_us, verdict(r.grant_us <= 1000), r.requests,
+        r.server_percent))
+    end
+  end
+end
+
 function parts.growth()
   local r = measure(B .. "/rlockctl", "spec/bench/growth.lua")
   print(("%d cycles: %.0f kB resident after %d, %.0f kB at the end: %s"):format(
@@ -223,7 +238,7 @@ end
 function parts.failover() show("spec/bench/failover.lua", nil, ROUNDS) end
 
 local names = arg[1] and arg or {
-  "cycles", "held", "waiting", "growth", "start", "openresty", "costs",
+  "cycles", "held", "waiting", "queue", "growth", "start", "openresty", "costs",
   "crowd", "cluster", "wakes", "failover",
 }
 for i, name in ipairs(names) do

@@ -15,9 +15,7 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 -- Where only our own binary runs, all of Lua 5.4 may be used.
 for _, file in ipairs {
   "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
-  "lua/rlock/local_server.lua", "lua/rlock/shutdown.lua",
-  "lua/rlock/cli.lua", "lua/rlock/cli/*.lua", "lua/rlock/check/**/*.lua",
-  "lua/rlock/host/sim.lua", "src/pages/*.lua", "spec/simulate/*.lua",
+  "lua/rlockctl/**/*.lua", "src/pages/*.lua", "spec/simulate/*.lua",
   "spec/mutate/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua", "spec/check/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",
@@ -38,7 +36,7 @@ end
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {
   "examples/per_tenant.lua", "examples/priority.lua",
-  "lua/rlock/cli/inspect.lua",
+  "lua/rlockctl/cli/inspect.lua",
   "spec/tools/half.lua", "spec/tools/told_lease.lua",
 } do
   files[file] = { std = "lua54", read_globals = { "redis" } }

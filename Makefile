@@ -1,10 +1,12 @@
 # rlock. `make demo` and `make test` install what is missing and do the rest.
 # Variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR; B, the build folder;
+# BUILD_CC, for tools that run during a cross build;
 # SHARED=1, to link shared libraries only; and PARTS, the arguments of
-# spec/tools/suite for `make test`.
+# spec/tools/suite for `make test` and `make test-all`.
 
 B          ?= build
 CC         ?= cc
+BUILD_CC   ?= $(CC)
 CFLAGS     ?= -O2 -g
 LIBFLAG    ?= -shared
 PREFIX     ?= /usr/local
@@ -15,18 +17,20 @@ SCDOC      ?= scdoc
 # installs pkg-config first.
 LUA_PKG   = $(shell for p in lua5.4 lua-5.4 lua; do \
               $(PKG_CONFIG) --exists $$p && echo $$p && break; done)
-TLS_PKGS  = $(shell $(PKG_CONFIG) --exists hiredis_ssl openssl \
-              && echo hiredis_ssl openssl)
+TLS_PKGS  = $(shell $(PKG_CONFIG) --exists openssl && echo openssl)
 EDIT      = $(shell $(PKG_CONFIG) --exists libedit && echo -ledit)
 SCREEN    = $(shell $(PKG_CONFIG) --exists ncursesw \
               && $(PKG_CONFIG) --libs ncursesw)
 WARN      = -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+# -iquote: with -I, <signal.h> would be src/signal.h.
 RL_CFLAGS = $(WARN) -D_POSIX_C_SOURCE=200809L $(if $(TLS_PKGS),-DRL_TLS) \
-            $(if $(EDIT),-DRL_EDIT) $(if $(SCREEN),-DRL_SCREEN) -fPIC -Isrc \
-            $(subst -I,-isystem ,$(shell $(PKG_CONFIG) --cflags libuv hiredis \
-            $(TLS_PKGS) $(LUA_PKG)))
-RL_LIBS   = $(or $(shell $(PKG_CONFIG) --libs libuv hiredis $(TLS_PKGS)),\
-              -luv $(if $(TLS_PKGS),-lhiredis_ssl -lssl -lcrypto) -lhiredis)
+            $(if $(EDIT),-DRL_EDIT) $(if $(SCREEN),-DRL_SCREEN) -fPIC \
+            -iquote src $(subst -I,-isystem ,$(shell $(PKG_CONFIG) --cflags \
+            libuv hiredis $(TLS_PKGS) $(LUA_PKG)))
+# On Linux, src/openssl.c loads OpenSSL when TLS is first used.
+RL_LIBS   = $(or $(shell $(PKG_CONFIG) --libs libuv hiredis $(if \
+              $(filter Linux,$(shell uname)),,$(TLS_PKGS))),-luv -lhiredis) \
+            -ldl
 LUA_LIBS  = $(or $(if $(LUA_PKG),$(shell $(PKG_CONFIG) --libs $(LUA_PKG))),\
               -llua)
 
@@ -36,7 +40,7 @@ archive   = $(if $(SHARED),,$(firstword $(filter /%, \
               $(foreach f,lib$(1).a lib$(1)_a.a, \
               $(shell $(CC) -print-file-name=$(f))))))
 carry     = $(foreach w,$(1),$(or $(strip $(if \
-              $(filter -llua% -luv -lhiredis% -ledit -lbsd -lmd -lncursesw \
+              $(filter -llua% -luv -lhiredis -ledit -lbsd -lmd -lncursesw \
               -ltinfo,$(w)), \
               $(call archive,$(w:-l%=%)))),$(w)))
 CTL_LIBS  = -Wl,--start-group $(call carry,$(RL_LIBS)) -Wl,--end-group \
@@ -51,7 +55,14 @@ LIB_SRC := $(filter-out src/main.c src/edit.c src/screen.c src/embed.c, \
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
 LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' \
              ! -path 'lua/rlock/host/ngx*' 2>/dev/null | LC_ALL=C sort)
+# What make install and the rock install. rlockctl contains its own modules.
+LUA_LIB := $(filter-out lua/rlockctl/%,$(LUA_SRC))
 C_TESTS := $(patsubst spec/c/%.c,$(B)/spec/c/%,$(wildcard spec/c/*_test.c))
+
+# Also in lua/resty/rlock.lua, for opm, and in debian/changelog;
+# spec/tools/check compares them.
+VERSION := $(shell sed -n 's/^local version = "\(.*\)"/\1/p' \
+             lua/rlock/host/uv.lua)
 
 all: $(B)/rlockctl $(B)/librlock.a $(B)/rlock/core.so  ## rlockctl and libraries
 
@@ -59,12 +70,20 @@ $(B)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+$(B)/core.o: RL_CFLAGS += -DRL_VERSION='"$(VERSION)"'
+$(B)/core.o: lua/rlock/host/uv.lua
+
 $(B)/embed: src/embed.c
 	@mkdir -p $(@D)
-	$(CC) $(WARN) $(CFLAGS) $(LDFLAGS) -o $@ $<
+	$(BUILD_CC) $(RL_CFLAGS) -O1 $(LDFLAGS) -o $@ $< $(call carry,$(LUA_LIBS)) \
+	  -lm -ldl
 
-$(B)/embedded.c: $(B)/embed $(LUA_SRC) $(sort $(dir $(LUA_SRC)))
-	$(B)/embed lua $(LUA_SRC) > $@.tmp && mv $@.tmp $@
+LINK = $(if $(filter $(CC),$(BUILD_CC)),$(if $(filter \
+       %.a,$(call carry,$(filter -llua%,$(LUA_LIBS)))),static,shared),cross)
+
+$(B)/embedded.c: $(B)/embed src/embed.lua $(LUA_SRC) $(sort $(dir $(LUA_SRC)))
+	$(B)/embed src/embed.lua $(LINK) lua $(LUA_SRC) > $@.tmp
+	mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c src/embed.h
 	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
@@ -87,13 +106,16 @@ $(C_TESTS) $(B)/spec/c/oom: $(B)/spec/%: spec/%.c $(B)/librlock.a
 $(B)/spec/c/oom: $(B)/embedded.o $(TERM_OBJ) src/main.c
 $(B)/spec/c/oom: private MORE_LIBS = $(TERM_LIBS)
 
-$(B)/spec/proxy: spec/tools/proxy.c
+TOOLS := $(B)/spec/daemon $(B)/spec/proxy $(B)/spec/subreaper
+
+$(TOOLS): $(B)/spec/%: spec/tools/%.c
 $(B)/spec/bare: spec/bench/bare.c
-$(B)/spec/proxy $(B)/spec/bare:
+$(TOOLS) $(B)/spec/bare:
 	@mkdir -p $(@D)
 	$(CC) $(RL_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(RL_LIBS)
 
-tests: $(C_TESTS) $(B)/spec/proxy
+tools: $(TOOLS)
+tests: $(C_TESTS) tools
 
 # Targets for people. Each installs what it needs, then builds in a sub-make,
 # which finds what has been installed. V=1 shows the commands.
@@ -103,13 +125,18 @@ SUITE = spec/tools/suite
 deps:  ## install what is missing to build, to run and to test
 	@spec/tools/deps build test
 
-demo: deps  ## a lock taken, kept and handed over on a private Redis
+demo:  ## a lock taken, kept and handed over on a private Redis
+	@spec/tools/deps build
 	$(SUB) all
 	$(B)/rlockctl examples/hello.lua
 	@[ "$$RLOCK_URL" ] || echo "Its Redis goes on running, for your programs;" \
 	  "to stop it: $(B)/rlockctl local stop"
 
-test: deps  ## the whole suite, or PARTS="unit spec/redis/fair_spec.lua"
+test: deps  ## does this build work? or PARTS="unit spec/redis/fair_spec.lua"
+	$(SUB) all tests
+	@B=$(B) $(SUITE) $(or $(PARTS),quick)
+
+test-all: deps  ## the whole suite: also what takes long
 	$(SUB) all tests
 	@B=$(B) $(SUITE) $(PARTS)
 
@@ -125,9 +152,9 @@ ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
 asan-build:
 	$(SUB) B=build-asan CFLAGS="$(ASAN)" all tests build-asan/spec/c/oom
 
-asan: deps  ## all tests of our C, and on it, under ASan, UBSan and LSan
+asan: deps  ## what runs our C, under ASan, UBSan and LSan
 	$(SUB) asan-build
-	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE) unit c server
+	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE) unit core
 
 oom: deps  ## an allocator that refuses, at every point of a run
 	$(SUB) asan-build
@@ -141,7 +168,7 @@ valgrind:  ## the C tests under valgrind
 	@B=$(B) RUNNER="$(VALGRIND)" RLOCK_SLOW=10 $(SUITE) c
 
 interop: deps  ## locks held against Redisson, redis-py, redsync and others
-	$(SUB) all
+	$(SUB) all tools
 	@B=$(B) spec/interop/run
 
 soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
@@ -156,23 +183,30 @@ simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	$(SUB) all
 	@B=$(B) spec/simulate/run $(if $(SEED),SEED=$(SEED)) \
 	  $(if $(EVENTS),EVENTS=$(EVENTS)) $(if $(SENTINEL),SENTINEL=1) \
-	  $(if $(CLUSTER),CLUSTER=1) \
+	  $(if $(CLUSTER),CLUSTER=1) $(if $(REPLICAS),REPLICAS=1) \
+	  $(if $(CALM),CALM=1) \
 	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)
 
 mutate: deps  ## do the tests notice small faults? SEED=7 COUNT=50 FILE=fair
 	$(SUB) all tests
 	@B=$(B) SEED="$(SEED)" COUNT="$(COUNT)" EACH="$(EACH)" FILE="$(FILE)" \
+	  LEAST="$(LEAST)" RESULTS="$(RESULTS)" MINUTES="$(MINUTES)" \
 	  spec/tools/mutate
+
+budget: deps  ## do locks cost no more instructions than their budget?
+	@spec/tools/deps check
+	$(SUB) all
+	@B=$(B) spec/bench/budget
 
 bench:  ## what locks cost, beside a bare C client and bare cosockets
 	@spec/tools/deps build test bench
-	$(SUB) all $(B)/spec/bare
+	$(SUB) all tools $(B)/spec/bare
 	B=$(B) lua5.4 spec/bench/run.lua
 
 rocks:  ## both rocks, packed in build/rocks, installed and used from there
 	@spec/tools/deps build test rocks
-	$(SUB) all
+	$(SUB) all tools
 	@B=$(B) spec/rocks/run
 
 # Man pages and completions, from the help texts and the README. Without scdoc
@@ -189,10 +223,9 @@ $(PAGES): $(B)/rlockctl README.md $(wildcard src/pages/*)
 	@if command -v $(SCDOC) >/dev/null; then \
 	  for f in $(@D)/*.scd; do $(SCDOC) <$$f >$${f%.scd} || exit; done; \
 	elif [ -d $(MADE) ]; then cp $(MADE)/* $(@D); \
-	else echo "pages: without scdoc, only the completions are made"; fi
-	touch $@
+	else echo "pages: without scdoc, only the completions are made"; exit; \
+	fi; touch $@
 
-VERSION  := $(shell sed -n 's/.*VERSION "\(.*\)".*/\1/p' src/core.c)
 RELEASE   = $(B)/rlock-$(VERSION)
 SOURCES   = .clang-format .gitignore .luacheckrc .ci LICENSE Makefile README.md \
             debian examples lua rocks spec src
@@ -205,7 +238,7 @@ release:
 	  tar -xf - -C $(RELEASE)
 
 dist:  ## build/rlock-VERSION.tar.gz, with the man pages
-	@spec/tools/deps build pages
+	@spec/tools/deps build
 	$(SUB) pages release
 	mkdir $(RELEASE)/$(MADE)
 	cp $(B)/pages/*.1 $(B)/pages/*.3lua $(RELEASE)/$(MADE)
@@ -214,7 +247,7 @@ dist:  ## build/rlock-VERSION.tar.gz, with the man pages
 	rm -rf $(RELEASE)
 
 deb:  ## the Debian package, in build/
-	@spec/tools/deps build pages deb
+	@spec/tools/deps build deb
 	$(SUB) release
 	cd $(RELEASE) && dpkg-buildpackage -us -uc -jauto
 	rm -rf $(RELEASE)
@@ -231,10 +264,10 @@ install: install-program install-pages  ## under DESTDIR and PREFIX (/usr/local)
 
 install-program: all
 	mkdir -p $(BIN) $(CMOD)/rlock \
-	  $(addprefix $(SHARE)/,$(sort $(dir $(LUA_SRC:lua/%=%))))
+	  $(addprefix $(SHARE)/,$(sort $(dir $(LUA_LIB:lua/%=%))))
 	install -m 755 $(B)/rlockctl $(BIN)/rlockctl
 	install -m 755 $(B)/rlock/core.so $(CMOD)/rlock/core.so
-	@for f in $(LUA_SRC:lua/%=%); do \
+	@for f in $(LUA_LIB:lua/%=%); do \
 	  install -m 644 lua/$$f $(SHARE)/$$f || exit 1; done
 
 install-pages: $(PAGES)
@@ -247,7 +280,7 @@ install-pages: $(PAGES)
 	install -m 644 $(B)/pages/rlockctl.fish $(FISH_COMPLETIONS)/rlockctl.fish
 
 uninstall:  ## take away what install put there
-	rm -f $(BIN)/rlockctl $(CMOD)/rlock/core.so $(LUA_SRC:lua/%=$(SHARE)/%) \
+	rm -f $(BIN)/rlockctl $(CMOD)/rlock/core.so $(LUA_LIB:lua/%=$(SHARE)/%) \
 	  $(MAN)/man1/rlockctl.1 $(MAN)/man1/rlockctl-*.1 $(MAN)/man3/rlock.3lua \
 	  $(BASH_COMPLETIONS)/rlockctl $(ZSH_COMPLETIONS)/_rlockctl \
 	  $(FISH_COMPLETIONS)/rlockctl.fish
@@ -257,9 +290,9 @@ clean:  ## remove what was built
 	rm -rf $(B) build-asan
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-.PHONY: all tests asan-build deps demo test lists check asan oom valgrind \
-        bench interop simulate mutate soak rocks pages release dist deb \
+.PHONY: all budget tools tests asan-build deps demo test test-all lists check asan \
+        oom valgrind bench interop simulate mutate soak rocks pages release dist deb \
         install install-program install-pages uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

@@ -17,8 +17,8 @@ external_dependencies = {
   HIREDIS = { header = "hiredis/hiredis.h", library = "hiredis" },
 }
 
--- By our Makefile: it links the TLS of hiredis where there is one, which a
--- rockspec cannot ask for. And rlockctl is that very binary: a Lua script
+-- By our Makefile: it links OpenSSL where there is one, which a rockspec cannot
+-- ask for. And rlockctl is that very binary: a Lua script
 -- would have the signals, LUA_PATH and start of the lua that runs it.
 build = {
   type = "make",

@@ -41,7 +41,7 @@ end
 local function stop(program)
   os.remove(program.folder .. "/pid")
   shell.run(("kill -KILL -%d"):format(program.pid))
-  shell.kill(program.pid, "KILL", true)
+  shell.finish(program.pid)
   shell.run("rm -rf " .. shell.quote(program.folder))
 end
 

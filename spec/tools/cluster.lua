@@ -3,7 +3,7 @@
 --
 --    local cluster = require("spec.tools.cluster").start { masters = 3 }
 --    cluster.url                                -- redis+cluster://...
---    cluster.nodes[1]                       -- as of redis.lua, with its `id`
+--    cluster.nodes[1]                       -- as in redis.lua, with its `id`
 --    cluster:owner("key")                       -- its master, by its own view
 --    cluster:move(slot, cluster.nodes[2])       -- with its keys, in place
 --    local node = cluster:add()                      -- a master without slots
@@ -187,10 +187,26 @@ function Cluster:owner(key)
   end
 end
 
+-- Do all running nodes know the epoch of the last move? A target that does not
+-- would take the same epoch, and then lose the slot.
+local function agree_on_epoch(self)
+  local epoch
+  for _, node in ipairs(self.nodes) do
+    if node.pid then
+      local its = node:cli("CLUSTER", "INFO"):match "current_epoch:(%d+)"
+      if epoch and its ~= epoch then return false end
+      epoch = its
+    end
+  end
+  return true
+end
+
 --- Moves a slot with its keys to another master.
 -- @tparam integer number
 -- @tparam table target
 function Cluster:move(number, target)
+  eventually(function() return agree_on_epoch(self) end, 20,
+    "the nodes know the last move")
   local source = self:owner(number)
   target:cli("CLUSTER", "SETSLOT", number, "IMPORTING", source.id)
   source:cli("CLUSTER", "SETSLOT", number, "MIGRATING", target.id)

@@ -1,5 +1,5 @@
 --- Waits for a condition with a deadline, so that specs need no sleeps of
---- guessed length. Other tasks go on meanwhile, in rlockctl and in nginx.
+--- guessed length. Other tasks continue meanwhile, in rlockctl and in nginx.
 --
 --    local eventually = require "spec.tools.eventually"
 --    eventually(function() return lock:is_locked() end, 2, "it is locked")

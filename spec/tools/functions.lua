@@ -108,6 +108,7 @@ end
 function made.trap(self)
   return self:pick { "('x'):rep(3, ',')", "('abc'):gsub('%w*', 'x')",
     "('agb'):match('%g+')", "tostring(-0.0)", "(5 % math.huge)",
+    "(5 % -math.huge)", "(1e100 % 7)",
     "('x' .. 100000000000000)", "('x' .. 3.0)", "math.log(8, 2)",
     "(select(2, xpcall(tostring, tostring, 'x')))", "--[[ [[ ]] 1\n",
     "(function(...) return arg end)(1)", "math.type(1)", "('\\x41')",

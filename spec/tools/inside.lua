@@ -92,7 +92,7 @@ function task.many(n, fn, seconds)
   for i = 1, n do all[i]:join(seconds) end
 end
 
--- the faces -----------------------------------------------------------------
+-- the entry points ----------------------------------------------------------
 
 local host = setmetatable({
   spawn = spawn, process = process.start,

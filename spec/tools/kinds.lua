@@ -94,7 +94,7 @@ local function add(name, policy, kind)
   kinds.of[name] = kind
 end
 
-for _, kind in ipairs(require "rlock.kinds") do
+for _, kind in ipairs(require "rlock.lock.kinds") do
   local policy = require("rlock.policy." .. kind.name)
   if kind.pair then
     local reader = kind.name:gsub("readwrite", "read")
@@ -137,7 +137,7 @@ end
 --- Opens what one process has: a client for each server, and locks.
 -- @tparam string which
 -- @tparam table urls
--- @tparam[opt] table options as of rlock.open
+-- @tparam[opt] table options those of rlock.open
 function kinds.open(which, urls, options)
   local kind, clients, world = kinds.of[which], {}, {}
   for i, url in ipairs(urls) do

@@ -1,6 +1,6 @@
---- Compares the model of Redis in lua/rlock/check with a real server: the same
---- random commands or scripts on both must give the same replies and the same
---- keys. Runs in a task of rlockctl.
+--- Compares the model of Redis in lua/rlockctl/model with a real server: the
+--- same random commands or scripts on both must give the same replies and the
+--- same keys. Runs in a task of rlockctl.
 --
 --    local model = require "spec.tools.model"
 --    local pair = model.open(server)               -- a server of redis.lua
@@ -12,7 +12,7 @@
 local commands = require "spec.tools.commands"
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
-local modelled = require "rlock.check.redis"
+local modelled = require "rlockctl.model.redis"
 local replies = require "spec.tools.replies"
 
 local model = {}

@@ -159,7 +159,7 @@ function Server:stop()
   if not self.pid then return end
   os.remove(self.folder .. "/pid")
   shell.run(("kill -KILL -%d"):format(self.pid))
-  shell.kill(self.pid, "KILL", true)
+  shell.finish(self.pid)
   shell.run("rm -rf " .. shell.quote(self.folder))
   self.pid = nil
 end

@@ -1,4 +1,4 @@
---- A task that holds a lock until it is told to leave.
+--- A task that holds a lock until it is asked to leave.
 --
 --    local holder = occupy(lock, { lease = 5 })
 --    assert.is_true(holder.leave())             -- what unlock returned

@@ -8,9 +8,10 @@
 
 local commands = require "spec.tools.commands"
 local few = require "spec.tools.few"
-local kinds = require "rlock.kinds"
+local kinds = require "rlock.lock.kinds"
 local model = require "spec.tools.model"
 local policy = require "rlock.policy"
+local replies = require "spec.tools.replies"
 
 local calls = {}
 
@@ -57,10 +58,12 @@ local redis = (function(real, time)
     return tonumber(n or 0)
   end
   function own.publish(call, channel, message)
+    call("unlink", OWN .. "none")
     call("rpush", OWN .. "sent", channel, message)
     return heard("", channel)
   end
   function own.spublish(call, channel, message)
+    call("unlink", OWN .. "none")
     call("rpush", OWN .. "sent", "s:" .. channel, message)
     return heard("s:", channel)
   end
@@ -88,6 +91,7 @@ end)(redis, tonumber(table.remove(ARGV)))
 local LOCK = {
   acquire = "owner lease want", renew = "owner lease want restates",
   release = "owner lease want publish", leave = "owner publish",
+  refresh = "publish owner owner",
   peek = "owner", break_ = "token publish",
 }
 local ARGUMENTS = {
@@ -161,7 +165,7 @@ end
 
 local function sorted_ops(side)
   local list = {}
-  for op in pairs(side.ops) do list[#list + 1] = op end
+  for op in pairs(side.server) do list[#list + 1] = op end
   table.sort(list)
   return list
 end
@@ -190,6 +194,23 @@ local function compare_sent(pair, text)
   end
 end
 
+-- Operations that a full server may refuse.
+local TAKES = { acquire = true, set = true, drain = true }
+
+-- Calls fn while both servers are over their maxmemory. It fails only if it
+-- would otherwise fail, too.
+local function while_full(pair, fn)
+  pair.model.is_full = true
+  pair:ask("CONFIG", "SET", "maxmemory", "1")
+  local reply = fn()
+  pair:ask("CONFIG", "SET", "maxmemory", "0")
+  pair.model.is_full = nil
+  if replies.show(reply):find("OOM ", 1, true) then
+    local shown = replies.show(fn())
+    if shown:sub(1, 2) ~= '"-' then error(reply .. ", not " .. shown, 0) end
+  end
+end
+
 local function spoil(pair, gen, keys)
   local words = { "set", gen:pick(keys), "not a lock" }
   pair.model:call(words)
@@ -212,11 +233,16 @@ function calls.compare(pair, name, seed, count)
     pair.model.now = pair.model.now + gen:below(3) * gen:below(1500000)
     if gen:chance(20) then listen(pair, gen, side, keys) end
     if gen:chance(1) then spoil(pair, gen, keys) end
-    local told = ("%s.%s of seed %d, with %s, at %d"):format(side.name, op,
-      seed, table.concat(words, " "), pair.model.now)
-    pair:script(side.ops[op].text, keys, words, {
-      told = told, clock = CLOCK, is_unordered = op == "peek",
-    })
+    local is_full = not TAKES[op] and gen:chance(20)
+    local told = ("%s.%s of seed %d, with %s, at %d, %s"):format(side.name, op,
+      seed, table.concat(words, " "), pair.model.now,
+      is_full and "full" or "not full")
+    local function call()
+      return pair:script(side.ops[op].text, keys, words, {
+        told = told, clock = CLOCK, is_unordered = op == "peek",
+      })
+    end
+    if is_full then while_full(pair, call) else call() end
     compare_sent(pair, told)
   end
 end

@@ -39,7 +39,7 @@
  *
  * Text is matched anywhere in a request as it is on the wire. The first order
  * that matches a request applies. Requests and replies are parsed, so that a
- * fault hits the right reply of a pipeline. Pub/sub messages are told apart
+ * fault hits the right reply of a pipeline. Pub/sub messages are distinguished
  * from replies, and the confirmations of a SUBSCRIBE are counted. Not
  * supported: MONITOR, RESP3 pushes as replies, inline commands.
  */

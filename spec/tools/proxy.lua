@@ -11,6 +11,7 @@
 --  requests on the wire: an EVALSHA contains the script's sha, the key and the
 --  owner.
 
+local redis_cli = require "spec.tools.redis_cli"
 local shell = require "spec.tools.shell"
 
 local proxy = {}
@@ -21,26 +22,22 @@ Proxy.__index = Proxy
 --- Starts a proxy in front of `server`, an object of redis.lua. It has .url and
 --- .socket, and ends with this process.
 function proxy.start(server)
-  local program = (os.getenv("B") or "build") .. "/spec/proxy"
   local folder, pid = shell.daemon(nil, "ready", ([[
     %s "$d/redis.sock" %s "$d/control.sock"]]):format(
-    shell.quote(program), shell.quote(server.socket)))
+    shell.tool "proxy", shell.quote(server.socket)))
   assert(folder, pid)
   local self = setmetatable({
     folder = folder, pid = pid, server = server,
     socket = folder .. "/redis.sock",
   }, Proxy)
   self.url = server.url:sub(1, -#server.socket - 1) .. self.socket
-  self.cli = { server:cli_words()[1], "-s", folder .. "/control.sock" }
   return self
 end
 
 --- Sends an order in proxy.c's words; returns its reply or raises its error.
 function Proxy:order(...)
-  local words = { (table.unpack or unpack)(self.cli) }
-  for _, word in ipairs({ ... }) do words[#words + 1] = word end
-  local output = shell.run(shell.words(words))
-  local answer = output:gsub("%s+$", "")
+  local answer = redis_cli.run({ path = self.folder .. "/control.sock" },
+    { { ... } })
   if answer ~= "OK" and not tonumber(answer) then error(answer, 2) end
   return tonumber(answer) or true
 end
@@ -122,7 +119,7 @@ end
 function Proxy:stop()
   if not self.pid then return end
   os.remove(self.folder .. "/pid")
-  shell.kill(self.pid, "KILL", true)
+  shell.finish(self.pid)
   shell.run("rm -rf " .. shell.quote(self.folder))
   self.pid = nil
 end

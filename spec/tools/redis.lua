@@ -14,6 +14,7 @@
 --  RLOCK_TEST_SERVER and RLOCK_TEST_CLI replace the programs redis-server and
 --  redis-cli (if those are missing, valkey-server and valkey-cli).
 
+local redis_cli = require "spec.tools.redis_cli"
 local shell = require "spec.tools.shell"
 
 local redis = {}
@@ -193,7 +194,7 @@ end
 function Server:kill()
   if not self.pid then return end
   os.remove(self.folder .. "/pid")
-  shell.kill(self.pid, "KILL", true)
+  shell.finish(self.pid)
   self.pid = nil
 end
 
@@ -213,13 +214,7 @@ function Server:resume()
   shell.kill(self.pid, "CONT")
 end
 
---- Escapes `text` for redis-cli's standard input.
-local function escape(text)
-  return '"' .. tostring(text):gsub('[%z\1-\31"\\\127-\255]', function(char)
-    return ("\\x%02x"):format(char:byte())
-  end) .. '"'
-end
-
+--- The words that run redis-cli, for shell commands.
 function Server:cli_words()
   local words = { cli_program(), "-s", self.socket }
   if self.password then
@@ -230,28 +225,18 @@ function Server:cli_words()
   return words
 end
 
---- Runs one command, given as words of any bytes; returns redis-cli's output: a
---- string, a number's digits, "" for nil, a line per array element, or an
---- error's text.
+--- Runs one command, given as words of any bytes; returns what redis-cli
+--- prints: a string, a number's digits, "" for nil, a line for each element of
+--- an array, or an error's text.
 function Server:cli(...)
   return self:script({ { ... } })
 end
 
---- Runs a list of commands, each a list of words, over one connection;
---- returns redis-cli's output.
+--- Runs a list of commands, each a list of words, over one connection; returns
+--- what redis-cli prints.
 function Server:script(commands)
-  local path = os.tmpname()
-  local file = assert(io.open(path, "wb"))
-  for _, words in ipairs(commands) do
-    local line = {}
-    for i, word in ipairs(words) do line[i] = escape(word) end
-    file:write(table.concat(line, " "), "\n")
-  end
-  file:close()
-  local output = shell.run(("%s <%s"):format(shell.words(self:cli_words()),
-    shell.quote(path)))
-  os.remove(path)
-  return (output:gsub("\n+$", ""))
+  return redis_cli.run({ path = self.socket, password = self.password },
+    commands)
 end
 
 --- Starts one command, given as words without NUL, in the background.
@@ -273,6 +258,12 @@ function Server:stat(name)
   local calls, usec = self:cli("INFO", "commandstats"):match(
     "cmdstat_" .. name:lower() .. ":calls=(%d+),usec=(%d+)")
   return tonumber(calls or 0), tonumber(usec or 0)
+end
+
+--- Does another server follow this one, and have every write so far?
+function Server:has_reached(replica)
+  local written = self:info "master_repl_offset"
+  return (replica:info "slave_repl_offset" or -1) >= written
 end
 
 return redis

@@ -1,5 +1,5 @@
 --- Replies of Redis with their types, as texts and lists of texts, and whether
---- two replies are the same: of the model in lua/rlock/check, and of a server.
+--- two replies are the same: of the model in lua/rlockctl/model, and a server.
 --
 --    "$text"  ":1.5"  "_" (nil)  "+OK"  "-ERR text"  { "*", "$a", "$b" }
 
@@ -7,7 +7,7 @@ local replies = {}
 
 -- texts -----------------------------------------------------------------------
 
---- What Valkey says in other words than Redis.
+--- Messages that Valkey words differently from Redis.
 function replies.neutral(text)
   return (text:gsub("Redis command", "command")
     :gsub("Lua redis lib command arg", "Command arg"))
@@ -15,9 +15,12 @@ end
 
 -- An error's text, as far as it must be the same.
 local function normal(fault)
-  -- scripts are told of a wrong number of words in other terms than clients
+  -- scripts get another message than clients for a wrong number of words
   if fault:lower():find("^%-err wrong number of arg") then return "-arity" end
   if fault:find("^%-ERR Error compiling script") then return "-compile" end
+  -- the model names the command, too
+  fault = fault:gsub("^(%-ERR Unknown [^:]*command called from script).*",
+    "%1")
   -- 5.1 and 5.4 name the culprit differently
   return replies.neutral((fault:gsub("(user_script:%d+: attempt to ).*", "%1")))
 end

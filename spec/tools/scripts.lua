@@ -11,7 +11,7 @@ local function text(value)
   if type(value) == "table" then
     value = value.ok or value.err or #value
   end
-  -- Valkey says it in other words
+  -- Valkey has another message
   return (tostring(value):gsub("Redis command", "command")
     :gsub("Lua redis lib command arg", "Command arg"))
 end

@@ -10,6 +10,7 @@
 
 local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
+local redis_cli = require "spec.tools.redis_cli"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 
@@ -135,18 +136,12 @@ local function start_sentinel(set)
   error("no private Sentinel: " .. tostring(why), 0)
 end
 
---- Runs a command; returns redis-cli's output.
+--- Runs a command; returns what redis-cli prints.
 function Sentinel:cli(...)
-  local words = { os.getenv("RLOCK_TEST_CLI") or "redis-cli", "-p",
-    ("%d"):format(self.port) }
-  if words[1] == "" then words[1] = "redis-cli" end
-  if self.set.options.sentinel_password then
-    words[#words + 1], words[#words + 2] = "-a",
-      self.set.options.sentinel_password
-    words[#words + 1] = "--no-auth-warning"
-  end
-  for _, word in ipairs { ... } do words[#words + 1] = word end
-  return (shell.run("timeout 1 " .. shell.words(words)))
+  return redis_cli.run({
+    port = self.port, password = self.set.options.sentinel_password,
+    timeout = 1,
+  }, { { ... } })
 end
 
 -- What it knows of the master: the names and values of SENTINEL MASTER.
@@ -177,7 +172,7 @@ function Sentinel:pause() shell.kill(self.pid, "STOP") end
 function Sentinel:resume() shell.kill(self.pid, "CONT") end
 
 function Sentinel:kill()
-  if self.pid then shell.kill(self.pid, "KILL", true) end
+  if self.pid then shell.finish(self.pid) end
   self.pid = nil
 end
 
@@ -258,7 +253,7 @@ end
 --  `name` (mymaster), `quorum` (2), `down_after` (500 ms, times slow),
 --  `failover_timeout` (2000 ms), `password` of the servers,
 --  `sentinel_password`, `can_split` (not with passwords or users), `args` and
---  `users` as of redis.start, `sleep` (blocks by default); `tls`: "sentinels",
+--  `users` as in redis.start, `sleep` (blocks by default); `tls`: "sentinels",
 --  which then have TLS ports too; true: so do the servers, and all know each
 --  other by these. The fields: `servers`, the first being the master;
 --  `sentinels`; `url`.

@@ -1,7 +1,7 @@
 --- Several independent private servers, with their failures.
 --
 --    local servers = require("spec.tools.servers").start(5)
---    servers[1].url                             -- each as of redis.lua
+--    servers[1].url                             -- each as in redis.lua
 --    servers:kill(2, 4)   :launch(2, 4)   :pause(3)   :resume(3)
 --    servers:ask(servers[1], "EXISTS", key)     -- does not block
 --    servers:count(key)                         -- how many have the key
@@ -17,7 +17,7 @@ Servers.__index = Servers
 
 --- Starts n servers.
 -- @tparam integer n
--- @tparam[opt] table options as of redis.start
+-- @tparam[opt] table options those of redis.start
 function servers.start(n, options)
   local self = setmetatable({}, Servers)
   for i = 1, n do self[i] = redis.start(options) end

@@ -31,7 +31,14 @@ function shell.here()
   return debug.getinfo(2, "S").source:match("^@(.*/)") or "./"
 end
 
---- Starts a helper process that ends with this one (see daemon.sh).
+--- The path of a C program of this folder, quoted.
+function shell.tool(name)
+  local folder = os.getenv("RLOCK_TOOLS")
+    or (os.getenv("B") or "build") .. "/spec"
+  return shell.quote(folder .. "/" .. name)
+end
+
+--- Starts a helper process that ends with this one (see daemon.c).
 -- `words` is a shell command in which "$d" is the process's folder: `dir`, or a
 -- new one if nil. Returns the folder and the pid, or nil and the process's
 -- output.
@@ -40,24 +47,22 @@ function shell.daemon(dir, ready, words)
     d=%s
     : "${d:=$(mktemp -d "%s/rlock-XXXXXX")}"
     echo "$d"
-    setsid sh %s $PPID "$d" %s %s]]):format(
-    shell.quote(dir or ""), os.getenv("TMPDIR") or "/tmp",
-    shell.quote(shell.here() .. "daemon.sh"), shell.quote(ready), words))
+    %s start $PPID "$d" %s %s]]):format(
+    shell.quote(dir or ""), os.getenv("TMPDIR") or "/tmp", shell.tool "daemon",
+    shell.quote(ready), words))
   local folder, rest = output:match("^([^\n]*)\n(.*)$")
   if not ok or not rest then return nil, output end
   return folder, assert(tonumber(rest))
 end
 
---- Sends `signal` to process `pid`; if `gone`, waits until it has ended.
-function shell.kill(pid, signal, gone)
-  local wait = [[
-    while kill -0 %d 2>/dev/null; do
-      case $(cat /proc/%d/stat 2>/dev/null) in *") Z "*) break ;; esac
-      sleep 0.001
-    done]]
-  local command = ("kill -%s %d"):format(signal, pid)
-  if gone then command = command .. "\n" .. wait:format(pid, pid) end
-  return shell.run(command)
+--- Sends `signal`, a name or a number, to process `pid`.
+function shell.kill(pid, signal)
+  return shell.run(("kill -%s %d"):format(signal, pid))
+end
+
+--- Kills process `pid` and waits until it has ended.
+function shell.finish(pid)
+  return shell.run(("%s kill 9 %d"):format(shell.tool "daemon", pid))
 end
 
 return shell

@@ -5,6 +5,9 @@
 --    screen:type "1 + 1\n"
 --    screen:shows "\n2\n"
 --    screen:close()
+--
+--    local on_terminal = terminal.only(describe, pending)
+--    on_terminal("a prompt", function() ... end)     is skipped without one
 
 local eventually = require "spec.tools.eventually"
 local shell = require "spec.tools.shell"
@@ -21,6 +24,29 @@ local count = 0
 
 local function tmux(self, ...)
   return shell.run(shell.words { "tmux", "-S", self.socket, ... })
+end
+
+-- Why no terminal can be opened here, or nil.
+local function obstacle()
+  if not select(2, shell.run "command -v tmux script") then
+    return "tmux or script is missing"
+  end
+  if not select(2, shell.run "script -qec true /dev/null </dev/null") then
+    return "there are no pseudo-terminals"
+  end
+end
+
+--- Makes a `describe` or `it` for what needs a terminal. Where none can be
+--  opened, it is one skipped test, whose name has the reason.
+-- @tparam function declare describe or it of busted
+-- @tparam function pending of busted
+-- @treturn function
+function terminal.only(declare, pending)
+  local why = obstacle()
+  return function(name, fn)
+    if not why then return declare(name, fn) end
+    pending(name .. " (skipped: " .. why .. ")")
+  end
 end
 
 --- Opens a terminal that runs a shell command, and stays when it ends.

@@ -14,12 +14,13 @@
 --  capitals, and `listen OWNER N`, which sets the number of subscribers of the
 --  owner's channel. "-" is an empty argument; in commands, "@" is the name in
 --  braces, and "+500" a time. In results, times are relative to 0, and keys and
---  channels lack the name; "t300+10" is 300 times 1024 plus 10, "p300" is in
---  microseconds. "1,W*2" stands for 1 W1 1 W2; ".." continues a line.
+--  channels lack the name, and locks the mark of a fair one; "t300+10" is 300
+--  times 1024 plus 10, "p300" is in microseconds. "1,W*2" stands for 1 W1 1 W2;
+--  ".." continues a line.
 
 local policy = require "rlock.policy"
-local redis = require "rlock.check.redis"
-local sorted = require "rlock.sorted"
+local redis = require "rlockctl.model.redis"
+local sorted = require "rlock.util.sorted"
 
 local transcript = {}
 
@@ -77,7 +78,9 @@ local function show_value(entry)
   for _, field in ipairs(sorted(entry.value)) do
     local value = entry.value[field]
     if type(value) == "number" then value = ("%.0f"):format(value) end
-    words[#words + 1] = show(field) .. "=" .. show(value)
+    if field ~= "" or value ~= "0" then     -- the mark of each fair lock
+      words[#words + 1] = show(field) .. "=" .. show(value)
+    end
   end
   return "{" .. table.concat(words, " ") .. "}"
 end

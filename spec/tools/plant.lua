@@ -1,0 +1,33 @@
+--- Copies of the client's files with planted faults.
+
+local ctl = require "spec.cli.ctl"
+local files = require "spec.tools.files"
+
+local plant = {}
+
+--- Writes a faulty copy of a file into a folder of its own.
+-- @tparam string name of the folder
+-- @tparam string file such as "rlock/lock/grant.lua"
+-- @tparam string text what is in the file
+-- @tparam string faulty what the copy has instead
+-- @treturn string the folder, for the path of modules
+function plant.folder(name, file, text, faulty)
+  local path = (file:find("^rlock/") and "lua/" or "") .. file
+  local source = assert(files.read(path))
+  local from, to = source:find(text, 1, true)
+  assert(from, path .. " has changed: plant the fault in its new text")
+  ctl.file(name .. "/" .. file, source:sub(1, from - 1) .. faulty
+    .. source:sub(to + 1))
+  return ctl.folder() .. "/" .. name
+end
+
+--- Loads a faulty copy of a module.
+-- @tparam string module such as "rlock.lock.grant"
+-- @tparam string text
+-- @tparam string faulty
+function plant.module(module, text, faulty)
+  local file = module:gsub("%.", "/") .. ".lua"
+  return dofile(plant.folder("faulty", file, text, faulty) .. "/" .. file)
+end
+
+return plant

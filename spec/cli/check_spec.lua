@@ -45,6 +45,9 @@ local FAULTS = {
   { "wrong_type", "wrong_type.acquire fails: WRONGTYPE Operation against a "
     .. "key" },
   { "late_renewal", 'B holds nothing, but renew answers "held"' },
+  { "full_server", "a server over its maxmemory refuses renew at %./spec/"
+    .. "fixtures/full_server%.lua:6; begin it with a write that needs no "
+    .. "memory" },
   { "order_of_fields", "its hold is lost, which is still valid" },
   { "queue_by_clock", "[AB] gets it, but [BC] has waited for longer",
     { "--clients", "3", "--ops", "1", "--ticks", "0", "--faults", "lost" } },
@@ -137,6 +140,8 @@ describe("rlockctl check finds nothing in", function()
     is_right("my.few", "--lua-path", ctl.folder(), "--option", "most=1")
     is_right("my.few", "--lua-path", ctl.folder(), "--option", "most=2",
       "--clients", "3", "--ticks", "2")
+    ctl.file("my/pair.lua", text:match("```lua\n(%-%- my/pair.lua\n.-)```"))
+    is_right("my.pair", "--lua-path", ctl.folder())
   end)
 end)
 
@@ -215,13 +220,97 @@ describe("rlockctl check", function()
       "5")
     assert.same({ 3, "" }, { result.status, result.err })
     assert.matches("incomplete at depth %d+, then [%d ]+ random walks "
-      .. "%(seed 5%): no fault found\n$", result.out)
+      .. "%(seed 5%): no fault found\nto explore all: ", result.out)
   end)
 
-  it("says how far it came", function()
+  it("reports its progress", function()
     local result = check("readwrite", "--limit", "0.2")
     assert.same({ 3, "" }, { result.status, result.err })
-    assert.matches("incomplete at depth %d+: no fault found\n$", result.out)
+    assert.matches("incomplete at depth %d+: no fault found\nto explore all: a "
+      .. "longer %-%-limit, or fewer %-%-clients, %-%-ops or %-%-ticks; "
+      .. "%-%-seed N [^\n]+\n$", result.out)
+  end)
+
+  -- A policy that calls a command.
+  local function calling(call)
+    ctl.file("my/calls.lua", ([[
+      local server = {}
+      local function load(key)
+        return redis.%s
+      end
+      function server.acquire(keys, args)
+        if load(keys[1]) then return { "busy", -1 } end
+        return { "held" }
+      end
+      function server.release() return { "lost" } end
+      return { name = "calls", server = server,
+        keys = function(name) return { name } end }]]):format(call))
+    return check("my.calls", "--lua-path", ctl.folder())
+  end
+
+  it("names a misspelt command, or one that the model lacks, with its place",
+    function()
+      local result = calling 'call("GETT", key)'
+      assert.same({ 1, "" }, { result.status, result.err })
+      assert.matches("stopped: calls.acquire fails: ERR Unknown Redis command "
+        .. "called from script: GETT %([^ ]*my/calls.lua:3%)\n", result.out)
+      result = calling 'call("geoadd", key, 1, 1, "x")'
+      assert.same({ 206, "" }, { result.status, result.out })
+      assert.matches("the model of Redis has no command GEOADD "
+        .. "%([^ ]*my/calls.lua:3%); Redis has it\n$", result.err)
+      result = calling 'call("get" .. "t", key)'
+      assert.matches("script: GETT %(policy \"calls\": [^ ]+:5: acquire%)\n",
+        result.out)
+      result = calling 'log(1)'
+      assert.equal(206, calling 'sha1hex(key)'.status)
+      assert.matches("calls.acquire fails: ", result.out)
+    end)
+
+  it("shows the call that proves a fault", function()
+    local result = check("spec.fixtures.release_of_others")
+    assert.matches("\n   probe release B 2000 0 publish +freed +%-\npolicy ",
+      result.out)
+    result = check("spec.fixtures.lease_shortened")
+    assert.matches("\n   probe acquire A 1 2 +held +lock {A=2} 0.001s\n"
+      .. "   probe %+1.999s renew A 1 2 +lost +%-\npolicy ", result.out)
+    result = check("spec.fixtures.counted_twice")
+    assert.matches("\n   probe acquire A 2000 1 +held +lock {A=2} 2s\npolicy ",
+      result.out)
+    assert.matches("\n   probe %+%d[%d.]+s acquire A [^\n]+ busy 500 ",
+      check("spec.fixtures.dead_head").out)
+    assert.is_nil(check("spec.fixtures.no_expiry").out:find "probe")
+    assert.matches('"probes":%[{"answer":"freed","call":"release B 2000 0 '
+      .. 'publish","keys":%[%],"where":"policy ',
+      check("spec.fixtures.release_of_others", "--json").out)
+  end)
+
+  it("gives each client options of its own", function()
+    local function with(...)
+      local words = { "spec.fixtures.intent" }
+      for _, option in ipairs { ... } do
+        table.move({ "--option", option }, 1, 2, #words + 1, words)
+      end
+      return check(table.unpack(words))
+    end
+    for _, modes in ipairs { { "S", "X" }, { "S", "IX" }, { "IX", "IX" } } do
+      local result = with("A:mode=" .. modes[1], "B:mode=" .. modes[2])
+      assert.same({ 0, "" }, { result.status, result.err }, result.out)
+    end
+    local result = with("mode=S", "B:mode=IX", "wrong=true")
+    assert.equal(1, result.status)
+    assert.matches("stopped: A and B hold it at the same time\n", result.out)
+    assert.equal(0, with("mode=S", "wrong=true").status)
+    assert.matches("there is no client C", with("C:mode=S").err)
+    assert.matches("the clients of latch have no options",
+      check("latch", "--option", "A:n=1").err)
+    result = check("examples.priority", "--option", "B:priority=7", "--trace",
+      write { "A acquire", "B acquire wait", "A release", "B acquire wait" })
+    assert.same({ 0, "" }, { result.status, result.err })
+  end)
+
+  it("says what `late` assumes", function()
+    assert.matches("\nlate: this assumes that lost connections are not sealed",
+      check("mutex", "--faults", "late,lost").out)
   end)
 
   it("prints JSON", function()
@@ -249,6 +338,8 @@ describe("rlockctl check", function()
     { "no policy", {}, "check: give one policy" },
     { "two policies", { "fair", "mutex" }, "check: give one policy" },
     { "an unknown policy", { "no.such" }, 'policy "no.such": there is no' },
+    { "a path", { "./my/fcfs.lua" }, "there is no such module on package.path; "
+      .. "a module has a name such as my.fcfs, not a path" },
     { "an unknown fault", { "fair", "--faults", "crash,flood" },
       "--faults has no flood, only break, crash, evict, expire, jump, late, "
         .. "lost and twice" },
@@ -275,7 +366,10 @@ describe("rlockctl check", function()
 
   for step, problem in pairs {
     ["A jump"] = 'unknown step "jump": say acquire, release',
-    ["Z acquire"] = 'unknown step "Z acquire": say A acquire',
+    ["Z acquire"] = "unknown client Z: there are A, B, see --clients",
+    ["acquire Z"] = "unknown client Z: there are A, B",
+    ["z release"] = "unknown client z: there are A, B",
+    ["fly away"] = 'unknown step "fly away": say A acquire',
     ["A acquire soon"] = "unknown word soon",
     ["A retry"] = "A has nothing to retry",
     ["A leave"] = "policy good has no leave",

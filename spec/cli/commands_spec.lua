@@ -6,6 +6,7 @@ local files = require "spec.tools.files"
 local proxies = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local shell = require "spec.tools.shell"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
@@ -15,6 +16,11 @@ local function output(...) return ctl.output { url = server.url, ... } end
 -- The output for a lock that is free.
 local function free(...)
   return ctl.output { url = server.url, ends = 3, ... }
+end
+
+-- The output for a key that may not be a lock's.
+local function unknown(...)
+  return ctl.output { url = server.url, ends = 4, ... }
 end
 
 local function fault(status, options)
@@ -41,6 +47,12 @@ describe("rlockctl status --server", function()
 
   local function url_of(user)
     return ("redis://%s:secret@127.0.0.1:%d"):format(user, guarded.port)
+  end
+
+  local function words_of(text)
+    local words = {}
+    for word in text:gmatch "%S+" do words[#words + 1] = word end
+    return words
   end
 
   local function look(user, ...)
@@ -70,10 +82,15 @@ describe("rlockctl status --server", function()
   it("says what is not permitted, and ends with 1", function()
     assert_says(1, "%w+ [%d.]+, primary\n  not permitted: client|kill\n"
       .. "  lost connections are sealed by time: requests expire by its clock "
-      .. "%(NOPERM [^\n]+client|kill[^\n]+%)\n", look "old")
+      .. "%(NOPERM [^\n]+client|kill[^\n]+%)\n"
+      .. "  to permit it: redis%-cli acl setuser old '%+client|kill'\n",
+      look "old")
     assert_says(1, "unknown server, INFO is not permitted\n"
       .. "  not permitted: script|load, hdel, info, subscribe\n"
-      .. "  lost connections are sealed by CLIENT KILL\n", look "mute")
+      .. "  lost connections are sealed by time: requests expire by its clock "
+      .. "%(NOPERM [^\n]+info[^\n]+%)\n"
+      .. "  to permit it: redis%-cli acl setuser mute '%+script|load' %+hdel "
+      .. "%+info %+subscribe\n", look "mute")
     local line = look("mute", "--json").out
     assert.matches('"refused":%["script|load","hdel","info","subscribe"%]',
       line)
@@ -102,12 +119,52 @@ describe("rlockctl status --server", function()
     local result = ctl.run { url = proxy.url, "status", "--server" }
     assert.same({ 0, 0 }, { result.status, result.signal })
     assert.matches(": unknown server", result.out)
-    assert.matches("by time: .* %(neither INFO nor CLIENT INFO", result.out)
+    assert.matches("by time: .* %(INFO does not identify", result.out)
   end)
 
-  it("takes no name", function()
-    assert.matches("status: %-%-server takes no name and no policy",
-      fault(206, { "status", "--server", "x" }))
+  -- Runs a command line that `status` prints.
+  local function permit(text)
+    local line = text:match "\n  to permit it: redis%-cli ([^\n]+)\n"
+    shell.run(("redis-cli -p %d %s"):format(guarded.port, line))
+  end
+
+  it("tries the keys and channels of a name, and says how to permit them",
+      function()
+    guarded:cli("ACL", "SETUSER", "some", "reset", "on", ">secret",
+      table.unpack(words_of(RULES .. " resetkeys ~some:* resetchannels "
+        .. "&redisson_lock__channel:* -zcard")))
+    finally(function() guarded:cli("ACL", "DELUSER", "some") end)
+    assert_says(1, "[^\n]+\n  not permitted: zcard\n"
+      .. "  no key %*{some:1}%* %(redisson_lock__channel:{some:1}%), for: "
+      .. "reentrant\n  lost [^\n]+\n  to permit it: redis%-cli acl setuser "
+      .. "some '~%*{some:1}%*' %+zcard\n", look("some", "some:1", "--policy",
+      "reentrant"))
+    assert_says(1, "[^\n]+\n  not permitted: zcard\n"
+      .. "  no key %*{some:1}%* %(redisson_sc:{some:1}, "
+      .. "rlock_request:{some:1}:x%), for: semaphore\n  no channel "
+      .. "%*{some:1}%* %(redisson_sc:{some:1}%), for: semaphore\n.*",
+      look("some", "some:1", "--policy=semaphore"))
+    for _, name in ipairs { "other", "a'{b} *", "some:1" } do
+      local result = look("some", name)
+      assert.same({ 1, "" }, { result.status, result.err })
+      permit(result.out)
+      assert_says(0, ".*\n  permitted: all that rlock needs\n.*",
+        look("some", name))
+    end
+    assert.matches('"missing":%[{"kinds":%["simple"%],"names":%["x"%],'
+      .. '"pattern":"x","what":"key"}%]', look("some", "x", "--policy=simple",
+      "--json").out)
+    assert.equal(0, look("app", "x").status)
+    assert.equal("0", guarded:cli "DBSIZE")
+  end)
+
+  it("takes one name at most", function()
+    for _, words in ipairs { { "x", "y" }, { "--policy", "fair" } } do
+      assert.matches("status: %-%-server takes one name at most",
+        fault(206, { "status", "--server", table.unpack(words) }))
+    end
+    assert.matches("there is no such module",
+      fault(206, { "status", "--server", "x", "--policy", "no.such" }))
     assert.matches("connection refused",
       fault(202, { "status", "--server", url = "redis://127.0.0.1:1" }))
   end)
@@ -189,12 +246,23 @@ describe("rlockctl status", function()
     assert.equal('"cli:held" is free\n', (status("cli:held", free)))
   end)
 
-  it("shows a lock that does not expire", function()
-    server:cli("HSET", "cli:for ever", "somebody", "1")
+  it("shows a lock that does not expire, if a client holds it", function()
+    local owner = "01234567-89ab-cdef-0123-456789abcdef:1"
+    server:cli("HSET", "cli:for ever", owner, "1")
     assert.equal('"cli:for ever" is held: reentrant lock\n'
-      .. "  held by somebody, 1 time\n  without an expiry\n",
+      .. "  held by " .. owner .. ", 1 time\n  without an expiry\n",
       (status "cli:for ever"))
     server:cli("DEL", "cli:for ever")
+    for _, words in ipairs { { "hits", "1" }, { "hits", "1", "miss", "2" } } do
+      server:cli("HSET", "cli:counts", table.unpack(words))
+      local text, line = status("cli:counts", unknown)
+      assert.equal('"cli:counts" is unknown: a hash of counts, which may be a '
+        .. "lock\n", text)
+      assert.matches('"kind":"unknown","may_be":%["reentrant"%],', line)
+    end
+    server:cli("PEXPIRE", "cli:counts", 60000)
+    assert.matches(" is unknown: ", (status("cli:counts", unknown)))
+    server:cli("DEL", "cli:counts")
   end)
 
   it("shows a simple lock", function()
@@ -291,9 +359,9 @@ describe("rlockctl status", function()
     local id = assert(permits:acquire { lease = 60 })
     local text, line = status("cli:permits", free)
     assert.matches('^"cli:permits" is free: permits, 2 available, 1 in use\n'
-      .. "  held by " .. id .. " for [56]%d%.%d s more\n$", text)
+      .. "  held by [^\n]+, id " .. id .. " for [56]%d%.%d s more\n$", text)
     assert.matches('^{"available":2,"holders":%[{"owner":"' .. id
-      .. '","ttl_ms":%d+}%],"in_use":1,"kind":"permits",', line)
+      .. '","ttl_ms":%d+,"who":{.-}}%],"in_use":1,"kind":"permits",', line)
     assert(permits:release(id))
   end)
 
@@ -326,6 +394,25 @@ describe("rlockctl status", function()
     other:cancel(5)
     client:call("SET", "cli:sem", "-2147483648")
     assert.matches(" semaphore", (status "cli:sem"))
+  end)
+
+  it("calls a number unknown that rlock may not have written", function()
+    local name = "cli:[n]*\\{?}"
+    server:cli("SET", name, "-7")
+    server:cli("SET", "rlock_request:cli:n:x", "1")
+    server:cli("SET", "rlock_request:{cli:na}:01234567-89ab-cdef-0123-"
+      .. "456789abcdef:1", "1")
+    local text, line = status(name, unknown)
+    assert.matches(" is unknown: a whole number, which may be a semaphore, a "
+      .. "latch or permits %(%-7%)\n$", text)
+    assert.matches('^{"count":%-7,"holders":%[%],"kind":"unknown","may_be":'
+      .. '%["semaphore","latch","permits"%],"name":"[^"]+","state":"unknown",'
+      .. '"type":"string"}\n$', line)
+    assert(client:semaphore(name):release())
+    assert.matches(" is %-6: semaphore or latch\n$", (status(name)))
+    server:cli("DEL", name)
+    server:cli("SET", "cli:n", "3")
+    assert.matches(" is unknown: ", (status("cli:n", unknown)))
   end)
 
   it("shows every kind that there is under a name", function()
@@ -380,6 +467,7 @@ describe("rlockctl status", function()
   it("lets no name touch the terminal, and keeps JSON valid", function()
     local name = "cli:\27[31m\n\t\"\\\255"
     server:cli("HSET", name, "\27]0;x\7\255", "1")
+    server:cli("PEXPIRE", name, 60000)
     local text, line = status(name)
     assert.is_nil(text:find("[%z\1-\9\11-\31]"))
     assert.equal(3, select(2, text:gsub("\n", "")))
@@ -389,7 +477,7 @@ describe("rlockctl status", function()
     server:cli("DEL", name)
   end)
 
-  it("takes the name literally after --", function()
+  it("reads the name literally after --", function()
     assert.equal('"--json" is free\n', free("status", "--", "--json"))
   end)
 
@@ -405,7 +493,7 @@ describe("rlockctl status", function()
     end
   end)
 
-  it("asks a policy of one's own", function()
+  it("uses a user's policy", function()
     ctl.file("own/three.lua", [[
       local server = {
         acquire = function() return { "held" } end,
@@ -426,7 +514,7 @@ describe("rlockctl status", function()
       free("status", "fair", "--policy=fair"))
   end)
 
-  it("ends with 1 for a key that is no lock", function()
+  it("exits with 4 for a key that is not a lock", function()
     local many = { "hash", "HSET", "cli:odd" }
     for i = 1, 101 do
       many[#many + 1], many[#many + 2] = "field " .. i, "1"
@@ -443,9 +531,8 @@ describe("rlockctl status", function()
     } do
       local kind = case[1]
       server:cli(table.unpack(case, 2))
-      assert.equal('rlockctl: status: "cli:odd": the key is a ' .. kind
-        .. ", not one of rlock's own locks\n",
-        fault(1, { "status", "cli:odd" }))
+      assert.equal('"cli:odd" is unknown: a ' .. kind
+        .. ", not one of rlock's own locks\n", unknown("status", "cli:odd"))
       server:cli("DEL", "cli:odd")
     end
   end)
@@ -506,7 +593,7 @@ describe("rlockctl script", function()
     assert.same({ "acquire", "break_", "peek", "release", "renew" }, names)
   end)
 
-  it("prints a policy of one's own", function()
+  it("prints a user's policy", function()
     ctl.file("own/my/own.lua", OWN)
     local own = ctl.folder() .. "/own"
     assert.matches("local LIMIT = 3\n.*return { \"held\", LIMIT }",
@@ -515,7 +602,7 @@ describe("rlockctl script", function()
       output("script", "--lua-path", own, "my.own", "acquire"))
   end)
 
-  it("tells what is wrong with a policy on one line", function()
+  it("reports a policy's error on one line", function()
     ctl.file("own/bad.lua", OWN:gsub("local LIMIT = 3", "local LIMIT = io"))
     local own = ctl.folder() .. "/own"
     assert.matches('script: policy "nowhere": there is no such module',
@@ -582,7 +669,7 @@ describe("a password", function()
     return result
   end
 
-  it("is not shown, whatever is wrong", function()
+  it("is not shown in any error", function()
     local guarded = redis.start { password = "other" }
     finally(function() guarded:stop() end)
     local urls = {
@@ -594,7 +681,7 @@ describe("a password", function()
       ["redis://:s3cr3t/pw@127.0.0.1"] = 206,
       ["http://:" .. SECRET .. "@127.0.0.1"] = 206,
       [":" .. SECRET .. "@127.0.0.1"] = 206,
-      ["unix://:" .. SECRET .. "@" .. guarded.socket] = 202,
+      ["unix://:" .. SECRET .. "@" .. guarded.socket] = 208,
       ["unix://:" .. SECRET .. "@/nowhere"] = 202,
     }
     for url, status in pairs(urls) do
@@ -621,7 +708,7 @@ describe("a password", function()
     assert.equal(1, result.status)
   end)
 
-  it("that is right opens the server", function()
+  it("that is right opens a connection", function()
     local guarded = redis.start { password = "s3cr3t/pw@:" }
     finally(function() guarded:stop() end)
     assert.equal('"x" is free\n', hidden { "status", "x",

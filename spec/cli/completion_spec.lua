@@ -3,14 +3,18 @@
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
+local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local terminal = require "spec.tools.terminal"
+
+local on_terminal = terminal.only(describe, pending)
 
 local KINDS = { "fair", "fair_readwrite", "fenced" }
 local NAMES = { "tab:one", "tab:two", "tab three" }
 
 local server = redis.start()
+local holder                             -- a program that holds NAMES
 local folder, root = ctl.folder() .. "/pages", shell.run("pwd")
 
 -- Completes a line in a shell; returns the words and what went to stderr.
@@ -57,15 +61,18 @@ setup(function()
     folder, ctl.folder(), ctl.folder(), shell.quote(ctl.binary), ctl.folder()))
   ctl.file("here/job.lua", "")
   ctl.output { "--lua-path", "src/pages", "src/pages/write.lua", folder }
-  ctl.start { "-", url = server.url, stdin = ([[
+  holder = ctl.start { "-", url = server.url, stdin = ([[
     local rlock = require "rlock"
     local client = rlock.open()
     for _, name in ipairs { "%s" } do assert(client:lock(name):lock()) end
     print "ready"
-    rlock.sleep(1e6)]]):format(table.concat(NAMES, '", "')) }:says("ready")
+    rlock.sleep(1e6)]]):format(table.concat(NAMES, '", "')) }
+  holder:says("ready")
 end)
 
 teardown(function()
+  holder:kill(9)
+  holder:wait()
   server:stop()
   ctl.clean()
 end)
@@ -75,6 +82,8 @@ for _, name in ipairs { "bash", "zsh", "fish" } do
   local it = is_here and it or function(what)
     it(what, function() pending(name .. " is not installed") end)
   end
+
+  local describe = name == "zsh" and on_terminal or describe
 
   describe("completion in " .. name, function()
     it("offers commands and programs", function()
@@ -113,6 +122,27 @@ for _, name in ipairs { "bash", "zsh", "fish" } do
         { name == "bash" and "one" or "tab:one" }, "unix:///nowhere")
     end)
 
+    it("offers counters, names with two spaces, and a hundred names", function()
+      local client <close> = rlock.open(server.url)
+      assert(client:latch("few:latch"):set(1))
+      assert(client:lock("few:a  b"):lock { lease = 60 })
+      for i = 1, 120 do
+        assert(client:lock("many:" .. i):lock { lease = 60 })
+      end
+      finally(function()
+        server:cli("EVAL", [[
+          for _, pattern in ipairs(ARGV) do
+            redis.pcall("del", unpack(redis.call("keys", pattern)))
+          end]], "0", "few:*", "many:*", "rlock_request:*")
+      end)
+      local start = name == "bash" and "" or "few:"
+      offers(name, "rlockctl status few:", { start .. "latch",
+        start .. (name == "bash" and "a\\ \\ b" or "a  b") })
+      eventually(function()
+        return #complete(name, "rlockctl status many:") == 100
+      end, 4 * slow)
+    end)
+
     it("offers what `run` runs, after the last of several locks", function()
       local words = { bash = "one", zsh = "tab:one", fish = "x,tab:one" }
       offers(name, "rlockctl run --fair x,tab:o", { words[name] })
@@ -138,7 +168,7 @@ for _, name in ipairs { "bash", "zsh", "fish" } do
   end)
 end
 
-describe("completion in an interactive bash", function()
+on_terminal("completion in an interactive bash", function()
   it("completes as the user types", function()
     local screen = terminal.open(shell.words { "env", "RLOCK_URL="
       .. server.url, "PATH=" .. ctl.folder() .. "/bin:" .. os.getenv("PATH"),

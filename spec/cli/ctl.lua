@@ -39,7 +39,7 @@ local MAKE_FOLDER = [[
   d=$(mktemp -d "${TMPDIR:-/tmp}/rlock-XXXXXX")
   echo "$d"
   setsid sh -c '
-    while kill -0 $1 && [ -d "$2" ]; do sleep 0.2; done
+    while kill -0 $1 && [ -d "$2" ]; do sleep 1; done
     kill -9 $(grep -slF "$2/" /proc/[0-9]*/cmdline | cut -d/ -f3 | grep -vx $$)
     rm -rf "$2"' sh $PPID "$d" </dev/null >/dev/null 2>&1 &]]
 

@@ -102,7 +102,7 @@ describe("rlock.exec", function()
     assert.is_nil(files.read(path))
   end))
 
-  it("goes on with on_lost = ignore; unlock tells", holding(function(lock)
+  it("continues with on_lost = ignore", holding(function(lock)
     assert.equal(0, sh(("redis-cli -s %s DEL exec:lock >/dev/null; sleep %g")
       :format(server.socket, TTL), { lock = lock, on_lost = "ignore" }))
     assert.equal("lost", select(2, lock:unlock()))
@@ -142,6 +142,89 @@ describe("rlock.exec", function()
       assert.equal("1\n", files.read(path))
       assert.equal("0", server:cli("EXISTS", "exec:end"))
     end)
+
+  -- A program with another child, and two commands, the first under the lock.
+  -- Each command has a daemon that ignores TERM, and prints "<name> <pid>
+  -- <daemon's pid>". It ends when its standard input does.
+  local function start_two()
+    return ctl.start { "-", url = server.url, stdin = [[
+      local rlock = require "rlock"
+      io.stdout:setvbuf("line")
+      local other = io.popen("trap '' TERM; echo other $$; (setsid sh -c '"
+        .. "echo orphan $$; exec sleep 60' &); exec sleep 60")
+      print(other:read("l"))
+      print(other:read("l"))
+      local client = assert(rlock.open { watchdog = 9 })
+      local lock = client:lock("exec:guarded")
+      assert(lock:lock())
+      local function run(name, options)
+        return rlock.exec({ "sh", "-c", "(setsid sh -c \"trap '' TERM; echo "
+          .. name .. " $$ \\$\\$; while :; do sleep 0.02; done\" &); "
+          .. "while :; do sleep 0.02; done" }, options)
+      end
+      rlock.spawn(function()
+        run "second"
+      end)
+      print("result", run("first", { lock = lock }))
+      print("unlock", lock:unlock())
+      print("again", lock:try_lock())]] }
+  end
+
+  local function pids_of(program, name)
+    local pid, daemon
+    eventually(function()
+      pid, daemon = program:out():match(name .. " (%d+) ?(%d*)\n")
+      return pid
+    end, program.limit, name)
+    return tonumber(pid), tonumber(daemon)
+  end
+
+  local function parent_of(pid)
+    return tonumber(files.read(("/proc/%d/stat"):format(pid))
+      :match("^.*%) %a (%d+)"))
+  end
+
+  local function kill(...)
+    for _, pid in ipairs { ... } do
+      os.execute(("kill -9 %d 2>/dev/null"):format(pid))
+    end
+  end
+
+  it("kills what a killed guard leaves, but no other child", function()
+    local program = start_two()
+    local other, orphan = pids_of(program, "other"), pids_of(program, "orphan")
+    local first, daemon = pids_of(program, "first")
+    local second, another = pids_of(program, "second")
+    kill(parent_of(first))
+    program:says("again\ttrue")
+    assert.matches("result\tnil\tlost\tits guard was killed\n"
+      .. "unlock\ttrue\n", program:out())
+    assert.same({ false, false, true, true, true, true }, { alive(first),
+      alive(daemon), alive(second), alive(another), alive(other),
+      alive(orphan) })
+    kill(orphan, other)
+    program:kill(TERM)
+    assert.equal(128 + TERM, program:wait().status)
+    assert.same({ false, false }, { alive(second), alive(another) })
+  end)
+
+  it("leaves the lock to its lease if it cannot see the end", function()
+    local program = start_two()
+    local first, daemon = pids_of(program, "first")
+    local guard = parent_of(first)
+    kill(parent_of(guard), guard)
+    program:says("again")
+    assert.matches("result\tnil\tlost\tits guards were killed, so processes of "
+      .. "the command may still run[^\n]*\nunlock\tnil\tlost[^\n]*\n"
+      .. "again\tnil\tbusy", program:out())
+    assert.same({ true, "1" }, { alive(daemon),
+      server:cli("EXISTS", "exec:guarded") })
+    kill(daemon, (pids_of(program, "orphan")), (pids_of(program, "other")))
+    program:kill(TERM)
+    program:wait()
+    assert.equal("1", server:cli("EXISTS", "exec:guarded"))
+    server:cli("DEL", "exec:guarded")
+  end)
 
   it("works under plain lua5.4", function()
     if ctl.is_sanitized() then return pending("a sanitizer is built in") end

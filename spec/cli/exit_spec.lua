@@ -49,7 +49,7 @@ describe("os.exit", function()
     end
   end)
 
-  it("raises for what is no status", function()
+  it("raises for an invalid status", function()
     for call, what in pairs {
       ["os.exit('x')"] = "number expected, got string",
       ["os.exit({})"] = "number expected, got table",
@@ -163,7 +163,7 @@ describe("the end of the main program", function()
   end)
 end)
 
-describe("a program that requires rlock anew", function()
+describe("a program that requires rlock again", function()
   local ANEW = [[
     assert(rlock.open():lock("anew:a"):lock())
     for name in pairs(package.loaded) do
@@ -190,7 +190,7 @@ describe("a program that requires rlock anew", function()
 end)
 
 describe("an uncaught error", function()
-  it("is told with a traceback, and the status is 1", function()
+  it("prints a traceback, and the status is 1", function()
     local result = ctl.run { "-e", "local function f() error 'no' end f()" }
     assert.same({ 1, "" }, { result.status, result.out })
     assert.matches("^rlockctl: %(command line%):1: no\nstack traceback:\n"

@@ -1,6 +1,7 @@
 --- The local server, `local:`: it starts on demand, one for all processes of
 --- this user and for no other user, and obstacles are reported clearly.
 
+local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
@@ -65,7 +66,7 @@ describe("local:", function()
     assert.equal(1, servers(runtime .. "/rlock"))
   end)
 
-  it("is told of by local status, and ended by local stop", function()
+  it("is shown by local status, and ended by local stop", function()
     local status = "^local: runs at unix://" .. runtime:gsub("%W", "%%%0")
       .. "/rlock/redis.sock %(pid %d+, %l+ [%d.]+, up %d+ s%)\n$"
     assert.equal(1, run("local", "status").status)
@@ -77,6 +78,36 @@ describe("local:", function()
     assert.equal("local: was not running\n", output("local", "stop"))
     assert.equal(0, servers(runtime .. "/rlock"))
     assert.matches(status, output("local", "start"))
+  end)
+
+  it("leaves no files when it is stopped", function()
+    output("local", "start")
+    sh("[ -e '%s/rlock/redis.log' ]", runtime)
+    assert.equal("local: stopped\n", output("local", "stop"))
+    assert.equal("", sh("ls -A '%s'", runtime))
+    output("local", "start")
+    local server = pid()
+    sh("kill -9 %d", server)
+    eventually(function() return not alive(tonumber(server)) end)
+    output("local", "stop")
+    assert.equal("", sh("ls -A '%s'", runtime))
+  end)
+
+  it("starts while others stop it", function()
+    local all = {}
+    for _ = 1, 4 do
+      for _, verb in ipairs { "start", "stop", "start" } do
+        all[#all + 1] = start("local", verb)
+      end
+    end
+    for _, each in ipairs(all) do
+      local err = each:wait().err       -- `start` may ask a server that ends
+      assert.not_matches("no such file", err, 1, true)
+      assert.not_matches("is locked by", err, 1, true)
+    end
+    assert.is_true(servers(runtime) <= 1)
+    run("local", "stop")
+    assert.equal("", sh("ls -A '%s'", runtime))
   end)
 
   it("refuses other verbs", function()
@@ -160,7 +191,7 @@ describe("local:", function()
     assert.not_equal(id, again)
   end)
 
-  it("does not care for a lock file that a dead process left", function()
+  it("ignores the lock file of a dead process", function()
     sh("mkdir -m 700 '%s/rlock' && touch '%s/rlock/start.lock'", runtime,
       runtime)
     assert.matches("^%x+\n$", output("-e", PRINT_ID))
@@ -189,14 +220,14 @@ describe("local:", function()
     assert.same({ 0, "" }, { result.status, result.err })
   end)
 
-  it("holds nothing open that was its starter's", function()
+  it("inherits no descriptor of its starter", function()
     sh([[exec 7>'%s/seven'
       XDG_RUNTIME_DIR='%s' '%s' local start >/dev/null]], runtime, runtime,
       ctl.binary)
     assert.is_nil(sh("ls -l /proc/%s/fd", pid()):find("/seven", 1, true))
   end)
 
-  it("is one server even if who starts it is killed meanwhile", function()
+  it("is one server even if its starter is killed", function()
     -- A killed process may leak.
     env.ASAN_OPTIONS = (os.getenv("ASAN_OPTIONS") or "") .. ":detect_leaks=0"
     for round = 1, 10 * slow do
@@ -211,14 +242,14 @@ describe("local:", function()
     end
   end)
 
-  it("outlives the terminal of who started it", function()
+  it("outlives its starter's terminal", function()
     output("local", "start")
     local session = sh("ps -o sid= -p %s", pid())
     assert.equal(pid(), session:match("%d+"))
   end)
 end)
 
-describe("local: says what is in its way:", function()
+describe("local: reports:", function()
   it("no redis-server on PATH", function()
     local result = ctl.run { "local", "start", program = ctl.binary,
       env = { XDG_RUNTIME_DIR = runtime, PATH = "/nowhere" } }

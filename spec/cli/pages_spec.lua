@@ -3,22 +3,19 @@
 local ctl = require "spec.cli.ctl"
 local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"
-local sorted = require "rlock.sorted"
+local sorted = require "rlock.util.sorted"
 
 local OPTION = "%f[%w-]%-%-?%a[%w-]*"
 
 local folder = ctl.folder() .. "/pages"
-local general = require("rlock.cli.help").general
+local general = require("rlockctl.cli.help").general
 local missing
 
 -- The modules of the commands, by name.
 local function modules()
   local found = {}
-  local list = shell.run("cd lua/rlock/cli && ls *.lua")
-  for name in list:gmatch("([^\n]+)%.lua") do
-    local module = require("rlock.cli." .. name)
-    local usage = type(module) == "table" and module.usage
-    if usage and usage:find("^rlockctl " .. name) then found[name] = module end
+  for name, module in pairs(require("rlockctl.cli").commands) do
+    found[name] = require("rlockctl.cli." .. module)
   end
   return found
 end
@@ -85,7 +82,7 @@ describe("rlockctl help", function()
   end)
 
   it("names the options that are common to all, and no other", function()
-    local source = assert(files.read("lua/rlock/cli.lua"))
+    local source = assert(files.read("lua/rlockctl/cli.lua"))
     local terms = all(general:match("\nOptions:.*"), "\n  (%-[^\n]-)  ")
     assert.same(all(source, '%["(%-[^"]+)"%] ='),
       all(table.concat(terms, "\n"), OPTION))

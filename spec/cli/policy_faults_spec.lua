@@ -54,7 +54,7 @@ local function use(path, name, act)
   return ctl.run { url = server.url, path, "-e", [[
     local rlock = require "rlock"
     local client <close> = assert(rlock.open { timeout = 1 })
-    local lock = client:policy(arg[1], arg[1], { most = 1 })
+    local lock = client:policy(arg[1], arg[1])
     assert(select("#", lock) == 1)
     local results = table.pack((function() ]] .. act .. [[ end)())
     print(results[2], results[3])]], name }
@@ -74,7 +74,7 @@ describe("a policy without fault", function()
   end)
 end)
 
-describe("a fault of a policy is told when it is loaded:", function()
+describe("a fault of a policy is reported when it is loaded:", function()
   local cases = {
     { "a file that is no Lua", "local x = 3\nlocal y = = 4\n",
       ":2: unexpected symbol near '='" },
@@ -100,7 +100,7 @@ describe("a fault of a policy is told when it is loaded:", function()
     { "an operation that nobody asks for", {
       head = "server.leeve = function() end" },
       ":14: server.leeve is not an operation; a lock has acquire, .*, "
-      .. "leave, peek, release, renew" },
+      .. "leave, peek, refresh, release, renew" },
     { "an operation that is no function", { head = "server.peek = 7" },
       ":14: server.peek must be a function written in Lua, is a number" },
     { "an operation that is not written in Lua",
@@ -159,7 +159,7 @@ describe("a fault of a policy is told when it is loaded:", function()
   end
 end)
 
-describe("a fault of a policy is told when it is used:", function()
+describe("a fault of a policy is reported when it is used:", function()
   local TRY, WAIT = "return lock:try_lock()", "return lock:lock { wait = 5 }"
   local UNLOCK = "assert(lock:lock()) return lock:unlock()"
 
@@ -272,7 +272,7 @@ describe("a fault of a policy is told when it is used:", function()
     end)
   end
 
-  it("a fault of extra keeps nobody out", function()
+  it("a fault of extra leaves no lock", function()
     local path, name = write {
       more = "extra = function(r) if r.wait_ms == 0 then error 'x' end end",
     }

@@ -272,13 +272,61 @@ describe("modules", function()
       "require 'rlock'", env = paths }).err)
   end)
 
+  local UNLIKE = [[
+    local kinds, script = require "rlock.lock.kinds", require "rlock.script"
+    local count = 0
+    local function compare(policy, prepared)
+      for op, fn in pairs(policy.server) do
+        local ready, ours = prepared[policy.name][op], script.compile(
+          policy.name, op, fn)
+        count = count + 1
+        for _, field in ipairs { "name", "op", "where", "text" } do
+          if ready[field] ~= ours[field] then print(ours.name, field) end
+        end
+      end
+    end
+    for _, kind in ipairs(kinds) do
+      local policy = require("rlock.policy." .. kind.name)
+      local prepared = require("rlock.prepared." .. kind.name)
+      compare(policy.read or policy, prepared)
+      if policy.write then compare(policy.write, prepared) end
+    end
+    print(count > 40)]]
+
+  it("are inside with the server scripts that the compiler makes", function()
+    assert.equal("true\n", output { "-e", UNLIKE })
+  end)
+
+  local LOCK = [[
+    local lock = assert(require "rlock".open()):lock("cli:prepared")
+    assert(lock:lock() and lock:unlock())
+    print(package.loaded["rlock.script"] ~= nil)]]
+
+  it("are inside with their server scripts, unless one is replaced", function()
+    local url = redis.shared().url
+    assert.equal("false\n", output { url = url, "-e", LOCK })
+    ctl.file("copy/rlock/naming.lua", (shell.run "cat lua/rlock/naming.lua"))
+    assert.equal("true\n", output { url = url,
+      "--lua-path", ctl.folder() .. "/copy", "-e", LOCK })
+  end)
+
+  it("translate the lines of errors of prepared scripts", function()
+    local server = redis.shared()
+    server:cli("SET", "cli:wrong", "x")
+    assert.matches("rlock/policy/reentrant.lua:%d+", output { url = server.url,
+      "-e", [[
+        local lock = assert(require "rlock".open()):lock("cli:wrong")
+        print(lock:lock())]] })
+  end)
+
   it("are loaded when they are needed", function()
     local loaded = output { "-e", [[
       for name in pairs(package.loaded) do print(name) end]] }
-    local needed = "rlock.cli rlock.cli.options rlock.cli.program rlock.core "
-      .. "rlock.heap rlock.host.uv rlock.host.uv.connection "
-      .. "rlock.host.uv.process rlock.host.uv.tasks rlock.shutdown "
-    for name in loaded:gmatch("rlock%.[%w.]+") do
+    local needed = "rlockctl.cli rlockctl.cli.option_parser "
+      .. "rlockctl.cli.program rlock.core rlock.host.uv "
+      .. "rlock.host.uv.connection rlock.host.uv.process "
+      .. "rlock.host.uv.shutdown rlock.host.uv.tasks rlock.util.heap "
+    for name in loaded:gmatch("rlock%l*%.[%w_.]+") do
       assert.is_truthy(needed:find(name .. " ", 1, true), name)
     end
   end)

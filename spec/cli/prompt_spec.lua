@@ -5,6 +5,8 @@ local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
 local terminal = require "spec.tools.terminal"
 
+local on_terminal = terminal.only(describe, pending)
+
 local server = redis.shared()
 
 teardown(ctl.clean)
@@ -44,7 +46,7 @@ describe("rlockctl -i with a pipe", function()
   end)
 end)
 
-describe("rlockctl -i on a terminal", function()
+on_terminal("rlockctl -i on a terminal", function()
   local screen
 
   local function open()

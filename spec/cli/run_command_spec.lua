@@ -4,8 +4,10 @@
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
+local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
+local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
@@ -67,14 +69,12 @@ describe("the status of rlockctl run", function()
   it("is 200 at once with -n, 201 after -w; -E replaces both", function()
     while_held("run:busy", function()
       for words, status in pairs {
-        [{ "-n" }] = 200, [{ "-w", "100ms" }] = 201, [{ "-w0" }] = 200,
-        [{ "-n", "-E", "7" }] = 7, [{ "-w.1", "-E0" }] = 0,
+        [{ "-n" }] = 200, [{ "-w", "900ms" }] = 201, [{ "-w0" }] = 200,
+        [{ "-n", "-E", "7" }] = 7, [{ "-w.9", "-E0" }] = 0,
       } do
         local options = { "run:busy", "-c", "echo ran", table.unpack(words) }
         local result = run(options)
         assert.same({ status, "" }, { result.status, result.out })
-        assert.matches('^rlockctl: run: reentrant lock "run:busy"[^\n]+\n$',
-          result.err)
       end
     end)
   end)
@@ -90,14 +90,67 @@ describe("the status of rlockctl run", function()
         result.err)
       assert.is_nil(result.err:find(SECRET, 1, true))
     end
+  end)
+
+  -- Starts it with a server that accepts connections and does not answer.
+  local function late(frozen, ...)
+    return start { "run:s", "-c", "echo ran", url = frozen.url, "--url",
+      frozen.url, ... }
+  end
+
+  it("is 202 in time if the server does not answer", function()
     local frozen = redis.start()
-    local waiter = start { "run:s", "-w", "3", "-c", "echo ran",
-      url = frozen.url, "--url", frozen.url }
     frozen:pause()
-    local result = waiter:wait()
+    local since = host.now()
+    local all = { late(frozen, "-w.1"), late(frozen, "-n"),
+      ctl.start { "wait", "run:s", "-w.1", url = frozen.url } }
+    for i, seconds in ipairs { 1, 2, 1 } do
+      local result = all[i]:wait()
+      assert.same({ 202, "" }, { result.status, result.out })
+      assert.matches(("^rlockctl: %%l+: no answer from unix:%%S+ within %gs\n$")
+        :format(seconds), result.err)
+    end
+    assert.is_true(host.now() - since < 3.4 * slow)
     frozen:resume()
     frozen:stop()
-    assert.same({ 202, "" }, { result.status, result.out })
+  end)
+
+  it("is 201 in time if the server stops answering", function()
+    local frozen = redis.start()
+    local client = assert(rlock.open(frozen.url))
+    assert(client:lock("run:s"):lock())
+    local waiter = late(frozen, "-w1")
+    eventually(function()
+      return tonumber(client:call("PUBSUB", "NUMSUB",
+        "redisson_lock__channel:{run:s}")[2]) > 0
+    end)
+    local since = host.now()
+    frozen:pause()
+    local result = waiter:wait()
+    assert.is_true(host.now() - since < 4 * slow)
+    frozen:resume()
+    client:close()
+    frozen:stop()
+    assert.same({ 201, "" }, { result.status, result.out })
+    assert.matches('^rlockctl: run: [^\n]*"run:s": not free in time\n$',
+      result.err)
+  end)
+
+  it("is the command's own if its lock is not released in time", function()
+    local frozen = redis.start()
+    local running = start { "run:t", "-w1", "-c",
+      "echo in; until [ -e " .. ctl.folder() .. "/go ]; do sleep 0.01; done",
+      url = frozen.url }
+    running:says("in")
+    frozen:pause()
+    local since = host.now()
+    ctl.file("go", "")
+    local result = running:wait()
+    assert.is_true(host.now() - since < 3.4 * slow)
+    frozen:resume()
+    frozen:stop()
+    assert.equal(0, result.status)
+    assert.matches("the lease ends it", result.err)
   end)
 
   it("is 204 if the command succeeded but the lock was lost", function()
@@ -135,12 +188,40 @@ describe("the status of rlockctl run", function()
     end
   end)
 
+  it("is 208 if a login or a permission is refused, in all commands", function()
+    local guarded = redis.start { users = { "bare on >" .. SECRET .. " +ping",
+      "mute on >" .. SECRET .. " allcommands ~other" } }
+    finally(function() guarded:stop() end)
+    for login, text in pairs { [":wrong"] = "ERR AUTH", ["no:x"] = "WRONGPASS",
+        ["bare:" .. SECRET] = "NOPERM", ["mute:" .. SECRET] = "NOPERM" } do
+      for _, words in ipairs { { "run", "x", "-n", "--", "true" },
+          { "run", "x", "--limit=2", "--", "true" }, { "wait", "x" },
+          { "status", "x" }, { "break", "x", "--force" } } do
+        words.url = ("unix://%s@%s"):format(login, guarded.socket)
+        local result = ctl.run(words)
+        assert.same({ 208, "" }, { result.status, result.out })
+        assert.matches("rlockctl: [^\n]*" .. text .. "[^\n]*\n$", result.err)
+      end
+    end
+  end)
+
   it("is 207 if --hold-at-most has passed, and it is stopped", function()
     local result = run { "run:s", "--hold-at-most", "300ms", "-c",
       "trap 'echo bye; exit 0' TERM; echo hi; while :; do sleep 0.01; done" }
     assert.same({ 207, "hi\nbye\n" }, { result.status, result.out })
     assert.matches('"run:s" was held for 0.3s', result.err)
     assert.is_false(exists("run:s"))
+  end)
+
+  it("is 207 not before that, and KILL comes --kill-after later", function()
+    local since = host.now()
+    local running = start { "run:s", "--hold-at-most", "600ms", "--kill-after",
+      "300ms", "-c", "trap 'echo told' TERM; while :; do sleep 0.01; done" }
+    running:says("told")
+    assert.is_true(host.now() - since >= 0.6)
+    local result = running:wait()
+    assert.is_true(host.now() - since >= 0.9)
+    assert.same({ 207, "told\n" }, { result.status, result.out })
   end)
 end)
 
@@ -219,6 +300,31 @@ describe("rlockctl run", function()
       .status)
   end)
 
+  it("uses a user's policy", function()
+    local function own(...)
+      return { "run:own", "--lua-path", ".", "--policy", "spec.fixtures.good",
+        ... }
+    end
+    assert.equal("string\n", output(own("-c",
+      ("redis-cli -s %s TYPE run:own"):format(server.socket))))
+    local holder = start(own("-c", "echo in; sleep 20"))
+    holder:says("in")
+    assert.matches('good lock "run:own" is held', ctl.fault(200, { "run",
+      url = server.url, table.unpack(own("-n", "-c", "echo ran")) }))
+    holder:kill(15)
+    assert.equal(143, holder:wait().status)
+    assert.is_false(exists("run:own"))
+    for text, words in pairs {
+      ["run: policy \"no%.such\": there is no such"] = { "no.such" },
+      ["run: policy \"permits\" is not a lock"] = { "permits" },
+      ["%-%-policy and %-%-fair exclude"] = { "spec.fixtures.good", "--fair" },
+    } do
+      assert.matches(text, ctl.fault(206, { "run", "x", "-c", "echo ran",
+        url = server.url, "--lua-path", ".", "--policy",
+        table.unpack(words) }))
+    end
+  end)
+
   it("takes several names all or none", function()
     while_held("run:2", function()
       local waiter = start { "run:1,run:2", "-c", "echo ran" }
@@ -233,16 +339,46 @@ describe("rlockctl run", function()
       ctl.binary .. " status run:1 | grep -o held | head -1" })
   end)
 
-  it("prints only on standard error, with -v the wait and holders", function()
+  it("prints only on standard error, with -v the wait", function()
     local result = run { "run:a", "-v", "-c", "echo ran" }
     assert.equal("ran\n", result.out)
     assert.matches('rlockctl: run: acquired "run:a" after %d+%.%d+ s\n',
       result.err)
+  end)
+
+  it("names the holder of a busy lock", function()
+    local HELD = '^rlockctl: run: %s is held by [^\n]+ %%(pid %%d+%%) for '
+      .. "%%d+%%.%%d s more, unless it is renewed%s\n$"
     while_held("run:busy", function()
-      result = run { "run:busy", "-v", "-n", "-c", "echo ran" }
-      assert.equal("", result.out)
-      assert.matches('; held: "run:busy" by [^\n]+ %(pid %d+%)\n', result.err)
+      for _, option in ipairs { "-n", "-w.3" } do
+        local result = run { "run:busy", option, "-c", "echo ran" }
+        assert.equal("", result.out)
+        assert.matches(HELD:format('reentrant lock "run:busy"', ""), result.err)
+      end
+      local several = run { "run:a,run:busy", "-n", "-c", "echo ran" }
+      assert.matches(HELD:format('reentrant lock "run:busy"', ""), several.err)
     end)
+  end)
+
+  it("prints only faults with -q or -E 0, no busy lock", function()
+    while_held("run:busy", function()
+      for words, status in pairs { [{ "-nq" }] = 206, [{ "-n", "-q" }] = 200,
+          [{ "-w.3", "-q" }] = 201, [{ "-n", "-E", "0" }] = 0,
+          [{ "-w.3", "-E0" }] = 0 } do
+        local result = run { "run:busy", "-c", "echo ran",
+          table.unpack(words) }
+        assert.same({ status, "" }, { result.status, result.out })
+        assert.equal(status == 206, result.err ~= "")
+      end
+      local told = run { "run:busy", "-n", "-E0", "-v", "-c", "echo ran" }
+      assert.same({ 0, true }, { told.status,
+        told.err:find("is held by", 1, true) ~= nil })
+    end)
+    for _, words in ipairs { { "-E0" }, { "-q" } } do
+      local fault = ctl.fault(202, { "run", "run:s", "-n", "-c", "echo ran",
+        url = "unix:///nowhere", table.unpack(words) })
+      assert.matches("no such file", fault)
+    end
   end)
 
   it("writes JSON lines to --status-fd", function()
@@ -268,7 +404,8 @@ describe("rlockctl run", function()
     while_held("run:j", function()
       list, status = events("-n", "--", "true")
       assert.same({ "", 200 }, { list, status })
-      assert.equal("waiting", (events("-w", "0.1", "--", "true")))
+      assert.equal("waiting", (events("-w", 0.5 * slow .. "s",
+        "--", "true")))
     end)
     list, status = events("--on-lost=ignore", "-c", ("redis-cli -s %s DEL run:j"
       .. " >/dev/null; sleep 0.1"):format(server.socket), "--ttl=200ms")

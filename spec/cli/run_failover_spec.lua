@@ -1,4 +1,5 @@
 --- rlockctl run while Sentinel fails over to another server.
+-- #long
 
 local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"

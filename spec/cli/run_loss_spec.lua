@@ -1,6 +1,7 @@
 --- rlockctl run while its lock is lost, its server fails, or rlockctl itself is
 --- stopped or killed: the command and all its descendants are dead before
 --- another client can acquire the lock.
+-- #long
 
 local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"
@@ -102,7 +103,7 @@ describe("the command of rlockctl run", function()
       assert.is_true(host.now() < before + TTL / 3 + ms / 1000)
       server:resume()
       assert_lost(running:wait(), "not renewed in time")
-      assert.matches('rlockctl: guard: killed sh: past its deadline for '
+      assert.matches('rlockctl: guard: kills sh: past its deadline for '
         .. '"run:loss"\n', running:err())
     end)
 
@@ -182,7 +183,7 @@ describe("the guard of rlockctl run", function()
     assert.is_true(alive(pid))
     assert_dies_first(pid)
     eventually(function()
-      return running:err():find("guard: killed sh", 1, true)
+      return running:err():find("guard: kills sh", 1, true)
     end)
   end)
 
@@ -241,6 +242,81 @@ describe("the guard of rlockctl run", function()
     send("-9", guard)
     assert_lost(running:wait(), "its guard was killed")
     eventually(function() return not alive(pid) end, 1 * slow, "it is killed")
+  end)
+
+  -- Starts a command with a daemon that only SIGKILL ends. Returns the run, and
+  -- the pids of command and daemon.
+  local function start_daemon(...)
+    local running = start("-c", [[
+      (setsid sh -c "trap '' TERM; echo escaped \$\$
+        while :; do sleep 0.02; done" &)
+      echo pid $$; while :; do sleep 0.02; done]], ...)
+    return running, pid_of(running), pid_of(running, "escaped")
+  end
+
+  it("may be killed: the lock outlives daemons of the command", function()
+    for _ = 1, 3 do
+      local running, pid, daemon = start_daemon()
+      send("-9", guard_of(pid))
+      assert_dies_first(daemon)
+      assert_lost(running:wait(), "its guard was killed")
+      assert.is_false(alive(pid))
+      assert.is_false(exists())
+    end
+  end)
+
+  it("may be killed after rlockctl: the lock outlives daemons", function()
+    local running, pid, daemon = start_daemon()
+    running:kill(KILL)
+    running:wait()
+    send("-9", guard_of(pid))
+    assert_dies_first(daemon)
+    assert.is_false(alive(pid))
+  end)
+
+  it("continues if its warden was killed", function()
+    local running, pid, daemon = start_daemon()
+    send("-9", guard_of(guard_of(pid)))
+    client:lock(NAME):break_lock()
+    assert_lost(running:wait(), "expired or broken")
+    assert.same({ false, false }, { alive(pid), alive(daemon) })
+  end)
+
+  it("is continued by its warden", function()
+    local running, pid, daemon = start_daemon()
+    running:kill(STOP)
+    send("-STOP", guard_of(pid))
+    assert_dies_first(daemon)
+    running:kill(CONT)
+    assert_lost(running:wait(), "")
+  end)
+
+  it("may be killed with its warden: the lock is not released", function()
+    for names, option in pairs { [NAME] = "-v", ["run:other"] = "--limit=2",
+        [NAME .. ",run:other"] = "-v" } do
+      local running = ctl.start { "run", names, option, "-c", [[
+          (setsid sh -c 'echo escaped $$; exec sleep 60' &)
+          echo pid $$; sleep 60]], url = server.url }
+      local pid, daemon = pid_of(running), pid_of(running, "escaped")
+      finally(function() send("-9", tostring(daemon)) end)
+      local guard = guard_of(pid)
+      send("-9", guard_of(guard), guard)
+      local result = running:wait()
+      assert.equal(203, result.status)
+      assert.is_true(alive(daemon))
+      assert.equal(1, client:call("EXISTS", names:match("[^,]+$")))
+      if option ~= "-v" then
+        assert.equal(1, client:permits(names):acquired())
+      end
+      assert.matches('rlockctl: run: lost "run:[^"]+": its guards were killed, '
+        .. "so processes of the command may still run: it is not released, and "
+        .. "ends with its lease\n$", result.err)
+      assert.is_nil(result.err:find("stopped", 1, true))
+      send("-9", tostring(daemon))
+      for _, key in ipairs(client:call("KEYS", "*run:*")) do
+        client:call("DEL", key)
+      end
+    end
   end)
 
   it("is missed, too, if rlockctl was killed with it", function()

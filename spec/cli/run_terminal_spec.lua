@@ -11,6 +11,9 @@ local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
+local terminals = require "spec.tools.terminal"
+
+local on_terminal = terminals.only(describe, pending)
 
 local server = redis.shared()
 local NAME = "run:tty"
@@ -18,8 +21,10 @@ local SECONDS = 10 * slow
 
 local folder, count = nil, 0
 
+-- Each terminal has a server of its own: the last one may still be ending.
 local function tmux(...)
-  return shell.run("tmux -S " .. folder .. "/tmux " .. shell.words { ... })
+  return shell.run(("tmux -S %s/tmux%d "):format(folder, count)
+    .. shell.words { ... })
 end
 
 local Terminal = {}
@@ -67,7 +72,7 @@ function Terminal:press(key) tmux("send-keys", "-t", self.name, key) end
 function Terminal:close() tmux("kill-session", "-t", self.name) end
 
 -- Runs fn with a terminal.
-local function on_terminal(fn)
+local function in_terminal(fn)
   return function()
     local terminal = open()
     finally(function() terminal:close() end)
@@ -83,8 +88,8 @@ teardown(function()
   ctl.clean()
 end)
 
-describe("on a terminal, rlockctl run", function()
-  it("leaves the keys to the command: Ctrl-C", on_terminal(function(terminal)
+on_terminal("on a terminal, rlockctl run", function()
+  it("leaves the keys to the command: Ctrl-C", in_terminal(function(terminal)
     terminal:run(" -c 'echo i''n; exec sleep 60'")
     terminal:shows("\nin\n")
     terminal:press("C-c")
@@ -93,7 +98,7 @@ describe("on a terminal, rlockctl run", function()
     terminal:shows("\nstatus 130\n")
   end))
 
-  it("lets the command handle Ctrl-C", on_terminal(function(terminal)
+  it("lets the command handle Ctrl-C", in_terminal(function(terminal)
     terminal:run(" -c 'trap \"echo heard; exit 7\" INT; "
       .. "echo i''n; while :; do sleep 0.01; done'")
     terminal:shows("\nin\n")
@@ -103,7 +108,7 @@ describe("on a terminal, rlockctl run", function()
     terminal:shows("\nstatus 7\n")
   end))
 
-  it("is interrupted while it waits by Ctrl-C", on_terminal(function(terminal)
+  it("is interrupted while it waits by Ctrl-C", in_terminal(function(terminal)
     task.run(function()
       local client <close> = assert(rlock.open(server.url))
       local hold <close> = assert(client:lock(NAME):hold())
@@ -119,7 +124,7 @@ describe("on a terminal, rlockctl run", function()
     end)
   end))
 
-  it("stops and goes on while it waits", on_terminal(function(terminal)
+  it("stops and goes on while it waits", in_terminal(function(terminal)
     task.run(function()
       local client <close> = assert(rlock.open(server.url))
       local hold = assert(client:lock(NAME):hold())
@@ -136,7 +141,7 @@ describe("on a terminal, rlockctl run", function()
   end))
 
   it("stops with the command at Ctrl-Z, and goes on with fg",
-    on_terminal(function(terminal)
+    in_terminal(function(terminal)
       terminal:run(" -c 'echo i''n; read x; echo got $x'")
       terminal:shows("\nin\n")
       terminal:press("C-z")
@@ -150,7 +155,7 @@ describe("on a terminal, rlockctl run", function()
       terminal:shows("\ngot text\n%$")
     end))
 
-  it("goes on in the background with bg", on_terminal(function(terminal)
+  it("goes on in the background with bg", in_terminal(function(terminal)
     local path = ctl.folder() .. "/go"
     shell.run("mkfifo " .. path)
     terminal:run(" -c 'echo i''n; read g <" .. path
@@ -170,7 +175,7 @@ describe("on a terminal, rlockctl run", function()
     terminal:shows("\ngot text\n%$")
   end))
 
-  it("is killed in time while it is stopped", on_terminal(function(terminal)
+  it("is killed in time while it is stopped", in_terminal(function(terminal)
     terminal:run(" --ttl 1s -- sh -c 'echo i''n; sleep 60'")
     terminal:shows("\nin\n")
     terminal:press("C-z")
@@ -184,7 +189,7 @@ describe("on a terminal, rlockctl run", function()
     terminal:shows("\nstatus 203\n")
   end))
 
-  it("runs an editor", on_terminal(function(terminal)
+  it("runs an editor", in_terminal(function(terminal)
     local path = ctl.folder() .. "/edited"
     terminal:run(" -- lua5.4 -e '\n"
       .. "os.execute(\"stty raw -echo\") io.write(\"edi\", \"ting \")\n"
@@ -199,7 +204,7 @@ describe("on a terminal, rlockctl run", function()
   end))
 
   it("lets a command in a pipeline ask for a password",
-    on_terminal(function(terminal)
+    in_terminal(function(terminal)
       terminal:type("echo data | rlockctl run " .. NAME .. " -c 'read data; "
         .. "stty -echo </dev/tty; echo pass''word: >&2; read p </dev/tty; "
         .. "stty echo </dev/tty; echo $data and $p' | cat")
@@ -209,7 +214,7 @@ describe("on a terminal, rlockctl run", function()
     end))
 
   it("keeps the rest of a pipeline in the foreground",
-    on_terminal(function(terminal)
+    in_terminal(function(terminal)
       terminal:run(" -- echo data | "
         .. "(cat; read x </dev/tty; echo got $x)")
       terminal:shows("\ndata\n")
@@ -217,7 +222,7 @@ describe("on a terminal, rlockctl run", function()
       terminal:shows("\ngot text\n%$")
     end))
 
-  it("with --foreground shares the keys", on_terminal(function(terminal)
+  it("with --foreground shares the keys", in_terminal(function(terminal)
     terminal:run(" --foreground -c 'trap \"echo heard\" INT;"
       .. " echo i''n; while :; do read x; done'")
     terminal:shows("\nin\n")

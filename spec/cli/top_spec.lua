@@ -1,8 +1,8 @@
---- rlockctl top: what it derives from successive looks, and the live table in
+--- rlockctl top: what it derives from successive samples, and the live table in
 --- terminals of two sizes. Locks are written by redis-cli, so that the screens
 --- are known.
 
-local board = require "rlock.cli.board"
+local lock_table = require "rlockctl.top.lock_table"
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
@@ -10,17 +10,20 @@ local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
-local survey = require "rlock.cli.survey"
+local sampler = require "rlockctl.top.sampler"
 local terminal = require "spec.tools.terminal"
-local trend = require "rlock.cli.trend"
+local statistics = require "rlockctl.top.statistics"
 
 local SOON = 20 * slow
 local DAYS = 361000000                  -- milliseconds: 4d04h
+
+local on_terminal = terminal.only(describe, pending)
 
 local server
 
 -- A lock that somebody holds.
 local function hold(name, owner)
+  server:cli("DEL", name)
   server:cli("HSET", name, owner, 1)
   server:cli("PEXPIRE", name, DAYS)
 end
@@ -32,7 +35,7 @@ teardown(function()
   ctl.clean()
 end)
 
-describe("a trend", function()
+describe("the statistics of a lock", function()
   local function held_by(...)
     local state = { holders = {}, waiters = 0 }
     for i, owner in ipairs { ... } do
@@ -48,30 +51,30 @@ describe("a trend", function()
     return state
   end
 
-  -- The trend after looks at these times: time, state, ...
+  -- The statistics after samples at these times: time, state, ...
   local function after(self, ...)
-    local looks = table.pack(...)
-    for i = 1, looks.n, 2 do
-      trend.look(self, looks[i + 1] or nil, looks[i])
+    local samples = table.pack(...)
+    for i = 1, samples.n, 2 do
+      statistics.add(self, samples[i + 1] or nil, samples[i])
     end
     return self
   end
 
   it("knows since when a lock is held, or at least how long", function()
-    local self = after(trend.new(), 10, held_by "a", 13, held_by "a")
-    assert.same({ 3, false }, { trend.held(self) })
+    local self = after(statistics.new(), 10, held_by "a", 13, held_by "a")
+    assert.same({ 3, false }, { statistics.held(self) })
     after(self, 14, held_by "b", 16, held_by "b")
-    assert.same({ 2, true }, { trend.held(self) })
+    assert.same({ 2, true }, { statistics.held(self) })
     after(self, 17, held_by("b", "c"))
-    assert.same({ 3, true }, { trend.held(self) })
+    assert.same({ 3, true }, { statistics.held(self) })
     after(self, 18, held_by "c")
-    assert.same({ 1, true }, { trend.held(self) })
+    assert.same({ 1, true }, { statistics.held(self) })
     after(self, 19, false)
-    assert.is_nil(trend.held(self))
+    assert.is_nil(statistics.held(self))
   end)
 
   it("counts grants: new holders, and more holds of one", function()
-    local self = after(trend.new(), 0, held_by "a", 1, held_by "a")
+    local self = after(statistics.new(), 0, held_by "a", 1, held_by "a")
     assert.equal(0, self.grants)
     assert.equal(1, after(self, 2, held_by "b").grants)
     assert.equal(1, after(self, 3, false).grants)
@@ -83,9 +86,9 @@ describe("a trend", function()
   end)
 
   it("counts the first grant of a lock that was not there before", function()
-    local self = after(trend.new(5), 6, held_by "a")
+    local self = after(statistics.new(5), 6, held_by "a")
     assert.same({ 1, 1 }, { self.grants, self.rate })
-    assert.is_false(select(2, trend.held(self)))
+    assert.is_false(select(2, statistics.held(self)))
   end)
 
   it("sees by the token that the same owner has another hold", function()
@@ -95,15 +98,15 @@ describe("a trend", function()
       return state
     end
     local now = 1700000000000000
-    local self = after(trend.new(), 0, with(now), 1, with(now + 7))
+    local self = after(statistics.new(), 0, with(now), 1, with(now + 7))
     assert.equal(1, self.grants)
-    assert.same({ 0, true }, { trend.held(self) })
-    self = after(trend.new(), 0, with(3), 1, false, 2, with(7))
+    assert.same({ 0, true }, { statistics.held(self) })
+    self = after(statistics.new(), 0, with(3), 1, false, 2, with(7))
     assert.equal(4, self.grants)        -- Redisson's tokens are counters
   end)
 
   it("averages the rate, first over the time so far", function()
-    local self = after(trend.new(), 0, held_by "a", 1, held_by "b")
+    local self = after(statistics.new(), 0, held_by "a", 1, held_by "b")
     assert.equal(1, self.rate)
     after(self, 2, held_by "b")
     assert.near(0.5, self.rate, 1e-9)
@@ -114,7 +117,7 @@ describe("a trend", function()
   end)
 
   it("knows the longest wait in a line", function()
-    local self = after(trend.new(), 0, queued("x", "y"), 2, queued "y",
+    local self = after(statistics.new(), 0, queued("x", "y"), 2, queued "y",
       3, queued("y", "z"))
     assert.equal(3, self.longest)
     local state = queued("y", "z")
@@ -131,12 +134,13 @@ describe("a trend", function()
       state.waiters = count
       return state
     end
-    local self = after(trend.new(), 0, waited("a", 0), 1, waited("a", 2),
+    local self = after(statistics.new(), 0, waited("a", 0), 1, waited("a", 2),
       3, waited("a", 1))
     assert.equal(2, self.longest)
     after(self, 4, waited("b", 1), 5, waited("b", 1), 6, waited("b", 0))
     assert.equal(2, self.longest)
-    assert.is_nil(after(trend.new(), 0, held_by "a", 9, held_by "a").longest)
+    self = after(statistics.new(), 0, held_by "a", 9, held_by "a")
+    assert.is_nil(self.longest)
   end)
 end)
 
@@ -145,7 +149,7 @@ describe("the table of top", function()
     local shown = {}
     for i, seconds in ipairs { 0, 0.44, 9.94, 9.96, 59.4, 59.6, 3599.4, 3600,
         86399, 86400, 1e6, 1e7, 1e12 } do
-      shown[i] = board.duration(seconds)
+      shown[i] = lock_table.duration(seconds)
       assert(#shown[i] <= 6, shown[i])
     end
     assert.same({ "0.0s", "0.4s", "9.9s", "10s", "59s", "1m00s", "59m59s",
@@ -155,7 +159,7 @@ describe("the table of top", function()
   it("fits into each width", function()
     for width = 60, 300 do
       local used = 0
-      for _, column in ipairs(board.columns(width)) do
+      for _, column in ipairs(lock_table.columns(width)) do
         used = used + column.width + 1
       end
       assert(used <= width and used > width - 3, width)
@@ -164,21 +168,22 @@ describe("the table of top", function()
 end)
 
 describe("a turn of top", function()
-  it("looks at what is shown, and at others only while time lasts", function()
+  it("samples what is shown, and others only while time lasts #long",
+    function()
     server:cli("EVAL", [[
       for i = 1, 10000 do
         redis.call("hset", "lock:" .. i, "somebody", 1)
         redis.call("pexpire", "lock:" .. i, 1e8)
       end]], 0)
     local client <close> = assert(rlock.open(server.url))
-    local watched = survey.new(client, { limit = 20000 })
+    local watched = sampler.new(client, { limit = 20000 })
     assert(watched:scan())
     assert.equal(10000, #watched.names)
     local shown = { table.unpack(watched.names, 9001, 9022) }
     server:cli("CONFIG", "RESETSTAT")
     assert(watched:turn(shown, 0))
     for _, name in ipairs(shown) do assert(watched.entries[name], name) end
-    local count = #board.rows(watched, { sort = "name", filter = "" })
+    local count = #lock_table.rows(watched, { sort = "name", filter = "" })
     assert.equal(22 + 64, count)
     local stats = server:cli("INFO", "commandstats")
     assert(tonumber(stats:match "cmdstat_evalsha:calls=(%d+)") <= 3 * count)
@@ -186,7 +191,7 @@ describe("a turn of top", function()
     local before = rlock.now()
     assert(watched:turn(shown, 0.5))
     assert(rlock.now() - before < slow)
-    count = #board.rows(watched, { sort = "name", filter = "" })
+    count = #lock_table.rows(watched, { sort = "name", filter = "" })
     assert(count > 22 + 64 and count < 10000, count)
     assert(watched:turn({}, math.huge))
     hold("new", "me")
@@ -198,9 +203,9 @@ describe("a turn of top", function()
   it("watches no more names than its limit", function()
     for i = 1, 5 do hold("l:" .. i, "me") end
     local client <close> = assert(rlock.open(server.url))
-    local watched = survey.new(client, { limit = 3 })
+    local watched = sampler.new(client, { limit = 3 })
     assert(watched:turn({}, math.huge))
-    assert.equal(3, #board.rows(watched, { sort = "name", filter = "" }))
+    assert.equal(3, #lock_table.rows(watched, { sort = "name", filter = "" }))
     assert.is_true(watched.is_cut)
   end)
 
@@ -208,7 +213,7 @@ describe("a turn of top", function()
     local client <close> = assert(rlock.open(server.url))
     assert(client:lock("held"):lock())
     hold("other", "01234567-0123-0123-0123-012345678901:1")
-    local watched = survey.new(client, {})
+    local watched = sampler.new(client, {})
     server:cli("CONFIG", "RESETSTAT")
     for _ = 1, 3 do assert(watched:turn({}, math.huge)) end
     local stats = server:cli("INFO", "commandstats")
@@ -218,12 +223,12 @@ describe("a turn of top", function()
   it("keeps a lock for a while when it is free", function()
     hold("held", "me")
     local client <close> = assert(rlock.open(server.url))
-    local watched = survey.new(client, {})
+    local watched = sampler.new(client, {})
     local now = 100
     function watched.now() return now end
     local function count()
       assert(watched:turn({}, math.huge))
-      return #board.rows(watched, { sort = "name", filter = "" })
+      return #lock_table.rows(watched, { sort = "name", filter = "" })
     end
     assert.equal(1, count())
     server:cli("DEL", "held")
@@ -244,7 +249,7 @@ describe("rlockctl top without a terminal", function()
     return rows
   end
 
-  it("prints plain lines once, after two looks", function()
+  it("prints plain lines once, after two samples", function()
     hold("one", "bob")
     hold("two\27[31m", "eve")
     hold("other", "eve")
@@ -297,7 +302,7 @@ describe("rlockctl top without a terminal", function()
   end)
 end)
 
-describe("rlockctl top on a terminal", function()
+on_terminal("rlockctl top on a terminal", function()
   local screen
   local folder = ctl.folder()
   local before, pid = folder .. "/before", folder .. "/pid"
@@ -498,7 +503,7 @@ invoice:2               T  4d04h       2      0.0       T eve
     screen:press "Home"
     screen:shows "HELD BY\nlock:10 "
     screen:type "?"
-    screen:shows "  Enter   the line of that lock.*rlockctl help top"
+    screen:shows "  Enter   the details of that lock.*rlockctl help top"
     screen:type "x"
     screen:shows "HELD BY\nlock:10 "
   end)
@@ -578,10 +583,10 @@ invoice:2               T  4d04h       2      0.0       T eve
   end)
 
   it("ends with an error that the terminal shows", function()
-    ctl.file("faulty/rlock/cli/status.lua",
+    ctl.file("faulty/rlockctl/cli/status.lua",
       "return { lines = function() error 'no such luck' end }")
     hold("held", "bob")
-    open(80, 24, "--lua-path " .. folder .. "/faulty")
+    open(120, 24, "--lua-path " .. folder .. "/faulty")
     screen:shows "bob"
     screen:press "Enter"
     screen:shows "rlockctl: [^\n]*no such luck\n.*traceback"
@@ -600,8 +605,8 @@ invoice:2               T  4d04h       2      0.0       T eve
     other:kill()
     screen:shows "held .*\n[^\n]*connect[^\n]*\n$"
     other:restart()
-    put "anew"
-    screen:shows "anew .* bob\n.*\nq quit [^\n]+\n$"
+    put "again"
+    screen:shows "again .* bob\n.*\nq quit [^\n]+\n$"
     other:stop()
     screen:type "q"
     ended(0)

@@ -46,6 +46,8 @@ keys
   it("says what it does not know, and goes on", function()
     local result = try("A jump\nA acquire\n", "mutex")
     assert.equal(1, result.status)
+    assert.matches("\n  unknown client D: there are A, B, see %-%-clients\n",
+      try("D count_down\n", "latch").out)
     assert.matches('^A jump\n  unknown step "jump": say acquire, .*'
       .. "\nA acquire\n  held", result.out)
   end)

@@ -29,7 +29,7 @@ local function shown(w, kind)
   for i = 1, #w.forms do
     local name, holder = w:name(i), w.theirs:task()
     assert.is_true(holder:ask("take", kind, name, -1, LEASE))
-    assert.matches(" " .. (CALLED[kind] or "reentrant") .. " +[45]%d%.%ds .*"
+    assert.matches(" " .. (CALLED[kind] or "reentrant") .. " +[456]%d%.%ds .*"
       .. OWNER, line_of(w, name))
     local text, ok = run(w, "status", name)
     assert.is_true(ok)

@@ -31,7 +31,7 @@ local function in_order(w, kind)
       expected[i] = process.name .. ":" .. task.name
       in_line(w, name, i)
     end
-    assert.is_true(w:look("PTTL", queue_of(name)) > 0, "the line is for ever")
+    assert.is_true(w:look("PTTL", queue_of(name)) > 0, "it has no expiry")
     assert.is_true(holder:ask("give", kind, name))
     for _, pending in ipairs(all) do assert.is_true((pending:answer(60))) end
     assert.same(expected, w:call("LRANGE", list, 0, -1))

@@ -20,7 +20,7 @@
 --  in order, and appends "ID ANSWER" to NAME:answers, where the answer is
 --  "ok ...", "no", or "error TEXT". Each task is its own holder of locks.
 --
---    take WAIT LEASE [milliseconds; -1: for ever, the watchdog's]   ok [TOKEN]
+--    take WAIT LEASE [milliseconds; -1: the watchdog's]   ok [TOKEN]
 --    give [TOKEN]          gives it back; no: it was not that task's
 --    force                 frees it by force; no: there was nothing to free
 --    state                 ok LOCKED(0|1) COUNT(of that task) TTL(ms)
@@ -146,7 +146,7 @@ end
 function Peer:kill()
   if not self.pid then return end
   os.remove(self.folder .. "/pid")
-  shell.kill(self.pid, "KILL", true)
+  shell.finish(self.pid)
   self.pid, self.printed = nil, self:output()
   shell.run("rm -rf " .. shell.quote(self.folder))
 end

@@ -143,7 +143,7 @@ function World:stores(kind)
   return self.member_connections
 end
 
---- After a server was started anew.
+--- After a server was restarted.
 function World:forget_stores() self.member_connections = nil end
 
 --- A counter for `contend`, at zero.

@@ -135,3 +135,72 @@ describe("A function for on_lost in nginx", function()
     worker_is_well()
   end)
 end)
+
+describe("A log callback that ends the worker's timer", function()
+  local server, web
+
+  before_each(function()
+    server = redis.start()
+    web = nginx.start {
+      http = ([[
+        init_worker_by_lua_block {
+          events = {}
+          locks = assert(require("resty.rlock").open {
+            url = "%s", watchdog = 3,
+            log = function(level, event)
+              events[event] = (events[event] or 0) + 1
+              if level == "warn" then ngx.exit(503) end
+            end,
+          })
+        }
+      ]]):format(server.url),
+      locations = [[
+        location = /hold { content_by_lua_block {
+          local name = ngx.var.arg_name
+          local lock = locks:lock(name)
+          assert(lock:lock())
+          lock:on_lost(function() lost = name end)
+          while name ~= over and lock:state() ~= "lost" do ngx.sleep(0.01) end
+          ngx.print(lock:state())
+        } }
+        location = /over { content_by_lua_block {
+          over = ngx.var.arg_name
+        } }
+        location = /told { content_by_lua_block {
+          ngx.print(lost, " ", events.at_risk, " ", events.lost)
+        } }
+      ]],
+    }
+  end)
+
+  after_each(function()
+    web:stop()
+    server:stop()
+  end)
+
+  local function hold(name)
+    local request = ngx.thread.spawn(function()
+      return web:get("/hold?name=" .. name)
+    end)
+    eventually(function() return server:cli("EXISTS", name) == "1" end, SECONDS)
+    return request
+  end
+
+  it("does not keep other locks from being renewed", function()
+    local kept, lost = hold "kept", hold "lost"
+    server:cli("DEL", "lost")
+    local _, status, state = ngx.thread.wait(lost)
+    assert.same({ 200, "lost" }, { status, state })
+    eventually(function()
+      return select(2, web:get("/told")) == "lost nil 1"
+    end, SECONDS, "on_lost")
+    local ends = ngx.now() + 6                     -- two leases
+    while ngx.now() < ends do
+      assert.equal("1", server:cli("EXISTS", "kept"))
+      ngx.sleep(0.1)
+    end
+    web:get "/over?name=kept"
+    _, status, state = ngx.thread.wait(kept)
+    assert.same({ 200, "held" }, { status, state })
+  end)
+end)

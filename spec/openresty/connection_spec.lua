@@ -32,7 +32,12 @@ describe("rlock.open in nginx", function()
     for message, options in pairs {
       ["bad option wait of rlock.open"] = { wait = 1 },
       ["bad option tls.ca: in nginx, set"] = { tls = { ca = "x" } },
-      ["bad option tls.x of rlock.open"] = { tls = { x = 1 } },
+      ["bad option x of tls: must be one of cert, key, server_name, verify"] =
+        { tls = { x = 1 } },
+      ["bad option x of sentinel.tls: must be one of"] =
+        { sentinel = { tls = { x = 1 } } },
+      ["bad option sentinel.tls.ca: in nginx, set"] =
+        { sentinel = { tls = { ca = "x" } } },
       ["bad tls: cert and key belong together"] = { tls = { cert = "x" } },
       ["bad tls: must be a table"] = { tls = true },
       ["bad pool_size: must be a whole number"] = { pool_size = 0.5 },
@@ -42,7 +47,7 @@ describe("rlock.open in nginx", function()
       ["bad password: must be a string, is a table"] = { password = {} },
       ["bad username: must be a string, is a boolean"] = { username = true },
       ["bad tls.server_name: must be a string"] = { tls = { server_name = 1 } },
-      ["bad tls.cert: must be a string"] = { tls = { cert = {}, key = {} } },
+      ["bad tls.cert: must be a string"] = { tls = { cert = {}, key = "x" } },
       ["bad tls.verify: must be a boolean"] = { tls = { verify = "no" } },
     } do
       local ok, said = pcall(rlock.open, options)
@@ -133,18 +138,28 @@ describe("A client in nginx", function()
     assert.equal("kill", client.session.node.seals.mode)
   end)
 
-  it("puts sealing to the test on a server that hides its run id", function()
+  it("puts sealing to the test", function()
+    server = redis.start()
+    local between = proxy.start(server)
+    finally(function() between:stop() end)
+    local seals = open(between.url).session.node.seals
+    cycle(open(between.url))
+    eventually(function() return select(2, next(seals.proven)) end, SECONDS)
+    assert.equal("kill", seals.mode)
+    between:pretend(1000, "KILL")
+    seals = open { url = between.url, timeout = 4 }.session.node.seals
+    cycle(open { url = between.url, timeout = 4 })
+    eventually(function() return seals.mode == "time" end, SECONDS)
+  end)
+
+  it("kills nothing on a server that hides its run id", function()
     server = redis.start()
     server:cli("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all",
       "-info")
-    local between = proxy.start(server)
-    finally(function() between:stop() end)
-    between:pretend(1000, "KILL")
-    local client = open { url = between.url, username = "blind",
+    local client = open { url = server.url, username = "blind",
       password = "secret" }
     cycle(client)
-    eventually(function() return client.session.node.seals.mode == "time" end,
-      SECONDS)
+    assert.equal("time", client.session.node.seals.mode)
   end)
 
   it("keeps apart the connections of different logins and databases",
@@ -171,6 +186,8 @@ describe("A client in nginx", function()
       assert.is_nil(ok)
       assert.equal("connect", code)
       assert.matches("^WRONGPASS", detail)
+      assert.matches(("in reply to AUTH, from 127.0.0.1:%d"):format(
+        server.port), detail, 1, true)
     end)
 
   it("sends numbers as they are", function()
@@ -373,8 +390,42 @@ describe("rediss:// in nginx", function()
     end)
   end
 
+  it("suggests redis:// for a port without TLS", function()
+    server = redis.start { port = true, tls = { name = "good" } }
+    assert.matches("rediss:// was tried: if this port does not use TLS, use "
+      .. "redis:", told("rediss://127.0.0.1:" .. server.port,
+      "{ verify = false }"))
+  end)
+
+  it("is suggested for a port that expects it", function()
+    server = redis.start { tls = { name = "good" } }
+    web = nil
+    local said = told("redis://127.0.0.1:" .. server.tls_port, "nil")
+    assert.matches("redis:// was tried: if this port expects TLS, use rediss:",
+      said)
+  end)
+
   it("believes anybody only if told so", function()
     server = redis.start { tls = { name = "foreign" } }
     assert.equal("true", told(url(), "{ verify = false }"))
+  end)
+end)
+
+describe("A server that accepts, and is silent in the TLS handshake", function()
+  it("delays a request of nginx for connect_timeout", function()
+    local server = redis.start { tls = { name = "good" } }
+    finally(function()
+      server:resume()
+      server:stop()
+    end)
+    server:pause()
+    local client = assert(rlock.open { connect_timeout = 0.5,
+      url = "rediss://127.0.0.1:" .. server.tls_port })
+    local began = host.now()
+    local ok, code, detail = client:lock("x"):try_lock()
+    assert.same({ nil, "connect" }, { ok, code })
+    assert.matches("timeout", detail)
+    assert.is_true(host.now() - began < 3 * SECONDS)
+    client:close()
   end)
 end)

@@ -3,6 +3,7 @@
 --- killed.
 --
 --  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in CI.
+-- #long
 
 local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"

@@ -7,7 +7,7 @@ local script = require "rlock.script"
 
 local server = redis.shared()
 
-describe("a wrong answer", function()
+describe("a malformed reply", function()
   local client
 
   before_each(function() client = fixtures.open { url = server.url } end)
@@ -44,7 +44,7 @@ describe("a wrong answer", function()
     end
   end
 
-  it("to a semaphore is told", function()
+  it("to a semaphore is reported", function()
     local semaphore = client:semaphore "answers:semaphore"
     semaphore:set(5)
     local function told(op, answers, fn)
@@ -61,7 +61,7 @@ describe("a wrong answer", function()
     told("set", wrong, function() return semaphore:set(1) end)
   end)
 
-  it("to permits is told", function()
+  it("to permits is reported", function()
     local permits = client:permits "answers:permits"
     permits:set(5)
     local id = assert(permits:acquire())
@@ -77,7 +77,7 @@ describe("a wrong answer", function()
     told("release", wrong, function() return permits:release(id) end)
   end)
 
-  it("to a latch is told", function()
+  it("to a latch is reported", function()
     local latch = client:latch "answers:latch"
     local function told(op, answers, fn) refuses("latch", op, answers, fn) end
     for _, answers in ipairs { wrong, without_number } do
@@ -89,7 +89,7 @@ describe("a wrong answer", function()
     told("delete", wrong, function() return latch:delete() end)
   end)
 
-  it("to a lock's peek is told", function()
+  it("to a lock's peek is reported", function()
     local lock = client:lock "answers:lock"
     refuses("reentrant", "peek", {
       function() return { "held", 1, 0, {}, 5 } end,
@@ -105,4 +105,19 @@ describe("a wrong answer", function()
       local asked = client:call("GET", "answers:half")
       assert.is_true(tonumber(asked) <= 40, asked .. " times")
     end)
+end)
+
+describe("an error of the server", function()
+  it("has no control characters, also inside an array", function()
+    local client = fixtures.open { url = server.url }
+    finally(fixtures.close)
+    local function told(text)
+      return client:call("EVAL", text, 0)
+    end
+    local _, code, detail = told "return { err = 'ERR a\\27[2Jb\\127' }"
+    assert.equal("redis", code)
+    assert.equal("ERR a?[2Jb?", detail)
+    assert.same({ { err = "ERR a?b" } },
+      told "return { { err = 'ERR a\\27b' } }")
+  end)
 end)

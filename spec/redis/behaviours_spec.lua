@@ -53,7 +53,7 @@ local function go_over(list, fn)
 end
 
 describe("the list of behaviours", function()
-  it("is that of the tests that there are", function()
+  it("matches the tests", function()
     local tests, listed, faults = tests_of(behaviours.specs), {}, {}
     go_over(behaviours, function(kind, name, verdict)
       local runs = tests[kind] and tests[kind][name] or false
@@ -75,7 +75,7 @@ describe("the list of behaviours", function()
     assert.equal("", table.concat(faults, "\n"))
   end)
 
-  it("names only kinds that it is about, and says why", function()
+  it("names only kinds that it covers, with reasons", function()
     for _, class in ipairs(behaviours) do
       local is_kind = each_kind { [class.kinds] = true }
       for _, row in ipairs(class) do

@@ -1,4 +1,5 @@
 --- The programs of `make bench` run. Their figures are not checked.
+-- #long
 
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
@@ -8,6 +9,8 @@ local runs = {
   { "held.lua", "200", "0.1", locks = 200, lost = 0 },
   { "waiting.lua", "one", "50", tasks = 50 },
   { "waiting.lua", "each", "50", tasks = 50 },
+  { "queue.lua", "fair", "50", waiters = 50, grants = 25 },
+  { "queue.lua", "write", "50", waiters = 50, grants = 25 },
   { "growth.lua", "11000", cycles = 11000 },
   { "cycles.lua", "2", "0.1", "publish=both", tasks = 2 },
   { "several.lua", "1", "0.05", "1" },

@@ -241,7 +241,7 @@ describe("a deadline", function()
   before_each(start)
   after_each(fixtures.close)
 
-  it("gives what is left to each call", function()
+  it("gives the remaining time to each call", function()
     local deadline = rlock.deadline(10)
     local before = deadline:left()
     assert.is_true(before > 9 and before <= 10)
@@ -251,7 +251,7 @@ describe("a deadline", function()
     assert.equal(math.huge, rlock.deadline(math.huge):left())
   end)
 
-  it("that has passed sends no request, whether it is free or not", function()
+  it("that has passed sends no request", function()
     local client = fixtures.open(redis.shared().url)
     local deadline, lock = rlock.deadline(0), client:lock(name)
     assert.same({ nil, "timeout", "the deadline has passed" },

@@ -6,6 +6,7 @@
 --
 --  RLOCK_SEED repeats a run's choices (but not its timing), RLOCK_CHAOS is its
 --  duration in seconds.
+-- #long
 
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
@@ -191,7 +192,7 @@ local function make_trouble(deadline)
   for _, each in ipairs(nets) do each:reset() end
 end
 
-describe("whatever goes wrong", function()
+describe("under random faults", function()
   before_each(function()
     math.randomseed(seed)
     servers, nets, groups = nodes.start(NODES), {}, { {}, {}, {} }

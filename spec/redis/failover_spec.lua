@@ -29,6 +29,8 @@ end
 
 -- The replica has caught up and takes over.
 local function fail_over()
+  eventually(function() return first:has_reached(second) end, SOON,
+    "the replica has every write")
   second:cli("REPLICAOF", "NO", "ONE")
   follow(first, second)
   point_at(second)
@@ -53,7 +55,7 @@ describe("a primary that becomes a replica", function()
   before_each(start)
   after_each(fixtures.close)
 
-  it("is left by who asks for a lock", function()
+  it("is left by a client that requests a lock", function()
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
     fail_over()
@@ -84,7 +86,7 @@ describe("a primary that becomes a replica", function()
     assert.is_true(lock:unlock())
   end)
 
-  it("is left by who sends a command, which is not repeated", function()
+  it("is left by a client that sends a command, not repeated", function()
     assert(client:call("SET", "n", "1"))
     fail_over()
     local ok, code, detail = client:call("INCR", "n")
@@ -94,7 +96,7 @@ describe("a primary that becomes a replica", function()
     eventually(function() return client:call("INCR", "n") == 2 end, SOON)
   end)
 
-  it("is left by those who have asked at the same time", function()
+  it("is left by all tasks with concurrent requests", function()
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
     fail_over()
@@ -136,7 +138,7 @@ describe("a server that comes back empty", function()
     return held:state() == "lost"
   end
 
-  it("is noticed long before a renewal is due", function()
+  it("is detected long before the next renewal", function()
     first = fixtures.server()
     client = fixtures.open({ url = first.url, watchdog = 600 })
     lock = client:lock "x"
@@ -149,7 +151,7 @@ describe("a server that comes back empty", function()
     assert.equal("lost", select(2, leased:unlock()))
   end)
 
-  it("does not lose what it has kept", function()
+  it("does not lose persisted holds", function()
     first = fixtures.server { args = { "--appendonly", "yes",
       "--appendfsync", "always" } }
     client = fixtures.open({ url = first.url, watchdog = 600 })

@@ -4,6 +4,7 @@
 --- confirmation by replicas there are never two; otherwise, a loss is reported.
 --
 --  RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
+-- #long
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"
@@ -81,7 +82,7 @@ describe("a lock that the new master does not have", function()
   end)
   after_each(fixtures.close)
 
-  it("is told to its holder long before a renewal is due", function()
+  it("is reported to its holder long before a renewal", function()
     local mine = open { timeout = 1 * slow }:lock(NAME)
     local told
     forget_what(function()

@@ -1,5 +1,6 @@
 --- Two versions of rlock in one queue: the fair locks from before liveness.lua,
 --- from the git history, beside the current ones.
+-- #long
 
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
@@ -42,7 +43,7 @@ for _, case in ipairs {
   local kind, old, new, signs_at = table.unpack(case)
   local told = kind == "fair" and "-1" or "1"
 
-  describe("two versions of rlock in the line of a " .. kind .. " lock,",
+  describe("two versions of rlock in the queue of a " .. kind .. " lock,",
     function()
       local client, name, sides
 

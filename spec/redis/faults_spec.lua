@@ -74,7 +74,7 @@ describe("a server that is killed and comes back empty", function()
   before_each(start)
   after_each(stop)
 
-  it("serves an idle client as before", function()
+  it("serves an idle client again", function()
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
     server:restart()
@@ -84,7 +84,7 @@ describe("a server that is killed and comes back empty", function()
     assert.is_true(is_free())
   end)
 
-  it("lets a waiter in who has the time", function()
+  it("grants the lock to a waiter with enough time", function()
     local holder = occupy(open():lock(name))
     local waiting = task.start(function()
       return lock:lock { wait = 30 * slow }, lock:hold_count()
@@ -100,7 +100,7 @@ describe("a server that is killed and comes back empty", function()
     assert.equal(1, ask("EXISTS", name))
   end)
 
-  it("costs the holder its hold; it is told so and may lock again", function()
+  it("costs the holder its hold, reports it, and allows another", function()
     assert.is_true(lock:lock())
     server:restart()
     -- On the broken connection, the outcome of a release would be unknown.
@@ -118,7 +118,7 @@ describe("a server that is killed and comes back empty", function()
     assert.equal("lost", select(2, lock:unlock()))
   end)
 
-  it("while it is away is told in time", function()
+  it("while it is away fails in time", function()
     server:kill()
     local ok, code, detail = within(TIMEOUT + SLACK, lock.try_lock, lock)
     assert.is_nil(ok)
@@ -147,7 +147,7 @@ describe("a server that forgets its scripts", function()
   before_each(start)
   after_each(stop)
 
-  it("is taught them again by every operation", function()
+  it("gets them again from every operation", function()
     local function forget() ask("SCRIPT", "FLUSH") end
     for _ = 1, 3 do
       forget()
@@ -166,7 +166,7 @@ describe("a server that forgets its scripts", function()
     end
   end)
 
-  it("is taught them again by a hundred tasks at once", function()
+  it("gets them again from a hundred concurrent tasks", function()
     task.many(100, function(i)
       local own = client:lock(name .. ":" .. i)
       for _ = 1, 5 do
@@ -177,7 +177,7 @@ describe("a server that forgets its scripts", function()
     end)
   end)
 
-  it("still wakes those who wait", function()
+  it("still wakes waiters", function()
     local holder = occupy(open():lock(name))
     local waiting = task.start(function() return lock:lock { wait = 20 } end)
     rlock.sleep(0.05)
@@ -191,7 +191,7 @@ describe("a server that hangs", function()
   before_each(start)
   after_each(stop)
 
-  it("for longer than a command's time: no lock, and none left behind",
+  it("for longer than a command's timeout: no lock is left",
     function()
       assert.is_true(lock:lock())             -- connects, loads the scripts
       assert.is_true(lock:unlock())
@@ -207,7 +207,7 @@ describe("a server that hangs", function()
       usable()
     end)
 
-  it("for longer than a lease: not valid any more, and told so", function()
+  it("for longer than a lease: the hold is invalid, and reported", function()
     local far = open { timeout = 10 * slow }
     local held = far:lock(name)
     assert.is_true(held:lock { lease = 2 * TIMEOUT })
@@ -279,7 +279,7 @@ describe("a connection that is killed", function()
     ask("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
   end
 
-  it("is replaced, and nobody notices", function()
+  it("is replaced without an effect", function()
     for _ = 1, 5 do
       kill "normal"
       assert.is_true(lock:lock())
@@ -290,7 +290,7 @@ describe("a connection that is killed", function()
     end
   end)
 
-  it("while somebody waits does not cost the place", function()
+  it("while a task waits does not cost its place", function()
     local holder = occupy(open():lock(name))
     local waiting = task.start(function() return lock:lock { wait = 20 } end)
     for _ = 1, 5 do
@@ -301,7 +301,7 @@ describe("a connection that is killed", function()
     assert.is_true(waiting:join(3 * slow))
   end)
 
-  it("and was the subscriber is replaced, and its waiter is woken", function()
+  it("is the subscriber: it is replaced, and its waiter woken", function()
     local holder = occupy(open():lock(name))
     local channel = "redisson_lock__channel:{" .. name .. "}"
     local function subscribed()
@@ -365,7 +365,7 @@ for _, fault in ipairs { "mute", "cut" } do
 
     local function strike(n) proxy[fault](proxy, n or 1, name) end
 
-    it("of an acquire: the lock is ours all the same, once", function()
+    it("of an acquire: the lock is held, once", function()
       strike()
       assert.is_true(lock:lock { wait = 20 * slow })
       held_once()
@@ -393,7 +393,7 @@ for _, fault in ipairs { "mute", "cut" } do
       assert.is_true(is_free())
     end)
 
-    it("of every try: it fails in time, and nothing is left behind",
+    it("of every try: it fails in time, and leaves nothing",
       function()
         strike(1000)
         local ok, code = within(TIMEOUT + SLACK, lock.try_lock, lock)
@@ -405,7 +405,7 @@ for _, fault in ipairs { "mute", "cut" } do
         usable()
       end)
 
-    it("of every inner try: the outer hold is what it was", function()
+    it("of every inner try: the outer hold is unchanged", function()
       assert.is_true(lock:lock())
       strike(1000)
       assert.is_nil((within(TIMEOUT + SLACK, lock.try_lock, lock)))
@@ -421,7 +421,7 @@ for _, fault in ipairs { "mute", "cut" } do
       assert.is_true(is_free())
     end)
 
-    it("of a release: it is released, and unlock says true", function()
+    it("of a release: it is released, and unlock returns true", function()
       assert.is_true(lock:lock())
       strike()
       assert.same({ true }, { within(2 * TIMEOUT + SLACK, lock.unlock,
@@ -432,7 +432,7 @@ for _, fault in ipairs { "mute", "cut" } do
       held_once()
     end)
 
-    it("of a release of an inner hold: the outer one is left", function()
+    it("of a release of an inner hold: the outer one remains", function()
       assert.is_true(lock:lock())
       assert.is_true(lock:lock())
       strike()
@@ -443,7 +443,7 @@ for _, fault in ipairs { "mute", "cut" } do
       assert.is_true(is_free())
     end)
 
-    it("of a release, after which another took the lock, harms nobody",
+    it("of a release does not affect the next holder",
       function()
         local direct = open()
         local its = direct:lock(name)
@@ -461,7 +461,7 @@ for _, fault in ipairs { "mute", "cut" } do
         assert.equal(1, waiting:join())
       end)
 
-    it("of a question for the state: it is asked again in time, or said",
+    it("of a state query: it is retried in time, or fails",
       function()
         assert.is_true(lock:lock())
         strike()
@@ -478,7 +478,7 @@ describe("a request that is lost", function()
   before_each(start_behind_proxy)
   after_each(stop)
 
-  it("is made again: acquire, release", function()
+  it("is retried: acquire, release", function()
     proxy:drop_requests(1, name)
     proxy:mute(1, name)
     assert.is_true(lock:lock { wait = 20 * slow })
@@ -488,11 +488,11 @@ describe("a request that is lost", function()
   end)
 end)
 
-describe("a reply that comes late", function()
+describe("a late reply", function()
   before_each(start_behind_proxy)
   after_each(stop)
 
-  it("after the lease: the lock is given back and taken anew", function()
+  it("after the lease: the lock is released and acquired again", function()
     local far = open { url = proxy.url, timeout = 10 * slow }
     local held = far:lock(name)
     assert.is_true(held:lock())
@@ -506,7 +506,7 @@ describe("a reply that comes late", function()
     assert.is_true(held:unlock())
   end)
 
-  it("after the lease, to one who does not wait: busy, and given back",
+  it("after the lease, without a wait: busy, and released",
     function()
       local far = open { url = proxy.url, timeout = 10 * slow }
       local held = far:lock(name)
@@ -520,7 +520,7 @@ describe("a reply that comes late", function()
       assert.is_true(is_free())
     end)
 
-  it("in the middle of the lease: only what is left counts", function()
+  it("in the middle of the lease: only the rest counts", function()
     local far = open { url = proxy.url, timeout = 10 * slow }
     local held = far:lock(name)
     proxy:hold(TIMEOUT, name)
@@ -537,7 +537,7 @@ describe("a reply that comes late", function()
     assert.is_true(held:unlock())
   end)
 
-  it("after the wait: the wait is kept, and nothing is left behind",
+  it("after the wait: the wait is kept, and nothing is left",
     function()
       proxy:hold(2 * TIMEOUT, name)
       local ok, code = within(TIMEOUT / 2 + SLACK, lock.lock, lock,
@@ -553,7 +553,7 @@ describe("a network that falls silent", function()
   before_each(start_behind_proxy)
   after_each(stop)
 
-  it("bounds every call, and is left for a new connection", function()
+  it("bounds every call, and leads to a new connection", function()
     assert.is_true(lock:lock())
     proxy:freeze()
     for _, method in ipairs { "lock", "try_lock", "is_locked", "is_held",
@@ -584,7 +584,7 @@ describe("a network that falls silent", function()
     within(TIMEOUT + SLACK, client.close, client)
   end)
 
-  it("costs the hold when its time is over, and not before", function()
+  it("costs the hold when it expires, not earlier", function()
     local far = open { url = proxy.url, watchdog = 3 * TIMEOUT,
       timeout = TIMEOUT }
     local held = far:lock(name)
@@ -601,7 +601,7 @@ describe("a network that falls silent", function()
     assert.equal("lost", select(2, held:unlock()))
   end)
 
-  it("for a while costs a waiter nothing but that while", function()
+  it("for a while delays a waiter only for that while", function()
     local holder = occupy(open():lock(name))
     local waiting = task.start(function()
       return lock:lock { wait = 30 * slow }, lock:hold_count()
@@ -622,7 +622,7 @@ describe("a hold that was closed", function()
   after_each(stop)
 
   -- Another hold of its owner occupies the lock while this one waits to go.
-  it("is given back once the server answers again", function()
+  it("is released once the server answers again", function()
     local one, two = assert(lock:hold()), assert(lock:hold())
     proxy:freeze()
     local first = task.start(one.unlock, one)
@@ -633,7 +633,7 @@ describe("a hold that was closed", function()
     eventually(is_free, 20 * slow, "the lock is free")
   end)
 
-  it("by a task that was cancelled is given back, too", function()
+  it("by a cancelled task is released, too", function()
     local one, two = assert(lock:hold()), assert(lock:hold())
     proxy:freeze()
     local first = task.start(one.unlock, one)
@@ -650,7 +650,7 @@ describe("closing a client", function()
   before_each(start_behind_proxy)
   after_each(stop)
 
-  it("while another task unlocks is a release like any other", function()
+  it("while another task unlocks releases as usual", function()
     local far = open { url = proxy.url, timeout = 10 * slow }
     local held, gate = rlock.event(), rlock.event()
     local other = task.start(function()
@@ -704,7 +704,7 @@ describe("opening a client", function()
   before_each(start_behind_proxy)
   after_each(stop)
 
-  it("takes one exchange with the server", function()
+  it("takes one round trip", function()
     local function reads()
       return tonumber(ask("INFO", "stats"):match(
         "total_reads_processed:(%d+)"))
@@ -714,7 +714,7 @@ describe("opening a client", function()
     assert.equal(1 + 1, reads() - before)      -- plus this INFO
   end)
 
-  it("is tried again when the connection is cut at once, while there is time",
+  it("is retried until the deadline if the connection is cut",
     function()
       proxy:cut(3, "SETNAME")
       open { url = proxy.url }
@@ -727,7 +727,7 @@ describe("opening a client", function()
       assert.is_true(proxy:count("SETNAME") - before >= 2)
     end)
 
-  it("fails at once when nobody is there, or we are not wanted", function()
+  it("fails at once if nothing listens, or login fails", function()
     local function refusal(url)
       local ok, code = within(SLACK, rlock.open, {
         url = url, connect_timeout = 10 * slow })
@@ -756,7 +756,7 @@ describe("a server that drops connections", function()
     return tonumber(ask("INFO", "stats"):match(field .. ":(%d+)")) - before
   end
 
-  it("as soon as they stand is asked again slower and slower", function()
+  it("as soon as they open is retried with back-off", function()
     ask("CONFIG", "SET", "maxclients", "1")
     ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     local attempts = count_while_trying("rejected_connections", 1.5)
@@ -766,7 +766,7 @@ describe("a server that drops connections", function()
     assert.is_true(lock:lock { wait = 10 * slow })
   end)
 
-  it("because of the password is asked again slower and slower", function()
+  it("because of the password is retried with back-off", function()
     ask("CONFIG", "SET", "requirepass", "new")
     ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     local attempts = count_while_trying("total_connections_received", 1.5)

@@ -99,7 +99,7 @@ describe("a fenced lock", function()
       assert.equal(("%d"):format(first), client:call("GET", counter))
     end)
 
-  it("keeps the last token for ever, also one that was to expire", function()
+  it("keeps the last token, without an expiry", function()
     assert.is_true((lock:lock { lease = 1000 }))
     assert.equal(-1, client:call("PTTL", counter))
     lock:unlock()
@@ -108,7 +108,7 @@ describe("a fenced lock", function()
     assert.equal(-1, client:call("PTTL", counter))
   end)
 
-  it("never goes back when the counter is gone", function()
+  it("never decreases when the counter is deleted", function()
     local before = token_of "a"
     fenced.play(name, "release a 1 0 publish freed")
     client:call("DEL", counter)
@@ -118,7 +118,7 @@ describe("a fenced lock", function()
     assert.is_true(token_of "b" > before)
   end)
 
-  it("never goes back when the clock does", function()
+  it("never decreases when the clock is set back", function()
     client:call("SET", counter, "4000000000000000")      -- from the year 2096
     assert.equal(4000000000000001, token_of "a")
     fenced.play(name, "release a 1 0 publish freed")
@@ -136,7 +136,7 @@ describe("a fenced lock", function()
     assert.is_true(token_of "a" > token + 1)
   end)
 
-  it("refuses when numbers would not be exact any more", function()
+  it("refuses when numbers would lose precision", function()
     client:call("SET", counter, "9007199254740991")
     local ok, code, detail = lock:lock()
     assert.same({ nil, "refused" }, { ok, code })
@@ -174,7 +174,7 @@ describe("a fenced lock", function()
     assert.equal(token, token_of "me")
   end)
 
-  it("is broken by token only while that very hold stands", function()
+  it("is broken by token only while that hold lasts", function()
     local _, token = lock:lock()
     assert.equal("refused", select(2, lock:break_lock(token - 1)))
     assert.is_true(lock:is_locked())
@@ -199,7 +199,7 @@ describe("a fenced lock", function()
     end))
   end)
 
-  it("gives one token though the reply was lost and asked for again",
+  it("gives one token although the reply was lost and retried",
     function()
       local proxy = fixtures.proxy(server)
       local other = fixtures.open {
@@ -218,7 +218,7 @@ describe("a fenced lock", function()
       assert.is_true(its:unlock())
     end)
 
-  it("says what is wrong when a key is something else", function()
+  it("reports a key of the wrong type", function()
     client:call("SET", name, "a string")
     assert.matches("WRONGTYPE", select(3, lock:lock()))
     assert.equal(0, client:call("EXISTS", counter))
@@ -231,7 +231,7 @@ describe("a fenced lock", function()
     assert.is_true((lock:lock()))
   end)
 
-  it("takes any name", function()
+  it("accepts any name", function()
     for _, odd in ipairs { "with spaces", "nul\0inside", "{tag}:x", "a{b",
         "x{}y", "}{", "new\nline", "\255\254" } do
       local held = client:policy("fenced", odd)

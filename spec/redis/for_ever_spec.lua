@@ -1,5 +1,6 @@
 --- Waits without a limit: they outlast a server that is away or slow, and a
 --- program that is too busy to serve them. Only a permanent error ends them.
+-- #long
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
@@ -116,7 +117,7 @@ for _, which in ipairs(names) do
       assert.is_true(waiting:join(SOON))
     end)
 
-    it("does not mind a task that computes for longer than the timeout",
+    it("tolerates a task that computes longer than the timeout",
       function()
         assert.is_true(take())
         local waiting = task.start(take)
@@ -157,7 +158,7 @@ describe("a wait without a limit", function()
     end, SOON, "nobody has taken it since")
   end)
 
-  it("ends with what the server will always answer", function()
+  it("ends with a permanent error of the server", function()
     servers[1]:cli("SET", "x", "a string")
     assert.equal("redis", select(2, task.start(lock.lock, lock):join(SOON)))
     servers[1]:cli("DEL", "x")
@@ -168,7 +169,7 @@ describe("a wait without a limit", function()
     assert.matches("^NOPERM", detail)
   end)
 
-  it("ends with a password that is wrong by now", function()
+  it("ends if the password has changed", function()
     servers[1]:kill()
     local waiting = task.start(lock.lock, lock)
     servers[1].password = "secret"
@@ -179,7 +180,7 @@ describe("a wait without a limit", function()
   end)
 end)
 
-describe("a red lock that no majority can ever give", function()
+describe("a red lock that no majority can grant", function()
   local lock
 
   before_each(function()
@@ -197,7 +198,7 @@ describe("a red lock that no majority can ever give", function()
     assert.matches("WRONGTYPE", detail)
   end)
 
-  it("is waited for if one server more would do", function()
+  it("is waited for if one more server suffices", function()
     servers[3]:cli("SET", "x", "a string")
     servers[2]:kill()
     local waiting = task.start(lock.lock, lock)
@@ -214,7 +215,7 @@ if not is_nginx then
 
     after_each(stop)
 
-    it("all succeed, though no answer comes within the timeout", function()
+    it("all succeed, although no reply comes within the timeout", function()
       servers = { redis.start() }
       local client = open { timeout = 0.02 }
       local left, failed, over = MANY, nil, rlock.event()

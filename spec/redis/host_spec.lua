@@ -99,7 +99,7 @@ describe("a task", function()
 end)
 
 describe("sleep", function()
-  it("ends in the order of the times, never early", function()
+  it("ends in order of time, never early", function()
     local order, all = {}, {}
     for i, seconds in ipairs { 0.06, 0.02, 0.04, 0.08, 0 } do
       all[i] = task.start(function()
@@ -113,7 +113,7 @@ describe("sleep", function()
     assert.same({ 0, 0.02, 0.04, 0.06, 0.08 }, order)
   end)
 
-  it("lets others run even when it is for no time", function()
+  it("lets others run even for 0 seconds", function()
     local ran = false
     rlock.spawn(function() ran = true end)
     rlock.sleep(0)
@@ -145,7 +145,7 @@ describe("sleep", function()
 end)
 
 describe("an event", function()
-  it("that was set before is not waited for, once", function()
+  it("that was set earlier ends one wait at once", function()
     local event = rlock.event()
     event:set()
     event:set()
@@ -156,14 +156,14 @@ describe("an event", function()
     assert.is_false(event:wait(0))
   end)
 
-  it("says false when the time is over, not before", function()
+  it("returns false after the timeout, not earlier", function()
     local before = rlock.now()
     assert.is_false(rlock.event():wait(0.03))
     local took = rlock.now() - before
     assert.is_true(took >= 0.03 and took < 1 * slow, "took " .. took)
   end)
 
-  it("that is set after the time was over keeps it for the next wait",
+  it("that is set after a timeout ends the next wait",
     function()
       local event = rlock.event()
       assert.is_false(event:wait(0.001))
@@ -171,7 +171,7 @@ describe("an event", function()
       assert.is_true(event:wait(1))
     end)
 
-  it("wakes its own waiter and nobody else", function()
+  it("wakes only its own waiter", function()
     local events, woken, all = {}, {}, {}
     for i = 1, 5 do
       events[i] = rlock.event()
@@ -189,7 +189,7 @@ describe("an event", function()
     assert.same({ 3, 5, 1, 4, 2 }, woken)
   end)
 
-  it("waits for ever when no time is given, or math.huge", function()
+  it("waits without a limit for nil or math.huge", function()
     local event = rlock.event()
     rlock.spawn(function()
       rlock.sleep(0.02)
@@ -256,7 +256,7 @@ describe("a task that is cancelled", function()
     cancel_in(function() rlock.sleep(1000) end)
   end)
 
-  it("is unwound where it waits for an event, and takes no wake with it",
+  it("is unwound in the wait for an event, and uses up no wake",
     function()
       local event = rlock.event()
       cancel_in(function() event:wait() end)
@@ -275,7 +275,7 @@ describe("a task that is cancelled", function()
     assert.equal("fine", task.run(function() return other:join() end))
   end)
 
-  it("is unwound where it waits for a reply, which nobody else gets",
+  it("is unwound in the wait for a reply, which no other task gets",
     function()
       local client <close> = assert(rlock.open(server.url))
       client:call("DEL", "host:list")
@@ -302,7 +302,7 @@ describe("a task that is cancelled", function()
     connection:close()
   end)
 
-  it("before it has begun is told at its first wait", function()
+  it("before it has begun is unwound at its first wait", function()
     local begun = false
     local unborn = rlock.spawn(function()
       begun = true
@@ -339,7 +339,7 @@ describe("a task that is cancelled", function()
       "closed after a wait" }, log)
   end)
 
-  it("is told once: who catches it goes on", function()
+  it("is unwound once: it continues after a catch", function()
     local waiting = rlock.spawn(function()
       for _ = 1, 3 do note(tostring((pcall(rlock.sleep, 0.01)))) end
       return "to the end"
@@ -351,14 +351,14 @@ describe("a task that is cancelled", function()
     assert.same({ "false", "true", "true" }, log)
   end)
 
-  it("after its end has nothing to tell", function()
+  it("after its end is not affected", function()
     local over = rlock.spawn(function() return 1 end)
     rlock.sleep(0)
     assert.is_false(over:cancel())
     assert.equal(1, over:join())
   end)
 
-  it("by itself is told at its next wait", function()
+  it("by itself is unwound at its next wait", function()
     local own
     own = rlock.spawn(function()
       own:cancel()
@@ -370,7 +370,7 @@ describe("a task that is cancelled", function()
     assert.same({ "still runs" }, log)
   end)
 
-  it("just as it was woken is told at its next wait", function()
+  it("just as it was woken is unwound at its next wait", function()
     local event = rlock.event()
     local waiting = rlock.spawn(function()
       note(tostring(event:wait()))
@@ -429,7 +429,7 @@ describe("an error in a task", function()
     assert.equal(1, (select(2, run "error()")))
   end)
 
-  it("that is caught is nobody's business", function()
+  it("that is caught has no effect", function()
     local output, status = run [[
       local rlock = require "rlock"
       print(pcall(function() rlock.sleep(0) error("caught", 0) end))]]
@@ -451,13 +451,13 @@ describe("an error in a task", function()
 end)
 
 describe("the program", function()
-  it("says so when every task waits for what cannot happen", function()
+  it("reports a deadlock of all tasks", function()
     local output, status = run 'require("rlock").event():wait()'
     assert.equal(1, status)
     assert.matches("deadlock: every task waits", output)
   end)
 
-  it("waits for the tasks that main leaves behind", function()
+  it("waits for the tasks that outlive main", function()
     local output, status = run [[
       local rlock = require "rlock"
       rlock.spawn(function() rlock.sleep(0.05) print("the last") end)]]
@@ -499,7 +499,7 @@ describe("waiting outside a task", function()
     return ok and "it was let through" or tostring(message)
   end
 
-  it("is a usage error that says what to do", function()
+  it("is a usage error with advice", function()
     local client <close> = assert(rlock.open(server.url))
     local lock = client:lock("host:outside")
     for what, fn in pairs {
@@ -599,7 +599,7 @@ describe("a pipeline", function()
       assert.is_true(took >= 0.1 and took < 1 * slow)
     end)
 
-  it("is what many tasks on one connection make by themselves", function()
+  it("forms when many tasks use one connection", function()
     local client <close> = assert(rlock.open(server.url))
     client:call("PING")
     local reads = server:info("total_reads_processed")
@@ -612,7 +612,7 @@ describe("a pipeline", function()
 end)
 
 describe("misuse of tasks", function()
-  it("by a coroutine.yield that nobody resumes ends the program, and says so",
+  it("by a coroutine.yield outside of rlock ends the program",
     function()
       local output, status = program.run(server, "-e",
         "print(1) coroutine.yield(3) print(2)")
@@ -637,8 +637,8 @@ describe("misuse of tasks", function()
   end)
 end)
 
-describe("a command that is not fit for a shared connection", function()
-  it("is refused, and the locks stay where they are", function()
+describe("a command unsuitable for a shared connection", function()
+  it("is refused, and does not affect the locks", function()
     local client = assert(rlock.open(server.url))
     for _, words in ipairs { { "SELECT", 3 }, { "multi" }, { "HELLO", 3 },
         { "BLPOP", "x", 1 }, { "QUIT" }, { "SUBSCRIBE", "x" },

@@ -54,7 +54,7 @@ describe("a latch", function()
 
   after_each(fixtures.close)
 
-  it("gives the verdict of its state, and carries out each number once",
+  it("gives the verdict of its state, and applies each number once",
     function()
       local ops = states.of(client, "latch")
       ops.play(name, [[
@@ -97,7 +97,7 @@ describe("a latch", function()
     assert.is_true(latch:set(1))
   end)
 
-  it("testCountDown: never below nothing, and without a count one passes",
+  it("testCountDown: never below zero; without a count, await returns",
     function()
       assert.same({ true, 0 }, { latch:count_down() })
       assert.equal(0, latch:count())
@@ -116,7 +116,7 @@ describe("a latch", function()
     join(waiting)
   end)
 
-  it("testAwaitTimeoutFail: the wait is what was asked for", function()
+  it("testAwaitTimeoutFail: waits as long as requested", function()
     assert.is_true(latch:set(1))
     local before = rlock.now()
     local ok, code, detail = latch:wait { wait = 0.3 }
@@ -127,7 +127,7 @@ describe("a latch", function()
     assert.equal("timeout", select(2, latch:wait { wait = 0 }))
   end)
 
-  it("testMultiAwait: everybody goes on at once", function()
+  it("testMultiAwait: all waiters continue at once", function()
     local other = open()
     assert.is_true(latch:set(2))
     local here, there = start_waiting(50), start_waiting(50, other:latch(name))
@@ -139,7 +139,7 @@ describe("a latch", function()
     join(there)
   end)
 
-  it("testDelete, testDeleteFailed: all who wait go on", function()
+  it("testDelete, testDeleteFailed: all waiters continue", function()
     assert.is_false(latch:delete())
     assert.is_true(latch:set(3))
     local waiting = start_waiting(3)
@@ -179,7 +179,7 @@ describe("a latch", function()
     join(waiting)
   end)
 
-  it("goes on waiting when a message does not mean that it is open", function()
+  it("keeps waiting after a message that does not open it", function()
     assert.is_true(latch:set(1))
     local waiting = start_waiting(2)
     client:call("PUBLISH", channel, "0")
@@ -191,7 +191,7 @@ describe("a latch", function()
     join(waiting)
   end)
 
-  it("lets nobody behind when it is gone without a message, all within seconds",
+  it("frees all waiters within seconds if deleted without a message",
     function()
       assert.is_true(latch:set(1))
       local waiting = start_waiting(10)
@@ -223,13 +223,13 @@ describe("a latch", function()
       assert.is_true((its:count_down()))
     end)
 
-    it("counts once though the reply is lost", function()
+    it("counts once although the reply is lost", function()
       proxy:cut(1, name)
       assert.is_true((its:count_down()))
       assert.equal(1, latch:count())
     end)
 
-    it("counts later what the server could not be told", function()
+    it("counts down later if the server is away", function()
       proxy:freeze()
       local ok, code, detail = its:count_down()
       assert.is_nil(ok)
@@ -241,7 +241,7 @@ describe("a latch", function()
       eventually(function() return latch:count() == 1 end, 10 * slow)
     end)
 
-    it("counts also for a task that is cancelled meanwhile", function()
+    it("counts down also for a cancelled task", function()
       proxy:freeze()
       local counting = task.start(function() its:count_down() end)
       rlock.sleep(0.02)
@@ -250,7 +250,7 @@ describe("a latch", function()
       eventually(function() return latch:count() == 1 end, 10 * slow)
     end)
 
-    it("is set and deleted once though the reply is lost", function()
+    it("is set and deleted once although the reply is lost", function()
       proxy:cut(1, name)
       assert.is_true(its:delete())
       proxy:cut(1, name)
@@ -258,7 +258,7 @@ describe("a latch", function()
       assert.equal(7, latch:count())
     end)
 
-    it("opens though the message is lost", function()
+    it("opens although the message is lost", function()
       local waiting = start_waiting(3, its)
       proxy:drop_messages(1, name)
       latch:count_down()
@@ -266,7 +266,7 @@ describe("a latch", function()
       join(waiting, 7)
     end)
 
-    it("opens though the connection was lost meanwhile", function()
+    it("opens although the connection was lost", function()
       local waiting = start_waiting(20, its)
       proxy:drop_messages(1, name)
       latch:delete()
@@ -274,7 +274,7 @@ describe("a latch", function()
       join(waiting, 3)
     end)
 
-    it("rides out a server that is away, within the wait", function()
+    it("survives an outage of the server within the wait", function()
       local waiting = start_waiting(1, its)
       proxy:kill()
       proxy:freeze()
@@ -301,7 +301,7 @@ describe("a latch", function()
       assert.equal(1, latch:count())
     end)
 
-  it("says what is wrong when the key is something else", function()
+  it("reports a key of the wrong type", function()
     client:call("HSET", name, "a", "b")
     for _, method in ipairs { "wait", "count_down", "count", "delete" } do
       local ok, code, detail = latch[method](latch)
@@ -315,7 +315,7 @@ describe("a latch", function()
     assert.equal("no number", client:call("GET", name))
   end)
 
-  it("takes any name", function()
+  it("accepts any name", function()
     for _, odd in ipairs { "with spaces", "nul\0inside", "{tag}:x", "a{b",
         "x{}y", "}{", "new\nline", "\255\254", ("x"):rep(100000) } do
       local its = client:latch(odd)

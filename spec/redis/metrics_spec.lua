@@ -232,7 +232,7 @@ describe("the events of a client", function()
   before_each(start)
   after_each(fixtures.close)
 
-  it("tell of waiting and of a grant, with the time and the token", function()
+  it("report waits and grants, with the time and the token", function()
     local lock = client:fenced_lock(name)
     local holder = held_by_another(lock)
     eventually(function() return lock.finish end)
@@ -254,7 +254,7 @@ describe("the events of a client", function()
     assert.matches("^acquired fenced lock .* after %d+%.%d+ s$", last.message)
   end)
 
-  it("tell of each lock at risk, of reconnecting and of sealing", function()
+  it("report locks at risk, reconnection and sealing", function()
     local lock = client:lock(name)
     assert(lock:lock())
     if not rawget(_G, "ngx") then      -- there, connections come from a pool

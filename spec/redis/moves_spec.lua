@@ -3,6 +3,7 @@
 --- same time. Memory, connections and subscriptions do not grow.
 --
 --  RLOCK_MOVES is the number of moves: 200; make soak has 1 000.
+-- #long
 
 local clusters = require "spec.tools.cluster"
 local control = require "spec.tools.control"

@@ -153,7 +153,7 @@ describe("a multi-lock", function()
     nothing_is_left()
   end)
 
-  it("asks those of one server in one round trip, also by two clients",
+  it("locks members of one server in one round trip",
     function()
       proxy = fixtures.proxy(servers[1])
       local by = open { url = proxy.url, timeout = 20 * slow }
@@ -180,7 +180,7 @@ describe("a multi-lock", function()
       assert.equal(before + #members, control.evalshas(servers[1]))
     end)
 
-  it("holds the lease that it was asked for, from before it asked", function()
+  it("holds the requested lease, counted from the request", function()
     local multi = rlock.multi_lock {
       client:lock(name "a"), second:lock(name "b"),
     }
@@ -195,7 +195,7 @@ describe("a multi-lock", function()
     assert.is_true(multi:unlock())
   end)
 
-  it("is a hold that can be carried to another task", function()
+  it("is a hold that can be passed to another task", function()
     local multi = rlock.multi_lock(locks(client, "a", "b"))
     local hold = assert(multi:hold())
     assert.is_true(task.run(function() return hold:unlock() end))
@@ -241,7 +241,7 @@ describe("a multi-lock", function()
     nothing_is_left()
   end)
 
-  it("is over with its task, if that did not unlock it", function()
+  it("ends with its task, if that did not unlock it", function()
     local by = open { watchdog = LEASE }
     task.run(function()
       assert(rlock.multi_lock(locks(by, "a", "b")):lock())
@@ -287,7 +287,7 @@ describe("a multi-lock of which a member is busy", function()
   before_each(start)
   after_each(fixtures.close)
 
-  it("testTryLock: takes nothing, and says which it was", function()
+  it("testTryLock: takes nothing, and names the busy member", function()
     local multi = rlock.multi_lock {
       client:lock(name "a"), client:lock(name "b"), second:lock(name "c"),
     }
@@ -303,7 +303,7 @@ describe("a multi-lock of which a member is busy", function()
     end
   end)
 
-  it("waits no longer than it is told to", function()
+  it("waits no longer than requested", function()
     local holding = occupy(second:lock(name "b"))
     local multi = rlock.multi_lock {
       client:lock(name "a"), second:lock(name "b"),
@@ -339,7 +339,7 @@ describe("a multi-lock of which a member is busy", function()
     nothing_is_left()
   end)
 
-  it("is woken when that is free", function()
+  it("is woken when the member is free", function()
     local multi = rlock.multi_lock {
       client:lock(name "a"), second:lock(name "b"),
     }
@@ -454,7 +454,7 @@ describe("multi-locks of the same members", function()
     }, 30)
   end)
 
-  it("give exactly one of ten to who only tries", function()
+  it("succeed for exactly one of ten that only try", function()
     local won, gate = 0, rlock.event()
     local multi = rlock.multi_lock {
       client:lock(name "a"), second:lock(name "b"),
@@ -474,7 +474,7 @@ describe("multi-locks of the same members", function()
     nothing_is_left()
   end)
 
-  it("let those in who want one of them only", function()
+  it("do not lock out tasks that need only one member", function()
     local multi = rlock.multi_lock(locks(open(), "a", "b"))
     local other, is_over, entered = open(), false, 0
     local rounds = task.start(function()
@@ -513,7 +513,7 @@ describe("a multi-lock whose server is away", function()
     assert(code == "connect" or code == "timeout", code)
   end
 
-  it("is told so in time, and nothing is left elsewhere", function()
+  it("fails in time, and leaves nothing elsewhere", function()
     local multi = mixed()
     servers[2]:kill()
     local ok, code, detail = within(TIMEOUT + SLACK, multi.try_lock, multi)
@@ -528,7 +528,7 @@ describe("a multi-lock whose server is away", function()
     nothing_is_left()
   end)
 
-  it("is had by who has the time, and holds nothing meanwhile", function()
+  it("is acquired within the wait, and holds nothing meanwhile", function()
     local multi = mixed()
     servers[2]:kill()
     local waiting = task.start(function()
@@ -547,7 +547,7 @@ describe("a multi-lock whose server is away", function()
     nothing_is_left()
   end)
 
-  it("gives back what was answered for after it gave up", function()
+  it("releases members whose replies came too late", function()
     proxy = fixtures.proxy(servers[2])
     local by = open { url = proxy.url, timeout = TIMEOUT }
     local multi = rlock.multi_lock {
@@ -565,7 +565,7 @@ describe("a multi-lock whose server is away", function()
     nothing_is_left()
   end)
 
-  it("is held if only an answer was lost", function()
+  it("is held if only a reply was lost", function()
     proxy = fixtures.proxy(servers[2])
     local by = open { url = proxy.url, timeout = TIMEOUT }
     local multi = rlock.multi_lock {
@@ -585,7 +585,7 @@ describe("a multi-lock that loses a member", function()
   before_each(start)
   after_each(fixtures.close)
 
-  it("is lost, told once with its name, and given back", function()
+  it("is lost, reported once with its name, and released", function()
     local one = open { watchdog = LEASE }
     local two = open { watchdog = LEASE, url = servers[2].url }
     local multi = rlock.multi_lock {
@@ -627,7 +627,7 @@ describe("a multi-lock that loses a member", function()
     assert.equal(1, heard.n)
   end)
 
-  it("is not told of what it had unlocked", function()
+  it("gets no report of a lock that it had unlocked", function()
     local multi = rlock.multi_lock(locks(client, "a", "b"))
     local a = client:lock(name "a")
     assert.is_true(a:lock { lease = slow })
@@ -666,7 +666,7 @@ describe("rlock.multi_lock", function()
     assert.matches(pattern, message)
   end
 
-  it("refuses what it cannot be made of", function()
+  it("refuses unsuitable members", function()
     says("bad locks", nil)
     says("bad locks", {})
     says("bad locks of multi_lock: .* number 2 is nil",
@@ -683,7 +683,7 @@ describe("rlock.multi_lock", function()
     end)
   end)
 
-  it("refuses one lock in two ways, which would wait for itself", function()
+  it("refuses one lock by two handles, which would deadlock", function()
     says("bad member 2.*is listed already", {
       client:lock(name "a"), open():lock(name "a"),
     })

@@ -49,12 +49,12 @@ describe("a mutex", function()
     ]])
   end)
 
-  it("has one hold however often the request arrives", function()
+  it("has one hold, even if the request arrives repeatedly", function()
     for _ = 1, 3 do mutex.ask(name, "acquire", "a", "60000", "1") end
     assert.same({ "a", "1" }, client:call("HGETALL", name))
   end)
 
-  it("is not asked for on the server when it is refused", function()
+  it("sends no request when it is refused", function()
     assert.is_true(lock:lock())
     local calls = server:stat("evalsha")
     assert.equal("refused", select(2, lock:try_lock()))

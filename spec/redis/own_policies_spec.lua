@@ -99,7 +99,7 @@ for _, case in ipairs {
       client:call("DEL", name)
     end)
 
-    it("lets so many hold, and no more", function()
+    it("admits at most the given number of holders", function()
       few.play(name, [[
         acquire a 60000 1 2          held
         acquire b 60000 1 2          held
@@ -127,7 +127,7 @@ for _, case in ipairs {
       assert.near(9000000, client:call("PTTL", name), 5000 * slow)
     end)
 
-    it("takes the place of the dead when their lease is over", function()
+    it("gives the place of a dead holder away after its lease", function()
       client:call("ZADD", name, 1, "somebody dead")
       few.play(name, [[
         renew dead 60000 1           lost
@@ -154,7 +154,7 @@ for _, case in ipairs {
       assert(lock("b"):unlock())
     end)
 
-    it("keeps its promise between processes", function()
+    it("keeps its limit between processes", function()
       contend(module, limit, 3)
     end)
 
@@ -232,7 +232,7 @@ describe("the lock with priorities", function()
     end
   end)
 
-  it("drops a waiter that is silent, and so is held up by none", function()
+  it("drops a silent waiter, so that none blocks the others", function()
     priority.play(name, [[
       acquire h 60000 1 0 0          held
       acquire dead 60000 1 -1 9      busy
@@ -245,7 +245,7 @@ describe("the lock with priorities", function()
     assert.same({}, line())
   end)
 
-  it("leaves nothing in the line by a question without an answer", function()
+  it("leaves nothing in the queue if a reply is lost", function()
     local proxy = fixtures.proxy(server)
     local cut = fixtures.open { url = proxy.url, timeout = 0.3 * slow }
     local lock = cut:policy(MODULE, name)
@@ -259,7 +259,7 @@ describe("the lock with priorities", function()
     end
   end)
 
-  it("tells the next waiter, also when the first walks away", function()
+  it("notifies the next waiter, also if the first leaves", function()
     local function lock(owner, urgency)
       return client:policy(MODULE, name, { owner = owner, priority = urgency })
     end
@@ -282,7 +282,7 @@ describe("the lock with priorities", function()
     assert.same({ "middle", "low" }, order)
   end)
 
-  it("serves those who wait in several processes by priority", function()
+  it("serves waiters of several processes by priority", function()
     assert(client:policy(MODULE, name, { owner = "h" }):lock())
     local processes = {}
     for i = 1, 3 do

@@ -4,6 +4,7 @@
 --- rejected must have lost the lock before.
 --
 --  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in CI.
+-- #long
 
 local wait = require "spec.tools.eventually"
 local fence = require "spec.tools.fence"
@@ -123,7 +124,7 @@ describe("a counter under a red lock", function()
       sum.overlaps, sum.late))
   end)
 
-  it("turns away who has slept over its lease", function()
+  it("rejects a holder that slept beyond its lease", function()
     local clients = {}
     for i, server in ipairs(servers) do
       clients[i] = assert(rlock.open { url = server.url })

@@ -43,7 +43,7 @@ describe("opening a client", function()
     })
   end)
 
-  it("at a port where nobody listens fails at once", function()
+  it("at a closed port fails at once", function()
     start { port = true }
     local port = server.port
     server:kill()
@@ -52,7 +52,7 @@ describe("opening a client", function()
     })
   end)
 
-  it("at a socket that is not there, or no socket, fails at once", function()
+  it("at a missing socket, or no socket, fails at once", function()
     fails("/nowhere/redis.sock", { url = "unix:///nowhere/redis.sock" })
     local path = os.tmpname()
     fails(path:gsub("%p", "%%%0"), { url = "unix://" .. path })
@@ -73,6 +73,9 @@ describe("opening a client", function()
     fails("WRONGPASS", { url = "unix://alice:s3cret@" .. path })
     fails("WRONGPASS", { url = "unix://nobody:s3cret@" .. path })
     fails("NOAUTH", { url = "unix://" .. path })
+    local from = ", from " .. path:gsub("%p", "%%%0")
+    fails("in reply to AUTH" .. from, { url = "unix://:s3cret@" .. path })
+    fails("in reply to CLIENT" .. from, { url = "unix://" .. path })
     fails("DB index", { url = "unix://alice:word@" .. path .. "?db=99" })
     local client = fixtures.open("unix://alice:word@" .. path .. "?db=3")
     assert.is_true(client:lock("a"):lock())
@@ -89,12 +92,12 @@ describe("opening a client", function()
     client:close()
   end)
 
-  it("with a password where none is asked for says so", function()
+  it("with a password that the server does not use says so", function()
     start()
     fails("AUTH", { url = "unix://:s3cret@" .. server.socket })
   end)
 
-  it("at a server that has no place for it says so", function()
+  it("at a server without free connections says so", function()
     start()
     local only = assert(host.connect {
       path = server.socket, timeout = 5000, silent = 0,
@@ -105,11 +108,11 @@ describe("opening a client", function()
   end)
 end)
 
-describe("a call that was meant otherwise", function()
+describe("a misused call", function()
   before_each(start)
   after_each(fixtures.close)
 
-  it("is told, at its line", function()
+  it("raises an error at its line", function()
     local client = open()
     for pattern, fn in pairs {
       ["call it with a colon: client:lock%(%)$"] = function()
@@ -132,7 +135,7 @@ describe("a call that was meant otherwise", function()
   end)
 end)
 
-describe("what is not held", function()
+describe("a lock that is not held", function()
   before_each(start)
   after_each(fixtures.close)
 
@@ -159,10 +162,10 @@ describe("what is not held", function()
     end)
 end)
 
-describe("what tostring says", function()
+describe("the result of tostring", function()
   after_each(fixtures.close)
 
-  it("is what it is, and no password", function()
+  it("names the object, without a password", function()
     start { password = "s3cret" }
     local client = open()
     assert.equal("rlock client of " .. server.socket, tostring(client))
@@ -206,7 +209,7 @@ describe("a client whose password was changed", function()
     end)
 end)
 
-describe("a user that lacks the right", function()
+describe("a user without permission", function()
   before_each(function() start() end)
   after_each(fixtures.close)
 
@@ -223,7 +226,7 @@ describe("a user that lacks the right", function()
       3 * slow)
   end
 
-  it("to run scripts is told so", function()
+  it("to run scripts gets an error", function()
     local lock = limited "-evalsha"
     refused("redis", "NOPERM.*evalsha", within(SLACK, lock.try_lock, lock))
     refused("redis", "NOPERM.*evalsha", within(SLACK, lock.lock, lock,
@@ -231,13 +234,13 @@ describe("a user that lacks the right", function()
     nothing_left()
   end)
 
-  it("to load scripts is told so", function()
+  it("to load scripts gets an error", function()
     local lock = limited "-script"
     refused("redis", "NOPERM.*script", within(SLACK, lock.try_lock, lock))
     nothing_left()
   end)
 
-  it("to use the key is told so", function()
+  it("to use the key gets an error", function()
     local lock = limited("resetkeys", "~other*")
     refused("redis", "NOPERM", within(SLACK, lock.try_lock, lock))
     refused("redis", "NOPERM", within(SLACK, lock.is_locked, lock))
@@ -258,7 +261,7 @@ describe("a user that lacks the right", function()
       end)
   end
 
-  it("to publish is told so at the unlock, which frees the lock all the same",
+  it("to publish gets an error from unlock, which still frees the lock",
     function()
       local lock = limited "-publish"
       assert.is_true(lock:lock())
@@ -267,7 +270,7 @@ describe("a user that lacks the right", function()
       assert.equal("not_held", select(2, lock:unlock()))
     end)
 
-  it("to publish keeps nobody waiting for long", function()
+  it("to publish delays waiters only briefly", function()
     local lock = limited "-publish"
     assert.is_true(lock:lock())
     local other = open():lock("limited")
@@ -277,7 +280,7 @@ describe("a user that lacks the right", function()
     assert.is_true(waiting:join(10 * slow))
   end)
 
-  it("to subscribe waits all the same", function()
+  it("to subscribe still waits", function()
     local lock = limited "-subscribe"
     local other = open():lock("limited")
     assert.is_true(task.run(function()
@@ -291,7 +294,7 @@ describe("a user that lacks the right", function()
     end))
   end)
 
-  it("to listen to the channel waits all the same, and other locks too",
+  it("to use the channel still waits, and so do other locks",
     function()
       local lock, client = limited("resetchannels", "&*fine*")
       local fine = client:lock("fine")
@@ -310,7 +313,7 @@ describe("a user that lacks the right", function()
       passes(fine, "fine", 8 * slow)
     end)
 
-  it("to delete is told so at the unlock; the lease ends it", function()
+  it("to delete gets an error from unlock; the lease ends it", function()
     local lock = limited "-del"
     assert.is_true(lock:lock { lease = 1 * slow })
     refused("redis", IN_SCRIPT, within(SLACK, lock.unlock, lock))
@@ -318,13 +321,13 @@ describe("a user that lacks the right", function()
     nothing_left()
   end)
 
-  it("to ping locks as well as others", function()
+  it("to ping can lock", function()
     local lock = limited "-ping"
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
   end)
 
-  it("any more loses the hold when its time is over", function()
+  it("any more loses the hold when it expires", function()
     server:cli("ACL", "SETUSER", "alice", "reset", "on", ">word", "~*", "&*",
       "+@all")
     local client = open {
@@ -341,7 +344,7 @@ describe("a user that lacks the right", function()
   end)
 end)
 
-describe("a server that refuses for the time being", function()
+describe("a server that refuses temporarily", function()
   local client, lock
 
   before_each(function()
@@ -375,13 +378,13 @@ describe("a server that refuses for the time being", function()
 
   local function set(...) return server:cli("CONFIG", "SET", ...) end
 
-  it("because it is out of memory is asked again as long as there is time",
+  it("because it is out of memory is retried until the deadline",
     function()
       rides_out("OOM", function() set("maxmemory", "1") end,
         function() set("maxmemory", "0") end)
     end)
 
-  it("because it is out of memory still keeps and frees what is held",
+  it("because it is out of memory still renews and releases",
     function()
       assert.is_true(lock:lock())
       set("maxmemory", "1")
@@ -394,21 +397,21 @@ describe("a server that refuses for the time being", function()
       assert.equal("0", server:cli("EXISTS", "refused"))
     end)
 
-  it("because it is a replica is asked again as long as there is time",
+  it("because it is a replica is retried until the deadline",
     function()
       rides_out("READONLY",
         function() server:cli("REPLICAOF", "127.0.0.1", "1") end,
         function() server:cli("REPLICAOF", "NO", "ONE") end)
     end)
 
-  it("because replicas are missing is asked again as long as there is time",
+  it("because replicas are missing is retried until the deadline",
     function()
       rides_out("NOREPLICAS",
         function() set("min-replicas-to-write", "1") end,
         function() set("min-replicas-to-write", "0") end)
     end)
 
-  it("because a script occupies it is asked again as long as there is time",
+  it("because a script occupies it is retried until the deadline",
     function()
       set("lua-time-limit", "5")
       rides_out("BUSY", function()
@@ -419,7 +422,7 @@ describe("a server that refuses for the time being", function()
       end, function() server:cli("SCRIPT", "KILL") end)
     end)
 
-  it("because it loads its data is asked again as long as there is time",
+  it("because it loads its data is retried until the deadline",
     function()
       -- It serves other clients after each value, so replies come soon.
       local values, value = { "MSET" }, ("v"):rep(1100)

@@ -1,4 +1,5 @@
 --- Holds that count only once replicas have them.
+-- #long
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
@@ -53,7 +54,17 @@ describe("replicas", function()
     end
   end)
 
-  it("that are missing are told, and nothing stays held", function()
+  it("have a lock although the primary's clock is set forward", function()
+    local client = open { replicas = 1, seal = "time" }
+    local lock = client:lock(name)
+    assert.is_true(lock:lock())
+    local clock = client.session.node.clock
+    clock.ms = clock.ms - 5000                -- as if it were set forward
+    assert.is_true(lock:try_lock())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("that are missing are reported, and nothing stays held", function()
     local client = open { replicas = "all", replica_timeout = 0.2,
       timeout = 1 * slow }
     local lock = client:lock(name)
@@ -101,7 +112,7 @@ describe("replicas", function()
     assert.same({ nil, "replicas" }, { ok, code })
   end)
 
-  it("confirm what a retry did not write again", function()
+  it("confirm a write that a retry did not repeat", function()
     local lock = open { replicas = "all", replica_timeout = 0.2 }:lock(name)
     assert.is_true(lock:lock { lease = 20 })
     second:pause()
@@ -109,6 +120,36 @@ describe("replicas", function()
     local sent = lock:mine():acquire(rlock.now() + 0.5, 20, nil, rlock.now(),
       rlock.now())
     assert.is_nil(sent)
+  end)
+
+  it("confirm renewals and releases of a server over its maxmemory", function()
+    local client = open { replicas = "all", watchdog = 1.5 * slow }
+    local lock, last = client:lock(name), nil
+    assert.is_true(lock:lock())
+    primary:cli("CONFIG", "SET", "maxmemory", "1")
+    assert.matches("^OOM", primary:cli("SET", "x", "1"))
+    for _ = 1, 2 do                     -- renewals
+      eventually(function()
+        local ttl = tonumber(primary:cli("PTTL", name))
+        last = last or ttl
+        local is_later = ttl > last
+        last = ttl
+        return is_later
+      end, SOON, "it is renewed")
+      assert.equal("held", lock:state())
+    end
+    assert.is_true(lock:unlock())
+    assert.equal("0", primary:cli("EXISTS", name))
+  end)
+
+  it("confirm again when the server has forgotten the scripts", function()
+    local lock = open { replicas = "all" }:lock(name)
+    assert.is_true(lock:lock())
+    primary:cli("SCRIPT", "FLUSH")
+    assert.is_true(lock:lock())
+    assert.equal(2, lock:hold_count())
+    assert.is_true(lock:unlock())
+    assert.is_true(lock:unlock())
   end)
 
   it("put a hold at risk when they do not confirm its renewal", function()
@@ -124,7 +165,7 @@ describe("replicas", function()
     assert.matches("not renewed in time", lost)
   end)
 
-  it("do not delay locks that do without them", function()
+  it("do not delay locks that do not need them", function()
     local client = open { timeout = 3 * slow }
     local safe = client:lock(name .. ":safe", { replicas = "all",
       replica_timeout = 1 * slow })
@@ -158,7 +199,7 @@ describe("replicas", function()
   end)
 
   it("grant nothing themselves, and say what they are", function()
-    local client = fixtures.open(first.url, { timeout = 0.3 * slow })
+    local client = fixtures.open(first.url, { timeout = 1 * slow })
     for _, options in ipairs { {}, { replicas = 1, replica_timeout = 0.1 } } do
       local lock = client:lock(fixtures.name "replica", options)
       local ok, code, detail = lock:try_lock()

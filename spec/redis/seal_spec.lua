@@ -39,7 +39,7 @@ describe("a lost connection", function()
     assert(client:lock("warm"):unlock())
   end
 
-  it("is killed before its request is sent once more", function()
+  it("is killed before its request is retried", function()
     open()
     lose_one()
     assert.is_true(kills() >= 1)
@@ -60,6 +60,7 @@ describe("a lost connection", function()
 
   for what, rights in pairs {
     ["CLIENT KILL"] = "-client|kill", ["CLIENT ID"] = "-client",
+    INFO = "-info",
   } do
     it("makes requests expire where the server refuses " .. what, function()
       server:cli("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all",
@@ -69,6 +70,7 @@ describe("a lost connection", function()
       lose_one()
       assert.is_true(client:lock("y"):lock())
       assert.is_true(proxy:count("TIME") >= 1)
+      assert.equal(0, kills())
     end)
   end
 
@@ -81,7 +83,7 @@ describe("a lost connection", function()
       assert.is_true((client:lock("y"):unlock()))
     end)
 
-  it("is what sealing is tried on once, and the server honours it", function()
+  it("is used to test sealing once, and the server complies", function()
     open()
     eventually(function() return kills() > 0 end, PATIENCE)
     eventually(function()
@@ -102,7 +104,7 @@ describe("a request with a deadline", function()
 
   after_each(fixtures.close)
 
-  it("does nothing after it", function()
+  it("has no effect after the deadline", function()
     local script = require "rlock.script"
     local op = client:lock("x").site.policy.ops.acquire
     local text = script.with_deadline(op).text
@@ -136,7 +138,7 @@ describe("a request with a deadline", function()
     assert.truthy(detail:find("seal_spec.lua:" .. line, 1, true), detail)
   end)
 
-  it("is renewed although the server's time did not come at first", function()
+  it("is renewed although the server's time was late at first", function()
     local proxy = fixtures.proxy(server)
     local other = fixtures.open {
       url = proxy.url, seal = "time", watchdog = 3 * slow, timeout = 0.5 * slow,

@@ -46,7 +46,7 @@ describe("a semaphore", function()
 
   after_each(fixtures.close)
 
-  it("gives the verdict of its state, and carries out each number once",
+  it("gives the verdict of its state, and applies each number once",
     function()
       local ops = states.of(client, "semaphore")
       ops.play(name, [[
@@ -92,7 +92,7 @@ describe("a semaphore", function()
       assert.is_true(memory > 59000 and memory <= 60000)
     end)
 
-  it("tells nobody of an undone request if no permit is free then", function()
+  it("publishes no undone request if no permit is free", function()
     local ops = states.of(client, "semaphore")
     assert.same({}, heard(function()
       client:call("SET", name, 1)
@@ -103,7 +103,7 @@ describe("a semaphore", function()
     assert.equal(0, permits())
   end)
 
-  it("testTrySetPermits: only the first is heard", function()
+  it("testTrySetPermits: only the first counts", function()
     assert.equal(0, semaphore:available())
     assert.is_true(semaphore:set(10))
     local ok, code, detail = semaphore:set(15)
@@ -124,7 +124,7 @@ describe("a semaphore", function()
     assert.is_true(ttl > 50000 and ttl <= 60000)
   end)
 
-  it("testZero: nothing is always to be had", function()
+  it("testZero: acquiring none always succeeds", function()
     assert.is_true(semaphore:try_acquire(0))
     assert.is_true(semaphore:acquire(0))
     assert.is_true(semaphore:release(0))
@@ -170,7 +170,7 @@ describe("a semaphore", function()
     assert.equal(0, semaphore:available())
   end)
 
-  it("testTryNAcquire: the wait is what was asked for", function()
+  it("testTryNAcquire: waits as long as requested", function()
     assert.is_true(semaphore:set(5))
     assert.is_true(semaphore:try_acquire(3))
     local before = rlock.now()
@@ -182,7 +182,7 @@ describe("a semaphore", function()
     assert.equal(2, semaphore:available())
   end)
 
-  it("testReleaseWithoutPermits: anybody may give", function()
+  it("testReleaseWithoutPermits: any client may release", function()
     assert.is_true(semaphore:release())
     assert.equal(1, semaphore:available())
   end)
@@ -238,7 +238,7 @@ describe("a semaphore", function()
     end)
   end
 
-  it("says on Redisson's channel how many there are, when there are more",
+  it("publishes the permits on Redisson's channel when they increase",
     function()
       assert.same({ "3", "1", "2", "7" }, heard(function()
         semaphore:set(3)
@@ -287,7 +287,7 @@ describe("a semaphore", function()
     assert.is_true(rlock.now() - before < slow)
   end)
 
-  it("wakes as many as one release serves", function()
+  it("wakes as many waiters as a release serves", function()
     assert.is_true(semaphore:set(0))
     local all = {}
     for i = 1, 8 do all[i] = start_waiting(1) end
@@ -297,7 +297,7 @@ describe("a semaphore", function()
     assert.is_true(rlock.now() - before < slow)
   end)
 
-  it("serves those who want less while one who wants much waits", function()
+  it("serves small requests while a large one waits", function()
     assert.is_true(semaphore:set(0))
     local much = start_waiting(5)
     local less, little = start_waiting(2), start_waiting(1)
@@ -312,7 +312,7 @@ describe("a semaphore", function()
     assert.equal(0, semaphore:available())
   end)
 
-  it("does not ask in vain while nothing is said", function()
+  it("sends no request while no message comes", function()
     assert.is_true(semaphore:set(1))
     local waiting = {}
     for i = 1, 5 do waiting[i] = start_waiting(2) end
@@ -322,14 +322,14 @@ describe("a semaphore", function()
     for i = 1, 5 do waiting[i].task:cancel() end
   end)
 
-  it("finds out without any message, in seconds", function()
+  it("notices a release without a message, in seconds", function()
     assert.is_true(semaphore:set(0))
     local waiting = start_waiting(1)
     client:call("INCRBY", name, 1)
     assert.is_true(waiting:join(7 * slow))
   end)
 
-  it("passes a wake on that its waiter does not use any more", function()
+  it("passes on a wake that its waiter no longer needs", function()
     assert.is_true(semaphore:set(0))
     local first = start_waiting(1)
     local second = start_waiting(1)
@@ -357,20 +357,20 @@ describe("a semaphore", function()
       assert.equal(10, its:available())
     end)
 
-    it("takes once what it asked for twice", function()
+    it("acquires once if the request is repeated", function()
       proxy:drop_replies(1, name)
       assert.is_true(its:acquire(3, { wait = 5 * slow }))
       assert.equal(7, semaphore:available())
     end)
 
-    it("gives once what it gave twice", function()
+    it("releases once if the request is repeated", function()
       assert.is_true(its:acquire(4))
       proxy:cut(1, name)
       assert.is_true(its:release(4))
       assert.equal(10, semaphore:available())
     end)
 
-    it("gives back what it took without learning of it", function()
+    it("releases permits of an acquire whose reply was lost", function()
       proxy:drop_replies(1000, name)
       local taking = task.start(function() return its:try_acquire(3) end)
       eventually(function() return semaphore:available() == 7 end)
@@ -383,7 +383,7 @@ describe("a semaphore", function()
       assert.equal(10, semaphore:available())
     end)
 
-    it("tells the server later that permits were given back", function()
+    it("releases permits later if the server is away", function()
       assert.is_true(its:acquire(4))
       proxy:freeze()
       local ok, code, detail = its:release(4)
@@ -396,7 +396,7 @@ describe("a semaphore", function()
       eventually(function() return semaphore:available() == 10 end, 10 * slow)
     end)
 
-    it("gives back what a cancelled task was taking", function()
+    it("releases the permits of a cancelled acquire", function()
       proxy:drop_replies(1, name)
       local taking = task.start(function() its:acquire(2) end)
       eventually(function() return semaphore:available() == 8 end)
@@ -404,20 +404,20 @@ describe("a semaphore", function()
       eventually(function() return semaphore:available() == 10 end, 10 * slow)
     end)
 
-    it("drains what it finds though the reply is lost", function()
+    it("drains once although the reply is lost", function()
       proxy:cut(1, name)
       assert.equal(10, its:drain())
       assert.equal(0, semaphore:available())
     end)
 
-    it("sets it though the reply is lost", function()
+    it("sets its permits although the reply is lost", function()
       client:call("DEL", name)
       proxy:cut(1, name)
       assert.is_true(its:set(2))
       assert.equal(2, semaphore:available())
     end)
 
-    it("does not miss what is said while it reconnects", function()
+    it("misses no release while it reconnects", function()
       assert.equal(10, semaphore:drain())
       local waiting = start_waiting(1, its)
       proxy:drop_messages(1, name)
@@ -428,7 +428,7 @@ describe("a semaphore", function()
       assert.is_true(rlock.now() - before < 3 * slow)
     end)
 
-    it("needs no more slots than requests at one time", function()
+    it("needs no more slots than concurrent requests", function()
       for _ = 1, 50 do
         assert.is_true(its:acquire())
         assert.is_true(its:release())
@@ -453,7 +453,7 @@ describe("a semaphore", function()
     assert.equal("closed", select(2, other:semaphore(name):available()))
   end)
 
-  it("says what is wrong when the key is something else", function()
+  it("reports a key of the wrong type", function()
     client:call("HSET", name, "a", "b")
     for _, method in ipairs { "acquire", "try_acquire", "release", "available",
         "drain" } do
@@ -474,7 +474,7 @@ describe("a semaphore", function()
     end
   end)
 
-  it("takes any name", function()
+  it("accepts any name", function()
     for _, odd in ipairs { "with spaces", "nul\0inside", "{tag}:x", "a{b",
         "x{}y", "}{", "new\nline", "\255\254", ("x"):rep(100000) } do
       local its = client:semaphore(odd)

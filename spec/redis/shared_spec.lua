@@ -30,7 +30,7 @@ function commands.is_done(keys, args)
   return { is_done(keys[1], args[1]) and "yes" or "no" }
 end
 
-describe("what policies share", function()
+describe("rlock.policy.shared", function()
   local client, ops, name
 
   before_each(function()
@@ -43,7 +43,7 @@ describe("what policies share", function()
 
   after_each(fixtures.close)
 
-  it("says something once, in the way that is asked for", function()
+  it("publishes once, by the given command", function()
     local heard = fixtures.listen(server, { name })
     for _, publish in ipairs { "publish", "spublish", "both", "publish" } do
       ops.ask(name, "tell", publish, publish)
@@ -52,7 +52,7 @@ describe("what policies share", function()
     assert.same({ "publish", "both", "publish" }, heard)
   end)
 
-  it("knows the time of the server in milliseconds", function()
+  it("returns the server's time in milliseconds", function()
     local before = client:call("TIME")
     local time = ops.ask(name, "now")[2]
     local after = client:call("TIME")
@@ -86,7 +86,7 @@ describe("what policies share", function()
     end
   end)
 
-  it("knows whether a request was carried out, or a later one", function()
+  it("knows whether this or a later request was applied", function()
     ops.play(name, "is_done 1 no")
     client:call("SET", name, "10")
     ops.play(name, [[

@@ -75,7 +75,7 @@ describe("a simple lock", function()
     assert.equal(0, client:call("EXISTS", name))
   end)
 
-  it("says how long the other has it", function()
+  it("returns the remaining lease of the holder", function()
     simple.ask(name, "acquire", "a", "60000", "1")
     local reply = simple.ask(name, "acquire", "b", "60000", "1")
     assert.equal("busy", reply[1])
@@ -105,7 +105,7 @@ describe("a simple lock", function()
     assert.is_true(lock:unlock())
   end)
 
-  it("leaves the lock of who came after an expired lease alone", function()
+  it("does not touch the next holder's lock after its lease", function()
     assert.is_true(lock:lock { lease = 60 })
     simple.over(name)
     client:call("SET", name, "node", "NX", "PX", 60000)
@@ -113,7 +113,7 @@ describe("a simple lock", function()
     assert.equal("node", client:call("GET", name))
   end)
 
-  it("is waited for without any channel", function()
+  it("needs no channel for waiters", function()
     assert.is_true(lock:lock())
     local waiting = task.start(function()
       local its = open()
@@ -127,7 +127,7 @@ describe("a simple lock", function()
     assert.is_true(waiting:join(2 * slow))
   end)
 
-  it("is waited for politely: at most every millisecond, soon every 64",
+  it("is polled with back-off: at first every ms, soon every 64",
     function()
       simple.ask(name, "acquire", "somebody", "60000", "1")
       local calls = server:stat("evalsha")
@@ -136,7 +136,7 @@ describe("a simple lock", function()
       assert.is_true(asked >= 5 and asked <= 80, "asked " .. asked)
     end)
 
-  it("can be broken by force, or only if that owner has it", function()
+  it("can be broken by force, or only for a given owner", function()
     local mine = client:policy("simple", name, { owner = "me" })
     assert.is_true(mine:lock())
     assert.equal("refused", select(2, lock:break_lock("somebody")))
@@ -147,7 +147,7 @@ describe("a simple lock", function()
     assert.is_true(lock:break_lock())
   end)
 
-  it("says what is wrong when the key is something else", function()
+  it("reports a key of the wrong type", function()
     client:call("HSET", name, "a", "b")
     for _, op in ipairs { "acquire", "renew", "release", "peek" } do
       local reply, code, detail = simple.ask(name, op, "a", "1000", "1", "x")
@@ -158,7 +158,7 @@ describe("a simple lock", function()
     assert.same({ "a", "b" }, client:call("HGETALL", name))
   end)
 
-  it("takes any name and any owner", function()
+  it("accepts any name and any owner", function()
     for _, odd in ipairs { "with spaces", "nul\0inside", "a{b", "}{", "\255",
         "new\nline", "%s", ("x"):rep(10000) } do
       local its = client:policy("simple", "simple " .. odd,

@@ -45,7 +45,7 @@ describe("a spin lock", function()
     ]])
   end)
 
-  it("is waited for without any subscription", function()
+  it("needs no subscription for waiters", function()
     assert.is_true(lock:lock())
     local waiting = task.start(function()
       return lock:lock { wait = 10 * slow }
@@ -57,7 +57,7 @@ describe("a spin lock", function()
     assert.is_true(waiting:join(2 * slow))
   end)
 
-  it("is asked for after pauses of 1 to 128 ms", function()
+  it("is polled after pauses of 1 to 128 ms", function()
     spin.ask(name, "acquire", "somebody", "60000", "1")
     local calls = server:stat("evalsha")
     assert.equal("timeout", select(2, lock:lock { wait = 1 }))
@@ -65,7 +65,7 @@ describe("a spin lock", function()
     assert.is_true(asked >= 8 and asked <= 80, "asked " .. asked)
   end)
 
-  it("wakes those who wait for it as a reentrant lock", function()
+  it("wakes waiters that use it as a reentrant lock", function()
     assert.is_true(lock:lock())
     local waiting = task.start(function()
       return client:lock(name):lock { wait = 20 * slow }
@@ -108,14 +108,14 @@ describe("a spin lock", function()
     end)
   end
 
-  it("testTryLockAsyncWaitTime: a task that waits in vain says so", function()
+  it("testTryLockAsyncWaitTime: a task that waits in vain times out", function()
     assert.is_true(lock:lock())
     assert.equal("timeout", select(2, task.start(function()
       return lock:lock { wait = 0.1 }
     end):join(5 * slow)))
   end)
 
-  it("is no loser when the lease of the holder ends far away", function()
+  it("does not wait for the end of a long lease", function()
     spin.ask(name, "acquire", "somebody", "3600000", "1")
     local waiting = task.start(function()
       return lock:lock { wait = 20 * slow }

@@ -2,12 +2,13 @@
 --- or delivered late: no two ever hold one at once, as judged from outside.
 --
 --  RLOCK_SEED repeats a run's choices (but not its timing).
+-- #long
 
 local seed = require "spec.tools.seed"
 local storms = require "spec.tools.storms"
 
 describe("a storm with seed " .. seed, function()
-  it("gives no lock to two", function()
+  it("grants no lock twice", function()
     local overlaps, grants = storms {
       seed = seed, seconds = 30, least = 500, seal = "kill",
     }
@@ -17,7 +18,7 @@ describe("a storm with seed " .. seed, function()
     end
   end)
 
-  it("gives a lock to two where nothing is sealed", function()
+  it("grants a lock twice if nothing is sealed", function()
     local overlaps = storms { seed = seed, seconds = 10, least = 0,
       seal = "off" }
     assert.is_true(#overlaps > 0)

@@ -1,5 +1,5 @@
 --- rediss:// against a real Redis with a TLS port: which certificates rlock
---- trusts. With hiredis before 1.0 there is no TLS, and the error says so.
+--- trusts. Built without OpenSSL there is no TLS, and the error says so.
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
@@ -10,13 +10,26 @@ local sentinel = require "spec.tools.sentinel"
 local slot = require "rlock.redis.slot"
 local slow = require "spec.tools.slow"
 
+describe("redis://", function()
+  it("to a port that expects TLS suggests rediss://", function()
+    local server = redis.start { tls = { name = "good" } }
+    finally(function() server:stop() end)
+    local client, code, detail = rlock.open {
+      url = "redis://127.0.0.1:" .. server.tls_port, connect_timeout = 5,
+    }
+    assert.same({ nil, "connect" }, { client, code })
+    assert.matches("redis:// was tried: if this port expects TLS, use rediss:",
+      detail)
+  end)
+end)
+
 if not host.versions.tls then
-  describe("rediss:// without TLS in hiredis", function()
-    it("says at once which version it needs", function()
+  describe("rediss:// without OpenSSL", function()
+    it("reports at once what it needs", function()
       local client, code, detail = rlock.open("rediss://localhost:6390")
       assert.is_nil(client)
       assert.equal("connect", code)
-      assert.matches("hiredis 1.0", detail, 1, true)
+      assert.matches("TLS needs OpenSSL", detail, 1, true)
     end)
   end)
   return
@@ -54,6 +67,25 @@ describe("rediss://", function()
     server = nil
   end)
 
+  it("to a port without TLS suggests redis://", function()
+    server = redis.start { port = true }
+    server.certificates = nil
+    local client, code, detail = rlock.open {
+      url = "rediss://127.0.0.1:" .. server.port, connect_timeout = 1,
+    }
+    assert.same({ nil, "connect" }, { client, code })
+    assert.matches("rediss:// was tried: if this port does not use TLS, use "
+      .. "redis:", detail)
+  end)
+
+  it("names a missing file of SSL_CERT_FILE", function()
+    local pipe = io.popen(("SSL_CERT_FILE=/no/such.crt '%s' ls --url "
+      .. "rediss://127.0.0.1:1 2>&1"):format(os.getenv "RLOCKCTL"))
+    local text = pipe:read "a"
+    pipe:close()
+    assert.matches("SSL_CERT_FILE: /no/such.crt: No such file", text, 1, true)
+  end)
+
   it("locks, waits and wakes over TLS, by name and by address", function()
     start "good"
     for _, name in ipairs { "localhost", "127.0.0.1" } do
@@ -87,7 +119,7 @@ describe("rediss://", function()
     refuses "expired"
   end)
 
-  it("refuses a certificate of somebody else's authority", function()
+  it("refuses a certificate of another authority", function()
     start "foreign"
     refuses "certificate"
   end)
@@ -97,12 +129,12 @@ describe("rediss://", function()
     refuses "[Hh]ost ?name mismatch"
   end)
 
-  it("refuses an authority that it was not told of", function()
+  it("refuses an unknown authority", function()
     start "good"
     refuses("certificate", "localhost", {})
   end)
 
-  it("takes any certificate if it is told to", function()
+  it("accepts any certificate with insecure", function()
     start "wrong"
     assert(open("localhost", { verify = false })):close()
   end)
@@ -120,7 +152,7 @@ describe("rediss://", function()
     refuses("no%-such%.crt", "localhost", { ca = file "no-such.crt" })
   end)
 
-  it("says so if the server speaks no TLS", function()
+  it("reports a server without TLS", function()
     server = redis.start { port = true }
     server.tls_port = server.port
     refuses("TLS", "localhost", {})
@@ -175,13 +207,16 @@ describe("rediss+sentinel://", function()
     set:stop()
   end)
 
-  it("follows a failover over TLS; its Sentinels may do without", function()
+  it("follows a failover over TLS, also if Sentinels use none", function()
     local tls = start(true)
     local plain = ("rediss+sentinel://127.0.0.1:%d/mymaster"):format(
       set.sentinels[1].port)
     local clients = { open(set.url, { tls = tls }),
       open(plain, { tls = tls, sentinel = { tls = false } }) }
     local locks = { holds(clients[1]), holds(clients[2]) }
+    eventually(function()
+      return set.servers[1]:has_reached(set.servers[2])
+    end, 20 * slow, "the replica has the locks")
     set:fail_over()
     for i, client in ipairs(clients) do
       eventually(function()

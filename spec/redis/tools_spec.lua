@@ -2,6 +2,7 @@
 --- its test, the other specs would be worthless.
 
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
 local process = require "spec.tools.process"
@@ -35,7 +36,7 @@ describe("a private redis", function()
     server:stop()
   end)
 
-  it("shows the certificate asked for", function()
+  it("shows the requested certificate", function()
     local server = redis.start { tls = { name = "expired" } }
     local text = shell.run(("redis-cli --tls --cacert %s/ca.crt -h localhost "
       .. "-p %d PING"):format(server.certificates, server.tls_port))
@@ -43,7 +44,7 @@ describe("a private redis", function()
     server:stop()
   end)
 
-  it("has in its folder what is known of a program that nginx starts",
+  it("keeps the output of a program that nginx starts",
     function()
       local server = redis.start()
       local path = server.folder .. "/out"
@@ -84,6 +85,60 @@ describe("a private redis", function()
   end)
 end)
 
+describe("the suite", function()
+  local SUBREAPER = shell.tool "subreaper"
+
+  -- A spec that starts a server and a process of a session of its own, and
+  -- never ends.
+  local STUCK = [[
+    it("is stuck", function()
+      local server = require("spec.tools.redis").start()
+      local shell = require "spec.tools.shell"
+      local pid = shell.run "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+      local file = io.open("%s.part", "w")
+      file:write(server.pid, " ", pid, " ", server.folder, "\n")
+      file:close()
+      os.rename("%s.part", "%s")
+      os.execute "sleep 1000"
+    end)]]
+
+  local function is_running(pid)
+    local state = shell.run(("cat /proc/%d/stat"):format(pid))
+    return state:find "%) %a " and not state:find "%) Z "
+  end
+
+  for name, number in pairs { INT = 2, TERM = 15, HUP = 1 } do
+    it("ends every process and removes its files on " .. name, function()
+      local server = redis.start()
+      local spec, path = server.folder .. "/stuck_spec.lua",
+        server.folder .. "/pids"
+      files.write(spec, STUCK:format(path, path, path))
+      local suite = assert(host.process {
+        file = "spec/tools/suite", args = { spec },
+        stdout = server.folder .. "/out",
+      })
+      local pids = eventually(function() return files.read(path) end,
+        20 * slow, "the spec has started its processes")
+      local first, second, folder = pids:match "(%d+) (%d+) (%S+)"
+      assert.truthy(is_running(first) and is_running(second))
+      suite:kill(number)
+      local _, signal = suite:wait(2 * slow)
+      assert.equal(number, signal)
+      assert.is_falsy(is_running(first) or is_running(second))
+      assert.is_nil(io.open(folder .. "/redis.sock"))
+      assert.is_false(select(2, shell.run("test -e " .. shell.quote(folder))))
+      server:stop()
+    end)
+  end
+
+  it("reports a process that a successful command leaves behind", function()
+    local text = shell.run(SUBREAPER
+      .. " -g 1 sh -c 'setsid sleep 1000 & true'; echo status $?")
+    assert.matches("left behind: process %d+: sleep 1000", text)
+    assert.matches("status 125", text)
+  end)
+end)
+
 describe("the proxy", function()
   local server, proxy, client
 
@@ -107,7 +162,7 @@ describe("the proxy", function()
     return got
   end
 
-  it("swallows one reply among many", function()
+  it("drops one reply of many", function()
     proxy:drop_replies(1, "echo 2")
     -- No client can know: it takes the next reply for the lost one.
     assert.same({ "echo 1", "echo 3", "timeout" }, answers())
@@ -115,34 +170,34 @@ describe("the proxy", function()
     assert.equal(1, proxy:count("echo 2"))
   end)
 
-  it("swallows a reply and what follows, of commands that are applied",
+  it("drops a reply and all later ones of applied commands",
     function()
       proxy:mute(1, "INCR")
       assert.equal("timeout", (select(2, client:call("INCR", "number"))))
       assert.equal("1", server:cli("GET", "number"))
     end)
 
-  it("cuts the connection where a reply should come", function()
+  it("cuts the connection instead of a reply", function()
     proxy:cut(1, "INCR")
     assert.equal("closed", (select(2, client:call("INCR", "number"))))
     assert.equal("1", server:cli("GET", "number"))
     eventually(function() return client:call("INCR", "number") == 2 end)
   end)
 
-  it("swallows a request", function()
+  it("drops a request", function()
     proxy:drop_requests(1, "INCR")
     assert.equal("timeout", (select(2, client:call("INCR", "number"))))
     assert.equal("", server:cli("GET", "number"))
   end)
 
-  it("holds a reply back", function()
+  it("delays a reply", function()
     proxy:hold(0.2, "PING")
     local begun = rlock.now()
     assert.equal("PONG", client:call("PING"))
     assert.near(0.2, rlock.now() - begun, 0.1 * slow)
   end)
 
-  it("keeps a request back, and delivers it when its client has gone",
+  it("delivers a request after its client has disconnected",
     function()
       assert.equal("PONG", client:call("PING"))
       proxy:late(1, "first")
@@ -190,7 +245,7 @@ describe("the proxy", function()
     eventually(function() return client:call("PING") == "PONG" end)
   end)
 
-  it("swallows a published message", function()
+  it("drops a published message", function()
     proxy:drop_messages(1, "first")
     local subscriber = shell.quote(server.folder .. "/messages")
     shell.run(("redis-cli -s %s SUBSCRIBE news </dev/null >%s 2>&1 &"):format(

@@ -1,4 +1,4 @@
-local backoff = require "rlock.backoff"
+local backoff = require "rlock.util.backoff"
 
 local function always(value)
   return function() return value end

@@ -1,6 +1,7 @@
 --- How a client of a cluster handles unusual slot maps, without a server.
 
 local cluster = require "rlock.redis.cluster"
+local fake_host = require "spec.tools.fake_host"
 local slot = require "rlock.redis.slot"
 
 local LAST = slot.count - 1
@@ -18,27 +19,14 @@ local function reply_of(name, words)
   return says
 end
 
--- A host whose tasks run at once.
-local function new_host()
-  local host, time = {}, 1000
-  function host.now() return time end
-  function host.sleep(seconds) time = time + seconds end
-  function host.log() end
-  function host.random_number() return 0.5 end
-  function host.daemon(fn, ...) fn(...) end
-  function host.event()
-    return { set = function() end, pause = function() return true end }
-  end
-  function host.connect(options)
-    local name = options.host .. ":" .. options.port
-    if not world[name] then return nil, "connect", name .. ": refused" end
-    return {
-      make_ready = function() return true end,
-      close = function() closed[#closed + 1] = name end,
-      send = function(_, _, words) return reply_of(name, words) end,
-    }
-  end
-  return host
+local function connect(options)
+  local name = options.host .. ":" .. options.port
+  if not world[name] then return nil, "connect", name .. ": refused" end
+  return {
+    make_ready = function() return true end,
+    close = function() closed[#closed + 1] = name end,
+    send = function(_, _, words) return reply_of(name, words) end,
+  }
 end
 
 local function new(options)
@@ -46,13 +34,30 @@ local function new(options)
   options.timeout, options.connect_timeout = 1, 1
   options.seeds = options.seeds or { { host = "a", port = 1 } }
   asked, closed = {}, {}
-  return cluster.new(new_host(), options)
+  return cluster.new(fake_host(connect), options)
 end
 
 local function find(self, key) return self:find({ key }, 1010) end
 
 -- A slot map of one node.
 local function all_at(...) return { { 0, LAST, { ... } } } end
+
+describe("a redirection", function()
+  it("to a bad address or slot is not followed", function()
+    world = { ["a:1"] = all_at("a", 1) }
+    local self = new()
+    local its = find(self, "key")
+    for _, detail in ipairs {
+      "MOVED 1 :99999", "MOVED 1 b:0", "MOVED 1 b:-5", "MOVED 1 b", "MOVED",
+      "MOVED 16384 b:2", "MOVED 99999999999999999999 b:2", "ASK 1 a\0b:6379",
+      "ASK 1 " .. ("b"):rep(256) .. ":2", "ASK 1 b:1e999",
+    } do
+      assert.same({ nil, false }, { self:redirect(detail, its) })
+    end
+    assert.same({ ["a:1"] = its }, self.nodes)
+    assert.equal("b:2", self:redirect("ASK 1 b:2", its).where)
+  end)
+end)
 
 describe("the slot map of a cluster", function()
   before_each(function() world = {} end)
@@ -99,10 +104,29 @@ describe("the slot map of a cluster", function()
     end
   end)
 
+  it("is not translated by a function that raises, which may pass", function()
+    local faults = 1
+    local function nat()
+      faults = faults - 1
+      if faults >= 0 then error("no\nDNS", 0) end
+      return "db1:7001"
+    end
+    world["a:1"] = all_at("10.0.0.1", 7)
+    local self = new { nat = nat }
+    local its, code, detail = find(self, "key")
+    assert.same({ nil, "connect" }, { its, code })
+    assert.matches("a:1: the function nat raised an error for 10.0.0.1:7: "
+      .. "no?DNS", detail, 1, true)
+    assert.equal("db1:7001", find(self, "key").where)
+  end)
+
   it("is taken from the next node if one has none", function()
     local two = { { host = "a", port = 1 }, { host = "b", port = 2 } }
     for _, says in ipairs { {}, { { 0, 99999, { "x", 1 } } }, { { "x" } },
-        { { 0, LAST } }, "CLUSTERDOWN Hash slot not served" } do
+        { { 0, LAST } }, "CLUSTERDOWN Hash slot not served", false, 5,
+        { false }, { 5 }, { "text" }, all_at("x", 2^40), all_at("x", -5),
+        all_at("x", 1.5), all_at("x", {}), all_at({}, 1), all_at("x\0", 1),
+        all_at(("x"):rep(256), 1) } do
       world = { ["a:1"] = says, ["b:2"] = all_at("c", 3) }
       assert.equal("c:3", find(new { seeds = two }, "key").where)
     end
@@ -274,5 +298,42 @@ describe("a command of the client of a cluster", function()
       return answer(name, words)
     end
     assert.equal("b:2", call("GET", far))
+  end)
+end)
+
+describe("a name that splits a lock's keys", function()
+  local function check(name, keys_of)
+    return pcall(cluster.check_keys, nil, name, keys_of(name), keys_of)
+  end
+
+  for _, kind in ipairs(require "rlock.lock.kinds") do
+    local policy = require("rlock.policy." .. kind.name)
+    local keys_of = (policy.read or policy).keys
+    local is_latch = kind.name == "latch"
+
+    it("is refused for a " .. kind.name .. ", and another suggested",
+      function()
+        local refused = { "a{b", "{}a", "{", "}{", "{}" }
+        if kind.name ~= "fair_readwrite" then refused[6] = "x}" end
+        if is_latch then refused[#refused + 1] = "{a}b" end
+        for _, name in ipairs(refused) do
+          local ok, why = check(name, keys_of)
+          assert.is_false(ok, name)
+          local better = why:match 'use a name such as "(.+)"$'
+          assert.is_true(check(better, keys_of), better)
+        end
+        for _, name in ipairs { "a", "a:b", "a b", is_latch and "a" or "{a}b",
+            is_latch and "a" or "x{a}}y" } do
+          assert.is_true(check(name, keys_of), name)
+        end
+      end)
+  end
+
+  it("is refused without advice if the policy splits all", function()
+    local ok, why = check("x", function(name)
+      return { name, "1:" .. name, "{2}" }
+    end)
+    assert.is_false(ok)
+    assert.matches("let the policy's keys have the same hash tag", why, 1, true)
   end)
 end)

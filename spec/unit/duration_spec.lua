@@ -1,4 +1,4 @@
-local duration = require "rlock.duration"
+local duration = require "rlock.util.duration"
 
 local function fault(...)
   local ok, message = pcall(duration.check, ...)
@@ -7,21 +7,21 @@ local function fault(...)
 end
 
 describe("duration.check", function()
-  it("gives back a duration", function()
+  it("returns a duration", function()
     assert.equal(1.5, duration.check(1.5, "lease"))
     assert.equal(0, duration.check(0, "wait"))
   end)
 
-  it("takes too much as the most", function()
+  it("clamps to the maximum", function()
     assert.equal(10, duration.check(11, "lease", 0, 10))
     assert.equal(duration.max, duration.check(1e300, "lease"))
   end)
 
-  it("allows for ever where asked", function()
+  it("allows math.huge where permitted", function()
     assert.equal(math.huge, duration.check(math.huge, "wait", 0, math.huge))
   end)
 
-  it("names the argument of what is wrong", function()
+  it("names the wrong argument", function()
     assert.matches('bad lease: "3 x": must be a number', fault("3 x", "lease"))
     assert.matches("bad wait: nil: must be a number", fault(nil, "wait"))
     assert.matches("bad wait: .*nan.*: must be a number", fault(0 / 0, "wait"))
@@ -36,7 +36,7 @@ describe("duration.check", function()
     assert.matches('bad lease: "3"', fault("3", "lease"))
   end)
 
-  it("blames whom it is told to", function()
+  it("raises the error at the given level", function()
     local here = debug.getinfo(1, "l").currentline
     local function lock(level)
       local lease = duration.check(-1, "lease", 0, 1, level)
@@ -79,7 +79,7 @@ describe("duration.ms", function()
     end
   end)
 
-  it("stops at the most that the core takes", function()
+  it("stops at the maximum of the core", function()
     assert.equal(1099511627776, duration.ms(math.huge))
     assert.equal(1099511627776, duration.ms(1e30))
     assert.equal(1099511627776, duration.ms(duration.max))

@@ -53,7 +53,7 @@ describe("errors.classify", function()
     end)
   end
 
-  it("tells what passes from what does not", function()
+  it("distinguishes temporary errors from permanent ones", function()
     for word in ([[BUSY LOADING READONLY MISCONF OOM NOREPLICAS CLUSTERDOWN
         TRYAGAIN NOSCRIPT MASTERDOWN]]):gmatch("%S+") do
       assert.is_true(errors.classify(word .. " x").retry, word)
@@ -78,7 +78,7 @@ describe("errors.classify", function()
     assert.equal(row, errors.classify("MOVED 1 x"))
   end)
 
-  it("fears that a script failed after a write", function()
+  it("assumes that a script may have failed after a write", function()
     for _, message in ipairs {
       "ERR user_script:3: attempt to index a nil value script: 1a, on @user_s",
       "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -117,7 +117,7 @@ describe("errors.classify", function()
       .. "@user_script: 1: Unknown Redis command called from Lua script"))
   end)
 
-  it("says of which script it was told, where that may help", function()
+  it("names the script, where that may help", function()
     assert.equal("where", errors.classify("RLOCK_SOMETHING of its own").tell)
     assert.equal("name", errors.classify("BUSY Redis is busy").tell)
     assert.equal("name", errors.transport.timeout.tell)
@@ -125,8 +125,10 @@ describe("errors.classify", function()
     assert.is_nil(errors.classify("LOADING Redis is loading").tell)
   end)
 
-  it("forgets a script only when the server has", function()
-    assert.is_true(errors.classify("NOSCRIPT No matching script.").forget)
+  it("recognises what the server says is outdated", function()
+    assert.equal("script",
+      errors.classify("NOSCRIPT No matching script.").forget)
+    assert.equal("clock", errors.classify("EXPIRED the request came").forget)
     assert.is_nil(errors.classify("ERR x").forget)
   end)
 
@@ -134,9 +136,28 @@ describe("errors.classify", function()
     assert.equal(errors.classify("X y"), errors.classify("BUSYKEY Target key"))
   end)
 
-  it("wants a string", function()
+  it("requires a string", function()
     assert.has_error(function() errors.classify(nil) end,
       "bad message: must be a string")
+  end)
+end)
+
+describe("errors.is_denied", function()
+  it("finds what the server refused, within a detail", function()
+    for _, detail in ipairs {
+      "NOAUTH Authentication required.",
+      "db:6379: WRONGPASS invalid username-password pair (in reply to AUTH)",
+      "NOPERM this user has no permissions to run the 'ping' command",
+      "ERR invalid password", "ERR Client sent AUTH, but no password is set",
+      "ERR AUTH <password> called without any password configured for the "
+        .. "default user",
+      "DENIED Redis is running in protected mode",
+    } do
+      assert.is_true(errors.is_denied(detail), detail)
+    end
+    for _, detail in ipairs { "connection refused", "LOADING x", "ERR x" } do
+      assert.is_false(errors.is_denied(detail), detail)
+    end
   end)
 end)
 

@@ -35,7 +35,7 @@ release nginx/1 4 2
 ]]))
   end)
 
-  it("finds overlaps, by who had the older hold", function()
+  it("finds overlaps, by the older hold's maker", function()
     local seen = judge([[
 acquire rlockctl/1 1 0
 release rlockctl/1 4 1

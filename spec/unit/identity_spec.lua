@@ -1,4 +1,4 @@
-local identity = require "rlock.identity"
+local identity = require "rlock.util.identity"
 
 local ID = "0b5e7b3c-2a91-4a3e-9f57-0d6f0c6c1f00"
 
@@ -24,8 +24,21 @@ describe("identity.encode", function()
   end)
 end)
 
+describe("identity.client_of", function()
+  it("knows the client of an owner and of a permit", function()
+    assert.equal(ID, identity.client_of(ID .. ":7"))
+    assert.equal("0b5e7b3c2a914a3e", identity.short(ID))
+    assert.equal(identity.short(ID),
+      identity.client_of("0b5e7b3c2a914a3e0123456789abcdef"))
+    for _, owner in ipairs { "", "me", ID, ("x"):rep(32), ("a"):rep(31) } do
+      assert.is_nil(identity.client_of(owner))
+    end
+    assert.equal("\0\255z", identity.bytes "00ff7a")
+  end)
+end)
+
 describe("identity.decode", function()
-  it("gives back what was encoded", function()
+  it("decodes what encode returns", function()
     for _, who in ipairs {
       { id = ID, host = "web3", pid = 412, program = "a b%41", name = "x,y" },
       { id = ID, pid = 1 }, { id = ID, name = "\27[31m\n" },

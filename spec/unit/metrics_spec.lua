@@ -1,6 +1,6 @@
 --- Counters and histograms, and their text for Prometheus.
 
-local metrics = require "rlock.metrics"
+local metrics = require "rlock.util.metrics"
 local read = require "spec.tools.exposition"
 
 local count = 0

@@ -1,20 +1,13 @@
+local fake_host = require "spec.tools.fake_host"
 local node = require "rlock.redis.node"
 
--- A host whose tasks run at once, and whose connections are told to be lost as
--- often as `drops` says, before whoever opens them has them.
+-- A node whose connections are told to be lost as often as `drops` says, before
+-- whoever opens them has them.
 local function new(drops)
-  local host = { opened = 0 }
-  function host.now() return 1000 end
-  function host.sleep() end
-  function host.log() end
-  function host.random_number() return 0.5 end
-  function host.daemon(fn, ...) fn(...) end
-  function host.event()
-    return { set = function() end, pause = function() return true end }
-  end
-  function host.connect(options)
-    host.opened = host.opened + 1
-    local number = host.opened
+  local opened = 0
+  local function connect(options)
+    opened = opened + 1
+    local number = opened
     if number <= drops then options.lost("the server closed it") end
     return {
       number = number,
@@ -22,7 +15,7 @@ local function new(drops)
       close = function(self) self.is_closed = true end,
     }
   end
-  return node.new(host, { host = "there", port = 1, timeout = 1,
+  return node.new(fake_host(connect), { host = "there", port = 1, timeout = 1,
     connect_timeout = 1 })
 end
 

@@ -99,7 +99,7 @@ describe("policy.load", function()
     { "a poll that is a number", function(def) def.poll = "1" end,
       "poll must be a number, is a string" },
     { "a field that there is", function(def) def.chanel = "x" end,
-      "a policy has no field chanel, only allows, channel, [%l, ]+" },
+      "a policy has no field chanel, only allows, channel, [%l_, ]+" },
     { "server", function(def) def.server = nil end,
       "server is missing: a table" },
     { "functions", function(def) def.server = print end,
@@ -165,7 +165,7 @@ describe("policy.load", function()
     end
   end)
 
-  it("wants a table or a name", function()
+  it("requires a table or a name", function()
     assert.matches("the policy: must be a table, or the name", load_fault(nil))
     assert.matches("the policy: must be a table, or the name", load_fault(7))
   end)

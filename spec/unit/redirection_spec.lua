@@ -1,30 +1,22 @@
 --- Which node's slot map a client trusts after a redirection, without a server.
 
 local cluster = require "rlock.redis.cluster"
+local fake_host = require "spec.tools.fake_host"
 local slot = require "rlock.redis.slot"
 
 local ALL = slot.count - 1
 
 local says, asked                       -- node -> its reply to CLUSTER SLOTS
 
--- A host whose tasks run at once.
-local host = {
-  now = function() return 1000 end, sleep = function() end,
-  log = function() end, random_number = function() return 0.5 end,
-  daemon = function(fn, ...) fn(...) end,
-  event = function()
-    return { set = function() end, pause = function() return true end }
-  end,
-  connect = function(options)
-    return {
-      make_ready = function() return true end, close = function() end,
-      send = function()
-        asked[#asked + 1] = options.host
-        return says[options.host]
-      end,
-    }
-  end,
-}
+local host = fake_host(function(options)
+  return {
+    make_ready = function() return true end, close = function() end,
+    send = function()
+      asked[#asked + 1] = options.host
+      return says[options.host]
+    end,
+  }
+end)
 
 describe("a cluster's client", function()
   it("asks the node that a redirection names before those that may not know "

@@ -9,13 +9,13 @@ describe("a server that is busy", function()
       "redis", detail, "a name"))
   end
 
-  it("is told with the command that ends what it runs", function()
+  it("is reported with the command that ends the script", function()
     assert.equal("BUSY a script runs too long on the server; few.acquire did "
       .. "not run; to end it: redis-cli function kill", told("BUSY Redis is "
       .. "busy running a script. You can only call FUNCTION KILL or SHUTDOWN"))
   end)
 
-  it("is told in its own words where nothing can end that", function()
+  it("is reported by its own message if nothing can end that", function()
     assert.equal("BUSY Redis is busy running a module command (few.acquire)",
       told("BUSY Redis is busy running a module command"))
   end)

@@ -52,7 +52,7 @@ describe("A reply", function()
     return reply, code, detail, reader
   end
 
-  it("is understood whatever pieces it comes in", function()
+  it("is parsed in pieces of any size", function()
     local long = ("z"):rep(5000)
     local text = "*5\r\n$4\r\nheld\r\n:-7\r\n*0\r\n$-1\r\n"
       .. "*2\r\n+OK\r\n$5000\r\n" .. long .. "\r\n"
@@ -77,6 +77,13 @@ describe("A reply", function()
     assert.equal("redis", code)
     assert.equal("ERR no", detail)
     assert.same({ { err = "ERR no" }, "x" }, (read "*2\r\n-ERR no\r\n+x\r\n"))
+  end)
+
+  it("has no control characters if it is an error", function()
+    local text = "-ERR a\0b\27[2J\nc\r\n*1\r\n-x\ty\r\n"
+    local reader = resp.reader(source(text, 3))
+    assert.same({ nil, "redis", "ERR a?b?[2J?c" }, { reader:read() })
+    assert.same({ { err = "x?y" } }, (reader:read()))
   end)
 
   it("is read one after the other", function()
@@ -110,7 +117,7 @@ describe("A reply", function()
       assert.equal(1, (reader:read()))
     end)
 
-  it("that is cut off is none", function()
+  it("that is cut off is rejected", function()
     for _, text in ipairs { "", "*", "*2\r\n:1\r\n", "$5\r\nabc", ":12\r" } do
       local reply, code = read(text)
       assert.is_nil(reply)
@@ -118,7 +125,7 @@ describe("A reply", function()
     end
   end)
 
-  it("that makes no sense is none", function()
+  it("that is malformed is rejected", function()
     for _, text in ipairs {
       "HTTP/1.1 400 Bad Request\r\n", ":x\r\n", "*1\r\n?\r\n", "\r\n", "$\r\n",
       ":nan\r\n", ":inf\r\n", ":1e3\r\n", ": 1\r\n", "$1.5\r\nx\r\n",
@@ -135,7 +142,7 @@ describe("A reply", function()
     assert.matches("nested too deep", detail)
   end)
 
-  it("that is announced to be too long is none", function()
+  it("that is announced as too long is rejected", function()
     for _, text in ipairs {
       "*2147483647\r\n", "*1048577\r\n:1\r\n", "*1\r\n*99999999999\r\n",
       "$2147483647\r\n", "$536870913\r\nx", "+" .. ("x"):rep(1100000),
@@ -149,7 +156,7 @@ describe("A reply", function()
     assert.equal(5, (read ":+5\r\n"))
   end)
 
-  it("may be followed by more than was asked for", function()
+  it("may be followed by more data", function()
     local _, _, _, reader = read "+OK\r\n+OK\r\n"
     assert.is_false(reader:is_done())
   end)

@@ -30,14 +30,15 @@ end
 
 local function our_files()
   local list = {}
-  local pipe = assert(io.popen("find lua spec -name '*.lua' | LC_ALL=C sort"))
+  local pipe = assert(io.popen(
+    "find lua spec/fixtures -name '*.lua' | LC_ALL=C sort"))
   for path in pipe:lines() do list[#list + 1] = path end
   pipe:close()
   return list
 end
 
 describe("the lexer", function()
-  it("tells names, keywords, numbers, strings and signs", function()
+  it("distinguishes names, keywords, numbers, strings, operators", function()
     assert.equal("local name = number .. string ; return name . name ~= ...",
       kinds("local x1 = 1 .. 'a'; return _a.b ~= ..."))
     assert.equal("name ( number , number , number , number , number )",
@@ -109,7 +110,7 @@ describe("the parser", function()
     assert.equal("13", uses("function a:b() return self end", "self"))
   end)
 
-  it("tells assignments", function()
+  it("recognises assignments", function()
     local file = parser.parse("a = 1 b.c = 2 d[1], e = f, g h().i = 1"
       .. " function j() end function k.l() end m() ")
     local list = {}
@@ -120,7 +121,7 @@ describe("the parser", function()
     assert.equal("a! b.! d.! e! h.! j! k.!", table.concat(list, " "))
   end)
 
-  it("tells the field that is read, and what follows it", function()
+  it("finds the field that is read, and what follows it", function()
     local use = parser.parse("return table.unpack or x").uses[1]
     assert.same({ "table", "unpack", "or" }, { use.name, use.field, use.after })
     use = parser.parse("return a['b'].c").uses[1]
@@ -199,7 +200,7 @@ describe("the parser", function()
     assert.is_true(count > 20)
   end)
 
-  it("says where it gives up, and never hangs, on text that is no Lua",
+  it("says where it fails, and never hangs, on text that is not Lua",
     function()
       local text = files.read("spec/unit/fixtures/shop.lua")
       local given_up = 0

@@ -482,6 +482,26 @@ describe("what cannot be shipped", function()
     { "% math.huge", "return function() return 5 % math.huge end",
       "p.lua:1: acquire: has math.huge after %, which makes NaN in Redis' Lua"
         .. " 5.1; compare instead" },
+    { "% with a sign", "return function() return 5 % -math.huge end",
+      "p.lua:1: acquire: has math.huge after %, which makes NaN in Redis' Lua"
+        .. " 5.1; compare instead" },
+    { "% in parentheses", "return function() return 5 % (-(math.huge)) end",
+      "p.lua:1: acquire: has math.huge after %, which makes NaN in Redis' Lua"
+        .. " 5.1; compare instead" },
+    { "% a captured module's constant", "local m, least = math, -math.huge",
+      "return function() return 5 % -m.huge end",
+      "p.lua:2: acquire: has math.huge after %, which makes NaN in Redis' Lua"
+        .. " 5.1; compare instead" },
+    { "% a number that is infinite", "return function() return 5 % -1e309 end",
+      "p.lua:1: acquire: Redis' Lua 5.1 does not have the same result of %"
+        .. " beside the number 1e309" },
+    { "% of a big number", "return function() return 1e100 % 7 end",
+      "p.lua:1: acquire: Redis' Lua 5.1 does not have the same result of %"
+        .. " beside the number 1e100" },
+    { "% of a big constant", "local big = 2^60",
+      "return function() return big % 7 end",
+      "p.lua:2: acquire: has a number beyond 2^53 before %, where Redis' Lua"
+        .. " 5.1 is inexact" },
     { "% a constant that is infinite", "local most = math.huge",
       "return function() return 5 % most end",
       "p.lua:2: acquire: has math.huge after %, which makes NaN in Redis' Lua"

@@ -2,7 +2,6 @@ local seal = require "rlock.redis.seal"
 
 local RUN_ID = ("0123456789"):rep(4)
 local SERVER = "# Server\r\nrun_id:" .. RUN_ID .. "\r\n"
-local OWN = "id=7 addr=10.0.0.1:555 laddr=10.0.0.2:6379 fd=8 name=rlock"
 local NOPERM = "NOPERM this user has no permissions to run this command"
 local BUSY = "BUSY Redis is busy running a script."
 
@@ -19,7 +18,7 @@ local function new(mode)
 end
 
 local function of(id, run_id)
-  return { id = id, run_id = run_id, address = "10.0.0.1:" .. id }
+  return { id = id, run_id = run_id }
 end
 
 -- Answers every command with this reply, or this error of Redis.
@@ -37,12 +36,12 @@ local function answering(reply, detail, code)
 end
 
 describe("a connection's identity", function()
-  it("has the role that INFO tells, else HELLO", function()
+  it("has the role from INFO, else from HELLO", function()
     local INFO = "# Replication\r\nrole:%s\r\nmaster_replid:%s\r\n"
-    local replies = { "OK", 7, SERVER, OWN, 0, INFO:format("slave", RUN_ID) }
+    local replies = { "OK", 7, SERVER, 0, INFO:format("slave", RUN_ID) }
     local identity = seal.identity(replies, {}, {}, 2)
     assert.same({ "slave", RUN_ID }, { identity.role, identity.replication })
-    replies = { { "proto", 2, "role", "master" }, 7, SERVER, OWN, 0 }
+    replies = { { "proto", 2, "role", "master" }, 7, SERVER, 0 }
     assert.equal("master", seal.identity(replies, {}, {}, 2).role)
   end)
 
@@ -57,26 +56,28 @@ describe("a connection's identity", function()
   end)
 
   it("is its id and the run id of its server", function()
-    assert.same({ id = 7, run_id = RUN_ID, address = "10.0.0.1:555" },
-      seal.identity({ "OK", 7, SERVER, OWN }, {}, {}, 2))
+    assert.same({ id = 7, run_id = RUN_ID },
+      seal.identity({ "OK", 7, SERVER }, {}, {}, 2))
   end)
 
-  it("is its id and address where INFO is forbidden", function()
-    assert.same({ id = 7, address = "10.0.0.1:555" },
-      seal.identity({ 7, nil, OWN }, { nil, "redis" }, { nil, NOPERM }, 1))
-  end)
-
-  it("is refused where CLIENT ID is, or nothing tells the server", function()
+  it("is refused where CLIENT ID or INFO is, or returns nothing", function()
     for _, detail in ipairs { NOPERM, "ERR unknown command 'CLIENT'" } do
       local identity = seal.identity({ nil, SERVER }, { "redis", nil, "redis" },
         { detail, nil, detail }, 1)
       assert.equal(detail, identity.refused)
     end
-    assert.equal(NOPERM, seal.identity({ 7, SERVER, OWN },
-      { nil, nil, nil, "redis" }, { nil, nil, nil, NOPERM }, 1).refused)
-    assert.truthy(seal.identity({ 7 }, { nil, "redis", "redis" },
-      { nil, NOPERM, NOPERM }, 1).refused)
-    assert.truthy(seal.identity({ "seven", SERVER, OWN }, {}, {}, 1).refused)
+    assert.equal(NOPERM, seal.identity({ 7, SERVER },
+      { nil, nil, "redis" }, { nil, nil, NOPERM }, 1).refused)
+    assert.equal(NOPERM, seal.identity({ 7 }, { nil, "redis" },
+      { nil, NOPERM }, 1).refused)
+    for _, identity in ipairs {
+      seal.identity({ 7, "no text of INFO" }, {}, {}, 1),
+      seal.identity({ 7, { "run_id:1" } }, {}, {}, 1),
+    } do
+      assert.equal("INFO does not identify the server", identity.refused)
+      assert.is_nil(identity.id)
+    end
+    assert.truthy(seal.identity({ "seven", SERVER }, {}, {}, 1).refused)
   end)
 
   it("is unknown while the server is busy or silent", function()
@@ -100,14 +101,6 @@ describe("sealing", function()
     assert.is_true(seals:is_pending("b"))
   end)
 
-  it("names a connection by id and address without a run id", function()
-    local seals = new()
-    seals:lost(of(3))
-    local exchange, sent = answering(1)
-    assert.is_true(seals:discharge(of(4), exchange))
-    assert.same({ "CLIENT KILL ID 3 ADDR 10.0.0.1:3" }, sent)
-  end)
-
   it("is settled by a 0: the connection is gone already", function()
     local seals = new()
     seals:lost(of(3, "a"))
@@ -115,7 +108,7 @@ describe("sealing", function()
     assert.is_false(seals:is_pending("a"))
   end)
 
-  it("stays pending when it cannot be told", function()
+  it("stays pending if the outcome is unknown", function()
     for detail, code in pairs {
       [BUSY] = "redis", ["LOADING Redis is loading"] = "redis",
       ["ERR max number of clients reached"] = "redis", late = "timeout",
@@ -130,7 +123,7 @@ describe("sealing", function()
     end
   end)
 
-  it("is refused by NOPERM and unknown commands, which is told once",
+  it("is refused by NOPERM and unknown commands, reported once",
     function()
       for _, detail in ipairs { NOPERM, "ERR unknown command 'CLIENT'" } do
         local seals = new()
@@ -146,7 +139,7 @@ describe("sealing", function()
       end
     end)
 
-  it("keeps a bounded number in mind, the latest", function()
+  it("keeps a bounded number of pending kills, the latest", function()
     local seals = new()
     for i = 1, 150 do seals:lost(of(i, i <= 50 and "a" or "b")) end
     assert.is_false(seals:is_pending("a"))

@@ -1,21 +1,12 @@
 --- What is believed of Sentinels that disagree, fail, or are set up anew.
 
+local fake_host = require "spec.tools.fake_host"
 local sentinel = require "rlock.redis.sentinel"
 
-local world, moves, asked
-
--- A host whose tasks run at once. `world` has the Sentinels: address -> what it
--- says: { place, epoch, others }, or an error's text.
-local function new_host()
-  local host = {}
-  function host.now() return 1000 end
-  function host.random_number() return 0.5 end
-  function host.daemon(fn, ...) fn(...) end
-  function host.event()
-    return { set = function() end, pause = function() return true end }
-  end
-  return host
-end
+--- The Sentinels: address -> what it says: { place, epoch, others }, or an
+--- error's text.
+local world
+local moves, asked
 
 local function flat(named)
   local list = {}
@@ -27,7 +18,7 @@ local function flat(named)
 end
 
 local function place_in(text)
-  local host, port = text:match("^(.*):(%d+)$")
+  local host, port = text:match("^(.*):(.*)$")
   return { host, port }
 end
 
@@ -62,14 +53,13 @@ local function connect(options)
 end
 
 local function new(...)
-  local host, list = new_host(), {}
-  host.connect = connect
+  local list = {}
   for i, name in ipairs { ... } do
     local at = place_in(name)
     list[i] = { host = at[1], port = tonumber(at[2]) }
   end
   moves, asked = {}, {}
-  return sentinel.new(host, { sentinels = list, master = "m",
+  return sentinel.new(fake_host(connect), { sentinels = list, master = "m",
     connect_timeout = 3 }, function(why) moves[#moves + 1] = why end)
 end
 
@@ -127,7 +117,7 @@ describe("Sentinel", function()
     assert.same({}, moves)
   end)
 
-  it("is believed if most have been set up anew", function()
+  it("is believed if most have been reconfigured", function()
     world["s:1"].epoch = 7
     local self = new(ALL[1], ALL[2], ALL[3])
     assert.equal("a:1", (located(self)))
@@ -170,7 +160,32 @@ describe("Sentinel", function()
     end)
   end
 
-  it("tells the masters that it knows", function()
+  it("is not believed if it names a bad address", function()
+    for _, port in ipairs { "99999999", "6379.5", "1e999", "0", "-1", "" } do
+      world["s:1"].place = "a:" .. port
+      local self = new("s:1", "s:2")
+      assert.equal("a:1", (located(self)))
+      assert.same({ "s:1", "s:2" }, asked)
+    end
+  end)
+
+  it("that names bad Sentinels is believed without them", function()
+    world["s:1"].others = { "s:99999999", "s:1e999", "s:2" }
+    local self = new "s:1"
+    assert.equal("a:1", (located(self)))
+    assert.equal(2, #self.list)
+  end)
+
+  it("with a malformed epoch has none", function()
+    for _, epoch in ipairs { "nan", "1e999", "-1", "x" } do
+      world["s:1"].epoch = epoch
+      local self = new "s:1"
+      assert.equal("a:1", (located(self)))
+      assert.is_nil(self.epoch)
+    end
+  end)
+
+  it("lists its masters", function()
     world = { ["s:1"] = {} }
     assert.same({ nil, "connect", 'm: no Sentinel knows it; s:1: it knows no '
       .. 'master "m", only: a, b' }, { located(new "s:1") })

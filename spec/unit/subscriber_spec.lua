@@ -3,21 +3,27 @@
 
 local subscriber = require "rlock.redis.subscriber"
 
-local sent, told, message, its
+local sent, told, message, its, clock, go_on
 
 local connection = {
   listen = function(_, verb, name) sent[#sent + 1] = verb .. " " .. name end,
-  close = function() end,
+  close = function() sent[#sent + 1] = "close" end,
 }
 
 local host = {
-  now = function() return 0 end,
+  now = function() return clock end,
   random_number = function() return 0 end,
   log = function() end,
   event = function()
-    return { set = function() end, wait = coroutine.yield }
+    return { set = function() end, wait = function(_, seconds)
+      return coroutine.yield(seconds)
+    end }
   end,
-  daemon = function(fn, ...) coroutine.wrap(fn)(...) end,
+  service = function(fn, ...)
+    go_on = coroutine.wrap(fn)
+    go_on(...)
+    return {}
+  end,
 }
 
 local node = {
@@ -37,9 +43,9 @@ describe("a subscriber", function()
   local channel
 
   before_each(function()
-    sent, told = {}, {}
-    its = subscriber.new(node, "both", function(event)
-      told[#told + 1] = event
+    sent, told, clock = {}, {}, 0
+    its = subscriber.new(node, "both", function(event, _, ...)
+      told[#told + 1] = table.concat({ event, ... }, " ")
     end)
     its:add { name = "other" }                   -- the connection stays
     channel = { name = "c" }
@@ -47,7 +53,7 @@ describe("a subscriber", function()
     sent = {}
   end)
 
-  it("is live when both kinds of messages are heard", function()
+  it("is live when both kinds of messages arrive", function()
     say "subscribe"
     assert.is_false(channel.is_live)
     say "ssubscribe"
@@ -55,7 +61,14 @@ describe("a subscriber", function()
     assert.same({ "live" }, told)
   end)
 
-  it("tells of a slot that has moved, and subscribes again", function()
+  it("passes on the verb of a message", function()
+    message("message", "c", "0")
+    message("smessage", "c", "0")
+    message("smessage", "unknown", "0")
+    assert.same({ "message 0 message", "message 0 smessage" }, told)
+  end)
+
+  it("reports a moved slot, and subscribes again", function()
     say("subscribe", "ssubscribe", "sunsubscribe")
     assert.is_false(channel.is_live)
     assert.same({ "live", "moved" }, told)
@@ -75,6 +88,48 @@ describe("a subscriber", function()
     say "ssubscribe"
     assert.is_true(channel.is_live)
     assert.same({ "live", "live" }, told)
+  end)
+
+  -- Lets it run for this many seconds; it hears what it asks for.
+  local function pass(seconds)
+    local last = clock + seconds
+    while clock < last do
+      local before = #sent
+      clock = clock + (go_on() or last)
+      for i = before + 1, #sent do
+        local kind, name = sent[i]:match "^(%S+) (%S+)$"
+        if kind then message(kind, name, nil) end
+      end
+    end
+  end
+
+  it("unsubscribes an idle channel within two seconds, since rlockctl shows "
+    .. "subscribers as waiters", function()
+    say("subscribe", "ssubscribe")
+    clock = 100
+    channel.idle_since = 100
+    pass(2)
+    assert.same({ "unsubscribe c", "sunsubscribe c" }, sent)
+    assert.is_nil(its.channels.c)
+  end)
+
+  it("keeps its connection a while without a channel", function()
+    local other = its.channels.other
+    say("subscribe", "ssubscribe")
+    message("subscribe", "other", nil)
+    message("ssubscribe", "other", nil)
+    channel.idle_since, other.idle_since = 0, 0
+    pass(3)
+    assert.equal(0, its.count)
+    assert.is_nil(sent[5])
+    its:add { name = "new" }
+    assert.equal("subscribe new", sent[5])
+    message("subscribe", "new", nil)
+    message("ssubscribe", "new", nil)
+    its.channels.new.idle_since = clock
+    its:wind_down()
+    pass(3)
+    assert.equal("close", sent[#sent])
   end)
 
   it("does not unsubscribe what the server has ended", function()

@@ -49,7 +49,7 @@ describe("url.parse", function()
     assert.equal("/tmp/a b", parsed("unix:///tmp/a%20b").path)
   end)
 
-  it("takes colons and at signs in a password", function()
+  it("accepts colons and at signs in a password", function()
     assert.equal("a:b@c", parsed("redis://:a:b@c@h").password)
   end)
 
@@ -153,7 +153,7 @@ describe("url.parse", function()
     end
   end)
 
-  it("wants a string", function()
+  it("requires a string", function()
     assert.has_error(function() url.parse(nil) end, "bad url: must be a string")
   end)
 end)
@@ -182,7 +182,38 @@ describe("url.format", function()
       url.format(parsed("redis+sentinel://u:hunter2@s1/m")))
   end)
 
-  it("leaves out a lone user, who may be a password", function()
+  it("leaves out a lone user, which may be a password", function()
     assert.equal("redis://h:6379/0", url.format(parsed("redis://hunter2@h")))
+  end)
+end)
+
+describe("an address that a server names", function()
+  it("is a host and a port", function()
+    for _, case in ipairs {
+      { "h", 1 }, { "::1", 65535 }, { "10.0.0.1", "6379" },
+      { ("h"):rep(255), 7 },
+    } do
+      assert.same({ host = case[1], port = tonumber(case[2]) },
+        url.place(case[1], case[2]))
+    end
+  end)
+
+  it("is none with a bad host or port", function()
+    for _, host in ipairs { false, 5, {}, "", "a\0b", "a\nb", "\27[2J", "\127",
+        ("h"):rep(256) } do
+      assert.is_nil(url.place(host, 6379))
+    end
+    assert.is_nil(url.place(nil, nil))
+    for _, port in ipairs { false, {}, 0, -5, 65536, 2^40, 6379.5, 1 / 0, 0 / 0,
+        "", "-5", "0", "99999", "99999999", "6379.5", "1e999", "0x10", " 1",
+        "1e3", "inf", "nan" } do
+      assert.is_nil(url.place("h", port))
+    end
+  end)
+
+  it("in a URL has a host of 255 bytes at most", function()
+    assert.is_truthy(url.parse("redis://" .. ("h"):rep(255)))
+    assert.matches("the host is too long",
+      select(3, url.parse("redis://" .. ("h"):rep(256))))
   end)
 end)

@@ -1,10 +1,10 @@
-local verdicts = require "rlock.verdicts"
+local verdicts = require "rlock.lock.verdicts"
 
 local function op(name)
   return { op = name, where = 'policy "p": p.lua:3: ' .. name }
 end
 
-describe("an answer", function()
+describe("a reply", function()
   it("is a verdict and what comes with it", function()
     for name, replies in pairs {
       acquire = { { "held" }, { "held", 7 }, { "held", "7" }, { "busy", -1 },
@@ -21,7 +21,7 @@ describe("an answer", function()
     assert.equal("held", (verdicts.of(op "renew", "held")))
   end)
 
-  it("is told with its place, if it is none", function()
+  it("is reported with its position, if it is none", function()
     for name, replies in pairs {
       acquire = { false, 7, "hold", {}, { 42 }, { { "held" } }, { "busy" },
         { "busy", "1" }, { "busy", {} }, { "held", {} }, { "refused" },
@@ -57,9 +57,18 @@ describe("an answer", function()
     assert.equal('"' .. ("x"):rep(37) .. '..."', shown(("x"):rep(1000)))
   end)
 
+  it("has a reason without control characters", function()
+    assert.equal("no? entry", select(2, verdicts.of(op "acquire",
+      { "refused", "no\27 entry" })))
+  end)
+
   it("of peek has times and counts", function()
     assert.equal("free", (verdicts.of_peek(op "peek", { "free", -2, 0 })))
     assert.equal("held",
       (verdicts.of_peek(op "peek", { "held", 1, 0, { "a", "1" } })))
+    for _, flat in ipairs { "x", 5, { 5, "1" }, { {}, "1" } } do
+      assert.is_nil((verdicts.of_peek(op "peek", { "held", 1, 0, flat })))
+      assert.is_nil((verdicts.of_peek(op "peek", { "held", 1, 0, {}, flat })))
+    end
   end)
 end)

@@ -1,6 +1,6 @@
 --- Which waiters a message wakes, with a fake subscriber that records calls.
 
-local SUBSCRIBER, WAKEUP = "rlock.redis.subscriber", "rlock.wakeup"
+local SUBSCRIBER, WAKEUP = "rlock.redis.subscriber", "rlock.lock.wakeup"
 
 local now, subscribers, woken
 
@@ -84,9 +84,10 @@ local function told(number)
   return text
 end
 
-local function message(self, name, payload)
+local function message(self, name, payload, verb)
   local channel = self.channels[name]
-  channel.subscriber.notify("message", channel, payload or "0")
+  channel.subscriber.notify("message", channel, payload or "0",
+    verb or "message")
   return heard()
 end
 
@@ -137,7 +138,7 @@ describe("the waiters of a channel", function()
     assert.equal("1", message(self, "a"))
   end)
 
-  it("are woken again after they have tried", function()
+  it("are woken again after a retry", function()
     local self = open()
     local waiters = join_all(self, "a", "1 2 3")
     assert.equal("1", message(self, "a"))
@@ -151,7 +152,7 @@ describe("the waiters of a channel", function()
     assert.equal("1", message(self, "a"))
   end)
 
-  it("leave from any place", function()
+  it("leave from any position", function()
     for _, case in ipairs { { "1", "2 3" }, { "2", "1 3" }, { "3", "1 2" } } do
       local self = open()
       local waiters = join_all(self, "a", "1 2 3")
@@ -179,7 +180,7 @@ describe("the waiters of a channel", function()
     assert.equal("2", message(self, "a"))
   end)
 
-  it("pass a wake on that they have not used", function()
+  it("pass on an unused wake", function()
     local self = open()
     local waiters = join_all(self, "a", "1 2 3")
     message(self, "a")
@@ -208,22 +209,59 @@ describe("the waiters of a channel", function()
     assert.equal("r1 r2", message(self, "a", "1"))
   end)
 
-  it("hear a message once that is published in both ways", function()
+  it("receive a message published in both ways once", function()
     local self = open "both"
     join_all(self, "a", "1 2 3 4 5 6 7")
     assert.equal("1", message(self, "a"))
-    assert.equal("", message(self, "a"))
-    assert.equal("2", message(self, "a"))      -- another release
+    assert.equal("", message(self, "a", "0", "smessage"))
+    assert.equal("2", message(self, "a", "0", "smessage"))
     assert.equal("3", message(self, "a", "1"))
     now = now + 0.0019
-    assert.equal("", message(self, "a", "1"))
+    assert.equal("", message(self, "a", "1", "smessage"))
     assert.equal("4", message(self, "a"))
     now = now + 0.0021
-    assert.equal("5", message(self, "a"))
+    assert.equal("5", message(self, "a", "0", "smessage"))
     self = open "publish"
     join_all(self, "a", "1 2")
     assert.equal("1", message(self, "a"))
     assert.equal("2", message(self, "a"))
+  end)
+
+  it("receive each release of a client that publishes in one way", function()
+    for _, verb in ipairs { "message", "smessage" } do
+      local self = open "both"
+      join_all(self, "a", "1 2 3")
+      for i = 1, 3 do
+        assert.equal(tostring(i), message(self, "a", "0", verb))
+      end
+    end
+    local self = open "both"
+    join_all(self, "a", "1 2 3")
+    assert.equal("1", message(self, "a", "0", "smessage"))
+    assert.equal("2", message(self, "a"))      -- then one of ours
+    assert.equal("", message(self, "a", "0", "smessage"))
+  end)
+
+  it("wake those that share the lock, if no message has", function()
+    local self = open()
+    local all = function() return "all" end
+    join_all(self, "a", "w1")
+    local waiters = join_all(self, "a", "r1 r2 r3", all)
+    assert.is_true(self:polls(waiters.r2))
+    assert.is_false(self:polls(waiters.r1))
+    self:leave(waiters.r1, false)
+    assert.equal("", heard())
+    self:leave(waiters.r2, false)
+    assert.equal("r3", heard())                -- which polls from now on
+    assert.is_true(self:polls(waiters.r3))
+    local more = join_all(self, "a", "r4 r5", all)
+    self:wait(waiters.r3, 5)
+    self:wait(waiters.r3, 5)
+    self:leave(waiters.r3, true)
+    assert.equal("r4 r5", heard())
+    self:wait(more.r4, 5)
+    self:leave(more.r4, true)
+    assert.equal("", heard())                  -- it was woken
   end)
 
   it("may rely on a channel that is live", function()
@@ -236,7 +274,7 @@ describe("the waiters of a channel", function()
     assert.is_true(self:is_live "a")
   end)
 
-  it("get what is left of a semaphore, if it suffices", function()
+  it("get the rest of a semaphore, if it suffices", function()
     local self = open()
     local waiters = join_all(self, "a", "1 2 3 4")
     waiters["1"].wants, waiters["3"].wants = 3, 2

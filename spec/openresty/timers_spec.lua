@@ -1,0 +1,284 @@
+--- Timers that nginx refuses or ends, and the worker's timer, on which all
+--- background work depends.
+
+local eventually = require "spec.tools.eventually"
+local host = require "rlock.host.ngx"
+local redis = require "spec.tools.redis"
+local rlock = require "resty.rlock"
+local tasks = require "rlock.host.ngx.tasks"
+
+local SECONDS = 20
+
+-- luacheck: globals ngx
+
+describe("The timer of a worker", function()
+  local server, client
+  local timer_at, exit = ngx.timer.at, ngx.exit
+
+  before_each(function()
+    server = redis.start()
+    client = assert(rlock.open { url = server.url, watchdog = 1 })
+  end)
+
+  after_each(function()
+    ngx.timer.at, ngx.exit = timer_at, exit
+    client:close()
+    server:stop()
+  end)
+
+  -- From now on, nginx refuses timers as if too many were pending.
+  local function refuse()
+    local refused = 0
+    function ngx.timer.at()
+      refused = refused + 1
+      return nil, "too many pending timers"
+    end
+    return function() return refused end
+  end
+
+  local function current() return host.whole(tasks.worker_timer) end
+
+  -- Makes the timer due for replacement.
+  local function wear_out()
+    local timer = current()
+    timer.taken = math.huge
+    return timer
+  end
+
+  it("goes on if its successor is refused, and renews", function()
+    local lock = client:lock "kept"
+    assert(lock:lock())
+    local refused = refuse()
+    local timer = wear_out()
+    eventually(function() return refused() > 2 end, SECONDS)
+    assert.equal(timer, current())
+    local ends = host.now() + 1.5
+    eventually(function() return host.now() > ends end, SECONDS)
+    assert.equal("held", lock:state())
+    assert.equal("1", server:cli("EXISTS", "kept"))
+    ngx.timer.at = timer_at
+    eventually(function() return current() ~= timer end, SECONDS)
+    assert.is_true(lock:unlock())
+    eventually(function() return tasks.is_over(timer) end, SECONDS)
+  end)
+
+  it("goes on if its successor is dropped when it is due", function()
+    local lock = client:lock "kept"
+    assert(lock:lock())
+    local dropped = 0
+    function ngx.timer.at()
+      dropped = dropped + 1
+      return true
+    end
+    local timer = wear_out()
+    eventually(function() return dropped > 1 end, SECONDS)
+    assert.equal(timer, current())
+    assert.is_true(lock:unlock())
+    ngx.timer.at = timer_at
+    eventually(function() return current() ~= timer end, SECONDS)
+  end)
+
+  -- Ends the timer with everything that runs in it.
+  local function kill()
+    local timer = current()
+    host.daemon(function() ngx.exit(ngx.ERROR) end)
+    eventually(function() return tasks.is_over(timer) end, SECONDS)
+    return timer
+  end
+
+  it("is replaced if it was ended", function()
+    local timer = kill()
+    assert.not_equal(timer, current())
+    local lock = client:lock "kept"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("fails the job of a request when it is ended", function()
+    local waiting = ngx.thread.spawn(function()
+      return host.whole(function() ngx.sleep(SECONDS) end)
+    end)
+    kill()
+    local _, result, code, detail = ngx.thread.wait(waiting)
+    assert.same({ nil, "closed" }, { result, code })
+    assert.matches("nginx has ended the timer", detail)
+  end)
+
+  -- Lets time pass without a call of rlock.
+  local function pass(seconds)
+    local ends = host.now() + seconds
+    eventually(function() return host.now() > ends end, SECONDS)
+  end
+
+  it("is replaced without a call if it was ended, and renews", function()
+    local lock = client:lock "kept"
+    assert(lock:lock())
+    kill()
+    pass(3)
+    assert.equal("1", server:cli("EXISTS", "kept"))
+    assert.equal("held", lock:state())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("is replaced, and renews what was about to be renewed", function()
+    local lock, session = client:lock "kept", client.session
+    assert(lock:lock())
+    function session.route_of()
+      session.route_of = nil
+      ngx.exit(ngx.ERROR)
+    end
+    eventually(function() return not rawget(session, "route_of") end, SECONDS)
+    pass(3)
+    assert.equal("1", server:cli("EXISTS", "kept"))
+    assert.equal("held", lock:state())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("is replaced once nginx has timers again, and renews", function()
+    local its = assert(rlock.open { url = server.url, watchdog = 5 })
+    local lock = its:lock "kept"
+    assert(lock:lock())
+    kill()
+    local refused = refuse()
+    eventually(function() return refused() > 2 end, SECONDS)
+    ngx.timer.at = timer_at
+    pass(6)
+    assert.equal("1", server:cli("EXISTS", "kept"))
+    assert.is_true(lock:unlock())
+    its:close()
+  end)
+
+  it("reports what was lost while there was none", function()
+    local lock, reasons = client:lock "kept", {}
+    assert(lock:lock())
+    lock:on_lost(function(_, reason) reasons[#reasons + 1] = reason end)
+    kill()
+    refuse()
+    eventually(function() return lock:state() == "lost" end, SECONDS)
+    ngx.timer.at = timer_at
+    eventually(function() return reasons[1] end, SECONDS)
+    assert.same({ "not renewed in time" }, reasons)
+    assert.same({ nil, "lost", "not renewed in time" }, { lock:unlock() })
+  end)
+
+  it("subscribes again after it was ended", function()
+    local function subscribed()
+      return server:cli("PUBSUB", "NUMSUB", "channel"):match "%d+" == "1"
+    end
+    local waiter = client.session.wakeup:join "channel"
+    eventually(subscribed, SECONDS, "the subscription")
+    kill()
+    eventually(function() return not subscribed() end, SECONDS, "its end")
+    eventually(subscribed, SECONDS, "another subscription")
+    client.session.wakeup:leave(waiter)
+  end)
+
+  it("runs the guards of a job that it ends", function()
+    local undone, order = host.event(), {}
+    local function undo(what)
+      order[#order + 1] = what
+      if what == 2 then error "on purpose" end
+      if what == 1 then undone:set() end
+    end
+    host.daemon(function()
+      host.guard(undo, 1, function()
+        host.guard(undo, "over", function() end)
+        host.guard(undo, 2, function()
+          host.guard(undo, 3, function() ngx.sleep(SECONDS) end)
+        end)
+      end)
+    end)
+    kill()
+    assert.is_true(undone:wait(SECONDS))
+    assert.same({ 3, 2, 1 }, order)
+  end)
+
+  it("runs the other guards if one ends it again", function()
+    local undone = host.event()
+    host.daemon(function()
+      host.guard(function() undone:set() end, nil, function()
+        host.guard(function() ngx.exit(ngx.ERROR) end, nil, function()
+          ngx.sleep(SECONDS)
+        end)
+      end)
+    end)
+    kill()
+    assert.is_true(undone:wait(SECONDS))
+  end)
+
+  it("starts a service again that has raised an error", function()
+    local runs, over = 0, host.event()
+    host.service(function(a, b)
+      runs = runs + 1
+      assert.same({ "a", "b" }, { a, b })
+      if runs < 3 then error "on purpose" end
+      over:set()
+    end, "a", "b")
+    assert.is_true(over:wait(SECONDS))
+    assert.equal(3, runs)
+  end)
+
+  it("seals the connection of a command that it ends", function()
+    local node, lost = client.session.node, {}
+    local seals = node.seals
+    local function record(its, identity)
+      lost[#lost + 1] = identity
+      return getmetatable(seals).__index.lost(its, identity)
+    end
+    assert(client:call("PING"))
+    seals.lost = record
+    host.daemon(function()
+      node:call(host.now() + SECONDS, { "BLPOP", "nothing", "0" }, 3)
+    end)
+    eventually(function()
+      return server:cli("CLIENT", "LIST"):find("cmd=blpop", 1, true)
+    end, SECONDS, "the command")
+    kill()
+    eventually(function() return lost[1] end, SECONDS, "its seal")
+    assert.is_truthy(lost[1].id)
+    eventually(function() return not seals:is_pending(lost[1].run_id) end,
+      SECONDS)
+  end)
+
+  it("runs an on_lost for which nginx refused a timer", function()
+    local lock, reasons = client:lock "lost", {}
+    assert(lock:lock())
+    lock:on_lost(function(_, reason) reasons[#reasons + 1] = reason end)
+    server:cli("DEL", "lost")
+    local refused = refuse()
+    eventually(function() return refused() > 1 end, SECONDS)
+    assert.same({}, reasons)
+    ngx.timer.at = timer_at
+    eventually(function() return reasons[1] end, SECONDS)
+    assert.matches("expired or broken", reasons[1])
+  end)
+
+  it("refuses jobs if there can be none, until there can", function()
+    current()
+    kill()
+    refuse()
+    local lock = client:lock "x"
+    local ok, code, detail = lock:lock()
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("too many pending timers", detail)
+    assert.is_nil((host.daemon(function() end)))
+    ngx.timer.at = timer_at
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+  end)
+end)
+
+describe("A client in nginx whose first call finds no timer", function()
+  it("works later", function()
+    local server = redis.start()
+    finally(function() server:stop() end)
+    local client = assert(rlock.open(server.url))
+    local daemon = host.daemon
+    function host.daemon() return nil, "refused", "no timer" end
+    local ok, code = client:lock("x"):lock { wait = 0.2 }
+    host.daemon = daemon
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.is_true(client:lock("x"):lock())
+    client:close()
+  end)
+end)

@@ -1,0 +1,135 @@
+--- A server over its maxmemory, which refuses writes that need memory: no hold
+--- is lost, and everything can be released.
+
+local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
+local kinds = require "spec.tools.kinds"
+local rlock = require "rlock"
+local slow = require "spec.tools.slow"
+local task = require "spec.tools.task"
+
+local SOON = 10 * slow
+local LEASE = 2 * slow                   -- of the watchdog
+
+local NAMES = kinds.names(function(kind) return not kind.nodes end)
+
+local server
+
+local function fill()
+  server:cli("CONFIG", "SET", "maxmemory", "1")
+  assert.matches("^OOM", server:cli("SET", "x", "1"))
+end
+
+-- Takes a lock, twice if that is possible; a writer also reads. Returns what
+-- was taken: a list of locks.
+local function take(world, which)
+  local kind, lock = kinds.of[which], world.lock(which)
+  local taken = { lock, not kind.is_entered_once and lock or nil }
+  if kind.reader then
+    local client = world.clients[1]
+    for _, its in ipairs(require "rlock.lock.kinds") do
+      if its.name == kind.pair then
+        local read = client[its.factory](client, which):read_lock()
+        taken[#taken + 1], taken[#taken + 2] = read, read
+      end
+    end
+  end
+  for _, each in ipairs(taken) do assert.is_true(each:lock { wait = SOON }) end
+  return taken
+end
+
+describe("on a server over its maxmemory", function()
+  before_each(function() server = fixtures.server() end)
+  after_each(fixtures.close)
+
+  it("all locks are renewed, and released hold by hold", function()
+    local all = {}
+    for _, which in ipairs(NAMES) do
+      all[which] = take(kinds.open(which, { server.url }, { watchdog = LEASE }),
+        which)
+    end
+    local client = fixtures.open(server.url, { watchdog = LEASE })
+    local permits = client:permits "permits"
+    assert.is_true(permits:set(2))
+    local ids = { permits:acquire(), permits:acquire() }
+    fill()
+    local filled = rlock.now()
+    eventually(function() return rlock.now() > filled + 1.2 * LEASE end,
+      2 * LEASE)
+    for which, taken in pairs(all) do
+      for _, lock in ipairs(taken) do
+        assert.equal("held", lock:state(), which)
+      end
+      for _, lock in ipairs(taken) do
+        assert.same({ true }, { lock:unlock() }, which)
+      end
+      if kinds.of[which].is_built_in then
+        assert.is_false(taken[1]:is_locked(), which)
+      end
+    end
+    for _, id in ipairs(ids) do
+      assert.same({ true }, { permits:release(id) })
+    end
+    assert.equal(2, permits:available())
+  end)
+
+  it("all locks can be broken, and waiters leave", function()
+    local world, other, queued, waiting = {}, {}, {}, {}
+    for _, which in ipairs(NAMES) do
+      world[which] = kinds.open(which, { server.url })
+      other[which] = kinds.open(which, { server.url })
+      take(world[which], which)
+      waiting[which] = task.start(function()
+        return other[which].rival(which):lock { wait = SOON }
+      end)
+      local count = kinds.of[which].waiting
+      queued[which] = count and function()
+        return count(world[which].clients[1], which)
+      end
+    end
+    for which, count in pairs(queued) do
+      eventually(function() return count() == 1 end, SOON, which .. " waits")
+    end
+    fill()
+    for which, its in pairs(waiting) do
+      its:cancel()
+      if kinds.of[which].is_built_in then
+        local lock = world[which].lock(which)
+        assert.same({ true }, { lock:break_lock() }, which)
+        eventually(function() return lock:is_locked() == false end, SOON,
+          which .. " is free")
+      end
+    end
+    for which, count in pairs(queued) do
+      eventually(function() return count() == 0 end, SOON, which .. " has left")
+    end
+  end)
+
+  it("semaphores and latches can be counted down", function()
+    local client = fixtures.open(server.url)
+    local semaphore, latch = client:semaphore "s", client:latch "l"
+    assert.is_true(semaphore:set(3))
+    assert.is_true(latch:set(3))
+    assert.is_true(semaphore:acquire(3))
+    fill()
+    assert.same({ true }, { semaphore:release() })
+    assert.same({ true }, { semaphore:release(2) })
+    assert.equal(3, semaphore:available())
+    for _ = 1, 3 do assert.is_true(latch:count_down()) end
+    assert.equal(0, latch:count())
+  end)
+
+  it("an abandoned acquire is undone", function()
+    local policy = require("rlock.policy").load "semaphore"
+    local client = fixtures.open(server.url)
+    local function run(op, ...)
+      return client:call("EVAL", policy.ops[op].text, 3, "s",
+        "redisson_sc:{s}", "rlock_request:{s}:x:1", ...)
+    end
+    run("set", "1", "600000", "2", "publish")
+    assert.same({ "held", 0 }, run("acquire", "2", "600000", "2", "publish"))
+    fill()
+    assert.same({ "freed" }, run("undo", "3", "600000", "2", "publish", "2"))
+    assert.equal("2", client:call("GET", "s"))
+  end)
+end)

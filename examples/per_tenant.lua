@@ -6,7 +6,7 @@
 --
 -- The policy is the first half of this file; in a program of yours it would be
 -- a file of its own. Its key is a sorted set: owner -> end of its lease by the
--- server's clock, so a dead holder's place is freed in time. To see what Redis
+-- server's clock, so a dead holder's slot is free after it. To see what Redis
 -- runs: rlockctl script examples.per_tenant
 
 local naming = require "rlock.naming"
@@ -43,8 +43,8 @@ end
 
 function server.renew(keys, args)
   local holders, owner, lease, time = keys[1], args[1], args[2], now()
-  local ends = redis.call("zscore", holders, owner)
-  if not ends or tonumber(ends) <= time then return { "lost" } end
+  redis.call("zremrangebyscore", holders, "-inf", time)
+  if not redis.call("zscore", holders, owner) then return { "lost" } end
   return hold(holders, owner, time + lease)
 end
 
@@ -76,11 +76,11 @@ local client <close> = assert(rlock.open())
 local running, most = {}, {}            -- of this process
 
 local function work(tenant, job)
-  local place = client:policy(per_tenant, "jobs:" .. tenant, { limit = limit })
-  assert(place:with(function()
+  local slot = client:policy(per_tenant, "jobs:" .. tenant, { limit = limit })
+  assert(slot:with(function()
     running[tenant] = (running[tenant] or 0) + 1
     most[tenant] = math.max(most[tenant] or 0, running[tenant])
-    print(("%s job %d runs, %d of %d places taken"):format(tenant, job,
+    print(("%s job %d runs, %d of %d slots used"):format(tenant, job,
       running[tenant], limit))
     rlock.sleep(0.05)
     running[tenant] = running[tenant] - 1

@@ -69,7 +69,7 @@ function server.renew(keys, args)
   return prolong(keys[1], args[2])
 end
 
--- Tells the first waiter, on its own channel, that it is its turn.
+-- Wakes the first waiter, on its own channel.
 local function call_next(keys, publish)
   local first = first_waiter(keys[2], keys[3], now())
   if first then tell(publish, keys[4] .. ":" .. first, "0") end

@@ -31,7 +31,7 @@ end
 local first = rlock.spawn(function()
   assert(lock:lock { lease = lease })
   lock:on_lost(function(_, reason)
-    say("first", "told of the loss: %s", reason)
+    say("first", "lost the lock: %s", reason)
   end)
   enter("first")
   for _ = 1, 4 do                       -- twice as much work as there is time

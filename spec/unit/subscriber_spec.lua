@@ -113,6 +113,22 @@ describe("a subscriber", function()
     assert.is_nil(its.channels.c)
   end)
 
+  it("examines a channel once a second, however many are added", function()
+    local examined, MANY = 0, 100
+    local counted = { __index = function(_, field)
+      if field == "idle_since" then examined = examined + 1 end
+    end }
+    for i = 1, MANY do
+      its:add(setmetatable({ name = "c" .. i }, counted))
+      clock = clock + 1 / MANY
+      go_on()                                    -- woken by the new channel
+    end
+    assert.is_true(examined <= 2 * MANY, examined)
+    examined = 0
+    pass(10)
+    assert.is_true(examined >= 9 * MANY and examined <= 11 * MANY, examined)
+  end)
+
   it("keeps its connection a while without a channel", function()
     local other = its.channels.other
     say("subscribe", "ssubscribe")

@@ -24,6 +24,8 @@ local IDLE = 1                            -- seconds an idle channel stays,
 local WARM = 5                            -- and the connection without any
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 2   -- seconds between reconnects
 
+local max = math.max
+
 local verbs = {
   publish = { "subscribe" }, spublish = { "ssubscribe" },
   both = { "subscribe", "ssubscribe" },
@@ -45,6 +47,7 @@ function subscriber.new(node, publish, notify)
     channels = {},          -- name -> channel
     count = 0,              -- of channels
     awaited = {},           -- name -> verbs that were sent, but not confirmed
+    look_at = 0,            -- when to look for idle channels
   }, subscriber)
 end
 
@@ -127,8 +130,13 @@ local function hear(self, kind, name, payload)
   end
 end
 
--- Drops the channels that have been idle since `before`.
-local function drop_idle(self, before)
+-- Drops the channels that have been idle for a while. All channels are
+-- examined for that, so it is done rarely, however often channels are added.
+local function drop_idle(self)
+  local now = self.host.now()
+  if now < self.look_at and not self.is_ending then return end
+  local before = now - IDLE
+  self.look_at = now + IDLE
   for _, channel in pairs(self.channels) do
     if channel.idle_since and channel.idle_since <= before
         and not channel.is_leaving then
@@ -190,12 +198,12 @@ local function serve(self)
   while not self.is_closed and has_channels(self) do
     if not self.connection then connect(self) end
     if self.connection then
-      self.change:wait(IDLE)
-      if not self.is_closed then drop_idle(self, self.host.now() - IDLE) end
+      self.change:wait(max(self.look_at - self.host.now(), 0))
+      if not self.is_closed then drop_idle(self) end
     end
     if not self.connection and self.count > 0 and not self.is_closed then
       self.host.sleep(self.pause:next())
-      drop_idle(self, self.host.now() - IDLE)
+      drop_idle(self)
     end
   end
   if self.connection then self.connection:close() end

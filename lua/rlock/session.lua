@@ -222,15 +222,18 @@ end
 
 -- work in the background --------------------------------------------------
 
---- Runs fn as a background task that `close` waits for, up to `timeout`. If the
---  host refuses the task, runs it here.
+--- Runs fn as a background task that `close` waits for, up to `timeout`. It
+--  runs once, even if it raises an error. If the host refuses the task, it
+--  runs later: the caller may have a turn that fn ends, and waits for nothing.
 function session:background(fn)
+  local has_begun
   self.pending = self.pending + 1
-  local function work()
+  self.host.service(function()
+    if has_begun then return end
+    has_begun = true
     self.host.guard(self.work_done, self, fn)
     self:work_done()
-  end
-  if not self.host.daemon(work) then work() end
+  end)
 end
 
 --- Decrements `pending`: a background task or a lock's request has ended.

@@ -2,6 +2,7 @@
 --- are sent, when, and how requests with an unknown outcome are undone.
 
 local multi = require "rlock.several.multi"
+local remote = require "rlock.redis.remote"
 local stage = require "spec.simulate.stage"
 
 local on_stage = stage.tests(it)
@@ -280,6 +281,37 @@ describe("tasks of one owner", function()
     local counts = {}
     for i, call in ipairs(self:calls()) do counts[i] = call:match "%d+$" end
     assert.same({ "1", "2", "3" }, counts)
+  end)
+
+  on_stage("send one request at a time after a rollback whose task the host "
+    .. "refused", function(self, client)
+    local name, run, flying, most = { owner = "me" }, remote.run, 0, 0
+    local lock, done = client:lock("lock", name), {}
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    function self.host.daemon() return nil, "refused", "no timer" end
+    function remote.run(...)
+      flying = flying + 1
+      most = math.max(most, flying)
+      local results = table.pack(run(...))
+      flying = flying - 1
+      return table.unpack(results, 1, results.n)
+    end
+    self.server:freeze(2)
+    for i = 1, 4 do                     -- the first one is given up
+      self.spawn(function()
+        local began = self.now()
+        done[i] = lock:lock { wait = i == 1 and 1 or 10, lease = 5 }
+        if i == 1 then done.took = self.now() - began end
+      end)
+      self.sleep(0.01)
+    end
+    self.sleep(15)
+    remote.run = run
+    assert.is_nil(done[1])
+    for i = 2, 4 do assert.is_true(done[i]) end
+    assert.near(1, done.took, 0.001)    -- it does not wait for its rollback
+    assert.equal(1, most)
   end)
 
   on_stage("wait for their turn until their deadline", function(self, client)

@@ -172,3 +172,25 @@ on_stage("a lane does not keep a connection that is lost while it is opened",
     assert.is_true(lock:lock { wait = 5 })
     assert.equal(2, opened)
   end, { replicas = 1 })
+
+on_stage("a heartbeat does not wait for replicas", function(self, client)
+  local held, ends = self:client():fair_lock "fair", self.now() + 6
+  assert.is_true(held:lock { lease = 60 })
+  self.spawn(function() client:fair_lock("fair"):lock { wait = 60 } end)
+  self.sleep(1)
+  replica_is_away(self, self.now(), ends)
+  for i = 1, 40 do                     -- each lane has a WAIT in flight
+    self.spawn(function()
+      while self.now() < ends do client:lock("lock" .. i):lock { wait = 1 } end
+    end)
+  end
+  self:calls()
+  self.sleep(5)
+  local last, beats = 1, self:calls "refresh"
+  for _, text in ipairs(beats) do
+    local at = assert(tonumber(text:match "%S+"))
+    assert.is_true(at - last <= 0.41, at - last)
+    last = at
+  end
+  assert.is_true(#beats >= 12)
+end, { replicas = 1, timeout = 4 })

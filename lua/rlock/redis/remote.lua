@@ -218,7 +218,9 @@ end
 
 -- How to send a request: a function as node.call.
 local function caller(node, op, keys, owner)
-  if not keys.replicas or load_replicas().is_read(op) then return node.call end
+  if not keys.replicas or load_replicas().is_direct(op) then
+    return node.call
+  end
   local lane = remote.lane(node, keys, owner)
   local is_confirmed = load_replicas().must_confirm(op)
   return function(_, deadline, words)

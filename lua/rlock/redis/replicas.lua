@@ -323,14 +323,16 @@ local function result(self, request)
   return request.reply, request.code, request.detail, request.sent
 end
 
--- Operations that change nothing that must survive a failover, and those that
--- change nothing at all.
-local unconfirmed = { release = true, leave = true, refresh = true }
-local reads = { peek = true, count = true }
+-- Operations that change nothing that must survive a failover; some need no
+-- lane.
+local unconfirmed = { release = true, leave = true }
+local direct = { peek = true, count = true, refresh = true }
 
---- Does this operation only read? It then needs no lane, and has no owner.
+--- Is this operation sent on the node's own connection? It has no owner, whose
+--  requests must be in order, and changes nothing that must survive a failover.
+--  Behind a WAIT, a heartbeat would be late.
 -- @tparam table op
-function replicas.is_read(op) return reads[op.op] == true end
+function replicas.is_direct(op) return direct[op.op] == true end
 
 --- Must this operation be confirmed?
 -- @tparam table op

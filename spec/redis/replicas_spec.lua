@@ -83,6 +83,18 @@ describe("replicas", function()
     assert.is_true(lock:unlock())
   end)
 
+  it("that are missing are reported within a wait that is shorter", function()
+    local lock = open { replicas = "all", replica_timeout = SOON }:lock(name)
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    second:pause()
+    for _ = 1, 3 do
+      local ok, code, detail = lock:lock { wait = 0.5 * slow }
+      assert.same({ nil, "replicas" }, { ok, code })
+      assert.not_matches("script kill", detail, 1, true)
+    end
+  end)
+
   it("that are missing are waited for", function()
     local lock = open { replicas = "all", replica_timeout = 0.2 }:lock(name)
     assert.is_true(lock:lock())

@@ -9,6 +9,7 @@ local link = {}
 link.__index = link
 
 local CONFIRM = 0.001     -- seconds until a replica confirms
+local TICK = 0.1          -- seconds; Redis ends a WAIT at one of these ticks
 
 local huge, kind_of, max, unpack =
   math.huge, math.type, math.max, table.unpack
@@ -128,7 +129,8 @@ end
 local function block(call)
   local self = call.link
   self.blocked, call.host = {}, nil
-  call.ends = self.universe.now + tonumber(call.words[3]) / 1000
+  local ends = self.universe.now + tonumber(call.words[3]) / 1000
+  call.ends = math.ceil(ends / TICK) * TICK
   wait_for_replica(call)
 end
 
@@ -388,10 +390,10 @@ function Connection:call(ms, ...)
   return self:send(ms, { ... }, select("#", ...))
 end
 
-function Connection:pipeline(ms, commands)
+function Connection:pipeline(ms, commands, replies)
   local own = self.link
   local batch = {
-    replies = {}, codes = {}, details = {}, left = #commands,
+    replies = replies or {}, codes = {}, details = {}, left = #commands,
     event = own.host.event(),
   }
   for i, words in ipairs(commands) do

@@ -21,6 +21,7 @@ Lane.__index = Lane
 local LANES = 4          -- of a node, for each number of replicas
 local FRESH = 10         -- seconds between two counts of the replicas
 local FOR_WAIT = 0.9     -- the part of a request's time that WAIT may take
+local LATE = 120         -- ms; Redis ends WAIT up to 100 ms late
 local KEY = "rlock_replicated:{%s}"
 local MARK = [[
 -- rlock mark
@@ -167,6 +168,26 @@ local function commands_of(self, batch, sha, ms)
   return commands, n + 2
 end
 
+-- How long WAIT may take: at most a part of the time, which leaves LATE if
+-- there is enough of it.
+-- @tparam table self
+-- @tparam number ms until the deadline
+-- @treturn integer ms
+local function time_for_wait(self, ms)
+  local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
+  return max(1, min(self.wanted.ms, floor(most)))
+end
+
+-- Has the server executed what was sent, and only WAIT has not ended?
+local function awaits_replicas(self)
+  return self.mark and self.replies[self.mark] ~= nil
+end
+
+local function unconfirmed_by(self)
+  return ("fewer than %d replicas confirmed it in time"):format(
+    replicas.needed(self.node, self.wanted.count))
+end
+
 -- Does WAIT, for `ms`, confirm the batch?
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
@@ -178,6 +199,8 @@ local function confirmation(self, ms, last, replies, codes, details)
     return nil, is_passing and "replicas" or code, detail
   elseif replies[last] == nil and codes[last] == "redis" then
     return nil, "replicas", "none: the primary has become a replica"
+  elseif replies[last] == nil and codes[last] == "timeout" then
+    return nil, "replicas", unconfirmed_by(self)
   elseif replies[last] == nil then
     return nil, codes[last], details[last]
   end
@@ -241,9 +264,12 @@ local function exchange(self, batch)
   for _, request in ipairs(batch) do request.is_sent = true end
   local sent = self.host.now()
   local ms = max(1, min(deadline - sent, self.node.options.timeout) * 1000)
-  local wait_ms = max(1, min(self.wanted.ms, floor(ms * FOR_WAIT)))
+  local wait_ms = time_for_wait(self, ms)
   local commands, last = commands_of(self, batch, sha, wait_ms)
-  local replies, codes, details = connection:pipeline(ceil(ms), commands)
+  self.replies, self.mark = {}, last and last - 1
+  local replies, codes, details =
+    connection:pipeline(ceil(ms), commands, self.replies)
+  self.mark = nil
   heed(self, connection, codes, details)
   local ok
   if last then
@@ -264,7 +290,7 @@ end
 -- Ends the lane's task, which was refused, has raised an error or was killed.
 local function settle(self, code, detail)
   local batch, queue = self.batch or {}, self.queue
-  self.batch, self.queue, self.is_serving = nil, {}, nil
+  self.batch, self.queue, self.is_serving, self.mark = nil, {}, nil, nil
   for _, request in ipairs(batch) do
     if not request.is_answered then answer(request, nil, code, detail) end
   end
@@ -317,6 +343,9 @@ local function result(self, request)
     local woken, code, unwind = request.event:pause(max(limit, 0))
     if woken == nil then return nil, code, unwind end
     local problem = not request.is_sent and self.node.problem
+    if not woken and request.is_confirmed and awaits_replicas(self) then
+      return nil, "replicas", unconfirmed_by(self)
+    end
     if not woken and problem then return nil, problem.code, problem.detail end
     if not woken then return nil, "timeout", "no answer in time" end
   end

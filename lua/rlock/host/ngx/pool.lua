@@ -315,17 +315,19 @@ end
 --- Sends several commands at once and waits for all their replies.
 -- @tparam integer ms deadline
 -- @tparam table commands array of arrays
+-- @tparam[opt] table replies gets them as they arrive
 -- @treturn table replies; where one is nil,
 -- @treturn table codes and
 -- @treturn table details say why
-function pool:pipeline(ms, commands)
+function pool:pipeline(ms, commands, replies)
   local n, slot, code, detail = #commands, take(self, ms)
   if not slot then
     local codes, details = {}, {}
     for i = 1, n do codes[i], details[i] = code, detail end
     return {}, codes, details
   end
-  local replies, codes, details = socket.exchange(slot.socket, commands)
+  local codes, details
+  replies, codes, details = socket.exchange(slot.socket, commands, replies)
   if codes[n] ~= "closed" then
     give_back(self, slot)
     return replies, codes, details

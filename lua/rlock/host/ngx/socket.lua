@@ -45,13 +45,15 @@ function socket.reader(self) return resp.reader(self, goes_on) end
 --- Sends commands and reads their replies.
 -- @param self          a socket, with its limit
 -- @tparam table commands array of arrays
+-- @tparam[opt] table replies gets them as they arrive
 -- @return replies, codes, details: where a reply is nil, the others say why
-function socket.exchange(self, commands)
+function socket.exchange(self, commands, replies)
   local texts, reader = {}, socket.reader(self)
   for i, command in ipairs(commands) do
     texts[i] = resp.request(command, #command)
   end
-  local replies, codes, details = {}, {}, {}
+  local codes, details = {}, {}
+  replies = replies or {}
   local ok, why = self:send(texts)
   for i = 1, #commands do
     if ok then

@@ -37,11 +37,13 @@ end
 --- Sends several commands at once and waits for all their replies.
 -- @tparam integer ms deadline of each
 -- @tparam table commands array of arrays
+-- @tparam[opt] table replies gets them as they arrive
 -- @treturn table replies; where one is nil,
 -- @treturn table codes and
 -- @treturn table details say why
-function Connection:pipeline(ms, commands)
-  local replies, codes, details = {}, {}, {}
+function Connection:pipeline(ms, commands, replies)
+  local codes, details = {}, {}
+  replies = replies or {}
   local left, all = 0, tasks.event()
   for i, command in ipairs(commands) do
     local id

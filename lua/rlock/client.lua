@@ -5,6 +5,7 @@ local colon = require "rlock.util.colon"
 local errors = require "rlock.redis.errors"
 local kinds = require "rlock.lock.kinds"
 local lock = require "rlock.lock.lock"
+local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
 local url = require "rlock.redis.url"
@@ -229,8 +230,8 @@ end
 local function make_lock(self, definition, name, options)
   local loaded = policy.load(definition, 4)
   if loaded.needs then
-    error(("policy %q is not a lock; it has its own driver"):format(
-      loaded.name), 3)
+    error(("policy %s is not a lock; it has its own driver"):format(
+      naming.show(loaded.name)), 3)
   end
   check_options(without_extra(loaded, options), 3)
   return lock.new(self, loaded, name, options)

@@ -7,6 +7,7 @@ local events = require "rlock.util.events"
 local heartbeats = require "rlock.lock.heartbeats"
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
+local naming = require "rlock.naming"
 local node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
 local wakeup = require "rlock.lock.wakeup"
@@ -164,8 +165,8 @@ local function check_replicas(site, wanted)
       and its.ms == wanted.ms then
     return
   end
-  error(("bad replicas of %q: this client has a lock of that name with other "
-    .. "ones"):format(site.name), 0)
+  error(("bad replicas of %s: this client has a lock of that name with other "
+    .. "ones"):format(naming.show(site.name)), 0)
 end
 
 -- How many replicas must confirm, for replicas.lane; nil: none.

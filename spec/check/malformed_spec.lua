@@ -3,7 +3,9 @@
 --- that parses replies runs on a virtual clock.
 
 local client_of = require "rlock.client"
+local duration = require "rlock.util.duration"
 local inspect = require "rlockctl.cli.inspect"
+local kinds = require "rlock.lock.kinds"
 local listing = require "rlockctl.cli.listing"
 local model = require "rlockctl.cli.bounded_model"
 local multi = require "rlock.several.multi"
@@ -333,5 +335,104 @@ describe("a malformed reply", function()
     for _, name in ipairs(names) do assert.is_string(name) end
     local its = try("server", server_inspect, client, victim)
     if its then assert_clean("server", its.version, its.role, its.why) end
+  end)
+end)
+
+-- names -----------------------------------------------------------------------
+
+-- Asserts that a call fails, with a clean detail.
+local function fails(what, ...)
+  local ok, code, detail = ...
+  assert(not ok and code, what .. " succeeds")
+  assert_clean(what, detail)
+end
+
+local function refuse_lock(what, lock, other)
+  fails(what, lock:unlock())
+  assert.is_true(lock:lock { wait = 0 })
+  fails(what, other:lock { wait = 0 })
+  fails(what, other:lock { wait = 1 })
+  fails(what, other:try_lock())
+  fails(what, other:hold { wait = 0 })
+  assert_clean(what, tostring(lock))
+end
+
+local refuse = {}
+
+function refuse.semaphore(semaphore)
+  assert.is_true(semaphore:set(0))
+  fails("semaphore", semaphore:acquire { wait = 1 })
+  fails("semaphore", semaphore:try_acquire())
+end
+
+function refuse.permits(permits, self)
+  assert.is_true(permits:set(1))
+  local id = assert(permits:acquire())
+  fails("permits", permits:acquire { wait = 1 })
+  fails("permits", permits:try_acquire())
+  self.server.redis.entries = {}
+  self.sleep(40)                       -- its loss is logged
+  fails("permits", permits:release(id))
+end
+
+function refuse.latch(latch)
+  assert.is_true(latch:set(1))
+  fails("latch", latch:wait { wait = 1 })
+end
+
+describe("a name with control characters", function()
+  local function on_stage(what, fn)
+    it("is shown without them by " .. what, function()
+      stage.play(function(self)
+        fn(self, self:client { timeout = 1, on_event = function() end })
+        local logged = self:logged()
+        for _, line in ipairs(logged) do assert_clean("log", line) end
+      end)
+    end)
+  end
+
+  for _, kind in ipairs(kinds) do
+    on_stage(kind.name, function(self, client)
+      local its = client[kind.factory](client, EVIL)
+      if refuse[kind.name] then return refuse[kind.name](its, self) end
+      local theirs = self:client()
+      theirs = theirs[kind.factory](theirs, EVIL)
+      if kind.pair then
+        refuse_lock(kind.name, its:read_lock(), theirs:write_lock())
+        its, theirs = its:write_lock(), theirs:read_lock()
+        self.server.redis.entries = {}
+        self.sleep(40)
+      end
+      refuse_lock(kind.name, its, theirs)
+      self.server.redis.entries = {}
+      self.sleep(40)                   -- its loss is logged
+    end)
+  end
+
+  on_stage("several locks", function(self, client)
+    local other = self:add_server "redis2"
+    local clients = { client, self:client({}, other) }
+    local holder = self:client():lock(EVIL)
+    assert.is_true(holder:lock())
+    local red = quorum.new(clients, EVIL)
+    fails("red", red:unlock())
+    fails("red", red:lock { wait = 1 })
+    local both = multi.new { client:lock(EVIL), clients[2]:lock(EVIL) }
+    fails("multi", both:unlock())
+    fails("multi", both:lock { wait = 1 })
+    assert_clean("several", tostring(red), tostring(both))
+  end)
+
+  on_stage("what goes on in the background", function(self, client)
+    local semaphore = client:semaphore(EVIL)
+    assert.is_true(semaphore:set(1))
+    self.server:freeze(60)
+    fails("semaphore", semaphore:try_acquire())
+    self.sleep(70)                     -- undoing it is given up
+    local errors = { pcall(client.lock, client, EVIL, { replicas = 1 }) }
+    client:lock(EVIL .. 2, { replicas = 1 })
+    errors[3] = select(2, pcall(client.lock, client, EVIL .. 2))
+    errors[4] = select(2, pcall(duration.check, EVIL, "wait"))
+    for i = 2, 4 do assert_clean("error", errors[i]) end
   end)
 end)

@@ -3,6 +3,7 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local once = require "rlock.counters.once"
 
@@ -89,7 +90,7 @@ function latch:wait(options)
   local its = Call:new {
     counter = self, wants = 0,
     channel = site.policy.channel(site.keys), wakes = site.policy.wakes,
-    late = ("latch %q was not open in time"):format(site.name),
+    late = ("latch %s was not open in time"):format(naming.show(site.name)),
   }
   local open, code, detail = self.session.host.whole(its.wait, its, wait)
   if open then return true end

@@ -8,6 +8,7 @@
 
 local verdicts = require "rlock.lock.verdicts"
 local errors = require "rlock.redis.errors"
+local naming = require "rlock.naming"
 local remote = require "rlock.redis.remote"
 
 local once = {}
@@ -102,8 +103,8 @@ local function settle(request, name, n, more)
     if reply then return once.finish(request) end
     local site = request.handle.site
     session:tell_of(request.handle, "warn", "not_confirmed",
-      ("the server did not confirm %s(%s) of %s %q: %s"):format(name, n,
-      site.policy.name, site.name, tostring(detail)),
+      ("the server did not confirm %s(%s) of %s %s: %s"):format(name, n,
+      site.policy.name, naming.show(site.name), tostring(detail)),
       { reason = tostring(detail), operation = name })
   end)
 end

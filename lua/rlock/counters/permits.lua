@@ -9,6 +9,7 @@ local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
+local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local remote = require "rlock.redis.remote"
 local once = require "rlock.counters.once"
@@ -70,7 +71,8 @@ local Permit = {}
 Permit.__index = Permit
 
 function Permit:show()
-  return ("permit %s of %q"):format(hex(self.owner_name), self.lock.site.name)
+  return ("permit %s of %s"):format(hex(self.owner_name),
+    naming.show(self.lock.site.name))
 end
 
 function Permit:renewal() return self.lock.session.lease_ms, "1" end
@@ -142,7 +144,7 @@ local function take(self, wait, lease)
   local its = Call:new {
     counter = self, id = id, lease = lease, wants = 1,
     channel = site.policy.channel(site.keys),
-    late = ("%q has no permit left"):format(site.name),
+    late = naming.show(site.name) .. " has no permit left",
   }
   local is_held, code, detail = its:wait(wait)
   if is_held and not session.host.has_gone(session.host.current()) then

@@ -5,6 +5,7 @@ local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
+local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local once = require "rlock.counters.once"
 
@@ -40,7 +41,8 @@ local function take(self, n, wait)
   local its = Call:new {
     counter = self, request = once.begin(self), n = n, wants = tonumber(n),
     channel = site.policy.channel(site.keys),
-    late = ("semaphore %q has fewer than %s permits"):format(site.name, n),
+    late = ("semaphore %s has fewer than %s permits"):format(
+      naming.show(site.name), n),
   }
   local is_held, code, detail = its:wait(wait)
   if is_held then

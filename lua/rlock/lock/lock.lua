@@ -170,8 +170,8 @@ end
 local function run(self, op, name, a, b)
   local session = self.session
   if not op then
-    return nil, "usage", ("policy %q has no server.%s, needed here")
-      :format(self.site.policy.name, name)
+    return nil, "usage", ("policy %s has no server.%s, needed here")
+      :format(naming.show(self.site.policy.name), name)
   end
   local now = session.host.now()
   local reply, code, detail = remote.run(session.node, op,

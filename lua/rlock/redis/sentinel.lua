@@ -157,8 +157,8 @@ local function converse(self, connection)
   local answer = answer_of(replies)
   if answer then return answer end
   if codes[1] then return nil, explained(details[1]) end
-  return nil, ("it knows no master %q, only: %s"):format(self.master,
-    names_of(self, connection)), true
+  return nil, ("it knows no master %s, only: %s"):format(
+    naming.show(self.master), names_of(self, connection)), true
 end
 
 -- Queries one Sentinel.

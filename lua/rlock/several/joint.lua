@@ -17,6 +17,7 @@ local PASSED = require "rlock.util.deadline".passed
 local grant = require "rlock.lock.grant"
 local handle = require "rlock.lock.handle"
 local metrics = require "rlock.util.metrics"
+local naming = require "rlock.naming"
 local owner = require "rlock.lock.owner"
 local of_peek = require "rlock.lock.verdicts".of_peek
 local remote = require "rlock.redis.remote"
@@ -105,8 +106,8 @@ function joint.count(part, deadline)
   local site, session = part.lock.site, part.lock.session
   local op, granted = site.policy.ops.peek, site.grants[part.owner]
   if not op then
-    return nil, "usage", ("policy %q has no server.peek, needed here")
-      :format(site.policy.name)
+    return nil, "usage", ("policy %s has no server.peek, needed here")
+      :format(naming.show(site.policy.name))
   end
   local name = granted and granted.owner_name
     or part.owner:name_for(session, site.family)

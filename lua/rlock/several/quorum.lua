@@ -15,6 +15,7 @@ local Round = require "rlock.several.round"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
+local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 
 local quorum = joint:class()
@@ -93,7 +94,7 @@ end
 
 --- A description, for messages.
 function quorum:show()
-  return ("red lock %q"):format((self.name:sub(1, 64):gsub("%c", "?")))
+  return "red lock " .. naming.show(self.name)
 end
 
 -- validity ------------------------------------------------------------------

@@ -15,7 +15,9 @@ duration.max = MAX_MS / 1000
 duration.least_lease = 0.002
 
 local function bad(name, value, must, level)
-  if type(value) == "string" then value = string.format("%q", value) end
+  if type(value) == "string" then
+    value = string.format("%q", (value:gsub("%c", "?")))
+  end
   error(string.format("bad %s: %s: %s", name, tostring(value), must), level)
 end
 

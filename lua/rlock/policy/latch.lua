@@ -25,7 +25,10 @@ function server.set(keys, args)
   local number, memory, n, publish = args[1], args[2], args[3], args[4]
   if is_done(slot, number) then return { "held" } end
   local present = redis.call("get", latch)
-  if present then return { "refused", present } end
+  if present then
+    whole(latch, present)
+    return { "refused", present }
+  end
   redis.call("set", latch, n)
   redis.call("set", slot, number, "px", memory)
   tell(publish, channel, CHANGED)

@@ -69,7 +69,10 @@ function server.set(keys, args)
     args[1], args[2], args[3], args[4], args[5]
   if is_done(slot, number) then return { "held" } end
   local present = redis.call("get", permits)
-  if present then return { "refused", present } end
+  if present then
+    whole(permits, present)
+    return { "refused", present }
+  end
   if ttl then
     redis.call("set", permits, n, "px", ttl)
   else

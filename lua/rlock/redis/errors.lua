@@ -106,6 +106,11 @@ words.WRONGTYPE.gone, words.WRONGTYPE.expects = true, true
 local absent = row("redis", "no", false, false)
 absent.explain = "the server lacks the command: is it a Sentinel, or a proxy?"
 
+-- What INCRBY says of a text. Commands say the same of their arguments.
+local no_integer = row("redis", "maybe", false, false)
+no_integer.explain = "perhaps a key of this name holds something else"
+no_integer.expects = true
+
 -- Errors that Redis only calls ERR, by patterns of their text.
 local plain = {
   -- The limit of connections is reached; the server closes this one.
@@ -117,6 +122,7 @@ local plain = {
   { "AUTH", row("connect", "no", false, false) },
   { "^DB index is out of range", row("connect", "no", false, false) },
   { "^unknown command", absent },
+  { "^value is not an integer", no_integer },
   -- The script did not compile on the server, so it did not run.
   { "^Error compiling script", row("redis", "no", false, false) },
 }
@@ -158,7 +164,7 @@ function errors.classify(message)
     if rest:find(case[1]) then return case[2] end
   end
   local inner = inside_script(rest)
-  return inner and words[inner:match("^%u+")] or words.ERR
+  return inner and errors.classify(inner) or words.ERR
 end
 
 -- Refusals of a login or a permission, anywhere in a text.

@@ -190,6 +190,15 @@ describe("A client in nginx", function()
         server.port), detail, 1, true)
     end)
 
+  it("names the server that wants a login", function()
+    server = redis.start { password = "secret", port = true }
+    local client = open("redis://127.0.0.1:" .. server.port)
+    local ok, code, detail = client:lock("x"):lock()
+    assert.same({ nil, "connect" }, { ok, code })
+    assert.equal(("NOAUTH Authentication required. (in reply to CLIENT, from "
+      .. "127.0.0.1:%d)"):format(server.port), detail)
+  end)
+
   it("sends numbers as they are", function()
     server = redis.start()
     local client = open(server.url)

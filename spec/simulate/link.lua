@@ -428,11 +428,6 @@ function Connection:close(why) self.link:close(why) end
 
 -- As those of host/uv.lua.
 
-local function is_comfort(command, code, detail)
-  return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
-    and errors.classify(detail).code ~= "connect"
-end
-
 local function greet(self, options)
   local commands = table.move(options.greeting, 1, #options.greeting, 1, {})
   local n = #commands
@@ -441,8 +436,8 @@ local function greet(self, options)
   end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i = 1, n do
-    if replies[i] == nil and not is_comfort(commands[i], codes[i], details[i])
-    then
+    if replies[i] == nil
+        and not errors.is_optional(commands[i], codes[i], details[i]) then
       self:close()
       return nil, codes[i], details[i]
     end

@@ -196,6 +196,18 @@ local function may_be_tls(detail)
     or detail:find("does not speak", 1, true)
 end
 
+--- May this failure of a command of the greeting be ignored? CLIENT only names
+--  the connection, but it is the first command to fail if the server accepts
+--  none.
+--  @tparam table command
+--  @tparam string code
+--  @tparam string detail
+--  @treturn boolean
+function errors.is_optional(command, code, detail)
+  return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
+    and errors.classify(detail).code ~= "connect"
+end
+
 --- Explains why a server does not accept the greeting (greeting.lua). Never
 --  shows the password, which a server that does not know AUTH echoes. A server
 --  that expects TLS closes the connection without a reply.

@@ -78,8 +78,8 @@ local function greet(self, options)
     elseif codes[i] == "closed" then
       return nil, "connect",
         errors.of_greeting(options, command[1], codes[i], details[i])
-    elseif replies[i] == nil and command[1] ~= "CLIENT"
-        and not command.is_optional then
+    elseif replies[i] == nil
+        and not errors.is_optional(command, codes[i], details[i]) then
       return nil, "redis",
         errors.of_greeting(options, command[1], codes[i], details[i])
     end

@@ -140,13 +140,6 @@ local function load_errors()                              -- on first use
   return require "rlock.redis.errors"
 end
 
--- May this failure be ignored? CLIENT only names the connection, but it is the
--- first command to fail if the server accepts none.
-local function is_optional(command, code, detail)
-  return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
-    and load_errors().classify(detail).code ~= "connect"
-end
-
 local function load_seal() return require "rlock.redis.seal" end
 
 function Connection:greet(options)
@@ -155,7 +148,8 @@ function Connection:greet(options)
   for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = self:pipeline(options.timeout, commands)
   for i, command in ipairs(greeting) do
-    if replies[i] == nil and not is_optional(command, codes[i], details[i]) then
+    if replies[i] == nil
+        and not load_errors().is_optional(command, codes[i], details[i]) then
       self:close()
       return nil, codes[i], load_errors().of_greeting(options, command[1],
         codes[i], details[i])

@@ -10,6 +10,7 @@ local shell = require "spec.tools.shell"
 local slot = require "rlock.redis.slot"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
+local within = require "spec.tools.within"
 
 local SOON = 10 * slow
 
@@ -85,7 +86,7 @@ describe("a cluster", function()
       end
       return n
     end
-    local before, client = queries(), open { lazy = host.name == "uv" or nil }
+    local before, client = queries(), open { lazy = true }
     task.many(100, function()
       assert.is_true(client:lock(fixtures.name "many"):lock())
     end)
@@ -413,6 +414,12 @@ describe("an address of a cluster", function()
     assert.equal("connect", code)
     assert.matches("WRONGPASS", detail)
     assert.is_nil(detail:find("wrong", 1, true))
+    local client = fixtures.open { lazy = true,
+      url = cluster.url:gsub("secret", "wrong"), timeout = 2 * SOON }
+    local lock, ok = client:lock "a", nil
+    ok, code, detail = within(SOON, lock.try_lock, lock)     -- no retries
+    assert.same({ nil, "connect" }, { ok, code })
+    assert.matches("^WRONGPASS .*from 127", detail)
     for _, node in ipairs(cluster.nodes) do
       node:cli("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all",
         "-cluster")

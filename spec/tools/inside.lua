@@ -9,6 +9,7 @@
 --  at any point, as nginx ends requests, and then does what log_by_lua should.
 --  rlock.open always returns a new client, like that of another worker.
 
+local errors = require "rlock.redis.errors"
 local ngx_host = require "rlock.host.ngx"
 local process = require "spec.tools.process"
 local resty = require "resty.rlock"
@@ -112,18 +113,24 @@ local rlock = setmetatable({
 
 local count = 0
 
---- Opens a new, connected client: a distinct pool size makes the options
---- differ, so that no client is shared.
+--- Opens a new client, connected unless it is lazy: a distinct pool size makes
+--- the options differ, so that no client is shared.
 function rlock.open(options)
   count = count + 1
   local its = { pool_size = 30 + count, keepalive_timeout = 5 }
   if type(options) == "string" then options = { url = options } end
   for key, value in pairs(options or {}) do its[key] = value end
+  local is_lazy = its.lazy
+  its.lazy = nil
   local ok, client, code, detail = pcall(resty.open, its)
   if not ok then error((client:gsub("^[^:]+:%d+: ", "")), 2) end
-  if client then
+  if client and not is_lazy then
     ok, code, detail = client:call("PING")
-    if not ok then client:close() return nil, code, detail end
+    if not ok then
+      client:close()
+      if code == "redis" then code = errors.classify(detail).code end
+      return nil, code, detail
+    end
   end
   return client, code, detail
 end

@@ -185,6 +185,26 @@ describe("the slot map of a cluster", function()
         .. "b:2: refused"):format(said, advice), detail)
     end
   end)
+
+  it("is not known: a refused login is not tried again", function()
+    local two = { { host = "a", port = 1 }, { host = "b", port = 2 } }
+    for _, said in ipairs { "WRONGPASS invalid password", "NOAUTH a login" } do
+      world = { ["a:1"] = said }
+      local self = new { seeds = two }
+      assert.same({ nil, "redis", said }, { find(self, "key") })
+      world["b:2"] = all_at("b", 2)      -- knows the login
+      assert.equal("b:2", find(self, "key").where)
+    end
+  end)
+
+  it("is not known in time: the last fault", function()
+    world = { ["a:1"] = "LOADING Redis is loading" }
+    local self = new()
+    assert.is_nil((find(self, "key")))
+    function self.singleflight.join() return nil, "timeout", "no answer" end
+    assert.same({ nil, "connect", "a:1: no node answers in time; the last "
+      .. "fault is a:1: LOADING Redis is loading" }, { find(self, "key") })
+  end)
 end)
 
 describe("a redirection", function()

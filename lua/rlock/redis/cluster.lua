@@ -38,6 +38,7 @@ function cluster.new(host, options)
     is_used = {},            -- node -> whether it has slots
     slots = {},              -- slot -> node
     patience = PATIENCE, asked = -PAUSE,
+    fault = nil,             -- of the node that failed last, for messages
     first_keys = {},         -- command -> see first_key
     shas = {}, seals = { mode = "none" },        -- as of a node: see remote.lua
   }, cluster)
@@ -226,10 +227,14 @@ local function ask(self, teller)
   return slots
 end
 
--- The code for a node's failure: that of a refusal, else "connect".
+-- The code for a node's failure: "connect", or "redis" for a refusal, which is
+-- not retried.
+-- @treturn string
+-- @treturn boolean whether the node refuses the connection, such as a login
 local function refusal(code, detail)
   local class = code == "redis" and errors.classify(detail)
-  return class and not class.retry and class.code or "connect"
+  if not class or class.retry then return "connect", false end
+  return "redis", class.code == "connect"
 end
 
 local advice = {
@@ -250,25 +255,31 @@ local function explained(teller, detail)
   return text
 end
 
--- Queries the nodes until one answers.
+-- Queries the nodes until one answers. If none does and one refuses the login,
+-- returns its refusal, because a retry will not help.
 -- @return true, or nil, code, detail
 local function query(self)
   local early = self.asked + PAUSE - self.host.now()
   if early > 0 then self.host.sleep(early) end
-  local faults, fault = {}, "connect"
+  local faults, fault, refused = {}, "connect", nil
   for _, teller in ipairs(candidates(self)) do
     if self.is_closed then return nil, "closed", "the client was closed" end
     local slots, code, detail = ask(self, teller)
     if slots then
       self.patience, self.asked, self.named = PATIENCE, self.host.now(), nil
+      self.fault = nil
       adopt(self, slots)
       return true
     end
-    fault = refusal(code, detail)
+    local is_final
+    fault, is_final = refusal(code, detail)
+    if is_final then refused = refused or detail end
     faults[#faults + 1] = explained(teller, detail)
+    self.fault = faults[#faults]
   end
   self.asked = self.host.now()
   self.patience = min(self.patience * 2, self.options.connect_timeout)
+  if refused then return nil, "redis", refused end
   return nil, fault, "no node of the cluster tells its slots: "
     .. table.concat(faults, "; ")
 end
@@ -281,7 +292,8 @@ function cluster:connect(deadline)
   local ok, code, detail =
     self.singleflight:join("query", deadline, query, self)
   if code == "timeout" then
-    code, detail = "connect", self.where .. ": no node answers in time"
+    code, detail = "connect", ("%s: no node answers in time%s"):format(
+      self.where, self.fault and "; the last fault is " .. self.fault or "")
   end
   return ok, code, detail
 end

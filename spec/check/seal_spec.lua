@@ -8,9 +8,11 @@ local stage = require "spec.simulate.stage"
 -- that counts the kills of connections.
 local function on_kill(self, fn)
   local kills = 0
+  self.killed = {}
   function self.server.execute(its, link, words)
     if words[1] == "CLIENT" and words[2] == "KILL" and #words[4] < 9 then
       kills = kills + 1
+      self.killed[kills] = words[4]
       for _, other in ipairs(its.links) do
         if tostring(other.id) == words[4] then return fn(other) or 1.0 end
       end
@@ -113,6 +115,33 @@ describe("the test of sealing", function()
       self.sleep(2)
       assert.equal("time", seals.mode)
       assert.matches("^NOPERM", seals.why)
+    end)
+  end)
+
+  it("kills nothing on a server that was restarted meanwhile", function()
+    stage.play(function(self)
+      local kills = on_kill(self, function(link) link:close_server() end)
+      local client = self:client()
+      assert.is_true(client:lock("lock"):lock())
+      local node, victim = client.session.node, nil
+      local open = node.open
+      function node.open(...)
+        local connection = open(...)
+        if not victim then
+          victim = connection
+          self.server:restart(0, "data")       -- its ids begin anew
+          self.sleep(1)
+          assert.is_truthy(node.connection)    -- to the new run
+        end
+        return connection
+      end
+      self.sleep(100)
+      assert.is_truthy(victim)
+      for _, id in ipairs(self.killed) do
+        assert.not_equal(tostring(victim.identity.id), id)
+      end
+      assert.equal("kill", node.seals.mode)
+      assert.is_true(kills() > 0)              -- the new run passes its test
     end)
   end)
 end)

@@ -191,14 +191,25 @@ end
 
 -- the proof -------------------------------------------------------------------
 
--- Kills a connection by its id over the node's own one, then sends a command on
--- it. An answer proves a proxy that keeps the connection open. Silence proves
--- nothing, because the end of the connection may be lost.
+-- Opens a connection for the test, to this run of the server.
+-- @return it, or nil
+local function open(node, run_id)
+  local connection = node:open(function() end, nil, true)
+  local identity = connection and connection.identity
+  if identity and identity.id and identity.run_id == run_id then
+    return connection
+  end
+  if connection then connection:close() end
+end
+
+-- Kills a connection by its id over another one, then sends a command on it. An
+-- answer proves a proxy that keeps the connection open. Silence proves nothing,
+-- because the end of the connection may be lost.
 -- @treturn boolean|nil whether the kill ended it; nil: unknown
 -- @treturn string why not, if false
-local function is_killed(node, victim)
+local function is_killed(killer, victim)
   local words, ping = kill(victim.identity), { "PING" }
-  local reply, code, detail = node:call(node.host.now() + GRACE, words, #words)
+  local reply, code, detail = killer:send(GRACE * 1000, words, #words)
   if reply == nil then
     if code == "redis" and is_refusal(detail) then return false, detail end
     return nil
@@ -211,14 +222,16 @@ local function is_killed(node, victim)
   end
 end
 
--- Tests the server once; results as of is_killed.
+-- Tests the server once; results as of is_killed. Both connections are new and
+-- known to reach the same run of it: the node's own one may meanwhile reach a
+-- restarted server, where the victim's id is somebody else's.
 local function test(node, run_id)
-  local victim, verdict, why = node:open(function() end, nil, true), nil, nil
-  local identity = victim and victim.identity
-  if identity and identity.id and identity.run_id == run_id then
-    verdict, why = is_killed(node, victim)
-  end
+  local victim = open(node, run_id)
+  local killer = victim and open(node, run_id)
+  local verdict, why
+  if killer then verdict, why = is_killed(killer, victim) end
   if victim then victim:close() end
+  if killer then killer:close() end
   return verdict, why
 end
 

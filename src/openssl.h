@@ -30,7 +30,8 @@ int rl_openssl_load(char *why, size_t size);
     use(SSL_set_connect_state) use(SSL_set_fd) use(SSL_write) \
     use(TLS_client_method) use(X509_VERIFY_PARAM_set1_host) \
     use(X509_VERIFY_PARAM_set1_ip_asc) use(X509_VERIFY_PARAM_set_hostflags) \
-    use(X509_get_default_cert_file_env) use(X509_verify_cert_error_string)
+    use(X509_get_default_cert_file) use(X509_get_default_cert_file_env) \
+    use(X509_verify_cert_error_string)
 /* clang-format on */
 
 #define RL_OPENSSL_MEMBER(name) __typeof__(name) *name##_;
@@ -70,6 +71,7 @@ extern struct rl_openssl rl_openssl;
 #define X509_VERIFY_PARAM_set1_ip_asc rl_openssl.X509_VERIFY_PARAM_set1_ip_asc_
 #define X509_VERIFY_PARAM_set_hostflags \
     rl_openssl.X509_VERIFY_PARAM_set_hostflags_
+#define X509_get_default_cert_file rl_openssl.X509_get_default_cert_file_
 #define X509_get_default_cert_file_env \
     rl_openssl.X509_get_default_cert_file_env_
 #define X509_verify_cert_error_string rl_openssl.X509_verify_cert_error_string_

@@ -51,10 +51,21 @@ static int check_environment(char *why, size_t size)
     const char *name = X509_get_default_cert_file_env();
     const char *file = getenv(name);
 
-    if (file == NULL || access(file, R_OK) == 0)
+    if (file == NULL || *file == '\0' || access(file, R_OK) == 0)
         return 0;
     snprintf(why, size, "TLS: %s: %.200s: %s", name, file, strerror(errno));
     return UV_ENOENT;
+}
+
+/* An empty SSL_CERT_FILE counts as none; OpenSSL would load no file. */
+static int load_defaults(SSL_CTX *files)
+{
+    const char *file = getenv(X509_get_default_cert_file_env());
+
+    if (file != NULL && *file == '\0')
+        SSL_CTX_load_verify_locations(files, X509_get_default_cert_file(),
+                                      NULL);
+    return SSL_CTX_set_default_verify_paths(files);
 }
 
 static int load_authorities(SSL_CTX *files, const char *ca, char *why,
@@ -66,7 +77,7 @@ static int load_authorities(SSL_CTX *files, const char *ca, char *why,
     if (err != 0)
         return err;
     if (ca == NULL)
-        ok = SSL_CTX_set_default_verify_paths(files);
+        ok = load_defaults(files);
     else
         ok = SSL_CTX_load_verify_locations(files, ca, NULL);
     return ok == 1 ? 0 : say(why, size, ca ? ca : "the system's certificates");

@@ -78,12 +78,24 @@ describe("rediss://", function()
       .. "redis:", detail)
   end)
 
-  it("names a missing file of SSL_CERT_FILE", function()
-    local pipe = io.popen(("SSL_CERT_FILE=/no/such.crt '%s' ls --url "
-      .. "rediss://127.0.0.1:1 2>&1"):format(os.getenv "RLOCKCTL"))
+  -- What a program says with this SSL_CERT_FILE.
+  local function said(file)
+    local pipe = io.popen(("SSL_CERT_FILE=%s '%s' ls --url "
+      .. "rediss://127.0.0.1:1 2>&1"):format(file, os.getenv "RLOCKCTL"))
     local text = pipe:read "a"
     pipe:close()
-    assert.matches("SSL_CERT_FILE: /no/such.crt: No such file", text, 1, true)
+    return text
+  end
+
+  it("names a missing file of SSL_CERT_FILE", function()
+    assert.matches("SSL_CERT_FILE: /no/such.crt: No such file",
+      said "/no/such.crt", 1, true)
+  end)
+
+  it("takes an empty SSL_CERT_FILE for none", function()
+    local text = said ""
+    assert.not_matches("SSL_CERT_FILE", text)
+    assert.matches("refused", text)
   end)
 
   it("locks, waits and wakes over TLS, by name and by address", function()

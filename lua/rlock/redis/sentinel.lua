@@ -335,17 +335,16 @@ end
 -- the memory of a timer's threads when all of them have ended.
 local function run(self)
   local ends = self.host.now() + STINT
-  local is_set = true
-  while is_set ~= nil and not is_over(self, ends) do
+  while not is_over(self, ends) do
     if not self.listener then listen(self) end
     if not is_over(self, ends) then poll(self) end
     if not self.is_told and not is_over(self, ends) then
-      is_set = self.change:wait(self.listener and POLL or self.pause:next())
+      self.change:wait(self.listener and POLL or self.pause:next())
     end
   end
   deafen(self)
   self.is_following = false
-  if is_set ~= nil and not is_over(self, math.huge) then self:follow() end
+  if not is_over(self, math.huge) then self:follow() end
 end
 
 --- Follows the master from now on.

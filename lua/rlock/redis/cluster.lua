@@ -384,10 +384,12 @@ function cluster:redirect(detail, teller)
 end
 
 -- Two keys in different slots, or nil. Other keys are derived from the name,
--- like the one with the suffix "more".
+-- like the one with the suffix "more". The name counts as a key, so that all
+-- kinds accept the same names.
 local function split_keys(name, keys)
   local names = { naming.suffix(name, "more") }
   for i = 1, #keys do names[i + 1] = keys[i] end
+  names[#names + 1] = name
   for i = 1, #names do
     if slot.of(names[i]) ~= slot_of(keys) then return keys[1], names[i] end
   end

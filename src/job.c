@@ -27,7 +27,7 @@ struct rl_job {
     int64_t id;
     int socket; /* -1: closed */
     pid_t warden;
-    pid_t child; /* 0: none that runs */
+    pid_t child; /* 0: none that runs; a later process may get its number */
     int gone;    /* the value of RL_GONE; -1: not reported */
 };
 
@@ -132,6 +132,8 @@ static void job_received(rl_job *self, const rl_report *news)
 {
     if (news->what == RL_STARTED)
         self->child = news->value;
+    if (news->what == RL_ENDED)
+        self->child = 0;
     if (news->what == RL_GONE)
         self->gone = news->value; /* reported when the socket ends */
     else

@@ -1,7 +1,10 @@
 --- The deadlines that rlock.exec gives its guard, on a virtual clock; and what
 --- the guard makes of them.
 
+local alive = require "spec.tools.alive"
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
+local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 
 local KILL = 9
@@ -78,6 +81,25 @@ describe("the deadlines of a command", function()
       assert.same({ { 1006.5, 1008.5 }, { 1009.5, 1011.5 }, { 1012, 1014 } },
         job.limits)
     end)
+
+  it("are at once if the lock is known to be lost; the kill is later, unless "
+    .. "on_lost is \"kill\"", function()
+    for on_lost, grace in pairs { term = 2, ["signal:USR1"] = 2, kill = 0 } do
+      local exec, time, job = new_exec()
+      local lock = new_lock(30)
+      local run <close> = exec.start({ "x" }, { lock = lock, kill_after = 2,
+        on_lost = on_lost })
+      job.at = { function()
+        time.now, lock.left = 1003, 0
+        return "started", 1
+      end, function() return "ended", 9 end, function()
+        return "gone", 0
+      end }
+      run:wait()
+      assert.same({ 1003, 1003 + grace }, job.limits[2], on_lost)
+      assert.is_nil(job.limits[3])
+    end
+  end)
 end)
 
 describe("the guard", function()
@@ -113,4 +135,29 @@ describe("the guard", function()
     at(job, "gone")
     job:close()
   end)
+
+  local function parent_of(pid)
+    return files.read(("/proc/%d/stat"):format(tonumber(pid))):match("^.*%) %a (%d+)")
+  end
+
+  -- An empty group's number may become that of another command's group.
+  it("may be killed with its warden: no group of an ended command is killed",
+    function()
+      local path = os.tmpname()
+      local job = assert(real.job { soft = math.huge, hard = math.huge,
+        args = { "sh", "-c", [[
+          (while [ -e "$1" ]; do sleep 0.01; done; rm "$1.2") &
+          echo $! >"$1.2"]], "sh", path } })
+      at(job, "ended")
+      local guard = parent_of(files.read(path .. ".2"))
+      shell.run(("kill -9 %s %s"):format(parent_of(guard), guard))
+      assert.equal(-1, eventually(function()
+        local what, value = job:next(0.1)
+        return what == "gone" and value
+      end, 20 * slow, "gone"))
+      job:close()
+      os.remove(path)
+      eventually(function() return not io.open(path .. ".2") end, 20 * slow,
+        "the process of that group goes on")
+    end)
 end)

@@ -115,7 +115,7 @@ describe("the command of rlockctl run", function()
     assert_lost(running:wait(), "expired or broken")
   end)
 
-  it("gets another signal, or SIGKILL at once, or nothing", function()
+  it("gets another signal, or SIGKILL, or nothing", function()
     local usr1 = start("--on-lost", "signal:USR1", "-c", POLITE:format "USR1")
     pid_of(usr1)
     client:lock(NAME):break_lock()
@@ -124,10 +124,8 @@ describe("the command of rlockctl run", function()
 
     local kill = start("--on-lost=kill", "-c", STUBBORN)
     pid_of(kill)
-    local since = host.now()
     client:lock(NAME):break_lock()
     assert_lost(kill:wait(), "")
-    assert.is_true(host.now() - since < TTL)
 
     local ignore = start("--on-lost=ignore", "-c", ([[
       echo pid $$; sleep %g; echo done]]):format(1.5 * TTL))

@@ -49,8 +49,9 @@ local function lose(self)
   emit(self, "lost", { reason = self.lost })
   if self.on_lost == "ignore" then return end
   local now = host.now()
+  local grace = self.on_lost == "kill" and 0 or self.kill_after
   self.cause = "lost"
-  tell(self, now, min(self.hard, now + self.kill_after))
+  tell(self, now, min(self.hard, now + grace))
 end
 
 local function renew(self, left)

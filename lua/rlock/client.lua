@@ -109,14 +109,21 @@ function client.complete(given, address)
   return options
 end
 
--- Retries if the server drops a new connection, because it is stopping or
--- restarting. An unreachable server, or one that refuses, is not retried.
+-- May another attempt succeed? The server has dropped a new connection, because
+-- it is stopping or restarting, or has not answered. An unreachable server, or
+-- one that refuses, is not retried.
+local function is_passing(node, code, detail)
+  return code ~= "cancelled"
+    and (node.fell or errors.is_silence(tostring(detail)))
+end
+
 local function connect(node, seconds)
   local deadline = node.host.now() + seconds
   local connection, code, detail
   repeat
     connection, code, detail = node:connect(deadline)
-  until connection or not node.fell or node.host.now() >= deadline
+  until connection or not is_passing(node, code, detail)
+    or node.host.now() >= deadline
   return connection, code, detail
 end
 
@@ -137,6 +144,7 @@ function client.open(host, options)
   local is_redis = code == "redis"
   if not connection and not (is_redis and errors.is_passing(detail)) then
     self.session:close()
+    if code == "cancelled" then error(detail, 0) end
     if is_redis then code = errors.classify(detail).code end
     return nil, code, detail
   end

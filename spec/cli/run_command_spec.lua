@@ -98,6 +98,35 @@ describe("the status of rlockctl run", function()
       frozen.url, ... }
   end
 
+  it("is 202 in time, over TCP and TLS, with Sentinel and in a cluster",
+    function()
+      local frozen, all = redis.start { port = true }, {}
+      frozen:pause()
+      finally(function()
+        frozen:resume()
+        frozen:stop()
+      end)
+      local since = host.now()
+      for _, form in ipairs { "redis://%s", "rediss://%s",
+          "redis+sentinel://%s/m", "rediss+sentinel://%s/m",
+          "redis+cluster://%s", "rediss+cluster://%s" } do
+        local url = form:format("127.0.0.1:" .. frozen.port)
+        for word, seconds in pairs { ["-w.2"] = 1, ["-n"] = 2 } do
+          all[late({ url = url }, word)] = seconds
+        end
+      end
+      -- Longer than a silent connection is kept.
+      all[ctl.start { "wait", "run:s", "-w3.5",
+        url = "redis://127.0.0.1:" .. frozen.port }] = 3.5
+      for running, seconds in pairs(all) do
+        local result = running:wait()
+        assert.same({ 202, "" }, { result.status, result.out })
+        assert.matches(("^rlockctl: %%l+: no answer from redis%%S+ within "
+          .. "%gs\n$"):format(seconds), result.err)
+      end
+      assert.is_true(host.now() - since < 15 * slow)
+    end)
+
   it("is 202 in time if the server does not answer", function()
     local frozen = redis.start()
     frozen:pause()

@@ -3,6 +3,7 @@
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
+local host = require "rlock.host.uv"
 local kinds = require "spec.tools.kinds"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -272,3 +273,24 @@ describe("a deadline", function()
     assert.matches("bad wait: .*must be a number of seconds", message)
   end)
 end)
+
+if host.name ~= "ngx" then              -- there, the first request connects
+  describe("an open() that is cancelled", function()
+    it("ends, though its server drops connections or is silent", function()
+      local silent, lost = redis.start(), 0
+      finally(function()
+        silent:resume()
+        silent:stop()
+      end)
+      silent:pause()
+      local opening = task.start(function()
+        rlock.open { url = silent.url, timeout = 0.1, connect_timeout = 600,
+          log = function(_, event)
+            if event == "disconnected" then lost = lost + 1 end
+          end }
+      end)
+      eventually(function() return lost > 0 end, SOON, "it tries again")
+      opening:cancel(SOON)
+    end)
+  end)
+end

@@ -161,6 +161,24 @@ describe("errors.is_denied", function()
   end)
 end)
 
+describe("errors.is_silence", function()
+  it("finds a server that has not answered, and refuses nothing", function()
+    for _, detail in ipairs {
+      "db:6379: no connection within 3000 ms", "no answer within 90 ms",
+      "m: no Sentinel answers; s:26379: no reply within 1000 ms (in reply to "
+        .. "CLIENT)", "db:6379: silent for 3000 ms while commands waited",
+      "no node of the cluster tells its slots: a:1: connection refused; b:1: "
+        .. "no connection in time",
+    } do
+      assert.is_true(errors.is_silence(detail), detail)
+    end
+    for _, detail in ipairs { "a:1: connection refused", "LOADING x",
+        "a:1: no connection in time; b:1: NOAUTH Authentication required." } do
+      assert.is_false(errors.is_silence(detail), detail)
+    end
+  end)
+end)
+
 describe("errors.transport", function()
   it("has a whole row for each way", function()
     for _, way in ipairs { "closed", "timeout", "connect" } do

@@ -173,14 +173,29 @@ local denials = {
   "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH",
 }
 
+local function has_any(detail, patterns)
+  for _, pattern in ipairs(patterns) do
+    if detail:find(pattern) then return true end
+  end
+  return false
+end
+
 --- Is a login or a permission the reason for this failure?
 --  @tparam string detail may have more text around Redis's message
 --  @treturn boolean
-function errors.is_denied(detail)
-  for _, denial in ipairs(denials) do
-    if detail:find(denial) then return true end
-  end
-  return false
+function errors.is_denied(detail) return has_any(detail, denials) end
+
+-- Failures of servers that have not answered, anywhere in a text.
+local silences = {
+  "no %l+ within %d", "silent for %d+ ms", "no connection in time",
+  "no node answers in time", "no answer in time",
+}
+
+--- Has a server not answered? It may be there, and answer later.
+--  @tparam string detail
+--  @treturn boolean
+function errors.is_silence(detail)
+  return not errors.is_denied(detail) and has_any(detail, silences)
 end
 
 --- For a failed or unanswered TLS handshake: what to try.

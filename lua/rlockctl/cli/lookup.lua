@@ -10,16 +10,17 @@ local lookup = {}
 -- @tparam table cli
 -- @tparam string command its name, for messages
 -- @tparam table operands
+-- @tparam[opt] function open  instead of rlock.open
 -- @treturn[1] table client
 -- @treturn[1] string name
 -- @treturn[2] nil
 -- @treturn[2] integer exit status
-function lookup.open(cli, command, operands)
+function lookup.open(cli, command, operands, open)
   local name = operands[1]
   if not name or name == "" or operands[2] then
     return nil, cli.fault("usage", command .. ": give the name of one lock")
   end
-  local client, code, detail = require("rlock").open()
+  local client, code, detail = (open or require("rlock").open)()
   if not client then return nil, cli.fault(code, detail) end
   return client, name
 end

@@ -257,9 +257,9 @@ end
 
 local function open(self)
   self.host.program = self.words[1]:match("[^/]*$")   -- for `status`
-  local client, code, detail = require("rlock").open {
-    watchdog = self.chosen.ttl,
-    connect_timeout = self.chosen.wait > 0 and CONNECT or nil }
+  local wait = self.chosen.wait
+  local client, code, detail = time_limit.open({ watchdog = self.chosen.ttl,
+    connect_timeout = wait > 0 and CONNECT or nil }, wait)
   if not client then return nil, code, detail end
   self.client = client
   self.hold, code, detail =

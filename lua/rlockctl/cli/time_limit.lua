@@ -31,6 +31,20 @@ function time_limit.bound(seconds, late)
   return function() done:set() end
 end
 
+--- Opens a client. While its server is silent, tries again until the bound.
+-- @tparam table options  as for rlock.open
+-- @tparam number seconds  of the wait; with math.huge, opens it once
+-- @return as rlock.open
+function time_limit.open(options, seconds)
+  local open, errors = require("rlock").open, require "rlock.redis.errors"
+  local ends = seconds < math.huge and host.now() + time_limit.of(seconds) or 0
+  local client, code, detail
+  repeat
+    client, code, detail = open(options)
+  until client or host.now() >= ends or not errors.is_silence(detail)
+  return client, code, detail
+end
+
 -- Limits the client's wait for each later reply.
 local function limit(client, seconds)
   local session = client and client.session

@@ -123,7 +123,9 @@ function command.run(cli, operands, chosen)
   end
   local watch = new_watch(operands[1] or "", chosen.policy, seconds)
   bound(cli, watch, seconds)
-  local client, name = lookup.open(cli, "wait", operands)
+  local client, name = lookup.open(cli, "wait", operands, function()
+    return time_limit.open({}, seconds)
+  end)
   if not client then return name end
   watch.client = client
   local ok, code, detail = stay(watch)

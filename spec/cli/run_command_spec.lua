@@ -380,18 +380,66 @@ describe("rlockctl run", function()
       result.err)
   end)
 
+  -- What a run with these words says of a busy lock.
+  local function told(words)
+    local result = run { "-c", "echo ran", table.unpack(words) }
+    assert.equal("", result.out)
+    return result.err
+  end
+
   it("names the holder of a busy lock", function()
-    local HELD = '^rlockctl: run: %s is held by [^\n]+ %%(pid %%d+%%) for '
-      .. "%%d+%%.%%d s more, unless it is renewed%s\n$"
+    local HELD = '^rlockctl: run: reentrant lock "run:busy" is held by [^\n]+ '
+      .. "%(pid %d+%) for %d+%.%d s more, unless it is renewed\n$"
     while_held("run:busy", function()
-      for _, option in ipairs { "-n", "-w.3" } do
-        local result = run { "run:busy", option, "-c", "echo ran" }
-        assert.equal("", result.out)
-        assert.matches(HELD:format('reentrant lock "run:busy"', ""), result.err)
+      for _, words in ipairs { { "run:busy", "-n" }, { "run:busy", "-w.3" },
+          { "run:a,run:busy", "-n" } } do
+        assert.matches(HELD, told(words))
       end
-      local several = run { "run:a,run:busy", "-n", "-c", "echo ran" }
-      assert.matches(HELD:format('reentrant lock "run:busy"', ""), several.err)
     end)
+  end)
+
+  it("names the holder of a busy lock of each kind", function()
+    local function by(holder)
+      return (" held by %%S+: sh %%(pid %d%%)"):format(holder.pid)
+    end
+    for words, expected in pairs {
+      [{ "-x", "-s" }] = "readwrite lock %s is%s %%(writes%%)",
+      [{ "-s", "-x" }] = "readwrite lock %s is%s %%(reads%%)",
+      [{ "-x", "-x" }] = "readwrite lock %s is%s %%(writes%%)",
+      [{ "-x", "--fenced" }] = "readwrite lock %s is%s %%(writes%%)",
+      [{ "--fenced", "-x" }] = "fenced lock %s is%s",
+      [{ "-x --fair", "-s --fair" }] = "fair_readwrite lock %s is%s %%(writes%%)",
+      [{ "-s --fair", "-x --fair" }] = "fair_readwrite lock %s is%s %%(reads%%)",
+      [{ "--fair", "--fair" }] = "fair lock %s is%s",
+      [{ "--limit=1", "--limit=1" }] = "permits %s are%s",
+      [{ "--limit=3", "--limit=3 --permits=3" }] =
+        "%s has 2 of 3 permits left; the others are%s",
+    } do
+      local options, name = {}, ("run:" .. words[1] .. words[2]):gsub(" ", "")
+      for i = 1, 2 do
+        options[i] = { name, i == 2 and "-n" or "-v" }
+        for word in words[i]:gmatch "%S+" do table.insert(options[i], word) end
+      end
+      local holder = start { "-c", "echo in; sleep 20",
+        table.unpack(options[1]) }
+      holder:says "in"
+      local err = told(options[2])
+      holder:kill(15)
+      holder:wait()
+      assert.matches("^rlockctl: run: " .. expected:format('"run:%S+"',
+        by(holder)) .. ", renewed until released\n$", err)
+    end
+  end)
+
+  it("sees that another program renews a busy lock", function()
+    local client <close> = assert(rlock.open { url = server.url,
+      watchdog = 0.6 * slow })
+    assert(client:lock("run:busy"):lock())
+    assert.matches(" for %d%.%d s more, unless it is renewed\n$",
+      told { "run:busy", "-n" })
+    assert.matches("%(pid %d+%), renewed until released\n$",
+      told { "run:busy", "-w", ("%gs"):format(2 * slow) })
+    assert(client:lock("run:busy"):unlock())
   end)
 
   it("prints only faults with -q or -E 0, no busy lock", function()

@@ -41,7 +41,7 @@ describe("identity.decode", function()
   it("decodes what encode returns", function()
     for _, who in ipairs {
       { id = ID, host = "web3", pid = 412, program = "a b%41", name = "x,y" },
-      { id = ID, pid = 1 }, { id = ID, name = "\27[31m\n" },
+      { id = ID, pid = 1 }, { id = ID, renews = true }, { id = ID, name = "\27[31m\n" },
     } do
       assert.same(who, identity.decode(identity.encode(who)))
     end
@@ -49,7 +49,8 @@ describe("identity.decode", function()
 
   it("returns nil for other names", function()
     for _, name in ipairs { "", "rlock", "billing", "rlock,", "rlock,,a,1,b,c",
-        "rlock,x,a,one,b,c", "rlock,x,a,1,b,c,d", "Xrlock,x,a,1,b,c" } do
+        "rlock,x,a,one,b,c", "rlock,x,a,1,b,c,d", "rlock,x,a,1,b,renews",
+        "rlock,x,a,1,b,c,renews,renews", "Xrlock,x,a,1,b,c" } do
       assert.is_nil(identity.decode(name), name)
     end
   end)

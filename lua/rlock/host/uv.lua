@@ -66,6 +66,7 @@ local host = {
   uid = core.uid,
   pid = core.pid,
   program = nil,         -- for process_identity; default: from `arg`
+  renews = nil,          -- the same; default: false
   is_terminal = core.isatty,
 }
 registry[KEY] = host
@@ -93,13 +94,14 @@ function host.log(level, text)
 end
 
 --- The identity of this process, see identity.lua.
--- @treturn table host, pid, program
+-- @treturn table host, pid, program, renews
 function host.process_identity()
   local name = type(arg) == "table" and arg[0]
   return {
     host = core.hostname(), pid = core.pid(),
     program = host.program or name and tostring(name):match("[^/]*$")
       or "rlockctl",
+    renews = host.renews,
   }
 end
 

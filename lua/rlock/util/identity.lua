@@ -1,9 +1,10 @@
 --- The identity of a client, in the name of its connections (CLIENT SETNAME):
---    rlock,<client id>,<host>,<pid>,<program>,<name>
+--    rlock,<client id>,<host>,<pid>,<program>,<name>[,renews]
 --  CLIENT LIST shows these names. The owner of a lock begins with the client's
 --  id, so rlockctl can map a holder to a process. A name is printable ASCII:
 --  other bytes, commas and percent signs are encoded as %XX. It contains no
---  arguments of the program, which may be secret.
+--  arguments of the program, which may be secret. "renews": it renews all that
+--  it holds, until it releases that.
 --
 --  The id of a permit has 16 bytes, like Redisson's: the first half of its
 --  client's id, then random bytes.
@@ -19,21 +20,23 @@ local function encode(value)
 end
 
 --- The name of a client's connections.
--- @tparam table who id, host, pid, program, name
+-- @tparam table who id, host, pid, program, name, renews (a boolean)
 -- @treturn string
 function identity.encode(who)
   return table.concat({ "rlock", encode(who.id), encode(who.host),
-    encode(who.pid), encode(who.program), encode(who.name) }, ",")
+    encode(who.pid), encode(who.program), encode(who.name),
+    who.renews and "renews" or nil }, ",")
 end
 
 --- Parses such a name. It is untrusted: any client may set any name.
 -- @tparam string text
 -- @treturn table|nil as of `encode`; host, program and name may be nil
 function identity.decode(text)
-  local who = {}
+  local who, rest = {}, text:match("^(.*),renews$")
   who.id, who.host, who.pid, who.program, who.name =
-    text:match("^rlock,([^,]+),([^,]*),(%d*),([^,]*),([^,]*)$")
+    (rest or text):match("^rlock,([^,]+),([^,]*),(%d*),([^,]*),([^,]*)$")
   if not who.id then return nil end
+  who.renews = rest and true
   who.pid = tonumber(who.pid)
   for _, field in ipairs { "id", "host", "program", "name" } do
     who[field] = who[field] ~= "" and percent.decode(who[field]) or nil

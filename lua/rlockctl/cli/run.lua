@@ -90,17 +90,23 @@ local function bound(self, seconds, late)
   end)
 end
 
+-- Is a message due if another client has the lock?
+local function tells_holders(self)
+  local chosen = self.chosen
+  return not chosen.quiet and (chosen.conflict ~= 0 or chosen.verbose)
+end
+
 -- The exit status if another client has the lock. Names the holders.
 local function conflict(self, status, detail)
-  local chosen = self.chosen
-  status = chosen.conflict or status
-  if chosen.quiet or status == 0 and not chosen.verbose then return status end
-  bound(self, time_limit.LEAVE, function()
-    say(self, "%s", detail)
+  status = self.chosen.conflict or status
+  if not tells_holders(self) then return status end
+  local function tell(text)
+    if not self.is_told then say(self, "%s", text) end
+    self.is_told = true
     return status
-  end)
-  say(self, "%s", self.hold:holders() or detail)
-  return status
+  end
+  bound(self, time_limit.LEAVE, function() return tell(detail) end)
+  return tell(self.hold:holders() or detail)
 end
 
 -- Whether the lock was busy. Otherwise the server did not answer in time.
@@ -133,11 +139,12 @@ local function take(self)
   local lock, wait = self.hold.lock, self.chosen.wait
   local deadline = self.started + wait
   local ok, code, detail = lock:try_lock()
-  local left = deadline - self.host.now()
-  if left > 0 and (code == "busy" or passing[code]) then
+  if (code == "busy" or passing[code]) and self.host.now() < deadline then
     self.was_busy = code == "busy"
     emit(self, "waiting")
-    ok, code, detail = lock:lock { wait = left }
+    if wait < math.huge and tells_holders(self) then self.hold:look() end
+    ok, code, detail = lock:lock {
+      wait = math.max(0, deadline - self.host.now()) }
   end
   if code == "busy" and wait > 0 then code = "timeout" end
   return ok, code, detail
@@ -257,6 +264,7 @@ end
 
 local function open(self)
   self.host.program = self.words[1]:match("[^/]*$")   -- for `status`
+  self.host.renews = true
   local wait = self.chosen.wait
   local client, code, detail = time_limit.open({ watchdog = self.chosen.ttl,
     connect_timeout = wait > 0 and CONNECT or nil }, wait)

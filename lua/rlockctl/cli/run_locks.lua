@@ -103,7 +103,8 @@ end
 --   code, detail
 function run_locks.new(client, names, chosen)
   local held, locks = held_already(), {}
-  local self = setmetatable({ client = client, held = held, names = {} }, Hold)
+  local self = setmetatable({ client = client, chosen = chosen, held = held,
+    names = {} }, Hold)
   for _, name in ipairs(names) do
     local lock, ways, problem = lock_of(client, chosen, name)
     if not lock then return nil, ways, problem end
@@ -173,29 +174,14 @@ function Hold:environment(name, ttl)
   }, owner, token
 end
 
-local function occupied(lock, name, state)
-  local text = require "rlockctl.cli.text"
-  if not lock.show then
-    return ("%s: %s"):format(text.show(name), text.holders(state))
-  end
-  return ("%s is held by %s%s"):format(lock:show(), text.holders(state),
-    state.ttl and (" for %.1f s more, unless it is renewed"):format(state.ttl)
-    or "")
+--- As holders.look.
+function Hold:look()
+  self.seen = require("rlockctl.cli.run_holders").look(self)
 end
 
---- The present holders, for a message; nil if unknown.
+--- As holders.tell.
 function Hold:holders()
-  local listing = require "rlockctl.cli.listing"
-  local found = {}
-  for i, lock in ipairs(self.locks) do
-    local state, name = lock:peek(), self.names[i]
-    if state and (state.holders[1] or state.available) then
-      state.count = nil                 -- our own hold count
-      listing.complete(self.client, name, { state })
-      found[#found + 1] = occupied(lock, name, state)
-    end
-  end
-  return found[1] and table.concat(found, "; ")
+  return require("rlockctl.cli.run_holders").tell(self)
 end
 
 return run_locks

@@ -20,14 +20,25 @@ local function is_before(a, b)
   return a < b
 end
 
-local function ordered(list)
-  local keys, n = {}, 0
+-- The keys of a table in no order, how many, and whether all are texts.
+local function keys_of(list)
+  local keys, n, are_texts = {}, 0, true
   for key in next, list do
     n = n + 1
-    keys[n] = key
+    keys[n], are_texts = key, are_texts and type(key) == "string"
   end
-  if n < 2 then return next, list, nil end
-  table.sort(keys, is_before)
+  return keys, n, are_texts
+end
+
+local function ordered(list)
+  local first = next(list)
+  if first == nil or next(list, first) == nil then return next, list, nil end
+  local keys, n, are_texts = keys_of(list)
+  if are_texts then
+    table.sort(keys)
+  else
+    table.sort(keys, is_before)
+  end
   local i = 0
   return function()
     while i < n do

@@ -277,21 +277,20 @@ end
 
 -- what servers execute --------------------------------------------------------
 
-local headers = {}                      -- script -> { name, operation }
+-- Script -> its name, its operation, which of its keys has the owners (that of
+-- permits is their second one), whether it is one of semaphores.
+local headers = {}
 
 local function header_of(text)
   local header = headers[text]
   if not header then
     local name = text:match("^%-%- rlock (%S+)") or "?"
-    header = { name = name, operation = name:match("%.([%a_]+)$") }
+    header = { name = name, operation = name:match("%.([%a_]+)$"),
+      owners = name:find "^permits%." and 2 or 1,
+      is_semaphore = name:find "^semaphore%." ~= nil }
     headers[text] = header
   end
   return header
-end
-
--- The key that has the owners: that of permits is their second one.
-local function place_of(name, keys)
-  return name:match("^permits%.") and keys[2] or keys[1]
 end
 
 local function show(value)
@@ -319,10 +318,10 @@ function world:executed(server, link, text, keys, args, reply)
       link.is_closed and " (closed)" or "", header.name, keys[1],
       table.concat(args, " "), show(reply))
   end
-  local operation, key = header.operation, place_of(header.name, keys)
+  local operation, key = header.operation, keys[header.owners] or keys[1]
   if server.is_old then return end
   watch.executed(self, server, link, operation, key, args, reply)
-  if header.name:find("semaphore.", 1, true) == 1 then
+  if header.is_semaphore then
     permits.executed(self, server, operation, keys, args, reply)
   end
   if operation == "break_" and reply[1] == "freed" then broken(self, key) end

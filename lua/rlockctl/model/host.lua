@@ -29,10 +29,12 @@ function sim.stream(seed, name)
   local x = hash(("%d %s"):format(seed, name))
   if x == 0 then x = 88675123 end
   return function()
-    x = x ~ (x << 13)
-    x = x ~ (x >> 7)
-    x = x ~ (x << 17)
-    return (x * 0x2545F4914F6CDD1D >> 11) * 0x1p-53
+    local y = x
+    y = y ~ (y << 13)
+    y = y ~ (y >> 7)
+    y = y ~ (y << 17)
+    x = y
+    return (y * 0x2545F4914F6CDD1D >> 11) * 0x1p-53
   end
 end
 
@@ -59,15 +61,17 @@ end
 -- @tparam table item must not be scheduled already; has a `deadline` while it
 --   is
 function Universe:at(deadline, item)
-  local i = self.n
-  self.n, item.deadline = i + 1, deadline
-  while i > 0 do
+  local n = self.n
+  self.n, item.deadline = n + 1, deadline
+  for i = n, 1, -1 do
     local other = self[i]
-    if other.deadline > deadline then break end
+    if other.deadline > deadline then
+      self[i + 1] = item
+      return
+    end
     self[i + 1] = other
-    i = i - 1
   end
-  self[i + 1] = item
+  self[1] = item
 end
 
 --- Cancels an item.
@@ -95,27 +99,27 @@ local function make_ready(self, task, a, b, c)
   self.last = n + 4
 end
 
-local step
-
 local function run_ready(self)
   local n, ready = 0, self.ready
   while n < self.last do
     local task, a, b, c = ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4]
     ready[n + 1], ready[n + 2], ready[n + 3], ready[n + 4] = nil, nil, nil, nil
     n = n + 4
-    step(task, a, b, c)
+    local host = task.host
+    if not host.is_dead and not task.over then
+      host.running = task
+      resume(task.co, a, b, c)
+      host.running = nil
+    end
   end
   self.last = 0
 end
 
-local function fire(self, item)
-  local host = item.host
-  if not host or host.stalls_until <= self.now then
-    if not host or not host.is_dead then item.fire(item) end
-  elseif not host.is_dead then
-    item.is_delayed = true
-    table.insert(host.delayed, item)
-  end
+local function fire(item, host, now)
+  if host.is_dead then return end
+  if host.stalls_until <= now then return item:fire() end
+  item.is_delayed = true
+  table.insert(host.delayed, item)
 end
 
 --- Runs until a point of true time, or until no items are left.
@@ -125,9 +129,16 @@ function Universe:run(deadline)
   local n = self.n
   local item = self[n]
   while item and item.deadline <= deadline do
-    if item.deadline > self.now then self.now = item.deadline end
+    local now, due, host = self.now, item.deadline, item.host
+    if due > now then
+      self.now, now = due, due
+    end
     self[n], self.n, item.deadline = nil, n - 1, nil
-    fire(self, item)
+    if host then
+      fire(item, host, now)
+    else
+      item:fire()
+    end
     if self.last > 0 then run_ready(self) end
     n = self.n
     item = self[n]
@@ -172,14 +183,6 @@ local function main(task, fn, values)
     task, fn, values = nil, nil, nil    -- can be collected
     if n < IDLE then task, fn, values = yield() end
   until not task
-end
-
-function step(task, ...)
-  local host = task.host
-  if host.is_dead or task.over then return end
-  host.running = task
-  resume(task.co, ...)
-  host.running = nil
 end
 
 --- Waits until the task has ended.

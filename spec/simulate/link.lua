@@ -59,8 +59,10 @@ end
 
 -- The reply as a client sees it.
 local function seen(reply)
-  if type(reply) == "number" then return math.tointeger(reply) end
-  if type(reply) ~= "table" then return reply end
+  local kind = type(reply)
+  if kind == "string" then return reply end
+  if kind == "number" then return math.tointeger(reply) end
+  if kind ~= "table" then return reply end
   if reply.ok then return reply.ok end
   local list = {}
   for i = 1, #reply do list[i] = seen(reply[i]) end

@@ -34,26 +34,26 @@ local function text_of(number)
   return text
 end
 
--- The words of redis.call, converted as Redis does.
--- @return the words; or nil and an error's text
-local function words_of(...)
-  local n, words = select("#", ...), { ... }
-  if n == 0 then return nil, NO_COMMAND end
+-- Converts the n words of redis.call as Redis does.
+local function make_texts(words, n)
+  if n == 0 then error({ err = NO_COMMAND }, 0) end
   for i = 1, n do
-    local kind = type(words[i])
+    local word = words[i]
+    local kind = type(word)
     if kind == "number" then
-      words[i] = text_of(words[i])
+      words[i] = text_of(word)
     elseif kind ~= "string" then
-      return nil, NO_TEXT
+      error({ err = NO_TEXT }, 0)
     end
   end
-  return words
 end
 
+local host = {}                         -- its `server` runs a script
+
 -- Executes a command for a script. Errors of the command are raised.
-local function call(server, ...)
-  local words, fault = words_of(...)
-  if not words then error({ err = fault }, 0) end
+local function call(...)
+  local server, words = host.server, { ... }
+  make_texts(words, select("#", ...))
   local run, name, is_unknown = server.find(words)
   if is_unknown then error({ err = values.UNKNOWN .. name:upper() }, 0) end
   if not run then error({ err = WRONG_NUMBER }, 0) end
@@ -118,15 +118,13 @@ local function log(level, ...)
   end
 end
 
-local function library(host)
+local function library()
   local lib = {
     LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
     error_reply = error_reply, status_reply = status_reply,
   }
-  function lib.call(...) return call(host.server, ...) end
-  function lib.pcall(...)
-    return replied_or_failed(pcall(call, host.server, ...))
-  end
+  lib.call = call
+  function lib.pcall(...) return replied_or_failed(pcall(call, ...)) end
   lib.log = log
   function lib.replicate_commands() return true end
   return setmetatable(lib, { __index = function(_, name)
@@ -198,8 +196,7 @@ end
 -- running ---------------------------------------------------------------------
 
 -- All scripts share one environment, which they cannot change.
-local host = {}
-local seen, globals = lua51.environment(library(host))
+local seen, globals = lua51.environment(library())
 
 local MOST_COMPILED = 1000
 local compiled, count = {}, 0           -- text -> function

@@ -334,7 +334,10 @@ end
 local function add_calls(host)
   --- Returns the cancellation of the running task, once, or nil. The task then
   --  sends nothing.
-  function host.cancellation() return take_cancellation(host.current()) end
+  function host.cancellation()
+    local task = host.running or host.current()
+    return task.unwinding and take_cancellation(task)
+  end
   --- @tparam table call gets `task`; cancelling the task calls call:abandon()
   function host.wait_for(call)
     local task = host.current()

@@ -105,11 +105,13 @@ end
 function redis:entry(key, kind)
   local entry, touched = self.entries[key], self.touched
   if touched then touched[key] = true end
-  if entry and entry.expires and entry.expires <= self:ms() then
+  if not entry then return nil end
+  local expires = entry.expires
+  if expires and expires <= self.now // 1000 then
     self.entries[key] = nil
     return nil
   end
-  if entry and kind and entry.kind ~= kind then
+  if kind and entry.kind ~= kind then
     error({ err = WRONGTYPE }, 0)
   end
   return entry

@@ -1,14 +1,12 @@
---- The public client: one application's session with one Redis.
+--- The public client: one application's session with one server.
 
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
-local errors = require "rlock.redis.errors"
 local kinds = require "rlock.lock.kinds"
 local lock = require "rlock.lock.lock"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local session = require "rlock.session"
-local url = require "rlock.redis.url"
 
 local client = {}
 client.__index = client
@@ -71,10 +69,6 @@ local known = {
   nat = check_nat,
 }
 
-local defaults = {
-  watchdog = 30, timeout = 3, connect_timeout = 3,
-}
-
 --- Makes the check of the options of a host's open(), see options.table.
 -- @tparam table own the options that only this host takes, and `tls`; modified
 function client.options(own)
@@ -82,6 +76,12 @@ function client.options(own)
   own.sentinel = check_sentinel(own.tls)
   return check.table(own, "a URL or a table", "rlock.open")
 end
+
+-- The back ends: the scheme of a URL, up to a "+", and the module.
+local backends = {
+  redis = "rlock.redis.backend", rediss = "rlock.redis.backend",
+  unix = "rlock.redis.backend",
+}
 
 --- Adds to checked options those in a URL and the defaults.
 -- @tparam table given
@@ -91,40 +91,10 @@ end
 -- @treturn[2] string "usage"
 -- @treturn[2] string detail
 function client.complete(given, address)
-  local options, code, detail = url.parse(address)
-  if not options then return nil, code, detail end
-  if given.tls and not options.tls then
-    return nil, "usage", "bad option tls: only rediss:// goes over TLS"
-  end
-  if given.sentinel and not options.sentinels then
-    return nil, "usage", "bad option sentinel: only for redis+sentinel://"
-  end
-  if given.nat and not options.seeds then
-    return nil, "usage", "bad option nat: only for redis+cluster://"
-  end
-  options.tls = options.tls and {} or nil
-  for name, value in pairs(defaults) do options[name] = value end
-  options.publish = options.seeds and "both" or "publish"
-  for name, value in pairs(given) do options[name] = value end
-  return options
-end
-
--- May another attempt succeed? The server has dropped a new connection, because
--- it is stopping or restarting, or has not answered. An unreachable server, or
--- one that refuses, is not retried.
-local function is_passing(node, code, detail)
-  return code ~= "cancelled"
-    and (node.fell or errors.is_silence(tostring(detail)))
-end
-
-local function connect(node, seconds)
-  local deadline = node.host.now() + seconds
-  local connection, code, detail
-  repeat
-    connection, code, detail = node:connect(deadline)
-  until connection or not is_passing(node, code, detail)
-    or node.host.now() >= deadline
-  return connection, code, detail
+  local backend = require(backends[address:match "^(%a*)"] or backends.redis)
+  local options, code, detail = backend.complete(given, address)
+  if options then options.backend = backend end
+  return options, code, detail
 end
 
 --- Opens a client. Connects at once, to report a wrong address or password
@@ -139,30 +109,12 @@ function client.open(host, options)
   local self = setmetatable({}, client)
   self.session = session.new(host, options)
   if options.lazy then return self end
-  local connection, code, detail =
-    connect(self.session.node, options.connect_timeout)
-  local is_redis = code == "redis"
-  if not connection and not (is_redis and errors.is_passing(detail)) then
-    self.session:close()
-    if code == "cancelled" then error(detail, 0) end
-    if is_redis then code = errors.classify(detail).code end
-    return nil, code, detail
-  end
-  return self
-end
-
--- Commands that would change or block the connection, which all tasks share.
-local unfit = {}
-for word in ([[select multi exec discard watch unwatch hello reset quit auth
-  wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop
-  subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe monitor
-  sync psync]]):gmatch("%S+") do unfit[word] = true end
-
--- SCRIPT KILL and FUNCTION KILL, which a busy server obeys.
-local function is_interrupt(command, action)
-  command = tostring(command):lower()
-  return (command == "script" or command == "function")
-    and tostring(action):lower() == "kill"
+  local ok, code, detail =
+    self.session.server:connect(options.connect_timeout)
+  if ok then return self end
+  self.session:close()
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
 end
 
 --- Sends any Redis command. It is sent once: when nothing came back, nobody
@@ -186,16 +138,10 @@ function client:call(command, ...)
         .. "is a %s"):format(i + 1, kind), 2)
     end
   end
-  local node = self.session.node
-  node.host.current()
-  if unfit[tostring(command):lower()] then
-    return nil, "usage", command .. " would change or block the connection "
-      .. "that all tasks of the client share"
-  end
-  local send = is_interrupt(command, ...) and node.interrupt or node.call
-  local reply, code, detail = send(node,
-    node.host.now() + self.session.timeout, { command, ... },
-    select("#", ...) + 1)
+  local open = self.session
+  open.host.current()
+  local reply, code, detail =
+    open.server:call(open.host.now() + open.timeout, command, ...)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply
@@ -339,7 +285,7 @@ client.__close = client.close
 
 --- The server's address, for messages.
 function client:__tostring()
-  return "rlock client of " .. self.session.node.where
+  return "rlock client of " .. self.session.server.where
 end
 
 --- Closes a client that is garbage: nothing refers to it, so it holds nothing.

@@ -1071,7 +1071,7 @@ describe("waiters", function()
     self.sleep(0.05)
     self:calls()
     self:route().delay = 0.1
-    held.session.wakeup.channels[held.site.policy.channel(held.site.keys,
+    held.session.wakeup.channels[held.site.policy.channel(held.site.target,
       client.session.id .. ":2")].first:set()        -- it retries
     self.sleep(0.25)
     waiter:cancel()

@@ -158,7 +158,7 @@ local function survives(self, fn)
   local locks = { client:lock("lock1", name), client:lock("lock2", name) }
   assert.is_true(locks[1]:lock())
   assert.is_true(locks[1]:unlock())
-  local _, lane = next(client.session.node.lanes)
+  local _, lane = next(client.session.server.node.lanes)
   local connection = lane.connection
   function connection.pipeline()
     connection.pipeline = nil
@@ -188,7 +188,7 @@ on_stage("a lane goes on after its task was killed", function(self)
   local lock = client:lock "lock"
   assert.is_true(lock:lock())
   assert.is_true(lock:unlock())
-  for _, lane in pairs(client.session.node.lanes) do
+  for _, lane in pairs(client.session.server.node.lanes) do
     lane.is_serving, lane.task = true, { over = true }
   end
   assert.is_true(lock:lock())
@@ -198,7 +198,7 @@ on_stage("a lane does not keep a connection that is lost while it is opened",
   function(self, client)
     local lock = client:lock "lock"
     assert.is_false(lock:is_locked())    -- needs no lane
-    local node, opened = client.session.node, 0
+    local node, opened = client.session.server.node, 0
     local open = node.open
     function node.open(its, lost, ...)
       local connection = open(its, lost, ...)

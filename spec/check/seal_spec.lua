@@ -28,7 +28,7 @@ local function go_silent(link) link:half_open(math.huge) end
 local function connected(self)
   local client = self:client()
   assert.is_true(client:lock("lock"):lock())
-  return client.session.node.seals
+  return client.session.server.node.seals
 end
 
 describe("the test of sealing", function()

@@ -537,8 +537,8 @@ describe("a server that cannot be reached", function()
   on_stage("is suspected, and one that is only full is not", function(self,
       client, session)
     local suspected = 0
-    function session.node.suspect(_, node)
-      assert.equal(session.node, node)
+    function session.server.node.suspect(_, node)
+      assert.equal(session.server.node, node)
       suspected = suspected + 1
     end
     local lock = take(client)
@@ -659,8 +659,8 @@ describe("a renewal on its way", function()
       end
       return reply
     end
-    function session.node.redirect(_, detail, node)
-      assert.equal(session.node, node)
+    function session.server.node.redirect(_, detail, node)
+      assert.equal(session.server.node, node)
       followed[#followed + 1] = detail
     end
     return followed
@@ -712,8 +712,8 @@ describe("a renewal on its way", function()
     function(self, client, session)
       redirect(self, session)
       local lock = take(client)
-      local follow = session.node.redirect
-      function session.node.redirect(...)
+      local follow = session.server.node.redirect
+      function session.server.node.redirect(...)
         self.server:freeze(1)
         return follow(...)
       end
@@ -727,7 +727,7 @@ describe("a renewal on its way", function()
   on_stage("fails if it is redirected without a cluster", function(self, client,
       session)
     redirect(self, session)
-    session.node.redirect = nil
+    session.server.node.redirect = nil
     local lock = take(client)
     self.sleep(10.5)
     assert.equal("at_risk", lock:state())
@@ -737,15 +737,18 @@ end)
 describe("a slow node", function()
   -- Splits the client's node in two, of which one answers after 3 s.
   local function split(self, session)
-    local node = session.node
-    local fast = { pipeline = function(_, ...) return node:pipeline(...) end }
-    local slow = { sizes = {}, pipeline = function(its, deadline, commands)
+    local node = session.server.node
+    local fast = {
+      node = node, pipeline = function(_, ...) return node:pipeline(...) end,
+    }
+    local slow = { node = node, sizes = {} }
+    function slow.pipeline(its, deadline, commands)
       table.insert(its.sizes, #commands)
       self.sleep(3)
       return node:pipeline(deadline + 3, commands)
-    end }
-    function session.route_of(_, granted)
-      return granted.lock.site.name == "fast" and fast or slow, node
+    end
+    function session.route_of(granted)
+      return granted.lock.site.name == "fast" and fast or slow
     end
     return slow
   end
@@ -772,13 +775,13 @@ describe("a slow node", function()
   end
 
   on_stage("does not delay another", function(self, client, session)
-    function session.node.size() return 2 end
+    function session.server.node.size() return 2 end
     check(self, client, session, split(self, session))
   end)
 
   on_stage("or lane does not delay another lane", function(self, client,
       session)
-    session.node.lanes = { {} }
+    session.server.node.lanes = { {} }
     check(self, client, session, split(self, session))
   end)
 end)
@@ -824,7 +827,7 @@ describe("a renewal that raises an error", function()
     on_stage(("is retried in time: %s"):format(table.concat(faults, ", ")),
       function(self, client, session)
         local lock = take(client)
-        fail(session.node, table.unpack(faults))
+        fail(session.server.node, table.unpack(faults))
         self.sleep(10.1)
         assert.equal("at_risk", lock:state())
         assert.match("a fault", table.remove(self.host.faults))
@@ -839,9 +842,9 @@ describe("a renewal that raises an error", function()
       session)
     local lock = take(client)
     local granted = lock:mine()
-    fail(session.node, "MOVED 1 elsewhere:6379")
-    function session.node.redirect()
-      session.node.redirect = nil
+    fail(session.server.node, "MOVED 1 elsewhere:6379")
+    function session.server.node.redirect()
+      session.server.node.redirect = nil
       function granted.renewal()
         granted.renewal = nil
         error "a fault"

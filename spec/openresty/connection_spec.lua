@@ -135,19 +135,19 @@ describe("A client in nginx", function()
     assert(socket:setkeepalive())
     between:cut(1, "sealed")
     cycle(client, "sealed")
-    assert.equal("kill", client.session.node.seals.mode)
+    assert.equal("kill", client.session.server.node.seals.mode)
   end)
 
   it("puts sealing to the test", function()
     server = redis.start()
     local between = proxy.start(server)
     finally(function() between:stop() end)
-    local seals = open(between.url).session.node.seals
+    local seals = open(between.url).session.server.node.seals
     cycle(open(between.url))
     eventually(function() return select(2, next(seals.proven)) end, SECONDS)
     assert.equal("kill", seals.mode)
     between:pretend(1000, "KILL")
-    seals = open { url = between.url, timeout = 4 }.session.node.seals
+    seals = open { url = between.url, timeout = 4 }.session.server.node.seals
     cycle(open { url = between.url, timeout = 4 })
     eventually(function() return seals.mode == "time" end, SECONDS)
   end)
@@ -159,7 +159,7 @@ describe("A client in nginx", function()
     local client = open { url = server.url, username = "blind",
       password = "secret" }
     cycle(client)
-    assert.equal("time", client.session.node.seals.mode)
+    assert.equal("time", client.session.server.node.seals.mode)
   end)
 
   it("keeps apart the connections of different logins and databases",

@@ -219,7 +219,7 @@ describe("The timer of a worker", function()
   end)
 
   it("seals the connection of a command that it ends", function()
-    local node, lost = client.session.node, {}
+    local node, lost = client.session.server.node, {}
     local seals = node.seals
     local function record(its, identity)
       lost[#lost + 1] = identity

@@ -30,7 +30,7 @@ local function open(options) return fixtures.open(cluster.url, options) end
 local function start_waiter(client, name)
   local lock = client:lock(name)
   local waiter = task.start(function() return lock:lock { wait = SOON } end)
-  local channel = lock.site.policy.channel(lock.site.keys)
+  local channel = lock.site.policy.channel(lock.site.target)
   local function listens() return client.session.wakeup:is_live(channel) end
   eventually(listens, SOON, "the waiter listens")
   return waiter, listens, channel
@@ -545,7 +545,7 @@ describe("rlockctl in a cluster", function()
         args = { "--url", cluster.url, "wait", name }, stdout = "null" }
       return process:wait(SOON)
     end)
-    local channel = lock.site.policy.channel(lock.site.keys)
+    local channel = lock.site.policy.channel(lock.site.target)
     eventually(function()
       return cluster.nodes[2]:cli("PUBSUB", "NUMSUB", channel):match "1$"
     end, SOON, "it listens")

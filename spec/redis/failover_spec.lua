@@ -161,7 +161,8 @@ describe("a server that comes back empty", function()
     first:restart()
     assert.not_equal(before, first:info "run_id")
     eventually(function()
-      return not lost(lock) and client.session.node.server.run_id ~= before
+      return not lost(lock)
+        and client.session.server.node.server.run_id ~= before
         and lock:state() == "held"
     end, SOON)
     assert.is_true(lock:unlock())

@@ -148,7 +148,7 @@ end
 local function connected_to(port)
   local count = 0
   for _, client in ipairs(clients) do
-    for _, its in pairs(client.session.node.nodes) do
+    for _, its in pairs(client.session.server.node.nodes) do
       if its.options.port == port and its.connection then count = count + 1 end
     end
   end

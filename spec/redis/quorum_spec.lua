@@ -256,8 +256,8 @@ describe("a red lock with servers killed", function()
       everywhere()
       servers:kill(1, 2)
       eventually(function()
-        return not clients[1].session.node.connection
-          and not clients[2].session.node.connection
+        return not clients[1].session.server.node.connection
+          and not clients[2].session.server.node.connection
       end)
       assert.equal("held", red:state())
       servers:kill(3)

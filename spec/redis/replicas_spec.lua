@@ -58,7 +58,7 @@ describe("replicas", function()
     local client = open { replicas = 1, seal = "time" }
     local lock = client:lock(name)
     assert.is_true(lock:lock())
-    local clock = client.session.node.clock
+    local clock = client.session.server.node.clock
     clock.ms = clock.ms - 5000                -- as if it were set forward
     assert.is_true(lock:try_lock())
     assert.is_true(lock:unlock())

@@ -25,7 +25,7 @@ describe("a lost connection", function()
 
   after_each(fixtures.close)
 
-  local function mode() return client.session.node.seals.mode end
+  local function mode() return client.session.server.node.seals.mode end
 
   -- Without those of nobody, which ask whether it is permitted.
   local function kills()
@@ -87,7 +87,7 @@ describe("a lost connection", function()
     open()
     eventually(function() return kills() > 0 end, PATIENCE)
     eventually(function()
-      return select(2, next(client.session.node.seals.proven))
+      return select(2, next(client.session.server.node.seals.proven))
     end, PATIENCE)
     assert.equal("kill", mode())
     assert.equal(1, kills())

@@ -35,7 +35,7 @@ local function has(server, name) return server:cli("EXISTS", name) == "1" end
 
 -- The port to which the client's commands go.
 local function port_of(its)
-  local connection = its.session.node.connection
+  local connection = its.session.server.node.connection
   return connection and connection.place.port
 end
 
@@ -448,7 +448,7 @@ describe("Sentinels with a password", function()
     })
     local held = its:lock "x"
     assert.is_true(held:lock())
-    local known = its.session.node.sentinel
+    local known = its.session.server.node.sentinel
     assert.equal("number", type(known.epoch))
     eventually(function() return known.listener end)
     assert.is_true(held:unlock())

@@ -232,7 +232,7 @@ describe("rediss+sentinel://", function()
     set:fail_over()
     for i, client in ipairs(clients) do
       eventually(function()
-        return client.session.node.sentinel.place.port
+        return client.session.server.node.sentinel.place.port
             == set.servers[2].tls_port and locks[i]:state() == "held"
       end, 20 * slow, "it has followed")
       assert.is_true(locks[i]:unlock())

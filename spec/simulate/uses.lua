@@ -28,7 +28,7 @@ local function grant_of(task, lock)
 end
 
 local function executed_at(thing, lock, granted)
-  local keys = thing.servers[1].granted[lock.site.keys[1]]
+  local keys = thing.servers[1].granted[lock.site.target[1]]
   local given = keys and granted and keys[granted.owner_name]
   return given and given.at
 end
@@ -333,7 +333,7 @@ end
 
 local function handle(task, thing, owner)
   local lock, mode, pair = open_lock(task, thing, owner)
-  thing.key = lock.site.keys[1]
+  thing.key = lock.site.target[1]
   task.world.by_key[thing.key] = thing
   return lock, mode, pair
 end
@@ -460,7 +460,7 @@ end
 
 -- The server that a session is connected to, or nil.
 local function server_of(task, session)
-  local sentinel = session.node.sentinel
+  local sentinel = session.server.node.sentinel
   local place = sentinel and sentinel.place or session.options
   return task.world.network.servers[place.host]
 end
@@ -471,7 +471,7 @@ local function is_kept(task, thing, hold)
   for _, part in ipairs(hold.parts) do
     local server = server_of(task, part.lock.session)
     if server and not part.is_over
-        and server:holds(part.lock.site.keys[1], part.grant.owner_name) then
+        and server:holds(part.lock.site.target[1], part.grant.owner_name) then
       count = count + 1
     end
   end
@@ -605,7 +605,7 @@ function uses.permits(task, thing)
   task.began = task.host.universe.now
   local options = options_of(random)
   options.wait = options.wait or 3          -- it may be gone for ever
-  one.key = permits.site.keys[2]
+  one.key = permits.site.target[2]
   task.world.by_key[one.key] = one
   local id = permits:acquire(options)
   if not id then return end

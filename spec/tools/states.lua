@@ -41,7 +41,7 @@ end
 -- @tparam table client
 -- @param which as for policy.load
 function states.of(client, which)
-  local loaded, node = policy.load(which), client.session.node
+  local loaded, node = policy.load(which), client.session.server.node
   local self = { policy = loaded }
 
   --- Runs an operation; returns its reply, or nil, code, detail.

@@ -71,8 +71,8 @@ local Call = call:class()
 -- another waiter, which may have missed the message.
 function Call:try(deadline, now)
   local handle = self.counter
-  local reply, code, detail = once.ask(handle, "count", deadline, now,
-    handle.site.keys)
+  local reply, code, detail = once.ask(handle, "count",
+    handle.site.target, deadline, now)
   if not reply then return nil, nil, code, detail end
   if reply[1] == "held" then return "busy", -1 end
   self.left = 0
@@ -89,7 +89,7 @@ function latch:wait(options)
   local site = self.site
   local its = Call:new {
     counter = self, wants = 0,
-    channel = site.policy.channel(site.keys), wakes = site.policy.wakes,
+    channel = site.target:channel(), wakes = site.policy.wakes,
     late = ("latch %s was not open in time"):format(naming.show(site.name)),
   }
   local open, code, detail = self.session.host.whole(its.wait, its, wait)
@@ -106,8 +106,7 @@ end
 -- @treturn[1] boolean whether there was one
 -- @treturn[2] nil, code, detail
 function latch:delete()
-  return once.result(deleted,
-    once.run(self, "delete", self.session.publish))
+  return once.result(deleted, once.run(self, "delete"))
 end
 
 return colon.methods(latch, "latch", "set count_down count wait delete")

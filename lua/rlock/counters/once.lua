@@ -7,9 +7,7 @@
 --  slot's key begins with the policy's third key.
 
 local verdicts = require "rlock.lock.verdicts"
-local errors = require "rlock.redis.errors"
 local naming = require "rlock.naming"
-local remote = require "rlock.redis.remote"
 
 local once = {}
 
@@ -37,15 +35,16 @@ end
 --- Runs an operation of a policy with `needs`, and checks its reply.
 -- @tparam table handle  of a counter: session, site
 -- @tparam string name  of the operation
--- @param deadline,...  as for remote.run
--- @return as remote.run; a malformed reply is a failure with code "redis"
-function once.ask(handle, name, deadline, now, keys, a, b, c, d, extra)
+-- @tparam table target
+-- @param deadline,...  as for target:run
+-- @return as target:run; a malformed reply is a failure with code "redis"
+function once.ask(handle, name, target, deadline, now, a, b, c, extra)
   local policy = handle.site.policy
-  local op = policy.ops[name]
-  local reply, code, detail, may_be_applied, sent = remote.run(
-    handle.session.node, op, deadline, now, keys, a, b, c, d, extra)
+  local reply, code, detail, may_be_applied, sent =
+    target:run(name, deadline, now, a, b, c, extra)
   if reply ~= nil then
-    reply, code, detail = verdicts.shaped(op, reply, policy.needs[name])
+    reply, code, detail = verdicts.shaped(policy.ops[name], reply,
+      policy.needs[name])
     may_be_applied = may_be_applied or not reply
   end
   return reply, code, detail, may_be_applied, sent
@@ -55,7 +54,7 @@ end
 -- @tparam table handle
 -- @treturn table request
 function once.begin(handle)
-  local pool, keys = pool_of(handle.session), handle.site.keys
+  local pool = pool_of(handle.session)
   local slot = table.remove(pool.free)
   if not slot then
     pool.count = pool.count + 1
@@ -63,8 +62,7 @@ function once.begin(handle)
   end
   return {
     handle = handle, pool = pool, slot = slot, number = next_number(pool),
-    keys = { keys[1], keys[2], keys[3] .. slot, slot = keys.slot,
-      replicas = keys.replicas },
+    target = handle.site.target:with(slot),
   }
 end
 
@@ -85,8 +83,8 @@ end
 --   earlier copy may have been executed
 function once.send(request, name, deadline, now, n, more)
   local handle = request.handle
-  local reply, code, detail, may_be_applied = once.ask(handle, name, deadline,
-    now, request.keys, request.number, MEMORY, n, handle.session.publish,
+  local reply, code, detail, may_be_applied = once.ask(handle, name,
+    request.target, deadline, now, request.number, MEMORY, n,
     more and { more })
   if may_be_applied then request.is_doubtful = true end
   return reply, code, detail
@@ -147,7 +145,7 @@ local function is_hopeless(session, code, detail)
   if session.is_closed or code == "usage" or code == "refused" then
     return true
   end
-  return code == "redis" and not errors.classify(detail).retry
+  return not session.server:is_retried(code, detail)
 end
 
 local function insist(request, name, n)
@@ -176,14 +174,14 @@ end
 --- Runs an idempotent operation.
 -- @tparam table handle
 -- @tparam string name
--- @param ...  its arguments, at most four
--- @return as remote.run
-function once.run(handle, name, a, b, c, d)
+-- @param a,b,c  its arguments
+-- @return as target:run
+function once.run(handle, name, a, b, c)
   local session = handle.session
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
-  return once.ask(handle, name, now + session.timeout, now, handle.site.keys,
-    a, b, c, d)
+  return once.ask(handle, name, handle.site.target, now + session.timeout, now,
+    a, b, c)
 end
 
 --- The result for the caller: convert(reply, may_be_applied), or nil, code,

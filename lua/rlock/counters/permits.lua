@@ -11,7 +11,6 @@ local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local remote = require "rlock.redis.remote"
 local once = require "rlock.counters.once"
 
 local permits = {}
@@ -60,8 +59,7 @@ local function give_back(self, id, seconds)
   local session, site = self.session, self.site
   session:background(function()
     local now = session.host.now()
-    remote.run(session.node, site.policy.ops.release, now + seconds, now,
-      site.keys, id, "1", "0", session.publish)
+    site.target:run("release", now + seconds, now, id, "1", "0")
   end)
 end
 
@@ -123,14 +121,13 @@ function Call:try(deadline, now)
   local session = handle.session
   local seconds = self.lease or session.lease
   local reply, code, detail, may_be_applied, sent = once.ask(handle, "acquire",
-    deadline, now, handle.site.keys, id, duration.ms(seconds), "1",
-    session.publish)
+    handle.site.target, deadline, now, id, duration.ms(seconds), "1")
   if may_be_applied then self.is_doubtful = true end
   if not reply then return nil, nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
-    once.run(handle, "release", id, "1", "0", session.publish)
+    once.run(handle, "release", id, "1", "0")
     return "busy", 0
   end
   track(handle, id, self.lease, sent, ends)
@@ -143,7 +140,7 @@ local function take(self, wait, lease)
   local id = site.client_bytes .. session.host.random(16):sub(9)
   local its = Call:new {
     counter = self, id = id, lease = lease, wants = 1,
-    channel = site.policy.channel(site.keys),
+    channel = site.target:channel(),
     late = naming.show(site.name) .. " has no permit left",
   }
   local is_held, code, detail = its:wait(wait)
@@ -204,7 +201,7 @@ function permits:release(id)
   local bytes = bytes_of(id, 2)
   forget(self, bytes)
   local reply, code, detail, may_be_applied =
-    once.run(self, "release", bytes, "1", "0", self.session.publish)
+    once.run(self, "release", bytes, "1", "0")
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
@@ -273,8 +270,7 @@ local function yes() return true end
 -- @treturn[2] nil, code, detail
 function permits:set(n)
   n = check.count(n, "n", 0)
-  return once.result(yes,
-    once.run(self, "set", n, self.session.publish))
+  return once.result(yes, once.run(self, "set", n))
 end
 
 local function second(reply) return reply[2] end

@@ -40,7 +40,7 @@ local function take(self, n, wait)
   local site = self.site
   local its = Call:new {
     counter = self, request = once.begin(self), n = n, wants = tonumber(n),
-    channel = site.policy.channel(site.keys),
+    channel = site.target:channel(),
     late = ("semaphore %s has fewer than %s permits"):format(
       naming.show(site.name), n),
   }
@@ -145,7 +145,7 @@ local function second(reply) return reply[2] end
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
   local request = once.begin(self)
-  request.keys[4] = request.keys[3] .. ":drained"
+  request.target[4] = request.target[3] .. ":drained"
   return once.result(second, once.try(request, "drain", "0"))
 end
 

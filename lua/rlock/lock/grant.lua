@@ -115,8 +115,7 @@ end
 
 --- The channel on which releases are published, or nil.
 function grant:channel()
-  local site = self.lock.site
-  return site.policy.channel and site.policy.channel(site.keys, self.owner_name)
+  return self.lock.site.target:channel(self.owner_name)
 end
 
 --- Joins the client's waiters for the lock, see waiting.join.

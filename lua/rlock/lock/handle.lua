@@ -119,7 +119,9 @@ function handle:unlock()
   if type(self) ~= "table" or not self.session then
     colon.raise("lock:unlock")
   end
-  return release(self)
+  local host = self.session.host
+  if host.ends_tasks then return host.whole(released, self) end
+  return released(self)
 end
 
 -- Releases the hold of `with`; or, if fn has done that, the most recent one.

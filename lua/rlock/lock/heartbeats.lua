@@ -4,7 +4,6 @@
 --  and the retry of a woken waiter is behind few other requests.
 
 local verdicts = require "rlock.lock.verdicts"
-local remote = require "rlock.redis.remote"
 
 local heartbeats = {}
 heartbeats.__index = heartbeats
@@ -71,8 +70,8 @@ end
 local function request(line, batch)
   local session, site, now = line.session, line.site, line.session.host.now()
   local op = site.policy.ops.refresh
-  local reply = remote.run(session.node, op, now + session.timeout, now,
-    site.keys, session.publish, nil, nil, nil, batch.owners)
+  local reply = site.target:run("refresh", now + session.timeout, now, nil, nil,
+    nil, batch.owners)
   answered(line, batch, op, reply)
 end
 

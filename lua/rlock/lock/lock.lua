@@ -13,7 +13,6 @@ local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local owner = require "rlock.lock.owner"
 local waiting = require "rlock.lock.waiting"
-local remote = require "rlock.redis.remote"
 
 local lock = handle:class()
 
@@ -38,9 +37,6 @@ function lock.new(client, policy, name, options)
   end
   return self
 end
-
---- The node that has the lock's keys now.
-function lock:node() return self.session:node_of(self.site.keys) end
 
 --- The lock's kind and name, for messages.
 function lock:show()
@@ -164,18 +160,19 @@ end
 
 -- server state ------------------------------------------------------------
 
--- Runs an optional operation of the policy, `op`.
--- @tparam string name its name
+-- Runs an optional operation of the policy.
+-- @tparam string name
+-- @param[opt] a its argument
 -- @return the reply, or nil, code, detail
-local function run(self, op, name, a, b)
+local function run(self, name, a)
   local session = self.session
-  if not op then
+  if not self.site.policy.ops[name] then
     return nil, "usage", ("policy %s has no server.%s, needed here")
       :format(naming.show(self.site.policy.name), name)
   end
   local now = session.host.now()
-  local reply, code, detail = remote.run(session.node, op,
-    now + session.timeout, now, self.site.keys, a, b)
+  local reply, code, detail = self.site.target:run(name,
+    now + session.timeout, now, a)
   if code == "cancelled" then error(detail, 0) end
   return reply, code, detail
 end
@@ -191,7 +188,7 @@ function lock:peek()
     or (self.owner or owner.of_task(session.host.current())):name_for(session,
       self.site.family)
   local op = self.site.policy.ops.peek
-  local reply, code, detail = run(self, op, "peek", name)
+  local reply, code, detail = run(self, "peek", name)
   if reply == nil then return nil, code, detail end
   local verdict, _, fault = verdicts.of_peek(op, reply)
   if not verdict then return nil, "redis", fault end
@@ -241,8 +238,7 @@ end
 -- @treturn[2] nil, code, detail
 function lock:break_lock(token)
   local op = self.site.policy.ops.break_
-  local reply, code, detail = run(self, op, "break_", token or "",
-    self.session.publish)
+  local reply, code, detail = run(self, "break_", token or "")
   if reply == nil then return nil, code, detail end
   local verdict, value, fault = verdicts.of(op, reply)
   if not verdict then return nil, value, fault end

@@ -11,7 +11,6 @@
 local duration = require "rlock.util.duration"
 local holds = require "rlock.lock.holds"
 local metrics = require "rlock.util.metrics"
-local remote = require "rlock.redis.remote"
 local turn = require "rlock.lock.turn"
 local verdicts = require "rlock.lock.verdicts"
 
@@ -67,7 +66,7 @@ end
 local function release_in_background(self, seconds, is_retried)
   local session, site, name = self.lock.session, self.lock.site,
     self.owner_name
-  local ops, publish = site.policy.ops, session.publish
+  local target, leaves = site.target, site.policy.ops.leave
   local is_kept = is_retried or self:keeps_name()
   if is_kept then
     self.is_rolling_back = true
@@ -90,13 +89,11 @@ local function release_in_background(self, seconds, is_retried)
   local function send()
     local now = session.host.now()
     if seconds then
-      remote.run(session.node, ops.release, now + seconds, now, site.keys,
-        name, "1", "0", publish)
+      target:run("release", now + seconds, now, name, "1", "0")
       now = session.host.now()
     end
-    if ops.leave then
-      remote.run(session.node, ops.leave, now + session.lease, now, site.keys,
-        name, publish)
+    if leaves then
+      target:run("leave", now + session.lease, now, name)
     end
   end
   session:background(function()
@@ -143,8 +140,7 @@ function requests.leave_as(self, name)
   local session, site = self.lock.session, self.lock.site
   session:background(function()
     local now = session.host.now()
-    remote.run(session.node, site.policy.ops.leave, now + session.lease, now,
-      site.keys, name, session.publish)
+    site.target:run("leave", now + session.lease, now, name)
   end)
 end
 
@@ -188,7 +184,7 @@ local function extra_of(self, extra, now, wait_deadline)
   local wait = wait_deadline - now
   return extra {
     wait_ms = wait == huge and -1 or duration.ms(max(wait, 0)),
-    publish = self.lock.session.publish,
+    publish = self.lock.site.target.publish,
     options = self.lock.options or {},
   }
 end
@@ -278,10 +274,10 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
   local session, site = self.lock.session, self.lock.site
   session.pending = session.pending + 1
   local want = #self.holds + 1
-  local reply, code, detail, may_be_applied, sent = remote.run(session.node,
-    site.policy.ops.acquire, deadline, now, site.keys, self.owner_name,
+  local reply, code, detail, may_be_applied, sent = site.target:run("acquire",
+    deadline, now, self.owner_name,
     lease and duration.ms(lease) or session.lease_ms, COUNT[want]
-    or count_text(want), nil, extra)
+    or count_text(want), extra)
   session:work_done()
   if reply == nil then
     if may_be_applied then
@@ -389,10 +385,9 @@ function send_release(self, deadline, hold, now)
       session.valid_until(now, seconds, self.lock.drift))
     session.watchdog:lower(self, now)
   end
-  local reply, code, detail, may_be_applied, sent = remote.run(session.node,
-    site.policy.ops.release, deadline, now, site.keys, self.owner_name,
-    want == 0 and "1" or duration.ms(seconds), COUNT[want] or count_text(want),
-    session.publish)
+  local reply, code, detail, may_be_applied, sent = site.target:run("release",
+    deadline, now, self.owner_name,
+    want == 0 and "1" or duration.ms(seconds), COUNT[want] or count_text(want))
   if reply == nil then return unconfirmed(self, code, detail, left) end
   local verdict = verdicts.of(site.policy.ops.release, reply)
   if verdict == "freed" and want == 0 then

@@ -1,24 +1,24 @@
 --- The waiters of each pub/sub channel. A wake is only a hint to retry; Redis
 --  alone knows whether a lock is free.
---  One subscriber connection per node, and one subscription per channel for any
---  number of waiters, kept for a while after the last one leaves. A message
---  wakes one local waiter, to avoid a thundering herd. A (re)connection wakes
---  all, because messages may have been missed.
-
-local subscriber = require "rlock.redis.subscriber"
+--  The back end subscribes to a channel once for any number of waiters, and
+--  stays subscribed for a while after the last one leaves. A message wakes one
+--  local waiter, to avoid a thundering herd. A (re)connection wakes all: it may
+--  have missed messages.
 
 local wakeup = {}
 wakeup.__index = wakeup
 
---- @tparam table server   a node or a cluster
--- @tparam string publish which messages to receive, see subscriber.lua
-function wakeup.new(server, publish)
-  return setmetatable({
-    server = server, host = server.host, publish = publish,
-    subscribers = {},       -- node -> its subscriber
+--- @tparam table listener  of the back end: add(channel), wind_down(), close(),
+--   and it calls notify(event, channel, payload)
+-- @tparam table host
+function wakeup.new(listener, host)
+  local self = setmetatable({
+    listener = listener, host = host,
     channels = {},          -- name -> channel
     count = 0,              -- of channels
   }, wakeup)
+  function listener.notify(event, ...) self:notify(event, ...) end
+  return self
 end
 
 -- waiters: a list in order of arrival ----------------------------------------
@@ -92,22 +92,7 @@ end
 
 local events = {}
 
--- Two copies of a message arrive within this time.
-local ECHO = 0.002
-
--- Is this the second copy of a message sent by PUBLISH, then SPUBLISH? Redisson
--- sends one of them, so two messages of the same verb are two releases.
-local function is_echo(self, channel, payload, verb)
-  if self.publish ~= "both" then return false end
-  local now = self.host.now()
-  local is_second = verb == "smessage" and channel.heard == payload
-    and now - channel.at < ECHO
-  channel.heard, channel.at = verb == "message" and payload or nil, now
-  return is_second
-end
-
-function events.message(self, channel, payload, verb)
-  if is_echo(self, channel, payload, verb) then return end
+function events.message(_, channel, payload)
   if channel.wakes and channel.wakes(payload) == "all" then
     wake_sharers(channel)
   else
@@ -122,63 +107,17 @@ function events.dropped(self, channel)
   self.count = self.count - 1
 end
 
--- The node that has the channel now.
-local function node_of(self, channel)
-  return self.server:of { channel.name } or self.server:any()
-end
-
--- Adds a channel to the subscriber of its node.
-local function attach(self, channel)
-  local node = node_of(self, channel)
-  local its = self.subscribers[node]
-  if not its then
-    its = subscriber.new(node, self.publish, function(event, ...)
-      events[event](self, ...)
-    end)
-    its.is_closed, self.subscribers[node] = self.is_closed, its
-  end
-  its:add(channel)
+--- Handles an event of a channel: "live", "message" or "dropped".
+function wakeup:notify(event, channel, payload)
+  events[event](self, channel, payload)
 end
 
 local function open_channel(self, name)
   local channel = { name = name }
   self.channels[name] = channel
   self.count = self.count + 1
-  attach(self, channel)
+  self.listener:add(channel)
   return channel
-end
-
-function events.moved(self) self.server:suspect() end
-
---- Reconnects the subscriber of a node, which wakes all its waiters.
--- @tparam table node
--- @tparam string why for messages
-function wakeup:reconnect(node, why)
-  local its = self.subscribers[node]
-  if its then its:reconnect(why) end
-end
-
---- Reconnects the subscriber of a node if it is connected to another server
---  than the node's commands.
--- @tparam table node
--- @tparam string why for messages
-function wakeup:follow(node, why)
-  local its = self.subscribers[node]
-  local own = its and its.connection and its.connection.identity
-  if own and own.run_id ~= node.server.run_id then its:reconnect(why) end
-end
-
---- Moves each channel whose slot has moved to the new node's subscriber.
-function wakeup:rehome()
-  for _, channel in pairs(self.channels) do
-    local its = channel.subscriber
-    if its.node ~= node_of(self, channel) then
-      its:remove(channel)
-      attach(self, channel)
-    else
-      its:renew(channel)
-    end
-  end
 end
 
 -- interface to waiters ----------------------------------------------------
@@ -258,17 +197,11 @@ function wakeup:pass(name, left, waiter)
   if other then wake(other) end
 end
 
---- Unsubscribes from all channels without waiters, without delay.
-function wakeup:wind_down()
-  for _, its in pairs(self.subscribers) do its:wind_down() end
-end
-
---- Closes the subscribers and wakes all waiters, which then see the closed
+--- Ends the subscriptions and wakes all waiters, which then see the closed
 --  session.
 function wakeup:close()
-  self.is_closed = true
   for _, channel in pairs(self.channels) do wake_all(channel) end
-  for _, its in pairs(self.subscribers) do its:close() end
+  self.listener:close()
 end
 
 return wakeup

@@ -14,21 +14,22 @@
 local verdicts = require "rlock.lock.verdicts"
 local heap = require "rlock.util.heap"
 local metrics = require "rlock.util.metrics"
-local remote = require "rlock.redis.remote"
 
 local watchdog = {}
 watchdog.__index = watchdog
 
 local BATCH = 256        -- renewals sent at once
-local IN_FLIGHT = 4      -- batches in flight to one node
+local IN_FLIGHT = 4      -- batches in flight on one route
 local RETRIES = 12       -- a failed renewal is retried every lease/12
 local GARBAGE = 100      -- kB, see collect()
 local SHORT = 0.005      -- seconds that are too short for a retry
 local RAISED = "the renewal raised an error"
 
---- @tparam table session session.lua's: host, node, lease (seconds)
+local sender_of
+
+--- @tparam table session session.lua's: host, server, lease (seconds)
 function watchdog.new(session)
-  return setmetatable({
+  local self = setmetatable({
     session = session,
     host = session.host,
     period = session.lease / 3,
@@ -37,8 +38,10 @@ function watchdog.new(session)
     observed = {},        -- grants that need no action
     alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
-    batches_of = {},      -- node or lane -> in flight to it
+    batches_of = {},      -- route -> in flight on it
   }, watchdog)
+  self.sender = sender_of(self)
+  return self
 end
 
 -- lists and heap ----------------------------------------------------------
@@ -171,169 +174,52 @@ local function renewed(self, grant, lease, sent)
   append(self.fresh, grant)
 end
 
--- Handles the outcome of one renewal that was sent to `node`.
-local function answered(self, node, grant, lease, reply, code, detail, sent)
-  self:remove(grant)
-  grant.batch = nil
-  if type(reply) == "table" and reply[1] == "held" then
-    renewed(self, grant, lease, sent)
-  elseif type(reply) == "table" and reply[1] == "lost" then
-    self:lose(grant, "expired or broken: the server does not have it any more")
-  elseif reply ~= nil then
-    local _, _, why = verdicts.wrong(grant.lock.site.policy.ops.renew, reply)
-    not_renewed(self, grant, why, self.host.now())
-  else
-    local site = grant.lock.site
-    local class, why = remote.classify(node, site.policy.ops.renew, code,
-      detail, site.name)
-    if class.node_down then self.session.node:suspect(node) end
-    if class.gone then
-      self:lose(grant, why)
+-- What the back end reports of a batch of renewals, see redis/batch.lua.
+function sender_of(self)
+  local sender = {}
+
+  -- If a grant was released or renewed by another request in the meantime, the
+  -- batch's outcome does not apply to it.
+  function sender.is_in(batch, grant)
+    return grant.list == self.flying and grant.batch == batch
+  end
+
+  -- Within a period, which leaves time for a retry.
+  function sender.deadline(grants, now)
+    local deadline = now + math.min(self.session.timeout, self.period)
+    for _, grant in ipairs(grants) do
+      deadline = math.min(deadline, grant.valid_until)
+    end
+    return deadline
+  end
+
+  function sender.words(grant, now)
+    local lease, want = grant:renewal(now)
+    return lease, want, not grant.watched and "1" or nil
+  end
+
+  function sender.answered(grant, lease, reply, sent)
+    self:remove(grant)
+    grant.batch = nil
+    if type(reply) == "table" and reply[1] == "held" then
+      renewed(self, grant, lease, sent)
+    elseif type(reply) == "table" and reply[1] == "lost" then
+      self:lose(grant,
+        "expired or broken: the server does not have it any more")
     else
+      local _, _, why = verdicts.wrong(grant.lock.site.policy.ops.renew, reply)
       not_renewed(self, grant, why, self.host.now())
     end
   end
-end
 
--- Is the grant still in this batch? If it was released or renewed by another
--- request in the meantime, the batch's outcome does not apply to it.
-local function is_in(self, batch, grant)
-  return grant.list == self.flying and grant.batch == batch
-end
+  function sender.failed(grant, why, is_gone)
+    self:remove(grant)
+    grant.batch = nil
+    if is_gone then return self:lose(grant, why) end
+    not_renewed(self, grant, why, self.host.now())
+  end
 
--- Loads the scripts that the batch needs. This may wait; grants that leave in
--- the meantime are removed from the batch.
--- @return as remote.ready
-local function prepare(self, batch, deadline)
-  local word, code, detail
-  for _, grant in ipairs(batch) do
-    if is_in(self, batch, grant) then
-      word, code, detail = remote.ready(batch.node,
-        grant.lock.site.policy.ops.renew, deadline)
-      if not word then return nil, code, detail end
-    end
-  end
-  local all, n = #batch, 0
-  for i = 1, all do
-    local grant = batch[i]
-    batch[i] = nil
-    if is_in(self, batch, grant) then
-      n = n + 1
-      batch[n] = grant
-    end
-  end
-  return word
-end
-
-local function command(node, grant, word, now)
-  local lease, want = grant:renewal(now)
-  local site = grant.lock.site
-  return lease, remote.command(node, site.policy.ops.renew, word, site.keys,
-    grant.owner_name, lease, want, not grant.watched and "1" or nil)
-end
-
--- The deadline of a batch's renewals: within a period, which leaves time for a
--- retry.
-local function deadline_of(self, batch, now)
-  local deadline = now + math.min(self.session.timeout, self.period)
-  for _, grant in ipairs(batch) do
-    deadline = math.min(deadline, grant.valid_until)
-  end
-  return deadline
-end
-
--- Sends the renewals of a batch.
--- @return replies, codes, details, sent and the leases requested; or nil, code,
---   detail
-local function send_batch(self, batch, now)
-  local deadline = deadline_of(self, batch, now)
-  local word, code, detail = prepare(self, batch, deadline)
-  if not batch[1] then return {}, {}, {} end
-  if not word then return nil, code, detail end
-  local commands, leases = {}, {}
-  local series = batch[1].lock.site.series    -- a grant may end meanwhile
-  for i, grant in ipairs(batch) do
-    leases[i], commands[i] = command(batch.node, grant, word, now)
-  end
-  local replies, codes, details, sent =
-    batch.route:pipeline(deadline, commands)
-  if sent then
-    metrics.observe(series.round_trip, self.host.now() - sent)
-  end
-  return replies, codes, details, sent, leases
-end
-
--- Renews a single grant whose slot has moved to another node.
-local function renew_elsewhere(self, batch, grant)
-  local function fail(code, detail)
-    if is_in(self, batch, grant) then
-      answered(self, batch.node, grant, nil, nil, code, detail)
-    end
-  end
-  local host = self.host
-  local function request()
-    if not is_in(self, batch, grant) then return end
-    local now = host.now()
-    local lease, want = grant:renewal(now)
-    local site = grant.lock.site
-    local reply, code, detail, _, sent = remote.run(self.session.node,
-      site.policy.ops.renew, deadline_of(self, { grant }, now), now, site.keys,
-      grant.owner_name, lease, want, not grant.watched and "1" or nil)
-    if is_in(self, batch, grant) then
-      answered(self, batch.node, grant, lease, reply, code, detail, sent)
-    end
-  end
-  local task, code, detail = host.daemon(function()
-    host.guard(function() fail("closed", RAISED) end, nil, request)
-  end)
-  if not task then fail(code, detail) end
-end
-
--- Handles one outcome of a batch.
--- @treturn boolean whether to retry, because the script or the clock is fetched
---   again; not if `is_second`
-local function handle_reply(self, batch, grant, is_second, lease, reply, code,
-    detail, sent)
-  local site, class = grant.lock.site, nil
-  if code then
-    class = remote.classify(batch.node, site.policy.ops.renew, code, detail,
-      site.name)
-  end
-  if remote.forget(batch.node, site.policy.ops.renew, class)
-      and not is_second then
-    return true
-  elseif class and class.redirects and self.session.node.redirect then
-    self.session.node:redirect(detail, batch.node)
-    renew_elsewhere(self, batch, grant)
-  else
-    answered(self, batch.node, grant, lease, reply, code, detail, sent)
-  end
-  return false
-end
-
--- Handles the outcomes of a batch.
--- @return the grants to retry
-local function handle_replies(self, batch, is_second, replies, codes, details,
-    sent, leases)
-  local again = { node = batch.node, route = batch.route }
-  batch.again = again                   -- for `abort`
-  for i, grant in ipairs(batch) do
-    local here = is_in(self, batch, grant)
-    if here and not replies then
-      answered(self, batch.node, grant, nil, nil, codes, details)
-    elseif here and handle_reply(self, batch, grant, is_second, leases[i],
-        replies[i], codes[i], details[i], sent) then
-      grant.batch = again
-      again[#again + 1] = grant
-    end
-  end
-  return again
-end
-
-local function renew(self, batch, is_second)
-  local again = handle_replies(self, batch, is_second,
-    send_batch(self, batch, self.host.now()))
-  if again[1] then return renew(self, again, true) end
+  return sender
 end
 
 -- Ends a batch, at the latest when it has failed.
@@ -343,12 +229,13 @@ local function land(self, batch)
   if self.change then self.change:set() end
 end
 
--- Ends a batch that was not sent, or whose task has raised an error.
-local function abort(self, batch, code, detail)
-  local again = batch.again
-  handle_replies(self, batch, true, nil, code, detail)
-  if again then handle_replies(self, again, true, nil, code, detail) end
-  land(self, batch)
+-- Sends a batch; its grants may end meanwhile.
+local function renew(batch)
+  local series = batch[1].lock.site.series
+  batch:send()
+  if batch.round_trip then
+    metrics.observe(series.round_trip, batch.round_trip)
+  end
 end
 
 local function send_part(self, batch)
@@ -358,19 +245,25 @@ local function send_part(self, batch)
   local host = self.host
   local task, code, detail = host.daemon(function()
     host.guard(function()
-      abort(self, batch, "closed", RAISED)
-    end, nil, renew, self, batch)
+      batch:fail("closed", RAISED)
+      land(self, batch)
+    end, nil, renew, batch)
     land(self, batch)
   end)
-  if not task then abort(self, batch, code, detail) end
+  if not task then
+    batch:fail(code, detail)
+    land(self, batch)
+  end
 end
 
--- Splits a batch by node or lane, and sends the parts.
-local function send(self, batch)
+-- Splits a list of grants by route, and sends the parts.
+local function send(self, grants)
   local parts = {}
-  for _, grant in ipairs(batch) do
-    local route, node = self.session:route_of(grant)
-    local part = parts[route] or { node = node, route = route }
+  for _, grant in ipairs(grants) do
+    local route = self.session.route_of(grant)
+    local part = parts[route] or self.session.server:batch {
+      route = route, name = "renew", sender = self.sender,
+    }
     parts[route] = part
     part[#part + 1], grant.batch = grant, part
   end
@@ -398,11 +291,11 @@ local function abandon(self, grant)
       - self.host.now()) })
 end
 
--- Are IN_FLIGHT batches on their way to the grant's node or lane? One that does
+-- Are IN_FLIGHT batches on their way on the grant's route? One that does
 -- not answer must not delay the others.
 local function is_full(self, grant)
   return self.batches >= IN_FLIGHT
-    and (self.batches_of[self.session:route_of(grant)] or 0) >= IN_FLIGHT
+    and (self.batches_of[self.session.route_of(grant)] or 0) >= IN_FLIGHT
 end
 
 -- Collects a batch of due grants from the heap or, if none is due there, from
@@ -469,12 +362,6 @@ local function sweep(self, now)
   end
 end
 
--- Are there several nodes or lanes, of which one may be slow?
-local function has_routes(self)
-  local node = self.session.node
-  return node:size() > 1 or next(node.lanes or {}) ~= nil
-end
-
 -- Retries the grants of a batch that a run collected, but died before it sent.
 local function recover(self)
   local grant, now = self.flying.first, self.host.now()
@@ -496,7 +383,7 @@ local function run(self)
   while not self.is_closed do
     local now = self.host.now()
     local deadline
-    if self.batches < IN_FLIGHT or has_routes(self) then
+    if self.batches < IN_FLIGHT or self.session.server:has_routes() then
       local batch = collect(self, now)
       if #batch > 0 then send(self, batch) end
       deadline = #batch > 0 and now or next_deadline(self)

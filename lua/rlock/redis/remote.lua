@@ -326,7 +326,8 @@ local scratch = {}        -- reused: the connection copies the words
 function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   local node = server:of(keys) or server
   local connection, sha = node.connection, node.shas[op]
-  if not connection or not sha or keys.replicas or expiry.is_on(node) then
+  -- Where requests carry deadlines, only scripts with a deadline have a sha.
+  if not connection or not sha or keys.replicas then
     return again(server, node, op, deadline, "first", nil, keys, a, b, c, d,
       extra)
   end

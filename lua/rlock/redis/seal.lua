@@ -151,6 +151,7 @@ end
 function seal:refuse(why)
   if self.mode ~= "kill" then return end
   self.mode, self.why, self.pending = "time", why, {}
+  self.node.shas = {}      -- of scripts without a deadline, see remote.run
   self.node:tell("warn", "not_sealed", ("%s: CLIENT ID and CLIENT KILL cannot "
     .. "seal lost connections (%s); requests expire by the server's clock "
     .. "instead"):format(self.node.where, why), { reason = why })

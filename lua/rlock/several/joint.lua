@@ -20,7 +20,6 @@ local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local owner = require "rlock.lock.owner"
 local of_peek = require "rlock.lock.verdicts".of_peek
-local remote = require "rlock.redis.remote"
 
 local joint = handle:class()
 
@@ -111,8 +110,8 @@ function joint.count(part, deadline)
   end
   local name = granted and granted.owner_name
     or part.owner:name_for(session, site.family)
-  local reply, code, detail = remote.run(session.node, op, deadline,
-    session.host.now(), site.keys, name)
+  local reply, code, detail = site.target:run("peek", deadline,
+    session.host.now(), name)
   if reply == nil then return nil, code, detail end
   local state, _, fault = of_peek(op, reply)
   if not state then return nil, "redis", fault end

@@ -25,11 +25,8 @@ local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 
 -- The sort key of a member: server and key.
 local function place_of(member)
-  local session = member.session
-  return {
-    member = member, key = member.site.keys[1],
-    server = ("%s/%d"):format(member:node().where, session.options.db or 0),
-  }
+  local server, key = member.site.target:address()
+  return { member = member, server = server, key = key }
 end
 
 local function is_before(a, b)
@@ -218,10 +215,10 @@ end
 
 -- Waits, holding nothing, until the server that failed answers a PING.
 local function wait_for_server(self, try, part)
-  local host, node = self.host, part.lock:node()
-  while not node.is_closed and host.now() < try.wait_deadline do
-    local reply, code, unwind = node:call(
-      min(host.now() + self.timeout, try.wait_deadline), { "PING" }, 1)
+  local host, target = self.host, part.lock.site.target
+  while not target:is_closed() and host.now() < try.wait_deadline do
+    local reply, code, unwind = target:ping(
+      min(host.now() + self.timeout, try.wait_deadline))
     if reply ~= nil then break end
     if code == "cancelled" then return nil, code, unwind end
     local slept

@@ -120,7 +120,7 @@ function quorum:state_of(hold)
   local sure = 0
   for _, part in ipairs(hold.parts) do
     if joint.is_alive(part) and part.grant.state == "held"
-        and part.lock:node().connection then
+        and part.lock.site.target:is_connected() then
       sure = sure + 1
     end
   end
@@ -267,8 +267,8 @@ local function lost_part(self, hold, part, reason)
   if part.is_over or hold.is_over or hold.lost_because then return end
   if self:valid_of(hold) > 0 then return heal(self, hold) end
   joint.lose(hold, ("no majority of %d servers has it now; the last to "
-    .. "lose it was %s: %s"):format(#self.members, part.lock:node().where,
-    reason))
+    .. "lose it was %s: %s"):format(#self.members,
+    part.lock.site.target:where(), reason))
   drop(hold)
 end
 

@@ -2,9 +2,7 @@
 --  outcome. The round is decided as soon as a majority has granted the lock or
 --  no longer can. Late replies are still handled: an unused grant is released.
 
-local errors = require "rlock.redis.errors"
 local joint = require "rlock.several.joint"
-local server_identity = require "rlock.several.server_identity"
 local verdicts = require "rlock.lock.verdicts"
 
 local round = {}
@@ -49,15 +47,14 @@ end
 -- restarted or replaced.
 -- @return its identity, or nil, code, detail
 local function admit(self, member)
-  local session, node = member.session, member:node()
-  local identity, code, detail =
-    server_identity.identify(node, self.deadline)
+  local target = member.site.target
+  local identity, code, detail = target:identify(self.deadline)
   if not identity then return nil, code, detail end
-  self.clash = self.clash
-    or server_identity.clash(node, self.red.members)
+  for _, other in ipairs(self.red.members) do
+    self.clash = self.clash or target:clash(other.site.target)
+  end
   if self.clash then return nil, "refused", self.clash end
-  local pause = server_identity.quarantine(node,
-    max(self.lease or 0, session.lease), self.red.host.now())
+  local pause = target:quarantine(max(self.lease or 0, member.session.lease))
   if pause > 0 then return forgetful(pause) end
   return identity
 end
@@ -74,7 +71,7 @@ end
 -- the request, so the reply may come from a restarted server.
 local function accept(self, part, identity)
   local member, hold = part.lock, self.hold
-  if server_identity.identity_of(member:node()) ~= identity then
+  if member.site.target:identity() ~= identity then
     local is_admitted, code, detail = admit(self, member)
     if not is_admitted then return nil, code, detail end
   end
@@ -100,7 +97,7 @@ local function request_if_there(self, part)
   local session = part.lock.session
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
-    code, why = "connect", server_identity.why_away(part.lock:node())
+    code, why = "connect", part.lock.site.target:why_away()
   end
   if why then
     self.unknown = self.unknown - 1
@@ -110,7 +107,7 @@ local function request_if_there(self, part)
   verdict, ms, code, detail = request(self, part)
   if verdict == nil and missing[code] and not session.is_closed
       and not self.is_short then
-    server_identity.mark_away(part.lock:node(), detail)
+    part.lock.site.target:mark_away(detail)
   end
   return verdict, ms, code, detail
 end
@@ -190,7 +187,7 @@ end
 function round:explain()
   local words = {}
   for i, part in ipairs(self.parts) do
-    local where = part.lock:node().where .. ": "
+    local where = part.lock.site.target:where() .. ": "
     words[i] = where .. show_reply(part):gsub(where:gsub("%p", "%%%0"), "")
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
@@ -202,7 +199,8 @@ end
 local function kind_of(self, part, now)
   if part.lock.session.is_closed then return "closed" end
   if part.code == "busy" or part.code == "refused" then return part.code end
-  if part.code == "redis" and not errors.classify(part.answer).retry then
+  if part.code == "redis"
+      and not part.lock.session.server:is_retried(part.code, part.answer) then
     return "broken"
   end
   if part.code or not part.grant and now >= self.deadline then return "away" end

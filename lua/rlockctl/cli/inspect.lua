@@ -167,7 +167,7 @@ end
 local function listeners(client, kind)
   if kind.channel == "" then return nil end
   local session, count = client.session, nil
-  local replies = session:node_of(kind.keys):pipeline(
+  local replies = session.server:node_of(kind.keys):pipeline(
     session.host.now() + session.timeout, {
       { "PUBSUB", "NUMSUB", kind.channel },
       { "PUBSUB", "SHARDNUMSUB", kind.channel },
@@ -229,7 +229,7 @@ end
 
 -- An error if the keys of a lock are in different slots; else nil.
 local function misnamed(client, name, keys)
-  local node = client.session.node
+  local node = client.session.server.node
   local ok, problem = pcall(node.check_keys, node, name, keys)
   return not ok and problem or nil
 end
@@ -337,12 +337,12 @@ local function same_word(reply) return reply[1] end
 -- @return "freed" or "lost", or nil, code, detail
 local function release_of(lock, owner)
   local session, site = lock.session, lock.site
-  local handle = { session = session, site = { keys = site.keys, policy = {
+  local handle = { session = session, site = { target = site.target, policy = {
     ops = site.policy.ops,
     needs = { release = { freed = "", kept = "", lost = "" } },
   } } }
   return once.result(same_word, once.run(handle, "release", owner,
-    session.lease_ms, "0", session.publish))
+    session.lease_ms, "0"))
 end
 
 --- Releases all holds of one holder of a lock, or one permit.

@@ -23,7 +23,7 @@ end
 -- Adds the lock's name and node to its state.
 local function locate(client, name, state)
   state.name = name
-  state.node, state.master, state.slot = client.session.node:master(name)
+  state.node, state.master, state.slot = client.session.server.node:master(name)
 end
 
 -- A name that a cluster refuses, or a key of another kind, has no row.

@@ -67,7 +67,7 @@ end
 local function subscribe(client, verb, channel)
   local session, refusal = client.session, nil
   local answered = session.host.event()
-  local node = session.node:of { channel } or session.node:any()
+  local node = session.server.node:of { channel } or session.server.node:any()
   local connection, code, detail = node:open(function(why)
     refusal = why
     answered:set()
@@ -173,7 +173,8 @@ local function may_use(client, key)
 end
 
 local function may_subscribe(client, channel)
-  local verb = client.session.publish == "spublish" and "ssubscribe"
+  local options = client.session.server.options
+  local verb = options.publish == "spublish" and "ssubscribe"
     or "subscribe"
   local ok, code, detail = subscribe(client, verb, channel)
   if ok == nil then return nil, code, detail end
@@ -261,7 +262,7 @@ end
 -- Can one connection kill another by its id? A proxy that answers CLIENT itself
 -- may wrongly claim so.
 local function can_kill(client, victim)
-  local seals = client.session.node.seals
+  local seals = client.session.server.node.seals
   if seals.mode == "time" then return false, seals.why end
   local id, _, detail = id_of(victim)
   if not id then return false, detail end
@@ -289,10 +290,10 @@ local function about(client)
     return info:match("\n" .. name .. ":([^\r\n]+)")
   end
   local valkey, role = field("valkey_version"), field("role")
-  local node, master = client.session.node:master()
+  local node, master = client.session.server.node:master()
   return {
-    where = client.session.node.where, node = node, master = master,
-    nodes = nodes_of(client.session.node),
+    where = client.session.server.node.where, node = node, master = master,
+    nodes = nodes_of(client.session.server.node),
     server = valkey and "valkey" or field("redis_version") and "redis"
       or "unknown",
     version = valkey or field("redis_version"),

@@ -87,7 +87,7 @@ end
 local Hold = {}
 Hold.__index = Hold
 
-local function server_of(client) return client.session.node.where end
+local function server_of(client) return client.session.server.node.where end
 
 -- The owners in an outer run that holds it on the same server, or nil.
 local function owners_of(held, name, client)

@@ -232,7 +232,7 @@ end
 -- @treturn[1] table a list of nodes
 -- @treturn[2] nil, code, detail
 function scan.nodes(client)
-  local node = client.session.node
+  local node = client.session.server.node
   if not node.masters then return { node } end
   local ok, code, detail =
     node:connect(node.host.now() + client.session.timeout)
@@ -290,7 +290,7 @@ local function exactly(text) return (text:gsub("[%[%]*?\\]", "\\%0")) end
 -- @treturn boolean
 function scan.proves(client, name, keys)
   local search = new_search(client, {})
-  local node = client.session:node_of(keys)
+  local node = client.session.server:node_of(keys)
   search.deadline = node.host.now() + PROVING
   visit_all(search, node, "string", exactly(keys[3]) .. ":*",
     function(_, ...)

@@ -1,66 +1,10 @@
---- Availability and identity of the servers of red locks (quorum.lua). If a
---  server fails to answer, it is skipped until it answers a PING, so it delays
---  callers only once. Each new connection identifies its server: this detects
---  two clients of one server, and a restarted server that forgot its grants.
-
-local errors = require "rlock.redis.errors"
+--- The identity of the servers of red locks. Each new connection identifies its
+--  server: this detects two clients of one server, and a restarted server that
+--  has lost its grants.
 
 local server_identity = {}
 
---- Seconds between PINGs; seconds without a request after which they stop.
-local PAUSE, IDLE = 0.02, 5
---- Seconds before an unresponsive server is skipped: if this process was
---  blocked, the reply may be waiting to be read.
-local GRACE = 0.01
-
 local max = math.max
-
--- availability --------------------------------------------------------------
-
--- node -> { why, since, asked }, for servers that do not answer
-local away = setmetatable({}, { __mode = "k" })
-
--- Does the server answer a PING? LOADING and BUSY do not count.
-local function answers(node, state)
-  local reply, code, detail = node:call(
-    node.host.now() + node.options.timeout, { "PING" }, 1)
-  if reply ~= nil then return true end
-  state.why = detail
-  return code == "redis" and not errors.classify(detail).retry
-end
-
-local function probe(node, state)
-  local host = node.host
-  while not node.is_closed and host.now() - state.asked < IDLE
-      and not answers(node, state) do
-    host.sleep(PAUSE)
-  end
-  away[node] = nil
-end
-
---- Marks a server as away and starts to probe it.
--- @tparam table node
--- @tparam string why for messages
-function server_identity.mark_away(node, why)
-  if away[node] then return end
-  local now = node.host.now()
-  local state = { why = why, since = now, asked = now }
-  away[node] = state
-  node.host.service(probe, node, state)
-end
-
---- Why the server should be skipped now, or nil.
--- @treturn string|nil
-function server_identity.why_away(node)
-  local state = away[node]
-  if not state then return nil end
-  local now = node.host.now()
-  state.asked = now
-  if now - state.since < GRACE then return nil end
-  return ("away for %.1f s: %s"):format(now - state.since, state.why)
-end
-
--- identity ------------------------------------------------------------------
 
 -- connection -> { run_id, replication, is_replica }
 local identities = setmetatable({}, { __mode = "k" })
@@ -148,27 +92,22 @@ end
 
 --- The server's identity, if `identify` has run on its current connection.
 -- @tparam table node
--- @treturn table|nil as of `identify`
-function server_identity.identity_of(node)
+-- @treturn table|nil as `identify` returns it
+function server_identity.of(node)
   return node.connection and identities[node.connection]
 end
 
---- Is the server a duplicate of another member, or its replica?
--- @tparam table node    identified before
--- @tparam table members locks; the node's own is skipped
+--- Is the server a duplicate of another one, or its replica?
+-- @tparam table node   identified before
+-- @tparam table other  node
 -- @treturn string|nil why it does not count
-function server_identity.clash(node, members)
-  local own = server_identity.identity_of(node)
-  for _, member in ipairs(members) do
-    local other = member:node()
-    local what = other ~= node
-      and bond(own, server_identity.identity_of(other) or latest[other])
-    if what then
-      identities[node.connection] = nil          -- may change: retry
-      return ("%s and %s are %s, not independent servers"):format(
-        other.where, node.where, what)
-    end
-  end
+function server_identity.clash(node, other)
+  local what = other ~= node and bond(server_identity.of(node),
+    server_identity.of(other) or latest[other])
+  if not what then return nil end
+  identities[node.connection] = nil          -- may change: retry
+  return ("%s and %s are %s, not independent servers"):format(other.where,
+    node.where, what)
 end
 
 --- Seconds until a restarted or replaced server counts again: until the leases

@@ -1,0 +1,394 @@
+--- Redis as a back end: what clients, locks and counters use of it. See "The
+--  back end contract" in ../README.md. A back end has one server, which is a
+--  node (node.lua) or a cluster (cluster.lua).
+--
+--  A kind of lock and a name are bound to a *target*: the keys of the lock,
+--  with the operations that run on them. Its fields `replicas` and `slot` are
+--  those of replicas.lua and cluster.lua.
+
+local batch = require "rlock.redis.batch"
+local channels = require "rlock.redis.channels"
+local duration = require "rlock.util.duration"
+local errors = require "rlock.redis.errors"
+local naming = require "rlock.naming"
+local node = require "rlock.redis.node"
+local remote = require "rlock.redis.remote"
+local url = require "rlock.redis.url"
+
+local backend = {}
+backend.__index = backend
+
+local Target = {}
+
+local max, min = math.max, math.min
+
+-- options ---------------------------------------------------------------------
+
+local defaults = { watchdog = 30, timeout = 3, connect_timeout = 3 }
+
+--- Adds to checked options those in a URL and the defaults.
+-- @tparam table given
+-- @tparam string address a URL
+-- @return[1] the options of `open`, a new table
+-- @treturn[2] nil
+-- @treturn[2] string "usage"
+-- @treturn[2] string detail
+function backend.complete(given, address)
+  local options, code, detail = url.parse(address)
+  if not options then return nil, code, detail end
+  if given.tls and not options.tls then
+    return nil, "usage", "bad option tls: only rediss:// goes over TLS"
+  end
+  if given.sentinel and not options.sentinels then
+    return nil, "usage", "bad option sentinel: only for redis+sentinel://"
+  end
+  if given.nat and not options.seeds then
+    return nil, "usage", "bad option nat: only for redis+cluster://"
+  end
+  options.tls = options.tls and {} or nil
+  for name, value in pairs(defaults) do options[name] = value end
+  options.publish = options.seeds and "both" or "publish"
+  for name, value in pairs(given) do options[name] = value end
+  return options
+end
+
+-- the server ------------------------------------------------------------------
+
+-- Reconnects at once while something is held: after a failover, the new server
+-- may lack it. In a cluster, another node may have its slot.
+local function come_back(self, its)
+  while not its.connection and not its.is_closed and self.node:uses(its)
+      and self.hooks.is_needed() do
+    self.node:suspect(its)
+    its:connect(self.host.now() + self.options.connect_timeout)
+  end
+end
+
+-- Sets the hooks of a node.
+local function attend(self, its)
+  function its.on_lost()
+    if its.is_closed or not self.hooks.is_needed() then return end
+    its.singleflight:start("come back", come_back, self, its)
+  end
+  function its.on_left(why) self.channels:reconnect(its, why) end
+  function its.on_replaced(why)
+    self.channels:follow(its, why)
+    self.hooks.on_replaced(why, function(target)
+      return self:node_of(target) == its
+    end)
+  end
+end
+
+-- Sets the hook for slots of a cluster that move to other nodes.
+local function follow_slots(self)
+  function self.node.on_moved(old)
+    self.channels:rehome()
+    self.hooks.on_replaced("its slot has moved to another node",
+      function(target) return old[target.slot] ~= nil end)
+  end
+end
+
+--- Opens a back end. Connects on first use.
+-- @tparam table host
+-- @tparam table options from `complete`, with `connection_name`
+-- @tparam table hooks  is_needed(): whether something is held; on_replaced(why,
+--   is_there): another server has answered, or the same after a restart;
+--   is_there(target) is whether a target was on it
+function backend.open(host, options, hooks)
+  -- A cluster is loaded on first use.
+  local server = options.seeds and require "rlock.redis.cluster" or node
+  local self = setmetatable({
+    host = host, options = options, hooks = hooks,
+    node = server.new(host, options),
+    classes = setmetatable({}, { __mode = "k" }),   -- policy -> of its targets
+  }, backend)
+  self.where = self.node.where
+  self.channels = channels.new(self.node, options.publish)
+  self.node:each(function(its) attend(self, its) end)
+  follow_slots(self)
+  return self
+end
+
+-- May another attempt succeed? The server has dropped a new connection, because
+-- it is stopping or restarting, or has not answered. An unreachable server, or
+-- one that refuses, is not retried.
+local function may_connect(node, code, detail)
+  return code ~= "cancelled"
+    and (node.fell or errors.is_silence(tostring(detail)))
+end
+
+--- Connects, to report a wrong address or login. A passing error of the server
+--  is none.
+-- @tparam number seconds
+-- @return true, or nil, code, detail; for "cancelled", the value to raise
+function backend:connect(seconds)
+  local deadline = self.host.now() + seconds
+  local connection, code, detail
+  repeat
+    connection, code, detail = self.node:connect(deadline)
+  until connection or not may_connect(self.node, code, detail)
+    or self.host.now() >= deadline
+  if connection or code == "redis" and errors.is_passing(detail) then
+    return true
+  end
+  if code == "redis" then code = errors.classify(detail).code end
+  return nil, code, detail
+end
+
+--- The node that has a target now.
+-- @tparam table target or a list of keys
+function backend:node_of(target)
+  return self.node:of(target) or self.node:any()
+end
+
+--- May a retry after this failure of a request succeed?
+-- @tparam string code
+-- @tparam string detail
+-- @treturn boolean
+function backend.is_retried(_, code, detail)
+  return code ~= "redis" or errors.classify(detail).retry
+end
+
+--- The time until which a lease requested at `sent` is certainly ours. The
+--  allowance for clock drift is a thousandth of the lease (or `drift`) plus
+--  2 ms; for a lease below 20 ms, instead of 2 ms, a tenth of it but at least
+--  1 ms: a policy that compares whole milliseconds may end it that much early.
+-- @tparam number sent    by host.now()
+-- @tparam number seconds
+-- @tparam[opt=0.001] number drift
+function backend.valid_until(sent, seconds, drift)
+  local margin = 0.002
+  if seconds < 0.02 then margin = max(seconds / 10, 0.001) end
+  return sent + seconds * (1 - (drift or 0.001)) - margin
+end
+
+--- Stops what the back end does without a request, until the next one.
+function backend:rest()
+  self.channels:wind_down()
+  self.node:rest()
+end
+
+--- Closes all connections for good.
+function backend:close() self.node:close() end
+
+-- commands of users -----------------------------------------------------------
+
+-- Commands that would change or block the connection, which all tasks share.
+local unfit = {}
+for word in ([[select multi exec discard watch unwatch hello reset quit auth
+  wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop
+  subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe monitor
+  sync psync]]):gmatch("%S+") do unfit[word] = true end
+
+-- SCRIPT KILL and FUNCTION KILL, which a busy server obeys.
+local function is_interrupt(command, action)
+  command = tostring(command):lower()
+  return (command == "script" or command == "function")
+    and tostring(action):lower() == "kill"
+end
+
+--- Sends a command once.
+-- @tparam number deadline by host.now()
+-- @param ...  the command and its arguments: strings and numbers
+-- @return the reply, false for a Redis nil; or nil, code, detail; for
+--   "cancelled", the value to raise
+function backend:call(deadline, ...)
+  local command, action = ...
+  if unfit[tostring(command):lower()] then
+    return nil, "usage", command .. " would change or block the connection "
+      .. "that all tasks of the client share"
+  end
+  local send = is_interrupt(command, action) and self.node.interrupt
+    or self.node.call
+  return send(self.node, deadline, { ... }, select("#", ...))
+end
+
+-- targets ---------------------------------------------------------------------
+
+-- How many replicas must confirm, for replicas.lane; nil: none.
+local function wanted_by(self, options)
+  local own = self.options
+  local count = options.replicas or own.replicas
+  if not count then return nil end
+  local seconds = options.replica_timeout or own.replica_timeout
+    or min(1, own.watchdog / 3)
+  -- A connection that is silent for `timeout` counts as lost.
+  return { count = count, ms = duration.ms(min(seconds, own.timeout / 2)) }
+end
+
+-- The metatable of a policy's targets, with their methods and common fields.
+local function class_of(self, policy)
+  local class = self.classes[policy]
+  if not class then
+    class = {}
+    for name, method in pairs(Target) do class[name] = method end
+    class.server, class.node, class.ops = self, self.node, policy.ops
+    class.channel_of, class.publish = policy.channel, self.options.publish
+    class.publishes = policy.needs and policy.name or "lock"
+    class.__index = class
+    self.classes[policy] = class
+  end
+  return class
+end
+
+--- Binds a kind and a name. Raises an error if the server cannot have such a
+--  lock.
+-- @tparam table policy
+-- @tparam string name
+-- @tparam[opt] table options replicas, replica_timeout; default: the client's
+-- @treturn table target
+function backend:bind(policy, name, options)
+  local target = setmetatable({}, class_of(self, policy))
+  for i, key in ipairs(policy.keys(name)) do target[i] = key end
+  target.replicas = wanted_by(self, options or {})
+  self.node:check_keys(name, target, policy.keys)
+  return target
+end
+
+--- Raises an error if a target was bound with other options.
+-- @tparam string name of the lock
+-- @tparam table options
+function Target:check(name, options)
+  local its, wanted = self.replicas, wanted_by(self.server, options or {})
+  if its == wanted or its and wanted and its.count == wanted.count
+      and its.ms == wanted.ms then
+    return
+  end
+  error(("bad replicas of %s: this client has a lock of that name with other "
+    .. "ones"):format(naming.show(name)), 0)
+end
+
+-- Which argument of an operation is the command that publishes.
+local PUBLISHES = {
+  lock = { release = 4, leave = 2, break_ = 2, refresh = 1 },
+  permits = { acquire = 4, release = 4, set = 2 },
+  semaphore = { acquire = 4, release = 4, set = 4, drain = 4, undo = 4 },
+  latch = { set = 4, count_down = 4, delete = 1 },
+}
+
+--- Runs an operation of the kind, and retries it until the deadline while that
+--  may succeed: operations are idempotent.
+-- @tparam string name of the operation; the policy must have it
+-- @tparam number deadline by host.now()
+-- @tparam number now      by host.now()
+-- @param a,b,c  its arguments, up to the first nil, without the command that
+--   publishes
+-- @tparam[opt] table extra more arguments
+-- @return as remote.run
+function Target:run(name, deadline, now, a, b, c, extra)
+  local place = PUBLISHES[self.publishes][name]
+  if place == 4 then
+    return remote.run(self.node, self.ops[name], deadline, now, self, a, b, c,
+      self.publish, extra)
+  elseif place == 2 then
+    b = self.publish
+  elseif place then
+    a = self.publish
+  end
+  return remote.run(self.node, self.ops[name], deadline, now, self, a, b, c,
+    nil, extra)
+end
+
+--- The channel on which releases are published, or nil.
+-- @tparam[opt] string owner_name
+function Target:channel(owner_name)
+  local channel_of = self.channel_of
+  return channel_of and channel_of(self, owner_name)
+end
+
+--- The same target, with one more key for a counter's request.
+-- @tparam string suffix of the third key
+-- @tparam[opt] table more  suffixes of further keys
+function Target:with(suffix)
+  local target = setmetatable({}, getmetatable(self))
+  for i = 1, 3 do target[i] = self[i] end
+  target[3] = target[3] .. suffix
+  target.slot, target.replicas = self.slot, self.replicas
+  return target
+end
+
+-- The node that has it now.
+local function node_of(self) return self.server:node_of(self) end
+
+--- The address of its server, for messages.
+function Target:where() return node_of(self).where end
+
+--- Its server and key, by which several locks are put in order.
+-- @treturn string
+-- @treturn string
+function Target:address()
+  return ("%s/%d"):format(node_of(self).where, self.server.options.db or 0),
+    self[1]
+end
+
+--- Is there a connection to its server now?
+function Target:is_connected() return node_of(self).connection ~= nil end
+
+--- Has the client been closed?
+function Target:is_closed() return node_of(self).is_closed end
+
+--- Waits for any answer of its server.
+-- @tparam number deadline by host.now()
+-- @return the answer, or nil, code, detail
+function Target:ping(deadline)
+  return node_of(self):call(deadline, { "PING" }, 1)
+end
+
+--- What carries its requests: a node, or a lane of it. Batches for different
+--  routes do not delay each other.
+-- @tparam string owner_name
+-- @treturn table
+function Target:route(owner_name)
+  local its = node_of(self)
+  if not self.replicas then return its end
+  return remote.lane(its, self, owner_name)
+end
+
+--- Are there several routes, of which one may be slow?
+function backend:has_routes()
+  return self.node:size() > 1 or next(self.node.lanes or {}) ~= nil
+end
+
+--- Creates an empty batch, see batch.lua.
+-- @tparam table fields
+function backend.batch(_, fields) return batch.new(fields) end
+
+-- servers of red locks --------------------------------------------------------
+
+-- These are loaded on first use.
+local function identities() return require "rlock.redis.server_identity" end
+local function availability() return require "rlock.redis.availability" end
+
+--- Identifies the server, once for each connection.
+-- @tparam number deadline by host.now()
+-- @treturn[1] table identity
+-- @treturn[2] nil, code, detail
+function Target:identify(deadline)
+  return identities().identify(node_of(self), deadline)
+end
+
+--- The server's identity, if `identify` has run on its current connection.
+function Target:identity() return identities().of(node_of(self)) end
+
+--- Seconds until a server counts again that has lost its data.
+-- @tparam number lease seconds
+function Target:quarantine(lease)
+  return identities().quarantine(node_of(self), lease, self.server.host.now())
+end
+
+--- Why the server is not independent of that of another target, or nil.
+-- @tparam table other
+-- @treturn string|nil
+function Target:clash(other)
+  return identities().clash(node_of(self), node_of(other))
+end
+
+--- Why the server should be skipped now, or nil.
+-- @treturn string|nil
+function Target:why_away() return availability().why_away(node_of(self)) end
+
+--- Skips the server until it answers.
+-- @tparam string why for messages
+function Target:mark_away(why) availability().mark_away(node_of(self), why) end
+
+return backend

@@ -71,7 +71,7 @@ describe("a cluster", function()
     for _, node in ipairs(cluster.nodes) do
       local lock = client:lock(name_on(node))
       assert.is_true(lock:lock())
-      local its = lock:node()
+      local its = lock.site.target:route ""
       its.clock.ms = its.clock.ms - 5000      -- as if it were set forward
       assert.is_true(lock:try_lock())
       assert.is_true(lock:unlock())
@@ -222,10 +222,10 @@ describe("a cluster", function()
       local client, name = open(), name_on(source)
       local lock = client:lock(name)
       assert.is_true(lock:lock())
-      assert.equal(address .. ":" .. source.port, lock:node().where)
+      assert.equal(address .. ":" .. source.port, lock.site.target:where())
       cluster:move(slot.of(name), target)
       assert.is_true(lock:unlock())
-      assert.equal(address .. ":" .. target.port, lock:node().where)
+      assert.equal(address .. ":" .. target.port, lock.site.target:where())
     end
     set("cluster-preferred-endpoint-type", "unknown-endpoint")
     goes_through "127.0.0.1"
@@ -256,7 +256,7 @@ describe("a cluster", function()
       local client = open { nat = its }
       local name = name_on(source)
       assert.is_true(client:lock(name):lock())
-      assert.equal(there .. source.port, client:lock(name):node().where)
+      assert.equal(there .. source.port, client:lock(name).site.target:where())
     end
   end)
 
@@ -266,7 +266,7 @@ describe("a cluster", function()
     for i = 1, 2000 do
       locks[i] = client:lock(fixtures.name "renewed")
       assert.is_true(locks[i]:lock())
-      if locks[i]:node().options.port ~= frozen.port then
+      if locks[i].site.target:route("").options.port ~= frozen.port then
         locks[i]:on_lost(function() lost = lost + 1 end)
       end
     end

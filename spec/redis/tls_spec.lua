@@ -185,12 +185,12 @@ describe("rediss+cluster://", function()
       until cluster:owner(name) == node
       local lock = client:lock(name)
       assert.is_true(lock:lock())
-      assert.equal(node.tls_port, lock:node().options.port)
+      assert.equal(node.tls_port, lock.site.target:route("").options.port)
       assert.equal("1", node:cli("EXISTS", name))
       local target = cluster.nodes[node == cluster.nodes[1] and 2 or 1]
       cluster:move(slot.of(name), target)
       assert.is_true(lock:unlock())
-      assert.equal(target.tls_port, lock:node().options.port)
+      assert.equal(target.tls_port, lock.site.target:route("").options.port)
     end
   end)
 end)

@@ -1,19 +1,22 @@
 --- Which waiters a message wakes, with a fake subscriber that records calls.
 
-local SUBSCRIBER, WAKEUP = "rlock.redis.subscriber", "rlock.lock.wakeup"
+local SUBSCRIBER, CHANNELS = "rlock.redis.subscriber", "rlock.redis.channels"
+local wakeup = require "rlock.lock.wakeup"
 
 local now, subscribers, woken
 
 local Fake = {}
 Fake.__index = Fake
 function Fake:add(channel)
-  channel.subscriber = self
+  channel.subscriber, self.channels[channel.name] = self, channel
   self.told[#self.told + 1] = "add " .. channel.name
 end
-for _, name in ipairs { "remove", "renew" } do
-  Fake[name] = function(self, channel)
-    self.told[#self.told + 1] = name .. " " .. channel.name
-  end
+function Fake:remove(channel)
+  self.channels[channel.name] = nil
+  self.told[#self.told + 1] = "remove " .. channel.name
+end
+function Fake:renew(channel)
+  self.told[#self.told + 1] = "renew " .. channel.name
 end
 function Fake:reconnect(why) self.told[#self.told + 1] = "reconnect " .. why end
 function Fake:wind_down() self.told[#self.told + 1] = "wind_down" end
@@ -21,7 +24,7 @@ function Fake:close() self.told[#self.told + 1] = "close" end
 
 local function new_subscriber(node, publish, notify)
   local its = setmetatable({
-    node = node, publish = publish, notify = notify, told = {},
+    node = node, publish = publish, notify = notify, told = {}, channels = {},
   }, Fake)
   subscribers[#subscribers + 1] = its
   return its
@@ -54,7 +57,8 @@ local function open(publish)
   end
   function server:any() return self.b end
   function server:suspect() self.suspected = self.suspected + 1 end
-  return require(WAKEUP).new(server, publish or "publish"), server
+  local channels = require(CHANNELS).new(server, publish or "publish")
+  return wakeup.new(channels, host), server
 end
 
 local function join(self, channel, label, wakes)
@@ -95,14 +99,14 @@ local own = {}
 
 describe("the waiters of a channel", function()
   before_each(function()
-    for _, name in ipairs { SUBSCRIBER, WAKEUP } do
+    for _, name in ipairs { SUBSCRIBER, CHANNELS } do
       own[name], package.loaded[name] = package.loaded[name], nil
     end
     package.loaded[SUBSCRIBER] = { new = new_subscriber }
     now, subscribers, woken = 100, {}, {}
   end)
   after_each(function()
-    for _, name in ipairs { SUBSCRIBER, WAKEUP } do
+    for _, name in ipairs { SUBSCRIBER, CHANNELS } do
       package.loaded[name] = own[name]
     end
   end)
@@ -296,20 +300,20 @@ describe("the waiters of a channel", function()
 
   it("are reconnected with their node, or if it is another server", function()
     local self, server = open()
-    self:reconnect(server.a, "why")
-    self:follow(server.a, "why")
+    self.listener:reconnect(server.a, "why")
+    self.listener:follow(server.a, "why")
     join(self, "a", "1")
     told(1)
-    self:reconnect(server.a, "why")
+    self.listener:reconnect(server.a, "why")
     assert.equal("reconnect why", told(1))
-    self:follow(server.a, "why")
+    self.listener:follow(server.a, "why")
     subscribers[1].connection = {}
-    self:follow(server.a, "why")
+    self.listener:follow(server.a, "why")
     subscribers[1].connection.identity = { run_id = 1 }
-    self:follow(server.a, "why")
+    self.listener:follow(server.a, "why")
     assert.equal("", told(1))
     subscribers[1].connection.identity = { run_id = 2 }
-    self:follow(server.a, "other")
+    self.listener:follow(server.a, "other")
     assert.equal("reconnect other", told(1))
   end)
 
@@ -318,10 +322,10 @@ describe("the waiters of a channel", function()
     join(self, "a", "1")
     join(self, "b", "2")
     for i = 1, 2 do told(i) end
-    self:rehome()
+    self.listener:rehome()
     assert.equal("renew a; renew b", told(1) .. "; " .. told(2))
     server.a = server.b
-    self:rehome()
+    self.listener:rehome()
     assert.equal("remove a; add a, renew b",
       told(1) .. "; " .. told(2):gsub("renew b, add a", "add a, renew b"))
     self.channels.a.subscriber.notify "moved"
@@ -332,7 +336,7 @@ describe("the waiters of a channel", function()
     local self = open()
     join_all(self, "a", "1 2")
     told(1)
-    self:wind_down()
+    self.listener:wind_down()
     assert.equal("wind_down", told(1))
     assert.equal("", heard())
     self:close()

@@ -289,6 +289,17 @@ function Target:run(name, deadline, now, a, b, c, extra)
     nil, extra)
 end
 
+--- The arguments of an operation, with the command that publishes.
+-- @tparam string name of the operation
+-- @param a,b,c,d  as for `run`
+-- @return a, b, c, d
+function Target:arguments(name, a, b, c, d)
+  local place = PUBLISHES[self.publishes][name]
+  if place == 4 then return a, b, c, self.publish end
+  if place == 2 then return a, self.publish end
+  return a, b, c, d
+end
+
 --- The channel on which releases are published, or nil.
 -- @tparam[opt] string owner_name
 function Target:channel(owner_name)

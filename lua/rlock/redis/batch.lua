@@ -70,9 +70,10 @@ local function send_all(self)
   local commands, leases = {}, {}
   for i, item in ipairs(self) do
     local lease, more, last = sender.words(item, now)
+    local target = item.lock.site.target
     leases[i] = lease
-    commands[i] = remote.command(node, op_of(self, item), word,
-      item.lock.site.target, item.owner_name, lease, more, last)
+    commands[i] = remote.command(node, op_of(self, item), word, target,
+      target:arguments(self.name, item.owner_name, lease, more, last))
   end
   local replies, codes, details, sent =
     self.route:pipeline(deadline, commands, self.is_final)
@@ -100,7 +101,7 @@ local function send_alone(self, item)
     local lease, more, last = sender.words(item, now)
     local reply, code, detail, _, sent = remote.run(target.node,
       op_of(self, item), sender.deadline({ item }, now), now, target,
-      item.owner_name, lease, more, last)
+      target:arguments(self.name, item.owner_name, lease, more, last))
     if not sender.is_in(self, item) then return end
     if reply ~= nil then return sender.answered(item, lease, reply, sent) end
     failed(self, item, code, detail)

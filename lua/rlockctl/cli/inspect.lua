@@ -7,7 +7,9 @@ local kinds = require "rlock.lock.kinds"
 local naming = require "rlock.naming"
 local once = require "rlock.counters.once"
 local reentrant = require "rlock.policy.reentrant"
+local remote = require "rlock.redis.remote"
 local scan = require "rlockctl.cli.scan"
+local verdicts = require "rlock.lock.verdicts"
 local script = require "rlock.script"
 
 local inspect = {}
@@ -83,19 +85,18 @@ local function operands_of(all, name)
   return keys, channels
 end
 
-local function same(reply) return reply end
-
 -- @return the type of the name's key, and the rank of each kind, 0 if it is not
 --   of that kind; or nil, code, detail
 local function ranks_of(client, all, name)
   local session = client.session
   local now, keys, channels = session.host.now(), operands_of(all, name)
   recognise = recognise or compose(all)
-  local handle = { session = session, site = { policy = {
-    ops = { recognise = recognise }, needs = { recognise = { ranks = "st" } },
-  } } }
-  local reply, code, detail = once.result(same, once.ask(handle, "recognise",
-    now + session.timeout, now, keys, nil, nil, nil, nil, channels))
+  local reply, code, detail = remote.run(session.server.node, recognise,
+    now + session.timeout, now, keys, nil, nil, nil, nil, channels)
+  if code == "cancelled" then error(detail, 0) end
+  if reply ~= nil then
+    reply, code, detail = verdicts.shaped(recognise, reply, { ranks = "st" })
+  end
   if not reply then return nil, code, detail end
   return reply[2], reply[3]
 end

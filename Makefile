@@ -140,7 +140,7 @@ test-all: deps  ## the whole suite: also what takes long
 	$(SUB) all tests
 	@B=$(B) $(SUITE) $(PARTS)
 
-lists:  ## regenerate the lists of kinds and of the rock's modules
+lists:  ## regenerate the list of the rock's modules
 	@spec/tools/lists
 
 check:  ## what can be said without running: style, layers, warnings

@@ -169,10 +169,14 @@ local of_policy = {
 for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)
 
+local built_in = {}
+for _, kind in ipairs(kinds) do built_in[kind.name] = true end
+
 -- The options that are not for the `extra` of a user's policy, which checks its
 -- own.
-local function without_extra(loaded, options)
-  if not loaded.extra or loaded.factory or type(options) ~= "table" then
+local function without_extra(definition, loaded, options)
+  if not loaded.extra or built_in[definition]
+      or type(options) ~= "table" then
     return options
   end
   local ours = {}
@@ -187,7 +191,7 @@ local function make_lock(self, definition, name, options)
     error(("policy %s is not a lock; it has its own driver"):format(
       naming.show(loaded.name)), 3)
   end
-  check_options(without_extra(loaded, options), 3)
+  check_options(without_extra(definition, loaded, options), 3)
   return lock.new(self, loaded, name, options)
 end
 

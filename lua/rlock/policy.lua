@@ -95,7 +95,7 @@ local fields = {
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
   poll_shared = "number",
   exclusive = "boolean", needs = "table", restates = "boolean",
-  twin = "table", title = "string", factory = "string", driver = "string",
+  twin = "table", title = "string",
   recognise = "function", allows = "function", fair = "boolean",
   keeps = "function", slack = "number", lasts = "function",
 }

@@ -147,13 +147,15 @@ local function tell_risk(self, grant, why, now)
     why), { reason = why, valid_for = left })
 end
 
+-- At the end of the validity, the last failure may be that there was no time
+-- left for a request, so an earlier one is reported.
 local function not_renewed(self, grant, why, now)
-  local was_held = grant.state == "held"
+  local was_held, earlier = grant.state == "held", grant.lost_because
   grant.state = "at_risk"
   grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
   grant.is_unsure = true          -- the renewal may have been executed
   if now >= grant.valid_until then
-    self:lose(grant, grant.lost_because)
+    self:lose(grant, not was_held and earlier or grant.lost_because)
   else
     retry_at(self, grant, now)
     if was_held then tell_risk(self, grant, why, now) end

@@ -699,8 +699,6 @@ end
 
 return {
   name = "fair",
-  title = "fair lock",
-  factory = "fair_lock",
   recognise = recognise,
   keys = function(name)
     return {

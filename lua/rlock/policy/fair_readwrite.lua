@@ -554,7 +554,6 @@ local function recognise(its_keys)
 end
 
 local sides = {
-  title = "fair read/write lock", factory = "fair_read_write_lock",
   recognise = recognise,
   read = side("fair_readwrite.read", READER, read),
   write = side("fair_readwrite.write", WRITER, write),

@@ -96,8 +96,6 @@ end
 
 return {
   name = "fenced",
-  title = "fenced lock",
-  factory = "fenced_lock",
   recognise = recognise,
   keys = function(name)
     return {

@@ -81,9 +81,6 @@ end
 
 return {
   name = "latch",
-  title = "latch",
-  factory = "latch",
-  driver = "counters.latch",
   recognise = recognise,
   keys = function(name)
     return {

@@ -9,8 +9,6 @@ local reentrant = require "rlock.policy.reentrant"
 
 return {
   name = "mutex",
-  title = "mutex",
-  factory = "mutex",
   exclusive = true,
   keys = reentrant.keys,
   channel = reentrant.channel,

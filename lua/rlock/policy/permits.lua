@@ -128,9 +128,6 @@ end
 
 return {
   name = "permits",
-  title = "permits",
-  factory = "permits",
-  driver = "counters.permits",
   recognise = recognise,
   keys = function(name)
     return {

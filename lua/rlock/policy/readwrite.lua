@@ -460,7 +460,6 @@ local function recognise(its_keys, args)
 end
 
 local sides = {
-  title = "read/write lock", factory = "read_write_lock",
   recognise = recognise,
   read = side("readwrite.read", read), write = side("readwrite.write", write),
 }

@@ -84,8 +84,6 @@ end
 
 return {
   name = "reentrant",
-  title = "reentrant lock",
-  factory = "lock",
   recognise = recognise,
   exclusive = true,
   keys = function(name)

@@ -112,9 +112,6 @@ end
 
 return {
   name = "semaphore",
-  title = "semaphore",
-  factory = "semaphore",
-  driver = "counters.semaphore",
   recognise = recognise,
   keys = function(name)
     return {

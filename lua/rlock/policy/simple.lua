@@ -74,8 +74,6 @@ end
 
 return {
   name = "simple",
-  title = "simple lock",
-  factory = "simple_lock",
   recognise = recognise,
   exclusive = true,
   keys = function(name) return { name } end,

@@ -12,8 +12,6 @@ local reentrant = require "rlock.policy.reentrant"
 
 return {
   name = "spin",
-  title = "spin lock",
-  factory = "spin_lock",
   exclusive = true,
   keys = reentrant.keys,
   server = reentrant.server,

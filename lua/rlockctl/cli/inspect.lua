@@ -36,7 +36,8 @@ local function kinds_of(name)
     if policy.recognise then
       local keys = lock.keys(name)
       all[#all + 1] = {
-        name = kind.name, factory = kind.factory, policy = policy, keys = keys,
+        name = kind.name, title = kind.title, factory = kind.factory,
+        driver = kind.driver, policy = policy, keys = keys,
         channel = lock.channel and lock.channel(keys, "") or "",
       }
     end
@@ -212,10 +213,10 @@ end
 
 local function state_of(client, kind, name)
   local read = kind.policy.read and peek_at_sides
-    or kind.policy.driver and peek_at_counter or peek
+    or kind.driver and peek_at_counter or peek
   local state, code, detail = read(client[kind.factory](client, name))
   if not state then return nil, code, detail end
-  state.kind, state.title = kind.name, kind.policy.title
+  state.kind, state.title = kind.name, kind.title
   state.waiters = state.queue and #state.queue or listeners(client, kind)
   if kind.name == "reentrant" and not is_lock(state) then
     return counts()
@@ -240,8 +241,8 @@ local function by_kind(client, name, kind)
   local policy, lock = policy_of(kind)
   local keys = lock.keys(name)
   local state, code, detail = state_of(client, { name = kind.name,
-    factory = kind.factory, policy = policy, keys = keys,
-    channel = lock.channel(keys, "") }, name)
+    title = kind.title, factory = kind.factory, driver = kind.driver,
+    policy = policy, keys = keys, channel = lock.channel(keys, "") }, name)
   if not state then return nil, code, detail end
   return { state }
 end
@@ -261,7 +262,8 @@ function inspect.by(client, name, which)
   local state, code, detail = peek(lock)
   if not state then return nil, code, detail end
   local policy = lock.site.policy
-  state.kind, state.title = policy.name, policy.title or policy.name
+  state.kind, state.title = policy.name,
+    kind and kind.title or policy.title or policy.name
   return { state }
 end
 

@@ -1059,7 +1059,8 @@ describe("waiters", function()
     local both = multi.new { client:fair_lock "a", lock }
     fails("timeout", nil, both:lock { wait = 0.5 })
     assert.is_true(lock:lock { wait = 10 })
-    assert.near(freed_at + 0.3, self.now(), 0.1)
+    -- A request may be in flight when the message comes.
+    assert.is_true(self.now() <= freed_at + 0.6, self.now())
     assert.equal(1, longest)
   end)
 

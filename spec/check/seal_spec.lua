@@ -123,7 +123,7 @@ describe("the test of sealing", function()
       local kills = on_kill(self, function(link) link:close_server() end)
       local client = self:client()
       assert.is_true(client:lock("lock"):lock())
-      local node, victim = client.session.node, nil
+      local node, victim = client.session.server.node, nil
       local open = node.open
       function node.open(...)
         local connection = open(...)

@@ -13,7 +13,8 @@ coverage.__index = coverage
 local FILES = { "lock/lock", "lock/grant", "lock/holds",
   "lock/owner", "lock/requests", "lock/turn", "lock/watchdog",
   "lock/heartbeats", "lock/wakeup", "several/joint", "several/multi",
-  "several/quorum", "several/round", "several/server_identity" }
+  "several/quorum", "several/round", "redis/server_identity",
+  "redis/availability", "redis/backend", "redis/batch", "redis/channels" }
 
 -- rows of errors.lua ----------------------------------------------------------
 

@@ -89,7 +89,7 @@ return {
   ["several/round"] = {
     { RARE, "round:outcome: if 2" },
   },
-  ["several/server_identity"] = {
+  ["redis/server_identity"] = {
     { "each server of a red lock is another: spec/redis/quorum_spec.lua",
       "bond: *", "server_identity.clash: *" },
     { RARE, "note: if 3" },

@@ -112,9 +112,9 @@ end
 -- May another attempt succeed? The server has dropped a new connection, because
 -- it is stopping or restarting, or has not answered. An unreachable server, or
 -- one that refuses, is not retried.
-local function may_connect(node, code, detail)
+local function may_connect(its, code, detail)
   return code ~= "cancelled"
-    and (node.fell or errors.is_silence(tostring(detail)))
+    and (its.fell or errors.is_silence(tostring(detail)))
 end
 
 --- Connects, to report a wrong address or login. A passing error of the server

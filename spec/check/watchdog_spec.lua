@@ -389,7 +389,7 @@ describe("holds on a server that was replaced", function()
     assert.match("2 holds are at risk", table.concat(self:logged(), "\n"))
     assert.equal("held", other:state())
     self.sleep(5)
-    assert.same({ "6.719 renew 30000 1", "6.719 renew 13626 1 1" },
+    assert.same({ "6.649 renew 30000 1", "6.649 renew 13613 1 1" },
       self:calls())
   end)
 

@@ -4,6 +4,7 @@
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local fixtures = require "spec.tools.fixtures"
 local losses = require "spec.tools.losses"
 local program = require "spec.tools.program"
@@ -181,30 +182,28 @@ describe("a process that was stopped beyond its lease", function()
 
   it("learns of its loss at once when it continues",
     function()
+      local granted = server.folder .. "/granted"
       local other = program.start(server, "-e", ([[
         local rlock = require "rlock"
         local lease = %g
         local client = assert(rlock.open { watchdog = lease })
-        local lock = client:lock(...)
+        local lock = client:lock((...))
         assert(lock:lock())
         lock:on_lost(function(_, reason) print("on_lost " .. reason) end)
         io.stdout:setvbuf "line"
         print "locked"
-        local before = rlock.now()
-        repeat
-          before = rlock.now()
-          rlock.sleep(0.005)
-        until rlock.now() - before > lease
+        repeat rlock.sleep(0.005) until io.open(select(2, ...))
         print("valid " .. lock:valid_for())
         rlock.sleep(lease)
         print("unlock", lock:unlock())
-      ]]):format(LEASE), name)
+      ]]):format(LEASE), name, granted)
       eventually(function() return other:output():find("locked") end,
         LONG)
       more_evalshas(2)
       assert.equal(1, ask("EXISTS", name))
       other:kill(19)
       assert.is_true(lock:lock { wait = LONG })
+      files.write(granted, "")
       other:kill(18)
       local status = other:wait()
       local output = other:output()

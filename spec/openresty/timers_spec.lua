@@ -6,6 +6,7 @@ local host = require "rlock.host.ngx"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
 local tasks = require "rlock.host.ngx.tasks"
+local waiting = require "rlock.lock.waiting"
 
 local SECONDS = 20
 
@@ -171,6 +172,74 @@ describe("The timer of a worker", function()
     eventually(function() return not subscribed() end, SECONDS, "its end")
     eventually(subscribed, SECONDS, "another subscription")
     client.session.wakeup:leave(waiter)
+  end)
+
+  -- Starts a light thread that waits for a lock of `its`.
+  local function wait_for(its, make, wait)
+    return ngx.thread.spawn(function() return make(its):lock { wait = wait } end)
+  end
+
+  -- Do tasks of a client wait for a lock?
+  local function has_waiters(its)
+    for _, channel in pairs(its.session.wakeup.channels) do
+      if channel.first then return true end
+    end
+    return next(its.session.heartbeats.lines) ~= nil
+  end
+
+  -- Do they listen, and send heartbeats if it is a fair lock?
+  local function is_settled(its, which)
+    local _, channel = next(its.session.wakeup.channels)
+    local _, line = next(its.session.heartbeats.lines)
+    return channel and channel.is_live
+      and (not which:find "^fair" or line and line.first)
+  end
+
+  for which, make in pairs {
+    fair = function(its) return its:fair_lock "kept" end,
+    fair_write = function(its)
+      return its:fair_read_write_lock("kept"):write_lock()
+    end,
+    plain = function(its) return its:lock "kept" end,
+    multi = function(its)
+      return rlock.multi_lock { its:lock "also", its:fair_lock "kept" }
+    end,
+  } do
+    it("takes its waiters with it: " .. which, function()
+      local held = make(assert(rlock.open { url = server.url, name = "holds" }))
+      assert.is_true(held:lock())
+      local dead = wait_for(client, make, 60)
+      eventually(function() return is_settled(client, which) end, SECONDS,
+        "a waiter")
+      kill()
+      local _, ok, code = ngx.thread.wait(dead)
+      assert.same({ nil, "closed" }, { ok, code })
+      local other = assert(rlock.open { url = server.url, name = "other" })
+      local alive = wait_for(other, make, SECONDS)
+      eventually(function() return is_settled(other, which) end, SECONDS,
+        "another")
+      eventually(function() return not has_waiters(client) end, SECONDS,
+        "its end")
+      assert.is_true(held:unlock())
+      assert.is_true((select(2, ngx.thread.wait(alive))))
+      other:close()
+      held.session:close()
+    end)
+  end
+
+  it("passes on a wake of a waiter that it ends", function()
+    local wakeup = client.session.wakeup
+    local joined, woken = host.event(), wakeup:join "channel"
+    host.daemon(function()
+      waiting.join(client.session, "channel").is_woken = true
+      joined:set()
+      ngx.sleep(SECONDS)
+    end)
+    assert.is_true(joined:wait(SECONDS))
+    kill()
+    assert.is_true(woken:wait(SECONDS))
+    assert.equal(woken, woken.channel.last)
+    wakeup:leave(woken)
   end)
 
   it("runs the guards of a job that it ends", function()

@@ -76,7 +76,7 @@ end
 -- @return as `wait`
 function call:end_wait(waiter, is_held, code, detail)
   local wakeup = self.session.wakeup
-  if waiter then wakeup:leave(waiter, is_held) end
+  if waiter then waiting.leave(self.session, waiter, is_held) end
   record(self, is_held, code, waiter and waiter.since)
   if not is_held then return nil, code, detail end
   if self.left then wakeup:pass(self.channel, self.left) end
@@ -84,7 +84,7 @@ function call:end_wait(waiter, is_held, code, detail)
 end
 
 local function join(self)
-  local waiter = self.session.wakeup:join(self.channel, self.wakes)
+  local waiter = waiting.join(self.session, self.channel, self.wakes)
   waiter.wants = self.wants
   return waiter
 end

@@ -121,8 +121,9 @@ end
 --- Joins the client's waiters for the lock, see waiting.join.
 -- @treturn table waiter; its `owner_name` is the one that has its place
 function grant:join()
+  local site = self.lock.site
   local waiter = waiting.join(self.lock.session, self:channel(),
-    self.lock.site.policy.wakes)
+    site.policy.wakes, site)
   waiter.owner_name = self.owner_name
   return waiter
 end
@@ -134,7 +135,7 @@ function grant:admit(waiter)
   local former = waiter.owner_name
   if former == self.owner_name then return end
   waiter.owner_name = self.owner_name
-  if self.lock.site.policy.ops.leave then requests.leave_as(self, former) end
+  requests.leave_place(self.lock.session, self.lock.site, former)
 end
 
 --- Releases all holds, because the task has ended.

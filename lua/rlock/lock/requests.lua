@@ -133,11 +133,13 @@ function requests.leave(self)
   passed_on(self)
 end
 
---- Leaves, in the background, a place in the policy's queue of waiters that has
---  another name.
--- @tparam string name
-function requests.leave_as(self, name)
-  local session, site = self.lock.session, self.lock.site
+--- Leaves, in the background, a place in the policy's queue of waiters, if it
+--  has one.
+-- @tparam table session
+-- @tparam table site of the lock
+-- @tparam string name the owner name that has the place
+function requests.leave_place(session, site, name)
+  if not site.policy.ops.leave then return end
   session:background(function()
     local now = session.host.now()
     site.target:run("leave", now + session.lease, now, name)

@@ -11,6 +11,7 @@
 --              the loop returns
 
 local backoff = require "rlock.util.backoff"
+local requests = require "rlock.lock.requests"
 
 local waiting = {}
 
@@ -25,21 +26,39 @@ local CONFIRM = 1         -- maximum wait for the subscription
 --- Seconds between polls of a waiter without a channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
+-- The job of a waiter has died, see host/ngx/guard.lua.
+local function leave_for(dead)
+  local session, waiter, site = dead.session, dead.waiter, dead.site
+  session.heartbeats:leave(waiter)
+  if waiter.channel then session.wakeup:leave(waiter, false) end
+  if site then requests.leave_place(session, site, waiter.owner_name) end
+end
+
 --- Joins the waiters of a channel, so that no later release is missed. Without
 --  a channel the waiter polls with a backoff.
 -- @tparam table session
 -- @tparam string|nil channel
 -- @tparam[opt] function wakes as for wakeup:join
+-- @tparam[opt] table site of a lock, whose policy may have a queue of waiters
 -- @treturn table waiter
-function waiting.join(session, channel, wakes)
-  if channel then return session.wakeup:join(channel, wakes) end
-  local waiter, host = session.host.event(), session.host
-  waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
+function waiting.join(session, channel, wakes, site)
+  local host, waiter = session.host, nil
+  if channel then
+    waiter = session.wakeup:join(channel, wakes)
+  else
+    waiter = host.event()
+    waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
+  end
+  if host.on_death then
+    waiter.survives = host.on_death(leave_for,
+      { session = session, waiter = waiter, site = site })
+  end
   return waiter
 end
 
 --- As wakeup:leave.
 function waiting.leave(session, waiter, got_it)
+  if waiter.survives then waiter.survives() end
   if waiter.channel then session.wakeup:leave(waiter, got_it) end
 end
 

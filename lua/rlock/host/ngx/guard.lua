@@ -11,10 +11,39 @@ local tasks = require "rlock.host.ngx.tasks"
 local error, getinfo, pcall, xpcall = error, debug.getinfo, pcall, xpcall
 local remove, running = table.remove, coroutine.running
 
-local guard
+local guard = {}
 
-local function completed(guards, undo, what, ok, ...)
-  if guards then remove(guards) end
+-- Adds a guard to those of the worker timer's job that runs here, if any.
+-- @treturn table|nil the guard
+-- @treturn table|nil the job's guards
+local function enter(undo, what)
+  local timer = tasks.worker_timer()
+  local job = timer and timer.threads[running()]
+  if not job then return nil end
+  local guards, its = job.guards or {}, { undo = undo, what = what }
+  job.guards, guards[#guards + 1] = guards, its
+  return its, guards
+end
+
+-- Removes a guard, which is usually the last one.
+local function leave(its, guards)
+  if not its then return end
+  local i = #guards
+  while i > 0 and guards[i] ~= its do i = i - 1 end
+  if i > 0 then remove(guards, i) end
+end
+
+--- Calls undo(what) if nginx ends the timer in which the calling job runs.
+-- @tparam function undo
+-- @param what its argument
+-- @treturn function cancels that
+function guard.on_death(undo, what)
+  local its, guards = enter(undo, what)
+  return function() leave(its, guards) end
+end
+
+local function completed(undo, what, its, guards, ok, ...)
+  leave(its, guards)
   if ok then return ... end
   undo(what)
   error((...), 0)
@@ -26,7 +55,7 @@ local function is_caught()
   while frame do
     local caller = getinfo(level + 1, "f")
     if frame.func == pcall
-        or frame.func == xpcall and caller and caller.func ~= guard then
+        or frame.func == xpcall and caller and caller.func ~= guard.call then
       return true
     end
     level, frame = level + 1, caller
@@ -44,17 +73,6 @@ local function log_traceback(message)
   return message
 end
 
--- Adds a guard to those of the worker timer's job that runs here, if any.
--- @treturn table|nil the job's guards
-local function enter(undo, what)
-  local timer = tasks.worker_timer()
-  local job = timer and timer.threads[running()]
-  if not job then return nil end
-  local guards = job.guards or {}
-  job.guards, guards[#guards + 1] = guards, { undo = undo, what = what }
-  return guards
-end
-
 --- Calls fn(...). If it raises, or nginx ends the timer in which it runs,
 --  undo(what) runs, in the first case before the error propagates.
 -- @tparam function undo
@@ -62,9 +80,9 @@ end
 -- @tparam function fn
 -- @param ... its arguments
 -- @return what fn returned
-function guard(undo, what, fn, ...)
-  return completed(enter(undo, what), undo, what,
-    xpcall(fn, log_traceback, ...))
+function guard.call(undo, what, fn, ...)
+  local its, guards = enter(undo, what)
+  return completed(undo, what, its, guards, xpcall(fn, log_traceback, ...))
 end
 
 return guard

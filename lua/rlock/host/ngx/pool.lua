@@ -11,7 +11,7 @@
 
 local clock = require "rlock.host.ngx.clock"
 local errors = require "rlock.redis.errors"
-local guard = require "rlock.host.ngx.guard"
+local guard = require("rlock.host.ngx.guard").call
 local singleflight = require "rlock.redis.singleflight"
 local worker_timer = require "rlock.host.ngx.worker_timer"
 local resp = require "rlock.host.ngx.resp"

@@ -2,7 +2,7 @@
 --  that opened it, here the worker timer (worker_timer.lua). There one light
 --  thread reads, and another writes what callers queue.
 
-local guard = require "rlock.host.ngx.guard"
+local guard = require("rlock.host.ngx.guard").call
 local worker_timer = require "rlock.host.ngx.worker_timer"
 local resp = require "rlock.host.ngx.resp"
 local socket = require "rlock.host.ngx.socket"

@@ -11,13 +11,22 @@ local task = require "spec.tools.task"
 local SOON = 10 * slow
 local LEASE = 2 * slow                   -- of the watchdog
 
-local NAMES = kinds.names(function(kind) return not kind.nodes end)
+local NAMES = kinds.names()
 
-local server
+local server, servers
 
 local function fill()
-  server:cli("CONFIG", "SET", "maxmemory", "1")
-  assert.matches("^OOM", server:cli("SET", "x", "1"))
+  for _, each in ipairs(servers) do
+    each:cli("CONFIG", "SET", "maxmemory", "1")
+    assert.matches("^OOM", each:cli("SET", "x", "1"))
+  end
+end
+
+-- As kinds.open, on as many servers as the kind needs.
+local function open(which, options)
+  local urls = {}
+  for i = 1, kinds.of[which].nodes or 1 do urls[i] = servers[i].url end
+  return kinds.open(which, urls, options)
 end
 
 -- Takes a lock, twice if that is possible; a writer also reads. Returns what
@@ -39,14 +48,16 @@ local function take(world, which)
 end
 
 describe("on a server over its maxmemory", function()
-  before_each(function() server = fixtures.server() end)
+  before_each(function()
+    servers = { fixtures.server(), fixtures.server(), fixtures.server() }
+    server = servers[1]
+  end)
   after_each(fixtures.close)
 
   it("all locks are renewed, and released hold by hold", function()
     local all = {}
     for _, which in ipairs(NAMES) do
-      all[which] = take(kinds.open(which, { server.url }, { watchdog = LEASE }),
-        which)
+      all[which] = take(open(which, { watchdog = LEASE }), which)
     end
     local client = fixtures.open(server.url, { watchdog = LEASE })
     local permits = client:permits "permits"
@@ -76,8 +87,8 @@ describe("on a server over its maxmemory", function()
   it("all locks can be broken, and waiters leave", function()
     local world, other, queued, waiting = {}, {}, {}, {}
     for _, which in ipairs(NAMES) do
-      world[which] = kinds.open(which, { server.url })
-      other[which] = kinds.open(which, { server.url })
+      world[which] = open(which)
+      other[which] = open(which)
       take(world[which], which)
       waiting[which] = task.start(function()
         return other[which].rival(which):lock { wait = SOON }

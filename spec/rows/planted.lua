@@ -157,4 +157,18 @@ return {
   { "a queue of equal places", "fair_readwrite",
     "rlock/policy/fair_readwrite.lua", "place = tonumber(last or 0) + 1",
     "place = tonumber(last or 0)", "done twice, acquire leaves other keys" },
+
+  -- a full server
+  { "an inner release that needs memory", "reentrant",
+    "rlock/policy/reentrant.lua",
+    'redis.call("pexpire", lock, lease)  -- first: it needs no memory\n'
+      .. '    redis.call("hset", lock, owner, want)',
+    'redis.call("hset", lock, owner, want)\n'
+      .. '    redis.call("pexpire", lock, lease)',
+    "a server over its maxmemory refuses release" },
+  { "a release of permits that needs memory", "semaphore",
+    "rlock/policy/semaphore.lua",
+    'redis.call("pexpire", slot, memory)   -- first: it needs no memory\n'
+      .. '  local left', "local left",
+    "a server over its maxmemory refuses release" },
 }

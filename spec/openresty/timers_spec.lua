@@ -3,6 +3,7 @@
 
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.ngx"
+local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
 local tasks = require "rlock.host.ngx.tasks"
@@ -349,5 +350,52 @@ describe("A client in nginx whose first call finds no timer", function()
     assert.same({ nil, "refused" }, { ok, code })
     assert.is_true(client:lock("x"):lock())
     client:close()
+  end)
+end)
+
+-- In a worker that has no timer left: counts renewals, and refused timers.
+local FULL = [[ location = /full { content_by_lua_block {
+  local host = require "rlock.host.ngx"
+  local tasks = require "rlock.host.ngx.tasks"
+  local lock, timer_at, refused, renewals = locks:lock "kept", ngx.timer.at, 0, 0
+  assert(lock:lock())
+  local timer = host.whole(tasks.worker_timer)
+  repeat until not timer_at(3600, function() end)
+  timer.taken = math.huge               -- it is due for replacement
+  function ngx.timer.at(...)
+    local ok, why = timer_at(...)
+    if not ok then refused = refused + 1 end
+    return ok, why
+  end
+  local ends, valid = host.now() + %d, lock:valid_for()
+  while (renewals < 4 or refused == 0) and host.now() < ends do
+    ngx.sleep(0.02)
+    local now_valid = lock:valid_for()
+    if now_valid > valid then renewals = renewals + 1 end
+    valid = now_valid
+  end
+  ngx.say(renewals, " renewals, ", refused > 0, ", ", lock:state(), ", ",
+    timer == host.whole(tasks.worker_timer), ", ", lock:unlock())
+} } ]]
+
+describe("A worker with as many pending timers as nginx admits", function()
+  it("goes on renewing in the timer that it has", function()
+    local server = redis.start()
+    local web = nginx.start {
+      http = ([[
+        lua_max_pending_timers 16;
+        init_worker_by_lua_block {
+          locks = assert(require("resty.rlock").open {
+            url = "%s", watchdog = 2 })
+        }
+      ]]):format(server.url),
+      locations = FULL:format(SECONDS),
+    }
+    finally(function()
+      web:stop()
+      server:stop()
+    end)
+    local _, body = web:get "/full"
+    assert.equal("4 renewals, true, held, true, true\n", body)
   end)
 end)

@@ -4,6 +4,7 @@
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"
+local rlock = require "resty.rlock"
 local slot = require "rlock.redis.slot"
 local slow = require "spec.tools.slow"
 
@@ -159,4 +160,55 @@ describe("nginx with a cluster", function()
     assert.equal(0, (connections()))
     assert.is_nil(web:log():find("[alert]", 1, true), web:log())
   end)
+end)
+
+-- A call that never ends would leave the worker's client dead for ever.
+describe("The client of a worker works again", function()
+  local cluster, is_faulty
+
+  setup(function() cluster = clusters.start { masters = 1 } end)
+  teardown(function() cluster:stop() end)
+  before_each(function() is_faulty = true end)
+
+  -- Fails once with this detail, then locks.
+  local function recovers(client, pattern)
+    finally(function() client:close() end)
+    local lock = client:lock "x"
+    local ok, code, detail = lock:try_lock()
+    assert.same({ nil, "connect" }, { ok, code })
+    assert.matches(pattern, detail)
+    is_faulty = false
+    assert.is_true(lock:lock { wait = SECONDS })
+    assert.is_true(lock:unlock())
+  end
+
+  local function open(options)
+    options.url = "redis+cluster://127.0.0.1:" .. cluster.nodes[1].port
+    options.timeout = 1
+    return assert(rlock.open(options))
+  end
+
+  it("after its nat has raised an error", function()
+    local function nat()
+      if is_faulty then error "on purpose" end
+    end
+    recovers(open { nat = nat }, "nat raised an error .* on purpose")
+  end)
+
+  for what, reply in pairs {
+    ["of a bad port"] = { { 0, 16383, { "127.0.0.1", 2^40 } } },
+    ["of a bad host"] = { { 0, 16383, { "a\0b", 1 } } },
+    ["without slots"] = { {} }, ["of no list"] = "OK", ["of nil"] = false,
+  } do
+    it("after a reply to CLUSTER SLOTS " .. what, function()
+      local client = open { name = what }
+      local node = client.session.node:any()
+      local call = node.call
+      function node.call(its, deadline, words, n)
+        if is_faulty and words[1] == "CLUSTER" then return reply end
+        return call(its, deadline, words, n)
+      end
+      recovers(client, "reply to CLUSTER SLOTS is malformed")
+    end)
+  end
 end)

@@ -357,7 +357,8 @@ end)
 local FULL = [[ location = /full { content_by_lua_block {
   local host = require "rlock.host.ngx"
   local tasks = require "rlock.host.ngx.tasks"
-  local lock, timer_at, refused, renewals = locks:lock "kept", ngx.timer.at, 0, 0
+  local lock, timer_at = locks:lock "kept", ngx.timer.at
+  local refused, renewals = 0, 0
   assert(lock:lock())
   local timer = host.whole(tasks.worker_timer)
   repeat until not timer_at(3600, function() end)

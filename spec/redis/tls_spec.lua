@@ -79,9 +79,9 @@ describe("rediss://", function()
   end)
 
   -- What a program says with this SSL_CERT_FILE.
-  local function said(file)
+  local function said(path)
     local pipe = io.popen(("SSL_CERT_FILE=%s '%s' ls --url "
-      .. "rediss://127.0.0.1:1 2>&1"):format(file, os.getenv "RLOCKCTL"))
+      .. "rediss://127.0.0.1:1 2>&1"):format(path, os.getenv "RLOCKCTL"))
     local text = pipe:read "a"
     pipe:close()
     return text

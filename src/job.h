@@ -18,8 +18,8 @@ typedef struct rl_job_options {
 /*
  * Starts a job. The guard's reports are RL_REPORTED for id, with what and value
  * in `status` and `signal`; the last one is RL_GONE. Its value is -1 if guard
- * and warden were both killed: then the group of a command that has not ended is
- * killed, but other descendants may be alive. Returns 0, or a UV_E* code.
+ * and warden were both killed: then the group of a command that has not ended
+ * is killed, but other descendants may be alive. Returns 0, or a UV_E* code.
  */
 int rl_job_open(rl_job **out, rl_loop *loop, int64_t id,
                 rl_job_options *options);

@@ -137,7 +137,8 @@ describe("the guard", function()
   end)
 
   local function parent_of(pid)
-    return files.read(("/proc/%d/stat"):format(tonumber(pid))):match("^.*%) %a (%d+)")
+    return files.read(("/proc/%d/stat"):format(tonumber(pid)))
+      :match("^.*%) %a (%d+)")
   end
 
   -- An empty group's number may become that of another command's group.

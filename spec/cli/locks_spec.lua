@@ -209,6 +209,30 @@ describe("rlockctl ls", function()
     assert.equal("", output("ls", "x:*"))
   end)
 
+  it("lists permits of which none is in use", function()
+    local client <close> = assert(rlock.open(server.url))
+    local function assert_known(name)
+      assert.matches("^permits +%- +0 +%- +2 available$", listed()[name])
+      assert.equal(('"%s" is free: permits, 2 available, 0 in use\n'):format(
+        name), ctl.output { url = server.url, ends = 3, "status", name })
+    end
+    for name, proof in pairs { p = "rlock_request:{p}:permits",
+        ["a{b}"] = "rlock_request:a{b}:permits" } do
+      local permits = client:permits(name)
+      assert(permits:set(2))
+      assert_known(name)
+      local ids = { assert(permits:acquire()), assert(permits:acquire()) }
+      server:cli("DEL", proof)
+      assert(permits:release(ids[1]) and permits:release(ids[2]))
+      assert_known(name)
+      local left = tonumber(server:cli("PTTL", proof))
+      assert.is_true(left > 0 and left <= 600000)
+    end
+    output("run", "r", "--limit=2", "--", "true")
+    assert_known "r"
+    assert.matches("r +permits ", output("top", "--once", "--interval=0.1"))
+  end)
+
   it("lists only names that match a pattern", function()
     local client <close> = assert(rlock.open(server.url))
     for _, name in ipairs { "one", "two", "[x]", "a{b}", "o*e", "} {" } do

@@ -408,8 +408,10 @@ describe("rlockctl run", function()
       [{ "-x", "-x" }] = "readwrite lock %s is%s %%(writes%%)",
       [{ "-x", "--fenced" }] = "readwrite lock %s is%s %%(writes%%)",
       [{ "--fenced", "-x" }] = "fenced lock %s is%s",
-      [{ "-x --fair", "-s --fair" }] = "fair_readwrite lock %s is%s %%(writes%%)",
-      [{ "-s --fair", "-x --fair" }] = "fair_readwrite lock %s is%s %%(reads%%)",
+      [{ "-x --fair", "-s --fair" }] =
+        "fair_readwrite lock %s is%s %%(writes%%)",
+      [{ "-s --fair", "-x --fair" }] =
+        "fair_readwrite lock %s is%s %%(reads%%)",
       [{ "--fair", "--fair" }] = "fair lock %s is%s",
       [{ "--limit=1", "--limit=1" }] = "permits %s are%s",
       [{ "--limit=3", "--limit=3 --permits=3" }] =

@@ -153,7 +153,7 @@ describe("permits", function()
       }
     end
     assert.same(costs[1], costs[2])
-    assert.same({ 5, 4, 4, 5 }, costs[1])
+    assert.same({ 5, 4, 4, 6 }, costs[1])
   end)
 
   it("says how long until a lease ends", function()

@@ -41,7 +41,8 @@ describe("identity.decode", function()
   it("decodes what encode returns", function()
     for _, who in ipairs {
       { id = ID, host = "web3", pid = 412, program = "a b%41", name = "x,y" },
-      { id = ID, pid = 1 }, { id = ID, renews = true }, { id = ID, name = "\27[31m\n" },
+      { id = ID, pid = 1 }, { id = ID, name = "\27[31m\n" },
+      { id = ID, renews = true },
     } do
       assert.same(who, identity.decode(identity.encode(who)))
     end

@@ -4,7 +4,10 @@
 --    {name}:timeout       sorted set: id of a permit, 16 bytes -> end of its
 --                         lease, in milliseconds of the server's time
 --    redisson_sc:{name}   the number of free permits, when it grows
---  This is Redisson's RPermitExpirableSemaphore, wire compatible. The id of a
+--    rlock_request:{name}:permits   string: written when the total is set and
+--                         when no permit is in use any more; kept for minutes
+--  The first three are Redisson's RPermitExpirableSemaphore, wire compatible. The
+--  last is rlock's own, by which rlockctl recognises unused permits. The id of a
 --  permit is its owner, so requests are idempotent; it begins with half of its
 --  client's id (identity.lua). Its driver is counters/permits.lua.
 
@@ -14,6 +17,7 @@ local shared = require "rlock.policy.shared"
 local now, tell, whole = shared.now, shared.tell, shared.whole
 
 local NEVER = 922337203685477           -- Redisson's score without a lease
+local MEMORY = 600000                   -- milliseconds, as in once.lua
 
 local server = {}                       -- these run inside Redis
 
@@ -81,12 +85,15 @@ end
 --- Releases a permit. If its lease has ended it is released as well, but the
 --  reply is "lost".
 function server.release(keys, args)
-  local permits, leases, channel = keys[1], keys[2], keys[3]
+  local permits, leases, channel, proof = keys[1], keys[2], keys[3], keys[4]
   local id, publish = args[1], args[4]
   local score = redis.call("zscore", leases, id)
   if not score then return { "lost" } end
   redis.call("zrem", leases, id)        -- first: it needs no memory
   local left = redis.call("incr", permits)
+  if redis.call("exists", leases) == 0 then
+    redis.call("set", proof, left, "px", MEMORY)
+  end
   if left > 0 then tell(publish, channel, left) end
   return { tonumber(score) > now() and "freed" or "lost" }
 end
@@ -96,6 +103,7 @@ function server.set(keys, args)
   local permits, leases, channel = keys[1], keys[2], keys[3]
   local more = args[1] - whole(permits) - redis.call("zcard", leases)
   local left = redis.call("incrby", permits, more)
+  redis.call("set", keys[4], left, "px", MEMORY)
   if more > 0 and left > 0 then tell(args[2], channel, left) end
   return { "held" }
 end
@@ -122,7 +130,7 @@ function server.peek(keys)
 end
 
 local function recognise(keys, args)
-  return redis.call("exists", keys[2]) == 1
+  return redis.call("exists", keys[2], keys[4]) > 0
     and shared.is_number(keys[1], args[1]) and 4
 end
 
@@ -132,8 +140,10 @@ return {
   keys = function(name)
     return {
       name, naming.suffix(name, "timeout"), naming.prefix("redisson_sc", name),
+      naming.prefix("rlock_request", name) .. ":permits",
     }
   end,
+  lasts = function(keys) return { [keys[4]] = 600 } end,
   channel = function(keys) return keys[3] end,
   needs = {
     acquire = { held = "n", busy = "n" }, release = { freed = "", lost = "" },

@@ -21,9 +21,9 @@ It finds keys that look like locks, by SCAN, and changes nothing. A key looks
 like a lock if its owner is an id of rlock or Redisson, or if it is a hash that
 expires and has one field with a count. A simple lock is found if its value is
 such an id, or a token like those of redis-py, redsync and node-redlock. A
-semaphore or a latch is only a number, like many other keys: it is listed
-while it has waiters, and for ten minutes after a request of rlock. Other
-numbers are "unknown". `rlockctl status NAME` shows any of them, and
+semaphore, a latch or unused permits are only a number, like many other keys:
+they are listed while they have waiters, and for ten minutes after a request of
+rlock. Other numbers are "unknown". `rlockctl status NAME` shows any of them, and
 `rlockctl status NAME --policy POLICY` a lock of your own kind.
 
 WAITERS are the clients that listen for a release, or the tasks in the queue of

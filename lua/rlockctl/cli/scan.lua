@@ -11,10 +11,10 @@
 --             redsync or node-redlock; with `all`, any whole number
 --    list     the queue of a fair lock
 --    zset     a fair read/write lock, its queue, or the leases of permits
---  Semaphores and latches are whole numbers, like many other keys. Two proofs
---  exist: the channel of their waiters, and the keys for the deduplication of
---  requests, which last ten minutes. Without a proof they are found only
---  with `all`. Simple locks whose token has another format are not found.
+--  Semaphores, latches and unused permits are whole numbers, like many other
+--  keys. Two proofs exist: the channel of their waiters, and the keys of
+--  requests, which last ten minutes. Without a proof they are found only with
+--  `all`. Simple locks whose token has another format are not found.
 
 local glob = require "rlockctl.cli.glob"
 
@@ -105,12 +105,14 @@ local function without_suffix(key)
   return rest:match("^{([^{]+)}$") or rest:find("{", 1, true) and rest
 end
 
--- The counter of a request: rlock_request:{name}:<client>:<number>[:drained].
+-- The key of a request: rlock_request:{name}:<client>:<number>[:drained], or
+-- rlock_request:{name}:permits.
 local REQUESTS = "rlock_request"
 local SLOT = ":" .. OWNER:sub(2)
 
 local function without_slot(key, found)
   local at = key:find(SLOT .. "$") or key:find(SLOT .. ":drained$")
+    or key:find(":permits$")
   return at and without_prefix(key:sub(1, at - 1), REQUESTS, found)
 end
 

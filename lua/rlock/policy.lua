@@ -84,8 +84,12 @@ end
 -- For a path instead of the name of a module.
 local function hint(name)
   if not name:find("[/\\]") and not name:find("%.lua$") then return "" end
+  local path = name:gsub("%.lua$", ""):gsub("^%.[/\\]+", "")
+  if not path:find("^[%w_]") or path:find(".", 1, true) then
+    return "; give the name of a module, not a path"
+  end
   return ("; a module has a name such as %s, not a path"):format(
-    name:gsub("%.lua$", ""):gsub("^[./\\]+", ""):gsub("[/\\]+", "."))
+    path:gsub("[/\\]+", "."))
 end
 
 -- checking it ----------------------------------------------------------------

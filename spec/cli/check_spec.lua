@@ -296,6 +296,9 @@ describe("rlockctl check", function()
       local result = with("A:mode=" .. modes[1], "B:mode=" .. modes[2])
       assert.same({ 0, "" }, { result.status, result.err }, result.out)
     end
+    local skipped = "three clients were not searched, because options of single"
+    assert.matches("\n" .. skipped, with("A:mode=S", "B:mode=X").out)
+    assert.is_nil(with("mode=S").out:find(skipped, 1, true))
     local result = with("mode=S", "B:mode=IX", "wrong=true")
     assert.equal(1, result.status)
     assert.matches("stopped: A and B hold it at the same time\n", result.out)
@@ -308,9 +311,15 @@ describe("rlockctl check", function()
     assert.same({ 0, "" }, { result.status, result.err })
   end)
 
-  it("says what `late` assumes", function()
-    assert.matches("\nlate: this assumes that lost connections are not sealed",
-      check("mutex", "--faults", "late,lost").out)
+  it("says what `late` assumes, with a fault and without", function()
+    local NOTE = "late: this assumes that lost connections are not sealed"
+    assert.matches("\n" .. NOTE, check("mutex", "--faults", "late,lost").out)
+    local rest = { "mutex", "--faults", "late", "--ops=1", "--clients=1",
+      "--ticks=0", "--trace", write { "A acquire" } }
+    assert.matches("no fault found\n.*\n" .. NOTE,
+      check(table.unpack(rest)).out)
+    table.insert(rest, "--json")
+    assert.matches('"notes":%[[^%]]*"' .. NOTE, check(table.unpack(rest)).out)
   end)
 
   it("prints JSON", function()
@@ -340,6 +349,8 @@ describe("rlockctl check", function()
     { "an unknown policy", { "no.such" }, 'policy "no.such": there is no' },
     { "a path", { "./my/fcfs.lua" }, "there is no such module on package.path; "
       .. "a module has a name such as my.fcfs, not a path" },
+    { "an absolute path", { "/my/fcfs.lua" }, "there is no such module on "
+      .. "package.path; give the name of a module, not a path\n" },
     { "an unknown fault", { "fair", "--faults", "crash,flood" },
       "--faults has no flood, only break, crash, evict, expire, jump, late, "
         .. "lost and twice" },

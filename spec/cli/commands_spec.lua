@@ -607,7 +607,8 @@ describe("rlockctl script", function()
     local own = ctl.folder() .. "/own"
     assert.matches('script: policy "nowhere": there is no such module',
       fault(206, { "script", "nowhere" }))
-    assert.matches("module, without .lua; rlockctl a/b.lua runs a program\n$",
+    assert.matches("package.path; a module has a name such as a.b, not a path"
+      .. "\n$",
       fault(206, { "script", "a/b.lua" }))
     assert.matches('script: policy "own": .*bad.lua:5: .*upvalue "LIMIT"',
       fault(206, { "--lua-path", own, "script", "bad" }))

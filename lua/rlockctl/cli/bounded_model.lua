@@ -32,7 +32,7 @@ end
 local function in_range(name, text, least, most)
   local value = tonumber(text)
   if value and value >= least and value <= most then return value end
-  error(("--%s must be a number from %g to %g"):format(name, least, most), 0)
+  error(("--%s must be a number from %g to %.10g"):format(name, least, most), 0)
 end
 
 --- A number among the options.
@@ -155,6 +155,8 @@ function bounded.of(name, chosen, lock_name)
 end
 
 local CLIENTS = 2                       -- by default
+local SKIPPED = "three clients were not searched, because options of single "
+  .. "clients are given: add --clients 3 and the options of C"
 
 -- Smaller searches of cases that two clients with equal leases do not reach: a
 -- second waiter, a short lease beside a long one, a third hold, a break.
@@ -181,8 +183,9 @@ end
 -- @tparam string name
 -- @tparam table chosen
 -- @treturn table a list; empty if bounds are chosen, and for counters
+-- @treturn string|nil a note on a search that is skipped
 function bounded.further(name, chosen)
-  local list = {}
+  local list, skipped = {}, nil
   for _, bounds in ipairs(FURTHER) do
     local all = {
       option = options_for(chosen.option, tonumber(bounds.clients or CLIENTS)),
@@ -198,9 +201,11 @@ function bounded.further(name, chosen)
     -- Options of single clients say nothing of a third client.
     if not next(its.options_of) or its.bounds.clients <= CLIENTS then
       list[#list + 1] = its
+    else
+      skipped = SKIPPED
     end
   end
-  return list
+  return list, skipped
 end
 
 --- As `of`, under a name that nothing else has, for a real server.

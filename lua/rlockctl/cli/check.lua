@@ -89,6 +89,21 @@ local function where_of(result, rows)
   return result.op and result.op.where or rows and rows[#rows].where
 end
 
+-- Advice on the result, its assumptions, and what was not searched; or nil.
+local function notes_of(explored, result)
+  local notes = {}
+  if not result.fault and not result.is_complete then
+    notes[1] = "to explore all: a longer --limit, or fewer --clients, --ops or "
+      .. "--ticks; --seed N walks at random through the rest"
+  end
+  if explored.faults.late then
+    notes[#notes + 1] = "late: this assumes that lost connections are not "
+      .. "sealed; rlock's clients seal them"
+  end
+  notes[#notes + 1] = result.skipped
+  return notes[1] and notes
+end
+
 local function print_json(explored, result, rows, probes)
   local list, tried
   for i, row in ipairs(rows or {}) do
@@ -107,6 +122,7 @@ local function print_json(explored, result, rows, probes)
     policy = explored.name, states = result.states, steps = result.steps,
     complete = result.is_complete or false, fault = result.fault, trace = list,
     probes = tried, walks = result.walks, seed = result.seed,
+    notes = notes_of(explored, result),
     where = result.fault and where_of(result, rows),
   })
 end
@@ -119,17 +135,6 @@ local function print_trace(explored, result, rows, probes)
   if where then print(where) end
 end
 
--- Advice on the result, and its assumptions.
-local function print_notes(explored, result)
-  if not result.fault and not result.is_complete then
-    print("to explore all: a longer --limit, or fewer --clients, --ops or "
-      .. "--ticks; --seed N walks at random through the rest")
-  end
-  if explored.faults.late and result.fault then
-    print("late: this assumes that lost connections are not sealed; rlock's "
-      .. "clients seal them")
-  end
-end
 
 local function print_result(explored, result, is_json)
   local trace, rows, probes = require "rlockctl.check.trace", nil, {}
@@ -140,7 +145,7 @@ local function print_result(explored, result, is_json)
   if is_json then return print_json(explored, result, rows, probes) end
   print(summary(explored, result))
   if rows then print_trace(explored, result, rows, probes) end
-  print_notes(explored, result)
+  for _, note in ipairs(notes_of(explored, result) or {}) do print(note) end
 end
 
 -- searching -------------------------------------------------------------------
@@ -202,11 +207,13 @@ end
 local function explore_further(explored, result, name, chosen)
   local search = require "rlockctl.check.explore"
   local limit = bounded.seconds(chosen, "limit", 60, 0.1, 86400)
-  for _, other in ipairs(result.is_complete and not chosen.trace
-      and bounded.further(name, chosen) or {}) do
+  if not result.is_complete or chosen.trace then return explored, result end
+  local others, skipped = bounded.further(name, chosen)
+  for _, other in ipairs(others) do
     local found = search.run(other, progress_of(limit))
     if not found.is_complete then return other, found end
   end
+  result.skipped = skipped
   return explored, result
 end
 

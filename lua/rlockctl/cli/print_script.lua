@@ -36,9 +36,7 @@ function script.run(cli, operands)
   end
   local policy, problem = load_policy(name)
   if not policy then
-    local hint = name:find("%.lua$") and "; a policy is named as a module, "
-      .. "without .lua; rlockctl " .. name .. " runs a program" or ""
-    return cli.fault("usage", "script: " .. problem .. hint)
+    return cli.fault("usage", "script: " .. problem)
   end
   if not op then
     print_all(policy)

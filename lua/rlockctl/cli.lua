@@ -156,7 +156,10 @@ local function run_command(name, words, first, chosen)
   local command, operands = require("rlockctl.cli." .. module), {}
   local known = setmetatable(command.options or {}, { __index = common })
   local _, problem = option_parser.read(words, first, known, chosen, operands)
-  if problem then return cli.fault("usage", name .. ": " .. problem) end
+  if problem then
+    local advice = command.advice and command.advice(operands)
+    return cli.fault("usage", name .. ": " .. (advice or problem))
+  end
   if chosen.help then
     command, operands = require "rlockctl.cli.help", { name }
   end

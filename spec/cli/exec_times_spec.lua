@@ -1,7 +1,6 @@
 --- The deadlines that rlock.exec gives its guard, on a virtual clock; and what
 --- the guard makes of them.
 
-local alive = require "spec.tools.alive"
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"

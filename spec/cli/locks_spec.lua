@@ -120,7 +120,8 @@ describe("rlockctl ls", function()
     local waiter = task.start(function() return other:lock() end)
     eventually(function() return listed "x"["x"]:find " 1 " end, SOON)
     assert(one:unlock() and waiter:join(SOON))
-    eventually(function() return listed "x"["x"]:find "s +0 " end, SOON)
+    -- A client listens for 2 s after its last wait.
+    eventually(function() return listed "x"["x"]:find "s +0 " end, 6 * slow)
   end)
 
   it("lists locks of every kind, and who holds them", function()

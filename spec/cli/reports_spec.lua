@@ -64,6 +64,14 @@ describe("rlockctl --metrics FILE", function()
     assert.equal(3, read(files.read(path))[ACQUIRED])
   end)
 
+  it("is no number and no address", function()
+    for _, word in ipairs { "99999", "0", "", "127.0.0.1:9100", ":9100" } do
+      assert.matches("%-%-metrics: must be a port of this host, from 1 to "
+        .. "65535, or a file\n$", ctl.fault(1, { url = server.url, cwd =
+        ctl.folder(), "--metrics", word, "-e", "print(1)" }))
+    end
+  end)
+
   it("that cannot be written is an error before the program runs", function()
     local err = ctl.fault(1, { url = server.url, "--metrics",
       ctl.folder() .. "/no/such.prom", "-e", "print 'ran'" })

@@ -194,7 +194,11 @@ describe("the status of rlockctl run", function()
 
   it("is 206 for a usage error, which says what is wrong", function()
     for text, words in pairs {
-      ["which command%?"] = { "x" }, ["one NAME"] = { "x", "true" },
+      ["which command%?"] = { "x" },
+      ["put %-%- before the command: run x %-%- true"] = { "x", "true" },
+      ["put %-%- before the command: run x %-%- ls"] = { "x", "ls", "-l" },
+      ["one NAME"] = { "x", "y", "-c", "z" },
+      ["the command is empty"] = { "x", "--", "" },
       ["one NAME .*before"] = { "--", "true" },
       ["a name is empty"] = { "x,,y", "--", "true" },
       ["%-%-no%-wait and %-%-wait exclude"] = { "x", "-n", "-w1", "--", "y" },
@@ -454,9 +458,9 @@ describe("rlockctl run", function()
         assert.same({ status, "" }, { result.status, result.out })
         assert.equal(status == 206, result.err ~= "")
       end
-      local told = run { "run:busy", "-n", "-E0", "-v", "-c", "echo ran" }
-      assert.same({ 0, true }, { told.status,
-        told.err:find("is held by", 1, true) ~= nil })
+      local result = run { "run:busy", "-n", "-E0", "-v", "-c", "echo ran" }
+      assert.same({ 0, true }, { result.status,
+        result.err:find("is held by", 1, true) ~= nil })
     end)
     for _, words in ipairs { { "-E0" }, { "-q" } } do
       local fault = ctl.fault(202, { "run", "run:s", "-n", "-c", "echo ran",

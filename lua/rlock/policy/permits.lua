@@ -6,10 +6,10 @@
 --    redisson_sc:{name}   the number of free permits, when it grows
 --    rlock_request:{name}:permits   string: written when the total is set and
 --                         when no permit is in use any more; kept for minutes
---  The first three are Redisson's RPermitExpirableSemaphore, wire compatible. The
---  last is rlock's own, by which rlockctl recognises unused permits. The id of a
---  permit is its owner, so requests are idempotent; it begins with half of its
---  client's id (identity.lua). Its driver is counters/permits.lua.
+--  The first three are Redisson's RPermitExpirableSemaphore, wire compatible.
+--  The last is rlock's own: rlockctl recognises unused permits by it. The id of
+--  a permit is its owner, so requests are idempotent; it begins with half of
+--  its client's id (identity.lua). Its driver is counters/permits.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

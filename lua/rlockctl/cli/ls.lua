@@ -23,8 +23,8 @@ expires and has one field with a count. A simple lock is found if its value is
 such an id, or a token like those of redis-py, redsync and node-redlock. A
 semaphore, a latch or unused permits are only a number, like many other keys:
 they are listed while they have waiters, and for ten minutes after a request of
-rlock. Other numbers are "unknown". `rlockctl status NAME` shows any of them, and
-`rlockctl status NAME --policy POLICY` a lock of your own kind.
+rlock. Other numbers are "unknown". `rlockctl status NAME` shows any of them,
+and `rlockctl status NAME --policy POLICY` a lock of your own kind.
 
 WAITERS are the clients that listen for a release, or the tasks in the queue of
 a fair lock. A client listens for up to two seconds after its last wait.

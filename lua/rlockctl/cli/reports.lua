@@ -46,10 +46,13 @@ local function keep(path)
   return true
 end
 
--- The port given by the word; nil: the word is a file.
+-- The port given by the word; nil: the word is a file; or nil, what is wrong.
 local function port_of(word)
   local port = word:find("^%d+$") and tonumber(word)
-  return port and port > 0 and port < 65536 and port or nil
+  if port and port > 0 and port < 65536 then return port end
+  if port or word == "" or word:find("^[^/]*:%d+$") then
+    return nil, "must be a port of this host, from 1 to 65535, or a file"
+  end
 end
 
 --- Publishes the metrics until the program ends.
@@ -58,7 +61,8 @@ end
 -- @treturn[2] nil
 -- @treturn[2] string what is wrong
 function reports.publish(where)
-  local port = port_of(where)
+  local port, problem = port_of(where)
+  if problem then return nil, problem end
   if not port then
     local ok, why = keep(where)
     return ok and function() reports.write(where) end, why

@@ -6,6 +6,7 @@ local time_limit = require "rlockctl.cli.time_limit"
 local run = {}
 
 run.usage, run.options = arguments.usage, arguments.options
+run.advice = arguments.advice
 
 local BUSY, LATE, LOST, GONE, INTERRUPTED, OVER = 200, 201, 203, 204, 205, 207
 local NOT_EXECUTABLE, NOT_FOUND = 126, 127

@@ -173,9 +173,21 @@ local function split(text)
   return names
 end
 
+--- The problem of a command without "--" before it.
+-- @tparam table operands
+-- @treturn string|nil
+function arguments.advice(operands)
+  if operands.before or not operands[2] then return nil end
+  return ("put -- before the command: run %s -- %s"):format(operands[1],
+    table.concat(operands, " ", 2))
+end
+
 -- The names, and the words of the command.
 local function words_of(operands, chosen)
   local before = operands.before or #operands
+  if not chosen.command and operands[2] and not operands.before then
+    refuse("%s", arguments.advice(operands))
+  end
   if before ~= 1 then
     refuse "one NAME (or NAME,NAME...) comes before -- CMD"
   end
@@ -186,6 +198,8 @@ local function words_of(operands, chosen)
     return names, { "sh", "-c", chosen.command }
   elseif not operands[2] then
     refuse "which command? It comes after --"
+  elseif operands[2] == "" then
+    refuse "the command is empty"
   end
   return names, table.move(operands, 2, #operands, 1, {})
 end

@@ -112,7 +112,8 @@ local function problem_of(operands, chosen, seconds, limit)
   for _, name in pairs(lock_table.keys) do
     if chosen.sort == name then return nil end
   end
-  return chosen.sort and "--sort: no column is called that" or nil
+  return chosen.sort and "--sort must be name, held, left, waiters, grants or "
+    .. "longest" or nil
 end
 
 function top.run(cli, operands, chosen)

@@ -192,7 +192,7 @@ mutate: deps  ## do the tests notice small faults? SEED=7 COUNT=50 FILE=fair
 	$(SUB) all tests
 	@B=$(B) SEED="$(SEED)" COUNT="$(COUNT)" EACH="$(EACH)" FILE="$(FILE)" \
 	  LEAST="$(LEAST)" RESULTS="$(RESULTS)" MINUTES="$(MINUTES)" \
-	  spec/tools/mutate
+	  GATE="$(GATE)" spec/tools/mutate
 
 budget: deps  ## do locks cost no more instructions than their budget?
 	@spec/tools/deps check

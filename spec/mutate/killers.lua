@@ -61,6 +61,11 @@ return {
     "check/watchdog_spec"),
   ["lua/rlock/lock/turn.lua"] = with("check/grant_spec", "faults_spec"),
   ["lua/rlock/lock/owner.lua"] = with("check/grant_spec"),
+  ["lua/rlock/lock/handle.lua"] = with("check/grant_spec", "waiting_spec",
+    "then", "refusals_spec", "for_ever_spec"),
+  ["lua/rlock/lock/waiting.lua"] = with("waiting_spec", "latch_spec",
+    "semaphore_spec", "then", "fair_spec"),
+  ["lua/rlock/lock/verdicts.lua"] = with("unit/verdicts_spec"),
   ["lua/rlock/lock/lock.lua"] = with("check/grant_spec", "waiting_spec",
     "faults_spec", "then", "refusals_spec", "for_ever_spec"),
   ["lua/rlock/lock/heartbeats.lua"] = with("check/heartbeats_spec",
@@ -74,48 +79,49 @@ return {
     "then", "unit/cluster_spec", "unit/redirection_spec",
     "simulate RUNS=6 CLUSTER=1", "moves_spec", "cluster_spec" },
   ["lua/rlock/redis/errors.lua"] = {
-    "then", "unit/errors_spec", "simulate RUNS=6", "errors_spec" },
+    "unit/errors_spec", "simulate RUNS=6", "then", "errors_spec" },
   ["lua/rlock/redis/expiry.lua"] = {
-    "then", "unit/expiry_spec", "check/expiry_spec",
-    "simulate RUNS=6 SEAL=time", "seal_spec" },
+    "unit/expiry_spec", "check/expiry_spec", "simulate RUNS=6 SEAL=time",
+    "then", "seal_spec" },
   ["lua/rlock/redis/greeting.lua"] = {
     "then", "reentrant_spec", "sentinel_spec password" },
   ["lua/rlock/redis/node.lua"] = {
     "then", "unit/node_spec", "simulate RUNS=6", "simulate RUNS=4 SENTINEL=1",
     "faults_spec" },
   ["lua/rlock/redis/remote.lua"] = {
-    "then", "unit/remote_spec", "check/grant_spec", "simulate RUNS=6",
-    "simulate RUNS=4 SEAL=time", "errors_spec", "late_spec", "script_spec" },
+    "unit/remote_spec", "check/grant_spec", "simulate RUNS=6",
+    "simulate RUNS=4 SEAL=time", "errors_spec", "then", "late_spec",
+    "script_spec" },
   ["lua/rlock/redis/replicas.lua"] = {
     "then", "check/replicas_spec", "simulate RUNS=6 REPLICAS=1",
     "replicas_spec" },
   ["lua/rlock/redis/seal.lua"] = {
-    "then", "unit/seal_spec", "check/seal_spec", "simulate RUNS=6",
+    "unit/seal_spec", "check/seal_spec", "simulate RUNS=6", "then",
     "seal_spec" },
   ["lua/rlock/redis/sentinel.lua"] = {
     "then", "unit/sentinel_spec", "simulate RUNS=6 SENTINEL=1",
     "sentinel_spec" },
   ["lua/rlock/redis/singleflight.lua"] = {
-    "then", "simulate RUNS=6", "unit/cluster_spec" },
+    "unit/singleflight_spec", "simulate RUNS=6", "unit/cluster_spec" },
   ["lua/rlock/redis/slot.lua"] = {
-    "then", "unit/cluster_spec", "cluster_spec" },
+    "unit/cluster_spec", "then", "cluster_spec" },
   ["lua/rlock/redis/subscriber.lua"] = {
     "then", "unit/subscriber_spec", "unit/wakeup_spec", "simulate RUNS=6",
     "simulate RUNS=4 CLUSTER=1" },
   ["lua/rlock/redis/url.lua"] = {
-    "then", "unit/url_spec" },
+    "unit/url_spec" },
   ["lua/rlock/counters/call.lua"] = {
     "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec",
     "latch_spec" },
   ["lua/rlock/counters/latch.lua"] = {
-    "then", "simulate RUNS=6 COUNTER=latch", "latch_spec" },
+    "simulate RUNS=6 COUNTER=latch", "latch_spec" },
   ["lua/rlock/counters/once.lua"] = {
-    "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec",
+    "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec", "then",
     "counter_spec" },
   ["lua/rlock/counters/permits.lua"] = {
     "then", "simulate RUNS=6 COUNTER=permits", "permits_spec" },
   ["lua/rlock/counters/semaphore.lua"] = {
-    "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
+    "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },
 }

@@ -2,8 +2,9 @@
 --      [FILE=path] [QUICK=1]
 --      prints a line "FILE NUMBER" for each chosen mutant. Before them come
 --      lines "FILE -KILLER", which try each killer on the unchanged file
---  lua5.4 spec/mutate/main.lua report <RESULTS
---      prints what was caught, and the survivors; fails if that is too little
+--  lua5.4 spec/mutate/main.lua report [GATE=percent] <RESULTS
+--      prints what was caught, and the survivors by file; fails if that is too
+--      little
 
 local killers = require "spec.mutate.killers"
 local known = require "spec.mutate.known"
@@ -113,7 +114,7 @@ end
 -- reporting -------------------------------------------------------------------
 
 -- The rule: of the mutants that known.lua does not list, at least LEAST must be
--- caught. So a few survivors that are not listed yet do not fail a run of fresh
+-- caught, or what GATE says: for a large run. So a few survivors that are not listed yet do not fail a run of fresh
 -- mutants. Listed mutants must exist, and at most EQUAL of the mutants of a
 -- file may be declared equivalent.
 
@@ -152,16 +153,29 @@ local function are_known_well()
 end
 
 local function new_sum()
-  return { mutants = 0, caught = 0, known = 0, equal = 0, by = {} }
+  return { mutants = 0, caught = 0, known = 0, equal = 0, by = {},
+    survivors = {} }
 end
 
 local function survived(sum, file, mutant)
   local entry = entry_of(file, mutant)
-  print(("%s:%d: %s: %s\n  - %s\n  + %s%s"):format(file, mutant.line,
-    mutant.place, mutant.key, mutant.old, mutant.new,
-    entry and "\n  known: " .. entry[3] or ""))
+  table.insert(sum.survivors, { mutant = mutant, entry = entry })
   if entry then sum.known = sum.known + 1 end
   if entry and entry.equal then sum.equal = sum.equal + 1 end
+end
+
+-- Prints the survivors of a file, in the order of its lines.
+local function show_survivors(file, sum)
+  table.sort(sum.survivors, function(a, b)
+    return a.mutant.from < b.mutant.from
+      or a.mutant.from == b.mutant.from and a.mutant.key < b.mutant.key
+  end)
+  for _, one in ipairs(sum.survivors) do
+    local mutant, entry = one.mutant, one.entry
+    print(("%s:%d: %s: %s\n  - %s\n  + %s%s"):format(file, mutant.line,
+      mutant.place, mutant.key, mutant.old, mutant.new,
+      entry and "\n  known: " .. entry[3] or ""))
+  end
 end
 
 -- The lines of the results, and what fails without a mutant -> true: a check, a
@@ -205,14 +219,16 @@ local function show(name, sum)
     name, sum.mutants, sum.caught, sum.known, sum.equal))
 end
 
--- The share that must be caught of n mutants: LEAST, less two standard
--- deviations of a random sample, or CI would fail by chance.
-local function least_of(n)
+-- The share that must be caught of n mutants: what GATE says; or LEAST, less
+-- two standard deviations of a random sample, or CI would fail by chance.
+local function least_of(n, gate)
+  if gate then return tonumber(gate) / 100 end
   return LEAST - 2 * math.sqrt(LEAST * (1 - LEAST) / math.max(n, 1))
 end
 
 local function report()
-  local files, all = sums_of(read_results()), new_sum()
+  local files, all, gate = sums_of(read_results()), new_sum(), options().GATE
+  for _, file in ipairs(sorted(files)) do show_survivors(file, files[file]) end
   for _, file in ipairs(sorted(files)) do
     local sum = files[file]
     show(file, sum)
@@ -226,9 +242,11 @@ local function report()
   show("all", all)
   local judged = all.mutants - all.known
   local share = judged > 0 and all.caught / judged or 1
-  local is_enough = share >= least_of(judged) and are_known_well()
-  print(("%.1f %% of those not known are caught, %.1f %% must be"):format(
-    100 * share, 100 * least_of(judged)))
+  local least = least_of(judged, gate)
+  local is_enough = share >= least and are_known_well()
+  print(("%.1f %% of all are caught; %.1f %% of those not known, of which "
+    .. "%.1f %% must be"):format(100 * all.caught / math.max(all.mutants, 1),
+    100 * share, 100 * least))
   print(("total: %d passed, %d failed, 0 skipped"):format(all.caught,
     is_enough and 0 or math.max(1, judged - all.caught)))
   os.exit(is_enough)

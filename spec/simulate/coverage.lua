@@ -27,19 +27,21 @@ local function upvalue(fn, name)
 end
 
 -- Row -> its name: those of replies, and those of connections.
-local function rows_of(classify)
+local function rows_of(fn)
   local rows = {}
-  for word, row in next, upvalue(classify, "words") do rows[row] = word end
-  for _, case in ipairs(upvalue(classify, "plain")) do
+  for word, row in next, upvalue(fn, "words") do rows[row] = word end
+  for _, case in ipairs(upvalue(fn, "plain")) do
     rows[case[2]] = rows[case[2]] or "ERR " .. case[1]
   end
-  rows[upvalue(classify, "unknown")] = "an unknown word"
+  rows[upvalue(fn, "unknown")] = "an unknown word"
   for code, row in next, errors.transport do rows[row] = code end
   return rows
 end
 
+local classify = errors.classify
+
 local function watch_rows(self)
-  local classify, transport = errors.classify, errors.transport
+  local transport = errors.transport
   self.rows, self.used = rows_of(classify), {}
   function errors.classify(message)
     local row = classify(message)
@@ -90,7 +92,7 @@ end
 -- left out.
 local function each_active(path, text, fn)
   local is_inside
-  local pipe <close> = assert(io.popen("luac5.4 -l -p " .. path))
+  local pipe = assert(io.popen("luac5.4 -l -p " .. path))
   for row in pipe:lines() do
     if row:match "^main " then is_inside = false end
     if row:match "^function " then is_inside = true end
@@ -102,6 +104,7 @@ local function each_active(path, text, fn)
       fn(n)
     end
   end
+  pipe:close()
 end
 
 -- @return the lines that were not reached, as { branch =, text = }; how many
@@ -135,19 +138,33 @@ local function excused(name)
   return set
 end
 
--- Prints the branches in unreached.lua that the file does not have, and the
--- missing lines without a reason; returns how many.
-local function show(missing, name, all)
-  local count, reasons, exists = 0, excused(name), {}
-  for _, branch in pairs(all) do
-    exists[branch], exists[whole(branch)] = true, true
-  end
-  for _, branch in ipairs(sorted(reasons)) do
-    if not exists[branch] then
-      count = count + 1
-      print(("  unreached.lua: %s has no %s"):format(name, branch))
+-- The names of all branches of a file, or of all rows of errors.lua.
+local function all_of(name)
+  if name == "redis/errors" then return rows_of(classify) end
+  return branches.of(table.concat(lines_of(path_of(name)), "\n"))
+end
+
+--- Finds what unreached.lua names and does not exist.
+-- @treturn table texts
+function coverage.stale()
+  local list = {}
+  for _, name in ipairs(sorted(unreached)) do
+    local exists = {}
+    for _, branch in next, all_of(name) do
+      exists[branch], exists[whole(branch)] = true, true
+    end
+    for _, branch in ipairs(sorted(excused(name))) do
+      if not exists[branch] then
+        list[#list + 1] = ("%s has no %s"):format(name, branch)
+      end
     end
   end
+  return list
+end
+
+-- Prints the missing lines without a reason; returns how many.
+local function show(missing, name)
+  local count, reasons = 0, excused(name)
   for _, line in ipairs(missing) do
     if not reasons[line.branch] and not reasons[whole(line.branch)] then
       count = count + 1
@@ -164,7 +181,7 @@ local function show_lines(self, name)
   local of_line = branches.of(table.concat(text, "\n"))
   local missing, n, all = missing_of(path, text, of_line, self.lines[name])
   print(("%s: %d of %d lines"):format(name, n, all))
-  return show(missing, name, of_line)
+  return show(missing, name)
 end
 
 local function show_rows(self)
@@ -177,14 +194,17 @@ local function show_rows(self)
   end
   table.sort(missing, function(a, b) return a.branch < b.branch end)
   print(("redis/errors: %d of %d rows"):format(all - #missing, all))
-  return show(missing, "redis/errors", self.rows)
+  return show(missing, "redis/errors")
 end
 
---- Prints the coverage, and what is neither reached nor in unreached.lua.
--- @treturn integer how many of the latter there are
+--- Prints the coverage, what is neither reached nor in unreached.lua, and what
+--  is there but does not exist.
+-- @treturn integer how many of the latter two there are
 function coverage:report()
   debug.sethook()
-  local count = 0
+  local stale = coverage.stale()
+  for _, text in ipairs(stale) do print("unreached.lua: " .. text) end
+  local count = #stale
   for _, name in ipairs(FILES) do count = count + show_lines(self, name) end
   return count + show_rows(self)
 end

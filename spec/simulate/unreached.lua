@@ -11,6 +11,8 @@ local MALFORMED = "replies that built-in policies never give; "
   .. "spec/redis/own_policies_spec.lua"
 local EXEC = "by rlock.exec only; spec/cli/exec_call_spec.lua, "
   .. "spec/check/grant_spec.lua"
+local ONCE = "a task unlocks what it holds, once: "
+  .. "spec/redis/reentrant_spec.lua"
 local RARE = "reached in few runs only"
 local SEVERAL = "in a cluster, behind Sentinels or with replicas, which these "
   .. "runs lack; spec/redis/cluster_spec.lua, sentinel_spec.lua, "
@@ -25,18 +27,26 @@ return {
     { RARE, "lock:break_lock: *", "lock:token: *" },
   },
   ["lock/grant"] = {
+    { EXEC, "grant:abandon: *" },
+    { NGINX, "grant:admit: *", "grant:give_up: *" },
+    { ONCE, "grant:when_lost: if 1" },
+    { RARE, "grant:when_lost: elseif 1", "grant:when_lost: after if 2" },
+  },
+  ["lock/holds"] = {
+    { ONCE, "last_of: after for 1" },
+  },
+  ["lock/requests"] = {
     { "the policies here have all operations", "may_enter: elseif 2" },
     { MALFORMED, "interpret: if 1", "interpret: if 2", "interpret: after if 2",
       "send_release: after if 6", "send_release: after if 7" },
-    { EXEC, "grant:abandon: *" },
-    { NGINX, "grant:admit: *", "grant:give_up: *", "accepted: if 2" },
-    { "a task unlocks what it holds, once: spec/redis/reentrant_spec.lua",
-      "last_of: after for 1", "send_release: if 1", "grant:when_lost: if 1" },
+    { NGINX, "accepted: if 2" },
+    { ONCE, "send_release: if 1" },
     { RARE, "interpret: test of elseif 4", "interpret: elseif 4",
-      "wait_for_turn: after for 1", "interpret: if 3", "release_later: *",
-      "tell: *", "told: *", "grant:release: if 1", "grant:release: if 2",
-      "grant:release: after if 3", "grant:when_lost: elseif 1",
-      "grant:when_lost: after if 2" },
+      "interpret: if 3", "release_later: *", "requests.release: if 1",
+      "requests.release: if 2", "requests.release: after if 3" },
+  },
+  ["lock/turn"] = {
+    { RARE, "turn.wait: after for 1" },
   },
   ["lock/watchdog"] = {
     { MALFORMED, "answered: elseif 2", "answered: else 2" },

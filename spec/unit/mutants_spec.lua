@@ -1,4 +1,7 @@
+local files = require "spec.tools.files"
+local killers = require "spec.mutate.killers"
 local mutants = require "spec.mutate.mutants"
+local shell = require "spec.tools.shell"
 
 -- "function: change" of each mutant, sorted.
 local function names_of(text)
@@ -26,5 +29,55 @@ describe("mutants", function()
     local text = "local function f(a, b)\n  if a < b then a = g(b, a) end\nend"
     local renamed = text:gsub("%f[%w]a%f[%W]", "first")
     assert.same(names_of(text), names_of(renamed))
+  end)
+end)
+
+describe("known.lua", function()
+  it("names only mutants that exist #long", function()
+    local missing = {}
+    for path, list in pairs(require "spec.mutate.known") do
+      local exists = {}
+      for _, mutant in ipairs(mutants.of(files.read(path))) do
+        exists[mutant.place .. ": " .. mutant.key] = true
+      end
+      for _, entry in ipairs(list) do
+        local name = entry[1] .. ": " .. entry[2]
+        if not exists[name] then
+          missing[#missing + 1] = path .. ": " .. name
+        end
+      end
+    end
+    assert.same({}, missing)
+  end)
+end)
+
+-- The path of the spec that a killer names, or nil.
+local function spec_of(words)
+  local name = words:match "^(%S+_spec)"
+  return name and ("spec/%s%s.lua"):format(name:find "/" and "" or "redis/",
+    name)
+end
+
+describe("killers.lua", function()
+  it("has each file of the client with functions", function()
+    local missing = {}
+    local paths = shell.run "ls lua/rlock/counters/*.lua lua/rlock/lock/*.lua lua/rlock/redis/*.lua"
+    for path in paths:gmatch("%S+") do
+      if not killers[path] and files.read(path):find "function" then
+        missing[#missing + 1] = path
+      end
+    end
+    assert.same({}, missing)
+  end)
+
+  it("names specs that exist", function()
+    local missing = {}
+    for _, list in pairs(killers) do
+      for _, words in ipairs(list) do
+        local path = spec_of(words)
+        if path and not files.read(path) then missing[#missing + 1] = path end
+      end
+    end
+    assert.same({}, missing)
   end)
 end)

@@ -114,9 +114,9 @@ end
 -- reporting -------------------------------------------------------------------
 
 -- The rule: of the mutants that known.lua does not list, at least LEAST must be
--- caught, or what GATE says: for a large run. So a few survivors that are not listed yet do not fail a run of fresh
--- mutants. Listed mutants must exist, and at most EQUAL of the mutants of a
--- file may be declared equivalent.
+-- caught, or for a large run what GATE says. So a few survivors that are not
+-- listed yet do not fail a run of fresh mutants. Listed mutants must exist, and
+-- at most EQUAL of the mutants of a file may be declared equivalent.
 
 local function entry_of(file, mutant)
   for _, entry in ipairs(known[file] or {}) do

@@ -20,7 +20,7 @@
 --                 seed 1; fails if anything unreached is not in unreached.lua,
 --                 so MINUTES must be enough for all
 --    EVENTS=a,b   inject only these of the run's faults
---    SHRINK=0     do not look for the few that are needed
+--    SHRINK=0     do not look for the few that are needed; as with COVERAGE
 --    FIRST=1      end with the first run in which a fault is found
 
 local faults = require "spec.simulate.faults"
@@ -109,7 +109,7 @@ local function simulate()
     sum.faults = sum.faults + 1
     print(("SEED=%d %s"):format(seed, fault.text))
   end
-  if found.oracle.faults[1] and options.SHRINK ~= "0" then
+  if found.oracle.faults[1] and options.SHRINK ~= "0" and not covered then
     show_few(found, run_options)
   end
 end

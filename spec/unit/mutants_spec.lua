@@ -61,8 +61,10 @@ end
 describe("killers.lua", function()
   it("has each file of the client with functions", function()
     local missing = {}
-    local paths = shell.run "ls lua/rlock/counters/*.lua lua/rlock/lock/*.lua lua/rlock/redis/*.lua"
-    for path in paths:gmatch("%S+") do
+    local paths = shell.run("cd lua/rlock && ls counters/*.lua lock/*.lua "
+      .. "redis/*.lua")
+    for name in paths:gmatch("%S+") do
+      local path = "lua/rlock/" .. name
       if not killers[path] and files.read(path):find "function" then
         missing[#missing + 1] = path
       end

@@ -124,6 +124,20 @@ describe("a request to lock", function()
     assert.is_nil(entry(self))
   end)
 
+  on_stage("reports what the server said, not that the last attempt was short",
+    function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self:route().delay = 0.03
+    self.server:ail(100, "CLUSTERDOWN Hash slot not served")
+    for ms = 200, 2000, 9 do
+      local _, code, detail = lock:lock { wait = ms / 1000 }
+      assert.equal("redis", code, ms)
+      assert.match("^CLUSTERDOWN", detail)
+    end
+  end)
+
   on_stage("leaves the queue, too, if its reply is lost", function(self, client)
     local lock = client:fair_lock "lock"
     self.spawn(function()

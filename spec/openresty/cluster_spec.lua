@@ -202,7 +202,7 @@ describe("The client of a worker works again", function()
   } do
     it("after a reply to CLUSTER SLOTS " .. what, function()
       local client = open { name = what }
-      local node = client.session.node:any()
+      local node = client.session.server.node:any()
       local call = node.call
       function node.call(its, deadline, words, n)
         if is_faulty and words[1] == "CLUSTER" then return reply end

@@ -16,6 +16,10 @@ local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 --- Retries without a pause, for example after redirections.
 local AT_ONCE = 6
 
+--- Seconds. That a shorter attempt had no reply says less than the failure
+--  before it.
+local BRIEF = 0.1
+
 local ceil, max, min = math.ceil, math.max, math.min
 
 --- Rows as in errors.lua, for failures that are not the server's.
@@ -268,17 +272,32 @@ local function next_step(server, node, class, detail)
   return class.retry, class.pause == false
 end
 
+-- The failure to report: a time-out of the last attempt may say less than an
+-- earlier failure.
+-- @tparam table known  of earlier attempts: `replicas` and `redis`, with why
+-- @tparam boolean is_brief  whether the last attempt was short, or not sent
+-- @return code, why
+local function telling(code, why, known, is_brief)
+  if code == "timeout" and known.replicas then
+    return "replicas", known.replicas
+  elseif code == "timeout" and known.redis and is_brief then
+    return "redis", known.redis
+  end
+  return code, why
+end
+
 -- Retries an operation while that may succeed.
-local function again(server, node, op, deadline, code, detail, keys, ...)
+-- @tparam number now when the first attempt began, by host.now()
+local function again(server, node, op, deadline, now, code, detail, keys, ...)
   local host, may_be_applied, hurried = server.host, false, 0
-  local unconfirmed                       -- why replicas did not confirm it
+  local known, sent = {}, now
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     if code == "timeout" then node.unanswered = node.unanswered or op end
     local class, why = remote.classify(node, op, code, detail, keys[1])
     remote.forget(node, op, class)
     if class.applied ~= "no" then may_be_applied = true end
-    if code == "replicas" then unconfirmed = why end
+    if class.retry then known[class.code or code] = why end
     local goes_on, at_once, asked = next_step(server, node, class, detail)
     if at_once then hurried = hurried + 1 end
     if goes_on and server.is_closed then
@@ -292,13 +311,13 @@ local function again(server, node, op, deadline, code, detail, keys, ...)
           deadline - least)
     end
     if cancelled then return nil, cancelled, unwind, may_be_applied end
-    if not goes_on and code == "timeout" and unconfirmed then
-      return nil, "replicas", unconfirmed, may_be_applied
-    elseif not goes_on then
-      return nil, class.code or code, why, may_be_applied
+    if not goes_on then
+      code, why = telling(class.code or code, why, known,
+        not sent or deadline - sent < BRIEF)
+      return nil, code, why, may_be_applied
     end
     if code ~= "first" then log_retry(server, op, keys[1], why) end
-    local reply, sent
+    local reply
     node, reply, code, detail, sent =
       find_and_send(server, asked, op, deadline, keys, ...)
     if reply ~= nil then
@@ -328,8 +347,8 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   local connection, sha = node.connection, node.shas[op]
   -- Where requests carry deadlines, only scripts with a deadline have a sha.
   if not connection or not sha or keys.replicas then
-    return again(server, node, op, deadline, "first", nil, keys, a, b, c, d,
-      extra)
+    return again(server, node, op, deadline, now, "first", nil, keys, a, b, c,
+      d, extra)
   end
   local ms = node.timeout_ms
   if deadline - now < node.options.timeout then
@@ -342,7 +361,7 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
     return reply, nil, nil, false, now
   end
   node:heed(connection, code, detail)
-  return again(server, node, op, deadline, code, detail, keys, a, b, c, d,
+  return again(server, node, op, deadline, now, code, detail, keys, a, b, c, d,
     extra)
 end
 

@@ -130,9 +130,11 @@ describe("a request to lock", function()
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
     self:route().delay = 0.03
-    self.server:ail(100, "CLUSTERDOWN Hash slot not served")
-    for ms = 200, 2000, 9 do
+    for ms = 200, 800, 18 do
+      assert.equal("PONG", client:call "PING")
+      self.server:ail(3, "CLUSTERDOWN Hash slot not served")
       local _, code, detail = lock:lock { wait = ms / 1000 }
+      self.sleep(4)
       assert.equal("redis", code, ms)
       assert.match("^CLUSTERDOWN", detail)
     end

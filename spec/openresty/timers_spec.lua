@@ -3,11 +3,11 @@
 
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.ngx"
+local loop = require "rlock.lock.waiting"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
 local tasks = require "rlock.host.ngx.tasks"
-local waiting = require "rlock.lock.waiting"
 
 local SECONDS = 20
 
@@ -177,7 +177,9 @@ describe("The timer of a worker", function()
 
   -- Starts a light thread that waits for a lock of `its`.
   local function wait_for(its, make, wait)
-    return ngx.thread.spawn(function() return make(its):lock { wait = wait } end)
+    return ngx.thread.spawn(function()
+      return make(its):lock { wait = wait }
+    end)
   end
 
   -- Do tasks of a client wait for a lock?
@@ -232,7 +234,7 @@ describe("The timer of a worker", function()
     local wakeup = client.session.wakeup
     local joined, woken = host.event(), wakeup:join "channel"
     host.daemon(function()
-      waiting.join(client.session, "channel").is_woken = true
+      loop.join(client.session, "channel").is_woken = true
       joined:set()
       ngx.sleep(SECONDS)
     end)

@@ -1,17 +1,25 @@
 --- The heartbeats of the waiters in a queue in Redis, for policies with the
 --  operation `refresh`. A request refreshes many waiters of one lock, and its
 --  reply names those that must retry. So a waiter sends nothing while it waits,
---  and the retry of a woken waiter is behind few other requests.
+--  and the retry of a woken waiter is behind one other request, as a rule.
+--
+--  Beyond BATCH waiters of a lock, each has a heartbeat half as often. Their
+--  requests are sent at an even pace, at most MOST a second: beyond that number
+--  they name more waiters.
 
 local verdicts = require "rlock.lock.verdicts"
 
 local heartbeats = {}
 heartbeats.__index = heartbeats
 
-local huge, max, min = math.huge, math.max, math.min
+local ceil, huge, max, min = math.ceil, math.huge, math.max, math.min
 
 local BATCH = 128       -- waiters of one request, which takes less than 1 ms
-local IN_FLIGHT = 8     -- requests for one lock
+local MOST = 200        -- requests a second for one lock
+local LARGEST = 1000    -- waiters of one request: Lua limits unpack()
+local IN_FLIGHT = 8     -- requests for one lock, and a second one
+local LATE = 0.05       -- only if heartbeats are late by this; and so on
+local PACE = 0.9        -- leaves some time for late requests
 local PERIOD = 0.8      -- between two heartbeats, as a share of `poll`
 local EARLY = 0.5       -- how early one may be, as a share of that period
 local LEAST = 0.01      -- seconds; a policy may reply "busy" and 0
@@ -28,7 +36,7 @@ local function append(line, waiter, due)
   local last = line.last
   waiter.line, waiter.due, waiter.ahead, waiter.behind = line, due, last, nil
   if last then last.behind = waiter else line.first = waiter end
-  line.last = waiter
+  line.last, line.count = waiter, line.count + 1
 end
 
 local function unlink(line, waiter)
@@ -36,6 +44,21 @@ local function unlink(line, waiter)
   if ahead then ahead.behind = behind else line.first = behind end
   if behind then behind.ahead = ahead else line.last = ahead end
   waiter.line, waiter.ahead, waiter.behind = nil, nil, nil
+  line.count = line.count - 1
+end
+
+-- Seconds between two heartbeats of a waiter.
+local function period_of(line)
+  return line.count > BATCH and 2 * line.period or line.period
+end
+
+-- Seconds between two requests of a line that needs several, and the number of
+-- waiters of each.
+local function pace(line)
+  local all = PACE * period_of(line)
+  local seconds = min(line.period, max(all * BATCH / line.count, 1 / MOST))
+  return seconds,
+    min(LARGEST, max(BATCH, ceil(line.count * seconds / all)))
 end
 
 -- Schedules a request after `ms`, by a reply: the lock may be free then.
@@ -87,11 +110,14 @@ end
 
 -- Takes the waiters of the next request from the front of the line.
 local function collect(line, now)
-  local batch, owners, next_due = {}, {}, now + line.period
-  local latest = now + line.period * EARLY
+  local batch, owners, period = {}, {}, period_of(line)
+  local next_due, latest = now + period, now + period * EARLY
   if line.deadline <= now then latest, line.deadline = huge, huge end
+  local seconds, most = pace(line)
+  line.next_at = line.count > BATCH and now + seconds or huge
   local waiter = line.first
-  while waiter ~= batch[1] and waiter.due <= latest and #batch < BATCH do
+  while waiter ~= batch[1] and #batch < most
+      and (waiter.due <= latest or not batch[1]) do
     local n = #batch + 1
     batch[n], owners[n] = waiter, waiter.owner_name
     unlink(line, waiter)
@@ -102,14 +128,17 @@ local function collect(line, now)
   return batch
 end
 
+-- When to send the next request.
+local function next_at(line)
+  if line.flying >= IN_FLIGHT then return huge end
+  return min(line.first.due, line.deadline, line.next_at) + line.flying * LATE
+end
+
 -- The task of a line, while there are waiters.
 local function run(line)
   local session = line.session
   while line.first and not session.is_closed do
-    local now, at = session.host.now(), huge
-    if line.flying < IN_FLIGHT then
-      at = min(line.first.due, line.deadline)
-    end
+    local now, at = session.host.now(), next_at(line)
     if at <= now then
       local batch = collect(line, now)
       line.flying = line.flying + 1
@@ -137,7 +166,7 @@ local function open(self, site)
   local session = self.session
   local line = {
     session = session, site = site, lines = self.lines, deadline = huge,
-    flying = 0, change = session.host.event(),
+    next_at = huge, count = 0, flying = 0, change = session.host.event(),
     period = (site.policy.poll or POLL) * PERIOD,
   }
   self.lines[site] = line
@@ -155,7 +184,7 @@ function heartbeats:join(waiter, site, ms)
   local line = self.lines[site] or open(self, site)
   local now = self.session.host.now()
   local was_empty = not line.first
-  append(line, waiter, now + line.period)
+  append(line, waiter, now + period_of(line))
   if expect(line, ms, now) or was_empty then line.change:set() end
 end
 

@@ -42,7 +42,8 @@ end
 -- @tparam[opt] table site of a lock, whose policy may have a queue of waiters
 -- @treturn table waiter
 function waiting.join(session, channel, wakes, site)
-  local host, waiter = session.host, nil
+  local host = session.host
+  local waiter
   if channel then
     waiter = session.wakeup:join(channel, wakes)
   else

@@ -16,7 +16,7 @@ local ceil, huge, max, min = math.ceil, math.huge, math.max, math.min
 
 local BATCH = 128       -- waiters of one request, which takes less than 1 ms
 local MOST = 200        -- requests a second for one lock
-local LARGEST = 1000    -- waiters of one request: Lua limits unpack()
+local LARGEST = 1000    -- waiters of one request: a limit of Lua
 local IN_FLIGHT = 8     -- requests for one lock, and a second one
 local LATE = 0.05       -- only if heartbeats are late by this; and so on
 local PACE = 0.9        -- leaves some time for late requests

@@ -2,12 +2,12 @@
 --
 --  A waiter retries at least every half second (POLL) and leaves a heartbeat
 --  each time: the server time in milliseconds. If a client has many waiters,
---  each has one every 0.8 s, and some waiter every half second. A waiter that has been silent
---  for SILENT ms is dead. If no waiter at all was heard for GAP ms, the server
---  or the network was down: the queue restarts, and every waiter gets SILENT ms
---  from that start. A waiter that is silent across two starts is dead;
---  otherwise a single waiter that retries rarely could never outlive the dead
---  ones ahead of it.
+--  each has one every 0.8 s, and some waiter every half second. A waiter that
+--  has been silent for SILENT ms is dead. If no waiter at all was heard for GAP
+--  ms, the server or the network was down: the queue restarts, and every waiter
+--  gets SILENT ms from that start. A waiter that is silent across two starts is
+--  dead; otherwise a single waiter that retries rarely could never outlive the
+--  dead ones ahead of it.
 --
 --  A policy stores two times with the heartbeats of a queue: the last heartbeat
 --  of any waiter, and the last start of the queue. So a start is O(1).

@@ -193,3 +193,42 @@ describe("errors.transport", function()
     assert.equal("maybe", errors.transport.timeout.applied)
   end)
 end)
+
+describe("errors.of_greeting", function()
+  local plain = { host = "db", port = 6379 }
+
+  it("suggests TLS if the server closes a plain connection", function()
+    local hint = "; redis:// was tried: if this port expects TLS, use rediss://"
+    for _, detail in ipairs { "closed", "connection reset by peer",
+      "the server closed the connection", "'\\x15\\x03\\x01'",
+      "it does not speak RESP" } do
+      assert.equal(detail .. hint,
+        errors.of_greeting(plain, "HELLO", "closed", detail))
+    end
+  end)
+
+  it("does not suggest it for TLS, a path or another reason", function()
+    local said = "closed (in reply to HELLO)"
+    assert.equal(said, errors.of_greeting({ host = "db", port = 6379,
+      tls = {} }, "HELLO", "closed", "closed"))
+    assert.equal(said, errors.of_greeting({ path = "/r" }, "HELLO", "closed",
+      "closed"))
+    assert.equal("no time left (in reply to HELLO)",
+      errors.of_greeting(plain, "HELLO", "closed", "no time left"))
+    assert.equal("closed (in reply to HELLO)",
+      errors.of_greeting(plain, "HELLO", "timeout", "closed"))
+  end)
+
+  it("names the server that refuses", function()
+    assert.equal("NOAUTH x (in reply to SELECT, from db:6379)",
+      errors.of_greeting(plain, "SELECT", "redis", "NOAUTH x"))
+    assert.equal("NOAUTH x (in reply to SELECT, from /r)",
+      errors.of_greeting({ path = "/r" }, "SELECT", "redis", "NOAUTH x"))
+  end)
+
+  it("does not show a password that the server echoes", function()
+    assert.equal("the server does not know the command (in reply to AUTH, "
+      .. "from db:6379)", errors.of_greeting(plain, "AUTH", "redis",
+      "ERR unknown command 'AUTH', with args beginning with: 'secret'"))
+  end)
+end)

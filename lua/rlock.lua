@@ -10,7 +10,7 @@ local host = require "rlock.host.uv"
 
 -- A second `require` returns the same table, which has the open clients and the
 -- --url.
-if host.face then return host.face end
+if host.entry_point then return host.entry_point end
 
 -- `open` loads its modules lazily, so that programs without clients start fast.
 
@@ -22,7 +22,7 @@ local rlock = {
   event = host.event,
 }
 
-host.face = rlock
+host.entry_point = rlock
 
 --- The default URL of `open()`; `rlockctl --url` sets it.
 rlock.default_url = nil

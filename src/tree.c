@@ -71,7 +71,7 @@ static void walk_child(const struct walk *walk, pid_t pid)
     walk->fn(walk, pid);
 }
 
-/* The children of one thread: numbers, each with a space behind it. */
+/* The children of one thread: numbers, each followed by a space. */
 static void walk_thread(void *arg, int thread)
 {
     const struct walk *walk = arg;

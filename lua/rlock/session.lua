@@ -104,7 +104,7 @@ end
 
 --- The site shared by all handles of one lock: policy, name, target, and
 --  `grants` (owner -> grant). Grants come and go, so they have a table of their
---  own: LuaJIT compiles a field access anew for each new layout of its table.
+--  own: LuaJIT compiles a field access again for each new layout of its table.
 -- @tparam table client the public object; its locks keep it alive
 -- @tparam table policy
 -- @tparam string name

@@ -129,7 +129,7 @@ describe("the test of sealing", function()
         local connection = open(...)
         if not victim then
           victim = connection
-          self.server:restart(0, "data")       -- its ids begin anew
+          self.server:restart(0, "data")       -- its ids start again
           self.sleep(1)
           assert.is_truthy(node.connection)    -- to the new run
         end

@@ -490,7 +490,7 @@ describe("a lost hold", function()
     assert.equal(1, told)
   end)
 
-  on_stage("may be locked anew by on_lost", function(self, client)
+  on_stage("may be locked again by on_lost", function(self, client)
     local lock, results = take(client), nil
     lock:on_lost(function(its)
       self.sleep(0.01)

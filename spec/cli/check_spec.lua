@@ -65,7 +65,7 @@ local FAULTS = {
   { "redisson_readwrite", 'B holds nothing, but re%-enter answers "held"',
     { "--faults", "crash" } },
   -- A dead waiter blocks the free lock for five minutes; one whose deadline is
-  -- evicted blocks it for ever, though it would have waited for three seconds.
+  -- evicted blocks it forever, though it would have waited for three seconds.
   { "redisson_fair_mended", "stuck: A alone wants it" },
   { "redisson_fair_mended", "stuck: A alone wants it", { "--faults",
     "crash,evict", "--ops", "1", "--option", "wait=3000" } },

@@ -118,7 +118,7 @@ function Running:wait()
     err = self:err() }
 end
 
---- Runs it to its end.
+--- Runs it to completion.
 function ctl.run(options) return ctl.start(options):wait() end
 
 --- Runs it; asserts success, or the status `ends`, without standard error, and

@@ -75,6 +75,18 @@ return {
     "permits_spec", "faults_spec"),
   ["lua/rlock/lock/wakeup.lua"] = with("unit/wakeup_spec", "latch_spec",
     "semaphore_spec", "waiting_spec", "then", "fair_spec", "faults_spec"),
+  ["lua/rlock/redis/availability.lua"] = {
+    "check/quorum_spec", "quorum_spec" },
+  ["lua/rlock/redis/backend.lua"] = {
+    "check/grant_spec", "unit/cluster_spec", "simulate RUNS=6", "then",
+    "replicas_spec", "cluster_spec", "multi_spec", "refusals_spec" },
+  ["lua/rlock/redis/batch.lua"] = {
+    "check/watchdog_spec", "check/expiry_spec", "then", "close_spec",
+    "cluster_spec" },
+  ["lua/rlock/redis/channels.lua"] = {
+    "unit/wakeup_spec", "then", "simulate RUNS=4 CLUSTER=1" },
+  ["lua/rlock/redis/server_identity.lua"] = {
+    "check/quorum_spec", "quorum_spec" },
   ["lua/rlock/redis/cluster.lua"] = {
     "then", "unit/cluster_spec", "unit/redirection_spec",
     "simulate RUNS=6 CLUSTER=1", "moves_spec", "cluster_spec" },

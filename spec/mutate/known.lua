@@ -112,10 +112,6 @@ return {
     { "liveness.left", "< to <=, 2 of 2",
       "the larger of two equal numbers is either", equal = true },
   },
-  ["lua/rlock/policy/permits.lua"] = {
-    { "recognise", "4 to 5",
-      "ranks are compared, and this is the highest", equal = true },
-  },
   ["lua/rlock/policy/readwrite.lua"] = {
     { "examine", "1 to 2, 2 of 4",
       "one reader less is examined, another one each time" },

@@ -162,7 +162,7 @@ describe("nginx with a cluster", function()
   end)
 end)
 
--- A call that never ends would leave the worker's client dead for ever.
+-- A call that never ends would leave the worker's client dead forever.
 describe("The client of a worker works again", function()
   local cluster, is_faulty
 

@@ -284,7 +284,7 @@ describe("With all running timers of a worker in use", function()
     assert.equal("0", server:cli("DBSIZE"))
   end)
 
-  it("by those who want a lock, these do not wait for ever", function()
+  it("by those who want a lock, these do not wait forever", function()
     assert.equal(200, (web:get("/all-lock")))
     assert.equal(200, (web:get("/cycle")))
     web:signal("QUIT")

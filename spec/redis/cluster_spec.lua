@@ -403,7 +403,7 @@ describe("an address of a cluster", function()
   it("where nothing listens is reported", function()
     local code, detail = refusal { url = "redis+cluster://127.0.0.1:1" }
     assert.equal("connect", code)
-    assert.matches("no node of the cluster tells its slots: 127.0.0.1:1: ",
+    assert.matches("no node of the cluster returned a slot map: 127.0.0.1:1: ",
       detail, 1, true)
   end)
 

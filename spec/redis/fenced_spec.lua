@@ -125,7 +125,7 @@ describe("a fenced lock", function()
     assert.equal(4000000000000002, token_of "a")
   end)
 
-  it("goes on from Redisson's counter, which stays for ever, as it goes on "
+  it("goes on from Redisson's counter, which stays forever, as it goes on "
     .. "from ours", function()
     client:call("SET", counter, "41")
     local token = token_of "a"

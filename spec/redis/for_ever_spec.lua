@@ -50,7 +50,7 @@ local function compute()
   repeat until host.now() >= deadline
 end
 
--- What can wait for ever: how to make it, and how to wait for it.
+-- What can wait forever: how to make it, and how to wait for it.
 local waits = {
   semaphore = function(client)
     local semaphore = client:semaphore "semaphore"

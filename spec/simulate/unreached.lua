@@ -49,27 +49,21 @@ return {
     { RARE, "turn.wait: after for 1" },
   },
   ["lock/watchdog"] = {
-    { MALFORMED, "answered: elseif 2", "answered: else 2" },
+    { MALFORMED, "sender.answered: else 1" },
     { "four batches of 256 renewals are in flight: "
       .. "spec/redis/watchdog_spec.lua",
       "report_losses: *", "run: else 1" },
     { END, "watchdog:retire: *" },
     { NGINX, "recover: *" },
-    { REFUSED, "abort: *", "send_part: function 2", "fail: *" },
-    { SEVERAL, "renew_elsewhere: *", "handle_reply: elseif 1",
-      "collect: elseif 2", "has_routes: *" },
-    { RARE, "answered: if 3", "collect: else 1",
-      "watchdog:observe: elseif 1" },
+    { REFUSED, "send_part: if 1", "send_part: function 2" },
+    { SEVERAL, "collect: elseif 2" },
+    { RARE, "collect: else 1", "watchdog:observe: elseif 1" },
   },
   ["lock/heartbeats"] = {
-    { REFUSED, "run: if 3" },
     { "the line's task ends while there are waiters: an error, or the client "
       .. "is closed", "serve: while 1" },
   },
   ["lock/wakeup"] = {
-    { END, "wakeup:wind_down: *" },
-    { SEVERAL, "is_echo: *", "events.moved: *", "wakeup:reconnect: *",
-      "wakeup:rehome: *" },
     { RARE, "wake_sharers: *", "wakeup:pass: while 1" },
   },
   ["several/joint"] = {
@@ -99,9 +93,25 @@ return {
   ["several/round"] = {
     { RARE, "round:outcome: if 2" },
   },
+  ["redis/backend"] = {
+    { MISUSE, "backend.complete: *", "Target:check: after if 1" },
+    { END, "backend:rest: *" },
+    { "by programs only: spec/redis/host_spec.lua", "backend:call: *",
+      "is_interrupt: *", "may_connect: *", "backend:connect: *" },
+    { SEVERAL, "Target:route: after if 1", "follow_slots: *", "attend: *" },
+  },
+  ["redis/batch"] = {
+    { REFUSED, "batch:fail: *", "send_alone: *" },
+    { SEVERAL, "handle_failure: if 2" },
+  },
+  ["redis/channels"] = {
+    { END, "channels:wind_down: *" },
+    { SEVERAL, "is_echo: *", "channels:reconnect: *", "channels:follow: *",
+      "channels:rehome: *", "all: *", "handle: after if 1" },
+  },
   ["redis/server_identity"] = {
     { "each server of a red lock is another: spec/redis/quorum_spec.lua",
-      "bond: *", "server_identity.clash: *" },
+      "bond: *", "server_identity.clash: after if 1" },
     { RARE, "note: if 3" },
   },
   ["redis/errors"] = {

@@ -604,7 +604,7 @@ function uses.permits(task, thing)
   if not prepare(task, one, permits) then return end
   task.began = task.host.universe.now
   local options = options_of(random)
-  options.wait = options.wait or 3          -- it may be gone for ever
+  options.wait = options.wait or 3          -- it may be gone forever
   one.key = permits.site.target[2]
   task.world.by_key[one.key] = one
   local id = permits:acquire(options)
@@ -627,7 +627,7 @@ end
 
 local PATIENCE = 4        -- seconds
 
--- Makes a request whose outcome is in doubt until it has returned: for ever if
+-- Makes a request whose outcome is in doubt until it has returned: forever if
 -- it raises or fails.
 local function surely(cycle, fn, ...)
   cycle.doubts = cycle.doubts + 1

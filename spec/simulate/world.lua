@@ -585,7 +585,7 @@ end
 --- The plan of a run.
 -- @tparam integer seed
 -- @tparam table options as for `simulate`
--- @treturn table as of faults.plan
+-- @treturn table as faults.plan returns it
 function world.plan(seed, options)
   local only = only_of(seed, options)
   local plan = faults.plan(sim.stream(seed, "faults"),
@@ -653,7 +653,7 @@ end
 -- @tparam integer seed
 -- @tparam[opt] table options
 --   seal: of the clients; default: by the seed, never "off"
---   plan: the faults, as of faults.plan; default: by the seed
+--   plan: the faults, as faults.plan returns them; default: by the seed
 --   only: kind, counter (its kind), style, owner ("task", "none"), leases (how
 --     many of 1), servers, clients, tasks (of a client), pause (seconds between
 --     two uses), every (seconds between faults), faults (their kinds), drains

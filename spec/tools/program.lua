@@ -39,7 +39,7 @@ function program.start(server, ...)
   return program.exec(server, rlockctl, ...)
 end
 
---- Runs it to its end; returns its output, its status and its signal.
+--- Runs it to completion; returns its output, its status and its signal.
 function program.run(server, ...)
   local self = program.start(server, ...)
   local status, signal = self:wait()

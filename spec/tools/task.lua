@@ -5,7 +5,7 @@
 --    local task = require "spec.tools.task"
 --    local waiting = task.start(function() return lock:lock() end)
 --    assert.is_true(waiting:join(5))
---    assert.is_true(task.run(fn))              -- as another owner, to its end
+--    assert.is_true(task.run(fn))            -- as another owner, to completion
 
 local host = require "rlock.host.uv"
 

@@ -181,7 +181,7 @@ describe("the slot map of a cluster", function()
       world = { ["a:1"] = said }
       local _, code, detail = find(new { seeds = two }, "key")
       assert.equal("connect", code)
-      assert.equal(("no node of the cluster tells its slots: a:1: %s (%s); "
+      assert.equal(("no node of the cluster returned a slot map: a:1: %s (%s); "
         .. "b:2: refused"):format(said, advice), detail)
     end
   end)

@@ -167,8 +167,8 @@ describe("errors.is_silence", function()
       "db:6379: no connection within 3000 ms", "no answer within 90 ms",
       "m: no Sentinel answers; s:26379: no reply within 1000 ms (in reply to "
         .. "CLIENT)", "db:6379: silent for 3000 ms while commands waited",
-      "no node of the cluster tells its slots: a:1: connection refused; b:1: "
-        .. "no connection in time",
+      "no node of the cluster returned a slot map: a:1: connection refused; "
+        .. "b:1: no connection in time",
     } do
       assert.is_true(errors.is_silence(detail), detail)
     end

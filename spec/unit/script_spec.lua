@@ -321,7 +321,7 @@ describe("what cannot be shipped", function()
     { "os, which only some servers have",
       "return function() return os.clock() end",
       [[p.lua:1: acquire: reads the global "os", which Redis does not have;]]
-        .. ' redis.call("time") tells the time' },
+        .. ' redis.call("time") returns the time' },
     { "a library function of a newer Lua",
       "return function(keys) return table.unpack(keys) end",
       [[p.lua:1: acquire: reads the global "table.unpack", which Redis does]]

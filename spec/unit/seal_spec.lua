@@ -51,7 +51,7 @@ describe("a connection's identity", function()
     assert.is_nil(seal.wrong({ role = "slave" }, { host = "h", port = 1 }))
     assert.equal("h:1 is a replica, not the master",
       seal.wrong({ role = "slave" }, wanted))
-    assert.equal("h:1 does not tell its role: permit +info or +hello",
+    assert.equal("h:1 does not show its role: permit +info or +hello",
       seal.wrong({}, wanted))
   end)
 

@@ -1,4 +1,4 @@
---- What is believed of Sentinels that disagree, fail, or are set up anew.
+--- What is believed of Sentinels that disagree, fail, or are set up again.
 
 local fake_host = require "spec.tools.fake_host"
 local sentinel = require "rlock.redis.sentinel"

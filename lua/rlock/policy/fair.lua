@@ -70,7 +70,7 @@ local PROBE_LASTS = 30000      -- ms for which a probe's result is valid
 -- waiter, ".0", the last start (liveness.lua).
 -- Older versions of rlock read either as one number, and lose only what is
 -- after the point. They write no places, and set the bit START when they start
--- the queue anew, which they do if the last heartbeat is old. So for SHOWN ms
+-- the queue, which they do if the last heartbeat is old. So for SHOWN ms
 -- after a start the time in the state is AWAY ms too early; otherwise they
 -- would evict late waiters.
 local SECOND, START = 1024, 512
@@ -109,7 +109,7 @@ end
 -- Reads the state of the queue, and heartbeats: texts or false.
 -- @param view gets them: `own`: its owner's; `heartbeats`: those of `waiters`;
 --   `heard`: when any waiter was heard last, nil if no rlock waiter is known;
---   `before` and `start` as of liveness.starts; `is_new`: the queue restarts
+--   `before` and `start` from liveness.starts; `is_new`: the queue restarts
 local function read(keys, view, waiters)
   local all = redis.call("hmget", keys[5], view.owner, STATE, unpack(waiters))
   view.own, view.before, view.start = table.remove(all, 1), 0, 0
@@ -221,7 +221,7 @@ end
 
 -- Finds the first live waiter, and evicts the dead ones ahead of it. The owner
 -- counts as alive.
--- @param ttl ms left of the holder's lease, as of PTTL
+-- @param ttl ms left of the holder's lease, from PTTL
 -- @return view: what `read` found, and `head`: the first live waiter, or nil;
 --   `heartbeat`: its own, or false; `left`: ms until it counts as dead, 0 if
 --   that is not known yet; `gone`: how many were evicted; `ours` and `ms`: how
@@ -480,7 +480,7 @@ local function find_head(keys, owner, publish, time, ttl)
 end
 
 -- Ms until a retry may succeed.
--- @param view as of first_alive
+-- @param view from first_alive
 -- @param is_turn whether one of the callers is the head
 local function pause(view, is_turn)
   if view.ttl == -1 then return -1 end

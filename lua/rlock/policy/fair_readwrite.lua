@@ -123,7 +123,7 @@ local function format(time, place) return ("%.0f:%.0f"):format(time, place) end
 
 -- Reads the state of the queue, and the heartbeat of `who`.
 -- @return view: `who`, `time`, `last` (its last heartbeat; 0: none), `place`
---   (nil: not queued), `before` and `start` (as of liveness.starts), `is_new`:
+--   (nil: not queued), `before` and `start` (from liveness.starts), `is_new`:
 --   the queue restarts now
 local function look_up(keys, who, time)
   local all = redis.call("hmget", keys[6], who, STATE)
@@ -174,7 +174,7 @@ local function stay(keys, view)
 end
 
 -- Stores the heartbeats of those of `all` that are queued.
--- @param view as of look_up
+-- @param view from look_up
 -- @return who -> place
 local function stay_all(keys, all, view)
   local time, places = view.time, {}
@@ -199,7 +199,7 @@ end
 
 -- Finds the first live waiter in `queue` ahead of the caller, and evicts the
 -- dead ones ahead of it.
--- @param view as of look_up
+-- @param view from look_up
 -- @return ms until the live waiter counts as dead, nil if there is none; how
 --   many were evicted; the live waiter
 local function first_alive(keys, queue, view)
@@ -363,7 +363,7 @@ end
 -- Which of the waiters in `all` can enter: the first waiter of all; or the
 -- readers ahead of the first writer.
 -- @param first the first live waiter, or writer; nil: there is none
--- @param places as of stay_all
+-- @param places as stay_all takes them
 local function can_enter(keys, side, all, first, places)
   if side == WRITER then return places[first] and { first } or {} end
   local limit = first and tonumber(redis.call("zscore", keys[4], first))

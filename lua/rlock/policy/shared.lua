@@ -48,7 +48,7 @@ local MANY = 100                        -- fields of a hash that is a lock
 
 --- May this key hold a hash of owner -> count, or nothing?
 --  @tparam string key
---  @tparam string type  of its value, as of TYPE
+--  @tparam string type  of its value, as TYPE returns it
 function shared.may_have_counts(key, type)
   if type ~= "hash" then return type == "none" end
   if redis.call("hlen", key) > MANY then return false end

@@ -40,7 +40,7 @@ function cluster.new(host, options)
     patience = PATIENCE, asked = -PAUSE,
     fault = nil,             -- of the node that failed last, for messages
     first_keys = {},         -- command -> see first_key
-    shas = {}, seals = { mode = "none" },        -- as of a node: see remote.lua
+    shas = {}, seals = { mode = "none" },        -- as a node has them
   }, cluster)
 end
 
@@ -175,9 +175,9 @@ end
 -- A promoted replica needs as many confirmations as the primary before it.
 local function inherit(old, slots)
   for number, its in pairs(old) do
-    local heir = slots[number]
-    if heir and (heir.replicas or 0) < (its.replicas or 0) then
-      heir.replicas = its.replicas
+    local successor = slots[number]
+    if successor and (successor.replicas or 0) < (its.replicas or 0) then
+      successor.replicas = its.replicas
     end
   end
 end
@@ -280,7 +280,7 @@ local function query(self)
   self.asked = self.host.now()
   self.patience = min(self.patience * 2, self.options.connect_timeout)
   if refused then return nil, "redis", refused end
-  return nil, fault, "no node of the cluster tells its slots: "
+  return nil, fault, "no node of the cluster returned a slot map: "
     .. table.concat(faults, "; ")
 end
 
@@ -453,7 +453,7 @@ local function first_key(self, deadline, name)
   return first
 end
 
--- The keys of a command, by COMMAND GETKEYS; results as of keys_of.
+-- The keys of a command, by COMMAND GETKEYS; results as keys_of returns them.
 local function ask_keys(self, deadline, words, n)
   local question = { "COMMAND", "GETKEYS" }
   for i = 1, n do question[i + 2] = words[i] end

@@ -294,7 +294,7 @@ end
 -- @param connection the connection of the request
 -- @tparam string|nil code   of the failure
 -- @param detail
-function node:heed(connection, code, detail)
+function node:handle(connection, code, detail)
   if code == "redis" and errors.classify(detail).node_down then
     self:leave(connection, detail)
   end
@@ -346,12 +346,12 @@ function node:call(deadline, words, n)
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local reply
   reply, code, detail = connection:send(ms, words, n)
-  if reply == nil then self:heed(connection, code, detail) end
+  if reply == nil then self:handle(connection, code, detail) end
   return reply, code, detail, sent
 end
 
 --- Sends a command to the node that imports the slot of its keys, after the
---  redirection ASK. Arguments and results as of `call`.
+--  redirection ASK. Arguments and results as for `call`.
 function node:ask(deadline, words)
   local replies, codes, details, sent =
     self:pipeline(deadline, { { "ASKING" }, words })
@@ -376,7 +376,7 @@ function node:pipeline(deadline, commands)
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local replies, codes, details = connection:pipeline(ms, commands)
   for i, failure in pairs(codes) do
-    self:heed(connection, failure, details[i])
+    self:handle(connection, failure, details[i])
   end
   return replies, codes, details, sent
 end

@@ -360,7 +360,7 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
     node.unanswered = nil
     return reply, nil, nil, false, now
   end
-  node:heed(connection, code, detail)
+  node:handle(connection, code, detail)
   return again(server, node, op, deadline, now, code, detail, keys, a, b, c, d,
     extra)
 end

@@ -222,12 +222,12 @@ local function fail(batch, code, detail)
 end
 
 -- The node leaves a server that reports itself unusable, and so do its lanes.
-local function heed(self, connection, codes, details)
+local function handle(self, connection, codes, details)
   local node = self.node
   for i, code in pairs(codes) do
     local own = node.connection
     if own and (connection == self.connection or connection == own) then
-      node:heed(own, code, details[i])
+      node:handle(own, code, details[i])
     end
   end
 end
@@ -270,7 +270,7 @@ local function exchange(self, batch)
   local replies, codes, details =
     connection:pipeline(ceil(ms), commands, self.replies)
   self.mark = nil
-  heed(self, connection, codes, details)
+  handle(self, connection, codes, details)
   local ok
   if last then
     ok, code, detail =

@@ -61,7 +61,7 @@ function seal.wrong(identity, options)
   if role == options.role then return nil end
   return ("%s:%d %s"):format(options.host, options.port,
     role and "is a replica, not the master"
-      or "does not tell its role: permit +info or +hello")
+      or "does not show its role: permit +info or +hello")
 end
 
 --- A connection's identity, from the replies to `queries`.
@@ -223,7 +223,7 @@ local function is_killed(killer, victim)
   end
 end
 
--- Tests the server once; results as of is_killed. Both connections are new and
+-- Tests the server once; returns as is_killed. Both connections are new and
 -- known to reach the same run of it: the node's own one may meanwhile reach a
 -- restarted server, where the victim's id is somebody else's.
 local function test(node, run_id)

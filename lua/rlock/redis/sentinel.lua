@@ -5,7 +5,7 @@
 --
 --  Each failover has an epoch. An answer of an earlier epoch comes from a
 --  Sentinel that has missed a failover, so it is ignored. If most Sentinels
---  give such answers, they were set up anew, and the latest one is accepted.
+--  give such answers, they were set up again, and the latest one is accepted.
 --
 --  A background task subscribes to "+switch-master" at one Sentinel, and polls
 --  all in rotation: a message may be missed, or that Sentinel be cut off from

@@ -63,7 +63,7 @@ function Compiler:reads(text, fn)
   if name then self.globals[name] = self.globals[name] or fn end
 end
 
--- `value` is as of differences.of.
+-- `value` is from differences.of.
 function Compiler:check_meaning(fn, use, value)
   local fault = differences.of(use, value)
   if fault then self:fault_at(use.line, fn, "%s", fault) end

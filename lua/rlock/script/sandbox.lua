@@ -34,7 +34,7 @@ sandbox.fields = {
 -- What Redis lacks -> what to do instead.
 local instead = {
   unpack = "it is unpack there",
-  os = 'redis.call("time") tells the time',
+  os = 'redis.call("time") returns the time',
   print = "redis.log(redis.LOG_NOTICE, text) writes to its log",
   ["require"] = "require it outside of the function",
   rlock = "there is no rlock inside Redis",

@@ -30,7 +30,7 @@ end
 
 --- Parses such a name. It is untrusted: any client may set any name.
 -- @tparam string text
--- @treturn table|nil as of `encode`; host, program and name may be nil
+-- @treturn table|nil as `encode` takes it; host, program and name may be nil
 function identity.decode(text)
   local who, rest = {}, text:match("^(.*),renews$")
   who.id, who.host, who.pid, who.program, who.name =

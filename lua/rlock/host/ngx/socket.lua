@@ -176,7 +176,7 @@ Single.__index = Single
 
 --- Opens a connection for the calling light thread.
 -- @tparam table options as for `get`
--- @treturn[1] table with `identity`, `send` and `close`, as of pool.lua
+-- @treturn[1] table with `identity`, `send` and `close`, see pool.lua
 -- @treturn[2] nil, code, detail
 function socket.single(options)
   local slot = {}

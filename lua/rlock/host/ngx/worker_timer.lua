@@ -89,15 +89,15 @@ end
 -- The loop of a light thread.
 local function work(self)
   local thread = running()
-  local seat = { event = tasks.event(), thread = thread }
+  local spare = { event = tasks.event(), thread = thread }
   local job = next_job()
   while job do
     do_job(self, thread, job)
     job = self == present and next_job()
     if not job and self == present then
-      self.seats[#self.seats + 1] = seat
-      seat.event:block()
-      job, seat.job = seat.job, nil
+      self.idle[#self.idle + 1] = spare
+      spare.event:block()
+      job, spare.job = spare.job, nil
     end
   end
 end
@@ -106,8 +106,8 @@ end
 
 -- Makes a timer end after its last job.
 local function retire(self)
-  for _, seat in ipairs(self.seats) do seat.event:set() end
-  self.seats = {}
+  for _, spare in ipairs(self.idle) do spare.event:set() end
+  self.idle = {}
   self.change:set()
 end
 
@@ -206,7 +206,7 @@ end
 function open()
   if asked and now() - asked < LATE then return true end
   local ok, why = ngx.timer.at(0, keep, {
-    seats = {}, threads = {}, kept = {}, sending = {}, busy = 0, taken = 0,
+    idle = {}, threads = {}, kept = {}, sending = {}, busy = 0, taken = 0,
   })
   if not ok then return nil, "no timer: " .. why end
   asked = now()
@@ -288,17 +288,17 @@ end
 -- the jobs --------------------------------------------------------------------
 
 local function give(job)
-  local self, seat = present, nil
+  local self, spare = present, nil
   if is_alive() then
     self.taken = self.taken + 1
-    seat = remove(self.seats)
+    spare = remove(self.idle)
   else
     local ok, why = open()
     if not ok then return nil, why end
   end
-  if seat then
-    seat.job, self.threads[seat.thread] = job, job
-    seat.event:set()
+  if spare then
+    spare.job, self.threads[spare.thread] = job, job
+    spare.event:set()
   else
     enqueue(job)
     if self then self.change:set() end

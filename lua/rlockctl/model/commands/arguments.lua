@@ -66,7 +66,7 @@ function arguments.index(text)
   return i
 end
 
---- A count whose sign tells the direction. Versions differ in the least one.
+--- A count whose sign is the direction. Versions differ in the least one.
 function arguments.directed(text)
   local n = arguments.integer(text)
   if n == LEAST then lacks "counts of -2^63" end

@@ -64,6 +64,9 @@ return {
     'return { "freed" }', NO_WAKE },
   { "a break without a message", "fenced", "rlock/policy/fenced.lua",
     '  tell(publish, keys[2], UNLOCKED)\n', "", NO_WAKE, BREAK },
+  { "a break that ignores its token", "fenced", "rlock/policy/fenced.lua",
+    "if not standing or tonumber(standing) ~= tonumber(token) then",
+    "if not standing then", "break_ with the older token %d+ frees it", BREAK },
   { "a downgrade without a message", "readwrite", "rlock/policy/readwrite.lua",
     'redis.call("unlink", lock, index)\n  end\n'
       .. '  tell(publish, keys[2], WRITER_GONE)',
@@ -94,6 +97,9 @@ return {
   { "a release that wakes only beyond one", "semaphore",
     "rlock/policy/semaphore.lua", "if left > 0 and tonumber(n) > 0",
     "if left > 1 and tonumber(n) > 0", NO_WAKE },
+  { "more permits without a message", "permits", "rlock/policy/permits.lua",
+    "if more > 0 and left > 0 then tell(args[2], channel, left) end", "",
+    NO_WAKE },
   { "an undo without a message", "semaphore", "rlock/policy/semaphore.lua",
     'local left = redis.call("incrby", permits, n)\n'
       .. "    if left > 0 then tell(publish, channel, left) end",

@@ -9,7 +9,10 @@ local uses = require "spec.simulate.uses"
 local crowd = {}
 
 local WAITERS = 4         -- of a lock, at most
+local MANY = 15           -- of what they all get at once
 local HELD = 0.03         -- seconds, so that all of them wait
+local LONG = 1.3          -- seconds: others must not wait to read for so long
+local MOST = 3            -- permits
 local WAIT = 4            -- seconds, long enough to be reported
 local PAUSE = 0.5         -- seconds between two rounds, on average
 local DELAYS = { 0.0005, 0.005 }        -- of the network, in seconds
@@ -34,17 +37,38 @@ local function start_part(task, i)
   local part = setmetatable({ label = ("%s.%d"):format(task.label, i),
     may_end = true }, { __index = task })
   local wait = task.random() < 0.2 and HELD + task.random() * 0.02 or WAIT
-  part.stay = i == 0 and HELD or task.random() * 0.002
-  part.job = task.host.spawn(uses.must.lock, part, task.thing, wait)
+  part.stay, part.is_first = i == 0 and HELD or task.random() * 0.002, i == 0
+  if i > 0 and task.is_slow then part.stay = LONG end
+  part.reads = task.is_crowded and i > 0
+  part.job = task.host.spawn(uses.crowd[task.thing.use], part, task.thing, wait)
   return part
+end
+
+-- Counters have another name in each round: a cancelled task may have lost
+-- permits. What can be shared is held for long in some rounds.
+local function prepare(task)
+  local thing, random = task.thing, task.random
+  task.is_crowded = (thing.kind:find "read" or thing.use == "latch")
+    and random() < 0.3 or nil
+  local is_shared = thing.kind:find "read" or thing.use ~= "lock"
+  task.is_slow = task.is_crowded or is_shared and random() < 0.3
+  thing.generation = thing.generation + 1
+  if thing.use == "latch" then
+    thing.cycle = { needed = 1, takers = {},
+      name = ("%s:%d"):format(thing.name, thing.generation) }
+  elseif thing.use ~= "lock" then
+    thing.generations, thing.most = {}, 1 + math.floor(random() * MOST)
+  end
 end
 
 -- One task holds the lock while others wait for it.
 local function use(self, task)
+  prepare(task)
   local holder = start_part(task, 0)
   task.host.sleep(HELD / 3)
   task.parts = {}
-  for i = 1, 2 + math.floor(task.random() * (WAITERS - 1)) do
+  for i = 1, task.is_crowded and MANY
+      or 2 + math.floor(task.random() * (WAITERS - 1)) do
     task.parts[i] = start_part(task, i)
   end
   holder.job:join()

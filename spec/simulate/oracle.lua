@@ -11,6 +11,8 @@ local oracle = {}
 oracle.__index = oracle
 
 local SLACK = 0.05                      -- seconds
+local IDLE = 4.5                        -- seconds: a lease, the spread of the
+                                        -- waiters after it, and a round trip
 
 function oracle.new(universe)
   return setmetatable({
@@ -138,6 +140,21 @@ local function is_kept(holder)
   return holder.is_kept and holder.is_kept() or false
 end
 
+-- In a calm run nobody waits for long while nobody else gets it or gives it
+-- back.
+local function check_wait(self, holder)
+  if not holder.world or not holder.world.is_calm or not holder.began
+      or holder.is_joint then           -- another member may have been held
+    return
+  end
+  local idle = self.universe.now
+    - math.max(holder.began, holder.thing.moved_at or 0)
+  if idle > IDLE then
+    self:fault("delayed", "%s gets %s, which nobody has taken or given back "
+      .. "for %.3f s", holder.label, holder.thing.name, idle)
+  end
+end
+
 --- Something was granted.
 -- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
 --   tells_time: whether it must find out that it was lost; is_kept(): whether
@@ -147,6 +164,8 @@ end
 function oracle:granted(holder)
   local thing = holder.thing
   holder.since = self.universe.now
+  check_wait(self, holder)
+  thing.moved_at = self.universe.now
   if is_of_lost_data(thing, holder.executed or holder.began) then
     holder.is_forgiven = true
   end
@@ -166,6 +185,7 @@ function oracle:ending(holder)
   holder.has_ended = true
   if self.on_change then self.on_change(holder, "ends") end
   self:check(holder.thing)
+  holder.thing.moved_at = self.universe.now
   local list = holder.thing.holders
   for i = #list, 1, -1 do
     if list[i] == holder then table.remove(list, i) end

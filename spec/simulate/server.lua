@@ -25,7 +25,7 @@ function server.new(network, name)
     random = random, redis = redis.new(), scripts = {}, links = {},
     ids = { last = 0 }, subscribers = {}, thaws = 0, inbox = {}, speed = 1,
     since = 0, reading = EPOCH, run_id = new_run_id(random), started = -1000,
-    ails_until = 0, granted = {}, released = {}, untils = {}, heard = {},
+    ails_until = 0, granted = {}, released = {}, heard = {},
     back = {},
   }, server)
 end

@@ -12,7 +12,15 @@ local uses = {}
 
 local Holder = {}
 Holder.__index = Holder
-function Holder:__close() self.world.oracle:ending(self) end
+
+local COLLECTED = 12      -- seconds until all garbage is collected, see world
+
+-- The hold of a cancelled task may last until it is garbage.
+function Holder:__close()
+  if self.has_ended then return end
+  self.world.oracle:ending(self)
+  self.thing.moved_at = self.world.universe.now + COLLECTED
+end
 
 -- Few are held for long: the others cost little while they wait for those.
 local function seconds_of(random)
@@ -109,17 +117,28 @@ end
 
 local OVERDUE = 0.1       -- seconds by which a wait may be exceeded
 local TIMEOUT = 0.5       -- of the clients
-local REPLICAS = 0.3      -- seconds for replicas to confirm
+local TOGETHER = 0.08     -- seconds within which a whole crowd is woken: eight
+                          -- round trips, for connections and scripts
+
+-- Those of a crowd that may have it together are not woken one by one.
+local function check_together(task, thing, user, began, is_held)
+  local opened = (user.one or thing).opened_at or 0
+  local late = task.host.universe.now - opened
+  if is_held and opened > began and late > TOGETHER then
+    task.world.oracle:fault("delayed", "%s gets %s %.3f s after it was free "
+      .. "for all", task.label, thing.name, late)
+  end
+end
 
 local function waited(task, thing, began, options, ...)
   local now, user = task.host.universe.now, thing.users[task.label]
   if user then user.waits = nil end
   local most = math.max(options.wait or 1e9, TIMEOUT) + OVERDUE
-    + (task.world.only.replicas and REPLICAS or 0)
   if now - began > most and task.host.stalls_until <= began then
     task.world.oracle:fault("overdue", "%s waited %.3f s for %s, at most %.3f "
       .. "s were wanted", task.label, now - began, thing.name, options.wait)
   end
+  if task.reads then check_together(task, thing, user, began, (...)) end
   return ...
 end
 
@@ -327,13 +346,17 @@ local function open_lock(task, thing, owner)
     return client[kind](client, thing.name, owner), "exclusive"
   end
   local pair = client[kind](client, thing.name, owner)
-  if task.random() < 0.6 then return pair:read_lock(), "read", pair end
+  local reads = task.reads
+  if reads == nil then reads = task.random() < 0.6 end
+  if reads then return pair:read_lock(), "read", pair end
   return pair:write_lock(), "write", pair
 end
 
 local function handle(task, thing, owner)
   local lock, mode, pair = open_lock(task, thing, owner)
   thing.key = lock.site.target[1]
+  local user = thing.users[task.label]
+  if user then user.mode = mode end
   task.world.by_key[thing.key] = thing
   return lock, mode, pair
 end
@@ -378,7 +401,7 @@ local function several_held(task, parts, valid_for, style)
   local holders = setmetatable({}, { __close = all_ending })
   for i, part in ipairs(parts) do
     local holder = holder_of(task, part.thing, part.lock, part.mode)
-    holder.valid_for, holder.style = valid_for, style
+    holder.valid_for, holder.style, holder.is_joint = valid_for, style, true
     holders[i] = holder
   end
   for _, holder in ipairs(holders) do task.world.oracle:granted(holder) end
@@ -550,8 +573,22 @@ end
 
 local function always() return 1 end
 
+-- A task asks for n of a counter, which is `one`.
+local function asks_for(task, thing, one, n)
+  local user = thing.users[task.label]
+  user.one, user.n = one, n
+  return user
+end
+
+-- As wait_for, of a counter's method with these options.
+local function count_on(task, thing, fn, counter, options, ...)
+  return wait_for(task, thing, options, fn, counter, ...)
+end
+
 -- Sets the number of permits once; any reply of the server will do.
 local function prepare(task, one, counter)
+  one.key = one.key or counter.site.target[1]
+  task.world.by_key[one.key] = one
   if one.ready[task.host] then return true end
   local ok, code = counter:set(one.most)
   one.ready[task.host] = ok or code == "refused"
@@ -579,8 +616,7 @@ function uses.semaphore(task, thing)
   local n, random = 1 + math.floor(task.random() * 2), task.random
   task.began = task.host.universe.now
   local ok, code
-  local user = thing.users[task.label]
-  user.one, user.n = one, n
+  local user = asks_for(task, thing, one, n)
   if random() < (task.world.only.drains or 0.05) then
     user.n = one.most
     ok, code = semaphore:drain()
@@ -588,7 +624,9 @@ function uses.semaphore(task, thing)
   elseif random() < 0.3 then
     ok, code = semaphore:try_acquire(n)
   else
-    ok, code = semaphore:acquire(n, { wait = random() * 3 })
+    local options = { wait = random() * 3 }
+    ok, code = count_on(task, thing, semaphore.acquire, semaphore, options, n,
+      options)
   end
   if code and code ~= "busy" and code ~= "timeout" then
     one.is_doubtful = true
@@ -598,6 +636,16 @@ function uses.semaphore(task, thing)
   if random() < 0.05 then semaphore:available() end
 end
 
+-- A cancelled task gives its permit back.
+local Returned = {}
+function Returned:__close()
+  for _, id in ipairs(self) do
+    if self.permits:valid_for(id) > 0 then
+      self.task.host.spawn(self.permits.release, self.permits, id)
+    end
+  end
+end
+
 function uses.permits(task, thing)
   local one, client = generation_of(task, thing)
   local permits, random = client:permits(one.name), task.random
@@ -605,10 +653,13 @@ function uses.permits(task, thing)
   task.began = task.host.universe.now
   local options = options_of(random)
   options.wait = options.wait or 3          -- it may be gone forever
-  one.key = permits.site.target[2]
-  task.world.by_key[one.key] = one
-  local id = permits:acquire(options)
+  one.leases = permits.site.target[2]
+  task.world.by_key[one.leases] = one
+  asks_for(task, thing, one, 1)
+  local id = count_on(task, thing, permits.acquire, permits, options, options)
   if not id then return end
+  local _ <close> = setmetatable({ id, task = task, permits = permits },
+    Returned)
   local holder <close> = counted_holder(task, one, 1, function()
     return permits:valid_for(id)
   end)
@@ -621,6 +672,7 @@ function uses.permits(task, thing)
   end
   task.world.oracle:ending(holder)
   permits:release(id)
+  if random() < 0.05 then permits:acquired() end
 end
 
 -- Latches ---------------------------------------------------------------------
@@ -692,7 +744,9 @@ end
 
 -- Deletes it if it is not open.
 local function open(task, cycle, latch)
-  local ok = latch:wait { wait = task.random() * 2 }
+  local options = { wait = task.random() * 2 }
+  asks_for(task, task.latch, cycle, 0)
+  local ok = count_on(task, task.latch, latch.wait, latch, options, options)
   if cycle.is_over then return end
   if ok then check_latch(task, cycle, 0) end
   task.world.oracle:note "latches"
@@ -717,6 +771,71 @@ function uses.latch(task, thing)
     open(task, cycle, latch)
   end
 end
+
+-- Crowds ----------------------------------------------------------------------
+
+-- The first task of a crowd takes all permits, holds them for task.stay, and
+-- returns them. The others get some of them, in time.
+local function in_crowd(fn)
+  return function(task, thing, seconds)
+    local _ <close> = asking(task, { thing })
+    task.began = task.host.universe.now
+    return fn(task, thing, { wait = seconds })
+  end
+end
+
+local function crowd_semaphore(task, thing, options)
+  local one, client = generation_of(task, thing)
+  local semaphore = client:semaphore(one.name)
+  if not prepare(task, one, semaphore) then return end
+  local n = task.is_first and one.most
+    or 1 + math.floor(task.random() * one.most)
+  asks_for(task, thing, one, n)
+  if not count_on(task, thing, semaphore.acquire, semaphore, options, n,
+      options) then
+    return
+  end
+  local lost <close> = setmetatable({ one = one, n = n }, Lost)
+  local holder <close> = counted_holder(task, one, n, always)
+  task.world.oracle:granted(holder)
+  task.host.sleep(task.stay)
+  lost.n = 0
+  semaphore:release(n)
+end
+
+local function crowd_permits(task, thing, options)
+  local one, client = generation_of(task, thing)
+  local permits = client:permits(one.name)
+  if not prepare(task, one, permits) then return end
+  one.leases = permits.site.target[2]
+  task.world.by_key[one.leases] = one
+  asks_for(task, thing, one, 1)
+  local ids <close> = setmetatable({ task = task, permits = permits }, Returned)
+  for _ = 1, task.is_first and one.most or 1 do
+    ids[#ids + 1] = count_on(task, thing, permits.acquire, permits, options,
+      options)
+  end
+  task.host.sleep(task.stay)
+  while ids[1] do permits:release(table.remove(ids)) end
+end
+
+-- Opens a latch for which the others wait.
+local function crowd_latch(task, thing, options)
+  local cycle = thing.cycle
+  local latch = task.open[thing.servers[1].name]:latch(cycle.name)
+  task.world.by_key[latch.site.target[1]] = cycle
+  if task.is_first then
+    latch:set(1)
+    task.host.sleep(task.stay)
+    return latch:count_down()
+  end
+  asks_for(task, thing, cycle, 0)
+  count_on(task, thing, latch.wait, latch, options, options)
+end
+
+--- What a task of a crowd does with a thing.
+uses.crowd = { lock = must_lock, semaphore = in_crowd(crowd_semaphore),
+  permits = in_crowd(crowd_permits), latch = in_crowd(crowd_latch) }
 
 --- Must get each thing at the end, when nothing is broken.
 uses.must = { lock = must_lock, red = must_red }

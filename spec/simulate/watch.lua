@@ -1,7 +1,7 @@
 --- Inspects the servers of a run ten times a second, from outside of the
 --  clients. Reports holds that no client knows, that outlast their lease, or
 --  that end earlier than the client believes. Reports waiters that are delayed
---  although the lock is free.
+--  although the lock or counter is free, or only read by others.
 --
 --  In a calm run nothing disturbs clients, servers and the network. So a
 --  released lock is granted at once, renewals are punctual, and nothing is
@@ -177,15 +177,48 @@ local function check_holder(self, server, thing, key, holder)
   end
 end
 
--- Nobody is kept longer than by the last lease that was asked for.
+-- When the last lease of an entry's owners ends, by true time; huge: an owner
+-- is unknown.
+local function end_of(server, key, entry)
+  local given, till = server.granted[key] or {}, 0
+  each_owner(entry, function(owner)
+    till = max(till, given[owner] and given[owner].till or math.huge)
+  end)
+  return till
+end
+
+local function check_end(self, server, key, till, rest)
+  local left = till - self.universe.now
+  if rest <= max(left, 0) + SLACK + abs(left) * 0.001 then return true end
+  self.oracle:fault("kept", "%s keeps %s for %.3f s, %.3f s longer than its "
+    .. "holders' leases", server.name, key, rest, rest - left)
+end
+
+-- Are the leases of a thing what this server has granted? It may have older
+-- data again, or have got the key from another server.
+local function is_known_of(self, thing)
+  local at = max(thing.rolled_back_at or -10, thing.lost_at or -10)
+  return not self.cluster and not thing.went_back and not thing.is_kept
+    and at < self.universe.now - self.lease
+end
+
+-- Nobody is kept for longer than the leases of those who have it.
 local function check_rest(self, server, thing, key)
-  local till = server.untils and server.untils[key]
-  if not till or thing.went_back then return end
-  local rest, now = rest_of(server, key), self.universe.now
-  if rest and rest > max(till - now, 0) + SLACK + abs(till - now) * 0.001 then
-    server.untils[key] = nil
-    self.oracle:fault("kept", "%s keeps %s for %.3f s, %.3f s longer than any "
-      .. "lease", server.name, key, rest, rest - (till - now))
+  local entry = server.redis:entry(key)
+  if not entry or not is_known_of(self, thing) then return end
+  thing.is_kept = not check_end(self, server, key, end_of(server, key, entry),
+    rest_of(server, key))
+end
+
+-- The same for each permit.
+local function check_leases(self, server, thing)
+  local entry = server.redis:entry(thing.leases)
+  if not entry or not is_known_of(self, thing) then return end
+  local given = server.granted[thing.leases] or {}
+  for id, ends in pairs(entry.value) do
+    local its = given[id]
+    thing.is_kept = thing.is_kept or its and not check_end(self, server,
+      thing.leases, its.till, ends / 1000 - server.redis.now / 1000000) or nil
   end
 end
 
@@ -206,19 +239,50 @@ local function patience(self, server, thing)
     + (is_sealed(self, server) and 0 or DOUBT)
 end
 
-local function check_waiter(self, server, thing, user, since)
+local function check_waiter(self, server, thing, user, since, how)
   local now = self.universe.now
   local host = user.host
   if not user.waits or host.is_dead or user.process.is_closed then return end
   since = max(since, user.waits, host.stalls_until, self.mended_at or 0)
   if now - since <= patience(self, server, thing) then return end
   user.waits = nil
-  self.oracle:fault("delayed", "%s waits for %s, which is free for %.3f s",
-    user.label, thing.name, now - since)
+  self.oracle:fault("delayed", "%s waits for %s, which is %s for %.3f s",
+    user.label, thing.name, how or "free", now - since)
+end
+
+-- May a task read now, since only readers hold the lock, and nobody waits to
+-- write?
+local function is_shared(thing, entry)
+  local readers = entry.kind == "hash" and entry.value.mode == "read"
+  for field in pairs(entry.kind == "zset" and entry.value or {}) do
+    if field:find "^w:" then return false end
+    readers = true
+  end
+  for _, user in pairs(thing.users) do
+    if user.waits and user.mode ~= "read" then return false end
+  end
+  return readers
+end
+
+-- In a calm run, readers let others read at once.
+local function check_readers(self, server, thing, entry)
+  local now = self.universe.now
+  if not is_shared(thing, entry) then
+    thing.shared_since = nil
+    return
+  end
+  thing.shared_since = thing.shared_since or now
+  local since = max(thing.shared_since, thing.changed_at or 0)
+  for _, user in pairs(thing.users) do
+    check_waiter(self, server, thing, user, since, "read by others only")
+  end
 end
 
 local function check_waiters(self, server, thing, key)
-  local now = self.universe.now
+  local now, entry = self.universe.now, server.redis:entry(key)
+  if entry and self.is_calm and thing.kind:find "read" then
+    check_readers(self, server, thing, entry)
+  end
   if server.redis:entry(key) then       -- perhaps another reader has it
     thing.free_since, thing.freed_at = nil, nil
   end
@@ -229,6 +293,51 @@ local function check_waiters(self, server, thing, key)
   local since = thing.freed_at or thing.free_since
   for _, user in pairs(thing.users) do
     check_waiter(self, server, thing, user, since)
+  end
+end
+
+-- What a counter has for a task that waits for it: a boolean; and whether only
+-- because leases have ended, of which no message tells.
+local function suffices(server, user)
+  local one = user.one
+  local entry = server.redis:entry(one.name)
+  local left = entry and tonumber(entry.value) or 0
+  if one.needed then return left <= 0 end
+  if left >= user.n then return true end
+  local leases = one.leases and server.redis:entry(one.leases)
+  for _, ends in pairs(leases and leases.value or {}) do
+    if ends <= server.redis.now / 1000 then left = left + 1 end
+  end
+  return left >= user.n, true
+end
+
+-- Does a calm run delay those that wait for a counter, although nobody else
+-- gets any of it?
+local function check_counted(self, server, user)
+  local now = self.universe.now
+  local is_free, is_late = suffices(server, user)
+  user.free_since = is_free and (user.free_since or now) or nil
+  if not user.free_since then return end
+  local since = max(user.free_since, user.waits, user.one.changed_at or 0,
+    user.host.stalls_until)
+  if now - since <= (is_late and EXPIRED or PROMPT)
+      + (is_sealed(self, server) and 0 or DOUBT) then
+    return
+  end
+  user.waits = nil
+  self.oracle:fault("delayed", "%s waits for %s, which is free for %.3f s",
+    user.label, user.one.name, now - since)
+end
+
+local function look_at_counter(self, thing)
+  local server = thing.servers[1]
+  if not self.is_calm then return end
+  server:tick()
+  for _, user in pairs(thing.users) do
+    if user.waits and user.one and not user.host.is_dead
+        and not user.process.is_closed then
+      check_counted(self, server, user)
+    end
   end
 end
 
@@ -261,8 +370,13 @@ local function look_at_permits(self, thing)
   end
   server:tick()
   for _, one in pairs(thing.generations) do
-    if one.key then check_owners(self, server, one, one.key) end
+    if one.leases then
+      check_owners(self, server, one, one.leases)
+      one.went_back, one.rolled_back_at = thing.went_back, thing.rolled_back_at
+      check_leases(self, server, one)
+    end
   end
+  look_at_counter(self, thing)
 end
 
 local function look_at_red(self, thing)
@@ -275,19 +389,24 @@ local function look_at_red(self, thing)
         thing.parts_on[server.name] = one
       end
       check_owners(self, server, one, thing.name)
+      one.went_back, one.rolled_back_at = thing.went_back, thing.rolled_back_at
+      one.lost_at = thing.lost_at
+      check_rest(self, server, one, thing.name)
     end
   end
 end
 
 local looks = { lock = look_at_lock, permits = look_at_permits,
-  red = look_at_red }
+  red = look_at_red, semaphore = look_at_counter, latch = look_at_counter }
 
 local function look(self)
   for _, thing in ipairs(self.things) do
     local fn = looks[thing.use]
     if fn then fn(self, thing) end
   end
-  for _, thing in ipairs(self.crowded or {}) do look_at_lock(self, thing) end
+  for _, thing in ipairs(self.crowded or {}) do
+    looks[thing.use](self, thing)
+  end
 end
 
 --- Begins to look, until the world's `is_over`.
@@ -307,10 +426,11 @@ local function remember(list, key)
   return list[key]
 end
 
-local function extend(self, server, key, ms)
-  local untils = server.untils or {}
-  server.untils = untils
-  untils[key] = max(untils[key] or 0, self.universe.now + ms / 1000)
+-- An owner has it until then, at least.
+local function extend(self, server, key, owner, ms)
+  local given = server.granted[key] and server.granted[key][owner]
+  if not given then return end
+  given.till = max(given.till or 0, self.universe.now + ms / 1000)
 end
 
 -- What is kept has a new lease; the key of a lost one may remain.
@@ -318,6 +438,9 @@ local function released(self, server, key, args, verdict)
   local given = server.granted[key] and server.granted[key][args[1]]
   if given and verdict == "kept" then
     given.ends = self.universe.now + tonumber(args[2]) / 1000
+    given.till = given.ends
+  elseif given and verdict == "freed" then
+    server.granted[key][args[1]] = nil
   elseif given and verdict == "lost" then
     given.ends = 0
   end
@@ -363,6 +486,9 @@ local function give(self, thing, owner, token)
   end
 end
 
+-- Operations that take nothing and give nothing.
+local UNCHANGED = { renew = true, count = true, peek = true }
+
 --- A server has executed an operation of a policy.
 -- @tparam table self world
 -- @tparam table server
@@ -374,12 +500,16 @@ end
 function watch.executed(self, server, link, operation, key, args, reply)
   local thing, verdict = self.by_key[key], reply[1]
   heard(self, server, link, operation, args, verdict)
+  if thing and verdict ~= "busy" and not UNCHANGED[operation] then
+    thing.changed_at = self.universe.now
+  end
   if operation == "acquire" and verdict == "held" then
     local lease = tonumber(args[2]) / 1000
     local given = remember(server.granted, key)
+    local before = given[args[1]]
     local ids = server.released[key]
     given[args[1]] = { at = self.universe.now, ends = self.universe.now + lease,
-      is_late = link.is_closed and ids
+      till = before and before.till, is_late = link.is_closed and ids
         and (ids[args[1]] or 0) > link.id }
     if thing then
       thing.freed_at = nil
@@ -389,13 +519,17 @@ function watch.executed(self, server, link, operation, key, args, reply)
   elseif operation == "release" then
     remember(server.released, key)[args[1]] = link.id
     released(self, server, key, args, verdict)
-    if thing and verdict == "freed" then thing.freed_at = self.universe.now end
+    if thing and verdict == "freed" then
+      thing.freed_at, thing.opened_at = self.universe.now, self.universe.now
+    end
+  elseif operation == "count_down" and verdict == "free" then
+    if thing then thing.opened_at = self.universe.now end
   elseif operation == "leave" then
     left(self, server, thing)
   end
   if verdict == "held" and (operation == "acquire" or operation == "renew")
-      or verdict == "kept" then
-    extend(self, server, key, tonumber(args[2]))
+  then
+    extend(self, server, key, args[1], tonumber(args[2]))
   end
 end
 

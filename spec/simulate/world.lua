@@ -90,7 +90,7 @@ local function add_things(self, random)
     add_thing(self, { use = "multi", kind = "multi", parts = locks,
       servers = {} })
   end
-  if random() < 0.6 and not self.only.replicas then
+  if random() < 0.6 then
     add_counter(self, random)
   end
   if #self.servers >= 2 and not self.cluster and not self.only.replicas then
@@ -234,13 +234,20 @@ function world:start_client()
   end)
 end
 
--- The locks of a crowd.
+-- What a crowd waits for: kinds, and their uses.
+local CROWDED = { { "lock", "lock" }, { "mutex", "lock" },
+  { "fenced_lock", "lock" }, { "fair_lock", "lock" },
+  { "read_write_lock", "lock" }, { "fair_read_write_lock", "lock" },
+  { "semaphore", "semaphore" }, { "permits", "permits" }, { "latch", "latch" } }
+
 local function crowded(self)
   local things = {}
-  for i, kind in ipairs { "lock", "mutex", "fenced_lock", "fair_lock",
-    "read_write_lock", "fair_read_write_lock" } do
-    things[i] = new_thing { use = "lock", kind = kind, name = "crowd " .. kind,
-      servers = { self.servers[1] } }
+  for _, pair in ipairs(CROWDED) do
+    local kind, use = pair[1], pair[2]
+    if not self.only.crowd or self.only.crowd == kind then
+      things[#things + 1] = new_thing { use = use, kind = kind,
+        name = "crowd " .. kind, servers = { self.servers[1] } }
+    end
   end
   return things
 end
@@ -398,7 +405,8 @@ end
 
 -- Who waits in a queue, as the client of this uuid would.
 local QUEUES = { "^redisson_lock_queue", "^redisson_lock_timeout",
-  "^rlock_frw_queue", "^rlock_frw_writers" }
+  "^rlock_frw_queue", "^rlock_frw_writers", "^rlock_fair_alive",
+  "^rlock_frw_signs" }
 
 local function is_queue(key)
   for _, pattern in ipairs(QUEUES) do
@@ -428,6 +436,21 @@ local function check_place(self, server, key, name)
   end
 end
 
+-- No permit outlasts its owner and its lease.
+local function check_permits(self, thing)
+  local server = thing.servers[1]
+  for _, one in pairs(thing.generations) do
+    local entry = one.leases and not thing.went_back
+      and server.redis:entry(one.leases)
+    for _, ends in pairs(entry and entry.value or {}) do
+      if ends > server.redis.now / 1000 then
+        self.oracle:fault("left", "%s has a permit of %s, for %.3f s more",
+          server.name, one.name, ends / 1000 - server.redis.now / 1000000)
+      end
+    end
+  end
+end
+
 -- When no task holds or waits: nobody is left in a queue, and no lock is held.
 local function check_released(self)
   for _, server in ipairs(self.servers) do
@@ -444,6 +467,9 @@ local function check_released(self)
       end
     end
   end
+  for _, thing in ipairs(self.things) do
+    if thing.use == "permits" then check_permits(self, thing) end
+  end
 end
 
 -- What a client has left of its locks when no task holds or waits: a text.
@@ -452,11 +478,16 @@ local function left_of(session)
     for name, site in next, kind.sites do
       if next(site.grants) then return "a grant of " .. name end
       if next(site.undone or {}) then return "an owner of " .. name end
+      if next(site.taken or {}) then return "a permit of " .. name end
     end
   end
   for name, channel in pairs(session.wakeup.channels) do
     if channel.first then return "a waiter of " .. name end
   end
+  for _, line in next, session.heartbeats.lines do
+    if line.first then return "a heartbeat" end
+  end
+  if session.watchdog:is_needed() then return "a grant to watch" end
 end
 
 -- When all tasks have ended: the clients' own tables are empty.
@@ -472,13 +503,13 @@ local function check_tables(self)
   end
 end
 
--- What may be left: counters, and the queues of waiters that have died.
+-- What may be left: counters; and, if not calm, the queues of waiters that have
+-- died.
 local LASTING = { "^redisson_lock_token", "^{?semaphore", "^{?latch",
-  "^{?permits", "^rlock_request", "^redisson_lock_queue",
-  "^redisson_lock_timeout", "^rlock_fair_alive", "^rlock_frw_queue",
-  "^rlock_frw_writers", "^rlock_frw_signs" }
+  "^{?permits", "^{?crowd semaphore", "^{?crowd permits", "^rlock_request" }
 
-local function is_lasting(key)
+local function is_lasting(self, key)
+  if is_queue(key) then return not self.is_calm end
   for _, pattern in ipairs(LASTING) do
     if key:find(pattern) then return true end
   end
@@ -490,7 +521,7 @@ local function check_keys(self)
     server.redis.now = math.floor(server:clock() * 1000000)
     for key in pairs(server.redis.entries) do
       local entry = server.redis:entry(key)
-      if entry and not is_lasting(key) then
+      if entry and not is_lasting(self, key) then
         self.oracle:fault("left", "%s has %s, for %s s more", server.name, key,
           entry.expires and ("%.1f"):format((entry.expires
             - server.redis:ms()) / 1000) or "ever")
@@ -660,7 +691,8 @@ end
 --     (how many of 1 uses of a semaphore), sentinel (behind Sentinels, with
 --     failovers), cluster (with failovers, and slots that move), replicas (that
 --     confirm, with failovers to them), calm (without faults that disturb a
---     waiter or a holder): restrict what is done. Without `only` the seed
+--     waiter or a holder), crowd (the kind for which its crowd waits): restrict
+--     what is done. Without `only` the seed
 --     chooses one of the last four, or none
 --   seconds: of faults; log: whether to keep a log
 -- @treturn table world: oracle, network, plan, log

@@ -30,4 +30,35 @@ function plant.module(module, text, faulty)
   return dofile(plant.folder("faulty", file, text, faulty) .. "/" .. file)
 end
 
+-- Modules that are loaded anew: all that may refer to the faulty one.
+local function is_ours(name)
+  return name:find("^rlock%.") and not name:find("^rlock%.core")
+    and not name:find("^rlock%.host%.uv")
+    or name:find("^rlockctl%.model") or name:find("^spec%.simulate")
+end
+
+--- Calls fn while a module has another text. What fn requires is loaded anew,
+--  so that no module keeps a function of the module's own text.
+-- @tparam string module
+-- @tparam string text
+-- @tparam string faulty
+-- @tparam function fn
+-- @return what fn returned
+function plant.during(module, text, faulty, fn)
+  local loaded, own = package.loaded, {}
+  for name, value in pairs(loaded) do
+    if is_ours(name) then own[name] = value end
+  end
+  for name in pairs(own) do loaded[name] = nil end
+  local ok, result = pcall(function()
+    loaded[module] = plant.module(module, text, faulty)
+    return fn()
+  end)
+  for name in pairs(loaded) do
+    if is_ours(name) then loaded[name] = own[name] end
+  end
+  for name, value in pairs(own) do loaded[name] = value end
+  return assert(ok and result, result)
+end
+
 return plant

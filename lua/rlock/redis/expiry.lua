@@ -89,6 +89,9 @@ end
 -- argument). All other operations on a key wait for each other.
 local by_owner = { acquire = true, release = true, renew = true, leave = true }
 
+-- A late one does no harm, so nothing waits for it.
+local harmless = { refresh = true, count = true, peek = true }
+
 local function party_of(op, keys, owner)
   return keys[1] .. "\n" .. (by_owner[op.op] and owner or "")
 end
@@ -107,7 +110,7 @@ end
 -- @param owner its first argument
 -- @tparam number deadline when it expires, by host.now()
 function expiry.doubt(node, op, keys, owner, deadline)
-  if op.op == "refresh" then return end             -- a late one does no harm
+  if harmless[op.op] then return end
   local now = node.host.now()
   if now > (node.swept or -PERIOD) + PERIOD then sweep(node, now) end
   local doubts, party = node.doubts, party_of(op, keys, owner)

@@ -134,7 +134,7 @@ end
 
 function permits.offers(model, _, client)
   if not client.ends then
-    return { { "acquire", 1 }, { "set", model.total } }
+    return { { "acquire", 1 }, { "set", model.total + 1 } }
   end
   return { { "renew", 1 }, { "release", 1 } }
 end

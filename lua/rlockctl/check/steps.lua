@@ -436,14 +436,25 @@ local function free_all(state)
   end
 end
 
+-- A break that names a token frees only the hold with that token.
+local function check_break(lock, state, step)
+  if not state.token then return nil end
+  local older = ("%.0f"):format(state.token - 1)
+  local result = steps.execute(lock, state.server, step.side, "break_",
+    { older, "publish" })
+  return result.verdict == "freed"
+    and ("break_ with the older token %s frees it"):format(older) or nil
+end
+
 doing["break"] = function(lock, state, step)
+  local fault = check_break(lock, state, step)
   state.breaks = state.breaks - 1
   forgive(state)
   local result = steps.execute(lock, state.server, step.side, "break_",
     { "", "publish" })
   state.server = result.after
   if result.verdict == "freed" then free_all(state) end
-  return result, result.fault
+  return result, fault or result.fault
     or steps.check_twice(lock, step.side, "break_", result)
 end
 

@@ -1,0 +1,139 @@
+--- Faults that simulated clients must show, for spec/check/simulate_spec:
+--    what it is, the module, its text, the faulty text, the sort of the fault
+--    that is reported, options of world.simulate[, how many runs to try]
+--  Without a module the client has no fault, but seals no connections. Options
+--  make the fault likely: it is found in one run of a few.
+
+local function calm(only)
+  local all = { calm = true }
+  for name, value in pairs(only or {}) do all[name] = value end
+  return { only = all }
+end
+
+-- A calm run with a crowd that waits for this kind.
+local function crowd(kind, seal)
+  local options = calm { crowd = kind, clients = 1, tasks = 1, pause = 1 }
+  options.seal = seal
+  return options
+end
+
+local LATE = { "late", "reset", "slow" }
+
+-- Clients of one server that fails over, and refuses connections.
+local disagreeing = { sentinel = true, servers = 1, clients = 4, tasks = 1,
+  kind = "lock", style = "plain", owner = "none", pause = 0.3, every = 0.6,
+  faults = { "failover", "refuse" } }
+
+local rows = {}
+
+-- Steps of clocks end leases, but delay no waiter.
+rows.stepping = { calm = true, every = 1,
+  faults = { "cancel", "server's clock", "server's clock, forward", "slow" } }
+
+-- A cycle lasts long enough for a late request to find the next one.
+rows.latches = { counter = "latch", servers = 1, clients = 2, pause = 0.3,
+  every = 1, faults = { "late", "slow" } }
+
+--- Without sealing.
+rows.unsealed = {
+  { "a named owner whose late release frees its next hold", nil, nil, nil,
+    "two holders", { only = { kind = "lock", owner = "task", style = "plain",
+      servers = 1, faults = LATE } } },
+  { "a late partial release that shortens a lease", nil, nil, nil,
+    "two holders", { only = { kind = "lock", owner = "none", style = "nested",
+      servers = 1, leases = 0.7, faults = LATE } } },
+  { "a late acquire that nobody knows of", nil, nil, nil, "orphan", { only = {
+    kind = "lock", owner = "none", style = "plain", servers = 1 } } },
+  { "a late acquire of a permit that nobody knows of", nil, nil, nil, "orphan",
+    { only = { counter = "permits", servers = 1 } } },
+  { "a late count_down or delete that hits the next latch", nil, nil, nil,
+    "counted twice", { only = rows.latches } },
+}
+for _, row in ipairs(rows.unsealed) do row[6].seal = "off" end
+
+rows.planted = {
+  -- delays
+  { "renewals that come too late to be retried", "rlock.lock.watchdog",
+    "period = session.lease / 3", "period = session.lease * 0.9",
+    "late renewal", calm() },
+  { "a place in a queue that is not given up", "rlock.lock.grant",
+    "leave = requests.leave,", "leave = function() end,", "delayed",
+    calm { kind = "fair_lock" } },
+  { "a wake that a waiter who gives up does not pass on", "rlock.lock.wakeup",
+    "if waiter.is_woken and not got_it then wake_one(channel) end", "",
+    "delayed", calm() },
+  { "a clock's offset that is used after requests have expired",
+    "rlock.redis.remote", 'if what == "clock" then expiry.forget(node) end',
+    "", "delayed", { seal = "time", only = rows.stepping } },
+
+  { "a counter's wakes that reach nobody", "rlock.counters.call",
+    "self.session.wakeup:join(self.channel, self.wakes)",
+    'self.session.wakeup:join(self.channel .. "x", self.wakes)', "delayed",
+    crowd "permits" },
+  { "permits left over that are not passed on", "rlock.counters.call",
+    "if self.left then wakeup:pass(self.channel, self.left) end", "",
+    "delayed", crowd "semaphore" },
+  { "readers that are woken one by one", "rlock.lock.wakeup",
+    "    wake_sharers(channel)\n  else", "    wake_one(channel)\n  else",
+    "delayed", crowd "read_write_lock" },
+  { "a latch that wakes one", "rlock.policy.latch", 'return "all"',
+    'return "one"', "delayed", crowd "latch" },
+  { "a cancelled request that only reads, and delays others",
+    "rlock.redis.expiry", "{ refresh = true, count = true, peek = true }",
+    "{ refresh = true }", "delayed", crowd("latch", "time") },
+  { "permits that are kept for three leases", "rlock.policy.permits",
+    "local ends = time + args[2]", "local ends = time + args[2] * 3", "kept",
+    { only = { counter = "permits", servers = 1 } } },
+  { "a lease that is always two seconds",
+    "rlock.policy.reentrant", 'redis.call("pexpire", lock, lease)\n'
+      .. '    return { "held" }', 'redis.call("pexpire", lock, 2000)\n'
+      .. '    return { "held" }', "kept",
+    { only = { calm = true, kind = "lock", leases = 0.7 } } },
+
+  { "a confirmation that may take longer than the wait",
+    "rlock.redis.replicas", "local limit = request.deadline -",
+    "local limit = request.deadline + self.wanted.ms / 1000 -", "overdue",
+    { only = { replicas = true, servers = 1, kind = "lock" } } },
+
+  -- replies
+  { "a release that is answered with a loss", "rlock.policy.reentrant",
+    'return { "freed" }', 'return { "lost" }', "not unlocked",
+    calm { kind = "lock" } },
+  { "a majority of half of the servers", "rlock.several.quorum",
+    "floor(#members / 2) + 1", "floor((#members + 1) / 2)", "two holders",
+    calm { servers = 2 } },
+
+  -- leaks
+  { "an owner that a client remembers after its last request",
+    "rlock.lock.requests", "      site.undone[name] = nil\n", "", "leaked",
+    calm() },
+
+  -- counts
+  { "a drain that is executed twice", "rlock.policy.semaphore",
+    'if is_done(slot, number) then\n    return { "held", tonumber('
+      .. 'redis.call("get", drained) or 0) }\n  end', "", "miscounted",
+    { only = { counter = "semaphore", servers = 1, clients = 4, drains = 0.6,
+      pause = 0.1, every = 0.3, faults = { "deaf", "replies delayed" } } },
+    60 },
+
+  -- connections and replicas
+  { "a Sentinel's older answer that is believed", "rlock.redis.sentinel",
+    "if is < 0 then return false end", "", "older master",
+    { only = disagreeing } },
+  { "a hold without its end", "rlock.redis.backend", "(drift or 0.001)) - margin",
+    "(drift or 0.001)) * 1.1", "believed", calm() },
+  { "a connection that is used before its predecessor is sealed",
+    "rlock.redis.seal", 'or self.mode ~= "kill" then return end',
+    "or true then return end", "unsealed",
+    { seal = "kill", only = { servers = 1 } } },
+  { "an operation that no replica has confirmed", "rlock.redis.replicas",
+    "return not unconfirmed[op.op]", "return false", "believed",
+    { only = { replicas = true } } },
+  { "a reader that also writes, though servers fail over",
+    "rlock.policy.readwrite", 'return { "refused", UPGRADE }',
+    'redis.call("hset", lock, "mode", "write", field, want)\n'
+      .. '    return { "held" }', "upgraded",
+    { only = { replicas = true, kind = "read_write_lock", style = "both" } } },
+}
+
+return rows

@@ -26,6 +26,8 @@ local function upvalue(fn, name)
   end
 end
 
+local classify, transport = errors.classify, errors.transport
+
 -- Row -> its name: those of replies, and those of connections.
 local function rows_of(fn)
   local rows = {}
@@ -34,14 +36,11 @@ local function rows_of(fn)
     rows[case[2]] = rows[case[2]] or "ERR " .. case[1]
   end
   rows[upvalue(fn, "unknown")] = "an unknown word"
-  for code, row in next, errors.transport do rows[row] = code end
+  for code, row in next, transport do rows[row] = code end
   return rows
 end
 
-local classify = errors.classify
-
 local function watch_rows(self)
-  local transport = errors.transport
   self.rows, self.used = rows_of(classify), {}
   function errors.classify(message)
     local row = classify(message)

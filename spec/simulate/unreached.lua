@@ -34,12 +34,14 @@ return {
   },
   ["lock/holds"] = {
     { ONCE, "last_of: after for 1" },
+    { NGINX, "holds.end_all: *" },
   },
   ["lock/requests"] = {
     { "the policies here have all operations", "may_enter: elseif 2" },
     { MALFORMED, "interpret: if 1", "interpret: if 2", "interpret: after if 2",
       "send_release: after if 6", "send_release: after if 7" },
     { NGINX, "accepted: if 2" },
+    { "no task here has more than 16 holds", "count_text: *" },
     { ONCE, "send_release: if 1" },
     { RARE, "interpret: test of elseif 4", "interpret: elseif 4",
       "interpret: if 3", "release_later: *", "requests.release: if 1",

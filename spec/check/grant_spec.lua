@@ -1193,6 +1193,19 @@ describe("the state of a lock", function()
 end)
 
 describe("a lost hold of a task that has ended", function()
+  on_stage("ends with the task, though the lock goes on", function(self, client)
+    local lock = client:lock "lock"
+    self.spawn(function()
+      assert.is_true(lock:lock())
+      client:call("DEL", "lock")
+      self.sleep(15)                    -- the renewal finds the loss
+      assert.equal("lost", lock:state())
+      assert.is_truthy(next(lock.site.grants))
+    end):join()
+    for _ = 1, 2 do collectgarbage() end
+    assert.is_nil(next(lock.site.grants))
+  end)
+
   on_stage("can still be released, after a renewal without an answer",
     function(self, client)
     local granted

@@ -27,6 +27,7 @@ local max = math.max
 local NONE = holds.NONE
 
 local SPARES = 16                       -- grants kept for reuse
+local BY_TASK = { __mode = "k" }        -- entries end with their owner
 
 -- The owner's name in its grant of the other side of a read/write lock, or nil.
 -- Both sides must use the same name. `peer` is that side's policy.
@@ -179,12 +180,14 @@ function grant:abandon(reason)
 end
 
 --- Keeps a lost grant referenced by its task until it is unlocked, even if
---  nothing else refers to the lock.
+--  nothing else refers to the lock. If the task ends first, the grant ends with
+--  it: a grant that is held is referenced by the watchdog, a lost one only here.
 function grant:remember()
   local owner = self.owner
   if owner.is_named then return end
   owner.lost = owner.lost or {}
   owner.lost[self] = true
+  setmetatable(self.lock.site.grants, BY_TASK)
 end
 
 --- Detaches a lost grant, which no task will release, from its site, unless a

@@ -181,7 +181,7 @@ end
 
 --- Keeps a lost grant referenced by its task until it is unlocked, even if
 --  nothing else refers to the lock. If the task ends first, the grant ends with
---  it: a grant that is held is referenced by the watchdog, a lost one only here.
+--  it: the watchdog refers to grants that are held, not to lost ones.
 function grant:remember()
   local owner = self.owner
   if owner.is_named then return end

@@ -42,13 +42,13 @@ void rl_core_add_system(lua_State *L);
 
 static const lua_Integer RL_MAX_MS = (lua_Integer)1 << 40;
 
-/* Raise unless the argument is one. */
+/* Return the argument; raise if it is invalid. */
 lua_Integer rl_check_id(lua_State *L, int arg);
 uint64_t rl_check_ms(lua_State *L, int arg);
 int rl_check_signal(lua_State *L, int arg);
 
-/* A field of the table, whose value they leave on the stack; NULL or 0 if it
-   is nil. Raise unless it is a string without NUL, or from 0 to max. */
+/* Return a field of the table, and leave its value on the stack; NULL or 0 if
+   it is nil. Raise unless it is a string without NUL, or from 0 to max. */
 const char *rl_opt_string(lua_State *L, int table, const char *field);
 lua_Integer rl_opt_integer(lua_State *L, int table, const char *field,
                            lua_Integer max);

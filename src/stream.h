@@ -16,8 +16,8 @@ typedef struct rl_stream {
 
 /*
  * Return how many bytes they read or wrote, 0 if none can be now, or a UV_E*
- * code. UV_EOF: the server closed the connection. What is left of a write may
- * move and grow, but must be written first.
+ * code. UV_EOF: the server closed the connection. After a partial write,
+ * write the rest first; it may move and grow.
  */
 ssize_t rl_stream_read(rl_stream *self, void *to, size_t size);
 ssize_t rl_stream_write(rl_stream *self, const void *from, size_t size);

@@ -4,8 +4,8 @@
  * reports once it has reaped them all. Only descendants of one job can be its
  * children, so it never kills another child of the program.
  *
- * Its copy of the socket keeps the program from seeing the end before that. As
- * in guard.c, nothing here takes a lock or allocates.
+ * Its copy of the socket delays end-of-file at the program until then. As in
+ * guard.c, nothing here takes a lock or allocates.
  */
 #ifdef __linux__
 #define _GNU_SOURCE /* prctl */

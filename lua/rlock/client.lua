@@ -117,14 +117,14 @@ function client.open(host, options)
   return nil, code, detail
 end
 
---- Sends any Redis command. It is sent once: when nothing came back, nobody
---  knows whether it was applied.
+--- Sends any Redis command, once. It is not retried: if the reply is lost, the
+--  command may have been applied.
 -- @tparam string command
 -- @param ... its arguments: strings and numbers
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string "redis", "timeout", "closed", "connect"; "usage" for a
---   command that the shared connection cannot take
+--   command that would change or block the shared connection
 -- @treturn[2] string detail
 function client:call(command, ...)
   if command == nil then

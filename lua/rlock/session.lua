@@ -143,8 +143,8 @@ end
 -- work in the background --------------------------------------------------
 
 --- Runs fn as a background task that `close` waits for, up to `timeout`. It
---  runs once, even if it raises an error. If the host refuses the task, it
---  runs later: the caller may have a turn that fn ends, and waits for nothing.
+--  runs once, even if it raises an error. If the host refuses the task, fn runs
+--  later: the caller does not wait, and may rely on fn to pass on a turn.
 function session:background(fn)
   local has_begun
   self.pending = self.pending + 1
@@ -178,7 +178,7 @@ end
 
 -- closing -----------------------------------------------------------------
 
--- What the back end reports of a batch of releases, see redis/batch.lua.
+-- The callbacks for a batch of releases, see redis/batch.lua.
 local function sender_of(self, deadline, failures)
   return {
     is_in = function(_, grant) return self.watchdog:has(grant) end,
@@ -242,8 +242,8 @@ local function by_route(self, grants)
   return lists
 end
 
--- Releases everything that is still held, best effort. No task counts it as
--- held from now on: another client may get it before the reply arrives here.
+-- Releases everything that is still held, best effort. First marks it as not
+-- valid: another client may acquire it before the reply arrives here.
 local function release_all(self, deadline, why)
   local batch = self.watchdog:all()
   for _, grant in ipairs(batch) do

@@ -1,5 +1,5 @@
---- The Lua 5.1 of the model of Redis: random functions and expressions, as
---- lua5.1 runs them, and what it translates how. RLOCK_SEED chooses others.
+--- The Lua 5.1 of the model of Redis: compares random functions and expressions
+--- with lua5.1, and tests the translator. RLOCK_SEED chooses others.
 
 local differential = require "spec.tools.differential"
 local expressions = require "spec.tools.expressions"

@@ -1,6 +1,6 @@
---- What holds for fair locks besides. The line is that of Redisson, where a
---- dead waiter stays until its deadline, which is its time to wait after that
---- of the one before it; whoever is behind it waits as long.
+--- Further tests of fair locks, in Redisson's queue. A dead waiter stays there
+--- until its deadline: that of the waiter ahead, plus its own share. Until then
+--- it delays all waiters behind it.
 
 local assert = require "luassert"
 local world = require "spec.interop.world"

@@ -1,5 +1,5 @@
---- What an interop spec works in: a private Redis, a process of ours and one
---- of theirs, and eyes of its own on the server.
+--- The fixture of an interop spec: a private Redis, a process of ours, one of
+--- theirs, and a connection for inspection.
 --
 --    local world = require "spec.interop.world"
 --    local w = world.new("redisson4")

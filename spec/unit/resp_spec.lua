@@ -1,5 +1,5 @@
---- RESP2 as nginx speaks it: what is sent, and what is made of what comes, in
---- pieces of any size.
+--- RESP2 in nginx: encodes requests, and decodes replies that arrive in pieces
+--- of any size.
 
 local resp = require "rlock.host.ngx.resp"
 

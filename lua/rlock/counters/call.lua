@@ -49,7 +49,7 @@ local function attempt(self, deadline, now)
   return verdict, ms, code, detail
 end
 
---- Requests it again, see waiting.lua. Passes permits on that do not suffice.
+--- Retries the request, see waiting.lua. Passes on permits that do not suffice.
 function call:retry(waiter, deadline, now)
   local verdict, ms, code, detail = attempt(self, deadline, now)
   if verdict == "busy" and self.left and self.left > 0 then

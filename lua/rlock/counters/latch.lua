@@ -38,7 +38,7 @@ end
 local function counted(reply) return true, reply[2] end
 
 --- Counts down by one; at zero all waiters continue. If no reply comes in time,
---  the request is retried in the background: do not count twice.
+--  the request is retried in the background: do not repeat the call.
 -- @treturn[1] boolean true
 -- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail

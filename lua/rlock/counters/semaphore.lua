@@ -95,7 +95,7 @@ end
 local function yes() return true end
 
 --- Returns permits and wakes waiters. If no reply comes in time, the request is
---  retried in the background: do not return them twice.
+--  retried in the background: do not repeat the call.
 -- @tparam[opt=1] integer n
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail

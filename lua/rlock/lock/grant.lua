@@ -37,7 +37,7 @@ local function name_at_peer(lock, peer, owner)
   return granted and granted.owner_name
 end
 
--- A waiter keeps the name that has its place, unless that is being undone here.
+-- A waiter keeps the name under which it is queued, unless it is rolled back.
 local function kept_name(lock, name)
   local undone = lock.site.undone
   return not (undone and undone[name]) and name
@@ -120,7 +120,7 @@ function grant:channel()
 end
 
 --- Joins the client's waiters for the lock, see waiting.join.
--- @treturn table waiter; its `owner_name` is the one that has its place
+-- @treturn table waiter, queued under its `owner_name`
 function grant:join()
   local site = self.lock.site
   local waiter = waiting.join(self.lock.session, self:channel(),
@@ -129,8 +129,8 @@ function grant:join()
   return waiter
 end
 
---- Lets a waiter go on under this grant's owner name. If its place in the queue
---  has another one, leaves that place.
+--- Continues a waiter under this grant's owner name. If it is queued under
+--  another name, leaves that place.
 -- @tparam table waiter
 function grant:admit(waiter)
   local former = waiter.owner_name

@@ -2,7 +2,7 @@
 --  (several/joint.lua). Their classes inherit it by handle:class() and have:
 --    session  for its host
 --    show()   a description, for messages
---    called   what the detail of "not_held" calls it; default: show()
+--    called   its name in the detail of "not_held"; default: show()
 --    take(wait, lease[, hold])  takes one more hold for the calling task:
 --             true[, token] | nil, code, detail; raises a cancellation. The
 --             table `hold` becomes the hold: it gets a `grant`, and `is_over`
@@ -87,8 +87,8 @@ end
 
 local RELEASED = "this hold was released before"
 
--- Looks the grant up only now, because in nginx this runs later than the call.
--- A grant that has ended meanwhile may serve another lock.
+-- In nginx this runs later than the call. So it looks the grant up here: one
+-- that has ended since the call may be reused for another lock.
 local function released(self, hold)
   if hold and hold.is_over then
     return nil, "not_held", RELEASED
@@ -107,8 +107,8 @@ local function release(self, hold)
   return released(self, hold)
 end
 
---- Releases the calling task's most recent hold; that of an object of `hold`
---  only if there is no other.
+--- Releases the calling task's most recent hold. Those of `hold()` come last:
+--  each has an object to release it.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "not_held" (never held), "lost" (held, then expired or

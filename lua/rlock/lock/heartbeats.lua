@@ -1,11 +1,11 @@
 --- The heartbeats of the waiters in a queue in Redis, for policies with the
 --  operation `refresh`. A request refreshes many waiters of one lock, and its
---  reply names those that must retry. So a waiter sends nothing while it waits,
---  and the retry of a woken waiter is behind one other request, as a rule.
+--  reply names those that must retry. So a waiter itself sends nothing, and the
+--  retry of a woken waiter usually queues behind one request at most.
 --
---  Beyond BATCH waiters of a lock, each has a heartbeat half as often. Their
---  requests are sent at an even pace, at most MOST a second: beyond that number
---  they name more waiters.
+--  With more than BATCH waiters of a lock, each is refreshed half as often.
+--  Requests are evenly spaced, at most MOST a second. If that is too few, each
+--  refreshes more waiters.
 
 local verdicts = require "rlock.lock.verdicts"
 
@@ -17,8 +17,8 @@ local ceil, huge, max, min = math.ceil, math.huge, math.max, math.min
 local BATCH = 128       -- waiters of one request, which takes less than 1 ms
 local MOST = 200        -- requests a second for one lock
 local LARGEST = 1000    -- waiters of one request: a limit of Lua
-local IN_FLIGHT = 8     -- requests for one lock, and a second one
-local LATE = 0.05       -- only if heartbeats are late by this; and so on
+local IN_FLIGHT = 8     -- concurrent requests for one lock, at most
+local LATE = 0.05       -- seconds of delay that justify each further one
 local PACE = 0.9        -- leaves some time for late requests
 local PERIOD = 0.8      -- between two heartbeats, as a share of `poll`
 local EARLY = 0.5       -- how early one may be, as a share of that period
@@ -61,7 +61,7 @@ local function pace(line)
     min(LARGEST, max(BATCH, ceil(line.count * seconds / all)))
 end
 
--- Schedules a request after `ms`, by a reply: the lock may be free then.
+-- Schedules a request after `ms`, when a reply says that the lock may be free.
 local function expect(line, ms, now)
   if ms < 0 then return false end
   local deadline = now + max((ms + 1) / 1000, LEAST)
@@ -80,7 +80,7 @@ local function wake_all(line, batch, is_named)
   end
 end
 
--- After a failure, each waiter of the batch retries, and reports its failure.
+-- After a failure, wakes all waiters of the batch: their retries report it.
 local function answered(line, batch, op, reply)
   if not verdicts.of(op, reply) then return wake_all(line, batch) end
   expect(line, reply[2], line.session.host.now())
@@ -152,7 +152,7 @@ local function run(line)
   end
 end
 
--- If the session was closed, its waiters see that when they retry.
+-- If the session was closed, wakes the waiters: their retries report it.
 local function serve(line)
   run(line)
   line.lines[line.site] = nil

@@ -27,8 +27,8 @@ end
 
 --- Removes a hold.
 -- @tparam table list
--- @tparam[opt] table hold default: the most recent, but one of an object or of
---   several locks only if there is no other
+-- @tparam[opt] table hold default: the most recent; those of objects and of
+--   several locks come last
 -- @treturn table|nil the hold, if it was there
 function holds.remove(list, hold)
   local n = #list

@@ -104,8 +104,8 @@ local function grant_for(self, waiter)
   return granted
 end
 
---- Requests it again, see waiting.lua. A grant exists only during an attempt,
---  to keep thousands of waiters small.
+--- Retries the request, see waiting.lua. A grant exists only during an attempt,
+--  which saves memory when thousands wait.
 function lock:retry(waiter, deadline, now)
   local granted = grant_for(self, waiter)
   local verdict, ms, code, detail = granted:acquire(deadline, waiter.lease,

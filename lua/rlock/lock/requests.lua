@@ -57,11 +57,11 @@ end
 
 -- rolling back -------------------------------------------------------------
 
--- In the background, releases the lock if there are `seconds` to retry that,
--- and leaves the server's queue of waiters, where a place may outlast a lease.
--- The caller has the turn. If the owner keeps its name, this takes over the
--- turn, and its next request waits for this to finish. Otherwise the grant ends
--- here, and the task continues with a new one and under a new number.
+-- In the background, releases the lock (with `seconds`, and retries for that
+-- long) and leaves the server's queue of waiters, where a place may outlast a
+-- lease. The caller has the turn. If the owner keeps its name, this task takes
+-- over the turn, and the owner's next request waits for it. Otherwise the grant
+-- ends here, and the task continues with a new grant and a new number.
 -- `is_retried`: the caller's request is retried, so its waiter needs the name.
 local function release_in_background(self, seconds, is_retried)
   local session, site, name = self.lock.session, self.lock.site,
@@ -121,8 +121,8 @@ function requests.release_lost(self, seconds)
   passed_on(self)
 end
 
---- Leaves the policy's queue of waiters, if it has one. If another request of
---  the same owner is in flight, that one still needs the place.
+--- Leaves the policy's queue of waiters, if it has one. Keeps the place if
+--  another request of the same owner is in flight.
 function requests.leave(self)
   if not self.owner or self.acting or #self.holds > 0
       or not self.lock.site.policy.ops.leave then
@@ -243,10 +243,10 @@ end
 
 local send_release
 
--- Gives a hold its grant, or releases the hold if it is no longer wanted: its
--- task has ended, or `accept` rejects it. The turn is kept meanwhile, so no
--- other task of the owner sees the hold. Without a `hold`, only a host that
--- ends tasks can have ended the one that waits for it.
+-- Gives a hold its grant. Releases it instead if its task has ended or `accept`
+-- rejects it. This keeps the turn meanwhile, so no other task of the owner
+-- sees the hold. Without a `hold`, the task can have ended only on a host that
+-- ends tasks.
 local function accepted(self, hold, verdict, ...)
   local session = self.lock.session
   if verdict ~= "held" or not (hold or session.host.ends_tasks) then
@@ -353,8 +353,8 @@ local function unconfirmed(self, code, detail, left)
     detail, left)
 end
 
--- "lost" in reply to a retried release: if the hold was still certainly valid,
--- the first request may have freed it, so the work was protected to its end.
+-- The reply "lost". If the release was retried while the hold was still valid,
+-- the first attempt may have freed it. The lock was held until then: a success.
 local function lost_in_reply(self, may_be_applied, left)
   if may_be_applied and left > 0 and #self.holds == 0 then
     self:reset()
@@ -425,8 +425,8 @@ local function release_later(self, hold)
 end
 
 --- Releases one hold.
--- @tparam[opt] table hold which one; default: the most recent, but one of an
---   object or of several locks only if there is no other
+-- @tparam[opt] table hold default: the most recent; those of objects and of
+--   several locks come last
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "not_held", "lost", why the request failed, or "cancelled"

@@ -25,7 +25,7 @@ function turn.wait(self, deadline)
       return nil, "timeout", "another request of this owner is in flight"
     end
   end
-  turn.pass(self)                     -- the turn came as the wait ended
+  turn.pass(self)                     -- a race: it came at the timeout
   return nil, code or "timeout", unwind or "no time left"
 end
 

@@ -1,12 +1,12 @@
---- The wait loop of locks and counters, and of a channel's waiters. One wait is
---  waiting.pause; the loop, waiting.start, waits and retries until the verdict
---  is not "busy" or the deadline passes.
+--- The wait loop of locks and counters. waiting.pause is a single wait.
+--  waiting.start is the loop: it waits and retries until the verdict is not
+--  "busy" or the deadline passes.
 --
 --  A waiter of the loop has a `call`, which is a lock or a counter's call:
 --    session, site
 --    show()    what is waited for, for messages
 --    late      the detail of a timeout; default: it is "not free in time"
---    retry(waiter, deadline, now)  requests it again; returns as grant:acquire
+--    retry(waiter, deadline, now)  sends the request; returns as grant:acquire
 --    end_wait(waiter, is_held, code, detail)  leaves the waiters; returns what
 --              the loop returns
 

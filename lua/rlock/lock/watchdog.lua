@@ -147,8 +147,8 @@ local function tell_risk(self, grant, why, now)
     why), { reason = why, valid_for = left })
 end
 
--- At the end of the validity, the last failure may be that there was no time
--- left for a request, so an earlier one is reported.
+-- When a hold expires, the last failure may only be that no time was left for a
+-- request. So this reports an earlier failure.
 local function not_renewed(self, grant, why, now)
   local was_held, earlier = grant.state == "held", grant.lost_because
   grant.state = "at_risk"
@@ -176,7 +176,7 @@ local function renewed(self, grant, lease, sent)
   append(self.fresh, grant)
 end
 
--- What the back end reports of a batch of renewals, see redis/batch.lua.
+-- The callbacks for a batch of renewals, see redis/batch.lua.
 function sender_of(self)
   local sender = {}
 
@@ -224,7 +224,7 @@ function sender_of(self)
   return sender
 end
 
--- Ends a batch, at the latest when it has failed.
+-- Called when a batch has ended, successfully or not.
 local function land(self, batch)
   self.batches = self.batches - 1
   self.batches_of[batch.route] = self.batches_of[batch.route] - 1
@@ -364,7 +364,7 @@ local function sweep(self, now)
   end
 end
 
--- Retries the grants of a batch that a run collected, but died before it sent.
+-- Retries a batch that was collected but not sent, because the task died.
 local function recover(self)
   local grant, now = self.flying.first, self.host.now()
   while grant do
@@ -435,8 +435,8 @@ function watchdog:watch(grant, sent)
   end
 end
 
---- To be called before a request that lowers the lease: the reply to a renewal
---  in flight is then ignored.
+--- Call this before a request that shortens the lease, so that the watchdog
+--  ignores the reply to a renewal in flight.
 -- @tparam table grant with the new valid_until and watched
 -- @tparam number now
 function watchdog:lower(grant, now)
@@ -481,9 +481,9 @@ local function is_beyond_doubt(grant)
     or not grant.lock.site.policy.ops.renew
 end
 
---- Puts holds at risk, because their server was replaced, until the new one has
---  renewed them. A hold with a lease is renewed to the end of that lease, and
---  no further.
+--- Marks holds "at_risk" because their server was replaced. Each is "held"
+--  again once the new server has renewed it. That does not extend an explicit
+--  lease.
 -- @tparam string why for messages
 -- @tparam function is_there  grant -> whether it was on that server
 function watchdog:suspect(why, is_there)

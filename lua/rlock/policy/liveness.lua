@@ -23,7 +23,7 @@ liveness.DEAD = 2
 local SILENT = 1200
 local GAP = 650                -- more than POLL; SILENT exceeds it by POLL
 
---- The last two starts of the queue, as of now.
+--- The last two starts of the queue, at the time `now`.
 --  @tparam number heard the last heartbeat of any waiter, in ms; 0: none
 --  @tparam number start the last start of the queue; 0: none
 --  @tparam number now

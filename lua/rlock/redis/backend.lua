@@ -1,6 +1,6 @@
---- Redis as a back end: what clients, locks and counters use of it. See "The
---  back end contract" in ../README.md. A back end has one server, which is a
---  node (node.lua) or a cluster (cluster.lua).
+--- The Redis back end: the interface for clients, locks and counters. See "The
+--  back end contract" in ../README.md. A back end has one server: a node
+--  (node.lua) or a cluster (cluster.lua).
 --
 --  A kind of lock and a name are bound to a *target*: the keys of the lock,
 --  with the operations that run on them. Its fields `replicas` and `slot` are
@@ -109,16 +109,16 @@ function backend.open(host, options, hooks)
   return self
 end
 
--- May another attempt succeed? The server has dropped a new connection, because
--- it is stopping or restarting, or has not answered. An unreachable server, or
--- one that refuses, is not retried.
+-- Is a retry useful? Yes if the server has not answered, or has dropped a new
+-- connection because it is stopping or restarting. A server that is unreachable
+-- or refuses is not retried.
 local function may_connect(its, code, detail)
   return code ~= "cancelled"
     and (its.fell or errors.is_silence(tostring(detail)))
 end
 
---- Connects, to report a wrong address or login. A passing error of the server
---  is none.
+--- Connects, to report a wrong address or login. Ignores transient errors of
+--  the server.
 -- @tparam number seconds
 -- @return true, or nil, code, detail; for "cancelled", the value to raise
 function backend:connect(seconds)
@@ -149,10 +149,10 @@ function backend.is_retried(_, code, detail)
   return code ~= "redis" or errors.classify(detail).retry
 end
 
---- The time until which a lease requested at `sent` is certainly ours. The
---  allowance for clock drift is a thousandth of the lease (or `drift`) plus
---  2 ms; for a lease below 20 ms, instead of 2 ms, a tenth of it but at least
---  1 ms: a policy that compares whole milliseconds may end it that much early.
+--- The time until which a lease requested at `sent` is certainly valid. The
+--  allowance for clock drift is the lease times `drift`, plus 2 ms. For a lease
+--  below 20 ms, a tenth of it, at least 1 ms, replaces the 2 ms: a policy that
+--  compares whole milliseconds may end it that much early.
 -- @tparam number sent    by host.now()
 -- @tparam number seconds
 -- @tparam[opt=0.001] number drift
@@ -162,7 +162,7 @@ function backend.valid_until(sent, seconds, drift)
   return sent + seconds * (1 - (drift or 0.001)) - margin
 end
 
---- Stops what the back end does without a request, until the next one.
+--- Stops background work until the next request.
 function backend:rest()
   self.channels:wind_down()
   self.node:rest()
@@ -258,7 +258,7 @@ function Target:check(name, options)
     .. "ones"):format(naming.show(name)), 0)
 end
 
--- Which argument of an operation is the command that publishes.
+-- The position of the publish command among an operation's arguments.
 local PUBLISHES = {
   lock = { release = 4, leave = 2, break_ = 2, refresh = 1 },
   permits = { acquire = 4, release = 4, set = 2 },
@@ -266,8 +266,8 @@ local PUBLISHES = {
   latch = { set = 4, count_down = 4, delete = 1 },
 }
 
---- Runs an operation of the kind, and retries it until the deadline while that
---  may succeed: operations are idempotent.
+--- Runs an operation. Retries it until the deadline, unless the failure is
+--  permanent: operations are idempotent.
 -- @tparam string name of the operation; the policy must have it
 -- @tparam number deadline by host.now()
 -- @tparam number now      by host.now()
@@ -381,7 +381,7 @@ end
 --- The server's identity, if `identify` has run on its current connection.
 function Target:identity() return identities().of(node_of(self)) end
 
---- Seconds until a server counts again that has lost its data.
+--- Seconds until a server that has lost its data counts again.
 -- @tparam number lease seconds
 function Target:quarantine(lease)
   return identities().quarantine(node_of(self), lease, self.server.host.now())

@@ -1,6 +1,6 @@
---- Sends one operation for many locks in one pipeline. A request whose script
---  or clock offset is outdated is sent once more; one whose slot has moved is
---  sent alone.
+--- Sends one operation for many locks in one pipeline. If the script or clock
+--  offset of a request is outdated, it is retried once. If its slot has moved,
+--  it is sent alone.
 --
 --  A batch is a list of items, grants or permits. They have `lock` and
 --  `owner_name`. The fields of a batch:
@@ -17,7 +17,7 @@
 --      answered(item, lease, reply, sent)  a reply to the request for that
 --                            lease
 --      failed(item, why, is_gone)  a failure; is_gone: the server certainly
---                            does not have it
+--                            has no such hold
 
 local remote = require "rlock.redis.remote"
 
@@ -116,8 +116,8 @@ local function send_alone(self, item)
 end
 
 -- Handles one failure.
--- @treturn boolean whether to retry, because the script or the clock is fetched
---   again; not if `is_second`
+-- @treturn boolean whether to retry with the script or clock fetched again;
+--   false if `is_second`
 local function handle_failure(self, item, is_second, code, detail)
   local node, op = node_of(self.route), op_of(self, item)
   local target = item.lock.site.target

@@ -24,8 +24,8 @@ end
 --    "dropped"           it is not subscribed any more
 function channels.notify() end
 
--- Is this the second copy of a message sent by PUBLISH, then SPUBLISH? Redisson
--- sends one of them, so two messages of the same verb are two releases.
+-- Is this the SPUBLISH copy of a message that PUBLISH has delivered? Redisson
+-- sends one copy, so two messages of the same verb are two releases.
 local function is_echo(self, channel, payload, verb)
   if self.publish ~= "both" then return false end
   local now = self.host.now()

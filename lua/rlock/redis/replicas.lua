@@ -221,7 +221,7 @@ local function fail(batch, code, detail)
   for _, request in ipairs(batch) do answer(request, nil, code, detail) end
 end
 
--- The node leaves a server that reports itself unusable, and so do its lanes.
+-- If the server reports itself unusable, the node and its lanes disconnect.
 local function handle(self, connection, codes, details)
   local node = self.node
   for i, code in pairs(codes) do
@@ -287,7 +287,7 @@ local function exchange(self, batch)
   end
 end
 
--- Ends the lane's task, which was refused, has raised an error or was killed.
+-- Fails all requests: the lane's task was refused, killed or raised an error.
 local function settle(self, code, detail)
   local batch, queue = self.batch or {}, self.queue
   self.batch, self.queue, self.is_serving, self.mark = nil, {}, nil, nil
@@ -357,9 +357,9 @@ end
 local unconfirmed = { release = true, leave = true }
 local direct = { peek = true, count = true, refresh = true }
 
---- Is this operation sent on the node's own connection? It has no owner, whose
---  requests must be in order, and changes nothing that must survive a failover.
---  Behind a WAIT, a heartbeat would be late.
+--- Does this operation bypass the lanes? It has no owner whose requests must
+--  stay in order, and changes nothing that must survive a failover. A heartbeat
+--  queued behind a WAIT would be late.
 -- @tparam table op
 function replicas.is_direct(op) return direct[op.op] == true end
 

@@ -27,8 +27,8 @@ local NOBODY = "9223372036854775807"     -- a client id that no connection has
 
 --- The commands that identify a connection. CLIENT KILL tests its permission:
 --  a request that is sent before a refusal is known cannot be sealed. INFO
---  replication has the role and the replication id: a server that copies
---  another one's data keeps its run_id.
+--  replication has the role and the replication id, which changes when the
+--  server copies another one's data; the run_id does not.
 seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
   { "CLIENT", "KILL", "ID", NOBODY }, { "INFO", "replication" } }
 
@@ -110,8 +110,8 @@ function seal.new(node, mode)
   }, seal)
 end
 
--- Drops the oldest one of another server. This server's cannot accumulate: they
--- are sealed before a new connection is used.
+-- Drops the oldest lost connection of another server. This server's cannot
+-- accumulate: they are sealed before a new connection is used.
 local function make_room(pending, run_id)
   for i, identity in ipairs(pending) do
     if identity.run_id ~= run_id then return table.remove(pending, i) end
@@ -223,9 +223,9 @@ local function is_killed(killer, victim)
   end
 end
 
--- Tests the server once; returns as is_killed. Both connections are new and
--- known to reach the same run of it: the node's own one may meanwhile reach a
--- restarted server, where the victim's id is somebody else's.
+-- Tests the server once; returns as is_killed. Opens two connections to the
+-- same run of the server. The node's own connection may by now lead to a
+-- restarted server, where another client has the victim's id.
 local function test(node, run_id)
   local victim = open(node, run_id)
   local killer = victim and open(node, run_id)

@@ -26,7 +26,7 @@ local function succeeds(model, server)
   return reply[1] == (policy.ops.acquire and "held" or "free")
 end
 
--- Whom the messages wake: nil, or "one" or "all" of each client's waiters.
+-- Which waiters of each client the messages wake: nil, "one" or "all".
 local function woken(model, sent)
   local policy, how = model.policy, nil
   for _, message in ipairs(sent) do

@@ -20,8 +20,8 @@ local notation = require "rlockctl.check.notation"
 local counters = {}
 counters.__index = counters
 
--- ms for which an unanswered request, and the one that undoes it, is retried:
--- less than the server's deduplication remembers it.
+-- ms for which an unanswered request and its rollback are retried: less than
+-- the server's deduplication window.
 local SETTLE = 300000
 
 --- @tparam table policy the result of policy.load

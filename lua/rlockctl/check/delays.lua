@@ -159,8 +159,8 @@ end
 
 local function show(names) return names == "" and "none" or names end
 
--- A key of `fine`: the holders that there must be, and the end of the last
--- lease. It is below 0, so it differs from those of invariants.lua.
+-- A key of the cache `fine`: the expected holders, and the end of the last
+-- lease. It is negative, unlike the keys of invariants.lua.
 local function key_of(state, last)
   local key = last - state.server.now
   for _, client in ipairs(state.clients) do

@@ -157,7 +157,7 @@ local function generator(seed)
   end
 end
 
--- May the step be next?
+-- Is the step possible?
 local function is_possible(model, state, step)
   for _, choice in ipairs(model:transitions(state)) do
     local is_same = true

@@ -75,7 +75,7 @@ function locks:start() return State.new(self) end
 --- Do its operations read the clock?
 function locks:is_timed() return self.is_absolute end
 
---- The steps that may be next.
+--- The possible next steps.
 -- @treturn table
 function locks:transitions(state) return transitions.of(self, state) end
 

@@ -135,8 +135,8 @@ end
 local probe = {}
 probe.__index = probe
 
---- A copy after some milliseconds, with `now`, `run` as that of a snapshot, but
---  without `after`, and `wait(ms)`.
+--- A copy some milliseconds later. It has `now`, `wait(ms)` and the `run` of a
+--  snapshot, whose results here lack `after`.
 function snapshot:probe(ms)
   local server = self.server:fork()
   server.now = server.now + ms * 1000

@@ -114,7 +114,7 @@ local function record_hold(state, client, step, token)
   state.token = token
 end
 
--- It retries when the reply says, but within a lease: most clients poll sooner.
+-- The waiter retries at the time in the reply, but at most a lease later.
 local function record_wait(client, step, now, ms)
   local before = client.waits
   local pause = ms < 0 and POLL or math.min(ms, math.max(step.lease, LEAST))
@@ -193,7 +193,7 @@ local function twice(lock, side, op, first, is_turned)
   end
 end
 
---- Is an operation done twice as done once?
+--- Is an operation idempotent?
 -- @tparam table first the result of steps.execute, without a fault
 -- @treturn string|nil a fault
 function steps.check_twice(lock, side, op, first, is_turned)

@@ -3,8 +3,8 @@
 --  traceback that nginx logs. So if the error is uncaught, the guard logs the
 --  function's own traceback.
 --
---  nginx may end the worker timer without an error. So the guards of a job are
---  known to it, and worker_timer.lua calls them.
+--  nginx may end the worker timer without an error. So each job has a list of
+--  its guards, and worker_timer.lua calls them.
 
 local tasks = require "rlock.host.ngx.tasks"
 

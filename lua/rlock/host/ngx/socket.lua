@@ -112,8 +112,8 @@ local function shake_hands(self, options)
   return nil, "connect", why
 end
 
--- The pool of connections that nginx never keeps. In its pool by default it
--- keeps those of others, with their login and state.
+-- A pool for connections that nginx must not reuse. Its default pool may have
+-- connections of other code, with their login and state.
 local NOBODYS = { pool = "rlock" }
 
 local function dial(self, options, pool)

@@ -234,8 +234,8 @@ function Event:block(seconds)
   return false
 end
 
---- Has its waiter gone? nginx takes a light thread that is killed out of the
---  queue of the semaphore, and tells nobody.
+--- Has its waiter been killed? nginx removes a killed light thread from the
+--  queue of the semaphore without notice.
 function Event:is_forsaken()
   return self.is_waiting ~= nil and self.semaphore:count() == 0
 end

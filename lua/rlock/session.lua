@@ -186,7 +186,8 @@ local function sender_of(self, deadline, failures)
     words = function() return "1", "0" end,
     answered = function() end,
     failed = function(_, why)
-      failures.n, failures.why = failures.n + 1, failures.why or why
+      failures.n = failures.n + 1
+      failures.why = failures.why or tostring(why)
     end,
   }
 end

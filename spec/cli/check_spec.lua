@@ -149,8 +149,8 @@ describe("rlockctl check", function()
   for kind, case in pairs {
     mutex = { 'A holds nothing, but renew answers "held"', "A acquire 2s",
       "A release", "late 1 (acquire A 2000 1)" },
-    permits = { "it counts 1, but it must be 2", "A acquire 1", "A release 1",
-      "late 2 (acquire A0 2000 1 publish)" },
+    permits = { "it counts 2, but it must be 3", "A set 3",
+      "late 1 (set 2 publish)" },
     latch = { "it counts 0, but it must be 2", "A delete", "A set 2",
       "late 2 (delete publish)" },
     semaphore = { "it counts 0, but it must be 1", "A drain", "B acquire 1",

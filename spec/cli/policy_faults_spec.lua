@@ -125,7 +125,7 @@ describe("a fault of a policy is reported when it is loaded:", function()
       acquire = "return { rlock.now() }" },
       ':4: acquire: uses "rlock.now"; there is no rlock inside Redis' },
     { "what only this Lua has", { acquire = "return { os.time() }" },
-      ':4: acquire: reads the global "os", .*; redis.call%("time"%) tells' },
+      ':4: acquire: reads the global "os", .*; redis.call%("time"%) returns' },
     { "an assignment to a global", { release = "n = 1" },
       ':10: release: assigns the global "n"; make it a local' },
     { "syntax that Redis lacks", { release = "return { 7 // 2 }" },

@@ -231,12 +231,10 @@ local function land(self, batch)
   if self.change then self.change:set() end
 end
 
--- Sends a batch; its grants may end meanwhile.
 local function renew(batch)
-  local series = batch[1].lock.site.series
   batch:send()
   if batch.round_trip then
-    metrics.observe(series.round_trip, batch.round_trip)
+    metrics.observe(batch.series.round_trip, batch.round_trip)
   end
 end
 
@@ -265,6 +263,7 @@ local function send(self, grants)
     local route = self.session.route_of(grant)
     local part = parts[route] or self.session.server:batch {
       route = route, name = "renew", sender = self.sender,
+      series = grant.lock.site.series,
     }
     parts[route] = part
     part[#part + 1], grant.batch = grant, part
@@ -369,7 +368,7 @@ local function recover(self)
   local grant, now = self.flying.first, self.host.now()
   while grant do
     local after = grant.next
-    if not grant.batch.route then
+    if grant.batch and not grant.batch.route then
       self:remove(grant)
       retry_at(self, grant, now)
     end
@@ -381,7 +380,7 @@ end
 -- occasional lock need not start it each time.
 local function run(self)
   local was_idle = false
-  recover(self)
+  if not self.is_closed then recover(self) end
   while not self.is_closed do
     local now = self.host.now()
     local deadline

@@ -6,7 +6,6 @@
 --  with the operations that run on them. Its fields `replicas` and `slot` are
 --  those of replicas.lua and cluster.lua.
 
-local batch = require "rlock.redis.batch"
 local channels = require "rlock.redis.channels"
 local duration = require "rlock.util.duration"
 local errors = require "rlock.redis.errors"
@@ -297,6 +296,7 @@ function Target:arguments(name, a, b, c, d)
   local place = PUBLISHES[self.publishes][name]
   if place == 4 then return a, b, c, self.publish end
   if place == 2 then return a, self.publish end
+  if place == 1 then return self.publish, b, c, d end
   return a, b, c, d
 end
 
@@ -309,7 +309,6 @@ end
 
 --- The same target, with one more key for a counter's request.
 -- @tparam string suffix of the third key
--- @tparam[opt] table more  suffixes of further keys
 function Target:with(suffix)
   local target = setmetatable({}, getmetatable(self))
   for i = 1, 3 do target[i] = self[i] end
@@ -362,13 +361,24 @@ end
 
 --- Creates an empty batch, see batch.lua.
 -- @tparam table fields
-function backend.batch(_, fields) return batch.new(fields) end
+function backend.batch(_, fields)
+  return require("rlock.redis.batch").new(fields)          -- on first use
+end
 
 -- servers of red locks --------------------------------------------------------
 
 -- These are loaded on first use.
-local function identities() return require "rlock.redis.server_identity" end
-local function availability() return require "rlock.redis.availability" end
+local identity, availability
+
+local function identities()
+  identity = identity or require "rlock.redis.server_identity"
+  return identity
+end
+
+local function available()
+  availability = availability or require "rlock.redis.availability"
+  return availability
+end
 
 --- Identifies the server, once for each connection.
 -- @tparam number deadline by host.now()
@@ -387,19 +397,24 @@ function Target:quarantine(lease)
   return identities().quarantine(node_of(self), lease, self.server.host.now())
 end
 
---- Why the server is not independent of that of another target, or nil.
--- @tparam table other
+--- Why the server is not independent of those of other locks, or nil.
+-- @tparam table locks  its own is skipped
 -- @treturn string|nil
-function Target:clash(other)
-  return identities().clash(node_of(self), node_of(other))
+function Target:clash(locks)
+  local own, clash = node_of(self), identities().clash
+  for _, lock in ipairs(locks) do
+    local other = node_of(lock.site.target)
+    local why = other ~= own and clash(own, other)
+    if why then return why end
+  end
 end
 
 --- Why the server should be skipped now, or nil.
 -- @treturn string|nil
-function Target:why_away() return availability().why_away(node_of(self)) end
+function Target:why_away() return available().why_away(node_of(self)) end
 
 --- Skips the server until it answers.
 -- @tparam string why for messages
-function Target:mark_away(why) availability().mark_away(node_of(self), why) end
+function Target:mark_away(why) available().mark_away(node_of(self), why) end
 
 return backend

@@ -109,6 +109,8 @@ local function send_alone(self, item)
   local function abort()
     if sender.is_in(self, item) then failed(self, item, "closed", RAISED) end
   end
+  -- The sender of a final batch does not wait for a daemon.
+  if self.is_final then return host.guard(abort, nil, request) end
   local task, code, detail = host.daemon(function()
     host.guard(abort, nil, request)
   end)

@@ -1,8 +1,6 @@
 --- The channels to which a client is subscribed: one subscriber for each node
 --  (subscriber.lua). In a cluster, a channel moves with its slot.
 
-local subscriber = require "rlock.redis.subscriber"
-
 local channels = {}
 channels.__index = channels
 
@@ -53,9 +51,9 @@ local function attach(self, channel)
   local node = node_of(self, channel)
   local its = self.subscribers[node]
   if not its then
-    its = subscriber.new(node, self.publish, function(...)
-      handle(self, ...)
-    end)
+    -- Loaded on first use.
+    its = require("rlock.redis.subscriber").new(node, self.publish,
+      function(...) handle(self, ...) end)
     its.is_closed, self.subscribers[node] = self.is_closed, its
   end
   its:add(channel)

@@ -30,13 +30,13 @@ local unsent = {
 }
 
 local function load_script(node, op)
-  local deadline = node.host.now() + node.options.timeout
+  local deadline, shas = node.host.now() + node.options.timeout, node.shas
   local sha, code, detail = node:call(deadline,
     { "SCRIPT", "LOAD", op.text }, 3)
   if sha ~= nil and type(sha) ~= "string" then
     return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
   end
-  node.shas[op] = sha
+  shas[op] = sha           -- node.shas may have been replaced, see seal:refuse
   return sha, code, detail
 end
 
@@ -283,7 +283,7 @@ local function telling(code, why, known, is_brief)
   elseif code == "timeout" and known.redis and is_brief then
     return "redis", known.redis
   end
-  return code, why
+  return code, why or "no time left"
 end
 
 -- Retries an operation while that may succeed.
@@ -297,7 +297,9 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
     local class, why = remote.classify(node, op, code, detail, keys[1])
     remote.forget(node, op, class)
     if class.applied ~= "no" then may_be_applied = true end
-    if class.retry then known[class.code or code] = why end
+    if class.retry and not class.forget then
+      known[class.code or code] = why
+    end
     local goes_on, at_once, asked = next_step(server, node, class, detail)
     if at_once then hurried = hurried + 1 end
     if goes_on and server.is_closed then

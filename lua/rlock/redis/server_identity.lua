@@ -99,10 +99,10 @@ end
 
 --- Is the server a duplicate of another one, or its replica?
 -- @tparam table node   identified before
--- @tparam table other  node
+-- @tparam table other  another node
 -- @treturn string|nil why it does not count
 function server_identity.clash(node, other)
-  local what = other ~= node and bond(server_identity.of(node),
+  local what = bond(server_identity.of(node),
     server_identity.of(other) or latest[other])
   if not what then return nil end
   identities[node.connection] = nil          -- may change: retry

@@ -50,9 +50,7 @@ local function admit(self, member)
   local target = member.site.target
   local identity, code, detail = target:identify(self.deadline)
   if not identity then return nil, code, detail end
-  for _, other in ipairs(self.red.members) do
-    self.clash = self.clash or target:clash(other.site.target)
-  end
+  self.clash = self.clash or target:clash(self.red.members)
   if self.clash then return nil, "refused", self.clash end
   local pause = target:quarantine(max(self.lease or 0, member.session.lease))
   if pause > 0 then return forgetful(pause) end

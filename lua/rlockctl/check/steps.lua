@@ -438,7 +438,7 @@ end
 
 -- A break that names a token frees only the hold with that token.
 local function check_break(lock, state, step)
-  if not state.token then return nil end
+  if (state.token or 0) < 1 then return nil end      -- a kind without tokens
   local older = ("%.0f"):format(state.token - 1)
   local result = steps.execute(lock, state.server, step.side, "break_",
     { older, "publish" })

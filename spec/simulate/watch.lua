@@ -297,7 +297,7 @@ local function check_waiters(self, server, thing, key)
 end
 
 -- What a counter has for a task that waits for it: a boolean; and whether only
--- because leases have ended, of which no message tells.
+-- because leases have ended, which publishes nothing.
 local function suffices(server, user)
   local one = user.one
   local entry = server.redis:entry(one.name)

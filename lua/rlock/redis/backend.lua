@@ -215,6 +215,14 @@ local function wanted_by(self, options)
   return { count = count, ms = duration.ms(min(seconds, own.timeout / 2)) }
 end
 
+-- The position of the publish command among an operation's arguments.
+local PUBLISHES = {
+  lock = { release = 4, leave = 2, break_ = 2, refresh = 1 },
+  permits = { acquire = 4, release = 4, set = 2 },
+  semaphore = { acquire = 4, release = 4, set = 4, drain = 4, undo = 4 },
+  latch = { set = 4, count_down = 4, delete = 1 },
+}
+
 -- The metatable of a policy's targets, with their methods and common fields.
 local function class_of(self, policy)
   local class = self.classes[policy]
@@ -223,7 +231,7 @@ local function class_of(self, policy)
     for name, method in pairs(Target) do class[name] = method end
     class.server, class.node, class.ops = self, self.node, policy.ops
     class.channel_of, class.publish = policy.channel, self.options.publish
-    class.publishes = policy.needs and policy.name or "lock"
+    class.publishes = PUBLISHES[policy.needs and policy.name or "lock"]
     class.__index = class
     self.classes[policy] = class
   end
@@ -257,14 +265,6 @@ function Target:check(name, options)
     .. "ones"):format(naming.show(name)), 0)
 end
 
--- The position of the publish command among an operation's arguments.
-local PUBLISHES = {
-  lock = { release = 4, leave = 2, break_ = 2, refresh = 1 },
-  permits = { acquire = 4, release = 4, set = 2 },
-  semaphore = { acquire = 4, release = 4, set = 4, drain = 4, undo = 4 },
-  latch = { set = 4, count_down = 4, delete = 1 },
-}
-
 --- Runs an operation. Retries it until the deadline, unless the failure is
 --  permanent: operations are idempotent.
 -- @tparam string name of the operation; the policy must have it
@@ -275,7 +275,7 @@ local PUBLISHES = {
 -- @tparam[opt] table extra more arguments
 -- @return as remote.run
 function Target:run(name, deadline, now, a, b, c, extra)
-  local place = PUBLISHES[self.publishes][name]
+  local place = self.publishes[name]
   if place == 4 then
     return remote.run(self.node, self.ops[name], deadline, now, self, a, b, c,
       self.publish, extra)
@@ -293,7 +293,7 @@ end
 -- @param a,b,c,d  as for `run`
 -- @return a, b, c, d
 function Target:arguments(name, a, b, c, d)
-  local place = PUBLISHES[self.publishes][name]
+  local place = self.publishes[name]
   if place == 4 then return a, b, c, self.publish end
   if place == 2 then return a, self.publish end
   if place == 1 then return self.publish, b, c, d end

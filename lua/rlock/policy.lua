@@ -98,8 +98,8 @@ local fields = {
   name = "string", keys = "function", server = "table", channel = "function",
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
   poll_shared = "number",
-  exclusive = "boolean", needs = "table", restates = "boolean",
-  twin = "table", title = "string",
+  exclusive = "boolean", needs = "table", reasserts = "boolean",
+  peer = "table", title = "string",
   recognise = "function", allows = "function", fair = "boolean",
   keeps = "function", slack = "number", lasts = "function",
 }
@@ -126,8 +126,8 @@ local function check_server(def)
   for _, op in ipairs(names_of(def.needs or needed_of_a_lock)) do
     if def.server[op] == nil then return "server." .. op .. " is missing" end
   end
-  if def.restates and not def.server.renew then
-    return "server.renew is missing: restates needs it"
+  if def.reasserts and not def.server.renew then
+    return "server.renew is missing: reasserts needs it"
   end
   for op, fn in pairs(def.server) do
     if type(op) ~= "string" then

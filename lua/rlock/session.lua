@@ -42,7 +42,7 @@ local function open_server(self)
     is_needed = function() return self.watchdog:is_needed() end,
     on_replaced = function(why, is_there)
       self.watchdog:suspect(why, function(grant)
-        return is_there(grant.lock.site.target)
+        return is_there(grant.lock.record.target)
       end)
     end,
   })
@@ -81,12 +81,12 @@ end
 --- The route of a grant's requests, see target:route.
 -- @tparam table grant
 function session.route_of(grant)
-  return grant.lock.site.target:route(grant.owner_name)
+  return grant.lock.record.target:route(grant.owner_name)
 end
 
 -- locks -------------------------------------------------------------------
 
--- The metatable of a policy's sites: their common fields client, policy,
+-- The metatable of a policy's records: their common fields client, policy,
 -- family and series.
 local function kind_of(self, client, policy)
   local kind = self.kinds[policy]
@@ -94,7 +94,7 @@ local function kind_of(self, client, policy)
     kind = {
       client = client, policy = policy, family = self:family(policy),
       series = self.meter:series(policy.name),
-      sites = setmetatable({}, { __mode = "v" }),
+      records = setmetatable({}, { __mode = "v" }),
     }
     kind.__index = kind
     self.kinds[policy] = kind
@@ -102,33 +102,33 @@ local function kind_of(self, client, policy)
   return kind
 end
 
---- The site shared by all handles of one lock: policy, name, target, and
+--- The record shared by all handles of one lock: policy, name, target, and
 --  `grants` (owner -> grant). Grants come and go, so they have a table of their
 --  own: LuaJIT compiles a field access again for each new layout of its table.
 -- @tparam table client the public object; its locks keep it alive
 -- @tparam table policy
 -- @tparam string name
 -- @tparam[opt] table options of the target; default: the client's
-function session:site(client, policy, name, options)
+function session:record(client, policy, name, options)
   local kind = kind_of(self, client, policy)
-  local site = kind.sites[name]
-  if site then
-    site.target:check(name, options)
+  local record = kind.records[name]
+  if record then
+    record.target:check(name, options)
   else
-    site = setmetatable({
+    record = setmetatable({
       name = name, target = self.server:bind(policy, name, options),
       grants = {},
       series = self.meter:series(policy.name, name) or kind.series,
     }, kind)
-    kind.sites[name] = site
+    kind.records[name] = record
   end
-  return site
+  return record
 end
 
---- The site, if it exists.
-function session:known_site(policy, name)
+--- The record, if it exists.
+function session:known_record(policy, name)
   local kind = self.kinds[policy]
-  return kind and kind.sites[name]
+  return kind and kind.records[name]
 end
 
 --- The family of a policy: the key of a task's name in Redis for it, see
@@ -159,21 +159,21 @@ end
 --- Decrements `pending`: a background task or a lock's request has ended.
 function session:work_done()
   self.pending = self.pending - 1
-  if self.settled and self.pending == 0 then self.settled:set() end
+  if self.work_ended and self.pending == 0 then self.work_ended:set() end
 end
 
 --- Reports an event of this client, see events.lua.
-function session:tell(level, event, message, fields)
-  events.tell(self.host, self.options, level, event, message, fields)
+function session:report(level, event, message, fields)
+  events.report(self.host, self.options, level, event, message, fields)
 end
 
 --- Reports an event of a lock or permit.
--- @tparam table lock with `site` and `show`
+-- @tparam table lock with `record` and `show`
 -- @tparam[opt] table fields modified
-function session:tell_of(lock, level, event, message, fields)
+function session:report_of(lock, level, event, message, fields)
   fields = fields or {}
-  fields.kind, fields.lock = lock.site.policy.name, lock.site.name
-  self:tell(level, event, message, fields)
+  fields.kind, fields.lock = lock.record.policy.name, lock.record.name
+  self:report(level, event, message, fields)
 end
 
 -- closing -----------------------------------------------------------------
@@ -196,7 +196,7 @@ local function release_batch(self, batch, failures)
   failures.n, failures.why = 0, nil
   batch:send()
   if failures.n == 0 then return end
-  self:tell("warn", "not_released", ("%d locks could not be released; their "
+  self:report("warn", "not_released", ("%d locks could not be released; their "
     .. "leases end them (%s)"):format(failures.n, failures.why),
     { count = failures.n, reason = failures.why })
 end
@@ -279,9 +279,9 @@ function session:close()
   self.watchdog:close()
   release_all(self, deadline, "the client was closed")
   self.host.sleep(0)                    -- lets the woken waiters leave
-  self.settled = self.host.event()
+  self.work_ended = self.host.event()
   while self.pending > 0 and self.host.now() < deadline do
-    self.settled:wait(deadline - self.host.now())
+    self.work_ended:wait(deadline - self.host.now())
   end
   self.server:close()
   self.meter:close()

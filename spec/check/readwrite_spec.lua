@@ -282,22 +282,22 @@ describe("a read/write lock", function()
     ]]
   end)
 
-  it("restates what Redisson's watchdog has shortened", function()
+  it("reasserts what Redisson's watchdog has shortened", function()
     check [[
       0 read.acquire A 5000 1 -> held
       100 PEXPIRE lock 100 -> 1
       100 PEXPIRE @:A:rwlock_timeout:1 100 -> 1
-      150 read.renew A 4850 1 restates -> held
+      150 read.renew A 4850 1 reasserts -> held
       150 keys -> lock {A=1 mode=read} ttl 4850, holds {A=5000} ttl 4850,
         .. :A:rwlock_timeout:1 1 ttl 4850
-      160 read.renew A 9000 1 restates -> held
+      160 read.renew A 9000 1 reasserts -> held
       160 keys -> lock {A=1 mode=read} ttl 4840, holds {A=5000} ttl 4840,
         .. :A:rwlock_timeout:1 1 ttl 4840
       170 read.renew A 9000 1 -> held
       170 keys -> lock {A=1 mode=read} ttl 9000, holds {A=9170} ttl 9000,
         .. :A:rwlock_timeout:1 1 ttl 9000
       180 DEL rlock_rw_holds:@ -> 1
-      190 read.renew A 500 1 restates -> held
+      190 read.renew A 500 1 reasserts -> held
       190 keys -> lock {A=1 mode=read} ttl 8980, holds {A=690} ttl 8980,
         .. :A:rwlock_timeout:1 1 ttl 500
     ]]

@@ -81,7 +81,7 @@ on_stage("a short wait does not cut the others short", function(self, client)
   assert.is_true(locks[1]:lock())
   assert.is_true(locks[1]:unlock())
   replica_is_away(self, 0, 0.8)
-  for i, wait in ipairs { 0.5, 5 } do        -- in one lane, with one WAIT
+  for i, wait in ipairs { 0.5, 5 } do     -- in one pipeline, with one WAIT
     self.spawn(function()
       local ok, code = locks[i]:lock { wait = wait }
       results[i] = ("%s %.1f"):format(ok or code, self.now())
@@ -150,20 +150,20 @@ on_stage("a renewal that is not confirmed in time is lost in time",
     assert.near(6 * 0.999, lost_at, 0.01)
   end, { replicas = 1, replica_timeout = 2, watchdog = 6, timeout = 4 })
 
--- Two requests of one lane: the first is in flight, with a pipeline of `fn`.
--- Both must succeed within a second.
+-- Two requests of one dedicated connection: the first is in flight, with a
+-- pipeline of `fn`. Both must succeed within a second.
 local function survives(self, fn)
   local client = self:client { replicas = 1 }
   local name, took = { owner = "me" }, {}
   local locks = { client:lock("lock1", name), client:lock("lock2", name) }
   assert.is_true(locks[1]:lock())
   assert.is_true(locks[1]:unlock())
-  local _, lane = next(client.session.server.node.lanes)
-  local connection = lane.connection
+  local _, dedicated = next(client.session.server.node.dedicated)
+  local connection = dedicated.connection
   function connection.pipeline()
     connection.pipeline = nil
     self.sleep(0.1)
-    fn(lane)
+    fn(dedicated)
   end
   for i, lock in ipairs(locks) do      -- the second one is queued meanwhile
     self.spawn(function()
@@ -178,26 +178,28 @@ local function survives(self, fn)
   assert.is_true(took[2] and took[2] < 1, took[2])
 end
 
-on_stage("a lane goes on after its task has raised an error", function(self)
+on_stage("a dedicated connection goes on after an error in its task",
+  function(self)
   survives(self, function() error "a fault" end)
   assert.match("a fault", table.remove(self.host.faults))
 end)
 
-on_stage("a lane goes on after its task was killed", function(self)
+on_stage("a dedicated connection goes on after its task was killed",
+  function(self)
   local client = self:client { replicas = 1 }
   local lock = client:lock "lock"
   assert.is_true(lock:lock())
   assert.is_true(lock:unlock())
-  for _, lane in pairs(client.session.server.node.lanes) do
-    lane.is_serving, lane.task = true, { over = true }
+  for _, dedicated in pairs(client.session.server.node.dedicated) do
+    dedicated.is_serving, dedicated.task = true, { over = true }
   end
   assert.is_true(lock:lock())
 end)
 
-on_stage("a lane does not keep a connection that is lost while it is opened",
+on_stage("keeps no dedicated connection that is lost while it is opened",
   function(self, client)
     local lock = client:lock "lock"
-    assert.is_false(lock:is_locked())    -- needs no lane
+    assert.is_false(lock:is_locked())    -- needs no dedicated connection
     local node, opened = client.session.server.node, 0
     local open = node.open
     function node.open(its, lost, ...)
@@ -219,7 +221,7 @@ on_stage("a heartbeat does not wait for replicas", function(self, client)
   self.spawn(function() client:fair_lock("fair"):lock { wait = 60 } end)
   self.sleep(1)
   replica_is_away(self, self.now(), ends)
-  for i = 1, 40 do                     -- each lane has a WAIT in flight
+  for i = 1, 40 do       -- each connection has a WAIT in flight
     self.spawn(function()
       while self.now() < ends do client:lock("lock" .. i):lock { wait = 1 } end
     end)

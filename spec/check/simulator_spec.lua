@@ -23,7 +23,7 @@ end
 -- A connection to a server at an address.
 local function connect(self, address)
   return assert(self.host.connect { host = address, port = 6379,
-    timeout = 1000, greeting = {} })
+    timeout = 1000, handshake = {} })
 end
 
 -- Sends SET key `value` as a task; the reply is added to `replies`.
@@ -190,7 +190,7 @@ describe("a connection that is lost", function()
       local connections = {}
       for i = 1, 2 do
         connections[i] = assert(self.host.connect { host = "redis1",
-          port = 6379, timeout = 1000, greeting = {}, seals = seals })
+          port = 6379, timeout = 1000, handshake = {}, seals = seals })
       end
       for i, operation in ipairs(operations) do
         server.scripts[operation] = "-- rlock fair." .. operation
@@ -212,17 +212,17 @@ describe("a connection that is lost", function()
     assert.same({ "unsealed" }, reported(true, { "acquire", "release" }))
   end)
 
-  it("need not be sealed before another lock's operation, if it was a lane",
+  it("need not be sealed before another lock's operation, if it was dedicated",
     function()
       assert.same({}, reported(true, { "acquire", "release 2" }))
       assert.same({ "unsealed" }, reported(false, { "acquire", "release 2" }))
     end)
 
-  it("need not be sealed if it only read, and was a lane", function()
+  it("need not be sealed if it only read, and was dedicated", function()
     assert.same({}, reported(true, { "peek", "release" }))
   end)
 
-  it("need not be sealed before what only reads, if it was a lane", function()
+  it("need not be sealed before what only reads, if dedicated", function()
     assert.same({}, reported(true, { "acquire", "peek", "count" }))
     assert.same({ "unsealed" }, reported(false, { "acquire", "peek" }))
   end)

@@ -267,7 +267,7 @@ describe("a hold with a lease", function()
     assert.near(39.958, lost_at, 1e-3)
   end)
 
-  on_stage("of a read lock is restated every third of the watchdog's lease",
+  on_stage("of a read lock is reasserted every third of the watchdog's lease",
     function(self, client)
       local lock = client:read_write_lock("lock"):read_lock()
       assert.is_true(lock:lock { lease = 32 })
@@ -293,7 +293,7 @@ describe("a hold with a lease", function()
       assert.same({}, self:logged())
       self.sleep(10)
       assert.match("its lease has ended", self:logged()[1])
-      assert.is_nil(next(client:lock("lock").site.grants))
+      assert.is_nil(next(client:lock("lock").record.grants))
     end)
 
   on_stage("is kept while its task lives", function(self, client)
@@ -323,8 +323,8 @@ describe("a hold with a lease", function()
     assert.equal("10.000", times(self:calls "renew"))
   end)
 
-  on_stage("of a read lock is restated after its task has ended", function(self,
-      client)
+  on_stage("of a read lock is reasserted after its task has ended",
+    function(self, client)
     self.spawn(function()
       assert(client:read_write_lock("lock"):read_lock():lock { lease = 25 })
     end):join()
@@ -402,7 +402,7 @@ describe("holds on a server that was replaced", function()
       self.sleep(11)
       self:logged()
       session.watchdog:suspect("why", function(granted)
-        return granted.lock.site.name ~= "other"
+        return granted.lock.record.name ~= "other"
       end)
       assert.equal("at_risk held lost",
         table.concat({ one:state(), other:state(), lost:state() }, " "))
@@ -748,7 +748,7 @@ describe("a slow node", function()
       return node:pipeline(deadline + 3, commands)
     end
     function session.route_of(granted)
-      return granted.lock.site.name == "fast" and fast or slow
+      return granted.lock.record.name == "fast" and fast or slow
     end
     return slow
   end
@@ -779,9 +779,9 @@ describe("a slow node", function()
     check(self, client, session, split(self, session))
   end)
 
-  on_stage("or lane does not delay another lane", function(self, client,
-      session)
-    session.server.node.lanes = { {} }
+  on_stage("or connection does not delay another", function(self, client,
+    session)
+    session.server.node.dedicated = { {} }
     check(self, client, session, split(self, session))
   end)
 end)
@@ -916,7 +916,7 @@ describe("a daemon that the host refuses", function()
     assert.same({ 1, 0 }, { runs, session.pending })
   end)
 
-  on_stage("fails the requests of a lane at once", function(self, client)
+  on_stage("fails the requests of a connection at once", function(self, client)
     local lock = client:lock("replicated", { replicas = 1 })
     take(client)                      -- there is a connection
     refuse(self.host)

@@ -95,7 +95,7 @@ return {
   ["lua/rlock/redis/expiry.lua"] = {
     "unit/expiry_spec", "check/expiry_spec", "simulate RUNS=6 SEAL=time",
     "then", "seal_spec" },
-  ["lua/rlock/redis/greeting.lua"] = {
+  ["lua/rlock/redis/handshake.lua"] = {
     "then", "reentrant_spec", "sentinel_spec password" },
   ["lua/rlock/redis/node.lua"] = {
     "then", "unit/node_spec", "simulate RUNS=6", "simulate RUNS=4 SENTINEL=1",
@@ -127,7 +127,7 @@ return {
     "latch_spec" },
   ["lua/rlock/counters/latch.lua"] = {
     "simulate RUNS=6 COUNTER=latch", "latch_spec" },
-  ["lua/rlock/counters/once.lua"] = {
+  ["lua/rlock/counters/deduplication.lua"] = {
     "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec", "then",
     "counter_spec" },
   ["lua/rlock/counters/permits.lua"] = {

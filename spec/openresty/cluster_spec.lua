@@ -31,7 +31,7 @@ local LOCATIONS = [[
     local lock = clients[ngx.var.arg_client]:lock(ngx.var.arg_name)
     local ok, code, detail = lock:lock { wait = 20 }
     if not ok then return ngx.say(code, " ", detail) end
-    local port = lock.site.target:route("").options.port
+    local port = lock.record.target:route("").options.port
     ngx.sleep(0.01)
     assert(lock:unlock())
     ngx.say("locked at ", port)
@@ -42,7 +42,7 @@ local LOCATIONS = [[
     ngx.shared.flags:set("held", true)
     while not ngx.shared.flags:get "over" do ngx.sleep(0.05) end
     local state = lock:state()
-    ngx.say(state, " at ", lock.site.target:route("").options.port)
+    ngx.say(state, " at ", lock.record.target:route("").options.port)
     assert(lock:unlock())
   } }
   location = /over { content_by_lua_block {

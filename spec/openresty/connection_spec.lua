@@ -144,7 +144,7 @@ describe("A client in nginx", function()
     finally(function() between:stop() end)
     local seals = open(between.url).session.server.node.seals
     cycle(open(between.url))
-    eventually(function() return select(2, next(seals.proven)) end, SECONDS)
+    eventually(function() return select(2, next(seals.probed)) end, SECONDS)
     assert.equal("kill", seals.mode)
     between:pretend(1000, "KILL")
     seals = open { url = between.url, timeout = 4 }.session.server.node.seals
@@ -278,7 +278,7 @@ describe("A client in nginx", function()
         between:hold(0.5, "piece " .. i)
       end
       local connection = host.connect {
-        path = between.socket, timeout = 1000, greeting = {},
+        path = between.socket, timeout = 1000, handshake = {},
         pool = { name = "pieces", idle = 1000, size = 1 },
       }
       local _, codes = connection:pipeline(1000, commands)

@@ -89,7 +89,7 @@ for _, which in ipairs(kinds.names()) do
         return got and rival:unlock()
       end, SOON, "it is free")
       for _, member in ipairs(world.members(name)) do
-        eventually(function() return not next(member.site.grants) end, SOON,
+        eventually(function() return not next(member.record.grants) end, SOON,
           "no task has anything of it")
         -- In nginx, a killed waiter may still be granted the lock, and then
         -- releases it.

@@ -30,7 +30,7 @@ local function open(options) return fixtures.open(cluster.url, options) end
 local function start_waiter(client, name)
   local lock = client:lock(name)
   local waiter = task.start(function() return lock:lock { wait = SOON } end)
-  local channel = lock.site.policy.channel(lock.site.target)
+  local channel = lock.record.policy.channel(lock.record.target)
   local function listens() return client.session.wakeup:is_live(channel) end
   eventually(listens, SOON, "the waiter listens")
   return waiter, listens, channel
@@ -71,7 +71,7 @@ describe("a cluster", function()
     for _, node in ipairs(cluster.nodes) do
       local lock = client:lock(name_on(node))
       assert.is_true(lock:lock())
-      local its = lock.site.target:route ""
+      local its = lock.record.target:route ""
       its.clock.ms = its.clock.ms - 5000      -- as if it were set forward
       assert.is_true(lock:try_lock())
       assert.is_true(lock:unlock())
@@ -222,10 +222,10 @@ describe("a cluster", function()
       local client, name = open(), name_on(source)
       local lock = client:lock(name)
       assert.is_true(lock:lock())
-      assert.equal(address .. ":" .. source.port, lock.site.target:where())
+      assert.equal(address .. ":" .. source.port, lock.record.target:where())
       cluster:move(slot.of(name), target)
       assert.is_true(lock:unlock())
-      assert.equal(address .. ":" .. target.port, lock.site.target:where())
+      assert.equal(address .. ":" .. target.port, lock.record.target:where())
     end
     set("cluster-preferred-endpoint-type", "unknown-endpoint")
     goes_through "127.0.0.1"
@@ -256,7 +256,8 @@ describe("a cluster", function()
       local client = open { nat = its }
       local name = name_on(source)
       assert.is_true(client:lock(name):lock())
-      assert.equal(there .. source.port, client:lock(name).site.target:where())
+      assert.equal(there .. source.port,
+        client:lock(name).record.target:where())
     end
   end)
 
@@ -266,7 +267,7 @@ describe("a cluster", function()
     for i = 1, 2000 do
       locks[i] = client:lock(fixtures.name "renewed")
       assert.is_true(locks[i]:lock())
-      if locks[i].site.target:route("").options.port ~= frozen.port then
+      if locks[i].record.target:route("").options.port ~= frozen.port then
         locks[i]:on_lost(function() lost = lost + 1 end)
       end
     end
@@ -545,7 +546,7 @@ describe("rlockctl in a cluster", function()
         args = { "--url", cluster.url, "wait", name }, stdout = "null" }
       return process:wait(SOON)
     end)
-    local channel = lock.site.policy.channel(lock.site.target)
+    local channel = lock.record.policy.channel(lock.record.target)
     eventually(function()
       return cluster.nodes[2]:cli("PUBSUB", "NUMSUB", channel):match "1$"
     end, SOON, "it listens")

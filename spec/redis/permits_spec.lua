@@ -491,7 +491,7 @@ describe("permits", function()
       eventually(function() return permits:available() == 2 end)
       eventually(function()
         collectgarbage()
-        return next(its.site.taken) == nil
+        return next(its.record.taken) == nil
           and #other.session.watchdog:all() == 0
       end)
     end)

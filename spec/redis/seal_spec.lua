@@ -87,7 +87,7 @@ describe("a lost connection", function()
     open()
     eventually(function() return kills() > 0 end, PATIENCE)
     eventually(function()
-      return select(2, next(client.session.server.node.seals.proven))
+      return select(2, next(client.session.server.node.seals.probed))
     end, PATIENCE)
     assert.equal("kill", mode())
     assert.equal(1, kills())
@@ -106,7 +106,7 @@ describe("a request with a deadline", function()
 
   it("has no effect after the deadline", function()
     local script = require "rlock.script"
-    local op = client:lock("x").site.policy.ops.acquire
+    local op = client:lock("x").record.policy.ops.acquire
     local text = script.with_deadline(op).text
     local now = client:call("TIME")
     local ms = now[1] * 1000
@@ -132,7 +132,7 @@ describe("a request with a deadline", function()
         release = function() return { "freed" } end,
       },
     }, "x")
-    local line = debug.getinfo(bad.site.policy.server.acquire, "S")
+    local line = debug.getinfo(bad.record.policy.server.acquire, "S")
       .linedefined + 2
     local _, _, detail = bad:try_lock { lease = 1 }
     assert.truthy(detail:find("seal_spec.lua:" .. line, 1, true), detail)

@@ -36,7 +36,7 @@ local function has(server, name) return server:cli("EXISTS", name) == "1" end
 -- The port to which the client's commands go.
 local function port_of(its)
   local connection = its.session.server.node.connection
-  return connection and connection.place.port
+  return connection and connection.address.port
 end
 
 -- Fails over to a replica that has every write, and waits until a client has
@@ -69,14 +69,14 @@ describe("a client with Sentinel", function()
 
   it("locks on the master", function()
     assert.is_true(lock:lock())
-    assert.is_true(has(set:master(), lock.site.name))
+    assert.is_true(has(set:master(), lock.record.name))
     assert.is_true(lock:unlock())
-    assert.is_false(has(set:master(), lock.site.name))
+    assert.is_false(has(set:master(), lock.record.name))
   end)
 
   it("wakes a waiter", function()
     assert.is_true(lock:lock())
-    local other = open():lock(lock.site.name)
+    local other = open():lock(lock.record.name)
     local began
     local waiting = task.start(function()
       local ok = other:lock { wait = SOON }
@@ -84,7 +84,7 @@ describe("a client with Sentinel", function()
     end)
     eventually(function()
       return set:master():cli("PUBSUB", "NUMSUB",
-        "redisson_lock__channel:{" .. lock.site.name .. "}"):match "\n1$"
+        "redisson_lock__channel:{" .. lock.record.name .. "}"):match "\n1$"
     end)
     began = rlock.now()
     assert.is_true(lock:unlock())
@@ -106,7 +106,7 @@ describe("a client with Sentinel", function()
 
   it("wakes a waiter on the new master", function()
     assert.is_true(lock:lock())
-    local other = open():lock(lock.site.name)
+    local other = open():lock(lock.record.name)
     local waiting = task.start(function()
       local ok = other:lock { wait = SOON }
       return ok, other:unlock()
@@ -147,7 +147,7 @@ describe("a client with Sentinel", function()
       for _, server in ipairs(set.servers) do
         if server ~= master then
           server:cli("CONFIG", "SET", "replica-read-only", "no")
-          server:cli("DEL", lock.site.name, renewed.site.name)
+          server:cli("DEL", lock.record.name, renewed.record.name)
           server:cli("CONFIG", "SET", "replica-read-only", "yes")
         end
       end
@@ -163,7 +163,7 @@ describe("a client with Sentinel", function()
     follow(client, function() set:fail_over() end)
     eventually(function() return lock:state() == "held" end, SOON)
     assert(lock:valid_for() <= before)
-    local ms = tonumber(set:master():cli("PTTL", lock.site.name))
+    local ms = tonumber(set:master():cli("PTTL", lock.record.name))
     assert(ms > 0 and ms <= 60000, ms)
     assert.is_true(lock:unlock())
   end)
@@ -176,7 +176,7 @@ describe("a client with Sentinel", function()
     else
       other = open { connect_timeout = SOON }
     end
-    local its = other:lock(lock.site.name)
+    local its = other:lock(lock.record.name)
     assert.is_true(its:lock { wait = SOON })
     assert.is_true(its:unlock())
     other:close()
@@ -201,7 +201,7 @@ describe("a client with Sentinel", function()
     local url = set.url:gsub("://", "://" .. NONE .. ",")
     local other = open { url = url }
     set.sentinels[1]:resume()
-    local its = other:lock(lock.site.name)
+    local its = other:lock(lock.record.name)
     assert.is_true(its:lock { wait = SOON })
     assert.is_true(its:unlock())
   end)
@@ -209,7 +209,7 @@ describe("a client with Sentinel", function()
   it("learns the other Sentinels", function()
     local one = set:url_of(set.name, { set.sentinels[1] })
     local other = open { url = one, watchdog = 2 * SOON }
-    local its = other:lock(lock.site.name)
+    local its = other:lock(lock.record.name)
     assert.is_true(its:lock())
     follow(other, function()
       set.sentinels[1]:pause()
@@ -280,7 +280,7 @@ describe("a counter under a lock, without confirmed replicas", function()
   it("may miss an addition, but reports an overlap at once #long", function()
     counter, sections, is_over = 0, {}, false
     local tasks = {}
-    for i = 1, TASKS do tasks[i] = task.start(count, lock.site.name) end
+    for i = 1, TASKS do tasks[i] = task.start(count, lock.record.name) end
     for _ = 1, FAILOVERS do lose_a_grant() end
     is_over = true
     for _, each in ipairs(tasks) do each:join() end
@@ -305,9 +305,9 @@ describe("rlockctl status with Sentinel", function()
     local node = ("127.0.0.1:%d"):format(set:master().port)
     assert.is_true(lock:lock())
     assert.matches("\n  on " .. node .. ", the master of mymaster\n",
-      status(lock.site.name))
+      status(lock.record.name))
     assert.matches('"master":"mymaster","name":"[^"]*","node":"' .. node .. '"',
-      status("--json", lock.site.name))
+      status("--json", lock.record.name))
     assert.matches("^mymaster is " .. node .. "\nmymaster %(Sentinel [^)]*%): "
       .. "%a+ [%d.]+, primary\n", status "--server")
     assert.is_true(lock:unlock())
@@ -320,12 +320,12 @@ describe("rlockctl status with Sentinel", function()
     end
     local who = ": [^\n]* %(pid " .. PID .. "%)"
     assert.is_true(lock:lock())
-    assert.matches("held by [^\n]+" .. who, status(lock.site.name))
-    assert.matches("\n" .. lock.site.name .. " +reentrant +[^\n]+" .. who,
-      run("ls", lock.site.name))
-    assert.matches("is broken", run("break", "--force", lock.site.name))
+    assert.matches("held by [^\n]+" .. who, status(lock.record.name))
+    assert.matches("\n" .. lock.record.name .. " +reentrant +[^\n]+" .. who,
+      run("ls", lock.record.name))
+    assert.matches("is broken", run("break", "--force", lock.record.name))
     assert.is_false(lock:is_locked())
-    assert.equal("", run("wait", lock.site.name))
+    assert.equal("", run("wait", lock.record.name))
   end)
 end)
 

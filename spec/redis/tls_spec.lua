@@ -185,12 +185,12 @@ describe("rediss+cluster://", function()
       until cluster:owner(name) == node
       local lock = client:lock(name)
       assert.is_true(lock:lock())
-      assert.equal(node.tls_port, lock.site.target:route("").options.port)
+      assert.equal(node.tls_port, lock.record.target:route("").options.port)
       assert.equal("1", node:cli("EXISTS", name))
       local target = cluster.nodes[node == cluster.nodes[1] and 2 or 1]
       cluster:move(slot.of(name), target)
       assert.is_true(lock:unlock())
-      assert.equal(target.tls_port, lock.site.target:route("").options.port)
+      assert.equal(target.tls_port, lock.record.target:route("").options.port)
     end
   end)
 end)
@@ -232,7 +232,7 @@ describe("rediss+sentinel://", function()
     set:fail_over()
     for i, client in ipairs(clients) do
       eventually(function()
-        return client.session.server.node.sentinel.place.port
+        return client.session.server.node.sentinel.address.port
             == set.servers[2].tls_port and locks[i]:state() == "held"
       end, 20 * slow, "it has followed")
       assert.is_true(locks[i]:unlock())
@@ -242,7 +242,7 @@ describe("rediss+sentinel://", function()
   it("may be of the Sentinels only", function()
     local tls = start "sentinels"
     local lock = holds(open(set.url, { sentinel = { tls = tls } }))
-    assert.equal("1", set.servers[1]:cli("EXISTS", lock.site.name))
+    assert.equal("1", set.servers[1]:cli("EXISTS", lock.record.name))
     assert.is_true(lock:unlock())
     local _, code, detail = rlock.open(set.url)
     assert.equal("connect", code)

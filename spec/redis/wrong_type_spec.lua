@@ -46,7 +46,7 @@ describe("a key that holds something else", function()
         local object = client[kind.factory](client, fixtures.name(kind.name))
         local sides = kind.pair
           and { object:read_lock(), object:write_lock() } or { object }
-        client:call(fill[1], sides[1].site.target[1], unpack(fill, 2))
+        client:call(fill[1], sides[1].record.target[1], unpack(fill, 2))
         for _, side in ipairs(sides) do
           for _, call in ipairs(calls[kind.name] or { { "try_lock" } }) do
             refuses(kind, side, call)

@@ -63,7 +63,7 @@ rows.planted = {
     "if waiter.is_woken and not got_it then wake_one(channel) end", "",
     "delayed", calm() },
   { "a clock's offset that is used after requests have expired",
-    "rlock.redis.remote", 'if what == "clock" then expiry.forget(node) end',
+    "rlock.redis.remote", 'if what == "clock" then expiry.invalidate(node) end',
     "", "delayed", { seal = "time", only = rows.stepping } },
 
   { "a counter's wakes that reach nobody", "rlock.counters.call",
@@ -105,7 +105,7 @@ rows.planted = {
 
   -- leaks
   { "an owner that a client remembers after its last request",
-    "rlock.lock.requests", "      site.undone[name] = nil\n", "", "leaked",
+    "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",
     calm() },
 
   -- counts

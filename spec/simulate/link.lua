@@ -202,8 +202,8 @@ end
 
 -- Reports an operation that is sent while the server may still execute one of
 -- an older connection, which this one replaces: that of the node or, since a
--- lane replaces only its own, of the same owner and lock. What only reads has
--- no lane.
+-- dedicated connection replaces only its own, of the same owner and lock. What
+-- only reads has no dedicated connection.
 local function check_sealed(self, words)
   local list, owner = nodes[self.seals], owner_of(words)
   if self.server.has_replica and is_read(self.server, words) then return end
@@ -431,7 +431,7 @@ function Connection:close(why) self.link:close(why) end
 -- As those of host/uv.lua.
 
 local function greet(self, options)
-  local commands = table.move(options.greeting, 1, #options.greeting, 1, {})
+  local commands = table.move(options.handshake, 1, #options.handshake, 1, {})
   local n = #commands
   for _, query in ipairs(seal.queries) do
     commands[#commands + 1] = query
@@ -463,10 +463,10 @@ function Connection:make_ready(ms, seals)
   end
   self.has_been_asked = true
   if not identity then return nil, self.fault, self.why end
-  local ok, code, detail = seals:discharge(identity, function(commands)
+  local ok, code, detail = seals:kill_pending(identity, function(commands)
     return self:pipeline(ms, commands)
   end)
-  if ok then seals:prove(identity) end
+  if ok then seals:probe(identity) end
   return ok, code, detail
 end
 

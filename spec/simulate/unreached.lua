@@ -79,7 +79,7 @@ return {
       "Hold:when_lost: after if 1" },
   },
   ["several/multi"] = {
-    { MISUSE, "is_same: *", "place_once: *", "ordered: if 1" },
+    { MISUSE, "is_same: *", "add_address: *", "ordered: if 1" },
     { RARE, "request_all: after if 2", "wait_on: else 1",
       "wait_on: after if 4", "wait_on: elseif 1", "multi:is_held: *",
       "multi:state_of: *", "multi:release_parts: *", "multi:show: *" },

@@ -32,11 +32,11 @@ end
 
 -- The client's grant of a handle, for the calling task.
 local function grant_of(task, lock)
-  return lock.site.grants[lock.owner or task.host.current().owner]
+  return lock.record.grants[lock.owner or task.host.current().owner]
 end
 
 local function executed_at(thing, lock, granted)
-  local keys = thing.servers[1].granted[lock.site.target[1]]
+  local keys = thing.servers[1].granted[lock.record.target[1]]
   local given = keys and granted and keys[granted.owner_name]
   return given and given.at
 end
@@ -54,7 +54,7 @@ local function holder_of(task, thing, lock, mode)
     owner = granted and granted.owner_name,
     is_renewed = function() return granted.watched end,
     valid_for = function()
-      return granted and granted.owner and granted.lock.site == lock.site
+      return granted and granted.owner and granted.lock.record == lock.record
         and granted:valid_for() or 0
     end,
   }, Holder)
@@ -354,7 +354,7 @@ end
 
 local function handle(task, thing, owner)
   local lock, mode, pair = open_lock(task, thing, owner)
-  thing.key = lock.site.target[1]
+  thing.key = lock.record.target[1]
   local user = thing.users[task.label]
   if user then user.mode = mode end
   task.world.by_key[thing.key] = thing
@@ -484,17 +484,17 @@ end
 -- The server that a session is connected to, or nil.
 local function server_of(task, session)
   local sentinel = session.server.node.sentinel
-  local place = sentinel and sentinel.place or session.options
+  local place = sentinel and sentinel.address or session.options
   return task.world.network.servers[place.host]
 end
 
 -- Do most servers have this hold?
 local function is_kept(task, thing, hold)
   local count = 0
-  for _, part in ipairs(hold.parts) do
+  for _, part in ipairs(hold.inner_holds) do
     local server = server_of(task, part.lock.session)
     if server and not part.is_over
-        and server:holds(part.lock.site.target[1], part.grant.owner_name) then
+        and server:holds(part.lock.record.target[1], part.grant.owner_name) then
       count = count + 1
     end
   end
@@ -587,7 +587,7 @@ end
 
 -- Sets the number of permits once; any reply of the server will do.
 local function prepare(task, one, counter)
-  one.key = one.key or counter.site.target[1]
+  one.key = one.key or counter.record.target[1]
   task.world.by_key[one.key] = one
   if one.ready[task.host] then return true end
   local ok, code = counter:set(one.most)
@@ -653,7 +653,7 @@ function uses.permits(task, thing)
   task.began = task.host.universe.now
   local options = options_of(random)
   options.wait = options.wait or 3          -- it may be gone forever
-  one.leases = permits.site.target[2]
+  one.leases = permits.record.target[2]
   task.world.by_key[one.leases] = one
   asks_for(task, thing, one, 1)
   local id = count_on(task, thing, permits.acquire, permits, options, options)
@@ -807,7 +807,7 @@ local function crowd_permits(task, thing, options)
   local one, client = generation_of(task, thing)
   local permits = client:permits(one.name)
   if not prepare(task, one, permits) then return end
-  one.leases = permits.site.target[2]
+  one.leases = permits.record.target[2]
   task.world.by_key[one.leases] = one
   asks_for(task, thing, one, 1)
   local ids <close> = setmetatable({ task = task, permits = permits }, Returned)
@@ -823,7 +823,7 @@ end
 local function crowd_latch(task, thing, options)
   local cycle = thing.cycle
   local latch = task.open[thing.servers[1].name]:latch(cycle.name)
-  task.world.by_key[latch.site.target[1]] = cycle
+  task.world.by_key[latch.record.target[1]] = cycle
   if task.is_first then
     latch:set(1)
     task.host.sleep(task.stay)

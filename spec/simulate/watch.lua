@@ -67,11 +67,11 @@ local function process_of(self, owner)
   end
 end
 
-local function knows(site, owner)
-  for _, grant in next, site.grants do
+local function knows(record, owner)
+  for _, grant in next, record.grants do
     if grant.owner_name == owner then return true end
   end
-  return site.taken and site.taken[owner] ~= nil
+  return record.taken and record.taken[owner] ~= nil
 end
 
 -- Does a process know that this owner has the lock, or may it still be about to
@@ -81,8 +81,8 @@ local function is_known(process, owner)
     local session = open.session
     if session.is_closed or session.pending > 0 then return true end
     for _, kind in next, session.kinds do
-      for _, site in next, kind.sites do
-        if knows(site, owner) then return true end
+      for _, record in next, kind.records do
+        if knows(record, owner) then return true end
       end
     end
   end

@@ -321,7 +321,7 @@ end
 function world:executed(server, link, text, keys, args, reply)
   local header = header_of(text)
   if self.log then
-    self:tell("%s %s%s %s %s(%s) = %s", server.name, link.address,
+    self:report("%s %s%s %s %s(%s) = %s", server.name, link.address,
       link.is_closed and " (closed)" or "", header.name, keys[1],
       table.concat(args, " "), show(reply))
   end
@@ -473,20 +473,20 @@ local function check_released(self)
 end
 
 -- A lost grant whose task has ended without an unlock may be garbage.
-local function has_grant(site)
-  if next(site.grants) then
+local function has_grant(record)
+  if next(record.grants) then
     for _ = 1, 2 do collectgarbage() end
   end
-  return next(site.grants) ~= nil
+  return next(record.grants) ~= nil
 end
 
 -- What a client has left of its locks when no task holds or waits: a text.
 local function left_of(session)
   for _, kind in next, session.kinds do
-    for name, site in next, kind.sites do
-      if has_grant(site) then return "a grant of " .. name end
-      if next(site.undone or {}) then return "an owner of " .. name end
-      if next(site.taken or {}) then return "a permit of " .. name end
+    for name, record in next, kind.records do
+      if has_grant(record) then return "a grant of " .. name end
+      if next(record.undone or {}) then return "an owner of " .. name end
+      if next(record.taken or {}) then return "a permit of " .. name end
     end
   end
   for name, channel in pairs(session.wakeup.channels) do
@@ -559,7 +559,7 @@ end
 -- running ---------------------------------------------------------------------
 
 --- Adds a line to the log.
-function world:tell(text, ...)
+function world:report(text, ...)
   self.log[#self.log + 1] = ("%10.6f "):format(self.universe.now)
     .. text:format(...)
 end
@@ -636,7 +636,7 @@ end
 local function schedule(self)
   for _, event in ipairs(self.plan) do
     self.universe:at(event[1], { fire = function()
-      if self.log then self:tell("FAULT %s", faults.show(event)) end
+      if self.log then self:report("FAULT %s", faults.show(event)) end
       faults.inject(self, event)
     end })
   end
@@ -644,14 +644,14 @@ end
 
 local function keep_log(self)
   function self.oracle.on_change(holder, verb)
-    self:tell("%s %s %s (%s%s)", holder.label, verb, holder.thing.name,
+    self:report("%s %s %s (%s%s)", holder.label, verb, holder.thing.name,
       holder.style, holder.is_forgiven and ", forgiven" or "")
   end
   function self.oracle.on_fault(fault)
-    self:tell("FOUND %s", fault.text)
+    self:report("FOUND %s", fault.text)
   end
   function self.universe.on_log(host, level, text)
-    self:tell("%s %s %s", host.label, level, text)
+    self:report("%s %s %s", host.label, level, text)
   end
 end
 

@@ -101,7 +101,7 @@ local host = setmetatable({
 }, { __index = ngx_host })
 
 function host.connect(options)
-  options.greeting = options.greeting or {}
+  options.handshake = options.handshake or {}
   options.pool = options.pool
     or { name = options.path or options.host, idle = 1000, size = 30 }
   return ngx_host.connect(options)

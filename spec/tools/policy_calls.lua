@@ -89,7 +89,7 @@ end)(redis, tonumber(table.remove(ARGV)))
 
 -- Operation -> its arguments, for the policies of locks and for others.
 local LOCK = {
-  acquire = "owner lease want", renew = "owner lease want restates",
+  acquire = "owner lease want", renew = "owner lease want reasserts",
   release = "owner lease want publish", leave = "owner publish",
   refresh = "publish owner owner",
   peek = "owner", break_ = "token publish",
@@ -128,7 +128,7 @@ local make = {}
 function make.owner(gen) return gen:pick { "A:1", "B:2", "C:3", "A:4" } end
 function make.lease(gen) return gen:pick { "1000", "2500", "30000", "1" } end
 function make.want(gen) return gen:pick { "0", "1", "1", "2", "3" } end
-function make.restates(gen) return gen:chance(50) and "restates" or nil end
+function make.reasserts(gen) return gen:chance(50) and "reasserts" or nil end
 function make.publish(gen)
   return gen:pick { "publish", "publish", "spublish", "both" }
 end

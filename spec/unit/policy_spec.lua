@@ -49,12 +49,12 @@ describe("policy.load", function()
     assert.matches("needs must be a table", load_fault(def))
   end)
 
-  it("asks what restates its leases for a renewal", function()
-    local def = definition(function(d) d.restates = true end)
-    assert.matches("server.renew is missing: restates needs it",
+  it("asks what reasserts its leases for a renewal", function()
+    local def = definition(function(d) d.reasserts = true end)
+    assert.matches("server.renew is missing: reasserts needs it",
       load_fault(def))
-    def = definition(function(d) d.restates = 1 end)
-    assert.matches("restates must be a boolean", load_fault(def))
+    def = definition(function(d) d.reasserts = 1 end)
+    assert.matches("reasserts must be a boolean", load_fault(def))
   end)
 
   it("keeps what it loaded", function()

@@ -131,7 +131,7 @@ describe("Sentinel", function()
     located(self)
     world["s:1"].place = "alias:1"
     assert.equal("a:1", (located(self)))
-    self:doubt(self.place)
+    self:suspect(self.address)
     assert.equal("alias:1", (located(self)))
   end)
 

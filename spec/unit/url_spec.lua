@@ -194,20 +194,20 @@ describe("an address that a server names", function()
       { ("h"):rep(255), 7 },
     } do
       assert.same({ host = case[1], port = tonumber(case[2]) },
-        url.place(case[1], case[2]))
+        url.address(case[1], case[2]))
     end
   end)
 
   it("is none with a bad host or port", function()
     for _, host in ipairs { false, 5, {}, "", "a\0b", "a\nb", "\27[2J", "\127",
         ("h"):rep(256) } do
-      assert.is_nil(url.place(host, 6379))
+      assert.is_nil(url.address(host, 6379))
     end
-    assert.is_nil(url.place(nil, nil))
+    assert.is_nil(url.address(nil, nil))
     for _, port in ipairs { false, {}, 0, -5, 65536, 2^40, 6379.5, 1 / 0, 0 / 0,
         "", "-5", "0", "99999", "99999999", "6379.5", "1e999", "0x10", " 1",
         "1e3", "inf", "nan" } do
-      assert.is_nil(url.place("h", port))
+      assert.is_nil(url.address("h", port))
     end
   end)
 

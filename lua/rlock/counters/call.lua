@@ -3,7 +3,7 @@
 --    try(deadline, now)  one request; returns as grant:acquire, and sets
 --                        `left`, the number of permits left, or nil
 --  The fields of a call:
---    counter   what it is for, with `site` and `session`
+--    counter   what it is for, with `record` and `session`
 --    channel   the channel to wait on; `wakes` as for wakeup:join
 --    wants     how many permits it needs, see wakeup:pass
 --    late      the detail of a timeout
@@ -27,13 +27,13 @@ end
 -- @tparam table class
 -- @tparam table fields see above
 function call.new(class, fields)
-  fields.session, fields.site = fields.counter.session, fields.counter.site
+  fields.session, fields.record = fields.counter.session, fields.counter.record
   return setmetatable(fields, class)
 end
 
 --- The counter's kind and name, for messages.
 function call:show()
-  return self.site.policy.name .. " " .. naming.show(self.site.name)
+  return self.record.policy.name .. " " .. naming.show(self.record.name)
 end
 
 local function attempt(self, deadline, now)
@@ -44,7 +44,7 @@ local function attempt(self, deadline, now)
   self.left = nil
   local verdict, ms, code, detail = self:try(deadline, now)
   if verdict == "held" then
-    metrics.observe(self.site.series.round_trip, session.host.now() - now)
+    metrics.observe(self.record.series.round_trip, session.host.now() - now)
   end
   return verdict, ms, code, detail
 end
@@ -59,14 +59,14 @@ function call:retry(waiter, deadline, now)
 end
 
 -- Counts the outcome of a call, and reports a success.
-local function record(self, is_held, code, since)
-  local series, session = self.site.series, self.session
+local function count_call(self, is_held, code, since)
+  local series, session = self.record.series, self.session
   if not is_held then return metrics.failed(series, code) end
   local waited = since and session.host.now() - since or 0
   series.acquired = series.acquired + 1
   if since then metrics.observe(series.wait, waited) end
   if session.is_heard then
-    session:tell_of(self, "info", "acquired",
+    session:report_of(self, "info", "acquired",
       ("acquired %s after %.3f s"):format(self:show(), waited),
       { wait = waited })
   end
@@ -77,7 +77,7 @@ end
 function call:end_wait(waiter, is_held, code, detail)
   local wakeup = self.session.wakeup
   if waiter then waiting.leave(self.session, waiter, is_held) end
-  record(self, is_held, code, waiter and waiter.since)
+  count_call(self, is_held, code, waiter and waiter.since)
   if not is_held then return nil, code, detail end
   if self.left then wakeup:pass(self.channel, self.left) end
   return true

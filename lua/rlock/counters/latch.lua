@@ -5,7 +5,7 @@ local check = require "rlock.options"
 local colon = require "rlock.util.colon"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local once = require "rlock.counters.once"
+local deduplication = require "rlock.counters.deduplication"
 
 local latch = {}
 latch.__index = latch
@@ -15,7 +15,7 @@ latch.__index = latch
 function latch.new(client, name)
   return setmetatable({
     session = client.session,
-    site = client.session:site(client, policy.load("latch"), name),
+    record = client.session:record(client, policy.load("latch"), name),
   }, latch)
 end
 
@@ -31,8 +31,8 @@ end
 -- @treturn[3] nil, code, detail
 function latch:set(n)
   n = check.count(n, "n", 1)
-  return once.result(was_set,
-    once.try(once.begin(self), "set", n))
+  return deduplication.result(was_set,
+    deduplication.try(deduplication.begin(self), "set", n))
 end
 
 local function counted(reply) return true, reply[2] end
@@ -43,8 +43,8 @@ local function counted(reply) return true, reply[2] end
 -- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail
 function latch:count_down()
-  return once.result(counted,
-    once.insist(once.begin(self), "count_down", "1"))
+  return deduplication.result(counted,
+    deduplication.insist(deduplication.begin(self), "count_down", "1"))
 end
 
 local function second(reply) return reply[2] end
@@ -53,7 +53,7 @@ local function second(reply) return reply[2] end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function latch:count()
-  return once.result(second, once.run(self, "count"))
+  return deduplication.result(second, deduplication.run(self, "count"))
 end
 
 local function state_of(reply)
@@ -62,7 +62,7 @@ end
 
 --- Its state as a table: `state`, `count`, `holders`.
 function latch:peek()
-  return once.result(state_of, once.run(self, "count"))
+  return deduplication.result(state_of, deduplication.run(self, "count"))
 end
 
 local Call = call:class()
@@ -71,8 +71,8 @@ local Call = call:class()
 -- another waiter, which may have missed the message.
 function Call:try(deadline, now)
   local handle = self.counter
-  local reply, code, detail = once.ask(handle, "count",
-    handle.site.target, deadline, now)
+  local reply, code, detail = deduplication.ask(handle, "count",
+    handle.record.target, deadline, now)
   if not reply then return nil, nil, code, detail end
   if reply[1] == "held" then return "busy", -1 end
   self.left = 0
@@ -86,11 +86,11 @@ end
 -- @treturn[3] nil, code, detail
 function latch:wait(options)
   local wait = check.of_wait(options).wait or math.huge
-  local site = self.site
+  local record = self.record
   local its = Call:new {
     counter = self, wants = 0,
-    channel = site.target:channel(), wakes = site.policy.wakes,
-    late = ("latch %s was not open in time"):format(naming.show(site.name)),
+    channel = record.target:channel(), wakes = record.policy.wakes,
+    late = ("latch %s was not open in time"):format(naming.show(record.name)),
   }
   local open, code, detail = self.session.host.whole(its.wait, its, wait)
   if open then return true end
@@ -106,7 +106,7 @@ end
 -- @treturn[1] boolean whether there was one
 -- @treturn[2] nil, code, detail
 function latch:delete()
-  return once.result(deleted, once.run(self, "delete"))
+  return deduplication.result(deleted, deduplication.run(self, "delete"))
 end
 
 return colon.methods(latch, "latch", "set count_down count wait delete")

@@ -11,7 +11,7 @@ local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local once = require "rlock.counters.once"
+local deduplication = require "rlock.counters.deduplication"
 
 local permits = {}
 permits.__index = permits
@@ -19,12 +19,12 @@ permits.__index = permits
 --- @tparam table client the public object; its permits keep it alive
 -- @tparam string name
 function permits.new(client, name)
-  local site = client.session:site(client, policy.load("permits"), name)
-  site.client_bytes = site.client_bytes
+  local record = client.session:record(client, policy.load("permits"), name)
+  record.client_bytes = record.client_bytes
     or identity.bytes(identity.short(client.session.id))
   -- Permits taken here, weak: the watchdog refers to them while they are valid.
-  site.taken = site.taken or setmetatable({}, { __mode = "v" })
-  return setmetatable({ session = client.session, site = site }, permits)
+  record.taken = record.taken or setmetatable({}, { __mode = "v" })
+  return setmetatable({ session = client.session, record = record }, permits)
 end
 
 -- ids -----------------------------------------------------------------------
@@ -43,23 +43,23 @@ end
 -- permits taken by this client ------------------------------------------------
 
 local function forget(self, id)
-  local permit = self.site.taken[id]
+  local permit = self.record.taken[id]
   if not permit then return end
   self.session.watchdog:remove(permit)
   if permit.state ~= "lost" then
-    metrics.observe(self.site.series.hold,
+    metrics.observe(self.record.series.hold,
       self.session.host.now() - permit.since)
   end
   if permit.task then permit.task.grants[permit] = nil end
-  self.site.taken[id] = nil
+  self.record.taken[id] = nil
 end
 
 -- Releases, in the background, a permit that may have been taken.
 local function give_back(self, id, seconds)
-  local session, site = self.session, self.site
+  local session, record = self.session, self.record
   session:background(function()
     local now = session.host.now()
-    site.target:run("release", now + seconds, now, id, "1", "0")
+    record.target:run("release", now + seconds, now, id, "1", "0")
   end)
 end
 
@@ -70,7 +70,7 @@ Permit.__index = Permit
 
 function Permit:show()
   return ("permit %s of %s"):format(hex(self.owner_name),
-    naming.show(self.lock.site.name))
+    naming.show(self.lock.record.name))
 end
 
 function Permit:renewal() return self.lock.session.lease_ms, "1" end
@@ -103,7 +103,7 @@ local function track(self, id, lease, sent, ends)
     task = host.ends_tasks and host.current(), since = sent,
   }, Permit)
   if permit.task then permit.task.grants[permit] = true end
-  self.site.taken[id] = permit
+  self.record.taken[id] = permit
   if lease then
     self.session.watchdog:observe(permit)
   else
@@ -120,14 +120,15 @@ function Call:try(deadline, now)
   local handle, id = self.counter, self.id
   local session = handle.session
   local seconds = self.lease or session.lease
-  local reply, code, detail, may_be_applied, sent = once.ask(handle, "acquire",
-    handle.site.target, deadline, now, id, duration.ms(seconds), "1")
+  local reply, code, detail, may_be_applied, sent =
+    deduplication.ask(handle, "acquire", handle.record.target, deadline, now,
+      id, duration.ms(seconds), "1")
   if may_be_applied then self.is_doubtful = true end
   if not reply then return nil, nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
-    once.run(handle, "release", id, "1", "0")
+    deduplication.run(handle, "release", id, "1", "0")
     return "busy", 0
   end
   track(handle, id, self.lease, sent, ends)
@@ -136,12 +137,12 @@ function Call:try(deadline, now)
 end
 
 local function take(self, wait, lease)
-  local session, site = self.session, self.site
-  local id = site.client_bytes .. session.host.random(16):sub(9)
+  local session, record = self.session, self.record
+  local id = record.client_bytes .. session.host.random(16):sub(9)
   local its = Call:new {
     counter = self, id = id, lease = lease, wants = 1,
-    channel = site.target:channel(),
-    late = naming.show(site.name) .. " has no permit left",
+    channel = record.target:channel(),
+    late = naming.show(record.name) .. " has no permit left",
   }
   local is_held, code, detail = its:wait(wait)
   if is_held and not session.host.has_gone(session.host.current()) then
@@ -201,11 +202,11 @@ function permits:release(id)
   local bytes = bytes_of(id, 2)
   forget(self, bytes)
   local reply, code, detail, may_be_applied =
-    once.run(self, "release", bytes, "1", "0")
+    deduplication.run(self, "release", bytes, "1", "0")
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
-  return once.result(given_back, reply, code, detail, may_be_applied)
+  return deduplication.result(given_back, reply, code, detail, may_be_applied)
 end
 
 local function renewed(reply)
@@ -223,15 +224,15 @@ function permits:renew(id, lease)
   lease = check.lease(lease, "lease", 2)
   local ends = session.valid_until(session.host.now(), lease)
   local reply, code, detail =
-    once.run(self, "renew", bytes, duration.ms(lease), "1")
-  local permit = self.site.taken[bytes]
+    deduplication.run(self, "renew", bytes, duration.ms(lease), "1")
+  local permit = self.record.taken[bytes]
   if permit and reply and reply[1] == "held" then
     permit.valid_until = math.max(permit.valid_until, ends)
     if not permit.watched then session.watchdog:observe(permit) end
   elseif permit and reply then
     session.watchdog:lose(permit, "its lease has ended")
   end
-  return once.result(renewed, reply, code, detail)
+  return deduplication.result(renewed, reply, code, detail)
 end
 
 --- Calls fn if a permit taken through this client is lost: not renewed in time,
@@ -243,7 +244,7 @@ function permits:on_lost(id, fn)
   if type(fn) ~= "function" then
     error("bad argument fn of permits:on_lost: must be a function", 2)
   end
-  local permit = self.site.taken[bytes_of(id, 2)]
+  local permit = self.record.taken[bytes_of(id, 2)]
   if not permit or permit.state == "lost" then
     return nil, "not_held", "no permit of this client"
   end
@@ -254,7 +255,7 @@ end
 
 --- Seconds for which a permit taken through this client is certainly valid.
 function permits:valid_for(id)
-  local permit = self.site.taken[bytes_of(id, 2)]
+  local permit = self.record.taken[bytes_of(id, 2)]
   if not permit or permit.state == "lost" then return 0 end
   return math.max(0, permit.valid_until - self.session.host.now())
 end
@@ -270,7 +271,7 @@ local function yes() return true end
 -- @treturn[2] nil, code, detail
 function permits:set(n)
   n = check.count(n, "n", 0)
-  return once.result(yes, once.run(self, "set", n))
+  return deduplication.result(yes, deduplication.run(self, "set", n))
 end
 
 local function second(reply) return reply[2] end
@@ -280,14 +281,14 @@ local function third(reply) return reply[3] end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:available()
-  return once.result(second, once.run(self, "count"))
+  return deduplication.result(second, deduplication.run(self, "count"))
 end
 
 --- The number of permits in use.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:acquired()
-  return once.result(third, once.run(self, "count"))
+  return deduplication.result(third, deduplication.run(self, "count"))
 end
 
 local FOR_EVER = 86400000 * 36500       -- milliseconds
@@ -307,7 +308,7 @@ end
 
 --- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
 function permits:peek()
-  return once.result(state_of, once.run(self, "peek"))
+  return deduplication.result(state_of, deduplication.run(self, "peek"))
 end
 
 return colon.methods(permits, "permits",

@@ -7,7 +7,7 @@ local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local once = require "rlock.counters.once"
+local deduplication = require "rlock.counters.deduplication"
 
 local semaphore = {}
 semaphore.__index = semaphore
@@ -17,7 +17,7 @@ semaphore.__index = semaphore
 function semaphore.new(client, name)
   return setmetatable({
     session = client.session,
-    site = client.session:site(client, policy.load("semaphore"), name),
+    record = client.session:record(client, policy.load("semaphore"), name),
   }, semaphore)
 end
 
@@ -25,8 +25,8 @@ end
 local Call = call:class()
 
 function Call:try(deadline, now)
-  local reply, code, detail = once.send(self.request, "acquire", deadline,
-    now, self.n)
+  local reply, code, detail = deduplication.send(self.request, "acquire",
+    deadline, now, self.n)
   if not reply then return nil, nil, code, detail end
   if reply[1] == "busy" then
     self.left = reply[3]
@@ -37,22 +37,24 @@ function Call:try(deadline, now)
 end
 
 local function take(self, n, wait)
-  local site = self.site
+  local record = self.record
   local its = Call:new {
-    counter = self, request = once.begin(self), n = n, wants = tonumber(n),
-    channel = site.target:channel(),
+    counter = self, request = deduplication.begin(self), n = n,
+    wants = tonumber(n),
+    channel = record.target:channel(),
     late = ("semaphore %s has fewer than %s permits"):format(
-      naming.show(site.name), n),
+      naming.show(record.name), n),
   }
   local is_held, code, detail = its:wait(wait)
   if is_held then
-    once.finish(its.request)
+    deduplication.finish(its.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
-    once.insist(once.begin(self), "release", n)     -- nobody else will
+    -- nobody else will
+    deduplication.insist(deduplication.begin(self), "release", n)
     return nil, "closed", "the task has ended"
   end
-  once.undo(its.request, n)
+  deduplication.undo(its.request, n)
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
@@ -102,8 +104,8 @@ local function yes() return true end
 function semaphore:release(n)
   n = check.count(n == nil and 1 or n, "n", 0)
   if n == "0" then return true end
-  return once.result(yes,
-    once.insist(once.begin(self), "release", n))
+  return deduplication.result(yes,
+    deduplication.insist(deduplication.begin(self), "release", n))
 end
 
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
@@ -112,8 +114,8 @@ end
 -- @return as release
 function semaphore:add(n)
   n = check.count(n, "n", -2147483647)
-  return once.result(yes,
-    once.insist(once.begin(self), "release", n))
+  return deduplication.result(yes,
+    deduplication.insist(deduplication.begin(self), "release", n))
 end
 
 local function was_set(reply)
@@ -134,8 +136,9 @@ local check_ttl = check.table({ ttl = check.lease },
 function semaphore:set(n, options)
   n = check.count(n, "n", 0)
   local ttl = check_ttl(options).ttl
-  return once.result(was_set, once.try(once.begin(self), "set", n,
-    ttl and duration.ms(ttl)))
+  return deduplication.result(was_set,
+    deduplication.try(deduplication.begin(self), "set", n,
+      ttl and duration.ms(ttl)))
 end
 
 local function second(reply) return reply[2] end
@@ -144,16 +147,16 @@ local function second(reply) return reply[2] end
 -- @treturn[1] integer how many
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
-  local request = once.begin(self)
+  local request = deduplication.begin(self)
   request.target[4] = request.target[3] .. ":drained"
-  return once.result(second, once.try(request, "drain", "0"))
+  return deduplication.result(second, deduplication.try(request, "drain", "0"))
 end
 
 --- The number of available permits.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function semaphore:available()
-  return once.result(second, once.run(self, "count"))
+  return deduplication.result(second, deduplication.run(self, "count"))
 end
 
 local function state_of(reply)
@@ -162,7 +165,7 @@ end
 
 --- Its state as a table: `state`, `available`, `holders`.
 function semaphore:peek()
-  return once.result(state_of, once.run(self, "count"))
+  return deduplication.result(state_of, deduplication.run(self, "count"))
 end
 
 return colon.methods(semaphore, "semaphore",

@@ -65,7 +65,7 @@ end
 function host.on_rest(fn) worker_timer.rest = fn end
 
 --- Opens a connection.
--- @tparam table options host, port or path, tls, timeout (ms), greeting (array
+-- @tparam table options host, port or path, tls, timeout (ms), handshake (array
 --   of commands), lost = function(detail); message = function(kind, channel,
 --   payload) for a subscriber, or pool = { name, idle, size }; is_single: for
 --   the calling light thread

@@ -32,14 +32,14 @@ local BY_TASK = { __mode = "k" }        -- entries end with their owner
 -- The owner's name in its grant of the other side of a read/write lock, or nil.
 -- Both sides must use the same name. `peer` is that side's policy.
 local function name_at_peer(lock, peer, owner)
-  local site = lock.session:known_site(policy.load(peer), lock.site.name)
-  local granted = site and site.grants[owner]
+  local record = lock.session:known_record(policy.load(peer), lock.record.name)
+  local granted = record and record.grants[owner]
   return granted and granted.owner_name
 end
 
 -- A waiter keeps the name under which it is queued, unless it is rolled back.
 local function kept_name(lock, name)
-  local undone = lock.site.undone
+  local undone = lock.record.undone
   return not (undone and undone[name]) and name
 end
 
@@ -56,12 +56,12 @@ function grant.new(lock, owner, name)
     self = setmetatable({ holds = NONE, state = "free", valid_until = 0 },
       grant)
   end
-  local site, session = lock.site, lock.session
-  local peer = site.policy.twin
+  local record, session = lock.record, lock.session
+  local peer = record.policy.peer
   self.lock, self.owner = lock, owner
   self.owner_name = owner.name or peer and name_at_peer(lock, peer, owner)
-    or name and kept_name(lock, name) or owner:name_for(session, site.family)
-  site.grants[owner] = self
+    or name and kept_name(lock, name) or owner:name_for(session, record.family)
+  record.grants[owner] = self
   if owner.grants then owner.grants[self] = true end
   return self
 end
@@ -73,7 +73,7 @@ function grant:show() return self.lock:show() end
 function grant:end_it(why)
   local session = self.lock.session
   session.watchdog:remove(self)
-  metrics.observe(self.lock.site.series.hold, session.host.now() - self.since)
+  metrics.observe(self.lock.record.series.hold, session.host.now() - self.since)
   self.state, self.lost_because, self.on_lost = "lost", why, nil
 end
 
@@ -81,14 +81,14 @@ end
 --  if the name is explicit, if requests wait for their turn, or if the other
 --  side of the pair uses it.
 function grant:keeps_name()
-  local peer = self.lock.site.policy.twin
+  local peer = self.lock.record.policy.peer
   return self.queue or self.owner.is_named
     or peer and name_at_peer(self.lock, peer, self.owner)
 end
 
 --- Detaches the grant from its owner, which can then get a new one.
 function grant:detach()
-  local owner, grants = self.owner, self.lock.site.grants
+  local owner, grants = self.owner, self.lock.record.grants
   if grants[owner] == self then grants[owner] = nil end
   if owner.grants then owner.grants[self] = nil end
   if owner.lost then owner.lost[self] = nil end
@@ -96,7 +96,7 @@ end
 
 --- Resets a grant without holds. It ends with its turn, see `recycle`.
 function grant:reset()
-  if self.list or self.place then self.lock.session.watchdog:remove(self) end
+  if self.list or self.index then self.lock.session.watchdog:remove(self) end
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because, self.is_unsure = 0, nil, nil
 end
@@ -116,15 +116,15 @@ end
 
 --- The channel on which releases are published, or nil.
 function grant:channel()
-  return self.lock.site.target:channel(self.owner_name)
+  return self.lock.record.target:channel(self.owner_name)
 end
 
 --- Joins the client's waiters for the lock, see waiting.join.
 -- @treturn table waiter, queued under its `owner_name`
 function grant:join()
-  local site = self.lock.site
+  local record = self.lock.record
   local waiter = waiting.join(self.lock.session, self:channel(),
-    site.policy.wakes, site)
+    record.policy.wakes, record)
   waiter.owner_name = self.owner_name
   return waiter
 end
@@ -136,7 +136,7 @@ function grant:admit(waiter)
   local former = waiter.owner_name
   if former == self.owner_name then return end
   waiter.owner_name = self.owner_name
-  requests.leave_place(self.lock.session, self.lock.site, former)
+  requests.leave_place(self.lock.session, self.lock.record, former)
 end
 
 --- Releases all holds, because the task has ended.
@@ -176,7 +176,7 @@ function grant:abandon(reason)
   local session = self.lock.session
   self.is_unsure = nil
   session.watchdog:lose(self, reason)
-  self.owner:renumber(self.lock.site.family)
+  self.owner:renumber(self.lock.record.family)
 end
 
 --- Keeps a lost grant referenced by its task until it is unlocked, even if
@@ -187,10 +187,10 @@ function grant:remember()
   if owner.is_named then return end
   owner.lost = owner.lost or {}
   owner.lost[self] = true
-  setmetatable(self.lock.site.grants, BY_TASK)
+  setmetatable(self.lock.record.grants, BY_TASK)
 end
 
---- Detaches a lost grant, which no task will release, from its site, unless a
+--- Detaches a lost grant, which no task will release, from its record, unless a
 --  request is in progress. The server may keep it for longer if the outcome of
 --  its last request is unknown: then releases it in the background.
 function grant:drop()

@@ -91,10 +91,11 @@ local function answered(line, batch, op, reply)
 end
 
 local function request(line, batch)
-  local session, site, now = line.session, line.site, line.session.host.now()
-  local op = site.policy.ops.refresh
-  local reply = site.target:run("refresh", now + session.timeout, now, nil, nil,
-    nil, batch.owners)
+  local session, record = line.session, line.record
+  local now = session.host.now()
+  local op = record.policy.ops.refresh
+  local reply = record.target:run("refresh", now + session.timeout, now, nil,
+    nil, nil, batch.owners)
   answered(line, batch, op, reply)
 end
 
@@ -155,21 +156,21 @@ end
 -- If the session was closed, wakes the waiters: their retries report it.
 local function serve(line)
   run(line)
-  line.lines[line.site] = nil
+  line.lines[line.record] = nil
   while line.first do
     line.first:set()
     unlink(line, line.first)
   end
 end
 
-local function open(self, site)
+local function open(self, record)
   local session = self.session
   local line = {
-    session = session, site = site, lines = self.lines, deadline = huge,
+    session = session, record = record, lines = self.lines, deadline = huge,
     next_at = huge, count = 0, flying = 0, change = session.host.event(),
-    period = (site.policy.poll or POLL) * PERIOD,
+    period = (record.policy.poll or POLL) * PERIOD,
   }
-  self.lines[site] = line
+  self.lines[record] = line
   session.host.service(serve, line)
   return line
 end
@@ -178,10 +179,10 @@ end
 
 --- Sends heartbeats for a waiter from now on.
 -- @tparam table waiter with its `owner_name`
--- @tparam table site of the lock
+-- @tparam table record of the lock
 -- @tparam number ms until a retry may succeed; -1: unknown
-function heartbeats:join(waiter, site, ms)
-  local line = self.lines[site] or open(self, site)
+function heartbeats:join(waiter, record, ms)
+  local line = self.lines[record] or open(self, record)
   local now = self.session.host.now()
   local was_empty = not line.first
   append(line, waiter, now + period_of(line))

@@ -27,7 +27,7 @@ lock.called = "the lock"
 function lock.new(client, policy, name, options)
   local self = setmetatable({
     session = client.session,
-    site = client.session:site(client, policy, name, options),
+    record = client.session:record(client, policy, name, options),
   }, lock)
   if options then
     local named = options.owner
@@ -40,8 +40,8 @@ end
 
 --- The lock's kind and name, for messages.
 function lock:show()
-  return ("%s lock %s"):format(self.site.policy.name,
-    naming.show(self.site.name))
+  return ("%s lock %s"):format(self.record.policy.name,
+    naming.show(self.record.name))
 end
 
 --- The detail of "busy".
@@ -55,32 +55,32 @@ end
 --- The grant of the calling task, or nil.
 function lock:mine()
   local task = self.session.host.current()
-  return self.site.grants[self.owner or task.owner]
+  return self.record.grants[self.owner or task.owner]
 end
 
 -- The grant of the calling task; creates one if there is none.
 local function grant_of(self, name)
   local task = self.session.host.current()
   local its = self.owner or task.owner or owner.of_task(task)
-  return self.site.grants[its] or grant.new(self, its, name)
+  return self.record.grants[its] or grant.new(self, its, name)
 end
 
 local function not_held(self, granted, code, detail)
-  metrics.failed(self.site.series, code)
+  metrics.failed(self.record.series, code)
   granted:recycle()
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
 -- Records a grant: the time waited, and the event.
-local function record(self, granted, waiter)
+local function count_grant(self, granted, waiter)
   local session, waited = self.session, 0
   if waiter and waiter.since then
     waited = session.host.now() - waiter.since
-    metrics.observe(self.site.series.wait, waited)
+    metrics.observe(self.record.series.wait, waited)
   end
   if not session.is_heard then return end
-  session:tell_of(self, "info", "acquired", ("acquired %s after %.3f s"):format(
+  session:report_of(self, "info", "acquired", ("acquired %s after %.3f s"):format(
     self:show(), waited), { wait = waited, token = granted.token })
 end
 
@@ -90,7 +90,9 @@ local function leave(self, granted, waiter, is_held, code, detail)
     if not is_held then granted:leave() end
   end
   if is_held then
-    if waiter or self.session.is_heard then record(self, granted, waiter) end
+    if waiter or self.session.is_heard then
+      count_grant(self, granted, waiter)
+    end
     if granted.token then return true, granted.token end
     return true
   end
@@ -126,7 +128,7 @@ function lock:take(wait, lease, hold)
   local session, waiter = self.session, nil
   local task = session.host.current()
   local its = self.owner or task.owner or owner.of_task(task)
-  local granted = self.site.grants[its] or grant.new(self, its)
+  local granted = self.record.grants[its] or grant.new(self, its)
   if wait < 0 then
     return not_held(self, granted, "timeout", PASSED)
   end
@@ -166,12 +168,12 @@ end
 -- @return the reply, or nil, code, detail
 local function run(self, name, a)
   local session = self.session
-  if not self.site.policy.ops[name] then
+  if not self.record.policy.ops[name] then
     return nil, "usage", ("policy %s has no server.%s, needed here")
-      :format(naming.show(self.site.policy.name), name)
+      :format(naming.show(self.record.policy.name), name)
   end
   local now = session.host.now()
-  local reply, code, detail = self.site.target:run(name,
+  local reply, code, detail = self.record.target:run(name,
     now + session.timeout, now, a)
   if code == "cancelled" then error(detail, 0) end
   return reply, code, detail
@@ -186,8 +188,8 @@ function lock:peek()
   local granted, session = self:mine(), self.session
   local name = granted and granted.owner_name
     or (self.owner or owner.of_task(session.host.current())):name_for(session,
-      self.site.family)
-  local op = self.site.policy.ops.peek
+      self.record.family)
+  local op = self.record.policy.ops.peek
   local reply, code, detail = run(self, "peek", name)
   if reply == nil then return nil, code, detail end
   local verdict, _, fault = verdicts.of_peek(op, reply)
@@ -237,7 +239,7 @@ end
 -- @treturn[1] boolean whether the lock was held
 -- @treturn[2] nil, code, detail
 function lock:break_lock(token)
-  local op = self.site.policy.ops.break_
+  local op = self.record.policy.ops.break_
   local reply, code, detail = run(self, "break_", token or "")
   if reply == nil then return nil, code, detail end
   local verdict, value, fault = verdicts.of(op, reply)

@@ -64,22 +64,22 @@ end
 -- ends here, and the task continues with a new grant and a new number.
 -- `is_retried`: the caller's request is retried, so its waiter needs the name.
 local function release_in_background(self, seconds, is_retried)
-  local session, site, name = self.lock.session, self.lock.site,
+  local session, record, name = self.lock.session, self.lock.record,
     self.owner_name
-  local target, leaves = site.target, site.policy.ops.leave
+  local target, leaves = record.target, record.policy.ops.leave
   local is_kept = is_retried or self:keeps_name()
   if is_kept then
     self.is_rolling_back = true
   else
-    self.owner:renumber(site.family)
-    site.undone = site.undone or {}
-    site.undone[name] = true
+    self.owner:renumber(record.family)
+    record.undone = record.undone or {}
+    record.undone[name] = true
     self:detach()
     self.owner = nil
   end
   local function ended()
     if not is_kept then
-      site.undone[name] = nil
+      record.undone[name] = nil
       return
     end
     self.is_rolling_back = nil
@@ -125,7 +125,7 @@ end
 --  another request of the same owner is in flight.
 function requests.leave(self)
   if not self.owner or self.acting or #self.holds > 0
-      or not self.lock.site.policy.ops.leave then
+      or not self.lock.record.policy.ops.leave then
     return
   end
   self.acting = true
@@ -136,22 +136,22 @@ end
 --- Leaves, in the background, a place in the policy's queue of waiters, if it
 --  has one.
 -- @tparam table session
--- @tparam table site of the lock
+-- @tparam table record of the lock
 -- @tparam string name the owner name that has the place
-function requests.leave_place(session, site, name)
-  if not site.policy.ops.leave then return end
+function requests.leave_place(session, record, name)
+  if not record.policy.ops.leave then return end
   session:background(function()
     local now = session.host.now()
-    site.target:run("leave", now + session.lease, now, name)
+    record.target:run("leave", now + session.lease, now, name)
   end)
 end
 
 -- acquiring ---------------------------------------------------------------
 
 -- Records a hold.
-local function record(self, ends, lease, hold, sent, now)
+local function add_hold(self, ends, lease, hold, sent, now)
   local lock, list = self.lock, self.holds
-  local series, seconds, i = lock.site.series, now - sent, 1
+  local series, seconds, i = lock.record.series, now - sent, 1
   local trips = series.round_trip          -- metrics.observe, without a call
   while seconds > ROUND_TRIP[i] do i = i + 1 end
   trips[i], trips.sum = trips[i] + 1, trips.sum + seconds
@@ -186,14 +186,14 @@ local function extra_of(self, extra, now, wait_deadline)
   local wait = wait_deadline - now
   return extra {
     wait_ms = wait == huge and -1 or duration.ms(max(wait, 0)),
-    publish = self.lock.site.target.publish,
+    publish = self.lock.record.target.publish,
     options = self.lock.options or {},
   }
 end
 
 -- May this grant request another hold?
 local function may_enter(self, lease)
-  local policy_ = self.lock.site.policy
+  local policy_ = self.lock.record.policy
   if self.lock.session.is_closed then
     return nil, "closed", "the client was closed"
   elseif policy_.reenter == false and #self.holds > 0 then
@@ -212,7 +212,7 @@ end
 -- Interprets the reply of acquire.
 -- @return as `acquire`
 local function interpret(self, reply, lease, hold, sent)
-  local session, op = self.lock.session, self.lock.site.policy.ops.acquire
+  local session, op = self.lock.session, self.lock.record.policy.ops.acquire
   local verdict, value, detail = verdicts.of(op, reply)
   if verdict == "lost" and #self.holds == 0 then
     verdict, value, detail = verdicts.wrong(op, reply)
@@ -228,7 +228,7 @@ local function interpret(self, reply, lease, hold, sent)
       return "busy", 0
     end
     self.token = value
-    record(self, ends, lease, hold, sent, now)
+    add_hold(self, ends, lease, hold, sent, now)
     return "held"
   elseif verdict == "busy" then
     return "busy", value
@@ -273,10 +273,10 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
     local ok, code, why = may_enter(self, lease)
     if not ok then return passed_on(self, nil, nil, code, why) end
   end
-  local session, site = self.lock.session, self.lock.site
+  local session, record = self.lock.session, self.lock.record
   session.pending = session.pending + 1
   local want = #self.holds + 1
-  local reply, code, detail, may_be_applied, sent = site.target:run("acquire",
+  local reply, code, detail, may_be_applied, sent = record.target:run("acquire",
     deadline, now, self.owner_name,
     lease and duration.ms(lease) or session.lease_ms, COUNT[want]
     or count_text(want), extra)
@@ -307,7 +307,7 @@ end
 -- @treturn[2] integer milliseconds until a retry may succeed
 -- @treturn[3] nil, nil, code, detail; for "cancelled", the value to raise
 function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
-  local extra = self.lock.site.policy.extra
+  local extra = self.lock.record.policy.extra
   if extra then extra = extra_of(self, extra, now, wait_deadline) end
   if self.acting then
     local is_ours, code, detail = turn.wait(self, deadline)
@@ -373,11 +373,11 @@ function send_release(self, deadline, hold, now)
     if self.is_unsure then roll_back(self, self.lock.session.lease) end
     return lost(self)
   end
-  local session, site = self.lock.session, self.lock.site
+  local session, record = self.lock.session, self.lock.record
   local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
   if want == 0 then
     session.watchdog:remove(self)
-    local times, held, i = site.series.hold, now - self.since, 1
+    local times, held, i = record.series.hold, now - self.since, 1
     while held > HOLD[i] do i = i + 1 end      -- metrics.observe
     times[i], times.sum = times[i] + 1, times.sum + held
   else
@@ -387,11 +387,11 @@ function send_release(self, deadline, hold, now)
       session.valid_until(now, seconds, self.lock.drift))
     session.watchdog:lower(self, now)
   end
-  local reply, code, detail, may_be_applied, sent = site.target:run("release",
+  local reply, code, detail, may_be_applied, sent = record.target:run("release",
     deadline, now, self.owner_name,
     want == 0 and "1" or duration.ms(seconds), COUNT[want] or count_text(want))
   if reply == nil then return unconfirmed(self, code, detail, left) end
-  local verdict = verdicts.of(site.policy.ops.release, reply)
+  local verdict = verdicts.of(record.policy.ops.release, reply)
   if verdict == "freed" and want == 0 then
     self:reset()
     return true
@@ -401,7 +401,7 @@ function send_release(self, deadline, hold, now)
     return lost_in_reply(self, may_be_applied, left)
   end
   if want == 0 then self:reset() end
-  return verdicts.wrong(site.policy.ops.release, reply)
+  return verdicts.wrong(record.policy.ops.release, reply)
 end
 
 -- As passed_on; the caller does not use the grant afterwards.

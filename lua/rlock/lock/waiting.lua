@@ -3,7 +3,7 @@
 --  "busy" or the deadline passes.
 --
 --  A waiter of the loop has a `call`, which is a lock or a counter's call:
---    session, site
+--    session, record
 --    show()    what is waited for, for messages
 --    late      the detail of a timeout; default: it is "not free in time"
 --    retry(waiter, deadline, now)  sends the request; returns as grant:acquire
@@ -28,10 +28,10 @@ local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
 -- The job of a waiter has died, see host/ngx/guard.lua.
 local function leave_for(dead)
-  local session, waiter, site = dead.session, dead.waiter, dead.site
+  local session, waiter, record = dead.session, dead.waiter, dead.record
   session.heartbeats:leave(waiter)
   if waiter.channel then session.wakeup:leave(waiter, false) end
-  if site then requests.leave_place(session, site, waiter.owner_name) end
+  if record then requests.leave_place(session, record, waiter.owner_name) end
 end
 
 --- Joins the waiters of a channel, so that no later release is missed. Without
@@ -39,9 +39,9 @@ end
 -- @tparam table session
 -- @tparam string|nil channel
 -- @tparam[opt] function wakes as for wakeup:join
--- @tparam[opt] table site of a lock, whose policy may have a queue of waiters
+-- @tparam[opt] table record of a lock, whose policy may have a queue of waiters
 -- @treturn table waiter
-function waiting.join(session, channel, wakes, site)
+function waiting.join(session, channel, wakes, record)
   local host = session.host
   local waiter
   if channel then
@@ -52,7 +52,7 @@ function waiting.join(session, channel, wakes, site)
   end
   if host.on_death then
     waiter.survives = host.on_death(leave_for,
-      { session = session, waiter = waiter, site = site })
+      { session = session, waiter = waiter, record = record })
   end
   return waiter
 end
@@ -97,12 +97,12 @@ end
 -- @tparam table waiter   with `wait_deadline`, and its `owner_name`
 -- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
 --   attempt since the waiter joined
--- @tparam[opt] table site of the lock
+-- @tparam[opt] table record of the lock
 -- @return as wakeup:wait
-function waiting.pause(session, waiter, ms, site)
-  local policy = site and site.policy
+function waiting.pause(session, waiter, ms, record)
+  local policy = record and record.policy
   if ms and policy and policy.ops.refresh and waiter.channel then
-    session.heartbeats:join(waiter, site, ms)
+    session.heartbeats:join(waiter, record, ms)
     return pause_in_line(session, waiter)
   end
   local most, shared = policy and policy.poll, policy and policy.poll_shared
@@ -147,7 +147,7 @@ end
 -- To keep thousands of waiting tasks small, tail calls leave one frame.
 function wait(waiter, ms)
   local call = waiter.call
-  return retry(waiter, waiting.pause(call.session, waiter, ms, call.site))
+  return retry(waiter, waiting.pause(call.session, waiter, ms, call.record))
 end
 
 --- Waits, and retries until the verdict is not "busy" or the deadline passes.
@@ -161,7 +161,7 @@ function waiting.start(call, waiter, since, wait_deadline, ms)
   local session = call.session
   waiter.call, waiter.since, waiter.wait_deadline = call, since, wait_deadline
   if session.is_heard then
-    session:tell_of(call, "info", "waiting", "waiting for " .. call:show())
+    session:report_of(call, "info", "waiting", "waiting for " .. call:show())
   end
   return wait(waiter, ms)
 end

@@ -4,7 +4,7 @@
 --  by time. Exceptions (a failed renewal, a lease whose end has a callback) are
 --  in a heap. Operations are O(1) or O(log n), also with 100 000 holds.
 --
---  A hold with an explicit lease is not renewed. But if its policy `restates`,
+--  A hold with an explicit lease is not renewed. But if its policy `reasserts`,
 --  other clients may shorten its expiry in Redis: once a period, a request sets
 --  the expiry back to the end of the lease, and no further.
 --
@@ -62,7 +62,7 @@ function watchdog:remove(grant)
     if before then before.next = after else list.first = after end
     if after then after.prev = before else list.last = before end
     grant.list, grant.prev, grant.next = nil, nil, nil
-  elseif grant.place then
+  elseif grant.index then
     self.alarms:remove(grant)
   end
 end
@@ -97,15 +97,15 @@ end
 
 --- Does the watchdog know this grant?
 -- @tparam table grant
-function watchdog:has(grant) return (grant.list or grant.place) ~= nil end
+function watchdog:has(grant) return (grant.list or grant.index) ~= nil end
 
 -- loss --------------------------------------------------------------------
 
 local function count_loss(self, grant, reason)
-  local series, held = grant.lock.site.series, self.host.now() - grant.since
+  local series, held = grant.lock.record.series, self.host.now() - grant.since
   series.lost = series.lost + 1
   metrics.observe(series.hold, held)
-  self.session:tell_of(grant.lock, "warn", "lost",
+  self.session:report_of(grant.lock, "warn", "lost",
     ("lost %s: %s"):format(grant:show(), reason),
     { reason = reason, held = held })
 end
@@ -142,7 +142,7 @@ end
 
 local function tell_risk(self, grant, why, now)
   local left = math.max(0, grant.valid_until - now)
-  self.session:tell_of(grant.lock, "warn", "at_risk",
+  self.session:report_of(grant.lock, "warn", "at_risk",
     ("%s is at risk, valid for %.1f s more: %s"):format(grant:show(), left,
     why), { reason = why, valid_for = left })
 end
@@ -167,7 +167,7 @@ local function renewed(self, grant, lease, sent)
   grant.is_suspect, grant.is_unsure = nil, nil
   if not grant.watched then return self:observe(grant) end
   if grant.valid_until - sent < self.session.lease / 2 then
-    local series = grant.lock.site.series
+    local series = grant.lock.record.series
     series.late_renewals = series.late_renewals + 1
   end
   grant.valid_until = math.max(grant.valid_until,
@@ -209,7 +209,8 @@ function sender_of(self)
       self:lose(grant,
         "expired or broken: the server does not have it any more")
     else
-      local _, _, why = verdicts.wrong(grant.lock.site.policy.ops.renew, reply)
+      local op = grant.lock.record.policy.ops.renew
+      local _, _, why = verdicts.wrong(op, reply)
       not_renewed(self, grant, why, self.host.now())
     end
   end
@@ -263,7 +264,7 @@ local function send(self, grants)
     local route = self.session.route_of(grant)
     local part = parts[route] or self.session.server:batch {
       route = route, name = "renew", sender = self.sender,
-      series = grant.lock.site.series,
+      series = grant.lock.record.series,
     }
     parts[route] = part
     part[#part + 1], grant.batch = grant, part
@@ -271,8 +272,8 @@ local function send(self, grants)
   for _, part in pairs(parts) do send_part(self, part) end
 end
 
-local function restates(grant)
-  return grant.lock.site.policy.restates
+local function reasserts(grant)
+  return grant.lock.record.policy.reasserts
 end
 
 local function why_over(grant)
@@ -286,7 +287,7 @@ local function abandon(self, grant)
   grant.deadline = grant.valid_until
   self.alarms:push(grant)
   local why = "its task ended without unlocking it"
-  self.session:tell_of(grant.lock, "warn", "at_risk",
+  self.session:report_of(grant.lock, "warn", "at_risk",
     grant:show() .. " is not renewed any more: " .. why,
     { reason = why, valid_for = math.max(0, grant.valid_until
       - self.host.now()) })
@@ -318,7 +319,7 @@ local function collect(self, now)
       abandon(self, grant)
     elseif is_full(self, grant) then
       retry_at(self, grant, now)
-    elseif grant.watched or restates(grant) or grant.is_suspect then
+    elseif grant.watched or reasserts(grant) or grant.is_suspect then
       append(self.flying, grant)
       grant.batch = batch
       batch[#batch + 1] = grant
@@ -425,7 +426,7 @@ end
 -- @tparam table grant
 -- @tparam number sent when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
-  if grant.list or grant.place then self:remove(grant) end
+  if grant.list or grant.index then self:remove(grant) end
   local deadline = sent + self.period
   grant.deadline = deadline
   append(self.fresh, grant)
@@ -450,12 +451,12 @@ end
 -- end if it has on_lost callbacks. nil: never.
 local function next_check(self, grant)
   local deadline = self.host.now() + self.period
-  if restates(grant) and deadline < grant.valid_until then return deadline end
+  if reasserts(grant) and deadline < grant.valid_until then return deadline end
   return grant.on_lost and grant.valid_until
 end
 
---- Keeps track of a grant that is not renewed: restates it if its policy
---  `restates`, and reports its end if it has on_lost callbacks.
+--- Keeps track of a grant that is not renewed: reasserts it if its policy
+--  `reasserts`, and reports its end if it has on_lost callbacks.
 -- @tparam table grant
 function watchdog:observe(grant)
   self:remove(grant)
@@ -477,7 +478,7 @@ end
 -- Is the grant lost or released for certain, or is there no way to check it?
 local function is_beyond_doubt(grant)
   return grant.state ~= "held" and grant.state ~= "at_risk"
-    or not grant.lock.site.policy.ops.renew
+    or not grant.lock.record.policy.ops.renew
 end
 
 --- Marks holds "at_risk" because their server was replaced. Each is "held"
@@ -502,7 +503,7 @@ function watchdog:suspect(why, is_there)
   if self.session.options.log then
     for _, grant in ipairs(suspects) do tell_risk(self, grant, why, now) end
   else
-    self.session:tell("warn", "at_risk", ("%d hold%s at risk: %s"):format(n,
+    self.session:report("warn", "at_risk", ("%d hold%s at risk: %s"):format(n,
       n == 1 and " is" or "s are", why))
   end
 end

@@ -558,6 +558,6 @@ local sides = {
   read = side("fair_readwrite.read", READER, read),
   write = side("fair_readwrite.write", WRITER, write),
 }
-sides.read.twin, sides.write.twin = sides.write, sides.read
+sides.read.peer, sides.write.peer = sides.write, sides.read
 
 return sides

@@ -271,13 +271,13 @@ end
 --  watchdog has shortened.
 function read.renew(keys, args)
   local lock, index = keys[1], keys[3]
-  local owner, lease, want, restates = args[1], args[2], args[3], args[4]
+  local owner, lease, want, reasserts = args[1], args[2], args[3], args[4]
   local time = now()
   local mine = redis.call("hget", lock, owner) and not is_bad(owner)
     and end_of(index, owner, time)
   if not mine then return { "lost" } end
   local ends = math.max(time + lease, mine)
-  if restates and redis.call("zscore", index, owner) then ends = mine end
+  if reasserts and redis.call("zscore", index, owner) then ends = mine end
   keep_read(keys, owner, want, time, ends, time + redis.call("pttl", lock))
   return { "held" }
 end
@@ -473,7 +473,7 @@ end
 -- can enter.
 sides.read.poll_shared = 1
 
-sides.read.restates = true
-sides.read.twin, sides.write.twin = sides.write, sides.read
+sides.read.reasserts = true
+sides.read.peer, sides.write.peer = sides.write, sides.read
 
 return sides

@@ -204,7 +204,7 @@ end
 
 -- targets ---------------------------------------------------------------------
 
--- How many replicas must confirm, for replicas.lane; nil: none.
+-- How many replicas must confirm, for replicas.connection; nil: none.
 local function wanted_by(self, options)
   local own = self.options
   local count = options.replicas or own.replicas
@@ -275,13 +275,13 @@ end
 -- @tparam[opt] table extra more arguments
 -- @return as remote.run
 function Target:run(name, deadline, now, a, b, c, extra)
-  local place = self.publishes[name]
-  if place == 4 then
+  local index = self.publishes[name]
+  if index == 4 then
     return remote.run(self.node, self.ops[name], deadline, now, self, a, b, c,
       self.publish, extra)
-  elseif place == 2 then
+  elseif index == 2 then
     b = self.publish
-  elseif place then
+  elseif index then
     a = self.publish
   end
   return remote.run(self.node, self.ops[name], deadline, now, self, a, b, c,
@@ -293,10 +293,10 @@ end
 -- @param a,b,c,d  as for `run`
 -- @return a, b, c, d
 function Target:arguments(name, a, b, c, d)
-  local place = self.publishes[name]
-  if place == 4 then return a, b, c, self.publish end
-  if place == 2 then return a, self.publish end
-  if place == 1 then return self.publish, b, c, d end
+  local index = self.publishes[name]
+  if index == 4 then return a, b, c, self.publish end
+  if index == 2 then return a, self.publish end
+  if index == 1 then return self.publish, b, c, d end
   return a, b, c, d
 end
 
@@ -344,19 +344,19 @@ function Target:ping(deadline)
   return node_of(self):call(deadline, { "PING" }, 1)
 end
 
---- What carries its requests: a node, or a lane of it. Batches for different
---  routes do not delay each other.
+--- What carries its requests: a node, or a dedicated connection of it. Batches
+--  for different routes do not delay each other.
 -- @tparam string owner_name
 -- @treturn table
 function Target:route(owner_name)
   local its = node_of(self)
   if not self.replicas then return its end
-  return remote.lane(its, self, owner_name)
+  return remote.dedicated(its, self, owner_name)
 end
 
 --- Are there several routes, of which one may be slow?
 function backend:has_routes()
-  return self.node:size() > 1 or next(self.node.lanes or {}) ~= nil
+  return self.node:size() > 1 or next(self.node.dedicated or {}) ~= nil
 end
 
 --- Creates an empty batch, see batch.lua.
@@ -403,7 +403,7 @@ end
 function Target:clash(locks)
   local own, clash = node_of(self), identities().clash
   for _, lock in ipairs(locks) do
-    local other = node_of(lock.site.target)
+    local other = node_of(lock.record.target)
     local why = other ~= own and clash(own, other)
     if why then return why end
   end

@@ -26,10 +26,12 @@ batch.__index = batch
 
 local RAISED = "the request raised an error"
 
--- The node of a route, which may be a lane.
+-- The node of a route, which may be a dedicated connection.
 local function node_of(route) return route.node or route end
 
-local function op_of(self, item) return item.lock.site.policy.ops[self.name] end
+local function op_of(self, item)
+  return item.lock.record.policy.ops[self.name]
+end
 
 -- sending ---------------------------------------------------------------------
 
@@ -70,7 +72,7 @@ local function send_all(self)
   local commands, leases = {}, {}
   for i, item in ipairs(self) do
     local lease, more, last = sender.words(item, now)
-    local target = item.lock.site.target
+    local target = item.lock.record.target
     leases[i] = lease
     commands[i] = remote.command(node, op_of(self, item), word, target,
       target:arguments(self.name, item.owner_name, lease, more, last))
@@ -84,16 +86,16 @@ end
 -- outcomes --------------------------------------------------------------------
 
 local function failed(self, item, code, detail)
-  local node, site = node_of(self.route), item.lock.site
+  local node, record = node_of(self.route), item.lock.record
   local class, why = remote.classify(node, op_of(self, item), code, detail,
-    site.name)
-  if class.node_down then site.target.node:suspect(node) end
+    record.name)
+  if class.node_down then record.target.node:suspect(node) end
   self.sender.failed(item, why, class.gone)
 end
 
 -- Sends the request of a single item whose slot has moved to another node.
 local function send_alone(self, item)
-  local sender, target = self.sender, item.lock.site.target
+  local sender, target = self.sender, item.lock.record.target
   local host = target.server.host
   local function request()
     if not sender.is_in(self, item) then return end
@@ -122,8 +124,8 @@ end
 --   false if `is_second`
 local function handle_failure(self, item, is_second, code, detail)
   local node, op = node_of(self.route), op_of(self, item)
-  local target = item.lock.site.target
-  local class = remote.classify(node, op, code, detail, item.lock.site.name)
+  local target = item.lock.record.target
+  local class = remote.classify(node, op, code, detail, item.lock.record.name)
   if remote.forget(node, op, class) and not is_second then return true end
   if class.redirects and target.node.redirect then
     target.node:redirect(detail, node)

@@ -53,7 +53,7 @@ function cluster.on_moved() end
 -- Parses "host:port"; nil if it is malformed.
 local function split(address)
   if type(address) ~= "string" then return nil end
-  return url.place(address:match("^(.*):(%d+)$"))
+  return url.address(address:match("^(.*):(%d+)$"))
 end
 
 -- What `nat` returns for an address. If it raises, nil and why.
@@ -79,10 +79,10 @@ local function translate(self, address)
     type(nat), address, naming.printable(tostring(its)))
 end
 
-local function new_node(self, place)
+local function new_node(self, address)
   local options = {}
   for key, value in pairs(self.options) do options[key] = value end
-  options.host, options.port = place.host, place.port
+  options.host, options.port = address.host, address.port
   options.last_pause = LAST_PAUSE
   return node.new(self.host, options)
 end
@@ -117,9 +117,9 @@ end
 local function address_of(self, entry, teller)
   local host, port = host_of(entry, teller), entry[2]
   if not host or port == 0 then return nil end
-  local place = url.place(host, port)
-  if not place then return nil, MALFORMED end
-  return translate(self, ("%s:%d"):format(place.host, place.port))
+  local address = url.address(host, port)
+  if not address then return nil, MALFORMED end
+  return translate(self, ("%s:%d"):format(address.host, address.port))
 end
 
 -- Reads one range of the reply.

@@ -14,7 +14,7 @@
 --    gone       the key no longer holds a lock of ours
 --    explain    a clause for messages: what the server's terse message means
 --    expects    add the expected kind of lock to the message
---    tell       add the script to the message: its "name", or "where" its
+--    names      add the script to the message: its "name", or "where" its
 --               source is
 --    advice     a clause for messages: what the user can do
 --  @module rlock.redis.errors
@@ -80,7 +80,7 @@ local words = {
   -- The generic error, also of a script that failed midway.
   ERR = row("redis", "maybe", false, false),
 }
-words.BUSY.tell = "name"
+words.BUSY.names = "name"
 words.NOSCRIPT.forget, words.NOSCRIPT.pause = "script", false
 words.EXPIRED.forget, words.EXPIRED.pause = "clock", false
 words.READONLY.explain = "the server is a replica; connect to its primary, or "
@@ -129,7 +129,7 @@ local plain = {
 
 -- Unknown first words come from scripts and modules.
 local unknown = row("redis", "maybe", false, false)
-unknown.tell = "where"
+unknown.names = "where"
 
 --- Rows for calls without a reply, or with one that does not count.
 --  closed: the connection was lost during the call. timeout: no reply before
@@ -141,7 +141,7 @@ errors.transport = {
   connect = row("connect", "no", true, true),
   replicas = row("replicas", "maybe", true, false),
 }
-errors.transport.timeout.tell = "name"
+errors.transport.timeout.names = "name"
 errors.transport.timeout.advice = "; if the server answers BUSY, its script "
   .. "runs too long: redis-cli script kill"
 
@@ -211,7 +211,7 @@ local function may_be_tls(detail)
     or detail:find("does not speak", 1, true)
 end
 
---- May this failure of a command of the greeting be ignored? CLIENT only names
+--- May this failure of a command of the handshake be ignored? CLIENT only names
 --  the connection, but it is the first command to fail if the server accepts
 --  none.
 --  @tparam table command
@@ -223,7 +223,7 @@ function errors.is_optional(command, code, detail)
     and errors.classify(detail).code ~= "connect"
 end
 
---- Explains why a server does not accept the greeting (greeting.lua). Never
+--- Explains why a server does not accept the handshake (handshake.lua). Never
 --  shows the password, which a server that does not know AUTH echoes. A server
 --  that expects TLS closes the connection without a reply.
 --  @tparam table options those of host.connect

@@ -15,7 +15,7 @@ local expiry = {}
 
 local FRESH = 10         -- seconds for which an offset is used
 local DRIFT = 0.001      -- maximum relative drift of the clocks
-local PERIOD = 10        -- seconds between sweeps of expired doubts
+local PERIOD = 10        -- seconds between sweeps of expired in_doubt
 
 local floor, max, min = math.floor, math.max, math.min
 
@@ -69,7 +69,7 @@ local function clock_of(node, deadline)
 end
 
 --- Makes the next request read the server's clock.
-function expiry.forget(node) node.clock = nil end
+function expiry.invalidate(node) node.clock = nil end
 
 --- The deadline of a request that is given up at `deadline`.
 -- @tparam table node
@@ -92,14 +92,14 @@ local by_owner = { acquire = true, release = true, renew = true, leave = true }
 -- A late one does no harm, so nothing waits for it.
 local harmless = { refresh = true, count = true, peek = true }
 
-local function party_of(op, keys, owner)
+local function requester_of(op, keys, owner)
   return keys[1] .. "\n" .. (by_owner[op.op] and owner or "")
 end
 
-local function sweep(node, now)
-  node.doubts, node.swept = node.doubts or {}, now
-  for party, deadline in pairs(node.doubts) do
-    if deadline <= now then node.doubts[party] = nil end
+local function drop_expired(node, now)
+  node.in_doubt, node.dropped_at = node.in_doubt or {}, now
+  for requester, deadline in pairs(node.in_doubt) do
+    if deadline <= now then node.in_doubt[requester] = nil end
   end
 end
 
@@ -109,23 +109,25 @@ end
 -- @tparam table keys
 -- @param owner its first argument
 -- @tparam number deadline when it expires, by host.now()
-function expiry.doubt(node, op, keys, owner, deadline)
+function expiry.mark_in_doubt(node, op, keys, owner, deadline)
   if harmless[op.op] then return end
   local now = node.host.now()
-  if now > (node.swept or -PERIOD) + PERIOD then sweep(node, now) end
-  local doubts, party = node.doubts, party_of(op, keys, owner)
-  doubts[party] = max(doubts[party] or deadline, deadline)
+  if now > (node.dropped_at or -PERIOD) + PERIOD then
+    drop_expired(node, now)
+  end
+  local in_doubt, requester = node.in_doubt, requester_of(op, keys, owner)
+  in_doubt[requester] = max(in_doubt[requester] or deadline, deadline)
 end
 
 --- Waits until all older requests of the same owner have expired.
 -- @tparam number deadline by host.now()
 -- @return true, or nil, code, detail
-function expiry.settle(node, op, keys, owner, deadline)
+function expiry.await_expiry(node, op, keys, owner, deadline)
   if op.op == "refresh" then return true end
-  local host, party = node.host, party_of(op, keys, owner)
-  local doubts = node.doubts or {}
-  while doubts[party] and doubts[party] > host.now() do
-    local left = min(doubts[party], deadline) - host.now()
+  local host, requester = node.host, requester_of(op, keys, owner)
+  local in_doubt = node.in_doubt or {}
+  while in_doubt[requester] and in_doubt[requester] > host.now() do
+    local left = min(in_doubt[requester], deadline) - host.now()
     if left <= 0 then
       return nil, "timeout", "an older request of this owner may still be "
         .. "executed"
@@ -133,7 +135,7 @@ function expiry.settle(node, op, keys, owner, deadline)
     local slept, code, detail = host.event():pause(left)
     if slept == nil then return nil, code, detail end
   end
-  doubts[party] = nil
+  in_doubt[requester] = nil
   return true
 end
 

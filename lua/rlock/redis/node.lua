@@ -8,7 +8,7 @@
 local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
 local events = require "rlock.util.events"
-local greeting = require "rlock.redis.greeting"
+local handshake = require "rlock.redis.handshake"
 local singleflight = require "rlock.redis.singleflight"
 local seal = require "rlock.redis.seal"
 local url = require "rlock.redis.url"
@@ -49,7 +49,7 @@ function node.new(host, options)
     opened = 0,              -- when the connection was opened, by host.now()
     shas = {},               -- script -> sha, for scripts loaded on this server
     unanswered = nil,        -- first script to time out since the last reply
-    lanes = {},              -- see replicas.lua
+    dedicated = {},              -- see replicas.lua
   }, node)
   self.seals = seal.new(self, options.seal or "kill")
   if options.sentinels then
@@ -106,10 +106,10 @@ local function place_of(self)
 end
 
 --- Reports an event of this server, see events.lua.
-function node:tell(level, event, message, fields)
+function node:report(level, event, message, fields)
   fields = fields or {}
   fields.server = self.where
-  events.tell(self.host, self.options, level, event, message, fields)
+  events.report(self.host, self.options, level, event, message, fields)
 end
 
 --- Opens a connection to this server.
@@ -120,7 +120,7 @@ end
 --   be silent; in nginx not a pool
 -- @return connection, or nil, code, detail
 function node:open(lost, message, is_single)
-  local options, commands = self.options, greeting(self.options)
+  local options, commands = self.options, handshake(self.options)
   local at, code, detail = place_of(self)
   if not at then return nil, code, detail end
   if self.sentinel then commands[#commands + 1] = seal.hello end
@@ -130,22 +130,22 @@ function node:open(lost, message, is_single)
     tls = options.tls, timeout = math.ceil(options.connect_timeout * 1000),
     lost = lost, message = message, is_single = is_single,
     silent = not message and not is_single and self.timeout_ms or 0,
-    greeting = commands, seals = self.seals,
+    handshake = commands, seals = self.seals,
     role = self.sentinel and "master",
   }
-  return self:placed(at, connection, code, detail)
+  return self:verify_address(at, connection, code, detail)
 end
 
 -- Closes a connection if the master has moved in the meantime.
-function node:placed(place, connection, code, detail)
+function node:verify_address(address, connection, code, detail)
   if not self.sentinel then return connection, code, detail end
   if not connection then
     return nil, code == "connect" and "closed" or code, detail
-  elseif place ~= self.sentinel.place then
+  elseif address ~= self.sentinel.address then
     connection:close()
     return nil, "closed", "the master has moved"
   end
-  connection.place = place
+  connection.address = address
   return connection
 end
 
@@ -156,7 +156,7 @@ local function opened(self)
   if connection then return connection end
   local why_lost
   connection, code, detail = self:open(function(why)
-    self:tell("info", "disconnected", ("lost the connection to %s: %s"):format(
+    self:report("info", "disconnected", ("lost the connection to %s: %s"):format(
       self.where, why), { reason = why })
     why_lost = why
     if not connection then return end    -- the opener does not have it yet
@@ -197,7 +197,7 @@ local function server_of(connection)
   local known = connection.identity or connection   -- in nginx it is the pool
   return {
     run_id = known.run_id, replication = known.replication,
-    place = connection.place and url.host_port(connection.place),
+    address = connection.address and url.host_port(connection.address),
   }
 end
 
@@ -206,16 +206,16 @@ local function compare(self, connection)
   local old, new = self.server, server_of(connection)
   self.server = new
   if not old then return end
-  self:tell("info", "reconnected", "connected to " .. self.where .. " again")
-  if old.place ~= new.place then
-    self.on_replaced(("%s is now %s"):format(self.where, new.place))
+  self:report("info", "reconnected", "connected to " .. self.where .. " again")
+  if old.address ~= new.address then
+    self.on_replaced(("%s is now %s"):format(self.where, new.address))
   elseif old.run_id ~= new.run_id or old.replication ~= new.replication then
     self.on_replaced(self.where .. " was restarted or replaced")
   end
 end
 
 local function failed(self, code, detail)
-  if self.sentinel then self.sentinel:doubt(self.sentinel.place) end
+  if self.sentinel then self.sentinel:suspect(self.sentinel.address) end
   self.not_before = self.host.now() + self.pause:next()
   self.fell = code == "closed"            -- connected, then dropped
   -- No caller's request was sent.
@@ -257,7 +257,7 @@ end
 -- to connect to it.
 function node:move(why)
   if self.is_closed then return end
-  self:tell("info", "moved", why)
+  self:report("info", "moved", why)
   self.attempt = nil
   self.singleflight:abandon("connect", nil, "connect", why)
   local unready = self.unready
@@ -283,8 +283,8 @@ function node:leave(connection, why)
   self.problem = { code = "redis", detail = why }
   self:forget(connection)
   connection:close(why)
-  for _, lane in pairs(self.lanes) do lane:leave(why) end
-  self:tell("info", "disconnected", ("left the connection to %s: %s"):format(
+  for _, dedicated in pairs(self.dedicated) do dedicated:leave(why) end
+  self:report("info", "disconnected", ("left the connection to %s: %s"):format(
     self.where, why), { reason = why })
   if self.sentinel then self.on_left(why) end
 end
@@ -388,14 +388,14 @@ function node:close()
   if self.connection then self.connection:close() end
   if self.unready then self.unready:close() end
   self.connection, self.unready = nil, nil
-  for _, lane in pairs(self.lanes) do lane:leave() end
+  for _, dedicated in pairs(self.dedicated) do dedicated:leave() end
   if self.sentinel then self.sentinel:close() end
 end
 
 --- The address of the master, and its name; nil without Sentinel.
 function node:master()
-  local place = self.sentinel and self.sentinel.place
-  if place then return url.host_port(place), self.options.master end
+  local address = self.sentinel and self.sentinel.address
+  if address then return url.host_port(address), self.options.master end
 end
 
 --- Stops following the master until the next connection.

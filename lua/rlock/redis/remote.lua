@@ -64,7 +64,7 @@ end
 function remote.forget(node, op, class)
   local what = class and class.forget
   if what == "script" then node.shas[expiry.shipped(node, op)] = nil end
-  if what == "clock" then expiry.forget(node) end
+  if what == "clock" then expiry.invalidate(node) end
   return what ~= nil
 end
 
@@ -89,23 +89,23 @@ end
 -- @treturn table a row of errors.lua
 -- @treturn string the detail, with the place in the policy's file
 function remote.classify(node, op, code, detail, name)
-  local class, told = unsent[code] or errors.transport[code], detail
+  local class, shown = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class = errors.classify(detail)
     if class.redirects and node.options.seeds then class = errors.redirected end
-    told = require("rlock.script").translate(expiry.shipped(node, op), detail)
+    shown = require("rlock.script").translate(expiry.shipped(node, op), detail)
   end
-  if class.tell and told == detail then
-    told = busy(op, detail, node.unanswered)
-      or ("%s (%s)%s"):format(told, op[class.tell], class.advice or "")
+  if class.names and shown == detail then
+    shown = busy(op, detail, node.unanswered)
+      or ("%s (%s)%s"):format(shown, op[class.names], class.advice or "")
   end
   if class.explain then
     local expected = class.expects
       and op.name:gsub("%.[^.]*$", " is expected, but ") or ""
-    told = ("%s for %s: %s%s"):format(told, naming.show(name), expected,
+    shown = ("%s for %s: %s%s"):format(shown, naming.show(name), expected,
       class.explain)
   end
-  return class, told
+  return class, shown
 end
 
 -- the words of a request ----------------------------------------------------
@@ -165,7 +165,7 @@ end
 
 -- Sends a request that carries a deadline, see expiry.lua.
 local function send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
-  local ok, code, detail = expiry.settle(node, op, keys, a, deadline)
+  local ok, code, detail = expiry.await_expiry(node, op, keys, a, deadline)
   if not ok then return nil, code, detail end
   local sha
   sha, code, detail = remote.sha(node, op, deadline)
@@ -177,7 +177,7 @@ local function send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
   local reply, sent
   reply, code, detail, sent = call(node, ends, words, n)
   if reply == nil and code ~= "redis" and code ~= "connect" then
-    expiry.doubt(node, op, keys, a, ends)
+    expiry.mark_in_doubt(node, op, keys, a, ends)
   end
   return reply, code, detail, sent
 end
@@ -201,7 +201,7 @@ end
 
 -- Logs why an operation is retried.
 local function log_retry(server, op, name, why)
-  events.tell(server.host, server.options, "info", "retried",
+  events.report(server.host, server.options, "info", "retried",
     ("%s of %s is retried: %s"):format(op.name, naming.show(name),
     tostring(why)), { lock = name, operation = op.name,
     reason = tostring(why) })
@@ -211,13 +211,14 @@ local function load_replicas()                           -- on first use
   return require "rlock.redis.replicas"
 end
 
---- The lane for an owner's requests, which replicas must confirm.
+--- The dedicated connection for an owner's requests, which replicas must
+--  confirm.
 -- @tparam table node
 -- @tparam table keys with the field `replicas`
 -- @tparam string owner
--- @treturn table see replicas.lane
-function remote.lane(node, keys, owner)
-  return load_replicas().lane(node, keys.replicas, owner)
+-- @treturn table see replicas.connection
+function remote.dedicated(node, keys, owner)
+  return load_replicas().connection(node, keys.replicas, owner)
 end
 
 -- How to send a request: a function as node.call.
@@ -225,10 +226,10 @@ local function caller(node, op, keys, owner)
   if not keys.replicas or load_replicas().is_direct(op) then
     return node.call
   end
-  local lane = remote.lane(node, keys, owner)
+  local connection = remote.dedicated(node, keys, owner)
   local is_confirmed = load_replicas().must_confirm(op)
   return function(_, deadline, words)
-    return lane:call(deadline, words, is_confirmed)
+    return connection:call(deadline, words, is_confirmed)
   end
 end
 
@@ -336,7 +337,8 @@ local scratch = {}        -- reused: the connection copies the words
 -- @tparam table op       a compiled server function (script.lua)
 -- @tparam number deadline by host.now()
 -- @tparam number now     by host.now()
--- @tparam table keys     at most 99; its field `replicas`: see replicas.lane
+-- @tparam table keys     at most 99; its field `replicas`: see
+--   replicas.connection
 -- @param a,b,c,d         arguments, up to the first nil
 -- @tparam[opt] table extra more arguments
 -- @return the reply, or nil

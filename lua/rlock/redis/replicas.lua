@@ -1,24 +1,25 @@
 --- Confirmation by replicas: a request succeeds only when enough replicas have
 --  its writes. WAIT counts these replicas, but only for the writes of its own
 --  connection, which it blocks. So these requests have connections of their
---  own, the lanes of a node. A lane sends all queued requests in one pipeline
---  with a single WAIT (group commit). An owner's requests for a lock always use
---  the same lane, which keeps them in order.
+--  own, the dedicated connections of a node. A dedicated connection sends all
+--  queued requests in one pipeline with a single WAIT (group commit). An
+--  owner's requests for a lock always use the same dedicated connection, which
+--  keeps them in order.
 --
 --  A retried request may write nothing. WAIT would then not cover what the
---  first attempt wrote. So a lane sets a mark before WAIT, a key that expires
---  at once. A server over its `maxmemory` refuses SET, but not in a script that
---  has written before.
+--  first attempt wrote. So a dedicated connection sets a mark before WAIT, a
+--  key that expires at once. A server over its `maxmemory` refuses SET, but not
+--  in a script that has written before.
 
 local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
 
 local replicas = {}
 
-local Lane = {}
-Lane.__index = Lane
+local Dedicated = {}
+Dedicated.__index = Dedicated
 
-local LANES = 4          -- of a node, for each number of replicas
+local CONNECTIONS = 4          -- of a node, for each number of replicas
 local FRESH = 10         -- seconds between two counts of the replicas
 local FOR_WAIT = 0.9     -- the part of a request's time that WAIT may take
 local LATE = 120         -- ms; Redis ends WAIT up to 100 ms late
@@ -55,35 +56,35 @@ function replicas.needed(node, wanted)
   return wanted
 end
 
--- lanes ----------------------------------------------------------------------
+-- dedicated connections -----------------------------------------------------
 
--- An owner's lane number. Operations without an owner have something else as
+-- An owner's number. Operations without an owner have something else as
 -- their first argument, such as a token, or nothing.
 local function hash(owner)
   local sum = 0
   owner = tostring(owner)
   for i = 1, #owner do sum = (sum * 31 + owner:byte(i)) % 65521 end
-  return sum % LANES
+  return sum % CONNECTIONS
 end
 
---- The lane of an owner.
+--- The dedicated connection of an owner.
 -- @tparam table node
 -- @tparam table wanted  { count = as for `needed`, ms = how long to wait }
 -- @param owner
-function replicas.lane(node, wanted, owner)
+function replicas.connection(node, wanted, owner)
   local name = ("%s:%d:%d"):format(wanted.count, wanted.ms, hash(owner))
-  local lane = node.lanes[name]
-  if not lane then
-    lane = setmetatable({
+  local dedicated = node.dedicated[name]
+  if not dedicated then
+    dedicated = setmetatable({
       node = node, host = node.host, wanted = wanted, queue = {},
       where = node.where .. " " .. name,        -- for messages and tests
-    }, Lane)
-    node.lanes[name] = lane
+    }, Dedicated)
+    node.dedicated[name] = dedicated
   end
-  return lane
+  return dedicated
 end
 
--- The lane's own connection. In nginx, the requests of the node's pool have
+-- Its connection. In nginx, the requests of the node's pool have
 -- connections of their own.
 local function connect(self, deadline)
   if self.connection then return self.connection end
@@ -94,7 +95,7 @@ local function connect(self, deadline)
   end
   local why_lost
   connection, code, detail = node:open(function(why)
-    node:tell("info", "disconnected", ("lost a connection to %s: %s"):format(
+    node:report("info", "disconnected", ("lost a connection to %s: %s"):format(
       node.where, why), { reason = why })
     why_lost = why
     self:forget()
@@ -112,7 +113,7 @@ local function connect(self, deadline)
 end
 
 --- Forgets the connection, which was lost.
-function Lane:forget()
+function Dedicated:forget()
   local connection = self.connection
   self.connection = nil
   if connection then self.node.seals:lost(connection.identity) end
@@ -120,7 +121,7 @@ end
 
 --- Closes the connection.
 -- @tparam[opt] string why
-function Lane:leave(why)
+function Dedicated:leave(why)
   local connection = self.connection
   self:forget()
   if connection then connection:close(why) end
@@ -221,7 +222,8 @@ local function fail(batch, code, detail)
   for _, request in ipairs(batch) do answer(request, nil, code, detail) end
 end
 
--- If the server reports itself unusable, the node and its lanes disconnect.
+-- If the server reports itself unusable, the node and its dedicated connections
+-- disconnect.
 local function handle(self, connection, codes, details)
   local node = self.node
   for i, code in pairs(codes) do
@@ -287,8 +289,8 @@ local function exchange(self, batch)
   end
 end
 
--- Fails all requests: the lane's task was refused, killed or raised an error.
-local function settle(self, code, detail)
+-- Fails all requests: its task was refused, killed or raised an error.
+local function fail_all(self, code, detail)
   local batch, queue = self.batch or {}, self.queue
   self.batch, self.queue, self.is_serving, self.mark = nil, {}, nil, nil
   for _, request in ipairs(batch) do
@@ -298,7 +300,7 @@ local function settle(self, code, detail)
 end
 
 local function abort(self)
-  settle(self, "closed", "the lane's task raised an error")
+  fail_all(self, "closed", "the task of the connection raised an error")
 end
 
 local function work(self)
@@ -310,7 +312,7 @@ local function work(self)
   self.batch, self.is_serving = nil, nil
 end
 
--- The lane's task, while requests are queued.
+-- The dedicated connection's task, while requests are queued.
 local function serve(self) self.host.guard(abort, self, work, self) end
 
 -- In nginx, a task may end at any moment.
@@ -320,7 +322,7 @@ end
 
 local function enqueue(self, deadline, words, is_confirmed)
   if self.is_serving and has_died(self) then
-    settle(self, "closed", "the lane's task has ended")
+    fail_all(self, "closed", "the task of the connection has ended")
   end
   local request = {
     words = words, deadline = deadline, is_confirmed = is_confirmed,
@@ -331,7 +333,7 @@ local function enqueue(self, deadline, words, is_confirmed)
     self.is_serving = true
     local task, code, detail = self.host.daemon(serve, self)
     self.task = task
-    if not task then settle(self, code, detail) end
+    if not task then fail_all(self, code, detail) end
   end
   return request
 end
@@ -353,13 +355,13 @@ local function result(self, request)
 end
 
 -- Operations that change nothing that must survive a failover; some need no
--- lane.
+-- dedicated connection.
 local unconfirmed = { release = true, leave = true }
 local direct = { peek = true, count = true, refresh = true }
 
---- Does this operation bypass the lanes? It has no owner whose requests must
---  stay in order, and changes nothing that must survive a failover. A heartbeat
---  queued behind a WAIT would be late.
+--- Does this operation bypass these connections? It has no owner whose requests
+--  must stay in order, and changes nothing that must survive a failover. A
+--  heartbeat queued behind a WAIT would be late.
 -- @tparam table op
 function replicas.is_direct(op) return direct[op.op] == true end
 
@@ -373,13 +375,13 @@ function replicas.must_confirm(op) return not unconfirmed[op.op] end
 -- @tparam boolean is_confirmed whether replicas must have it
 -- @return as node:call; the code is "replicas" if it was executed, but too few
 --   replicas have confirmed it
-function Lane:call(deadline, words, is_confirmed)
+function Dedicated:call(deadline, words, is_confirmed)
   return result(self, enqueue(self, deadline, words, is_confirmed))
 end
 
 --- Sends several commands, as node:pipeline.
 -- @tparam[opt] boolean is_final they need no confirmation
-function Lane:pipeline(deadline, commands, is_final)
+function Dedicated:pipeline(deadline, commands, is_final)
   local requests, replies, codes, details = {}, {}, {}, {}
   for i, words in ipairs(commands) do
     requests[i] = enqueue(self, deadline, words, not is_final)

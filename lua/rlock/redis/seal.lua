@@ -33,7 +33,7 @@ seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
   { "CLIENT", "KILL", "ID", NOBODY }, { "INFO", "replication" } }
 
 --- Returns the role where INFO is forbidden. May be the last command of the
---  greeting.
+--  handshake.
 seal.hello = { "HELLO", "2", is_optional = true }
 
 -- Is this a permanent error: no permission, or not supported?
@@ -105,7 +105,7 @@ end
 -- @tparam string mode "kill", or "time": requests carry a deadline
 function seal.new(node, mode)
   return setmetatable({
-    node = node, mode = mode, pending = {}, proven = {},
+    node = node, mode = mode, pending = {}, probed = {},
     tests = {},              -- run_id -> the event that ends its test
   }, seal)
 end
@@ -140,7 +140,7 @@ local function kill(identity)
   return { "CLIENT", "KILL", "ID", ("%d"):format(identity.id) }
 end
 
-local function settled(self, identity)
+local function confirm_kill(self, identity)
   for i, other in ipairs(self.pending) do
     if other == identity then return table.remove(self.pending, i) end
   end
@@ -152,7 +152,7 @@ function seal:refuse(why)
   if self.mode ~= "kill" then return end
   self.mode, self.why, self.pending = "time", why, {}
   self.node.shas = {}      -- of scripts without a deadline, see remote.run
-  self.node:tell("warn", "not_sealed", ("%s: CLIENT ID and CLIENT KILL cannot "
+  self.node:report("warn", "not_sealed", ("%s: CLIENT ID and CLIENT KILL cannot "
     .. "seal lost connections (%s); requests expire by the server's clock "
     .. "instead"):format(self.node.where, why), { reason = why })
 end
@@ -162,7 +162,7 @@ end
 -- @tparam function exchange commands -> replies, codes, details
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail: something is still pending
-function seal:discharge(identity, exchange)
+function seal:kill_pending(identity, exchange)
   if identity.refused then self:refuse(identity.refused) end
   local victims, commands = {}, {}
   for _, lost in ipairs(self.pending) do
@@ -175,7 +175,7 @@ function seal:discharge(identity, exchange)
   local code, detail
   for i, lost in ipairs(victims) do
     if replies[i] ~= nil then
-      settled(self, lost)
+      confirm_kill(self, lost)
     elseif codes[i] == "redis" and is_refusal(details[i]) then
       self:refuse(details[i])
       return true
@@ -184,8 +184,8 @@ function seal:discharge(identity, exchange)
     end
   end
   if code then return nil, code, detail end
-  self.node:tell("info", "sealed", ("sealed %d lost connection%s to %s"):format(
-    #victims, #victims == 1 and "" or "s", self.node.where),
+  self.node:report("info", "sealed",
+    ("sealed %d lost connection%s to %s"):format(#victims, #victims == 1 and "" or "s", self.node.where),
     { connections = #victims })
   return true
 end
@@ -253,17 +253,17 @@ local function run_proof(self, run_id)
     if verdict ~= nil then break end
     seconds = SETTLE + pauses:next()
   end
-  self.proven[run_id], self.tests[run_id] = verdict, nil
+  self.probed[run_id], self.tests[run_id] = verdict, nil
   if verdict == false then self:refuse(why) end
 end
 
 --- Tests in the background, once for each server, whether one connection can
 --  kill another: a proxy may answer CLIENT itself.
 -- @tparam table identity of a connection to the server
-function seal:prove(identity)
-  local run_id, proven = identity.run_id, self.proven
-  if self.mode ~= "kill" or not run_id or proven[run_id] ~= nil then return end
-  proven[run_id] = false
+function seal:probe(identity)
+  local run_id, probed = identity.run_id, self.probed
+  if self.mode ~= "kill" or not run_id or probed[run_id] ~= nil then return end
+  probed[run_id] = false
   self.node.host.service(run_proof, self, run_id)
 end
 

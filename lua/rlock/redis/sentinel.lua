@@ -12,7 +12,7 @@
 --  the others.
 
 local backoff = require "rlock.util.backoff"
-local greeting = require "rlock.redis.greeting"
+local handshake = require "rlock.redis.handshake"
 local naming = require "rlock.naming"
 local singleflight = require "rlock.redis.singleflight"
 local url = require "rlock.redis.url"
@@ -51,8 +51,8 @@ function sentinel.new(host, options, moved)
     singleflight = singleflight.new(host),
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
     epoch = nil,         -- of the current address, if known
-    place = nil,         -- the current address: host and port
-    is_doubtful = nil,   -- no connection could be made to it
+    address = nil,         -- the current address: host and port
+    is_suspect = nil,   -- no connection could be made to it
     number = 0,          -- of polls in rotation
   }, sentinel)
   if own.tls == true then own = { tls = options.tls or {} } end
@@ -77,7 +77,7 @@ local function open(self, at, message, lost)
   local options = self.options
   return self.host.connect {
     host = at.host, port = at.port, tls = options.tls, timeout = options.ms,
-    silent = message and 0 or options.ms, greeting = greeting(options),
+    silent = message and 0 or options.ms, handshake = handshake(options),
     message = message, lost = lost or function() end,
     pool = options.pool and {
       name = options.pool.name .. ":sentinel",
@@ -103,16 +103,17 @@ end
 
 -- What a Sentinel knows of the master, from its replies.
 local function answer_of(replies)
-  local place = replies[1]
-  place = type(place) == "table" and url.place(place[1], place[2])
-  if not place then return nil end
+  local address = replies[1]
+  address = type(address) == "table" and url.address(address[1], address[2])
+  if not address then return nil end
   local about, others = fields(replies[2]), {}
   for _, list in ipairs(type(replies[3]) == "table" and replies[3] or {}) do
     local other = fields(list)
-    others[#others + 1] = url.place(other.ip, other.port)
+    others[#others + 1] = url.address(other.ip, other.port)
   end
   return {
-    place = place, others = others, epoch = number_in(about["config-epoch"]),
+    address = address, others = others,
+    epoch = number_in(about["config-epoch"]),
     total = (number_in(about["num-other-sentinels"]) or #others) + 1,
   }
 end
@@ -162,7 +163,7 @@ local function converse(self, connection)
 end
 
 -- Queries one Sentinel.
--- @treturn[1] table answer: place, epoch, total (of Sentinels), others, who
+-- @treturn[1] table answer: address, epoch, total (of Sentinels), others, who
 -- @treturn[2] nil
 -- @treturn[2] string why not
 -- @treturn[2] boolean whether it answered that it does not know the master
@@ -198,11 +199,11 @@ end
 
 -- Makes the address in an answer the current one.
 local function believe(self, answer)
-  local old, new = self.place, answer.place
-  self.epoch, self.is_doubtful = answer.epoch or self.epoch, nil
+  local old, new = self.address, answer.address
+  self.epoch, self.is_suspect = answer.epoch or self.epoch, nil
   local from, to = old and url.host_port(old), url.host_port(new)
   if from == to then return end
-  self.place = new
+  self.address = new
   if old then
     self.moved(("%s moved from %s to %s"):format(self.master, from, to))
   end
@@ -212,9 +213,10 @@ end
 -- If an epoch is unknown, every other address is newer.
 local function age(self, answer)
   local own, its = self.epoch, answer.epoch
-  if not self.place then return 1 end
+  if not self.address then return 1 end
   if not own or not its then
-    return url.host_port(self.place) == url.host_port(answer.place) and 0 or 1
+    return url.host_port(self.address) == url.host_port(answer.address)
+      and 0 or 1
   end
   return its < own and -1 or its > own and 1 or 0
 end
@@ -225,7 +227,7 @@ end
 local function accept(self, answer)
   local is = age(self, answer)
   if is < 0 then return false end
-  if is > 0 or self.is_doubtful then believe(self, answer) end
+  if is > 0 or self.is_suspect then believe(self, answer) end
   return true
 end
 
@@ -240,7 +242,7 @@ local function is_majority(answers)
 end
 
 -- Decides after all answers, if any, were older.
-local function settle(self, answers, faults, is_unknown)
+local function decide(self, answers, faults, is_unknown)
   table.sort(answers, function(a, b) return a.epoch > b.epoch end)
   if is_majority(answers) then
     believe(self, answers[1])
@@ -255,22 +257,22 @@ end
 
 -- Queries the Sentinels in turn until an answer is accepted.
 -- @return the current address; or nil, "connect", detail
-local function survey(self)
+local function query_all(self)
   local answers, faults, is_unknown = {}, {}, false
   for _, at in ipairs(copy(self.list)) do
     local answer, why, unknown = ask(self, at)
     if self.is_closed then return nil, "closed", "the client was closed" end
     if answer then
       learn(self, at, answer.others)
-      if accept(self, answer) then return self.place end
+      if accept(self, answer) then return self.address end
       answers[#answers + 1] = answer
     else
       is_unknown = is_unknown or unknown
       faults[#faults + 1] = url.says(url.host_port(at), why)
     end
   end
-  local ok, detail = settle(self, answers, faults, is_unknown)
-  if ok then return self.place end
+  local ok, detail = decide(self, answers, faults, is_unknown)
+  if ok then return self.address end
   return nil, "connect", detail
 end
 
@@ -279,13 +281,13 @@ end
 -- @treturn[1] table host and port
 -- @treturn[2] nil, code, detail
 function sentinel:locate(deadline)
-  return self.singleflight:join("locate", deadline, survey, self)
+  return self.singleflight:join("locate", deadline, query_all, self)
 end
 
 --- Reports that no connection to an address could be made.
--- @tparam table place from `locate`
-function sentinel:doubt(place)
-  if place == self.place then self.is_doubtful = true end
+-- @tparam table address from `locate`
+function sentinel:suspect(address)
+  if address == self.address then self.is_suspect = true end
 end
 
 -- following -------------------------------------------------------------------

@@ -13,15 +13,15 @@ function singleflight.new(host)
   return setmetatable({ host = host, calls = {} }, singleflight)
 end
 
-local function finish(call, ...)
+local function wake(call, ...)
   call.n, call.values = select("#", ...), { ... }
 end
 
 -- Not a closure of `join`: nginx clears the stack of a request that has ended,
 -- and with it the upvalues that are still on that stack.
-local function settle(self, key, call, ...)
+local function finish(self, key, call, ...)
   if self.calls[key] ~= call then return end
-  finish(call, ...)
+  wake(call, ...)
   self.calls[key] = nil
   for event in pairs(call.waiting) do event:set() end
 end
@@ -30,13 +30,13 @@ local ENDED = "the background task of this request ended early"
 
 -- For a call whose function has raised, or whose task was killed.
 local function fail(self, key, call)
-  settle(self, key, call, nil, "closed", ENDED)
+  finish(self, key, call, nil, "closed", ENDED)
 end
 
 local function undo(what) fail(what.self, what.key, what.call) end
 
 local function execute(self, key, call)
-  settle(self, key, call, call.fn(call.a, call.b))
+  finish(self, key, call, call.fn(call.a, call.b))
 end
 
 local function run(self, key, call)
@@ -55,7 +55,7 @@ end
 -- @param ... results
 function singleflight:abandon(key, ...)
   local call = self.calls[key]
-  if call then settle(self, key, call, ...) end
+  if call then finish(self, key, call, ...) end
 end
 
 --- Starts `fn`, unless a call for this key is in flight.
@@ -71,7 +71,7 @@ function singleflight:start(key, fn, a, b)
   if task then
     call.task = task
   else
-    settle(self, key, call, nil, code, detail)
+    finish(self, key, call, nil, code, detail)
   end
   return call
 end

@@ -54,7 +54,7 @@ end
 -- subscriptions --------------------------------------------------------------
 
 -- Sends verbs for a channel. They are confirmed in the same order.
-local function tell(self, channel, list)
+local function notify(self, channel, list)
   local awaited = self.awaited[channel.name] or {}
   self.awaited[channel.name] = awaited
   for _, verb in ipairs(list) do
@@ -65,12 +65,12 @@ end
 
 local function subscribe(self, channel)
   channel.has_moved = nil
-  tell(self, channel, self.verbs)
+  notify(self, channel, self.verbs)
 end
 
 local function unsubscribe(self, channel)
   channel.is_live, channel.is_leaving = false, true
-  tell(self, channel, self.opposites)
+  notify(self, channel, self.opposites)
 end
 
 -- Forgets a channel.
@@ -157,7 +157,7 @@ local function lost(self, why)
   for _, channel in pairs(self.channels) do
     channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
   end
-  self.node:tell("info", "disconnected", ("lost the subscriber of %s: %s")
+  self.node:report("info", "disconnected", ("lost the subscriber of %s: %s")
     :format(self.node.where, why), { reason = why })
   self.change:set()
 end
@@ -177,7 +177,7 @@ local function connect(self)
   end
   self.connection, self.awaited = connection, {}
   if not connection then
-    self.node:tell("info", "disconnected", "no subscriber: "
+    self.node:report("info", "disconnected", "no subscriber: "
       .. tostring(detail or code), { reason = tostring(detail or code) })
     return
   end
@@ -239,7 +239,7 @@ function subscriber:remove(channel)
     local list = self.opposites
     -- A node refuses SUNSUBSCRIBE for a slot that it does not serve.
     if channel.has_moved then list = { list[2] and list[1] } end
-    tell(self, channel, list)
+    notify(self, channel, list)
   end
   drop(self, channel)
 end

@@ -200,7 +200,7 @@ end
 --    characters
 --  @param port valid if it is an integer from 1 to 65535, or its decimal digits
 --  @treturn table|nil `host` and `port`
-function url.place(host, port)
+function url.address(host, port)
   if type(host) ~= "string" or #host < 1 or #host > LONGEST
       or host:find("%c") then
     return nil

@@ -1,8 +1,8 @@
 --- Several locks held as one: what multi-locks (multi.lua) and red locks
 --  (quorum.lua) share beneath the public interface (handle.lua). A hold has one
---  part for each lock taken. Each part is a hold of that lock's grant
---  (grant.lua), so the watchdog of its client renews it and reports its loss.
---  A subclass implements:
+--  inner hold for each lock taken. Each inner hold is a hold of that lock's
+--  grant (grant.lua), so the watchdog of its client renews it and reports its
+--  loss. A subclass implements:
 --    kind                           for metrics
 --    take_parts(hold, wait, lease)  true | nil, code, detail
 --    release_parts(hold)            true | nil, code, detail
@@ -56,12 +56,12 @@ function joint.check_list(list, what, level)
   end
 end
 
--- parts -------------------------------------------------------------------
+-- inner holds -------------------------------------------------------------
 
---- Creates a part of a hold; it is not acquired yet.
+--- Creates an inner hold of a hold; it is not acquired yet.
 -- @tparam table hold
 -- @tparam table member a lock
-function joint.part(hold, member)
+function joint.inner_hold(hold, member)
   return {
     hold = hold, lock = member,
     owner = member.owner or owner.of_task(hold.task),
@@ -69,48 +69,48 @@ function joint.part(hold, member)
   }
 end
 
---- The grant for a part's lock and owner; creates one if there is none. The
---  caller must recycle it.
--- @tparam table part
+--- The grant for an inner hold's lock and owner; creates one if there is none.
+--  The caller must recycle it.
+-- @tparam table inner an inner hold
 -- @tparam[opt] table waiter for that lock; the grant gets its place
-function joint.granted(part, waiter)
-  local member = part.lock
-  local granted = member.site.grants[part.owner]
-    or grant.new(member, part.owner, waiter and waiter.owner_name)
+function joint.granted(inner, waiter)
+  local member = inner.lock
+  local granted = member.record.grants[inner.owner]
+    or grant.new(member, inner.owner, waiter and waiter.owner_name)
   if waiter then granted:admit(waiter) end
   return granted
 end
 
---- Acquires a part.
--- @tparam table part
+--- Acquires an inner hold.
+-- @tparam table inner an inner hold
 -- @tparam number deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
 -- @tparam number wait_deadline of the whole wait; `now` for one attempt
--- @tparam[opt] table waiter for the part's lock
+-- @tparam[opt] table waiter for the inner hold's lock
 -- @return as grant:acquire
-function joint.acquire(part, deadline, lease, wait_deadline, waiter)
-  local granted = joint.granted(part, waiter)
-  local verdict, ms, code, detail = granted:acquire(deadline, lease, part,
-    part.lock.session.host.now(), wait_deadline)
+function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
+  local granted = joint.granted(inner, waiter)
+  local verdict, ms, code, detail = granted:acquire(deadline, lease, inner,
+    inner.lock.session.host.now(), wait_deadline)
   if verdict ~= "held" then granted:recycle() end
   return verdict, ms, code, detail
 end
 
---- The hold count of a part's owner, according to the server.
--- @tparam table part
+--- The hold count of an inner hold's owner, according to the server.
+-- @tparam table inner an inner hold
 -- @tparam number deadline of the request, by host.now()
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function joint.count(part, deadline)
-  local site, session = part.lock.site, part.lock.session
-  local op, granted = site.policy.ops.peek, site.grants[part.owner]
+function joint.count(inner, deadline)
+  local record, session = inner.lock.record, inner.lock.session
+  local op, granted = record.policy.ops.peek, record.grants[inner.owner]
   if not op then
     return nil, "usage", ("policy %s has no server.peek, needed here")
-      :format(naming.show(site.policy.name))
+      :format(naming.show(record.policy.name))
   end
   local name = granted and granted.owner_name
-    or part.owner:name_for(session, site.family)
-  local reply, code, detail = site.target:run("peek", deadline,
+    or inner.owner:name_for(session, record.family)
+  local reply, code, detail = record.target:run("peek", deadline,
     session.host.now(), name)
   if reply == nil then return nil, code, detail end
   local state, _, fault = of_peek(op, reply)
@@ -118,26 +118,26 @@ function joint.count(part, deadline)
   return reply[3]
 end
 
---- Releases a part.
+--- Releases an inner hold.
 -- @return as grant:release
-function joint.release(part)
-  if part.is_over then return nil, "not_held", "it was released before" end
-  return part.grant:release(part)
+function joint.release(inner)
+  if inner.is_over then return nil, "not_held", "it was released before" end
+  return inner.grant:release(inner)
 end
 
---- Is the part held, as far as this client knows?
-function joint.is_alive(part)
-  return not part.is_over and part.grant.state ~= "lost"
+--- Is the inner hold held, as far as this client knows?
+function joint.is_alive(inner)
+  return not inner.is_over and inner.grant.state ~= "lost"
 end
 
 local function never() return false end
 
---- Runs fn(part) for all parts concurrently, each in a background task that
---  closing its client waits for. Requests to one server are sent together, in
---  the order of the parts. Returns when all have ended, when `is_decided`
---  returns true, or at the deadline; the remaining tasks continue.
+--- Runs fn(inner) for all inner holds concurrently, each in a background task
+--  that closing its client waits for. Requests to one server are sent together,
+--  in the order of the inner holds. Returns when all have ended, when
+--  `is_decided` returns true, or at the deadline; the remaining tasks continue.
 -- @tparam table host
--- @tparam table parts
+-- @tparam table inner_holds
 -- @tparam function fn
 -- @tparam[opt] number deadline       by host.now()
 -- @tparam[opt] function is_decided called whenever an fn has ended
@@ -145,12 +145,12 @@ local function never() return false end
 -- @treturn[2] nil
 -- @treturn[2] string "cancelled"
 -- @return[2] the value to raise
-function joint.together(host, parts, fn, deadline, is_decided)
-  local left, event = #parts, host.event()
+function joint.together(host, inner_holds, fn, deadline, is_decided)
+  local left, event = #inner_holds, host.event()
   is_decided = is_decided or never
-  for _, part in ipairs(parts) do
-    part.lock.session:background(function()
-      fn(part)
+  for _, inner in ipairs(inner_holds) do
+    inner.lock.session:background(function()
+      fn(inner)
       left = left - 1
       if left == 0 or is_decided() then event:set() end
     end)
@@ -188,9 +188,9 @@ local function forget(self, hold)
 end
 
 --- Reports an event, see events.lua.
-function joint:tell(level, event, message, fields)
+function joint:report(level, event, message, fields)
   fields.kind, fields.lock = self.kind, self.name
-  self.session:tell(level, event, message, fields)
+  self.session:report(level, event, message, fields)
 end
 
 local function count_grant(self, hold)
@@ -198,7 +198,7 @@ local function count_grant(self, hold)
   series.acquired = series.acquired + 1
   metrics.observe(series.wait, now - hold.since)
   if self.session.is_heard then
-    self:tell("info", "acquired", ("acquired %s after %.3f s"):format(
+    self:report("info", "acquired", ("acquired %s after %.3f s"):format(
       self:show(), now - hold.since), { wait = now - hold.since })
   end
   hold.since = now
@@ -209,13 +209,13 @@ end
 function joint:tell_wait(try)
   if try.is_reported or not self.session.is_heard then return end
   try.is_reported = true
-  self:tell("info", "waiting", "waiting for " .. self:show(), {})
+  self:report("info", "waiting", "waiting for " .. self:show(), {})
 end
 
 --- Takes one more hold for the calling task, see handle.lua.
 function joint:take(wait, lease, hold)
   hold = setmetatable(hold or {}, Hold)
-  hold.joint, hold.task, hold.parts = self, self.host.current(), {}
+  hold.joint, hold.task, hold.inner_holds = self, self.host.current(), {}
   hold.grant, hold.since = hold, self.host.now()
   local ok, code, detail = nil, "timeout", PASSED
   if wait >= 0 then ok, code, detail = self:take_parts(hold, wait, lease) end
@@ -279,7 +279,7 @@ function joint.lose(hold, reason)
   hold.lost_because = reason
   self.series.lost = self.series.lost + 1
   metrics.observe(self.series.hold, self.host.now() - hold.since)
-  self:tell("warn", "lost", ("lost %s: %s"):format(self:show(), reason),
+  self:report("warn", "lost", ("lost %s: %s"):format(self:show(), reason),
     { reason = reason, held = self.host.now() - hold.since })
   for _, callback in ipairs(hold.on_lost or {}) do
     self.host.spawn(callback.fn, callback.object, reason)
@@ -290,8 +290,8 @@ end
 --- As that of a grant.
 function Hold:abandon(reason)
   joint.lose(self, reason)
-  for _, part in ipairs(self.parts) do
-    if not part.is_over then part.grant:abandon(reason) end
+  for _, inner in ipairs(self.inner_holds) do
+    if not inner.is_over then inner.grant:abandon(reason) end
   end
 end
 

@@ -24,8 +24,8 @@ local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 -- members -----------------------------------------------------------------
 
 -- The sort key of a member: server and key.
-local function place_of(member)
-  local server, key = member.site.target:address()
+local function address_of(member)
+  local server, key = member.record.target:address()
   return { member = member, server = server, key = key }
 end
 
@@ -35,18 +35,18 @@ local function is_before(a, b)
 end
 
 local function is_same(a, b)
-  return a.site == b.site and a.owner == b.owner
+  return a.record == b.record and a.owner == b.owner
 end
 
 -- A duplicate lock counts once. The same key with another client, owner or
 -- policy would deadlock with itself, so it is an error.
-local function place_once(places, by_key, member, i, level)
-  local place = place_of(member)
-  local id = place.server .. " " .. place.key
+local function add_address(list, by_key, member, i, level)
+  local address = address_of(member)
+  local id = address.server .. " " .. address.key
   local other = by_key[id]
   if not other then
-    by_key[id] = place
-    places[#places + 1] = place
+    by_key[id] = address
+    list[#list + 1] = address
   elseif not is_same(other.member, member) then
     error(("bad member %d of multi_lock: %s is listed already, with another "
       .. "client, owner or policy"):format(i, member:show()),
@@ -56,26 +56,26 @@ end
 
 local function ordered(locks, level)
   joint.check_list(locks, "locks of multi_lock", level + 1)
-  local places, by_key = {}, {}
+  local list, by_key = {}, {}
   for i, member in ipairs(locks) do
     if getmetatable(member) ~= lock then
       error(("bad member %d of multi_lock: must be a lock of a client"):format(
         i), level + 1)
     end
-    place_once(places, by_key, member, i, level + 1)
+    add_address(list, by_key, member, i, level + 1)
   end
-  table.sort(places, is_before)
-  return places
+  table.sort(list, is_before)
+  return list
 end
 
 --- @tparam table locks
 function multi.new(locks)
   local members, groups, longest, server = {}, {}, 0, nil
-  for i, place in ipairs(ordered(locks, 3)) do
-    local member, group = place.member, groups[#groups]
+  for i, address in ipairs(ordered(locks, 3)) do
+    local member, group = address.member, groups[#groups]
     members[i] = member
-    if not group or place.server ~= server then
-      group, server = {}, place.server
+    if not group or address.server ~= server then
+      group, server = {}, address.server
       groups[#groups + 1] = group
     end
     group[#group + 1] = member
@@ -94,38 +94,38 @@ end
 -- one attempt -------------------------------------------------------------
 
 -- Leaves a member's queue of waiters.
-local function leave_place(part, waiter)
-  local granted = joint.granted(part, waiter)
+local function leave_place(inner, waiter)
+  local granted = joint.granted(inner, waiter)
   granted:leave()
   granted:recycle()
 end
 
 -- Requests one member. The wait is sent only to the busy member that this task
 -- waits for. If the task was cancelled meanwhile, its place is left here.
-local function request(try, part)
-  function part.accept()
+local function request(try, inner)
+  function inner.accept()
     if try.is_over then return nil, "cancelled" end
     return true
   end
-  local waiter = part.lock == try.member and try.waiter or nil
-  part.verdict, part.ms, part.code, part.detail = joint.acquire(part,
+  local waiter = inner.lock == try.member and try.waiter or nil
+  inner.verdict, inner.ms, inner.code, inner.detail = joint.acquire(inner,
     try.deadline, try.lease, waiter and try.wait_deadline or 0, waiter)
-  if waiter and try.is_over and part.verdict ~= "held" then
-    leave_place(part, waiter)
+  if waiter and try.is_over and inner.verdict ~= "held" then
+    leave_place(inner, waiter)
   end
 end
 
 -- Combines the replies for one server's members.
--- @return true; or nil, code, detail and the part that failed
-local function combine(try, parts)
+-- @return true; or nil, code, detail and the inner hold that failed
+local function combine(try, inner_holds)
   local blamed
-  for _, part in ipairs(parts) do
-    if part.verdict == nil then
-      return nil, part.code, ("%s: %s"):format(part.lock:show(),
-        tostring(part.detail)), part
-    elseif part.verdict == "busy"
-        and (not blamed or part.lock == try.member) then
-      blamed = part
+  for _, inner in ipairs(inner_holds) do
+    if inner.verdict == nil then
+      return nil, inner.code, ("%s: %s"):format(inner.lock:show(),
+        tostring(inner.detail)), inner
+    elseif inner.verdict == "busy"
+        and (not blamed or inner.lock == try.member) then
+      blamed = inner
     end
   end
   if blamed then return nil, "busy", blamed.lock:busy(blamed.ms), blamed end
@@ -133,21 +133,25 @@ local function combine(try, parts)
 end
 
 local function request_group(self, try, members)
-  local hold, parts = try.hold, {}
-  for i, member in ipairs(members) do parts[i] = joint.part(hold, member) end
-  local ok, code, unwind = joint.together(self.host, parts,
-    function(part) request(try, part) end)
-  for _, part in ipairs(parts) do
-    if part.verdict == "held" then hold.parts[#hold.parts + 1] = part end
+  local hold, inner_holds = try.hold, {}
+  for i, member in ipairs(members) do
+    inner_holds[i] = joint.inner_hold(hold, member)
+  end
+  local ok, code, unwind = joint.together(self.host, inner_holds,
+    function(inner) request(try, inner) end)
+  for _, inner in ipairs(inner_holds) do
+    if inner.verdict == "held" then
+      hold.inner_holds[#hold.inner_holds + 1] = inner
+    end
   end
   if not ok then return nil, code, unwind end
-  return combine(try, parts)
+  return combine(try, inner_holds)
 end
 
 local function request_all(self, try)
   for _, members in ipairs(self.groups) do
-    local ok, code, detail, part = request_group(self, try, members)
-    if not ok then return nil, code, detail, part end
+    local ok, code, detail, inner = request_group(self, try, members)
+    if not ok then return nil, code, detail, inner end
   end
   if self:valid_of(try.hold) > 0 then return true end
   return nil, "busy", self:show() .. ": the lease ended before all were held"
@@ -155,9 +159,9 @@ end
 
 -- Releases the members that an attempt has taken.
 local function release_taken(self, try)
-  local parts = try.hold.parts
-  try.hold.parts, try.took_some = {}, #parts > 0
-  return joint.together(self.host, parts, joint.release, try.deadline)
+  local inner_holds = try.hold.inner_holds
+  try.hold.inner_holds, try.took_some = {}, #inner_holds > 0
+  return joint.together(self.host, inner_holds, joint.release, try.deadline)
 end
 
 local function attempt(self, try)
@@ -166,22 +170,22 @@ local function attempt(self, try)
   if try.wait_deadline > now then
     try.deadline = min(try.deadline, try.wait_deadline)
   end
-  local ok, code, detail, part = request_all(self, try)
+  local ok, code, detail, inner = request_all(self, try)
   if ok then return true end
   if code == "cancelled" then try.is_over = true end
   local released, cancelled, unwind = release_taken(self, try)
   if not released then return nil, cancelled, unwind end
-  return nil, code, detail, part
+  return nil, code, detail, inner
 end
 
 -- waiting -----------------------------------------------------------------
 
-local function join_waiters(try, part)
-  local member = part.lock
-  local granted = joint.granted(part)
+local function join_waiters(try, inner)
+  local member = inner.lock
+  local granted = joint.granted(inner)
   local waiter = granted:join()
   waiter.wait_deadline = try.wait_deadline
-  try.member, try.waiter, try.part = member, waiter, part
+  try.member, try.waiter, try.inner = member, waiter, inner
   granted:recycle()
 end
 
@@ -189,8 +193,8 @@ local function leave_waiters(try, is_held)
   local waiter = try.waiter
   if not waiter then return end
   waiting.leave(try.member.session, waiter, is_held)
-  if not is_held then leave_place(try.part, waiter) end
-  try.member, try.waiter, try.part = nil, nil, nil
+  if not is_held then leave_place(try.inner, waiter) end
+  try.member, try.waiter, try.inner = nil, nil, nil
 end
 
 -- After releasing members, pauses for a random time before the retry: the
@@ -203,19 +207,19 @@ end
 
 -- Waits for the busy member. The first time, joins its waiters and retries once
 -- the subscription stands, because a release may have come before it.
-local function wait_for_member(self, try, part)
-  if try.member ~= part.lock then leave_waiters(try, false) end
+local function wait_for_member(self, try, inner)
+  if try.member ~= inner.lock then leave_waiters(try, false) end
   local is_new = not try.waiter
-  if is_new then join_waiters(try, part) end
+  if is_new then join_waiters(try, inner) end
   local slept, code, unwind = jitter(self, try)
   if slept == nil then return nil, code, unwind end
   return waiting.pause(try.member.session, try.waiter,
-    not is_new and part.ms or nil, try.member.site)
+    not is_new and inner.ms or nil, try.member.record)
 end
 
 -- Waits, holding nothing, until the server that failed answers a PING.
-local function wait_for_server(self, try, part)
-  local host, target = self.host, part.lock.site.target
+local function wait_for_server(self, try, inner)
+  local host, target = self.host, inner.lock.record.target
   while not target:is_closed() and host.now() < try.wait_deadline do
     local reply, code, unwind = target:ping(
       min(host.now() + self.timeout, try.wait_deadline))
@@ -233,26 +237,26 @@ local passing = { connect = true, timeout = true, closed = true, redis = true }
 
 -- May a retry succeed? Passing failures are retried up to the deadline, so a
 -- failure before it is permanent.
-local function is_passing(self, try, code, part)
+local function is_passing(self, try, code, inner)
   return passing[code] and self.host.now() >= try.deadline
-    and not part.lock.session.is_closed
+    and not inner.lock.session.is_closed
 end
 
 -- After a failed attempt, waits until a retry may succeed.
 -- @return true, or nil, code, detail: no retry
-local function wait_on(self, try, code, detail, part)
+local function wait_on(self, try, code, detail, inner)
   local ok, problem, unwind
   if try.is_single then return nil, code, detail end
   self:tell_wait(try)
-  if code == "busy" and part then
-    ok, problem, unwind = wait_for_member(self, try, part)
-    code, detail = "timeout", part.lock:show() .. ": not free in time"
+  if code == "busy" and inner then
+    ok, problem, unwind = wait_for_member(self, try, inner)
+    code, detail = "timeout", inner.lock:show() .. ": not free in time"
   elseif code == "busy" then
     ok, problem, unwind = jitter(self, try)
     code = "timeout"
-  elseif is_passing(self, try, code, part) then
+  elseif is_passing(self, try, code, inner) then
     leave_waiters(try, false)
-    ok, problem, unwind = wait_for_server(self, try, part)
+    ok, problem, unwind = wait_for_server(self, try, inner)
   else
     return nil, code, detail
   end
@@ -271,10 +275,10 @@ function multi:take_parts(hold, wait, lease)
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
   }
   while true do
-    local ok, code, detail, part = attempt(self, try)
+    local ok, code, detail, inner = attempt(self, try)
     local goes_on
     if not ok then
-      goes_on, code, detail = wait_on(self, try, code, detail, part)
+      goes_on, code, detail = wait_on(self, try, code, detail, inner)
     end
     if not goes_on then
       leave_waiters(try, ok)
@@ -284,17 +288,17 @@ function multi:take_parts(hold, wait, lease)
   end
 end
 
-local function release(part)
-  part.ok, part.code, part.why = joint.release(part)
+local function release(inner)
+  inner.ok, inner.code, inner.why = joint.release(inner)
 end
 
 function multi:release_parts(hold)
-  local ok, code, detail = joint.together(self.host, hold.parts, release)
+  local ok, code, detail = joint.together(self.host, hold.inner_holds, release)
   if not ok then return nil, code, detail end
-  for _, part in ipairs(hold.parts) do
-    if not part.ok and (ok or part.code == "lost") then
-      ok, code = nil, part.code
-      detail = ("%s: %s"):format(part.lock:show(), tostring(part.why))
+  for _, inner in ipairs(hold.inner_holds) do
+    if not inner.ok and (ok or inner.code == "lost") then
+      ok, code = nil, inner.code
+      detail = ("%s: %s"):format(inner.lock:show(), tostring(inner.why))
     end
   end
   if ok then return true end
@@ -303,19 +307,19 @@ end
 
 function multi:valid_of(hold)
   local least = huge
-  for _, part in ipairs(hold.parts) do
-    least = min(least, joint.is_alive(part) and part.grant:valid_for() or 0)
+  for _, inner in ipairs(hold.inner_holds) do
+    least = min(least, joint.is_alive(inner) and inner.grant:valid_for() or 0)
   end
   return least
 end
 
 function multi:state_of(hold)
   local worst = "held"
-  for _, part in ipairs(hold.parts) do
-    if not joint.is_alive(part) or part.grant:valid_for() == 0 then
+  for _, inner in ipairs(hold.inner_holds) do
+    if not joint.is_alive(inner) or inner.grant:valid_for() == 0 then
       return "lost"
     end
-    if part.grant.state == "at_risk" then worst = "at_risk" end
+    if inner.grant.state == "at_risk" then worst = "at_risk" end
   end
   return worst
 end
@@ -323,11 +327,11 @@ end
 function multi.watch(_, hold)
   if hold.is_watched then return end
   hold.is_watched = true
-  for _, part in ipairs(hold.parts) do
-    part.grant:when_lost(function(lost, reason)
+  for _, inner in ipairs(hold.inner_holds) do
+    inner.grant:when_lost(function(lost, reason)
       if lost.is_over then return end
       joint.lose(hold, ("%s: %s"):format(lost.lock:show(), reason))
-    end, part)
+    end, inner)
   end
 end
 

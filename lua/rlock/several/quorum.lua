@@ -4,7 +4,8 @@
 --  as a majority has granted it or no longer can. The lock is valid while a
 --  majority of the leases is: measured by our clock from before the requests,
 --  less an allowance for clock drift. The watchdog of each client renews its
---  part. A part that is lost or missing is retried while a majority holds.
+--  inner hold. An inner hold that is lost or missing is retried while a
+--  majority holds.
 --
 --  This is safe while no majority of the servers forgets its grants. A server
 --  that restarts without an append-only file, or is replaced, is therefore not
@@ -27,8 +28,8 @@ local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 --- Back-off limits between attempts: seconds, doubled from first to last, with
 --  jitter.
 local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
---- Seconds before a missing part is retried: the first back-off limit, which
---  doubles up to a third of the lease, and the minimum.
+--- Seconds before a missing inner hold is retried: the first back-off limit,
+--  which doubles up to a third of the lease, and the minimum.
 local FIRST_HEAL, LEAST_HEAL = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- fraction of a lease, for clock drift
@@ -102,8 +103,8 @@ end
 -- The time until which a majority certainly keeps the hold, or 0.
 local function valid_until(self, hold)
   local ends = {}
-  for _, part in ipairs(hold.parts) do
-    if joint.is_alive(part) then ends[#ends + 1] = part.grant.valid_until end
+  for _, inner in ipairs(hold.inner_holds) do
+    if joint.is_alive(inner) then ends[#ends + 1] = inner.grant.valid_until end
   end
   if #ends < self.majority then return 0 end
   table.sort(ends)
@@ -114,26 +115,26 @@ function quorum:valid_of(hold)
   return max(0, valid_until(self, hold) - self.host.now())
 end
 
--- A server without a connection may have crashed and forgotten its part.
+-- A server without a connection may have crashed and forgotten its inner hold.
 function quorum:state_of(hold)
   if self:valid_of(hold) == 0 then return "lost" end
   local sure = 0
-  for _, part in ipairs(hold.parts) do
-    if joint.is_alive(part) and part.grant.state == "held"
-        and part.lock.site.target:is_connected() then
+  for _, inner in ipairs(hold.inner_holds) do
+    if joint.is_alive(inner) and inner.grant.state == "held"
+        and inner.lock.record.target:is_connected() then
       sure = sure + 1
     end
   end
   return sure >= self.majority and "held" or "at_risk"
 end
 
--- Releases all parts in the background, each until its server answers or its
--- lease ends.
+-- Releases all inner holds in the background, each until its server answers or
+-- its lease ends.
 local function drop(hold)
-  local parts = hold.parts
-  hold.parts = {}
-  for _, part in ipairs(parts) do
-    part.lock.session:background(function() joint.release(part) end)
+  local inner_holds = hold.inner_holds
+  hold.inner_holds = {}
+  for _, inner in ipairs(inner_holds) do
+    inner.lock.session:background(function() joint.release(inner) end)
   end
 end
 
@@ -188,7 +189,7 @@ local function may_enter(self, hold)
   if outer.lost_because or self:state_of(outer) == "lost" then
     return nil, "lost", ("this task's earlier hold was lost (%s): unlock it "
       .. "first"):format(outer.lost_because or "its lease has ended")
-  elseif self.members[1].site.policy.reenter == false then
+  elseif self.members[1].record.policy.reenter == false then
     return nil, "refused", "held by this task already, and " .. self:show()
       .. " cannot be entered twice"
   end
@@ -216,18 +217,19 @@ end
 
 -- keeping -------------------------------------------------------------------
 
--- Releases the lost parts. Returns the members of which the hold has no part.
+-- Releases the lost inner holds. Returns the members of which the hold has no
+-- inner hold.
 local function without_part(self, hold)
   local alive, dead, has, others = {}, {}, {}, {}
-  for _, part in ipairs(hold.parts) do
-    if joint.is_alive(part) then
-      alive[#alive + 1], has[part.lock] = part, true
+  for _, inner in ipairs(hold.inner_holds) do
+    if joint.is_alive(inner) then
+      alive[#alive + 1], has[inner.lock] = inner, true
     else
-      dead[#dead + 1] = part
+      dead[#dead + 1] = inner
     end
   end
-  hold.parts = alive
-  for _, part in ipairs(dead) do joint.release(part) end
+  hold.inner_holds = alive
+  for _, inner in ipairs(dead) do joint.release(inner) end
   for _, member in ipairs(self.members) do
     if not has[member] then others[#others + 1] = member end
   end
@@ -242,7 +244,7 @@ local function is_wanted(self, hold)
       or hold.is_transferable and hold.object[1] ~= nil)
 end
 
--- Retries the missing parts while the hold is valid. Holding more than a
+-- Retries the missing inner holds while the hold is valid. Holding more than a
 -- majority does not exclude anyone else.
 local function keep_healing(self, hold)
   local third = self.lease / 3
@@ -263,51 +265,54 @@ local function heal(self, hold)
   self.host.service(keep_healing, self, hold)
 end
 
-local function lost_part(self, hold, part, reason)
-  if part.is_over or hold.is_over or hold.lost_because then return end
+local function lost_inner(self, hold, inner, reason)
+  if inner.is_over or hold.is_over or hold.lost_because then return end
   if self:valid_of(hold) > 0 then return heal(self, hold) end
   joint.lose(hold, ("no majority of %d servers has it now; the last to "
     .. "lose it was %s: %s"):format(#self.members,
-    part.lock.site.target:where(), reason))
+    inner.lock.record.target:where(), reason))
   drop(hold)
 end
 
 function quorum:watch(hold)
-  if hold.watch_part then return end
+  if hold.watch_inner then return end
   function hold.heal() heal(self, hold) end
-  function hold.watch_part(part)
-    part.grant:when_lost(function(_, reason)
-      lost_part(self, hold, part, reason)
-    end, part)
+  function hold.watch_inner(inner)
+    inner.grant:when_lost(function(_, reason)
+      lost_inner(self, hold, inner, reason)
+    end, inner)
   end
-  for _, part in ipairs(hold.parts) do hold.watch_part(part) end
+  for _, inner in ipairs(hold.inner_holds) do hold.watch_inner(inner) end
   if hold.round.failed > 0 then heal(self, hold) end
 end
 
 -- releasing -----------------------------------------------------------------
 
--- Releases the parts and counts the replies: `freed`, and `gone` where the part
--- was lost already. Returns as soon as a majority has freed it, or too few
--- servers are left that kept it; the other releases continue in the background.
+-- Releases the inner holds and counts the replies: `freed`, and `gone` where
+-- the inner hold was lost already. Returns as soon as a majority has freed it,
+-- or too few servers are left that kept it; the other releases continue in the
+-- background.
 -- @return the counts, or nil, "cancelled", the value to raise
-local function release_all(self, parts)
+local function release_all(self, inner_holds)
   local count = { freed = 0, gone = 0 }
-  local ok, code, unwind = joint.together(self.host, parts, function(part)
-    local is_freed, why = joint.release(part)
+  local function release(inner)
+    local is_freed, why = joint.release(inner)
     if is_freed then count.freed = count.freed + 1 end
     if why == "lost" then count.gone = count.gone + 1 end
-  end, Round.time_limit(self), function()
-    return count.freed >= self.majority
-      or #parts - count.gone < self.majority
-  end)
+  end
+  local ok, code, unwind = joint.together(self.host, inner_holds, release,
+    Round.time_limit(self), function()
+      return count.freed >= self.majority
+        or #inner_holds - count.gone < self.majority
+    end)
   if not ok then return nil, code, unwind end
   return count
 end
 
-local function longest_of(parts)
+local function longest_of(inner_holds)
   local seconds = 0
-  for _, part in ipairs(parts) do
-    seconds = max(seconds, part.grant:valid_for())
+  for _, inner in ipairs(inner_holds) do
+    seconds = max(seconds, inner.grant:valid_for())
   end
   return seconds
 end
@@ -315,11 +320,11 @@ end
 function quorum:release_parts(hold)
   if hold.healer then hold.healer:set() end
   if hold.lost_because then return nil, "lost", hold.lost_because end
-  local parts, was_valid = hold.parts, self:valid_of(hold) > 0
-  local all, longest = #self.members, longest_of(parts)
-  local count, code, unwind = release_all(self, parts)
+  local inner_holds, was_valid = hold.inner_holds, self:valid_of(hold) > 0
+  local all, longest = #self.members, longest_of(inner_holds)
+  local count, code, unwind = release_all(self, inner_holds)
   if not count then return nil, code, unwind end
-  local left = #parts - count.gone
+  local left = #inner_holds - count.gone
   if count.freed >= self.majority then
     return true
   elseif left < self.majority then

@@ -20,14 +20,14 @@ function round.time_limit(red, lease)
 end
 
 --- @tparam table red  the lock: members, majority, node_timeout, lease, host
--- @tparam table hold gets the parts
+-- @tparam table hold gets the inner holds
 -- @tparam[opt] number lease seconds; nil: renewed by the watchdog
 -- @tparam[opt] number wait_deadline of the whole wait
 function round.new(red, hold, lease, wait_deadline)
   local deadline = round.time_limit(red, lease)
   local is_short = wait_deadline and wait_deadline < deadline
   return setmetatable({
-    red = red, hold = hold, lease = lease, parts = {},
+    red = red, hold = hold, lease = lease, inner_holds = {},
     deadline = is_short and wait_deadline or deadline, is_short = is_short,
     held = 0, failed = 0,     -- counts of replies
     unknown = 0,              -- count of servers not identified yet
@@ -47,7 +47,7 @@ end
 -- restarted or replaced.
 -- @return its identity, or nil, code, detail
 local function admit(self, member)
-  local target = member.site.target
+  local target = member.record.target
   local identity, code, detail = target:identify(self.deadline)
   if not identity then return nil, code, detail end
   self.clash = self.clash or target:clash(self.red.members)
@@ -57,24 +57,24 @@ local function admit(self, member)
   return identity
 end
 
--- Does the hold already have a live part of this member?
-local function has_part(hold, member)
-  for _, part in ipairs(hold.parts) do
-    if part.lock == member and joint.is_alive(part) then return true end
+-- Does the hold already have a live inner hold of this member?
+local function has_inner(hold, member)
+  for _, inner in ipairs(hold.inner_holds) do
+    if inner.lock == member and joint.is_alive(inner) then return true end
   end
   return false
 end
 
 -- Is this grant valid and still wanted? The client may have reconnected during
 -- the request, so the reply may come from a restarted server.
-local function accept(self, part, identity)
-  local member, hold = part.lock, self.hold
-  if member.site.target:identity() ~= identity then
+local function accept(self, inner, identity)
+  local member, hold = inner.lock, self.hold
+  if member.record.target:identity() ~= identity then
     local is_admitted, code, detail = admit(self, member)
     if not is_admitted then return nil, code, detail end
   end
   if self.is_over or hold.is_over or hold.lost_because
-      or has_part(hold, part.lock) then
+      or has_inner(hold, inner.lock) then
     return nil, "busy", 0
   end
   return true
@@ -82,30 +82,30 @@ end
 
 -- Requests the lock from one server.
 -- @return as joint.acquire
-local function request(self, part)
-  local identity, code, detail = admit(self, part.lock)
+local function request(self, inner)
+  local identity, code, detail = admit(self, inner.lock)
   self.unknown = self.unknown - 1
   if not identity then return nil, nil, code, detail end
-  function part.accept() return accept(self, part, identity) end
-  return joint.acquire(part, self.deadline, self.lease, 0)
+  function inner.accept() return accept(self, inner, identity) end
+  return joint.acquire(inner, self.deadline, self.lease, 0)
 end
 
 -- @return as joint.acquire
-local function request_if_there(self, part)
-  local session = part.lock.session
+local function request_if_there(self, inner)
+  local session = inner.lock.session
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
-    code, why = "connect", part.lock.site.target:why_away()
+    code, why = "connect", inner.lock.record.target:why_away()
   end
   if why then
     self.unknown = self.unknown - 1
     return nil, nil, code, why
   end
   local verdict, ms, detail
-  verdict, ms, code, detail = request(self, part)
+  verdict, ms, code, detail = request(self, inner)
   if verdict == nil and missing[code] and not session.is_closed
       and not self.is_short then
-    part.lock.site.target:mark_away(detail)
+    inner.lock.record.target:mark_away(detail)
   end
   return verdict, ms, code, detail
 end
@@ -118,23 +118,23 @@ function round:is_decided()
     or self.failed > #self.red.members - self.red.majority
 end
 
--- Requests one part and counts the outcome.
-local function request_and_count(self, part)
+-- Requests one inner hold and counts the outcome.
+local function request_and_count(self, inner)
   local hold = self.hold
   if self:is_decided() then return end
-  local verdict, ms, code, detail = request_if_there(self, part)
+  local verdict, ms, code, detail = request_if_there(self, inner)
   if verdict ~= "held" then
-    part.code, part.answer = verdict or code, ms or detail
+    inner.code, inner.answer = verdict or code, ms or detail
     self.failed = self.failed + 1
     if hold.heal then hold.heal() end
   else
     self.held = self.held + 1
-    hold.parts[#hold.parts + 1] = part
-    if hold.watch_part then hold.watch_part(part) end
+    hold.inner_holds[#hold.inner_holds + 1] = inner
+    if hold.watch_inner then hold.watch_inner(inner) end
   end
 end
 
---- Calls fn(part) for all these members concurrently (joint.together).
+--- Calls fn(inner) for all these members concurrently (joint.together).
 -- @tparam table members
 -- @tparam function fn
 -- @tparam boolean is_early return as soon as the round is decided
@@ -142,66 +142,70 @@ end
 function round:call(members, fn, is_early)
   self.unknown = #members
   for i, member in ipairs(members) do
-    self.parts[i] = joint.part(self.hold, member)
+    self.inner_holds[i] = joint.inner_hold(self.hold, member)
   end
-  return joint.together(self.red.host, self.parts, fn, nil,
+  return joint.together(self.red.host, self.inner_holds, fn, nil,
     is_early and function() return self:is_decided() end or nil)
 end
 
---- Requests the lock; until `is_over` is set, grants become parts of the hold.
+--- Requests the lock; until `is_over` is set, grants become inner holds of the
+--  hold.
 -- @return as `call`
 function round:request(members, is_early)
-  return self:call(members, function(part) request_and_count(self, part) end,
+  return self:call(members, function(inner) request_and_count(self, inner) end,
     is_early)
 end
 
 --- Counts the servers on which the lock is held by the hold's owner.
 -- @return as `call`
 function round:count(members)
-  return self:call(members, function(part)
+  return self:call(members, function(inner)
     self.unknown = self.unknown - 1
-    local count, _, detail = joint.count(part, self.deadline)
-    part.code, part.answer = "counted", detail
+    local count, _, detail = joint.count(inner, self.deadline)
+    inner.code, inner.answer = "counted", detail
     if count and count > 0 then
-      self.held, part.answer = self.held + 1, "yes"
+      self.held, inner.answer = self.held + 1, "yes"
     elseif count then
-      self.failed, part.answer = self.failed + 1, "no"
+      self.failed, inner.answer = self.failed + 1, "no"
     end
   end, true)
 end
 
 -- outcome -------------------------------------------------------------------
 
-local function show_reply(part)
-  if part.code == nil then
-    return part.grant and "yes" or "not waited for"
-  elseif part.code == "busy" then
-    return verdicts.busy(part.answer)
+local function show_reply(inner)
+  if inner.code == nil then
+    return inner.grant and "yes" or "not waited for"
+  elseif inner.code == "busy" then
+    return verdicts.busy(inner.answer)
   end
-  return tostring(part.answer)
+  return tostring(inner.answer)
 end
 
 --- A message that lists what each server answered.
 function round:explain()
   local words = {}
-  for i, part in ipairs(self.parts) do
-    local where = part.lock.site.target:where() .. ": "
-    words[i] = where .. show_reply(part):gsub(where:gsub("%p", "%%%0"), "")
+  for i, inner in ipairs(self.inner_holds) do
+    local where = inner.lock.record.target:where() .. ": "
+    words[i] = where .. show_reply(inner):gsub(where:gsub("%p", "%%%0"), "")
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
-    self.held, #self.parts, self.red.majority, table.concat(words, "; "))
+    self.held, #self.inner_holds, self.red.majority, table.concat(words, "; "))
 end
 
 -- Classifies a server by its reply. A server without one is "away" only if its
 -- deadline has passed; a round decided earlier did not wait for it.
-local function kind_of(self, part, now)
-  if part.lock.session.is_closed then return "closed" end
-  if part.code == "busy" or part.code == "refused" then return part.code end
-  if part.code == "redis"
-      and not part.lock.session.server:is_retried(part.code, part.answer) then
+local function kind_of(self, inner, now)
+  if inner.lock.session.is_closed then return "closed" end
+  if inner.code == "busy" or inner.code == "refused" then return inner.code end
+  local server = inner.lock.session.server
+  if inner.code == "redis"
+      and not server:is_retried(inner.code, inner.answer) then
     return "broken"
   end
-  if part.code or not part.grant and now >= self.deadline then return "away" end
+  if inner.code or not inner.grant and now >= self.deadline then
+    return "away"
+  end
   return "busy"
 end
 
@@ -215,11 +219,11 @@ function round:outcome()
   if self.clash then return "refused", self.clash, true end
   local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }
   local now = self.red.host.now()
-  for _, part in ipairs(self.parts) do
-    local kind = kind_of(self, part, now)
+  for _, inner in ipairs(self.inner_holds) do
+    local kind = kind_of(self, inner, now)
     count[kind] = count[kind] + 1
   end
-  local code, spare = "quorum", #self.parts - self.red.majority
+  local code, spare = "quorum", #self.inner_holds - self.red.majority
   if count.refused > spare then
     code = "refused"
   elseif count.closed > spare then

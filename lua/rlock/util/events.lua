@@ -18,7 +18,7 @@ local events = {}
 -- @tparam string event
 -- @tparam string message
 -- @tparam[opt] table fields modified
-function events.tell(host, options, level, event, message, fields)
+function events.report(host, options, level, event, message, fields)
   if not options.log then return host.log(level, message) end
   fields = fields or {}
   fields.message, fields.client = message, options.name

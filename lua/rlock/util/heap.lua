@@ -1,5 +1,5 @@
 --- A binary min-heap of tables, ordered by their field `deadline`. Each item
---  stores its index in `place`, so that any item can be removed.
+--  stores its index in `index`, so that any item can be removed.
 
 local heap = {}
 heap.__index = heap
@@ -10,7 +10,7 @@ end
 
 local function put(self, i, item)
   self[i] = item
-  item.place = i
+  item.index = i
 end
 
 local function rise(self, i, item)
@@ -48,12 +48,12 @@ function heap:peek() return self[1] end
 
 --- Removes an item; does nothing if it is in no heap.
 function heap:remove(item)
-  local i = item.place
+  local i = item.index
   if not i then return end
   local last = self[self.n]
   self[self.n] = nil
   self.n = self.n - 1
-  item.place = nil
+  item.index = nil
   if last == item then return end
   local parent = math.floor(i / 2)
   if i > 1 and self[parent].deadline > last.deadline then

@@ -100,20 +100,20 @@ end
 -- @treturn table nil if there is a name and it is not listed
 function Meter:series(kind, name)
   if name and not self.listed[name] then return nil end
-  local place = ("\t%s\t%s\t%s"):format(self.client, kind:gsub("%c", "?"),
+  local label = ("\t%s\t%s\t%s"):format(self.client, kind:gsub("%c", "?"),
     name or "")
-  self.all[place] = self.all[place] or new_series()
-  return self.all[place]
+  self.all[label] = self.all[label] or new_series()
+  return self.all[label]
 end
 
 local function add(numbers, key, n)
   if n ~= 0 then numbers[key] = (numbers[key] or 0) + n end
 end
 
-local function add_histogram(numbers, name, place, histogram)
-  for i = 1, #histogram do add(numbers, name .. "." .. i .. place,
+local function add_histogram(numbers, name, label, histogram)
+  for i = 1, #histogram do add(numbers, name .. "." .. i .. label,
     histogram[i]) end
-  add(numbers, name .. ".sum" .. place, histogram.sum)
+  add(numbers, name .. ".sum" .. label, histogram.sum)
 end
 
 -- The number of values in a histogram.
@@ -126,14 +126,14 @@ end
 --- Adds the meter's numbers to a map. Only those that waited are in the
 --  histogram `wait`; here the others join them.
 function Meter:add_to(numbers)
-  for place, series in pairs(self.all) do
+  for label, series in pairs(self.all) do
     for _, row in ipairs(COUNTERS) do
-      add(numbers, row[1] .. place, series[row[1]])
+      add(numbers, row[1] .. label, series[row[1]])
     end
     for _, row in ipairs(HISTOGRAMS) do
-      add_histogram(numbers, row[1], place, series[row[1]])
+      add_histogram(numbers, row[1], label, series[row[1]])
     end
-    add(numbers, "wait.1" .. place, series.acquired - count_of(series.wait))
+    add(numbers, "wait.1" .. label, series.acquired - count_of(series.wait))
   end
   return numbers
 end
@@ -160,22 +160,22 @@ local function split(key)
 end
 
 -- A histogram as { count, sum, buckets = { { bound, count up to it }, ... } }.
-local function told_histogram(told, name)
+local function report_histogram(fields, name)
   local count, buckets = 0, {}
   for i, bound in ipairs(BOUNDS[name]) do
-    count = count + (told[name .. "." .. i] or 0)
+    count = count + (fields[name .. "." .. i] or 0)
     buckets[i] = { bound, count }
-    told[name .. "." .. i] = nil
+    fields[name .. "." .. i] = nil
   end
-  local sum = told[name .. ".sum"] or 0
-  told[name .. ".sum"] = nil
+  local sum = fields[name .. ".sum"] or 0
+  fields[name .. ".sum"] = nil
   return { count = count, sum = sum, buckets = buckets }
 end
 
-local function told(fields)
+local function derive(fields)
   for _, row in ipairs(COUNTERS) do fields[row[1]] = fields[row[1]] or 0 end
   for _, row in ipairs(HISTOGRAMS) do
-    fields[row[1]] = told_histogram(fields, row[1])
+    fields[row[1]] = report_histogram(fields, row[1])
   end
   return fields
 end
@@ -196,9 +196,9 @@ function Meter:stats()
     if lock ~= "" then group(locks, lock, field, n) end
   end
   for _, groups in ipairs { kinds, locks } do
-    for _, fields in pairs(groups) do told(fields) end
+    for _, fields in pairs(groups) do derive(fields) end
   end
-  told(all)
+  derive(all)
   all.kinds, all.locks = kinds, locks
   return all
 end
@@ -259,7 +259,7 @@ end
 function metrics.text(numbers)
   local lines = {}
   local of, list = labelled(numbers or metrics.numbers())
-  for _, labels in ipairs(list) do told(of[labels]) end
+  for _, labels in ipairs(list) do derive(of[labels]) end
   for _, row in ipairs(COUNTERS) do
     local full = ("rlock_%s_total"):format(row[1])
     begin(lines, full, row[2], "counter")

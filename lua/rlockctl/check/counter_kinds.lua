@@ -11,7 +11,7 @@
 
 local kinds = {}
 
-local MEMORY = "600000"                 -- as in counters/once.lua
+local MEMORY = "600000"                 -- as in counters/deduplication.lua
 local TICK = 300000                     -- ms, in which requests are retried
 
 local function text(n) return ("%d"):format(n) end

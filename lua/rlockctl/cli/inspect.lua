@@ -5,7 +5,7 @@
 
 local kinds = require "rlock.lock.kinds"
 local naming = require "rlock.naming"
-local once = require "rlock.counters.once"
+local deduplication = require "rlock.counters.deduplication"
 local reentrant = require "rlock.policy.reentrant"
 local remote = require "rlock.redis.remote"
 local scan = require "rlockctl.cli.scan"
@@ -261,7 +261,7 @@ function inspect.by(client, name, which)
   if not ok then return nil, "usage", tostring(lock) end
   local state, code, detail = peek(lock)
   if not state then return nil, code, detail end
-  local policy = lock.site.policy
+  local policy = lock.record.policy
   state.kind, state.title = policy.name,
     kind and kind.title or policy.title or policy.name
   return { state }
@@ -339,13 +339,16 @@ local function same_word(reply) return reply[1] end
 -- Releases all holds of an owner.
 -- @return "freed" or "lost", or nil, code, detail
 local function release_of(lock, owner)
-  local session, site = lock.session, lock.site
-  local handle = { session = session, site = { target = site.target, policy = {
-    ops = site.policy.ops,
+  local session, record = lock.session, lock.record
+  local policy = {
+    ops = record.policy.ops,
     needs = { release = { freed = "", kept = "", lost = "" } },
-  } } }
-  return once.result(same_word, once.run(handle, "release", owner,
-    session.lease_ms, "0"))
+  }
+  local handle = {
+    session = session, record = { target = record.target, policy = policy },
+  }
+  return deduplication.result(same_word,
+    deduplication.run(handle, "release", owner, session.lease_ms, "0"))
 end
 
 --- Releases all holds of one holder of a lock, or one permit.
@@ -384,7 +387,7 @@ function inspect.channel(client, state, name, which)
     policy, lock = policy_of(kind)
     lock = first and policy[first.mode] or lock
   else
-    lock = client:policy(which, name).site.policy
+    lock = client:policy(which, name).record.policy
   end
   return lock.channel
     and lock.channel(lock.keys(name), first and first.owner or "") or nil

@@ -122,7 +122,7 @@ local LONGER = { semaphore = 3, latch = 3, readwrite = 4 }
 
 -- The locks of a kind: one, or the sides of a pair. @return nil: unknown kind
 local function locks_of(client, kind, which)
-  if not kind then return { client:policy(which, NAME).site.policy } end
+  if not kind then return { client:policy(which, NAME).record.policy } end
   local policy = require("rlock.policy." .. kind.name)
   return policy.read and { policy.read, policy.write } or { policy }
 end

@@ -131,8 +131,8 @@ end
 -- The owner, which several locks have in common.
 local function owner_of_all(self)
   if not self.locks[2] then return owner_of(self.locks[1]) end
-  local part = self.lock:mine().parts[1]
-  return part.grant.owner_name
+  local inner = self.lock:mine().inner_holds[1]
+  return inner.grant.owner_name
 end
 
 local function add(self, owner)

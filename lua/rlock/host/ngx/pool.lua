@@ -26,7 +26,7 @@ local UNSEALED = seal.new(nil, "off")        -- for a pool without a node
 local pool = {}
 pool.__index = pool
 
-local discharges = singleflight.new {
+local pending_kills = singleflight.new {
   daemon = worker_timer.start, event = tasks.event, now = clock.now,
   guard = guard, is_over = tasks.is_over,
 }
@@ -212,12 +212,12 @@ end
 -- sealing ---------------------------------------------------------------------
 
 -- Kills lost connections, over a new connection. Runs in the worker timer.
-local function discharge(self, ms)
+local function kill_pending(self, ms)
   local slot = {}
   local taken, code, detail = socket.get(self.options, ms, slot)
   if not taken then return nil, code, detail end
   local ok
-  ok, code, detail = self.seals:discharge(slot.identity, function(commands)
+  ok, code, detail = self.seals:kill_pending(slot.identity, function(commands)
     return socket.exchange(taken, commands)
   end)
   taken:close()
@@ -231,7 +231,7 @@ local function is_sealed(self, identity, ms)
   for _ = 1, 2 do
     if not seals:is_pending(identity.run_id) then return true end
     local ok, code, detail =
-      discharges:join(self.worker, deadline, discharge, self, ms)
+      pending_kills:join(self.worker, deadline, kill_pending, self, ms)
     if not ok then return nil, code, detail end
   end
   if not seals:is_pending(identity.run_id) then return true end
@@ -258,7 +258,7 @@ worker_timer.on_tick[#worker_timer.on_tick + 1] = function()
     local self = worker.pool
     reclaim(self)
     if self.seals:is_pending(self.run_id) and not self.closed then
-      discharges:start(worker, discharge, self, self.options.timeout)
+      pending_kills:start(worker, kill_pending, self, self.options.timeout)
     end
   end
 end
@@ -350,7 +350,7 @@ function pool:make_ready(ms)
   if reply == nil and not (class and class.code ~= "connect") then
     return nil, code, detail
   end
-  self.seals:prove { run_id = self.run_id }
+  self.seals:probe { run_id = self.run_id }
   return true
 end
 

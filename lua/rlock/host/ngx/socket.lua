@@ -66,13 +66,13 @@ function socket.exchange(self, commands, replies)
   return replies, codes, details
 end
 
--- Sends the greeting, and queries the connection's identity.
+-- Sends the handshake, and queries the connection's identity.
 local function greet(self, options)
-  local greeting = options.greeting
-  local commands, n = { unpack(greeting) }, #greeting
+  local handshake = options.handshake
+  local commands, n = { unpack(handshake) }, #handshake
   for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = socket.exchange(self, commands)
-  for i, command in ipairs(greeting) do
+  for i, command in ipairs(handshake) do
     if codes[i] == "closed" and details[i] == "timeout" then
       return nil, "connect", details[i]
     elseif codes[i] == "closed" then
@@ -130,7 +130,7 @@ local function dial(self, options, pool)
   return true
 end
 
--- Prepares a new connection: TLS, greeting, identity.
+-- Prepares a new connection: TLS, handshake, identity.
 -- @return its identity, or nil, code, detail
 local function prepare(self, options)
   use_rest(self)
@@ -145,7 +145,7 @@ end
 
 --- Gets a socket.
 -- @tparam table options host, port or path, tls, timeout (ms, to connect),
---   greeting (array of commands), role ("master" or nil: any)
+--   handshake (array of commands), role ("master" or nil: any)
 -- @tparam number ms      limit for everything that is done with it
 -- @tparam table slot     `pool`: the options of nginx's connect, nil for a
 --   connection that nginx must not keep; `identity` is set to the connection's

@@ -27,7 +27,7 @@ function subscriber:receiveany(size)
     if why ~= "timeout" then return nil, why end
     quiet = quiet + 1
     if quiet == QUIET then
-      self:tell("PING")
+      self:write("PING")
     elseif quiet == 2 * QUIET then
       return nil, ("no sign of life for %d s"):format(quiet * READ / 1000)
     end
@@ -118,7 +118,7 @@ function subscriber.open(options)
 end
 
 --- Queues a command.
-function subscriber:tell(...)
+function subscriber:write(...)
   if self.is_closed then return nil, "closed", CLOSED end
   self.unsent[#self.unsent + 1] = resp.request({ ... }, select("#", ...))
   self.change:set()
@@ -128,11 +128,11 @@ end
 --- Sends a verb for a channel: "subscribe", "unsubscribe", or for a sharded
 --  channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
 --  `message` function; an error reply ends the connection.
-function subscriber:listen(verb, channel) return self:tell(verb, channel) end
+function subscriber:listen(verb, channel) return self:write(verb, channel) end
 
 --- Closes the connection. No message is delivered or sent any more.
 function subscriber:close()
-  self:tell("QUIT")                    -- ends the reader at once
+  self:write("QUIT")                    -- ends the reader at once
   self.is_closed = true
 end
 

@@ -113,10 +113,10 @@ local function established(self, options)
   return ok, code, detail
 end
 
---- Opens a connection, sends the greeting, and queries the connection's
+--- Opens a connection, sends the handshake, and queries the connection's
 --  `identity`, see seal.lua.
 -- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
---   greeting (array of commands), lost = function(detail),
+--   handshake (array of commands), lost = function(detail),
 --   message = function(kind, channel, payload) for a subscriber,
 --   role ("master": fails if the server has another)
 -- @return the connection, or nil, code, detail
@@ -143,11 +143,11 @@ end
 local function load_seal() return require "rlock.redis.seal" end
 
 function Connection:greet(options)
-  local seal, greeting = load_seal(), options.greeting or {}
-  local n, commands = #greeting, { table.unpack(greeting) }
+  local seal, handshake = load_seal(), options.handshake or {}
+  local n, commands = #handshake, { table.unpack(handshake) }
   for i, query in ipairs(seal.queries) do commands[n + i] = query end
   local replies, codes, details = self:pipeline(options.timeout, commands)
-  for i, command in ipairs(greeting) do
+  for i, command in ipairs(handshake) do
     if replies[i] == nil
         and not load_errors().is_optional(command, codes[i], details[i]) then
       self:close()
@@ -187,10 +187,10 @@ function Connection:make_ready(ms, seals)
     if not self.identity then return nil, code, detail end
   end
   local ok
-  ok, code, detail = seals:discharge(self.identity, function(commands)
+  ok, code, detail = seals:kill_pending(self.identity, function(commands)
     return self:pipeline(ms, commands)
   end)
-  if ok then seals:prove(self.identity) end
+  if ok then seals:probe(self.identity) end
   return ok, code, detail
 end
 

@@ -33,7 +33,7 @@ local function times(self)
   return max(0, min(soft, self.over_soft)), min(hard, self.over)
 end
 
-local function tell(self, soft, hard)
+local function set_deadlines(self, soft, hard)
   self.soft, self.hard = soft, hard
   self.job:limit(soft, hard)
 end
@@ -51,7 +51,7 @@ local function lose(self)
   local now = host.now()
   local grace = self.on_lost == "kill" and 0 or self.kill_after
   self.cause = "lost"
-  tell(self, now, min(self.hard, now + grace))
+  set_deadlines(self, now, min(self.hard, now + grace))
 end
 
 local function renew(self, left)
@@ -59,7 +59,7 @@ local function renew(self, left)
   if ends <= self.ends + GROWN then return end
   self.ends, self.at_risk = ends, false
   emit(self, "renewed", { valid = left })
-  tell(self, times(self))
+  set_deadlines(self, times(self))
 end
 
 local function watch(self)

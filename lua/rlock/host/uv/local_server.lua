@@ -28,7 +28,7 @@ end
 
 --- The folder, socket and files.
 -- @tparam table host
-function local_server.places(host)
+function local_server.paths(host)
   local folder = folder_of("XDG_RUNTIME_DIR")
   if folder then
     folder = folder .. "/rlock"
@@ -48,32 +48,32 @@ end
 -- Is the folder private to the user?
 -- @tparam boolean make  create it if there is none
 -- @return true; false if there is none; nil, code, detail
-local function check_folder(host, places, make)
-  if #places.socket > MAX_PATH then
+local function check_folder(host, paths, make)
+  if #paths.socket > MAX_PATH then
     return refuse("%s is too long for a socket; set XDG_RUNTIME_DIR or TMPDIR "
-      .. "to a shorter path", places.socket)
+      .. "to a shorter path", paths.socket)
   end
   local is_private, code, detail
   if make then
-    is_private, code, detail = host.private_dir(places.folder)
+    is_private, code, detail = host.private_dir(paths.folder)
   else
-    is_private, code, detail = host.check_private(places.folder, "directory")
+    is_private, code, detail = host.check_private(paths.folder, "directory")
   end
   if is_private then return true end
   if code == "missing" then return false end
   return refuse("%s; it must be your own folder, with mode 700, or set "
-    .. "XDG_RUNTIME_DIR to another place", detail)
+    .. "XDG_RUNTIME_DIR to another folder", detail)
 end
 
 -- requests -------------------------------------------------------------------
 
 -- A connection; false if there is no server; nil, code, detail if unknown.
-local function reach(host, places)
-  local is_socket, why, fault = host.check_private(places.socket, "socket")
+local function reach(host, paths)
+  local is_socket, why, fault = host.check_private(paths.socket, "socket")
   if why == "missing" then return false end
   if not is_socket then return refuse("%s", fault) end
   local connection, code, detail = host.connect {
-    path = places.socket, timeout = PATIENCE * 1000, silent = 0,
+    path = paths.socket, timeout = PATIENCE * 1000, silent = 0,
   }
   if connection then return connection end
   if code == "cancelled" then error(detail, 0) end
@@ -83,20 +83,20 @@ local function reach(host, places)
   return nil, code, "local: " .. detail
 end
 
-local function is_up(host, places)
-  local connection, code, detail = reach(host, places)
+local function is_up(host, paths)
+  local connection, code, detail = reach(host, paths)
   if not connection then return connection, code, detail end
   connection:close()
   return true
 end
 
 -- Sends one command to the server, if the folder and the server exist.
-local function tell(host, ...)
-  local places = local_server.places(host)
-  local ok, code, detail = check_folder(host, places, false)
+local function command(host, ...)
+  local paths = local_server.paths(host)
+  local ok, code, detail = check_folder(host, paths, false)
   if not ok then return ok, code, detail end
   local connection
-  connection, code, detail = reach(host, places)
+  connection, code, detail = reach(host, paths)
   if not connection then return connection, code, detail end
   local reply
   reply, code, detail = connection:call(PATIENCE * 1000, ...)
@@ -104,27 +104,27 @@ local function tell(host, ...)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then
     if code == "connect" then code = "closed" end    -- lost before the request
-    return nil, code, ("local: %s: %s"):format(places.socket, detail)
+    return nil, code, ("local: %s: %s"):format(paths.socket, detail)
   end
   return reply
 end
 
 -- starting it ----------------------------------------------------------------
 
-local function arguments(places)
+local function arguments(paths)
   return {
-    "--port", "0", "--unixsocket", places.socket, "--unixsocketperm", "700",
-    "--save", "", "--appendonly", "no", "--dir", places.folder,
+    "--port", "0", "--unixsocket", paths.socket, "--unixsocketperm", "700",
+    "--save", "", "--appendonly", "no", "--dir", paths.folder,
     "--daemonize", "no", "--maxmemory-policy", "noeviction",
   }
 end
 
-local function spawn_server(host, places, guard)
-  os.remove(places.log)
+local function spawn_server(host, paths, guard)
+  os.remove(paths.log)
   for _, file in ipairs(SERVERS) do
     local process, code, detail = host.process {
-      file = file, args = arguments(places), detached = true,
-      stdin = "null", stdout = places.log, stderr = places.log, keep = guard,
+      file = file, args = arguments(paths), detached = true,
+      stdin = "null", stdout = paths.log, stderr = paths.log, keep = guard,
     }
     if process then return process end
     if not detail:find("not found$") then
@@ -148,44 +148,44 @@ local function last_words(path)
 end
 
 -- Starts the server and waits until it is up.
-local function launch(host, places, guard)
-  local process, code, detail = spawn_server(host, places, guard)
+local function launch(host, paths, guard)
+  local process, code, detail = spawn_server(host, paths, guard)
   if not process then return nil, code, detail end
   local deadline = host.now() + START
   while host.now() < deadline do
-    if is_up(host, places) then
+    if is_up(host, paths) then
       process:forget()
       return true
     elseif process.status then
       return refuse("redis-server ended at once: %s (%s)",
-        last_words(places.log), places.log)
+        last_words(paths.log), paths.log)
     end
     host.sleep(STEP)
   end
   process:kill(9)
   process:forget()
   return refuse("redis-server did not come up in %d s: %s (%s)", START,
-    last_words(places.log), places.log)
+    last_words(paths.log), paths.log)
 end
 
 -- The process that gets the file lock starts the server; the others wait.
-local function start_once(host, places)
+local function start_once(host, paths)
   local deadline = host.now() + START
   while host.now() < deadline do
-    local guard <close>, busy, why = host.lock_file(places.lock)
-    local up, code, detail = is_up(host, places)
+    local guard <close>, busy, why = host.lock_file(paths.lock)
+    local up, code, detail = is_up(host, paths)
     if up or code then return up, code, detail end
-    if guard then return launch(host, places, guard) end
+    if guard then return launch(host, paths, guard) end
     if busy ~= "busy" then
       if not why:find("no such file", 1, true) then return refuse("%s", why) end
-      up, code, detail = check_folder(host, places, true)  -- `stop` removed it
+      up, code, detail = check_folder(host, paths, true)  -- `stop` removed it
       if not up then return nil, code, detail end
     end
     host.sleep(STEP)
   end
   return refuse("%s is locked by another process (a server, or one that starts "
-    .. "it), but after %d s no server answers at %s", places.lock, START,
-    places.socket)
+    .. "it), but after %d s no server answers at %s", paths.lock, START,
+    paths.socket)
 end
 
 --- Makes sure that the server runs.
@@ -196,14 +196,14 @@ end
 -- @treturn[2] string "connect"
 -- @treturn[2] string detail
 function local_server.start(host, options)
-  local places = local_server.places(host)
-  local ok, code, detail = check_folder(host, places, true)
+  local paths = local_server.paths(host)
+  local ok, code, detail = check_folder(host, paths, true)
   if not ok then return nil, code, detail end
-  ok, code, detail = is_up(host, places)
-  if ok == false then ok, code, detail = start_once(host, places) end
+  ok, code, detail = is_up(host, paths)
+  if ok == false then ok, code, detail = start_once(host, paths) end
   if not ok then return nil, code, detail end
   options = options or {}
-  options.path, options.db = places.socket, options.db or 0
+  options.path, options.db = paths.socket, options.db or 0
   return options
 end
 
@@ -214,14 +214,14 @@ end
 -- @treturn[2] boolean false if it does not run
 -- @treturn[3] nil, code, detail
 function local_server.about(host)
-  local info, code, detail = tell(host, "INFO", "server")
+  local info, code, detail = command(host, "INFO", "server")
   if not info then return info, code, detail end
   local function field(name)
     return info:match("\n" .. name .. ":([^\r\n]*)")
   end
   local valkey = field("valkey_version")
   return {
-    url = url.format { path = local_server.places(host).socket },
+    url = url.format { path = local_server.paths(host).socket },
     server = valkey and "valkey" or "redis",
     version = valkey or field("redis_version"),
     pid = field("process_id"), uptime = field("uptime_in_seconds"),
@@ -231,17 +231,17 @@ end
 -- Removes the folder, unless another process has started a server in it. A
 -- server keeps the lock while it lives, so holding it proves that none runs.
 -- @return true, or nil, code, detail
-local function clear(host, places)
+local function clear(host, paths)
   local deadline = host.now() + START
   repeat
-    local guard <close>, busy = host.lock_file(places.lock)
-    if guard and is_up(host, places) == false then
-      for _, path in ipairs { places.socket, places.log, places.lock,
-          places.folder } do
+    local guard <close>, busy = host.lock_file(paths.lock)
+    if guard and is_up(host, paths) == false then
+      for _, path in ipairs { paths.socket, paths.log, paths.lock,
+          paths.folder } do
         os.remove(path)
       end
     end
-    if busy ~= "busy" or is_up(host, places) then return true end
+    if busy ~= "busy" or is_up(host, paths) then return true end
     host.sleep(STEP)
   until host.now() >= deadline
   return refuse("the server has not ended within %d s", START)
@@ -251,13 +251,13 @@ end
 -- @return[1] true, or false if it was not running
 -- @treturn[2] nil, code, detail
 function local_server.stop(host)
-  local places = local_server.places(host)
-  if check_folder(host, places, false) == false then return false end
-  local was_up, code, detail = tell(host, "SHUTDOWN", "NOSAVE")
+  local paths = local_server.paths(host)
+  if check_folder(host, paths, false) == false then return false end
+  local was_up, code, detail = command(host, "SHUTDOWN", "NOSAVE")
   if was_up ~= false and code ~= "closed" then
     return nil, code or "redis", detail
   end
-  local ok, why, text = clear(host, places)
+  local ok, why, text = clear(host, paths)
   if not ok then return nil, why, text end
   return was_up ~= false
 end

@@ -232,7 +232,7 @@ function Task:cancel(why)
   local event = self.wait_of
   if event and event ~= CALLING then
     event.waiter, self.wait_of = nil, nil
-    if event.place then timeouts:remove(event) end
+    if event.index then timeouts:remove(event) end
   elseif event then                       -- waiting for a completion
     local id = self.id                    -- gets the late completion
     receivers[id] = { fn = function() free_id(id) end }
@@ -264,7 +264,7 @@ function Event:set()
     return
   end
   self.waiter, task.wait_of = nil, nil
-  if self.place then timeouts:remove(self) end
+  if self.index then timeouts:remove(self) end
   make_ready(task, true)
 end
 

@@ -9,12 +9,12 @@
 local verdicts = require "rlock.lock.verdicts"
 local naming = require "rlock.naming"
 
-local once = {}
+local deduplication = {}
 
 --- Milliseconds for which the server remembers a slot after its last use, and
 --  seconds for which a request with an unknown outcome is retried: much less.
 local MEMORY = "600000"
-local SETTLE = 300
+local RETRY = 300
 
 local pools = setmetatable({}, { __mode = "k" })    -- session -> its slots
 
@@ -33,13 +33,13 @@ local function next_number(pool)
 end
 
 --- Runs an operation of a policy with `needs`, and checks its reply.
--- @tparam table handle  of a counter: session, site
+-- @tparam table handle  of a counter: session, record
 -- @tparam string name  of the operation
 -- @tparam table target
 -- @param deadline,...  as for target:run
 -- @return as target:run; a malformed reply is a failure with code "redis"
-function once.ask(handle, name, target, deadline, now, a, b, c, extra)
-  local policy = handle.site.policy
+function deduplication.ask(handle, name, target, deadline, now, a, b, c, extra)
+  local policy = handle.record.policy
   local reply, code, detail, may_be_applied, sent =
     target:run(name, deadline, now, a, b, c, extra)
   if reply ~= nil then
@@ -53,7 +53,7 @@ end
 --- Begins a request.
 -- @tparam table handle
 -- @treturn table request
-function once.begin(handle)
+function deduplication.begin(handle)
   local pool = pool_of(handle.session)
   local slot = table.remove(pool.free)
   if not slot then
@@ -62,12 +62,12 @@ function once.begin(handle)
   end
   return {
     handle = handle, pool = pool, slot = slot, number = next_number(pool),
-    target = handle.site.target:with(slot),
+    target = handle.record.target:with(slot),
   }
 end
 
 --- Ends a request whose outcome is known.
-function once.finish(request)
+function deduplication.finish(request)
   table.insert(request.pool.free, request.slot)
 end
 
@@ -79,30 +79,30 @@ end
 -- @tparam number now    by host.now()
 -- @tparam string n
 -- @tparam[opt] string more
--- @return the reply, or nil, code, detail. Sets request.is_doubtful if an
+-- @return the reply, or nil, code, detail. Sets request.is_in_doubt if an
 --   earlier copy may have been executed
-function once.send(request, name, deadline, now, n, more)
+function deduplication.send(request, name, deadline, now, n, more)
   local handle = request.handle
-  local reply, code, detail, may_be_applied = once.ask(handle, name,
+  local reply, code, detail, may_be_applied = deduplication.ask(handle, name,
     request.target, deadline, now, request.number, MEMORY, n,
     more and { more })
-  if may_be_applied then request.is_doubtful = true end
+  if may_be_applied then request.is_in_doubt = true end
   return reply, code, detail
 end
 
--- Retries a request in the background until the server replies, or for SETTLE
+-- Retries a request in the background until the server replies, or for RETRY
 -- seconds.
-local function settle(request, name, n, more)
+local function retry_in_background(request, name, n, more)
   local session = request.handle.session
   session:background(function()
     local now = session.host.now()
     local reply, _, detail =
-      once.send(request, name, now + SETTLE, now, n, more)
-    if reply then return once.finish(request) end
-    local site = request.handle.site
-    session:tell_of(request.handle, "warn", "not_confirmed",
+      deduplication.send(request, name, now + RETRY, now, n, more)
+    if reply then return deduplication.finish(request) end
+    local record = request.handle.record
+    session:report_of(request.handle, "warn", "not_confirmed",
       ("the server did not confirm %s(%s) of %s %s: %s"):format(name, n,
-      site.policy.name, naming.show(site.name), tostring(detail)),
+      record.policy.name, naming.show(record.name), tostring(detail)),
       { reason = tostring(detail), operation = name })
   end)
 end
@@ -111,11 +111,11 @@ end
 --  the background.
 -- @tparam table request
 -- @tparam string n
-function once.undo(request, n)
-  if not request.is_doubtful then return once.finish(request) end
+function deduplication.undo(request, n)
+  if not request.is_in_doubt then return deduplication.finish(request) end
   local undone = request.number
   request.number = next_number(request.pool)
-  settle(request, "undo", n, undone)
+  retry_in_background(request, "undo", n, undone)
 end
 
 local function try(request, name, n, more)
@@ -123,8 +123,8 @@ local function try(request, name, n, more)
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
   local reply, code, detail =
-    once.send(request, name, now + session.timeout, now, n, more)
-  if reply then once.finish(request) end
+    deduplication.send(request, name, now + session.timeout, now, n, more)
+  if reply then deduplication.finish(request) end
   return reply, code, detail
 end
 
@@ -136,7 +136,7 @@ end
 -- @tparam[opt] string more
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function once.try(request, name, n, more)
+function deduplication.try(request, name, n, more)
   return request.handle.session.host.whole(try, request, name, n, more)
 end
 
@@ -154,7 +154,7 @@ local function insist(request, name, n)
   if reply or is_hopeless(session, code, detail) then
     return reply, code, detail
   end
-  settle(request, name, n)
+  retry_in_background(request, name, n)
   if code ~= "cancelled" then
     detail = detail .. "; it is retried in the background"
   end
@@ -167,7 +167,7 @@ end
 -- @tparam string name  of the policy's operation
 -- @tparam string n
 -- @return as `try`
-function once.insist(request, name, n)
+function deduplication.insist(request, name, n)
   return request.handle.session.host.whole(insist, request, name, n)
 end
 
@@ -176,20 +176,20 @@ end
 -- @tparam string name
 -- @param a,b,c  its arguments
 -- @return as target:run
-function once.run(handle, name, a, b, c)
+function deduplication.run(handle, name, a, b, c)
   local session = handle.session
   if session.is_closed then return nil, "closed", "the client was closed" end
   local now = session.host.now()
-  return once.ask(handle, name, handle.site.target, now + session.timeout, now,
-    a, b, c)
+  return deduplication.ask(handle, name, handle.record.target,
+    now + session.timeout, now, a, b, c)
 end
 
 --- The result for the caller: convert(reply, may_be_applied), or nil, code,
 --  detail. Raises a cancellation.
-function once.result(convert, reply, code, detail, may_be_applied)
+function deduplication.result(convert, reply, code, detail, may_be_applied)
   if reply then return convert(reply, may_be_applied) end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
-return once
+return deduplication

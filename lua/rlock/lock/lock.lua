@@ -80,8 +80,9 @@ local function count_grant(self, granted, waiter)
     metrics.observe(self.record.series.wait, waited)
   end
   if not session.is_heard then return end
-  session:report_of(self, "info", "acquired", ("acquired %s after %.3f s"):format(
-    self:show(), waited), { wait = waited, token = granted.token })
+  session:report_of(self, "info", "acquired",
+    ("acquired %s after %.3f s"):format(self:show(), waited),
+    { wait = waited, token = granted.token })
 end
 
 local function leave(self, granted, waiter, is_held, code, detail)

@@ -156,8 +156,9 @@ local function opened(self)
   if connection then return connection end
   local why_lost
   connection, code, detail = self:open(function(why)
-    self:report("info", "disconnected", ("lost the connection to %s: %s"):format(
-      self.where, why), { reason = why })
+    self:report("info", "disconnected",
+      ("lost the connection to %s: %s"):format(self.where, why),
+      { reason = why })
     why_lost = why
     if not connection then return end    -- the opener does not have it yet
     connection.why_lost = why

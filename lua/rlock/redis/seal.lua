@@ -152,9 +152,10 @@ function seal:refuse(why)
   if self.mode ~= "kill" then return end
   self.mode, self.why, self.pending = "time", why, {}
   self.node.shas = {}      -- of scripts without a deadline, see remote.run
-  self.node:report("warn", "not_sealed", ("%s: CLIENT ID and CLIENT KILL cannot "
-    .. "seal lost connections (%s); requests expire by the server's clock "
-    .. "instead"):format(self.node.where, why), { reason = why })
+  self.node:report("warn", "not_sealed",
+    ("%s: CLIENT ID and CLIENT KILL cannot seal lost connections (%s); "
+      .. "requests expire by the server's clock instead"):format(
+      self.node.where, why), { reason = why })
 end
 
 --- Seals the lost connections of this server.
@@ -185,7 +186,8 @@ function seal:kill_pending(identity, exchange)
   end
   if code then return nil, code, detail end
   self.node:report("info", "sealed",
-    ("sealed %d lost connection%s to %s"):format(#victims, #victims == 1 and "" or "s", self.node.where),
+    ("sealed %d lost connection%s to %s"):format(#victims,
+      #victims == 1 and "" or "s", self.node.where),
     { connections = #victims })
   return true
 end

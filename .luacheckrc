@@ -26,7 +26,7 @@ for _, file in ipairs {
 end
 
 for _, file in ipairs {
-  "lua/rlock/host/ngx.lua", "lua/rlock/host/ngx/*.lua", "lua/resty/**/*.lua",
+  "lua/resty/**/*.lua",
   "examples/openresty/**/*.lua",
 } do
   files[file] = { std = "ngx_lua" }

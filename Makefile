@@ -53,8 +53,8 @@ TERM_LIBS = $(call carry,$(EDIT) $(SCREEN) $(if $(EDIT),$(if \
 LIB_SRC := $(filter-out src/main.c src/edit.c src/screen.c src/embed.c, \
              $(wildcard src/*.c))
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o)
-LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' \
-             ! -path 'lua/rlock/host/ngx*' 2>/dev/null | LC_ALL=C sort)
+LUA_SRC := $(shell find lua -name '*.lua' ! -path 'lua/resty/*' 2>/dev/null | \
+             LC_ALL=C sort)
 # What make install and the rock install. rlockctl contains its own modules.
 LUA_LIB := $(filter-out lua/rlockctl/%,$(LUA_SRC))
 C_TESTS := $(patsubst spec/c/%.c,$(B)/spec/c/%,$(wildcard spec/c/*_test.c))

@@ -18,9 +18,9 @@ end
 local check = require "rlock.options"
 local client = require "rlock.client"
 local deadline = require "rlock.util.deadline"
-local host = require "rlock.host.ngx"
+local host = require "resty.rlock.host"
 local metrics = require "rlock.util.metrics"
-local shared = require "rlock.host.ngx.shared"
+local shared = require "resty.rlock.host.shared"
 
 local rlock = { _VERSION = "0.1.0", now = host.now }
 

@@ -2,7 +2,7 @@
 --- that are away, restart or lose their data.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.ngx"
+local host = require "resty.rlock.host"
 local nginx = require "spec.tools.nginx"
 local proxy = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"

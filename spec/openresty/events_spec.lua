@@ -1,8 +1,8 @@
 --- Events in the jobs of a worker timer that are cancelled: as the contract of
 --- hosts (lua/rlock/README.md) says.
 
-local host = require "rlock.host.ngx"
-local tasks = require "rlock.host.ngx.tasks"
+local host = require "resty.rlock.host"
+local tasks = require "resty.rlock.host.tasks"
 
 -- Cancels the running job, as if its request had ended.
 local function cancel()

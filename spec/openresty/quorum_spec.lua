@@ -2,7 +2,7 @@
 --- that was restarted without its data.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.ngx"
+local host = require "resty.rlock.host"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
 

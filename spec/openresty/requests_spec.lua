@@ -2,7 +2,7 @@
 --- of a request that ends without releasing them.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.ngx"
+local host = require "resty.rlock.host"
 local nginx = require "spec.tools.nginx"
 local proxy = require "spec.tools.proxy"
 local redis = require "spec.tools.redis"

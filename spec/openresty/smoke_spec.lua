@@ -109,7 +109,7 @@ describe("in nginx", function()
   end)
 
   it("a wait is not shorter than was asked for", function()
-    local host = require "rlock.host.ngx"
+    local host = require "resty.rlock.host"
     for i = 0, 19 do
       local seconds, before = 0.005 + i / 19000, host.now()
       assert.is_false(host.event():wait(seconds))

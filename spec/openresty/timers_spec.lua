@@ -2,12 +2,12 @@
 --- background work depends.
 
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.ngx"
+local host = require "resty.rlock.host"
 local loop = require "rlock.lock.waiting"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 local rlock = require "resty.rlock"
-local tasks = require "rlock.host.ngx.tasks"
+local tasks = require "resty.rlock.host.tasks"
 
 local SECONDS = 20
 
@@ -357,8 +357,8 @@ end)
 
 -- In a worker that has no timer left: counts renewals, and refused timers.
 local FULL = [[ location = /full { content_by_lua_block {
-  local host = require "rlock.host.ngx"
-  local tasks = require "rlock.host.ngx.tasks"
+  local host = require "resty.rlock.host"
+  local tasks = require "resty.rlock.host.tasks"
   local lock, timer_at = locks:lock "kept", ngx.timer.at
   local refused, renewals = 0, 0
   assert(lock:lock())

@@ -3,7 +3,7 @@
 
 local at_once = require "spec.tools.at_once"
 local eventually = require "spec.tools.eventually"
-local host = require "rlock.host.ngx"
+local host = require "resty.rlock.host"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
 

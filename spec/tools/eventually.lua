@@ -4,7 +4,7 @@
 --    local eventually = require "spec.tools.eventually"
 --    eventually(function() return lock:is_locked() end, 2, "it is locked")
 
-local host = rawget(_G, "ngx") and require "rlock.host.ngx"
+local host = rawget(_G, "ngx") and require "resty.rlock.host"
   or require "rlock.host.uv"
 
 local PAUSE = 0.005

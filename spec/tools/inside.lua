@@ -10,7 +10,7 @@
 --  rlock.open always returns a new client, like that of another worker.
 
 local errors = require "rlock.redis.errors"
-local ngx_host = require "rlock.host.ngx"
+local ngx_host = require "resty.rlock.host"
 local process = require "spec.tools.process"
 local resty = require "resty.rlock"
 

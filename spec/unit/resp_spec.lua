@@ -1,7 +1,7 @@
 --- RESP2 in nginx: encodes requests, and decodes replies that arrive in pieces
 --- of any size.
 
-local resp = require "rlock.host.ngx.resp"
+local resp = require "resty.rlock.host.resp"
 
 -- A source that gives a text in pieces of n bytes, and then says why it ends.
 local function source(text, n, why)

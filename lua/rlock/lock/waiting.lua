@@ -26,7 +26,7 @@ local CONFIRM = 1         -- maximum wait for the subscription
 --- Seconds between polls of a waiter without a channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
--- The job of a waiter has died, see host/ngx/guard.lua.
+-- The job of a waiter has died, see resty/rlock/host/guard.lua.
 local function leave_for(dead)
   local session, waiter, record = dead.session, dead.waiter, dead.record
   session.heartbeats:leave(waiter)

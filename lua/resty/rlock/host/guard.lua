@@ -6,7 +6,7 @@
 --  nginx may end the worker timer without an error. So each job has a list of
 --  its guards, and worker_timer.lua calls them.
 
-local tasks = require "rlock.host.ngx.tasks"
+local tasks = require "resty.rlock.host.tasks"
 
 local error, getinfo, pcall, xpcall = error, debug.getinfo, pcall, xpcall
 local remove, running = table.remove, coroutine.running

@@ -2,8 +2,8 @@
 --  ngx.exit in one light thread ends the whole timer; in the worker timer
 --  (worker_timer.lua) it would end everything.
 
-local worker_timer = require "rlock.host.ngx.worker_timer"
-local tasks = require "rlock.host.ngx.tasks"
+local worker_timer = require "resty.rlock.host.worker_timer"
+local tasks = require "resty.rlock.host.tasks"
 
 local callbacks = {}
 

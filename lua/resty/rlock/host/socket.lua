@@ -1,9 +1,9 @@
 --- Cosockets to a Redis, ready for use: from the pool or newly connected, with
 --  TLS if configured, and greeted.
 
-local clock = require "rlock.host.ngx.clock"
+local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
-local resp = require "rlock.host.ngx.resp"
+local resp = require "resty.rlock.host.resp"
 local seal = require "rlock.redis.seal"
 
 local socket = {}

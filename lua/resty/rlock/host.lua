@@ -1,17 +1,17 @@
 --- The OpenResty host: the same interface as host/uv.lua, on top of nginx. The
---  files in host/ngx/ implement it: clock, tasks (and events), worker_timer,
+--  files in host/ implement it: clock, tasks (and events), worker_timer,
 --  callbacks, guard, socket, pool, subscriber, resp. No host depends on locks.
 
 local ffi = require "ffi"
 
-local callbacks = require "rlock.host.ngx.callbacks"
-local clock = require "rlock.host.ngx.clock"
-local guard = require "rlock.host.ngx.guard"
-local worker_timer = require "rlock.host.ngx.worker_timer"
-local pool = require "rlock.host.ngx.pool"
-local socket = require "rlock.host.ngx.socket"
-local subscriber = require "rlock.host.ngx.subscriber"
-local tasks = require "rlock.host.ngx.tasks"
+local callbacks = require "resty.rlock.host.callbacks"
+local clock = require "resty.rlock.host.clock"
+local guard = require "resty.rlock.host.guard"
+local worker_timer = require "resty.rlock.host.worker_timer"
+local pool = require "resty.rlock.host.pool"
+local socket = require "resty.rlock.host.socket"
+local subscriber = require "resty.rlock.host.subscriber"
+local tasks = require "resty.rlock.host.tasks"
 
 local host = {
   name = "ngx",

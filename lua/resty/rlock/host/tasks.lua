@@ -4,7 +4,7 @@
 --  on behalf of the task in the worker timer (worker_timer.lua); only the wait
 --  for it can be cut off.
 
-local clock = require "rlock.host.ngx.clock"
+local clock = require "resty.rlock.host.clock"
 local semaphore = require "ngx.semaphore"
 local base = require "resty.core.base"
 local ffi = require "ffi"

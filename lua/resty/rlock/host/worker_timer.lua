@@ -14,8 +14,8 @@
 --  timers, has the guards of their jobs clean up (guard.lua), and starts their
 --  services in a new one.
 
-local clock = require "rlock.host.ngx.clock"
-local tasks = require "rlock.host.ngx.tasks"
+local clock = require "resty.rlock.host.clock"
+local tasks = require "resty.rlock.host.tasks"
 
 local worker_timer = {}
 

@@ -3,7 +3,7 @@
 --  sums include workers that have ended.
 
 local metrics = require "rlock.util.metrics"
-local worker_timer = require "rlock.host.ngx.worker_timer"
+local worker_timer = require "resty.rlock.host.worker_timer"
 
 local shared = {}
 

@@ -9,15 +9,15 @@
 --  at any moment without notice; its slot stays busy until the worker timer
 --  (worker_timer.lua) reclaims it.
 
-local clock = require "rlock.host.ngx.clock"
+local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
-local guard = require("rlock.host.ngx.guard").call
+local guard = require("resty.rlock.host.guard").call
 local singleflight = require "rlock.redis.singleflight"
-local worker_timer = require "rlock.host.ngx.worker_timer"
-local resp = require "rlock.host.ngx.resp"
+local worker_timer = require "resty.rlock.host.worker_timer"
+local resp = require "resty.rlock.host.resp"
 local seal = require "rlock.redis.seal"
-local socket = require "rlock.host.ngx.socket"
-local tasks = require "rlock.host.ngx.tasks"
+local socket = require "resty.rlock.host.socket"
+local tasks = require "resty.rlock.host.tasks"
 
 local remove = table.remove
 

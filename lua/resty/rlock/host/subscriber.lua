@@ -2,11 +2,11 @@
 --  that opened it, here the worker timer (worker_timer.lua). There one light
 --  thread reads, and another writes what callers queue.
 
-local guard = require("rlock.host.ngx.guard").call
-local worker_timer = require "rlock.host.ngx.worker_timer"
-local resp = require "rlock.host.ngx.resp"
-local socket = require "rlock.host.ngx.socket"
-local tasks = require "rlock.host.ngx.tasks"
+local guard = require("resty.rlock.host.guard").call
+local worker_timer = require "resty.rlock.host.worker_timer"
+local resp = require "resty.rlock.host.resp"
+local socket = require "resty.rlock.host.socket"
+local tasks = require "resty.rlock.host.tasks"
 
 local subscriber = {}
 subscriber.__index = subscriber

@@ -230,6 +230,30 @@ describe("The timer of a worker", function()
     end)
   end
 
+  for which, options in pairs {
+    ["a task"] = {}, ["a named owner"] = { owner = "named" },
+  } do
+    it("gives up the requests of " .. which, function()
+      local lock = client:lock("kept", options)
+      assert(client:call "PING")
+      for _, method in ipairs { "lock", "unlock" } do
+        server:pause()
+        local dead = ngx.thread.spawn(function() return lock[method](lock) end)
+        eventually(function()
+          local _, granted = next(lock.record.grants)
+          return granted and granted.acting
+        end, SECONDS, "a request")
+        kill()
+        local _, ok, code = ngx.thread.wait(dead)
+        assert.same({ nil, "closed" }, { ok, code })
+        server:resume()
+        assert.is_true(lock:lock { wait = SECONDS })
+      end
+      assert.is_true(lock:unlock())
+      assert.equal(0, client.session.pending)
+    end)
+  end
+
   it("passes on a wake of a waiter that it ends", function()
     local wakeup = client.session.wakeup
     local joined, woken = host.event(), wakeup:join "channel"

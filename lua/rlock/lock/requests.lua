@@ -146,6 +146,26 @@ function requests.leave_place(session, record, name)
   end)
 end
 
+-- In nginx, a request ends without a reply if its job dies with its timer. So
+-- its outcome is unknown, and the turn is passed on here.
+local function died(self)
+  if self.is_rolling_back then return end
+  self.is_unsure = #self.holds > 0 or nil
+  roll_back(self, self.lock.session.lease)
+  passed_on(self)
+end
+
+local function died_acquiring(self)
+  self.lock.session:work_done()
+  died(self)
+end
+
+-- The results of a request whose job has survived.
+local function survived(cancel, ...)
+  cancel()
+  return ...
+end
+
 -- acquiring ---------------------------------------------------------------
 
 -- Records a hold.
@@ -314,6 +334,11 @@ function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
     if not is_ours then return nil, nil, code, detail end
   end
   self.acting = true
+  local on_death = self.lock.session.host.on_death
+  if on_death then
+    return survived(on_death(died_acquiring, self),
+      send_acquire(self, deadline, lease, hold, now, extra))
+  end
   return send_acquire(self, deadline, lease, hold, now, extra)
 end
 
@@ -444,6 +469,10 @@ function requests.release(self, hold)
     end
   end
   self.acting = true
+  if session.host.on_death then
+    return survived(session.host.on_death(died, self),
+      ended(self, send_release(self, deadline, hold, now)))
+  end
   return ended(self, send_release(self, deadline, hold, now))
 end
 

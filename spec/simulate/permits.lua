@@ -14,10 +14,11 @@ end
 local function begin(server, key)
   local entries = server.redis.entries
   local count = { server = server, entries = entries,
-    left = number_in(entries, key), last = {} }
+    left = number_in(entries, key), last = {}, drained = {} }
   for name in pairs(entries) do
     if name:find("rlock_request", 1, true) == 1 then
       count.last[name] = number_in(entries, name)
+      count.drained[name] = count.last[name]
     end
   end
   return count
@@ -33,22 +34,26 @@ end
 
 function effects.release(_, args) return tonumber(args[3]) end
 
-function effects.undo(_, args, _, last)
-  return last == tonumber(args[5]) and tonumber(args[3]) or 0
+function effects.undo(count, args, _, last, keys)
+  if last ~= tonumber(args[5]) then return 0 end
+  return count.drained[keys[4]] or tonumber(args[3])
 end
 
 function effects.set(count, args, reply)
   return reply[1] == "held" and tonumber(args[3]) - count.left or nil
 end
 
-function effects.drain(count) return -count.left end
+function effects.drain(count, _, _, _, keys)
+  count.drained[keys[4]] = count.left
+  return -count.left
+end
 
 -- Counts a request.
 local function add(count, operation, keys, args, reply)
   local slot, number = keys[3], tonumber(args[1])
   local last = count.last[slot] or 0
   local effect = number > last
-    and effects[operation](count, args, reply, last)
+    and effects[operation](count, args, reply, last, keys)
   if effect then
     count.left, count.last[slot] = count.left + effect, number
   end

@@ -688,10 +688,11 @@ local function surely(cycle, fn, ...)
   return ok, value
 end
 
--- May a request still be executed, or retried in the background?
+-- May a request still be executed, or retried in the background? What a closed
+-- client gave up is never sealed, because it does not connect again.
 local function is_in_doubt(cycle)
   for session in next, cycle.settling do
-    if session.pending > 0 then return true end
+    if session.pending > 0 or session.is_closed then return true end
   end
   return cycle.doubts > 0
 end

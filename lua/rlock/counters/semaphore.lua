@@ -36,6 +36,13 @@ function Call:try(deadline, now)
   return "held"
 end
 
+-- Returns permits whose task has ended, because nobody else will.
+-- @treturn string why
+local function give_back(self, n)
+  deduplication.insist(deduplication.begin(self), "release", n)
+  return "the task has ended"
+end
+
 local function take(self, n, wait)
   local record = self.record
   local its = Call:new {
@@ -50,9 +57,7 @@ local function take(self, n, wait)
     deduplication.finish(its.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
-    -- nobody else will
-    deduplication.insist(deduplication.begin(self), "release", n)
-    return nil, "closed", "the task has ended"
+    return nil, "closed", give_back(self, n)
   end
   deduplication.undo(its.request, n)
   if code == "cancelled" then error(detail, 0) end
@@ -143,13 +148,24 @@ end
 
 local function second(reply) return reply[2] end
 
---- Takes all available permits.
+local function drain(self)
+  local request, host = deduplication.begin(self), self.session.host
+  request.target[4] = request.target[3] .. ":drained"
+  local reply, code, detail = deduplication.try(request, "drain", "0")
+  if not reply then
+    deduplication.undo(request, "0")
+  elseif reply[2] > 0 and host.has_gone(host.current()) then
+    return nil, "closed", give_back(self, ("%d"):format(reply[2]))
+  end
+  return reply, code, detail
+end
+
+--- Takes all available permits. If no reply comes in time, those that it may
+--  have taken are returned in the background.
 -- @treturn[1] integer how many
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
-  local request = deduplication.begin(self)
-  request.target[4] = request.target[3] .. ":drained"
-  return deduplication.result(second, deduplication.try(request, "drain", "0"))
+  return deduplication.result(second, self.session.host.whole(drain, self))
 end
 
 --- The number of available permits.

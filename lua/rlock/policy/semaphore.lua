@@ -44,17 +44,18 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- Releases what the request `undone` of this slot took. If that request has
---  not been executed yet, it never will be.
+--- Releases what the request `undone` of this slot took: n, or what it drained.
+--  If that request has not been executed yet, it never will be.
 function server.undo(keys, args)
-  local permits, channel, slot = keys[1], keys[2], keys[3]
+  local permits, channel, slot, drained = keys[1], keys[2], keys[3], keys[4]
   local number, memory, n, publish, undone =
     args[1], args[2], args[3], args[4], args[5]
   local last = redis.call("get", slot)
   if last and tonumber(last) >= tonumber(number) then return { "freed" } end
   redis.call("pexpire", slot, memory)   -- first: it needs no memory
   if last == undone then
-    local left = redis.call("incrby", permits, n)
+    local took = drained and redis.call("get", drained) or n
+    local left = redis.call("incrby", permits, took)
     if left > 0 then tell(publish, channel, left) end
   end
   redis.call("set", slot, number, "px", memory)

@@ -1098,6 +1098,35 @@ describe("waiters", function()
     assert.is_true(#self:calls "leave" >= 1)
   end)
 
+  on_stage("leave their place while their owner has a request in flight",
+    function(self, client)
+    local holder, options = client:fair_lock "lock", { owner = "named" }
+    assert.is_true(holder:lock())
+    local other, got = self:client(), {}
+    local lock = other:fair_lock("lock", options)
+    self.spawn(function() got[1] = select(2, lock:lock { wait = 1 }) end)
+    self.sleep(0.5)
+    self:route().delay = 0.3
+    self.sleep(0.3)
+    self.spawn(function() got[2] = select(2, lock:try_lock()) end)
+    self.sleep(2)
+    assert.same({ "timeout", "busy" }, got)
+    assert.is_nil(holder:peek().queue[1])
+  end)
+
+  on_stage("keep their place while their owner waits in another task",
+    function(self, client)
+    local holder, options = client:fair_lock "lock", { owner = "named" }
+    assert.is_true(holder:lock())
+    local lock = self:client():fair_lock("lock", options)
+    self.spawn(function() lock:lock { wait = 1 } end)
+    self.spawn(function() lock:lock { wait = 3 } end)
+    self.sleep(2)
+    assert.equal("named", holder:peek().queue[1])
+    self.sleep(2)
+    assert.is_nil(holder:peek().queue[1])
+  end)
+
   on_stage("keep their place when their task gets another name",
     function(self, client)
     local lock = client:fair_lock "lock"

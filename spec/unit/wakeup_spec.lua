@@ -75,6 +75,9 @@ local function join_all(self, channel, labels, wakes)
   return waiters
 end
 
+-- Its wait has returned because it was woken.
+local function retries(waiter) waiter.is_set = nil end
+
 -- The labels of those that were woken since the last call.
 local function heard()
   local text = table.concat(woken, " ")
@@ -190,10 +193,22 @@ describe("the waiters of a channel", function()
     message(self, "a")
     self:leave(waiters["1"], false)
     assert.equal("2", heard())
+    retries(waiters["2"])
     self:leave(waiters["2"], true)
     assert.equal("", heard())
     self:leave(waiters["3"], false)
     assert.equal("", heard())
+  end)
+
+  it("pass on a wake that comes while they succeed", function()
+    local self = open()
+    local waiters = join_all(self, "a", "1 2")
+    message(self, "a")
+    message(self, "a")
+    for _, waiter in pairs(waiters) do retries(waiter) end
+    assert.equal("1", message(self, "a"))
+    self:leave(waiters["1"], true)
+    assert.equal("2", heard())
   end)
 
   it("are all woken by a message that is for all, and one other", function()
@@ -293,6 +308,7 @@ describe("the waiters of a channel", function()
     self:pass("a", 9)
     assert.equal("", heard())
     self:pass("none", 9)
+    retries(waiters["1"])
     self:leave(waiters["1"], true)
     self:pass("a", 0)
     assert.equal("", heard())

@@ -121,11 +121,20 @@ function requests.release_lost(self, seconds)
   passed_on(self)
 end
 
---- Leaves the policy's queue of waiters, if it has one. Keeps the place if
---  another request of the same owner is in flight.
+--- Leaves the policy's queue of waiters, if it has one. Keeps the place if the
+--  same owner holds the lock, or waits for it in another task. If a request of
+--  this owner is in flight, it may lose the place that it gets. The reply to a
+--  heartbeat names it then, and it retries.
 function requests.leave(self)
-  if not self.owner or self.acting or #self.holds > 0
-      or not self.lock.record.policy.ops.leave then
+  local session, record = self.lock.session, self.lock.record
+  if not self.owner or #self.holds > 0 or not record.policy.ops.leave then
+    return
+  end
+  if self.acting then
+    local channel = session.wakeup.channels[self:channel()]
+    if not (channel and channel.first) then
+      requests.leave_place(session, record, self.owner_name)
+    end
     return
   end
   self.acting = true

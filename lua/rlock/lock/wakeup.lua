@@ -164,7 +164,8 @@ function wakeup.polls(_, waiter)
   return channel.poller == waiter
 end
 
---- Leaves the waiters. An unused wake is passed to the next waiter. If this one
+--- Leaves the waiters. An unused wake is passed to the next waiter, also one
+--  that came while this waiter succeeded: more may be free. If this one
 --  succeeded without a wake, it wakes those that share the lock, because no
 --  message was published.
 -- @tparam table waiter
@@ -172,7 +173,9 @@ end
 function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
   unlink(channel, waiter)
-  if waiter.is_woken and not got_it then wake_one(channel) end
+  if waiter.is_set or waiter.is_woken and not got_it then
+    wake_one(channel)
+  end
   if got_it and waiter.shares and not waiter.is_woken then
     wake_sleepers(channel)
   elseif channel.poller == waiter then

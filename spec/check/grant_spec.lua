@@ -90,6 +90,23 @@ describe("a request to lock", function()
     }, self:calls())
   end)
 
+  on_stage("keeps its deadline if it waits for another of its owner",
+    function(self, client)
+      local lock = client:lock("lock", { owner = "named" })
+      assert.is_true(lock:lock { lease = 20 })
+      self:route().delay = 0.2
+      self.spawn(function() lock:lock { lease = 20 } end)
+      self.sleep(0.1)
+      local took
+      self.spawn(function()
+        took = timed(self, lock.lock, lock, { wait = 0.7, lease = 20 })
+      end)
+      self.sleep(0.2)
+      self.server:freeze(5)
+      self.sleep(5)
+      assert.near(0.7, took, 0.001)
+    end)
+
   on_stage("is undone if its reply is lost", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())

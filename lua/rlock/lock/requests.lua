@@ -336,12 +336,13 @@ end
 -- @treturn[2] integer milliseconds until a retry may succeed
 -- @treturn[3] nil, nil, code, detail; for "cancelled", the value to raise
 function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
-  local extra = self.lock.record.policy.extra
-  if extra then extra = extra_of(self, extra, now, wait_deadline) end
   if self.acting then
     local is_ours, code, detail = turn.wait(self, deadline)
     if not is_ours then return nil, nil, code, detail end
+    now = self.lock.session.host.now()
   end
+  local extra = self.lock.record.policy.extra
+  if extra then extra = extra_of(self, extra, now, wait_deadline) end
   self.acting = true
   local on_death = self.lock.session.host.on_death
   if on_death then
@@ -476,6 +477,7 @@ function requests.release(self, hold)
       self:recycle()
       return nil, code, detail
     end
+    now = session.host.now()
   end
   self.acting = true
   if session.host.on_death then

@@ -135,6 +135,7 @@ local function use_in_part(task, thing)
   local part = setmetatable({ may_end = true }, { __index = task })
   task.part = task.host.spawn(uses.use, part, thing)
   task.part:join()
+  task.part = nil                       -- it may be the owner of a lost grant
 end
 
 local function work(task)
@@ -472,23 +473,26 @@ local function check_released(self)
   end
 end
 
--- A lost grant whose task has ended without an unlock may be garbage.
-local function has_grant(record)
-  if next(record.grants) then
-    for _ = 1, 2 do collectgarbage() end
-  end
-  return next(record.grants) ~= nil
-end
-
--- What a client has left of its locks when no task holds or waits: a text.
-local function left_of(session)
+local function left_of_records(session)
   for _, kind in next, session.kinds do
     for name, record in next, kind.records do
-      if has_grant(record) then return "a grant of " .. name end
+      if next(record.grants) then return "a grant of " .. name end
       if next(record.undone or {}) then return "an owner of " .. name end
       if next(record.taken or {}) then return "a permit of " .. name end
     end
   end
+end
+
+-- What a client has left of its locks when no task holds or waits: a text. Lost
+-- grants whose tasks have ended without an unlock may be garbage, with the
+-- records of their locks.
+local function left_of(session)
+  local left = left_of_records(session)
+  if left then
+    for _ = 1, 2 do collectgarbage() end
+    left = left_of_records(session)
+  end
+  if left then return left end
   for name, channel in pairs(session.wakeup.channels) do
     if channel.first then return "a waiter of " .. name end
   end

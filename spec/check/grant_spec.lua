@@ -261,6 +261,22 @@ describe("a request to lock", function()
     assert.equal(1, told)
   end)
 
+  on_stage("waits for a release of the other side that is retried",
+    function(self, client)
+      local pair = client:read_write_lock("lock", { owner = "me" })
+      local read, write = pair:read_lock(), pair:write_lock()
+      self:route().delay = 0.01
+      for _ = 1, 20 do
+        assert.is_true(read:lock())
+        self.spawn(function() read:unlock() end)
+        self.sleep(0.001)
+        self:route().links[1]:close_server()
+        self.sleep(0.001)
+        assert.is_true(write:lock { wait = 9 })
+        assert.is_true(write:unlock())
+      end
+    end)
+
   on_stage("may be refused", function(_, client)
     local pair = client:read_write_lock "lock"
     assert.is_true(pair:read_lock():lock())

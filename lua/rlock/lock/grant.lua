@@ -29,11 +29,16 @@ local NONE = holds.NONE
 local SPARES = 16                       -- grants kept for reuse
 local BY_TASK = { __mode = "k" }        -- entries end with their owner
 
--- The owner's name in its grant of the other side of a read/write lock, or nil.
--- Both sides must use the same name. `peer` is that side's policy.
-local function name_at_peer(lock, peer, owner)
+-- The owner's grant of the other side of a read/write lock, or nil. `peer` is
+-- that side's policy.
+local function grant_at_peer(lock, peer, owner)
   local record = lock.session:known_record(policy.load(peer), lock.record.name)
-  local granted = record and record.grants[owner]
+  return record and record.grants[owner]
+end
+
+-- The owner's name there. Both sides must use the same name.
+local function name_at_peer(lock, peer, owner)
+  local granted = grant_at_peer(lock, peer, owner)
   return granted and granted.owner_name
 end
 
@@ -84,6 +89,12 @@ function grant:keeps_name()
   local peer = self.lock.record.policy.peer
   return self.queue or self.owner.is_named
     or peer and name_at_peer(self.lock, peer, self.owner)
+end
+
+--- The same owner's grant of the other side of a read/write lock, or nil.
+function grant:peer()
+  local peer = self.lock.record.policy.peer
+  return peer and grant_at_peer(self.lock, peer, self.owner)
 end
 
 --- Detaches the grant from its owner, which can then get a new one.

@@ -324,6 +324,26 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
     interpret(self, reply, lease, hold, sent)))
 end
 
+-- Is the last hold being released, by a rollback or in another task?
+local function is_ending(granted)
+  return granted.is_rolling_back or granted.acting and #granted.holds == 0
+    and granted.state ~= "free"
+end
+
+-- Waits until the other side is released, if that is in progress. It has the
+-- same name, and the server refuses that a reader becomes a writer.
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+local function await_peer(self, deadline)
+  local peer = self:peer()
+  if not (peer and is_ending(peer)) then return true end
+  local is_ours, code, detail = turn.wait(peer, deadline)
+  if not is_ours then return nil, code, detail end
+  turn.pass(peer)
+  peer:recycle()
+  return true
+end
+
 --- Requests one more hold from the server.
 -- @tparam number deadline of the request, by host.now()
 -- @tparam number|nil lease seconds; nil: renewed by the watchdog
@@ -341,9 +361,15 @@ function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
     if not is_ours then return nil, nil, code, detail end
     now = self.lock.session.host.now()
   end
-  local extra = self.lock.record.policy.extra
-  if extra then extra = extra_of(self, extra, now, wait_deadline) end
   self.acting = true
+  local policy_ = self.lock.record.policy
+  if policy_.peer then
+    local ok, code, detail = await_peer(self, deadline)
+    if not ok then return passed_on(self, nil, nil, code, detail) end
+    now = self.lock.session.host.now()
+  end
+  local extra = policy_.extra
+  if extra then extra = extra_of(self, extra, now, wait_deadline) end
   local on_death = self.lock.session.host.on_death
   if on_death then
     return survived(on_death(died_acquiring, self),

@@ -139,6 +139,13 @@ describe("simulated clients", function()
     end
   end)
 
+  it("leave no hold, where requests expire by a clock that is never set back",
+    function()
+      for _, seed in ipairs { 1795592220329, 1795593221300 } do
+        assert.same({}, faults_of(seed, { only = { cluster = true } }))
+      end
+    end)
+
   -- The log of a run, without the last line, which has its speed.
   local function log_of(seed)
     local out = ctl.run { "spec/simulate/run.lua", "LOG=1", "SHRINK=0",

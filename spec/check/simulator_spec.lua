@@ -146,6 +146,22 @@ describe("the oracles", function()
         { 4.9, "failover in the cluster", 0, LAGS, 0.475 } })
   end)
 
+  it("set back no clock by which requests expire", function()
+    local function is_set_back(seal, fields)
+      local self = scene(1)
+      local server = self.servers[1]
+      for name, value in pairs(fields or {}) do server[name] = value end
+      local before = server:clock()
+      faults.inject({ seal = seal, network = self.network, things = {},
+        servers = self.servers }, { 0, "server's clock, back", 0, 0, 0.5 })
+      return server:clock() < before
+    end
+    assert.is_true(is_set_back("kill"))
+    assert.is_false(is_set_back("time"))
+    assert.is_false(is_set_back("kill", { refuses_kill = true }))
+    assert.is_false(is_set_back("kill", { hides_run_id = true }))
+  end)
+
   it("excuse places that a client out of reach could not leave", function()
     finds_nothing({ 19, 25, 36 }, { kind = "fair_read_write_lock", clients = 1,
       servers = 1, style = "plain", leases = 0 }, 4,

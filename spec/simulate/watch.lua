@@ -224,9 +224,12 @@ end
 
 -- waiters ---------------------------------------------------------------------
 
--- Can clients seal connections to this server? They kill none that they cannot
--- identify.
-local function is_sealed(self, server)
+--- Can clients seal connections to this server? They kill none that they cannot
+--  identify.
+-- @tparam table self world
+-- @tparam table server
+-- @treturn boolean
+function watch.is_sealed(self, server)
   return self.seal == "kill" and not server.refuses_kill
     and not server.hides_run_id
 end
@@ -236,7 +239,7 @@ end
 local function patience(self, server, thing)
   if not self.is_calm then return POLL end
   return (thing.freed_at and PROMPT or EXPIRED)
-    + (is_sealed(self, server) and 0 or DOUBT)
+    + (watch.is_sealed(self, server) and 0 or DOUBT)
 end
 
 local function check_waiter(self, server, thing, user, since, how)
@@ -321,7 +324,7 @@ local function check_counted(self, server, user)
   local since = max(user.free_since, user.waits, user.one.changed_at or 0,
     user.host.stalls_until)
   if now - since <= (is_late and EXPIRED or PROMPT)
-      + (is_sealed(self, server) and 0 or DOUBT) then
+      + (watch.is_sealed(self, server) and 0 or DOUBT) then
     return
   end
   user.waits = nil
@@ -449,7 +452,7 @@ end
 -- Without sealing, cancelled waiters keep their places one after the other,
 -- each until its request has expired.
 local function left(self, server, thing)
-  if thing and thing.freed_at and not is_sealed(self, server) then
+  if thing and thing.freed_at and not watch.is_sealed(self, server) then
     thing.freed_at = self.universe.now
   end
 end

@@ -15,8 +15,9 @@ local UNKNOWN = 0.35      -- seconds for which a release may be in flight
 local UNKNOWN_THEN = 0.7  -- the same, with faults
 local PROMPT = 0.5        -- seconds, with slow routes and back-offs
 local DOUBT = 0.5         -- seconds until a request of unknown outcome expires
-local EXPIRED = 2         -- the same after a lease that has ended: the busy
-                          -- reply's time, and the spread of the waiters
+local EXPIRED = 3         -- the same after a lease that has ended: the busy
+                          -- reply's time, which a release may have shortened
+                          -- since, and the spread of the waiters
 local POLL = 6            -- seconds of a poll and a round trip, with drift
 local LATE = 0.5          -- seconds by which a renewal may be late: four round
                           -- trips on a slow route, for scripts, TIME and itself

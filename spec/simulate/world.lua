@@ -314,6 +314,7 @@ local function broken(self, key)
     if thing.key == key then
       self.oracle:lost(thing, self.lease, self.cluster and self.cluster.split)
       oracle.doubt(thing, self.universe.now)
+      thing.moved_at = self.universe.now
     end
   end
 end
@@ -473,12 +474,11 @@ local function check_released(self)
   end
 end
 
-local function left_of_records(session)
+-- The name of a lock whose record has something in this field.
+local function has_any(session, field)
   for _, kind in next, session.kinds do
     for name, record in next, kind.records do
-      if next(record.grants) then return "a grant of " .. name end
-      if next(record.undone or {}) then return "an owner of " .. name end
-      if next(record.taken or {}) then return "a permit of " .. name end
+      if next(record[field] or {}) then return name end
     end
   end
 end
@@ -487,12 +487,15 @@ end
 -- grants whose tasks have ended without an unlock may be garbage, with the
 -- records of their locks.
 local function left_of(session)
-  local left = left_of_records(session)
-  if left then
-    for _ = 1, 2 do collectgarbage() end
-    left = left_of_records(session)
+  for field, what in pairs { undone = "an owner", taken = "a permit" } do
+    local name = has_any(session, field)
+    if name then return what .. " of " .. name end
   end
-  if left then return left end
+  if has_any(session, "grants") then
+    for _ = 1, 2 do collectgarbage() end
+    local name = has_any(session, "grants")
+    if name then return "a grant of " .. name end
+  end
   for name, channel in pairs(session.wakeup.channels) do
     if channel.first then return "a waiter of " .. name end
   end

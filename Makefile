@@ -199,10 +199,11 @@ budget: deps  ## do locks cost no more instructions than their budget?
 	$(SUB) all
 	@B=$(B) spec/bench/budget
 
-bench:  ## what locks cost, beside a bare C client and bare cosockets
-	@spec/tools/deps build test bench
+bench:  ## what locks cost, beside bare C; PEERS=1: beside other libraries
+	@spec/tools/deps build test bench $(if $(PEERS),peers)
 	$(SUB) all tools $(B)/spec/bare
-	B=$(B) lua5.4 spec/bench/run.lua
+	$(if $(PEERS),@B=$(B) spec/bench/peers/prepare && B=$(B) \
+	  spec/bench/peers/run,B=$(B) lua5.4 spec/bench/run.lua)
 
 rocks:  ## both rocks, packed in build/rocks, installed and used from there
 	@spec/tools/deps build test rocks

@@ -1,16 +1,18 @@
 /* The baseline of `make bench`: the same work in C and hiredis alone, without
  * libuv, Lua, deadlines or anything else that a lock needs.
  *
- *     bare SOCKET CLIENTS SECONDS ACQUIRE.lua RELEASE.lua
+ *     bare SERVER CLIENTS SECONDS ACQUIRE.lua RELEASE.lua
  *
- * CLIENTS virtual clients share one connection to the Redis at SOCKET. Each
+ * CLIENTS virtual clients share one connection to the Redis at SERVER, which is
+ * the path of a socket, or HOST:PORT. Each
  * takes and releases a lock of its own, repeatedly, by EVALSHA of the two
  * scripts; the commands are formatted in advance. The window slides: each round
  * reads the replies that have arrived and sends the next commands of their
- * clients in one write. With one client that is a plain round trip.
+ * clients, in writes of at most 16, as rlock does. With one client that is a
+ * plain round trip.
  *
  * Prints one line of JSON: cycles, seconds, cycles per second, processor time
- * of this process per cycle, latency of a cycle (mean; median and 99th
+ * of this process per cycle and in all, resident memory, latency of a cycle (mean; median and 99th
  * percentile of the first client), and the server's own time per EVALSHA.
  */
 #include <hiredis.h>
@@ -21,6 +23,7 @@
 #include <time.h>
 
 #define WARM_UP 0.2 /* seconds */
+#define PART 16     /* commands to queue before a write, as in src/conn.c */
 #define LEASE "30000"
 
 struct command {
@@ -72,6 +75,18 @@ static double seconds_of(clockid_t clock)
 static double now(void)
 {
     return seconds_of(CLOCK_MONOTONIC);
+}
+
+/* Connects to HOST:PORT or to a socket. */
+static redisContext *dial(const char *server)
+{
+    const char *colon = strrchr(server, ':');
+    char host[256];
+
+    if (!colon || *server == '/')
+        return redisConnectUnix(server);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - server), server);
+    return redisConnect(host, atoi(colon + 1));
 }
 
 static redisReply *command(const char *format, const char *arg)
@@ -188,6 +203,19 @@ static int take_reply(struct client *clients, struct queue *q,
     return i;
 }
 
+/* Resident memory in kB, 0 where there is no /proc. */
+static long resident(void)
+{
+    long all, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    if (file && fscanf(file, "%ld %ld", &all, &pages) != 2)
+        pages = 0;
+    if (file)
+        fclose(file);
+    return pages * 4;
+}
+
 static void flush(void)
 {
     int done = 0;
@@ -203,11 +231,14 @@ static void run(struct client *clients, struct queue *q, double seconds,
 {
     double end = now() + seconds;
     bool more = true;
-    int i;
+    int i, queued = 0;
 
     s->begun = now();
-    for (i = 0; i < (int)q->size; i++)
+    for (i = 0; i < (int)q->size; i++) {
         send_next(clients, q, i);
+        if (++queued % PART == 0)
+            flush();
+    }
     while (q->count) {
         void *reply;
         flush();
@@ -216,8 +247,11 @@ static void run(struct client *clients, struct queue *q, double seconds,
         more = more && now() < end;
         while (!redisGetReplyFromReader(redis, &reply) && reply) {
             i = take_reply(clients, q, reply, s);
-            if (more || clients[i].holds)
-                send_next(clients, q, i);
+            if (!more && !clients[i].holds)
+                continue;
+            send_next(clients, q, i);
+            if (++queued % PART == 0)
+                flush();
         }
         if (redis->err)
             die(redis->errstr);
@@ -246,10 +280,10 @@ int main(int argc, char **argv)
     int i, count = argc == 6 ? atoi(argv[2]) : 0;
 
     if (count < 1) {
-        fprintf(stderr, "usage: bare SOCKET CLIENTS SECONDS ACQUIRE RELEASE\n");
+        fprintf(stderr, "usage: bare SERVER CLIENTS SECONDS ACQUIRE RELEASE\n");
         return 2;
     }
-    redis = redisConnectUnix(argv[1]);
+    redis = dial(argv[1]);
     if (!redis || redis->err)
         die(redis ? redis->errstr : "no memory");
     load(argv[4], acquire);
@@ -273,9 +307,11 @@ int main(int argc, char **argv)
     qsort(s.samples, s.count, sizeof *s.samples, compare);
     printf("{\"tasks\":%d,\"cycles\":%.0f,\"seconds\":%.3f,\"rate\":%.0f,"
            "\"cpu_us\":%.3f,\"mean_us\":%.2f,\"p50_us\":%.2f,\"p99_us\":%.2f,"
-           "\"server_us\":%.3f}\n",
+           "\"server_us\":%.3f,\"count\":%.0f,\"total\":%lld,"
+           "\"cpu_s\":%.6f,\"rss_kb\":%ld}\n",
            count, cycles, elapsed, cycles / elapsed, cpu / cycles * 1e6,
            elapsed * count / cycles * 1e6, percentile(&s, 0.50),
-           percentile(&s, 0.99), (usec - usec_before) / (calls - calls_before));
+           percentile(&s, 0.99), (usec - usec_before) / (calls - calls_before),
+           cycles, s.cycles + warm.cycles, cpu, resident());
     return 0;
 }

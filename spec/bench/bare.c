@@ -12,8 +12,9 @@
  * plain round trip.
  *
  * Prints one line of JSON: cycles, seconds, cycles per second, processor time
- * of this process per cycle and in all, resident memory, latency of a cycle (mean; median and 99th
- * percentile of the first client), and the server's own time per EVALSHA.
+ * of this process per cycle and in all, resident memory, latency of a cycle
+ * (mean; median and 99th percentile of the first client), and the server's own
+ * time per EVALSHA.
  */
 #include <hiredis.h>
 #include <stdbool.h>

@@ -3,8 +3,7 @@
 --
 --  A section is { id =, title =, note =, x = "tasks", points = { 1, 64 },
 --  field = "rate", unit = "1/s", more = { { field, title }, ... }, results =
---  { [peer] = { [point] = list of turns } } }. What both interpreters of the unit
---  specs run.
+--  { [peer] = { [point] = list of turns } } }.
 
 local statistics = require "spec.bench.statistics"
 

@@ -120,8 +120,8 @@ local function report()
     local value = samples[1 + (#samples - 1) * share // 1]
     return value and (',"p%.0f_us":%.1f'):format(share * 100, value * 1e6) or ""
   end
-  print(('{"count":%d,"total":%d,"seconds":%.6f,"cpu_s":%.6f,"rss_kb":%d%s%s}'):format(
-    count, total, ended - begun, cpu, resident(), percentile(0.50),
+  print(('{"count":%d,"total":%d,"seconds":%.6f,"cpu_s":%.6f,"rss_kb":%d%s%s}')
+    :format(count, total, ended - begun, cpu, resident(), percentile(0.50),
     percentile(0.99)))
   io.stdout:flush()
   os.exit(0, false)

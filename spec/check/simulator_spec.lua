@@ -209,7 +209,7 @@ describe("a connection that is lost", function()
           port = 6379, timeout = 1000, handshake = {}, seals = seals })
       end
       for i, operation in ipairs(operations) do
-        server.scripts[operation] = "-- rlock fair." .. operation
+        self.network.texts[operation] = "-- rlock fair." .. operation
           .. "\nreturn 1"
         self.host.daemon(function()
           connections[i > 1 and 2 or 1]:send(0,

@@ -179,9 +179,9 @@ end
 -- Operations that change nothing, so it does not matter what comes after them.
 local READS = { peek = true, count = true }
 
--- Does a request only read?
+-- Does a request only read? The server may have forgotten the script.
 local function is_read(server, words)
-  local text = server.scripts[words[2]]
+  local text = server.network.texts[words[2]]
   return READS[text and text:match("^%-%- rlock %S+%.([%a_]+)")] == true
 end
 

@@ -12,7 +12,8 @@ local DELAY = 0.0005                    -- seconds, for one way
 function network.new(universe)
   universe.report = universe.report or function() end
   local self = setmetatable({
-    universe = universe, servers = {}, count = {}, shas = {}, routes = {},
+    universe = universe, servers = {}, count = {}, routes = {},
+    shas = {}, texts = {},  -- of all scripts that any server has ever had
   }, network)
   universe.connect = function(host, options)
     local to = self.servers[options.host]

@@ -204,6 +204,7 @@ function own.script(self, _, words)
   if not shas[text] then
     shas.n = (shas.n or 0) + 1
     shas[text] = ("%040x"):format(shas.n)
+    self.network.texts[shas[text]] = text
   end
   self.scripts[shas[text]] = text
   return shas[text]

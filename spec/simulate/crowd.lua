@@ -73,6 +73,7 @@ local function use(self, task)
   end
   holder.job:join()
   for _, part in ipairs(task.parts) do part.job:join() end
+  task.parts = {}                       -- nothing refers to ended tasks
   self.network:note "crowds"
 end
 

@@ -437,13 +437,14 @@ local function extend(self, server, key, owner, ms)
   given.till = max(given.till or 0, self.universe.now + ms / 1000)
 end
 
--- What is kept has a new lease; the key of a lost one may remain.
+-- What is kept has a new lease; the key of a lost one may remain. An owner that
+-- frees one side of a pair may still have the other.
 local function released(self, server, key, args, verdict)
   local given = server.granted[key] and server.granted[key][args[1]]
   if given and verdict == "kept" then
     given.ends = self.universe.now + tonumber(args[2]) / 1000
     given.till = given.ends
-  elseif given and verdict == "freed" then
+  elseif given and verdict == "freed" and not server:holds(key, args[1]) then
     server.granted[key][args[1]] = nil
   elseif given and verdict == "lost" then
     given.ends = 0

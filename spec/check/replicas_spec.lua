@@ -75,6 +75,22 @@ for _, seconds in ipairs { 1, 1.5, 2 } do
     end, options)
 end
 
+for _, wanted in ipairs { "all", "majority" } do
+  on_stage(wanted .. " grants nothing if the replicas cannot be counted",
+    function(self, client)
+      local execute = self.server.execute
+      function self.server.execute(its, link, words)
+        if words[1] ~= "INFO" or words[2] ~= "replication" then
+          return execute(its, link, words)
+        end
+        return { err = "NOPERM this user has no permissions to run INFO" }
+      end
+      local ok, code, detail = client:lock("lock"):lock { wait = 0.5 }
+      assert.same({ nil, "redis" }, { ok, code })
+      assert.match("NOPERM.*give a number instead", detail)
+    end, { replicas = wanted })
+end
+
 on_stage("a short wait does not cut the others short", function(self, client)
   local results, name = {}, { owner = "me" }
   local locks = { client:lock("lock1", name), client:lock("lock2", name) }

@@ -36,13 +36,23 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
 -- Counts the node's replicas, now and then. The number never falls: it includes
 -- disconnected ones, or else a lone primary would confirm everything.
+-- @treturn[1] boolean true: their number is known
+-- @treturn[2] nil, code, detail
 local function count(node, connection)
   local now = node.host.now()
-  if node.counted and now - node.counted < FRESH then return end
-  local text = connection:send(node.timeout_ms, { "INFO", "replication" }, 2)
+  if node.counted and now - node.counted < FRESH then return true end
+  local text, code, detail =
+    connection:send(node.timeout_ms, { "INFO", "replication" }, 2)
   local connected = tostring(text):match("connected_slaves:(%d+)")
-  node.counted = now
-  node.replicas = max(node.replicas or 0, tonumber(connected) or 0)
+  if connected then
+    node.counted = now
+    node.replicas = max(node.replicas or 0, tonumber(connected))
+  elseif not node.replicas then
+    return nil, code or "redis", (detail or "ERR no connected_slaves in INFO")
+      .. " (INFO replication, for replicas = \"all\" or \"majority\": give a "
+      .. "number instead)"
+  end
+  return true
 end
 
 --- How many replicas must confirm.
@@ -255,9 +265,13 @@ local function exchange(self, batch)
   end
   local connection, code, detail = connect(self, deadline)
   if not connection then return fail(batch, code, detail) end
-  count(self.node, connection)
   local sha
   if confirmed_in(batch) then
+    if type(self.wanted.count) == "string" then
+      local is_known
+      is_known, code, detail = count(self.node, connection)
+      if not is_known then return fail(batch, code, detail) end
+    end
     sha, code, detail = sha_of_mark(self.node, deadline)
     if not sha then return fail(batch, code, detail) end
   end

@@ -108,6 +108,21 @@ rows.planted = {
   { "an owner that a client remembers after its last request",
     "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",
     calm() },
+  { "a channel that is dropped without UNSUBSCRIBE", "rlock.redis.subscriber",
+    "      if channel.is_live then\n        unsubscribe(self, channel)\n"
+      .. "      elseif not self.connection then", "      if true then",
+    "subscribed", calm() },
+  { "a channel that stays subscribed where its slot was",
+    "rlock.redis.subscriber", "    notify(self, channel, list)\n  end\n"
+      .. "  drop(self, channel)", "  end\n  drop(self, channel)", "subscribed",
+    { only = { cluster = true, clients = 2, tasks = 6, pause = 0.1,
+      faults = { "move" } } } },
+  { "a channel that a client remembers after UNSUBSCRIBE", "rlock.lock.wakeup",
+    "  self.channels[channel.name] = nil\n", "", "leaked", calm() },
+  { "a subscriber that outlives its client", "rlock.redis.subscriber",
+    "if self.connection then self.connection:close() end\n"
+      .. "  self.connection = nil\nend", "self.connection = nil\nend", "left",
+    calm() },
 
   -- counts
   { "a drain that is executed twice", "rlock.policy.semaphore",

@@ -7,6 +7,8 @@
 --  released lock is granted at once, renewals are punctual, and nothing is
 --  lost. In other runs this is true only after the faults.
 
+local subscriptions = require "spec.simulate.subscriptions"
+
 local watch = {}
 
 local EVERY = 0.1         -- seconds between two looks
@@ -411,6 +413,7 @@ local function look(self)
   for _, thing in ipairs(self.crowded or {}) do
     looks[thing.use](self, thing)
   end
+  subscriptions.look(self)
 end
 
 --- Begins to look, until the world's `is_over`.

@@ -485,8 +485,9 @@ end
 
 -- What a client has left of its locks when no task holds or waits: a text. Lost
 -- grants whose tasks have ended without an unlock may be garbage, with the
--- records of their locks.
-local function left_of(session)
+-- records of their locks. Channels may remain that a lost connection was to
+-- unsubscribe.
+local function left_of(session, is_calm)
   for field, what in pairs { undone = "an owner", taken = "a permit" } do
     local name = has_any(session, field)
     if name then return what .. " of " .. name end
@@ -498,6 +499,7 @@ local function left_of(session)
   end
   for name, channel in pairs(session.wakeup.channels) do
     if channel.first then return "a waiter of " .. name end
+    if is_calm then return "the channel " .. name end
   end
   for _, line in next, session.heartbeats.lines do
     if line.first then return "a heartbeat" end
@@ -510,7 +512,7 @@ local function check_tables(self)
   for _, process in ipairs(self.processes) do
     for _, open in pairs(process.open) do
       local what = not process.host.is_dead and not process.is_closed
-        and left_of(open.session)
+        and left_of(open.session, self.is_calm)
       if what then
         self.oracle:fault("leaked", "%s has %s", process.host.label, what)
       end
@@ -540,6 +542,18 @@ local function check_keys(self)
         self.oracle:fault("left", "%s has %s, for %s s more", server.name, key,
           entry.expires and ("%.1f"):format((entry.expires
             - server.redis:ms()) / 1000) or "ever")
+      end
+    end
+  end
+end
+
+-- When all clients are closed: so are their connections.
+local function check_links(self)
+  for _, server in ipairs(self.network.servers) do
+    for _, link in ipairs(server.links) do
+      if not link.is_closed and not link.host.is_dead then
+        self.oracle:fault("left", "%s is connected to %s", link.address,
+          server.name)
       end
     end
   end
@@ -679,6 +693,7 @@ local function finish(self)
   end
   run(self, self.universe.now + REST)
   check_tasks(self)
+  check_links(self)
   check_keys(self)
 end
 

@@ -8,8 +8,8 @@
  * takes and releases a lock of its own, repeatedly, by EVALSHA of the two
  * scripts; the commands are formatted in advance. The window slides: each round
  * reads the replies that have arrived and sends the next commands of their
- * clients, with a write for each quarter of them, as rlock does. With one client
- * that is a plain round trip.
+ * clients, with a write for each quarter of them, as rlock does. With one
+ * client that is a plain round trip.
  *
  * Prints one line of JSON: cycles, seconds, cycles per second, processor time
  * of this process per cycle and in all, resident memory, latency of a cycle

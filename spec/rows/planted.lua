@@ -72,6 +72,9 @@ return {
       .. '  tell(publish, keys[2], WRITER_GONE)',
     'redis.call("unlink", lock, index)\n'
       .. '    tell(publish, keys[2], WRITER_GONE)\n  end', NO_WAKE },
+  { "a downgrade without a message", "fair_readwrite",
+    "rlock/policy/fair_readwrite.lua",
+    "if last <= time or is_writer(who) then", "if last <= time then", NO_WAKE },
   { "a message that wakes one reader", "readwrite",
     "rlock/policy/readwrite.lua",
     'redis.call("unlink", lock, index)\n  end\n'

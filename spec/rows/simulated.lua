@@ -77,6 +77,15 @@ rows.planted = {
   { "readers that are woken one by one", "rlock.lock.wakeup",
     "    wake_sharers(channel)\n  else", "    wake_one(channel)\n  else",
     "delayed", crowd "read_write_lock" },
+  { "a downgrade without a message", "rlock.policy.readwrite",
+    'redis.call("unlink", lock, index)\n  end\n'
+      .. '  tell(publish, keys[2], WRITER_GONE)',
+    'redis.call("unlink", lock, index)\n'
+      .. '    tell(publish, keys[2], WRITER_GONE)\n  end', "delayed",
+    crowd "read_write_lock" },
+  { "a fair downgrade without a message", "rlock.policy.fair_readwrite",
+    "if last <= time or is_writer(who) then", "if last <= time then", "delayed",
+    crowd "fair_read_write_lock" },
   { "a latch that wakes one", "rlock.policy.latch", 'return "all"',
     'return "one"', "delayed", crowd "latch" },
   { "a cancelled request that only reads, and delays others",

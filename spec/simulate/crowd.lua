@@ -40,6 +40,7 @@ local function start_part(task, i)
   part.stay, part.is_first = i == 0 and HELD or task.random() * 0.002, i == 0
   if i > 0 and task.is_slow then part.stay = LONG end
   part.reads = task.is_crowded and i > 0
+  part.reads_on = i == 0 and task.reads_on
   part.job = task.host.spawn(uses.crowd[task.thing.use], part, task.thing, wait)
   return part
 end
@@ -51,6 +52,8 @@ local function prepare(task)
   task.is_crowded = (thing.kind:find "read" or thing.use == "latch")
     and random() < 0.3 or nil
   local is_shared = thing.kind:find "read" or thing.use ~= "lock"
+  task.reads_on = task.is_crowded and thing.use == "lock" and random() < 0.5
+    and LONG
   task.is_slow = task.is_crowded or is_shared and random() < 0.3
   thing.generation = thing.generation + 1
   if thing.use == "latch" then

@@ -249,6 +249,21 @@ local function downgrade(task, thing, write, read)
   return unlocked(writer, write.unlock, write)
 end
 
+-- A writer reads, too, and remains a reader for the seconds task.reads_on.
+local function read_on(task, thing, write, read)
+  local writer <close> = holder_of(task, thing, write, "write")
+  task.world.oracle:granted(writer)
+  task.host.sleep(task.stay)
+  if not read:lock { wait = 1 } then
+    return unlocked(writer, write.unlock, write)
+  end
+  local reader <close> = holder_of(task, thing, read, "read")
+  task.world.oracle:granted(reader)
+  unlocked(writer, write.unlock, write)
+  task.host.sleep(task.reads_on)
+  return unlocked(reader, read.unlock, read)
+end
+
 -- Does a server count a reader as the writer, too? It may share its owner with
 -- the writer, or a failover may have lost the release of that.
 local function is_writer(task, thing, reader)
@@ -376,15 +391,18 @@ function uses.lock(task, thing)
 end
 
 --- Must get it, in time: nothing is broken any more. Holds it for the seconds
---  task.stay.
+--  task.stay; as a writer that reads on, then for task.reads_on.
 -- @return what lock:lock returned
 local function must_lock(task, thing, seconds)
   local _ <close> = asking(task, { thing })
-  local lock, mode = handle(task, thing)
+  local lock, mode, pair = handle(task, thing)
   task.style, task.began = "at the end", task.host.universe.now
   local options = { wait = seconds }
   local ok, code, detail = lock_it(task, thing, lock, options)
   if not ok then return nil, code, detail end
+  if task.reads_on then
+    return read_on(task, thing, lock, pair:read_lock())
+  end
   local holder <close> = holder_of(task, thing, lock, mode)
   task.world.oracle:granted(holder)
   task.host.sleep(task.stay or 0.001)

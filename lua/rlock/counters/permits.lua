@@ -113,6 +113,11 @@ end
 
 -- taking one ------------------------------------------------------------------
 
+-- The id of a permit that is not taken yet.
+local function new_id(self)
+  return self.record.client_bytes .. self.session.host.random(16):sub(9)
+end
+
 -- A call that takes a permit.
 local Call = call:class()
 
@@ -128,7 +133,9 @@ function Call:try(deadline, now)
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
-    deduplication.run(handle, "release", id, "1", "0")
+    -- The release may outlast the wait. It must not meet the next request.
+    give_back(handle, id, seconds)
+    self.id, self.is_doubtful = new_id(handle), nil
     return "busy", 0
   end
   track(handle, id, self.lease, sent, ends)
@@ -138,13 +145,13 @@ end
 
 local function take(self, wait, lease)
   local session, record = self.session, self.record
-  local id = record.client_bytes .. session.host.random(16):sub(9)
   local its = Call:new {
-    counter = self, id = id, lease = lease, wants = 1,
+    counter = self, id = new_id(self), lease = lease, wants = 1,
     channel = record.target:channel(),
     late = naming.show(record.name) .. " has no permit left",
   }
   local is_held, code, detail = its:wait(wait)
+  local id = its.id
   if is_held and not session.host.has_gone(session.host.current()) then
     return hex(id)
   elseif is_held then                   -- nothing else will release it

@@ -104,9 +104,9 @@ return {
     "if more > 0 and left > 0 then tell(args[2], channel, left) end", "",
     NO_WAKE },
   { "an undo without a message", "semaphore", "rlock/policy/semaphore.lua",
-    'local left = redis.call("incrby", permits, n)\n'
+    'local left = redis.call("incrby", permits, took)\n'
       .. "    if left > 0 then tell(publish, channel, left) end",
-    'redis.call("incrby", permits, n)', NO_WAKE },
+    'redis.call("incrby", permits, took)', NO_WAKE },
   { "a user's release without a message", "examples.per_tenant",
     "examples/per_tenant.lua", '  tell(args[4], keys[2], "0")\n', "", NO_WAKE,
     "--option limit=1" },

@@ -60,7 +60,8 @@ rows.planted = {
     "leave = requests.leave,", "leave = function() end,", "delayed",
     calm { kind = "fair_lock" } },
   { "a wake that a waiter who gives up does not pass on", "rlock.lock.wakeup",
-    "if waiter.is_set or waiter.is_woken and not got_it then\n"
+    "if waiter.is_set or waiter.is_woken and not got_it\n"
+      .. "      or was_first and waiter.is_woken == false then\n"
       .. "    wake_one(channel)\n  end", "",
     "delayed", calm() },
   { "a clock's offset that is used after requests have expired",

@@ -155,7 +155,7 @@ describe("the waiters of a channel", function()
     assert.is_true(waiters["1"].is_woken)      -- set before it waited
     assert.equal("2", message(self, "a"))
     self:wait(waiters["1"], 5)
-    assert.is_nil(waiters["1"].is_woken)
+    assert.is_false(waiters["1"].is_woken)
     assert.equal("1", message(self, "a"))
   end)
 
@@ -199,6 +199,20 @@ describe("the waiters of a channel", function()
     self:leave(waiters["3"], false)
     assert.equal("", heard())
   end)
+
+  it("are woken when the first has waited without a wake, and leaves",
+    function()
+      for _, got_it in ipairs { true, false } do
+        local self = open()
+        local waiters = join_all(self, "a", "1 2 3")
+        self:wait(waiters["2"], 5)
+        self:leave(waiters["2"], got_it)
+        assert.equal("", heard())
+        self:wait(waiters["1"], 5)
+        self:leave(waiters["1"], got_it)
+        assert.equal("3", heard())
+      end
+    end)
 
   it("pass on a wake that comes while they succeed", function()
     local self = open()

@@ -152,7 +152,7 @@ end
 -- @treturn[2] string "cancelled"
 -- @return[2] the value to raise
 function wakeup.wait(_, waiter, seconds)
-  waiter.is_woken = waiter.is_set          -- woken since the last wait
+  waiter.is_woken = waiter.is_set or false -- woken since the last wait
   return waiter:pause(seconds)
 end
 
@@ -167,13 +167,16 @@ end
 --- Leaves the waiters. An unused wake is passed to the next waiter, also one
 --  that came while this waiter succeeded: more may be free. If this one
 --  succeeded without a wake, it wakes those that share the lock, because no
---  message was published.
+--  message was published. If the first one has waited without a wake, messages
+--  may be missing: the next one retries, and polls as the first from then on.
 -- @tparam table waiter
 -- @tparam boolean got_it whether the waiter succeeded
 function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
+  local was_first = channel.first == waiter
   unlink(channel, waiter)
-  if waiter.is_set or waiter.is_woken and not got_it then
+  if waiter.is_set or waiter.is_woken and not got_it
+      or was_first and waiter.is_woken == false then
     wake_one(channel)
   end
   if got_it and waiter.shares and not waiter.is_woken then

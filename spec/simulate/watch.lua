@@ -19,8 +19,6 @@ local PROMPT = 0.5        -- seconds, with slow routes and back-offs
 local DOUBT = 0.5         -- seconds until a request of unknown outcome expires
 local EXPIRED = 2         -- the same after a lease that has ended: the busy
                           -- reply's time, and the spread of the waiters
-local SOONER = 1          -- more where readers with longer leases have left, of
-                          -- whom the busy reply told
 local POLL = 6            -- seconds of a poll and a round trip, with drift
 local LATE = 0.5          -- seconds by which a renewal may be late: four round
                           -- trips on a slow route, for scripts, TIME and itself
@@ -242,8 +240,7 @@ end
 -- one that is cancelled keeps its place until its request has expired.
 local function patience(self, server, thing)
   if not self.is_calm then return POLL end
-  local expired = EXPIRED + (thing.kind:find "read" and SOONER or 0)
-  return (thing.freed_at and PROMPT or expired)
+  return (thing.freed_at and PROMPT or EXPIRED)
     + (watch.is_sealed(self, server) and 0 or DOUBT)
 end
 

@@ -3,6 +3,8 @@
 --  replica comes back or the time of WAIT is over. Redis looks for the latter
 --  ten times a second, so it ends late, here as late as possible.
 
+local rlock_client = require "rlock.client"
+local sentinels = require "spec.simulate.sentinels"
 local stage = require "spec.simulate.stage"
 
 local LATE = 0.1
@@ -230,6 +232,28 @@ on_stage("keeps no dedicated connection that is lost while it is opened",
     assert.is_true(lock:lock { wait = 5 })
     assert.equal(2, opened)
   end, { replicas = 1 })
+
+play("leaves dedicated connections when the master moves, also if the node's "
+  .. "own connection is lost", function(self)
+    local master, asked = self.server, 0
+    master.execute, master.has_replica = nil, true
+    sentinels.add(self.network, { master })
+    local client = assert(rlock_client.open(self.host, assert(
+      rlock_client.complete({ replicas = 1, timeout = 1 },
+        sentinels.url(master)))))
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    client.session.server.node.connection.link:lose "connection reset"
+    sentinels.fail_over(self.network, master, false, 0, function() return 0 end)
+    local old = self.network.servers[master.name]
+    function old.execute(_, _, words)            -- it is cut off, and silent
+      if words[1] == "EVALSHA" then asked = asked + 1 end
+    end
+    self.sleep(1)
+    assert.is_true(lock:lock { wait = 5 })
+    assert.equal(0, asked)
+  end)
 
 on_stage("a heartbeat does not wait for replicas", function(self, client)
   local held, ends = self:client():fair_lock "fair", self.now() + 6

@@ -254,6 +254,11 @@ function node:forget(connection)
   self.on_lost()
 end
 
+-- Closes the dedicated connections.
+local function leave_dedicated(self, why)
+  for _, dedicated in pairs(self.dedicated) do dedicated:leave(why) end
+end
+
 -- Sentinel has named a new address: leaves the old one, and abandons an attempt
 -- to connect to it.
 function node:move(why)
@@ -266,7 +271,8 @@ function node:move(why)
   if unready then unready:close(why) end
   if self.connection then
     self:leave(self.connection, why)
-  else
+  else                                    -- lost; the dedicated ones may not be
+    leave_dedicated(self, why)
     self.on_left(why)
   end
   self.not_before = 0
@@ -284,7 +290,7 @@ function node:leave(connection, why)
   self.problem = { code = "redis", detail = why }
   self:forget(connection)
   connection:close(why)
-  for _, dedicated in pairs(self.dedicated) do dedicated:leave(why) end
+  leave_dedicated(self, why)
   self:report("info", "disconnected", ("left the connection to %s: %s"):format(
     self.where, why), { reason = why })
   if self.sentinel then self.on_left(why) end
@@ -389,7 +395,7 @@ function node:close()
   if self.connection then self.connection:close() end
   if self.unready then self.unready:close() end
   self.connection, self.unready = nil, nil
-  for _, dedicated in pairs(self.dedicated) do dedicated:leave() end
+  leave_dedicated(self)
   if self.sentinel then self.sentinel:close() end
 end
 

@@ -255,6 +255,23 @@ play("leaves dedicated connections when the master moves, also if the node's "
     assert.equal(0, asked)
   end)
 
+on_stage("keeps no dedicated connection that is opened while the client closes",
+  function(self, client)
+    local lock = client:lock "lock"
+    assert.is_false(lock:is_locked())
+    local node, opened = client.session.server.node, nil
+    local open = node.open
+    function node.open(...)
+      opened = opened or open(...)
+      node:close()                       -- close does not wait for ever
+      return opened
+    end
+    self:calls()
+    assert.is_nil((lock:lock { wait = 5 }))
+    assert.is_true(opened.link.is_closed)
+    assert.same({}, self:calls())
+  end, { replicas = 1 })
+
 on_stage("a heartbeat does not wait for replicas", function(self, client)
   local held, ends = self:client():fair_lock "fair", self.now() + 6
   assert.is_true(held:lock { lease = 60 })

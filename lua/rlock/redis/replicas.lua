@@ -116,7 +116,9 @@ local function connect(self, deadline)
   local ok
   ok, code, detail =
     connection:make_ready(ceil(node.options.connect_timeout * 1000), node.seals)
-  if ok and self.connection == connection then return connection end
+  if ok and self.connection == connection and not node.is_closed then
+    return connection
+  end
   connection:close()
   self:forget()
   return nil, code or "closed", detail or "the connection was lost"

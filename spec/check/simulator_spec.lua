@@ -5,6 +5,7 @@ local faults = require "spec.simulate.faults"
 local network = require "spec.simulate.network"
 local oracle = require "spec.simulate.oracle"
 local sentinels = require "spec.simulate.sentinels"
+local shrink = require "spec.simulate.shrink"
 local sim = require "rlockctl.model.host"
 local world = require "spec.simulate.world"
 
@@ -285,5 +286,42 @@ describe("the order of fencing tokens", function()
     assert.equal(0, faults_of(1.5, a, b, a))    -- the release of a was lost
     assert.equal(1, faults_of(1.5, a, b, { "c", 10 }))
     assert.equal(1, faults_of(1.5, a, b, { "c", 9 }))
+  end)
+end)
+
+describe("shrinking a plan", function()
+  local simulate = world.simulate
+
+  teardown(function() world.simulate = simulate end)
+
+  -- Shrinks the events 1 to 16. The fault needs 3 and 11.
+  local function shrunk(most)
+    local ran, plan = 0, {}
+    for i = 1, 16 do plan[i] = i end
+    function world.simulate(_, options)
+      local has = {}
+      for _, event in ipairs(options.plan) do has[event] = true end
+      ran = ran + 1
+      return { oracle = { faults = has[3] and has[11]
+        and { { what = "stuck" } } or {} } }
+    end
+    local few, runs, is_early = shrink.plan(1, {}, plan, "stuck", most)
+    assert.equal(ran, runs)
+    return few, runs, is_early
+  end
+
+  it("ends with the few events that are needed", function()
+    local few, _, is_early = shrunk()
+    assert.same({ 3, 11 }, few)
+    assert.is_false(is_early)
+  end)
+
+  it("ends early after some runs or seconds, and says so", function()
+    local few, runs, is_early = shrunk { runs = 5 }
+    assert.equal(5, runs)
+    assert.is_true(is_early)
+    assert.is_true(#few > 2 and #few < 16)
+    few, runs, is_early = shrunk { seconds = 0 }
+    assert.same({ 16, 0, true }, { #few, runs, is_early })
   end)
 end)

@@ -20,7 +20,8 @@
 --                 seed 1; fails if anything unreached is not in unreached.lua,
 --                 so MINUTES must be enough for all
 --    EVENTS=a,b   inject only these of the run's faults
---    SHRINK=0     do not look for the few that are needed; as with COVERAGE
+--    SHRINK=30    seconds of processor time to look for the few that are
+--                 needed; 0, and with COVERAGE: do not look for them
 --    FIRST=1      end with the first run in which a fault is found
 
 local faults = require "spec.simulate.faults"
@@ -77,10 +78,11 @@ local function chosen(plan)
 end
 
 local function show_few(found, run_options)
-  local few, tries = shrink.plan(found.seed, run_options, found.plan,
-    found.oracle.faults[1].what)
-  print(("  after %d runs: make simulate SEED=%d EVENTS=%s"):format(tries,
-    found.seed, numbers_of(found.whole, few)))
+  local few, tries, is_early = shrink.plan(found.seed, run_options, found.plan,
+    found.oracle.faults[1].what, { seconds = tonumber(options.SHRINK) })
+  print(("  after %d runs%s: make simulate SEED=%d EVENTS=%s"):format(tries,
+    is_early and ", stopped early (SHRINK=" .. (options.SHRINK or 30)
+      .. " seconds)" or "", found.seed, numbers_of(found.whole, few)))
   for _, event in ipairs(few) do print("  " .. faults.show(event)) end
 end
 
@@ -105,11 +107,12 @@ local function simulate()
   add(found)
   if options.V then print(seed, os.clock(), found.oracle.grants) end
   if found.log then print(table.concat(found.log, "\n")) end
+  local is_first = sum.faults == 0
   for _, fault in ipairs(found.oracle.faults) do
     sum.faults = sum.faults + 1
     print(("SEED=%d %s"):format(seed, fault.text))
   end
-  if found.oracle.faults[1] and options.SHRINK ~= "0" and not covered then
+  if is_first and sum.faults > 0 and options.SHRINK ~= "0" and not covered then
     show_few(found, run_options)
   end
 end

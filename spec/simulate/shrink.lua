@@ -5,6 +5,8 @@ local world = require "spec.simulate.world"
 
 local shrink = {}
 
+local RUNS, SECONDS = 400, 30           -- at most
+
 local function without(plan, first, last)
   local rest = {}
   for i, event in ipairs(plan) do
@@ -29,17 +31,23 @@ local function drop(plan, size, fails)
   return plan
 end
 
---- @tparam integer seed
+--- Shrinks a plan, within a number of runs and a time: a run takes long if many
+--  tasks wait to the end.
+-- @tparam integer seed
 -- @tparam table options of world.simulate
 -- @tparam table plan  with which a fault was found
 -- @tparam string what the sort of the fault
--- @tparam[opt] integer most how many runs
+-- @tparam[opt] table most `runs` (400) and `seconds` of processor time (30)
 -- @treturn table the shorter plan
 -- @treturn integer how many runs it took
+-- @treturn boolean whether it ended early: more events might be dropped
 function shrink.plan(seed, options, plan, what, most)
-  local runs = 0
+  most = most or {}
+  local runs, is_early, start = 0, false, os.clock()
   local function fails(part)
-    if runs >= (most or 400) then return false end
+    is_early = is_early or runs >= (most.runs or RUNS)
+      or os.clock() - start >= (most.seconds or SECONDS)
+    if is_early then return false end
     runs = runs + 1
     local again = setmetatable({ plan = part, log = false },
       { __index = options })
@@ -52,7 +60,7 @@ function shrink.plan(seed, options, plan, what, most)
     if size == 1 and #plan == before then break end
     size = math.max(size // 2, 1)
   end
-  return plan, runs
+  return plan, runs, is_early
 end
 
 return shrink

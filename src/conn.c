@@ -10,10 +10,11 @@
  * Every end is reported from the timer in the next turn, so that no callback
  * runs inside a call.
  *
- * Writing. A command only starts the uv_prepare_t, which writes the queue just
- * before the loop waits, without epoll_ctl(2). The socket is polled for
- * writability only while it is full. A longer queue is written in parts, so
- * that the server starts on the first part while we still queue the last.
+ * Writing. A command only starts the uv_prepare_t, which writes the whole
+ * queue just before the loop waits: one write(2) per turn, no epoll_ctl(2).
+ * The socket is polled for writability only while it is full. A long batch is
+ * written in parts, so that the server starts on the first part while we still
+ * queue the last.
  *
  * The rl_conn is reference-counted. Its users are the owner, the uv handles,
  * and stack frames that may call the sink.
@@ -32,8 +33,8 @@
 #include "reader.h"
 #include "timer.h"
 
-enum { PART_LEAST = 2, PART_MOST = 64 }; /* commands in a write, see part() */
-enum { READ_SIZE = 16 * 1024 };          /* what a record of TLS holds */
+enum { PART = 16 };             /* commands to queue before a write */
+enum { READ_SIZE = 16 * 1024 }; /* what a record of TLS holds */
 
 #define TLS_HINT \
     "; rediss:// was tried: if this port does not use TLS, use redis://"
@@ -545,20 +546,6 @@ static int conn_send(rl_conn *self, int argc, const char *const *argv,
     return 0;
 }
 
-/*
- * How many commands to queue before a write: a quarter of those in flight. With
- * larger parts, the server gets and answers all of them at once, and it and
- * this process wait for each other in turn.
- */
-static int part(const rl_conn *self)
-{
-    size_t n = self->inflight.count / 4;
-
-    if (n < PART_LEAST)
-        return PART_LEAST;
-    return n < PART_MOST ? (int)n : PART_MOST;
-}
-
 int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
                  const char *const *argv, const size_t *length)
 {
@@ -582,7 +569,7 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
     conn_set_alarm(self, call.deadline);
     if (self->silent != 0)
         conn_set_alarm(self, call.sent + self->silent);
-    if (++self->queued >= part(self) && !self->is_full)
+    if (++self->queued >= PART && !self->is_full)
         conn_write(self);
     return 0;
 }

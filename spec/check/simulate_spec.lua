@@ -127,21 +127,13 @@ describe("simulated clients", function()
     end
   end)
 
-  it("find nothing where seeds found faults that are mended #long", function()
+  it("find nothing where seeds found faults that are mended", function()
     for seed, kind in pairs {
-      [1795590300039] = "sentinel", [1795591299153] = "sentinel",
-      [1795591308036] = "replicas", [1795591308164] = "replicas",
-      [1795591309266] = "replicas", [1795592308658] = "replicas",
-      [1795592308686] = "replicas", [1795592220464] = "cluster",
-      [1795594075457] = "calm", [1795595075204] = "calm",
-      [1795595075486] = "calm",
+      [1795590300039] = "sentinel", [1795591308036] = "replicas",
+      [1795592308658] = "replicas", [1795592220464] = "cluster",
+      [1795594075457] = "calm",
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
-    end
-    for _, seed in ipairs { 1795593127468, 1795593127479, 1795593127608,
-        1795593127977, 1795593128225, 1795594127174, 1795594127595,
-        1795594128157 } do
-      assert.same({}, faults_of(seed))
     end
   end)
 

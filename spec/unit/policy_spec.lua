@@ -73,6 +73,16 @@ describe("policy.load", function()
     assert.equal("shop", policy.load("spec.unit.fixtures.shop").name)
   end)
 
+  it("takes former names of fields", function()
+    local other = definition()
+    local loaded = policy.load(definition(function(def)
+      def.twin, def.restates, def.server.renew =
+        other, true, function() return { "held" } end
+    end))
+    assert.equal(other, loaded.peer)
+    assert.is_true(loaded.reasserts)
+  end)
+
   it("takes policies that a factory made", function()
     local function make(limit)
       return definition(function(def)

@@ -263,7 +263,7 @@ on_stage("keeps no dedicated connection that is opened while the client closes",
     local open = node.open
     function node.open(...)
       opened = opened or open(...)
-      node:close()                       -- close does not wait for ever
+      node:close()                       -- close has a deadline
       return opened
     end
     self:calls()

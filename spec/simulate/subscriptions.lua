@@ -36,7 +36,7 @@ local function check(self, link, name, unneeded)
   unneeded.left_at = left_at
   unneeded.since = max(unneeded.since or now, blocked_until(link))
   if now - unneeded.since > MOST then
-    unneeded.since = huge               -- told once
+    unneeded.since = huge               -- reported once
     self.oracle:fault("subscribed", "%s is subscribed to %s of %s, for which "
       .. "it does not wait", link.address, name, link.server.name)
   end

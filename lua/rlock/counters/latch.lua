@@ -3,9 +3,9 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local deduplication = require "rlock.counters.deduplication"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local deduplication = require "rlock.counters.deduplication"
 
 local latch = {}
 latch.__index = latch

@@ -6,12 +6,12 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local deduplication = require "rlock.counters.deduplication"
 local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local deduplication = require "rlock.counters.deduplication"
 
 local permits = {}
 permits.__index = permits
@@ -128,14 +128,14 @@ function Call:try(deadline, now)
   local reply, code, detail, may_be_applied, sent =
     deduplication.ask(handle, "acquire", handle.record.target, deadline, now,
       id, duration.ms(seconds), "1")
-  if may_be_applied then self.is_doubtful = true end
+  if may_be_applied then self.is_in_doubt = true end
   if not reply then return nil, nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
   if session.host.now() >= ends then         -- the reply came too late
     -- The release may outlast the wait. It must not meet the next request.
     give_back(handle, id, seconds)
-    self.id, self.is_doubtful = new_id(handle), nil
+    self.id, self.is_in_doubt = new_id(handle), nil
     return "busy", 0
   end
   track(handle, id, self.lease, sent, ends)
@@ -159,7 +159,7 @@ local function take(self, wait, lease)
     give_back(self, id, session.lease)
     return nil, "closed", "the task has ended"
   end
-  if its.is_doubtful then
+  if its.is_in_doubt then
     give_back(self, id, lease or session.lease)
   end
   if code == "cancelled" then error(detail, 0) end

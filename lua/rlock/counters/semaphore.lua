@@ -4,10 +4,10 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local deduplication = require "rlock.counters.deduplication"
 local duration = require "rlock.util.duration"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
-local deduplication = require "rlock.counters.deduplication"
 
 local semaphore = {}
 semaphore.__index = semaphore
@@ -36,10 +36,15 @@ function Call:try(deadline, now)
   return "held"
 end
 
+-- Adds permits; retries that in the background if no reply comes in time.
+local function add(self, n)
+  return deduplication.insist(deduplication.begin(self), "release", n)
+end
+
 -- Returns permits whose task has ended, because nobody else will.
 -- @treturn string why
 local function give_back(self, n)
-  deduplication.insist(deduplication.begin(self), "release", n)
+  add(self, n)
   return "the task has ended"
 end
 
@@ -109,8 +114,7 @@ local function yes() return true end
 function semaphore:release(n)
   n = check.count(n == nil and 1 or n, "n", 0)
   if n == "0" then return true end
-  return deduplication.result(yes,
-    deduplication.insist(deduplication.begin(self), "release", n))
+  return deduplication.result(yes, add(self, n))
 end
 
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
@@ -119,8 +123,7 @@ end
 -- @return as release
 function semaphore:add(n)
   n = check.count(n, "n", -2147483647)
-  return deduplication.result(yes,
-    deduplication.insist(deduplication.begin(self), "release", n))
+  return deduplication.result(yes, add(self, n))
 end
 
 local function was_set(reply)

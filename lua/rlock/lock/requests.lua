@@ -330,13 +330,11 @@ local function is_ending(granted)
     and granted.state ~= "free"
 end
 
--- Waits until the other side is released, if that is in progress. It has the
--- same name, and the server refuses that a reader becomes a writer.
+-- Waits until the other side is released. It has the same name, and the server
+-- refuses that a reader becomes a writer.
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-local function await_peer(self, deadline)
-  local peer = self:peer()
-  if not (peer and is_ending(peer)) then return true end
+local function await_release(peer, deadline)
   local is_ours, code, detail = turn.wait(peer, deadline)
   if not is_ours then return nil, code, detail end
   turn.pass(peer)
@@ -363,8 +361,9 @@ function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
   end
   self.acting = true
   local policy_ = self.lock.record.policy
-  if policy_.peer then
-    local ok, code, detail = await_peer(self, deadline)
+  local peer = policy_.peer and self:peer()
+  if peer and is_ending(peer) then
+    local ok, code, detail = await_release(peer, deadline)
     if not ok then return passed_on(self, nil, nil, code, detail) end
     now = self.lock.session.host.now()
   end

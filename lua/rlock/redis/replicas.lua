@@ -19,7 +19,7 @@ local replicas = {}
 local Dedicated = {}
 Dedicated.__index = Dedicated
 
-local CONNECTIONS = 4          -- of a node, for each number of replicas
+local CONNECTIONS = 4    -- of a node, for each number of replicas
 local FRESH = 10         -- seconds between two counts of the replicas
 local FOR_WAIT = 0.9     -- the part of a request's time that WAIT may take
 local LATE = 120         -- ms; Redis ends WAIT up to 100 ms late

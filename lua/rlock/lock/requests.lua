@@ -210,14 +210,18 @@ local function add_hold(self, ends, lease, hold, sent, now)
   end
 end
 
--- Extra arguments of the policy's acquire, by its function `extra`.
+-- Extra arguments of the policy's acquire, by its function `extra`. If it
+-- raises, the turn is passed on first.
 local function extra_of(self, extra, now, wait_deadline)
   local wait = wait_deadline - now
-  return extra {
+  local is_ok, result = pcall(extra, {
     wait_ms = wait == huge and -1 or duration.ms(max(wait, 0)),
     publish = self.lock.record.target.publish,
     options = self.lock.options or {},
-  }
+  })
+  if is_ok then return result end
+  passed_on(self)
+  error(result, 0)
 end
 
 -- May this grant request another hold?

@@ -10,11 +10,11 @@
  * Every end is reported from the timer in the next turn, so that no callback
  * runs inside a call.
  *
- * Writing. A command only starts the uv_prepare_t, which writes the whole
- * queue just before the loop waits: one write(2) per turn, no epoll_ctl(2).
- * The socket is polled for writability only while it is full. A long batch is
- * written in parts, so that the server starts on the first part while we still
- * queue the last.
+ * Writing. A command only starts the uv_prepare_t, which writes the queue just
+ * before the loop waits, without epoll_ctl(2). The socket is polled for
+ * writability only while it is full. While many replies are processed, the
+ * queue is written in parts, so that the server starts on the first part while
+ * we still queue the last.
  *
  * The rl_conn is reference-counted. Its users are the owner, the uv handles,
  * and stack frames that may call the sink.
@@ -33,8 +33,8 @@
 #include "reader.h"
 #include "timer.h"
 
-enum { PART = 16 };             /* commands to queue before a write */
-enum { READ_SIZE = 16 * 1024 }; /* what a record of TLS holds */
+enum { PART_LEAST = 2, PART_MOST = 64 }; /* commands in a write, see part() */
+enum { READ_SIZE = 16 * 1024 };          /* what a record of TLS holds */
 
 #define TLS_HINT \
     "; rediss:// was tried: if this port does not use TLS, use redis://"
@@ -325,6 +325,23 @@ static void conn_take(rl_conn *self, const redisReply *reply)
         conn_end(self, "protocol error: a reply without a request");
 }
 
+static void conn_write(rl_conn *self);
+
+/*
+ * While replies are processed, how many commands to queue before a write: a
+ * quarter of those in flight. With larger parts, the server and this process
+ * wait for each other in turn.
+ */
+static int part(const rl_conn *self)
+{
+    size_t n = self->inflight.count / 4;
+
+    if (n < PART_LEAST)
+        return PART_LEAST;
+    return n < PART_MOST ? (int)n : PART_MOST;
+}
+
+/* What a task sends after one reply stays together: it is one batch. */
 static void conn_parse(rl_conn *self)
 {
     void *reply = NULL;
@@ -333,6 +350,8 @@ static void conn_parse(rl_conn *self)
            && reply != NULL) {
         conn_take(self, reply);
         freeReplyObject(reply);
+        if (self->state == OPEN && self->queued >= part(self) && !self->is_full)
+            conn_write(self);
         if (self->state != OPEN)
             return;
     }
@@ -569,7 +588,7 @@ int rl_conn_call(rl_conn *self, int64_t id, uint64_t ms, int argc,
     conn_set_alarm(self, call.deadline);
     if (self->silent != 0)
         conn_set_alarm(self, call.sent + self->silent);
-    if (++self->queued >= PART && !self->is_full)
+    if (++self->queued >= PART_MOST && !self->is_full)
         conn_write(self);
     return 0;
 }

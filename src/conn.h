@@ -34,7 +34,7 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
                  const rl_conn_options *options, char *why);
 
 /*
- * Queues a command; one write sends all commands queued in a turn of the loop.
+ * Queues a command; those queued in a turn of the loop share a few writes.
  * Completes with RL_REPLIED, or RL_FAILED "timeout" (after ms; 0: never) or
  * "closed", for id. Returns 0; UV_ENOTCONN if not open (rl_conn_detail says
  * why); UV_EINVAL for a command that would break the order of replies (see

@@ -4,12 +4,11 @@
  *     bare SERVER CLIENTS SECONDS ACQUIRE.lua RELEASE.lua
  *
  * CLIENTS virtual clients share one connection to the Redis at SERVER, which is
- * the path of a socket, or HOST:PORT. Each
- * takes and releases a lock of its own, repeatedly, by EVALSHA of the two
- * scripts; the commands are formatted in advance. The window slides: each round
- * reads the replies that have arrived and sends the next commands of their
- * clients, in writes of at most 16, as rlock does. With one client that is a
- * plain round trip.
+ * the path of a socket, or HOST:PORT. Each takes and releases a lock of its
+ * own, repeatedly, by EVALSHA of the two scripts; the commands are formatted in
+ * advance. The window slides: each round reads the replies that have arrived
+ * and sends the next commands of their clients, with a write for each quarter
+ * of them, as rlock does. With one client that is a plain round trip.
  *
  * Prints one line of JSON: cycles, seconds, cycles per second, processor time
  * of this process per cycle and in all, resident memory, latency of a cycle
@@ -24,7 +23,6 @@
 #include <time.h>
 
 #define WARM_UP 0.2 /* seconds */
-#define PART 16     /* commands to queue before a write, as in src/conn.c */
 #define LEASE "30000"
 
 struct command {
@@ -226,18 +224,26 @@ static void flush(void)
             die(redis->errstr);
 }
 
+/* How many commands to queue before a write, as in src/conn.c. */
+static int part_of(int in_flight)
+{
+    int n = in_flight / 4;
+
+    return n < 2 ? 2 : n < 64 ? n : 64;
+}
+
 /* Runs cycles for this time, then until all locks are free. */
 static void run(struct client *clients, struct queue *q, double seconds,
                 struct stats *s)
 {
     double end = now() + seconds;
     bool more = true;
-    int i, queued = 0;
+    int i, queued = 0, part = part_of((int)q->size);
 
     s->begun = now();
     for (i = 0; i < (int)q->size; i++) {
         send_next(clients, q, i);
-        if (++queued % PART == 0)
+        if (++queued % part == 0)
             flush();
     }
     while (q->count) {
@@ -251,7 +257,7 @@ static void run(struct client *clients, struct queue *q, double seconds,
             if (!more && !clients[i].holds)
                 continue;
             send_next(clients, q, i);
-            if (++queued % PART == 0)
+            if (++queued % part == 0)
                 flush();
         }
         if (redis->err)

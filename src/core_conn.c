@@ -110,25 +110,32 @@ static void to_string(lua_State *L, int index)
 }
 
 /*
- * Loads words 1 to count of a table into core->argv and core->lengths; they
- * stay on the stack. Converting a number may run the garbage collector, a
- * user's finalizer and, through it, this function again: so all words are
- * converted before the arrays are filled.
+ * Pushes words 1 to count of a table as strings. Converting a number may run
+ * the garbage collector, a user's finalizer and, through it, this function
+ * again: so all words are converted before core->argv is filled.
  */
-static void get_words(lua_State *L, rl_core *self, int table, int count)
+static void push_words(lua_State *L, int table, int count)
 {
-    int first = lua_gettop(L) + 1;
     int i;
 
     luaL_checkstack(L, count + 1, "too many words");
-    for (i = 0; i < count; i++) {
-        lua_rawgeti(L, table, i + 1);
-        if (lua_type(L, first + i) != LUA_TSTRING)
-            to_string(L, first + i);
+    for (i = 1; i <= count; i++) {
+        lua_rawgeti(L, table, i);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            to_string(L, lua_gettop(L));
     }
-    core_reserve(L, self, count);
-    for (i = 0; i < count; i++)
-        self->argv[i] = lua_tolstring(L, first + i, &self->lengths[i]);
+}
+
+/* Fills core->argv and core->lengths from `at` with the strings from `first`
+   to the top of the stack, where they stay. Returns the number of words. */
+static int take_words(lua_State *L, rl_core *self, int at, int first)
+{
+    int count = at + lua_gettop(L) + 1 - first;
+    int i;
+
+    for (i = at; i < count; i++, first++)
+        self->argv[i] = lua_tolstring(L, first, &self->lengths[i]);
+    return count;
 }
 
 static int refuse_call(lua_State *L, const rl_conn *conn, int err)
@@ -143,25 +150,79 @@ static int refuse_call(lua_State *L, const rl_conn *conn, int err)
     }
 }
 
+/* Sends the first `count` words of core->argv. */
+static int send_words(lua_State *L, rl_handle *self, int count)
+{
+    lua_Integer id = rl_check_id(L, 2);
+    uint64_t ms = rl_check_ms(L, 3);
+    int err;
+
+    if (self->resource == NULL)
+        return rl_refuse(L, "closed", "the connection was closed");
+    err = rl_conn_call(self->resource, id, ms, count, self->core->argv,
+                       self->core->lengths);
+    return err == 0 ? rl_push_true(L) : refuse_call(L, self->resource, err);
+}
+
+enum { MAX_WORDS = 1 << 20 };
+
 /* conn:call(id, ms, words, count) -> true | nil, code, detail */
 static int conn_call(lua_State *L)
 {
-    enum { WORDS = 4, COUNT = 5, MAX_WORDS = 1 << 20 };
+    enum { WORDS = 4, COUNT = 5 };
     rl_handle *self = check_conn(L);
-    lua_Integer id = rl_check_id(L, 2);
-    uint64_t ms = rl_check_ms(L, 3);
     lua_Integer count = luaL_checkinteger(L, COUNT);
-    int err;
+    int first = lua_gettop(L) + 1;
 
     luaL_checktype(L, WORDS, LUA_TTABLE);
     luaL_argcheck(L, count > 0 && count <= MAX_WORDS, COUNT,
                   "not a count of words");
-    get_words(L, self->core, WORDS, (int)count);
-    if (self->resource == NULL)
-        return rl_refuse(L, "closed", "the connection was closed");
-    err = rl_conn_call(self->resource, id, ms, (int)count, self->core->argv,
-                       self->core->lengths);
-    return err == 0 ? rl_push_true(L) : refuse_call(L, self->resource, err);
+    push_words(L, WORDS, (int)count);
+    core_reserve(L, self->core, (int)count);
+    return send_words(L, self, take_words(L, self->core, 0, first));
+}
+
+/* The length of a table of words. */
+static int count_words(lua_State *L, int table)
+{
+    lua_Unsigned n;
+
+    luaL_checktype(L, table, LUA_TTABLE);
+    n = lua_rawlen(L, table);
+    luaL_argcheck(L, n <= MAX_WORDS, table, "too many words");
+    return (int)n;
+}
+
+/*
+ * conn:eval(id, ms, sha, keys, a, b, c, d, extra) -> true | nil, code, detail
+ * EVALSHA with these keys, the arguments a to d up to the first nil, and those
+ * of the optional table `extra`.
+ */
+static int conn_eval(lua_State *L)
+{
+    enum { SHA = 4, KEYS, FIRST, EXTRA = FIRST + 4, HEAD = 3 };
+    rl_handle *self = check_conn(L);
+    rl_core *core = self->core;
+    int keys = count_words(L, KEYS), i;
+    char number[16];
+
+    lua_settop(L, EXTRA);
+    luaL_checktype(L, SHA, LUA_TSTRING);
+    push_words(L, KEYS, keys);
+    for (i = FIRST; i < EXTRA && lua_toboolean(L, i); i++) {
+        lua_pushvalue(L, i);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            to_string(L, lua_gettop(L));
+    }
+    if (!lua_isnil(L, EXTRA))
+        push_words(L, EXTRA, count_words(L, EXTRA));
+    core_reserve(L, core, HEAD + lua_gettop(L) - EXTRA);
+    core->argv[0] = "EVALSHA";
+    core->lengths[0] = strlen(core->argv[0]);
+    core->argv[1] = lua_tolstring(L, SHA, &core->lengths[1]);
+    core->argv[2] = number;
+    core->lengths[2] = (size_t)snprintf(number, sizeof(number), "%d", keys);
+    return send_words(L, self, take_words(L, core, HEAD, EXTRA + 1));
 }
 
 /*
@@ -216,6 +277,7 @@ void rl_core_add_conn(lua_State *L)
 {
     static const luaL_Reg conn[] = {
         { "call", conn_call },
+        { "eval", conn_eval },
         { "listen", conn_listen },
         { "close", conn_close },
         { NULL, NULL },

@@ -92,6 +92,8 @@ return {
     "simulate RUNS=6 CLUSTER=1", "moves_spec", "cluster_spec" },
   ["lua/rlock/redis/errors.lua"] = {
     "unit/errors_spec", "simulate RUNS=6", "then", "errors_spec" },
+  ["lua/rlock/redis/evalsha.lua"] = {
+    "simulate RUNS=6", "then", "simulate RUNS=6 SEAL=time", "script_spec" },
   ["lua/rlock/redis/expiry.lua"] = {
     "unit/expiry_spec", "check/expiry_spec", "simulate RUNS=6 SEAL=time",
     "then", "seal_spec" },

@@ -2,8 +2,9 @@
 --  delays. What was sent on a connection that its client has closed may still
 --  arrive, unless the server has closed it too.
 
-local seal = require "rlock.redis.seal"
 local errors = require "rlock.redis.errors"
+local evalsha = require "rlock.redis.evalsha"
+local seal = require "rlock.redis.seal"
 
 local link = {}
 link.__index = link
@@ -386,6 +387,12 @@ function Connection:send(ms, words, n)
   local unwind = own.host.cancellation()
   if unwind then return nil, "cancelled", unwind end
   return own.host.wait_for(start(own, ms, words, n))
+end
+
+local scratch = {}
+
+function Connection:eval(ms, ...)
+  return self:send(ms, scratch, evalsha(scratch, ...))
 end
 
 function Connection:call(ms, ...)

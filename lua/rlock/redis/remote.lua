@@ -4,6 +4,7 @@
 
 local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
+local evalsha = require "rlock.redis.evalsha"
 local events = require "rlock.util.events"
 local expiry = require "rlock.redis.expiry"
 local naming = require "rlock.naming"
@@ -110,28 +111,6 @@ end
 
 -- the words of a request ----------------------------------------------------
 
-local NUMBER = {}
-for i = 1, 99 do NUMBER[i] = ("%d"):format(i) end
-
--- Writes a request's words: the keys, the arguments up to the first nil, then
--- those of the table `extra`.
--- @treturn integer the number of words
-local function write(words, sha, keys, a, b, c, d, extra)
-  local n = #keys
-  words[1], words[2], words[3] = "EVALSHA", sha, NUMBER[n]
-  for i = 1, n do words[3 + i] = keys[i] end
-  n = n + 3
-  if a then n = n + 1 words[n] = a end
-  if b then n = n + 1 words[n] = b end
-  if c then n = n + 1 words[n] = c end
-  if d then n = n + 1 words[n] = d end
-  if extra then
-    for i = 1, #extra do words[n + i] = extra[i] end
-    n = n + #extra
-  end
-  return n
-end
-
 local UNKNOWN = ("0"):rep(40)           -- matches no script
 
 --- Prepares a node for an operation's requests in a pipeline. May wait. The
@@ -156,7 +135,7 @@ end
 -- @treturn table the command
 function remote.command(node, op, word, keys, a, b, c, d)
   local words, sha = {}, node.shas[expiry.shipped(node, op)]
-  local n = write(words, sha or UNKNOWN, keys, a, b, c, d)
+  local n = evalsha(words, sha or UNKNOWN, keys, a, b, c, d)
   if word ~= "" then words[n + 1] = word end
   return words
 end
@@ -171,7 +150,7 @@ local function send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
   sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
   local words, ends = {}, min(deadline, node.host.now() + node.options.timeout)
-  local n = write(words, sha, keys, a, b, c, d, extra) + 1
+  local n = evalsha(words, sha, keys, a, b, c, d, extra) + 1
   words[n], code, detail = expiry.word(node, ends)
   if code then return nil, code, detail end
   local reply, sent
@@ -196,7 +175,7 @@ local function send(node, call, op, deadline, keys, a, b, c, d, extra)
   if not sha then return nil, code, detail end
   local words = {}
   return call(node, deadline, words,
-    write(words, sha, keys, a, b, c, d, extra))
+    evalsha(words, sha, keys, a, b, c, d, extra))
 end
 
 -- Logs why an operation is retried.
@@ -330,8 +309,6 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
   end
 end
 
-local scratch = {}        -- reused: the connection copies the words
-
 --- Runs an operation.
 -- @tparam table server   a node or a cluster
 -- @tparam table op       a compiled server function (script.lua)
@@ -358,8 +335,8 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   if deadline - now < node.options.timeout then
     ms = max(1, ceil((deadline - now) * 1000))
   end
-  local reply, code, detail = connection:send(ms, scratch,
-    write(scratch, sha, keys, a, b, c, d, extra))
+  local reply, code, detail =
+    connection:eval(ms, sha, keys, a, b, c, d, extra)
   if reply ~= nil then
     node.unanswered = nil
     return reply, nil, nil, false, now

@@ -11,6 +11,7 @@
 
 local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
+local evalsha = require "rlock.redis.evalsha"
 local guard = require("resty.rlock.host.guard").call
 local singleflight = require "rlock.redis.singleflight"
 local worker_timer = require "resty.rlock.host.worker_timer"
@@ -305,6 +306,13 @@ function pool:send(ms, words, n)
   end
   give_back(self, slot)
   return reply, code, detail
+end
+
+local scratch = {}
+
+--- As `send`, for EVALSHA, see evalsha.lua.
+function pool:eval(ms, ...)
+  return self:send(ms, scratch, evalsha(scratch, ...))
 end
 
 --- As `send`, with the words as arguments.

@@ -29,6 +29,16 @@ function Connection:send(ms, words, n)
   return await()
 end
 
+--- As `send`, for EVALSHA, see evalsha.lua.
+function Connection:eval(ms, sha, keys, a, b, c, d, extra)
+  local id, code, detail = begin()
+  if not id then return nil, code, detail end
+  local ok
+  ok, code, detail = self.raw:eval(id, ms, sha, keys, a, b, c, d, extra)
+  if not ok then return nil, code == "closed" and "connect" or code, detail end
+  return await()
+end
+
 --- As `send`, with the words as arguments.
 function Connection:call(ms, ...)
   return self:send(ms, { ... }, select("#", ...))

@@ -114,6 +114,7 @@ local seconds = options.duration(0, math.huge)
 
 -- A negative wait is that of a deadline that has passed.
 local function wait(value, name, level)
+  if type(value) == "number" and value >= 0 then return value end   -- faster
   if type(value) == "table" then
     local left = deadline.wait_of(value)
     if left ~= value then return left end

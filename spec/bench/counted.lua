@@ -41,7 +41,7 @@ end
 function work.red()
   local clients = { client }
   for i = 3, #arg do clients[#clients + 1] = assert(rlock.open(arg[i])) end
-  cycle(rlock.red_lock(clients, "counted:red"), count)
+  cycle(rlock.red_lock(clients, "counted:red", { node_timeout = 10 }), count)
 end
 
 function work.handovers()

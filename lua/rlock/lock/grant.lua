@@ -153,6 +153,7 @@ end
 --- Releases all holds, because the task has ended.
 function grant:give_up()
   self.is_given_up = true               -- for a request in flight
+  if self.acting then self.acting = turn.CONTENDED end
   if self.acting or #self.holds == 0 then return end
   holds.end_all(self.holds)
   self.holds, self.acting = NONE, true

@@ -30,10 +30,7 @@ function handle:__tostring() return self:show() end
 
 -- options -----------------------------------------------------------------
 
-local function check_options(options, level)
-  options = check.of_lock(options, level + 1)
-  return options.wait, options.lease
-end
+local of_lock = check.of_lock
 
 local function check_function(fn, method, level)
   if type(fn) ~= "function" then
@@ -66,7 +63,10 @@ end
 function handle:lock(options)
   if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end
   local wait, lease
-  if options ~= nil then wait, lease = check_options(options, 2) end
+  if options ~= nil then
+    options = of_lock(options, 2)
+    wait, lease = options.wait, options.lease
+  end
   return take(self, wait or huge, lease)
 end
 
@@ -76,7 +76,10 @@ function handle:try_lock(options)
     colon.raise("lock:try_lock")
   end
   local wait, lease
-  if options ~= nil then wait, lease = check_options(options, 2) end
+  if options ~= nil then
+    options = of_lock(options, 2)
+    wait, lease = options.wait, options.lease
+  end
   return take(self, wait or 0, lease)
 end
 
@@ -150,7 +153,10 @@ function handle:with(options, fn, ...)
   end
   check_function(fn, "lock:with", 2)
   local wait, lease
-  if options ~= nil then wait, lease = check_options(options, 2) end
+  if options ~= nil then
+    options = of_lock(options, 2)
+    wait, lease = options.wait, options.lease
+  end
   local hold = { handle = self }
   local ok, code, detail = take(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
@@ -223,7 +229,10 @@ local WEAK = { __mode = "v" }
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
   local wait, lease
-  if options ~= nil then wait, lease = check_options(options, 2) end
+  if options ~= nil then
+    options = of_lock(options, 2)
+    wait, lease = options.wait, options.lease
+  end
   local hold = {
     is_transferable = not self.session.host.ends_tasks,
     object = setmetatable({}, WEAK),

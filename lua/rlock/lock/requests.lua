@@ -26,16 +26,20 @@ for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 
 local function count_text(n) return ("%d"):format(n) end
 
--- Passes the turn on, unless a rollback in the background keeps
--- it.
-local function passed_on(self, ...)
-  if self.queue and not self.is_rolling_back then
-    turn.pass(self)
-  elseif not self.is_rolling_back then
+-- Ends the turn, unless a rollback in the background keeps it.
+local function pass_on(self)
+  if self.acting == true then
     self.acting = nil
+    return
   end
+  if not self.is_rolling_back then turn.pass(self) end
   if self.is_given_up then self:give_up() end
-  return ...
+end
+
+-- Ends the turn; returns the results of a request.
+local function passed_on(self, a, b, c, d)
+  pass_on(self)
+  return a, b, c, d
 end
 
 -- Seconds of lease that the holds need from now on, and whether the watchdog
@@ -69,7 +73,7 @@ local function release_in_background(self, seconds, is_retried)
   local target, leaves = record.target, record.policy.ops.leave
   local is_kept = is_retried or self:keeps_name()
   if is_kept then
-    self.is_rolling_back = true
+    self.is_rolling_back, self.acting = true, turn.CONTENDED
   else
     self.owner:renumber(record.family)
     record.undone = record.undone or {}
@@ -118,7 +122,7 @@ local roll_back = requests.roll_back
 -- @tparam number seconds for which to retry that
 function requests.release_lost(self, seconds)
   release_in_background(self, seconds)
-  passed_on(self)
+  pass_on(self)
 end
 
 --- Leaves the policy's queue of waiters, if it has one. Keeps the place if the
@@ -139,7 +143,7 @@ function requests.leave(self)
   end
   self.acting = true
   release_in_background(self)
-  passed_on(self)
+  pass_on(self)
 end
 
 --- Leaves, in the background, a place in the policy's queue of waiters, if it
@@ -161,7 +165,7 @@ local function died(self)
   if self.is_rolling_back then return end
   self.is_unsure = #self.holds > 0 or nil
   roll_back(self, self.lock.session.lease)
-  passed_on(self)
+  pass_on(self)
 end
 
 local function died_acquiring(self)
@@ -220,7 +224,7 @@ local function extra_of(self, extra, now, wait_deadline)
     options = self.lock.options or {},
   })
   if is_ok then return result end
-  passed_on(self)
+  pass_on(self)
   error(result, 0)
 end
 
@@ -278,13 +282,11 @@ local send_release
 
 -- Gives a hold its grant. Releases it instead if its task has ended or `accept`
 -- rejects it. This keeps the turn meanwhile, so no other task of the owner
--- sees the hold. Without a `hold`, the task can have ended only on a host that
--- ends tasks.
-local function accepted(self, hold, verdict, ...)
+-- sees the hold.
+-- @treturn[1] string "held"
+-- @treturn[2] nil, nil, code, detail
+local function accepted(self, hold)
   local session = self.lock.session
-  if verdict ~= "held" or not (hold or session.host.ends_tasks) then
-    return verdict, ...
-  end
   local ok, code, detail = true, nil, nil
   if session.host.has_gone(self.owner.task) then
     ok, code, detail = nil, "closed", "the task has ended"
@@ -293,7 +295,7 @@ local function accepted(self, hold, verdict, ...)
   end
   if ok then
     if hold then hold.grant = self end
-    return verdict, ...
+    return "held"
   end
   local now = session.host.now()
   send_release(self, now + 2 * session.timeout, hold, now)
@@ -302,11 +304,12 @@ end
 
 -- Sends the request and passes the turn on.
 local function send_acquire(self, deadline, lease, hold, now, extra)
-  do
+  local session, record = self.lock.session, self.lock.record
+  if self.state ~= "free" or session.is_closed
+      or not (lease or record.policy.ops.renew) then
     local ok, code, why = may_enter(self, lease)
     if not ok then return passed_on(self, nil, nil, code, why) end
   end
-  local session, record = self.lock.session, self.lock.record
   session.pending = session.pending + 1
   local want = #self.holds + 1
   local reply, code, detail, may_be_applied, sent = record.target:run("acquire",
@@ -324,8 +327,13 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
     roll_back(self, lease or session.lease)
     return passed_on(self, nil, nil, "closed", "the client was closed")
   end
-  return passed_on(self, accepted(self, hold,
-    interpret(self, reply, lease, hold, sent)))
+  local verdict, value
+  verdict, value, code, detail = interpret(self, reply, lease, hold, sent)
+  -- Without a `hold`, only a host that ends tasks can have ended this one.
+  if verdict == "held" and (hold or session.host.ends_tasks) then
+    verdict, value, code, detail = accepted(self, hold)
+  end
+  return passed_on(self, verdict, value, code, detail)
 end
 
 -- Is the last hold being released, by a rollback or in another task?
@@ -362,8 +370,9 @@ function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
     local is_ours, code, detail = turn.wait(self, deadline)
     if not is_ours then return nil, nil, code, detail end
     now = self.lock.session.host.now()
+  else
+    self.acting = true
   end
-  self.acting = true
   local policy_ = self.lock.record.policy
   local peer = policy_.peer and self:peer()
   if peer and is_ending(peer) then
@@ -469,15 +478,10 @@ function send_release(self, deadline, hold, now)
 end
 
 -- As passed_on; the caller does not use the grant afterwards.
-local function ended(self, ...)
-  if self.queue and not self.is_rolling_back then
-    turn.pass(self)
-  elseif not self.is_rolling_back then
-    self.acting = nil
-  end
-  if self.is_given_up then self:give_up() end
+local function ended(self, ok, code, detail)
+  pass_on(self)
   self:recycle()
-  return ...
+  return ok, code, detail
 end
 
 -- The caller cannot retry the release of a transferable hold, so a background
@@ -507,8 +511,9 @@ function requests.release(self, hold)
       return nil, code, detail
     end
     now = session.host.now()
+  else
+    self.acting = true
   end
-  self.acting = true
   if session.host.on_death then
     return survived(session.host.on_death(died, self),
       ended(self, send_release(self, deadline, hold, now)))

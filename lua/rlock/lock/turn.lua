@@ -1,8 +1,13 @@
 --- The turn of a grant: it has one request at a time, although several tasks
 --  may share it (an explicit owner, a transferred hold). A grant is `acting`
---  while a request has its turn; `queue` has the events of those that wait.
+--  while a request has its turn: true, or CONTENDED if the end of the request
+--  may not end the turn. `queue` has the events of those that wait.
 
 local turn = {}
+
+--- Value of `acting` if another request waits, if a rollback keeps the turn, or
+--  if the task has ended.
+turn.CONTENDED = "contended"
 
 --- Waits for the turn of a grant that is acting.
 -- @tparam table self the grant
@@ -13,7 +18,7 @@ function turn.wait(self, deadline)
   local host = self.lock.session.host
   local event = host.event()
   local queue = self.queue or {}
-  self.queue = queue
+  self.queue, self.acting = queue, turn.CONTENDED
   queue[#queue + 1] = event
   local is_ours, code, unwind = event:pause(deadline - host.now())
   if is_ours then return true end

@@ -7,20 +7,14 @@ local naming = require "rlock.naming"
 
 local verdicts = {}
 
-local function set(...)
-  local result = {}
-  for _, word in ipairs { ... } do result[word] = true end
-  return result
-end
-
--- Operation -> its verdicts.
+-- Operation -> its verdicts -> the type of their value; true: none, or a token.
 local words = {
-  acquire = set("held", "busy", "lost", "refused"),
-  renew = set("held", "lost"),
-  refresh = set("busy"),
-  release = set("freed", "kept", "lost"),
-  break_ = set("freed", "free", "refused"),
-  peek = set("held", "free"),
+  acquire = { held = true, busy = "number", lost = true, refused = "string" },
+  renew = { held = true, lost = true },
+  refresh = { busy = "number" },
+  release = { freed = true, kept = true, lost = true },
+  break_ = { freed = true, free = true, refused = "string" },
+  peek = { held = true, free = true },
 }
 
 -- The same, for messages.
@@ -35,9 +29,6 @@ local wanted = {
   peek = '{ "held", milliseconds, count of this owner, '
     .. '{ owner, count, ... } }, or the same with "free"',
 }
-
--- Verdict -> the type of its value.
-local second = { busy = "number", refused = "string" }
 
 local show
 
@@ -105,8 +96,9 @@ end
 function verdicts.of(op, reply)
   local word, value = reply, nil
   if type(reply) == "table" then word, value = reply[1], reply[2] end
-  local kind = second[word]
-  if not words[op.op][word] or kind and type(value) ~= kind
+  local kind = words[op.op][word]
+  if kind == true and value == nil then return word end
+  if not kind or kind ~= true and type(value) ~= kind
       or type(value) == "table" then
     return verdicts.wrong(op, reply)
   end

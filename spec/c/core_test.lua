@@ -279,6 +279,36 @@ function tests.arguments_become_strings_exactly()
   conn:close()
 end
 
+function tests.eval_writes_keys_and_arguments_up_to_the_first_nil()
+  local conn = open()
+  local sha = ask(conn, "SCRIPT", "LOAD",
+    "return table.concat(KEYS, ' ') .. '|' .. table.concat(ARGV, ' ')")
+  local function eval(...)
+    local answer
+    assert(conn:eval(new(function(reply)
+      answer = reply
+      core.stop()
+    end), 5000, sha, ...))
+    assert(core.run())
+    return answer
+  end
+  check(eval({}) == "|")
+  check(eval({ "k", 7 }, "a", 1, 2.5) == "k 7|a 1 2.5")
+  check(eval({ "k" }, "a", "b", "c", "d", { "e", 5 }) == "k|a b c d e 5")
+  check(eval({ "k" }, "a", nil, "c", nil, { "e" }) == "k|a e")
+  local id = new(unexpected)
+  raises("bad argument #5", conn.eval, conn, id, 0, sha, "k")
+  raises("bad argument #4", conn.eval, conn, id, 0, nil, {})
+  raises("a word must be a string or a number", conn.eval, conn, id, 0, sha,
+    { {} })
+  raises("a word must be a string or a number", conn.eval, conn, id, 0, sha,
+    {}, "a", {})
+  raises("bad argument #10", conn.eval, conn, id, 0, sha, {}, "a", nil, nil,
+    nil, "extra")
+  conn:close()
+  check(select(2, conn:eval(id, 0, sha, {})) == "closed")
+end
+
 function tests.misuse_names_the_argument()
   local conn = open()
   local id = new(unexpected)

@@ -1,16 +1,24 @@
---- Work of a fixed size, for spec/bench/budget to count its instructions.
+--- Work whose costs spec/bench/budget counts. Prints the amount of work done,
+--  or the figure for costs that this program counts itself. The server is
+--  RLOCK_URL.
 --
---    rlockctl counted.lua cycles|red|handovers|renewals COUNT [URL...]
+--    rlockctl counted.lua WHAT COUNT [FACTORY|URL...]
 --
---  cycles: a lock() and an unlock(), by 64 tasks. red: the same of a red lock
---  on the servers named. handovers: of one lock between two tasks. renewals:
---  by the watchdog, 100 at a time. The clock is set forward to each period, so
---  the count does not depend on how busy the machine is.
+--  cycles: a lock() and an unlock(), by 64 tasks, of the kind that the factory
+--  makes (lock). crowd: the same by 1000 tasks. red: a red lock on the servers
+--  named. handovers: of one lock between two tasks. renewals: by the watchdog,
+--  100 at a time. The clock is set forward to each period, so the count does
+--  not depend on how busy the machine is.
+--  opcodes, garbage: opcodes of Lua and bytes allocated, for a cycle. task,
+--  waiting, held: bytes of a task that has used a lock and has ended its turn,
+--  of one that waits, and of a held lock.
 
 local host = require "rlock.host.uv"
 local rlock = require "rlock"
 
 local TASKS, HELD, WATCHDOG = 64, 100, 30
+local CROWD = 1000
+local PERIOD = 10007                    -- opcodes between two calls of the hook
 
 local what, count = arg[1], math.tointeger(tonumber(arg[2]))
 local client = assert(rlock.open { watchdog = WATCHDOG })
@@ -32,11 +40,19 @@ end
 
 local work = {}
 
-function work.cycles()
-  tasks(TASKS, function(i)
-    return cycle(client:lock("counted:" .. i), count // TASKS)
-  end)
+-- Some kinds have two sides.
+local function new_lock(name)
+  local lock = client[arg[3] or "lock"](client, name)
+  return lock.write_lock and lock:write_lock() or lock
 end
+
+local function cycles_of(n)
+  tasks(n, function(i) return cycle(new_lock("counted:" .. i), count // n) end)
+end
+
+function work.cycles() cycles_of(TASKS) end
+
+function work.crowd() cycles_of(CROWD) end
 
 function work.red()
   local clients = { client }
@@ -60,5 +76,91 @@ function work.renewals()
   end
 end
 
-work[what]()
-print(count)
+-- The hook is called once in a period, so its own opcodes hardly count.
+function work.opcodes()
+  local calls, main = 0, debug.getregistry()[1]
+  local function hook() calls = calls + 1 end
+  local lock = client:lock "counted"
+  cycle(lock, 100)
+  debug.sethook(hook, "", PERIOD)
+  debug.sethook(main, hook, "", PERIOD)
+  cycle(lock, count)
+  debug.sethook()
+  debug.sethook(main)
+  return calls * PERIOD / count
+end
+
+local function bytes() return collectgarbage "count" * 1024 end
+
+local function bytes_left()
+  collectgarbage()
+  collectgarbage()
+  return bytes()
+end
+
+function work.garbage()
+  local lock = client:lock "counted"
+  cycle(lock, 100)
+  collectgarbage()
+  collectgarbage "stop"
+  local before = bytes()
+  cycle(lock, count)
+  return (bytes() - before) / count
+end
+
+-- Bytes of each of `count` tasks that have run fn(i, ready) until they call
+-- ready(), or until `are_ready` says so.
+local function bytes_of(fn, are_ready)
+  local begun, go_on = 0, rlock.event()
+  local function ready()
+    begun = begun + 1
+    if begun == count then go_on:set() end
+  end
+  local before = bytes_left()
+  for i = 1, count do rlock.spawn(fn, i, ready) end
+  if are_ready then
+    repeat rlock.sleep(0.02) until are_ready()
+  else
+    go_on:wait()
+  end
+  return (bytes_left() - before) / count
+end
+
+function work.task()
+  return bytes_of(function(i, ready)
+    local lock = client:lock("counted:" .. i)
+    cycle(lock, 1)
+    ready()
+    rlock.event():wait()
+    return lock
+  end)
+end
+
+-- Do all tasks wait, without a request in flight?
+local function all_wait()
+  local n = 0
+  for _, channel in pairs(client.session.wakeup.channels) do
+    local waiter = channel.first
+    while waiter do n, waiter = n + 1, waiter.next end
+  end
+  return n == count and client.session.pending == 0
+end
+
+function work.waiting()
+  assert(client:lock("counted"):lock())
+  return bytes_of(function() client:lock("counted"):lock() end, all_wait)
+end
+
+function work.held()
+  local locks = {}
+  local before = bytes_left()
+  for i = 1, count do
+    locks[i] = client:lock("counted:" .. i)
+    assert(locks[i]:lock())
+  end
+  return (bytes_left() - before) / count
+end
+
+io.write(("%.0f\n"):format(work[what]() or count))
+io.stdout:flush()
+os.exit(0)

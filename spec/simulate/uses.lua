@@ -549,9 +549,14 @@ end
 
 local function must_red(task, thing, seconds)
   local _ <close> = asking(task, { thing })
-  local lock = red_of(task, thing)
-  task.began = task.host.universe.now
-  local ok, code, detail = lock:lock { wait = seconds }
+  local lock, universe = red_of(task, thing), task.host.universe
+  local ends, ok, code, detail = universe.now + seconds, nil, nil, nil
+  repeat
+    task.began = universe.now
+    ok, code, detail = lock:lock { wait = ends - universe.now }
+    -- A failover may still be under way.
+    if code == "quorum" then task.host.sleep(0.1) end
+  until code ~= "quorum" or universe.now >= ends
   if not ok then return nil, code, detail end
   local holder <close> = red_holder(task, thing, validity(task, lock))
   task.world.oracle:granted(holder)

@@ -70,6 +70,7 @@ build = {
     ["rlock.redis.channels"] = "lua/rlock/redis/channels.lua",
     ["rlock.redis.cluster"] = "lua/rlock/redis/cluster.lua",
     ["rlock.redis.errors"] = "lua/rlock/redis/errors.lua",
+    ["rlock.redis.evalsha"] = "lua/rlock/redis/evalsha.lua",
     ["rlock.redis.expiry"] = "lua/rlock/redis/expiry.lua",
     ["rlock.redis.handshake"] = "lua/rlock/redis/handshake.lua",
     ["rlock.redis.node"] = "lua/rlock/redis/node.lua",

@@ -550,7 +550,8 @@ end
 local function must_red(task, thing, seconds)
   local _ <close> = asking(task, { thing })
   local lock, universe = red_of(task, thing), task.host.universe
-  local ends, ok, code, detail = universe.now + seconds, nil, nil, nil
+  local ends = universe.now + seconds
+  local ok, code, detail
   repeat
     task.began = universe.now
     ok, code, detail = lock:lock { wait = ends - universe.now }

@@ -18,6 +18,7 @@ if core.versions.rlock ~= version then
 end
 
 local connection = require "rlock.host.uv.connection"
+local guard = require "rlock.host.uv.guard"
 local process = require "rlock.host.uv.process"
 local tasks = require "rlock.host.uv.tasks"
 
@@ -33,6 +34,7 @@ local host = {
   daemon = tasks.daemon,
   service = tasks.daemon,              -- nothing ends it but an error
   current = tasks.current,
+  guard = guard,
   is_over = tasks.is_over,
   has_gone = tasks.is_over,            -- only the task waits for its work
   is_running = tasks.is_running,
@@ -108,22 +110,5 @@ end
 --- Runs fn to completion, even if the task ends earlier, which this host's
 --  tasks never do.
 function host.whole(fn, ...) return fn(...) end
-
-local Guard = {}
-Guard.__index = Guard
-function Guard:__close() if not self.is_over then self.undo(self.what) end end
-
-local function completed(guard, ...)
-  guard.is_over = true
-  return ...
-end
-
---- Calls fn(...). If it raises, undo(what) runs before the error propagates.
---  Nothing here catches the error, so it keeps its own traceback.
--- @return what fn returned
-function host.guard(undo, what, fn, ...)
-  local guard <close> = setmetatable({ undo = undo, what = what }, Guard)
-  return completed(guard, fn(...))
-end
 
 return host

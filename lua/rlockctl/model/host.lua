@@ -7,6 +7,8 @@
 --  time. An item with a `host` belongs to that process: a dead process drops
 --  it, and a stalled one delays it; delayed items fire in the order of `rank`.
 
+local guard = require "rlock.host.uv.guard"
+
 local sim = {}
 
 local create, resume = coroutine.create, coroutine.resume
@@ -282,15 +284,6 @@ end
 
 -- the host --------------------------------------------------------------------
 
-local Guard = {}
-Guard.__index = Guard
-function Guard:__close() if not self.is_over then self.undo(self.what) end end
-
-local function completed(guard, ...)
-  guard.is_over = true
-  return ...
-end
-
 local function coroutine_of(universe)
   local co = table.remove(universe.idle)
   if co then return co end
@@ -320,10 +313,7 @@ local function add_tasks(host, universe)
     return task
   end
   function host.whole(fn, ...) return fn(...) end
-  function host.guard(undo, what, fn, ...)
-    local guard <close> = setmetatable({ undo = undo, what = what }, Guard)
-    return completed(guard, fn(...))
-  end
+  host.guard = guard
   function host.is_over(task)
     return type(task) == "table" and task.over == true
   end

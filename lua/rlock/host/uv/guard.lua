@@ -1,0 +1,24 @@
+--- Calls functions that must be cleaned up after if they raise an error.
+
+local Guard = {}
+Guard.__index = Guard
+function Guard:__close() if not self.is_over then self.undo(self.what) end end
+
+local function completed(self, ...)
+  self.is_over = true
+  return ...
+end
+
+--- Calls fn(...). If it raises, undo(what) runs before the error propagates.
+--  Nothing here catches the error, so it keeps its own traceback.
+-- @tparam function undo
+-- @param what its argument
+-- @tparam function fn
+-- @param ... its arguments
+-- @return what fn returned
+local function guard(undo, what, fn, ...)
+  local self <close> = setmetatable({ undo = undo, what = what }, Guard)
+  return completed(self, fn(...))
+end
+
+return guard

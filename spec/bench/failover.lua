@@ -9,7 +9,7 @@
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
-local median = require "spec.bench.median"
+local median = require("spec.bench.statistics").median
 local rlock = require "rlock"
 local sets = require "spec.interop.sets"
 local world = require "spec.interop.world"

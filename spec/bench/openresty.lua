@@ -5,7 +5,7 @@
 --    spec/tools/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
 --                                             the server is RLOCK_URL
 
-local median = require "spec.bench.median"
+local median = require("spec.bench.statistics").median
 local nginx = require "spec.tools.nginx"
 local shell = require "spec.tools.shell"
 

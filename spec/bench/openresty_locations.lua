@@ -1,7 +1,7 @@
 --- The locations of openresty.lua: with rlock, and with plain cosocket code
 --- like lua-resty-redis that sends the same scripts.
 
-local median = require "spec.bench.median"
+local median = require("spec.bench.statistics").median
 local policy = require "rlock.policy"
 local rlock = require "resty.rlock"
 local url = require "rlock.redis.url"

@@ -11,7 +11,7 @@
 
 package.path = "./?.lua;" .. package.path
 
-local median = require "spec.bench.median"
+local median = require("spec.bench.statistics").median
 local redis = require "spec.tools.redis"
 local shell = require "spec.tools.shell"
 

@@ -6,7 +6,7 @@
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"
-local median = require "spec.bench.median"
+local median = require("spec.bench.statistics").median
 local redis = require "spec.tools.redis"
 local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"

@@ -113,6 +113,17 @@ describe("a subscriber", function()
     assert.is_nil(its.channels.c)
   end)
 
+  it("drops an idle channel whose slot has moved, and leaves its other half",
+    function()
+      say("subscribe", "ssubscribe", "sunsubscribe")
+      sent, told = {}, {}
+      channel.idle_since, clock = 100, 101.5
+      go_on()
+      assert.same({ "unsubscribe c" }, sent)
+      assert.same({ "dropped" }, told)
+      assert.is_nil(its.channels.c)
+    end)
+
   it("examines a channel once a second, however many are added", function()
     local examined, MANY = 0, 100
     local counted = { __index = function(_, field)

@@ -142,8 +142,8 @@ local function drop_idle(self)
         and not channel.is_leaving then
       if channel.is_live then
         unsubscribe(self, channel)
-      elseif not self.connection then
-        drop(self, channel)
+      elseif not self.connection or channel.has_moved then
+        self:remove(channel)
         self.notify("dropped", channel)
       end
     end

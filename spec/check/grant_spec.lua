@@ -944,7 +944,7 @@ describe("waiters", function()
 
   on_stage("are woken one at a time, in order", function(self, client)
     local lock = client:lock "lock"
-    assert.is_true(lock:lock())
+    assert.is_true(lock:lock() and lock:unlock() and lock:lock())
     local got = wait_in_line(self, client, 3)
     self:calls()
     assert.is_true(lock:unlock())
@@ -956,6 +956,34 @@ describe("waiters", function()
     assert.same({ 1, 2, 3 }, got)
     assert.equal(5, #self:calls())
   end)
+
+  on_stage("of the same client get the lock in one round trip",
+    function(self, client)
+      local held, got_at = client:lock "lock", nil
+      assert.is_true(held:lock() and held:unlock() and held:lock())
+      local first = self.spawn(function()
+        local lock = client:lock "lock"
+        assert.is_true(lock:lock { wait = 10 })
+        got_at = self.now()
+        assert.is_true(lock:unlock())
+      end)
+      local second = self.spawn(function()
+        assert.is_true(client:lock("lock"):lock { wait = 10 })
+      end)
+      self.sleep(1)
+      self:route().delay = 0.001
+      self:route().random = function() return 0.5 end
+      self:calls()
+      local released_at = self.now()
+      assert.is_true(held:unlock())
+      first:join()
+      assert.near(0.002, got_at - released_at, 1e-4)
+      second:join()
+      assert.near(0.004, self.now() - released_at, 1e-4)
+      self.sleep(0.2)                   -- the messages have come
+      assert.same({ "1.001 release 1 0 publish", "1.001 acquire 30000 1",
+        "1.003 release 1 0 publish", "1.003 acquire 30000 1" }, self:calls())
+    end)
 
   on_stage("pass on a wake that they do not use", function(self, client)
     local lock = client:lock "lock"

@@ -225,6 +225,87 @@ describe("the waiters of a channel", function()
     assert.equal("2", heard())
   end)
 
+  describe("of a lock that is handed over", function()
+    local self, waiters, channel
+
+    before_each(function()
+      self = open()
+      waiters = join_all(self, "a", "1 2 3")
+      channel = self:hand_over("a", now)
+      assert.equal("1", heard())
+      retries(waiters["1"])
+    end)
+
+    it("are not woken by the message, if the first succeeds", function()
+      self:leave(waiters["1"], true)
+      assert.equal("", message(self, "a"))
+      assert.equal("2", message(self, "a"))
+    end)
+
+    it("are not, if the message comes first", function()
+      assert.equal("1", message(self, "a"))
+      self:leave(waiters["1"], true)
+      assert.equal("", heard())
+      assert.equal("2", message(self, "a"))
+    end)
+
+    it("are woken by the message, if the first waits again", function()
+      self:wait(waiters["1"], 5)
+      assert.equal("1", message(self, "a"))
+    end)
+
+    it("are woken if the first retries after the message, and leaves",
+      function()
+        assert.equal("1", message(self, "a"))
+        self:wait(waiters["1"], 5)
+        self:leave(waiters["1"], false)
+        assert.equal("2", heard())
+      end)
+
+    it("are woken at once if the first gives up", function()
+      self:leave(waiters["1"], false)
+      assert.equal("2", heard())
+      assert.equal("3", message(self, "a"))
+    end)
+
+    it("are woken by the message, if the release is not confirmed", function()
+      self:leave(waiters["1"], true)
+      self:withdraw(channel)
+      assert.equal("2", message(self, "a"))
+    end)
+
+    it("are woken by each message after a new subscription", function()
+      self:leave(waiters["1"], true)
+      channel.subscriber.notify("live", channel)
+      assert.equal("2 3", heard())
+      for _, waiter in pairs(waiters) do retries(waiter) end
+      self:wait(waiters["2"], 5)
+      assert.equal("2", message(self, "a"))
+    end)
+
+    it("compete with other clients after a while", function()
+      self:leave(waiters["1"], true)
+      now = now + 0.004
+      assert.equal(channel, self:hand_over("a", now))
+      assert.equal("2", heard())
+      retries(waiters["2"])
+      self:leave(waiters["2"], true)
+      now = now + 0.002
+      assert.is_nil(self:hand_over("a", now))
+      assert.equal("", heard())
+      assert.equal(channel, self:hand_over("a", now))
+      assert.equal("3", heard())
+    end)
+  end)
+
+  it("are not handed a lock that several may get", function()
+    local self = open()
+    join_all(self, "a", "1 2", function() return "one" end)
+    assert.is_nil(self:hand_over("a", now))
+    assert.is_nil(self:hand_over("b", now))
+    assert.equal("", heard())
+  end)
+
   it("are all woken by a message that is for all, and one other", function()
     local self = open()
     local function wakes(payload) return payload == "1" and "all" or "one" end

@@ -436,6 +436,14 @@ local function lost_in_reply(self, may_be_applied, left)
   return lost(self)
 end
 
+-- Wakes a waiter of this client, whose request follows the release, unless the
+-- policy has a queue of waiters.
+-- @treturn table|nil the channel
+local function hand_over(self, now)
+  local channel = not self.lock.record.policy.ops.refresh and self:channel()
+  return channel and self.lock.session.wakeup:hand_over(channel, now)
+end
+
 function send_release(self, deadline, hold, now)
   hold = holds.remove(self.holds, hold)
   if not hold then
@@ -448,7 +456,9 @@ function send_release(self, deadline, hold, now)
   end
   local session, record = self.lock.session, self.lock.record
   local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
+  local channel
   if want == 0 then
+    if session.wakeup.count > 0 then channel = hand_over(self, now) end
     session.watchdog:remove(self)
     local times, held, i = record.series.hold, now - self.since, 1
     while held > HOLD[i] do i = i + 1 end      -- metrics.observe
@@ -463,8 +473,9 @@ function send_release(self, deadline, hold, now)
   local reply, code, detail, may_be_applied, sent = record.target:run("release",
     deadline, now, self.owner_name,
     want == 0 and "1" or duration.ms(seconds), COUNT[want] or count_text(want))
+  local verdict = reply ~= nil and verdicts.of(record.policy.ops.release, reply)
+  if channel and verdict ~= "freed" then session.wakeup:withdraw(channel) end
   if reply == nil then return unconfirmed(self, code, detail, left) end
-  local verdict = verdicts.of(record.policy.ops.release, reply)
   if verdict == "freed" and want == 0 then
     self:reset()
     return true

@@ -8,6 +8,12 @@
 local wakeup = {}
 wakeup.__index = wakeup
 
+--- For how many seconds the tasks of a client may hand over a lock among
+--  themselves, before waiters of other clients compete.
+local TENURE = 0.005
+
+local SUCCEEDED = {}      -- stands for a successor that has the lock
+
 --- @tparam table listener  of the back end: add(channel), wind_down(), close(),
 --   and it calls notify(event, channel, payload)
 -- @tparam table host
@@ -92,7 +98,21 @@ end
 
 local events = {}
 
+-- The message of a release that has woken a successor already, see hand_over.
+-- If that has the lock, nothing is left to do; else it retries once more.
+local function is_for_successor(channel)
+  local successor = channel.successor
+  if not successor then return false end
+  channel.successor = nil
+  if successor ~= SUCCEEDED then
+    successor.is_handed = true
+    wake(successor)
+  end
+  return true
+end
+
 function events.message(_, channel, payload)
+  if is_for_successor(channel) then return end
   if channel.wakes and channel.wakes(payload) == "all" then
     wake_sharers(channel)
   else
@@ -100,7 +120,10 @@ function events.message(_, channel, payload)
   end
 end
 
-function events.live(_, channel) wake_all(channel) end
+function events.live(_, channel)
+  channel.successor = nil
+  wake_all(channel)
+end
 
 function events.dropped(self, channel)
   self.channels[channel.name] = nil
@@ -152,6 +175,9 @@ end
 -- @treturn[2] string "cancelled"
 -- @return[2] the value to raise
 function wakeup.wait(_, waiter, seconds)
+  local channel = waiter.channel
+  if channel and channel.successor == waiter then channel.successor = nil end
+  waiter.is_handed = nil
   waiter.is_woken = waiter.is_set or false -- woken since the last wait
   return waiter:pause(seconds)
 end
@@ -175,6 +201,10 @@ function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
   local was_first = channel.first == waiter
   unlink(channel, waiter)
+  if channel.successor == waiter then
+    channel.successor = got_it and SUCCEEDED or nil
+  end
+  if waiter.is_handed and got_it then waiter.is_set = nil end
   if waiter.is_set or waiter.is_woken and not got_it
       or was_first and waiter.is_woken == false then
     wake_one(channel)
@@ -187,6 +217,30 @@ function wakeup:leave(waiter, got_it)
   if channel.poller == waiter then channel.poller = nil end
   if not channel.first then channel.idle_since = self.host.now() end
 end
+
+--- Wakes the first waiter just before its lock is released, so that its request
+--  follows the release on the same connection. The release's own message then
+--  wakes no other. Not for longer than TENURE, for the sake of other clients (a
+--  cohort lock: Dice, Marathe, Shavit, "Lock cohorting", 2012).
+-- @tparam string name the channel; unless its messages may wake several
+-- @tparam number now
+-- @treturn table|nil the channel; `withdraw` it if the release fails
+function wakeup:hand_over(name, now)
+  local channel = self.channels[name]
+  local waiter = channel and not channel.wakes and channel.first
+  while waiter and waiter.is_woken do waiter = waiter.next end
+  if not waiter or now - (channel.tenure or now) > TENURE then
+    if channel then channel.tenure = nil end
+    return nil
+  end
+  channel.tenure, channel.successor = channel.tenure or now, waiter
+  wake(waiter)
+  return channel
+end
+
+--- Ends a hand-over that failed: the next message is for all waiters.
+-- @tparam table channel
+function wakeup.withdraw(_, channel) channel.successor = nil end
 
 --- Passes on remaining permits: wakes the first waiter for which they suffice
 --  and that is not already retrying.

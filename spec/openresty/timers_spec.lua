@@ -349,6 +349,59 @@ describe("The timer of a worker", function()
     assert.matches("expired or broken", reasons[1])
   end)
 
+  -- From now on, nginx drops timers when they are due, because too many run.
+  local function drop() function ngx.timer.at() return true end end
+
+  it("is not waited for beyond the wait of a call", function()
+    local order, makers = {}, {
+      lock = function() return client:lock("x"):lock { wait = 0.3 } end,
+      hold = function() return client:fair_lock("x"):hold { wait = 0.3 } end,
+      semaphore = function()
+        return client:semaphore("s"):acquire(1, { wait = 0.3 })
+      end,
+      permits = function()
+        return client:permits("p"):acquire { wait = 0.3 }
+      end,
+      latch = function() return client:latch("l"):wait { wait = 0.3 } end,
+    }
+    current()
+    kill()
+    drop()
+    local threads = {}
+    local function start(name, make)
+      threads[#threads + 1] = ngx.thread.spawn(function()
+        local ok, code, detail = make()
+        assert.same({ name, nil, "no timer" },
+          { name, ok, detail and detail:match "^no timer" })
+        order[#order + 1] = code
+      end)
+    end
+    start("unlock", function() return client:lock("x"):unlock() end)
+    start("try", function() return client:lock("x"):try_lock() end)
+    for name, make in pairs(makers) do start(name, make) end
+    for _, thread in ipairs(threads) do
+      assert.is_true((ngx.thread.wait(thread)))
+    end
+    assert.same({ "timeout", "timeout", "timeout", "timeout", "timeout",
+      "refused", "refused" }, order)
+  end)
+
+  it("takes the time until it starts from the wait of a call", function()
+    local function wait_of(_, wait, third) return wait, third end
+    assert.same({ -1, 3 }, { host.whole(wait_of, nil, -1, 3) })
+    current()
+    kill()
+    function ngx.timer.at(_, ...)
+      ngx.timer.at = timer_at
+      return timer_at(0.5, ...)
+    end
+    local left, third = host.whole_wait(wait_of, nil, 100, 3)
+    assert.is_true(left <= 99.5, left)
+    assert.equal(3, third)
+    assert.equal(math.huge, (host.whole_wait(wait_of, nil, math.huge)))
+    assert.equal(0, (host.whole_wait(wait_of, nil, 0)))
+  end)
+
   it("refuses jobs if there can be none, until there can", function()
     current()
     kill()

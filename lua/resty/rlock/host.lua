@@ -27,6 +27,7 @@ local host = {
   guard = guard.call,
   on_death = guard.on_death,
   whole = worker_timer.run,
+  whole_wait = worker_timer.wait,
   daemon = worker_timer.start,
   service = worker_timer.service,
   spawn = callbacks.start,

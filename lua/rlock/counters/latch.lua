@@ -92,7 +92,8 @@ function latch:wait(options)
     channel = record.target:channel(), wakes = record.policy.wakes,
     late = ("latch %s was not open in time"):format(naming.show(record.name)),
   }
-  local open, code, detail = self.session.host.whole(its.wait, its, wait)
+  local open, code, detail = self.session.host.whole_wait(its.wait, its,
+    wait)
   if open then return true end
   if code == "cancelled" then error(detail, 0) end
   return nil, code == "busy" and "timeout" or code, detail

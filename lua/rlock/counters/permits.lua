@@ -177,14 +177,15 @@ end
 -- @treturn[2] string detail
 function permits:acquire(options)
   options = check.of_lock(options)
-  return self.session.host.whole(take, self, options.wait or math.huge,
+  return self.session.host.whole_wait(take, self, options.wait or math.huge,
     options.lease)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
 function permits:try_acquire(options)
   options = check.of_lock(options)
-  return self.session.host.whole(take, self, options.wait or 0, options.lease)
+  return self.session.host.whole_wait(take, self, options.wait or 0,
+    options.lease)
 end
 
 -- renewing and releasing ------------------------------------------------------

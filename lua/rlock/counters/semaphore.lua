@@ -48,7 +48,7 @@ local function give_back(self, n)
   return "the task has ended"
 end
 
-local function take(self, n, wait)
+local function take(self, wait, n)
   local record = self.record
   local its = Call:new {
     counter = self, request = deduplication.begin(self), n = n,
@@ -70,7 +70,7 @@ local function take(self, n, wait)
 end
 
 local function take_permits(self, n, wait)
-  return self.session.host.whole(take, self, n, wait)
+  return self.session.host.whole_wait(take, self, wait, n)
 end
 
 -- The number of permits and the wait; both are optional.

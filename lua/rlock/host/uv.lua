@@ -111,4 +111,7 @@ end
 --  tasks never do.
 function host.whole(fn, ...) return fn(...) end
 
+--- As `whole`; the second argument of fn is the seconds that it waits.
+host.whole_wait = host.whole
+
 return host

@@ -44,7 +44,7 @@ end
 local function take(self, wait, lease, hold)
   local host = self.session.host
   if host.ends_tasks then
-    return host.whole(self.take, self, wait, lease, hold)
+    return host.whole_wait(self.take, self, wait, lease, hold)
   end
   return self:take(wait, lease, hold)
 end

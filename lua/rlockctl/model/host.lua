@@ -314,6 +314,7 @@ local function add_tasks(host, universe)
   end
   function host.whole(fn, ...) return fn(...) end
   host.guard = guard
+  host.whole_wait = host.whole
   function host.is_over(task)
     return type(task) == "table" and task.over == true
   end

@@ -21,7 +21,7 @@ local worker_timer = {}
 
 local now, running = clock.now, coroutine.running
 local exiting, spawn = ngx.worker.exiting, ngx.thread.spawn
-local max, remove = math.max, table.remove
+local max, min, remove = math.max, math.min, table.remove
 
 local TICK = 0.5         -- seconds between two maintenance runs
 local TICK_ALONE = 0.05  -- the same in a Lua state of a single request
@@ -55,6 +55,10 @@ local function do_job(self, thread, job)
   job.timer = self
   self.threads[thread] = job
   self.busy = self.busy + 1
+  if job.ends then
+    local left = job.ends - now()
+    job.b = left > 0 and left or -1
+  end
   if job.done then
     job.ok, job.x, job.y, job.z =
       pcall(job.fn, job.a, job.b, job.c, job.d)
@@ -334,16 +338,25 @@ end
 local NO_TIMER = "no timer: all of lua_max_running_timers are in use"
 local DIED = "nginx has ended the timer of the worker"
 
+-- Waits a while until a job is done, and not beyond its end before it begins.
+local function is_done(job)
+  local most = LATE
+  if job.ends and not job.timer then most = min(most, job.ends - now()) end
+  return job.done:block(max(most, 0))
+end
+
 -- Waits until a job is done. Withdraws it if no timer starts.
 -- @return true; or nil, code, detail
 local function finish(job)
   local tries = 0
-  while not job.done:block(LATE) do
+  while not is_done(job) do
     tries = tries + 1
     revive()
-    if not job.timer and not job.has_died and tries >= TRIES then
-      job.is_withdrawn = true
-      return nil, "refused", NO_TIMER
+    if not job.timer and not job.has_died then
+      local is_over = job.ends and now() >= job.ends
+      job.is_withdrawn = is_over or tries >= TRIES
+      if is_over then return nil, "timeout", NO_TIMER end
+      if job.is_withdrawn then return nil, "refused", NO_TIMER end
     end
   end
   if job.has_died then return nil, "closed", DIED end
@@ -352,21 +365,14 @@ end
 
 local events = {}        -- for reuse
 
---- Runs a function for the running task to completion, even if the task ends
---  earlier.
--- @tparam function fn
--- @param a,b,c,d its arguments
--- @return[1] what it returns, three values at most
--- @treturn[2] nil
--- @treturn[2] string "refused", or "closed": the timer died meanwhile
--- @treturn[2] string detail
-function worker_timer.run(fn, a, b, c, d)
+local function run(ends, fn, a, b, c, d)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
   local task, here = tasks.current()
   if here then return fn(a, b, c, d) end
   local done = remove(events) or tasks.event()
-  local job = { fn = fn, a = a, b = b, c = c, d = d, task = task, done = done }
+  local job = { fn = fn, a = a, b = b, c = c, d = d, task = task, done = done,
+    ends = ends }
   local ok, code
   ok, why = give(job)
   if not ok then return nil, "refused", why end
@@ -378,6 +384,26 @@ function worker_timer.run(fn, a, b, c, d)
   if z ~= nil then return x, y, z end
   if y ~= nil then return x, y end
   return x
+end
+
+--- Runs a function for the running task to completion, even if the task ends
+--  earlier.
+-- @tparam function fn
+-- @param a,b,c,d its arguments
+-- @return[1] what it returns, three values at most
+-- @treturn[2] nil
+-- @treturn[2] string "refused", or "closed": the timer died meanwhile
+-- @treturn[2] string detail
+function worker_timer.run(fn, a, b, c, d) return run(nil, fn, a, b, c, d) end
+
+--- As `run`, for a function that waits. Its wait includes that for a timer.
+-- @tparam function fn
+-- @param a its first argument
+-- @tparam number wait its second: seconds; negative once they have passed
+-- @param c,d its further arguments
+-- @return as `run`, or nil, "timeout", detail
+function worker_timer.wait(fn, a, wait, c, d)
+  return run(wait > 0 and now() + wait or nil, fn, a, wait, c, d)
 end
 
 return worker_timer

@@ -38,6 +38,16 @@ describe("The timer of a worker", function()
     return function() return refused end
   end
 
+  -- From now on, nginx drops timers when they are due, because too many run.
+  local function drop()
+    local dropped = 0
+    function ngx.timer.at()
+      dropped = dropped + 1
+      return true
+    end
+    return function() return dropped end
+  end
+
   local function current() return host.whole(tasks.worker_timer) end
 
   -- Makes the timer due for replacement.
@@ -67,13 +77,9 @@ describe("The timer of a worker", function()
   it("goes on if its successor is dropped when it is due", function()
     local lock = client:lock "kept"
     assert(lock:lock())
-    local dropped = 0
-    function ngx.timer.at()
-      dropped = dropped + 1
-      return true
-    end
+    local dropped = drop()
     local timer = wear_out()
-    eventually(function() return dropped > 1 end, SECONDS)
+    eventually(function() return dropped() > 1 end, SECONDS)
     assert.equal(timer, current())
     assert.is_true(lock:unlock())
     ngx.timer.at = timer_at
@@ -141,8 +147,8 @@ describe("The timer of a worker", function()
     local lock = its:lock "kept"
     assert(lock:lock())
     kill()
-    local refused = refuse()
-    eventually(function() return refused() > 2 end, SECONDS)
+    local dropped = drop()
+    eventually(function() return dropped() > 2 end, SECONDS)
     ngx.timer.at = timer_at
     pass(6)
     assert.equal("1", server:cli("EXISTS", "kept"))
@@ -155,7 +161,7 @@ describe("The timer of a worker", function()
     assert(lock:lock())
     lock:on_lost(function(_, reason) reasons[#reasons + 1] = reason end)
     kill()
-    refuse()
+    drop()
     eventually(function() return lock:state() == "lost" end, SECONDS)
     ngx.timer.at = timer_at
     eventually(function() return reasons[1] end, SECONDS)
@@ -336,21 +342,45 @@ describe("The timer of a worker", function()
       SECONDS)
   end)
 
-  it("runs an on_lost for which nginx refused a timer", function()
-    local lock, reasons = client:lock "lost", {}
-    assert(lock:lock())
-    lock:on_lost(function(_, reason) reasons[#reasons + 1] = reason end)
-    server:cli("DEL", "lost")
-    local refused = refuse()
-    eventually(function() return refused() > 1 end, SECONDS)
-    assert.same({}, reasons)
-    ngx.timer.at = timer_at
-    eventually(function() return reasons[1] end, SECONDS)
+  it("runs on_lost functions for which nginx refuses timers", function()
+    local reasons, owners = {}, {}
+    for i = 1, 3 do
+      local lock = client:lock("lost" .. i)
+      assert(lock:lock())
+      lock:on_lost(function(_, reason)
+        owners[host.current()] = true
+        reasons[#reasons + 1] = reason
+        if i == 2 then ngx.exit(ngx.ERROR) end
+      end)
+    end
+    server:cli("DEL", "lost1", "lost2", "lost3")
+    local refused, timer = refuse(), current()
+    eventually(function() return reasons[3] end, SECONDS)
+    assert.is_true(refused() > 0)
+    assert.is_nil(owners[timer])
+    assert.equal(timer, current())
+    local n = 0
+    for owner in pairs(owners) do
+      n = n + 1
+      eventually(function() return tasks.is_over(owner) end, SECONDS)
+    end
+    assert.equal(3, n)
     assert.matches("expired or broken", reasons[1])
   end)
 
-  -- From now on, nginx drops timers when they are due, because too many run.
-  local function drop() function ngx.timer.at() return true end end
+  it("is replaced if it was ended and nginx refuses another", function()
+    local lock = client:lock "kept"
+    assert(lock:lock())
+    local timer = kill()
+    local refused = refuse()
+    eventually(function() return lock:try_lock() end, SECONDS)
+    assert.is_true(refused() > 0)
+    assert.not_equal(timer, current())
+    pass(2)
+    assert.equal("held", lock:state())
+    assert.is_true(lock:unlock())
+    assert.is_true(lock:unlock())
+  end)
 
   it("is not waited for beyond the wait of a call", function()
     local order, makers = {}, {
@@ -393,7 +423,7 @@ describe("The timer of a worker", function()
     kill()
     function ngx.timer.at(_, ...)
       ngx.timer.at = timer_at
-      return timer_at(0.5, ...)
+      return timer_at(0.6, ...)
     end
     local left, third = host.whole_wait(wait_of, nil, 100, 3)
     assert.is_true(left <= 99.5, left)
@@ -477,5 +507,43 @@ describe("A worker with as many pending timers as nginx admits", function()
     end)
     local _, body = web:get "/full"
     assert.equal("4 renewals, true, held, true, true\n", body)
+  end)
+end)
+
+-- With an on_lost function that ends its timer, and a lock after that.
+local SINGLE = [[ location = /single { content_by_lua_block {
+  local host = require "resty.rlock.host"
+  local ends, called = host.now() + %d, 0
+  local lock = locks:lock "lost"
+  assert(lock:lock())
+  lock:on_lost(function()
+    called = called + 1
+    ngx.exit(ngx.ERROR)
+  end)
+  assert(lock:break_lock())
+  while called == 0 and host.now() < ends do ngx.sleep(0.02) end
+  local other = locks:lock "other"
+  ngx.say(called, " ", lock:state(), ", ", other:lock(), ", ", other:unlock())
+} } ]]
+
+describe("A worker that may have one pending timer", function()
+  it("runs on_lost functions", function()
+    local server = redis.start()
+    local web = nginx.start {
+      http = ([[
+        lua_max_pending_timers 1;
+        init_worker_by_lua_block {
+          locks = assert(require("resty.rlock").open {
+            url = "%s", watchdog = 2 })
+        }
+      ]]):format(server.url),
+      locations = SINGLE:format(SECONDS),
+    }
+    finally(function()
+      web:stop()
+      server:stop()
+    end)
+    local _, body = web:get "/single"
+    assert.equal("1 lost, true, true\n", body)
   end)
 end)

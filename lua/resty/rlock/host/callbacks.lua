@@ -14,6 +14,7 @@ local queue, first, last = {}, 1, 0
 local change = tasks.event()           -- a callback has begun, or ended
 local callers = {}                     -- the tasks that run a callback
 local is_served                        -- whether `serve` runs
+local is_refused                       -- whether nginx refused the last timer
 
 -- Runs in a timer. If it starts late, another may have taken the callback.
 local function call_next()
@@ -40,14 +41,20 @@ end
 -- Runs in the worker timer.
 local function serve()
   while queue[first] do
-    if count_callers() < MOST then ngx.timer.at(0, call_next) end
+    if count_callers() < MOST then
+      is_refused = not ngx.timer.at(0, call_next)
+    end
     change:block(LATE)
   end
   is_served = nil
 end
 
+function worker_timer.on_patrol()
+  if is_refused and count_callers() < MOST then call_next() end
+end
+
 --- Runs a callback without waiting for it. If nginx refuses a timer now, the
---  callback runs later.
+--  callback runs later, at the latest in a patrol (worker_timer.lua).
 -- @tparam function fn
 -- @param a,b its arguments
 function callbacks.start(fn, a, b)

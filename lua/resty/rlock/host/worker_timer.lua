@@ -40,12 +40,16 @@ worker_timer.on_tick = {}
 --  worker, or the Lua state, is about to end.
 function worker_timer.rest() end
 
+--- Called in each patrol, which has a timer even if nginx refuses all others.
+function worker_timer.on_patrol() end
+
 local present            -- the timer that takes new jobs
 local asked              -- when a timer was created that has not started
 local jobs, first, last = {}, 1, 0       -- the queue, of all timers
 local timers = {}        -- those that run, as a set
 local down = {}          -- services that nginx has refused, or ended
 local is_patrolled       -- whether there is a timer that calls `patrol`
+local is_refused         -- whether nginx refused the last timer
 
 -- the threads ---------------------------------------------------------------
 
@@ -181,7 +185,7 @@ local function begin(self)
   local before = present
   tasks.set_worker_timer(self)
   self.change = tasks.event()
-  present, asked, timers[self] = self, nil, true
+  present, asked, is_refused, timers[self] = self, nil, nil, true
   if before then retire(before) end
   start_patrol()
 end
@@ -204,14 +208,19 @@ local function keep(_, self)
   timers[self] = nil
 end
 
+local function fresh()
+  return {
+    idle = {}, threads = {}, kept = {}, sending = {}, busy = 0, taken = 0,
+  }
+end
+
 -- Creates a timer, which takes over when it starts. If it does not (a worker
 -- runs at most lua_max_running_timers), the next call creates another one.
 -- @return true, or nil, why
 function open()
   if asked and now() - asked < LATE then return true end
-  local ok, why = ngx.timer.at(0, keep, {
-    idle = {}, threads = {}, kept = {}, sending = {}, busy = 0, taken = 0,
-  })
+  local ok, why = ngx.timer.at(0, keep, fresh())
+  is_refused = not ok
   if not ok then return nil, "no timer: " .. why end
   asked = now()
   return true
@@ -280,13 +289,18 @@ function revive()
 end
 
 -- nginx repeats this, and calls it once more, `premature`, when the worker
--- begins to exit.
+-- begins to exit. Its own timer is pending all the time, and may be the only
+-- one that nginx admits. Then a run takes the place of a timer that was refused.
 function patrol(premature)
   revive()
   while premature and next(timers) do
     ngx.sleep(TICK_ALONE)
     revive()
   end
+  if is_refused and not premature and not is_alive() then
+    return keep(premature, fresh())
+  end
+  worker_timer.on_patrol()
 end
 
 -- the jobs --------------------------------------------------------------------

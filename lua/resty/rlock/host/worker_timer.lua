@@ -290,7 +290,7 @@ end
 
 -- nginx repeats this, and calls it once more, `premature`, when the worker
 -- begins to exit. Its own timer is pending all the time, and may be the only
--- one that nginx admits. Then a run takes the place of a timer that was refused.
+-- one that nginx admits. Then a run takes the place of one that was refused.
 function patrol(premature)
   revive()
   while premature and next(timers) do

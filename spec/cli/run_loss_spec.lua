@@ -6,6 +6,7 @@
 local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -89,6 +90,40 @@ describe("the command of rlockctl run", function()
     server:resume()
     assert_lost(running:wait(), "not renewed in time")
     assert.is_nil(running:err():find("guard", 1, true))
+  end)
+
+  -- The events of a run whose server hangs from the first word of the command
+  -- until the run has ended, and the seconds after the command's end.
+  local function events_without_server(...)
+    local path = ctl.file("status", "")
+    local running = ctl.start { program = "sh", "-c",
+      'exec "$0" run "$@" 3>' .. path, ctl.binary, NAME, "--status-fd=3",
+      "--ttl", ("%gs"):format(TTL), url = server.url, ... }
+    local pid = pid_of(running)
+    server:pause()
+    finally(function() server:resume() end)
+    eventually(function() return not alive(pid) end, running.limit, "its end")
+    local ended, list = host.now(), {}
+    local result = running:wait()
+    local seconds = host.now() - ended
+    server:resume()
+    assert_lost(result, "not renewed in time")
+    for event in files.read(path):gmatch '"event":"([%l_]+)"' do
+      if event ~= "renewed" then list[#list + 1] = event end
+    end
+    return list, seconds
+  end
+
+  it("and its end are reported if no server answers", function()
+    local list, seconds = events_without_server("-c", POLITE:format "TERM")
+    assert.same({ "acquired", "at_risk", "child_exit", "lost", "released" },
+      list)
+    assert.is_true(seconds < 5 * slow, "two time-outs of 3 s")
+    for _, how in ipairs { "term", "kill" } do
+      list = events_without_server("--on-lost", how, "-c", STUBBORN)
+      assert.same({ "acquired", "at_risk", "lost", "child_exit", "released" },
+        list)
+    end
   end)
 
   it("is dead before the server may give the lock away, if it ignores TERM",

@@ -233,9 +233,11 @@ local function execute(self, env)
   return run_
 end
 
-local function release(self)
+-- After a loss the server may still not answer.
+local function release(self, is_lost)
   if not self.hold.lock then return true end
   time_limit.shorten(self.client, self.chosen.wait)
+  if is_lost then time_limit.leave(self.client) end
   local ok, code, detail = self.hold.lock:unlock()
   emit(self, "released", { ok = ok == true })
   if not ok then time_limit.leave(self.client) end
@@ -260,7 +262,7 @@ local function hold_and_run(self)
     say(self, "%s", detail)
     return code == "not_held" and LOST or NOT_EXECUTABLE
   end
-  return result(self, outcome, release(self))
+  return result(self, outcome, release(self, outcome.stopped == "lost"))
 end
 
 local function open(self)

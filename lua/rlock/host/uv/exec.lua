@@ -42,11 +42,24 @@ local function emit(self, what, fields)
   if self.on_event then self.on_event(what, fields or {}) end
 end
 
+-- Reports once that the lock is lost.
+local function tell_loss(self)
+  self.lost = self.lost or self.reason or "not renewed in time"
+  if self.is_told then return end
+  self.is_told = true
+  emit(self, "lost", { reason = self.lost })
+end
+
+local function tell_risk(self, left)
+  if self.at_risk then return end
+  self.at_risk = true
+  emit(self, "at_risk", { valid = left })
+end
+
 -- The lock is certainly lost, so the deadlines begin now.
 local function lose(self)
   if self.lost then return end
-  self.lost = self.reason or "not renewed in time"
-  emit(self, "lost", { reason = self.lost })
+  tell_loss(self)
   if self.on_lost == "ignore" then return end
   local now = host.now()
   local grace = self.on_lost == "kill" and 0 or self.kill_after
@@ -67,10 +80,7 @@ local function watch(self)
   local left, state = self.lock:valid_for(), self.lock:state()
   if left <= 0 or state == "lost" then return lose(self) end
   renew(self, left)
-  if state == "at_risk" and not self.at_risk then
-    self.at_risk = true
-    emit(self, "at_risk", { valid = left })
-  end
+  if state == "at_risk" then tell_risk(self, left) end
 end
 
 -- reports of the guard ----------------------------------------------------
@@ -97,10 +107,17 @@ function react.ended(self, status)
     signal = self.signal > 0 and self.signal or nil })
 end
 
-function react.softened(self) self.stopped = self.stopped or self.cause end
+-- The lock may still be valid, and a renewal still in flight.
+function react.softened(self)
+  self.stopped = self.stopped or self.cause
+  if self.cause == "lost" and not self.lost then
+    tell_risk(self, self.lock:valid_for())
+  end
+end
 
 function react.killed(self)
   self.stopped = self.stopped or self.cause
+  if self.cause == "lost" then tell_loss(self) end
 end
 
 local LEFT = "its guards were killed, so processes of the command may still "
@@ -108,11 +125,14 @@ local LEFT = "its guards were killed, so processes of the command may still "
 
 function react.gone(self, value)
   self.is_gone = true
-  if value == 0 then return end
-  self.stopped, self.lost = "lost", "its guard was killed"
-  if value == 1 then return end
-  self.is_left, self.lost = true, LEFT
-  if self.lock and self.lock.abandon then self.lock:abandon(LEFT) end
+  if value ~= 0 then
+    self.stopped, self.lost = "lost", "its guard was killed"
+  end
+  if value < 0 then
+    self.is_left, self.lost = true, LEFT
+    if self.lock and self.lock.abandon then self.lock:abandon(LEFT) end
+  end
+  if self.stopped == "lost" then tell_loss(self) end
 end
 
 local function attend(self, seconds)

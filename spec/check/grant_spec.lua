@@ -382,6 +382,91 @@ describe("tasks of one owner", function()
     assert.is_nil(entry(self))
   end)
 
+  -- For 8 s, a request to lock of `me` has the turn. So the unlocks of this
+  -- task and of `more` others fail after 6 s. Then that task has a hold, too.
+  local function fail_to_unlock(self, lock, more)
+    for _ = 0, more do assert.is_true(lock:lock()) end
+    self.server:freeze(8)
+    local gate = self.host.event()
+    local locks = self.spawn(function()
+      assert.is_true(lock:lock())
+      gate:wait()
+      return lock:unlock()
+    end)
+    local function unlock() fails("timeout", nil, lock:unlock()) end
+    self.sleep(0)
+    for _ = 1, more do self.spawn(unlock) end
+    unlock()
+    self.sleep(3)
+    return function()
+      gate:set()
+      return locks:join()
+    end
+  end
+
+  for _, more in ipairs { 0, 2 } do
+    on_stage("leave holds that they cannot unlock to their leases: " .. more,
+      function(self, client, session)
+        local lock = client:lock("lock", { owner = "me" })
+        local unlock = fail_to_unlock(self, lock, more)
+        self.sleep(60)
+        assert.equal("held", lock:state())
+        assert.equal(more + 2, lock:hold_count())
+        assert.is_true(unlock())
+        self.sleep(40)
+        assert.equal("lost", lock:state())
+        assert.is_nil(entry(self))
+        self:calls()
+        self.sleep(60)
+        assert.same({}, self:calls())
+        for _ = 0, more do fails("lost", nil, lock:unlock()) end
+        assert.is_true(lock:lock())
+        self.sleep(60)
+        assert.equal("held", lock:state())
+        assert.is_true(lock:unlock())
+        assert.is_false(session.watchdog:is_needed())
+      end)
+  end
+
+  on_stage("may repeat an unlock that failed", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    assert.is_true(lock:lock())           -- of another task
+    local unlock = fail_to_unlock(self, lock, 0)
+    assert.equal(3, lock:hold_count())
+    assert.is_true(lock:unlock())
+    assert.is_true(unlock())
+    self.sleep(60)
+    assert.equal("held", lock:state())
+    assert.equal(1, lock:hold_count())
+    self.server:freeze(16)
+    local other = self.spawn(function() return lock:lock() end)
+    self.sleep(0)
+    for _ = 1, 2 do fails("timeout", nil, lock:unlock()) end
+    assert.is_true(other:join())
+    assert.is_true(lock:unlock())
+    self.sleep(60)
+    assert.equal(1, lock:hold_count())
+    assert.equal("held", lock:state())
+  end)
+
+  on_stage("leave a hold to its lease if its unlock is cancelled",
+    function(self, client)
+      local lock = client:lock("lock", { owner = "me" })
+      for _ = 1, 2 do assert.is_true(lock:lock()) end
+      self.server:freeze(2)
+      local first = self.spawn(function() return lock:unlock() end)
+      self.sleep(0)
+      local second = self.spawn(function() return lock:unlock() end)
+      self.sleep(0)
+      second:cancel()
+      assert.is_true(first:join())
+      assert.equal(1, lock:hold_count())
+      self.sleep(60)
+      assert.equal("lost", lock:state())
+      assert.is_nil(entry(self))
+      fails("lost", nil, lock:unlock())
+    end)
+
   on_stage("leave their turn to the others if they cannot wait",
     function(self, client)
       local lock = client:lock("lock", { owner = "me" })

@@ -3,11 +3,12 @@
 --  A hold is a table: `ends` is the time at which its lease ends; without it
 --  the watchdog renews the hold. If `is_transferable`, any task may release it;
 --  `object` is a weak reference to the program's object for it. The part of a
---  multi-lock or red lock refers to the whole as `hold`.
+--  multi-lock or red lock refers to the whole as `hold`. If its unlock had no
+--  turn, the task that called it is `by`.
 
 local holds = {}
 
-local max = math.max
+local max, min = math.max, math.min
 
 --- The hold of each `lock` without a lease: the watchdog renews it. Shared, so
 --  that 100 000 of them take no memory. Nothing reads its `is_over`.
@@ -17,12 +18,40 @@ holds.RENEWED = {}
 holds.NONE = {}
 
 -- Skips the holds of objects and multi-locks: each releases its own, and a task
--- of the same owner does not know of them.
+-- of the same owner does not know of them. Skips those that end by themselves
+-- because their unlock failed.
 local function last_of(list)
   for i = #list, 1, -1 do
-    if not (list[i].object or list[i].hold) then return list[i] end
+    local hold = list[i]
+    if not (hold.object or hold.hold or hold.by) then return hold, i end
   end
   return list[#list]
+end
+
+--- The hold that a task has left to its lease, see `leave_to_lease`.
+-- @tparam table list
+-- @tparam table task
+-- @treturn table|nil
+function holds.left_by(list, task)
+  for i = #list, 1, -1 do
+    if list[i].by == task then return list[i] end
+  end
+end
+
+--- Lets the hold that a task could not release end with its lease. A task that
+--  repeats this means the same hold.
+-- @tparam table list
+-- @tparam number ends  of the lease
+-- @tparam table task
+function holds.leave_to_lease(list, ends, task)
+  if holds.left_by(list, task) then return end
+  local hold, i = last_of(list)
+  if not i then return end
+  if hold == holds.RENEWED then
+    hold = { is_over = false }
+    list[i] = hold
+  end
+  hold.ends, hold.by = min(ends, hold.ends or ends), task
 end
 
 --- Removes a hold.

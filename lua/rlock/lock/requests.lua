@@ -445,6 +445,9 @@ local function hand_over(self, now)
 end
 
 function send_release(self, deadline, hold, now)
+  if not hold and self.holds[2] then
+    hold = holds.left_by(self.holds, self.lock.session.host.current())
+  end
   hold = holds.remove(self.holds, hold)
   if not hold then
     return nil, "not_held", "this task does not hold the lock"
@@ -503,6 +506,19 @@ local function release_later(self, hold)
   end)
 end
 
+-- The caller has no turn to release its hold, and may never retry. So the hold
+-- is not renewed any more.
+local function left_to_lease(self)
+  if self.state ~= "held" and self.state ~= "at_risk" then return end
+  local session = self.lock.session
+  holds.leave_to_lease(self.holds, self.valid_until, session.host.current())
+  local _, watched = needed(self, session.host.now())
+  if self.watched and not watched then
+    self.watched = false
+    session.watchdog:observe(self)
+  end
+end
+
 --- Releases one hold.
 -- @tparam[opt] table hold default: the most recent; those of objects and of
 --   several locks come last
@@ -517,7 +533,7 @@ function requests.release(self, hold)
   if self.acting then
     local is_ours, code, detail = turn.wait(self, deadline)
     if not is_ours then
-      if hold then release_later(self, hold) end
+      if hold then release_later(self, hold) else left_to_lease(self) end
       self:recycle()
       return nil, code, detail
     end

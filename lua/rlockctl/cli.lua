@@ -155,7 +155,8 @@ local function run_command(name, words, first, chosen)
   local module = cli.commands[name] or name
   local command, operands = require("rlockctl.cli." .. module), {}
   local known = setmetatable(command.options or {}, { __index = common })
-  local _, problem = option_parser.read(words, first, known, chosen, operands)
+  local _, problem = option_parser.read(words, first, known, chosen, operands,
+    name)
   if problem then
     local advice = command.advice and command.advice(operands)
     return cli.fault("usage", name .. ": " .. (advice or problem))

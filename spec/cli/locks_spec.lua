@@ -501,6 +501,7 @@ describe("rlockctl break", function()
     assert.matches("without a terminal, give %-%-force",
       fault(206, "break", "p"))
     assert.matches("the name of one lock", fault(206, "break", "--force"))
+    assert.matches("the name of one lock", fault(206, "break"))
     ctl.fault(202, { url = "redis://127.0.0.1:1", "break", "x", "--force" })
   end)
 

@@ -123,8 +123,10 @@ print(debug.traceback():match("stdin:%d: in main chunk"))]] })
   it("that cannot be read is told of on one line", function()
     assert.matches("cannot open nowhere.lua: No such file",
       fault(1, { "nowhere.lua" }))
-    assert.matches("cannot open statsu: .*nor is there such a command",
-      fault(1, { "statsu" }))
+    assert.matches("cannot open statsu: .*nor is there such a command "
+      .. "%(did you mean status%? see rlockctl help%)", fault(1, { "statsu" }))
+    assert.matches("nor is there such a command %(see rlockctl help%)",
+      fault(1, { "fly" }))
     assert.matches("cannot read /: Is a directory", fault(1, { "/" }))
     assert.matches("(command line):1: unexpected symbol near '='",
       fault(1, { "-e", "=" }), 1, true)
@@ -149,8 +151,21 @@ describe("the command line", function()
     assert.matches("option %-e needs a value", fault(206, { "-e" }))
     assert.matches("option %-%-help takes no value", fault(206, { "--help=1" }))
     assert.matches("option %-v takes no value", fault(206, { "-vq" }))
-    assert.matches("status: unknown option %-x",
+    assert.matches("status: unknown option %-x %(see rlockctl help status%)",
       fault(206, { "status", "-x", "name" }))
+    for word, meant in pairs {
+      ["--policey"] = "--policy", ["--jsno"] = "--json", ["--srver"] =
+      "--server", ["--lua"] = "--lua-path", ["--urk"] = "--url",
+    } do
+      assert.matches("unknown option " .. word
+        .. " (did you mean " .. meant
+        .. "? see rlockctl help status)", fault(206, { "status", word, "x" }),
+        1, true)
+    end
+    assert.matches("unknown option %-%-flood %(see rlockctl help status%)",
+      fault(206, { "status", "--flood", "x" }))
+    assert.matches("unknown option %-%-ur %(did you mean %-%-url%? see rlockctl "
+      .. "help%)", fault(206, { "--ur", "x" }))
     assert.matches("%-%-url: bad url: must begin with redis://",
       fault(206, { "--url", "http://x", "-e", "" }))
   end)

@@ -37,6 +37,14 @@ keys
 ]], result.out)
   end)
 
+  it("explains the steps, and ends when told to", function()
+    local result = try("help\nquit\nA acquire\n", "mutex")
+    assert.same({ 0, "" }, { result.status, result.err })
+    assert.matches("^help\n  A acquire %[2s%].*\n  keys .*\n[^\n]+end\nquit\n$",
+      result.out)
+    assert.equal(1, try("A fly\nquit\n", "mutex").status)
+  end)
+
   it("shows faults", function()
     assert.matches("  fault: A and B hold it at the same time\n", try(
       "A acquire 2s\nA release lost\nB acquire\nA retry\nA acquire\n",

@@ -192,13 +192,17 @@ local function run(cli, client, name, chosen)
 end
 
 function command.run(cli, operands, chosen)
-  if not chosen.force and not host.is_terminal(0) then
+  local name, wrong = lookup.name(cli, "break", operands)
+  if not name then
+    return wrong
+  elseif not chosen.force and not host.is_terminal(0) then
     return cli.fault("usage", "break: without a terminal, give --force")
   elseif chosen.holder and chosen.token then
     return cli.fault("usage", "break: give --holder or --token, not both")
   end
-  local client, name = lookup.open(cli, "break", operands)
-  if not client then return name end
+  local client
+  client, wrong = lookup.open(cli, "break", operands)
+  if not client then return wrong end
   return run(cli, client, name, chosen)
 end
 

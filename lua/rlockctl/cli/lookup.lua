@@ -6,6 +6,19 @@ local text = require "rlockctl.cli.text"
 
 local lookup = {}
 
+--- The one name among the operands.
+-- @tparam table cli
+-- @tparam string command its name, for messages
+-- @tparam table operands
+-- @treturn[1] string
+-- @treturn[2] nil
+-- @treturn[2] integer exit status
+function lookup.name(cli, command, operands)
+  local name = operands[1]
+  if name and name ~= "" and not operands[2] then return name end
+  return nil, cli.fault("usage", command .. ": give the name of one lock")
+end
+
 --- Opens a client for the one name among the operands.
 -- @tparam table cli
 -- @tparam string command its name, for messages
@@ -16,10 +29,8 @@ local lookup = {}
 -- @treturn[2] nil
 -- @treturn[2] integer exit status
 function lookup.open(cli, command, operands, open)
-  local name = operands[1]
-  if not name or name == "" or operands[2] then
-    return nil, cli.fault("usage", command .. ": give the name of one lock")
-  end
+  local name, status = lookup.name(cli, command, operands)
+  if not name then return nil, status end
   local client, code, detail = (open or require("rlock").open)()
   if not client then return nil, cli.fault(code, detail) end
   return client, name

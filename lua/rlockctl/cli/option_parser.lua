@@ -26,13 +26,37 @@ local function store(chosen, option, value)
   end
 end
 
+-- All long options, also those that `known` inherits.
+local function long_options(known)
+  local all = {}
+  while known do
+    for name in pairs(known) do
+      if name:find "^%-%-" then all[name] = true end
+    end
+    known = (getmetatable(known) or {}).__index
+  end
+  return all
+end
+
+-- The problem of an unknown option.
+local function unknown(name, known, command)
+  local similar
+  if name:find "^%-%-" then
+    similar = require "rlockctl.cli.similar"(name, long_options(known))
+  else
+    name = name:sub(1, 2)
+  end
+  return ("unknown option %s (%ssee rlockctl help%s)"):format(name,
+    similar and ("did you mean %s? "):format(similar) or "",
+    command and " " .. command or "")
+end
+
 -- Parses the option at words[i]; returns the index after it, or nil, problem.
-local function read_option(words, i, known, chosen)
+local function read_option(words, i, known, chosen, command)
   local name, value = split(words[i], known)
   local option = known[name]
   if not option then
-    if not name:find("^%-%-") then name = name:sub(1, 2) end
-    return nil, "unknown option " .. name .. " (see rlockctl help)"
+    return nil, unknown(name, known, command)
   elseif not option[2] then
     if value then return nil, "option " .. name .. " takes no value" end
     value = true
@@ -55,10 +79,11 @@ end
 -- @tparam[opt] table operands receives the words between and after them, and
 --   `before`, how many come before a "--"; without it, parsing ends at the
 --   first such word
+-- @tparam[opt] string command  whose options they are, for messages
 -- @treturn[1] integer the index of the first word that was not parsed
 -- @treturn[2] nil
 -- @treturn[2] string what is wrong, without any option's value
-function option_parser.read(words, i, known, chosen, operands)
+function option_parser.read(words, i, known, chosen, operands, command)
   local only_operands = false
   while words[i] do
     local word = words[i]
@@ -71,7 +96,7 @@ function option_parser.read(words, i, known, chosen, operands)
       if operands then operands.before = #operands end
     else
       local problem, last
-      i, problem, last = read_option(words, i, known, chosen)
+      i, problem, last = read_option(words, i, known, chosen, command)
       if not i or last then return i, problem end
     end
   end

@@ -22,14 +22,17 @@ local function load_stdin()
   return load_text(text, "=stdin")
 end
 
-local function load_file(name)
+local function load_file(name, commands)
   local chunk, problem = loadfile(name)
   if chunk then return chunk end
   if problem:find("^cannot open") then
     if name:find("://", 1, true) then
       problem = "a URL comes after --url"
     elseif not name:find("[./]") then
-      problem = problem .. "; nor is there such a command (see rlockctl help)"
+      local similar = require "rlockctl.cli.similar"(name, commands)
+      problem = ("%s; nor is there such a command (%ssee rlockctl help)")
+        :format(problem, similar and ("did you mean %s? "):format(similar)
+        or "")
     end
   end
   return nil, problem
@@ -46,10 +49,10 @@ end
 
 -- running --------------------------------------------------------------------
 
-local function load_program(name, code)
+local function load_program(name, code, commands)
   if code then return load_text(code, "=(command line)") end
   if name == "-" then return load_stdin() end
-  return load_file(name)
+  return load_file(name, commands)
 end
 
 --- Runs a program.
@@ -62,7 +65,7 @@ end
 function program.run(cli, arguments, first, code)
   local name = arguments[first]
   if code then name, first = "-e", first - 1 end
-  local chunk, problem = load_program(name, code)
+  local chunk, problem = load_program(name, code, cli.commands)
   if not chunk then
     cli.complain(problem)
     return 1

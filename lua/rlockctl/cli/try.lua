@@ -19,6 +19,7 @@ Shows each answer, the client's belief, and the keys. POLICY is as for
   A die | +1.5s | break     time passes; it is broken by force
   evict KEY | jump -2s      a key is lost; the server's clock jumps
   keys                      show the keys
+  help | quit               show this text; end
 
 "acquire A" is the same as "A acquire". "A acquire read" is for a pair of a read
 and a write lock. For a semaphore, say "A acquire 2", "A drain" and so on. The
@@ -31,6 +32,8 @@ options --option, --clients, --ops, --ticks, --tick, --leases, --faults and
 
 try.options = { ["--on"] = { "on", "URL" } }
 for name, option in pairs(bounded.options) do try.options[name] = option end
+
+local STEPS = try.usage:match "\n(  A acquire.-)\n\n"
 
 local function show_keys(state)
   local lines = require("rlockctl.check.trace").keys(state.server.server)
@@ -59,6 +62,7 @@ end
 -- Does the step on a line; returns what is wrong with it.
 local function obey(tried, state, line, on)
   if line:find "^%s*keys%s*$" then return show_keys(state) end
+  if line:find "^%s*help%s*$" then return print(STEPS) end
   local step, problem = tried:read(state, line)
   if not step then return problem end
   if not on then
@@ -83,6 +87,7 @@ local function converse(tried, on)
     local line = io.read("l")
     if not line then return status end
     if not has_prompt and line:find("%S") then print(line) end
+    if line:find "^%s*quit%s*$" then return status end
     local problem = line:find("%S") and obey(tried, state, line, on)
     if problem then
       print("  " .. problem)

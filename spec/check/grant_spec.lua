@@ -50,6 +50,20 @@ describe("a request to lock", function()
     fails("not_held", nil, lock:unlock())
   end)
 
+  on_stage("without any time fails with the server and the limit",
+    function(self, client)
+      local lock = client:lock "lock"
+      local now, step = self.host.now, 0
+      function self.host.now()              -- each look takes a microsecond
+        step = step + 1e-6
+        return now() + step
+      end
+      local ok, code, detail = lock:lock { wait = 1e-6 }
+      self.host.now = now
+      fails("timeout", "^" .. self.server.name:gsub("%p", "%%%0")
+        .. ":?%d*: no time left, of 1e%-06 s$", ok, code, detail)
+    end)
+
   on_stage("of readers is repeated within a second, by one of them",
     function(self, client)
       local pair = client:read_write_lock "lock"

@@ -349,7 +349,7 @@ function node:call(deadline, words, n)
   end
   local sent = self.host.now()
   local ms = math.ceil((deadline - sent) * 1000)
-  if ms <= 0 then return nil, "timeout", "no time left" end
+  if ms <= 0 then return nil, "timeout", self.where .. ": no time left" end
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local reply
   reply, code, detail = connection:send(ms, words, n)
@@ -379,7 +379,7 @@ function node:pipeline(deadline, commands)
   if not connection then return nil, code, detail end
   local sent = self.host.now()
   local ms = math.ceil((deadline - sent) * 1000)
-  if ms <= 0 then return nil, "timeout", "no time left" end
+  if ms <= 0 then return nil, "timeout", self.where .. ": no time left" end
   if ms > self.timeout_ms then ms = self.timeout_ms end
   local replies, codes, details = connection:pipeline(ms, commands)
   for i, failure in pairs(codes) do

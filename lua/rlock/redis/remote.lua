@@ -256,14 +256,16 @@ end
 -- earlier failure.
 -- @tparam table known  of earlier attempts: `replicas` and `redis`, with why
 -- @tparam boolean is_brief  whether the last attempt was short, or not sent
+-- @tparam string where  the server
+-- @tparam number limit  of the request, in seconds
 -- @return code, why
-local function telling(code, why, known, is_brief)
+local function telling(code, why, known, is_brief, where, limit)
   if code == "timeout" and known.replicas then
     return "replicas", known.replicas
   elseif code == "timeout" and known.redis and is_brief then
     return "redis", known.redis
   end
-  return code, why or "no time left"
+  return code, why or ("%s: no time left, of %.2g s"):format(where, limit)
 end
 
 -- Retries an operation while that may succeed.
@@ -295,7 +297,7 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
     if cancelled then return nil, cancelled, unwind, may_be_applied end
     if not goes_on then
       code, why = telling(class.code or code, why, known,
-        not sent or deadline - sent < BRIEF)
+        not sent or deadline - sent < BRIEF, node.where, deadline - now)
       return nil, code, why, may_be_applied
     end
     if code ~= "first" then log_retry(server, op, keys[1], why) end

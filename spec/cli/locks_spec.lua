@@ -99,11 +99,31 @@ describe("rlockctl ls", function()
     assert.equal("", output("ls", "--json", "--all"))
   end)
 
-  on_terminal("says so on a terminal if there is nothing", function()
-    local function shown_by(...)
-      local words = shell.words { ctl.binary, "--url", server.url, "ls", ... }
-      return ctl.run { program = "script", "-qec", words, "/dev/null" }.out
+  -- What `ls` prints on a terminal.
+  local function shown_by(...)
+    local words = shell.words { ctl.binary, "--url", server.url, "ls", ... }
+    return ctl.run { program = "script", "-qec", words, "/dev/null" }.out
+  end
+
+  on_terminal("leaves out the middle of long names on a terminal", function()
+    local client = assert(rlock.open(server.url))
+    local name, umlauts = "a" .. ("x"):rep(100) .. "z", ("ä"):rep(51)
+    for _, its in ipairs { "short", name, umlauts } do
+      assert(client:lock(its):lock())
     end
+    local shown = shown_by()
+    assert.matches("\na" .. ("x"):rep(23) .. "%.%.%." .. ("x"):rep(22)
+      .. "z  reentrant", shown)
+    assert.matches("\nshort" .. (" "):rep(47) .. "reentrant", shown)
+    assert.matches("\n" .. ("ä"):rep(24) .. "%.%.%." .. ("ä"):rep(23)
+      .. "  reentrant", shown)
+    for _, text in ipairs { output "ls", shown_by "--json" } do
+      assert.truthy(text:find(name, 1, true), text)
+    end
+    client:close()
+  end)
+
+  on_terminal("says so on a terminal if there is nothing", function()
     assert.equal("no locks\r\n", shown_by())
     server:cli("SET", "number", 3)
     assert.equal("no locks; 1 whole number may be semaphores or latches: see "

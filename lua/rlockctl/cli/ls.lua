@@ -9,6 +9,7 @@ local ls = {}
 
 local LIMIT = 1000
 local SECONDS = 1            -- for --names
+local LONGEST = 50           -- characters of a name on a terminal
 
 ls.usage = [[
 rlockctl ls [PATTERN] [--limit N] [--all] [--names] [--json]
@@ -27,7 +28,8 @@ rlock. Other numbers are "unknown". `rlockctl status NAME` shows any of them,
 and `rlockctl status NAME --policy POLICY` a lock of your own kind.
 
 WAITERS are the clients that listen for a release, or the tasks in the queue of
-a fair lock. A client listens for up to two seconds after its last wait.
+a fair lock. A client listens for up to two seconds after its last wait. On a
+terminal, the middle of a long name is left out.
 
   --limit N   inspect at most N names (1000)
   --all       also unknown numbers, which may be semaphores, latches or permits
@@ -40,16 +42,19 @@ ls.options = {
   ["--limit"] = { "limit", "N" }, ["--names"] = { "names" },
 }
 
-local function cells_of(row)
-  return { text.bare(row.name), row.kind, text.left(row), text.waiters(row),
+-- `most`: the most characters of a name, if there is a limit.
+local function cells_of(row, most)
+  local name = text.bare(row.name)
+  if most then name = text.shortened(name, most) end
+  return { name, row.kind, text.left(row), text.waiters(row),
     row.token and tostring(row.token) or "-", text.holders(row) }
 end
 
 local HEAD = { "NAME", "KIND", "LEFT", "WAITERS", "TOKEN", "HELD BY" }
 
 local function print_table(rows)
-  local lines = { HEAD }
-  for i, row in ipairs(rows) do lines[i + 1] = cells_of(row) end
+  local lines, most = { HEAD }, host.is_terminal(1) and LONGEST
+  for i, row in ipairs(rows) do lines[i + 1] = cells_of(row, most) end
   for _, line in ipairs(text.columns(lines)) do print(line) end
 end
 

@@ -58,6 +58,17 @@ function text.holders(state)
   return parts[1] and table.concat(parts, "; ") or "nobody"
 end
 
+--- Replaces the middle of a text that is too long by "...".
+-- @tparam string cell
+-- @tparam integer most characters
+function text.shortened(cell, most)
+  local length = utf8.len(cell)
+  if not length or length <= most then return cell end
+  local left = (most - 2) // 2
+  return cell:sub(1, utf8.offset(cell, left + 1) - 1) .. "..."
+    .. cell:sub(utf8.offset(cell, left + 3 - most))
+end
+
 local WIDEST = 80
 
 --- Aligns the cells of lines, except very long cells.

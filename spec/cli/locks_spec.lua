@@ -111,12 +111,12 @@ describe("rlockctl ls", function()
     for _, its in ipairs { "short", name, umlauts } do
       assert(client:lock(its):lock())
     end
-    local shown = shown_by()
+    local table_ = shown_by()
     assert.matches("\na" .. ("x"):rep(23) .. "%.%.%." .. ("x"):rep(22)
-      .. "z  reentrant", shown)
-    assert.matches("\nshort" .. (" "):rep(47) .. "reentrant", shown)
+      .. "z  reentrant", table_)
+    assert.matches("\nshort" .. (" "):rep(47) .. "reentrant", table_)
     assert.matches("\n" .. ("ä"):rep(24) .. "%.%.%." .. ("ä"):rep(23)
-      .. "  reentrant", shown)
+      .. "  reentrant", table_)
     for _, text in ipairs { output "ls", shown_by "--json" } do
       assert.truthy(text:find(name, 1, true), text)
     end

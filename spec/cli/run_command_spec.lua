@@ -334,8 +334,12 @@ describe("rlockctl run", function()
     assert.equal(200, second("--limit=1", "--limit=1"))
     assert.equal(200, second("--limit=2", "--limit=2", "--permits=2"))
     assert.equal(206, second("--limit=2", "--limit=3"))
-    assert.equal(0, run({ "run:k", "--limit=3", "--permits=3", "--", "true" })
-      .status)
+    local result = run { "run:k", "--limit=3", "--permits=3", "--", "true" }
+    assert.same({ 0, 'rlockctl: run: "run:k" had a limit of 2: it is 3 now\n' },
+      { result.status, result.err })
+    assert.equal("", run({ "run:k", "--limit=3", "--", "true" }).err)
+    assert.equal("", run({ "run:k", "--limit=4", "-q", "--", "true" }).err)
+    assert.equal("", run({ "run:new", "--limit=4", "--", "true" }).err)
   end)
 
   it("uses a user's policy", function()
@@ -361,6 +365,26 @@ describe("rlockctl run", function()
         url = server.url, "--lua-path", ".", "--policy",
         table.unpack(words) }))
     end
+  end)
+
+  it("passes options to a user's policy", function()
+    local function own(...)
+      return { "run:tenant", "--lua-path", ".", "--policy",
+        "examples.per_tenant", ... }
+    end
+    local holder = start(own("--option", "limit=1", "-c", "echo in; sleep 20"))
+    holder:says("in")
+    local words = own("-n", "-c", "echo ran", "--option")
+    words[#words + 1] = "limit=2"
+    assert.equal("ran\n", output(words))
+    words[#words] = "limit=1"
+    assert.equal(200, run(words).status)
+    words[#words] = "limit"
+    assert.matches("%-%-option must be K=V", run(words).err)
+    assert.matches("%-%-option needs %-%-policy", run({ "x", "--option=a=1",
+      "--", "true" }).err)
+    holder:kill(15)
+    assert.equal(143, holder:wait().status)
   end)
 
   it("takes several names all or none", function()

@@ -1,6 +1,8 @@
 --- Makes the model (check/locks.lua) of a policy, as the options of `rlockctl
 --  check` and `rlockctl try` describe it. Raises one-line errors.
 
+local lock_option = require "rlockctl.cli.lock_option"
+
 local bounded = {}
 
 --- The options, see option_parser.lua.
@@ -66,17 +68,16 @@ local function own_of(own, name, options, clients)
   return own[name]
 end
 
--- Options of the lock: numbers and booleans are recognised.
+-- Options of the lock.
 -- @return those of all clients, and client -> its own
 local function lock_options(list, clients)
   local options, own = {}, {}
   for _, text in ipairs(list or {}) do
-    local name, key, value = text:match("^(%u):([^=]+)=(.*)$")
-    if not name then key, value = text:match("^([^=]+)=(.*)$") end
+    local name, rest = text:match("^(%u):([^=]+=.*)$")
+    local key, value = lock_option(rest or text)
     if not key then error("--option must be K=V or A:K=V", 0) end
-    if value == "true" or value == "false" then value = value == "true" end
     local its = name and own_of(own, name, options, clients) or options
-    its[key] = tonumber(value) or value
+    its[key] = value
   end
   own.Z = own.A                          -- of the stranger in delays.lua
   return options, own

@@ -17,6 +17,7 @@ Permits.__index = Permits
 -- @tparam string name
 -- @tparam integer count  how many to take
 -- @tparam integer limit  how many the semaphore has
+-- @treturn table a lock; `former_limit`: the limit that it has replaced
 function permit_group.new(client, name, count, limit)
   return setmetatable({ permits = client:permits(name), name = name,
     count = count, limit = limit, ids = {} }, Permits)
@@ -32,6 +33,7 @@ local function set_limit(self)
     return nil, "usage", ("%q is in use with a limit of %d"):format(
       self.name, total)
   end
+  if total > 0 then self.former_limit = total end
   return self.permits:set(self.limit)
 end
 

@@ -152,7 +152,12 @@ local function take(self)
 end
 
 local function took(self)
-  local waited = self.host.now() - self.started
+  local waited, former = self.host.now() - self.started,
+    self.hold.lock.former_limit
+  if former and not self.chosen.quiet then
+    say(self, "%q had a limit of %d: it is %d now", self.name, former,
+      self.chosen.limit)
+  end
   local env, owner, token = self.hold:environment(self.name, self.chosen.ttl)
   if self.chosen.verbose then
     say(self, "acquired %q after %.3f s", self.name, waited)

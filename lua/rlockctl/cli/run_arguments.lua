@@ -27,6 +27,8 @@ Several locks are acquired together: all or none.
   --fenced               with a fencing token, which only increases, in
                          RLOCK_TOKEN
   --policy POLICY        a kind of your own, as for `rlockctl status`
+  --option K=V           an option of that kind, such as limit=2; may be
+                         repeated
   --limit N [--permits K]   a semaphore of N permits; take K of them (1)
   --ttl DUR              the lease, renewed every third of it (30s)
   --hold-at-most DUR     stop the command if it takes longer: SIGTERM after DUR,
@@ -83,6 +85,7 @@ arguments.options = {
   ["-s"] = { "shared" }, ["--shared"] = { "shared" },
   ["-x"] = { "exclusive" }, ["--exclusive"] = { "exclusive" },
   ["--policy"] = { "policy", "POLICY" },
+  ["--option"] = { "option", "K=V", all = true },
   ["--fair"] = { "fair" }, ["--fenced"] = { "fenced" },
   ["--permits"] = { "permits", "K" }, ["--limit"] = { "limit", "N" },
   ["--ttl"] = { "ttl", "DUR" }, ["--hold-at-most"] = { "hold_at_most", "DUR" },
@@ -130,7 +133,21 @@ local function check_conflicts(chosen)
   end
   if chosen.permits and not chosen.limit then
     refuse "--permits needs --limit"
+  elseif chosen.option and not chosen.policy then
+    refuse "--option needs --policy"
   end
+end
+
+-- The options of a user's kind, as a table.
+local function check_lock_options(chosen)
+  if not chosen.option then return end
+  local options = {}
+  for _, text in ipairs(chosen.option) do
+    local key, value = require "rlockctl.cli.lock_option"(text)
+    if not key then refuse "--option must be K=V" end
+    options[key] = value
+  end
+  chosen.option = options
 end
 
 local function check_times(chosen)
@@ -148,6 +165,7 @@ end
 
 local function check(chosen)
   check_conflicts(chosen)
+  check_lock_options(chosen)
   check_times(chosen)
   number(chosen, "conflict", "--conflict-exit-code", 0, 255)
   number(chosen, "limit", "--limit", 1, 1000000)

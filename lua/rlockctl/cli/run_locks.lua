@@ -26,7 +26,8 @@ local function lock_of(client, chosen, name)
     if chosen.shared then return read, { read, write } end
     return write, { write }
   elseif chosen.policy then
-    local is_fit, lock = pcall(client.policy, client, chosen.policy, name)
+    local is_fit, lock = pcall(client.policy, client, chosen.policy, name,
+      chosen.option)
     if not is_fit then return nil, "usage", tostring(lock) end
     return lock, { lock }
   end
@@ -98,7 +99,7 @@ end
 -- @tparam table client
 -- @tparam table names
 -- @tparam table chosen shared, exclusive, fair, fenced, permits and limit,
---   policy
+--   policy and option
 -- @return the hold, whose `lock` is nil if there is nothing to acquire; or nil,
 --   code, detail
 function run_locks.new(client, names, chosen)

@@ -70,6 +70,14 @@ describe("make install", function()
     assert.matches("apt%-get install [^\n]*scdoc", missing)
   end)
 
+  it("has a name for this host in the tests, or installs it", function()
+    local missing = shell.run(([[
+      mkdir %s/no && printf '#!/bin/sh\nexit 2\n' >%s/no/getent &&
+      chmod +x %s/no/getent && PATH=%s/no:$PATH spec/tools/deps --list test]])
+      :gsub("%%s", ctl.folder()))
+    assert.matches("apt%-get install [^\n]*netbase", missing)
+  end)
+
   it("is undone by make uninstall, which leaves what is not ours", function()
     local root = ctl.folder() .. "/other"
     local kept = "./opt/x/share/lua/5.4/rlock/mine.lua"

@@ -510,3 +510,23 @@ describe("The option sentinel", function()
     end, "bad option user of sentinel: must be one of password, tls, username")
   end)
 end)
+
+describe("the Sentinels of a test", function()
+  it("have failed over, even if they do not answer all the time", function()
+    set:settle()
+    local old = set:master()
+    for _, each in ipairs(set.sentinels) do
+      local calls = 0
+      function each.named(self)
+        calls = calls + 1
+        if calls == 2 or calls == 3 then return nil end
+        return getmetatable(self).__index.named(self)
+      end
+    end
+    set:fail_over()
+    local new = set:master()
+    for _, each in ipairs(set.sentinels) do each.named = nil end
+    assert.is_truthy(new)
+    assert.not_equal(old.port, new.port)
+  end)
+end)

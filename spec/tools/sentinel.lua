@@ -324,22 +324,27 @@ end
 --- Ends a partition.
 function Set.join(_, server) server:cli("ACL", "SETUSER", PEER, "+@all") end
 
--- Asks the Sentinels in turn, until one does it. It gives up if no replica is
--- promoted in time.
-local function fail_over(self)
+-- Asks the Sentinels in turn, until one begins a failover; returns it.
+local function begin_failover(self)
   for _, each in ipairs(self.sentinels) do
-    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then
-      local before = each:named()
-      return pcall(eventually, function() return each:named() ~= before end,
-        10 * slow)
-    end
+    if each:cli("SENTINEL", "FAILOVER", self.name) == "OK" then return each end
   end
 end
 
---- Makes a Sentinel fail over, and waits for that.
+--- Makes a Sentinel fail over, and waits until it names another server. Repeats
+--  a failover that the Sentinel gives up, because the replica is not promoted
+--  in time.
 function Set:fail_over()
-  eventually(function() return fail_over(self) end, 60 * slow,
-    "a Sentinel fails over")
+  local before, asked = eventually(function() return self:master() end), nil
+  local function is_done()
+    local port = asked and asked:named()    -- nil if it does not answer in time
+    return port and self:on(port) ~= before
+  end
+  eventually(function()
+    if is_done() then return true end
+    asked = begin_failover(self)
+    return asked and pcall(eventually, is_done, 10 * slow)
+  end, 60 * slow, "a Sentinel fails over")
 end
 
 function Set:stop()

@@ -512,6 +512,31 @@ describe("The option sentinel", function()
 end)
 
 describe("the Sentinels of a test", function()
+  -- How many Sentinels have seen another master than the one that they name.
+  local function wrong()
+    local n = 0
+    for _, each in ipairs(set.sentinels) do
+      if each:cli("SENTINEL", "REPLICAS", set.name)
+          :find "role%-reported\nmaster" then
+        n = n + 1
+      end
+    end
+    return n
+  end
+
+  -- A Sentinel that has would undo a failover of another to that server.
+  it("have seen only one master once they are settled", function()
+    set:settle()
+    local master, replica = set:master(), nil
+    for _, server in ipairs(set.servers) do
+      if server ~= master then replica = server end
+    end
+    replica:cli("REPLICAOF", "NO", "ONE")
+    eventually(function() return wrong() == #set.sentinels end, SOON)
+    set:settle()
+    assert.equal(0, wrong())
+  end)
+
   it("have failed over, even if they do not answer all the time", function()
     set:settle()
     local old = set:master()

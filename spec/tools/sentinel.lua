@@ -119,6 +119,8 @@ function Sentinel:launch()
     shell.quote(program) .. ' "$d/sentinel.conf" --sentinel')
   if not folder then return nil, pid end
   self.pid = pid
+  -- Else it looks at the replicas every 10 s; since Redis 7.0.
+  self:cli("SENTINEL", "DEBUG", "info-period", "1000")
   return true
 end
 
@@ -154,12 +156,20 @@ function Sentinel:about()
   return known
 end
 
+-- The number of replicas that it has not seen as masters. It demotes one that
+-- it has seen so twice, 8 s apart: also one that has been a replica in between,
+-- and that another Sentinel is promoting.
+local function replicas_of(self)
+  local text = self:cli("SENTINEL", "REPLICAS", self.set.name)
+  return select(2, text:gsub("role%-reported\nslave", ""))
+end
+
 --- Does it know all the others, and is the master up?
 function Sentinel:is_ready()
   local known = self:about()
   return tonumber(known["num-slaves"]) == #self.set.servers - 1
     and tonumber(known["num-other-sentinels"]) == #self.set.sentinels - 1
-    and known.flags == "master"
+    and known.flags == "master" and replicas_of(self) == #self.set.servers - 1
 end
 
 --- The port of the master that it names.

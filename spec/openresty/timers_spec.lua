@@ -401,9 +401,9 @@ describe("The timer of a worker", function()
     local function start(name, make)
       threads[#threads + 1] = ngx.thread.spawn(function()
         local ok, code, detail = make()
-        assert.same({ name, nil, "no timer" },
-          { name, ok, detail and detail:match "^no timer" })
-        order[#order + 1] = code
+        assert.same({ name, nil, "refused", "no timer" },
+          { name, ok, code, detail and detail:match "^no timer" })
+        order[#order + 1] = makers[name] and "soon" or "late"
       end)
     end
     start("unlock", function() return client:lock("x"):unlock() end)
@@ -412,8 +412,8 @@ describe("The timer of a worker", function()
     for _, thread in ipairs(threads) do
       assert.is_true((ngx.thread.wait(thread)))
     end
-    assert.same({ "timeout", "timeout", "timeout", "timeout", "timeout",
-      "refused", "refused" }, order)
+    assert.same({ "soon", "soon", "soon", "soon", "soon", "late", "late" },
+      order)
   end)
 
   it("takes the time until it starts from the wait of a call", function()

@@ -366,11 +366,10 @@ local function finish(job)
   while not is_done(job) do
     tries = tries + 1
     revive()
-    if not job.timer and not job.has_died then
-      local is_over = job.ends and now() >= job.ends
-      job.is_withdrawn = is_over or tries >= TRIES
-      if is_over then return nil, "timeout", NO_TIMER end
-      if job.is_withdrawn then return nil, "refused", NO_TIMER end
+    local is_late = tries >= TRIES or job.ends and now() >= job.ends
+    if is_late and not job.timer and not job.has_died then
+      job.is_withdrawn = true
+      return nil, "refused", NO_TIMER
     end
   end
   if job.has_died then return nil, "closed", DIED end
@@ -415,7 +414,7 @@ function worker_timer.run(fn, a, b, c, d) return run(nil, fn, a, b, c, d) end
 -- @param a its first argument
 -- @tparam number wait its second: seconds; negative once they have passed
 -- @param c,d its further arguments
--- @return as `run`, or nil, "timeout", detail
+-- @return as `run`
 function worker_timer.wait(fn, a, wait, c, d)
   return run(wait > 0 and now() + wait or nil, fn, a, wait, c, d)
 end

@@ -34,18 +34,20 @@ return {
   },
   ["lock/holds"] = {
     { ONCE, "last_of: after for 1" },
+    { RARE, "holds.leave_to_lease: *", "holds.left_by: *" },
     { NGINX, "holds.end_all: *" },
   },
   ["lock/requests"] = {
     { "the policies here have all operations", "may_enter: elseif 2" },
     { MALFORMED, "interpret: if 1", "interpret: if 2", "interpret: after if 2",
-      "send_release: after if 6", "send_release: after if 7" },
+      "send_release: after if 7", "send_release: after if 8" },
     { NGINX, "accepted: if 2" },
     { "no task here has more than 16 holds", "count_text: *" },
-    { ONCE, "send_release: if 1" },
+    { ONCE, "send_release: if 2" },
     { RARE, "interpret: test of elseif 4", "interpret: elseif 4",
       "interpret: if 3", "release_later: *", "requests.release: if 1",
-      "requests.release: if 2", "requests.release: after if 3" },
+      "requests.release: if 2", "requests.release: after if 3",
+      "left_to_lease: *" },
   },
   ["lock/turn"] = {
     { RARE, "turn.wait: after for 1" },

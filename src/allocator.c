@@ -26,8 +26,8 @@ struct rl_allocator {
 };
 
 /*
- * The next block of a free list is likely not in a cache: it was garbage for
- * some time. Fetching it while Lua fills this one hides that.
+ * The next block of a free list is probably not cached: it has been unused for
+ * some time. Prefetching it while Lua fills this one hides the miss.
  */
 static void prefetch(const block *next)
 {

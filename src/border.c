@@ -1,5 +1,5 @@
 /*
- * What the parts of the module rlock.core share.
+ * Helpers shared by the files of the module rlock.core.
  */
 #include "border.h"
 

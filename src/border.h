@@ -1,7 +1,7 @@
 /*
- * What the files of the module rlock.core share. core.c is the module, the
- * dispatcher and run; each of core_*.c adds functions, and the classes of the
- * handles that they return.
+ * Helpers shared by the files of the module rlock.core. core.c is the module,
+ * the dispatcher and run; each of core_*.c adds functions, and the classes of
+ * the handles that they return.
  *
  * A refusal is nil, code, detail. Durations are integers, in milliseconds.
  */
@@ -66,7 +66,7 @@ int rl_no_memory(lua_State *L); /* raises */
 /* ---- handles ---- */
 
 /*
- * Every object that Lua closes. The userdata exists before its resource.
+ * An object that Lua closes. The userdata exists before its resource.
  * :close(), __gc and __close clear the resource before they release it. The end
  * of the loop releases those that belong to it.
  */
@@ -87,7 +87,7 @@ rl_handle *rl_handle_new(lua_State *L, rl_core *core, const char *name,
 /* The resource, or NULL once it is closed or the loop has taken it. */
 void *rl_handle_resource(const rl_handle *self);
 
-/* Closes the resource, once. */
+/* Closes the resource. Idempotent. */
 void rl_handle_release(rl_handle *self);
 
 /* ---- signals ---- */

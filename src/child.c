@@ -180,7 +180,7 @@ int rl_child_open(rl_child **out, rl_loop *loop, int64_t id,
 err3:
     snprintf(why, size, "%.200s: %s", options->file,
              err == UV_ENOENT ? "not found" : uv_strerror(err));
-    child_drop(&self->base); /* libuv has the handle even so */
+    child_drop(&self->base); /* libuv still owns the handle */
     return err;
 err2:
     stdio_close(stdio, opened);

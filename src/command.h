@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* The bytes of commands that are not sent yet. All zero: none. */
+/* The unsent bytes of commands. All zero: empty. */
 typedef struct rl_commands {
     char *text;
     size_t first; /* of the unsent bytes */
@@ -18,7 +18,7 @@ typedef struct rl_commands {
 int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
                     const size_t *length);
 
-/* Drops the first count bytes, which are sent. */
+/* Drops the first count bytes, which have been sent. */
 void rl_commands_sent(rl_commands *self, size_t count);
 
 void rl_commands_free(rl_commands *self);

@@ -7,8 +7,8 @@
  *
  *     OPENING -> OPEN -> ENDED
  *
- * Every end is reported from the timer in the next turn, so that no callback
- * runs inside a call.
+ * The end of a connection is always reported from the timer in the next turn,
+ * so that no callback runs inside a call.
  *
  * Writing. A command only starts the uv_prepare_t, which writes the queue just
  * before the loop waits, without epoll_ctl(2). The socket is polled for
@@ -34,7 +34,7 @@
 #include "timer.h"
 
 enum { PART_LEAST = 2, PART_MOST = 64 }; /* commands in a write, see part() */
-enum { READ_SIZE = 16 * 1024 };          /* what a record of TLS holds */
+enum { READ_SIZE = 16 * 1024 };          /* the size of a TLS record */
 
 #define TLS_HINT \
     "; rediss:// was tried: if this port does not use TLS, use redis://"
@@ -44,9 +44,9 @@ struct rl_conn {
     rl_loop *loop;
     int users;
     enum { OPENING, OPEN, ENDED } state;
-    int opened; /* RL_OPENED was reported: the end is a loss */
+    int opened; /* RL_OPENED was reported, so the end is RL_LOST */
     int closed; /* by rl_conn_close: report nothing more */
-    int64_t id; /* of rl_conn_open; 0 once completed */
+    int64_t id; /* of rl_conn_open; 0 after its completion */
     int64_t lost;
     int64_t message;
     uint64_t silent;
@@ -387,7 +387,7 @@ static void conn_poll(rl_conn *self, int is_full)
     (void)uv_poll_start(&self->poll, events, on_poll);
 }
 
-/* If a write fails, the server may have said why: that is read first. */
+/* If a write fails, first reads what the server may have sent as a reason. */
 static void conn_write(rl_conn *self)
 {
     rl_commands *unsent = &self->unsent;

@@ -103,7 +103,7 @@ static void set_up(editor *self)
     el_source(self->line, NULL);
 }
 
-/* edit.open() -> editor | nil: the user's ~/.editrc counts */
+/* edit.open() -> editor | nil; reads the user's ~/.editrc */
 static int edit_open(lua_State *L)
 {
     editor *self = lua_newuserdatauv(L, sizeof(*self), 0);
@@ -144,7 +144,7 @@ static int push_text_before(lua_State *L, EditLine *line)
     return 2;
 }
 
-/* Is this Ctrl-D, or has the terminal gone? An empty line is neither. */
+/* Is this Ctrl-D, or has the terminal hung up? An empty line is neither. */
 static int is_end(const char *text, int length)
 {
     if (text == NULL || length <= 0)

@@ -1,6 +1,6 @@
 /*
  * The guard is the parent of the command and the subreaper of its descendants:
- * none can escape it, not even by setsid, or when the program is killed. It
+ * none can escape it, not even by setsid or after the program is killed. It
  * reports what happens to the command, sends it signals, and makes it the
  * foreground group of the terminal. It exits when no descendant is left.
  *
@@ -37,7 +37,7 @@ typedef struct guard {
     const rl_guard_plan *plan;
     int64_t soft;
     int64_t hard;
-    int socket; /* -1: the program has gone */
+    int socket; /* -1: the program has exited */
     int tty;    /* -1: there is no terminal */
     int timer;  /* wakes us after a suspend, too; -1: there is none */
     pid_t child;
@@ -130,7 +130,7 @@ static void null_input(int fd, int flags)
 
 extern char **environ;
 
-/* The command ends with its guard, even if the program has gone, too. */
+/* The command dies with its guard, even if the program has exited, too. */
 static void die_with(pid_t parent)
 {
 #ifdef __linux__
@@ -310,7 +310,8 @@ static int64_t next_deadline(const guard *self)
     return self->softened || self->hard < self->soft ? self->hard : self->soft;
 }
 
-/* poll() does not count the time of a suspend; the timer does. */
+/* poll() does not count the time that the machine is suspended; the timer
+   does. */
 static void set_timer(const guard *self, int64_t at)
 {
 #ifdef __linux__
@@ -355,7 +356,7 @@ static void execute_order(guard *self, const rl_order *order)
     switch (order->what) {
     case RL_LIMIT:
         if (order->soft > rl_clock_now())
-            self->softened = 0; /* the next deadline has a signal again */
+            self->softened = 0; /* the new deadline sends a signal again */
         self->soft = order->soft;
         self->hard = order->hard;
         break;
@@ -446,7 +447,7 @@ static void watch(guard *self)
             continue;
         if (fds[2].revents != 0 && read(self->timer, drained, 8) < 0)
             continue;
-        if (fds[1].revents != 0 && reap(self)) /* an end precedes an order */
+        if (fds[1].revents != 0 && reap(self)) /* reap before an order */
             read_order(self);
     }
 }
@@ -465,7 +466,8 @@ noreturn void rl_guard_run(const rl_guard_plan *plan)
         report(&self, RL_STARTED, self.child);
     else
         report(&self, RL_UNABLE, err);
-    /* Not before: a fork runs libuv's handler, which expects its own. */
+    /* Only after the fork, which runs a libuv handler that uses libuv's
+       descriptors. */
     rl_tree_files(close_others, &self);
     null_input(STDIN_FILENO, O_RDONLY);
     null_input(STDOUT_FILENO, O_WRONLY);

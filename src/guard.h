@@ -14,8 +14,8 @@
 /* Orders: messages from the program to the guard, over a socket. */
 enum rl_order_what {
     RL_LIMIT,   /* new deadlines */
-    RL_SIGNAL,  /* a signal for the command's group; KILL: for all of it */
-    RL_CONTINUE /* the program runs again after a stop */
+    RL_SIGNAL,  /* a signal for the command's group; KILL: for all processes */
+    RL_CONTINUE /* the program has resumed after a stop */
 };
 
 typedef struct rl_order {
@@ -56,7 +56,7 @@ typedef struct rl_guard_plan {
     int default_pipe;     /* the command gets the default action of SIGPIPE */
 } rl_guard_plan;
 
-/* Runs the forked process, in which all signals are blocked. */
+/* The body of the forked process, in which all signals are blocked. */
 noreturn void rl_guard_run(const rl_guard_plan *plan);
 
 #endif

@@ -27,7 +27,7 @@ struct rl_job {
     int64_t id;
     int socket; /* -1: closed */
     pid_t warden;
-    pid_t child; /* 0: none that runs; a later process may get its number */
+    pid_t child; /* 0: not running, so its pid may be reused */
     int gone;    /* the value of RL_GONE; -1: not reported */
 };
 
@@ -255,7 +255,7 @@ void rl_job_order(rl_job *self, const rl_order *order)
     ssize_t n =
         send(self->socket, order, sizeof(*order), MSG_NOSIGNAL | MSG_DONTWAIT);
 
-    (void)n; /* if the guard has gone, its report says so */
+    (void)n; /* if the guard has exited, it has reported that */
     if (self->warden > 0)
         kill(self->warden, SIGCONT); /* it continues the guard */
 }

@@ -15,8 +15,8 @@ struct rl_loop {
     uv_idle_t look;
     uint64_t look_until; /* by uv_hrtime */
     unsigned expected;   /* replies to busy-poll for */
-    unsigned in_vain;    /* back-off: futile looks minus successful ones */
-    unsigned skip;       /* looks to skip */
+    unsigned in_vain;    /* back-off: futile rounds minus successful ones */
+    unsigned skip;       /* rounds to skip */
     rl_loop *next;       /* in the list below */
 };
 
@@ -151,8 +151,8 @@ void **rl_loop_timers(rl_loop *loop)
 
 /*
  * While the uv_idle_t is active, libuv polls its sockets without waiting.
- * A futile look makes the next ones rarer, down to one in 2^RAREST; a
- * successful one makes them more frequent.
+ * A round of polling that finds no reply makes further rounds rarer, down to
+ * one in 2^RAREST; a successful one makes them more frequent.
  */
 enum { LOOK_NS = 50 * 1000, RAREST = 10 };
 

@@ -134,7 +134,7 @@ static void push_named(lua_State *L)
     lua_pop(L, 2);
 }
 
-/* Puts search behind package.preload. Its upvalue is the table above. */
+/* Inserts search after package.preload. Its upvalue is the table above. */
 static void add_searcher(lua_State *L)
 {
     int i;
@@ -188,7 +188,7 @@ static void push_arguments(lua_State *L, const struct arguments *args)
     }
 }
 
-/* Overwrites the passwords in URLs, which ps would show. */
+/* Overwrites the passwords in URLs, because ps would show them. */
 static void hide_passwords(const struct arguments *args)
 {
     int i;

@@ -65,7 +65,7 @@ static int screen_close(lua_State *L)
     return 0;
 }
 
-/* Does terminfo know a terminal of this kind, with a cursor that moves? */
+/* Does terminfo describe this terminal, and can its cursor be moved? */
 static int is_able(void)
 {
     int err, moves;
@@ -206,7 +206,7 @@ static int screen_put(lua_State *L)
     return 0;
 }
 
-/* screen:erase(): everything is blank, at the next refresh */
+/* screen:erase(): clears the screen, at the next refresh */
 static int screen_erase(lua_State *L)
 {
     check_screen(L);

@@ -14,7 +14,7 @@ typedef struct client {
     rl_owner base;
     uv_tcp_t uv;
     uv_write_t write;
-    struct client *next; /* the one that connected before it */
+    struct client *next; /* the client that connected before this one */
     rl_server *server;   /* NULL: it is being closed */
     char *response;
     size_t used;

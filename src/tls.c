@@ -23,7 +23,7 @@
 struct rl_tls {
     SSL_CTX *files; /* from the options' files */
     SSL *ssl;       /* of the attached socket, or NULL */
-    char *name;     /* that the certificate must have, or NULL */
+    char *name;     /* which the certificate must have, or NULL */
     const char *hint;
 };
 

@@ -57,8 +57,8 @@ struct walk {
     void (*fn)(const struct walk *walk, pid_t pid);
     pid_t group;
     int number;
-    int depth;   /* how far below us */
-    int deepest; /* where to end */
+    int depth;   /* below this process */
+    int deepest; /* the depth at which to stop */
     pid_t pid;   /* whose children */
 };
 

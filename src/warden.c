@@ -37,7 +37,7 @@ static void report(int socket, int what, int value)
     send(socket, &news, sizeof(news), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Whether this process gets the orphans among its descendants. */
+/* Whether orphaned descendants are reparented to this process. */
 static int adopt_orphans(void)
 {
 #ifdef __linux__
@@ -67,8 +67,8 @@ static void close_files(rl_guard_plan *plan)
 }
 
 /*
- * Waits for the end of the guard, and continues it if it was stopped. Returns
- * whether the guard has exited by itself: then it has reported.
+ * Waits until the guard ends, and continues it if it was stopped. Returns
+ * whether the guard has exited by itself: if so, it has sent RL_GONE.
  */
 static int await(pid_t guard)
 {
@@ -110,7 +110,7 @@ noreturn void rl_warden_run(const rl_guard_plan *given)
     pid_t guard;
 
     setpgid(0, 0);
-    signal(SIGCHLD, SIG_DFL); /* if it was ignored, waitpid would be blind */
+    signal(SIGCHLD, SIG_DFL); /* if ignored, the kernel reaps the children */
     guard = fork();
     if (guard == 0)
         rl_guard_run(&plan);

@@ -7,8 +7,8 @@
 
 #include "guard.h"
 
-/* Runs the forked process, in which all signals are blocked; it forks the
-   guard. */
+/* The body of the forked process, in which all signals are blocked. It forks
+   the guard. */
 noreturn void rl_warden_run(const rl_guard_plan *plan);
 
 #endif

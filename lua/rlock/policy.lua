@@ -1,10 +1,10 @@
 --- Finds a policy, checks that it is well formed, and compiles its operations.
 --  A policy is a table, usually returned by a module: `name`, `keys(name)`,
 --  `server` (the functions that run inside Redis: acquire, release and others)
---  and optionally `channel(keys, owner)`. A policy that is no
---  lock has its own driver; `needs` names the operations that the driver calls
---  and the shapes of their replies (see verdicts.shaped). This file does not
---  call the operations.
+--  and optionally `channel(keys, owner)`. A policy that is not a lock has its
+--  own driver; `needs` names the operations that the driver calls and the
+--  shapes of their replies (see verdicts.shaped). This file does not call the
+--  operations.
 --  @module rlock.policy
 
 local policy = {}
@@ -24,7 +24,7 @@ local loaded = setmetatable({}, { __mode = "k" })
 -- finding it -----------------------------------------------------------------
 
 -- The error of a module that fails to load, on one line that begins with its
--- place.
+-- file and line.
 local function in_one_line(message)
   return (tostring(message):gsub("^error loading module [^\n]*\n%s*", "")
     :gsub(":?\n.*", ""))
@@ -70,8 +70,8 @@ local function first_function(map)
   end
 end
 
--- The place of a definition, best effort: that of a function in it, or the file
--- of its module.
+-- The source location of a definition, best effort: that of a function in it,
+-- or the file of its module.
 local function home_of(which, def)
   local is_table = type(def) == "table"
   local fn = is_table and (first_function(def)
@@ -81,7 +81,7 @@ local function home_of(which, def)
     and searchpath(which, package.path) or nil
 end
 
--- For a path instead of the name of a module.
+-- Advice if a path was given instead of the name of a module.
 local function hint(name)
   if not name:find("[/\\]") and not name:find("%.lua$") then return "" end
   local path = name:gsub("%.lua$", ""):gsub("^%.[/\\]+", "")
@@ -235,7 +235,7 @@ function prepared_op:__index(field)
   return lines
 end
 
--- Operations of a policy of ours that rlockctl has compiled when it was built
+-- Operations of a built-in policy that were compiled when rlockctl was built
 -- (src/embed.lua), or nil.
 local function prepared(def)
   local module = "rlock.prepared." .. def.name:match("^[^.]*")
@@ -262,7 +262,7 @@ local function check(which, def)
   return "must be a table, or the name of a module that returns one"
 end
 
--- What messages call it.
+-- Its name in messages.
 local function called(which, def)
   local name = type(which) == "string" and which
     or type(def) == "table" and def.name
@@ -274,8 +274,8 @@ end
 --  function that cannot be shipped. The result is cached, shared and read-only.
 --  @tparam string|table which "reentrant" (a built-in policy), the name of a
 --    module on package.path, or a definition
---  @tparam[opt=2] number level as in error(), if the policy's own place is not
---    known
+--  @tparam[opt=2] number level as in error(), if the policy's own location is
+--    not known
 --  @treturn table the definition's fields, of which `keys`, `channel` and
 --    `extra` raise a one-line error for an invalid result; and `ops`:
 --    operation of `server` -> the result of script.compile, which may be made

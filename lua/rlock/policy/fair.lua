@@ -5,7 +5,7 @@
 --    redisson_lock_queue:{name}      list: the queue of waiters, head first
 --    redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
 --    redisson_lock__channel:{name}:<owner>
---                                    "0" tells this waiter that it is its turn
+--                                    "0" when it is this waiter's turn
 --    rlock_fair_alive:{name}         hash: rlock waiter -> its heartbeat; under
 --                                    the empty name, which no owner has, the
 --                                    state of the queue (liveness.lua)
@@ -24,16 +24,16 @@
 --
 --  Deadlines. A waiter's deadline is that of the waiter ahead plus its own
 --  share, the seconds that it may take. An rlock waiter's first share is at
---  most FIRST_SHARE: a dead one delays Redisson no longer than that. When a
+--  most FIRST_SHARE, so a dead one delays Redisson no longer than that. When a
 --  waiter leaves, its share is subtracted from the deadlines behind it. Only
 --  two deadlines are ever read: the last, by the next waiter to join, and the
 --  head's, by Redisson. rlock's waiters postpone their own as they wait, so
 --  in a queue without Redisson's it is enough to correct the last one.
 --  Redisson may evict a live rlock waiter, because of clock skew or a long wait
 --  behind a Redisson waiter, or delete the keys of the queue. The waiter then
---  takes its place again, with a larger share.
+--  takes its position again, with a larger share.
 --
---  LPOS, LREM, repairs and evictions cost more the longer the queue is.
+--  The cost of LPOS, LREM, repairs and evictions grows with the queue's length.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -65,14 +65,13 @@ local PROBE_LASTS = 30000      -- ms for which a probe's result is valid
 
 -- A heartbeat is text such as "17920.017". Before the point are its time, times
 -- SECOND, plus the waiter's share in seconds; powers of two keep that exact.
--- After ".0" is the waiter's place, which gives the order of arrival. The
+-- After ".0" is the waiter's position in the order of arrival, its `place`. The
 -- state of the queue has the same form: the time of the last heartbeat of any
 -- waiter, ".0", the last start (liveness.lua).
--- Older versions of rlock read either as one number, and lose only what is
--- after the point. They write no places, and set the bit START when they start
--- the queue, which they do if the last heartbeat is old. So for SHOWN ms
--- after a start the time in the state is AWAY ms too early; otherwise they
--- would evict late waiters.
+-- Older versions of rlock read either as one number, and lose only what follows
+-- the point. They write no positions. If the last heartbeat is old, they start
+-- the queue, and set the bit START. So for SHOWN ms after a start the time in
+-- the state is AWAY ms too early; otherwise they would evict late waiters.
 local SECOND, START = 1024, 512
 local AWAY, SHOWN = 10000, 1200 -- ms
 
@@ -85,7 +84,7 @@ local function numbers(text)
   return tonumber(first or 0), tonumber(second or "")
 end
 
--- @return the heartbeat's time, the share in seconds, and the place or nil
+-- @return the heartbeat's time, the share in seconds, and the position or nil
 local function parse(heartbeat)
   local number, place = numbers(heartbeat)
   return math.floor(number / SECOND), number % START, place
@@ -108,7 +107,7 @@ end
 
 -- Reads the state of the queue, and heartbeats: texts or false.
 -- @param view gets them: `own`: its owner's; `heartbeats`: those of `waiters`;
---   `heard`: when any waiter was heard last, nil if no rlock waiter is known;
+--   `heard`: the time of the last heartbeat, nil if no rlock waiter is known;
 --   `before` and `start` from liveness.starts; `is_new`: the queue restarts
 local function read(keys, view, waiters)
   local all = redis.call("hmget", keys[5], view.owner, STATE, unpack(waiters))
@@ -158,9 +157,9 @@ local function remove(keys, gone, first, time)
 end
 
 -- Subtracts the shares of `n` rlock waiters that left, `ms` in all, from the
--- deadlines from `place` on, but never below what a new waiter would get in the
--- same place. A Redisson waiter keeps the rest of the holder's lease, `ttl`, on
--- top; if it is the head, its deadline is raised to at least that.
+-- deadlines at and behind index `place`, but never below what a new waiter
+-- would get at the same index. A Redisson waiter also gets the rest of the
+-- holder's lease, `ttl`; if it is the head, its deadline is raised to that.
 local function move_up(keys, place, n, ms, time, ttl)
   local queue, deadlines, heartbeats = keys[2], keys[3], keys[5]
   local waiting = redis.call("llen", queue)
@@ -186,7 +185,8 @@ local function move_up(keys, place, n, ms, time, ttl)
   end
 end
 
--- Ms until the deadline of a Redisson waiter at the head; restores a lost one.
+-- Ms until the deadline of a Redisson waiter at the head; restores the deadline
+-- if it was lost.
 local function left_of_theirs(keys, view, waiter)
   local deadline = redis.call("zscore", keys[3], waiter)
   if not deadline then
@@ -270,7 +270,7 @@ end
 
 -- Finds the live rlock waiters that are not known, and deletes the heartbeats
 -- of dead ones.
--- @return a list in order of arrival, and waiter -> place
+-- @return a list in order of arrival, and waiter -> position
 local function find_lost(keys, view, is_known)
   local all = redis.call("hgetall", keys[5])
   local lost, dead, places = {}, {}, {}
@@ -290,7 +290,7 @@ local function find_lost(keys, view, is_known)
   return lost, places
 end
 
--- Inserts each lost waiter behind the last listed one with a smaller place.
+-- Inserts each lost waiter behind the last listed one with a smaller position.
 -- @return the queue in reverse order
 local function merge(list, lost, places)
   local merged, n = {}, #lost
@@ -306,7 +306,7 @@ local function merge(list, lost, places)
 end
 
 -- Repairs the queue, so that each waiter is in the list once and has a
--- deadline. A lost rlock waiter gets its place back; a lost Redisson waiter
+-- deadline. A lost rlock waiter returns to its position; a lost Redisson waiter
 -- goes to the end.
 local function repair(keys, view)
   local queue, deadlines = keys[2], keys[3]
@@ -334,7 +334,7 @@ end
 -- dead Redisson waiters ----------------------------------------------------
 
 -- Counts the subscribers of each Redisson waiter in `waiters`.
--- @return index -> number, or nil if this server cannot tell
+-- @return index -> number, or nil if this server does not know all subscribers
 local function subscribers(keys, waiters)
   local cluster = redis.pcall("info", "cluster")
   local replication = redis.pcall("info", "replication")
@@ -391,8 +391,8 @@ end
 
 -- waiting -----------------------------------------------------------------
 
--- Queues the owner, which is new or lost its place although it is alive.
--- @return its deadline, its share in seconds, its place
+-- Queues the owner, which is new, or is alive but has lost its position.
+-- @return its deadline, its share in seconds, its position
 local function join(keys, args, view)
   local queue, time = keys[2], view.time
   local owner, wait = args[1], tonumber(args[4])
@@ -429,7 +429,7 @@ local function check_queue(keys, view)
   return true
 end
 
--- The owner has to wait: keeps it in the queue and stores its heartbeat.
+-- The owner must wait: keeps it in the queue and stores its heartbeat.
 local function stay(keys, args, view)
   local deadlines, heartbeats = keys[3], keys[5]
   local owner, time = args[1], view.time
@@ -546,8 +546,8 @@ local function refreshed(view, owner, deadline, heartbeat)
       place or (".0%.0f"):format(time * 1000))
 end
 
--- Stores the heartbeats of those of `owners` that are queued.
--- @return those that are not, and whether the head is among `owners`
+-- Stores the heartbeats of the queued ones among `owners`.
+-- @return those that are not queued, and whether the head is among `owners`
 local function stay_all(keys, owners, view)
   local deadlines, is_turn, state =
     keys[3], false, format_state(view.time, view.start)
@@ -616,7 +616,7 @@ local function leave(keys, owner, publish)
   if ttl == -2 then hand_over(keys, publish) end
 end
 
---- Sets the hold count to `want`; at 0 the lock goes to the next waiter. An
+--- Sets the hold count to `want`; at 0 the lock passes to the next waiter. An
 --  owner that wants 0 and does not hold the lock is removed from the queue.
 function server.release(keys, args)
   local lock, owner, lease, want, publish =
@@ -636,8 +636,8 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- A waiter gives up. If it was granted the lock without learning of it, the
---  lock goes to the next waiter.
+--- Removes a waiter that gives up. If it was granted the lock and does not know
+--  it, the lock passes to the next waiter.
 function server.leave(keys, args)
   local owner, publish = args[1], args[2]
   if redis.call("hget", keys[1], owner) == "1" then
@@ -648,8 +648,8 @@ function server.leave(keys, args)
   return { "left" }
 end
 
--- Evicts, by force, waiters at the front of the queue that are not known to be
--- alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
+-- Evicts, by force, the waiters at the front of the queue that are not known to
+-- be alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
 -- @return how many were evicted
 local function evict_silent(keys, publish)
   local waiters = redis.call("lrange", keys[2], 0, MAX_ARGS - 1)
@@ -690,7 +690,7 @@ function server.peek(keys, args)
   return reply
 end
 
--- One of Redisson without waiters looks like a reentrant lock.
+-- Redisson's fair lock without waiters looks like a reentrant lock.
 local function recognise(keys, args)
   return (redis.call("exists", keys[2]) == 1
       or args[1] == "hash" and redis.call("hexists", keys[1], MARK) == 1)

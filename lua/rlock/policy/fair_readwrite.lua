@@ -6,12 +6,12 @@
 --                              its lease, in milliseconds of server time;
 --                              expires with the last lease
 --    rlock_frw_counts:{name}   hash: holder -> hold count, if more than 1
---    rlock_frw_queue:{name}    sorted set: waiter -> its place
+--    rlock_frw_queue:{name}    sorted set: waiter -> its position
 --    rlock_frw_writers:{name}  sorted set: the same, writers only
---    rlock_frw_signs:{name}    hash: waiter -> "last heartbeat:place"; under
+--    rlock_frw_signs:{name}    hash: waiter -> "last heartbeat:position"; under
 --                              the empty name the state of the queue: "last
 --                              heartbeat of any:last start" (liveness.lua)
---    rlock_frw_wake:{name}:<who>    "0" tells waiter <who> to retry
+--    rlock_frw_wake:{name}:<who>    "0" when waiter <who> must retry
 --  This layout is rlock's own; other clients do not know it.
 --
 --  Liveness. A dead waiter (liveness.lua) is evicted as soon as a waiter behind
@@ -23,8 +23,8 @@
 --  readers together, up to the next writer.
 --
 --  Acquire, renew, release and leave are O(log n) in holders and waiters.
---  Waking readers is O(their number), up to MAX_WOKEN: the others find out when
---  they retry.
+--  Waking readers is linear in their number, up to MAX_WOKEN: the others enter
+--  when they retry.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -113,7 +113,7 @@ end
 
 -- heartbeats --------------------------------------------------------------
 
--- @return a heartbeat's time and place; 0 and 0 if there is none
+-- @return a heartbeat's time and position; 0 and 0 if there is none
 local function parse(heartbeat)
   local time, place = (heartbeat or ""):match("^(%d+):(%d+)$")
   return tonumber(time or 0), tonumber(place or 0)
@@ -123,8 +123,8 @@ local function format(time, place) return ("%.0f:%.0f"):format(time, place) end
 
 -- Reads the state of the queue, and the heartbeat of `who`.
 -- @return view: `who`, `time`, `last` (its last heartbeat; 0: none), `place`
---   (nil: not queued), `before` and `start` (from liveness.starts), `is_new`:
---   the queue restarts now
+--   (its position; nil: not queued), `before` and `start` (from
+--   liveness.starts), `is_new`: the queue restarts now
 local function look_up(keys, who, time)
   local all = redis.call("hmget", keys[6], who, STATE)
   local view = { who = who, time = time }
@@ -148,7 +148,7 @@ local function remove(keys, who)
   return true
 end
 
--- Puts a waiter into the queue. Refreshes the queue's expiry now and then.
+-- Puts a waiter into the queue. Refreshes the queue's expiry occasionally.
 -- @param last its last heartbeat; 0: none
 local function put(keys, who, time, last, place)
   if math.floor(last / REFRESH) == math.floor(time / REFRESH) then return end
@@ -160,7 +160,7 @@ local function put(keys, who, time, last, place)
   end
 end
 
--- Queues a waiter, or keeps its place, and stores its heartbeat.
+-- Queues a waiter, or keeps its position, and stores its heartbeat.
 local function stay(keys, view)
   local who, time, place = view.who, view.time, view.place
   if not place then
@@ -173,9 +173,9 @@ local function stay(keys, view)
   redis.call("pexpire", keys[6], HEARTBEATS_LAST)
 end
 
--- Stores the heartbeats of those of `all` that are queued.
+-- Stores the heartbeats of the queued ones among `all`.
 -- @param view from look_up
--- @return who -> place
+-- @return who -> position
 local function stay_all(keys, all, view)
   local time, places = view.time, {}
   local fields = { STATE, format(time, view.start) }
@@ -200,8 +200,8 @@ end
 -- Finds the first live waiter in `queue` ahead of the caller, and evicts the
 -- dead ones ahead of it.
 -- @param view from look_up
--- @return ms until the live waiter counts as dead, nil if there is none; how
---   many were evicted; the live waiter
+-- @return ms until the live waiter counts as dead, nil if there is none; the
+--   number of evicted waiters; the live waiter
 local function first_alive(keys, queue, view)
   local gone, n = 0, 1
   local limit = view.place and ("(%.0f"):format(view.place) or "+inf"
@@ -263,8 +263,9 @@ end
 
 -- Is it the caller's turn?
 -- @param queue what it waits for: all waiters, or the writers
--- @param first the first of that queue, and its place
--- @return nil if it is, else ms until it may be; then how many were evicted
+-- @param first the first of that queue, and its position
+-- @return nil if it is, else ms until it may be; then the number of evicted
+--   waiters
 local function turn(keys, queue, first, view, waits)
   if view.place and view.place <= tonumber(first[2]) then return nil, 0 end
   if waits == "0" then
@@ -277,7 +278,7 @@ local function turn(keys, queue, first, view, waits)
 end
 
 -- Makes the caller a holder if it is its turn, otherwise queues it.
--- @param ms for how long the holders keep it out; nil if they do not
+-- @param ms for how long the holders exclude it; nil if they do not
 -- @param queue as for turn
 local function enter_in_turn(keys, args, who, time, two, ms, queue)
   local lease, waits, publish = args[2], args[4], args[5]
@@ -363,7 +364,7 @@ end
 -- Which of the waiters in `all` can enter: the first waiter of all; or the
 -- readers ahead of the first writer.
 -- @param first the first live waiter, or writer; nil: there is none
--- @param places as stay_all takes them
+-- @param places as returned by stay_all
 local function can_enter(keys, side, all, first, places)
   if side == WRITER then return places[first] and { first } or {} end
   local limit = first and tonumber(redis.call("zscore", keys[4], first))
@@ -377,7 +378,7 @@ end
 
 -- Finds the waiters in `all` that can enter. If the lock is free, and none of
 -- them can, wakes those that can.
--- @return ms until another one may, -1: unknown; then the list
+-- @return ms until another waiter may enter, -1: unknown; then the list
 local function find_turn(keys, publish, side, all, view, places, is_read)
   local left, gone, first = first_alive(keys,
     side == READER and keys[5] or keys[4],
@@ -417,7 +418,7 @@ local function refresh(keys, args, side)
   return reply
 end
 
--- The waiter gives up.
+-- Removes a waiter that gives up.
 local function leave(keys, args, who)
   if remove(keys, who) then
     local time = now()
@@ -452,8 +453,8 @@ local function count_of(keys, who)
   return tonumber(redis.call("hget", keys[3], who) or 1) or 1
 end
 
--- @return as every peek, with at most MAX_LISTED readers; then "queue" and the
---   first waiters, in order
+-- @return the reply of `peek`, with at most MAX_LISTED readers; then "queue"
+--   and the first waiters, in order
 local function peek(keys, owner, side)
   local lock, list, mine, time = keys[1], {}, 0, now()
   local all = redis.call("zrange", lock, 0, MAX_LISTED - 1, "withscores")

@@ -87,7 +87,7 @@ end
 server.release = reentrant.server.release
 server.renew = reentrant.server.renew
 
--- The token of a free lock may be left from long ago.
+-- The token of a free lock may be left over from long ago.
 local function recognise(keys, args)
   return redis.call("exists", keys[3]) == 1
     and shared.may_have_counts(keys[1], args[1])

@@ -6,7 +6,8 @@
 --                                was executed under SLOT; kept for minutes
 --  The first two are Redisson's RCountDownLatch. The third is rlock's own:
 --  counting down is not idempotent by itself, so each request has a slot and a
---  number, and numbers up to the last are not executed again (once.lua).
+--  number, and numbers up to the last are not executed again
+--  (counters/deduplication.lua).
 --  Its driver is counters/latch.lua.
 
 local naming = require "rlock.naming"

@@ -3,18 +3,19 @@
 --  A waiter retries at least every half second (POLL) and leaves a heartbeat
 --  each time: the server time in milliseconds. If a client has many waiters,
 --  each has one every 0.8 s, and some waiter every half second. A waiter that
---  has been silent for SILENT ms is dead. If no waiter at all was heard for GAP
---  ms, the server or the network was down: the queue restarts, and every waiter
---  gets SILENT ms from that start. A waiter that is silent across two starts is
---  dead; otherwise a single waiter that retries rarely could never outlive the
---  dead ones ahead of it.
+--  has been silent for SILENT ms is dead. If no heartbeat of any waiter arrives
+--  for GAP ms, the server or the network was down: the queue restarts, and
+--  every waiter gets SILENT ms from that start. A waiter that is silent across
+--  two starts is dead; otherwise a single waiter that retries rarely could
+--  never outlive the dead ones ahead of it.
 --
 --  A policy stores two times with the heartbeats of a queue: the last heartbeat
 --  of any waiter, and the last start of the queue. So a start is O(1).
 
 local liveness = {}
 
---- Seconds between two retries of a waiter, at most: `poll` of the policy.
+--- The longest time between two retries of a waiter, in seconds: `poll` of the
+--  policy.
 liveness.POLL = 0.5
 
 --- Seconds within which dead waiters ahead of a live one are evicted.
@@ -28,7 +29,7 @@ local GAP = 650                -- more than POLL; SILENT exceeds it by POLL
 --  @tparam number start the last start of the queue; 0: none
 --  @tparam number now
 --  @treturn number the start before the last
---  @treturn number the last start; other than `start` if it is new
+--  @treturn number the last start; differs from `start` if it is new
 function liveness.starts(heard, start, now)
   if heard > now + GAP or start > now + GAP then return now, now end
   if now - heard <= GAP or now - start < SILENT then return start, start end

@@ -3,7 +3,7 @@
 --    redisson_lock__channel:{name}   "0" when the lock becomes free
 --  On the wire it is Redisson's RLock, with the server functions of the
 --  reentrant lock. The client refuses re-entry itself (`reenter`), so a
---  duplicate of the same request is not taken for re-entry.
+--  duplicate of the same request is not mistaken for re-entry.
 
 local reentrant = require "rlock.policy.reentrant"
 

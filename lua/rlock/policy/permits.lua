@@ -3,7 +3,7 @@
 --    name                 string: the number of free permits
 --    {name}:timeout       sorted set: id of a permit, 16 bytes -> end of its
 --                         lease, in milliseconds of the server's time
---    redisson_sc:{name}   the number of free permits, when it grows
+--    redisson_sc:{name}   channel: the number of free permits, when it grows
 --    rlock_request:{name}:permits   string: written when the total is set and
 --                         when no permit is in use any more; kept for minutes
 --  The first three are Redisson's RPermitExpirableSemaphore, wire compatible.
@@ -17,7 +17,7 @@ local shared = require "rlock.policy.shared"
 local now, tell, whole = shared.now, shared.tell, shared.whole
 
 local NEVER = 922337203685477           -- Redisson's score without a lease
-local MEMORY = 600000                   -- milliseconds, as in once.lua
+local MEMORY = 600000                   -- milliseconds, as in deduplication.lua
 
 local server = {}                       -- these run inside Redis
 
@@ -115,8 +115,8 @@ local function count(keys, time)
   return { left > 0 and "free" or "held", left, used }
 end
 
---- @return "free" or "held", then how many permits are free, and how many are
---    in use
+--- @return "free" or "held", then the numbers of permits that are free and in
+--    use
 function server.count(keys) return count(keys, now()) end
 
 --- As count, and the first hundred in use: id, milliseconds left, ...

@@ -13,15 +13,15 @@
 --                              of its lease, in milliseconds of server time
 --  Except for the index this is Redisson's RReadWriteLock, wire compatible.
 --  When a reader leaves, Redisson reads the hold keys of all others to find out
---  how long the lock is needed. The index answers that in O(log n), and shows
+--  how long the lock is needed. The index gives that in O(log n), and shows
 --  which readers are dead; each new reader drops a few of them. A writer is in
 --  the index only while it also reads; otherwise the hash expires with it.
 --
 --  In a mixed fleet
 --  * Redisson's watchdog sets the expiry of the hash, and of all hold keys, to
---    its own timeout. rlock's readers restate theirs, with a lease or without.
---  * Redisson finds rlock's readers by their hold keys, and looks at nothing
---    else. rlock adds no field to the hash, because Redisson counts them.
+--    its own timeout. rlock's readers reassert theirs, with a lease or without.
+--  * Redisson finds rlock's readers by their hold keys alone. rlock adds no
+--    field to the hash, because Redisson counts the fields.
 --  * Fields beyond those in the index are Redisson's readers. While there are
 --    any, the expiry is not shortened, unless 16 fields are enough to find the
 --    leases of all of them; dead ones that are found are dropped.
@@ -39,7 +39,7 @@ local READERS_GONE, WRITER_GONE = "0", "1"
 local MAX_DROPPED = 4          -- dead holds, by one request
 local MAX_EXAMINED = 16        -- fields, by one request
 local MAX_LISTED = 100         -- holders for people; keys deleted one by one
-local MAX_COUNT = 1000000000   -- a greater hold count is taken for garbage
+local MAX_COUNT = 1000000000   -- a greater hold count is treated as garbage
 local SOONER = 1000            -- ms: a smaller change of expiry wakes no waiter
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
@@ -136,7 +136,7 @@ end
 
 -- Examines some fields of the hash for readers that are not in the index, and
 -- drops dead ones.
--- @param others how many there are
+-- @param others the number of such readers
 -- @return the end of their last lease, or nil if not all were found
 local function examine(keys, size, others, time)
   local lock, index, last = keys[1], keys[3], 0
@@ -156,8 +156,8 @@ end
 
 -- Makes the hash expire when the remaining holds do, instead of at `before`;
 -- at once if all are dead. The expiry stays while other holds may need it.
--- Wakes the waiters if it is worth it, because they sleep until `before`.
--- @param size how many fields the hash has
+-- Wakes the waiters if the change is large, because they sleep until `before`.
+-- @param size the number of fields of the hash
 local function fit(keys, mode, size, time, publish, before)
   local lock, index = keys[1], keys[3]
   local others = size - 1 - redis.call("zcard", index)
@@ -267,8 +267,8 @@ function read.acquire(keys, args)
   return { "held" }
 end
 
---- A restatement extends no lease: it restores the expiries that Redisson's
---  watchdog has shortened.
+--- A call that reasserts extends no lease: it restores the expiries that
+--  Redisson's watchdog has shortened.
 function read.renew(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, reasserts = args[1], args[2], args[3], args[4]
@@ -323,8 +323,8 @@ function read.break_(keys, args)
   return break_(keys, args, "read", READERS_GONE)
 end
 
---- @return as every peek; of many readers only some are listed. Besides, the
---    lock's mode
+--- @return the reply of `peek`, with only some of many readers; and the lock's
+--    mode
 function read.peek(keys, args)
   return peek(keys, args[1], args[1], false)
 end

@@ -1,13 +1,15 @@
 --- A counting semaphore. Its permits have no owners and do not expire, so any
 --  client may release some.
 --    name                        string: the number of free permits
---    redisson_sc:{name}          the number of free permits, when it grows
+--    redisson_sc:{name}          channel: the number of free permits, when it
+--                                grows
 --    rlock_request:{name}:SLOT   string: the number of the last request that
 --                                was executed under SLOT; kept for minutes
 --    rlock_request:{name}:SLOT:drained   string: the result of a drain
---  The first two are Redisson's RSemaphore. The others are rlock's own: taking
---  permits is not idempotent by itself, so each request has a slot and a
---  number, and numbers up to the last are not executed again (once.lua).
+--  The first two are Redisson's RSemaphore. The others are rlock's own:
+--  acquiring permits is not idempotent by itself, so each request has a slot
+--  and a number, and numbers up to the last are not executed again
+--  (counters/deduplication.lua).
 --  Its driver is counters/semaphore.lua.
 
 local naming = require "rlock.naming"
@@ -44,8 +46,9 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- Releases what the request `undone` of this slot took: n, or what it drained.
---  If that request has not been executed yet, it never will be.
+--- Releases the permits that the request `undone` of this slot took: n, or all
+--  that it drained. If that request has not been executed yet, it never will
+--  be.
 function server.undo(keys, args)
   local permits, channel, slot, drained = keys[1], keys[2], keys[3], keys[4]
   local number, memory, n, publish, undone =
@@ -85,7 +88,7 @@ function server.set(keys, args)
 end
 
 --- Takes all free permits.
---  @return "held", then how many
+--  @return "held", then their number
 function server.drain(keys, args)
   local permits, slot, drained = keys[1], keys[3], keys[4]
   local number, memory = args[1], args[2]

@@ -9,7 +9,7 @@ local shared = {}
 --  @tparam string publish "publish", "spublish" or "both": the client's option
 --  @tparam string channel
 --  @param message a string or a whole number
---  @treturn integer how many clients of this server received it
+--  @treturn integer the number of clients of this server that received it
 function shared.tell(publish, channel, message)
   if publish == "both" then
     return redis.call("publish", channel, message)
@@ -26,7 +26,7 @@ end
 
 --- The whole number at a key, 0 if there is none; raises for anything else.
 --  @tparam string key
---  @param value the reply of GET or MGET; MGET hides that a key is no string
+--  @param value the reply of GET or MGET; MGET hides that a key is not a string
 function shared.whole(key, value)
   if not value then value = redis.call("get", key) or 0 end
   local n = tonumber(value)
@@ -34,7 +34,8 @@ function shared.whole(key, value)
   return redis.call("incrby", key, 0)          -- raises the proper error
 end
 
---- Has this request, or a later one of its slot, been executed? (once.lua)
+--- Has this request, or a later one of its slot, been executed? See
+--  counters/deduplication.lua.
 --  @tparam string slot a key
 --  @tparam string number
 function shared.is_done(slot, number)
@@ -65,7 +66,7 @@ function shared.is_number(key, type)
     and redis.call("get", key):find("^%-?%d+$") ~= nil
 end
 
---- Has this channel a subscriber?
+--- Does this channel have a subscriber?
 function shared.is_heard(channel)
   return redis.call("pubsub", "numsub", channel)[2] > 0
 end

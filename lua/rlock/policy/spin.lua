@@ -1,6 +1,6 @@
 --- A reentrant lock whose waiters do not subscribe: they retry with exponential
---  back-off from 1 to 128 ms, with jitter. For very many locks that are held
---  very briefly.
+--  back-off from 1 to 128 ms, with jitter. For very many locks, each held very
+--  briefly.
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease
 --    redisson_lock__channel:{name}   "0" when the lock becomes free, for those

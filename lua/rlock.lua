@@ -76,12 +76,12 @@ end
 --- Opens a client.
 -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
 --   timeout = 3 (one command), connect_timeout = 3 (seconds), name,
---   identity = false (the connection's name does not tell host and program),
+--   identity = false (the connection's name omits host and program),
 --   username, password, publish = "publish" | "spublish" | "both",
 --   sentinel = { username =, password =, tls = }: how to reach the Sentinels of
 --   redis+sentinel://; tls: true, false or a table; default: as the master,
---   seal = "kill" | "time" | "off": protection against late delivery of a
---   request that was given up, see seal.lua and expiry.lua; off: none,
+--   seal = "kill" | "time" | "off": protection against late delivery of an
+--   abandoned request, see seal.lua and expiry.lua; off: none,
 --   tls = { ca =, cert =, key =, server_name =, verify = true },
 --   log = function(level, event, fields), see events.lua; it must not wait,
 --   metrics = { "name", ... }: locks with metrics of their own,
@@ -124,7 +124,7 @@ end
 -- @treturn string
 function rlock.metrics() return require("rlock.util.metrics").text() end
 
---- Several locks as one, all held or none: see rlock/several/multi.lua.
+--- Several locks as one: all or none are held, see rlock/several/multi.lua.
 -- @tparam table locks an array of locks, of any kind and client
 -- @return a lock
 function rlock.multi_lock(locks)
@@ -165,8 +165,8 @@ local function close_all()
   for open in pairs(clients) do open:close() end
 end
 
---- What `rlockctl` does for a script: runs fn as a task until it and all other
---  tasks have ended, then closes every client.
+--- Runs fn as a task until it and all other tasks have ended, then closes every
+--  client. rlockctl runs scripts with it.
 -- @tparam function fn
 -- @param ... its arguments
 -- @treturn[1] boolean true

@@ -34,8 +34,8 @@ end
 local check_nat = check.that('a function, or a table such as { '
   .. '["10.0.0.5:6379"] = "db1:7001" }', is_nat)
 
--- Makes the check of how to reach the Sentinels, where that differs from the
--- master.
+-- Returns the check of the options for Sentinels, which may differ from those
+-- of the master.
 local function check_sentinel(check_tls)
   return check.group({
     username = text, password = text,
@@ -69,7 +69,7 @@ local known = {
   nat = check_nat,
 }
 
---- Makes the check of the options of a host's open(), see options.table.
+--- Returns the check of the options of a host's open(), see options.table.
 -- @tparam table own the options that only this host takes, and `tls`; modified
 function client.options(own)
   for name, its_check in pairs(known) do own[name] = its_check end
@@ -292,7 +292,8 @@ function client:__tostring()
   return "rlock client of " .. self.session.server.where
 end
 
---- Closes a client that is garbage: nothing refers to it, so it holds nothing.
+--- Closes a client when it is collected: nothing refers to it, so it holds
+--  nothing.
 function client:__gc()
   local open = self.session
   if not open.is_closed then

@@ -112,7 +112,7 @@ end
 
 local seconds = options.duration(0, math.huge)
 
--- A negative wait is that of a deadline that has passed.
+-- A negative wait means that its deadline has passed.
 local function wait(value, name, level)
   if type(value) == "number" and value >= 0 then return value end   -- faster
   if type(value) == "table" then
@@ -145,7 +145,7 @@ end
 
 --- Checks a count. Counts are Java's int, as in Redisson.
 -- @param n
--- @tparam string name what the caller calls it
+-- @tparam string name for messages
 -- @tparam number least
 -- @tparam[opt=2] number level
 -- @treturn string n, in digits

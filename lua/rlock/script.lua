@@ -6,7 +6,7 @@
 --
 --    parser           functions and names in a Lua text, by its lexer's tokens
 --    scope            which variable a name means
---    source           a function's place in its text
+--    source           a function's position in its text
 --    sandbox          the globals inside Redis
 --    differences      how Lua 5.1 differs
 --    compiler, emit   what is shipped, and as what text

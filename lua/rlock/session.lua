@@ -49,8 +49,8 @@ local function open_server(self)
 end
 
 --- @tparam table host
--- @tparam table options  complete: `backend`, and what it wants; watchdog and
---   timeout (seconds); gets its `connection_name`
+-- @tparam table options  complete: `backend` and its own options; watchdog and
+--   timeout (seconds); this sets `connection_name`
 function session.new(host, options)
   local id = uuid(host)
   options.connection_name = connection_name(host, id, options)
@@ -144,7 +144,8 @@ end
 
 --- Runs fn as a background task that `close` waits for, up to `timeout`. It
 --  runs once, even if it raises an error. If the host refuses the task, fn runs
---  later: the caller does not wait, and may rely on fn to pass on a turn.
+--  later: the caller does not wait, and may rely on fn, for example to wake the
+--  next waiter.
 function session:background(fn)
   local has_begun
   self.pending = self.pending + 1
@@ -243,8 +244,8 @@ local function by_route(self, grants)
   return lists
 end
 
--- Releases everything that is still held, best effort. First marks it as not
--- valid: another client may acquire it before the reply arrives here.
+-- Releases everything that is still held, best effort. First marks it as
+-- invalid: another client may acquire it before the reply arrives here.
 local function release_all(self, deadline, why)
   local batch = self.watchdog:all()
   for _, grant in ipairs(batch) do
@@ -256,8 +257,8 @@ local function release_all(self, deadline, why)
   end
 end
 
---- Called when no task is left and the program is about to end: releases what
---  is held and lets background work finish. The session stays usable.
+--- Called when no task is left and the program is about to end: releases all
+--  holds and lets background work finish. The session stays usable.
 function session:wind_down()
   if self.is_closed then return end
   self.server:rest()
@@ -265,8 +266,8 @@ function session:wind_down()
   self.watchdog:retire()
 end
 
---- Releases what is held, waits for requests in flight, closes the connections.
---  Takes at most `timeout`.
+--- Releases all holds, waits for requests in flight, and closes the
+--  connections. Takes at most `timeout`.
 function session:close()
   if self.is_closed then return end
   self.is_closed = true

@@ -300,7 +300,7 @@ describe("local: reports:", function()
     sh("chmod +x '%s/redis-server'", bin)
     fault(ctl.run { "local", "start", env = { XDG_RUNTIME_DIR = runtime,
       PATH = bin .. ":" .. os.getenv("PATH") } },
-      "redis%-server ended at once: no thanks %(.*/rlock/redis.log%)")
+      "redis%-server exited at once: no thanks %(.*/rlock/redis.log%)")
   end)
 
   it("a socket's place that is taken by a folder", function()

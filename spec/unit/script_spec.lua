@@ -284,13 +284,13 @@ describe("what cannot be shipped", function()
   local cases = {
     { "a table", "local state = {}", "return function() return state end",
       [[p.lua:2: acquire: upvalue "state" is a table that is not a required]]
-        .. " module; make what is needed of it locals" },
+        .. " module; make the needed values locals" },
     { "a table of functions", "local server = {}",
       "return function() return server.x() end",
       [[p.lua:2: acquire: upvalue "server" is a table that is not a required]]
-        .. " module; make what is needed of it locals" },
+        .. " module; make the needed values locals" },
     { "nil", "local never", "return function() return never end",
-      [[p.lua:2: acquire: upvalue "never" is nil; give it its value before]] },
+      [[p.lua:2: acquire: upvalue "never" is nil; assign it first]] },
     { "NaN", "local odd = 0 / 0", "return function() return odd end",
       [[p.lua:2: acquire: upvalue "odd" is NaN, which is no number]] },
     { "a userdata", "local out = io.stdout", "return function() return out end",
@@ -303,11 +303,11 @@ describe("what cannot be shipped", function()
     { "a C function", "local open = io.open",
       "return function() return open end",
       [[p.lua:2: acquire: upvalue "open" is a C function, which Redis does not]]
-        .. " have; do that outside of it" },
+        .. " have; call it outside of Redis" },
     { "a library that Redis lacks", "local os = os",
       "return function() return os.time() end",
       [[p.lua:2: acquire: upvalue "os" is a table that is not a required]]
-        .. " module; make what is needed of it locals" },
+        .. " module; make the needed values locals" },
     { "a captured library's function that Redis lacks", "local m = math",
       "return function() return m.ult(1, 2) end",
       [[p.lua:2: acquire: reads the global "math.ult", which Redis does not]]
@@ -362,7 +362,7 @@ describe("what cannot be shipped", function()
     { "a module's table", "local e = require 'rlock.redis.errors'",
       "return function() return e.codes end",
       [[p.lua:2: acquire: upvalue "e.codes" is a table that is not a required]]
-        .. " module; make what is needed of it locals" },
+        .. " module; make the needed values locals" },
     { "assigning into a module", "local naming = require 'rlock.naming'",
       "return function() naming.x = 1 end",
       [[p.lua:2: acquire: upvalue "naming" is assigned at line 2; only what]]
@@ -371,7 +371,7 @@ describe("what cannot be shipped", function()
       "local function helper() return state end",
       "return function() return helper() end",
       [[p.lua:2: helper (shipped with acquire): upvalue "state" is a table]]
-        .. " that is not a required module; make what is needed of it"
+        .. " that is not a required module; make the needed values"
         .. " locals" },
     { "two values of one name", "local helper", "do", "  local limit = 1",
       "  helper = function() return limit end", "end", "local limit = 2",
@@ -450,23 +450,23 @@ describe("what cannot be shipped", function()
     { "string.rep with a separator",
       "return function(keys) return string.rep(keys[1], 3, ',') end",
       "p.lua:1: acquire: calls string.rep with 3 arguments, of which Redis'"
-        .. " Lua 5.1 takes 2; do without the others" },
+        .. " Lua 5.1 takes 2; drop the others" },
     { "the method rep with a separator",
       "return function(keys)", "  return keys[1]:rep(3, ',')", "end",
       "p.lua:2: acquire: calls string.rep with 3 arguments, of which Redis'"
-        .. " Lua 5.1 takes 2; do without the others" },
+        .. " Lua 5.1 takes 2; drop the others" },
     { "a captured function with too many arguments", "local log = math.log",
       "return function() return log(8, 2) end",
       "p.lua:2: acquire: calls math.log with 2 arguments, of which Redis' Lua"
-        .. " 5.1 takes 1; do without the others" },
+        .. " 5.1 takes 1; drop the others" },
     { "a captured library's one with too many arguments", "local s = string",
       "return function(k) return s.gmatch(k[1], '.', 2) end",
       "p.lua:2: acquire: calls string.gmatch with 3 arguments, of which Redis'"
-        .. " Lua 5.1 takes 2; do without the others" },
+        .. " Lua 5.1 takes 2; drop the others" },
     { "xpcall with arguments",
       "return function() return xpcall(error, tostring, 'x') end",
       "p.lua:1: acquire: calls xpcall with 3 arguments, of which Redis' Lua"
-        .. " 5.1 takes 2; do without the others" },
+        .. " 5.1 takes 2; drop the others" },
     { "the class %g", "return function(keys)",
       "  return keys[1]:match('^[%g]+$')", "end",
       "p.lua:2: acquire: has the class %g in a pattern, which Redis' Lua 5.1"

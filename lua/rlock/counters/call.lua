@@ -1,9 +1,10 @@
 --- A call of a counter that waits: for permits, or for a latch to open. Each
 --  counter derives a class with the method
---    try(deadline, now)  one request; returns as grant:acquire, and sets
---                        `left`, the number of permits left, or nil
+--    try(deadline, now)  sends one request; returns the results of
+--                        grant:acquire, and sets `left`, the number of permits
+--                        left, or nil
 --  The fields of a call:
---    counter   what it is for, with `record` and `session`
+--    counter   the public object, with `record` and `session`
 --    channel   the channel to wait on; `wakes` as for wakeup:join
 --    wants     how many permits it needs, see wakeup:pass
 --    late      the detail of a timeout
@@ -49,7 +50,8 @@ local function attempt(self, deadline, now)
   return verdict, ms, code, detail
 end
 
---- Retries the request, see waiting.lua. Passes on permits that do not suffice.
+--- Retries the request, see waiting.lua. If too few permits are free, wakes
+--  another waiter for them.
 function call:retry(waiter, deadline, now)
   local verdict, ms, code, detail = attempt(self, deadline, now)
   if verdict == "busy" and self.left and self.left > 0 then
@@ -90,7 +92,7 @@ local function join(self)
 end
 
 --- Tries, then waits and retries until success or the deadline.
--- @tparam number wait seconds; 0: one attempt; below: the deadline has passed
+-- @tparam number wait seconds; 0: one attempt; negative: its deadline is over
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string code: "busy" after a single attempt, "timeout" after the

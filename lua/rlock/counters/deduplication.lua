@@ -1,10 +1,10 @@
---- Duplicate suppression for requests that add or subtract: sent twice, they
---  must count once. Each request has a slot, which no other request uses at the
---  same time, and a number greater than all before. For each slot the server
---  remembers the last number that it executed, and ignores requests up to it.
---  Slots are reused once the outcome is known, so there are only as many as
---  there were concurrent requests. The policy defines operations and keys; a
---  slot's key begins with the policy's third key.
+--- Deduplication of requests that add or subtract, so that a duplicate has no
+--  effect. Each request has a slot, which no concurrent request uses, and a
+--  number greater than all before. For each slot the server remembers the last
+--  number that it executed, and ignores requests up to it. A slot is reused
+--  once the outcome is known, so there are only as many as there were
+--  concurrent requests. The policy defines operations and keys; a slot's key
+--  begins with the policy's third key.
 
 local verdicts = require "rlock.lock.verdicts"
 local naming = require "rlock.naming"
@@ -66,7 +66,7 @@ function deduplication.begin(handle)
   }
 end
 
---- Ends a request whose outcome is known.
+--- Ends a request whose outcome is known, and frees its slot.
 function deduplication.finish(request)
   table.insert(request.pool.free, request.slot)
 end
@@ -107,7 +107,7 @@ local function retry_in_background(request, name, n, more)
   end)
 end
 
---- Ends a request that was given up. If it may have been executed, undoes it in
+--- Ends an abandoned request. If it may have been executed, rolls it back in
 --  the background.
 -- @tparam table request
 -- @tparam string n
@@ -128,8 +128,8 @@ local function try(request, name, n, more)
   return reply, code, detail
 end
 
---- Makes a request that is given up if no reply comes in time: its outcome is
---  then unknown.
+--- Makes a request that is abandoned if no reply arrives in time; its outcome
+--  is then unknown.
 -- @tparam table request
 -- @tparam string name
 -- @tparam string n
@@ -161,7 +161,7 @@ local function insist(request, name, n)
   return nil, code, detail
 end
 
---- Makes a request that must be executed: if no reply comes in time, it is
+--- Makes a request that must be executed: if no reply arrives in time, it is
 --  retried in the background.
 -- @tparam table request
 -- @tparam string name  of the policy's operation

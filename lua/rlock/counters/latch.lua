@@ -37,8 +37,8 @@ end
 
 local function counted(reply) return true, reply[2] end
 
---- Counts down by one; at zero all waiters continue. If no reply comes in time,
---  the request is retried in the background: do not repeat the call.
+--- Counts down by one; at zero all waiters continue. If no reply arrives in
+--  time, the request is retried in the background: do not repeat the call.
 -- @treturn[1] boolean true
 -- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail
@@ -68,7 +68,7 @@ end
 local Call = call:class()
 
 -- One attempt of `wait`: "held" when the latch is open. The 0 then wakes
--- another waiter, which may have missed the message.
+-- another waiter that may have missed the message.
 function Call:try(deadline, now)
   local handle = self.counter
   local reply, code, detail = deduplication.ask(handle, "count",

@@ -22,7 +22,8 @@ function permits.new(client, name)
   local record = client.session:record(client, policy.load("permits"), name)
   record.client_bytes = record.client_bytes
     or identity.bytes(identity.short(client.session.id))
-  -- Permits taken here, weak: the watchdog refers to them while they are valid.
+  -- Permits acquired here; weak, because the watchdog refers to them while they
+  -- are valid.
   record.taken = record.taken or setmetatable({}, { __mode = "v" })
   return setmetatable({ session = client.session, record = record }, permits)
 end
@@ -40,7 +41,7 @@ local function bytes_of(id, level)
   return identity.bytes(id)
 end
 
--- permits taken by this client ------------------------------------------------
+-- permits of this client ------------------------------------------------------
 
 local function forget(self, id)
   local permit = self.record.taken[id]
@@ -54,7 +55,7 @@ local function forget(self, id)
   self.record.taken[id] = nil
 end
 
--- Releases, in the background, a permit that may have been taken.
+-- Releases, in the background, a permit that may have been granted.
 local function give_back(self, id, seconds)
   local session, record = self.session, self.record
   session:background(function()
@@ -87,7 +88,7 @@ function Permit:give_up()
   give_back(self.lock, self.owner_name, self.lock.session.lease)
 end
 
---- Forgets the permit: both its task and its lease have ended.
+--- Drops the record of the permit: both its task and its lease have ended.
 function Permit:drop() forget(self.lock, self.owner_name) end
 
 function Permit:end_it()
@@ -111,14 +112,14 @@ local function track(self, id, lease, sent, ends)
   end
 end
 
--- taking one ------------------------------------------------------------------
+-- acquiring -------------------------------------------------------------------
 
--- The id of a permit that is not taken yet.
+-- The id for a new permit.
 local function new_id(self)
   return self.record.client_bytes .. self.session.host.random(16):sub(9)
 end
 
--- A call that takes a permit.
+-- A call that acquires a permit.
 local Call = call:class()
 
 function Call:try(deadline, now)
@@ -132,8 +133,8 @@ function Call:try(deadline, now)
   if not reply then return nil, nil, code, detail end
   if reply[1] == "busy" then return "busy", reply[2] end
   local ends = session.valid_until(sent, seconds)
-  if session.host.now() >= ends then         -- the reply came too late
-    -- The release may outlast the wait. It must not meet the next request.
+  if session.host.now() >= ends then         -- the reply arrived too late
+    -- The release may outlast the wait, so the next request needs a new id.
     give_back(handle, id, seconds)
     self.id, self.is_in_doubt = new_id(handle), nil
     return "busy", 0
@@ -166,7 +167,7 @@ local function take(self, wait, lease)
   return nil, code, detail
 end
 
---- Takes a permit, and waits for one if necessary; forever if the number of
+--- Acquires a permit, and waits for one if necessary; forever if the number of
 --  permits was never set.
 -- @tparam[opt] table options
 --   wait: maximum seconds to wait, default: forever.
@@ -200,7 +201,7 @@ local function given_back(reply, may_be_applied)
   return nil, "lost", "its lease has ended, or it was not granted"
 end
 
---- Releases a permit taken by any client.
+--- Releases a permit of any client.
 -- @tparam string id
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "lost", detail: its lease had ended, it was released before,
@@ -223,7 +224,7 @@ local function renewed(reply)
 end
 
 --- Extends a permit to at least `lease` from now.
--- @tparam string id  of a permit taken by any client
+-- @tparam string id  of a permit of any client
 -- @tparam number lease seconds
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "lost", detail; nil, code, detail
@@ -243,8 +244,8 @@ function permits:renew(id, lease)
   return deduplication.result(renewed, reply, code, detail)
 end
 
---- Calls fn if a permit taken through this client is lost: not renewed in time,
---  or released by another client.
+--- Calls fn if a permit of this client is lost: not renewed in time, or
+--  released by another client.
 -- @tparam string id
 -- @tparam function fn called once, as a task, with the id and the reason
 -- @return true, or nil, "not_held", detail
@@ -261,7 +262,7 @@ function permits:on_lost(id, fn)
   return true
 end
 
---- Seconds for which a permit taken through this client is certainly valid.
+--- Seconds for which a permit of this client is certainly valid.
 function permits:valid_for(id)
   local permit = self.record.taken[bytes_of(id, 2)]
   if not permit or permit.state == "lost" then return 0 end

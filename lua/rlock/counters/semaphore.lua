@@ -1,5 +1,6 @@
---- The public semaphore. Its permits have no owner: any task may take or return
---  some, and those of a task that dies are lost (permits.lua has leases).
+--- The public semaphore. Its permits have no owner: any task may acquire or
+--  release some, and those of a task that dies are lost (permits.lua has
+--  leases).
 
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
@@ -21,7 +22,7 @@ function semaphore.new(client, name)
   }, semaphore)
 end
 
--- A call that takes permits.
+-- A call that acquires permits.
 local Call = call:class()
 
 function Call:try(deadline, now)
@@ -36,12 +37,12 @@ function Call:try(deadline, now)
   return "held"
 end
 
--- Adds permits; retries that in the background if no reply comes in time.
+-- Adds permits; retries in the background if no reply arrives in time.
 local function add(self, n)
   return deduplication.insist(deduplication.begin(self), "release", n)
 end
 
--- Returns permits whose task has ended, because nobody else will.
+-- Releases the permits of a task that has ended: it cannot do that itself.
 -- @treturn string why
 local function give_back(self, n)
   add(self, n)
@@ -80,9 +81,9 @@ local function arguments(n, options, wait, level)
   return n, check.of_wait(options, level + 1).wait or wait
 end
 
---- Takes permits, all or none, and waits for them if necessary. A semaphore
---  without permits, because it was never set, makes it wait forever. A waiter
---  for many permits does not block waiters for fewer.
+--- Acquires permits, all or none, and waits for them if necessary. It waits
+--  forever if the number of permits was never set. A waiter for many permits
+--  does not block waiters for fewer.
 -- @tparam[opt=1] integer n
 -- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true
@@ -106,8 +107,8 @@ end
 
 local function yes() return true end
 
---- Returns permits and wakes waiters. If no reply comes in time, the request is
---  retried in the background: do not repeat the call.
+--- Releases permits and wakes waiters. If no reply arrives in time, the request
+--  is retried in the background: do not repeat the call.
 -- @tparam[opt=1] integer n
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail
@@ -118,7 +119,7 @@ function semaphore:release(n)
 end
 
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
---  available ones may be negative until enough are returned.
+--  available ones may be negative until enough are released.
 -- @tparam integer n may be negative
 -- @return as release
 function semaphore:add(n)
@@ -163,9 +164,9 @@ local function drain(self)
   return reply, code, detail
 end
 
---- Takes all available permits. If no reply comes in time, those that it may
---  have taken are returned in the background.
--- @treturn[1] integer how many
+--- Acquires all available permits. If no reply arrives in time, those that it
+--  may have acquired are released in the background.
+-- @treturn[1] integer their number
 -- @treturn[2] nil, code, detail
 function semaphore:drain()
   return deduplication.result(second, self.session.host.whole(drain, self))

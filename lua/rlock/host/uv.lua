@@ -36,7 +36,7 @@ local host = {
   current = tasks.current,
   guard = guard,
   is_over = tasks.is_over,
-  has_gone = tasks.is_over,            -- only the task waits for its work
+  has_gone = tasks.is_over,            -- a task itself waits for its jobs
   is_running = tasks.is_running,
   is_told = tasks.is_told,
   is_unwind = tasks.is_unwind,
@@ -81,7 +81,8 @@ function host.serve(...)
   return require("rlock.host.uv.http").serve(...)
 end
 
---- Starts a command under a guard, see host/uv/job.lua (loaded on first use).
+--- Starts a command under a guard process, see host/uv/job.lua (loaded on first
+--  use).
 function host.job(options)
   return require("rlock.host.uv.job").start(options)
 end

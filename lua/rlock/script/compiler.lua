@@ -18,15 +18,15 @@ local compiler = {}
 local Compiler = {}
 Compiler.__index = Compiler
 
--- The policy, place and function that a message is about.
+-- The policy, line and function that a message is about.
 function Compiler:where(fn, line)
   local who = fn.label == self.op and fn.label
     or string.format("%s (shipped with %s)", fn.label, self.op)
   return string.format("policy %q: %s:%d: %s", self.policy, fn.path, line, who)
 end
 
--- Raises a fault of the policy: one line, about a line of `fn`, which is as of
--- Compiler:find.
+-- Raises a fault of the policy: one line, about a line of `fn`, which is a
+-- result of Compiler:find.
 function Compiler:fault_at(line, fn, format, ...)
   error(self:where(fn, line) .. ": " .. string.format(format, ...), 0)
 end
@@ -34,7 +34,7 @@ end
 -- The same, about the whole function.
 function Compiler:fault(fn, ...) self:fault_at(fn.line, fn, ...) end
 
--- As source.find, with `label`: the function's name in messages.
+-- The result of source.find, with `label`: the function's name in messages.
 function Compiler:find(value, label)
   local fn, fault = source.find(value, self.read)
   fn.label = label
@@ -162,7 +162,7 @@ function Compiler:ship(unit, use)
   elseif type(value) == "table" then
     if unit.key ~= use.name or not is_module(value) then
       self:fault_at(use.line, fn, "upvalue %q is a table that is not a"
-        .. " required module; make what is needed of it locals", unit.key)
+        .. " required module; make the needed values locals", unit.key)
     end
     self.text:module(unit)
   else
@@ -178,7 +178,7 @@ end
 function Compiler:ship_function(unit)
   if debug.getinfo(unit.value, "S").what == "C" then
     self:fault_at(unit.line, unit.by, "upvalue %q is a C function, which Redis"
-      .. " does not have; do that outside of it", unit.key)
+      .. " does not have; call it outside of Redis", unit.key)
   end
   local name = self.names[unit.value]
   if name then return self.text:constant(unit, name) end

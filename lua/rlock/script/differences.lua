@@ -11,7 +11,7 @@ local differences = {}
 local GRAPHIC = "%g"
 local EXACT = 9007199254740992          -- 2^53: doubles count up to it
 
--- How many arguments 5.1 takes, for functions that take more in newer Luas.
+-- The number of arguments in 5.1, for functions that take more in newer Luas.
 local takes = {
   load = 2, xpcall = 2, ["math.atan"] = 1, ["math.log"] = 1,
   ["string.gmatch"] = 2, ["string.rep"] = 2,
@@ -50,7 +50,7 @@ end
 local function of_call(name, arguments)
   if takes[name] and #arguments > takes[name] then
     return ("calls %s with %d arguments, of which Redis' Lua 5.1 takes %d;"
-      .. " do without the others")
+      .. " drop the others")
       :format(name, #arguments, takes[name])
   end
   local pattern = patterns[name] ~= nil and literal(arguments[2])

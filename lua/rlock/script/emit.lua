@@ -56,7 +56,7 @@ function emit.literal(value)
   if kind == "string" then return quote(value) end
   if kind == "number" then return number(value) end
   if kind == "boolean" then return tostring(value) end
-  if value == nil then return nil, "is nil; give it its value before" end
+  if value == nil then return nil, "is nil; assign it first" end
   return nil, "is a " .. kind .. "; only functions, strings, numbers and"
     .. " booleans can be shipped"
 end

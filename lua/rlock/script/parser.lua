@@ -166,8 +166,8 @@ function Parser:suffix()
   return true
 end
 
--- Is the operand that begins at token `at`, and has been read, the right one of
--- %? It may have signs, or be in parentheses.
+-- Is the operand that was just read, from token `at`, the right operand of %?
+-- It may have signs, or be in parentheses.
 function Parser:is_modulus(at)
   local is_enclosed = false
   while at > 1 do

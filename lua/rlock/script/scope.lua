@@ -1,4 +1,4 @@
---- Tells which variable a name means.
+--- Resolves names to variables.
 --  A scope holds the variables that a block declares, and knows the scope that
 --  encloses it. rlock.script.parser describes variables and uses.
 --  @module rlock.script.scope
@@ -47,8 +47,8 @@ function Scope:use(token)
   }
 end
 
---- Whether a use means another variable than 5.1's implicit local "arg", which
---  a function with "..." declares first.
+--- Whether a use refers to a variable other than 5.1's implicit local "arg",
+--  which a function with "..." declares first.
 function Scope:is_other_arg(use)
   local variable = use.variable
   return use.name == "arg" and self.vararg

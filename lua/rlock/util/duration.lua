@@ -11,7 +11,7 @@ local MAX_MS = 1099511627776
 duration.max = MAX_MS / 1000
 
 --- The shortest lease, in seconds. With 1 ms, PEXPIRE deletes the key at once
---  if the server's clock ticks before it.
+--  if the server's clock ticks first.
 duration.least_lease = 0.002
 
 local function bad(name, value, must, level)

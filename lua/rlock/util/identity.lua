@@ -3,8 +3,8 @@
 --  CLIENT LIST shows these names. The owner of a lock begins with the client's
 --  id, so rlockctl can map a holder to a process. A name is printable ASCII:
 --  other bytes, commas and percent signs are encoded as %XX. It contains no
---  arguments of the program, which may be secret. "renews": it renews all that
---  it holds, until it releases that.
+--  arguments of the program, which may be secret. "renews": it renews all its
+--  holds until it releases them.
 --
 --  The id of a permit has 16 bytes, like Redisson's: the first half of its
 --  client's id, then random bytes.

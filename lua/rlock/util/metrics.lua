@@ -1,10 +1,10 @@
---- Counters and histograms of what clients do with locks. A client has a series
---  for each kind of lock, and one for each lock whose name the program lists.
---  They are always on, so `observe` and the increments elsewhere allocate
---  nothing and read no clock.
+--- Counters and histograms of a client's use of locks. A client has a series
+--  for each kind of lock, and one for each lock that the program lists. They
+--  are always on, so `observe` and the increments elsewhere allocate nothing
+--  and read no clock.
 --
 --  Outside of a series, a number has a key: "field\tclient\tkind\tlock". Maps
---  from keys to numbers can be added up: of closed clients, or of several
+--  from keys to numbers can be added: those of closed clients, or of several
 --  workers of nginx.
 
 local metrics = {}
@@ -67,7 +67,7 @@ end
 
 local field_of = { busy = "busy", timeout = "timeouts" }
 
---- Counts a call that failed. One that was cancelled did not.
+--- Counts a call that failed. A cancelled call is not a failure.
 -- @tparam table series
 -- @tparam string code
 function metrics.failed(series, code)
@@ -123,8 +123,8 @@ local function count_of(histogram)
   return count
 end
 
---- Adds the meter's numbers to a map. Only those that waited are in the
---  histogram `wait`; here the others join them.
+--- Adds the meter's numbers to a map. The histogram `wait` has only the calls
+--  that waited; this adds the others to it.
 function Meter:add_to(numbers)
   for label, series in pairs(self.all) do
     for _, row in ipairs(COUNTERS) do
@@ -138,7 +138,7 @@ function Meter:add_to(numbers)
   return numbers
 end
 
---- Ends the meter; its numbers stay in those of the process.
+--- Closes the meter; its numbers stay in those of the process.
 function Meter:close()
   if not open[self] then return end
   open[self] = nil

@@ -1,4 +1,4 @@
---- Runs a command under a lock. The command's parent is a guard (src/guard.h),
+--- Runs a command under a lock. Its parent is the guard process (src/guard.h),
 --  which enforces two deadlines even if this program is stopped or killed. At
 --  the hard deadline, it kills the command and all its descendants, before the
 --  lease ends and the server may grant the lock to another owner. It sends a
@@ -15,7 +15,9 @@ local huge, max, min = math.huge, math.max, math.min
 local KILL_AFTER = 5                    -- default, if the lease is long enough
 local UNWIND = 2                        -- seconds for a command to clean up
 local GROWN = 0.001                     -- less is a rounding error
-local MARGIN, MOST_MARGIN = 0.1, 0.5    -- for the kill: of a lease; seconds
+-- The kill precedes the end of the lease by this share of it, but at most by so
+-- many seconds.
+local MARGIN, MOST_MARGIN = 0.1, 0.5
 
 local Run = {}
 Run.__index = Run
@@ -56,7 +58,7 @@ local function tell_risk(self, left)
   emit(self, "at_risk", { valid = left })
 end
 
--- The lock is certainly lost, so the deadlines begin now.
+-- The lock is certainly lost, so the grace period begins now.
 local function lose(self)
   if self.lost then return end
   tell_loss(self)

@@ -1,4 +1,5 @@
---- Calls functions that must be cleaned up after if they raise an error.
+--- Runs cleanup if a function raises an error. (Not the guard process of a
+--  command, src/guard.h.)
 
 local Guard = {}
 Guard.__index = Guard

@@ -1,4 +1,4 @@
---- Commands that run under a guard, see src/guard.h.
+--- Commands that run under a guard process, see src/guard.h.
 
 local core = require "rlock.core"
 local tasks = require "rlock.host.uv.tasks"
@@ -31,9 +31,9 @@ end
 --- The next report, if one comes in time.
 -- @tparam number seconds
 -- @treturn[1] string "started", "unable" (value: errno), "stopped", "ended"
---   (value: status as of waitpid), "softened", "killed", "gone" (value: 0; 1 if
---   the guard was killed; -1 if its warden was killed, too, so that processes
---   of the command may be left)
+--   (value: the status returned by waitpid), "softened", "killed", "gone"
+--   (value: 0; 1 if the guard was killed; -1 if its warden was killed, too, so
+--   that processes of the command may be left)
 -- @treturn[1] integer value
 -- @treturn[2] nil
 function Job:next(seconds)

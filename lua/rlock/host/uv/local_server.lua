@@ -4,8 +4,8 @@
 --  the user share it, and it keeps running, because leases outlive processes.
 --
 --  A server is up if its socket accepts a connection, even if it is too busy to
---  answer: a second server would grant its locks again. A file lock decides the
---  race to start it; the server inherits the lock and keeps it while it lives.
+--  reply: a second server would grant its locks again. A file lock resolves the
+--  race to start it; the server inherits the lock and keeps it until it exits.
 
 local url = require "rlock.redis.url"
 
@@ -13,7 +13,7 @@ local local_server = {}
 
 local START = 10            -- seconds for the server to come up
 local STEP = 0.005          -- seconds between polls for the server
-local PATIENCE = 3          -- seconds for a connection or an answer
+local PATIENCE = 3          -- seconds for a connection or a reply
 local MAX_PATH = 107        -- bytes of a unix socket's path
 local SERVERS = { "redis-server", "valkey-server" }
 
@@ -157,7 +157,7 @@ local function launch(host, paths, guard)
       process:forget()
       return true
     elseif process.status then
-      return refuse("redis-server ended at once: %s (%s)",
+      return refuse("redis-server exited at once: %s (%s)",
         last_words(paths.log), paths.log)
     end
     host.sleep(STEP)
@@ -244,7 +244,7 @@ local function clear(host, paths)
     if busy ~= "busy" or is_up(host, paths) then return true end
     host.sleep(STEP)
   until host.now() >= deadline
-  return refuse("the server has not ended within %d s", START)
+  return refuse("the server did not exit within %d s", START)
 end
 
 --- Stops the server; all its locks are lost. Leaves no files.

@@ -1,6 +1,6 @@
 --- How rlockctl and rlock.run end a program early: a signal or os.exit unwinds
---  its tasks first, so they clean up; the message of a failed assert has the
---  detail beside the code.
+--  its tasks first, so they clean up. The message of a failed assert includes
+--  the detail.
 
 local host = require "rlock.host.uv"
 
@@ -56,8 +56,8 @@ local function depths(level)
 end
 
 -- Raises an error that cannot be caught. `<close>` variables above the catching
--- pcall are closed first. Once code at or below that depth runs, the error was
--- caught: a hook raises it again.
+-- pcall are closed first. When code at or below that depth runs, the error has
+-- been caught, and a hook raises it again.
 local function raise(unwind)
   local _, catcher = depths(2)
   if catcher > 0 then
@@ -182,8 +182,8 @@ function shutdown.intercept(fn) interceptor = fn end
 
 --- From now on, signals and os.exit unwind the program, and assert keeps the
 --  detail for `explained`.
--- @tparam[opt] string place  of modules, as in a chunkname, whose loops are not
---   interrupted, either
+-- @tparam[opt] string place  the folder, as in a chunkname, of modules whose
+--   loops are not interrupted, either
 -- @treturn function restores everything
 function shutdown.prepare(place)
   tools = place

@@ -25,7 +25,7 @@ local ready, first, last = {}, 1, 0
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
 local ending             -- why the program ends: { status=, message= }
-local finishing = false  -- the program has ended, and tidies up
+local finishing = false  -- the program has ended, and cleans up
 --- Events with a timeout, by `deadline`; one timer of the core is set for the
 --  first.
 local timeouts, alarm, alarm_at = heap.new(), nil, math.huge
@@ -221,8 +221,8 @@ function Task:join()
 end
 
 --- Cancels the task: raises an error where it waits, so that its pcalls and
---  `<close>` variables clean up. It may wait again while it does. It acquires
---  none of the locks that it waits for.
+--  `<close>` variables clean up. Cleanup may wait. The task acquires none of
+--  the locks that it waits for.
 -- @tparam[opt] string why
 -- @treturn boolean whether it was running, and was not cancelled before
 function Task:cancel(why)
@@ -474,7 +474,7 @@ local function abandon_the_rest()
 end
 
 --- Runs `fn` as a task, and the loop, until all tasks but daemons have ended, a
---  task has failed, or the program is told to exit.
+--  task has failed, or `exit` is called.
 -- @tparam function fn
 -- @treturn[1] boolean true
 -- @treturn[2] nil
@@ -493,8 +493,8 @@ function tasks.run(fn, ...)
   return true, main.results
 end
 
---- As `run`, but `exit` ends only the task that calls it: for what is to be
---  done when the program has ended.
+--- As `run`, but `exit` ends only the task that calls it. For cleanup after the
+--  program has ended.
 -- @tparam function fn
 function tasks.finish(fn)
   finishing = true
@@ -517,10 +517,11 @@ end
 --- Is a task running?
 function tasks.is_running() return current ~= nil end
 
---- Has the running task been told to unwind?
+--- Is the running task being unwound?
 function tasks.is_told() return current ~= nil and current.unwound == true end
 
---- The running task has caught its cancellation, and goes on.
+--- Clears the cancellation of the running task, which has caught it and
+--  continues.
 function tasks.revive()
   current.unwinding, current.unwound = nil, nil
 end

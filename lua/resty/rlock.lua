@@ -127,11 +127,11 @@ end
 -- @tparam[opt] string|table options a URL, or a table: url =
 --   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
 --   connect_timeout = 3 (seconds), name, identity (false: the connection's
---   name does not tell host and program), username, password,
+--   name omits host and program), username, password,
 --   publish = "publish" | "spublish" | "both", sentinel = { username =,
 --   password =, tls = }: how to reach the Sentinels of redis+sentinel://,
---   seal = "kill" | "time" | "off": how late execution of an abandoned request
---   is prevented, see seal.lua and expiry.lua; off: not at all,
+--   seal = "kill" | "time" | "off": protection against late delivery of an
+--   abandoned request, see seal.lua and expiry.lua; off: none,
 --   tls = { verify = true, server_name =, cert =, key = } (nginx.conf sets the
 --   trusted certificates, by lua_ssl_trusted_certificate),
 --   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections),
@@ -159,9 +159,9 @@ function rlock.open(options)
   return open
 end
 
---- To be called in log_by_lua: releases at once the locks that a request still
+--- Call this in log_by_lua: it releases at once the locks that a request still
 --  holds after an error, ngx.exit, ngx.redirect or a client abort. Without it,
---  they are not renewed any more, and end with their leases.
+--  they are no longer renewed, and end with their leases.
 function rlock.log_phase()
   local task = host.finish()
   if not task then return end

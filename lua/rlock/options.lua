@@ -15,7 +15,7 @@ local NONE = {}
 
 -- values ------------------------------------------------------------------
 
---- Makes the check of a duration, see duration.check.
+--- Returns the check of a duration, see duration.check.
 -- @tparam number min seconds
 -- @tparam[opt] number max seconds
 function options.duration(min, max)
@@ -31,7 +31,7 @@ end
 --- The check of a lease.
 options.lease = options.duration(duration.least_lease)
 
---- Makes the check that a value has this type.
+--- Returns the check that a value has this type.
 function options.type(wanted)
   return function(value, name, level)
     local found = type(value)
@@ -41,7 +41,7 @@ function options.type(wanted)
   end
 end
 
---- Makes the check that is(value) is true.
+--- Returns the check that is(value) is true.
 -- @tparam string must what the value must be, for messages
 -- @tparam function is
 function options.that(must, is)
@@ -69,7 +69,7 @@ local function with(given, name, value)
   return copy
 end
 
---- Makes the check of a call's options.
+--- Returns the check of a call's options.
 -- @tparam table known option -> the check of its value
 -- @tparam string must what the options must be, for messages
 -- @tparam[opt] string call its name, for messages
@@ -93,7 +93,7 @@ function options.table(known, must, call)
   end
 end
 
---- Makes the check of an option that is a table of options itself.
+--- Returns the check of an option that is a table of options itself.
 -- @tparam table known as for `table`
 -- @tparam string must what the table must be, for messages
 function options.group(known, must)

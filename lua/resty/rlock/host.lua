@@ -22,7 +22,7 @@ local host = {
   current = tasks.current,
   is_over = tasks.is_over,
   has_gone = tasks.has_gone,
-  ends_tasks = true,     -- in the middle of anything: see `whole`
+  ends_tasks = true,     -- at any point: see `whole`
   finish = tasks.finish,
   guard = guard.call,
   on_death = guard.on_death,
@@ -55,8 +55,8 @@ function host.log(level, text)
   ngx.log(levels[level], "rlock: ", text)
 end
 
---- Suspends the running light thread, for a millisecond at least: in a shorter
---  sleep nginx runs nothing else.
+--- Suspends the running light thread for at least a millisecond: during a
+--  shorter sleep nginx runs nothing else.
 function host.sleep(seconds)
   ngx.sleep(math.max(seconds, 0.001))
 end

@@ -1,13 +1,13 @@
 --- Runs user callbacks, such as that of on_lost, each in its own timer. An
 --  ngx.exit in one light thread ends the whole timer; in the worker timer
---  (worker_timer.lua) it would end everything.
+--  (worker_timer.lua) it would end all jobs.
 
 local worker_timer = require "resty.rlock.host.worker_timer"
 local tasks = require "resty.rlock.host.tasks"
 
 local callbacks = {}
 
-local MOST = 32          -- timers at a time: others need timers as well
+local MOST = 32          -- timers at a time: other code needs timers as well
 local LATE = 1           -- seconds after which a late timer is retried
 
 local queue, first, last = {}, 1, 0
@@ -16,7 +16,7 @@ local callers = {}                     -- the tasks that run a callback
 local is_served                        -- whether `serve` runs
 local is_refused                       -- whether nginx refused the last timer
 
--- Runs in a timer. If it starts late, another may have taken the callback.
+-- Runs in a timer. If it starts late, another timer may have taken it.
 local function call_next()
   local call = queue[first]
   if not call then return end

@@ -1,10 +1,10 @@
 --- Calls a function and cleans up if it raises, as `<close>` does in Lua 5.4.
---  LuaJIT has to catch and re-raise the error for that, which cuts off the
---  traceback that nginx logs. So if the error is uncaught, the guard logs the
+--  LuaJIT must catch and re-raise the error for that, which truncates the
+--  traceback that nginx logs. So if the error is uncaught, this file logs the
 --  function's own traceback.
 --
 --  nginx may end the worker timer without an error. So each job has a list of
---  its guards, and worker_timer.lua calls them.
+--  cleanup handlers, its guards, which worker_timer.lua then calls.
 
 local tasks = require "resty.rlock.host.tasks"
 
@@ -13,7 +13,7 @@ local remove, running = table.remove, coroutine.running
 
 local guard = {}
 
--- Adds a guard to those of the worker timer's job that runs here, if any.
+-- Adds a cleanup handler to the running job of the worker timer, if any.
 -- @treturn table|nil the guard
 -- @treturn table|nil the job's guards
 local function enter(undo, what)
@@ -25,7 +25,7 @@ local function enter(undo, what)
   return its, guards
 end
 
--- Removes a guard, which is usually the last one.
+-- Removes a handler, which is usually the last one.
 local function leave(its, guards)
   if not its then return end
   local i = #guards
@@ -49,7 +49,7 @@ local function completed(undo, what, its, guards, ok, ...)
   error((...), 0)
 end
 
--- Does anything in this coroutine, other than a guard, catch errors?
+-- Does anything in this coroutine, other than guard.call, catch errors?
 local function is_caught()
   local level, frame = 3, getinfo(3, "f")
   while frame do
@@ -63,7 +63,8 @@ local function is_caught()
   return false
 end
 
--- A message handler. A nested guard has already logged the error it re-raises.
+-- A message handler. A nested guard.call has already logged the error that it
+-- re-raises.
 local function log_traceback(message)
   local raiser = getinfo(3, "f")
   if not (raiser and raiser.func == completed) and not is_caught() then

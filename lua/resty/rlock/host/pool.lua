@@ -1,9 +1,9 @@
 --- Sends commands over the worker's pool of cosockets. A socket has at most one
---  command in flight. The pool as a whole acts as one connection: it is lost
---  when no socket can be connected, or when another server has the address.
+--  command in flight. The whole pool acts as one connection: it is lost when no
+--  socket can be connected, or when another server has the address.
 --
---  A cosocket that nginx keeps alive carries no Lua state. So each has a slot,
---  with an nginx pool for a single socket, and the slot knows the connection's
+--  A cosocket that nginx keeps alive has no Lua state. So each has a slot, with
+--  an nginx pool for a single socket, and the slot stores the connection's
 --  identity. If a command gets no reply, its connection counts as lost, and is
 --  sealed before the next command is sent (seal.lua). nginx may end a request
 --  at any moment without notice; its slot stays busy until the worker timer
@@ -93,7 +93,7 @@ local function keep_alive(self, slot)
   free(self, slot)
 end
 
--- Returns the slot after a reply. The worker timer runs for long, so it keeps
+-- Returns the slot after a reply. The worker timer is long-lived, so it keeps
 -- sockets for reuse before it returns them to nginx.
 local function give_back(self, slot)
   local timer = tasks.worker_timer()
@@ -119,7 +119,7 @@ function pool:abandon(slot)
   free(self, slot)
 end
 
---- Returns the sockets that the worker timer has kept to nginx.
+--- Returns to nginx the sockets that the worker timer has kept.
 function pool:put_away(kept)
   for i = 1, #kept do
     keep_alive(self, kept[i])
@@ -127,7 +127,7 @@ function pool:put_away(kept)
   end
 end
 
---- Frees the slots of sockets that a worker timer has kept until it died.
+--- Frees the slots of the sockets that a dead worker timer had kept.
 function pool:forget(kept)
   for _, slot in ipairs(kept) do
     slot.identity = nil
@@ -283,7 +283,7 @@ end
 --- Sends one command and waits for its reply.
 -- @tparam integer ms  the command's deadline
 -- @tparam table words the command and its arguments; may be reused afterwards
--- @tparam integer n   how many words
+-- @tparam integer n   the number of words
 -- @treturn[1] any the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string code "redis", "timeout", "closed", "connect", "refused"

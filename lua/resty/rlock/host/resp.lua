@@ -35,7 +35,7 @@ local scratch = {}                -- reused: a request is sent as a string
 
 --- A request as text.
 -- @tparam table words strings and numbers
--- @tparam integer n   how many
+-- @tparam integer n   their number
 function resp.request(words, n)
   local last = 2 * n + 1
   scratch[1] = n < 256 and sub(ARRAY[n], 1, -3) or format("*%d", n)

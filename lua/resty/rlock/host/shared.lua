@@ -8,7 +8,7 @@ local worker_timer = require "resty.rlock.host.worker_timer"
 local shared = {}
 
 local dict = ngx.shared.rlock_metrics
-local added = {}             -- the numbers that are in the sums
+local added = {}             -- this worker's numbers already in the sums
 
 local function add()
   for key, n in pairs(metrics.numbers()) do

@@ -12,7 +12,7 @@ local tcp, now = ngx.socket.tcp, clock.now
 local unpack = table.unpack or unpack
 local ceil, max, min = math.ceil, math.max, math.min
 
-local END_MS = 100       -- for the end of a connection to arrive
+local END_MS = 100       -- to wait for the end of a connection
 
 local function set_timeout(self, ms) self:settimeouts(ms, ms, ms) end
 
@@ -25,11 +25,11 @@ local function goes_on(self)
   return true
 end
 
--- The next step may take all the time that is left.
+-- Sets the socket's timeout to the time that is left.
 local function use_rest(self) set_timeout(self, max(1, ms_left(self))) end
 
---- Sets the deadline for everything that is done with a socket from now on. A
---  reply may arrive in pieces, and each is a read.
+--- Sets the deadline for all further operations of a socket. A timeout would
+--  not do: a reply may arrive in pieces, each of which is a read.
 -- @param self a socket
 -- @tparam number ms
 -- @tparam[opt] number ms_to_connect at most
@@ -146,7 +146,7 @@ end
 --- Gets a socket.
 -- @tparam table options host, port or path, tls, timeout (ms, to connect),
 --   handshake (array of commands), role ("master" or nil: any)
--- @tparam number ms      limit for everything that is done with it
+-- @tparam number ms      limit for all its operations
 -- @tparam table slot     `pool`: the options of nginx's connect, nil for a
 --   connection that nginx must not keep; `identity` is set to the connection's
 --   identity, see seal.lua
@@ -185,8 +185,8 @@ function socket.single(options)
   return setmetatable({ socket = taken, identity = slot.identity }, Single)
 end
 
--- Has the server ended the connection, or does it within a moment? nginx logs
--- an error if a command is sent after that.
+-- Has the server closed the connection, or does it close it within END_MS?
+-- nginx logs an error if a command is sent after that.
 local function has_ended(self)
   socket.limit(self.socket, END_MS)
   return select(2, self.socket:receive(1)) == "closed"

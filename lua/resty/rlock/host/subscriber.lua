@@ -1,6 +1,6 @@
 --- A connection for subscriptions. A cosocket can be used only by the request
---  that opened it, here the worker timer (worker_timer.lua). There one light
---  thread reads, and another writes what callers queue.
+--  that opened it, here the worker timer (worker_timer.lua). In it, one light
+--  thread reads, and another writes the commands that callers queue.
 
 local guard = require("resty.rlock.host.guard").call
 local worker_timer = require "resty.rlock.host.worker_timer"
@@ -13,7 +13,7 @@ subscriber.__index = subscriber
 
 local READ = 1000        -- timeout of one read, in milliseconds
 local QUIET = 15         -- reads without a byte until a PING is sent; after
-                         -- twice as many the connection is dead
+                         -- twice as many, the connection is dead
 local CLOSED = "the connection was closed"
 local DIED = "nginx has ended its timer"
 
@@ -130,7 +130,7 @@ end
 --  `message` function; an error reply ends the connection.
 function subscriber:listen(verb, channel) return self:write(verb, channel) end
 
---- Closes the connection. No message is delivered or sent any more.
+--- Closes the connection. Nothing is delivered or sent afterwards.
 function subscriber:close()
   self:write("QUIT")                    -- ends the reader at once
   self.is_closed = true

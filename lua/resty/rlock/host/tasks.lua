@@ -1,8 +1,8 @@
 --- Tasks and events of the OpenResty host.
 --  A task is a request or a timer, with all its phases and light threads. nginx
---  may end it anywhere, without notice. So everything that must complete runs
---  on behalf of the task in the worker timer (worker_timer.lua); only the wait
---  for it can be cut off.
+--  may end it at any point, without notice. So everything that must complete
+--  runs on behalf of the task in the worker timer (worker_timer.lua); only the
+--  wait for it can be interrupted.
 
 local clock = require "resty.rlock.host.clock"
 local semaphore = require "ngx.semaphore"
@@ -41,7 +41,7 @@ local KEY = {}           -- the task's key in ngx.ctx; read by rawget, because
                          -- ngx.ctx inherits from that of the TLS handshake
 local weak = { __mode = "k" }
 local at = setmetatable({}, { __mode = "v" })       -- address of a request ->
-                                                    -- its task, or an old one
+                                                    -- its task, or a stale one
 -- The ngx.ctx of all requests. nginx removes it when the request ends.
 local contexts = debug.getregistry().ngx_lua_ctx_tables
 
@@ -115,7 +115,7 @@ if is_certain then is_only() end
 --- Do other requests use this Lua state as well, as far as known?
 function tasks.is_shared() return is_certain or is_only() end
 
---- Does this Lua state certainly outlive the request that uses it?
+--- Is it certain that this Lua state outlives the request that uses it?
 function tasks.is_long_lived() return is_certain end
 
 local function look_around()
@@ -191,7 +191,7 @@ end
 local Event = {}
 Event.__index = Event
 
---- A new event. One light thread at a time waits for it; `set` wakes that.
+--- A new event. One light thread at a time waits for it; `set` wakes it.
 function tasks.event()
   return setmetatable({}, Event)
 end
@@ -249,7 +249,7 @@ function tasks.has_gone(task)
   return job ~= nil and job.done ~= nil and job.done:is_forsaken()
 end
 
--- Is this job cancelled, and does not know it yet?
+-- Is this job cancelled, and has it not been notified yet?
 local function is_cancelled(job)
   if not job.is_cancelled or job.is_told then return false end
   job.is_told = true
@@ -279,8 +279,8 @@ function Event:pause(seconds)
   return is_set
 end
 
---- As `pause`, but raises a cancellation and a refusal. Only the wait of an
---  internal job ends early instead, as by a timeout.
+--- As `pause`, but raises a cancellation or a refusal. The wait of an internal
+--  job ends early instead, as if it timed out.
 -- @tparam[opt] number seconds
 -- @treturn boolean true if it was set, false on timeout
 function Event:wait(seconds)

@@ -1,7 +1,7 @@
 --- The worker timer: one timer, whose light threads run everything that must
 --  outlive a request. (Timers are scarce: by default a worker runs at most
---  256.) A job is a function that runs there, for a task or for rlock itself.
---  Idle threads are pooled.
+--  256.) A job is a function that runs there, on behalf of a task or of rlock
+--  itself. Idle threads are pooled.
 --
 --  nginx frees the memory of a timer's threads only when the timer ends. So the
 --  worker timer is replaced after a while, and ends after its last job. It
@@ -11,7 +11,7 @@
 --
 --  An ngx.exit in any of its threads ends a timer with all its jobs, without an
 --  error that Lua could catch. So a second timer patrols. It finds dead worker
---  timers, has the guards of their jobs clean up (guard.lua), and starts their
+--  timers, runs the cleanup of their jobs (guard.lua), and restarts their
 --  services in a new one.
 
 local clock = require "resty.rlock.host.clock"
@@ -28,26 +28,26 @@ local TICK_ALONE = 0.05  -- the same in a Lua state of a single request
 local GRACE = 1          -- seconds until unfinished jobs are cancelled
 local JOBS = 100000      -- jobs after which the timer is replaced
 local LATE = 1           -- seconds after which a timer that has not started is
-                         -- given up
-local PATROL = 0.5       -- seconds between two looks for dead timers
-local TRIES = 3          -- timers to wait for, not more: the tasks that occupy
-                         -- the others may be waiting for this one
+                         -- abandoned
+local PATROL = 0.5       -- seconds between two checks for dead timers
+local TRIES = 3          -- timers to wait for, at most: the tasks that occupy
+                         -- the timers may be waiting for this one
 
 --- Callbacks, run at each maintenance.
 worker_timer.on_tick = {}
 
---- Called from time to time while no request uses rlock any more, and the
---  worker, or the Lua state, is about to end.
+--- Called periodically when no request uses rlock any more, and the worker, or
+--  the Lua state, is about to end.
 function worker_timer.rest() end
 
 --- Called in each patrol, which has a timer even if nginx refuses all others.
 function worker_timer.on_patrol() end
 
 local present            -- the timer that takes new jobs
-local asked              -- when a timer was created that has not started
-local jobs, first, last = {}, 1, 0       -- the queue, of all timers
-local timers = {}        -- those that run, as a set
-local down = {}          -- services that nginx has refused, or ended
+local asked              -- when the timer was created that has not started yet
+local jobs, first, last = {}, 1, 0       -- the queue of all timers
+local timers = {}        -- the running timers, as a set
+local down = {}          -- services that nginx has refused or ended
 local is_patrolled       -- whether there is a timer that calls `patrol`
 local is_refused         -- whether nginx refused the last timer
 
@@ -125,7 +125,7 @@ local function give_up(job)
   if job.pauses then job.pauses:set() end
 end
 
--- Gives up jobs whose request has ended, or whose light thread was killed.
+-- Cancels jobs whose request has ended, or whose light thread was killed.
 local function give_up_forsaken(self)
   for _, job in pairs(self.threads) do
     if job.done and (tasks.is_over(job.task) or job.done:is_forsaken()) then
@@ -138,7 +138,7 @@ end
 local function is_ending() return exiting() or not tasks.is_shared() end
 
 -- No request needs rlock any more: lets the jobs finish, and cancels those that
--- do not.
+-- take too long.
 local function rest(self)
   if not self.resting then
     self.resting = now()
@@ -228,7 +228,7 @@ end
 
 -- dead timers -----------------------------------------------------------------
 
--- Calls what the guards of a dead job would have called, had it raised.
+-- Runs the cleanup handlers of a dead job, as if it had raised an error.
 local function clean_up(guards)
   while guards[1] do
     local guard = remove(guards)
@@ -256,8 +256,7 @@ local function mourn_job(job)
   if job.is_service then down[#down + 1] = job end
 end
 
--- Handles the death of timers: of their jobs, and of the sockets that only
--- they could use.
+-- Handles dead timers: their jobs, and the sockets that only they could use.
 local function mourn()
   for self in pairs(timers) do
     if tasks.is_over(self) then
@@ -277,7 +276,7 @@ local function is_alive()
   return false
 end
 
--- Finds dead timers, and starts what is down.
+-- Finds dead timers, and restarts the services that are down.
 function revive()
   mourn()
   local services = down
@@ -324,7 +323,7 @@ local function give(job)
   return true
 end
 
---- Starts an internal job, and does not wait for it.
+--- Starts an internal job without waiting for it.
 -- @tparam function fn
 -- @param a,b,c,d its arguments
 -- @treturn[1] table its task: tasks.is_over is true once it has ended, or died
@@ -340,8 +339,8 @@ function worker_timer.start(fn, a, b, c, d)
   return nil, "refused", why
 end
 
---- Starts an internal job that must go on until its function returns: if nginx
---  refuses it or ends it, or if it raises an error, it is started again.
+--- Starts an internal job that must continue until its function returns: if
+--  nginx refuses or ends it, or if it raises an error, it is restarted.
 -- @tparam function fn
 -- @param a,b its arguments
 function worker_timer.service(fn, a, b)

@@ -1,4 +1,4 @@
---- rlockctl: reads the command line and runs the program or the command. Loads
+--- rlockctl: parses the command line and runs the program or the command. Loads
 --  modules lazily, to start fast.
 
 local option_parser = require "rlockctl.cli.option_parser"

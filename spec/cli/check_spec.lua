@@ -31,47 +31,48 @@ local function write(lines)
 end
 
 local FAULTS = {
-  { "release_of_others", 'B holds nothing, but release answers "freed"' },
+  { "release_of_others", 'B holds nothing, but release returns "freed"' },
   { "no_expiry", "the key lock has no expiry" },
-  { "counted_twice", "done twice, acquire leaves other keys than done once" },
-  { "lease_shortened", "A may believe to hold it for 2s, but the server frees "
+  { "counted_twice", "run twice, acquire leaves other keys than run once" },
+  { "lease_shortened", "A may rely on its hold for 2s, but the server frees "
     .. "it earlier, after acquire with a shorter lease" },
   { "queue_for_ever", "the key lock:%a+ has no expiry" },
-  { "dead_head", "stuck: A alone wants it, but does not get it within 7.0 s" },
+  { "dead_head", "stuck: A is the only waiter, but does not get it within "
+    .. "7.0 s" },
   { "token_of_the_clock", "its token does not grow" },
   { "foreign_key", "release uses the key last owner, which is not among "
     .. "those of `keys`" },
   { "malformed", 'answered { "busy" }; it must answer' },
   { "wrong_type", "wrong_type.acquire fails: WRONGTYPE Operation against a "
     .. "key" },
-  { "late_renewal", 'B holds nothing, but renew answers "held"' },
+  { "late_renewal", 'B holds nothing, but renew returns "held"' },
   { "full_server", "a server over its maxmemory refuses renew at %./spec/"
     .. "fixtures/full_server%.lua:6; begin it with a write that needs no "
     .. "memory" },
-  { "order_of_fields", "its hold is lost, which is still valid" },
-  { "queue_by_clock", "[AB] gets it, but [BC] has waited for longer",
+  { "order_of_fields", "its valid hold is reported lost" },
+  { "queue_by_clock", "[AB] gets it, but [BC] has waited longer",
     { "--clients", "3", "--ops", "1", "--ticks", "0", "--faults", "lost" } },
-  { "queue_by_clock", "A gets it, but B has waited for longer",
+  { "queue_by_clock", "A gets it, but B has waited longer",
     { "--faults", "lost" } },
   -- Redisson's behaviour. Both locks count what they are asked for, instead of
   -- what is wanted, so a retry counts twice.
-  { "redisson_fair", "done twice, acquire leaves other keys than done once" },
+  { "redisson_fair", "run twice, acquire leaves other keys than run once" },
   { "redisson_readwrite",
-    "done twice, acquire leaves other keys than done once" },
+    "run twice, acquire leaves other keys than run once" },
   -- Whoever renews, or enters again, can shorten a lease.
-  { "redisson_fair", "A may believe to hold it for 2s, but the server frees it "
+  { "redisson_fair", "A may rely on its hold for 2s, but the server frees it "
     .. "earlier, after renew with a shorter lease", { "--faults", "crash" } },
   -- A hold that has been lost is entered again as if it were still there.
-  { "redisson_readwrite", 'B holds nothing, but re%-enter answers "held"',
+  { "redisson_readwrite", 'B holds nothing, but re%-enter returns "held"',
     { "--faults", "crash" } },
   -- A dead waiter blocks the free lock for five minutes; one whose deadline is
   -- evicted blocks it forever, though it would have waited for three seconds.
-  { "redisson_fair_mended", "stuck: A alone wants it" },
-  { "redisson_fair_mended", "stuck: A alone wants it", { "--faults",
+  { "redisson_fair_mended", "stuck: A is the only waiter" },
+  { "redisson_fair_mended", "stuck: A is the only waiter", { "--faults",
     "crash,evict", "--ops", "1", "--option", "wait=3000" } },
   -- A renewal does not bring back the key of an inner hold that has ended, and
   -- the next release takes the lock for free.
-  { "redisson_readwrite_mended", "A may believe to hold it for 2s, but the "
+  { "redisson_readwrite_mended", "A may rely on its hold for 2s, but the "
     .. "server frees it earlier", { "--faults", "crash" } },
 }
 
@@ -147,13 +148,13 @@ end)
 
 describe("rlockctl check", function()
   for kind, case in pairs {
-    mutex = { 'A holds nothing, but renew answers "held"', "A acquire 2s",
+    mutex = { 'A holds nothing, but renew returns "held"', "A acquire 2s",
       "A release", "late 1 (acquire A 2000 1)" },
-    permits = { "it counts 2, but it must be 3", "A set 3",
+    permits = { "count returns 2 instead of 3", "A set 3",
       "late 1 (set 2 publish)" },
-    latch = { "it counts 0, but it must be 2", "A delete", "A set 2",
+    latch = { "count returns 0 instead of 2", "A delete", "A set 2",
       "late 2 (delete publish)" },
-    semaphore = { "it counts 0, but it must be 1", "A drain", "B acquire 1",
+    semaphore = { "count returns 0 instead of 1", "A drain", "B acquire 1",
       "A release 1", "late 3 (acquire 1 600000 1 publish)" },
   } do
     it("finds what late copies do to an unsealed " .. kind, function()

@@ -128,6 +128,6 @@ describe("rlockctl check --on", function()
       ctl.folder(), "looks", "--trace", steps, "--on", server.url }
     assert.same({ 1, "" }, { result.status, result.err })
     assert.matches("\nthe server does not agree: step 2, A release: the model "
-      .. "answers { freed }, and the server { lost }\n$", result.out)
+      .. "returns { freed }, and the server { lost }\n$", result.out)
   end)
 end)

@@ -1,5 +1,5 @@
 --- Delays and leaks of semaphore, permits and latch: a lost wake, a busy reply
---  with too long a time, a key that lasts too long, a request that shortens a
+--  whose time is too long, a key that lasts too long, a request that shortens a
 --  lease. For locks, see delays.lua and leaks.lua.
 
 local counter_delays = {}

@@ -1,13 +1,13 @@
---- The semantics of semaphore, permits and latch, for counters.lua: requests as
---  lua/rlock/counters/ sends them, and what each must change. A kind has
---    start(model)                   the request that is done at first
+--- The semantics of semaphore, permits and latch, for counters.lua: the
+--  requests that lua/rlock/counters/ sends, and the effect of each. A kind has
+--    start(model)                   the first request
 --    offers(model, state, client)   lists of { op, n }
 --    arguments(model, client, request) keys and words
 --    apply[op](state, client, request, result) changes `state.free` and others
---      as the request must, the first time that it has its effect; returns
---      whether it had, and a fault
---    undo                           the operation that undoes an acquire
---    tick                           ms of a tick, if none is given
+--      as the request must, the first time that it takes effect; returns
+--      whether it has, and a fault
+--    undo                           the operation that rolls back an acquire
+--    tick                           ms of a tick, by default
 
 local kinds = {}
 
@@ -55,7 +55,7 @@ semaphore.apply = {
   acquire = function(state, client, request, result)
     local fits = state.free >= request.n
     if fits ~= (result.verdict == "held") then
-      return false, ("%d are free, but it is answered %s"):format(state.free,
+      return false, ("%d are free, but the reply is %s"):format(state.free,
         result.verdict)
     end
     if fits then take(state, client, request.n) end
@@ -121,7 +121,7 @@ kinds.permits = permits
 
 function permits.start(model) return { op = "set", n = model.total } end
 
--- The id of the permit that a client has, or takes.
+-- The id of the permit that a client has or acquires.
 local function id_of(client) return client.name .. client.taken end
 
 function permits.arguments(model, client, request)
@@ -169,7 +169,7 @@ end
 
 local function expect(verdict, is_right, what)
   if not is_right then
-    return false, ("%s, but it is answered %s"):format(what, verdict)
+    return false, ("%s, but the reply is %s"):format(what, verdict)
   end
   return false                          -- a repeat may have an effect
 end

@@ -2,7 +2,7 @@
 --  locks.lua. A state has the number expected on the server, `free`: each
 --  request changes it once, however often it is executed. A client has
 --    number    of its last request      pending   the request without a reply
---    taken     permits held; for `permits`, how many it held before
+--    taken     permits held; for `permits`, the number of earlier ones
 --    ends      the end of its lease (permits)       left   requests to send
 --
 --  A step is { what = "request", client =, op =, n =, reply = "received" or
@@ -118,22 +118,22 @@ local function execute(model, state, client, request, is_turned)
   return result
 end
 
--- The replies of operations that find nothing left to do.
+-- The replies of operations that have no effect.
 local AGAIN =  { release = "lost", delete = "free" }
 
 local function check_twice(first)
   local op = first.op
   local second = first.after:run(op, first.keys, first.words)
   if second.after ~= first.after then
-    return ("done twice, %s leaves other keys than done once"):format(op.op)
+    return ("run twice, %s leaves other keys than run once"):format(op.op)
   end
   local verdict = second.reply[1]
   if verdict ~= first.verdict and verdict ~= AGAIN[op.op] then
-    return ("done twice, %s answers %q, then %q"):format(op.op, first.verdict,
+    return ("run twice, %s returns %q, then %q"):format(op.op, first.verdict,
       verdict)
   elseif verdict == first.verdict and type(first.value) == "number"
       and second.reply[2] ~= first.value then
-    return ("done twice, %s answers %g, then %g"):format(op.op, first.value,
+    return ("run twice, %s returns %g, then %g"):format(op.op, first.value,
       second.reply[2])
   end
 end
@@ -237,7 +237,7 @@ function doing.retry(model, state, step)
   return send(model, state, client, client.pending, step)
 end
 
--- An acquire that is given up is undone by a request with the next number.
+-- An abandoned acquire is rolled back by a request with the next number.
 doing["give up"] = function(model, state, step)
   local client, undo = change(state, step.client), model.kind.undo
   local pending = client.pending
@@ -270,7 +270,8 @@ function doing.tick(model, state, step)
   expire_leases(model, state)
 end
 
--- Stops judging all pending requests; calls see(client) for each client.
+-- Excuses all pending requests from the checks; calls see(client) for each
+-- client.
 local function forgive(state, see)
   state.server_faults = state.server_faults - 1
   for i = 1, #state.clients do
@@ -386,18 +387,18 @@ function counters:take(state, step)
   return doing[step.what](self, state, step)
 end
 
--- judging ---------------------------------------------------------------------
+-- invariants ------------------------------------------------------------------
 
 local function check_count(self, state)
   local free, used = counted(self, state.server)
   if not free then return used end
   if free ~= state.free then
-    return ("it counts %d, but it must be %d"):format(free, state.free)
+    return ("count returns %d instead of %d"):format(free, state.free)
   elseif used and used ~= state.total - state.free then
-    return ("it counts %d in use, but %d are"):format(used,
+    return ("count returns %d in use instead of %d"):format(used,
       state.total - state.free)
   elseif free < 0 then
-    return "more are taken than there are"
+    return "more permits are taken than exist"
   end
 end
 
@@ -415,7 +416,7 @@ local function check_beliefs(_, state)
     local ends = client.ends
     if ends and not client.pending and ends > state.server.now
         and (state.leases[client.name .. client.taken] or 0) < ends then
-      return client.name .. " believes to have a permit, but has none"
+      return client.name .. " believes that it has a permit, but has none"
     end
   end
 end

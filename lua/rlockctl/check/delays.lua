@@ -11,7 +11,7 @@ local delays = {}
 local POLL = 5000         -- ms: the longest that a waiter sleeps by default
 local ROUND = 1           -- ms: a retry comes after the lease, not with it
 
---- How long the only waiter may wait after the last lease, in ms. Without a
+--- The longest wait of the only waiter after the last lease, in ms. Without a
 --  queue (`leave`), only a lease can block it.
 -- @tparam table policy
 function delays.patience(policy)
@@ -20,8 +20,8 @@ function delays.patience(policy)
   return policy.slack and (policy.poll or POLL / 1000) * 1000 + slack or POLL
 end
 
---- Is the expected state of the server certain? Not after it lost a key, after
---  its clock has jumped, or after an old request has been executed again.
+--- Is the expected state of the server certain? It is not after the server lost
+--  a key, its clock jumped, or an old request was executed again.
 function delays.is_sure(lock, state)
   return state.server_faults == lock.bounds.server_faults and not state.copies
 end
@@ -77,8 +77,8 @@ local function wait_alone(lock, server, name, side)
       return { at = now, may_poll = may_poll }
     end
     if now >= deadline then
-      return { fault = ("stuck: %s alone wants it, but does not get it within "
-        .. "%.1f s"):format(name, most / 1000) }
+      return { fault = ("stuck: %s is the only waiter, but does not get it "
+        .. "within %.1f s"):format(name, most / 1000) }
     end
     local ms = result.value
     may_poll = may_poll or ms < 0
@@ -109,12 +109,12 @@ local function is_idle(client)
   return true
 end
 
--- The fault, if a waiter gets the lock too late.
+-- A fault if a waiter gets the lock too late.
 local function lateness(lock, name, waited, last)
   local most = lock.patience + (waited.may_poll and POLL or 0)
   if waited.at - last <= most then return end
-  return ("delayed: %s alone wants it, and gets it %gs after the last lease; "
-    .. "at most %gs may pass"):format(name, (waited.at - last) / 1000,
+  return ("delayed: %s is the only waiter, but gets it %gs after the last "
+    .. "lease; the limit is %gs"):format(name, (waited.at - last) / 1000,
     most / 1000)
 end
 
@@ -216,7 +216,7 @@ end
 
 -- lost wakes ------------------------------------------------------------------
 
--- How a step's messages reach a waiter: nil, "one" or "all" of a client's.
+-- Which of a client's waiters a step's messages wake: nil, "one" or "all".
 local function woken(lock, result, side, name)
   local policy, how = lock.sides[side], nil
   local channel = policy.channel(lock.keys, name)

@@ -3,8 +3,8 @@
 
 local explore = {}
 
--- A step whose reply has no defined order is also done `turned`, in the
--- reverse order. Steps are numbered in pairs, the plain one first.
+-- A step whose reply has no defined order is also taken `turned`, with the
+-- reply reversed. Steps are numbered in pairs, the plain one first.
 local MOST_STEPS = 4096                 -- above the number of steps of a state
 
 local function turned(step)
@@ -15,7 +15,7 @@ end
 
 -- searching -------------------------------------------------------------------
 
--- Does one step from a node; returns the state, if it is new, and a fault. A
+-- Takes one step from a node; returns the state, if it is new, and a fault. A
 -- fault's operation goes to the result.
 local function try(search, node, step)
   local model, result = search.model, search.result
@@ -56,7 +56,7 @@ local function trace_of(search, id, last)
   return trace
 end
 
--- Does a step, and adds the new state to the next frontier; true at a fault.
+-- Takes a step, and adds the new state to the next frontier; true at a fault.
 local function visit(search, node, step, index)
   local state, fault, is_ordered = try(search, node, step)
   if fault then
@@ -73,7 +73,7 @@ local function visit(search, node, step, index)
   end
 end
 
--- Does all steps from a node; true to stop.
+-- Takes all steps from a node; true to stop.
 local function expand(search, node)
   for i, step in ipairs(search.model:transitions(node.state)) do
     if visit(search, node, step, 2 * i) then return true end
@@ -85,7 +85,7 @@ end
 
 --- Explores.
 -- @tparam table model
--- @tparam[opt] function progress called with the result so far, now and then;
+-- @tparam[opt] function progress called periodically with the result so far;
 --   returns true to stop
 -- @treturn table states, steps, depth, is_complete; with a fault: fault
 --   (words), trace (a list of steps), op (the faulty operation, if it is not
@@ -113,7 +113,7 @@ end
 
 -- following -------------------------------------------------------------------
 
--- Does a step; returns the fault, which goes to the result with its operation.
+-- Takes a step; returns the fault, which goes to the result with its operation.
 local function follow(model, state, step, result)
   local before = state:fork()
   local done, fault = model:take(state, step)
@@ -124,7 +124,7 @@ local function follow(model, state, step, result)
   return result.fault
 end
 
---- Does the steps of a trace.
+--- Takes the steps of a trace.
 -- @tparam table model
 -- @tparam table list steps
 -- @treturn table as `run`
@@ -208,7 +208,7 @@ local function shrink(model, list, result)
   return list
 end
 
---- Walks at random, until there is a fault. Its trace is short, but maybe not
+--- Walks at random until there is a fault. Its trace is short, but perhaps not
 --  the shortest.
 -- @tparam table model
 -- @tparam table result   of a `run` that was stopped; modified

@@ -9,7 +9,7 @@ local steps = require "rlockctl.check.steps"
 
 local invariants = {}
 
--- The clients that believe to hold it, by their own clocks.
+-- The clients that believe they hold it, by their own clocks.
 local function holders_of(lock, state)
   local holders = {}
   for _, client in ipairs(state.clients) do
@@ -72,14 +72,14 @@ local function each_certain(lock, state, server, kind, check)
   end
 end
 
--- Does a server know a hold until its lease ends? Returns a fault; `what` adds
--- to its message what happened before.
+-- Does a server know a hold until its lease ends? Returns a fault; `what` is
+-- appended to its message.
 local function check_kept(lock, server, client, side, count, what)
   local left = client.holds[side].valid - server.now
   local result = steps.execute(lock, server:probe(left - 1), side, "renew",
     { client.name, "1", ("%d"):format(count) })
   if result.fault or result.verdict == "held" then return result.fault end
-  return ("%s may believe to hold it for %gs, but the server frees it "
+  return ("%s may rely on its hold for %gs, but the server frees it "
     .. "earlier%s"):format(client.name, left / 1000, what)
 end
 
@@ -199,8 +199,8 @@ function invariants.check(lock, state)
   end
 end
 
--- Does a client wait, and retry in time? With a pending request it may have had
--- its turn, or have left.
+-- Does a client wait, and retry in time? A client with a pending request may
+-- have had its turn, or have left.
 local function is_waiting(client, now)
   local waits = client.waits
   return waits and client.position and now <= waits.retry and not waits.is_late
@@ -222,7 +222,7 @@ function invariants.check_order(lock, before, step)
   for i, client in ipairs(before.clients) do
     if i ~= step.client and is_waiting(client, before.server.now)
         and (not own.position or client.position < own.position) then
-      return ("%s gets it, but %s has waited for longer"):format(own.name,
+      return ("%s gets it, but %s has waited longer"):format(own.name,
         client.name)
     end
   end

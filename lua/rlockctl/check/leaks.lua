@@ -1,5 +1,5 @@
---- A leak is unused data on the server: a key that outlives the leases, or a
---  part of a key that names a client which has left.
+--- A leak is unused data on the server: a key that outlives the leases, or part
+--  of a key that names a client which has left.
 
 local delays = require "rlockctl.check.delays"
 

@@ -79,18 +79,18 @@ function locks:is_timed() return self.is_absolute end
 -- @treturn table
 function locks:transitions(state) return transitions.of(self, state) end
 
---- Does a step in a state, which it changes.
+--- Takes a step in a state, which it changes.
 -- @treturn table|nil the result of an operation: `verdict`, `value`,
 --   `is_ordered`, `compiled`
 -- @treturn string|nil a fault
 function locks:take(state, step) return steps.take(self, state, step) end
 
---- What is wrong with a state.
+--- Checks a state.
 -- @treturn string|nil a fault
 -- @treturn table|nil the faulty operation, if it is not that of the last step
 function locks:judge(state) return invariants.check(self, state) end
 
---- What is wrong with a step that has been executed.
+--- Checks a step that has been executed.
 -- @tparam table before the state before it
 -- @tparam table step
 -- @tparam table|nil result
@@ -104,7 +104,7 @@ end
 --- A step as text.
 function locks:text(state, step) return notation.text(self, state, step) end
 
---- Reads a step; returns it, or nil and what is wrong.
+--- Parses a step; returns it, or nil and a fault.
 function locks:read(state, text) return notation.read(self, state, text) end
 
 --- The names of the clients.

@@ -4,8 +4,8 @@
 --    A retry | A give up | A die
 --    +1s | break [read|write] | evict KEY | expire KEY | jump -2s | late N
 --  lost: no reply arrives; dropped, of an acquire: the request does not arrive,
---  and is given up. "acquire A" is the same as "A acquire".
---  `turned` at the end: replies without a defined order come in the other one.
+--  and is abandoned. "acquire A" is the same as "A acquire".
+--  `turned` at the end: replies without a defined order are reversed.
 
 local notation = {}
 
@@ -191,7 +191,7 @@ end
 -- @tparam table state before the step
 -- @tparam string text
 -- @treturn table|nil the step; nil if it is not one of these
--- @treturn string|nil what is wrong with it
+-- @treturn string|nil the problem
 function notation.read_server(state, text)
   local what, rest = text:match("^%s*(%S+)%s*(.-)%s*$")
   local ms = what:match("^%+") and ms_of(what:sub(2))
@@ -251,7 +251,7 @@ end
 -- @tparam string text
 -- @treturn[1] table the step
 -- @treturn[2] nil
--- @treturn[2] string what is wrong with it
+-- @treturn[2] string the problem
 function notation.read(lock, state, text)
   local parts, i, client = notation.of_client(state, text)
   if parts then return of_client(lock, i, client, parts) end

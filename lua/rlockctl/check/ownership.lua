@@ -6,7 +6,7 @@ local steps = require "rlockctl.check.steps"
 local ownership = {}
 
 -- Operations, the hold count that each states, and the verdict that would mean
--- a hold. A release may remove remains of a hold that has ended.
+-- a hold. A release may remove the remains of a hold that has ended.
 local TRIALS = {
   { op = "release", want = 0, never = "freed" },
   { op = "renew", want = 1, wrong = "held" },
@@ -19,7 +19,7 @@ local function fault_of(lock, side, who, trial, result)
   local verdict = result.verdict
   if verdict == trial.wrong or verdict == "kept"
       or who.is_new and verdict == trial.never then
-    return ("%s holds nothing, but %s answers %q"):format(who.name,
+    return ("%s holds nothing, but %s returns %q"):format(who.name,
       trial.as or trial.op, verdict)
   end
   return steps.check_twice(lock, side, trial.op, result)

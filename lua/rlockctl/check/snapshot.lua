@@ -1,7 +1,7 @@
 --- A state of the server, shared by all states of the exploration that have it.
---  It never changes, and caches the results of its operations, so that each is
---  executed once. Two snapshots of one book with the same keys, expiries and
---  clock are one object.
+--  It is immutable, and caches the results of its operations, so that each is
+--  executed once. Two snapshots of one exploration with the same keys, expiries
+--  and clock are one object.
 
 local memory = require "rlockctl.model.memory"
 local source_lines = require "rlockctl.check.source_lines"
@@ -10,7 +10,7 @@ local redis = require "rlockctl.model.redis"
 local snapshot = {}
 snapshot.__index = snapshot
 
--- Numbers texts: equal texts have equal numbers.
+-- Assigns a number to a text; equal texts have equal numbers.
 local function numbered(numbers, text)
   local number = numbers[text]
   if not number then
@@ -20,7 +20,7 @@ local function numbered(numbers, text)
   return number
 end
 
--- The snapshot of a server, which must not change any more.
+-- The snapshot of a server, which must not change afterwards.
 local function shared(book, server)
   local identity = server:text(true)
   local found = book.known[identity]
@@ -91,8 +91,8 @@ end
 -- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot; `sent`,
 --   a list of the messages: { channel, payload };
 --   `is_ordered`: it had a reply without a defined order; `foreign`, a key
---   that it used and that is not among `keys`; `refused`, what is wrong if a
---   full server refuses it. The caller may add fields.
+--   that it used and that is not among `keys`; `refused`, a fault if a full
+--   server refuses it. The caller may add fields.
 function snapshot:run(op, keys, words, is_turned)
   local results = self.results[op]
   if not results then
@@ -109,7 +109,7 @@ function snapshot:run(op, keys, words, is_turned)
   return result
 end
 
---- What is wrong with the result of an operation, whatever its reply means.
+--- Checks the result of an operation, regardless of the meaning of its reply.
 -- @tparam table result  of `run`
 -- @treturn string|nil a fault
 function snapshot.fault_of(result)
@@ -123,7 +123,7 @@ function snapshot.fault_of(result)
   return result.refused
 end
 
---- The server after some milliseconds; before them, if its clock jumps back.
+--- The server some milliseconds later, or earlier if its clock jumps back.
 function snapshot:later(ms)
   local server = self.server:fork()
   server.now = server.now + ms * 1000

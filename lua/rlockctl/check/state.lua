@@ -6,11 +6,11 @@
 --    token          the fencing token
 --    is_forgiven    the hold was broken by force, or the server lost a key or
 --                   its clock jumped, so the client may be wrong
---    is_unsure      a request was given up: the server's count may differ
+--    is_unsure      a request was abandoned: the server's count may differ
 --    due            when the server must have freed the hold, regardless of the
 --                   client's belief; nil if the server has none
---    parts          "hold" or "position": the server may still have parts of
---                   the client's hold, or its position in a queue
+--    parts          what the server may still have of the client: "hold", or
+--                   "place", its entry in a queue
 --  and `pending`, a request whose reply was lost; `waits`, what it waits for;
 --  `position` in the order of arrival, which the server knows even if the reply
 --  was lost; `is_disturbed`: the server may have lost the position; `left`, the
@@ -113,7 +113,7 @@ local function text_of_client(client, now)
   return table.concat(parts, " ")
 end
 
---- A number for the present beliefs of a client. Within one snapshot, equal
+--- A number for the current beliefs of a client. Within one snapshot, equal
 --  numbers of a client mean equal behaviour.
 -- @tparam table client
 -- @treturn integer

@@ -6,8 +6,8 @@
 --    { what = "tick" }  { what = "break", side = }
 --    { what = "evict" | "expire", key = }   { what = "jump", ms = }
 --    { what = "late", copy = }   an old request, executed again
---  "dropped": the request itself is lost, and given up.
---  `is_turned`: replies without a defined order come in the other order.
+--  "dropped": the request itself is lost, and abandoned.
+--  `is_turned`: replies without a defined order are reversed.
 
 local snapshot = require "rlockctl.check.snapshot"
 local verdicts = require "rlock.lock.verdicts"
@@ -133,7 +133,7 @@ function received.acquire(state, client, step, verdict, value)
     record_wait(client, step, state.server.now, value)
   elseif verdict == "lost" then
     if state:believes(client, step.side) and not hold.is_forgiven then
-      return "its hold is lost, which is still valid"
+      return "its valid hold is reported lost"
     end
     clear(hold)
   end
@@ -146,7 +146,7 @@ function received.renew(state, client, step, verdict)
     return
   end
   if state:believes(client, step.side) and not hold.is_forgiven then
-    return "its hold is lost, which is still valid"
+    return "its valid hold is reported lost"
   end
   clear(hold)
 end
@@ -154,7 +154,7 @@ end
 function received.release(_, client, step, verdict, _, was_valid)
   local hold = client.holds[step.side]
   if verdict == "lost" and was_valid and not hold.is_forgiven then
-    return "its hold is lost, which is still valid"
+    return "its valid hold is reported lost"
   elseif verdict == "freed" and step.want > 0 then
     return "freed, with holds left"
   elseif verdict == "kept" and step.want == 0 then
@@ -172,10 +172,10 @@ function received.leave(_, client)
   client.waits, client.is_disturbed = nil, nil
 end
 
--- requests, done --------------------------------------------------------------
+-- idempotence -----------------------------------------------------------------
 
 -- Verdicts of a second execution, if nothing is left to do. A break that finds
--- something may go on.
+-- something may continue.
 local AGAIN = { release = "lost", break_ = "free" }
 
 local function twice(lock, side, op, first, is_turned)
@@ -184,12 +184,12 @@ local function twice(lock, side, op, first, is_turned)
   if second.fault then return second.fault end
   if op == "break_" and second.verdict == "freed" then return end
   if second.after ~= first.after then
-    return ("done twice, %s leaves other keys than done once"):format(op)
+    return ("run twice, %s leaves other keys than run once"):format(op)
   elseif second.verdict ~= first.verdict and second.verdict ~= AGAIN[op] then
-    return ("done twice, %s answers %q, then %q"):format(op, first.verdict,
+    return ("run twice, %s returns %q, then %q"):format(op, first.verdict,
       second.verdict)
   elseif first.verdict == "held" and second.value ~= first.value then
-    return ("done twice, %s answers another token"):format(op)
+    return ("run twice, %s returns another token"):format(op)
   end
 end
 
@@ -255,7 +255,7 @@ end
 
 -- Records what the server must know, by its reply, even if the reply is lost:
 -- when the lease of the last hold ends, and whether the server may still have
--- parts of this client.
+-- a hold or a queue entry of this client.
 local function keep_account(state, hold, step, verdict)
   if step.op == "refresh" then return end
   local ends = state.server.now + step.lease
@@ -276,10 +276,10 @@ local function keep_account(state, hold, step, verdict)
   end
 end
 
--- Operations that state no count of holds, and change no place in a queue.
+-- Operations that state no hold count, and change no position in a queue.
 local KEEPS = { renew = true, refresh = true }
 
--- Keeps the client's place in a fair lock's order of arrival, as the server
+-- Tracks the client's position in a fair lock's order of arrival, as the server
 -- knows it, even if the reply is lost.
 local function take_position(lock, state, client, step, verdict)
   if not lock.is_fair then return end
@@ -292,7 +292,7 @@ local function take_position(lock, state, client, step, verdict)
   end
 end
 
--- A request that is sent in the background until it is answered.
+-- A request that is retried in the background until a reply arrives.
 local function unanswered(op, side, leaves)
   return {
     op = op, side = side, want = 0, lease = 1, wait = 0, was_valid = false,
@@ -323,7 +323,8 @@ end
 
 local doing = {}
 
--- If the server has lost a key, an operation may repair one thing each time.
+-- If the server has lost a key, each execution of an operation may repair
+-- something.
 local function has_server_fault(lock, state)
   return state.server_faults < lock.bounds.server_faults
 end
@@ -415,7 +416,7 @@ function doing.tick(lock, state, step)
   state.ticks = state.ticks - 1
 end
 
--- From now on all holders may be wrong, and the server may have lost waiters.
+-- After this, all holders may be wrong, and the server may have lost waiters.
 local function forgive(state)
   for i = 1, #state.clients do
     local client = state:change(i)
@@ -534,7 +535,7 @@ local function take_shared(lock, state, step)
   return result, fault
 end
 
---- Does a step in a state, which it changes.
+--- Takes a step in a state, which it changes.
 -- @tparam table lock
 -- @tparam table state
 -- @tparam table step

@@ -26,7 +26,7 @@ local function show_value(entry)
   return "{" .. table.concat(parts, " ") .. "}"
 end
 
---- What a key holds.
+--- The content of a key.
 -- @tparam table server
 -- @tparam string name
 -- @treturn table|nil value, as text; left, ms; text, both of these
@@ -41,7 +41,7 @@ function trace.entry(server, name)
   }
 end
 
---- What the keys hold, a line for each.
+--- The contents of the keys, a line for each.
 -- @tparam table server
 -- @treturn table
 function trace.keys(server)
@@ -53,7 +53,7 @@ function trace.keys(server)
   return lines
 end
 
--- The answer of a step, in words.
+-- The reply to a step, in words.
 local function answer_of(result)
   if not result or not result.verdict then return "" end
   if not result.value then return result.verdict end
@@ -62,7 +62,7 @@ local function answer_of(result)
     and show_number(value) or tostring(value))
 end
 
---- Does a step, and describes it.
+--- Takes a step, and describes it.
 -- @tparam table model
 -- @tparam table state which it changes
 -- @tparam table step
@@ -115,7 +115,7 @@ local function drop_results(server)
 end
 
 --- The probes that show the fault of a trace: calls that the check made in the
---  last state, besides the steps.
+--  last state, in addition to the steps.
 -- @tparam table model
 -- @tparam table result  of explore.run, with a fault
 -- @treturn table rows, with `is_probe`
@@ -140,7 +140,7 @@ function trace.probes(model, result)
   return rows
 end
 
---- Does the steps of a trace.
+--- Takes the steps of a trace.
 -- @tparam table model
 -- @tparam table list steps
 -- @treturn table rows

@@ -4,7 +4,7 @@
 --  had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
 --  renew or refresh: the client believes less, and may repeat it in any case. A
 --  lost request that is retried is the same as one that is sent later. So the
---  only lost request that matters is a first acquire that is given up.
+--  only lost request that matters is a first acquire that is abandoned.
 
 local transitions = {}
 

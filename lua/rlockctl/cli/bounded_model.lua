@@ -100,7 +100,7 @@ end
 
 -- A pair of locks has many more states, so it has fewer ticks by default. A
 -- policy may depend on the order of the clients' names. If each acts only once,
--- they are not treated as alike, so that all orders of names are explored.
+-- the symmetry reduction is off, so that all orders of names are explored.
 local function bounds_of(chosen, is_pair)
   local faults = faults_of(chosen.faults or "crash,lost,twice")
   local tick = bounded.seconds(chosen, "tick", 1, 0.01, 86400)

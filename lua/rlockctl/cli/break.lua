@@ -150,7 +150,7 @@ local function free(hold, owner)
     show_owner(hold.state, owner))
 end
 
--- Asks on the terminal.
+-- Asks for confirmation on the terminal.
 -- @return true, or nil, code, detail
 local function confirm(client, hold, owner)
   status.print(hold.state)

@@ -19,9 +19,9 @@ not woken; that no key or part of a key outlives its use; that only the lock's
 keys are used; that no script fails; and that a full server refuses only
 acquire. It needs no server. A fault is shown as a shortest list of steps, with
 the beliefs of each client, the keys, and the line of the operation in the
-policy. Rows with "probe" are the calls by which the check found it. With
-default bounds, smaller searches of a lock follow: with three clients, unequal
-leases, three holds, and a break.
+policy. Rows with "probe" are the calls that revealed the fault. With default
+bounds, smaller searches of a lock follow: with three clients, unequal leases,
+three holds, and a break.
 
 POLICY is as for `rlockctl script`; its fields are described in
 lua/rlock/policy/README.md.
@@ -36,7 +36,7 @@ lua/rlock/policy/README.md.
   --faults LIST   the faults to inject; default: crash,lost,twice
                     crash   all clients but one die
                     lost    a request or a reply gets lost
-                    twice   an operation is done twice
+                    twice   an operation is executed twice
                     late    an old request is executed again, as if rlock did
                             not seal lost connections
                     break   the lock is broken by force
@@ -94,7 +94,7 @@ local function notes_of(explored, result)
   local notes = {}
   if not result.fault and not result.is_complete then
     notes[1] = "to explore all: a longer --limit, or fewer --clients, --ops or "
-      .. "--ticks; --seed N walks at random through the rest"
+      .. "--ticks; --seed N explores the rest by random walks"
   end
   if explored.faults.late then
     notes[#notes + 1] = "late: this assumes that lost connections are not "

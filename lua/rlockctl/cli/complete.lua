@@ -45,7 +45,7 @@ local function common_prefix(list)
   return first:sub(1, n)
 end
 
---- What can follow the text before the cursor.
+--- The possible continuations of the text before the cursor.
 -- @tparam string text
 -- @treturn string what to insert, perhaps ""
 -- @treturn table  the names that fit, sorted

@@ -1,7 +1,8 @@
---- Inspects what is stored under a name, of any kind. Each policy's `recognise`
---  infers its kind from the type of the key, its content, and related keys. Of
---  kinds that look the same, such as a fair lock without waiters and a
---  reentrant lock, the plainest is reported. Read-only, and bounded.
+--- Inspects the lock or counter of a name, of any kind. Each policy's
+--  `recognise` infers its kind from the type of the key, its content, and
+--  related keys. Of kinds that look the same, such as a fair lock without
+--  waiters and a reentrant lock, the simplest is reported. Read-only, and
+--  bounded.
 
 local kinds = require "rlock.lock.kinds"
 local naming = require "rlock.naming"

@@ -54,7 +54,7 @@ function lookup.states(client, name, policy)
   return states
 end
 
---- Why a command leaves a key of unknown origin alone.
+--- The reason why a command does not touch a key of unknown origin.
 -- @tparam table state
 -- @treturn[1] nil  the key is a lock's
 -- @treturn[2] string code

@@ -27,9 +27,9 @@ they are listed while they have waiters, and for ten minutes after a request of
 rlock. Other numbers are "unknown". `rlockctl status NAME` shows any of them,
 and `rlockctl status NAME --policy POLICY` a lock of your own kind.
 
-WAITERS are the clients that listen for a release, or the tasks in the queue of
-a fair lock. A client listens for up to two seconds after its last wait. On a
-terminal, the middle of a long name is left out.
+WAITERS are the clients that subscribe to the lock's releases, or the tasks in
+the queue of a fair lock. A client stays subscribed for up to two seconds after
+its last wait. On a terminal, the middle of a long name is left out.
 
   --limit N   inspect at most N names (1000)
   --all       also unknown numbers, which may be semaphores, latches or permits

@@ -82,7 +82,7 @@ end
 -- @tparam[opt] string command  whose options they are, for messages
 -- @treturn[1] integer the index of the first word that was not parsed
 -- @treturn[2] nil
--- @treturn[2] string what is wrong, without any option's value
+-- @treturn[2] string the problem, without any option's value
 function option_parser.read(words, i, known, chosen, operands, command)
   local only_operands = false
   while words[i] do

@@ -56,7 +56,7 @@ local function name_of(words)
   return name
 end
 
--- Was the command itself refused, not its key or channel?
+-- Was the command itself refused, rather than its key or channel?
 local function is_forbidden(detail)
   return detail:find("NOPERM .* to run ") ~= nil
     or detail:find("unknown command", 1, true) ~= nil
@@ -259,8 +259,8 @@ local function id_of(client)
   return id
 end
 
--- Can one connection kill another by its id? A proxy that answers CLIENT itself
--- may wrongly claim so.
+-- Can one connection kill another by its id? A proxy that replies to CLIENT
+-- itself may wrongly claim so.
 local function can_kill(client, victim)
   local seals = client.session.server.node.seals
   if seals.mode == "time" then return false, seals.why end
@@ -329,7 +329,7 @@ function permissions.inspect(client, victim, name, which)
   return state
 end
 
--- The text unchanged, for copying, unless a terminal could misprint it.
+-- The text unchanged, for copying, unless a terminal could display it wrongly.
 local function bare(words)
   return words:find "[%c\127-\255]" and text.bare(words) or words
 end

@@ -8,8 +8,8 @@ program.sources = {}
 
 -- the chunk ------------------------------------------------------------------
 
--- As luaL_loadfile, skips a byte order mark, and a first line that
--- begins with "#".
+-- Like luaL_loadfile, skips a byte order mark, and a first line that begins
+-- with "#".
 local function load_text(text, chunkname)
   text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#[^\n]*", "")
   program.sources[chunkname] = text

@@ -178,7 +178,7 @@ local function show(lines, ok, ...)
   if select("#", ...) > 0 then print(...) end
 end
 
--- A print that does not disturb the line being edited.
+-- A print that does not corrupt the line being edited.
 local function new_print(lines)
   return function(...)
     local words = table.pack(...)

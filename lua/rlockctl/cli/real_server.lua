@@ -1,6 +1,6 @@
---- Runs the steps of a trace on a real server as well: its replies and keys
---  must be those of the model. Time passes as on the server, so times may
---  differ slightly.
+--- Also runs the steps of a trace on a real server: its replies and keys must
+--  be those of the model. Time passes on the server itself, so times may differ
+--  slightly.
 
 local naming = require "rlock.naming"
 local redis = require "rlockctl.model.redis"
@@ -21,7 +21,7 @@ local function is_near(a, b, least)
   return math.abs(a - b) <= math.max(NEAR, a * 1e-9)
 end
 
--- Are two texts equal, but for times in them?
+-- Are two texts equal, except for times in them?
 local function is_alike(a, b, least)
   local function bare(text) return (text:gsub("%d[%d.]*", "#")) end
   if bare(a) ~= bare(b) then return false end
@@ -180,7 +180,8 @@ end
 
 -- steps -----------------------------------------------------------------------
 
--- Sends the operation that the model has executed; returns how replies differ.
+-- Sends the operation that the model has executed; returns a difference of the
+-- replies, if any.
 local function send(call, result)
   local words = { "EVAL", result.op.text, #result.keys }
   for _, list in ipairs { result.keys, result.words } do
@@ -194,7 +195,7 @@ local function send(call, result)
   elseif problem then
     return "the server fails: " .. problem
   elseif not is_alike(show(expected), show(reply), 0) then
-    return ("the model answers %s, and the server %s"):format(show(expected),
+    return ("the model returns %s, and the server %s"):format(show(expected),
       show(reply))
   end
 end
@@ -236,7 +237,8 @@ function real_server.open(model, url)
   return nil, problem
 end
 
--- Lets time pass in the model as on the server; returns the step.
+-- Advances the model's clock by the time that passed on the server; returns the
+-- step.
 local function follow(self, step)
   local call, state = self.call, self.state
   if step.what ~= "tick" then
@@ -259,8 +261,8 @@ local function repeated(self, step, result)
 end
 
 --- Runs a step on both.
--- @treturn table|nil the row of trace.lua; nil if the server does not answer
--- @treturn string|nil how they differ, or why there is no answer
+-- @treturn table|nil the row of trace.lua; nil if the server does not reply
+-- @treturn string|nil how they differ, or why there is no reply
 function real_server.step(self, step)
   if step.what == "jump" then
     error("--on: the clock of a server cannot be made to jump", 0)

@@ -20,7 +20,7 @@ end
 -- @tparam string path
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string what is wrong
+-- @treturn[2] string the problem
 function reports.write(path)
   local temporary = ("%s.%d"):format(path, host.pid())
   local file, why = io.open(temporary, "w")
@@ -46,7 +46,7 @@ local function keep(path)
   return true
 end
 
--- The port given by the word; nil: the word is a file; or nil, what is wrong.
+-- The port given by the word; nil: the word is a file; or nil, the problem.
 local function port_of(word)
   local port = word:find("^%d+$") and tonumber(word)
   if port and port > 0 and port < 65536 then return port end
@@ -59,7 +59,7 @@ end
 -- @tparam string where  a port of 127.0.0.1, or the path of a file
 -- @treturn[1] function to be called at the end
 -- @treturn[2] nil
--- @treturn[2] string what is wrong
+-- @treturn[2] string the problem
 function reports.publish(where)
   local port, problem = port_of(where)
   if problem then return nil, problem end

@@ -80,9 +80,9 @@ local function take_signals(self)
   end)
 end
 
--- taking the lock ---------------------------------------------------------
+-- acquiring the lock ------------------------------------------------------
 
--- Bounds what follows. `late` returns the exit status.
+-- Limits the time of all further steps. `late` returns the exit status.
 local function bound(self, seconds, late)
   if self.unbound then self.unbound() end
   self.unbound = time_limit.bound(seconds, function()
@@ -91,7 +91,7 @@ local function bound(self, seconds, late)
   end)
 end
 
--- Is a message due if another client has the lock?
+-- Is a message to be printed if another client has the lock?
 local function tells_holders(self)
   local chosen = self.chosen
   return not chosen.quiet and (chosen.conflict ~= 0 or chosen.verbose)
@@ -110,7 +110,7 @@ local function conflict(self, status, detail)
   return tell(self.hold:holders() or detail)
 end
 
--- Whether the lock was busy. Otherwise the server did not answer in time.
+-- Whether the lock was busy. Otherwise the server did not reply in time.
 local function was_in_use(self, detail)
   return self.was_busy or detail:find("not free in time", 1, true)
 end
@@ -125,7 +125,7 @@ local function not_taken(self, code, detail)
   return self.cli.fault(code, "run: " .. detail)
 end
 
--- The exit status when the wait is over, but a server has not answered.
+-- The exit status when the wait is over, but a server has not replied.
 local function too_late(self)
   if self.was_busy then
     return conflict(self, LATE, ("%q: not free in time"):format(self.name))

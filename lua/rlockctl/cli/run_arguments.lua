@@ -15,10 +15,10 @@ releases the lock when the command and all processes that it started have ended.
 Several locks are acquired together: all or none.
 
   -n, --no-wait          do not wait: status 200 if the lock is not free, 202 if
-                         the server does not answer within 2 s
+                         the server does not reply within 2 s
   -w, --wait DUR         the longest wait for the lock and the server, including
                          the connection: status 201, or 202 if the server has
-                         not answered (it has at least 1 s); default: no limit
+                         not replied (it has at least 1 s); default: no limit
   -E, --conflict-exit-code N   the status instead of 200 and 201; with 0, a busy
                          lock prints nothing
   -s, --shared           lock as a reader: excludes only writers
@@ -52,8 +52,8 @@ DUR is a duration, such as 500ms, 30s, 2m or 1h; a bare number is seconds.
 
 If the lock cannot be renewed, the command gets SIGTERM when the lease has
 --kill-after left, and SIGKILL before the lease ends: before another client can
-acquire the lock. If the server says that the lock is lost, it gets SIGTERM at
-once. A small guard process does this even if rlockctl itself is stopped or
+acquire the lock. If the server reports that the lock is lost, it gets SIGTERM
+at once. A small guard process does this even if rlockctl itself is stopped or
 killed. It also covers processes that have left the command's process group,
 such as daemons. If the guard is killed, its parent, the warden, kills all these
 processes before the lock is released. If both are killed, rlockctl does not
@@ -96,7 +96,7 @@ arguments.options = {
   ["--status-fd"] = { "status_fd", "N" },
 }
 
--- Raises the problem of a bad option, as a text.
+-- Raises the problem with an option, as a text.
 local function refuse(...) error(string.format(...), 0) end
 
 local function number(chosen, name, option, least, most)
@@ -228,7 +228,7 @@ end
 -- @treturn[1] table the names of the locks
 -- @treturn[1] table the words of the command
 -- @treturn[2] nil
--- @treturn[2] string what is wrong
+-- @treturn[2] string the problem
 function arguments.read(operands, chosen)
   local ok, names, words = pcall(function()
     check(chosen)

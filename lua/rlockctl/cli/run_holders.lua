@@ -1,4 +1,4 @@
---- Who holds the locks that `rlockctl run` did not get, for its message.
+--- The holders of the locks that `rlockctl run` did not get, for its message.
 
 local inspect = require "rlockctl.cli.inspect"
 local listing = require "rlockctl.cli.listing"
@@ -8,8 +8,8 @@ local holders = {}
 
 local GROWN = 0.05           -- seconds; less is a rounding error
 
--- The ways to inspect the i-th lock. A pair is inspected as a whole; another
--- kind of lock may be under the name.
+-- The policies by which to inspect the i-th lock. A pair is inspected as a
+-- whole; the name may have another kind of lock.
 local function ways(hold, i)
   local name, chosen = hold.names[i], hold.chosen
   local function any() return inspect.at(hold.client, name, false) end
@@ -22,7 +22,7 @@ local function ways(hold, i)
   return { (chosen.shared or chosen.exclusive) and pair or any, any, own }
 end
 
--- The state of what holds the i-th lock; nil if unknown.
+-- The state of the i-th lock; nil if unknown.
 local function state_of(hold, i)
   for _, way in ipairs(ways(hold, i)) do
     for _, state in ipairs(way() or {}) do
@@ -31,14 +31,14 @@ local function state_of(hold, i)
   end
 end
 
--- When the hold of an only holder ends, and the holder's id; else nil.
+-- The end of the hold and the id of the holder, if there is only one; else nil.
 local function end_of(hold, state)
   local one = state.holders[1]
   local left = not state.holders[2] and (state.ttl or one.ttl)
   if left then return hold.client.session.host.now() + left, one.owner end
 end
 
---- Looks at the locks, so that `tell` can see which holds are renewed.
+--- Samples the locks, so that `tell` can detect which holds are renewed.
 -- @tparam table hold  of run_locks.lua
 -- @treturn table for its field `seen`
 function holders.look(hold)
@@ -51,7 +51,7 @@ function holders.look(hold)
   return seen
 end
 
--- Has the lease grown since the last look?
+-- Has the lease grown since the last sample?
 local function has_grown(hold, i, ends, owner)
   local before = hold.seen and hold.seen[i]
   return before and before.ends and before.owner == owner
@@ -65,7 +65,7 @@ local function all_renew(state)
   return true
 end
 
--- For how long it is held, as far as that is known.
+-- The remaining time of the hold, if known.
 local function term_of(hold, i, state)
   local ends, owner = end_of(hold, state)
   if all_renew(state) or ends and has_grown(hold, i, ends, owner) then
@@ -88,7 +88,7 @@ local function subject_of(hold, i, state)
     free + state.in_use)
 end
 
---- The present holders.
+--- The current holders.
 -- @tparam table hold
 -- @treturn string|nil a message; nil if they are unknown
 function holders.tell(hold)

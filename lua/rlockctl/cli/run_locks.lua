@@ -14,8 +14,8 @@ local function pair_of(client, chosen, name)
   return pair:read_lock(), pair:write_lock()
 end
 
--- The lock of a name; and the locks by which the outer run may hold it. Or nil,
--- code, detail.
+-- The lock of a name, and the kinds of lock by which the outer run may hold it;
+-- or nil, code, detail.
 local function lock_of(client, chosen, name)
   if chosen.limit then
     local lock = require("rlockctl.cli.permit_group").new(client, name,
@@ -129,7 +129,7 @@ local function owner_of(lock)
   return granted and granted.owner_name
 end
 
--- The owner, which several locks have in common.
+-- The owner, which several locks share.
 local function owner_of_all(self)
   if not self.locks[2] then return owner_of(self.locks[1]) end
   local inner = self.lock:mine().inner_holds[1]

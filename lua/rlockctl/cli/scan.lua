@@ -41,7 +41,7 @@ function scan.is_owner(text) return text:find(OWNER) ~= nil end
 
 local is_owner = scan.is_owner
 
--- Whether a page of HSCAN, field, value, ..., is of a lock.
+-- Whether a page of HSCAN, field, value, ..., belongs to a lock.
 local function is_lock(page)
   local has_owner, fields = false, #page // 2
   for i = 1, #page, 2 do
@@ -67,8 +67,8 @@ local function is_token(text)
   return false
 end
 
--- For each type: the command that reads a key, and whether its reply is that of
--- a lock.
+-- For each type: the command that reads a key, and a test whether its reply
+-- looks like a lock.
 local looks = {
   hash = {
     command = function(key) return { "HSCAN", key, "0", "COUNT", FEW } end,
@@ -281,7 +281,7 @@ function scan.names(client, options)
   return search.names, search.is_full == true, search
 end
 
--- A pattern that only this text matches.
+-- A pattern that matches only this text.
 local function exactly(text) return (text:gsub("[%[%]*?\\]", "\\%0")) end
 
 --- Is the whole number at a key a semaphore or latch of rlock? Searches for its

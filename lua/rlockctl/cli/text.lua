@@ -1,6 +1,6 @@
 --- Formats the state of a lock (inspect.lua) as text and as JSON. Names and
---  owners are untrusted, so control characters are escaped. Numbers
---  may be larger than an integer.
+--  owners are untrusted, so control characters are escaped. Numbers may be
+--  larger than an integer.
 
 local who = require "rlockctl.cli.who"
 

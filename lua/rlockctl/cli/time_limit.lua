@@ -31,7 +31,7 @@ function time_limit.bound(seconds, late)
   return function() done:set() end
 end
 
---- Opens a client. While its server is silent, tries again until the bound.
+--- Opens a client. If its server does not reply, retries until the bound.
 -- @tparam table options  as for rlock.open
 -- @tparam number seconds  of the wait; with math.huge, opens it once
 -- @return as rlock.open
@@ -51,7 +51,7 @@ local function limit(client, seconds)
   if session then session.timeout = math.min(session.timeout, seconds) end
 end
 
---- The message for a server that has not answered in time.
+--- The message for a server that has not replied in time.
 -- @tparam number seconds as for `of`
 -- @treturn string
 function time_limit.problem(seconds)
@@ -62,7 +62,7 @@ function time_limit.problem(seconds)
     parsed and url.format(parsed) or "the server", time_limit.of(seconds))
 end
 
---- Shortens the close of a client whose server does not answer.
+--- Shortens the close of a client whose server does not reply.
 -- @tparam[opt] table client
 function time_limit.leave(client) limit(client, time_limit.LEAVE) end
 

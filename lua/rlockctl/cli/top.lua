@@ -100,7 +100,7 @@ local function run(watched, view, seconds, is_once)
   return require("rlockctl.top.live").run(watched, screen, view, seconds)
 end
 
--- What is wrong with the command line; nil if nothing is.
+-- The problem with the command line; nil if it is valid.
 local function problem_of(operands, chosen, seconds, limit)
   if operands[2] then return "give one pattern at most, in quotes" end
   if not seconds or seconds < 0.1 or seconds > 3600 then

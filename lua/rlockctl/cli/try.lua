@@ -1,5 +1,5 @@
 --- rlockctl try: reads steps, one per line, runs them on the model of Redis,
---  and shows the answers and the keys.
+--  and shows the replies and the keys.
 
 local bounded = require "rlockctl.cli.bounded_model"
 
@@ -9,7 +9,7 @@ try.usage = [[
 rlockctl try POLICY [NAME] [options]
 
 Reads steps, one per line, and runs them on a model of Redis, without a server.
-Shows each answer, the client's belief, and the keys. POLICY is as for
+Shows each reply, the client's belief, and the keys. POLICY is as for
 `rlockctl script`, NAME is the lock's name, the clients are A and B:
 
   A acquire [2s] [wait]     a lease of 2 s; wait in the queue, if it has one
@@ -59,7 +59,7 @@ local function show(tried, state, row)
   if fault then print("  fault: " .. fault) end
 end
 
--- Does the step on a line; returns what is wrong with it.
+-- Takes the step on a line; returns the problem with it, if any.
 local function obey(tried, state, line, on)
   if line:find "^%s*keys%s*$" then return show_keys(state) end
   if line:find "^%s*help%s*$" then return print(STEPS) end
@@ -75,8 +75,8 @@ local function obey(tried, state, line, on)
   return problem
 end
 
--- Reads steps until the input ends; returns the exit status: 1 if one was
--- wrong and there was no terminal to correct it.
+-- Reads steps until the input ends; returns the exit status: 1 if a step was
+-- invalid and there was no terminal to correct it.
 local function converse(tried, on)
   local host = require "rlock.host.uv"
   local has_prompt, status = host.is_terminal(0), 0

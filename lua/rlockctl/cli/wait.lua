@@ -20,13 +20,13 @@ waiter, so this command also polls it every half second.
   -w, --wait DURATION   the longest wait for the lock and the server, including
                         the connection: 30s, 500ms, 2m, 1h; a bare number is
                         seconds; default: no limit. The server has at least 1 s
-                        to answer; with 0 it has 2 s
+                        to reply; with 0 it has 2 s
 
 --policy is as for `rlockctl status`. A number in Redis may be a semaphore or a
 latch: --policy says which.
 
 Exit status: 0 it is free, 201 it was not free in time, 202 the server did not
-answer in time.
+reply in time.
 ]]
 
 command.options = {
@@ -72,7 +72,7 @@ local function pause(watch, state)
     QUIET[state.kind])
 end
 
--- Looks, then waits, until it is free.
+-- Inspects the lock and waits, until it is free.
 -- @return true; or nil, code, detail: "timeout" without a detail: the wait
 --   is over
 local function stay(watch)
@@ -106,7 +106,7 @@ local function new_watch(name, policy, seconds)
   return watch
 end
 
--- Bounds the wait, even if a server does not answer.
+-- Bounds the wait, even if a server does not reply.
 local function bound(cli, watch, seconds)
   return time_limit.bound(time_limit.of(seconds), function()
     time_limit.leave(watch.client)

@@ -58,7 +58,7 @@ function sim.new(seed)
 end
 
 --- Schedules an item at a point of true time. The array part of the universe
---  has the scheduled items, the next one last: most are soon, so few are moved.
+--  has the scheduled items, the next one last: most are due soon, so few move.
 -- @tparam number deadline
 -- @tparam table item must not be scheduled already; has a `deadline` while it
 --   is
@@ -353,7 +353,7 @@ local function add_clock(host, universe)
   function host.event()
     local serial = universe.serial + 1
     universe.serial = serial
-    return setmetatable({              -- with room for the fields that it gets
+    return setmetatable({              -- preallocates its later fields
       serial = serial, waiter = nil, deadline = nil, is_set = nil,
     }, Own)
   end
@@ -393,8 +393,8 @@ end
 --- Stops a process at once, as SIGKILL does.
 function Universe:kill(host) host.is_dead = true end
 
--- Fires the delayed items, in the order of a loop of libuv: timers, received
--- data, then the deadlines of connections.
+-- Fires the delayed items, in the order of libuv's loop: timers, received data,
+-- then the deadlines of connections.
 local function resume_process(self, host)
   if host.is_dead or host.stalls_until > self.now then return end
   local delayed = host.delayed

@@ -3,9 +3,9 @@
 --  Anything that this file does not support raises an error that begins with
 --  lua51.LACKS and that no `pcall` of a script catches; it never guesses.
 --
---  A few things that 5.1 leaves open have one fixed result here: `pairs` and
---  `next` go through lists in order, then through other keys, sorted. Texts are
---  compared byte by byte, as in a server with the locale "C".
+--  Some results that 5.1 leaves undefined are fixed here: `pairs` and `next`
+--  traverse lists in order, then other keys, sorted. Texts are compared byte by
+--  byte, as in a server with the locale "C".
 
 local bit = require "rlockctl.model.lua51.bit"
 local maths = require "rlockctl.model.lua51.math_library"
@@ -83,7 +83,7 @@ end
 
 -- read-only tables ------------------------------------------------------------
 
--- What scripts see of the globals and libraries -> the tables behind.
+-- The read-only view of a global table or library -> the table behind it.
 local behind = setmetatable({}, { __mode = "k" })
 
 local READ_ONLY = "Attempt to modify a readonly table"
@@ -230,7 +230,7 @@ function base.error(message, level)
   error(text_of(message), level + 1)
 end
 
--- As Redis has it: of a table with the text `err`, only that is passed on. Any
+-- As in Redis: of a table with the text `err`, only that is passed on. Any
 -- other `err` is passed on after the table.
 local function caught(ok, ...)
   if ok then return ok, ... end
@@ -377,7 +377,7 @@ for _, name in ipairs { "rawequal", "type" } do
 end
 base._VERSION = "Lua 5.1"
 
--- A library that Redis has and this model lacks.
+-- A library that Redis has and this model does not.
 local function missing(library)
   return read_only(setmetatable({}, { __index = function(_, name)
     lacks(library .. "." .. tostring(name))

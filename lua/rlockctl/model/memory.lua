@@ -1,7 +1,7 @@
 --- Writes that need memory. A server over its `maxmemory` refuses them, unless
 --  the script has called another write before, even one that changes nothing.
---  Operations that release or renew must succeed there, too, so they begin with
---  a write that needs no memory.
+--  Operations that release or renew must succeed there, too, so their first
+--  write needs no memory.
 
 local script = require "rlock.script"
 

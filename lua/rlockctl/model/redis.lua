@@ -1,7 +1,7 @@
 --- A model of one Redis server: its keys, their expiry, its clock, and the
 --  commands that scripts use (commands/). Replies have the form in which a
---  script sees them: numbers are floats, nil is false, errors are { err = }. A
---  command that is missing raises an error that names it; nothing is guessed.
+--  script sees them: numbers are floats, nil is false, errors are { err = }. An
+--  unsupported command raises an error that names it; nothing is guessed.
 --
 --  Time stands still unless the caller moves `now`, in microseconds. A state is
 --  cheap to keep: `fork` shares all entries with its origin, and an entry is
@@ -50,10 +50,11 @@ end
 
 -- entries ---------------------------------------------------------------------
 
---- Whole milliseconds of the server's clock.
+--- The server's clock in whole milliseconds.
 function redis:ms() return self.now // 1000 end
 
--- Texts with their lengths: joined, different ones stay different.
+-- Prefixes texts with their lengths, so that different lists stay different
+-- when they are joined.
 local function marked(text) return #text .. " " .. text end
 
 local MARKS = { string = "s", hash = "h", list = "l", set = "t", zset = "z" }
@@ -150,7 +151,7 @@ function redis:tidy(key)
   end
 end
 
---- A list whose order Redis does not promise: sorted, or backwards if `turned`.
+--- A list whose order Redis does not promise: sorted, or reversed if `turned`.
 --  Sets `is_ordered` if there is another order.
 function redis:in_some_order(list)
   self.is_ordered = self.is_ordered or #list > 1

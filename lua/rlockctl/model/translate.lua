@@ -16,7 +16,7 @@ local HEAD = "local __l51_concat, __l51_mod, __l51_len, __l51_method, "
   .. "__l51_index, __l51_bound, __l51_first, __l51_by, __l51_arg = ...; "
   .. "return function(...)"
 
--- Operator -> left and right priority; what Lua 5.1 has.
+-- The operators of Lua 5.1 -> left and right priority.
 local BINARY = {
   ["or"] = { 1, 1 }, ["and"] = { 2, 2 },
   ["<"] = { 3, 3 }, [">"] = { 3, 3 }, ["<="] = { 3, 3 }, [">="] = { 3, 3 },
@@ -27,7 +27,7 @@ local BINARY = {
 local UNARY = 8
 local CALLS = { [".."] = "__l51_concat(", ["%"] = "__l51_mod(" }
 
--- Fields that texts have: 5.4 would find its own functions.
+-- Fields of strings: 5.4 would find its own functions.
 local TEXT_FIELDS = {}
 for name in ([[byte char dump find format gfind gmatch gsub len lower match rep
     reverse sub upper]]):gmatch("%a+") do

@@ -18,7 +18,7 @@ local HELP = [[
   /       show only locks with a text in their name or holders; Escape: all
 
   sort by:  n name   t time held   l time left   w waiters
-            g grants per second   o longest wait   r the other way round
+            g grants per second   o longest wait   r reverse the order
 
   ?       this help
   q       quit
@@ -47,7 +47,7 @@ function Table:title()
     view.sort, view.is_reverse and ", reversed" or "")
   if view.filter ~= "" then line = line .. ', with "' .. view.filter .. '"' end
   if sums.names < #self.sampler.names then
-    line = ("%s; %s to look at"):format(line,
+    line = ("%s; %s not sampled yet"):format(line,
       counted(#self.sampler.names - sums.names, "name"))
   end
   if self.sampler.is_cut then line = line .. "; there are more" end
@@ -73,7 +73,8 @@ local function scrolled(first, chosen, fit, count)
   return math.max(first, chosen - fit + 1, 1)
 end
 
--- The index of the chosen lock. If its row is gone, chooses the row now there.
+-- The index of the chosen lock. If its row is gone, chooses the row now at its
+-- index.
 function Table:index()
   if not self.chosen then return 1 end
   for i, entry in ipairs(self.rows) do
@@ -201,7 +202,7 @@ local function move(self, by)
   self.chosen = i > 1 and self.rows[math.tointeger(i)] or nil
 end
 
--- Runs fn(entry) in a task of its own; shows its result.
+-- Runs fn(entry) in a separate task; shows its result.
 local function aside(self, fn, entry)
   require("rlock").spawn(function()
     local message, code, detail = fn(self, entry)

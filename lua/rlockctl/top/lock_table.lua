@@ -1,5 +1,5 @@
---- The table of `rlockctl top`: which rows it has, in which order, and their
---  cells. Independent of any terminal.
+--- The table of `rlockctl top`: its rows, their order, and their cells.
+--  Independent of any terminal.
 
 local sampler = require "rlockctl.top.sampler"
 local text = require "rlockctl.cli.text"

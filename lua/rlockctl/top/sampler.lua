@@ -1,7 +1,7 @@
---- Samples the locks that `rlockctl top` watches. Each turn samples those on
---  the screen, and then others in rotation for a share of the turn's time, so
---  that ten thousand locks cost a server no more than a few hundred. It
---  searches rarely for new names, because that scans all keys.
+--- Samples the locks that `rlockctl top` watches. Each turn samples the locks
+--  on the screen, and then others in rotation for a share of the turn's time,
+--  so that ten thousand locks cost a server no more than a few hundred.
+--  Searches for new names are rare, because they scan all keys.
 
 local listing = require "rlockctl.cli.listing"
 local text = require "rlockctl.cli.text"
@@ -53,7 +53,7 @@ local function remove_free(self, found)
   end
 end
 
--- Records a time when each new name did not exist yet.
+-- Records for each new name a time when it did not exist yet.
 local function note_absence(self, found)
   local absent, before = {}, set_of(self.names)
   for _, name in ipairs(found) do
@@ -169,7 +169,7 @@ function Sampler:turn(shown, seconds)
   return nil, code, detail
 end
 
---- Has a lock been held or waited for, now or a short time ago?
+--- Is a lock held or waited for, or was it recently?
 -- @tparam table entry
 -- @tparam number now
 -- @treturn boolean

@@ -55,7 +55,7 @@ local function take_queue(self, queue, now)
   end
 end
 
--- Of waiters without a queue, only the number is known.
+-- Without a queue, only the number of waiters is known.
 local function take_crowd(self, count, granted, now)
   if count == 0 then
     self.crowd = nil
@@ -97,7 +97,7 @@ end
 --- How long the lock has been held.
 -- @tparam table self
 -- @treturn[1] number seconds, of the oldest hold
--- @treturn[1] boolean whether its start was sampled; else it is longer
+-- @treturn[1] boolean whether its start was sampled; else it is a lower bound
 -- @treturn[2] nil  the lock is not held
 function statistics.held(self)
   local first

@@ -59,14 +59,14 @@ function arguments.range(first, last, n)
   return first + 1, last + 1
 end
 
---- The index of a list's item. Beyond 2^31, Redis 8 and Valkey 8 cut it.
+--- The index of a list's item. Beyond 2^31, Redis 8 and Valkey 8 truncate it.
 function arguments.index(text)
   local i = arguments.integer(text)
   if i >= 2 ^ 31 or i < -2 ^ 31 then lacks "indexes beyond 2^31" end
   return i
 end
 
---- A count whose sign is the direction. Versions differ in the least one.
+--- A count whose sign is the direction. Versions differ in the minimum.
 function arguments.directed(text)
   local n = arguments.integer(text)
   if n == LEAST then lacks "counts of -2^63" end
@@ -164,8 +164,9 @@ local function trimmed(text)
   end))
 end
 
--- The text of a number in INCRBYFLOAT, which computes with long doubles. Only
--- those that are exact in 17 bits and 17 digits after the point are known here.
+-- The text of a number in INCRBYFLOAT, which computes with long doubles. This
+-- supports only numbers that are exact in 17 bits and 17 digits after the
+-- point.
 local function show_exactly(number)
   if not (math.abs(number) < 2.0 ^ 36 and number * 2.0 ^ 17 % 1 == 0) then
     lacks "sums of floats that are no binary fractions"

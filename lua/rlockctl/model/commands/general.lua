@@ -8,7 +8,7 @@ local lacks = arguments.lacks
 
 local general = {}
 
--- The clock stands still while a script runs, since 7.2; earlier it went on.
+-- Since 7.2 the clock stands still while a script runs; before, it advanced.
 general.time = { 1, function(server)
   return {
     ("%d"):format(server.now // 1000000), ("%d"):format(server.now % 1000000),

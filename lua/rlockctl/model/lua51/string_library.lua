@@ -52,7 +52,7 @@ local function to_pattern(pattern, i, name)
   return pattern
 end
 
--- Where to begin in a text: from beyond its end, at its end.
+-- The start position in a text; beyond its end, the end.
 local function start_of(text, init, name)
   local at = integer(init, 3, name, 1)
   return at > #text + 1 and #text + 1 or at
@@ -113,7 +113,7 @@ local function filled(with, whole, list)
   end))
 end
 
--- What a function or table makes of a match.
+-- The replacement that a function or table gives for a match.
 local function checked(value, whole)
   if not value then return whole end
   if type(value) == "string" or type(value) == "number" then

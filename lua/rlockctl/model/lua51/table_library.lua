@@ -69,7 +69,7 @@ end
 
 -- sorting ---------------------------------------------------------------------
 
--- The algorithm of 5.1, because the order of equal elements depends on it.
+-- The algorithm of 5.1, because it determines the order of equal elements.
 
 local function less(a, b) return a < b end
 

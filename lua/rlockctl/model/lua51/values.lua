@@ -5,7 +5,7 @@ local values = {}
 
 local floor, huge, kind_of = math.floor, math.huge, math.type
 
---- The start of an error for what is missing here.
+--- The start of an error for an unsupported feature.
 values.LACKS = "the model of Redis has no "
 
 --- The start of the error if a script calls an unknown command.
@@ -59,8 +59,8 @@ local function word_of(text)
   return value and (sign == "-" and -value or value)
 end
 
---- The number that a text shows, as C's strtod reads it, or nil. A zero byte
---  ends the text.
+--- The number that a text represents, as C's strtod reads it, or nil. A zero
+--  byte ends the text.
 function values.number_of(text)
   local number = tonumber(text)
   if kind_of(number) == "float" then return number end
@@ -78,7 +78,7 @@ local number_of = values.number_of
 
 local LIMIT = 2.0 ^ 63
 
---- A number as C's `long`: truncated; out of range, the least one.
+--- A number as C's `long`: truncated; LONG_MIN if it is out of range.
 function values.long(number)
   if number ~= number or number >= LIMIT or number < -LIMIT then
     return math.mininteger
@@ -107,7 +107,7 @@ function values.text(value, i, name)
   refuse(i, name, "string", value)
 end
 
---- An argument that must be a number, or text that shows one.
+--- An argument that must be a number, or text that represents one.
 -- @treturn number
 function values.number(value, i, name)
   if kind_of(value) == "float" then return value end

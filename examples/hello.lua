@@ -1,4 +1,4 @@
--- Takes, keeps and hands over a lock, step by step.
+-- Acquires, keeps and hands over a lock, step by step.
 --
 --    rlockctl examples/hello.lua
 --
@@ -18,34 +18,34 @@ end
 local client <close> = assert(rlock.open())
 say("main", "connected")
 
--- The owner of a hold is the task that took it. This is the main task.
+-- The owner of a hold is the task that acquired it, here the main task.
 local lock = client:lock("hello")
 assert(lock:lock())
-say("main", "took the lock; mine for %.0f s, and renewed before that is over",
+say("main", "acquired the lock; valid for %.0f s, and renewed before the end",
   lock:valid_for())
 
--- The lock is reentrant: its holder may take it again, which is counted.
+-- The lock is reentrant: its holder may acquire it again, which is counted.
 assert(lock:lock())
-say("main", "took it again: hold count %d", lock:hold_count())
+say("main", "acquired it again: hold count %d", lock:hold_count())
 assert(lock:unlock())
-say("main", "gave one back: hold count %d", lock:hold_count())
+say("main", "released one hold: hold count %d", lock:hold_count())
 
--- Any other task, here or in another process on another machine, stays out.
+-- Any other task, here or in another process on another machine, is excluded.
 -- try_lock does not wait; lock does, and sleeps until the lock is released.
 local given_back
 local other = rlock.spawn(function()
   local ok, code, detail = lock:try_lock()
-  say("other", "tried to take it: %s, %s (%s)", ok, code, detail)
+  say("other", "tried to acquire it: %s, %s (%s)", ok, code, detail)
   say("other", "waits")
   assert(lock:lock())
-  say("other", "got it %.2f ms after it was given back",
+  say("other", "got it %.2f ms after its release",
     (rlock.now() - given_back) * 1000)
   assert(lock:unlock())
-  say("other", "gave it back")
+  say("other", "released it")
 end)
 
 rlock.sleep(0.5)                        -- the work that the lock protects
-say("main", "gives it back")
+say("main", "releases it")
 given_back = rlock.now()
 assert(lock:unlock())
 other:join()

@@ -2,8 +2,8 @@
 --
 --    rlockctl examples/keep_alive.lua [WATCHDOG]       (seconds, default 30)
 --
--- Run it in two terminals. The first process takes the lock and keeps it as
--- long as it lives: on the server the lock expires after WATCHDOG seconds, but
+-- Run it in two terminals. The first process acquires the lock and keeps it
+-- until it ends: on the server the lock expires after WATCHDOG seconds, but
 -- the watchdog renews it three times as often. The second process waits. Then
 -- kill the first one with `kill -9`: it cannot release the lock, yet within
 -- WATCHDOG seconds the lock expires, and the second process gets it.

@@ -4,10 +4,10 @@
 --
 -- Start it in several terminals: they share the limit.
 --
--- The policy is the first half of this file; in a program of yours it would be
--- a file of its own. Its key is a sorted set: owner -> end of its lease by the
--- server's clock, so a dead holder's slot is free after it. To see what Redis
--- runs: rlockctl script examples.per_tenant
+-- The policy is the first half of this file; in a real program it would be a
+-- separate file. Its key is a sorted set: owner -> end of its lease by the
+-- server's clock, so a dead holder's slot is free after its lease. To see what
+-- Redis runs: rlockctl script examples.per_tenant
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

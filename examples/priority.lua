@@ -2,11 +2,12 @@
 --
 --    rlockctl examples/priority.lua
 --
--- The policy is the first half of this file; in a program of yours it would be
--- a file of its own. A sorted set is the queue: by priority, then by arrival.
+-- The policy is the first half of this file; in a real program it would be a
+-- separate file. A sorted set is the queue: by priority, then by arrival.
 -- Each waiter sends a heartbeat at least every half second; a silent one is
--- dropped, so a dead waiter blocks nobody. If more urgent waiters keep coming,
--- the others starve. To see what Redis runs: rlockctl script examples.priority
+-- dropped, so a dead waiter blocks no other. If more urgent waiters keep
+-- arriving, the others starve. To see what Redis runs:
+-- rlockctl script examples.priority
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -25,7 +26,7 @@ local function leave_line(queue, alive, owner)
   redis.call("zrem", alive, owner)
 end
 
--- Drops the dead waiters; returns the first live one.
+-- Drops the dead waiters; returns the first live waiter.
 local function first_waiter(queue, alive, time)
   local dead = redis.call("zrangebyscore", alive, "-inf", time - SILENT)
   for _, owner in ipairs(dead) do leave_line(queue, alive, owner) end
@@ -82,7 +83,7 @@ function server.release(keys, args)
   return { "freed" }
 end
 
--- A waiter gives up.
+-- Removes a waiter that gives up.
 function server.leave(keys, args)
   leave_line(keys[2], keys[3], args[1])
   if redis.call("exists", keys[1]) == 0 then call_next(keys, args[2]) end
@@ -134,6 +135,6 @@ end
 repeat
   rlock.sleep(0.01)                     -- until all three are queued
 until client:call("ZCARD", naming.suffix("printer", "queue")) == 3
-print "three wait; the lock is given back"
+print "three tasks wait; the lock is released"
 assert(holder:unlock())
 for _, task in ipairs(tasks) do task:join() end

@@ -4,7 +4,7 @@
 --
 -- A lock with a lease is not renewed. When the lease ends, the next waiter gets
 -- the lock, whether or not the first holder has finished: both work at once.
--- The lock can only report that: before (valid_for, need), when it happens
+-- The lock can only report that: in advance (valid_for, need), when it happens
 -- (on_lost), and afterwards (unlock).
 
 local rlock = require "rlock"

@@ -13,7 +13,7 @@ description = {
 dependencies = { "lua >= 5.1, < 5.5" }
 
 -- The files that every host runs, written by `make lists`. (The type is not
--- "builtin": that one takes along whatever else a folder lua/ has.)
+-- "builtin", which also installs all other files of a folder lua/.)
 build = {
   type = "none",
   install = { lua = {

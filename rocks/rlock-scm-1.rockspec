@@ -17,9 +17,9 @@ external_dependencies = {
   HIREDIS = { header = "hiredis/hiredis.h", library = "hiredis" },
 }
 
--- By our Makefile: it links OpenSSL where there is one, which a rockspec cannot
--- ask for. And rlockctl is that very binary: a Lua script
--- would have the signals, LUA_PATH and start of the lua that runs it.
+-- By our Makefile: it links OpenSSL if it is installed, which a rockspec cannot
+-- express. And it builds rlockctl as a binary: a Lua script would have the
+-- signals, LUA_PATH and start of the lua that runs it.
 build = {
   type = "make",
   build_target = "all",

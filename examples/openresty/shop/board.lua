@@ -69,7 +69,7 @@ local function text_of(now)
     json.encode(now.name), list(now.holders), list(now.waiters))
 end
 
---- Answers with what there is now.
+--- Replies with the current holders and waiters.
 function board.show()
   local first, code, detail = printer_now()
   if not first then return answer(nil, code, detail) end
@@ -90,7 +90,7 @@ function board.hold()
     return answer(nil, "usage", "POST /hold?what=print|read|write&seconds=N")
   end
   seconds = math.max(0, math.min(seconds, 60))
-  -- Owners are told apart by name only, so make the name unique.
+  -- Owners are distinguished only by name, so make the name unique.
   local lock = use { owner = who .. " " .. ngx.var.request_id:sub(1, 6) }
   -- A lock with an explicit owner is not released when the request ends.
   assert(ngx.on_abort(function()

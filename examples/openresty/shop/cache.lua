@@ -8,14 +8,14 @@ local locks = require "shop.locks"
 
 local cache = {}
 
---- The entry under a key; if it is missing, what `make` returns, which is then
+--- The entry under a key; if it is missing, the result of `make`, which is then
 --  cached for `seconds`.
 -- @return the entry, or nil, code, detail
 function cache.get(key, seconds, make)
   local entry, code, detail = locks:call("GET", key)
   if entry ~= false then return entry, code, detail end
   return locks:lock(key .. ":fill"):with({ wait = 10 }, function()
-    entry, code, detail = locks:call("GET", key)       -- made while we waited?
+    entry, code, detail = locks:call("GET", key)   -- computed while we waited?
     if entry ~= false then return entry, code, detail end
     entry = make()
     locks:call("SET", key, entry, "EX", seconds)
@@ -23,7 +23,7 @@ function cache.get(key, seconds, make)
   end)
 end
 
--- A slow report that tells how often it was computed.
+-- A slow report that shows how often it was computed.
 local function make_report(name)
   ngx.sleep(0.3)
   return ("report %s, made %s time(s), last by worker %d"):format(name,

@@ -4,7 +4,7 @@
 --    curl http://127.0.0.1:8080/config
 --    curl -X POST 'http://127.0.0.1:8080/config?version=2'
 --
---  The lock is fair: under constant reading a writer would starve otherwise.
+--  The lock is fair: otherwise a writer would starve under constant reading.
 
 local answer = require "shop.answer"
 local locks = require "shop.locks"

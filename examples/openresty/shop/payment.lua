@@ -15,7 +15,7 @@ local function charge_once(lock, order, amount, failures)
   local receipt, code, detail = locks:call("GET", key)
   if receipt ~= false then return receipt, code, detail end
 
-  local ok                 -- no other worker may start before the bank is done
+  local ok                 -- no other worker may start until the bank is done
   ok, code, detail = lock:need(bank.LONGEST)
   if not ok then return nil, code, detail end
 

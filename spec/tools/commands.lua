@@ -1,6 +1,6 @@
---- Generates random commands of Redis over a few keys, most of them right: now
---- and then a key has another type, an argument is odd, or a word too many. The
---- same seed gives the same commands.
+--- Generates random commands of Redis over a few keys, most of them valid:
+--- occasionally a key has another type, an argument is odd, or there is a word
+--- too many. The same seed gives the same commands.
 --
 --    local commands = require "spec.tools.commands"
 --    local gen = commands.new(seed)

@@ -3,11 +3,11 @@
  *
  *   daemon start PARENT DIR READY COMMAND [ARG...]
  *
- * Runs COMMAND in a session of its own, with its output in DIR/log and its pid
- * in DIR/pid, and prints the pid once the log contains READY. If COMMAND ends
+ * Runs COMMAND in its own session, with its output in DIR/log and its pid in
+ * DIR/pid, and prints the pid once the log contains READY. If COMMAND ends
  * earlier, prints the log on standard error and fails.
  *
- * A watchdog stays. Once process PARENT has ended, even by SIGKILL, it kills
+ * A watchdog remains. Once process PARENT has ended, even by SIGKILL, it kills
  * the pid in DIR/pid (a group if negative) and removes DIR; once DIR is gone,
  * it just ends. To stop COMMAND, kill it and remove DIR/pid or DIR. If COMMAND
  * is started again in the same DIR, the first watchdog stays in charge.

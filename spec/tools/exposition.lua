@@ -1,5 +1,5 @@
 --- A strict parser of the Prometheus text format: raises an error for text that
---- Prometheus refuses, and for text that it accepts but that makes no sense.
+--- Prometheus refuses, and for text that it accepts but that is inconsistent.
 --
 --    local read = require "spec.tools.exposition"
 --    local values = read(text)

@@ -3,7 +3,7 @@
 --- result of each expression. The same seed gives the same script.
 --
 --  A template is text in which <kind> is an expression: of a kind of argument,
---  or now and then of any. Errors are part of the results, without their text.
+--  or occasionally of any. Errors are part of the results, without their text.
 
 local commands = require "spec.tools.commands"
 

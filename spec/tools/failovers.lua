@@ -1,5 +1,5 @@
 --- Ways in which a master fails over, one after the other: it is killed, it
---- freezes and comes back, and so on.
+--- freezes and resumes, and so on.
 --
 --    local fail = failovers.of_cluster(cluster, "name")   -- of cluster.lua
 --    local fail = failovers.of_set(set)       -- of sentinel.lua, `can_split`

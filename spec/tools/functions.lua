@@ -10,8 +10,8 @@
 --    <block> is statements
 --  There are few names, some of them odd, so that variables shadow each other.
 --
---  The generator avoids what Lua 5.1 does differently without an error, which
---  the README lists. So integers stay small and are never -0, numbers joined to
+--  The generator avoids silent differences of Lua 5.1, which the README of
+--  policies lists. So integers stay small and are never -0, numbers joined to
 --  strings have no fractions, strings have no zero bytes and are not compared
 --  by "<", and patterns of repeated matches never match the empty string.
 

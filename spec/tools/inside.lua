@@ -5,8 +5,8 @@
 --
 --    spec/tools/in-nginx busted --helper=spec/tools/inside.lua FILE
 --
---  A task is a timer of its own, like another request. Cancelling one ends it
---  at any point, as nginx ends requests, and then does what log_by_lua should.
+--  A task is a separate timer, like another request. Cancelling one ends it at
+--  any point, as nginx ends requests, and then does what log_by_lua would do.
 --  rlock.open always returns a new client, like that of another worker.
 
 local errors = require "rlock.redis.errors"

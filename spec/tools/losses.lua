@@ -1,5 +1,6 @@
---- losses(lock): a table that records the calls of its on_lost function: their
---- number `n`, and the arguments `told` and `reason` and time `at` of the last.
+--- losses(lock): a table that records the calls of the lock's on_lost callback:
+--- their number `n`, and of the last one the arguments `told` (the lock) and
+--- `reason`, and the time `at`.
 
 local rlock = require "rlock"
 

@@ -1,6 +1,6 @@
---- Compares the model of Redis in lua/rlockctl/model with a real server: the
---- same random commands or scripts on both must give the same replies and the
---- same keys. Runs in a task of rlockctl.
+--- Differential test of the model of Redis in lua/rlockctl/model and a real
+--- server: the same random commands or scripts must give the same replies and
+--- the same keys. Runs in a task of rlockctl.
 --
 --    local model = require "spec.tools.model"
 --    local pair = model.open(server)               -- a server of redis.lua

@@ -1,7 +1,8 @@
 --- Random calls of a policy's operations, by a few owners, on the model of
---- Redis and on a real server: see model.lua. The server's scripts get a clock
---- of ours: their commands that depend on time are replaced by such with points
---- in time, and what has expired by that clock is deleted before each script.
+--- Redis and on a real server: see model.lua. The server's scripts get our own
+--- clock: commands that depend on time are replaced by those with points in
+--- time, and keys that have expired by that clock are deleted before each
+--- script.
 --
 --    local calls = require "spec.tools.policy_calls"
 --    calls.compare(pair, "fair", seed, 100)       -- raises at a difference

@@ -20,22 +20,22 @@
  *     PRETEND n [text]          discards the next n such requests and replies 0
  *     HOLD ms [text]            delays the reply to the next such request, and
  *                               all after it on the connection, by ms
- *     LATE n [text]             keeps back each of the next n such requests and
+ *     LATE n [text]             holds back each of the next n such requests and
  *                               all after it on its connection, even if the
  *                               client closes the connection
- *     DELIVER                   sends what LATE keeps back to the server, over
- *                               the connections that it came for
- *     KEPT                      how many connections have requests kept back or
+ *     DELIVER                   sends the requests held back to the server,
+ *                               over their original connections
+ *     KEPT                      how many connections have held-back requests or
  *                               only wait for the server to close them
  *     DELAY percent ms seed     delays that share of requests and of replies,
- *                               and all after them, by up to ms, mostly much
+ *                               and all after them, by up to ms, usually much
  *                               less; the client may close the connection
  *                               meanwhile
  *     FREEZE, THAW              forward nothing, accept nothing, close nothing
  *     KILL                      closes all connections at both ends
  *     COUNT [text]              how many requests that contain text it has seen
  *     CONNECTIONS               how many connections are open
- *     RESET                     forgets orders and counts; thaws
+ *     RESET                     clears orders and counts; thaws
  *
  * Text is matched anywhere in a request as it is on the wire. The first order
  * that matches a request applies. Requests and replies are parsed, so that a

@@ -212,7 +212,7 @@ end
 
 local function block(seconds) shell.run("sleep " .. seconds) end
 
--- Are all replicas of a server in step?
+-- Have all replicas of a server caught up?
 local function has_replicas(server, n)
   local text = server:cli("INFO", "replication")
   return select(2, text:gsub("state=online", "")) == n
@@ -237,8 +237,8 @@ local function demote(self, master)
   end
 end
 
---- Resumes or restarts what does not run. Waits until every replica is in
---  step, and every Sentinel knows all.
+--- Resumes or restarts the servers that do not run. Waits until every replica
+--  has caught up, and every Sentinel knows all servers.
 function Set:settle()
   for _, each in ipairs(self.sentinels) do each:mend() end
   for _, server in ipairs(self.servers) do

@@ -6,7 +6,7 @@
 --  Also runs in in-nginx. Continues until each kind was granted LEAST times, or
 --  for PATIENCE times SECONDS. Prints a line for each hold: the kind, the lock,
 --  "reads" or "writes", and the times from and until which its owner could rely
---  on it, by a clock that all processes share. It judges nothing.
+--  on it, by a clock that all processes share. It checks nothing itself.
 
 local is_nginx = package.loaded["resty.rlock"] ~= nil
 if is_nginx then require "spec.tools.inside" end

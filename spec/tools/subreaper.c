@@ -9,9 +9,8 @@
  * parent ends, it kills all descendants and removes the folder. It exits with
  * the status of the command, 124 after a timeout, or by the signal.
  *
- * With -g, descendants that outlive a successful command by more than so many
- * seconds are a failure: they are listed on standard error, and the status is
- * 125.
+ * With -g, descendants that outlive a successful command by more than SECONDS
+ * are a failure: they are listed on standard error, and the status is 125.
  */
 #define _GNU_SOURCE
 #include <errno.h>

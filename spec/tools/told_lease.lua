@@ -1,4 +1,4 @@
---- A policy for specs: its server records the lease that a release sends.
+--- A policy for specs: its server records the lease sent with a release.
 --    name           hash: owner -> hold count
 --    name:lease     string: the lease of the last release, in milliseconds
 

@@ -1,5 +1,5 @@
---- Transcripts of a policy's operations on the model of Redis: what they reply,
---  what they publish, and what is in the keys, at exact times.
+--- Transcripts of a policy's operations on the model of Redis: their replies,
+--  their messages, and the contents of the keys, at exact times.
 --
 --    transcript.check("reentrant", [[
 --      0 acquire A 1000 1 -> held

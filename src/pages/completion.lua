@@ -36,7 +36,8 @@ local function read_lists(options, blocks, declared)
   end
 end
 
--- Those declared, but explained in a text or by another command only.
+-- The options that are declared, but explained only in a text or by another
+-- command.
 local function add_others(options, declared)
   local flags = {}
   for flag in pairs(declared) do flags[#flags + 1] = flag end

@@ -1,6 +1,6 @@
 --- Reads the help texts of rlockctl, the source of its man pages and shell
 --  completions. A help text has blocks with blank lines between them:
---    rlockctl NAME ...      the first block: how it is called
+--    rlockctl NAME ...      the first block: the synopsis
 --    Some text.             a paragraph
 --      --seed N     random  a list: two blanks, a term, two blanks or more, and
 --                           its text, also on lines below that one. Lines

@@ -12,7 +12,7 @@ _rlockctl_names() {
     "$(printf '%s' "$1" | sed 's/[][*?^\\]/\\&/g')*" 2>/dev/null </dev/null
 }
 
-# Sets COMPREPLY to what may stand for $1, a word of the help, and begins with
+# Sets COMPREPLY to the candidates for $1, a word of the help, that begin with
 # $2. Of a list of names, the last one is completed.
 _rlockctl_value() {
   local name

@@ -50,7 +50,7 @@ function __rlockctl_names
         2>/dev/null </dev/null
 end
 
-# Prints what may stand for a word of the help. Of a list of names, the last one
+# Prints the candidates for a word of the help. Of a list of names, the last one
 # is completed.
 function __rlockctl_value
     switch "$argv[1]"

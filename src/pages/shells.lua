@@ -1,6 +1,6 @@
---- What the commands take, as a table in the language of each shell. Commands
---  are as in completion.lua: { name, text, operands, options }, where options
---  are { flag, text, value }.
+--- The operands and options of the commands, as a table for each shell.
+--  Commands are as in completion.lua: { name, text, operands, options }, where
+--  options are { flag, text, value }.
 
 local kinds = require "rlock.lock.kinds"
 
@@ -8,7 +8,7 @@ local shells = {}
 
 local function quote(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
--- What `fn` makes of each item of a list, as one text.
+-- The results of `fn` for each item of a list, as one text.
 local function joined(list, separator, fn)
   local out = {}
   for i, item in ipairs(list) do out[i] = fn(item) end

@@ -328,9 +328,9 @@ static void conn_take(rl_conn *self, const redisReply *reply)
 static void conn_write(rl_conn *self);
 
 /*
- * While replies are processed, how many commands to queue before a write: a
- * quarter of those in flight. With larger parts, the server and this process
- * wait for each other in turn.
+ * While replies are processed, the number of commands to queue before a write:
+ * a quarter of those in flight. With larger parts, the server and this process
+ * would wait for each other in turn.
  */
 static int part(const rl_conn *self)
 {

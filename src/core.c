@@ -62,7 +62,7 @@ static int push_exit(lua_State *L, const rl_event *event)
     return 3;
 }
 
-/* Pushes the id and the event's values; returns how many. */
+/* Pushes the id and the event's values; returns their number. */
 static int push_event(lua_State *L, const rl_event *event)
 {
     lua_pushinteger(L, (lua_Integer)event->id);

@@ -15,8 +15,8 @@ typedef struct rl_stream {
 } rl_stream;
 
 /*
- * Return how many bytes they read or wrote, 0 if none can be now, or a UV_E*
- * code. UV_EOF: the server closed the connection. After a partial write,
+ * Return the number of bytes read or written, 0 if the call would block, or a
+ * UV_E* code. UV_EOF: the server closed the connection. After a partial write,
  * write the rest first; it may move and grow.
  */
 ssize_t rl_stream_read(rl_stream *self, void *to, size_t size);

@@ -2,7 +2,7 @@
 --  The function's own source becomes the script's body. Its upvalues go before
 --  it: helper functions (recursively), constants, and the fields used of
 --  required modules. An upvalue that cannot be shipped is an error when the
---  policy is loaded. Opens source files; knows nothing of locks.
+--  policy is loaded. Opens source files; independent of locks.
 --
 --    parser           functions and names in a Lua text, by its lexer's tokens
 --    scope            which variable a name means

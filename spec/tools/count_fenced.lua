@@ -8,8 +8,8 @@
 -- Prints "begun", and at the end
 --    added     how many increments the store accepted
 --    stale     increments that it rejected after we had lost the lock
---    overlaps  increments that it rejected while we held the lock: somebody
---              else held it at the same time
+--    overlaps  increments that it rejected while we held the lock: another
+--              owner held it at the same time
 --    late      fencing tokens drawn after we had lost the lock: each may have
 --              caused a rejection for the real holder
 

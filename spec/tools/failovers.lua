@@ -88,7 +88,7 @@ local set_ways = {
     is_replaced(set, master)
     master:resume()
   end,
-  function(set, master)                 -- cut off, but not from us
+  function(set, master)                 -- partitioned, but reachable for us
     set:split(master)
     is_replaced(set, master)
     assert(master:info "role" == "master")

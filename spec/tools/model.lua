@@ -272,7 +272,7 @@ function Pair:eval(text, keys, args)
   return replies.plain(reply)
 end
 
--- The script and arguments for a server with a clock of ours.
+-- The script and arguments for a server with our own clock.
 local function with_clock(clock, text, args, now)
   args = table.move(args, 1, #args, 1, {})
   args[#args + 1] = ("%d"):format(now)

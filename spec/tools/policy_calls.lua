@@ -16,7 +16,7 @@ local replies = require "spec.tools.replies"
 
 local calls = {}
 
--- Keys of ours: published messages, and numbers of listeners.
+-- Our own keys: published messages, and numbers of subscribers.
 local OWN = model.OWN
 
 -- Precedes a script, on its first line. The last argument is the time in
@@ -171,7 +171,7 @@ local function sorted_ops(side)
   return list
 end
 
--- Changes how many listen to a channel, on both.
+-- Changes the number of subscribers of a channel, on both.
 local function listen(pair, gen, side, keys)
   local owner = make.owner(gen)
   local channel = side.channel and side.channel(keys, owner)

@@ -470,7 +470,7 @@ static long random_ms(void)
     return random() % delay_ms * (random() % 1000) / 1000 + 1;
 }
 
-/* Keeps back the unwritten requests if LATE or DELAY says so. */
+/* Holds back the unwritten requests if LATE or DELAY applies. */
 static enum fate delay(struct link *l, enum fate fate, long *ms)
 {
     if (fate == LATE) {

@@ -70,7 +70,7 @@ function Proxy:hold(seconds, text)
   return self:order("HOLD", ("%.0f"):format(seconds * 1000), text or "")
 end
 
---- Keeps back the next n such requests, and all after them on their
+--- Holds back the next n such requests, and all after them on their
 --- connections, until :deliver().
 function Proxy:late(n, text)
   return self:order("LATE", n, text or "")
@@ -80,8 +80,8 @@ function Proxy:deliver()
   return self:order("DELIVER")
 end
 
---- How many connections have requests that are kept back, or that the server
---- has not finished after their client has gone.
+--- The number of connections that have requests held back, or requests that the
+--- server has not finished after their client disconnected.
 function Proxy:kept()
   return self:order("KEPT")
 end

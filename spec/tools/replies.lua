@@ -13,7 +13,7 @@ function replies.neutral(text)
     :gsub("Lua redis lib command arg", "Command arg"))
 end
 
--- An error's text, as far as it must be the same.
+-- The part of an error's text that must be the same.
 local function normal(fault)
   -- scripts get another message than clients for a wrong number of words
   if fault:lower():find("^%-err wrong number of arg") then return "-arity" end
@@ -74,7 +74,7 @@ local show = replies.show
 
 -- comparing -------------------------------------------------------------------
 
---- Commands whose replies have no order -> of how many texts an element has.
+--- Commands whose replies have no order -> the number of texts in an element.
 replies.UNORDERED = { smembers = 1, sinter = 1, sunion = 1, sdiff = 1,
   hkeys = 1, hvals = 1, hgetall = 2, sscan = 1, hscan = 2, zscan = 2 }
 

@@ -61,8 +61,8 @@ function host.sleep(seconds)
   ngx.sleep(math.max(seconds, 0.001))
 end
 
---- Registers a callback that runs from time to time when the worker is about to
---  exit and no request uses rlock any more.
+--- Registers a callback that runs periodically when the worker is about to exit
+--  and no request uses rlock any more.
 function host.on_rest(fn) worker_timer.rest = fn end
 
 --- Opens a connection.

@@ -6,7 +6,7 @@
 --  The fields of a call:
 --    counter   the public object, with `record` and `session`
 --    channel   the channel to wait on; `wakes` as for wakeup:join
---    wants     how many permits it needs, see wakeup:pass
+--    wants     the number of permits that it needs, see wakeup:pass
 --    late      the detail of a timeout
 
 local PASSED = require "rlock.util.deadline".passed

@@ -224,8 +224,8 @@ end
 -- @param ttl ms left of the holder's lease, from PTTL
 -- @return view: what `read` found, and `head`: the first live waiter, or nil;
 --   `heartbeat`: its own, or false; `left`: ms until it counts as dead, 0 if
---   that is not known yet; `gone`: how many were evicted; `ours` and `ms`: how
---   many of them are rlock's, and their shares
+--   that is not known yet; `gone`: the number of evicted waiters; `ours` and
+--   `ms`: the number of rlock's among them, and the sum of their shares
 local function first_alive(keys, time, ttl, owner)
   local view = { time = time, ttl = ttl, owner = owner,
     gone = 0, ours = 0, ms = 0 }
@@ -365,7 +365,7 @@ end
 
 -- Probes the Redisson waiters at the front of the queue, and evicts those that
 -- had no subscriber at the last probe either.
--- @return how many were evicted
+-- @return the number of evicted waiters
 local function evict_deaf(keys, time)
   local deaf = keys[6]
   if redis.call("pttl", deaf) > PROBE_LASTS - PROBE_GAP then return 0 end
@@ -454,7 +454,7 @@ end
 
 -- The lock is free: wakes the head, unless that is an rlock waiter that was the
 -- head before.
--- @return how many subscribers received it; nil if nothing was sent
+-- @return the number of subscribers that received it; nil if nothing was sent
 local function wake(keys, publish, view)
   local head = view.head
   if head and head ~= view.owner and (view.gone > 0 or not view.heartbeat) then
@@ -650,7 +650,7 @@ end
 
 -- Evicts, by force, the waiters at the front of the queue that are not known to
 -- be alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
--- @return how many were evicted
+-- @return the number of evicted waiters
 local function evict_silent(keys, publish)
   local waiters = redis.call("lrange", keys[2], 0, MAX_ARGS - 1)
   local heartbeats = redis.call("hmget", keys[5], STATE, unpack(waiters))

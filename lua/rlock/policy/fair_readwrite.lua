@@ -45,7 +45,7 @@ local WAKE_BATCH = 16          -- the same, to wake them
 local MAX_EVICTED = 300        -- waiters, by one request
 local MAX_DROPPED = 8          -- dead holders, by one request
 local MAX_WOKEN = 1000         -- waiters, by one request
-local MAX_LISTED = 100         -- holders and waiters listed for people
+local MAX_LISTED = 100         -- holders and waiters listed by `peek`
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 
 -- These run inside Redis. `who` is "r:" or "w:" and the owner.

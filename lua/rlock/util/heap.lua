@@ -43,7 +43,7 @@ function heap:push(item)
   rise(self, self.n, item)
 end
 
---- The item with the least `deadline`, or nil.
+--- The item with the earliest `deadline`, or nil.
 function heap:peek() return self[1] end
 
 --- Removes an item; does nothing if it is in no heap.

@@ -153,7 +153,7 @@ function metrics.numbers()
   return numbers
 end
 
--- for people ----------------------------------------------------------------
+-- as tables -----------------------------------------------------------------
 
 local function split(key)
   return key:match("^([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$")

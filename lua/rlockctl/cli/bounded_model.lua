@@ -219,7 +219,7 @@ end
 
 --- The policy that the operands of a command name.
 -- @tparam table operands
--- @tparam integer most how many there may be
+-- @tparam integer most the largest number of operands
 -- @treturn string
 function bounded.name(operands, most)
   if not operands[1] or operands[most + 1] then

@@ -91,7 +91,7 @@ end
 -- @tparam[opt] table options as for scan.names
 -- @treturn[1] table rows, as returned by `states`
 -- @treturn[1] boolean whether there are more
--- @treturn[1] integer how many whole numbers were seen
+-- @treturn[1] integer the number of keys with whole numbers
 -- @treturn[2] nil, code, detail
 function listing.of(client, options)
   local names, more, known = listing.names(client, options)

@@ -77,8 +77,8 @@ end
 -- @tparam table known    the declarations, see above
 -- @tparam table chosen   receives the options: name -> value, or true
 -- @tparam[opt] table operands receives the words between and after them, and
---   `before`, how many come before a "--"; without it, parsing ends at the
---   first such word
+--   `before`, the number of words before a "--"; without `operands`, parsing
+--   ends at the first such word
 -- @tparam[opt] string command  whose options they are, for messages
 -- @treturn[1] integer the index of the first word that was not parsed
 -- @treturn[2] nil

@@ -352,7 +352,7 @@ local sealing = {
   kill = "by CLIENT KILL", time = "by time: requests expire by its clock",
 }
 
---- Prints the result of `inspect` for people.
+--- Prints the result of `inspect` in readable form.
 -- @tparam table state
 function permissions.print(state)
   if state.master then

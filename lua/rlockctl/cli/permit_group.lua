@@ -15,8 +15,8 @@ Permits.__index = Permits
 
 --- @tparam table client
 -- @tparam string name
--- @tparam integer count  how many to take
--- @tparam integer limit  how many the semaphore has
+-- @tparam integer count  the number of permits to acquire
+-- @tparam integer limit  the semaphore's number of permits
 -- @treturn table a lock; `former_limit`: the limit that it has replaced
 function permit_group.new(client, name, count, limit)
   return setmetatable({ permits = client:permits(name), name = name,

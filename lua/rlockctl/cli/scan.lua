@@ -266,7 +266,7 @@ end
 -- @treturn[1] table names
 -- @treturn[1] boolean whether there are more
 -- @treturn[1] table further results: `proven`, the names of counters as
---   keys; `numbers`, how many keys are whole numbers
+--   keys; `numbers`, the number of keys that are whole numbers
 -- @treturn[2] nil, code, detail
 function scan.names(client, options)
   local search = new_search(client, options or {})

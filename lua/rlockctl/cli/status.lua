@@ -109,7 +109,7 @@ local function crowd_of(state)
   end
 end
 
---- A state for people.
+--- A state in readable form.
 -- @tparam table state  from lookup.states
 -- @treturn table lines
 function status.lines(state)
@@ -126,7 +126,7 @@ function status.lines(state)
   return lines
 end
 
---- Prints a state for people.
+--- Prints a state in readable form.
 function status.print(state) print(table.concat(status.lines(state), "\n")) end
 
 -- Returns 1 if a command that rlock needs is not permitted.

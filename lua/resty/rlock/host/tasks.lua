@@ -17,7 +17,7 @@ local running = coroutine.running
 local huge, min = math.huge, math.min
 
 local LONGEST = 3600     -- seconds of one wait for a semaphore
-local TICK = 0.001       -- nginx waits whole milliseconds, no more
+local TICK = 0.001       -- nginx truncates waits to whole milliseconds
 
 -- phases ------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ end
 
 if is_certain then is_only() end
 
---- Do other requests use this Lua state as well, as far as known?
+--- Do other requests probably use this Lua state as well?
 function tasks.is_shared() return is_certain or is_only() end
 
 --- Is it certain that this Lua state outlives the request that uses it?

@@ -28,7 +28,7 @@ function job.start(options)
   return self
 end
 
---- The next report, if one comes in time.
+--- The next report, if one arrives in time.
 -- @tparam number seconds
 -- @treturn[1] string "started", "unable" (value: errno), "stopped", "ended"
 --   (value: the status returned by waitpid), "softened", "killed", "gone"

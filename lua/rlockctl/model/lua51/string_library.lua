@@ -136,7 +136,7 @@ local function replacer(with)
   return function(whole, ...) return filled(with, whole, { ... }) end
 end
 
--- As string.find. 5.1 does not mind a capture without an end that is not used.
+-- As string.find. 5.1 accepts an unfinished capture that is not used.
 local function found_or_lacking(ok, ...)
   if ok then return ... end
   if (...):find("unfinished capture", 1, true) then

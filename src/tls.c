@@ -3,7 +3,7 @@
  * loop: the caller waits for the events that it returns.
  *
  * OpenSSL queues errors per thread, so an error left by one connection may be
- * taken for another's: each call empties the queue first.
+ * mistaken for another's: each call empties the queue first.
  */
 #include "tls.h"
 

@@ -56,7 +56,7 @@ local function is_writer(who) return who:sub(1, 2) == "w:" end
 
 -- The holders whose leases end first: two at most, which is enough. If one of
 -- them is a writer, the only other holder is the same owner as a reader.
--- @return { who, end, who, end }, as ZRANGE gives it
+-- @return { who, end, who, end }, as returned by ZRANGE
 local function holders(keys, time)
   local lock, counts = keys[1], keys[3]
   local two = redis.call("zrange", lock, 0, 1, "withscores")

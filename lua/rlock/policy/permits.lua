@@ -119,7 +119,8 @@ end
 --    use
 function server.count(keys) return count(keys, now()) end
 
---- As count, and the first hundred in use: id, milliseconds left, ...
+--- The reply of `count`, then the first hundred permits in use: id,
+--  milliseconds left, ...
 function server.peek(keys)
   local time = now()
   local reply, used = count(keys, time), redis.call("zrangebyscore", keys[2],

@@ -515,7 +515,7 @@ local function is_plain(lock, state, step)
 end
 
 -- Applies the effect that a step had in an earlier state with the same server
--- and client, or does the step and caches its effect. Tokens must grow, so a
+-- and client, or takes the step and caches its effect. Tokens must grow, so a
 -- step with a token is not cached.
 local function take_shared(lock, state, step)
   local before, i = state.server, step.client

@@ -1,6 +1,6 @@
 --- The steps (steps.lua) that are possible next in a state of a lock.
 --
---  Redundant steps are left out. Each state is judged as if all clients but one
+--  Redundant steps are omitted. Each state is checked as if all clients but one
 --  had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
 --  renew or refresh: the client believes less, and may repeat it in any case. A
 --  lost request that is retried is the same as one that is sent later. So the

@@ -16,7 +16,7 @@ local callers = {}                     -- the tasks that run a callback
 local is_served                        -- whether `serve` runs
 local is_refused                       -- whether nginx refused the last timer
 
--- Runs in a timer. If it starts late, another timer may have taken it.
+-- Runs in a timer. If that starts late, another may have taken the callback.
 local function call_next()
   local call = queue[first]
   if not call then return end

@@ -67,6 +67,7 @@ build = {
     ["rlock.redis.availability"] = "lua/rlock/redis/availability.lua",
     ["rlock.redis.backend"] = "lua/rlock/redis/backend.lua",
     ["rlock.redis.batch"] = "lua/rlock/redis/batch.lua",
+    ["rlock.redis.calls"] = "lua/rlock/redis/calls.lua",
     ["rlock.redis.channels"] = "lua/rlock/redis/channels.lua",
     ["rlock.redis.cluster"] = "lua/rlock/redis/cluster.lua",
     ["rlock.redis.errors"] = "lua/rlock/redis/errors.lua",

@@ -81,6 +81,48 @@ function script.with_deadline(compiled)
   return result
 end
 
+-- The body becomes a function, because the helpers before it would exceed the
+-- upvalues that a function of Lua 5.1 may have.
+local BEFORE = "local function each(KEYS, ARGV)\n"
+-- From 7.4 on, os.clock is the only clock that a script does not freeze.
+local AFTER = [[
+end
+local width, shared = tonumber(ARGV[1]), tonumber(ARGV[2])
+local os = rawget(_G, "os")
+local finish = os and os.clock() + 0.001
+local result = { #ARGV - 2 - shared }
+for i = 1, result[1] do
+  local keys, args = {}, { ARGV[2 + shared + i] }
+  for k = 1, width do keys[k] = KEYS[(i - 1) * width + k] end
+  for k = 1, shared do args[1 + k] = ARGV[2 + k] end
+  local is_run, reply = pcall(each, keys, args)
+  if not is_run or type(reply) ~= "table" or reply[1] ~= "held" then
+    result[#result + 1] = i
+  end
+  if finish and i % 4 == 0 and os.clock() > finish then
+    result[1] = i
+    break
+  end
+end
+return result
+]]
+
+--- The same operation for many owners, each of a lock of its own. It ends after
+--  about 1 ms, where the server has a clock that tells.
+--    KEYS  the keys of the first owner, then those of the second, ...
+--    ARGV  the number of keys of each; the number of arguments after the owner,
+--          which all share; these arguments; the owners
+--    reply  how many owners were served, then the positions of those whose
+--           reply was not { "held" }, or who raised an error
+--  @tparam table compiled the result of script.compile
+--  @treturn table as `compiled`, without places for messages
+function script.batched(compiled)
+  return {
+    name = compiled.name, op = compiled.op, where = compiled.where, lines = {},
+    text = compiled.text:gsub("\n", "\n" .. BEFORE, 1) .. AFTER,
+  }
+end
+
 --- Adds the source's file and line to an error message of a script.
 --  @tparam table compiled the result of script.compile
 --  @tparam string message as Redis sent it

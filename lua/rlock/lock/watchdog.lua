@@ -200,6 +200,17 @@ function sender_of(self)
     return lease, want, not grant.watched and "1" or nil
   end
 
+  function sender.held(batch, grants, n, lease, sent)
+    for i = 1, n do
+      local grant = grants[i]
+      if grant and grant.list == self.flying and grant.batch == batch then
+        self:remove(grant)
+        grant.batch = nil
+        renewed(self, grant, lease, sent)
+      end
+    end
+  end
+
   function sender.answered(grant, lease, reply, sent)
     self:remove(grant)
     grant.batch = nil
@@ -263,7 +274,7 @@ local function send(self, grants)
   for _, grant in ipairs(grants) do
     local route = self.session.route_of(grant)
     local part = parts[route] or self.session.server:batch {
-      route = route, name = "renew", sender = self.sender,
+      route = route, name = "renew", sender = self.sender, is_joint = true,
       series = grant.lock.record.series,
     }
     parts[route] = part

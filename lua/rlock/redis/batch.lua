@@ -1,4 +1,6 @@
---- Sends one operation for many locks in one pipeline. If the script or clock
+--- Sends one operation for many locks in one pipeline. Items with the same
+--  arguments share a request (calls.lua) if the batch `is_joint`. What such a
+--  request refuses is sent again, for each item alone. If the script or clock
 --  offset of a request is outdated, it is retried once. If its slot has moved,
 --  it is sent alone.
 --
@@ -7,6 +9,8 @@
 --    route     from target:route
 --    name      of the operation
 --    is_final  whether it needs no confirmation by replicas
+--    is_joint  whether items may share a request. Only for operations that
+--              answer { "held" } and take no command that publishes
 --    round_trip  seconds of its last pipeline, once that has ended
 --    sender    a table of functions:
 --      is_in(batch, item)    does the outcome still concern the item? It may
@@ -14,11 +18,15 @@
 --      deadline(list, now)   of the requests for these items
 --      words(item, now)      the arguments after the owner, at most three; the
 --                            first is the lease in milliseconds
+--      held(batch, items, n, lease, sent)  the reply to a shared request for
+--                            n items is { "held" } for those that are in the
+--                            batch. An item may be false
 --      answered(item, lease, reply, sent)  a reply to the request for that
 --                            lease
 --      failed(item, why, is_gone)  a failure; is_gone: the server certainly
 --                            has no such hold
 
+local calls = require "rlock.redis.calls"
 local remote = require "rlock.redis.remote"
 
 local batch = {}
@@ -35,52 +43,43 @@ end
 
 -- sending ---------------------------------------------------------------------
 
--- Loads the scripts of the batch. This may wait; items that leave in the
--- meantime are removed.
--- @return as remote.ready
-local function prepare(self, deadline)
-  local word, code, detail
-  local is_in, node = self.sender.is_in, node_of(self.route)
-  for _, item in ipairs(self) do
-    if is_in(self, item) then
-      word, code, detail = remote.ready(node, op_of(self, item), deadline)
-      if not word then return nil, code, detail end
+-- Makes the calls of the batch, and loads their scripts. This may wait; then
+-- the calls are made again, without the items that have left in the meantime.
+-- @return the calls, or nil, code, detail
+-- @treturn string from remote.ready, if there are calls
+local function prepare(self, is_joint, now, deadline)
+  local node, may_wait = node_of(self.route), false
+  local list, word = calls.of(self, now, is_joint), nil
+  for _, call in ipairs(list) do
+    local op, code, detail = calls.op_of(call), nil, nil
+    may_wait = may_wait or not remote.is_ready(node, op)
+    word, code, detail = remote.ready(node, op, deadline)
+    if not word and code == "redis" and call.n > 1 then
+      return prepare(self, false, now, deadline)
     end
+    if not word then return nil, code, detail end
   end
-  local all, n = #self, 0
-  for i = 1, all do
-    local item = self[i]
-    self[i] = nil
-    if is_in(self, item) then
-      n = n + 1
-      self[n] = item
-    end
-  end
-  return word
+  return may_wait and calls.of(self, now, is_joint) or list, word
 end
 
 -- Sends the requests.
--- @return replies, codes, details, sent and the leases requested; or nil, code,
---   detail
-local function send_all(self)
-  local sender, node = self.sender, node_of(self.route)
+-- @return the calls, replies, codes, details and sent; or nil, code, detail
+local function send_all(self, is_joint)
+  local node = node_of(self.route)
   local now = node.host.now()
-  local deadline = sender.deadline(self, now)
-  local word, code, detail = prepare(self, deadline)
-  if not self[1] then return {}, {}, {} end
-  if not word then return nil, code, detail end
-  local commands, leases = {}, {}
-  for i, item in ipairs(self) do
-    local lease, more, last = sender.words(item, now)
-    local target = item.lock.record.target
-    leases[i] = lease
-    commands[i] = remote.command(node, op_of(self, item), word, target,
-      target:arguments(self.name, item.owner_name, lease, more, last))
+  local deadline = self.sender.deadline(self, now)
+  local list, word, detail = prepare(self, is_joint, now, deadline)
+  if not list then return nil, word, detail end
+  if not list[1] then return list, {}, {}, {} end
+  local commands = {}
+  for i, call in ipairs(list) do
+    commands[i] = calls.command(node, call, word, self.name)
   end
   local replies, codes, details, sent =
     self.route:pipeline(deadline, commands, self.is_final)
-  if sent then self.round_trip = node.host.now() - sent end
-  return replies, codes, details, sent, leases
+  if not replies then return nil, codes, details end
+  self.round_trip = node.host.now() - sent
+  return list, replies, codes, details, sent
 end
 
 -- outcomes --------------------------------------------------------------------
@@ -136,28 +135,65 @@ local function handle_failure(self, item, is_second, code, detail)
   return false
 end
 
--- Handles one outcome.
--- @treturn boolean whether to retry
-local function handle_one(self, item, is_second, lease, reply, code, detail,
+-- Handles the outcome of a call for one item.
+local function handle_one(self, call, again, is_second, reply, code, detail,
     sent)
-  if reply == nil then
-    return handle_failure(self, item, is_second, code, detail)
+  local item = call[1]
+  if not self.sender.is_in(self, item) then return end
+  if reply ~= nil then
+    self.sender.answered(item, call.lease, reply, sent)
+  elseif handle_failure(self, item, is_second, code, detail) then
+    again[#again + 1] = item
   end
-  self.sender.answered(item, lease, reply, sent)
-  return false
+end
+
+local function fail_all(self, items, code, detail)
+  for _, item in ipairs(items) do
+    if self.sender.is_in(self, item) then failed(self, item, code, detail) end
+  end
+end
+
+-- Has the server refused a call for several items, which it may not do for each
+-- of them alone?
+local function is_refused(self, call, code, detail)
+  if code ~= "redis" then return false end
+  local node, op = node_of(self.route), call.op
+  local class = remote.classify(node, op, code, detail, "")
+  remote.forget(node, op, class)
+  remote.forget(node, calls.op_of(call), class)
+  return not class.node_down
+end
+
+-- Handles the outcome of a call for several items.
+local function handle_joint(self, call, again, reply, code, detail, sent)
+  if reply == nil and not is_refused(self, call, code, detail) then
+    return fail_all(self, call, code, detail)
+  end
+  local is_in, list = self.sender.is_in, calls.unserved(call, reply)
+  for _, i in ipairs(list) do
+    local item = call[i]
+    call[i] = false
+    if item and is_in(self, item) then again[#again + 1] = item end
+  end
+  if reply ~= nil then
+    self.sender.held(self, call, call.n, call.lease, sent)
+  end
 end
 
 -- Handles all outcomes.
--- @treturn table the items to retry
-local function handle(self, is_second, replies, codes, details, sent, leases)
-  local again, is_in = {}, self.sender.is_in
-  for i, item in ipairs(self) do
-    local is_here = is_in(self, item)
-    if is_here and not replies then
-      failed(self, item, codes, details)
-    elseif is_here and handle_one(self, item, is_second, leases[i], replies[i],
-        codes[i], details[i], sent) then
-      again[#again + 1] = item
+-- @treturn table the items to send again
+local function handle(self, is_second, list, replies, codes, details, sent)
+  local again = {}
+  if not list then
+    fail_all(self, self, replies, codes)
+    return again
+  end
+  for i, call in ipairs(list) do
+    if call.n > 1 then
+      handle_joint(self, call, again, replies[i], codes[i], details[i], sent)
+    else
+      handle_one(self, call, again, is_second, replies[i], codes[i], details[i],
+        sent)
     end
   end
   return again
@@ -168,18 +204,23 @@ local function refill(self, items)
   for i = 1, math.max(#self, #items) do self[i] = items[i] end
 end
 
+-- Sends the items of the batch. Those to be sent again remain.
+-- @treturn boolean whether there are any
+local function pass(self, is_joint, is_second)
+  refill(self, handle(self, is_second, send_all(self, is_joint)))
+  return self[1] ~= nil
+end
+
 --- Sends a batch, and reports the outcomes. May wait.
 function batch:send()
-  local again = handle(self, false, send_all(self))
-  if not again[1] then return end
-  refill(self, again)
-  handle(self, true, send_all(self))
+  if self.is_joint and not pass(self, true, false) then return end
+  if pass(self, false, false) then pass(self, false, true) end
 end
 
 --- Reports the failure of all items that have no outcome yet.
 -- @tparam string code
 -- @tparam string detail
-function batch:fail(code, detail) handle(self, true, nil, code, detail) end
+function batch:fail(code, detail) fail_all(self, self, code, detail) end
 
 --- Creates an empty batch.
 -- @tparam table fields see above

@@ -113,6 +113,21 @@ end
 
 local UNKNOWN = ("0"):rep(40)           -- matches no script
 
+--- The operation's sha on this node, for a request in a pipeline. Does not wait:
+--  without `ready`, the server may answer NOSCRIPT.
+-- @tparam table node
+-- @tparam table op
+function remote.known_sha(node, op)
+  return node.shas[expiry.shipped(node, op)] or UNKNOWN
+end
+
+--- Does `ready` certainly not wait?
+-- @tparam table node
+-- @tparam table op
+function remote.is_ready(node, op)
+  return node.shas[op] ~= nil and not expiry.is_on(node)
+end
+
 --- Prepares a node for an operation's requests in a pipeline. May wait. The
 --  arguments are as for `run`.
 -- @tparam table node
@@ -127,15 +142,14 @@ function remote.ready(node, op, deadline)
   return ""
 end
 
---- A request for a pipeline. Does not wait: without `ready`, the server may
---  answer NOSCRIPT.
+--- A request for a pipeline, see `known_sha`.
 -- @tparam table node
 -- @tparam table op
 -- @tparam string word  from `ready`
 -- @treturn table the command
 function remote.command(node, op, word, keys, a, b, c, d)
-  local words, sha = {}, node.shas[expiry.shipped(node, op)]
-  local n = evalsha(words, sha or UNKNOWN, keys, a, b, c, d)
+  local words = {}
+  local n = evalsha(words, remote.known_sha(node, op), keys, a, b, c, d)
   if word ~= "" then words[n + 1] = word end
   return words
 end

@@ -1,0 +1,130 @@
+--- The requests of a batch (batch.lua): a *call* runs an operation for one item,
+--  or in one script for up to MOST items that differ only in owner and keys
+--  (script.batched).
+--
+--  A call is a list of its items, with the fields `n` (how many), `op` (the
+--  compiled function for one), `width` (the number of keys of each), `slot`,
+--  and the arguments after the owner: `lease`, `more`, `last`.
+
+local remote = require "rlock.redis.remote"
+
+local calls = {}
+
+local MOST = 64          -- so that Redis is busy for less than 1 ms
+
+-- op -> the same for many
+local batched = setmetatable({}, { __mode = "k" })
+
+--- The operation that a call runs.
+-- @tparam table call
+function calls.op_of(call)
+  if call.n == 1 then return call.op end
+  local its = batched[call.op]
+  if not its then
+    its = require("rlock.script").batched(call.op)
+    batched[call.op] = its
+  end
+  return its
+end
+
+-- Can an item of this target and these arguments join the call?
+local function takes(call, op, target, lease, more, last)
+  return call.op == op and call.lease == lease and call.more == more
+    and call.last == last and call.width == #target and call.n < MOST
+end
+
+--- Distributes the items of a batch among calls.
+-- @tparam table batch
+-- @tparam number now by host.now()
+-- @tparam boolean is_joint whether a call may have several items
+-- @treturn table the calls
+function calls.of(batch, now, is_joint)
+  local list, name, sender = {}, batch.name, batch.sender
+  local open = {}                       -- slot or operation -> the last call
+  for i = 1, #batch do
+    local item = batch[i]
+    if sender.is_in(batch, item) then
+      local record = item.lock.record
+      local op, target = record.policy.ops[name], record.target
+      local lease, more, last = sender.words(item, now)
+      local key = target.slot or op
+      local call = open[key]
+      if not call or not takes(call, op, target, lease, more, last) then
+        call = { n = 0, op = op, width = #target, lease = lease, more = more,
+          last = last }
+        open[key] = is_joint and call or nil
+        list[#list + 1] = call
+      end
+      local n = call.n + 1
+      call.n, call[n] = n, item
+    end
+  end
+  return list
+end
+
+local function single(node, call, word, name)
+  local item = call[1]
+  local target = item.lock.record.target
+  return remote.command(node, call.op, word, target,
+    target:arguments(name, item.owner_name, call.lease, call.more, call.last))
+end
+
+local function joint(node, call, word)
+  local n, width, owners = 3, call.width, {}
+  local words = { "EVALSHA", remote.known_sha(node, calls.op_of(call)), "" }
+  for i = 1, call.n do
+    local item = call[i]
+    local target = item.lock.record.target
+    for k = 1, width do words[n + k] = target[k] end
+    n = n + width
+    owners[i] = item.owner_name
+  end
+  words[3] = ("%d"):format(n - 3)
+  words[n + 1], words[n + 2] = width, 2
+  words[n + 3], words[n + 4] = call.lease, call.more
+  n = n + 4
+  if call.last then words[n - 2], words[n + 1], n = 3, call.last, n + 1 end
+  for i = 1, call.n do words[n + i] = owners[i] end
+  if word ~= "" then words[n + call.n + 1] = word end
+  return words
+end
+
+--- The command of a call.
+-- @tparam table node
+-- @tparam table call
+-- @tparam string word from remote.ready
+-- @tparam string name of the operation
+-- @treturn table
+function calls.command(node, call, word, name)
+  if call.n > 1 then return joint(node, call, word) end
+  return single(node, call, word, name)
+end
+
+-- Is this a reply of script.batched?
+local function is_reply(call, reply)
+  if type(reply) ~= "table" then return false end
+  for i = 1, #reply do
+    local number = reply[i]
+    if type(number) ~= "number" or number < 1 or number > call.n then
+      return false
+    end
+  end
+  return reply[1] ~= nil
+end
+
+--- The positions of the items that must be asked for alone, because a call for
+--  several has not renewed them.
+-- @tparam table call
+-- @param reply of script.batched
+-- @treturn table
+function calls.unserved(call, reply)
+  local list, served = {}, 0
+  if is_reply(call, reply) then
+    served = reply[1]
+    for i = 2, #reply do list[i - 1] = reply[i] end
+  end
+  for i = served + 1, call.n do list[#list + 1] = i end
+  return list
+end
+
+return calls

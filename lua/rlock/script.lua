@@ -83,7 +83,7 @@ end
 
 -- The body becomes a function, because the helpers before it would exceed the
 -- upvalues that a function of Lua 5.1 may have.
-local BEFORE = "local function each(KEYS, ARGV)\n"
+local BEFORE = " batched\nlocal function each(KEYS, ARGV)\n"
 -- From 7.4 on, os.clock is the only clock that a script does not freeze.
 local AFTER = [[
 end
@@ -119,7 +119,7 @@ return result
 function script.batched(compiled)
   return {
     name = compiled.name, op = compiled.op, where = compiled.where, lines = {},
-    text = compiled.text:gsub("\n", "\n" .. BEFORE, 1) .. AFTER,
+    text = compiled.text:gsub("\n", BEFORE, 1) .. AFTER,
   }
 end
 

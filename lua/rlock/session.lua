@@ -249,7 +249,8 @@ end
 local function release_all(self, deadline, why)
   local batch = self.watchdog:all()
   for _, grant in ipairs(batch) do
-    grant.valid_until, grant.batch = 0, nil  -- ignores a renewal in flight
+    grant.valid_until = 0
+    self.watchdog:ground(grant)
   end
   release_by_route(self, by_route(self, batch), deadline)
   for _, grant in ipairs(batch) do

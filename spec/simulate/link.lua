@@ -2,6 +2,7 @@
 --  delays. What was sent on a connection that its client has closed may still
 --  arrive, unless the server has closed it too.
 
+local batched = require "spec.simulate.batched"
 local errors = require "rlock.redis.errors"
 local evalsha = require "rlock.redis.evalsha"
 local seal = require "rlock.redis.seal"
@@ -171,10 +172,16 @@ local nodes = setmetatable({}, { __mode = "k" })
 -- and break_ without a token.
 local NO_OWNER = { publish = true, spublish = true, both = true, [""] = true }
 
--- The lock and the owner for which a script is run, or nil.
-local function owner_of(words)
+-- Calls fn with each lock and owner for which a script is run.
+local function each_owner(server, words, fn)
+  if batched.is(server.network.texts[words[2]]) then
+    for _, part in ipairs(batched.parts_of(words)) do
+      fn(part.keys[1] .. " " .. part.args[1])
+    end
+    return
+  end
   local owner = words[4 + tonumber(words[3])]
-  return owner and not NO_OWNER[owner] and words[4] .. " " .. owner or nil
+  if owner and not NO_OWNER[owner] then fn(words[4] .. " " .. owner) end
 end
 
 -- Operations that change nothing, so it does not matter what comes after them.
@@ -193,12 +200,18 @@ local function unanswered(self)
   for i = self.first, self.last do
     local words = self[i].words
     if words[1] == "EVALSHA" and not is_read(self.server, words) then
-      local owner = owner_of(words)
       n = n + 1
-      if owner then owners[owner] = true end
+      each_owner(self.server, words, function(owner) owners[owner] = true end)
     end
   end
   return n > 0 and owners
+end
+
+local function has_any(set, list)
+  for _, item in ipairs(list) do
+    if set[item] then return true end
+  end
+  return false
 end
 
 -- Reports an operation that is sent while the server may still execute one of
@@ -206,15 +219,18 @@ end
 -- dedicated connection replaces only its own, of the same owner and lock. What
 -- only reads has no dedicated connection.
 local function check_sealed(self, words)
-  local list, owner = nodes[self.seals], owner_of(words)
+  local list, owners = nodes[self.seals], {}
   if self.server.has_replica and is_read(self.server, words) then return end
+  each_owner(self.server, words, function(owner)
+    owners[#owners + 1] = owner
+  end)
   for i = #list, 1, -1 do
     local old = list[i]
     if not old.is_served or self.seals.mode ~= "kill" then
       table.remove(list, i)
     elseif old.server == self.server
-        and (not self.server.has_replica or owner and old.unanswered[owner])
-    then
+        and (not self.server.has_replica
+          or has_any(old.unanswered, owners)) then
       table.remove(list, i)
       self.universe:report("unsealed", "%s sends on %s before %s is sealed",
         self.host.label, self.address, old.address)

@@ -1,6 +1,7 @@
 --- A simulated Redis server: the model, rlockctl.model.redis, with connections,
 --  subscribers, a script cache, a clock that may drift and jump, and faults.
 
+local batched = require "spec.simulate.batched"
 local redis = require "rlockctl.model.redis"
 
 local server = {}
@@ -195,7 +196,13 @@ function own.evalsha(self, link, words)
   local args = { unpack(words, 4 + n) }
   self:tick()
   local reply = self.redis:run_script(text, keys, args)
-  if self.on_eval then self:on_eval(link, text, keys, args, reply) end
+  if self.on_eval and batched.is(text) then
+    for _, part in ipairs(batched.held(batched.parts(keys, args), reply)) do
+      self:on_eval(link, text, part.keys, part.args, { "held" })
+    end
+  elseif self.on_eval then
+    self:on_eval(link, text, keys, args, reply)
+  end
   return reply
 end
 

@@ -10,6 +10,7 @@
 --        "20.000 renew 30000 1" }, self:calls())
 --    end)
 
+local batched = require "spec.simulate.batched"
 local client = require "rlock.client"
 local network = require "spec.simulate.network"
 local server = require "spec.simulate.server"
@@ -25,10 +26,15 @@ local MOST = 300                        -- seconds of virtual time
 local function record(self, its, words)
   local text = its.scripts[words[2]] or ""
   local name = text:match("^%-%- rlock (%S+)") or "unknown"
-  self.recorded[#self.recorded + 1] = {
-    at = self.universe.now, operation = name:match("[%a_]+$"),
-    args = { table.unpack(words, 4 + tonumber(words[3])) },
-  }
+  local parts = batched.is(text) and batched.parts_of(words)
+    or { { args = { table.unpack(words, 4 + tonumber(words[3])) } } }
+  self.requests = self.requests + 1
+  for _, part in ipairs(parts) do
+    self.recorded[#self.recorded + 1] = {
+      at = self.universe.now, operation = name:match("[%a_]+$"),
+      args = part.args,
+    }
+  end
 end
 
 --- Adds a server.
@@ -69,7 +75,8 @@ end
 function stage:route() return self.network:route(self.host, self.server) end
 
 --- The operations sent to servers since the last call of this, each as a text:
---  time, operation, arguments without the owner.
+--  time, operation, arguments without the owner. One request may have that of
+--  many owners; `requests` counts these.
 -- @tparam[opt] string operation only these
 function stage:calls(operation)
   local texts = {}
@@ -94,7 +101,7 @@ local function new()
   local universe = sim.new(SEED)
   local self = setmetatable({
     universe = universe, network = network.new(universe), recorded = {},
-    log = {}, began = 0, hosts = {},
+    requests = 0, log = {}, began = 0, hosts = {},
   }, stage)
   function universe.on_log(_, _, text) self.log[#self.log + 1] = text end
   self.server = self:add_server "redis1"

@@ -3,6 +3,7 @@
 --  task must get every lock. Then all clients are closed, and nothing may be
 --  left.
 
+local batched = require "spec.simulate.batched"
 local client = require "rlock.client"
 local clusters = require "spec.simulate.cluster"
 local crowd = require "spec.simulate.crowd"
@@ -101,8 +102,14 @@ end
 
 -- A request was refused by a fault: it may not be retried, so nobody is to
 -- blame for what it leaves.
-local function refused(self, words)
-  self.excused[words[4 + tonumber(words[3])] or ""] = true
+local function refused(self, server, words)
+  if not batched.is(server.scripts[words[2]]) then
+    self.excused[words[4 + tonumber(words[3])] or ""] = true
+    return
+  end
+  for _, part in ipairs(batched.parts_of(words)) do
+    self.excused[part.args[1]] = true
+  end
 end
 
 local function add_servers(self, random)
@@ -116,7 +123,7 @@ local function add_servers(self, random)
     server.has_aof = random() < 0.5
     server.is_nameless = self.only.cluster and random() < 0.2
     function server.on_eval(...) self:executed(...) end
-    function server.on_refusal(_, words) refused(self, words) end
+    function server.on_refusal(...) refused(self, ...) end
     self.servers[i] = server
   end
   if self.only.sentinel or self.only.replicas then

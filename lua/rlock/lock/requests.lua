@@ -55,7 +55,11 @@ end
 -- @treturn integer the lease, in milliseconds
 -- @treturn string the count of holds
 function requests.renewal(self, now)
-  local n = #self.holds
+  local list = self.holds
+  local n = #list
+  if n == 1 and list[1] == RENEWED then
+    return self.lock.session.lease_ms, "1"
+  end
   return duration.ms((needed(self, now))), COUNT[n] or count_text(n)
 end
 

@@ -23,6 +23,7 @@ local IN_FLIGHT = 4      -- batches in flight on one route
 local RETRIES = 12       -- a failed renewal is retried every lease/12
 local GARBAGE = 100      -- kB, see collect()
 local SHORT = 0.005      -- seconds that are too short for a retry
+local EARLY = 1 / 50     -- of a period; what is due then is renewed at once
 local RAISED = "the renewal raised an error"
 
 local sender_of
@@ -34,7 +35,8 @@ function watchdog.new(session)
     host = session.host,
     period = session.lease / 3,
     fresh = {},           -- grants in order of their next renewal
-    flying = {},          -- grants whose renewal is in flight
+    flights = {},         -- batches in flight; a grant that has left one in
+                          -- the meantime has another `list`
     observed = {},        -- grants that need no action
     alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
@@ -53,14 +55,17 @@ local function append(list, grant)
   list.last = grant
 end
 
---- Removes a grant from its list or the heap.
+--- Removes a grant from its list or the heap. Ignores the outcome of a renewal
+--  in flight.
 -- @tparam table grant
 function watchdog:remove(grant)
   local list = grant.list
   if list then
-    local before, after = grant.prev, grant.next
-    if before then before.next = after else list.first = after end
-    if after then after.prev = before else list.last = before end
+    if list == self.fresh or list == self.observed then
+      local before, after = grant.prev, grant.next
+      if before then before.next = after else list.first = after end
+      if after then after.prev = before else list.last = before end
+    end
     grant.list, grant.prev, grant.next = nil, nil, nil
   elseif grant.index then
     self.alarms:remove(grant)
@@ -75,14 +80,26 @@ local function next_deadline(self)
   return alarm and alarm.deadline
 end
 
+-- The first grant of a batch that is in flight.
+local function first_in(batch)
+  for _, grant in ipairs(batch) do
+    if grant.list == batch then return grant end
+  end
+end
+
 --- All grants that the watchdog knows.
 function watchdog:all()
   local all = {}
-  for _, list in ipairs { self.fresh, self.observed, self.flying } do
+  for _, list in ipairs { self.fresh, self.observed } do
     local grant = list.first
     while grant do
       all[#all + 1] = grant
       grant = grant.next
+    end
+  end
+  for _, batch in ipairs(self.flights) do
+    for _, grant in ipairs(batch) do
+      if grant.list == batch then all[#all + 1] = grant end
     end
   end
   for i = 1, self.alarms.n do all[#all + 1] = self.alarms[i] end
@@ -91,13 +108,27 @@ end
 
 --- Is there any grant that must be kept or watched?
 function watchdog:is_needed()
-  return self.fresh.first ~= nil or self.flying.first ~= nil
-    or self.observed.first ~= nil or self.alarms.n > 0
+  if self.fresh.first or self.observed.first or self.alarms.n > 0 then
+    return true
+  end
+  for _, batch in ipairs(self.flights) do
+    if first_in(batch) then return true end
+  end
+  return false
 end
 
 --- Does the watchdog know this grant?
 -- @tparam table grant
 function watchdog:has(grant) return (grant.list or grant.index) ~= nil end
+
+--- Ignores the outcome of a renewal in flight, but still knows the grant.
+-- @tparam table grant
+function watchdog:ground(grant)
+  local list = grant.list
+  if not list or list == self.fresh or list == self.observed then return end
+  self:remove(grant)
+  append(self.observed, grant)
+end
 
 -- loss --------------------------------------------------------------------
 
@@ -162,7 +193,8 @@ local function not_renewed(self, grant, why, now)
   end
 end
 
-local function renewed(self, grant, lease, sent)
+-- The server keeps a grant, which is in no list, until `ends`.
+local function renewed(self, grant, ends, sent)
   grant.state, grant.lost_because = "held", nil
   grant.is_suspect, grant.is_unsure = nil, nil
   if not grant.watched then return self:observe(grant) end
@@ -170,10 +202,39 @@ local function renewed(self, grant, lease, sent)
     local series = grant.lock.record.series
     series.late_renewals = series.late_renewals + 1
   end
-  grant.valid_until = math.max(grant.valid_until,
-    self.session.valid_until(sent, lease / 1000, grant.lock.drift))
+  grant.valid_until = math.max(grant.valid_until, ends)
   grant.deadline = sent + self.period
   append(self.fresh, grant)
+end
+
+-- As `renewed` for the grants that are still in the batch. What is held, and
+-- not late, needs no calls.
+local function all_renewed(self, batch, grants, n, lease, sent)
+  local session, fresh, last = self.session, self.fresh, self.fresh.last
+  local deadline, early = sent + self.period, sent + session.lease / 2
+  local drift, ends
+  for i = 1, n do
+    local grant = grants[i]
+    if grant and grant.list == batch then
+      local lock, until_now = grant.lock, grant.valid_until
+      if not ends or lock.drift ~= drift then
+        drift = lock.drift
+        ends = session.valid_until(sent, lease / 1000, drift)
+      end
+      if grant.watched and grant.state == "held" and until_now >= early
+          and not grant.is_unsure then
+        if ends > until_now then grant.valid_until = ends end
+        grant.deadline = deadline
+        grant.list, grant.prev, grant.next = fresh, last, nil
+        if last then last.next = grant else fresh.first = grant end
+        fresh.last, last = grant, grant
+      else
+        self:remove(grant)
+        renewed(self, grant, ends, sent)
+        last = fresh.last
+      end
+    end
+  end
 end
 
 -- The callbacks for a batch of renewals, see redis/batch.lua.
@@ -182,15 +243,14 @@ function sender_of(self)
 
   -- If a grant was released or renewed by another request in the meantime, the
   -- batch's outcome does not apply to it.
-  function sender.is_in(batch, grant)
-    return grant.list == self.flying and grant.batch == batch
-  end
+  function sender.is_in(batch, grant) return grant.list == batch end
 
   -- Within a period, which leaves time for a retry.
   function sender.deadline(grants, now)
     local deadline = now + math.min(self.session.timeout, self.period)
-    for _, grant in ipairs(grants) do
-      deadline = math.min(deadline, grant.valid_until)
+    for i = 1, #grants do
+      local ends = grants[i].valid_until
+      if ends < deadline and grants[i].list then deadline = ends end
     end
     return deadline
   end
@@ -200,22 +260,13 @@ function sender_of(self)
     return lease, want, not grant.watched and "1" or nil
   end
 
-  function sender.held(batch, grants, n, lease, sent)
-    for i = 1, n do
-      local grant = grants[i]
-      if grant and grant.list == self.flying and grant.batch == batch then
-        self:remove(grant)
-        grant.batch = nil
-        renewed(self, grant, lease, sent)
-      end
-    end
-  end
+  function sender.held(...) all_renewed(self, ...) end
 
   function sender.answered(grant, lease, reply, sent)
     self:remove(grant)
-    grant.batch = nil
     if type(reply) == "table" and reply[1] == "held" then
-      renewed(self, grant, lease, sent)
+      renewed(self, grant, self.session.valid_until(sent, lease / 1000,
+        grant.lock.drift), sent)
     elseif type(reply) == "table" and reply[1] == "lost" then
       self:lose(grant,
         "expired or broken: the server does not have it any more")
@@ -228,7 +279,6 @@ function sender_of(self)
 
   function sender.failed(grant, why, is_gone)
     self:remove(grant)
-    grant.batch = nil
     if is_gone then return self:lose(grant, why) end
     not_renewed(self, grant, why, self.host.now())
   end
@@ -236,10 +286,19 @@ function sender_of(self)
   return sender
 end
 
+-- Removes a batch from those in flight.
+local function unlist(self, batch)
+  local flights = self.flights
+  for i = 1, #flights do
+    if flights[i] == batch then return table.remove(flights, i) end
+  end
+end
+
 -- Called when a batch has ended, successfully or not.
 local function land(self, batch)
   self.batches = self.batches - 1
   self.batches_of[batch.route] = self.batches_of[batch.route] - 1
+  unlist(self, batch)
   if self.change then self.change:set() end
 end
 
@@ -268,19 +327,35 @@ local function send_part(self, batch)
   end
 end
 
+-- Makes a list of grants in flight a batch for a route.
+local function depart(self, grants, first, route)
+  grants.route, grants.name, grants.is_joint = route, "renew", true
+  grants.sender, grants.series = self.sender, first.lock.record.series
+  return send_part(self, self.session.server:batch(grants))
+end
+
 -- Splits a list of grants by route, and sends the parts.
 local function send(self, grants)
-  local parts = {}
-  for _, grant in ipairs(grants) do
-    local route = self.session.route_of(grant)
-    local part = parts[route] or self.session.server:batch {
-      route = route, name = "renew", sender = self.sender, is_joint = true,
-      series = grant.lock.record.series,
-    }
-    parts[route] = part
-    part[#part + 1], grant.batch = grant, part
+  local parts, routes, session = {}, {}, self.session
+  local first = first_in(grants)
+  if first and not session.server:has_routes() then
+    return depart(self, grants, first, session.route_of(first))
   end
-  for _, part in pairs(parts) do send_part(self, part) end
+  for _, grant in ipairs(grants) do
+    if grant.list == grants then
+      local route = session.route_of(grant)
+      local part = parts[route] or {}
+      if not parts[route] then
+        parts[route], routes[#routes + 1] = part, route
+        self.flights[#self.flights + 1] = part
+      end
+      part[#part + 1], grant.list = grant, part
+    end
+  end
+  unlist(self, grants)
+  for _, route in ipairs(routes) do
+    depart(self, parts[route], parts[route][1], route)
+  end
 end
 
 local function reasserts(grant)
@@ -289,7 +364,8 @@ end
 
 local function why_over(grant)
   if not grant.watched then return "its lease has ended" end
-  return grant.lost_because or "not renewed in time"
+  return grant.state == "at_risk" and grant.lost_because
+    or "not renewed in time"
 end
 
 -- Stops renewing a grant that nothing can release: it ends with its lease.
@@ -311,37 +387,76 @@ local function is_full(self, grant)
     and (self.batches_of[self.session.route_of(grant)] or 0) >= IN_FLIGHT
 end
 
+-- Takes a due grant, which is in no list, into the batch, if it is to be
+-- renewed.
+-- @treturn boolean whether its task has ended
+local function take(self, batch, grant, now)
+  local is_abandoned, has_ended = false, false
+  if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end
+  if grant.valid_until <= now then
+    self:lose(grant, why_over(grant))
+  elseif is_abandoned then
+    abandon(self, grant)
+  elseif is_full(self, grant) then
+    retry_at(self, grant, now)
+  elseif grant.watched or reasserts(grant) or grant.is_suspect then
+    batch[#batch + 1], grant.list = grant, batch
+  else
+    grant.deadline = grant.valid_until
+    self.alarms:push(grant)
+  end
+  return has_ended
+end
+
+-- Collects due grants from the heap.
+local function collect_alarms(self, batch, now)
+  local grant, is_left = self.alarms:peek(), false
+  while grant and grant.deadline <= now and #batch < BATCH do
+    self:remove(grant)
+    is_left = take(self, batch, grant, now) or is_left
+    grant = self.alarms:peek()
+  end
+  return is_left
+end
+
+-- Collects grants from the front of the list, if the first is due: also those
+-- that soon are, because large batches cost less. Most need no calls.
+local function collect_fresh(self, batch, now)
+  local fresh, is_over, is_left = self.fresh, self.host.is_over, false
+  local is_crowded, latest = self.batches >= IN_FLIGHT, now
+  local grant, n = fresh.first, 0
+  if grant and grant.deadline <= now then latest = now + self.period * EARLY end
+  while grant and grant.deadline <= latest and n < BATCH do
+    if is_crowded or grant.valid_until <= now
+        or is_over((grant.owner or grant).task) then
+      fresh.first, grant.prev = grant, nil
+      self:remove(grant)
+      is_left = take(self, batch, grant, now) or is_left
+      grant, n = fresh.first, #batch
+    else
+      n = n + 1
+      batch[n], grant.list = grant, batch
+      grant = grant.next
+    end
+  end
+  fresh.first = grant
+  if grant then grant.prev = nil else fresh.last = nil end
+  return is_left
+end
+
 -- Collects a batch of due grants from the heap or, if none is due there, from
 -- the list. Never from both: the batch's deadline is that of its most urgent
 -- grant, and regular renewals must not share an urgent one.
 local function collect(self, now)
   local batch, alarm = {}, self.alarms:peek()
-  local is_alarm, is_left = alarm and alarm.deadline <= now, false
-  while #batch < BATCH do
-    local grant, is_abandoned, has_ended = self.fresh.first, false, false
-    if is_alarm then grant = self.alarms:peek() end
-    if not grant or grant.deadline > now then break end
-    self:remove(grant)
-    if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end
-    is_left = is_left or has_ended
-    if grant.valid_until <= now then
-      self:lose(grant, why_over(grant))
-    elseif is_abandoned then
-      abandon(self, grant)
-    elseif is_full(self, grant) then
-      retry_at(self, grant, now)
-    elseif grant.watched or reasserts(grant) or grant.is_suspect then
-      append(self.flying, grant)
-      grant.batch = batch
-      batch[#batch + 1] = grant
-    else
-      grant.deadline = grant.valid_until
-      self.alarms:push(grant)
-    end
-  end
+  self.flights[#self.flights + 1] = batch
+  local is_alarm = alarm and alarm.deadline <= now
+  local is_left = (is_alarm and collect_alarms or collect_fresh)(self, batch,
+    now)
   -- Only the garbage collector can tell whether a hold object that outlived its
   -- task is still referenced. An idle program would not run it for hours.
   if is_left then collectgarbage("step", GARBAGE) end
+  if not batch[1] then unlist(self, batch) end
   return batch
 end
 
@@ -375,16 +490,21 @@ local function sweep(self, now)
   end
 end
 
--- Retries a batch that was collected but not sent, because the task died.
+-- Retries the grants of batches that were collected but not sent, because the
+-- task died.
 local function recover(self)
-  local grant, now = self.flying.first, self.host.now()
-  while grant do
-    local after = grant.next
-    if grant.batch and not grant.batch.route then
-      self:remove(grant)
-      retry_at(self, grant, now)
+  local now = self.host.now()
+  for i = #self.flights, 1, -1 do
+    local batch = self.flights[i]
+    if not batch.route then
+      table.remove(self.flights, i)
+      for _, grant in ipairs(batch) do
+        if grant.list == batch then
+          self:remove(grant)
+          retry_at(self, grant, now)
+        end
+      end
     end
-    grant = after
   end
 end
 
@@ -502,7 +622,7 @@ function watchdog:suspect(why, is_there)
   for _, grant in ipairs(self:all()) do
     if not is_beyond_doubt(grant) and is_there(grant) then
       self:remove(grant)                -- ignores a renewal in flight
-      grant.state, grant.is_suspect, grant.batch = "at_risk", true, nil
+      grant.state, grant.is_suspect = "at_risk", true
       grant.deadline = now
       self.alarms:push(grant)
       suspects[#suspects + 1] = grant

@@ -78,7 +78,7 @@ local function send_all(self, is_joint)
   local replies, codes, details, sent =
     self.route:pipeline(deadline, commands, self.is_final)
   if not replies then return nil, codes, details end
-  self.round_trip = node.host.now() - sent
+  if sent then self.round_trip = node.host.now() - sent end
   return list, replies, codes, details, sent
 end
 
@@ -213,7 +213,7 @@ end
 
 --- Sends a batch, and reports the outcomes. May wait.
 function batch:send()
-  if self.is_joint and not pass(self, true, false) then return end
+  if self.is_joint and self[2] and not pass(self, true, false) then return end
   if pass(self, false, false) then pass(self, false, true) end
 end
 

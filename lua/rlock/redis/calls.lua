@@ -27,10 +27,10 @@ function calls.op_of(call)
   return its
 end
 
--- Can an item of this target and these arguments join the call?
-local function takes(call, op, target, lease, more, last)
+-- Can an item of this width and these arguments join the call?
+local function takes(call, op, width, lease, more, last)
   return call.op == op and call.lease == lease and call.more == more
-    and call.last == last and call.width == #target and call.n < MOST
+    and call.last == last and call.width == width and call.n < MOST
 end
 
 --- Distributes the items of a batch among calls.
@@ -40,17 +40,18 @@ end
 -- @treturn table the calls
 function calls.of(batch, now, is_joint)
   local list, name, sender = {}, batch.name, batch.sender
+  local is_in, words = sender.is_in, sender.words
   local open = {}                       -- slot or operation -> the last call
   for i = 1, #batch do
     local item = batch[i]
-    if sender.is_in(batch, item) then
+    if is_in(batch, item) then
       local record = item.lock.record
       local op, target = record.policy.ops[name], record.target
-      local lease, more, last = sender.words(item, now)
-      local key = target.slot or op
+      local lease, more, last = words(item, now)
+      local key, width = target.slot or op, #target
       local call = open[key]
-      if not call or not takes(call, op, target, lease, more, last) then
-        call = { n = 0, op = op, width = #target, lease = lease, more = more,
+      if not call or not takes(call, op, width, lease, more, last) then
+        call = { n = 0, op = op, width = width, lease = lease, more = more,
           last = last }
         open[key] = is_joint and call or nil
         list[#list + 1] = call

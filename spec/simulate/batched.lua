@@ -1,0 +1,47 @@
+--- Requests that run an operation for many owners (script.batched), taken apart
+--  into one for each owner.
+
+local batched = {}
+
+local unpack = table.unpack
+
+--- Does this script run an operation for many owners?
+function batched.is(text)
+  return text ~= nil and text:find("^%-%- rlock [^\n]* batched\n") ~= nil
+end
+
+--- The keys and arguments of each owner.
+-- @tparam table keys KEYS of the script
+-- @tparam table args its ARGV
+-- @treturn table list of { keys =, args = }
+function batched.parts(keys, args)
+  local width, shared = tonumber(args[1]), tonumber(args[2])
+  local parts = {}
+  for i = 1, #keys // width do
+    parts[i] = {
+      keys = { unpack(keys, (i - 1) * width + 1, i * width) },
+      args = { args[shared + 2 + i], unpack(args, 3, shared + 2) },
+    }
+  end
+  return parts
+end
+
+--- The same of a command EVALSHA.
+function batched.parts_of(words)
+  local n = 3 + tonumber(words[3])
+  return batched.parts({ unpack(words, 4, n) }, { unpack(words, n + 1) })
+end
+
+--- The parts that answered { "held" }.
+-- @tparam table parts
+-- @param reply of the script
+function batched.held(parts, reply)
+  local list, others = {}, {}
+  for i = 2, #reply do others[reply[i]] = true end
+  for i = 1, reply[1] or 0 do
+    if not others[i] then list[#list + 1] = parts[i] end
+  end
+  return list
+end
+
+return batched

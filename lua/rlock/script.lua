@@ -90,12 +90,12 @@ end
 local width, shared = tonumber(ARGV[1]), tonumber(ARGV[2])
 local os = rawget(_G, "os")
 local finish = os and os.clock() + 0.001
-local result = { #ARGV - 2 - shared }
+local result, last = { #ARGV - 2 - shared }, shared + 2
+local KEYS, ARGV, pcall, type, unpack = KEYS, ARGV, pcall, type, unpack
 for i = 1, result[1] do
-  local keys, args = {}, { ARGV[2 + shared + i] }
-  for k = 1, width do keys[k] = KEYS[(i - 1) * width + k] end
-  for k = 1, shared do args[1 + k] = ARGV[2 + k] end
-  local is_run, reply = pcall(each, keys, args)
+  local is_run, reply = pcall(each,
+    { unpack(KEYS, (i - 1) * width + 1, i * width) },
+    { ARGV[last + i], unpack(ARGV, 3, last) })
   if not is_run or type(reply) ~= "table" or reply[1] ~= "held" then
     result[#result + 1] = i
   end

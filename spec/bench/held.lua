@@ -1,7 +1,7 @@
 --- One process holds many locks under its watchdog: is each renewed in time, at
 --- what cost, and how much memory does a held lock take? Prints JSON.
 --
---    rlockctl held.lua [LOCKS [SECONDS]]       the server is RLOCK_URL
+--    rlockctl held.lua [LOCKS [SECONDS [LEASE]]]    the server is RLOCK_URL
 
 local resident = require "spec.bench.resident"
 local rlock = require "rlock"
@@ -9,11 +9,11 @@ local rlock = require "rlock"
 local LOCKS = tonumber(arg[1] or 100000)
 local SECONDS = tonumber(arg[2] or 35)
 local HOLDERS = 100                    -- tasks that hold them
-local LEASE = 30
-local SLACK = 1                        -- tolerated delay of a renewal, seconds
+local LEASE = tonumber(arg[3] or 30)
+local SLACK = LEASE / 30               -- tolerated delay of a renewal, seconds
 local PAUSE = 0.5
 
-local client = assert(rlock.open())
+local client = assert(rlock.open { watchdog = LEASE })
 local now = rlock.now
 local lost = 0
 
@@ -59,6 +59,13 @@ local function calls_of(name)
   return tonumber(text:match("cmdstat_" .. name .. ":calls=(%d+)") or 0)
 end
 
+--- The processor time that the server has used for requests of renewals and
+--- others, in seconds.
+local function server_seconds()
+  local text = assert(client:call("INFO", "commandstats"))
+  return tonumber(text:match "cmdstat_evalsha:calls=%d+,usec=(%d+)") / 1e6
+end
+
 --- Watches for a while; returns the shortest TTL, how often one was too short,
 --- and the processor time used.
 local function watch()
@@ -83,14 +90,14 @@ local locks = take_all()
 local lock_bytes = (resident() - before) / LOCKS
 for _, lock in ipairs(locks) do lock:on_lost(on_lost) end
 
-local renewals, begun = calls_of("pexpire"), now()
+local renewals, used, begun = calls_of("pexpire"), server_seconds(), now()
 local least, late, cpu = watch()
 local elapsed = now() - begun
-renewals = calls_of("pexpire") - renewals
+renewals, used = calls_of("pexpire") - renewals, server_seconds() - used
 
 print(('{"locks":%d,"seconds":%.1f,"renewals":%d,"lease":%d,"least":%.2f,'
-  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"lock_bytes":%.0f}'):format(
-  LOCKS, elapsed, renewals, LEASE, least, lost, late, cpu / elapsed * 100,
-  lock_bytes))
+  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"server_percent":%.2f,"lock_bytes":%.0f}')
+  :format(LOCKS, elapsed, renewals, LEASE, least, lost, late,
+  cpu / elapsed * 100, used / elapsed * 100, lock_bytes))
 io.stdout:flush()
 os.exit(0)

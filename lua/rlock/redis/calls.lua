@@ -1,19 +1,34 @@
 --- The requests of a batch (batch.lua): a *call* runs an operation for one item,
---  or in one script for up to MOST items that differ only in owner and keys
---  (script.batched).
+--  or in one script for several that differ only in owner and keys
+--  (script.batched). A server does nothing else meanwhile, so their number has
+--  a limit that should keep a call below 1 ms.
 --
---  A call is a list of its items, with the fields `n` (how many), `op` (the
---  compiled function for one), `width` (the number of keys of each), `slot`,
---  and the arguments after the owner: `lease`, `more`, `last`.
+--  A call is a list of its items, with the fields `n` (how many), `most`, `op`
+--  (the compiled function for one), `width` (the number of keys of each), and
+--  the arguments after the owner: `lease`, `more`, `last`.
 
 local remote = require "rlock.redis.remote"
 
 local calls = {}
 
-local MOST = 64          -- so that Redis is busy for less than 1 ms
+local MOST = 64          -- items of a call
+local COMMANDS = 192     -- of a call, by those in the text of its script
 
--- op -> the same for many
+local floor, max, min = math.floor, math.max, math.min
+
+-- op -> the same for many; and how many
 local batched = setmetatable({}, { __mode = "k" })
+local limits = setmetatable({}, { __mode = "k" })
+
+local function limit_of(op)
+  local limit = limits[op]
+  if not limit then
+    local commands = select(2, op.text:gsub("redis%.call", ""))
+    limit = max(1, min(MOST, floor(COMMANDS / max(1, commands))))
+    limits[op] = limit
+  end
+  return limit
+end
 
 --- The operation that a call runs.
 -- @tparam table call
@@ -30,7 +45,7 @@ end
 -- Can an item of this width and these arguments join the call?
 local function takes(call, op, width, lease, more, last)
   return call.op == op and call.lease == lease and call.more == more
-    and call.last == last and call.width == width and call.n < MOST
+    and call.last == last and call.width == width and call.n < call.most
 end
 
 --- Distributes the items of a batch among calls.
@@ -51,10 +66,9 @@ function calls.of(batch, now, is_joint)
       local key, width = target.slot or op, #target
       local call = open[key]
       if not call or not takes(call, op, width, lease, more, last) then
-        call = { n = 0, op = op, width = width, lease = lease, more = more,
-          last = last }
-        open[key] = is_joint and call or nil
-        list[#list + 1] = call
+        call = { n = 0, most = is_joint and limit_of(op) or 1, op = op,
+          width = width, lease = lease, more = more, last = last }
+        open[key], list[#list + 1] = call, call
       end
       local n = call.n + 1
       call.n, call[n] = n, item

@@ -1,6 +1,7 @@
 --- The watchdog on a simulated host, where time is exact: when it renews, when
 --- it retries, and when it reports a loss.
 
+local batched = require "spec.simulate.batched"
 local stage = require "spec.simulate.stage"
 
 local on_stage = stage.tests(it)
@@ -245,6 +246,160 @@ describe("many holds", function()
     assert.equal(1100, count(locks, "at_risk"))
     self.sleep(0.2)
     assert.equal(1100, count(locks, "lost"))
+  end)
+end)
+
+describe("locks that are renewed in one request", function()
+  -- Sleeps past the next renewals.
+  -- @treturn integer the requests sent meanwhile
+  local function requests_of_next(self)
+    local before = self.requests
+    self.sleep(10)
+    return self.requests - before
+  end
+
+  -- Takes `n` locks, and waits until both scripts of a renewal are loaded.
+  local function take_ready(self, client, n)
+    local locks = take_many(client, n)
+    self.sleep(10.5)
+    assert.equal(n, count(locks, "held"))
+    self:calls()
+    return locks
+  end
+
+  -- Lets the server answer requests for many locks with `reply`, once.
+  local function answer_with(self, reply)
+    local execute, left = self.server.execute, 1
+    function self.server.execute(its, link, words)
+      if words[1] == "EVALSHA" and left > 0
+          and batched.is(its.scripts[words[2]]) then
+        left = left - 1
+        return reply
+      end
+      return execute(its, link, words)
+    end
+  end
+
+  on_stage("are 64 at most", function(self, client)
+    local locks = take_ready(self, client, 100)
+    assert.equal(2, requests_of_next(self))
+    assert.equal(100, #self:calls "renew")
+    assert.equal(100, count(locks, "held"))
+    assert.near(29.468, locks[100]:valid_for(), 0.001)
+  end)
+
+  on_stage("are fewer if each takes the server more time", function(self,
+      client)
+    for i = 1, 40 do
+      assert.is_true(client:read_write_lock("lock" .. i):read_lock():lock())
+    end
+    self.sleep(10.5)
+    assert.equal(3, requests_of_next(self))
+  end)
+
+  on_stage("have the same kind, count and lease", function(self, client)
+    local locks = take_many(client, 4)
+    assert.is_true(locks[1]:lock())
+    assert.is_true(locks[2]:lock())
+    for i = 1, 3 do
+      assert.is_true(client:simple_lock("simple" .. i):lock())
+    end
+    self.sleep(10.5)
+    assert.equal(3, requests_of_next(self))
+  end)
+
+  on_stage("include those that are soon due", function(self, client)
+    take(client, nil, "lock1")
+    self.sleep(0.19)
+    take(client, nil, "lock2")
+    self.sleep(0.02)
+    take(client, nil, "lock3")
+    self.sleep(10.5)
+    assert.same({ "10.000 renew 30000 1", "10.000 renew 30000 1",
+      "10.210 renew 30000 1" }, self:calls "renew")
+  end)
+
+  on_stage("are lost alone", function(self, client)
+    local locks = take_ready(self, client, 3)
+    self.server.redis:call { "DEL", "lock2" }
+    self.sleep(10)
+    assert.equal("lost", locks[2]:state())
+    assert.equal(2, count(locks, "held"))
+    assert.match('lost reentrant lock "lock2": expired or broken',
+      self:logged()[1])
+    assert.is_true(locks[3]:unlock())
+  end)
+
+  on_stage("fail alone", function(self, client)
+    local locks = take_ready(self, client, 3)
+    self.server.redis:call { "SET", "lock2", "x" }
+    self.sleep(10)
+    assert.equal(2, count(locks, "held"))
+    assert.match('lost reentrant lock "lock2": WRONGTYPE', self:logged()[1])
+  end)
+
+  for _, reply in ipairs { "odd", {}, { "held" }, { 4.0 }, { 3.0, "n" },
+      { 3.0, 4.0 }, { err = "NOPERM no permission for a key" },
+      { err = "CROSSSLOT Keys in request don't hash to the same slot" },
+      { err = "ERR Error compiling script: too many" } } do
+    on_stage("are asked for alone after an odd reply", function(self, client)
+      local locks = take_ready(self, client, 3)
+      answer_with(self, reply)
+      assert.equal(3, requests_of_next(self))
+      assert.equal(3, count(locks, "held"))
+      assert.near(29.468, locks[3]:valid_for(), 0.001)
+      assert.same({}, self:logged())
+    end)
+  end
+
+  on_stage("are asked for alone if the script stops early", function(self,
+      client)
+    local locks = take_ready(self, client, 5)
+    answer_with(self, { 4.0, 2.0 })
+    assert.equal(2, requests_of_next(self))
+    assert.equal(5, count(locks, "held"))
+  end)
+
+  on_stage("load both scripts that the server forgot", function(self, client)
+    local locks = take_ready(self, client, 3)
+    self.server:flush_scripts()
+    assert.equal(4, requests_of_next(self))
+    assert.equal(3, count(locks, "held"))
+    assert.equal(1, requests_of_next(self))
+    self.server:flush_scripts()
+    assert.equal(4, requests_of_next(self))
+    assert.equal(3, count(locks, "held"))
+  end)
+
+  on_stage("are at risk if the server is of no use", function(self, client)
+    local locks = take_ready(self, client, 3)
+    self.server:ail(1e3, "LOADING Redis is loading the dataset in memory")
+    self.sleep(9.6)
+    assert.equal(3, count(locks, "at_risk"))
+    assert.match("LOADING", self:logged()[1])
+  end)
+
+  on_stage("do not revive one that is released meanwhile", function(self,
+      client)
+    local locks = take_ready(self, client, 3)
+    self:route().back = self.now() + 11
+    self.sleep(9.6)                     -- the replies are on their way
+    assert.is_true(locks[2]:unlock())
+    assert.equal("21.500", ("%.3f"):format(self.now() - self.began))
+    assert.equal("free", locks[2]:state())
+    assert.equal(2, count(locks, "held"))
+    assert.equal(0, client:call("EXISTS", "lock2"))
+    assert.is_true(take(client, nil, "lock2"):unlock())
+  end)
+
+  on_stage("are released when the client is closed meanwhile", function(self,
+      client)
+    take_ready(self, client, 3)
+    self:route().back = self.now() + 12
+    self.sleep(9.6)
+    client:close()
+    local other = self:client()
+    assert.equal(0, other:call("EXISTS", "lock1", "lock2", "lock3"))
   end)
 end)
 

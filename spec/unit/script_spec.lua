@@ -659,3 +659,77 @@ describe("script.translate", function()
     end
   end)
 end)
+
+describe("an operation for many owners", function()
+  local OWNERS = {}
+  for i = 1, 9 do OWNERS[i] = "owner" .. i end
+
+  local TEXT = lines("return function(keys, args)",
+    "  local owner = table.remove(args, 1)",
+    "  tell(owner, keys[1], keys[2], #keys, args[1], args[2], #args)",
+    "  return { 'held' }", "end")
+
+  local function gives(body)
+    return (TEXT:gsub("  tell[^\n]*", body))
+  end
+
+  -- Runs it for these owners with the shared arguments "30000" and "1", in an
+  -- environment as Redis has it.
+  local function run_for(owners, text, more)
+    local keys, args = {}, { "2", "2", "30000", "1" }
+    for i, owner in ipairs(owners) do
+      keys[2 * i - 1], keys[2 * i] = "key" .. i, "other" .. i
+      args[i + 4] = owner
+    end
+    local env = {
+      KEYS = keys, ARGV = args, error = error, pcall = pcall, rawget = rawget,
+      table = table, tonumber = tonumber, type = type,
+      unpack = table.unpack or unpack,
+    }
+    for name, value in pairs(more or {}) do env[name] = value end
+    env._G = env
+    local its = script.batched(compile(text)).text
+    return assert(load(its, "=script", "t", env))()
+  end
+
+  after_each(function() script.sources["@p.lua"] = nil end)
+
+  it("gives each its keys and the shared arguments", function()
+    local calls = {}
+    local reply = run_for({ "a", "b" }, gives "  redis.call(owner, keys, args)",
+      { redis = { call = function(owner, keys, args)
+        calls[#calls + 1] = { owner, keys, args }
+      end } })
+    assert.same({ 2 }, reply)
+    assert.same({
+      { "a", { "key1", "other1" }, { "30000", "1" } },
+      { "b", { "key2", "other2" }, { "30000", "1" } },
+    }, calls)
+  end)
+
+  it("lists those with another reply, and those that raise", function()
+    assert.same({ 9, 2, 3, 5, 7 }, run_for(OWNERS, gives(lines(
+      "  if owner == 'owner2' then return { 'lost' } end",
+      "  if owner == 'owner3' then error('no') end",
+      "  if owner == 'owner5' then return 'held' end",
+      "  if owner == 'owner7' then return nil end"))))
+  end)
+
+  it("ends after a millisecond where scripts have a clock", function()
+    local now = 5
+    local os = { clock = function()
+      now = now + 0.0006
+      return now
+    end }
+    assert.same({ 8, 1 }, run_for(OWNERS,
+      gives "  if owner == 'owner1' then return {} end", { os = os }))
+  end)
+
+  it("is marked in its first line, and is given deadlines like others",
+    function()
+      local its = script.batched(compile(gives ""))
+      assert.match("^%-%- rlock p.acquire batched\n", its.text)
+      assert.match("^%-%- rlock p.acquire batched\ndo\n  local time",
+        script.with_deadline(its).text)
+    end)
+end)

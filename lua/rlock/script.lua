@@ -81,21 +81,21 @@ function script.with_deadline(compiled)
   return result
 end
 
--- The body becomes a function, because the helpers before it would exceed the
--- upvalues that a function of Lua 5.1 may have.
+-- All of the text becomes a function. With its helpers outside, they could be
+-- more than the 60 upvalues that a function of Lua 5.1 may have.
 local BEFORE = " batched\nlocal function each(KEYS, ARGV)\n"
--- From 7.4 on, os.clock is the only clock that a script does not freeze.
+-- From 7.4 on there is os.clock, which runs on during a script.
 local AFTER = [[
 end
 local width, shared = tonumber(ARGV[1]), tonumber(ARGV[2])
 local os = rawget(_G, "os")
 local finish = os and os.clock() + 0.001
 local result, last = { #ARGV - 2 - shared }, shared + 2
-local KEYS, ARGV, pcall, type, unpack = KEYS, ARGV, pcall, type, unpack
+local KEYS, ARGV, pcall, type, values = KEYS, ARGV, pcall, type, unpack
 for i = 1, result[1] do
   local is_run, reply = pcall(each,
-    { unpack(KEYS, (i - 1) * width + 1, i * width) },
-    { ARGV[last + i], unpack(ARGV, 3, last) })
+    { values(KEYS, (i - 1) * width + 1, i * width) },
+    { ARGV[last + i], values(ARGV, 3, last) })
   if not is_run or type(reply) ~= "table" or reply[1] ~= "held" then
     result[#result + 1] = i
   end

@@ -184,7 +184,10 @@ local function sender_of(self, deadline, failures)
   return {
     is_in = function(_, grant) return self.watchdog:has(grant) end,
     deadline = function() return deadline end,
-    words = function() return "1", "0" end,
+    words = function(grant, _, batch)
+      if batch and not self.watchdog:has(grant) then return nil end
+      return "1", "0"
+    end,
     answered = function() end,
     failed = function(_, why)
       failures.n = failures.n + 1

@@ -10,7 +10,7 @@ local LOCKS = tonumber(arg[1] or 100000)
 local SECONDS = tonumber(arg[2] or 35)
 local HOLDERS = 100                    -- tasks that hold them
 local LEASE = tonumber(arg[3] or 30)
-local SLACK = LEASE / 30               -- tolerated delay of a renewal, seconds
+local SLACK = 1                        -- tolerated delay of a renewal, seconds
 local PAUSE = 0.5
 
 local client = assert(rlock.open { watchdog = LEASE })
@@ -96,7 +96,8 @@ local elapsed = now() - begun
 renewals, used = calls_of("pexpire") - renewals, server_seconds() - used
 
 print(('{"locks":%d,"seconds":%.1f,"renewals":%d,"lease":%d,"least":%.2f,'
-  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"server_percent":%.2f,"lock_bytes":%.0f}')
+  .. '"lost":%d,"late":%d,"cpu_percent":%.2f,"server_percent":%.2f,'
+  .. '"lock_bytes":%.0f}')
   :format(LOCKS, elapsed, renewals, LEASE, least, lost, late,
   cpu / elapsed * 100, used / elapsed * 100, lock_bytes))
 io.stdout:flush()

@@ -137,15 +137,24 @@ function parts.cycles()
     median(server_bests), verdict(server_ratio <= 1.05)))
 end
 
-function parts.held()
-  local r = measure(B .. "/rlockctl", "spec/bench/held.lua")
+local function hold(seconds, lease, most_cpu)
+  local r = measure(B .. "/rlockctl", "spec/bench/held.lua", 100000, seconds,
+    lease)
   print(("%d held locks for %.0f s: %d renewals in the server, least time "
     .. "left %.1f s of %.0f, lost %d, late %d: %s"):format(r.locks,
     r.seconds, r.renewals, r.least, r.lease, r.lost, r.late,
     verdict(r.lost == 0 and r.late == 0)))
-  print(("client cpu %.1f %%"):format(r.cpu_percent))
+  print(("client cpu %.1f %%, at most %d: %s; server %.1f %%"):format(
+    r.cpu_percent, most_cpu, verdict(r.cpu_percent <= most_cpu),
+    r.server_percent))
   print(("bytes per held lock %.0f, at most 1500: %s"):format(r.lock_bytes,
     verdict(r.lock_bytes <= 1500)))
+end
+
+function parts.held()
+  warn_if_busy()
+  hold(35, 30, 10)
+  hold(15, 3, 30)
 end
 
 function parts.waiting()

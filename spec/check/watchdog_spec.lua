@@ -298,10 +298,10 @@ describe("locks that are renewed in one request", function()
   end)
 
   on_stage("have the same kind, count and lease", function(self, client)
-    local locks = take_many(client, 4)
-    assert.is_true(locks[1]:lock())
-    assert.is_true(locks[2]:lock())
-    for i = 1, 3 do
+    for i = 1, 4 do
+      take(client, nil, "once" .. i)
+      assert(client:lock("object" .. i):hold())
+      assert.is_true(take(client, nil, "twice" .. i):lock())
       assert.is_true(client:simple_lock("simple" .. i):lock())
     end
     self.sleep(10.5)

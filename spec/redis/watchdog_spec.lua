@@ -2,6 +2,8 @@
 --- another client or the system can do to one is reported. Its times are tested
 --- on a virtual clock, by spec/check/watchdog_spec.lua.
 
+-- luacheck: read globals redis
+
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
@@ -142,7 +144,7 @@ describe("many holds", function()
   it("are not affected by one that its policy cannot renew", function()
     local policy = {
       name = "raises",
-      keys = function(name) return { name } end,
+      keys = function(key) return { key } end,
       server = {
         acquire = function(keys, args)
           redis.call("set", keys[1], args[1], "px", args[2])

@@ -55,12 +55,12 @@ end
 -- @treturn integer the lease, in milliseconds
 -- @treturn string the count of holds
 function requests.renewal(self, now)
-  local list = self.holds
+  local list, session = self.holds, self.lock.session
   local n = #list
-  if n == 1 and list[1] == RENEWED then
-    return self.lock.session.lease_ms, "1"
-  end
-  return duration.ms((needed(self, now))), COUNT[n] or count_text(n)
+  if n == 1 and list[1] == RENEWED then return session.lease_ms, "1" end
+  local seconds = needed(self, now)
+  return seconds == session.lease and session.lease_ms or duration.ms(seconds),
+    COUNT[n] or count_text(n)
 end
 
 -- rolling back -------------------------------------------------------------

@@ -255,7 +255,8 @@ function sender_of(self)
     return deadline
   end
 
-  function sender.words(grant, now)
+  function sender.words(grant, now, batch)
+    if batch and grant.list ~= batch then return nil end
     local lease, want = grant:renewal(now)
     return lease, want, not grant.watched and "1" or nil
   end

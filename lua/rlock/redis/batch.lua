@@ -16,8 +16,9 @@
 --      is_in(batch, item)    does the outcome still concern the item? It may
 --                            have been released in the meantime
 --      deadline(list, now)   of the requests for these items
---      words(item, now)      the arguments after the owner, at most three; the
---                            first is the lease in milliseconds
+--      words(item, now[, batch])  the arguments after the owner, at most
+--                            three; the first is the lease in milliseconds.
+--                            nil if the item is not in the batch
 --      held(batch, items, n, lease, sent)  the reply to a shared request for
 --                            n items is { "held" } for those that are in the
 --                            batch. An item may be false
@@ -49,17 +50,18 @@ end
 -- @treturn string from remote.ready, if there are calls
 local function prepare(self, is_joint, now, deadline)
   local node, may_wait = node_of(self.route), false
-  local list, word = calls.of(self, now, is_joint), nil
+  local list, last = calls.of(self, now, is_joint), nil
   for _, call in ipairs(list) do
-    local op, code, detail = calls.op_of(call), nil, nil
+    local op = calls.op_of(call)
     may_wait = may_wait or not remote.is_ready(node, op)
-    word, code, detail = remote.ready(node, op, deadline)
+    local word, code, detail = remote.ready(node, op, deadline)
     if not word and code == "redis" and call.n > 1 then
       return prepare(self, false, now, deadline)
     end
     if not word then return nil, code, detail end
+    last = word
   end
-  return may_wait and calls.of(self, now, is_joint) or list, word
+  return may_wait and calls.of(self, now, is_joint) or list, last
 end
 
 -- Sends the requests.

@@ -1,5 +1,5 @@
---- The requests of a batch (batch.lua): a *call* runs an operation for one item,
---  or in one script for several that differ only in owner and keys
+--- The requests of a batch (batch.lua): a *call* runs an operation for one
+--  item, or in one script for several that differ only in owner and keys
 --  (script.batched). A server does nothing else meanwhile, so their number has
 --  a limit that should keep a call below 1 ms.
 --
@@ -13,6 +13,7 @@ local calls = {}
 
 local MOST = 64          -- items of a call
 local COMMANDS = 192     -- of a call, by those in the text of its script
+local OPEN = 4           -- calls of a slot or operation that an item may join
 
 local floor, max, min = math.floor, math.max, math.min
 
@@ -42,10 +43,17 @@ function calls.op_of(call)
   return its
 end
 
--- Can an item of this width and these arguments join the call?
-local function takes(call, op, width, lease, more, last)
-  return call.op == op and call.lease == lease and call.more == more
-    and call.last == last and call.width == width and call.n < call.most
+-- The call that an item of this width and these arguments can join, or nil.
+-- @tparam table|nil call the last one; `before` leads to the others
+local function open_call(call, op, width, lease, more, last)
+  local left = OPEN
+  while call and not (call.lease == lease and call.more == more
+      and call.op == op and call.last == last and call.width == width
+      and call.n < call.most) do
+    left = left - 1
+    call = left > 0 and call.before
+  end
+  return call
 end
 
 --- Distributes the items of a batch among calls.
@@ -54,20 +62,20 @@ end
 -- @tparam boolean is_joint whether a call may have several items
 -- @treturn table the calls
 function calls.of(batch, now, is_joint)
-  local list, name, sender = {}, batch.name, batch.sender
-  local is_in, words = sender.is_in, sender.words
-  local open = {}                       -- slot or operation -> the last call
+  local list, name, words = {}, batch.name, batch.sender.words
+  local open = {}              -- slot or operation -> the last call
   for i = 1, #batch do
     local item = batch[i]
-    if is_in(batch, item) then
+    local lease, more, last = words(item, now, batch)
+    if lease then
       local record = item.lock.record
       local op, target = record.policy.ops[name], record.target
-      local lease, more, last = words(item, now)
       local key, width = target.slot or op, #target
-      local call = open[key]
-      if not call or not takes(call, op, width, lease, more, last) then
+      local call = open_call(open[key], op, width, lease, more, last)
+      if not call then
         call = { n = 0, most = is_joint and limit_of(op) or 1, op = op,
-          width = width, lease = lease, more = more, last = last }
+          width = width, lease = lease, more = more, last = last,
+          before = open[key] }
         open[key], list[#list + 1] = call, call
       end
       local n = call.n + 1

@@ -113,8 +113,8 @@ end
 
 local UNKNOWN = ("0"):rep(40)           -- matches no script
 
---- The operation's sha on this node, for a request in a pipeline. Does not wait:
---  without `ready`, the server may answer NOSCRIPT.
+--- The operation's sha on this node, for a request in a pipeline. Does not
+--  wait: without `ready`, the server may answer NOSCRIPT.
 -- @tparam table node
 -- @tparam table op
 function remote.known_sha(node, op)

@@ -83,6 +83,8 @@ return {
   ["lua/rlock/redis/batch.lua"] = {
     "check/watchdog_spec", "check/expiry_spec", "then", "close_spec",
     "cluster_spec" },
+  ["lua/rlock/redis/calls.lua"] = {
+    "check/watchdog_spec", "check/expiry_spec" },
   ["lua/rlock/redis/channels.lua"] = {
     "unit/wakeup_spec", "then", "simulate RUNS=4 CLUSTER=1" },
   ["lua/rlock/redis/server_identity.lua"] = {

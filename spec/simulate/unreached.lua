@@ -60,8 +60,8 @@ return {
     { END, "watchdog:retire: *" },
     { NGINX, "recover: *" },
     { REFUSED, "send_part: if 1", "send_part: function 2" },
-    { SEVERAL, "collect: elseif 2" },
-    { RARE, "collect: else 1", "watchdog:observe: elseif 1" },
+    { SEVERAL, "take: elseif 2" },
+    { RARE, "take: else 1", "watchdog:observe: elseif 1" },
   },
   ["lock/heartbeats"] = {
     { "the line's task ends while there are waiters: an error, or the client "

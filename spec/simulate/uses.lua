@@ -409,10 +409,33 @@ local function must_lock(task, thing, seconds)
   return unlocked(holder, lock.unlock, lock)
 end
 
--- Several locks as one --------------------------------------------------------
+-- Several locks --------------------------------------------------------------
 
 local function all_ending(holders)
   for _, holder in ipairs(holders) do holder:__close() end
+end
+
+local KEPT = 5            -- seconds, at most
+
+--- Takes several locks of one server that nobody else wants, and keeps them
+--  while their renewals share requests.
+-- @tparam table task
+-- @tparam table things
+function uses.keep(task, things)
+  local _ <close> = asking(task, things)
+  local holders <close> = setmetatable({}, { __close = all_ending })
+  local locks = {}
+  for _, thing in ipairs(things) do
+    local lock, mode = handle(task, thing)
+    task.style, task.began = "kept", task.host.universe.now
+    if lock_it(task, thing, lock, { wait = 1 }) then
+      local holder = holder_of(task, thing, lock, mode)
+      task.world.oracle:granted(holder)
+      holders[#holders + 1], locks[#locks + 1] = holder, lock
+    end
+  end
+  task.host.sleep(task.random() * KEPT)
+  for i, lock in ipairs(locks) do unlocked(holders[i], lock.unlock, lock) end
 end
 
 local function several_held(task, parts, valid_for, style)

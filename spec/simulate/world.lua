@@ -31,6 +31,8 @@ local LEASE = 2
 local SETTLED = LEASE + 1 -- seconds for what goes on in the background, and for
                           -- holds of tasks that were cancelled
 local TASKS = 3           -- of a process
+local KEEPERS = 2         -- processes with a task that keeps locks
+local KEPT = 4            -- such locks
 local PAUSE = 0.01        -- seconds between two uses, at most
 local GARBAGE = 0.25      -- seconds between collections of young garbage
 local ALL = 48            -- of so many, one collects all garbage
@@ -50,7 +52,10 @@ end
 -- The servers of a thing with one. In a cluster, all its names share a slot.
 local function place(self, thing, random)
   if not self.cluster then return { one_of(self.servers, random) } end
-  if thing.use ~= "latch" then thing.name = "{" .. thing.name .. "}" end
+  if thing.use ~= "latch" then
+    thing.name = ("{%s}"):format(thing.tag or thing.name)
+      .. (thing.tag and thing.name or "")
+  end
   return self.cluster:servers_of(thing)
 end
 
@@ -75,6 +80,20 @@ local function add_locks(self, random, count)
     locks[i] = add_thing(self, { use = "lock", kind = kind }, random)
   end
   return locks
+end
+
+-- Locks that one task of a process keeps.
+local function add_kept(self)
+  local random = sim.stream(self.seed, "kept")
+  for i = 1, KEEPERS do
+    local kept, servers = {}, nil
+    for j = 1, KEPT do
+      kept[j] = add_thing(self, { use = "lock", kind = "lock",
+        tag = "kept" .. i, servers = servers }, random)
+      if not self.cluster then servers = kept[1].servers end
+    end
+    self.kept[i] = kept
+  end
 end
 
 local function add_counter(self, random)
@@ -148,7 +167,7 @@ end
 local function work(task)
   local self, random = task.world, task.random
   while not self.is_ending and not task.process.is_closed do
-    local thing = one_of(self.things, random)
+    local thing = one_of(self.shared, random)
     if random() < 0.2 and thing.use ~= "latch" then
       use_in_part(task, thing)
     else
@@ -176,7 +195,16 @@ local function get_all(task)
   end
 end
 
-local function start_worker(process, number)
+-- Keeps the same locks again and again.
+local function keep(task)
+  local self = task.world
+  while not self.is_ending and not task.process.is_closed do
+    uses.keep(task, self.kept[task.process.number])
+    task.host.sleep(task.random())
+  end
+end
+
+local function start_worker(process, number, work_of)
   local self, host = process.world, process.host
   local task = {
     world = self, process = process, host = host, open = process.open,
@@ -185,8 +213,12 @@ local function start_worker(process, number)
   task.random = sim.stream(self.seed, task.label)
   process.workers[number] = task
   task.job = host.daemon(function()
-    work(task)
-    get_all(task)
+    if work_of then
+      work_of(task)
+    else
+      work(task)
+      get_all(task)
+    end
     task.is_done = true
   end)
 end
@@ -238,7 +270,9 @@ function world:start_client()
   self.processes[number] = process
   host.daemon(function()
     open_clients(process)
-    for i = 1, self.only.tasks or TASKS do start_worker(process, i) end
+    local tasks = self.only.tasks or TASKS
+    for i = 1, tasks do start_worker(process, i) end
+    if self.kept[number] then start_worker(process, tasks + 1, keep) end
   end)
 end
 
@@ -625,7 +659,8 @@ local function new(seed, options)
   local universe = sim.new(seed)
   local self = setmetatable({
     seed = seed, universe = universe, network = network.new(universe),
-    servers = {}, things = {}, processes = {}, coming = 0, lease = LEASE,
+    servers = {}, things = {}, kept = {}, processes = {}, coming = 0,
+    lease = LEASE,
     oracle = oracle.new(universe), only = only_of(seed, options),
     seconds = options.seconds or SECONDS, log = options.log and {},
     collects_at = 0, collections = 0, by_key = {}, excused = {},
@@ -638,6 +673,10 @@ local function new(seed, options)
   self.seal = options.seal or dice < 0.2 and "time" or "kill"
   add_servers(self, random)
   add_things(self, random)
+  self.shared = { table.unpack(self.things) }
+  if not self.only.kind and not self.only.counter and not self.only.crowd then
+    add_kept(self)
+  end
   self.plan = options.plan or world.plan(seed, options)
   return self, self.only.clients or 2 + math.floor(random() * 3)
 end

@@ -121,13 +121,15 @@ end
 -- @tparam table grant
 function watchdog:has(grant) return (grant.list or grant.index) ~= nil end
 
---- Ignores the outcome of a renewal in flight, but still knows the grant.
+--- Ignores the outcome of a renewal in flight, but still knows the grant: for a
+--  period, nothing is done about it.
 -- @tparam table grant
 function watchdog:ground(grant)
   local list = grant.list
   if not list or list == self.fresh or list == self.observed then return end
   self:remove(grant)
-  append(self.observed, grant)
+  grant.deadline = self.host.now() + self.period
+  append(self.fresh, grant)
 end
 
 -- loss --------------------------------------------------------------------

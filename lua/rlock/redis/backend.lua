@@ -359,7 +359,7 @@ function backend:has_routes()
   return self.node:size() > 1 or next(self.node.dedicated or {}) ~= nil
 end
 
---- Creates an empty batch, see batch.lua.
+--- Makes a table a batch, see batch.lua.
 -- @tparam table fields
 function backend.batch(_, fields)
   return require("rlock.redis.batch").new(fields)          -- on first use

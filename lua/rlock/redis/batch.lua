@@ -224,7 +224,7 @@ end
 -- @tparam string detail
 function batch:fail(code, detail) fail_all(self, self, code, detail) end
 
---- Creates an empty batch.
+--- Makes a table with these fields, and perhaps items, a batch.
 -- @tparam table fields see above
 function batch.new(fields) return setmetatable(fields, batch) end
 

@@ -371,6 +371,21 @@ describe("locks that are renewed in one request", function()
     assert.equal(3, count(locks, "held"))
   end)
 
+  on_stage("are asked for alone if the server refuses the script", function(
+      self, client)
+    local execute = self.server.execute
+    function self.server.execute(its, link, words)
+      if words[1] == "SCRIPT" and batched.is(words[3]) then
+        return { err = "ERR Error compiling script: too many" }
+      end
+      return execute(its, link, words)
+    end
+    local locks = take_ready(self, client, 3)
+    assert.equal(3, requests_of_next(self))
+    assert.equal(3, count(locks, "held"))
+    assert.same({}, self:logged())
+  end)
+
   on_stage("are at risk if the server is of no use", function(self, client)
     local locks = take_ready(self, client, 3)
     self.server:ail(1e3, "LOADING Redis is loading the dataset in memory")

@@ -61,7 +61,8 @@ return {
     { NGINX, "recover: *" },
     { REFUSED, "send_part: if 1", "send_part: function 2" },
     { SEVERAL, "take: elseif 2" },
-    { RARE, "take: else 1", "watchdog:observe: elseif 1" },
+    { RARE, "take: else 1", "watchdog:observe: elseif 1",
+      "watchdog:ground: after if 1" },
   },
   ["lock/heartbeats"] = {
     { "the line's task ends while there are waiters: an error, or the client "
@@ -107,6 +108,8 @@ return {
   ["redis/batch"] = {
     { REFUSED, "batch:fail: *", "send_alone: *" },
     { SEVERAL, "handle_failure: if 2" },
+    { "the server refuses a script: spec/check/watchdog_spec.lua",
+      "prepare: if 1" },
   },
   ["redis/channels"] = {
     { END, "channels:wind_down: *" },

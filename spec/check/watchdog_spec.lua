@@ -407,6 +407,24 @@ describe("locks that are renewed in one request", function()
     assert.is_true(take(client, nil, "lock2"):unlock())
   end)
 
+  on_stage("do not concern one whose hold ends meanwhile", function(self,
+      client, session)
+    local locks, inner = {}, {}
+    assert.is_true(take(client):unlock())       -- loads the script
+    for i = 1, 2 do
+      locks[i] = take(client, nil, "lock" .. i)
+      inner[i] = assert(client:lock("lock" .. i):hold { lease = 60 })
+    end
+    self.sleep(10.5)
+    self:route().back = self.now() + 11
+    self.sleep(9.6)                     -- the replies are on their way
+    assert.is_true(inner[1]:unlock())
+    assert.near(28.6, locks[1]:valid_for(), 0.1)
+    assert.is_true(inner[2]:unlock())
+    for i = 1, 2 do assert.is_true(locks[i]:unlock()) end
+    assert.is_false(session.watchdog:is_needed())
+  end)
+
   on_stage("are released when the client is closed meanwhile", function(self,
       client)
     take_ready(self, client, 3)

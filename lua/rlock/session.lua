@@ -70,6 +70,7 @@ function session.new(host, options)
     owners = setmetatable({}, { __mode = "v" }),
     spares = {},                                -- grants for reuse
     pending = 0,                                -- requests and background work
+    is_closed = false, work_ended = false,
   }, session)
   self.server = open_server(self)
   self.wakeup = wakeup.new(self.server.channels, host)

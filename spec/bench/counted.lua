@@ -57,6 +57,7 @@ function work.crowd() cycles_of(CROWD) end
 function work.red()
   local clients = { client }
   for i = 3, #arg do clients[#clients + 1] = assert(rlock.open(arg[i])) end
+  -- Under valgrind, a first request takes long.
   cycle(rlock.red_lock(clients, "counted:red", { node_timeout = 10 }), count)
 end
 

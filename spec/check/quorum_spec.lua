@@ -1,5 +1,6 @@
 --- Red locks on a simulated host: which replies decide what, and when.
 
+local availability = require "rlock.redis.availability"
 local quorum = require "rlock.several.quorum"
 local stage = require "spec.simulate.stage"
 
@@ -121,6 +122,57 @@ describe("a red lock", function()
     self.sleep(3)
     assert.equal(0, holders(servers))
   end)
+
+  on_stage("does not skip a server whose part nobody waits for", function(self,
+      red, _, servers)
+    assert.is_true(red:lock())
+    assert.is_true(red:unlock())
+    self.network:route(self.host, servers[3]).delay = 0.01
+    local before = availability.count
+    for _ = 1, 20 do
+      assert.is_true(red:lock())
+      assert.is_true(red:unlock())
+      assert.equal(before, availability.count)
+    end
+    self.sleep(1)
+    assert.equal(before, availability.count)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("skips a server that does not answer to a release", function(self,
+      red, _, servers)
+    assert.is_true(red:lock())
+    self.sleep(1)
+    for i = 1, 2 do servers[i]:freeze(2) end
+    local before = availability.count
+    assert.equal("quorum", select(2, red:unlock()))
+    assert.near(0.05, (timed(self, red.try_lock, red)), 0.001)
+    assert.equal(before + 2, availability.count)
+    self.sleep(0.02)
+    assert.near(0, (timed(self, red.try_lock, red)), 0.001)
+    self.sleep(10)
+    assert.equal(before, availability.count)
+    assert.equal(0, holders(servers))
+  end)
+
+  -- The reply comes from a server that has forgotten all grants.
+  on_stage("does not count a server that restarts during the request",
+    function(self, red, _, servers)
+      assert.is_true(red:lock())
+      assert.is_true(red:unlock())
+      self.sleep(1)
+      servers[2]:freeze(5)
+      self.network:route(self.host, servers[1]).delay = 0.1
+      self.spawn(function()
+        self.sleep(0.05)
+        servers[1]:restart(0.001, "nothing")
+      end)
+      local ok, code, detail = red:try_lock()
+      assert.same({ nil, "quorum" }, { ok, code })
+      assert.match("restarted or replaced", detail)
+      self.sleep(10)
+      assert.equal(0, holders(servers))
+    end, { node_timeout = 3 })
 
   on_stage("takes another time limit", function(self, red, _, servers)
     assert.is_true(red:lock())
@@ -477,6 +529,30 @@ describe("the arguments of a red lock", function()
     assert.is_table(red_lock(clients, NAME, { drift = 0.5 }))
     assert.equal('red lock "a?b"', tostring(red_lock(clients, "a\nb")))
     assert.equal(75, #tostring(red_lock(clients, ("x"):rep(99))))
+  end)
+end)
+
+describe("the log callback of a red lock", function()
+  it("may wait", function()
+    stage.play(function(self)
+      local told = {}
+      local clients = clients_of(self, 3, { log = function(_, event)
+        self.sleep(0.001)
+        told[#told + 1] = event
+      end })
+      local red = quorum.new(clients, NAME)
+      for _ = 1, 2 do
+        assert.is_true(red:lock())
+        for i = 1, 3 do delete(clients[i]) end
+        assert.equal("lost", select(2, red:unlock()))
+      end
+      self.sleep(1)
+      local lost = 0
+      for _, event in ipairs(told) do
+        if event == "lost" then lost = lost + 1 end
+      end
+      assert.equal(6, lost)
+    end)
   end)
 end)
 

@@ -10,11 +10,12 @@ local unreached = require "spec.simulate.unreached"
 local coverage = {}
 coverage.__index = coverage
 
-local FILES = { "lock/lock", "lock/grant", "lock/holds",
-  "lock/owner", "lock/requests", "lock/turn", "lock/watchdog",
+local FILES = { "lock/lock", "lock/grant", "lock/holds", "lock/owner",
+  "lock/posted", "lock/requests", "lock/turn", "lock/watchdog",
   "lock/heartbeats", "lock/wakeup", "several/joint", "several/multi",
-  "several/quorum", "several/round", "redis/server_identity",
-  "redis/availability", "redis/backend", "redis/batch", "redis/channels" }
+  "several/part", "several/quorum", "several/round",
+  "redis/server_identity", "redis/availability", "redis/backend",
+  "redis/batch", "redis/channels" }
 
 -- rows of errors.lua ----------------------------------------------------------
 

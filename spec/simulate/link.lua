@@ -76,10 +76,12 @@ end
 local Call = { rank = 2 }
 Call.__index = Call
 
--- The outcome, for the task or the pipeline that waits for it.
+-- The outcome, for the task, the pipeline or the receiver that waits for it. As
+-- in host/uv.lua, a receiver learns of the end of the connection later: it may
+-- be what closes it.
 local function tell(call, reply, code, detail)
   call.is_over = true
-  local batch = call.batch
+  local batch, receiver = call.batch, call.receiver
   if code and code ~= "redis" or call.words[1] == "EVALSHA" and code then
     call.link.host.troubles = (call.link.host.troubles or 0) + 1
   end
@@ -88,6 +90,10 @@ local function tell(call, reply, code, detail)
     batch.replies[i], batch.codes[i], batch.details[i] = reply, code, detail
     batch.left = batch.left - 1
     if batch.left == 0 then batch.event:set() end
+  elseif receiver and code == "closed" then
+    call.link.host.daemon(receiver.replied, receiver, nil, code, detail)
+  elseif receiver then
+    receiver:replied(reply, code, detail)
   elseif call.task then
     call.link.host.wake(call.task, reply, code, detail)
   end
@@ -252,7 +258,7 @@ local function start(self, ms, words, n)
   end
   local call = set_metatable({         -- with room for the fields that it gets
     link = self, words = copy, fire = arrive, sent = now, is_over = false,
-    deadline = nil, task = nil, reply = nil, host = nil,
+    deadline = nil, task = nil, reply = nil, host = nil, receiver = nil,
     due = ms > 0 and now + ms / 1000 / self.host.speed or huge,
   }, Call)
   self.last = self.last + 1
@@ -409,6 +415,12 @@ local scratch = {}
 
 function Connection:eval(ms, ...)
   return self:send(ms, scratch, evalsha(scratch, ...))
+end
+
+function Connection:post(ms, words, n, receiver)
+  if self.link.is_closed then return false end
+  start(self.link, ms, words, n).receiver = receiver
+  return true
 end
 
 function Connection:call(ms, ...)

@@ -37,20 +37,28 @@ return {
     { RARE, "holds.leave_to_lease: *", "holds.left_by: *" },
     { NGINX, "holds.end_all: *" },
   },
+  ["lock/posted"] = {
+    { MALFORMED, "freed: if 1" },
+    { NGINX, "posted:release: elseif 1", "posted:release: function 1" },
+    { "the client is closed meanwhile", "held: if 1",
+      "posted:replied: if 3" },
+    { RARE, "acquired: elseif 1", "confirm: *", "posted:set: if 2",
+      "posted:set: elseif 1", "posted:release: if 1" },
+  },
   ["lock/requests"] = {
-    { "the policies here have all operations", "may_enter: elseif 2" },
-    { MALFORMED, "interpret: if 1", "interpret: if 2", "interpret: after if 2",
-      "send_release: after if 7", "send_release: after if 8" },
-    { NGINX, "accepted: if 2" },
+    { "the policies here have all operations",
+      "requests.may_enter: elseif 2" },
+    { MALFORMED, "interpret: after if 1", "interpret: after if 2",
+      "requests.released: after if 2", "requests.released: after if 3" },
+    { NGINX, "requests.accepted: if 1" },
     { "no task here has more than 16 holds", "count_text: *" },
-    { ONCE, "send_release: if 2" },
-    { RARE, "interpret: test of elseif 4", "interpret: elseif 4",
-      "interpret: if 3", "release_later: *", "requests.release: if 1",
-      "requests.release: if 2", "requests.release: after if 3",
-      "left_to_lease: *" },
+    { ONCE, "requests.removed: if 1" },
+    { RARE, "interpret: if 2", "requests.entered: if 1", "release_later: *",
+      "requests.release: if 1", "requests.release: if 2",
+      "requests.release: after if 3", "left_to_lease: *" },
   },
   ["lock/turn"] = {
-    { RARE, "turn.wait: after for 1" },
+    { RARE, "turn.wait: after if 2" },
   },
   ["lock/watchdog"] = {
     { MALFORMED, "sender.answered: else 1" },
@@ -87,6 +95,9 @@ return {
       "wait_on: after if 4", "wait_on: elseif 1", "multi:is_held: *",
       "multi:state_of: *", "multi:release_parts: *", "multi:show: *" },
   },
+  ["several/part"] = {
+    { RARE, "part:accept: if 1" },
+  },
   ["several/quorum"] = {
     { MISUSE, "unsound: *", "check_clients: *" },
     { "no run gives this option: spec/redis/quorum_spec.lua",
@@ -103,7 +114,8 @@ return {
     { END, "backend:rest: *" },
     { "by programs only: spec/redis/host_spec.lua", "backend:call: *",
       "is_interrupt: *", "may_connect: *", "backend:connect: *" },
-    { SEVERAL, "Target:route: after if 1", "follow_slots: *", "attend: *" },
+    { SEVERAL, "Target:route: after if 1", "Target:identity: after if 1",
+      "follow_slots: *", "attend: *" },
   },
   ["redis/batch"] = {
     { REFUSED, "batch:fail: *", "send_alone: *" },
@@ -118,7 +130,8 @@ return {
   },
   ["redis/server_identity"] = {
     { "each server of a red lock is another: spec/redis/quorum_spec.lua",
-      "bond: *", "server_identity.clash: after if 1" },
+      "bond: *", "server_identity.clash: after if 1",
+      "server_identity.clash: after if 2" },
     { RARE, "note: if 3" },
   },
   ["redis/errors"] = {

@@ -108,6 +108,11 @@ end
 --- Resets a grant without holds. It ends with its turn, see `recycle`.
 function grant:reset()
   if self.list or self.index then self.lock.session.watchdog:remove(self) end
+  self:clear()
+end
+
+--- As `reset`, of a grant that the watchdog does not have.
+function grant:clear()
   self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
   self.valid_until, self.lost_because, self.is_unsure = 0, nil, nil
 end
@@ -115,9 +120,12 @@ end
 --- Ends the grant, and keeps its table for reuse, if it has no holds and
 --  nothing has its turn. The caller must not use it afterwards.
 function grant:recycle()
-  if self.state ~= "free" or self.acting or not self.owner then return end
-  self:detach()
-  local spares = self.lock.session.spares
+  local owner, lock = self.owner, self.lock
+  if self.state ~= "free" or self.acting or not owner then return end
+  local grants, spares = lock.record.grants, lock.session.spares
+  if grants[owner] == self then grants[owner] = nil end       -- as `detach`
+  if owner.grants then owner.grants[self] = nil end
+  if owner.lost then owner.lost[self] = nil end
   self.owner, self.is_given_up = nil, nil
   if #spares < SPARES then
     self.lock = nil

@@ -3,7 +3,8 @@
 --  A hold is a table: `ends` is the time at which its lease ends; without it
 --  the watchdog renews the hold. If `is_transferable`, any task may release it;
 --  `object` is a weak reference to the program's object for it. The part of a
---  multi-lock or red lock refers to the whole as `hold`. If its unlock had no
+--  multi-lock or red lock refers to the whole as `hold`; that of a red lock has
+--  a method `lost`, which is called when the grant is. If its unlock had no
 --  turn, the task that called it is `by`.
 
 local holds = {}

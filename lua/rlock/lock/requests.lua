@@ -26,6 +26,9 @@ for i = 0, 16 do COUNT[i] = ("%d"):format(i) end
 
 local function count_text(n) return ("%d"):format(n) end
 
+--- A count of holds, for Redis.
+function requests.count_text(n) return COUNT[n] or count_text(n) end
+
 -- Ends the turn, unless a rollback in the background keeps it.
 local function pass_on(self)
   if self.acting == true then
@@ -36,11 +39,14 @@ local function pass_on(self)
   if self.is_given_up then self:give_up() end
 end
 
--- Ends the turn; returns the results of a request.
-local function passed_on(self, a, b, c, d)
+--- Ends the turn, unless a rollback in the background keeps it.
+-- @return its further arguments
+function requests.passed_on(self, a, b, c, d)
   pass_on(self)
   return a, b, c, d
 end
+
+local passed_on = requests.passed_on
 
 -- Seconds of lease that the holds need from now on, and whether the watchdog
 -- must renew any of them.
@@ -232,8 +238,10 @@ local function extra_of(self, extra, now, wait_deadline)
   error(result, 0)
 end
 
--- May this grant request another hold?
-local function may_enter(self, lease)
+--- May this grant request another hold?
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail
+function requests.may_enter(self, lease)
   local policy_ = self.lock.record.policy
   if self.lock.session.is_closed then
     return nil, "closed", "the client was closed"
@@ -250,46 +258,76 @@ local function may_enter(self, lease)
   return true
 end
 
+local may_enter = requests.may_enter
+
+--- Records a new hold, unless its lease may have ended already.
+-- @param value a token or nil
+-- @return as `acquire`
+function requests.entered(self, value, lease, hold, sent)
+  local session = self.lock.session
+  local ends = session.valid_until(sent, lease or session.lease,
+    self.lock.drift)
+  local now = session.host.now()
+  if now >= ends then                 -- reply came too late
+    roll_back(self, lease or session.lease, true)
+    return "busy", 0
+  end
+  self.token = value
+  add_hold(self, ends, lease, hold, sent, now)
+  return "held"
+end
+
+local entered = requests.entered
+
 -- Interprets the reply of acquire.
 -- @return as `acquire`
 local function interpret(self, reply, lease, hold, sent)
   local session, op = self.lock.session, self.lock.record.policy.ops.acquire
   local verdict, value, detail = verdicts.of(op, reply)
-  if verdict == "lost" and #self.holds == 0 then
-    verdict, value, detail = verdicts.wrong(op, reply)
-  end
-  if not verdict then
-    roll_back(self, lease or session.lease)
-  elseif verdict == "held" then
-    local ends = session.valid_until(sent, lease or session.lease,
-      self.lock.drift)
-    local now = session.host.now()
-    if now >= ends then                 -- reply came too late
-      roll_back(self, lease or session.lease, true)
-      return "busy", 0
-    end
-    self.token = value
-    add_hold(self, ends, lease, hold, sent, now)
-    return "held"
+  if verdict == "held" then
+    return entered(self, value, lease, hold, sent)
   elseif verdict == "busy" then
     return "busy", value
-  elseif verdict == "lost" then
-    session.watchdog:lose(self, "the server does not have it any more")
-    return nil, nil, "lost", "the outer hold was lost: unlock it first"
   elseif verdict == "refused" then
     return nil, nil, "refused", value
+  elseif verdict == "lost" then
+    if #self.holds > 0 then
+      session.watchdog:lose(self, "the server does not have it any more")
+      return nil, nil, "lost", "the outer hold was lost: unlock it first"
+    end
+    verdict, value, detail = verdicts.wrong(op, reply)
   end
-  return nil, nil, value, detail
+  roll_back(self, lease or session.lease)
+  return verdict, nil, value, detail
 end
 
-local send_release
+--- Handles the outcome of a request: of acquire. The caller has the turn.
+-- @param reply, code, detail, may_be_applied, sent  as target:run returns them
+-- @return as `acquire`
+function requests.acquired(self, lease, hold, reply, code, detail,
+    may_be_applied, sent)
+  local session = self.lock.session
+  if reply == nil then
+    if may_be_applied then
+      self.is_unsure = #self.holds > 0 or nil
+      roll_back(self, lease or session.lease)
+    end
+    return nil, nil, code, detail
+  elseif session.is_closed then
+    roll_back(self, lease or session.lease)
+    return nil, nil, "closed", "the client was closed"
+  end
+  return interpret(self, reply, lease, hold, sent)
+end
 
--- Gives a hold its grant. Releases it instead if its task has ended or `accept`
--- rejects it. This keeps the turn meanwhile, so no other task of the owner
--- sees the hold.
+local acquired, send_release = requests.acquired, nil
+
+--- Gives a hold its grant. Releases it instead if its task has ended or
+--  `accept` rejects it. This keeps the turn meanwhile, so no other task of the
+--  owner sees the hold.
 -- @treturn[1] string "held"
 -- @treturn[2] nil, nil, code, detail
-local function accepted(self, hold)
+function requests.accepted(self, hold)
   local session = self.lock.session
   local ok, code, detail = true, nil, nil
   if session.host.has_gone(self.owner.task) then
@@ -306,6 +344,8 @@ local function accepted(self, hold)
   return nil, nil, code, detail
 end
 
+local accepted = requests.accepted
+
 -- Sends the request and passes the turn on.
 local function send_acquire(self, deadline, lease, hold, now, extra)
   local session, record = self.lock.session, self.lock.record
@@ -321,15 +361,9 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
     lease and duration.ms(lease) or session.lease_ms, COUNT[want]
     or count_text(want), extra)
   session:work_done()
-  if reply == nil then
-    if may_be_applied then
-      self.is_unsure = #self.holds > 0 or nil
-      roll_back(self, lease or session.lease)
-    end
-    return passed_on(self, nil, nil, code, detail)
-  elseif session.is_closed then
-    roll_back(self, lease or session.lease)
-    return passed_on(self, nil, nil, "closed", "the client was closed")
+  if reply == nil or session.is_closed then
+    return passed_on(self, acquired(self, lease, hold, reply, code, detail,
+      may_be_applied, sent))
   end
   local verdict, value
   verdict, value, code, detail = interpret(self, reply, lease, hold, sent)
@@ -440,49 +474,51 @@ local function lost_in_reply(self, may_be_applied, left)
   return lost(self)
 end
 
--- Wakes a waiter of this client, whose request follows the release, unless the
--- policy has a queue of waiters.
--- @treturn table|nil the channel
-local function hand_over(self, now)
-  local channel = not self.lock.record.policy.ops.refresh and self:channel()
-  return channel and self.lock.session.wakeup:hand_over(channel, now)
-end
-
-function send_release(self, deadline, hold, now)
-  if not hold and self.holds[2] then
-    hold = holds.left_by(self.holds, self.lock.session.host.current())
-  end
+--- Removes a hold, before the request that releases it. The caller has the
+--  turn.
+-- @tparam[opt] table hold as for `release`
+-- @tparam number now by host.now()
+-- @treturn[1] number seconds for which it was still valid
+-- @treturn[1] number seconds of lease that the other holds need, or 1
+-- @treturn[1] boolean whether the watchdog must renew any of them
+-- @treturn[2] nil
+-- @return[2] what `release` returns: there is nothing to send
+function requests.removed(self, hold, now)
   hold = holds.remove(self.holds, hold)
   if not hold then
-    return nil, "not_held", "this task does not hold the lock"
+    return nil, nil, "not_held", "this task does not hold the lock"
   end
   hold.is_over = true
+  local session = self.lock.session
   if self.state == "lost" then
-    if self.is_unsure then roll_back(self, self.lock.session.lease) end
-    return lost(self)
+    if self.is_unsure then roll_back(self, session.lease) end
+    return nil, lost(self)
   end
-  local session, record = self.lock.session, self.lock.record
-  local left, want, seconds, watched = self.valid_until - now, #self.holds, 1
-  local channel
-  if want == 0 then
-    if session.wakeup.count > 0 then channel = hand_over(self, now) end
+  local left = self.valid_until - now
+  if #self.holds == 0 then
     session.watchdog:remove(self)
-    local times, held, i = record.series.hold, now - self.since, 1
+    local times, held, i = self.lock.record.series.hold, now - self.since, 1
     while held > HOLD[i] do i = i + 1 end      -- metrics.observe
     times[i], times.sum = times[i] + 1, times.sum + held
-  else
-    seconds, watched = needed(self, now)
-    self.watched = watched
-    self.valid_until = min(self.valid_until,
-      session.valid_until(now, seconds, self.lock.drift))
-    session.watchdog:lower(self, now)
+    return left, 1
   end
-  local reply, code, detail, may_be_applied, sent = record.target:run("release",
-    deadline, now, self.owner_name,
-    want == 0 and "1" or duration.ms(seconds), COUNT[want] or count_text(want))
-  local verdict = reply ~= nil and verdicts.of(record.policy.ops.release, reply)
-  if channel and verdict ~= "freed" then session.wakeup:withdraw(channel) end
+  local seconds, watched = needed(self, now)
+  self.watched = watched
+  self.valid_until = min(self.valid_until,
+    session.valid_until(now, seconds, self.lock.drift))
+  session.watchdog:lower(self, now)
+  return left, seconds, watched
+end
+
+--- Handles the outcome of a request: of release. The caller has the turn.
+-- @param left, seconds, watched  as `removed` returns them
+-- @param reply, code, detail, may_be_applied, sent  as target:run returns them
+-- @return as `release`
+function requests.released(self, left, seconds, watched, reply, code, detail,
+    may_be_applied, sent)
   if reply == nil then return unconfirmed(self, code, detail, left) end
+  local op, want = self.lock.record.policy.ops.release, #self.holds
+  local verdict = verdicts.of(op, reply)
   if verdict == "freed" and want == 0 then
     self:reset()
     return true
@@ -492,7 +528,44 @@ function send_release(self, deadline, hold, now)
     return lost_in_reply(self, may_be_applied, left)
   end
   if want == 0 then self:reset() end
-  return verdicts.wrong(record.policy.ops.release, reply)
+  return verdicts.wrong(op, reply)
+end
+
+local removed, released = requests.removed, requests.released
+
+-- Wakes a waiter of this client, whose request follows the release, unless the
+-- policy has a queue of waiters.
+-- @treturn table|nil the channel
+local function hand_over(self, now)
+  local channel = not self.lock.record.policy.ops.refresh and self:channel()
+  return channel and self.lock.session.wakeup:hand_over(channel, now)
+end
+
+function send_release(self, deadline, hold, now)
+  local session, channel = self.lock.session, nil
+  if not hold and self.holds[2] then
+    hold = holds.left_by(self.holds, session.host.current())
+  end
+  local left, seconds, watched, why = removed(self, hold, now)
+  if not left then return seconds, watched, why end
+  local want = #self.holds
+  if want == 0 and session.wakeup.count > 0 then
+    channel = hand_over(self, now)
+  end
+  local reply, code, detail, may_be_applied, sent =
+    self.lock.record.target:run("release", deadline, now, self.owner_name,
+      want == 0 and "1" or duration.ms(seconds), COUNT[want]
+      or count_text(want))
+  if want == 0 and type(reply) == "table" and reply[1] == "freed"
+      and reply[2] == nil then                        -- the usual case
+    self:reset()
+    return true
+  end
+  local ok
+  ok, code, detail = released(self, left, seconds, watched, reply, code, detail,
+    may_be_applied, sent)
+  if channel and not ok then session.wakeup:withdraw(channel) end
+  return ok, code, detail
 end
 
 -- As passed_on; the caller does not use the grant afterwards.

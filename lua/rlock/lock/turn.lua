@@ -1,13 +1,44 @@
 --- The turn of a grant: it has one request at a time, although several tasks
 --  may share it (an explicit owner, a transferred hold). A grant is `acting`
 --  while a request has its turn: true, or CONTENDED if the end of the request
---  may not end the turn. `queue` has the events of those that wait.
+--  may not end the turn. `queue` has those that wait for it: events, and
+--  requests without a task (posted.lua). The turn is given to the first by its
+--  method `set`.
 
 local turn = {}
 
 --- Value of `acting` if another request waits, if a rollback keeps the turn, or
 --  if the task has ended.
 turn.CONTENDED = "contended"
+
+--- Waits for the turn, without a task.
+-- @tparam table self the grant
+-- @tparam table waiter its method `set` gets the turn
+function turn.join(self, waiter)
+  local queue = self.queue
+  self.acting = turn.CONTENDED
+  if queue then
+    queue[#queue + 1] = waiter
+  else
+    self.queue = { waiter }
+  end
+end
+
+--- Stops waiting for the turn.
+-- @tparam table self the grant
+-- @tparam table waiter
+-- @treturn boolean whether it was waiting; else it has had the turn
+function turn.leave(self, waiter)
+  local queue = self.queue
+  for i, other in ipairs(queue or {}) do
+    if other == waiter then
+      table.remove(queue, i)
+      if not queue[1] then self.queue = nil end
+      return true
+    end
+  end
+  return false
+end
 
 --- Waits for the turn of a grant that is acting.
 -- @tparam table self the grant
@@ -17,22 +48,19 @@ turn.CONTENDED = "contended"
 function turn.wait(self, deadline)
   local host = self.lock.session.host
   local event = host.event()
-  local queue = self.queue or {}
-  self.queue, self.acting = queue, turn.CONTENDED
-  queue[#queue + 1] = event
+  turn.join(self, event)
   local is_ours, code, unwind = event:pause(deadline - host.now())
   if is_ours then return true end
-  for i, other in ipairs(queue) do
-    if other == event then
-      table.remove(queue, i)
-      if not queue[1] then self.queue = nil end
-      if is_ours == nil then return nil, code, unwind end
-      return nil, "timeout", "another request of this owner is in flight"
-    end
+  if turn.leave(self, event) then
+    if is_ours == nil then return nil, code, unwind end
+    return nil, "timeout", turn.LATE
   end
   turn.pass(self)                     -- a race: it came at the timeout
   return nil, code or "timeout", unwind or "no time left"
 end
+
+--- The detail of a turn that does not come in time.
+turn.LATE = "another request of this owner is in flight"
 
 --- Passes the turn to the first that waits for it.
 -- @tparam table self the grant

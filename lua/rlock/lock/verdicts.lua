@@ -97,11 +97,13 @@ function verdicts.of(op, reply)
   local word, value = reply, nil
   if type(reply) == "table" then word, value = reply[1], reply[2] end
   local kind = words[op.op][word]
-  if kind == true and value == nil then return word end
-  if not kind or kind ~= true and type(value) ~= kind
-      or type(value) == "table" then
-    return verdicts.wrong(op, reply)
+  if kind == true then
+    if value == nil then return word end
+    kind = type(value) ~= "table"
+  else
+    kind = kind and type(value) == kind
   end
+  if not kind then return verdicts.wrong(op, reply) end
   if word == "refused" then value = naming.printable(value) end
   return word, value
 end

@@ -155,6 +155,9 @@ function watchdog:lose(grant, reason)
     self.host.spawn(callback.fn, callback.object, reason)
   end
   grant.on_lost = nil
+  for _, hold in ipairs(grant.holds or {}) do      -- permits have no such list
+    if hold.lost then hold:lost(reason) end
+  end
   if grant:is_abandoned() then
     grant:drop()
   elseif grant.remember then                    -- permits have no such method

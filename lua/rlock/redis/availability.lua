@@ -11,6 +11,9 @@ local PAUSE, IDLE = 0.02, 5
 --  blocked, the reply may be waiting to be read.
 local GRACE = 0.01
 
+--- How many servers are skipped.
+availability.count = 0
+
 -- node -> { why, since, asked }, for servers that do not answer
 local away = setmetatable({}, { __mode = "k" })
 
@@ -30,6 +33,7 @@ local function probe(node, state)
     host.sleep(PAUSE)
   end
   away[node] = nil
+  availability.count = availability.count - 1
 end
 
 --- Marks a server as away and starts to probe it.
@@ -40,6 +44,7 @@ function availability.mark_away(node, why)
   local now = node.host.now()
   local state = { why = why, since = now, asked = now }
   away[node] = state
+  availability.count = availability.count + 1
   node.host.service(probe, node, state)
 end
 

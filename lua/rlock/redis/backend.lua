@@ -288,6 +288,34 @@ function Target:run(name, deadline, now, a, b, c, extra)
     nil, extra)
 end
 
+--- Sends a request of "acquire" or "release" once, without waiting, if
+--  `standing` has found its server ready.
+-- @tparam string name
+-- @tparam table receiver its method replied(reply, code, detail) gets the
+--   reply, outside of any task; it must not wait
+-- @tparam number deadline by host.now()
+-- @tparam number now      by host.now()
+-- @param a,b,c  as for `run`
+-- @treturn boolean whether it was sent; else use `run`
+Target.post = remote.post
+
+--- What carries posted requests now. To be called when one has failed, for
+--  `retry`.
+function Target:carrier() return self.node.connection end
+
+--- Goes on with a request that was posted and has failed.
+-- @param connection       as `carrier` returned it
+-- @tparam string name
+-- @tparam number deadline by host.now()
+-- @tparam number now      when it was sent, by host.now()
+-- @param code, detail     of the failure
+-- @param a,b,c            as for `post`
+-- @return as remote.run
+function Target:retry(connection, name, deadline, now, code, detail, a, b, c)
+  return remote.retry(self.node, connection, self.ops[name], deadline, now,
+    code, detail, self, a, b, c, self.publishes[name] == 4 and self.publish)
+end
+
 --- The arguments of an operation, with the command that publishes.
 -- @tparam string name of the operation
 -- @param a,b,c,d  as for `run`
@@ -389,7 +417,11 @@ function Target:identify(deadline)
 end
 
 --- The server's identity, if `identify` has run on its current connection.
-function Target:identity() return identities().of(node_of(self)) end
+function Target:identity()
+  local connection = self.node.connection               -- a cluster has none
+  if connection and identity then return identity.at(connection) end
+  return identities().of(node_of(self))
+end
 
 --- Seconds until a server that has lost its data counts again.
 -- @tparam number lease seconds
@@ -407,6 +439,25 @@ function Target:clash(locks)
     local why = other ~= own and clash(own, other)
     if why then return why end
   end
+end
+
+--- The identity of the server, if requests can be posted to it now, and it
+--  certainly counts: `identify`, `clash`, `quarantine` and `why_away` would not
+--  wait, and find no fault.
+-- @tparam number lease seconds, for `quarantine`
+-- @tparam number now   by host.now()
+-- @tparam table locks  for `clash`
+-- @treturn table|nil
+function Target:standing(lease, now, locks)
+  local its = self.node                   -- a cluster has no connection
+  if not identity or not its.connection
+      or availability and availability.count > 0
+      and availability.why_away(its) then
+    return nil
+  end
+  local found = identity.standing(its, lease, now)
+  if found and found.is_shared and self:clash(locks) then return nil end
+  return found
 end
 
 --- Why the server should be skipped now, or nil.

@@ -48,7 +48,7 @@ function node.new(host, options)
     not_before = 0,          -- earliest time of the next attempt to connect
     opened = 0,              -- when the connection was opened, by host.now()
     shas = {},               -- script -> sha, for scripts loaded on this server
-    unanswered = nil,        -- first script to time out since the last reply
+    unanswered = false,      -- first script to time out since the last reply
     dedicated = {},              -- see replicas.lua
   }, node)
   self.seals = seal.new(self, options.seal or "kill")

@@ -319,7 +319,7 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
     node, reply, code, detail, sent =
       find_and_send(server, asked, op, deadline, keys, ...)
     if reply ~= nil then
-      node.unanswered = nil
+      node.unanswered = false
       return reply, nil, nil, may_be_applied, sent
     end
   end
@@ -354,12 +354,68 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   local reply, code, detail =
     connection:eval(ms, sha, keys, a, b, c, d, extra)
   if reply ~= nil then
-    node.unanswered = nil
+    node.unanswered = false
     return reply, nil, nil, false, now
   end
   node:handle(connection, code, detail)
   return again(server, node, op, deadline, now, code, detail, keys, a, b, c, d,
     extra)
+end
+
+-- The words of an operation's posted requests on a target: all but the
+-- arguments are the same each time. `at` is the index of the first of these.
+-- @treturn table nil if the request cannot be posted
+local function words_of(target, connection, name)
+  local op, node = target.ops[name], target.node
+  local sha = node.shas[op]
+  if not sha or not connection.post or target.replicas then return nil end
+  local words, publishes = { op = op }, target.publishes[name] == 4
+  words.at = evalsha(words, sha, target) + 1
+  words.n = words.at + (publishes and 3 or 2)
+  if publishes then words[words.n] = target.publish end
+  target.posts = target.posts or {}
+  target.posts[name] = words
+  return words
+end
+
+--- Sends a request once, without waiting for its reply.
+-- @tparam table target   see backend.lua; not of a cluster
+-- @tparam string name    of an operation of a lock, with three arguments
+-- @tparam table receiver gets the reply, see the host contract
+-- @tparam number deadline by host.now()
+-- @tparam number now      by host.now()
+-- @param a,b,c           the arguments
+-- @treturn boolean whether it was sent; else use `run`
+function remote.post(target, name, receiver, deadline, now, a, b, c)
+  local node, posts = target.node, target.posts
+  local connection, words = node.connection, posts and posts[name]
+  if not connection or node.unanswered then return false end
+  if not words or words[2] ~= node.shas[words.op] then
+    words = words_of(target, connection, name)
+    if not words then return false end
+  end
+  local ms, at = (deadline - now) * 1000, words.at
+  if ms >= node.timeout_ms then
+    ms = node.timeout_ms
+  else
+    ms = ms > 1 and ms - ms % -1 or 1              -- rounded up
+  end
+  words[at], words[at + 1], words[at + 2] = a, b, c
+  return connection:post(ms, words, words.n, receiver)
+end
+
+--- Goes on with a request that was posted and has failed, as `run` would.
+-- @tparam table node
+-- @tparam table connection of the request
+-- @tparam table op
+-- @tparam number deadline  by host.now()
+-- @tparam number now       when it was sent
+-- @param code, detail      of the failure
+-- @return as `run`
+function remote.retry(node, connection, op, deadline, now, code, detail, keys,
+    ...)
+  node:handle(connection, code, detail)
+  return again(node, node, op, deadline, now, code, detail, keys, ...)
 end
 
 return remote

@@ -6,7 +6,8 @@ local server_identity = {}
 
 local max = math.max
 
--- connection -> { run_id, replication, is_replica }
+-- connection -> { run_id, replication, is_replica, is_shared: whether another
+-- node may show the same server }
 local identities = setmetatable({}, { __mode = "k" })
 -- node -> the latest of these, for while it has no connection: a replica that
 -- refuses a write loses its connection
@@ -59,6 +60,28 @@ local function ask(node, deadline)
   return table.concat(texts, "\n")
 end
 
+--- The identity of the server of a connection, if `identify` has run on it.
+function server_identity.at(connection) return identities[connection] end
+
+--- The server's identity, if `identify` has run on its current connection.
+-- @tparam table node
+-- @treturn table|nil as `identify` returns it
+function server_identity.of(node)
+  return node.connection and identities[node.connection]
+end
+
+-- Marks a new identity, and those of other nodes with the same run or
+-- replication id. So nodes without the mark need not be compared.
+local function mark_shared(node, new)
+  for other, last in pairs(latest) do
+    local its = server_identity.of(other) or last
+    if other ~= node and (its.run_id == new.run_id
+        or its.replication == new.replication) then
+      its.is_shared, new.is_shared = true, true
+    end
+  end
+end
+
 --- Identifies the server, once for each connection.
 -- @tparam table node
 -- @tparam number deadline by host.now()
@@ -75,10 +98,25 @@ function server_identity.identify(node, deadline)
   text, code, detail = ask(node, deadline)
   if not text then return nil, code, detail end
   if not identities[connection] then
-    identities[connection] = read(node, text, node.host.now())
-    latest[node] = identities[connection]
+    local new = read(node, text, node.host.now())
+    identities[connection], latest[node] = new, new
+    mark_shared(node, new)
   end
   return identities[connection]
+end
+
+--- The server's identity, if that is known without asking and the server
+--  counts, see `quarantine`.
+-- @tparam table node
+-- @tparam number lease seconds
+-- @tparam number now   by host.now()
+-- @treturn table|nil as `identify` returns it
+function server_identity.standing(node, lease, now)
+  local its, server = identities[node.connection], known[node]
+  if not its or not server then return nil end
+  server.seen = now
+  if server.forgot and server.forgot + lease > now then return nil end
+  return its
 end
 
 -- Why two servers are not independent, or nil.
@@ -90,20 +128,14 @@ local function bond(a, b)
   end
 end
 
---- The server's identity, if `identify` has run on its current connection.
--- @tparam table node
--- @treturn table|nil as `identify` returns it
-function server_identity.of(node)
-  return node.connection and identities[node.connection]
-end
-
 --- Is the server a duplicate of another one, or its replica?
 -- @tparam table node   identified before
 -- @tparam table other  another node
 -- @treturn string|nil why it does not count
 function server_identity.clash(node, other)
-  local what = bond(server_identity.of(node),
-    server_identity.of(other) or latest[other])
+  local its = server_identity.of(node)
+  if not its or not its.is_shared then return nil end
+  local what = bond(its, server_identity.of(other) or latest[other])
   if not what then return nil end
   identities[node.connection] = nil          -- may change: retry
   return ("%s and %s are %s, not independent servers"):format(other.where,

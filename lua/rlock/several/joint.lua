@@ -71,12 +71,12 @@ end
 
 --- The grant for an inner hold's lock and owner; creates one if there is none.
 --  The caller must recycle it.
--- @tparam table inner an inner hold
+-- @tparam table inner an inner hold; has an `owner`, or its `round` has
 -- @tparam[opt] table waiter for that lock; the grant gets its place
 function joint.granted(inner, waiter)
-  local member = inner.lock
-  local granted = member.record.grants[inner.owner]
-    or grant.new(member, inner.owner, waiter and waiter.owner_name)
+  local member, its = inner.lock, inner.owner or inner.round.owner
+  local granted = member.record.grants[its]
+    or grant.new(member, its, waiter and waiter.owner_name)
   if waiter then granted:admit(waiter) end
   return granted
 end
@@ -103,13 +103,14 @@ end
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function joint.count(inner, deadline)
   local record, session = inner.lock.record, inner.lock.session
-  local op, granted = record.policy.ops.peek, record.grants[inner.owner]
+  local its = inner.owner or inner.round.owner
+  local op, granted = record.policy.ops.peek, record.grants[its]
   if not op then
     return nil, "usage", ("policy %s has no server.peek, needed here")
       :format(naming.show(record.policy.name))
   end
   local name = granted and granted.owner_name
-    or inner.owner:name_for(session, record.family)
+    or its:name_for(session, record.family)
   local reply, code, detail = record.target:run("peek", deadline,
     session.host.now(), name)
   if reply == nil then return nil, code, detail end
@@ -212,11 +213,27 @@ function joint:tell_wait(try)
   self:report("info", "waiting", "waiting for " .. self:show(), {})
 end
 
+-- A hold that is not taken yet: a new table, or one that handle.lua made.
+local function begun(self, made)
+  local hold = {
+    joint = self, task = self.host.current(),
+    inner_holds = { nil, nil, nil, nil, nil },          -- with room
+    since = self.host.now(), grant = false, is_over = false,
+    lost_because = false, is_watched = false, object = false, lease = false,
+  }
+  if made then
+    for name, value in pairs(hold) do
+      if made[name] == nil then made[name] = value end
+    end
+    hold = made
+  end
+  hold.grant = hold
+  return setmetatable(hold, Hold)
+end
+
 --- Takes one more hold for the calling task, see handle.lua.
 function joint:take(wait, lease, hold)
-  hold = setmetatable(hold or {}, Hold)
-  hold.joint, hold.task, hold.inner_holds = self, self.host.current(), {}
-  hold.grant, hold.since = hold, self.host.now()
+  hold = begun(self, hold)
   local ok, code, detail = nil, "timeout", PASSED
   if wait >= 0 then ok, code, detail = self:take_parts(hold, wait, lease) end
   if ok and not self.host.has_gone(hold.task) then

@@ -18,6 +18,7 @@ local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
 local naming = require "rlock.naming"
 local policy = require "rlock.policy"
+local posted = require "rlock.lock.posted"
 
 local quorum = joint:class()
 
@@ -90,6 +91,7 @@ function quorum.new(clients, name, options)
   self.name, self.lease = name, lease
   self.node_timeout = options.node_timeout or NODE_TIMEOUT
   self.majority = floor(#members / 2) + 1
+  self.is_posted = posted.suits(members[1])
   return self
 end
 
@@ -100,19 +102,29 @@ end
 
 -- validity ------------------------------------------------------------------
 
--- The time until which a majority certainly keeps the hold, or 0.
+local ends = {}                -- reused: the latest first
+
+-- The times until which a majority, and any server, certainly keeps the hold;
+-- or 0.
 local function valid_until(self, hold)
-  local ends = {}
-  for _, inner in ipairs(hold.inner_holds) do
-    if joint.is_alive(inner) then ends[#ends + 1] = inner.grant.valid_until end
+  local n, inner_holds = 0, hold.inner_holds
+  for i = 1, #inner_holds do
+    local inner = inner_holds[i]
+    local grant = inner.grant
+    if not inner.is_over and grant.state ~= "lost" then       -- joint.is_alive
+      local at, its = n, grant.valid_until
+      while at > 0 and ends[at] < its do
+        ends[at + 1], at = ends[at], at - 1
+      end
+      ends[at + 1], n = its, n + 1
+    end
   end
-  if #ends < self.majority then return 0 end
-  table.sort(ends)
-  return ends[#ends - self.majority + 1]
+  return n < self.majority and 0 or ends[self.majority], n > 0 and ends[1] or 0
 end
 
 function quorum:valid_of(hold)
-  return max(0, valid_until(self, hold) - self.host.now())
+  local ends_at = valid_until(self, hold)
+  return max(0, ends_at - self.host.now())
 end
 
 -- A server without a connection may have crashed and forgotten its inner hold.
@@ -133,9 +145,7 @@ end
 local function drop(hold)
   local inner_holds = hold.inner_holds
   hold.inner_holds = {}
-  for _, inner in ipairs(inner_holds) do
-    inner.lock.session:background(function() joint.release(inner) end)
-  end
+  for _, inner in ipairs(inner_holds) do inner:release() end
 end
 
 -- taking --------------------------------------------------------------------
@@ -155,8 +165,9 @@ local function attempt(self, try)
   end
   round.is_over = true
   drop(hold)
+  if ok then code, detail, try.is_final = round:outcome() end
+  round:give_up(false)
   if not ok then return nil, code, detail end
-  code, detail, try.is_final = round:outcome()
   if code ~= "quorum" or not round.is_short or not try.code then
     try.code, try.detail = code, detail
   end
@@ -170,6 +181,8 @@ local function pause(self, try, code, detail)
     return nil, code, detail
   end
   self:tell_wait(try)
+  try.pause = try.pause
+    or backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number)
   local left = try.wait_deadline - self.host.now()
   if left > 0 then
     local slept, cancelled, unwind = self.host.event():pause(
@@ -202,7 +215,6 @@ function quorum:take_parts(hold, wait, lease)
   local try = {
     hold = hold, lease = lease, wait_deadline = self.host.now() + wait,
     is_single = wait == 0,
-    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number),
   }
   while true do
     ok, code, detail = attempt(self, try)
@@ -254,88 +266,100 @@ local function keep_healing(self, hold)
     if not is_wanted(self, hold) then return end
     local others = without_part(self, hold)
     if not others[1] then break end
+    hold.is_healed = true
     Round.new(self, hold):request(others)
   end
   hold.healer = nil
 end
 
-local function heal(self, hold)
+--- Retries the missing inner holds in the background.
+function quorum:heal(hold)
   if hold.healer or hold.lease or not is_wanted(self, hold) then return end
   hold.healer = self.host.event()
   self.host.service(keep_healing, self, hold)
 end
 
-local function lost_inner(self, hold, inner, reason)
-  if inner.is_over or hold.is_over or hold.lost_because then return end
-  if self:valid_of(hold) > 0 then return heal(self, hold) end
+--- A part has lost its grant.
+-- @tparam table part
+-- @tparam string reason for messages
+function quorum:lost_part(part, reason)
+  local hold = part.round.hold
+  if hold.is_over or hold.lost_because then return end
+  if self:valid_of(hold) > 0 then return self:heal(hold) end
   joint.lose(hold, ("no majority of %d servers has it now; the last to "
     .. "lose it was %s: %s"):format(#self.members,
-    inner.lock.record.target:where(), reason))
+    part.lock.record.target:where(), reason))
   drop(hold)
 end
 
 function quorum:watch(hold)
-  if hold.watch_inner then return end
-  function hold.heal() heal(self, hold) end
-  function hold.watch_inner(inner)
-    inner.grant:when_lost(function(_, reason)
-      lost_inner(self, hold, inner, reason)
-    end, inner)
-  end
-  for _, inner in ipairs(hold.inner_holds) do hold.watch_inner(inner) end
-  if hold.round.failed > 0 then heal(self, hold) end
+  if hold.is_watched then return end
+  hold.is_watched = true
+  for _, part in ipairs(hold.inner_holds) do part:watch() end
+  if hold.round.failed > 0 then self:heal(hold) end
 end
 
 -- releasing -----------------------------------------------------------------
 
--- Releases the inner holds and counts the replies: `freed`, and `gone` where
--- the inner hold was lost already. Returns as soon as a majority has freed it,
--- or too few servers are left that kept it; the other releases continue in the
--- background.
--- @return the counts, or nil, "cancelled", the value to raise
-local function release_all(self, inner_holds)
-  local count = { freed = 0, gone = 0 }
-  local function release(inner)
-    local is_freed, why = joint.release(inner)
-    if is_freed then count.freed = count.freed + 1 end
-    if why == "lost" then count.gone = count.gone + 1 end
-  end
-  local ok, code, unwind = joint.together(self.host, inner_holds, release,
-    Round.time_limit(self), function()
-      return count.freed >= self.majority
-        or #inner_holds - count.gone < self.majority
-    end)
-  if not ok then return nil, code, unwind end
-  return count
+-- The replies to the releases of a hold: `freed`, and `gone` where the inner
+-- hold was lost already.
+local Releases = {}
+Releases.__index = Releases
+
+-- Has a majority freed it, or are too few servers left that kept it?
+local function is_decided(self)
+  return self.left == 0 or self.freed >= self.majority
+    or self.all - self.gone < self.majority
 end
 
-local function longest_of(inner_holds)
-  local seconds = 0
-  for _, inner in ipairs(inner_holds) do
-    seconds = max(seconds, inner.grant:valid_for())
+-- A part has changed the counts, while a task waits for them.
+function Releases:changed()
+  if is_decided(self) then self.event:set() end
+end
+
+-- Releases the inner holds, and returns as soon as that is decided; the other
+-- releases continue in the background.
+-- @return the counts, or nil, "cancelled", the value to raise
+local function release_all(self, inner_holds, now)
+  local n = #inner_holds
+  local count = setmetatable({
+    majority = self.majority, all = n, left = n, freed = 0, gone = 0,
+    event = nil,
+  }, Releases)
+  for i = 1, n do
+    local part = inner_holds[i]
+    part.releases = count
+    part:release()
   end
-  return seconds
+  if is_decided(count) then return count end
+  count.event = self.host.event()
+  local woken, code, unwind =
+    count.event:pause(Round.time_limit(self, nil, now) - now)
+  if woken == nil then return nil, code, unwind end
+  return count
 end
 
 function quorum:release_parts(hold)
   if hold.healer then hold.healer:set() end
+  hold.round:give_up(false)
   if hold.lost_because then return nil, "lost", hold.lost_because end
-  local inner_holds, was_valid = hold.inner_holds, self:valid_of(hold) > 0
-  local all, longest = #self.members, longest_of(inner_holds)
-  local count, code, unwind = release_all(self, inner_holds)
+  local inner_holds, now, all = hold.inner_holds, self.host.now(), #self.members
+  local ends_at, last = valid_until(self, hold)
+  local count, code, unwind = release_all(self, inner_holds, now)
   if not count then return nil, code, unwind end
   local left = #inner_holds - count.gone
   if count.freed >= self.majority then
     return true
   elseif left < self.majority then
     return nil, "lost", ("only %d of %d servers still had it"):format(left, all)
-  elseif not was_valid then
+  elseif ends_at <= now then
     return nil, "lost", "its lease has ended"
   elseif count.freed + count.gone >= self.majority then
     return true
   end
   return nil, "quorum", ("only %d of %d servers confirmed it; the leases end "
-    .. "it in %.1f s at the latest"):format(count.freed, all, longest)
+    .. "it in %.1f s at the latest"):format(count.freed, all,
+      max(last - now, 0))
 end
 
 --- Does the calling task hold it, according to a majority of the servers?

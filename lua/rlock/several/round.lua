@@ -3,20 +3,23 @@
 --  no longer can. Late replies are still handled: an unused grant is released.
 
 local joint = require "rlock.several.joint"
+local owner = require "rlock.lock.owner"
+local part = require "rlock.several.part"
 local verdicts = require "rlock.lock.verdicts"
 
 local round = {}
 round.__index = round
 
-local max, min = math.max, math.min
+local min = math.min
 
 local SHARE = 4          -- a request takes at most lease/4
 
 --- The deadline of a request to one server that is sent now.
 -- @tparam table red the lock
 -- @tparam[opt] number lease seconds
-function round.time_limit(red, lease)
-  return red.host.now() + min(red.node_timeout, (lease or red.lease) / SHARE)
+-- @tparam number now by host.now()
+function round.time_limit(red, lease, now)
+  return now + min(red.node_timeout, (lease or red.lease) / SHARE)
 end
 
 --- @tparam table red  the lock: members, majority, node_timeout, lease, host
@@ -24,142 +27,94 @@ end
 -- @tparam[opt] number lease seconds; nil: renewed by the watchdog
 -- @tparam[opt] number wait_deadline of the whole wait
 function round.new(red, hold, lease, wait_deadline)
-  local deadline = round.time_limit(red, lease)
+  local deadline = round.time_limit(red, lease, red.host.now())
   local is_short = wait_deadline and wait_deadline < deadline
   return setmetatable({
-    red = red, hold = hold, lease = lease, inner_holds = {},
+    red = red, hold = hold, owner = owner.of_task(hold.task),
+    lease = lease or false,
+    inner_holds = { nil, nil, nil, nil, nil },                -- with room
     deadline = is_short and wait_deadline or deadline, is_short = is_short,
     held = 0, failed = 0,     -- counts of replies
     unknown = 0,              -- count of servers not identified yet
+    left = 0,                 -- count of requests that have not ended
+    flying = 0,               -- see posted.lua
+    is_early = false, event = false, is_over = false, clash = false,
   }, round)
-end
-
--- requests ------------------------------------------------------------------
-
-local missing = { connect = true, timeout = true, closed = true }
-
-local function forgetful(seconds)
-  return nil, "quorum", ("restarted or replaced, and may have forgotten what "
-    .. "was granted: counts again in %.1f s"):format(seconds)
-end
-
--- Identifies a server. It does not count if it is a duplicate, or recently
--- restarted or replaced.
--- @return its identity, or nil, code, detail
-local function admit(self, member)
-  local target = member.record.target
-  local identity, code, detail = target:identify(self.deadline)
-  if not identity then return nil, code, detail end
-  self.clash = self.clash or target:clash(self.red.members)
-  if self.clash then return nil, "refused", self.clash end
-  local pause = target:quarantine(max(self.lease or 0, member.session.lease))
-  if pause > 0 then return forgetful(pause) end
-  return identity
-end
-
--- Does the hold already have a live inner hold of this member?
-local function has_inner(hold, member)
-  for _, inner in ipairs(hold.inner_holds) do
-    if inner.lock == member and joint.is_alive(inner) then return true end
-  end
-  return false
-end
-
--- Is this grant valid and still wanted? The client may have reconnected during
--- the request, so the reply may come from a restarted server.
-local function accept(self, inner, identity)
-  local member, hold = inner.lock, self.hold
-  if member.record.target:identity() ~= identity then
-    local is_admitted, code, detail = admit(self, member)
-    if not is_admitted then return nil, code, detail end
-  end
-  if self.is_over or hold.is_over or hold.lost_because
-      or has_inner(hold, inner.lock) then
-    return nil, "busy", 0
-  end
-  return true
-end
-
--- Requests the lock from one server.
--- @return as joint.acquire
-local function request(self, inner)
-  local identity, code, detail = admit(self, inner.lock)
-  self.unknown = self.unknown - 1
-  if not identity then return nil, nil, code, detail end
-  function inner.accept() return accept(self, inner, identity) end
-  return joint.acquire(inner, self.deadline, self.lease, 0)
-end
-
--- @return as joint.acquire
-local function request_if_there(self, inner)
-  local session = inner.lock.session
-  local code, why = "closed", "the client was closed"
-  if not session.is_closed then
-    code, why = "connect", inner.lock.record.target:why_away()
-  end
-  if why then
-    self.unknown = self.unknown - 1
-    return nil, nil, code, why
-  end
-  local verdict, ms, detail
-  verdict, ms, code, detail = request(self, inner)
-  if verdict == nil and missing[code] and not session.is_closed
-      and not self.is_short then
-    inner.lock.record.target:mark_away(detail)
-  end
-  return verdict, ms, code, detail
 end
 
 --- Is the round decided? A majority needs all servers identified, to rule out
 --  duplicates; that takes time only on new connections.
 function round:is_decided()
-  return self.clash ~= nil
-    or self.held >= self.red.majority and self.unknown == 0
-    or self.failed > #self.red.members - self.red.majority
+  local red = self.red
+  return self.clash or self.held >= red.majority and self.unknown == 0
+    or self.failed > #red.members - red.majority
 end
 
--- Requests one inner hold and counts the outcome.
-local function request_and_count(self, inner)
-  local hold = self.hold
-  if self:is_decided() then return end
-  local verdict, ms, code, detail = request_if_there(self, inner)
-  if verdict ~= "held" then
-    inner.code, inner.answer = verdict or code, ms or detail
-    self.failed = self.failed + 1
-    if hold.heal then hold.heal() end
-  else
-    self.held = self.held + 1
-    hold.inner_holds[#hold.inner_holds + 1] = inner
-    if hold.watch_inner then hold.watch_inner(inner) end
+local function is_over(self)
+  return self.left == 0 or self.is_early and self:is_decided()
+end
+
+--- A part's request has ended, while a task waits for them.
+function round:changed()
+  if self.flying == 0 or is_over(self) then self.event:set() end
+end
+
+--- Gives up the requests that wait for their turn.
+-- @tparam boolean is_late  see posted.lua
+function round:give_up(is_late)
+  local parts = self.inner_holds
+  for i = 1, #parts do
+    if parts[i].asks == "acquire" then parts[i]:give_up(is_late) end
   end
 end
 
---- Calls fn(inner) for all these members concurrently (joint.together).
+-- Waits until the round is over. Requests that are flying end by themselves at
+-- the deadline. Those that wait for their turn then are given up.
+local function wait(self)
+  local host = self.red.host
+  while not is_over(self) do
+    local left = self.deadline - host.now()
+    if left <= 0 then
+      self:give_up(true)
+      if is_over(self) then break end
+    end
+    self.event = host.event()
+    local woken, code, unwind =
+      self.event:pause(left > 0 and self.flying == 0 and left or nil)
+    self.event = false
+    if woken == nil then return nil, code, unwind end
+  end
+  return true
+end
+
+--- Requests the lock from these members' servers; until `is_over` is set,
+--  grants become inner holds of the hold. The requests go on after this
+--  returns.
 -- @tparam table members
--- @tparam function fn
--- @tparam boolean is_early return as soon as the round is decided
--- @return true, or nil, "cancelled", the value to raise
-function round:call(members, fn, is_early)
-  self.unknown = #members
-  for i, member in ipairs(members) do
-    self.inner_holds[i] = joint.inner_hold(self.hold, member)
-  end
-  return joint.together(self.red.host, self.inner_holds, fn, nil,
-    is_early and function() return self:is_decided() end or nil)
-end
-
---- Requests the lock; until `is_over` is set, grants become inner holds of the
---  hold.
--- @return as `call`
+-- @tparam[opt] boolean is_early return as soon as the round is decided
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "cancelled"
+-- @return[2] the value to raise
 function round:request(members, is_early)
-  return self:call(members, function(inner) request_and_count(self, inner) end,
-    is_early)
+  local now, n = self.red.host.now(), #members
+  self.left, self.unknown, self.is_early = n, n, is_early
+  for i = 1, n do
+    local its = part.new(self, members[i])
+    self.inner_holds[i] = its
+    its:start(now)
+  end
+  return wait(self)
 end
 
 --- Counts the servers on which the lock is held by the hold's owner.
--- @return as `call`
+-- @return as `request`
 function round:count(members)
-  return self:call(members, function(inner)
+  self.unknown = #members
+  for i, member in ipairs(members) do
+    self.inner_holds[i] = part.new(self, member)
+  end
+  return joint.together(self.red.host, self.inner_holds, function(inner)
     self.unknown = self.unknown - 1
     local count, _, detail = joint.count(inner, self.deadline)
     inner.code, inner.answer = "counted", detail
@@ -168,14 +123,14 @@ function round:count(members)
     elseif count then
       self.failed, inner.answer = self.failed + 1, "no"
     end
-  end, true)
+  end, nil, function() return self:is_decided() end)
 end
 
 -- outcome -------------------------------------------------------------------
 
 local function show_reply(inner)
   if inner.code == nil then
-    return inner.grant and "yes" or "not waited for"
+    return inner:is_held() and "yes" or "not waited for"
   elseif inner.code == "busy" then
     return verdicts.busy(inner.answer)
   end
@@ -203,7 +158,7 @@ local function kind_of(self, inner, now)
       and not server:is_retried(inner.code, inner.answer) then
     return "broken"
   end
-  if inner.code or not inner.grant and now >= self.deadline then
+  if inner.code or not inner:is_held() and now >= self.deadline then
     return "away"
   end
   return "busy"

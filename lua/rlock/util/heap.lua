@@ -4,43 +4,43 @@
 local heap = {}
 heap.__index = heap
 
+local floor = math.floor
+
 function heap.new()
   return setmetatable({ n = 0 }, heap)
 end
 
-local function put(self, i, item)
-  self[i] = item
-  item.index = i
-end
-
 local function rise(self, i, item)
+  local deadline = item.deadline
   while i > 1 do
-    local parent = math.floor(i / 2)
-    if self[parent].deadline <= item.deadline then break end
-    put(self, i, self[parent])
-    i = parent
+    local up = floor(i / 2)
+    local parent = self[up]
+    if parent.deadline <= deadline then break end
+    self[i], parent.index = parent, i
+    i = up
   end
-  put(self, i, item)
+  self[i], item.index = item, i
 end
 
 local function sink(self, i, item)
-  while true do
-    local child = 2 * i
-    if child > self.n then break end
-    if child < self.n and self[child + 1].deadline < self[child].deadline then
-      child = child + 1
+  local n, deadline, down = self.n, item.deadline, 2 * i
+  while down <= n do
+    local child, other = self[down], self[down + 1]
+    if down < n and other.deadline < child.deadline then
+      down, child = down + 1, other
     end
-    if item.deadline <= self[child].deadline then break end
-    put(self, i, self[child])
-    i = child
+    if deadline <= child.deadline then break end
+    self[i], child.index = child, i
+    i, down = down, 2 * down
   end
-  put(self, i, item)
+  self[i], item.index = item, i
 end
 
 --- Adds an item, which must not be in any heap.
 function heap:push(item)
-  self.n = self.n + 1
-  rise(self, self.n, item)
+  local n = self.n + 1
+  self.n = n
+  rise(self, n, item)
 end
 
 --- The item with the earliest `deadline`, or nil.
@@ -50,13 +50,11 @@ function heap:peek() return self[1] end
 function heap:remove(item)
   local i = item.index
   if not i then return end
-  local last = self[self.n]
-  self[self.n] = nil
-  self.n = self.n - 1
-  item.index = nil
+  local n = self.n
+  local last = self[n]
+  self[n], self.n, item.index = nil, n - 1, nil
   if last == item then return end
-  local parent = math.floor(i / 2)
-  if i > 1 and self[parent].deadline > last.deadline then
+  if i > 1 and self[floor(i / 2)].deadline > last.deadline then
     rise(self, i, last)
   else
     sink(self, i, last)

@@ -8,7 +8,8 @@ local connection = {}
 local Connection = {}
 Connection.__index = Connection
 
-local callback, free_id = tasks.callback, tasks.free_id
+local callback, free_id, take_id =
+  tasks.callback, tasks.free_id, tasks.take_id
 local begin, await = tasks.begin, tasks.await
 
 --- Sends one command and waits for its reply.
@@ -37,6 +38,18 @@ function Connection:eval(ms, sha, keys, a, b, c, d, extra)
   ok, code, detail = self.raw:eval(id, ms, sha, keys, a, b, c, d, extra)
   if not ok then return nil, code == "closed" and "connect" or code, detail end
   return await()
+end
+
+--- Sends one command, without waiting.
+-- @param ms, words, n as for `send`
+-- @tparam table receiver its method replied(reply, code, detail) is called
+--   once, later, and outside of any task: it must not wait
+-- @treturn boolean whether it was sent
+function Connection:post(ms, words, n, receiver)
+  local id = take_id(receiver)
+  if self.raw:call(id, ms, words, n) then return true end
+  free_id(id)
+  return false
 end
 
 --- As `send`, with the words as arguments.

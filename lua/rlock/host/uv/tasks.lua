@@ -15,10 +15,11 @@ local state_of = coroutine.status
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks to run before the loop polls I/O again
 
---- The receiver of a completion, by id: a task, or a table with a callback
---  `fn`. Ids are reused, so the table stays a small array.
-local receivers, free_ids = {}, {}
-local NOBODY = { fn = function() end }           -- at the ids in `free_ids`
+--- The receiver of a completion, by id: a task, a table with a callback `fn`,
+--  or one with the method `replied`, which has its id for one completion. Ids
+--  are reused, so the table stays a small array.
+local receivers, free_ids, n_free = {}, {}, 0
+local NOBODY = { fn = function() end }     -- at the first ids in `free_ids`
 --- Runnable tasks: ready[first..last], each with the three values that its
 --  yield returns.
 local ready, first, last = {}, 1, 0
@@ -33,10 +34,9 @@ local timeouts, alarm, alarm_at = heap.new(), nil, math.huge
 -- ids ---------------------------------------------------------------------
 
 local function take_id(receiver)
-  local n = #free_ids
-  local id = free_ids[n]
+  local id = free_ids[n_free]
   if id then
-    free_ids[n] = nil
+    n_free = n_free - 1
   else
     id = #receivers + 1
   end
@@ -46,11 +46,16 @@ end
 
 local function free_id(id)
   receivers[id] = NOBODY
-  free_ids[#free_ids + 1] = id
+  n_free = n_free + 1
+  free_ids[n_free] = id
 end
 
 --- An id whose completions are passed to `fn`, until `free_id`.
 function tasks.callback(fn) return take_id { fn = fn } end
+
+--- An id for one completion, which is passed to receiver:replied(...).
+-- @tparam table receiver without fields `co` and `fn`
+tasks.take_id = take_id
 
 --- Reuses the id, which must not complete any more.
 tasks.free_id = free_id
@@ -253,7 +258,9 @@ Event.__index = Event
 
 --- A new event. One task at a time waits for it; `set` wakes that task.
 function tasks.event()
-  return setmetatable({}, Event)
+  return setmetatable({                -- with room for the fields that it gets
+    waiter = nil, is_set = nil, deadline = nil, index = nil,
+  }, Event)
 end
 
 --- Wakes the waiter; without one, the next wait returns at once. Idempotent.
@@ -401,10 +408,16 @@ end
 core.dispatch(function(id, a, b, c)
   local receiver = receivers[id]
   local co = receiver.co
+  local replied = not co and receiver.replied
   if co then
     receiver.wait_of = nil
     current = receiver
     stepped(receiver, resume(co, a, b, c))
+  elseif replied then
+    receivers[id] = NOBODY                         -- free_id, without a call
+    n_free = n_free + 1
+    free_ids[n_free] = id
+    replied(receiver, a, b, c)
   else
     receiver.fn(a, b, c)
   end
@@ -435,13 +448,17 @@ end
 --- Completes operations that the core will not complete, because of a close.
 -- @tparam table ids
 -- @tparam string code   each fails with nil, this code
--- @tparam string detail and this detail
+-- @tparam string detail and this detail. `replied` is called later, because the
+--   receiver may be the one that closes
 function tasks.fail(ids, code, detail)
   for _, id in ipairs(ids) do
     local receiver = receivers[id]
     if receiver.co then
       receiver.wait_of = nil
       make_ready(receiver, nil, code, detail)
+    elseif receiver.replied then
+      free_id(id)
+      tasks.daemon(receiver.replied, receiver, nil, code, detail)
     else
       receiver.fn(nil, code, detail)
     end

@@ -167,6 +167,6 @@ describe("the man pages", function()
     for call in readme:gmatch("\n| `(%l+[.:][%l_]+)") do
       assert.is_truthy(page:find(call, 1, true), call)
     end
-    assert.matches("nobody else holds that lock", page)
+    assert.matches("no other owner holds that lock", page)
   end)
 end)

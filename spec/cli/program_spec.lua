@@ -339,7 +339,7 @@ describe("modules", function()
       for name in pairs(package.loaded) do print(name) end]] }
     local needed = "rlockctl.cli rlockctl.cli.option_parser "
       .. "rlockctl.cli.program rlock.core rlock.host.uv "
-      .. "rlock.host.uv.connection rlock.host.uv.process "
+      .. "rlock.host.uv.connection rlock.host.uv.guard rlock.host.uv.process "
       .. "rlock.host.uv.shutdown rlock.host.uv.tasks rlock.util.heap "
     for name in loaded:gmatch("rlock%l*%.[%w_.]+") do
       assert.is_truthy(needed:find(name .. " ", 1, true), name)

@@ -170,10 +170,11 @@ return {
       "joins the waiters before it is known to be necessary" },
   },
   ["lua/rlock/lock/wakeup.lua"] = {
-    { "wakeup:leave", "if to true, 1 of 4",
+    { "wakeup:leave", "if to true, 3 of 6",
       "a needless wake: the other retries, and waits on" },
   },
   ["lua/rlock/several/quorum.lua"] = {
-    { "quorum:watch", "if to false", "a second callback finds nothing to do" },
+    { "quorum:watch", "if to false, 1 of 2",
+      "a second callback finds nothing to do" },
   },
 }

@@ -123,8 +123,9 @@ rows.planted = {
     calm() },
   { "a channel that is dropped without UNSUBSCRIBE", "rlock.redis.subscriber",
     "      if channel.is_live then\n        unsubscribe(self, channel)\n"
-      .. "      elseif not self.connection then", "      if true then",
-    "subscribed", calm() },
+      .. "      elseif not self.connection or channel.has_moved then\n"
+      .. "        self:remove(channel)",
+    "      if true then\n        drop(self, channel)", "subscribed", calm() },
   { "a channel that stays subscribed where its slot was",
     "rlock.redis.subscriber", "    notify(self, channel, list)\n  end\n"
       .. "  drop(self, channel)", "  end\n  drop(self, channel)", "subscribed",

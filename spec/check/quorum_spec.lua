@@ -63,6 +63,23 @@ describe("a red lock", function()
       assert.near(4.898, red:valid_for(), 0.001)
     end)
 
+  on_stage("needs no task but the caller's, once it is connected",
+    function(self, red)
+      assert.is_true(red:lock() and red:unlock())
+      self.sleep(0)                       -- two are enough
+      local started, host = 0, self.host
+      for _, name in ipairs { "daemon", "service", "spawn" } do
+        local start = host[name]
+        host[name] = function(...)
+          started = started + 1
+          return start(...)
+        end
+      end
+      assert.is_true(red:lock() and red:unlock())
+      self.sleep(0)
+      assert.equal(0, started)
+    end)
+
   on_stage("takes another drift", function(_, red)
     assert.is_true(red:lock())
     assert.near(22.498, red:valid_for(), 0.001)

@@ -161,13 +161,20 @@ return {
   },
   ["lua/rlock/lock/watchdog.lua"] = {
     { "sweep", "<= to <", INSTANT },
+    { "report_losses", "<= to <, 1 of 2", INSTANT },
     { "report_losses", "<= to <, 2 of 2", INSTANT },
+    { "watchdog:ground", "== to ~=, 2 of 2",
+      "on one connection, the renewal is answered before the release" },
+    { "watchdog:ground", "+ to -", "a closing client renews nothing" },
     { "next_check", "and to or, 1 of 2", "an alarm that finds nothing to do" },
     { "run", "0 to 1, 5 of 5", "every real deadline is later", equal = true },
   },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",
       "joins the waiters before it is known to be necessary" },
+  },
+  ["lua/rlock/lock/waiting.lua"] = {
+    { "file", "1 to 2, 2 of 2", "a tuning limit: any value is correct" },
   },
   ["lua/rlock/lock/wakeup.lua"] = {
     { "wakeup:leave", "if to true, 3 of 6",
@@ -176,5 +183,6 @@ return {
   ["lua/rlock/several/quorum.lua"] = {
     { "quorum:watch", "if to false, 1 of 2",
       "a second callback finds nothing to do" },
+    { "quorum:release_parts", "<= to <", INSTANT },
   },
 }

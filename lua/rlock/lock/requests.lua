@@ -510,6 +510,12 @@ function requests.removed(self, hold, now)
   return left, seconds, watched
 end
 
+-- The lock is free, and no hold is left.
+local function freed(self)
+  self:reset()
+  return true
+end
+
 --- Handles the outcome of a request: of release. The caller has the turn.
 -- @param left, seconds, watched  as `removed` returns them
 -- @param reply, code, detail, may_be_applied, sent  as target:run returns them
@@ -520,8 +526,7 @@ function requests.released(self, left, seconds, watched, reply, code, detail,
   local op, want = self.lock.record.policy.ops.release, #self.holds
   local verdict = verdicts.of(op, reply)
   if verdict == "freed" and want == 0 then
-    self:reset()
-    return true
+    return freed(self)
   elseif verdict == "kept" and want > 0 then
     return kept(self, sent, seconds, watched)
   elseif verdict == "lost" then
@@ -558,8 +563,7 @@ function send_release(self, deadline, hold, now)
       or count_text(want))
   if want == 0 and type(reply) == "table" and reply[1] == "freed"
       and reply[2] == nil then                        -- the usual case
-    self:reset()
-    return true
+    return freed(self)
   end
   local ok
   ok, code, detail = released(self, left, seconds, watched, reply, code, detail,

@@ -109,32 +109,23 @@ function work.garbage()
   return (bytes() - before) / count
 end
 
--- Bytes of each of `count` tasks that have run fn(i, ready) until they call
--- ready(), or until `are_ready` says so.
+-- Bytes of each of `count` tasks that run fn(i), once are_ready() is true.
 local function bytes_of(fn, are_ready)
-  local begun, go_on = 0, rlock.event()
-  local function ready()
-    begun = begun + 1
-    if begun == count then go_on:set() end
-  end
   local before = bytes_left()
-  for i = 1, count do rlock.spawn(fn, i, ready) end
-  if are_ready then
-    repeat rlock.sleep(0.02) until are_ready()
-  else
-    go_on:wait()
-  end
+  for i = 1, count do rlock.spawn(fn, i) end
+  repeat rlock.sleep(0.02) until are_ready()
   return (bytes_left() - before) / count
 end
 
 function work.task()
-  return bytes_of(function(i, ready)
+  local ready = 0
+  return bytes_of(function(i)
     local lock = client:lock("counted:" .. i)
     cycle(lock, 1)
-    ready()
+    ready = ready + 1
     rlock.event():wait()
     return lock
-  end)
+  end, function() return ready == count end)
 end
 
 -- Do all tasks wait, without a request in flight?

@@ -488,25 +488,31 @@ local FULL = [[ location = /full { content_by_lua_block {
     timer == host.whole(tasks.worker_timer), ", ", lock:unlock())
 } } ]]
 
+-- What a worker that may have so many pending timers says at a location.
+local function ask_worker(timers, location, path)
+  local server = redis.start()
+  local web = nginx.start {
+    http = ([[
+      lua_max_pending_timers %d;
+      init_worker_by_lua_block {
+        locks = assert(require("resty.rlock").open {
+          url = "%s", watchdog = 2 })
+      }
+    ]]):format(timers, server.url),
+    locations = location,
+  }
+  finally(function()
+    web:stop()
+    server:stop()
+  end)
+  local _, body = web:get(path)
+  return body
+end
+
 describe("A worker with as many pending timers as nginx admits", function()
   it("goes on renewing in the timer that it has", function()
-    local server = redis.start()
-    local web = nginx.start {
-      http = ([[
-        lua_max_pending_timers 16;
-        init_worker_by_lua_block {
-          locks = assert(require("resty.rlock").open {
-            url = "%s", watchdog = 2 })
-        }
-      ]]):format(server.url),
-      locations = FULL:format(SECONDS),
-    }
-    finally(function()
-      web:stop()
-      server:stop()
-    end)
-    local _, body = web:get "/full"
-    assert.equal("4 renewals, true, held, true, true\n", body)
+    assert.equal("4 renewals, true, held, true, true\n",
+      ask_worker(16, FULL:format(SECONDS), "/full"))
   end)
 end)
 
@@ -528,22 +534,7 @@ local SINGLE = [[ location = /single { content_by_lua_block {
 
 describe("A worker that may have one pending timer", function()
   it("runs on_lost functions", function()
-    local server = redis.start()
-    local web = nginx.start {
-      http = ([[
-        lua_max_pending_timers 1;
-        init_worker_by_lua_block {
-          locks = assert(require("resty.rlock").open {
-            url = "%s", watchdog = 2 })
-        }
-      ]]):format(server.url),
-      locations = SINGLE:format(SECONDS),
-    }
-    finally(function()
-      web:stop()
-      server:stop()
-    end)
-    local _, body = web:get "/single"
-    assert.equal("1 lost, true, true\n", body)
+    assert.equal("1 lost, true, true\n",
+      ask_worker(1, SINGLE:format(SECONDS), "/single"))
   end)
 end)

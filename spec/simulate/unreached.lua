@@ -42,7 +42,7 @@ return {
     { NGINX, "posted:release: elseif 1", "posted:release: function 1" },
     { "the client is closed meanwhile", "held: if 1",
       "posted:replied: if 3" },
-    { RARE, "acquired: elseif 1", "confirm: *", "posted:set: if 2",
+    { RARE, "confirm: *", "posted:set: if 2",
       "posted:set: elseif 1", "posted:release: if 1" },
   },
   ["lock/requests"] = {

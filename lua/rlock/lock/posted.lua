@@ -66,14 +66,10 @@ end
 local function acquired(self, verdict, ms, code, detail)
   local granted = self.grant
   self.asks = false
+  requests.passed_on(granted)
   if verdict ~= "held" then
     self.grant = false
-    requests.passed_on(granted)
     granted:recycle()
-  elseif granted.queue then
-    turn.pass(granted)
-  else
-    granted.acting = nil
   end
   return self:acquired(verdict, ms, code, detail)
 end
@@ -85,11 +81,7 @@ local function released(self, ok, code, detail)
     return acquired(self, nil, nil, "busy", 0)
   end
   self.asks = false
-  if granted.queue or not ok then
-    requests.passed_on(granted)
-  else
-    granted.acting = nil
-  end
+  requests.passed_on(granted)
   granted:recycle()
   return self:released(ok, code, detail)
 end

@@ -50,12 +50,17 @@ local function wake(waiter)
   waiter:set()
 end
 
+-- The first waiter that is not already retrying, or nil.
+local function first_asleep(channel)
+  local waiter = channel.first
+  while waiter and waiter.is_woken do waiter = waiter.next end
+  return waiter
+end
+
 -- Wakes the first waiter that is not already retrying. If all are, the first
 -- retries once more: its request may have been answered before this message.
 local function wake_one(channel)
-  local waiter = channel.first
-  while waiter and waiter.is_woken do waiter = waiter.next end
-  waiter = waiter or channel.first
+  local waiter = first_asleep(channel) or channel.first
   if waiter then wake(waiter) end
 end
 
@@ -227,8 +232,7 @@ end
 -- @treturn table|nil the channel; `withdraw` it if the release fails
 function wakeup:hand_over(name, now)
   local channel = self.channels[name]
-  local waiter = channel and not channel.wakes and channel.first
-  while waiter and waiter.is_woken do waiter = waiter.next end
+  local waiter = channel and not channel.wakes and first_asleep(channel)
   if not waiter or now - (channel.tenure or now) > TENURE then
     if channel then channel.tenure = nil end
     return nil

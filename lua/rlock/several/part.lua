@@ -171,7 +171,7 @@ function part:is_held()
   return self.grant and (not self.asks or self.asks == "release")
 end
 
---- Counts the outcome of its release for who waits for it.
+--- Counts the outcome of its release, for the task that releases the red lock.
 function part:released(is_freed, why)
   local count = self.releases
   if not count then return end

@@ -4,7 +4,7 @@
 --    transcript.check("reentrant", [[
 --      0 acquire A 1000 1 -> held
 --      400 acquire B 1000 1 -> busy 600
---      400 keys -> lock {A=1} ttl 600
+--      400 keys -> lock {A=1}, until 1000 lock
 --      500 release A 1000 0 publish -> freed, sent channel=0
 --    ]])
 --
@@ -17,6 +17,10 @@
 --  channels lack the name, and locks the mark of a fair one; "t300+10" is 300
 --  times 1024 plus 10, "p300" is in microseconds. "1,W*2" stands for 1 W1 1 W2;
 --  ".." continues a line.
+--
+--  `keys` shows what has changed since the last `keys`: keys and fields that
+--  are new or have another value, those that have gone with a "-", and behind
+--  "until" the keys that expire at another time, 0 for never.
 
 local policy = require "rlock.policy"
 local redis = require "rlockctl.model.redis"
@@ -71,30 +75,87 @@ local function short(key)
   return key
 end
 
-local function show_value(entry)
-  if entry.kind == "string" then return show(entry.value) end
-  local words = {}
-  if entry.kind == "list" then return "(" .. show(entry.value) .. ")" end
-  for _, field in ipairs(sorted(entry.value)) do
-    local value = entry.value[field]
+-- The fields of a value; a string or a list is one.
+local function fields_of(entry)
+  if entry.kind == "string" then return { [""] = show(entry.value) } end
+  if entry.kind == "list" then return { [""] = "(" .. show(entry.value) .. ")" }
+  end
+  local fields = {}
+  for field, value in pairs(entry.value) do
     if type(value) == "number" then value = ("%.0f"):format(value) end
     if field ~= "" or value ~= "0" then     -- the mark of each fair lock
-      words[#words + 1] = show(field) .. "=" .. show(value)
+      fields[show(field) .. "="] = show(value)
     end
   end
-  return "{" .. table.concat(words, " ") .. "}"
+  return fields
 end
 
-local function show_keys(model)
-  local words = {}
-  for _, key in ipairs(sorted(model.entries)) do
-    local entry = model:entry(key)
-    if entry then
-      words[#words + 1] = short(key) .. " " .. show_value(entry)
-        .. (entry.expires and " ttl " .. show(entry.expires - model:ms()) or "")
+-- What differs between two tables of texts, as words.
+local function changes(before, after)
+  local both, words = {}, {}
+  for field in pairs(before) do both[field] = true end
+  for field in pairs(after) do both[field] = true end
+  for _, field in ipairs(sorted(both)) do
+    if not after[field] then
+      words[#words + 1] = "-" .. field:gsub("=$", "")
+    elseif after[field] ~= before[field] then
+      words[#words + 1] = field .. after[field]
     end
   end
-  return words[1] and table.concat(words, ", ") or "none"
+  return table.concat(words, " ")
+end
+
+local GONE = { fields = {}, expires = "0" }
+
+local function state_of(model)
+  local state = {}
+  for key in pairs(model.entries) do
+    local entry = model:entry(key)
+    if entry then
+      state[short(key)] = { fields = fields_of(entry), kind = entry.kind,
+        expires = entry.expires and show(entry.expires) or "0" }
+    end
+  end
+  return state
+end
+
+-- What has become of a key but for its expiry, or nil.
+local function show_change(key, was, is)
+  if not is then return "-" .. key end
+  local text = changes(was.fields, is.fields)
+  if text == "" then return end
+  local has_fields = is.kind == "hash" or is.kind == "zset"
+  return key .. (has_fields and " {" .. text .. "}" or " " .. text)
+end
+
+-- The keys that expire at another time than before, by that time.
+local function show_expiries(before, after)
+  local lists, words = {}, {}
+  for _, key in ipairs(sorted(after)) do
+    local expires = after[key].expires
+    if expires ~= (before[key] or GONE).expires then
+      lists[expires] = (lists[expires] or "") .. " " .. key
+    end
+  end
+  for _, expires in ipairs(sorted(lists)) do
+    words[#words + 1] = "until " .. expires .. lists[expires]
+  end
+  return words
+end
+
+local function show_keys(self)
+  local before, after, both, words = self.shown, state_of(self.model), {}, {}
+  self.shown = after
+  for key in pairs(before) do both[key] = true end
+  for key in pairs(after) do both[key] = true end
+  for _, key in ipairs(sorted(both)) do
+    words[#words + 1] = show_change(key, before[key] or GONE, after[key])
+  end
+  for _, text in ipairs(show_expiries(before, after)) do
+    words[#words + 1] = text
+  end
+  return not next(after) and "none" or words[1] and table.concat(words, ", ")
+    or "same"
 end
 
 -- running ---------------------------------------------------------------------
@@ -150,7 +211,7 @@ local function run(self, line)
   local at, rest = line:match("^(%d+) (.*)$")
   self.model.now = (START + tonumber(at)) * 1000
   local words = words_of(rest)
-  if words[1] == "keys" then return show_keys(self.model) end
+  if words[1] == "keys" then return show_keys(self) end
   if words[1] == "listen" then
     return listen(self, words[2], words[3])
   elseif words[1]:find "^%u+$" then
@@ -168,7 +229,8 @@ end
 -- @tparam string text
 -- @treturn string
 function transcript.run(name, text)
-  local self, lines = { model = redis.new(), sides = sides_of(name) }, {}
+  local self = { model = redis.new(), sides = sides_of(name), shown = {} }
+  local lines = {}
   for line in text:gmatch("[^\n]+") do
     local call = line:match("^%s*(%d+ .-)%s*$")
     if call then
@@ -187,6 +249,15 @@ function transcript.check(name, text)
   local got = transcript.run(name, text)
   if got ~= text then
     error(("expected:\n%s\ngot:\n%s"):format(text, got), 2)
+  end
+end
+
+--- Makes a kind of test: (title, text).
+-- @tparam function it of busted
+-- @tparam string name of a built-in policy
+function transcript.tests(it, name)
+  return function(title, text)
+    it(title, function() transcript.check(name, text) end)
   end
 end
 

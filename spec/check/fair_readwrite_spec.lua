@@ -99,7 +99,7 @@ describe("a fair read/write lock", function()
     150 read.release A 1000 0 publish -> freed
     160 read.release B 1000 0 publish -> freed, sent wake:w:X=0
     170 write.acquire X 1000 1 1 spublish -> held
-    180 write.release X 1000 0 both -> freed, sent wake:r:C=0 wake:r:C=0
+    180 write.release X 1000 0 both -> freed, sent wake:r:C=0 s:wake:r:C=0
     190 read.acquire C 1000 1 1 publish -> held
     200 write.acquire Y 1000 1 1 publish -> busy 990
     210 read.release C 1000 0 publish -> freed, sent wake:w:Y=0
@@ -564,3 +564,5 @@ describe("a fair read/write lock", function()
     1300 read.acquire C 1000 1 1 publish -> held
   ]])
 end)
+
+require "spec.rows.leases" ("fair_readwrite", "fair_read_write_lock", describe, it)

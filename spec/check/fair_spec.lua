@@ -442,7 +442,7 @@ describe("the queue of a fair lock", function()
     0 ZADD redisson_lock_timeout:@ +90000 R -> 1
     0 listen R 1
     10 acquire B 2000 1 0 publish -> busy 89990, sent channel:R=0
-    20 acquire B 2000 1 -1 spublish -> busy 89980, sent channel:R=0
+    20 acquire B 2000 1 -1 spublish -> busy 89980, sent s:channel:R=0
     20 keys -> alive {=20.00 B=t20+10.p20002}, deaf {=1}, queue (R B), timeout
       .. {B=100000 R=90000}, until 30020 deaf, until 3700000 alive queue timeout
     30 acquire A 100 1 -1 publish -> busy 89970, sent channel:R=0
@@ -592,11 +592,11 @@ describe("a fair lock with odd queues", function()
     0 ZADD redisson_lock_timeout:@ +90000 R +95000 S -> 2
     0 HSET rlock_fair_deaf:@ R 1 S 1 -> 2
     0 PEXPIRE rlock_fair_deaf:@ 28011 -> 1
-    10 acquire B 2000 1 -1 both -> busy 89990, sent channel:R=0 channel:R=0
+    10 acquire B 2000 1 -1 both -> busy 89990, sent channel:R=0 s:channel:R=0
     10 keys -> alive {=10.00 B=t10+10.p10003}, deaf {R=1 S=1}, queue (R S B),
       .. timeout {B=105000 R=90000 S=95000}, until 28011 deaf, until 3705000
       .. alive queue timeout
-    11 acquire B 2000 1 -1 both -> held, sent channel:R=0 channel:R=0
+    11 acquire B 2000 1 -1 both -> held, sent channel:R=0 s:channel:R=0
     11 keys -> -alive, -deaf, lock {B=1}, -queue, -timeout, until 2011 lock
   ]])
 
@@ -755,4 +755,167 @@ describe("a fair lock with odd queues", function()
       .. queue (B C), timeout {B=10010 C=20010}, until 1300 lock, until 3630010
       .. alive queue timeout
   ]])
+end)
+
+-- By their names in Redisson's RedissonFairLockTest; a waiter of Redisson, R,
+-- joins and takes the lock by Redisson's rules.
+describe("the deadlines of a fair lock", function()
+  case("testAcquireFailedTimeoutDrift_Descrete: 5 s less when one leaves", [[
+    0 acquire I 30000 1 5000 publish -> held
+    0 acquire A 30000 1 5000 publish -> busy 30000
+    0 acquire B 30000 1 5000 publish -> busy 30000
+    0 acquire C 30000 1 5000 publish -> busy 30000
+    0 acquire D 30000 1 5000 publish -> busy 30000
+    0 keys -> alive {=0.00 A=t0+5.p1 B=t0+5.p2 C=t0+5.p3 D=t0+5.p4}, lock {I=1},
+      .. queue (A B C D), timeout {A=5000 B=10000 C=15000 D=20000}, until 30000
+      .. lock, until 3605000 alive queue timeout
+    1 leave B publish -> left
+    1 keys -> alive {-B}, queue (A C D), timeout {-B D=15001}
+    2 acquire B 30000 1 5000 publish -> busy 29998
+    2 leave C publish -> left
+    2 leave D publish -> left
+    2 keys -> alive {=2.00 B=t2+5.p2004 -C -D}, queue (A B), timeout {B=10002 -C
+      .. -D}
+    3 release I 0 0 publish -> freed, sent channel:A=0
+    3 acquire A 30000 1 5000 publish -> held
+    3 keys -> alive {-A}, lock {A=1 -I}, queue (B), timeout {-A B=5003}, until
+      .. 30003 lock
+    4 release A 0 0 publish -> freed, sent channel:B=0
+    4 acquire B 30000 1 5000 publish -> held
+    4 keys -> -alive, lock {-A B=1}, -queue, -timeout, until 30004 lock
+  ]])
+
+  case("testAcquireFailedTimeoutDrift_Descrete, with waiters of Redisson", [[
+    0 acquire I 30000 1 5000 publish -> held
+    0 acquire A 30000 1 5000 publish -> busy 30000
+    0 RPUSH redisson_lock_queue:@ R -> 2
+    0 ZADD redisson_lock_timeout:@ +10000 R -> 1
+    0 acquire C 30000 1 5000 publish -> busy 30000
+    0 RPUSH redisson_lock_queue:@ S -> 4
+    0 ZADD redisson_lock_timeout:@ +20000 S -> 1
+    0 keys -> alive {=0.00 A=t0+5.p1 C=t0+5.p3}, lock {I=1}, queue (A R C S),
+      .. timeout {A=5000 C=15000 R=10000 S=20000}, until 30000 lock, until
+      .. 3605000 alive queue timeout
+    1 leave A publish -> left
+    1 keys -> alive {-A}, queue (R C S), timeout {-A C=10001 R=35000}
+    2 leave C publish -> left
+    2 keys -> -alive, queue (R S), timeout {-C}
+    3 acquire C 30000 1 5000 publish -> busy 29997
+    3 keys -> alive {=3.00 C=t3+5.p3003}, queue (R S C), timeout {C=25000},
+      .. until 3635000 alive queue timeout
+  ]])
+
+  case("testLockAcquiredTimeoutDrift_Descrete: 5 s less behind who gets it", [[
+    0 acquire I 30000 1 5000 publish -> held
+    0 acquire A 30000 1 5000 publish -> busy 30000
+    0 RPUSH redisson_lock_queue:@ R -> 2
+    0 ZADD redisson_lock_timeout:@ +10000 R -> 1
+    0 acquire C 30000 1 5000 publish -> busy 30000
+    0 release I 0 0 publish -> freed, sent channel:A=0
+    0 acquire A 30000 1 5000 publish -> held
+    0 keys -> alive {=0.00 C=t0+5.p3}, lock {A=1}, queue (R C), timeout {C=10000
+      .. R=35000}, until 30000 lock, until 3605000 alive queue timeout
+    1 DEL lock -> 1
+    1 LPOP redisson_lock_queue:@ -> R
+    1 ZREM redisson_lock_timeout:@ R -> 1
+    1 ZINCRBY redisson_lock_timeout:@ -5000 C -> 5000
+    1 HSET lock R 1 -> 1
+    1 PEXPIRE lock 30000 -> 1
+    2 DEL lock -> 1
+    2 acquire C 30000 1 5000 publish -> held
+    2 keys -> -alive, lock {-A C=1}, -queue, -timeout, until 30002 lock
+  ]])
+
+  case("testLockAcquiredBooleanTimeoutDrift_Descrete: as well by a try", [[
+    0 acquire I 30000 1 5000 publish -> held
+    0 acquire A 30000 1 5000 publish -> busy 30000
+    0 acquire B 30000 1 5000 publish -> busy 30000
+    0 RPUSH redisson_lock_queue:@ R -> 3
+    0 ZADD redisson_lock_timeout:@ +15000 R -> 1
+    1 release I 0 0 publish -> freed, sent channel:A=0
+    1 acquire B 30000 1 0 publish -> busy 1199
+    1 acquire A 30000 1 0 publish -> held
+    1 keys -> alive {=0.00 B=t0+5.p2}, lock {A=1}, queue (B R), timeout {B=5001
+      .. R=15000}, until 30001 lock, until 3605000 alive queue timeout
+  ]])
+
+  case("testAbandonedTimeoutDrift_Descrete: nothing is left of the dead", [[
+    0 acquire I 30000 1 5000 publish -> held
+    0 acquire A 30000 1 5000 publish -> busy 30000
+    0 acquire B 30000 1 5000 publish -> busy 30000
+    0 acquire C 30000 1 5000 publish -> busy 30000
+    0 RPUSH redisson_lock_queue:@ R -> 4
+    0 ZADD redisson_lock_timeout:@ +20000 R -> 1
+    600 acquire C 30000 1 5000 publish -> busy 29400
+    1200 acquire C 30000 1 5000 publish -> busy 28800
+    1200 keys -> alive {=1200.00 C=t1200+5.p3}, lock {I=1}, queue (C R), timeout
+      .. {C=6200 R=20000}, until 30000 lock, until 3620000 alive queue timeout
+  ]])
+
+  local add, queue, at
+
+  -- Deadlines stay bounded however often event() takes one of six waiters off
+  -- the queue, also if every seventh is of Redisson.
+  local function wear(event, is_mixed)
+    local lines, last = { "0 acquire X 30000 1 -1 publish" }, 0
+    queue, at = {}, 0
+    function add(...)
+      lines[#lines + 1] = ("%d "):format(at) .. table.concat({ ... }, " ")
+    end
+    local function join(who)
+      queue[#queue + 1] = who
+      if who:find "^W" then return add("acquire", who, "30000 1 -1 publish") end
+      add("RPUSH redisson_lock_queue:@", who)
+      add(("ZADD redisson_lock_timeout:@ +%d %s"):format(at + 300000, who))
+    end
+    local function take(who)              -- by Redisson, and the next tries
+      add "DEL lock"
+      add "LPOP redisson_lock_queue:@"
+      add("ZREM redisson_lock_timeout:@", who)
+      for _, other in ipairs(queue) do
+        add("ZINCRBY redisson_lock_timeout:@ -300000", other)
+      end
+      add("acquire", table.remove(queue, 1), "30000 1 0 publish")
+    end
+    for _ = 1, 40 do
+      while #queue < 6 do
+        last = last + 1
+        join((is_mixed and last % 7 == 0 and "R" or "W") .. last)
+      end
+      at = at + 10
+      if queue[1]:find "^R" then take(table.remove(queue, 1)) else event() end
+    end
+    for _, who in ipairs(queue) do add("ZSCORE redisson_lock_timeout:@", who) end
+    local shown = transcript.run("fair", table.concat(lines, "\n"))
+    local n, most = 0, at + 31000 + 6 * (is_mixed and 300000 or 10000)
+    for time in shown:gmatch "ZSCORE %S+ %S+ %-> (%d+)" do
+      n = n + 1
+      assert.is_true(tonumber(time) > 0 and tonumber(time) <= most, time)
+    end
+    assert.equal(#queue, n)
+  end
+
+  for title, event in pairs {
+    testLockAcquiredTimeoutDrift = function()
+      add "break_ - publish"
+      add("acquire", table.remove(queue, 1), "30000 1 -1 publish")
+    end,
+    testWaitTimeoutDrift = function()
+      add("leave", table.remove(queue), "publish")
+    end,
+    testFirstThreadDeathTimeoutDrift = function()
+      table.remove(queue, 1)
+      for _ = 1, 3 do
+        at = at + 600
+        for _, who in ipairs(queue) do
+          if who:find "^W" then add("acquire", who, "30000 1 -1 publish") end
+        end
+      end
+    end,
+  } do
+    it(title .. ": they do not drift", function()
+      wear(event, false)
+      wear(event, true)
+    end)
+  end
 end)

@@ -296,6 +296,14 @@ describe("a read/write lock", function()
     7000 read.peek A:write -> free -2 0 [] [mode write]
   ]])
 
+  case("publishes as the client asks", [[
+    0 write.acquire A 9000 1 -> held
+    0 write.release A 0 0 spublish -> freed, sent s:rwlock=1
+    0 read.acquire A 9000 1 -> held
+    0 read.release A 0 0 both -> freed, sent rwlock=0 s:rwlock=0
+    0 keys -> none
+  ]])
+
   case("refuses owners with bad names", [[
     0 read.acquire mode 5000 1 -> refused an owner of a read/write lock cannot
       .. be called "mode" or end in ":write"
@@ -465,3 +473,5 @@ describe("a read/write lock", function()
       .. until 5020 :A:rwlock_timeout:1 holds lock
   ]])
 end)
+
+require "spec.rows.leases" ("readwrite", "read_write_lock", describe, it)

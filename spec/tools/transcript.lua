@@ -15,8 +15,8 @@
 --  owner's channel. "-" is an empty argument; in commands, "@" is the name in
 --  braces, and "+500" a time. In results, times are relative to 0, and keys and
 --  channels lack the name, and locks the mark of a fair one; "t300+10" is 300
---  times 1024 plus 10, "p300" is in microseconds. "1,W*2" stands for 1 W1 1 W2;
---  ".." continues a line.
+--  times 1024 plus 10, "p300" is in microseconds; "s:" precedes the channel of
+--  SPUBLISH. "1,W*2" stands for 1 W1 1 W2; ".." continues a line.
 --
 --  `keys` shows what has changed since the last `keys`: keys and fields that
 --  are new or have another value, those that have gone with a "-", and behind
@@ -198,7 +198,8 @@ end
 local function sent(self)
   local words, all = {}, self.model.sent
   for i = 1, math.min(#all, SHOWN) do
-    words[i] = short(all[i][1]) .. "=" .. all[i][2]
+    words[i] = (all[i][3] and "s:" or "") .. short(all[i][1]) .. "="
+      .. all[i][2]
   end
   if #all > SHOWN then
     words[SHOWN] = ("and %d more"):format(#all - SHOWN + 1)

@@ -326,6 +326,82 @@ describe("a red lock", function()
   end)
 end)
 
+describe("a red lock that others have", function()
+  -- Another process takes it on these servers, for so many seconds.
+  local function rivals_on(self, policy, seconds)
+    local host = self:add_host "client2"
+    for i, time in pairs(seconds) do
+      local its = self:client({ lazy = true }, self.network.servers[i], host)
+        :policy(policy, NAME)
+      host.spawn(function()
+        assert.is_true(its:lock())
+        host.sleep(time)
+        assert.is_true(its:unlock())
+      end)
+    end
+    self.sleep(0.01)
+  end
+
+  on_stage("is waited for although one of its servers refuses",
+    function(self, red, clients)
+      assert.is_true(clients[1]:simple_lock(NAME):lock())
+      rivals_on(self, "simple", { [2] = 3, [3] = 5 })
+      assert.equal("busy", select(2, red:try_lock()))
+      assert.near(5, (timed(self, red.lock, red)), 0.13)
+    end, { policy = "simple" })
+
+  -- One server replies to both attempts, in order, and both need its reply.
+  for _, policy in ipairs { "simple", "mutex", "reentrant" } do
+    on_stage("may be requested again before a server replies, policy "
+      .. policy, function(self, red, _, servers)
+        assert.is_true(red:lock() and red:unlock())
+        rivals_on(self, policy, { [2] = 1, [3] = 60 })
+        self.network:route(self.host, servers[1]).delay = 0.5
+        assert.equal("busy", select(2, red:try_lock()))
+        self.sleep(1)
+        assert.near(2, (timed(self, red.lock, red)), 1)
+        assert.is_true(red:unlock())
+        self.sleep(5)
+        assert.equal(1, holders(servers))      -- a rival's
+      end, { policy = policy, node_timeout = 10 })
+  end
+
+  on_stage("leaves nothing when its waiter is cancelled", function(self, red,
+      _, servers)
+    rivals_on(self, "reentrant", { 1, 1, 1 })
+    local waiting = self.spawn(function() red:lock() end)
+    self.sleep(0.3)
+    waiting:cancel()
+    self.sleep(2)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("fails for a waiter when a client is closed", function(self, red,
+      clients, servers)
+    rivals_on(self, "reentrant", { 1, 1, 1 })
+    local code
+    self.spawn(function() code = select(2, red:lock()) end)
+    self.sleep(0.3)
+    for i = 1, 2 do clients[i]:close() end
+    self.sleep(2)
+    assert.equal("closed", code)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("returns the last verdict if the wait ends first", function(self,
+      red, _, servers)
+    rivals_on(self, "reentrant", { 1, 1, 1 })
+    self.spawn(function()
+      self.sleep(0.2)
+      for i = 1, 3 do servers[i]:freeze(9) end
+    end)
+    local took, ok, code, detail = timed(self, red.lock, red, { wait = 0.4 })
+    assert.same({ nil, "timeout" }, { ok, code })
+    assert.match("held by another owner for", detail)
+    assert.near(0.4, took, 0.001)
+  end, { node_timeout = 10 })
+end)
+
 describe("unlocking a red lock", function()
   local function gone_on(...)
     local gone = { ... }
@@ -391,6 +467,27 @@ describe("unlocking a red lock", function()
     assert.is_nil(ok)
     assert.equal("lost", code)
     assert.equal("its lease has ended", detail)
+  end)
+
+  on_stage("goes on although its task is cancelled", function(self, red, _,
+      servers)
+    local hold = assert(red:hold())
+    local releasing = self.spawn(function() hold:unlock() end)
+    self.sleep(0)
+    releasing:cancel()
+    self.sleep(1)
+    assert.equal(0, holders(servers))
+  end)
+
+  on_stage("releases a part after any wait for its turn", function(self, red,
+      clients, servers)
+    local one, hold = assert(clients[1]:lock(NAME):hold()), assert(red:hold())
+    self.sleep(0)
+    servers[1]:freeze(2)
+    self.spawn(function() one:unlock() end)
+    assert.is_true(hold:unlock())
+    self.sleep(5)
+    assert.equal(0, holders(servers))
   end)
 
   on_stage("works for an object in another task", function(self, red, _,

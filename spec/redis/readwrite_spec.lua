@@ -56,16 +56,6 @@ describe("a read/write lock", function()
     assert.is_true(#reply[4] >= 20 and #reply[4] <= 200)
   end)
 
-  it("refuses to let a reader write, which would deadlock", function()
-    assert.is_true(reader:lock())
-    local ok, code, detail = writer:lock { wait = 60 }
-    assert.same({ nil, "refused" }, { ok, code })
-    assert.matches("upgrade", detail)
-    assert.is_true(reader:is_held())
-    assert.is_true(reader:unlock())
-    assert.is_true(writer:lock())
-  end)
-
   it("uses the hash tag of its name, if there is one", function()
     for _, odd in ipairs { "{test}:abc:key", "plain", "a{b", "x{}y" } do
       local its = client:read_write_lock(odd):read_lock()

@@ -64,8 +64,8 @@ return {
   ["lua/rlock/lock/owner.lua"] = with("check/grant_spec"),
   ["lua/rlock/lock/handle.lua"] = with("check/grant_spec", "waiting_spec",
     "then", "refusals_spec", "for_ever_spec"),
-  ["lua/rlock/lock/waiting.lua"] = with("waiting_spec", "latch_spec",
-    "semaphore_spec", "then", "fair_spec"),
+  ["lua/rlock/lock/waiting.lua"] = with("check/counters_spec",
+    "waiting_spec", "then", "fair_spec"),
   ["lua/rlock/lock/verdicts.lua"] = with("unit/verdicts_spec"),
   ["lua/rlock/lock/lock.lua"] = with("check/grant_spec", "waiting_spec",
     "faults_spec", "then", "refusals_spec", "for_ever_spec"),
@@ -74,8 +74,8 @@ return {
   ["lua/rlock/lock/watchdog.lua"] = with("check/watchdog_spec",
     "watchdog_spec", "then",
     "permits_spec", "faults_spec"),
-  ["lua/rlock/lock/wakeup.lua"] = with("unit/wakeup_spec", "latch_spec",
-    "semaphore_spec", "waiting_spec", "then", "fair_spec", "faults_spec"),
+  ["lua/rlock/lock/wakeup.lua"] = with("unit/wakeup_spec",
+    "check/counters_spec", "waiting_spec", "then", "fair_spec", "faults_spec"),
   ["lua/rlock/redis/availability.lua"] = {
     "check/quorum_spec", "quorum_spec" },
   ["lua/rlock/redis/backend.lua"] = {
@@ -128,16 +128,16 @@ return {
   ["lua/rlock/redis/url.lua"] = {
     "unit/url_spec" },
   ["lua/rlock/counters/call.lua"] = {
-    "then", "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec",
-    "latch_spec" },
-  ["lua/rlock/counters/latch.lua"] = {
+    "then", "check/counters_spec", "simulate RUNS=6 COUNTER=semaphore",
+    "semaphore_spec", "latch_spec" },
+  ["lua/rlock/counters/latch.lua"] = { "check/counters_spec",
     "simulate RUNS=6 COUNTER=latch", "latch_spec" },
-  ["lua/rlock/counters/deduplication.lua"] = {
+  ["lua/rlock/counters/deduplication.lua"] = { "check/counters_spec",
     "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec", "then",
     "counter_spec" },
-  ["lua/rlock/counters/permits.lua"] = {
-    "then", "simulate RUNS=6 COUNTER=permits", "permits_spec" },
-  ["lua/rlock/counters/semaphore.lua"] = {
+  ["lua/rlock/counters/permits.lua"] = { "check/counters_spec", "then",
+    "simulate RUNS=6 COUNTER=permits", "permits_spec" },
+  ["lua/rlock/counters/semaphore.lua"] = { "check/counters_spec",
     "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },

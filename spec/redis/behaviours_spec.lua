@@ -5,12 +5,14 @@ local behaviours = require "spec.rows.behaviours"
 local rlockctl = require "spec.tools.rlockctl"
 local shell = require "spec.tools.shell"
 
--- The tests that busted would run in the files of a kind: lines of
+-- The tests that busted would run in the specs of this name: lines of
 -- "FILE:LINE: TITLE".
-local function titles(kind)
-  local files = { ("spec/redis/%s_spec.lua"):format(kind) }
-  local on_the_model = ("spec/check/%s_spec.lua"):format(kind)
-  if io.open(on_the_model) then files[2] = on_the_model end
+local function titles(name)
+  local files = {}
+  for _, folder in ipairs { "redis", "check" } do
+    local path = ("spec/%s/%s_spec.lua"):format(folder, name)
+    if io.open(path) then files[#files + 1] = path end
+  end
   local text, ok = shell.run(("LUA_PATH=%s %s %s --list %s"):format(
     shell.quote("./?.lua;;"), shell.quote(rlockctl),
     shell.quote(arg[0]), shell.words(files)))

@@ -231,20 +231,6 @@ describe("a fenced lock", function()
     assert.is_true((lock:lock()))
   end)
 
-  it("accepts any name", function()
-    for _, odd in ipairs { "with spaces", "nul\0inside", "{tag}:x", "a{b",
-        "x{}y", "}{", "new\nline", "\255\254" } do
-      local held = client:policy("fenced", odd)
-      local ok, token = held:lock()
-      assert.is_true(ok and token > 0)
-      assert.is_true(held:unlock())
-    end
-    assert.equal(1, client:call("EXISTS", "redisson_lock_token:{tag}:x"))
-    assert.equal(1, client:call("EXISTS", "redisson_lock_token:a{b"))
-    assert.equal(1, client:call("EXISTS", "redisson_lock_token:{}{}") +
-      client:call("EXISTS", "redisson_lock_token:}{"))
-  end)
-
   it("orders the writes of many holders", function()
     local greatest, writes = 0, 0
     task.many(12, function()

@@ -146,30 +146,6 @@ describe("a simple lock", function()
     assert.is_true(lock:try_lock())
     assert.is_true(lock:break_lock())
   end)
-
-  it("reports a key of the wrong type", function()
-    client:call("HSET", name, "a", "b")
-    for _, op in ipairs { "acquire", "renew", "release", "peek" } do
-      local reply, code, detail = simple.ask(name, op, "a", "1000", "1", "x")
-      assert.same({ nil, "redis" }, { reply, code }, op)
-      assert.matches("WRONGTYPE", detail)
-    end
-    assert.equal("redis", select(2, lock:lock()))
-    assert.same({ "a", "b" }, client:call("HGETALL", name))
-  end)
-
-  it("accepts any name and any owner", function()
-    for _, odd in ipairs { "with spaces", "nul\0inside", "a{b", "}{", "\255",
-        "new\nline", "%s", ("x"):rep(10000) } do
-      local its = client:policy("simple", "simple " .. odd,
-        { owner = odd:sub(1, 1000) })
-      assert.is_true(its:lock())
-      assert.equal(odd:sub(1, 1000), client:call("GET", "simple " .. odd))
-      assert.equal("busy",
-        select(2, client:policy("simple", "simple " .. odd):try_lock()))
-      assert.is_true(its:unlock())
-    end
-  end)
 end)
 
 require "spec.rows.rlock" ("simple", describe, it, before_each,

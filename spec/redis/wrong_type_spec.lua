@@ -1,4 +1,5 @@
---- A key that holds something else: the detail says which kind is expected.
+--- Locks of every kind take any name, and refuse a key that holds something
+--- else: the detail says which kind is expected.
 
 local fixtures = require "spec.tools.fixtures"
 local kinds = require "rlock.lock.kinds"
@@ -23,14 +24,58 @@ local calls = {
     { "available" } },
 }
 
-describe("a key that holds something else", function()
-  local server, client
+local ODD = { "with spaces", "nul\0inside", "{tag}:x", "a{b", "x{}y", "}{",
+  "new\nline", "\255\254", "%s", ("x"):rep(100000) }
 
-  setup(function()
-    server = fixtures.server()
-    client = fixtures.open(server.url)
-  end)
-  teardown(fixtures.close)
+local server, client
+
+setup(function()
+  server = fixtures.server()
+  client = fixtures.open(server.url)
+end)
+teardown(fixtures.close)
+
+describe("any name is taken by", function()
+  local use = {}
+
+  function use.lock(factory, odd)
+    local owner = odd:sub(1, 1000)
+    local its, other = client[factory](client, odd, { owner = owner }),
+      client[factory](client, odd)
+    if its.write_lock then its, other = its:write_lock(), other:write_lock() end
+    assert.is_true((its:lock()))
+    assert.equal("busy", select(2, other:try_lock()))
+    assert.is_true(its:unlock())
+  end
+
+  function use.latch(_, odd)
+    local latch = client:latch(odd)
+    assert.is_true(latch:set(1))
+    assert.is_true((latch:count_down()))
+    assert.is_true(latch:wait())
+  end
+
+  function use.permits(factory, odd)
+    local its = client[factory](client, odd)
+    assert.is_true(its:set(1))
+    local id = assert(its:acquire())
+    assert.equal("busy", select(2, its:try_acquire()))
+    assert.is_true(its:release(id ~= true and id or nil))
+  end
+
+  use.semaphore = use.permits
+
+  for _, kind in ipairs(kinds) do
+    it(kind.name, function()
+      for _, odd in ipairs(ODD) do
+        (use[kind.name] or use.lock)(kind.factory, odd)
+      end
+      client:call "FLUSHALL"
+    end)
+  end
+end)
+
+describe("a key that holds something else", function()
 
   local function refuses(kind, object, call)
     local ok, code, detail = object[call[1]](object, call[2])

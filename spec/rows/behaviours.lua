@@ -22,7 +22,7 @@ local LOCKS, SINGLE = names(is_ours), names(is_single)
 local PAIRS = "readwrite fair_readwrite"
 
 -- The kinds with tests: each has a spec of its name, or rows in another.
-local specs = { "multi", "red" }
+local specs = { "multi", "red", "counters", "renewal" }
 for _, kind in ipairs(require "rlock.lock.kinds") do
   specs[#specs + 1] = kind.name
 end

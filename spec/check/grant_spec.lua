@@ -245,6 +245,19 @@ describe("a request to lock", function()
     assert.is_true(lock:valid_for() < 0.4)
   end)
 
+  on_stage("is undone for a cancelled task after a late reply, too", function(
+      self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock() and lock:unlock())
+    self:route().delay = 0.1
+    local task = self.spawn(function() lock:lock { lease = 0.1 } end)
+    self.sleep(0.25)                      -- it is being released
+    task:cancel()
+    self.sleep(1)
+    assert.is_nil(entry(self))
+    assert.equal("free", lock:state())
+  end)
+
   on_stage("is undone if its reply makes no sense", function(self, client)
     local lock, execute, odd = client:lock "lock", self.server.execute, true
     function self.server.execute(its, link, words)
@@ -550,6 +563,24 @@ describe("tasks of one owner", function()
 end)
 
 describe("an unlock", function()
+  on_stage("is carried out although its task is cancelled", function(self,
+      client)
+    local lock = client:lock "lock"
+    self:route().delay = 0.01
+    for cancelled = 0.005, 0.025, 0.01 do
+      assert.is_true(lock:lock() and lock:unlock())
+      local task = self.spawn(function()
+        assert(lock:lock())
+        self.sleep(1)
+        lock:unlock()
+      end)
+      self.sleep(1.02 + cancelled)
+      task:cancel()
+      self.sleep(1)
+      assert.is_nil(entry(self))
+    end
+  end)
+
   on_stage("is repeated if its reply is lost", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock())

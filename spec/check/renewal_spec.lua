@@ -11,6 +11,7 @@ for _, which in ipairs(kinds.names(is_ours)) do
   local side = which:match "write" and "Write" or which:match "read" and "Read"
     or ""
   local renewed = kind.is_entered_once and "" or ", testLockReentrantRenew"
+  if which == "multi" then renewed = renewed .. ", testRenewExpiration" end
 
   -- The lock, and its servers.
   local function open(self)

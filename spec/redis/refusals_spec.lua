@@ -10,7 +10,7 @@ local task = require "spec.tools.task"
 local within = require "spec.tools.within"
 
 local TIMEOUT = 0.4 * slow
-local SLACK = 2 * slow
+local SLACK = 20 * slow
 
 local server
 
@@ -222,8 +222,22 @@ describe("a user without permission", function()
   end
 
   local function nothing_left()
-    eventually(function() return server:cli("EXISTS", "limited") == "0" end,
-      3 * slow)
+    eventually(function() return server:cli("EXISTS", "limited") == "0" end)
+  end
+
+  -- Asserts that who waits for the first lock gets it when the other is
+  -- unlocked.
+  local function passes(its, theirs)
+    task.run(function()
+      assert(theirs:lock())
+      local before = server:stat "evalsha"
+      local waiting = task.start(function()
+        return its:lock { wait = 30 * slow }
+      end)
+      eventually(function() return server:stat "evalsha" > before end)
+      theirs:unlock()
+      assert.is_true(waiting:join())
+    end)
   end
 
   it("to run scripts gets an error", function()
@@ -272,47 +286,19 @@ describe("a user without permission", function()
     end)
 
   it("to publish delays waiters only briefly", function()
-    local lock = limited "-publish"
-    assert.is_true(lock:lock())
-    local other = open():lock("limited")
-    local waiting = task.start(function() return other:lock { wait = 30 } end)
-    rlock.sleep(0.05)
-    lock:unlock()
-    assert.is_true(waiting:join(10 * slow))
+    passes(open():lock "limited", (limited "-publish"))
   end)
 
   it("to subscribe still waits", function()
-    local lock = limited "-subscribe"
-    local other = open():lock("limited")
-    assert.is_true(task.run(function()
-      assert(other:lock())
-      local waiting = task.start(function()
-        return lock:lock { wait = 30 * slow }
-      end)
-      rlock.sleep(0.1)
-      assert(other:unlock())
-      return waiting:join(5 * slow)
-    end))
+    passes((limited "-subscribe"), open():lock "limited")
   end)
 
-  it("to use the channel still waits, and so do other locks",
-    function()
-      local lock, client = limited("resetchannels", "&*fine*")
-      local fine = client:lock("fine")
-      local other = open()
-      local function passes(its, name, seconds)
-        local theirs = other:lock(name)
-        assert(theirs:lock())
-        local waiting = task.start(function()
-          return its:lock { wait = 30 * slow }
-        end)
-        rlock.sleep(0.1)
-        assert(theirs:unlock())
-        assert.is_true(waiting:join(seconds))
-      end
-      passes(lock, "limited", 8 * slow)
-      passes(fine, "fine", 8 * slow)
-    end)
+  it("to use the channel still waits, and so do other locks", function()
+    local lock, client = limited("resetchannels", "&*fine*")
+    local other = open()
+    passes(lock, other:lock "limited")
+    passes(client:lock "fine", other:lock "fine")
+  end)
 
   it("to delete gets an error from unlock; the lease ends it", function()
     local lock = limited "-del"
@@ -326,22 +312,6 @@ describe("a user without permission", function()
     local lock = limited "-ping"
     assert.is_true(lock:lock())
     assert.is_true(lock:unlock())
-  end)
-
-  it("any more loses the hold when it expires", function()
-    server:cli("ACL", "SETUSER", "alice", "reset", "on", ">word", "~*", "&*",
-      "+@all")
-    local client = open {
-      username = "alice", password = "word", watchdog = 0.6 * slow,
-    }
-    local lock = client:lock("limited")
-    assert.is_true(lock:lock())
-    local reason
-    lock:on_lost(function(_, why) reason = why end)
-    server:cli("ACL", "SETUSER", "alice", "-evalsha")
-    eventually(function() return reason end, 3 * slow)
-    assert.matches("NOPERM", reason)
-    assert.equal("lost", select(2, lock:unlock()))
   end)
 end)
 
@@ -374,7 +344,7 @@ describe("a server that refuses temporarily", function()
     end)
     rlock.sleep(TIMEOUT)
     undo()
-    assert.is_true(waiting:join(5 * slow))
+    assert.is_true(waiting:join())
   end
 
   local function set(...) return server:cli("CONFIG", "SET", ...) end
@@ -383,19 +353,6 @@ describe("a server that refuses temporarily", function()
     function()
       rides_out("OOM", function() set("maxmemory", "1") end,
         function() set("maxmemory", "0") end)
-    end)
-
-  it("because it is out of memory still renews and releases",
-    function()
-      assert.is_true(lock:lock())
-      set("maxmemory", "1")
-      local deadline = rlock.now() + 3 * slow
-      while rlock.now() < deadline do
-        assert.equal("held", lock:state())
-        rlock.sleep(0.05)
-      end
-      assert.is_true(lock:unlock())
-      assert.equal("0", server:cli("EXISTS", "refused"))
     end)
 
   it("because it is a replica is retried until the deadline",

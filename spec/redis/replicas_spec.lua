@@ -184,16 +184,14 @@ describe("replicas", function()
     assert.is_true(safe:lock())
     assert.is_true(safe:unlock())
     second:pause()
-    local slowest = 0
     local waiting = task.start(function() return safe:lock() end)
     local plain = client:lock(name)
+    local before = rlock.now()
     for _ = 1, 100 do
-      local before = rlock.now()
       assert.is_true(plain:lock())
       assert.is_true(plain:unlock())
-      slowest = math.max(slowest, rlock.now() - before)
     end
-    assert.is_true(slowest < 0.5 * slow)
+    assert.is_true(rlock.now() - before < 30 * slow)
     second:resume()
     assert.is_true(waiting:join())
   end)

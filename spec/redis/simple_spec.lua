@@ -1,9 +1,9 @@
 --- The simple lock on a real Redis: SET NX PX, as clients in other languages
 --- use it.
 
+local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"
@@ -67,7 +67,7 @@ describe("a simple lock", function()
     local owner = client:call("GET", name)
     assert.matches("^%x+%-%x+%-4%x+%-%x+%-%x+:%d+$", owner)
     local ttl = client:call("PTTL", name)
-    assert.is_true(ttl > 19000 and ttl <= 20000, "ttl " .. ttl)
+    assert.is_true(ttl > 10000 and ttl <= 20000, "ttl " .. ttl)
     local state = lock:peek()
     assert.same({ "held", 1 }, { state.state, state.count })
     assert.same({ { owner = owner, count = 1 } }, state.holders)
@@ -79,7 +79,7 @@ describe("a simple lock", function()
     simple.ask(name, "acquire", "a", "60000", "1")
     local reply = simple.ask(name, "acquire", "b", "60000", "1")
     assert.equal("busy", reply[1])
-    assert.is_true(reply[2] > 59000 and reply[2] <= 60000)
+    assert.is_true(reply[2] > 30000 and reply[2] <= 60000)
     client:call("PERSIST", name)
     assert.same({ "busy", -1 }, simple.ask(name, "acquire", "b", "60000", "1"))
   end)
@@ -87,11 +87,11 @@ describe("a simple lock", function()
   it("never shortens a lease", function()
     simple.ask(name, "acquire", "a", "60000", "1")
     simple.ask(name, "acquire", "a", "1000", "1")
-    assert.is_true(client:call("PTTL", name) > 59000)
+    assert.is_true(client:call("PTTL", name) > 30000)
     simple.ask(name, "renew", "a", "1000", "1")
-    assert.is_true(client:call("PTTL", name) > 59000)
+    assert.is_true(client:call("PTTL", name) > 30000)
     simple.ask(name, "renew", "a", "90000", "1")
-    assert.is_true(client:call("PTTL", name) > 89000)
+    assert.is_true(client:call("PTTL", name) > 61000)
   end)
 
   it("keeps out, and is kept out by, SET name token NX PX", function()
@@ -115,26 +115,15 @@ describe("a simple lock", function()
 
   it("needs no channel for waiters", function()
     assert.is_true(lock:lock())
+    local calls = server:stat("evalsha")
     local waiting = task.start(function()
-      local its = open()
-      local ok = its:policy("simple", name):lock { wait = 10 * slow }
-      its:close()
-      return ok
+      return open():policy("simple", name):lock { wait = 30 * slow }
     end)
-    rlock.sleep(0.05)
+    eventually(function() return server:stat("evalsha") > calls end)
     assert.same({}, client:call("PUBSUB", "CHANNELS", "*" .. name .. "*"))
     assert.is_true(lock:unlock())
-    assert.is_true(waiting:join(2 * slow))
+    assert.is_true(waiting:join())
   end)
-
-  it("is polled with back-off: at first every ms, soon every 64",
-    function()
-      simple.ask(name, "acquire", "somebody", "60000", "1")
-      local calls = server:stat("evalsha")
-      assert.equal("timeout", select(2, lock:lock { wait = 0.6 }))
-      local asked = server:stat("evalsha") - calls
-      assert.is_true(asked >= 5 and asked <= 80, "asked " .. asked)
-    end)
 
   it("can be broken by force, or only for a given owner", function()
     local mine = client:policy("simple", name, { owner = "me" })

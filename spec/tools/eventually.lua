@@ -8,10 +8,10 @@ local host = rawget(_G, "ngx") and require "resty.rlock.host"
   or require "rlock.host.uv"
 
 local PAUSE = 0.005
-local SECONDS = 5
+local SECONDS = 20
 
 --- Calls fn() every few milliseconds until its first result is true; returns
---- the first two. After `seconds` (5) raises an error that names `what`.
+--- the first two. After `seconds` (20) raises an error that names `what`.
 return function(fn, seconds, what)
   local deadline = host.now() + (seconds or SECONDS)
   while true do

@@ -6,8 +6,9 @@ local stage = require "spec.simulate.stage"
 
 local on_stage = stage.tests(it)
 
-local NAME, SERVED = "counter", 0.01    -- seconds until a message has its effect
-local POLLS = 7                         -- within which lost messages do not matter
+local NAME = "counter"
+local SERVED = 0.01        -- seconds until a message has its effect
+local POLLS = 7            -- seconds until a lost one does not matter
 
 -- A test of an object of this kind: fn(stage, object, client).
 local function row(title, factory, fn)

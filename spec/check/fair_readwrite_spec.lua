@@ -565,4 +565,5 @@ describe("a fair read/write lock", function()
   ]])
 end)
 
-require "spec.rows.leases" ("fair_readwrite", "fair_read_write_lock", describe, it)
+require "spec.rows.leases" ("fair_readwrite", "fair_read_write_lock", describe,
+  it)

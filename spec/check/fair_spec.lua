@@ -885,7 +885,9 @@ describe("the deadlines of a fair lock", function()
       at = at + 10
       if queue[1]:find "^R" then take(table.remove(queue, 1)) else event() end
     end
-    for _, who in ipairs(queue) do add("ZSCORE redisson_lock_timeout:@", who) end
+    for _, who in ipairs(queue) do
+      add("ZSCORE redisson_lock_timeout:@", who)
+    end
     local shown = transcript.run("fair", table.concat(lines, "\n"))
     local n, most = 0, at + 31000 + 6 * (is_mixed and 300000 or 10000)
     for time in shown:gmatch "ZSCORE %S+ %S+ %-> (%d+)" do

@@ -55,7 +55,7 @@ for which, make in pairs(waits) do
     self.spawn(function() ok = take() end)
     self.sleep(seconds - 1)
     assert.is_nil(ok)
-    self.sleep(45)                -- red locks wait until the servers count again
+    self.sleep(45)              -- red locks wait until the servers count again
     assert.truthy(ok)
   end
 

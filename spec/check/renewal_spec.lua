@@ -1,5 +1,5 @@
---- Redisson's tests of renewals, by their names there, for every kind of lock on
---- virtual time.
+--- Redisson's tests of renewals, by their names there, for every kind of lock,
+--- on virtual time.
 
 local kinds = require "spec.tools.kinds"
 local stage = require "spec.simulate.stage"

@@ -180,7 +180,7 @@ describe("rlockctl status --server", function()
           assert(lock:lock { wait = 20 })
           assert(lock:unlock())
         end)
-        rlock.sleep(0.05)
+        for _ = 1, 5 do assert(lock:is_held()) end     -- the waiter has asked
         assert(lock:unlock())
         waiter:join()
       end

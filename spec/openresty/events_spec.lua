@@ -1,6 +1,7 @@
 --- Events in the jobs of a worker timer that are cancelled: as the contract of
 --- hosts (lua/rlock/README.md) says.
 
+local eventually = require "spec.tools.eventually"
 local host = require "resty.rlock.host"
 local tasks = require "resty.rlock.host.tasks"
 
@@ -23,16 +24,16 @@ describe("an event in a job that is cancelled", function()
   end)
 
   it("raises what wakes a wait", function()
-    local event, ok, why = host.event(), nil, nil
+    local event, begun, ok, why = host.event(), nil, nil, nil
     local thread = ngx.thread.spawn(function()
       host.whole(function()
+        begun = true
         ok, why = pcall(event.wait, event, 10)
       end)
     end)
-    ngx.sleep(0.01)
+    eventually(function() return begun end)
     ngx.thread.kill(thread)
-    local ends = ngx.now() + 10
-    while ok == nil and ngx.now() < ends do ngx.sleep(0.01) end
+    eventually(function() return ok ~= nil end)
     assert.is_false(ok)
     assert.equal("the request has ended", why)
   end)

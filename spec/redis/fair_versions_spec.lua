@@ -1,20 +1,20 @@
 --- Two versions of rlock in one queue: the fair locks from before liveness.lua,
---- from the git history, beside the current ones.
+--- from the git history, beside the current ones. What depends on time runs on
+--- the model of Redis.
 -- #long
 
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
 local fixtures = require "spec.tools.fixtures"
+local model = require "rlockctl.model.redis"
 local policy = require "rlock.policy"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
-local states = require "spec.tools.states"
 local task = require "spec.tools.task"
 
 local FORMER = "0214eaf"                   -- last commit with the old format
-local SKIPPED = 3 * slow                   -- seconds
+local SKIPPED = 3                          -- seconds
 
 -- A former version of a policy, or nil without a git history.
 local function former(file)
@@ -45,15 +45,14 @@ for _, case in ipairs {
 
   describe("two versions of rlock in the queue of a " .. kind .. " lock,",
     function()
-      local client, name, sides
+      local store, sides
 
       before_each(function()
         if not old then return end
-        client, name = fixtures.open(server.url), fixtures.name "versions"
-        sides = { o = states.of(client, old), n = states.of(client, new) }
+        store = model.new()
+        store.now = 1700000000000000
+        sides = { o = policy.load(old), n = policy.load(new) }
       end)
-
-      after_each(fixtures.close)
 
       local function row(title, fn)
         it(title, function()
@@ -62,28 +61,20 @@ for _, case in ipairs {
         end)
       end
 
+      local function pass(seconds) store.now = store.now + seconds * 1000000 end
+
       -- "o1" uses the old version, "n1" the new one.
+      local function ask(who, op, ...)
+        local side = sides[who:sub(1, 1)]
+        return store:eval(side.ops[op].text, side.keys "lock",
+          { who, ... })[1]
+      end
+
       local function verdict(who, waits)
-        return assert(sides[who:sub(1, 1)].ask(name, "acquire", who, "60000",
-          "1", waits or told, "publish"))[1]
+        return ask(who, "acquire", "60000", "1", waits or told, "publish")
       end
 
-      local function release(who)
-        assert(sides[who:sub(1, 1)].ask(name, "release", who, "1", "0",
-          "publish"))
-      end
-
-      -- All retry now and then until fn() is true or the time is over.
-      local function ask_on(all, seconds, fn)
-        local ends = rlock.now() + seconds
-        repeat
-          for _, who in ipairs(all) do
-            local got = verdict(who)
-            if fn and fn(who, got) then return true end
-          end
-          rlock.sleep(0.3)
-        until rlock.now() > ends
-      end
+      local function release(who) ask(who, "release", "1", "0", "publish") end
 
       row("strict order of arrival", function()
         verdict "n0"
@@ -109,23 +100,23 @@ for _, case in ipairs {
           for _, who in ipairs { "o1", "n2", "o3", "n4" } do verdict(who) end
           verdict(asks .. 9)
           release "n0"
-          local before = rlock.now()
-          ask_on({ asks .. 9 }, 10, function(_, got) return got == "held" end)
-          assert.is_true(rlock.now() - before < SKIPPED)
+          local waited = 0
+          while verdict(asks .. 9) ~= "held" do
+            pass(0.3)
+            waited = waited + 0.3
+            assert.is_true(waited < SKIPPED)
+          end
         end)
 
         row("nobody loses a place when the server stood still, whichever is "
           .. "heard first: " .. asks, function()
-            local alone = fixtures.server()
-            local other = fixtures.open {
-              url = alone.url, timeout = 10 * slow,
-            }
-            sides = { o = states.of(other, old), n = states.of(other, new) }
             verdict "n0"
             local all = { "o1", "n2", "o3", "n4" }
-            ask_on(all, 1.5)
-            alone:background("DEBUG", "SLEEP", "1.6")
-            rlock.sleep(0.1)
+            for _ = 1, 6 do
+              for _, who in ipairs(all) do verdict(who) end
+              pass(0.3)
+            end
+            pass(1.6)
             release "n0"
             -- The others are late; the old version waits for them once.
             for _ = 1, asks == "n" and 2 or 1 do
@@ -143,7 +134,8 @@ for _, case in ipairs {
       end
 
       row("many of both take turns", function()
-        local served, all = 0, {}
+        local client, served, all = fixtures.open(server.url), 0, {}
+        local name = fixtures.name "versions"
         for i = 1, 40 do
           all[i] = task.start(function()
             local lock = client:policy(i % 2 == 0 and old or new, name)
@@ -161,6 +153,7 @@ for _, case in ipairs {
           return client:call("EXISTS", keys[1], keys[2], keys[3],
             keys[signs_at]) == 0
         end)
+        fixtures.close()
       end)
     end)
 end

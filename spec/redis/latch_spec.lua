@@ -5,7 +5,6 @@
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local states = require "spec.tools.states"
 local task = require "spec.tools.task"

@@ -4,7 +4,6 @@
 
 local fixtures = require "spec.tools.fixtures"
 local losses = require "spec.tools.losses"
-local occupy = require "spec.tools.occupy"
 local wait = require "spec.tools.eventually"
 local nodes = require "spec.tools.servers"
 local redis = require "spec.tools.redis"

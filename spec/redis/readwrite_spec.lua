@@ -7,7 +7,7 @@ local redis = require "spec.tools.redis"
 local states = require "spec.tools.states"
 
 local server = redis.shared()
-local client, name, index, reading, writing, reader, writer
+local client, name, index, reading, writing
 
 local function call(...)
   return (assert(client:call(...)))
@@ -34,8 +34,6 @@ end
 local function setup()
   client, name = fixtures.open { url = server.url }, fixtures.name "readwrite"
   index = "rlock_rw_holds:{" .. name .. "}"
-  local pair = client:read_write_lock(name)
-  reader, writer = pair:read_lock(), pair:write_lock()
   reading = states.of(client, readwrite.read)
   writing = states.of(client, readwrite.write)
 end

@@ -12,7 +12,6 @@ local losses = require "spec.tools.losses"
 local program = require "spec.tools.program"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local task = require "spec.tools.task"
 
 local LEASE = 3 * slow           -- of the watchdog
 local LONG = 30 * slow           -- for what must happen earlier

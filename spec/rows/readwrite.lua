@@ -11,7 +11,6 @@ local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
-local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
@@ -25,8 +24,7 @@ local methods = {
 
 -- Another process, which reads until it is killed.
 local READ = [[
-  local rlock = require "rlock"
-  local client = assert(rlock.open { watchdog = tonumber(arg[3]) })
+    local client = assert(rlock.open { watchdog = tonumber(arg[3]) })
   assert(client[arg[1] ](client, arg[2]):read_lock():lock())
   print "reads"
   io.stdout:flush()

@@ -38,18 +38,19 @@ local function urls_of(servers)
   return urls
 end
 
--- A cluster of one server: it has all slots and refuses scripts whose keys are
--- in different slots.
-local function cluster()
+-- Starts a cluster of one server, which is up 2 s later: it has all slots and
+-- refuses scripts whose keys are in different slots.
+local function start_cluster()
   local registry = debug.getregistry()
-  local server = registry[CLUSTER]
-  if not server then
-    server = redis.start {
-      port = true, args = { "--cluster-enabled", "yes" },  -- and port + 10000
-    }
-    registry[CLUSTER] = server
-    server:cli("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-  end
+  if registry[CLUSTER] then return end
+  registry[CLUSTER] = redis.start {
+    port = true, args = { "--cluster-enabled", "yes" },  -- and port + 10000
+  }
+  registry[CLUSTER]:cli("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+end
+
+local function cluster()
+  local server = debug.getregistry()[CLUSTER]
   eventually(function()
     return server:cli("CLUSTER", "INFO"):find("cluster_state:ok", 1, true)
   end, LONG, "the cluster is up")
@@ -133,6 +134,7 @@ return function(which, describe, it, before_each, after_each)
 
   describe("rows of " .. which .. ":", function()
     before_each(function()
+      if not kind.nodes then start_cluster() end
       name = fixtures.name("rows:" .. which)
       urls = urls_of(kinds.servers(which))
       world = open()

@@ -1,5 +1,5 @@
---- The fair lock on a real Redis: Redisson's layout, what an operation costs,
---- and simulated Redisson waiters in the same queue. spec/check/fair_spec.lua
+--- The fair lock on a real Redis: Redisson's layout, and simulated Redisson
+--- waiters in the same queue. spec/check/fair_spec.lua
 --- has the operations at exact times.
 
 local eventually = require "spec.tools.eventually"
@@ -61,10 +61,6 @@ end
 
 local function release(owner)
   return assert(fair.ask(name, "release", owner, "1", "0", "publish"))[1]
-end
-
-local function leave(owner)
-  return assert(fair.ask(name, "leave", owner, "publish"))[1]
 end
 
 -- Redisson's side, by its own rules -------------------------------------------
@@ -158,28 +154,6 @@ describe("the operations of a fair lock", function()
     assert.same({ "free", -2, 0, {}, { "queue", { "b", "c" } } },
       fair.ask(name, "peek", "a"))
   end)
-
-  it("cost the same for any number of waiters", function()
-    local function calls(fn, ...)
-      local owner, wait = ...
-      return states.commands(client, function() fn(owner, wait) end)
-    end
-    local most = {}
-    for _, n in ipairs { 2, 500 } do
-      call("DEL", keys[1], keys[2], keys[3], keys[5])
-      verdict("a")
-      for i = 1, n do verdict("w" .. i) end
-      local costs = {
-        calls(verdict, "w" .. n), calls(verdict, "new", "0"),
-        calls(verdict, "new"), calls(leave, "new"), calls(release, "a"),
-        calls(verdict, "w1"),
-      }
-      for i, cost in ipairs(costs) do
-        assert.is_true(cost <= (most[i] or 25), i .. ": " .. cost)
-        most[i] = cost + 7              -- upkeep of the queue, once a second
-      end
-    end
-  end)
 end)
 
 describe("waiters of Redisson in the queue of a fair lock", function()
@@ -203,7 +177,7 @@ describe("waiters of Redisson in the queue of a fair lock", function()
     end
     local first = wait_in_line(lock, take(1))
     local ttl = redisson.join("java:1", 300000)
-    assert.is_true(ttl > 0 and ttl <= 10000, ttl)
+    assert.is_true(ttl > 0 and ttl <= 11000, ttl)
     local third = wait_in_line(lock, take(3))
     assert.is_true(lock:unlock())
     assert.is_true(first:join())

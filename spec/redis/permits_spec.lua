@@ -126,33 +126,6 @@ describe("permits", function()
     assert.equal(2, client:call("ZCARD", leases))
   end)
 
-  it("costs the same for any number in use", function()
-    local ops, costs = states.of(client, "permits"), {}
-    local function commands(verdict, op, ...)
-      local args = table.pack(...)
-      return states.commands(client, function()
-        assert.equal(verdict, ops.ask(name, op, table.unpack(args))[1])
-      end)
-    end
-    local function acquire(id, verdict)
-      return commands(verdict or "held", "acquire", id, "60000", "1", "publish")
-    end
-    acquire("warm", "busy")
-    commands("lost", "renew", "warm", "60000", "1")
-    commands("lost", "release", "warm", "1", "0", "publish")
-    for i, n in ipairs { 10, 1000 } do
-      client:call("SET", name, n + 1)
-      for k = 1, n do acquire(n .. "-" .. k) end
-      costs[i] = {
-        acquire "one", acquire("two", "busy"),
-        commands("held", "renew", "one", "90000", "1"),
-        commands("freed", "release", "one", "1", "0", "publish"),
-      }
-    end
-    assert.same(costs[1], costs[2])
-    assert.same({ 5, 4, 4, 6 }, costs[1])
-  end)
-
   it("says how long until a lease ends", function()
     local ops = states.of(client, "permits")
     ops.play(name, "set 2 publish held")

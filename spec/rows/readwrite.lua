@@ -24,7 +24,8 @@ local methods = {
 
 -- Another process, which reads until it is killed.
 local READ = [[
-    local client = assert(rlock.open { watchdog = tonumber(arg[3]) })
+  local rlock = require "rlock"
+  local client = assert(rlock.open { watchdog = tonumber(arg[3]) })
   assert(client[arg[1] ](client, arg[2]):read_lock():lock())
   print "reads"
   io.stdout:flush()

@@ -86,20 +86,4 @@ function states.now_ms(client)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
---- The mean number of commands inside a request while fn() ran.
-function states.commands(client, fn)
-  assert(client:call("CONFIG", "RESETSTAT"))
-  fn()
-  local requests, commands = 0, 0
-  for name, calls in client:call("INFO", "commandstats"):gmatch(
-      "cmdstat_([^:]+):calls=(%d+)") do
-    if name == "evalsha" then
-      requests = tonumber(calls)
-    elseif name ~= "info" and name ~= "config|resetstat" then
-      commands = commands + tonumber(calls)
-    end
-  end
-  return commands / requests
-end
-
 return states

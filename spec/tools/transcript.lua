@@ -20,7 +20,8 @@
 --
 --  `keys` shows what has changed since the last `keys`: keys and fields that
 --  are new or have another value, those that have gone with a "-", and behind
---  "until" the keys that expire at another time, 0 for never.
+--  "until" the keys that expire at another time, 0 for never. `cost` before an
+--  operation shows how many commands it calls, instead of its result.
 
 local policy = require "rlock.policy"
 local redis = require "rlockctl.model.redis"
@@ -208,10 +209,22 @@ local function sent(self)
   return words[1] and ", sent " .. table.concat(words, " ") or ""
 end
 
+local function cost(self, words)
+  local n, find = 0, self.model.find
+  function self.model.find(...)
+    n = n + 1
+    return find(...)
+  end
+  operate(self, words)
+  self.model.find, self.model.sent = nil, {}
+  return n
+end
+
 local function run(self, line)
   local at, rest = line:match("^(%d+) (.*)$")
   self.model.now = (START + tonumber(at)) * 1000
   local words = words_of(rest)
+  if words[1] == "cost" then return cost(self, { table.unpack(words, 2) }) end
   if words[1] == "keys" then return show_keys(self) end
   if words[1] == "listen" then
     return listen(self, words[2], words[3])

@@ -139,7 +139,7 @@ describe("the status of rlockctl run", function()
       assert.matches(("^rlockctl: %%l+: no answer from unix:%%S+ within %gs\n$")
         :format(seconds), result.err)
     end
-    assert.is_true(host.now() - since < 3.4 * slow)
+    assert.is_true(host.now() - since < 20 * slow)
     frozen:resume()
     frozen:stop()
   end)
@@ -148,7 +148,7 @@ describe("the status of rlockctl run", function()
     local frozen = redis.start()
     local client = assert(rlock.open(frozen.url))
     assert(client:lock("run:s"):lock())
-    local waiter = late(frozen, "-w1")
+    local waiter = late(frozen, "-w3")
     eventually(function()
       return tonumber(client:call("PUBSUB", "NUMSUB",
         "redisson_lock__channel:{run:s}")[2]) > 0
@@ -156,7 +156,7 @@ describe("the status of rlockctl run", function()
     local since = host.now()
     frozen:pause()
     local result = waiter:wait()
-    assert.is_true(host.now() - since < 4 * slow)
+    assert.is_true(host.now() - since < 20 * slow)
     frozen:resume()
     client:close()
     frozen:stop()
@@ -175,7 +175,7 @@ describe("the status of rlockctl run", function()
     local since = host.now()
     ctl.file("go", "")
     local result = running:wait()
-    assert.is_true(host.now() - since < 3.4 * slow)
+    assert.is_true(host.now() - since < 20 * slow)
     frozen:resume()
     frozen:stop()
     assert.equal(0, result.status)
@@ -453,11 +453,13 @@ describe("rlockctl run", function()
       local holder = start { "-c", "echo in; sleep 20",
         table.unpack(options[1]) }
       holder:says "in"
-      local err = told(options[2])
+      local pattern = "^rlockctl: run: " .. expected:format('"run:%S+"',
+        by(holder)) .. ", renewed until released\n$"
+      -- It says less if the server takes long to tell who that is.
+      eventually(function() return told(options[2]):match(pattern) end, nil,
+        pattern)
       holder:kill(15)
       holder:wait()
-      assert.matches("^rlockctl: run: " .. expected:format('"run:%S+"',
-        by(holder)) .. ", renewed until released\n$", err)
     end
   end)
 
@@ -467,8 +469,10 @@ describe("rlockctl run", function()
     assert(client:lock("run:busy"):lock())
     assert.matches(" for %d%.%d s more, unless it is renewed\n$",
       told { "run:busy", "-n" })
-    assert.matches("%(pid %d+%), renewed until released\n$",
-      told { "run:busy", "-w", ("%gs"):format(2 * slow) })
+    eventually(function()
+      return told { "run:busy", "-w", ("%gs"):format(2 * slow) }
+        :match "%(pid %d+%), renewed until released\n$"
+    end, 40 * slow, "a renewal is seen")
     assert(client:lock("run:busy"):unlock())
   end)
 

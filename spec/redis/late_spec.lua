@@ -31,7 +31,7 @@ describe("a request that is delivered late", function()
   local function go_wrong(seal)
     return late_rows {
       server = server, url = proxy.url, lose = lose, arrive = arrive,
-      options = { timeout = slow, seal = seal },
+      options = { timeout = 2 * slow, seal = seal },
     }
   end
 

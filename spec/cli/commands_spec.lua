@@ -106,7 +106,7 @@ describe("rlockctl status --server", function()
     other:close()
   end)
 
-  it("calls a replica one", function()
+  it("calls a replica one #long", function()
     guarded:cli("REPLICAOF", "127.0.0.1", "1")
     finally(function() guarded:cli("REPLICAOF", "NO", "ONE") end)
     assert_says(0, "%w+ [%d.]+, replica\n.*", look "app")

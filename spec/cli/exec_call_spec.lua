@@ -10,7 +10,7 @@ local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local server = redis.shared()
-local TTL = 0.6 * slow
+local TTL = 1.5 * slow
 local TERM = 15
 
 -- Runs fn(lock, client) while the lock is held.

@@ -450,13 +450,13 @@ describe("rlockctl run", function()
         options[i] = { name, i == 2 and "-n" or "-v" }
         for word in words[i]:gmatch "%S+" do table.insert(options[i], word) end
       end
-      local holder = start { "-c", "echo in; sleep 20",
+      local holder = start { "-c", "echo in; sleep 90",
         table.unpack(options[1]) }
       holder:says "in"
       local pattern = "^rlockctl: run: " .. expected:format('"run:%S+"',
         by(holder)) .. ", renewed until released\n$"
       -- It says less if the server takes long to tell who that is.
-      eventually(function() return told(options[2]):match(pattern) end, nil,
+      eventually(function() return told(options[2]):match(pattern) end, 60,
         pattern)
       holder:kill(15)
       holder:wait()

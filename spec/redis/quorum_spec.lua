@@ -14,7 +14,7 @@ local within = require "spec.tools.within"
 
 local NODES = 5
 local TIMEOUT = 0.5 * slow          -- of one command
-local LEASE = 1.5 * slow            -- of the watchdogs, for leases that expire
+local LEASE = 4 * slow              -- of the watchdogs, for leases that expire
 local SOON = 10 * slow              -- deadline of what must happen
 local NEVER = 40 * slow             -- node timeout that must not be waited for
 

@@ -15,7 +15,7 @@ local seconds = require "spec.tools.seconds"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
-local LEASE = 1 * slow              -- of the watchdog, for leases that expire
+local LEASE = 2 * slow              -- of the watchdog, for leases that expire
 local SLACK = 10 * slow             -- tolerance
 local LONG = 30 * slow              -- for a wait that must end earlier
 local NODE_TIMEOUT = 0.5 * slow     -- of one command to a dead server

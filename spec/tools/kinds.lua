@@ -63,7 +63,7 @@ end
 kinds.of = {
   few = { lock = of_few, is_entered_once = true },
   multi = {
-    is_joint = true, members = two_locks,
+    crowd = 30, is_joint = true, members = two_locks,
     lock = function(clients, name, options)
       return rlock.multi_lock(two_locks(clients, name, options))
     end,

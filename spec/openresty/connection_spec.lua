@@ -247,7 +247,6 @@ describe("A client in nginx", function()
     local waiting = ngx.thread.spawn(function()
       return lock:lock { wait = SECONDS }
     end)
-    ngx.sleep(0.1)
     server:launch()
     assert.is_true(select(2, ngx.thread.wait(waiting)))
     assert.is_true(lock:unlock())

@@ -4,7 +4,6 @@
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
 local fixtures = require "spec.tools.fixtures"
-local host = require "rlock.host.uv"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -136,7 +135,7 @@ for _, case in ipairs {
       ]])
     end)
 
-    it("wakes a waiter at once", function()
+    it("wakes a waiter", function()
       local function lock(owner)
         return client:policy(module, name, { owner = owner, [limit] = 1 })
       end
@@ -147,10 +146,8 @@ for _, case in ipairs {
       eventually(function()
         return #client:call("PUBSUB", "CHANNELS", "freed:{few}") == 1
       end)
-      local before = rlock.now()
       assert(lock("a"):unlock())
-      assert.is_true(waiting:join(20 * slow))
-      assert.is_true(rlock.now() - before < 5 * slow)
+      assert.is_true(waiting:join())
       assert(lock("b"):unlock())
     end)
 
@@ -162,6 +159,12 @@ for _, case in ipairs {
       contend(module, limit, 1)
     end)
   end)
+end
+
+-- Waits until the server's clock shows another one.
+local function next_millisecond()
+  local now = states.now_ms(client)
+  eventually(function() return states.now_ms(client) > now end)
 end
 
 describe("the lock with priorities", function()
@@ -201,7 +204,7 @@ describe("the lock with priorities", function()
       acquire only-tries 60000 1 0 9 busy
       acquire high 60000 1 -1 7      busy
     ]])
-    host.sleep(0.002)                            -- until the next millisecond
+    next_millisecond()
     priority.play(name, [[
       acquire two 60000 1 -1 0       busy
       acquire one 60000 1 5000 0     busy       -- keeps its place
@@ -226,7 +229,7 @@ describe("the lock with priorities", function()
     for _, wanted in ipairs { "1e300", "-1e300", "1000", "-1000", "0.5" } do
       client:call("DEL", queue, "{prio}:alive")
       priority.ask(name, "acquire", "z", "60000", "1", "-1", wanted)
-      host.sleep(0.002)
+      next_millisecond()
       priority.ask(name, "acquire", "a", "60000", "1", "-1", wanted)
       assert.same({ "z", "a" }, line(), wanted)
     end

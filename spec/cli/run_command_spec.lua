@@ -456,8 +456,12 @@ describe("rlockctl run", function()
       local pattern = "^rlockctl: run: " .. expected:format('"run:%S+"',
         by(holder)) .. ", renewed until released\n$"
       -- It says less if the server takes long to tell who that is.
-      eventually(function() return told(options[2]):match(pattern) end, 60,
-        pattern)
+      local err
+      pcall(eventually, function()
+        err = told(options[2])
+        return err:match(pattern)
+      end, 40)
+      assert.matches(pattern, err)
       holder:kill(15)
       holder:wait()
     end

@@ -60,10 +60,12 @@ static int core_signal(lua_State *L)
  * The loop cannot report a signal while a task computes. So the signal handler
  * sets a debug hook in the running coroutine, as lua does. The hook lets
  * PATIENCE_MS pass, in case the task waits soon, and then calls the function
- * given to core.interrupt: fn(number), which may raise. Every coroutine that
- * is resumed meanwhile gets the hook.
+ * given to core.interrupt: fn(number), which may raise. Where that returns, it
+ * is called again after FEW_STEPS: after each step, what it does not interrupt
+ * would take a thousand times as long. Every coroutine that is resumed
+ * meanwhile gets the hook.
  */
-enum { PATIENCE_MS = 100, STEPS = 1000 };
+enum { PATIENCE_MS = 100, STEPS = 1000, FEW_STEPS = 97 };
 static lua_State *volatile active;
 static const char INTERRUPT; /* its address is the function's key */
 
@@ -76,7 +78,7 @@ static void interrupt(lua_State *L, lua_Debug *where)
         lua_sethook(L, NULL, 0, 0);
     if (number == 0)
         return;
-    lua_sethook(L, interrupt, LUA_MASKCOUNT, 1);
+    lua_sethook(L, interrupt, LUA_MASKCOUNT, FEW_STEPS);
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &INTERRUPT) == LUA_TNIL) {
         lua_pop(L, 1);
         return;

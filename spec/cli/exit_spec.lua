@@ -467,6 +467,28 @@ describe("a signal", function()
       out = "ready\ncomputed\nclosed main\n" }, program:wait())
   end)
 
+  it("does not make rlock's own code much slower, which it does not unwind",
+    function()
+      local program = start [[
+        local sorted = require "rlock.util.sorted"
+        local many = setmetatable({}, { __pairs = function()
+          return ("a"):rep(6e5):gmatch "."
+        end })
+        local began = os.clock()
+        sorted(many)
+        local usual, slowed = os.clock() - began, nil
+        local _ <close> = setmetatable({}, { __close = function()
+          print((slowed or os.clock() - began) < 3 * usual)
+        end })
+        began = os.clock()
+        os.execute "kill -TERM $PPID"
+        sorted(many)
+        slowed = os.clock() - began
+        while true do end]]
+      local result = program:wait()
+      assert.same({ 143, "true\n" }, { result.status, result.out })
+    end)
+
   it("that comes a second time ends it even inside a C function", function()
     local program = start [[
       print "ready"

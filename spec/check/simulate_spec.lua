@@ -37,10 +37,9 @@ end
 
 -- Finds a fault of this sort in one of a few runs.
 local function finds(simulate, what, options, first, most)
+  options = setmetatable({ wanted = what }, { __index = options })
   for seed = first, first + (most or MOST) - 1 do
-    for _, fault in ipairs(simulate(seed, options).oracle.faults) do
-      if fault.what == what then return true end
-    end
+    if simulate(seed, options).oracle.reported[what] then return true end
   end
   return false
 end

@@ -302,8 +302,7 @@ describe("shrinking a plan", function()
       local has = {}
       for _, event in ipairs(options.plan) do has[event] = true end
       ran = ran + 1
-      return { oracle = { faults = has[3] and has[11]
-        and { { what = "stuck" } } or {} } }
+      return { oracle = { reported = { stuck = has[3] and has[11] } } }
     end
     local few, runs, is_early = shrink.plan(1, {}, plan, "stuck", most)
     assert.equal(ran, runs)

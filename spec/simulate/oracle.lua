@@ -17,13 +17,14 @@ local IDLE = 4.5                        -- seconds: a lease, the spread of the
 function oracle.new(universe)
   return setmetatable({
     universe = universe, grants = 0, contended = 0, faults = {}, counts = {},
-    longest = 0,
+    longest = 0, reported = {},         -- the sorts of the faults
   }, oracle)
 end
 
 --- Records a fault.
 -- @tparam string what a word or two, the same for all faults of this sort
 function oracle:fault(what, text, ...)
+  self.reported[what] = true
   self.faults[#self.faults + 1] = {
     what = what, time = self.universe.now,
     text = ("%.6f s: %s: "):format(self.universe.now, what)

@@ -15,12 +15,6 @@ local function without(plan, first, last)
   return rest
 end
 
-local function first_of(found, what)
-  for _, fault in ipairs(found.oracle.faults) do
-    if fault.what == what then return fault end
-  end
-end
-
 -- Drops parts of this size.
 local function drop(plan, size, fails)
   local first = 1
@@ -49,9 +43,9 @@ function shrink.plan(seed, options, plan, what, most)
       or os.clock() - start >= (most.seconds or SECONDS)
     if is_early then return false end
     runs = runs + 1
-    local again = setmetatable({ plan = part, log = false },
+    local again = setmetatable({ plan = part, log = false, wanted = what },
       { __index = options })
-    return first_of(world.simulate(seed, again), what) ~= nil
+    return world.simulate(seed, again).oracle.reported[what]
   end
   local size = #plan // 2
   while size >= 1 do

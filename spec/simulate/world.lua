@@ -636,10 +636,11 @@ local function collect(self)
   self.collects_at = self.universe.now + GARBAGE
 end
 
--- Runs on, with collections of garbage.
-local function run(self, deadline)
-  local universe = self.universe
-  while universe.now < deadline do
+-- Runs on, with collections of garbage; at most until a fault of the sort
+-- `wanted` is reported.
+local function run(self, deadline, wanted)
+  local universe, reported = self.universe, self.oracle.reported
+  while universe.now < deadline and not reported[wanted] do
     universe:run(math.min(self.collects_at, deadline))
     if universe.now >= self.collects_at then collect(self) end
   end
@@ -751,8 +752,9 @@ local function simulate(seed, options)
   watch.start(self)
   for _ = 1, clients do self:start_client() end
   if self.is_calm then start_crowd(self) end
-  run(self, self.seconds)
-  finish(self)
+  local wanted = options.wanted
+  run(self, self.seconds, wanted)
+  if not self.oracle.reported[wanted] then finish(self) end
   return self
 end
 
@@ -771,6 +773,7 @@ end
 --     what is done. Without `only` the seed
 --     chooses one of the last four, or none
 --   seconds: of faults; log: whether to keep a log
+--   wanted: the sort of a fault that may end the run once it is reported
 -- @treturn table world: oracle, network, plan, log
 function world.simulate(seed, options)
   local count = slot.count

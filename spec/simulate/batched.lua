@@ -5,9 +5,16 @@ local batched = {}
 
 local unpack = table.unpack
 
+local known = {}                        -- script -> what `is` returns
+
 --- Does this script run an operation for many owners?
 function batched.is(text)
-  return text ~= nil and text:find("^%-%- rlock [^\n]* batched\n") ~= nil
+  local result = known[text]
+  if result == nil and text then
+    result = text:find("^%-%- rlock [^\n]* batched\n") ~= nil
+    known[text] = result
+  end
+  return result
 end
 
 --- The keys and arguments of each owner.

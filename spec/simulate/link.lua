@@ -67,7 +67,10 @@ local function seen(reply)
   if kind ~= "table" then return reply end
   if reply.ok then return reply.ok end
   local list = {}
-  for i = 1, #reply do list[i] = seen(reply[i]) end
+  for i = 1, #reply do
+    local item = reply[i]
+    list[i] = type(item) == "string" and item or seen(item)
+  end
   return list
 end
 
@@ -82,7 +85,7 @@ Call.__index = Call
 local function tell(call, reply, code, detail)
   call.is_over = true
   local batch, receiver = call.batch, call.receiver
-  if code and code ~= "redis" or call.words[1] == "EVALSHA" and code then
+  if code and (code ~= "redis" or call.words[1] == "EVALSHA") then
     call.link.host.troubles = (call.link.host.troubles or 0) + 1
   end
   if batch then
@@ -107,8 +110,13 @@ local function answer(call)
   local self = call.link
   if self.is_closed or self.is_cut then return end
   self.heard = self.universe.now
-  self[self.first] = nil
-  self.first = self.first + 1
+  local first = self.first
+  self[first] = nil
+  if first == self.last then            -- keeps the numbers small
+    self.first, self.last = 1, 0
+  else
+    self.first = first + 1
+  end
   if call.is_over then return end
   local reply = call.reply
   if type(reply) == "table" and reply.err then
@@ -386,14 +394,19 @@ function link:refuse(why)
   end })
 end
 
+-- A message arrives at the client.
+local function hear(item)
+  local self = item.link
+  if not self.is_closed and not self.is_cut and self.message then
+    self.message(item.kind, item.channel, item.payload)
+    if self.host.heard then self.host.heard() end
+  end
+end
+
 --- A message for a subscriber.
 function link:push(kind, channel, payload)
-  deliver(self, "back", { host = self.host, rank = 2, fire = function()
-    if not self.is_closed and not self.is_cut and self.message then
-      self.message(kind, channel, payload)
-      if self.host.heard then self.host.heard() end
-    end
-  end })
+  deliver(self, "back", { host = self.host, rank = 2, fire = hear, link = self,
+    kind = kind, channel = channel, payload = payload, deadline = nil })
 end
 
 -- the connection, for the host ------------------------------------------------

@@ -5,6 +5,7 @@
 local order = {}
 
 local plain_pairs, plain_collect = pairs, collectgarbage
+local next, sort, type = next, table.sort, type
 
 local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
 
@@ -20,33 +21,41 @@ local function is_before(a, b)
   return a < b
 end
 
--- The keys of a table in no order, how many, and whether all are texts.
+-- The next key and value of a table that did not lose them meanwhile. `keys`
+-- has its keys, and beside them the table `of` and the last key's number `i`.
+local function step(keys)
+  local i, of = keys.i, keys.of
+  while true do
+    i = i + 1
+    local key = keys[i]
+    if key == nil then return nil end
+    local value = of[key]
+    if value ~= nil then
+      keys.i = i
+      return key, value
+    end
+  end
+end
+
+-- The keys of a table, sorted.
 local function keys_of(list)
-  local keys, n, are_texts = {}, 0, true
+  local keys, n, are_texts = { i = 0, of = list }, 0, true
   for key in next, list do
     n = n + 1
     keys[n], are_texts = key, are_texts and type(key) == "string"
   end
-  return keys, n, are_texts
+  if are_texts then
+    sort(keys)
+  else
+    sort(keys, is_before)
+  end
+  return keys
 end
 
 local function ordered(list)
   local first = next(list)
   if first == nil or next(list, first) == nil then return next, list, nil end
-  local keys, n, are_texts = keys_of(list)
-  if are_texts then
-    table.sort(keys)
-  else
-    table.sort(keys, is_before)
-  end
-  local i = 0
-  return function()
-    while i < n do
-      i = i + 1
-      local value = list[keys[i]]
-      if value ~= nil then return keys[i], value end
-    end
-  end
+  return step, keys_of(list), nil
 end
 
 -- Collects what became garbage soon after it was made. A step with a size would

@@ -7,13 +7,13 @@ local redis = require "rlockctl.model.redis"
 local server = {}
 server.__index = server
 
-local unpack = table.unpack
+local floor, max, unpack = math.floor, math.max, table.unpack
 
 local EPOCH = 1700000000                -- the wall clock at time 0
 
 local function new_run_id(random)
   local digits = {}
-  for i = 1, 40 do digits[i] = ("%x"):format(math.floor(random() * 16)) end
+  for i = 1, 40 do digits[i] = ("%x"):format(floor(random() * 16)) end
   return table.concat(digits)
 end
 
@@ -56,7 +56,8 @@ end
 
 --- Sets the clock of the model.
 function server:tick()
-  self.redis.now = math.floor(self:clock() * 1000000)
+  self.redis.now = floor((self.reading
+    + (self.universe.now - self.since) * self.speed) * 1000000)
 end
 
 --- Does it have a lock of this owner?
@@ -159,7 +160,7 @@ end
 
 --- The server does not answer for a while. Does not end an earlier freeze.
 function server:freeze(seconds)
-  self.thaws = math.max(self.thaws, self.universe.now + seconds)
+  self.thaws = max(self.thaws, self.universe.now + seconds)
   self.universe:after(self.thaws - self.universe.now, function()
     if self.thaws <= self.universe.now then self:thaw() end
   end)
@@ -191,7 +192,7 @@ local own = {}                    -- command -> function(server, link, words, n)
 function own.evalsha(self, link, words)
   local text = self.scripts[words[2]]
   if not text then return { err = "NOSCRIPT No matching script." } end
-  local n = words[3] + 0
+  local n = tonumber(words[3])
   local keys = { unpack(words, 4, 3 + n) }
   local args = { unpack(words, 4 + n) }
   self:tick()
@@ -247,7 +248,7 @@ function own.info(self)
     return { err = "NOPERM this user has no permissions to run INFO" }
   end
   return SECTION:format(self.run_id,
-    math.floor(self.universe.now - self.started), self.role or "master",
+    floor(self.universe.now - self.started), self.role or "master",
     self.run_id,
     self.has_aof and 1 or 0, self.has_replica and 1 or 0)
 end
@@ -397,7 +398,8 @@ end
 -- @return the reply as a script sees it; nil for SUBSCRIBE
 function server:execute(link, words)
   local name, reply = lower[words[1]]
-  self.network:note "commands"
+  local count = self.network.count
+  count.commands = (count.commands or 0) + 1
   if self.ails_until > self.universe.now and not well[name] then
     if self.is_late then run(self, link, words, name) end
     if name == "evalsha" and self.on_refusal then self:on_refusal(words) end

@@ -25,7 +25,7 @@ local LATE = 0.5          -- seconds by which a renewal may be late: four round
 local AWAY = 1            -- seconds out of reach: a lease without the last
                           -- attempt, and the pause before it
 
-local abs, max = math.abs, math.max
+local abs, huge, max = math.abs, math.huge, math.max
 
 -- what servers have -----------------------------------------------------------
 
@@ -35,22 +35,20 @@ local function owner_in(field)
   return field:match("^[rw]:(.+)$") or field:match("^(.*):write$") or field
 end
 
--- Calls fn(owner) for the owners that a live entry has.
-local function each_owner(entry, fn)
-  if type(entry.value) == "string" then return fn(entry.value) end
+-- Calls fn(owner, ...) for the owners that a live entry has.
+local function each_owner(entry, fn, ...)
+  if type(entry.value) == "string" then return fn(entry.value, ...) end
   for field in pairs(entry.value) do
     local owner = entry.kind == "zset" and #field == 16 and field
       or owner_in(field)
-    if owner then fn(owner) end
+    if owner then fn(owner, ...) end
   end
 end
 
--- Seconds until the server's key of a thing ends; nil: it has none.
-local function rest_of(server, key)
-  local entry = server.redis:entry(key)
-  if not entry then return nil end
+-- Seconds until an entry of the server ends.
+local function rest_of(server, entry)
   return entry.expires and (entry.expires - server.redis.now / 1000) / 1000
-    or math.huge
+    or huge
 end
 
 -- what clients know -----------------------------------------------------------
@@ -121,7 +119,7 @@ end
 
 -- A hold of which no client knows must be released, which its client tries
 -- until the lease has ended.
-local function check_owner(self, server, thing, key, owner, seen)
+local function check_owner(owner, self, server, thing, key, seen)
   local now = self.universe.now
   local given = server.granted[key] and server.granted[key][owner]
   if not given or self.excused[owner] or now > given.ends - SLACK
@@ -143,16 +141,14 @@ local function check_owner(self, server, thing, key, owner, seen)
   end
 end
 
-local function check_owners(self, server, thing, key)
-  local entry = server.redis:entry(key)
+-- `entry` is that of the key, or nil.
+local function check_owners(self, server, thing, key, entry)
   if not entry then
     thing.unknown = nil
     return
   end
   local seen = {}
-  each_owner(entry, function(owner)
-    check_owner(self, server, thing, key, owner, seen)
-  end)
+  each_owner(entry, check_owner, self, server, thing, key, seen)
   thing.unknown = next(seen) and seen or nil
 end
 
@@ -163,10 +159,11 @@ local function is_sure(holder)
 end
 
 -- What a holder believes must be true, and renewals are not late.
-local function check_holder(self, server, thing, key, holder)
+local function check_holder(self, server, thing, entry, holder)
   local claim = holder.valid_for()
   if claim <= 0 or not is_sure(holder) then return end
-  local rest = server:holds(key, holder.owner) and rest_of(server, key) or 0
+  local rest = entry and server:holds(thing.key, holder.owner)
+    and rest_of(server, entry) or 0
   if claim > rest + SLACK then
     holder.is_forgiven = true
     self.oracle:fault("believed", "%s counts on %s for %.3f s, and %s keeps it "
@@ -179,14 +176,16 @@ local function check_holder(self, server, thing, key, holder)
   end
 end
 
+local function note_end(owner, given, last)
+  last.till = max(last.till, given[owner] and given[owner].till or huge)
+end
+
 -- When the last lease of an entry's owners ends, by true time; huge: an owner
 -- is unknown.
 local function end_of(server, key, entry)
-  local given, till = server.granted[key] or {}, 0
-  each_owner(entry, function(owner)
-    till = max(till, given[owner] and given[owner].till or math.huge)
-  end)
-  return till
+  local last = { till = 0 }
+  each_owner(entry, note_end, server.granted[key] or {}, last)
+  return last.till
 end
 
 local function check_end(self, server, key, till, rest)
@@ -205,11 +204,10 @@ local function is_known_of(self, thing)
 end
 
 -- Nobody is kept for longer than the leases of those who have it.
-local function check_rest(self, server, thing, key)
-  local entry = server.redis:entry(key)
+local function check_rest(self, server, thing, key, entry)
   if not entry or not is_known_of(self, thing) then return end
   thing.is_kept = not check_end(self, server, key, end_of(server, key, entry),
-    rest_of(server, key))
+    rest_of(server, entry))
 end
 
 -- The same for each permit.
@@ -283,18 +281,15 @@ local function check_readers(self, server, thing, entry)
   end
 end
 
-local function check_waiters(self, server, thing, key)
-  local now, entry = self.universe.now, server.redis:entry(key)
-  if entry and self.is_calm and thing.kind:find "read" then
-    check_readers(self, server, thing, entry)
-  end
-  if server.redis:entry(key) then       -- perhaps another reader has it
+local function check_waiters(self, server, thing, entry)
+  if entry then                         -- perhaps another reader has it
+    if self.is_calm and thing.kind:find "read" then
+      check_readers(self, server, thing, entry)
+    end
     thing.free_since, thing.freed_at = nil, nil
   end
-  if server.redis:entry(key) or not self.is_calm and not self.mended_at then
-    return
-  end
-  thing.free_since = thing.free_since or now
+  if entry or not self.is_calm and not self.mended_at then return end
+  thing.free_since = thing.free_since or self.universe.now
   local since = thing.freed_at or thing.free_since
   for _, user in pairs(thing.users) do
     check_waiter(self, server, thing, user, since)
@@ -359,12 +354,13 @@ local function look_at_lock(self, thing)
     return
   end
   server:tick()
-  check_owners(self, server, thing, key)
+  local entry = server.redis:entry(key)
+  check_owners(self, server, thing, key, entry)
   for _, holder in ipairs(thing.holders) do
-    if holder.owner then check_holder(self, server, thing, key, holder) end
+    if holder.owner then check_holder(self, server, thing, entry, holder) end
   end
-  check_rest(self, server, thing, key)
-  check_waiters(self, server, thing, key)
+  check_rest(self, server, thing, key, entry)
+  check_waiters(self, server, thing, entry)
 end
 
 local function look_at_permits(self, thing)
@@ -376,7 +372,8 @@ local function look_at_permits(self, thing)
   server:tick()
   for _, one in pairs(thing.generations) do
     if one.leases then
-      check_owners(self, server, one, one.leases)
+      check_owners(self, server, one, one.leases,
+        server.redis:entry(one.leases))
       one.went_back, one.rolled_back_at = thing.went_back, thing.rolled_back_at
       check_leases(self, server, one)
     end
@@ -393,10 +390,11 @@ local function look_at_red(self, thing)
         one = { holders = thing.holders }
         thing.parts_on[server.name] = one
       end
-      check_owners(self, server, one, thing.name)
+      local entry = server.redis:entry(thing.name)
+      check_owners(self, server, one, thing.name, entry)
       one.went_back, one.rolled_back_at = thing.went_back, thing.rolled_back_at
       one.lost_at = thing.lost_at
-      check_rest(self, server, one, thing.name)
+      check_rest(self, server, one, thing.name, entry)
     end
   end
 end

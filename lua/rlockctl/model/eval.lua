@@ -34,26 +34,22 @@ local function text_of(number)
   return text
 end
 
--- Converts the n words of redis.call as Redis does.
-local function make_texts(words, n)
-  if n == 0 then error({ err = NO_COMMAND }, 0) end
-  for i = 1, n do
-    local word = words[i]
-    local kind = type(word)
-    if kind == "number" then
-      words[i] = text_of(word)
-    elseif kind ~= "string" then
-      error({ err = NO_TEXT }, 0)
-    end
-  end
+-- Converts a word of redis.call as Redis does.
+local function argument(word)
+  if type(word) ~= "number" then error({ err = NO_TEXT }, 0) end
+  return text_of(word)
 end
 
 local host = {}                         -- its `server` runs a script
 
 -- Executes a command for a script. Errors of the command are raised.
 local function call(...)
-  local server, words = host.server, { ... }
-  make_texts(words, select("#", ...))
+  local server, words, n = host.server, { ... }, select("#", ...)
+  if n == 0 then error({ err = NO_COMMAND }, 0) end
+  for i = 1, n do
+    local word = words[i]
+    if type(word) ~= "string" then words[i] = argument(word) end
+  end
   local run, name, is_unknown = server.find(words)
   if is_unknown then error({ err = values.UNKNOWN .. name:upper() }, 0) end
   if not run then error({ err = WRONG_NUMBER }, 0) end
@@ -149,8 +145,11 @@ local function list_of(list)
   end
 end
 
--- Fields of a table that make it another reply than a list.
-local SPECIAL = { "double", "map", "set", "big_number", "verbatim_string" }
+-- Does a table have a field that makes it another reply than a list?
+local function is_special(value)
+  return value.double ~= nil or value.map ~= nil or value.set ~= nil
+    or value.big_number ~= nil or value.verbatim_string ~= nil
+end
 
 -- Without the metatable.
 local function bare(list)
@@ -165,10 +164,7 @@ local function table_of(value)
   local err, ok = value.err, value.ok
   if type(err) == "string" then return { err = in_one_line(err) } end
   if type(ok) == "string" then return { ok = ok:gsub("[\r\n]", " ") } end
-  for i = 1, #SPECIAL do
-    local name = SPECIAL[i]
-    if value[name] ~= nil then lacks("replies with " .. name) end
-  end
+  if is_special(value) then lacks "replies of RESP3, such as { double = }" end
   return list_of(value)
 end
 

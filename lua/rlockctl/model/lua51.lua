@@ -273,6 +273,7 @@ end
 
 local function concat(a, b)
   local one, two = type(a), type(b)
+  if one == "string" and two == "string" then return a .. b end
   if (one == "string" or one == "number")
       and (two == "string" or two == "number") then
     return text_of(a) .. text_of(b)
@@ -436,18 +437,17 @@ function lua51.load(text, globals)
   return chunk(table.unpack(helpers))
 end
 
-local set_metatable = debug.setmetatable
+local set_metatable, texts_of_54 = debug.setmetatable, getmetatable("")
 
-local function ran(before, ...)
-  set_metatable("", before)
+local function ran(...)
+  set_metatable("", texts_of_54)
   return ...
 end
 
 --- Runs a function of `load`, as pcall does.
 function lua51.run(fn)
-  local before = getmetatable("")
   set_metatable("", texts)
-  return ran(before, pcall(fn))
+  return ran(pcall(fn))
 end
 
 return lua51

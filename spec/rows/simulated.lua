@@ -45,7 +45,8 @@ rows.unsealed = {
   { "a late acquire that nobody knows of", nil, nil, nil, "orphan", { only = {
     kind = "lock", owner = "none", style = "plain", servers = 1 } } },
   { "a late acquire of a permit that nobody knows of", nil, nil, nil, "orphan",
-    { only = { counter = "permits", servers = 1 } } },
+    { only = { counter = "permits", servers = 1, every = 0.15,
+      faults = { "late", "reset", "half-open", "slow" } } } },
   { "a late count_down or delete that hits the next latch", nil, nil, nil,
     "counted twice", { only = rows.latches } },
 }
@@ -57,8 +58,9 @@ rows.planted = {
     "period = session.lease / 3", "period = session.lease * 0.9",
     "late renewal", calm() },
   { "a lock lost among those that are renewed with it", "rlock.redis.calls",
-    "for i = 2, #reply do list[i - 1] = reply[i] end", "", "not told", {},
-    40 },
+    "for i = 2, #reply do list[i - 1] = reply[i] end", "", "not told",
+    { seconds = 15, only = { servers = 1,
+      faults = { "restart, empty", "evict" } } } },
   { "a place in a queue that is not given up", "rlock.lock.grant",
     "leave = requests.leave,", "leave = function() end,", "delayed",
     calm { kind = "fair_lock" } },
@@ -120,7 +122,8 @@ rows.planted = {
   -- leaks
   { "an owner that a client remembers after its last request",
     "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",
-    calm() },
+    { seconds = 6, only = { calm = true, kind = "lock", every = 0.05,
+      faults = { "cancel" } } } },
   { "a channel that is dropped without UNSUBSCRIBE", "rlock.redis.subscriber",
     "      if channel.is_live then\n        unsubscribe(self, channel)\n"
       .. "      elseif not self.connection or channel.has_moved then\n"

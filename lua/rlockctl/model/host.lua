@@ -13,7 +13,7 @@ local sim = {}
 
 local create, resume = coroutine.create, coroutine.resume
 local running, yield = coroutine.running, coroutine.yield
-local insert, unpack = table.insert, table.unpack
+local insert, remove, unpack = table.insert, table.remove, table.unpack
 
 -- randomness ------------------------------------------------------------------
 
@@ -57,28 +57,6 @@ function sim.new(seed)
   }, Universe)
 end
 
-local NEAR = 4                          -- items, before the others are bisected
-
--- The index, from 0 to n, of the last item that is due after this time.
-local function find(self, deadline, n)
-  local near = n > NEAR and n - NEAR or 0
-  local i = n
-  while i > near do
-    if self[i].deadline > deadline then return i end
-    i = i - 1
-  end
-  local low = 0
-  while low < i do
-    local middle = (low + i + 1) // 2
-    if self[middle].deadline > deadline then
-      low = middle
-    else
-      i = middle - 1
-    end
-  end
-  return i
-end
-
 --- Schedules an item at a point of true time. The array part of the universe
 --  has the scheduled items, the next one last: most are due soon, so few move.
 -- @tparam number deadline
@@ -86,7 +64,8 @@ end
 --   is
 function Universe:at(deadline, item)
   local n = self.n
-  local i = find(self, deadline, n)
+  local i = n
+  while i > 0 and self[i].deadline <= deadline do i = i - 1 end
   if i == n then
     self[n + 1] = item
   else
@@ -98,12 +77,12 @@ end
 --- Cancels an item.
 function Universe:cancel(item)
   item.is_delayed = nil
-  local deadline, n = item.deadline, self.n
-  if not deadline then return end
-  local i = find(self, deadline, n) + 1
-  while self[i] ~= item do i = i + 1 end
-  table.remove(self, i)
-  self.n, item.deadline = n - 1, nil
+  if not item.deadline then return end
+  item.deadline = nil
+  local i = self.n
+  self.n = i - 1
+  while self[i] ~= item do i = i - 1 end
+  remove(self, i)
 end
 
 --- Calls fn after some seconds of true time.
@@ -307,7 +286,7 @@ end
 -- the host --------------------------------------------------------------------
 
 local function coroutine_of(universe)
-  local co = table.remove(universe.idle)
+  local co = remove(universe.idle)
   if co then return co end
   co = create(main)
   if universe.hook then universe.hook(co) end

@@ -25,8 +25,20 @@ local function blocked_until(link)
     link.host.stalls_until)
 end
 
+-- What is known of a subscription: `name`, of the channel without a prefix;
+-- `since` when nobody needs it.
+local function unneeded_of(link, name)
+  link.unneeded = link.unneeded or {}
+  local unneeded = link.unneeded[name]
+  if not unneeded then
+    unneeded = { name = name:gsub("^s:", "") }
+    link.unneeded[name] = unneeded
+  end
+  return unneeded
+end
+
 local function check(self, link, name, unneeded)
-  local channel, now = channel_of(link, name:gsub("^s:", "")), self.universe.now
+  local channel, now = channel_of(link, unneeded.name), self.universe.now
   if channel and channel.first then
     unneeded.since = nil
     return
@@ -54,10 +66,8 @@ function subscriptions.look(self)
   for _, server in ipairs(self.servers) do
     for _, link in ipairs(server.links) do
       if link.channels[1] and is_able(link) then
-        link.unneeded = link.unneeded or {}
         for _, name in ipairs(link.channels) do
-          link.unneeded[name] = link.unneeded[name] or {}
-          check(self, link, name, link.unneeded[name])
+          check(self, link, name, unneeded_of(link, name))
         end
       end
     end

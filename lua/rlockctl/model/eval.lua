@@ -141,7 +141,7 @@ local function list_of(list)
   while true do
     local item = list[i]
     if item == nil then return result end
-    result[i], i = replied(item), i + 1
+    result[i], i = type(item) == "string" and item or replied(item), i + 1
   end
 end
 

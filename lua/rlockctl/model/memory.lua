@@ -26,13 +26,17 @@ set(false, [[del expire expireat getdel getex hdel lpop lrem ltrim persist
   pexpire pexpireat rename renamenx rpop smove spop srem unlink zpopmax zpopmin
   zrem zremrangebylex zremrangebyrank zremrangebyscore]])
 
+local lower = setmetatable({}, { __index = function(list, name)
+  list[name] = name:lower()
+  return list[name]
+end })
+
 --- Records a command of a script that has not written before. Raises OOM if it
 --  needs memory and the server `is_full`.
 -- @tparam table server  gets `has_written` and `needs_memory`
 -- @tparam string name
 function memory.note(server, name)
-  local needs = writes[name]
-  if needs == nil then needs = writes[name:lower()] end
+  local needs = writes[lower[name]]
   if needs == nil then return end
   if needs and server.is_full then error({ err = OOM }, 0) end
   server.has_written, server.needs_memory = true, needs

@@ -2,6 +2,8 @@
 --  addresses or on Lua's random seed, and garbage that is collected at defined
 --  moments only.
 
+require "rlock.script"                  -- it ships no other `pairs` than that
+                                        -- with which it was loaded
 local order = {}
 
 local plain_pairs, plain_collect = pairs, collectgarbage

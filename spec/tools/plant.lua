@@ -30,8 +30,8 @@ function plant.module(module, text, faulty)
   return dofile(plant.folder("faulty", file, text, faulty) .. "/" .. file)
 end
 
--- Modules that are loaded again: all that may refer to the faulty one. The model
--- of Redis does not, and keeps the scripts that it has translated.
+-- Modules that are loaded again: all that may refer to the faulty one. The
+-- model of Redis does not, and keeps the scripts that it has translated.
 local function is_ours(name)
   return name:find("^rlock%.") and not name:find("^rlock%.core")
     and not name:find("^rlock%.host%.uv")

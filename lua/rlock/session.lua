@@ -8,6 +8,7 @@ local events = require "rlock.util.events"
 local heartbeats = require "rlock.lock.heartbeats"
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
+local owner = require "rlock.lock.owner"
 local wakeup = require "rlock.lock.wakeup"
 local watchdog = require "rlock.lock.watchdog"
 
@@ -276,10 +277,8 @@ end
 function session:close()
   if self.is_closed then return end
   self.is_closed = true
-  local owner = self.host.current().owner
-  for _, family in pairs(owner and self.families or {}) do
-    owner:renumber(family)
-  end
+  local task = self.host.current()
+  for _, family in pairs(self.families) do owner.renumber(task, family) end
   local deadline = self.host.now() + self.timeout
   self.wakeup:close()
   self.watchdog:close()

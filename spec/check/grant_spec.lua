@@ -2,6 +2,7 @@
 --- are sent, when, and how requests with an unknown outcome are undone.
 
 local multi = require "rlock.several.multi"
+local owner_of = require "rlock.lock.owner"
 local remote = require "rlock.redis.remote"
 local stage = require "spec.simulate.stage"
 
@@ -870,7 +871,7 @@ describe("a grant", function()
       self.spawn(function()
         code = select(2, hold:unlock())
         self.sleep(0.1)
-        is_settling = read.record.grants[task.owner] ~= nil
+        is_settling = read.record.grants[task] ~= nil
       end)
       self.sleep(0)
       local ok = write:lock { wait = 20 }   -- refused if it overtakes the other
@@ -970,9 +971,9 @@ describe("a grant", function()
     client:call("DEL", "lock")
     self.sleep(11)
     local task = self.host.current()
-    assert.is_truthy(next(task.owner.lost))
+    assert.is_truthy(next(task.lost))
     fails("lost", nil, lock:unlock())
-    assert.is_nil(next(task.owner.lost))
+    assert.is_nil(next(task.lost))
     assert.is_nil(next(lock.record.grants))
   end)
 
@@ -1328,7 +1329,7 @@ describe("waiters", function()
     end)
     self.sleep(0.01)
     local names = owners(self, "acquire")
-    waiter.owner:renumber(lock.record.family)
+    owner_of.renumber(waiter, lock.record.family)
     assert.is_true(lock:unlock())
     self.sleep(0.01)
     assert.is_true(waiter.over)
@@ -1342,7 +1343,7 @@ describe("waiters", function()
     assert.is_true(lock:lock())
     local waiter = self.spawn(function() assert.is_true(lock:lock()) end)
     self.sleep(0.01)
-    waiter.owner:renumber(lock.record.family)
+    owner_of.renumber(waiter, lock.record.family)
     lock.record.undone = { [session.id .. ":2"] = true }
     assert.is_true(lock:unlock())
     waiter:join()

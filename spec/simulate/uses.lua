@@ -32,7 +32,7 @@ end
 
 -- The client's grant of a handle, for the calling task.
 local function grant_of(task, lock)
-  return lock.record.grants[lock.owner or task.host.current().owner]
+  return lock.record.grants[lock.owner or task.host.current()]
 end
 
 local function executed_at(thing, lock, granted)

@@ -12,6 +12,7 @@
 
 local holds = require "rlock.lock.holds"
 local metrics = require "rlock.util.metrics"
+local owners = require "rlock.lock.owner"
 local policy = require "rlock.policy"
 local requests = require "rlock.lock.requests"
 local turn = require "rlock.lock.turn"
@@ -65,7 +66,8 @@ function grant.new(lock, owner, name)
   local peer = record.policy.peer
   self.lock, self.owner = lock, owner
   self.owner_name = owner.name or peer and name_at_peer(lock, peer, owner)
-    or name and kept_name(lock, name) or owner:name_for(session, record.family)
+    or name and kept_name(lock, name)
+    or owners.name_for(owner, session, record.family)
   record.grants[owner] = self
   if owner.grants then owner.grants[self] = true end
   return self
@@ -179,7 +181,7 @@ end
 -- @treturn boolean whether the task has ended
 function grant:is_abandoned()
   local host = self.lock.session.host
-  if not host.is_over(self.owner.task) then return false, false end
+  if not host.is_over(self.owner) then return false, false end
   return not holds.are_referenced(self.holds), true
 end
 
@@ -196,7 +198,7 @@ function grant:abandon(reason)
   local session = self.lock.session
   self.is_unsure = nil
   session.watchdog:lose(self, reason)
-  self.owner:renumber(self.lock.record.family)
+  owners.renumber(self.owner, self.lock.record.family)
 end
 
 --- Keeps a lost grant referenced by its task until it is unlocked, even if

@@ -55,13 +55,12 @@ end
 --- The grant of the calling task, or nil.
 function lock:mine()
   local task = self.session.host.current()
-  return self.record.grants[self.owner or task.owner]
+  return self.record.grants[self.owner or task]
 end
 
 -- The grant of the calling task; creates one if there is none.
 local function grant_of(self, name)
-  local task = self.session.host.current()
-  local its = self.owner or task.owner or owner.of_task(task)
+  local its = self.owner or self.session.host.current()
   return self.record.grants[its] or grant.new(self, its, name)
 end
 
@@ -127,8 +126,7 @@ end
 --- Takes one more hold for the calling task, see handle.lua.
 function lock:take(wait, lease, hold)
   local session, waiter = self.session, nil
-  local task = session.host.current()
-  local its = self.owner or task.owner or owner.of_task(task)
+  local its = self.owner or session.host.current()
   local granted = self.record.grants[its] or grant.new(self, its)
   if wait < 0 then
     return not_held(self, granted, "timeout", PASSED)
@@ -188,7 +186,7 @@ end
 function lock:peek()
   local granted, session = self:mine(), self.session
   local name = granted and granted.owner_name
-    or (self.owner or owner.of_task(session.host.current())):name_for(session,
+    or owner.name_for(self.owner or session.host.current(), session,
       self.record.family)
   local op = self.record.policy.ops.peek
   local reply, code, detail = run(self, "peek", name)

@@ -102,7 +102,7 @@ local function decide(self, verdict, ms, code, detail)
   end
   local is_accepted, host = self:is_accepted(), self.lock.session.host
   if is_accepted == nil then return in_background(self, confirm) end
-  if is_accepted and not host.has_gone(self.grant.owner.task) then
+  if is_accepted and not host.has_gone(self.grant.owner) then
     return acquired(self, "held")
   end
   self.asks = "undo"

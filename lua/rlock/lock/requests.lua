@@ -11,6 +11,7 @@
 local duration = require "rlock.util.duration"
 local holds = require "rlock.lock.holds"
 local metrics = require "rlock.util.metrics"
+local owner = require "rlock.lock.owner"
 local turn = require "rlock.lock.turn"
 local verdicts = require "rlock.lock.verdicts"
 
@@ -85,7 +86,7 @@ local function release_in_background(self, seconds, is_retried)
   if is_kept then
     self.is_rolling_back, self.acting = true, turn.CONTENDED
   else
-    self.owner:renumber(record.family)
+    owner.renumber(self.owner, record.family)
     record.undone = record.undone or {}
     record.undone[name] = true
     self:detach()
@@ -330,7 +331,7 @@ local acquired, send_release = requests.acquired, nil
 function requests.accepted(self, hold)
   local session = self.lock.session
   local ok, code, detail = true, nil, nil
-  if session.host.has_gone(self.owner.task) then
+  if session.host.has_gone(self.owner) then
     ok, code, detail = nil, "closed", "the task has ended"
   elseif hold and hold.accept then
     ok, code, detail = hold:accept()

@@ -434,7 +434,7 @@ local function collect_fresh(self, batch, now)
   if grant and grant.deadline <= now then latest = now + self.period * EARLY end
   while grant and grant.deadline <= latest and n < BATCH do
     if is_crowded or grant.valid_until <= now
-        or is_over((grant.owner or grant).task) then
+        or is_over(grant.owner or grant.task) then
       fresh.first, grant.prev = grant, nil
       self:remove(grant)
       is_left = take(self, batch, grant, now) or is_left

@@ -64,7 +64,7 @@ end
 function joint.inner_hold(hold, member)
   return {
     hold = hold, lock = member,
-    owner = member.owner or owner.of_task(hold.task),
+    owner = member.owner or hold.task,
     is_transferable = hold.is_transferable, object = hold.object,
   }
 end
@@ -110,7 +110,7 @@ function joint.count(inner, deadline)
       :format(naming.show(record.policy.name))
   end
   local name = granted and granted.owner_name
-    or its:name_for(session, record.family)
+    or owner.name_for(its, session, record.family)
   local reply, code, detail = record.target:run("peek", deadline,
     session.host.now(), name)
   if reply == nil then return nil, code, detail end

@@ -3,7 +3,6 @@
 --  no longer can. Late replies are still handled: an unused grant is released.
 
 local joint = require "rlock.several.joint"
-local owner = require "rlock.lock.owner"
 local part = require "rlock.several.part"
 local verdicts = require "rlock.lock.verdicts"
 
@@ -30,7 +29,7 @@ function round.new(red, hold, lease, wait_deadline)
   local deadline = round.time_limit(red, lease, red.host.now())
   local is_short = wait_deadline and wait_deadline < deadline
   return setmetatable({
-    red = red, hold = hold, owner = owner.of_task(hold.task),
+    red = red, hold = hold, owner = hold.task,
     lease = lease or false,
     inner_holds = { nil, nil, nil, nil, nil },                -- with room
     deadline = is_short and wait_deadline or deadline, is_short = is_short,

@@ -73,7 +73,7 @@ function work.renewals()
     ahead = round * WATCHDOG / 3
     watchdog.change:set()
     repeat rlock.sleep(0.02)
-    until watchdog.batches == 0 and watchdog.fresh.first.deadline > host.now()
+    until watchdog.batches == 0 and watchdog.fresh.first[4] > host.now()
   end
 end
 

@@ -99,6 +99,7 @@ end
 local function track(self, id, lease, sent, ends)
   local host = self.session.host
   local permit = setmetatable({
+    false, false, false, false,                 -- for the watchdog's lists
     lock = self, owner_name = id, valid_until = ends, watched = not lease,
     state = lease and "free" or "held", on_lost = {},
     task = host.ends_tasks and host.current(), since = sent,

@@ -21,6 +21,7 @@ local waiting = require "rlock.lock.waiting"
 local grant = {
   acquire = requests.acquire, release = requests.release,
   renewal = requests.renewal, leave = requests.leave,
+  watched = true,                       -- the default
 }
 grant.__index = grant
 
@@ -59,8 +60,11 @@ function grant.new(lock, owner, name)
   if self then
     spares[n] = nil
   else
-    self = setmetatable({ holds = NONE, state = "free", valid_until = 0 },
-      grant)
+    self = setmetatable({
+      false, false, false, false,               -- for the watchdog's lists
+      lock = false, owner = false, owner_name = false, holds = NONE,
+      state = "free", valid_until = 0, since = 0, acting = false,
+    }, grant)
   end
   local record, session = lock.record, lock.session
   local peer = record.policy.peer
@@ -109,14 +113,19 @@ end
 
 --- Resets a grant without holds. It ends with its turn, see `recycle`.
 function grant:reset()
-  if self.list or self.index then self.lock.session.watchdog:remove(self) end
+  if self[1] or self.index then self.lock.session.watchdog:remove(self) end
   self:clear()
 end
 
 --- As `reset`, of a grant that the watchdog does not have.
 function grant:clear()
-  self.state, self.watched, self.on_lost, self.token = "free", nil, nil, nil
-  self.valid_until, self.lost_because, self.is_unsure = 0, nil, nil
+  self.state = "free"
+  self.valid_until = 0
+  self.watched = nil
+  self.on_lost = nil
+  self.token = nil
+  self.lost_because = nil
+  self.is_unsure = nil
 end
 
 --- Ends the grant, and keeps its table for reuse, if it has no holds and
@@ -128,9 +137,10 @@ function grant:recycle()
   if grants[owner] == self then grants[owner] = nil end       -- as `detach`
   if owner.grants then owner.grants[self] = nil end
   if owner.lost then owner.lost[self] = nil end
-  self.owner, self.is_given_up = nil, nil
+  self.owner = false
+  self.is_given_up = nil
   if #spares < SPARES then
-    self.lock = nil
+    self.lock = false
     spares[#spares + 1] = self
   end
 end

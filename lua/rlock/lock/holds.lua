@@ -15,8 +15,24 @@ local max, min = math.max, math.min
 --  that 100 000 of them take no memory. Nothing reads its `is_over`.
 holds.RENEWED = {}
 
---- An empty list, shared.
+--- The lists of most grants: without a hold, and with one that is renewed. They
+--  are shared for the same reason, so functions that change a list return it.
 holds.NONE = {}
+holds.ONE = { holds.RENEWED }
+
+local NONE, ONE, RENEWED = holds.NONE, holds.ONE, holds.RENEWED
+
+--- Adds a hold.
+-- @tparam table list
+-- @tparam table hold
+-- @treturn table the list, or one that replaces it
+function holds.add(list, hold)
+  if hold == RENEWED and not list[1] then return ONE end
+  if list == NONE then return { hold } end
+  if list == ONE then return { RENEWED, hold } end
+  list[#list + 1] = hold
+  return list
+end
 
 -- Skips the holds of objects and multi-locks: each releases its own, and a task
 -- of the same owner does not know of them. Skips those that end by themselves
@@ -44,15 +60,18 @@ end
 -- @tparam table list
 -- @tparam number ends  of the lease
 -- @tparam table task
+-- @treturn table the list, or one that replaces it
 function holds.leave_to_lease(list, ends, task)
-  if holds.left_by(list, task) then return end
+  if holds.left_by(list, task) then return list end
   local hold, i = last_of(list)
-  if not i then return end
-  if hold == holds.RENEWED then
+  if not i then return list end
+  if hold == RENEWED then
     hold = { is_over = false }
+    if list == ONE then list = {} end
     list[i] = hold
   end
   hold.ends, hold.by = min(ends, hold.ends or ends), task
+  return list
 end
 
 --- Removes a hold.
@@ -60,16 +79,16 @@ end
 -- @tparam[opt] table hold default: the most recent; those of objects and of
 --   several locks come last
 -- @treturn table|nil the hold, if it was there
+-- @treturn table the list, or one that replaces it
 function holds.remove(list, hold)
-  local n = #list
-  if n == 1 and (not hold or hold == list[1]) then
-    hold, list[1] = list[1], nil
-    return hold
-  end
   hold = hold or last_of(list)
-  for i = n, 1, -1 do
-    if list[i] == hold then return table.remove(list, i) end
+  for i = #list, 1, -1 do
+    if list[i] == hold then
+      if list == ONE then return hold, NONE end
+      return table.remove(list, i), list
+    end
   end
+  return nil, list
 end
 
 --- What the holds need from now on.

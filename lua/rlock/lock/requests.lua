@@ -19,7 +19,7 @@ local requests = {}
 
 local huge, max, min = math.huge, math.max, math.min
 local HOLD, ROUND_TRIP = metrics.bounds.hold, metrics.bounds.round_trip
-local NONE, RENEWED = holds.NONE, holds.RENEWED
+local NONE, ONE, RENEWED = holds.NONE, holds.ONE, holds.RENEWED
 
 -- Counts as strings, for Redis.
 local COUNT = {}
@@ -33,7 +33,7 @@ function requests.count_text(n) return COUNT[n] or count_text(n) end
 -- Ends the turn, unless a rollback in the background keeps it.
 local function pass_on(self)
   if self.acting == true then
-    self.acting = nil
+    self.acting = false
     return
   end
   if not self.is_rolling_back then turn.pass(self) end
@@ -63,9 +63,8 @@ end
 -- @treturn string the count of holds
 function requests.renewal(self, now)
   local list, session = self.holds, self.lock.session
-  local n = #list
-  if n == 1 and list[1] == RENEWED then return session.lease_ms, "1" end
-  local seconds = needed(self, now)
+  if list == ONE then return session.lease_ms, "1" end
+  local seconds, n = needed(self, now), #list
   return seconds == session.lease and session.lease_ms or duration.ms(seconds),
     COUNT[n] or count_text(n)
 end
@@ -90,7 +89,7 @@ local function release_in_background(self, seconds, is_retried)
     record.undone = record.undone or {}
     record.undone[name] = true
     self:detach()
-    self.owner = nil
+    self.owner = false
   end
   local function ended()
     if not is_kept then
@@ -205,23 +204,18 @@ local function add_hold(self, ends, lease, hold, sent, now)
   elseif lease then
     hold.ends = ends
   end
-  local n = #list
-  if n == 0 then
-    self.since = now
-    if list == NONE then
-      list = {}
-      self.holds = list
-    end
-  end
-  list[n + 1] = hold
+  local is_first = not list[1]
+  if is_first then self.since = now end
+  self.holds = is_first and hold == RENEWED and ONE or holds.add(list, hold)
   if ends > self.valid_until then self.valid_until = ends end
   self.state = "held"
   local watchdog = lock.session.watchdog
   if not lease then
-    self.watched = true
+    if not self.watched then self.watched = true end
     watchdog:watch(self, sent)
-  elseif not self.watched then
-    watchdog:observe(self)
+  else
+    if is_first then self.watched = false end
+    if not self.watched then watchdog:observe(self) end
   end
 end
 
@@ -433,7 +427,7 @@ end
 
 local function kept(self, sent, seconds, watched)
   local watchdog = self.lock.session.watchdog
-  self.watched = watched
+  if watched ~= self.watched then self.watched = watched end
   self.valid_until = self.lock.session.valid_until(sent, seconds,
     self.lock.drift)
   if watched then
@@ -485,11 +479,15 @@ end
 -- @treturn[2] nil
 -- @return[2] what `release` returns: there is nothing to send
 function requests.removed(self, hold, now)
-  hold = holds.remove(self.holds, hold)
-  if not hold then
-    return nil, nil, "not_held", "this task does not hold the lock"
+  if self.holds == ONE and not hold then                  -- the usual case
+    self.holds = NONE
+  else
+    hold, self.holds = holds.remove(self.holds, hold)
+    if not hold then
+      return nil, nil, "not_held", "this task does not hold the lock"
+    end
+    hold.is_over = true
   end
-  hold.is_over = true
   local session = self.lock.session
   if self.state == "lost" then
     if self.is_unsure then roll_back(self, session.lease) end
@@ -504,7 +502,7 @@ function requests.removed(self, hold, now)
     return left, 1
   end
   local seconds, watched = needed(self, now)
-  self.watched = watched
+  if watched ~= self.watched then self.watched = watched end
   self.valid_until = min(self.valid_until,
     session.valid_until(now, seconds, self.lock.drift))
   session.watchdog:lower(self, now)
@@ -593,7 +591,8 @@ end
 local function left_to_lease(self)
   if self.state ~= "held" and self.state ~= "at_risk" then return end
   local session = self.lock.session
-  holds.leave_to_lease(self.holds, self.valid_until, session.host.current())
+  self.holds = holds.leave_to_lease(self.holds, self.valid_until,
+    session.host.current())
   local _, watched = needed(self, session.host.now())
   if self.watched and not watched then
     self.watched = false

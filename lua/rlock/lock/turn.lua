@@ -1,7 +1,7 @@
 --- The turn of a grant: it has one request at a time, although several tasks
 --  may share it (an explicit owner, a transferred hold). A grant is `acting`
 --  while a request has its turn: true, or CONTENDED if the end of the request
---  may not end the turn. `queue` has those that wait for it: events, and
+--  may not end the turn; else false. `queue` has those that wait: events, and
 --  requests without a task (posted.lua). The turn is given to the first by its
 --  method `set`.
 
@@ -67,7 +67,7 @@ turn.LATE = "another request of this owner is in flight"
 function turn.pass(self)
   local queue = self.queue
   if not queue then
-    self.acting = nil
+    self.acting = false
     return
   end
   local next_one = table.remove(queue, 1)

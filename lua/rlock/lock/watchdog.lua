@@ -2,7 +2,8 @@
 --  client. A hold is renewed a third of its lease after the last renewal was
 --  sent. Regular renewals have one period, so appending keeps their list sorted
 --  by time. Exceptions (a failed renewal, a lease whose end has a callback) are
---  in a heap. Operations are O(1) or O(log n), also with 100 000 holds.
+--  in a heap, by `deadline`. Operations are O(1) or O(log n), also with 100 000
+--  holds.
 --
 --  A hold with an explicit lease is not renewed. But if its policy `reasserts`,
 --  other clients may shorten its expiry in Redis: once a period, a request sets
@@ -48,10 +49,13 @@ end
 
 -- lists and heap ----------------------------------------------------------
 
+-- A grant in a list has four entries: the list, the grant before it, the one
+-- after it, and when it is due. With names, they would double its hash part.
+
 local function append(list, grant)
   local last = list.last
-  grant.list, grant.prev, grant.next = list, last, nil
-  if last then last.next = grant else list.first = grant end
+  grant[1], grant[2], grant[3] = list, last or false, false
+  if last then last[3] = grant else list.first = grant end
   list.last = grant
 end
 
@@ -59,14 +63,14 @@ end
 --  in flight.
 -- @tparam table grant
 function watchdog:remove(grant)
-  local list = grant.list
+  local list = grant[1]
   if list then
     if list == self.fresh or list == self.observed then
-      local before, after = grant.prev, grant.next
-      if before then before.next = after else list.first = after end
-      if after then after.prev = before else list.last = before end
+      local before, after = grant[2], grant[3]
+      if before then before[3] = after else list.first = after end
+      if after then after[2] = before else list.last = before end
     end
-    grant.list, grant.prev, grant.next = nil, nil, nil
+    grant[1], grant[2], grant[3] = false, false, false
   elseif grant.index then
     self.alarms:remove(grant)
   end
@@ -74,8 +78,8 @@ end
 
 local function next_deadline(self)
   local first, alarm = self.fresh.first, self.alarms:peek()
-  if first and (not alarm or first.deadline <= alarm.deadline) then
-    return first.deadline
+  if first and (not alarm or first[4] <= alarm.deadline) then
+    return first[4]
   end
   return alarm and alarm.deadline
 end
@@ -83,7 +87,7 @@ end
 -- The first grant of a batch that is in flight.
 local function first_in(batch)
   for _, grant in ipairs(batch) do
-    if grant.list == batch then return grant end
+    if grant[1] == batch then return grant end
   end
 end
 
@@ -94,12 +98,12 @@ function watchdog:all()
     local grant = list.first
     while grant do
       all[#all + 1] = grant
-      grant = grant.next
+      grant = grant[3]
     end
   end
   for _, batch in ipairs(self.flights) do
     for _, grant in ipairs(batch) do
-      if grant.list == batch then all[#all + 1] = grant end
+      if grant[1] == batch then all[#all + 1] = grant end
     end
   end
   for i = 1, self.alarms.n do all[#all + 1] = self.alarms[i] end
@@ -119,16 +123,16 @@ end
 
 --- Does the watchdog know this grant?
 -- @tparam table grant
-function watchdog:has(grant) return (grant.list or grant.index) ~= nil end
+function watchdog:has(grant) return (grant[1] or grant.index) ~= nil end
 
 --- Ignores the outcome of a renewal in flight, but still knows the grant: for a
 --  period, nothing is done about it.
 -- @tparam table grant
 function watchdog:ground(grant)
-  local list = grant.list
+  local list = grant[1]
   if not list or list == self.fresh or list == self.observed then return end
   self:remove(grant)
-  grant.deadline = self.host.now() + self.period
+  grant[4] = self.host.now() + self.period
   append(self.fresh, grant)
 end
 
@@ -208,7 +212,7 @@ local function renewed(self, grant, ends, sent)
     series.late_renewals = series.late_renewals + 1
   end
   grant.valid_until = math.max(grant.valid_until, ends)
-  grant.deadline = sent + self.period
+  grant[4] = sent + self.period
   append(self.fresh, grant)
 end
 
@@ -220,7 +224,7 @@ local function all_renewed(self, batch, grants, n, lease, sent)
   local drift, ends
   for i = 1, n do
     local grant = grants[i]
-    if grant and grant.list == batch then
+    if grant and grant[1] == batch then
       local lock, until_now = grant.lock, grant.valid_until
       if not ends or lock.drift ~= drift then
         drift = lock.drift
@@ -229,9 +233,9 @@ local function all_renewed(self, batch, grants, n, lease, sent)
       if grant.watched and grant.state == "held" and until_now >= early
           and not grant.is_unsure then
         if ends > until_now then grant.valid_until = ends end
-        grant.deadline = deadline
-        grant.list, grant.prev, grant.next = fresh, last, nil
-        if last then last.next = grant else fresh.first = grant end
+        grant[1], grant[2], grant[3] = fresh, last or false, false
+        grant[4] = deadline
+        if last then last[3] = grant else fresh.first = grant end
         fresh.last, last = grant, grant
       else
         self:remove(grant)
@@ -248,20 +252,20 @@ function sender_of(self)
 
   -- If a grant was released or renewed by another request in the meantime, the
   -- batch's outcome does not apply to it.
-  function sender.is_in(batch, grant) return grant.list == batch end
+  function sender.is_in(batch, grant) return grant[1] == batch end
 
   -- Within a period, which leaves time for a retry.
   function sender.deadline(grants, now)
     local deadline = now + math.min(self.session.timeout, self.period)
     for i = 1, #grants do
       local ends = grants[i].valid_until
-      if ends < deadline and grants[i].list then deadline = ends end
+      if ends < deadline and grants[i][1] then deadline = ends end
     end
     return deadline
   end
 
   function sender.words(grant, now, batch)
-    if batch and grant.list ~= batch then return nil end
+    if batch and grant[1] ~= batch then return nil end
     local lease, want = grant:renewal(now)
     return lease, want, not grant.watched and "1" or nil
   end
@@ -348,14 +352,14 @@ local function send(self, grants)
     return depart(self, grants, first, session.route_of(first))
   end
   for _, grant in ipairs(grants) do
-    if grant.list == grants then
+    if grant[1] == grants then
       local route = session.route_of(grant)
       local part = parts[route] or {}
       if not parts[route] then
         parts[route], routes[#routes + 1] = part, route
         self.flights[#self.flights + 1] = part
       end
-      part[#part + 1], grant.list = grant, part
+      part[#part + 1], grant[1] = grant, part
     end
   end
   unlist(self, grants)
@@ -406,7 +410,7 @@ local function take(self, batch, grant, now)
   elseif is_full(self, grant) then
     retry_at(self, grant, now)
   elseif grant.watched or reasserts(grant) or grant.is_suspect then
-    batch[#batch + 1], grant.list = grant, batch
+    batch[#batch + 1], grant[1] = grant, batch
   else
     grant.deadline = grant.valid_until
     self.alarms:push(grant)
@@ -431,22 +435,22 @@ local function collect_fresh(self, batch, now)
   local fresh, is_over, is_left = self.fresh, self.host.is_over, false
   local is_crowded, latest = self.batches >= IN_FLIGHT, now
   local grant, n = fresh.first, 0
-  if grant and grant.deadline <= now then latest = now + self.period * EARLY end
-  while grant and grant.deadline <= latest and n < BATCH do
+  if grant and grant[4] <= now then latest = now + self.period * EARLY end
+  while grant and grant[4] <= latest and n < BATCH do
     if is_crowded or grant.valid_until <= now
         or is_over(grant.owner or grant.task) then
-      fresh.first, grant.prev = grant, nil
+      fresh.first, grant[2] = grant, false
       self:remove(grant)
       is_left = take(self, batch, grant, now) or is_left
       grant, n = fresh.first, #batch
     else
       n = n + 1
-      batch[n], grant.list = grant, batch
-      grant = grant.next
+      batch[n], grant[1] = grant, batch
+      grant = grant[3]
     end
   end
   fresh.first = grant
-  if grant then grant.prev = nil else fresh.last = nil end
+  if grant then grant[2] = false else fresh.last = false end
   return is_left
 end
 
@@ -488,7 +492,7 @@ local function sweep(self, now)
   self.swept = now
   local grant = self.observed.first
   while grant do
-    local after = grant.next
+    local after = grant[3]
     if grant.valid_until <= now and grant:is_abandoned() then
       self:lose(grant, "its lease has ended")
     end
@@ -505,7 +509,7 @@ local function recover(self)
     if not batch.route then
       table.remove(self.flights, i)
       for _, grant in ipairs(batch) do
-        if grant.list == batch then
+        if grant[1] == batch then
           self:remove(grant)
           retry_at(self, grant, now)
         end
@@ -563,9 +567,9 @@ end
 -- @tparam table grant
 -- @tparam number sent when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
-  if grant.list or grant.index then self:remove(grant) end
+  if grant[1] or grant.index then self:remove(grant) end
   local deadline = sent + self.period
-  grant.deadline = deadline
+  grant[4] = deadline
   append(self.fresh, grant)
   if not self.change or deadline < self.wake_deadline then
     awake(self, deadline)

@@ -456,6 +456,21 @@ describe("tasks of one owner", function()
       end)
   end
 
+  on_stage("may cancel an unlock while the last hold is released",
+    function(self, client, session)
+      local lock = client:lock("lock", { owner = "me" })
+      assert.is_true(lock:lock())
+      self.server:freeze(1)
+      local first = self.spawn(function() return lock:unlock() end)
+      self.sleep(0)
+      local second = self.spawn(function() return lock:unlock() end)
+      self.sleep(0)
+      second:cancel()
+      assert.is_true(first:join())
+      assert.is_false(session.watchdog:is_needed())
+      assert.is_nil(entry(self))
+    end)
+
   on_stage("may repeat an unlock that failed", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
     assert.is_true(lock:lock())           -- of another task

@@ -70,7 +70,7 @@ function grant.new(lock, owner, name)
   local peer = record.policy.peer
   self.lock, self.owner = lock, owner
   self.owner_name = owner.name or peer and name_at_peer(lock, peer, owner)
-    or name and kept_name(lock, name)
+    or name and kept_name(lock, name) or owner[record.family]
     or owners.name_for(owner, session, record.family)
   record.grants[owner] = self
   if owner.grants then owner.grants[self] = true end
@@ -135,10 +135,11 @@ function grant:recycle()
   if self.state ~= "free" or self.acting or not owner then return end
   local grants, spares = lock.record.grants, lock.session.spares
   if grants[owner] == self then grants[owner] = nil end       -- as `detach`
-  if owner.grants then owner.grants[self] = nil end
+  if owner.grants then
+    owner.grants[self], self.is_given_up = nil, nil
+  end
   if owner.lost then owner.lost[self] = nil end
   self.owner = false
-  self.is_given_up = nil
   if #spares < SPARES then
     self.lock = false
     spares[#spares + 1] = self

@@ -136,9 +136,10 @@ function lock:take(wait, lease, hold)
     waiter = granted:join()
   end
   local now = session.host.now()
+  local wait_deadline = now + wait
   local verdict, ms, code, detail = granted:acquire(
-    waiting.request_deadline(session, now, now + wait), lease, hold, now,
-    now + wait)
+    wait > 0 and wait_deadline or now + session.timeout, lease, hold, now,
+    wait_deadline)
   if verdict == "held" and not waiter and not session.is_heard then
     if granted.token then return true, granted.token end
     return true
@@ -147,7 +148,7 @@ function lock:take(wait, lease, hold)
     if not waiter then waiter, ms = granted:join(), nil end
     waiter.lease, waiter.hold = lease, hold
     granted:recycle()
-    return waiting.start(self, waiter, now, now + wait, ms)
+    return waiting.start(self, waiter, now, wait_deadline, ms)
   end
   if verdict == "busy" then code, detail = "busy", self:busy(ms) end
   return leave(self, granted, waiter, verdict == "held", code, detail)

@@ -355,13 +355,22 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
     deadline, now, self.owner_name,
     lease and duration.ms(lease) or session.lease_ms, COUNT[want]
     or count_text(want), extra)
-  session:work_done()
+  if session.work_ended then
+    session:work_done()
+  else
+    session.pending = session.pending - 1
+  end
   if reply == nil or session.is_closed then
     return passed_on(self, acquired(self, lease, hold, reply, code, detail,
       may_be_applied, sent))
   end
   local verdict, value
-  verdict, value, code, detail = interpret(self, reply, lease, hold, sent)
+  if type(reply) == "table" and reply[1] == "held"
+      and reply[2] == nil then                          -- the usual case
+    verdict, value = entered(self, nil, lease, hold, sent)
+  else
+    verdict, value, code, detail = interpret(self, reply, lease, hold, sent)
+  end
   -- Without a `hold`, only a host that ends tasks can have ended this one.
   if verdict == "held" and (hold or session.host.ends_tasks) then
     verdict, value, code, detail = accepted(self, hold)
@@ -509,12 +518,6 @@ function requests.removed(self, hold, now)
   return left, seconds, watched
 end
 
--- The lock is free, and no hold is left.
-local function freed(self)
-  self:reset()
-  return true
-end
-
 --- Handles the outcome of a request: of release. The caller has the turn.
 -- @param left, seconds, watched  as `removed` returns them
 -- @param reply, code, detail, may_be_applied, sent  as target:run returns them
@@ -525,7 +528,8 @@ function requests.released(self, left, seconds, watched, reply, code, detail,
   local op, want = self.lock.record.policy.ops.release, #self.holds
   local verdict = verdicts.of(op, reply)
   if verdict == "freed" and want == 0 then
-    return freed(self)
+    self:clear()
+    return true
   elseif verdict == "kept" and want > 0 then
     return kept(self, sent, seconds, watched)
   elseif verdict == "lost" then
@@ -561,8 +565,9 @@ function send_release(self, deadline, hold, now)
       want == 0 and "1" or duration.ms(seconds), COUNT[want]
       or count_text(want))
   if want == 0 and type(reply) == "table" and reply[1] == "freed"
-      and reply[2] == nil then                        -- the usual case
-    return freed(self)
+      and reply[2] == nil then                          -- the usual case
+    self:clear()
+    return true
   end
   local ok
   ok, code, detail = released(self, left, seconds, watched, reply, code, detail,
@@ -587,9 +592,11 @@ local function release_later(self, hold)
 end
 
 -- The caller has no turn to release its hold, and may never retry. So the hold
--- is not renewed any more.
+-- is not renewed any more. It has none if the last one is being released.
 local function left_to_lease(self)
-  if self.state ~= "held" and self.state ~= "at_risk" then return end
+  if not self.holds[1] or self.state ~= "held" and self.state ~= "at_risk" then
+    return
+  end
   local session = self.lock.session
   self.holds = holds.leave_to_lease(self.holds, self.valid_until,
     session.host.current())

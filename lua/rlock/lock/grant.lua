@@ -140,9 +140,10 @@ function grant:recycle()
   end
   if owner.lost then owner.lost[self] = nil end
   self.owner = false
-  if #spares < SPARES then
+  local n = #spares
+  if n < SPARES then
     self.lock = false
-    spares[#spares + 1] = self
+    spares[n + 1] = self
   end
 end
 

@@ -30,20 +30,15 @@ local function count_text(n) return ("%d"):format(n) end
 --- A count of holds, for Redis.
 function requests.count_text(n) return COUNT[n] or count_text(n) end
 
--- Ends the turn, unless a rollback in the background keeps it.
-local function pass_on(self)
-  if self.acting == true then
-    self.acting = false
-    return
-  end
-  if not self.is_rolling_back then turn.pass(self) end
-  if self.is_given_up then self:give_up() end
-end
-
 --- Ends the turn, unless a rollback in the background keeps it.
 -- @return its further arguments
 function requests.passed_on(self, a, b, c, d)
-  pass_on(self)
+  if self.acting == true then
+    self.acting = false
+  else
+    if not self.is_rolling_back then turn.pass(self) end
+    if self.is_given_up then self:give_up() end
+  end
   return a, b, c, d
 end
 
@@ -132,7 +127,7 @@ local roll_back = requests.roll_back
 -- @tparam number seconds for which to retry that
 function requests.release_lost(self, seconds)
   release_in_background(self, seconds)
-  pass_on(self)
+  passed_on(self)
 end
 
 --- Leaves the policy's queue of waiters, if it has one. Keeps the place if the
@@ -153,7 +148,7 @@ function requests.leave(self)
   end
   self.acting = true
   release_in_background(self)
-  pass_on(self)
+  passed_on(self)
 end
 
 --- Leaves, in the background, a place in the policy's queue of waiters, if it
@@ -175,7 +170,7 @@ local function died(self)
   if self.is_rolling_back then return end
   self.is_unsure = #self.holds > 0 or nil
   roll_back(self, self.lock.session.lease)
-  pass_on(self)
+  passed_on(self)
 end
 
 local function died_acquiring(self)
@@ -229,7 +224,7 @@ local function extra_of(self, extra, now, wait_deadline)
     options = self.lock.options or {},
   })
   if is_ok then return result end
-  pass_on(self)
+  passed_on(self)
   error(result, 0)
 end
 
@@ -503,7 +498,7 @@ function requests.removed(self, hold, now)
     return nil, lost(self)
   end
   local left = self.valid_until - now
-  if #self.holds == 0 then
+  if not self.holds[1] then
     session.watchdog:remove(self)
     local times, held, i = self.lock.record.series.hold, now - self.since, 1
     while held > HOLD[i] do i = i + 1 end      -- metrics.observe
@@ -578,7 +573,7 @@ end
 
 -- As passed_on; the caller does not use the grant afterwards.
 local function ended(self, ok, code, detail)
-  pass_on(self)
+  passed_on(self)
   self:recycle()
   return ok, code, detail
 end

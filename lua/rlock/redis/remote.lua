@@ -340,8 +340,12 @@ end
 -- @treturn boolean whether a request that failed may have been applied
 -- @treturn number|nil when the answered request was sent, by host.now()
 function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
-  local node = server:of(keys) or server
-  local connection, sha = node.connection, node.shas[op]
+  local node, connection = server, server.connection
+  if not connection then                                -- as in a cluster
+    node = server:of(keys) or server
+    connection = node.connection
+  end
+  local sha = node.shas[op]
   -- Where requests carry deadlines, only scripts with a deadline have a sha.
   if not connection or not sha or keys.replicas then
     return again(server, node, op, deadline, now, "first", nil, keys, a, b, c,

@@ -24,9 +24,8 @@ local begin, await = tasks.begin, tasks.await
 function Connection:send(ms, words, n)
   local id, code, detail = begin()
   if not id then return nil, code, detail end
-  local ok
-  ok, code, detail = self.raw:call(id, ms, words, n)
-  if not ok then return nil, code == "closed" and "connect" or code, detail end
+  local ok, why, text = self.raw:call(id, ms, words, n)
+  if not ok then return nil, why == "closed" and "connect" or why, text end
   return await()
 end
 
@@ -34,9 +33,8 @@ end
 function Connection:eval(ms, sha, keys, a, b, c, d, extra)
   local id, code, detail = begin()
   if not id then return nil, code, detail end
-  local ok
-  ok, code, detail = self.raw:eval(id, ms, sha, keys, a, b, c, d, extra)
-  if not ok then return nil, code == "closed" and "connect" or code, detail end
+  local ok, why, text = self.raw:eval(id, ms, sha, keys, a, b, c, d, extra)
+  if not ok then return nil, why == "closed" and "connect" or why, text end
   return await()
 end
 

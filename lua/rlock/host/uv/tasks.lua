@@ -14,6 +14,7 @@ local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks to run before the loop polls I/O again
+local LARGE = 1000       -- length of `ready` that is not kept
 
 --- The receiver of a completion, by id: a task, a table with a callback `fn`,
 --  or one with the method `replied`, which has its id for one completion. Ids
@@ -156,7 +157,8 @@ local function start(daemon, fn, ...)
   local n, a = select("#", ...), ...
   if n > 1 then fn = with_all(fn, ...) end
   if n ~= 1 then a = NOTHING end
-  local task = setmetatable({ co = create(xpcall), id = 0 }, Task)
+  local task = setmetatable({ co = create(xpcall), id = 0, wait_of = false },
+    Task)
   task.id = take_id(task)
   if daemon then task.daemon = true else alive = alive + 1 end
   make_ready(task, fn, traceback, a)
@@ -236,13 +238,13 @@ function Task:cancel(why)
   self.unwinding = unwind
   local event = self.wait_of
   if event and event ~= CALLING then
-    event.waiter, self.wait_of = nil, nil
+    event.waiter, self.wait_of = nil, false
     if event.index then timeouts:remove(event) end
   elseif event then                       -- waiting for a completion
     local id = self.id                    -- gets the late completion
     receivers[id] = { fn = function() free_id(id) end }
     self.id = take_id(self)
-    self.wait_of = nil
+    self.wait_of = false
   else
     return true                           -- raised at its next wait
   end
@@ -270,7 +272,7 @@ function Event:set()
     self.is_set = true
     return
   end
-  self.waiter, task.wait_of = nil, nil
+  self.waiter, task.wait_of = nil, false
   if self.index then timeouts:remove(self) end
   make_ready(task, true)
 end
@@ -296,7 +298,7 @@ function on_alarm()
   while event and event.deadline <= now do
     timeouts:remove(event)
     local task = event.waiter
-    event.waiter, task.wait_of = nil, nil
+    event.waiter, task.wait_of = nil, false
     make_ready(task, false)
     event = timeouts:peek()
   end
@@ -385,6 +387,7 @@ local function run_ready()
     first = n + 4
     step(task, a, b, c)
   end
+  if last > LARGE then ready = {} end       -- a table does not shrink
   first, last = 1, 0
 end
 
@@ -408,16 +411,15 @@ end
 core.dispatch(function(id, a, b, c)
   local receiver = receivers[id]
   local co = receiver.co
-  local replied = not co and receiver.replied
   if co then
-    receiver.wait_of = nil
+    receiver.wait_of = false
     current = receiver
     stepped(receiver, resume(co, a, b, c))
-  elseif replied then
+  elseif receiver.replied then
     receivers[id] = NOBODY                         -- free_id, without a call
     n_free = n_free + 1
     free_ids[n_free] = id
-    replied(receiver, a, b, c)
+    receiver:replied(a, b, c)
   else
     receiver.fn(a, b, c)
   end
@@ -454,7 +456,7 @@ function tasks.fail(ids, code, detail)
   for _, id in ipairs(ids) do
     local receiver = receivers[id]
     if receiver.co then
-      receiver.wait_of = nil
+      receiver.wait_of = false
       make_ready(receiver, nil, code, detail)
     elseif receiver.replied then
       free_id(id)

@@ -60,7 +60,8 @@ end
 
 -- The grant of the calling task; creates one if there is none.
 local function grant_of(self, name)
-  local its = self.owner or self.session.host.current()
+  local task = self.session.host.current()
+  local its = self.owner or task
   return self.record.grants[its] or grant.new(self, its, name)
 end
 
@@ -126,7 +127,8 @@ end
 --- Takes one more hold for the calling task, see handle.lua.
 function lock:take(wait, lease, hold)
   local session, waiter = self.session, nil
-  local its = self.owner or session.host.current()
+  local task = session.host.current()                  -- also a check
+  local its = self.owner or task
   local granted = self.record.grants[its] or grant.new(self, its)
   if wait < 0 then
     return not_held(self, granted, "timeout", PASSED)

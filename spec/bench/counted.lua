@@ -9,9 +9,9 @@
 --  named. handovers: of one lock between two tasks. renewals: by the watchdog,
 --  100 at a time. The clock is set forward to each period, so the count does
 --  not depend on how busy the machine is.
---  opcodes, garbage: opcodes of Lua and bytes allocated, for a cycle. task,
---  waiting, held: bytes of a task that has used a lock and has ended its turn,
---  of one that waits, and of a held lock.
+--  opcodes, garbage, red_garbage: opcodes of Lua and bytes allocated, for a
+--  cycle. task, waiting, held: bytes of a task that has used a lock and has
+--  ended its turn, of one that waits, and of a held lock.
 
 local host = require "rlock.host.uv"
 local rlock = require "rlock"
@@ -54,12 +54,14 @@ function work.cycles() cycles_of(TASKS) end
 
 function work.crowd() cycles_of(CROWD) end
 
-function work.red()
+local function red_lock()
   local clients = { client }
   for i = 3, #arg do clients[#clients + 1] = assert(rlock.open(arg[i])) end
   -- Under valgrind, a first request takes long.
-  cycle(rlock.red_lock(clients, "counted:red", { node_timeout = 10 }), count)
+  return rlock.red_lock(clients, "counted:red", { node_timeout = 10 })
 end
+
+function work.red() cycle(red_lock(), count) end
 
 function work.handovers()
   tasks(2, function() return cycle(client:lock "counted:one", count // 2) end)
@@ -99,8 +101,7 @@ local function bytes_left()
   return bytes()
 end
 
-function work.garbage()
-  local lock = client:lock "counted"
+local function garbage_of(lock)
   cycle(lock, 100)
   collectgarbage()
   collectgarbage "stop"
@@ -108,6 +109,10 @@ function work.garbage()
   cycle(lock, count)
   return (bytes() - before) / count
 end
+
+function work.garbage() return garbage_of(client:lock "counted") end
+
+function work.red_garbage() return garbage_of(red_lock()) end
 
 -- Bytes of each of `count` tasks that run fn(i), once are_ready() is true.
 local function bytes_of(fn, are_ready)

@@ -158,7 +158,10 @@ function part:acquired(verdict, ms, code, detail)
         and not round.is_short then
       self.lock.record.target:mark_away(detail)
     end
-    self.code, self.answer = verdict or code, ms or detail
+    -- Later, nobody asks why; these fields double the size of a part.
+    if is_wanted(self) then
+      self.code, self.answer = verdict or code, ms or detail
+    end
     round.failed = round.failed + 1
     if hold.is_watched then round.red:heal(hold) end
   end

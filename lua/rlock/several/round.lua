@@ -1,6 +1,7 @@
 --- One round of requests to all servers of a red lock (quorum.lua) and its
---  outcome. The round is decided as soon as a majority has granted the lock or
---  no longer can. Late replies are still handled: an unused grant is released.
+--  outcome. It is the list of its parts, one for each server. It is decided as
+--  soon as a majority has granted the lock or no longer can. Late replies are
+--  still handled: an unused grant is released.
 
 local joint = require "rlock.several.joint"
 local part = require "rlock.several.part"
@@ -29,9 +30,8 @@ function round.new(red, hold, lease, wait_deadline)
   local deadline = round.time_limit(red, lease, red.host.now())
   local is_short = wait_deadline and wait_deadline < deadline
   return setmetatable({
-    red = red, hold = hold, owner = hold.task,
-    lease = lease or false,
-    inner_holds = { nil, nil, nil, nil, nil },                -- with room
+    nil, nil, nil, nil, nil,                                  -- room for parts
+    red = red, hold = hold, owner = hold.task, lease = lease or false,
     deadline = is_short and wait_deadline or deadline, is_short = is_short,
     held = 0, failed = 0,     -- counts of replies
     unknown = 0,              -- count of servers not identified yet
@@ -61,9 +61,8 @@ end
 --- Gives up the requests that wait for their turn.
 -- @tparam boolean is_late  see posted.lua
 function round:give_up(is_late)
-  local parts = self.inner_holds
-  for i = 1, #parts do
-    if parts[i].asks == "acquire" then parts[i]:give_up(is_late) end
+  for i = 1, #self do
+    if self[i].asks == "acquire" then self[i]:give_up(is_late) end
   end
 end
 
@@ -100,7 +99,7 @@ function round:request(members, is_early)
   self.left, self.unknown, self.is_early = n, n, is_early
   for i = 1, n do
     local its = part.new(self, members[i])
-    self.inner_holds[i] = its
+    self[i] = its
     its:start(now)
   end
   return wait(self)
@@ -110,10 +109,8 @@ end
 -- @return as `request`
 function round:count(members)
   self.unknown = #members
-  for i, member in ipairs(members) do
-    self.inner_holds[i] = part.new(self, member)
-  end
-  return joint.together(self.red.host, self.inner_holds, function(inner)
+  for i, member in ipairs(members) do self[i] = part.new(self, member) end
+  return joint.together(self.red.host, self, function(inner)
     self.unknown = self.unknown - 1
     local count, _, detail = joint.count(inner, self.deadline)
     inner.code, inner.answer = "counted", detail
@@ -139,12 +136,12 @@ end
 --- A message that lists what each server answered.
 function round:explain()
   local words = {}
-  for i, inner in ipairs(self.inner_holds) do
+  for i, inner in ipairs(self) do
     local where = inner.lock.record.target:where() .. ": "
     words[i] = where .. show_reply(inner):gsub(where:gsub("%p", "%%%0"), "")
   end
   return ("%s: %d of %d servers, %d are needed; %s"):format(self.red:show(),
-    self.held, #self.inner_holds, self.red.majority, table.concat(words, "; "))
+    self.held, #self, self.red.majority, table.concat(words, "; "))
 end
 
 -- Classifies a server by its reply. A server without one is "away" only if its
@@ -173,11 +170,11 @@ function round:outcome()
   if self.clash then return "refused", self.clash, true end
   local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }
   local now = self.red.host.now()
-  for _, inner in ipairs(self.inner_holds) do
+  for _, inner in ipairs(self) do
     local kind = kind_of(self, inner, now)
     count[kind] = count[kind] + 1
   end
-  local code, spare = "quorum", #self.inner_holds - self.red.majority
+  local code, spare = "quorum", #self - self.red.majority
   if count.refused > spare then
     code = "refused"
   elseif count.closed > spare then

@@ -33,7 +33,7 @@ return {
     { RARE, "grant:when_lost: elseif 1", "grant:when_lost: after if 2" },
   },
   ["lock/holds"] = {
-    { ONCE, "last_of: after for 1" },
+    { ONCE, "last_of: after for 1", "holds.remove: after for 1" },
     { RARE, "holds.leave_to_lease: *", "holds.left_by: *" },
     { NGINX, "holds.end_all: *" },
   },
@@ -52,7 +52,7 @@ return {
       "requests.released: after if 2", "requests.released: after if 3" },
     { NGINX, "requests.accepted: if 1" },
     { "no task here has more than 16 holds", "count_text: *" },
-    { ONCE, "requests.removed: if 1" },
+    { ONCE, "requests.removed: if 2" },
     { RARE, "interpret: if 2", "requests.entered: if 1", "release_later: *",
       "requests.release: if 1", "requests.release: if 2",
       "requests.release: after if 3", "left_to_lease: *" },

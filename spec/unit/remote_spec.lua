@@ -1,5 +1,6 @@
 --- What is sent for an operation, without a server.
 
+local redis_node = require "rlock.redis.node"
 local remote = require "rlock.redis.remote"
 
 describe("a server that is busy", function()
@@ -37,7 +38,7 @@ describe("a redirection", function()
 
   it("of a cluster goes on until the time is over", function()
     assert.same({ "timeout", 'MOVED 1 there:1 for "name": the nodes of the '
-      .. "cluster go on redirecting it" }, { classified { seeds = {} } })
+      .. "cluster keep redirecting it" }, { classified { seeds = {} } })
   end)
 end)
 
@@ -46,7 +47,7 @@ describe("the script of an operation", function()
     local node = {
       host = { now = function() return 0 end }, options = { timeout = 1 },
       singleflight = { join = function(_, _, _, fn, ...) return fn(...) end },
-      shas = {}, seals = { mode = "kill" },
+      shas = {}, seals = { mode = "kill" }, load = redis_node.load,
       call = function() return reply, nil, nil, 0 end,
     }
     local op = { text = "return 1" }

@@ -31,7 +31,6 @@ local min = math.min
 function cluster.new(host, options)
   return setmetatable({
     host = host, options = options, where = url.hosts(options.seeds),
-    timeout_ms = math.ceil(options.timeout * 1000),
     singleflight = singleflight.new(host),
     nodes = {},              -- "host:port" -> node; also former ones
     masters = {},            -- nodes with slots, in the order to query them
@@ -103,9 +102,9 @@ local MALFORMED = "the reply to CLUSTER SLOTS is malformed"
 
 -- The host in an entry of CLUSTER SLOTS; nil if it is unknown. An empty one is
 -- that of the node which answered. "?" is a host name that was not set.
-local function host_of(entry, teller)
+local function host_of(entry, source)
   local host, more = entry[1], entry[4]
-  if not host or host == "" then return teller.options.host end
+  if not host or host == "" then return source.options.host end
   if host ~= "?" then return host end
   for i = 1, type(more) == "table" and #more - 1 or 0, 2 do
     if more[i] == "ip" then return more[i + 1] end
@@ -114,8 +113,8 @@ end
 
 -- The address in such an entry; nil if it is unknown; nil, why if the entry is
 -- malformed or `nat` fails.
-local function address_of(self, entry, teller)
-  local host, port = host_of(entry, teller), entry[2]
+local function address_of(self, entry, source)
+  local host, port = host_of(entry, source), entry[2]
   if not host or port == 0 then return nil end
   local address = url.address(host, port)
   if not address then return nil, MALFORMED end
@@ -123,26 +122,26 @@ local function address_of(self, entry, teller)
 end
 
 -- Reads one range of the reply.
-local function read_range(self, range, slots, teller)
+local function read_range(self, range, slots, source)
   if type(range) ~= "table" then return nil, MALFORMED end
   local first, last, entry = range[1], range[2], range[3]
   if type(first) ~= "number" or type(last) ~= "number"
       or type(entry) ~= "table" or first < 0 or last >= slot.count then
     return nil, MALFORMED
   end
-  local address, why = address_of(self, entry, teller)
+  local address, why = address_of(self, entry, source)
   if why then return nil, why end
   local its = address and node_at(self, address)
   for number = first, last do slots[number] = its end
   return true
 end
 
-local function read(self, reply, teller)
+local function read(self, reply, source)
   local slots = {}
   if type(reply) ~= "table" then return nil, MALFORMED end
   if not reply[1] then return nil, "it knows no slots" end
   for _, range in ipairs(reply) do
-    local ok, why = read_range(self, range, slots, teller)
+    local ok, why = read_range(self, range, slots, source)
     if not ok then return nil, why end
   end
   return slots
@@ -217,12 +216,12 @@ end
 
 -- Queries one node.
 -- @return the slots, or nil, code, detail
-local function ask(self, teller)
-  local reply, code, detail = teller:call(
+local function ask(self, source)
+  local reply, code, detail = source:call(
     self.host.now() + min(self.patience, self.options.timeout),
     { "CLUSTER", "SLOTS" }, 2)
   if reply == nil then return nil, code, detail end
-  local slots, why = read(self, reply, teller)
+  local slots, why = read(self, reply, source)
   if not slots then return nil, "connect", why end
   return slots
 end
@@ -245,8 +244,8 @@ local advice = {
 }
 
 -- A node's failure, with what the user can do.
-local function explained(teller, detail)
-  local text = url.says(teller.where, tostring(detail))
+local function explained(source, detail)
+  local text = url.says(source.where, tostring(detail))
   for _, case in ipairs(advice) do
     if tostring(detail):find(case[1]) then
       return ("%s (%s)"):format(text, case[2])
@@ -262,9 +261,9 @@ local function query(self)
   local early = self.asked + PAUSE - self.host.now()
   if early > 0 then self.host.sleep(early) end
   local faults, fault, refused = {}, "connect", nil
-  for _, teller in ipairs(candidates(self)) do
+  for _, source in ipairs(candidates(self)) do
     if self.is_closed then return nil, "closed", "the client was closed" end
-    local slots, code, detail = ask(self, teller)
+    local slots, code, detail = ask(self, source)
     if slots then
       self.patience, self.asked, self.named = PATIENCE, self.host.now(), nil
       self.fault = nil
@@ -274,7 +273,7 @@ local function query(self)
     local is_final
     fault, is_final = refusal(code, detail)
     if is_final then refused = refused or detail end
-    faults[#faults + 1] = explained(teller, detail)
+    faults[#faults + 1] = explained(source, detail)
     self.fault = faults[#faults]
   end
   self.asked = self.host.now()
@@ -361,12 +360,12 @@ function cluster:size() return math.max(#self.masters, 1) end
 -- @tparam string detail "MOVED slot host:port" or "ASK slot host:port"
 -- @treturn table|nil the node; nil if it is unknown
 -- @treturn boolean for ASK: for a single retry only
-function cluster:redirect(detail, teller)
+function cluster:redirect(detail, source)
   local word, number, at = detail:match("^(%u+) (%d+) (%S+)")
   local host, port = tostring(at):match("^(.*):(%d+)$")
   number = tonumber(number)
   local address = number and number < slot.count
-    and address_of(self, { host, port }, teller)
+    and address_of(self, { host, port }, source)
   if not address then
     self:suspect()
     return nil, false

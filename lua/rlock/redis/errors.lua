@@ -95,7 +95,7 @@ words.MOVED.redirects, words.ASK.redirects = true, true
 --  deadline.
 errors.redirected = row("timeout", "no", true, false)
 errors.redirected.redirects = true
-errors.redirected.explain = "the nodes of the cluster go on redirecting it"
+errors.redirected.explain = "the nodes of the cluster keep redirecting it"
 
 words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
   .. "cluster; give its name a hash tag"

@@ -6,6 +6,7 @@
 --  that the Sentinels name, if it has that role.
 
 local backoff = require "rlock.util.backoff"
+local duration = require "rlock.util.duration"
 local errors = require "rlock.redis.errors"
 local events = require "rlock.util.events"
 local handshake = require "rlock.redis.handshake"
@@ -39,7 +40,8 @@ function node.new(host, options)
     host = host,
     options = options,
     where = where_of(options),
-    timeout_ms = math.ceil(options.timeout * 1000),
+    timeout_ms = duration.ms(options.timeout),
+    connect_ms = duration.ms(options.connect_timeout),
     singleflight = singleflight.new(host),
     pause = backoff.new(FIRST_PAUSE, options.last_pause or LAST_PAUSE,
       host.random_number),
@@ -127,8 +129,8 @@ function node:open(lost, message, is_single)
   local connection
   connection, code, detail = self.host.connect {
     host = at.host, port = at.port, path = at.path, pool = options.pool,
-    tls = options.tls, timeout = math.ceil(options.connect_timeout * 1000),
-    lost = lost, message = message, is_single = is_single,
+    tls = options.tls, timeout = self.connect_ms, lost = lost,
+    message = message, is_single = is_single,
     silent = not message and not is_single and self.timeout_ms or 0,
     handshake = commands, seals = self.seals,
     role = self.sentinel and "master",
@@ -175,8 +177,7 @@ local function try(self, attempt)
   local connection, code, detail = opened(self)
   if not connection then return nil, code, detail end
   local ok
-  ok, code, detail = connection:make_ready(
-    math.ceil(self.options.connect_timeout * 1000), self.seals)
+  ok, code, detail = connection:make_ready(self.connect_ms, self.seals)
   if connection.why_lost then
     ok, code, detail = nil, "closed", connection.why_lost
   elseif self.is_closed then
@@ -333,6 +334,17 @@ function node:interrupt(deadline, words, n)
   return connection:send(self.timeout_ms, words, n)
 end
 
+-- The time for the reply to a request that is sent now.
+-- @treturn[1] integer milliseconds
+-- @treturn[1] number now, by host.now()
+-- @treturn[2] nil, code, detail
+local function time_left(self, deadline)
+  local now = self.host.now()
+  local ms = duration.ms(deadline - now)
+  if ms > 0 then return math.min(ms, self.timeout_ms), now end
+  return nil, "timeout", self.where .. ": no time left"
+end
+
 --- Sends one command.
 -- @tparam number deadline by host.now()
 -- @tparam table words the command and its arguments
@@ -342,15 +354,10 @@ end
 -- @return detail; for "cancelled", the value to raise
 -- @treturn number|nil when it was sent, by host.now()
 function node:call(deadline, words, n)
-  local connection, code, detail = self.connection
-  if not connection then
-    connection, code, detail = self:connect(deadline)
-    if not connection then return nil, code, detail end
-  end
-  local sent = self.host.now()
-  local ms = math.ceil((deadline - sent) * 1000)
-  if ms <= 0 then return nil, "timeout", self.where .. ": no time left" end
-  if ms > self.timeout_ms then ms = self.timeout_ms end
+  local connection, code, detail = self:connect(deadline)
+  if not connection then return nil, code, detail end
+  local ms, sent, why = time_left(self, deadline)
+  if not ms then return nil, sent, why end
   local reply
   reply, code, detail = connection:send(ms, words, n)
   if reply == nil then self:handle(connection, code, detail) end
@@ -377,15 +384,28 @@ end
 function node:pipeline(deadline, commands)
   local connection, code, detail = self:connect(deadline)
   if not connection then return nil, code, detail end
-  local sent = self.host.now()
-  local ms = math.ceil((deadline - sent) * 1000)
-  if ms <= 0 then return nil, "timeout", self.where .. ": no time left" end
-  if ms > self.timeout_ms then ms = self.timeout_ms end
+  local ms, sent, why = time_left(self, deadline)
+  if not ms then return nil, sent, why end
   local replies, codes, details = connection:pipeline(ms, commands)
   for i, failure in pairs(codes) do
     self:handle(connection, failure, details[i])
   end
   return replies, codes, details, sent
+end
+
+--- Loads a script, and keeps its sha.
+-- @param script    the key of the sha in `shas`
+-- @tparam string text
+-- @tparam number deadline by host.now()
+-- @return sha, or nil, code, detail
+function node:load(script, text, deadline)
+  local shas = self.shas   -- it may be replaced meanwhile, see seal:refuse
+  local sha, code, detail = self:call(deadline, { "SCRIPT", "LOAD", text }, 3)
+  if sha ~= nil and type(sha) ~= "string" then
+    return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
+  end
+  shas[script] = sha
+  return sha, code, detail
 end
 
 --- Closes the connection for good.

@@ -3,6 +3,7 @@
 --  deadline.
 
 local backoff = require "rlock.util.backoff"
+local duration = require "rlock.util.duration"
 local errors = require "rlock.redis.errors"
 local evalsha = require "rlock.redis.evalsha"
 local events = require "rlock.util.events"
@@ -21,7 +22,8 @@ local AT_ONCE = 6
 --  before it.
 local BRIEF = 0.1
 
-local ceil, max, min = math.ceil, math.max, math.min
+local max, min = math.max, math.min
+local ms_of = duration.ms
 
 --- Rows as in errors.lua, for failures that are not the server's.
 local unsent = {
@@ -31,14 +33,7 @@ local unsent = {
 }
 
 local function load_script(node, op)
-  local deadline, shas = node.host.now() + node.options.timeout, node.shas
-  local sha, code, detail = node:call(deadline,
-    { "SCRIPT", "LOAD", op.text }, 3)
-  if sha ~= nil and type(sha) ~= "string" then
-    return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
-  end
-  shas[op] = sha           -- node.shas may have been replaced, see seal:refuse
-  return sha, code, detail
+  return node:load(op, op.text, node.host.now() + node.options.timeout)
 end
 
 --- The operation's sha on this node; loads the script if necessary.
@@ -273,7 +268,7 @@ end
 -- @tparam string where  the server
 -- @tparam number limit  of the request, in seconds
 -- @return code, why
-local function telling(code, why, known, is_brief, where, limit)
+local function reported(code, why, known, is_brief, where, limit)
   if code == "timeout" and known.replicas then
     return "replicas", known.replicas
   elseif code == "timeout" and known.redis and is_brief then
@@ -310,7 +305,7 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
     end
     if cancelled then return nil, cancelled, unwind, may_be_applied end
     if not goes_on then
-      code, why = telling(class.code or code, why, known,
+      code, why = reported(class.code or code, why, known,
         not sent or deadline - sent < BRIEF, node.where, deadline - now)
       return nil, code, why, may_be_applied
     end
@@ -353,7 +348,7 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   end
   local ms = node.timeout_ms
   if deadline - now < node.options.timeout then
-    ms = max(1, ceil((deadline - now) * 1000))
+    ms = max(1, ms_of(deadline - now))
   end
   local reply, code, detail =
     connection:eval(ms, sha, keys, a, b, c, d, extra)
@@ -398,11 +393,9 @@ function remote.post(target, name, receiver, deadline, now, a, b, c)
     words = words_of(target, connection, name)
     if not words then return false end
   end
-  local ms, at = (deadline - now) * 1000, words.at
-  if ms >= node.timeout_ms then
-    ms = node.timeout_ms
-  else
-    ms = ms > 1 and ms - ms % -1 or 1              -- rounded up
+  local ms, at = node.timeout_ms, words.at
+  if deadline - now < node.options.timeout then
+    ms = max(1, ms_of(deadline - now))
   end
   words[at], words[at + 1], words[at + 2] = a, b, c
   return connection:post(ms, words, words.n, receiver)

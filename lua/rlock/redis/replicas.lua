@@ -114,8 +114,7 @@ local function connect(self, deadline)
   if why_lost then return nil, "closed", why_lost end
   self.connection = connection
   local ok
-  ok, code, detail =
-    connection:make_ready(ceil(node.options.connect_timeout * 1000), node.seals)
+  ok, code, detail = connection:make_ready(node.connect_ms, node.seals)
   if ok and self.connection == connection and not node.is_closed then
     return connection
   end
@@ -140,18 +139,6 @@ function Dedicated:leave(why)
 end
 
 -- group commit ---------------------------------------------------------------
-
--- The sha of MARK on the node; loads it if necessary.
--- @return sha, or nil, code, detail
-local function sha_of_mark(node, deadline)
-  if node.shas[MARK] then return node.shas[MARK] end
-  local sha, code, detail = node:call(deadline, { "SCRIPT", "LOAD", MARK }, 3)
-  if sha ~= nil and type(sha) ~= "string" then
-    return nil, "redis", "ERR no sha in reply to SCRIPT LOAD"
-  end
-  node.shas[MARK] = sha
-  return sha, code, detail
-end
 
 -- A request of the batch that replicas must confirm, or nil.
 local function confirmed_in(batch)
@@ -274,7 +261,8 @@ local function exchange(self, batch)
       is_known, code, detail = count(self.node, connection)
       if not is_known then return fail(batch, code, detail) end
     end
-    sha, code, detail = sha_of_mark(self.node, deadline)
+    sha, code, detail = self.node.shas[MARK], nil, nil
+    if not sha then sha, code, detail = self.node:load(MARK, MARK, deadline) end
     if not sha then return fail(batch, code, detail) end
   end
   batch = in_time(self, batch)

@@ -12,6 +12,7 @@
 --  the others.
 
 local backoff = require "rlock.util.backoff"
+local duration = require "rlock.util.duration"
 local handshake = require "rlock.redis.handshake"
 local naming = require "rlock.naming"
 local singleflight = require "rlock.redis.singleflight"
@@ -46,7 +47,7 @@ function sentinel.new(host, options, moved)
     options = {
       username = own.username, password = own.password, name = options.name,
       tls = options.tls, pool = options.pool,
-      ms = math.ceil(options.connect_timeout * 1000 / 3),
+      ms = duration.ms(options.connect_timeout / 3),
     },
     singleflight = singleflight.new(host),
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
@@ -296,7 +297,7 @@ local function is_over(self, ends)
   return self.is_closed or self.is_resting or self.host.now() >= ends
 end
 
-local function deafen(self)
+local function unsubscribe(self)
   local connection = self.listener
   self.listener = nil
   if connection then connection:close() end
@@ -307,7 +308,7 @@ end
 local function listen(self)
   local at, connection, is_lost = self.list[1], nil, false
   connection = open(self, at, function(kind)
-    if kind == "message" then self.is_told = true end
+    if kind == "message" then self.is_notified = true end
     self.change:set()
   end, function()
     is_lost = true
@@ -328,7 +329,9 @@ end
 local function poll(self)
   self.number = self.number + 1
   local at = self.list[self.number % #self.list + 1]
-  if self.is_told then at, self.is_told = self.listened, nil end
+  if self.is_notified then
+    at, self.is_notified = self.listened, nil
+  end
   local answer = ask(self, at)
   if answer and not self.is_closed then accept(self, answer) end
 end
@@ -340,11 +343,11 @@ local function run(self)
   while not is_over(self, ends) do
     if not self.listener then listen(self) end
     if not is_over(self, ends) then poll(self) end
-    if not self.is_told and not is_over(self, ends) then
+    if not self.is_notified and not is_over(self, ends) then
       self.change:wait(self.listener and POLL or self.pause:next())
     end
   end
-  deafen(self)
+  unsubscribe(self)
   self.is_following = false
   if not is_over(self, math.huge) then self:follow() end
 end
@@ -368,7 +371,7 @@ end
 function sentinel:close()
   self.is_closed = true
   if self.change then self.change:set() end
-  deafen(self)
+  unsubscribe(self)
 end
 
 return sentinel

@@ -1,7 +1,7 @@
 --- The libuv host: tasks, events, sleep, connections and child processes. The
---  files in host/uv/ implement it: tasks (and events), connection, process,
---  job, http. Only a host depends on where rlock runs; no host depends on
---  locks.
+--  files in host/uv/ implement it: tasks (and events), unwind, guard,
+--  connection, process, job, http. Only a host depends on where rlock runs; no
+--  host depends on locks.
 
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
@@ -21,6 +21,7 @@ local connection = require "rlock.host.uv.connection"
 local guard = require "rlock.host.uv.guard"
 local process = require "rlock.host.uv.process"
 local tasks = require "rlock.host.uv.tasks"
+local unwind = require "rlock.host.uv.unwind"
 
 local host = {
   name = "uv", version = version, versions = core.versions,
@@ -38,8 +39,8 @@ local host = {
   is_over = tasks.is_over,
   has_gone = tasks.is_over,            -- a task itself waits for its jobs
   is_running = tasks.is_running,
-  is_told = tasks.is_told,
-  is_unwind = tasks.is_unwind,
+  is_unwinding = tasks.is_unwinding,
+  is_unwind = unwind.is,
   revive = tasks.revive,
   run = tasks.run,
   finish = tasks.finish,

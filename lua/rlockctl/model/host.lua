@@ -8,6 +8,7 @@
 --  it, and a stalled one delays it; delayed items fire in the order of `rank`.
 
 local guard = require "rlock.host.uv.guard"
+local unwind = require "rlock.host.uv.unwind"
 
 local sim = {}
 
@@ -153,25 +154,17 @@ end
 local Task = {}
 Task.__index = Task
 
---- The error that unwinds a cancelled task.
-local Unwind = { __tostring = function(self) return self.why end }
-
 local function finished(task, ok, ...)
   local host = task.host
   task.over = true
   host.tasks[task] = nil
   if ok then
     task.results = { n = select("#", ...), ... }
-  elseif getmetatable((...)) ~= Unwind then
+  elseif not unwind.is((...)) then
     host.faults[#host.faults + 1] = tostring((...))
   end
   if not task.joiners then return end
   for _, event in ipairs(task.joiners) do event:set() end
-end
-
-local function traceback(message)
-  if getmetatable(message) == Unwind then return message end
-  return debug.traceback(tostring(message), 2)
 end
 
 local IDLE = 32                         -- coroutines kept for further tasks
@@ -180,7 +173,7 @@ local IDLE = 32                         -- coroutines kept for further tasks
 local function main(task, fn, values)
   local idle = task.host.universe.idle
   repeat
-    finished(task, xpcall(fn, traceback, unpack(values, 1, values.n)))
+    finished(task, xpcall(fn, unwind.traceback, unpack(values, 1, values.n)))
     local n = #idle
     if n < IDLE then idle[n + 1] = task.co end
     task, fn, values = nil, nil, nil    -- can be collected
@@ -205,21 +198,12 @@ end
 --- Cancels the task, as that of host/uv.lua.
 function Task:cancel(why)
   if self.over or self.unwinding then return end
-  local unwind, wait = setmetatable({ why = why or "cancelled" }, Unwind),
-    self.wait_of
-  self.unwinding = unwind
+  local cancellation, wait = unwind.new(why or "cancelled"), self.wait_of
+  self.unwinding = cancellation
   if not wait then return end               -- raised at its next wait
   self.wait_of, self.unwound = nil, true
   wait:abandon()
-  make_ready(self.host.universe, self, nil, "cancelled", unwind)
-end
-
--- The cancellation of the task, if it has not been reported yet.
-local function take_cancellation(task)
-  if task.unwinding and not task.unwound then
-    task.unwound = true
-    return task.unwinding
-  end
+  make_ready(self.host.universe, self, nil, "cancelled", cancellation)
 end
 
 -- events ----------------------------------------------------------------------
@@ -260,8 +244,8 @@ function Event:pause(seconds)
   local host = self.host
   local task = host.current()
   if task.unwinding then
-    local unwind = take_cancellation(task)
-    if unwind then return nil, "cancelled", unwind end
+    local cancellation = unwind.take(task)
+    if cancellation then return nil, "cancelled", cancellation end
   end
   if self.is_set then
     self.is_set = nil
@@ -278,8 +262,8 @@ function Event:pause(seconds)
 end
 
 function Event:wait(seconds)
-  local is_set, _, unwind = self:pause(seconds)
-  if is_set == nil then error(unwind, 0) end
+  local is_set, _, cancellation = self:pause(seconds)
+  if is_set == nil then error(cancellation, 0) end
   return is_set
 end
 
@@ -328,7 +312,7 @@ local function add_calls(host)
   --  sends nothing.
   function host.cancellation()
     local task = host.running or host.current()
-    return task.unwinding and take_cancellation(task)
+    return task.unwinding and unwind.take(task)
   end
   --- @tparam table call gets `task`; cancelling the task calls call:abandon()
   function host.wait_for(call)

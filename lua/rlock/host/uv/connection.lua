@@ -24,18 +24,14 @@ local begin, await = tasks.begin, tasks.await
 function Connection:send(ms, words, n)
   local id, code, detail = begin()
   if not id then return nil, code, detail end
-  local ok, why, text = self.raw:call(id, ms, words, n)
-  if not ok then return nil, why == "closed" and "connect" or why, text end
-  return await()
+  return await(self.raw:call(id, ms, words, n))
 end
 
 --- As `send`, for EVALSHA, see evalsha.lua.
 function Connection:eval(ms, sha, keys, a, b, c, d, extra)
   local id, code, detail = begin()
   if not id then return nil, code, detail end
-  local ok, why, text = self.raw:eval(id, ms, sha, keys, a, b, c, d, extra)
-  if not ok then return nil, why == "closed" and "connect" or why, text end
-  return await()
+  return await(self.raw:eval(id, ms, sha, keys, a, b, c, d, extra))
 end
 
 --- Sends one command, without waiting.
@@ -129,7 +125,7 @@ local function established(self, options)
   if not raw then return nil, code, detail end
   self.raw = raw
   local ok
-  ok, code, detail = await()
+  ok, code, detail = await(true)
   if not ok then tasks.fail(raw:close(), code, detail) end
   return ok, code, detail
 end

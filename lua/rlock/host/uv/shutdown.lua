@@ -14,7 +14,7 @@ local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
 -- signals --------------------------------------------------------------------
 
-local told_at
+local signalled_at
 local interceptor           -- is called at SIGINT, instead
 local take
 
@@ -32,8 +32,8 @@ local function end_by(status)
     status = take(status - 128)
     if not status then return end
   end
-  if told_at and now - told_at >= AGAIN then plain_exit(status) end
-  told_at = told_at or now
+  if signalled_at and now - signalled_at >= AGAIN then plain_exit(status) end
+  signalled_at = signalled_at or now
   host.exit(status)
 end
 
@@ -106,7 +106,9 @@ end
 
 -- A signal unwinds the running task, if it is in the program's code.
 local function interrupt(number)
-  if take or host.is_told() or is_ours(debug.getinfo(2, "S")) then return end
+  if take or host.is_unwinding() or is_ours(debug.getinfo(2, "S")) then
+    return
+  end
   if 128 + number == SIGNALS.INT and interceptor then
     error("interrupted", 0)
   end

@@ -3,6 +3,7 @@
 
 local core = require "rlock.core"
 local heap = require "rlock.util.heap"
+local unwind = require "rlock.host.uv.unwind"
 
 local tasks = {}
 
@@ -10,6 +11,7 @@ local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local create, resume = coroutine.create, core.resume
+local cancellation_of, traceback = unwind.take, unwind.traceback
 local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
@@ -83,20 +85,6 @@ local function make_ready(task, a, b, c)
   last = n + 4
 end
 
---- The object that unwinds a task when the program ends or it is cancelled.
-local Unwind = { __name = "rlock.unwind" }
-Unwind.__tostring = function(unwind) return unwind.why end
-
-local function traceback(message)
-  if getmetatable(message) == Unwind then return message end
-  if type(message) ~= "string" then
-    local meta = getmetatable(message)
-    message = meta and meta.__tostring and tostring(message)
-      or ("(error object is a %s value)"):format(type(message))
-  end
-  return debug.traceback(message, 2)
-end
-
 local function end_program(status, message)
   if ending then return end
   ending = { status = status, message = message }
@@ -108,7 +96,7 @@ local function finished(task, ok, ...)
   if not task.daemon then alive = alive - 1 end
   if ok then
     task.results = { n = select("#", ...), ... }
-  elseif getmetatable((...)) ~= Unwind then
+  elseif not unwind.is((...)) then
     end_program(1, (...))
   end
   if ending and not ending.begun then return end     -- all will be cancelled
@@ -199,15 +187,6 @@ function tasks.is_over(task)
   return type(task) == "table" and task.over == true
 end
 
--- The cancellation of the running task, once; nil if there is none.
-local function new_cancellation()
-  local task = current
-  if task.unwinding and not task.unwound then
-    task.unwound = true
-    return task.unwinding
-  end
-end
-
 --- Waits until the task has ended.
 -- @return[1] what its function returned
 -- @treturn[2] nil
@@ -234,8 +213,7 @@ end
 -- @treturn boolean whether it was running, and was not cancelled before
 function Task:cancel(why)
   if self.over or self.unwinding then return false end
-  local unwind = setmetatable({ why = why or "cancelled" }, Unwind)
-  self.unwinding = unwind
+  self.unwinding = unwind.new(why or "cancelled")
   local event = self.wait_of
   if event and event ~= CALLING then
     event.waiter, self.wait_of = nil, false
@@ -249,7 +227,7 @@ function Task:cancel(why)
     return true                           -- raised at its next wait
   end
   self.unwound = true
-  make_ready(self, nil, "cancelled", unwind)
+  make_ready(self, nil, "cancelled", self.unwinding)
   return true
 end
 
@@ -325,8 +303,8 @@ end
 -- @return[2] the error to raise after cleaning up
 function Event:pause(seconds)
   local task = tasks.current()
-  local unwind = new_cancellation()
-  if unwind then return nil, "cancelled", unwind end
+  local cancellation = cancellation_of(task)
+  if cancellation then return nil, "cancelled", cancellation end
   if self.is_set then
     self.is_set = nil
     return true
@@ -347,8 +325,8 @@ function Event:wait(seconds)
   elseif self.waiter then
     error("another task waits for this event already", 2)
   end
-  local is_set, _, unwind = self:pause(seconds)
-  if is_set == nil then error(unwind, 0) end
+  local is_set, _, cancellation = self:pause(seconds)
+  if is_set == nil then error(cancellation, 0) end
   return is_set
 end
 
@@ -435,14 +413,21 @@ end)
 -- @treturn[2] string "cancelled"
 -- @return[2] the error to raise after cleaning up
 function tasks.begin()
-  local unwind = current.unwinding and new_cancellation()
-  if unwind then return nil, "cancelled", unwind end
+  local cancellation = current.unwinding and cancellation_of(current)
+  if cancellation then return nil, "cancelled", cancellation end
   return current.id
 end
 
---- Waits for the completion of that operation.
--- @return its values
-function tasks.await()
+--- Waits for the completion of that operation. The arguments are those that the
+--  core has returned.
+-- @param has_begun
+-- @tparam[opt] string code   why not; "closed" becomes "connect"
+-- @tparam[opt] string detail
+-- @return its values; nil, code, detail if it has not begun
+function tasks.await(has_begun, code, detail)
+  if not has_begun then
+    return nil, code == "closed" and "connect" or code, detail
+  end
   current.wait_of = CALLING
   return yield()
 end
@@ -527,7 +512,7 @@ end
 function tasks.exit(status, message)
   if not finishing then end_program(status, message) end
   if current then
-    current.unwinding = setmetatable({ why = "exit" }, Unwind)
+    current.unwinding = unwind.new "exit"
     current.unwound = true
     error(current.unwinding, 0)
   end
@@ -537,17 +522,14 @@ end
 function tasks.is_running() return current ~= nil end
 
 --- Is the running task being unwound?
-function tasks.is_told() return current ~= nil and current.unwound == true end
+function tasks.is_unwinding()
+  return current ~= nil and current.unwound == true
+end
 
 --- Clears the cancellation of the running task, which has caught it and
 --  continues.
 function tasks.revive()
   current.unwinding, current.unwound = nil, nil
-end
-
---- Is this error the one that unwinds a task?
-function tasks.is_unwind(message)
-  return getmetatable(message) == Unwind
 end
 
 return tasks

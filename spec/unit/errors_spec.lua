@@ -194,7 +194,7 @@ describe("errors.transport", function()
   end)
 end)
 
-describe("errors.of_greeting", function()
+describe("errors.of_handshake", function()
   local plain = { host = "db", port = 6379 }
 
   it("suggests TLS if the server closes a plain connection", function()
@@ -203,32 +203,32 @@ describe("errors.of_greeting", function()
       "the server closed the connection", "'\\x15\\x03\\x01'",
       "it does not speak RESP" } do
       assert.equal(detail .. hint,
-        errors.of_greeting(plain, "HELLO", "closed", detail))
+        errors.of_handshake(plain, "HELLO", "closed", detail))
     end
   end)
 
   it("does not suggest it for TLS, a path or another reason", function()
     local said = "closed (in reply to HELLO)"
-    assert.equal(said, errors.of_greeting({ host = "db", port = 6379,
+    assert.equal(said, errors.of_handshake({ host = "db", port = 6379,
       tls = {} }, "HELLO", "closed", "closed"))
-    assert.equal(said, errors.of_greeting({ path = "/r" }, "HELLO", "closed",
+    assert.equal(said, errors.of_handshake({ path = "/r" }, "HELLO", "closed",
       "closed"))
     assert.equal("no time left (in reply to HELLO)",
-      errors.of_greeting(plain, "HELLO", "closed", "no time left"))
+      errors.of_handshake(plain, "HELLO", "closed", "no time left"))
     assert.equal("closed (in reply to HELLO)",
-      errors.of_greeting(plain, "HELLO", "timeout", "closed"))
+      errors.of_handshake(plain, "HELLO", "timeout", "closed"))
   end)
 
   it("names the server that refuses", function()
     assert.equal("NOAUTH x (in reply to SELECT, from db:6379)",
-      errors.of_greeting(plain, "SELECT", "redis", "NOAUTH x"))
+      errors.of_handshake(plain, "SELECT", "redis", "NOAUTH x"))
     assert.equal("NOAUTH x (in reply to SELECT, from /r)",
-      errors.of_greeting({ path = "/r" }, "SELECT", "redis", "NOAUTH x"))
+      errors.of_handshake({ path = "/r" }, "SELECT", "redis", "NOAUTH x"))
   end)
 
   it("does not show a password that the server echoes", function()
     assert.equal("the server does not know the command (in reply to AUTH, "
-      .. "from db:6379)", errors.of_greeting(plain, "AUTH", "redis",
+      .. "from db:6379)", errors.of_handshake(plain, "AUTH", "redis",
       "ERR unknown command 'AUTH', with args beginning with: 'secret'"))
   end)
 end)

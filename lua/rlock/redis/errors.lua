@@ -226,14 +226,17 @@ end
 
 --- Explains why a server does not accept the handshake (handshake.lua). Never
 --  shows the password, which a server that does not know AUTH echoes. A server
---  that expects TLS closes the connection without a reply.
+--  that expects TLS closes the connection without a reply. "timeout" is
+--  nginx' detail.
 --  @tparam table options those of host.connect
 --  @tparam string verb of the command that failed
 --  @tparam string code
 --  @tparam string detail
 --  @treturn string
-function errors.of_greeting(options, verb, code, detail)
-  if code == "closed" and not options.tls and not options.path
+function errors.of_handshake(options, verb, code, detail)
+  if detail == "timeout" then
+    return detail
+  elseif code == "closed" and not options.tls and not options.path
       and may_be_tls(detail) then
     return detail .. "; redis:// was tried: if this port expects TLS, use "
       .. "rediss://"

@@ -101,6 +101,32 @@ function seal.identity(replies, codes, details, first)
   return identity
 end
 
+--- Sends the handshake, and queries the connection's identity.
+-- @tparam table options those of host.connect: `handshake`, `role`
+-- @tparam function exchange commands -> replies, codes, details
+-- @treturn[1] table identity
+-- @treturn[2] nil, code, detail; "refused": the server lacks the role
+-- @treturn[2] boolean false: the connection can be used all the same, once its
+--   identity is known
+function seal.handshake(options, exchange)
+  local handshake, commands = options.handshake or {}, {}
+  local n = #handshake
+  for i, command in ipairs(handshake) do commands[i] = command end
+  for i, query in ipairs(seal.queries) do commands[n + i] = query end
+  local replies, codes, details = exchange(commands)
+  for i, command in ipairs(handshake) do
+    if replies[i] == nil
+        and not errors.is_optional(command, codes[i], details[i]) then
+      return nil, codes[i], errors.of_handshake(options, command[1], codes[i],
+        details[i]), true
+    end
+  end
+  local identity, code, detail = seal.identity(replies, codes, details, n + 1)
+  local wrong = seal.wrong(identity, options)
+  if wrong then return nil, "refused", wrong, true end
+  return identity, code, detail, options.role ~= nil
+end
+
 --- @tparam table node
 -- @tparam string mode "kill", or "time": requests carry a deadline
 function seal.new(node, mode)
@@ -192,7 +218,7 @@ function seal:kill_pending(identity, exchange)
   return true
 end
 
--- the proof -------------------------------------------------------------------
+-- the probe -------------------------------------------------------------------
 
 -- Opens a connection for the test, to this run of the server.
 -- @return it, or nil
@@ -206,8 +232,8 @@ local function open(node, run_id)
 end
 
 -- Kills a connection by its id over another one, then sends a command on it. An
--- answer proves a proxy that keeps the connection open. Silence proves nothing,
--- because the end of the connection may be lost.
+-- answer shows that a proxy keeps the connection open. Silence shows nothing:
+-- the end of the connection may be lost.
 -- @treturn boolean|nil whether the kill ended it; nil: unknown
 -- @treturn string why not, if false
 local function is_killed(killer, victim)
@@ -239,7 +265,7 @@ local function test(node, run_id)
 end
 
 -- Tests the server until there is a result. Runs as a background task.
-local function run_proof(self, run_id)
+local function run_probe(self, run_id)
   local node, verdict, why = self.node, nil, nil
   local host, seconds = node.host, SETTLE
   local pauses = backoff.new(SETTLE, LAST_PAUSE, host.random_number)
@@ -266,7 +292,7 @@ function seal:probe(identity)
   local run_id, probed = identity.run_id, self.probed
   if self.mode ~= "kill" or not run_id or probed[run_id] ~= nil then return end
   probed[run_id] = false
-  self.node.host.service(run_proof, self, run_id)
+  self.node.host.service(run_probe, self, run_id)
 end
 
 --- Ends the tests: the node was closed.

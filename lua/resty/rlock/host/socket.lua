@@ -1,5 +1,5 @@
 --- Cosockets to a Redis, ready for use: from the pool or newly connected, with
---  TLS if configured, and greeted.
+--  TLS if configured, and the handshake done.
 
 local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
@@ -9,7 +9,6 @@ local seal = require "rlock.redis.seal"
 local socket = {}
 
 local tcp, now = ngx.socket.tcp, clock.now
-local unpack = table.unpack or unpack
 local ceil, max, min = math.ceil, math.max, math.min
 
 local END_MS = 100       -- to wait for the end of a connection
@@ -67,26 +66,10 @@ function socket.exchange(self, commands, replies)
 end
 
 -- Sends the handshake, and queries the connection's identity.
-local function greet(self, options)
-  local handshake = options.handshake
-  local commands, n = { unpack(handshake) }, #handshake
-  for i, query in ipairs(seal.queries) do commands[n + i] = query end
-  local replies, codes, details = socket.exchange(self, commands)
-  for i, command in ipairs(handshake) do
-    if codes[i] == "closed" and details[i] == "timeout" then
-      return nil, "connect", details[i]
-    elseif codes[i] == "closed" then
-      return nil, "connect",
-        errors.of_greeting(options, command[1], codes[i], details[i])
-    elseif replies[i] == nil
-        and not errors.is_optional(command, codes[i], details[i]) then
-      return nil, "redis",
-        errors.of_greeting(options, command[1], codes[i], details[i])
-    end
-  end
-  local identity, code, detail = seal.identity(replies, codes, details, n + 1)
-  local wrong = seal.wrong(identity, options)
-  if wrong then return nil, "refused", wrong end
+local function introduce(self, options)
+  local identity, code, detail = seal.handshake(options, function(commands)
+    return socket.exchange(self, commands)
+  end)
   return identity, code == "closed" and "connect" or code, detail
 end
 
@@ -138,7 +121,7 @@ local function prepare(self, options)
   if not ok then return nil, code, detail end
   use_rest(self)
   local identity
-  identity, code, detail = greet(self, options)
+  identity, code, detail = introduce(self, options)
   use_rest(self)
   return identity, code, detail
 end

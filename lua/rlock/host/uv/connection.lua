@@ -150,39 +150,18 @@ function connection.open(options)
     self:free_ids()
     return nil, code, detail
   end
-  return self:greet(options)
+  return self:shake_hands(options)
 end
 
-local function load_errors()                              -- on first use
-  return require "rlock.redis.errors"
-end
+local function load_seal() return require "rlock.redis.seal" end -- on first use
 
-local function load_seal() return require "rlock.redis.seal" end
-
-function Connection:greet(options)
-  local seal, handshake = load_seal(), options.handshake or {}
-  local n, commands = #handshake, { table.unpack(handshake) }
-  for i, query in ipairs(seal.queries) do commands[n + i] = query end
-  local replies, codes, details = self:pipeline(options.timeout, commands)
-  for i, command in ipairs(handshake) do
-    if replies[i] == nil
-        and not load_errors().is_optional(command, codes[i], details[i]) then
-      self:close()
-      return nil, codes[i], load_errors().of_greeting(options, command[1],
-        codes[i], details[i])
-    end
-  end
-  local code, detail
-  self.identity, code, detail = seal.identity(replies, codes, details, n + 1)
-  return self:checked(options, code, detail)
-end
-
--- Closes the connection unless its server has the required role.
-function Connection:checked(options, code, detail)
-  local wrong = load_seal().wrong(self.identity, options)
-  if self.identity and not wrong or not options.role then return self end
+function Connection:shake_hands(options)
+  local code, detail, is_final
+  self.identity, code, detail, is_final = load_seal().handshake(options,
+    function(commands) return self:pipeline(options.timeout, commands) end)
+  if self.identity or not is_final then return self end
   self:close()
-  return nil, wrong and "connect" or code, wrong or detail
+  return nil, code == "refused" and "connect" or code, detail
 end
 
 -- The connection's identity, or nil, code, detail.

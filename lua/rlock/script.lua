@@ -108,7 +108,7 @@ return result
 ]]
 
 --- The same operation for many owners, each of a lock of its own. It ends after
---  about 1 ms, where the server has a clock that tells.
+--  about 1 ms, where scripts have a clock.
 --    KEYS  the keys of the first owner, then those of the second, ...
 --    ARGV  the number of keys of each; the number of arguments after the owner,
 --          which all share; these arguments; the owners

@@ -301,7 +301,7 @@ function permits:acquired()
   return deduplication.result(third, deduplication.run(self, "count"))
 end
 
-local FOR_EVER = 86400000 * 36500       -- milliseconds
+local ENDLESS = 86400000 * 36500       -- milliseconds
 
 local function state_of(reply)
   local state, used = { state = reply[1], available = reply[2],
@@ -310,7 +310,7 @@ local function state_of(reply)
     local id, ms = used[i], tonumber(used[i + 1])
     if type(id) == "string" and ms then
       table.insert(state.holders, { owner = hex(id),
-        ttl = ms < FOR_EVER and ms / 1000 or nil })
+        ttl = ms < ENDLESS and ms / 1000 or nil })
     end
   end
   return state

@@ -1,11 +1,11 @@
 --- A hold whose requests need no task: they are posted, and a reply is handled
 --  where it arrives, outside of any task. So nothing here waits. What may wait
---  runs in a background task: a retry, a reply that the program is told of, the
---  check of a server. The parts of red locks inherit this. A hold has one
+--  runs in a background task: a retry, a reply that is reported to the program,
+--  the check of a server. The parts of red locks inherit this. A hold has one
 --  request at a time:
 --    asks      "acquire", "release" or "undo" while that request is in flight
 --              or waits for the grant's turn; else false. "undo" releases a new
---              hold that nobody wants, without passing the turn on before
+--              hold that is not wanted, without passing the turn on before
 --    sent      when the request was sent, by host.now()
 --    grant     the grant for which it asks, or asked; false if that was in vain
 --  A subclass has the fields `lock`, and `round` with the `deadline` of
@@ -172,7 +172,7 @@ local function freed(self)
   return released(self, true)
 end
 
--- The verdicts of which the program is not told; a `log` callback may wait.
+-- The verdicts that are not reported: a `log` callback may wait.
 local QUIET = {
   acquire = { held = held, busy = true },
   release = { freed = freed, kept = true },
@@ -247,7 +247,7 @@ function posted:set()
 end
 
 --- Gives the request to acquire it up, if that waits for its turn.
--- @tparam boolean is_late  its deadline has passed; else nobody wants it
+-- @tparam boolean is_late  its deadline has passed; else it is not wanted
 function posted:give_up(is_late)
   if self.asks ~= "acquire" or not turn.leave(self.grant, self) then return end
   self.asks, self.grant = false, false

@@ -102,8 +102,8 @@ local function conflict(self, status, detail)
   status = self.chosen.conflict or status
   if not tells_holders(self) then return status end
   local function tell(text)
-    if not self.is_told then say(self, "%s", text) end
-    self.is_told = true
+    if not self.has_reported then say(self, "%s", text) end
+    self.has_reported = true
     return status
   end
   bound(self, time_limit.LEAVE, function() return tell(detail) end)

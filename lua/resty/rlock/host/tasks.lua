@@ -236,7 +236,7 @@ end
 
 --- Has its waiter been killed? nginx removes a killed light thread from the
 --  queue of the semaphore without notice.
-function Event:is_forsaken()
+function Event:is_orphaned()
   return self.is_waiting ~= nil and self.semaphore:count() == 0
 end
 
@@ -246,13 +246,13 @@ function tasks.has_gone(task)
   if tasks.is_over(task) then return true end
   local timer = tasks.worker_timer()
   local job = timer and timer.threads[running()]
-  return job ~= nil and job.done ~= nil and job.done:is_forsaken()
+  return job ~= nil and job.done ~= nil and job.done:is_orphaned()
 end
 
 -- Is this job cancelled, and has it not been notified yet?
 local function is_cancelled(job)
-  if not job.is_cancelled or job.is_told then return false end
-  job.is_told = true
+  if not job.is_cancelled or job.is_notified then return false end
+  job.is_notified = true
   return true
 end
 

@@ -126,9 +126,9 @@ local function give_up(job)
 end
 
 -- Cancels jobs whose request has ended, or whose light thread was killed.
-local function give_up_forsaken(self)
+local function give_up_orphaned(self)
   for _, job in pairs(self.threads) do
-    if job.done and (tasks.is_over(job.task) or job.done:is_forsaken()) then
+    if job.done and (tasks.is_over(job.task) or job.done:is_orphaned()) then
       give_up(job)
     end
   end
@@ -167,7 +167,7 @@ local function maintain(self)
   start_patrol()
   revive()
   for _, callback in ipairs(worker_timer.on_tick) do callback() end
-  give_up_forsaken(self)
+  give_up_orphaned(self)
   if not is_ending() then
     if self == present and self.taken > JOBS then open() end
   elseif self.busy == 0 and not jobs[first] then

@@ -45,14 +45,14 @@ local function emit(self, what, fields)
 end
 
 -- Reports once that the lock is lost.
-local function tell_loss(self)
+local function report_loss(self)
   self.lost = self.lost or self.reason or "not renewed in time"
-  if self.is_told then return end
-  self.is_told = true
+  if self.is_reported then return end
+  self.is_reported = true
   emit(self, "lost", { reason = self.lost })
 end
 
-local function tell_risk(self, left)
+local function report_risk(self, left)
   if self.at_risk then return end
   self.at_risk = true
   emit(self, "at_risk", { valid = left })
@@ -61,7 +61,7 @@ end
 -- The lock is certainly lost, so the grace period begins now.
 local function lose(self)
   if self.lost then return end
-  tell_loss(self)
+  report_loss(self)
   if self.on_lost == "ignore" then return end
   local now = host.now()
   local grace = self.on_lost == "kill" and 0 or self.kill_after
@@ -82,7 +82,7 @@ local function watch(self)
   local left, state = self.lock:valid_for(), self.lock:state()
   if left <= 0 or state == "lost" then return lose(self) end
   renew(self, left)
-  if state == "at_risk" then tell_risk(self, left) end
+  if state == "at_risk" then report_risk(self, left) end
 end
 
 -- reports of the guard ----------------------------------------------------
@@ -113,13 +113,13 @@ end
 function react.softened(self)
   self.stopped = self.stopped or self.cause
   if self.cause == "lost" and not self.lost then
-    tell_risk(self, self.lock:valid_for())
+    report_risk(self, self.lock:valid_for())
   end
 end
 
 function react.killed(self)
   self.stopped = self.stopped or self.cause
-  if self.cause == "lost" then tell_loss(self) end
+  if self.cause == "lost" then report_loss(self) end
 end
 
 local LEFT = "its guards were killed, so processes of the command may still "
@@ -134,7 +134,7 @@ function react.gone(self, value)
     self.is_left, self.lost = true, LEFT
     if self.lock and self.lock.abandon then self.lock:abandon(LEFT) end
   end
-  if self.stopped == "lost" then tell_loss(self) end
+  if self.stopped == "lost" then report_loss(self) end
 end
 
 local function attend(self, seconds)

@@ -91,8 +91,8 @@ return {
   },
   ["several/multi"] = {
     { MISUSE, "is_same: *", "add_address: *", "ordered: if 1" },
-    { RARE, "request_all: after if 2", "wait_on: else 1",
-      "wait_on: after if 4", "wait_on: elseif 1", "multi:is_held: *",
+    { RARE, "request_all: after if 2", "multi:pause: else 1",
+      "multi:pause: elseif 1", "multi:is_held: *",
       "multi:state_of: *", "multi:release_parts: *", "multi:show: *" },
   },
   ["several/part"] = {

@@ -3,15 +3,22 @@
 --  inner hold for each lock taken. Each inner hold is a hold of that lock's
 --  grant (grant.lua), so the watchdog of its client renews it and reports its
 --  loss. A subclass implements:
---    kind                           for metrics
---    take_parts(hold, wait, lease)  true | nil, code, detail
---    release_parts(hold)            true | nil, code, detail
---    valid_of(hold)                 seconds
---    state_of(hold)                 "held" | "at_risk" | "lost"
---    watch(hold)                    calls joint.lose when the hold is lost
+--    kind                 for metrics
+--    may_take(hold)       true | nil, code, detail; default: true
+--    attempt(try)         requests all inner holds once, see take_parts:
+--                         true | nil, code, detail, the inner hold to wait for
+--    pause(try, code, detail, inner)  waits until a retry may succeed: true,
+--                         and the code and detail if no time is left for one |
+--                         nil, code, detail: no retry
+--    end_take(try, is_held)
+--    release_parts(hold)  true | nil, code, detail
+--    valid_of(hold)       seconds
+--    state_of(hold)       "held" | "at_risk" | "lost"
+--    watch(hold)          calls joint.lose when the hold is lost
 --  The owner is the calling task. Each object keeps the holds that were taken
 --  through it.
 
+local backoff = require "rlock.util.backoff"
 local colon = require "rlock.util.colon"
 local PASSED = require "rlock.util.deadline".passed
 local grant = require "rlock.lock.grant"
@@ -23,7 +30,11 @@ local of_peek = require "rlock.lock.verdicts".of_peek
 
 local joint = handle:class()
 
-local huge = math.huge
+local huge, max, min = math.huge, math.max, math.min
+
+--- Back-off limits between attempts: seconds, from `first_pause` of the class,
+--  doubled up to the last, with jitter; and the shortest pause.
+local LAST_PAUSE, LEAST_PAUSE = 0.128, 0.001
 
 --- Creates a joint lock.
 -- @tparam table class
@@ -207,7 +218,7 @@ end
 
 --- Reports, once, that an attempt begins to wait.
 -- @tparam table try
-function joint:tell_wait(try)
+function joint:report_wait(try)
   if try.is_reported or not self.session.is_heard then return end
   try.is_reported = true
   self:report("info", "waiting", "waiting for " .. self:show(), {})
@@ -231,11 +242,44 @@ local function begun(self, made)
   return setmetatable(hold, Hold)
 end
 
+--- Pauses before a retry, for a random time.
+-- @return as event:pause
+function joint:rest(try)
+  try.pauses = try.pauses or backoff.new(self.first_pause, LAST_PAUSE,
+    self.host.random_number)
+  local left = try.wait_deadline - self.host.now()
+  return self.host.event():pause(
+    min(max(try.pauses:next(), LEAST_PAUSE), max(left, 0)))
+end
+
+-- Attempts to take all inner holds until that succeeds, or a retry cannot.
+local function take_parts(self, hold, wait, lease)
+  local ok, code, detail = self:may_take(hold)
+  if not ok then return nil, code, detail end
+  local try = {
+    hold = hold, lease = lease, wait_deadline = self.host.now() + wait,
+    is_single = wait == 0,
+  }
+  local goes_on, inner
+  repeat
+    ok, code, detail, inner = self:attempt(try)
+    goes_on = not ok and not try.is_single and code ~= "cancelled"
+    if goes_on then
+      goes_on, code, detail = self:pause(try, code, detail, inner)
+      goes_on = goes_on and self.host.now() < try.wait_deadline
+    end
+  until not goes_on
+  self:end_take(try, ok)
+  return ok, code, detail
+end
+
+function joint.may_take() return true end
+
 --- Takes one more hold for the calling task, see handle.lua.
 function joint:take(wait, lease, hold)
   hold = begun(self, hold)
   local ok, code, detail = nil, "timeout", PASSED
-  if wait >= 0 then ok, code, detail = self:take_parts(hold, wait, lease) end
+  if wait >= 0 then ok, code, detail = take_parts(self, hold, wait, lease) end
   if ok and not self.host.has_gone(hold.task) then
     count_grant(self, hold)
     remember(self, hold)

@@ -5,7 +5,6 @@
 --  it: no hold-and-wait, so no deadlock. The multi-lock is lost when any member
 --  is lost.
 
-local backoff = require "rlock.util.backoff"
 local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
 local lock = require "rlock.lock.lock"
@@ -13,13 +12,9 @@ local waiting = require "rlock.lock.waiting"
 
 local multi = joint:class()
 
-multi.kind = "multi"
+multi.kind, multi.first_pause = "multi", 0.002
 
 local huge, max, min = math.huge, math.max, math.min
-
---- Back-off limits after an attempt that had to release members: seconds, from
---  the first, doubled up to the last, with jitter.
-local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 
 -- members -----------------------------------------------------------------
 
@@ -164,7 +159,7 @@ local function release_taken(self, try)
   return joint.together(self.host, inner_holds, joint.release, try.deadline)
 end
 
-local function attempt(self, try)
+function multi:attempt(try)
   local now = self.host.now()
   try.deadline = now + self.timeout
   if try.wait_deadline > now then
@@ -201,8 +196,7 @@ end
 -- competing multi-locks may do the same (livelock).
 local function jitter(self, try)
   if not try.took_some then return true end
-  local left = try.wait_deadline - self.host.now()
-  return self.host.event():pause(min(try.pause:next(), max(left, 0)))
+  return self:rest(try)
 end
 
 -- Waits for the busy member. The first time, joins its waiters and retries once
@@ -226,8 +220,7 @@ local function wait_for_server(self, try, inner)
     if reply ~= nil then break end
     if code == "cancelled" then return nil, code, unwind end
     local slept
-    slept, code, unwind = host.event():pause(
-      min(try.pause:next(), max(try.wait_deadline - host.now(), 0)))
+    slept, code, unwind = self:rest(try)
     if slept == nil then return nil, code, unwind end
   end
   return true
@@ -242,12 +235,9 @@ local function is_passing(self, try, code, inner)
     and not inner.lock.session.is_closed
 end
 
--- After a failed attempt, waits until a retry may succeed.
--- @return true, or nil, code, detail: no retry
-local function wait_on(self, try, code, detail, inner)
+function multi:pause(try, code, detail, inner)
   local ok, problem, unwind
-  if try.is_single then return nil, code, detail end
-  self:tell_wait(try)
+  self:report_wait(try)
   if code == "busy" and inner then
     ok, problem, unwind = wait_for_member(self, try, inner)
     code, detail = "timeout", inner.lock:show() .. ": not free in time"
@@ -261,32 +251,12 @@ local function wait_on(self, try, code, detail, inner)
     return nil, code, detail
   end
   if ok == nil then return nil, problem, unwind end
-  if self.host.now() < try.wait_deadline then return true end
-  return nil, code, detail
+  return true, code, detail
 end
 
--- what joint.lua requires --------------------------------------------------
+function multi.end_take(_, try, is_held) leave_waiters(try, is_held) end
 
-function multi:take_parts(hold, wait, lease)
-  local host = self.host
-  local try = {
-    hold = hold, lease = lease, wait_deadline = host.now() + wait,
-    is_single = wait == 0,
-    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
-  }
-  while true do
-    local ok, code, detail, inner = attempt(self, try)
-    local goes_on
-    if not ok then
-      goes_on, code, detail = wait_on(self, try, code, detail, inner)
-    end
-    if not goes_on then
-      leave_waiters(try, ok)
-      if ok then return true end
-      return nil, code, detail
-    end
-  end
-end
+-- holds -------------------------------------------------------------------
 
 local function release(inner)
   inner.ok, inner.code, inner.why = joint.release(inner)

@@ -22,13 +22,10 @@ local posted = require "rlock.lock.posted"
 
 local quorum = joint:class()
 
-quorum.kind = "red"
+quorum.kind, quorum.first_pause = "red", 0.004
 
 local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 
---- Back-off limits between attempts: seconds, doubled from first to last, with
---  jitter.
-local FIRST_PAUSE, LAST_PAUSE = 0.004, 0.128
 --- Seconds before a missing inner hold is retried: the first back-off limit,
 --  which doubles up to a third of the lease, and the minimum.
 local FIRST_HEAL, LEAST_HEAL = 0.1, 0.01
@@ -150,10 +147,9 @@ end
 
 -- taking --------------------------------------------------------------------
 
--- One attempt. If the caller's deadline cuts it short, the outcome of the
--- previous attempt is reported.
--- @return true; or nil, code, detail
-local function attempt(self, try)
+--- If the caller's deadline cuts the attempt short, the outcome of the previous
+--  one is reported.
+function quorum:attempt(try)
   local hold = try.hold
   local round = Round.new(self, hold, try.lease,
     not try.is_single and try.wait_deadline or nil)
@@ -174,28 +170,15 @@ local function attempt(self, try)
   return nil, try.code, try.detail
 end
 
--- Pauses after a failed attempt.
--- @return true; or nil, code, detail if there is to be no retry
-local function pause(self, try, code, detail)
-  if try.is_single or try.is_final or code == "cancelled" then
-    return nil, code, detail
-  end
-  self:tell_wait(try)
-  try.pause = try.pause
-    or backoff.new(FIRST_PAUSE, LAST_PAUSE, self.host.random_number)
-  local left = try.wait_deadline - self.host.now()
-  if left > 0 then
-    local slept, cancelled, unwind = self.host.event():pause(
-      min(max(try.pause:next(), 0.001), left))
-    if slept == nil then return nil, cancelled, unwind end
-    if try.wait_deadline > self.host.now() then return true end
-  end
-  if code == "busy" then code = "timeout" end
-  return nil, code, detail
+function quorum:pause(try, code, detail)
+  if try.is_final then return nil, code, detail end
+  self:report_wait(try)
+  local slept, cancelled, unwind = self:rest(try)
+  if slept == nil then return nil, cancelled, unwind end
+  return true, code == "busy" and "timeout" or code, detail
 end
 
--- May this task take one more hold?
-local function may_enter(self, hold)
+function quorum:may_take(hold)
   local holds = self.held[hold.task]
   local outer = holds and holds[#holds]
   if not outer then return true end
@@ -209,22 +192,10 @@ local function may_enter(self, hold)
   return true
 end
 
-function quorum:take_parts(hold, wait, lease)
-  local ok, code, detail = may_enter(self, hold)
-  if not ok then return nil, code, detail end
-  local try = {
-    hold = hold, lease = lease, wait_deadline = self.host.now() + wait,
-    is_single = wait == 0,
-  }
-  while true do
-    ok, code, detail = attempt(self, try)
-    if ok then break end
-    ok, code, detail = pause(self, try, code, detail)
-    if not ok then return nil, code, detail end
-  end
-  hold.lease = lease
-  if not lease then self:watch(hold) end
-  return true
+function quorum:end_take(try, is_held)
+  if not is_held then return end
+  try.hold.lease = try.lease
+  if not try.lease then self:watch(try.hold) end
 end
 
 -- keeping -------------------------------------------------------------------

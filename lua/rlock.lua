@@ -23,6 +23,7 @@ local rlock = {
 }
 
 host.entry_point = rlock
+require "rlock.several.factories"(rlock, host.now)
 
 --- The default URL of `open()`; `rlockctl --url` sets it.
 rlock.default_url = nil
@@ -111,38 +112,9 @@ function rlock.open(options)
   return opened
 end
 
---- A deadline to pass as `wait` to several calls. A call after it returns nil,
---  "timeout" without sending a request.
--- @tparam number seconds from now
--- @return the deadline; `deadline:left()`: seconds until then, or 0
-function rlock.deadline(seconds)
-  local made = require("rlock.util.deadline").new(host.now, seconds)
-  return made
-end
-
 --- The metrics of all clients, in the text format of Prometheus.
 -- @treturn string
 function rlock.metrics() return require("rlock.util.metrics").text() end
-
---- Several locks as one: all or none are held, see rlock/several/multi.lua.
--- @tparam table locks an array of locks, of any kind and client
--- @return a lock
-function rlock.multi_lock(locks)
-  local made = require("rlock.several.multi").new(locks)
-  return made
-end
-
---- A lock of a majority of independent Redis servers: see
---  rlock/several/quorum.lua.
--- @tparam table servers an array of clients, one for each server
--- @tparam string name
--- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
---   node_timeout = 0.05
--- @return a lock
-function rlock.red_lock(servers, name, options)
-  local made = require("rlock.several.quorum").new(servers, name, options)
-  return made
-end
 
 --- Runs a command while locks are renewed and other tasks run: see
 --  rlock/host/uv/exec.lua.

@@ -17,12 +17,12 @@ end
 
 local check = require "rlock.options"
 local client = require "rlock.client"
-local deadline = require "rlock.util.deadline"
 local host = require "resty.rlock.host"
 local metrics = require "rlock.util.metrics"
 local shared = require "resty.rlock.host.shared"
 
 local rlock = { _VERSION = "0.1.0", now = host.now }
+require "rlock.several.factories"(rlock, host.now)
 
 local clients = {}       -- options as text -> client, of this worker
 
@@ -172,38 +172,9 @@ host.on_rest(function()
   for _, open in pairs(clients) do open.session:wind_down() end
 end)
 
---- A deadline to pass as `wait` to several calls. A call after it returns nil,
---  "timeout" without sending a request.
--- @tparam number seconds from now
--- @return the deadline; `deadline:left()`: seconds until then, or 0
-function rlock.deadline(seconds)
-  local made = deadline.new(host.now, seconds)
-  return made
-end
-
 --- The metrics of all clients, in the text format of Prometheus: those of all
 --  workers with `lua_shared_dict rlock_metrics`, else those of this worker.
 -- @treturn string
 function rlock.metrics() return metrics.text(shared.numbers()) end
-
---- Several locks as one: all or none are held, see rlock/several/multi.lua.
--- @tparam table locks an array of locks, of any kinds and clients
--- @return a lock
-function rlock.multi_lock(locks)
-  local made = require("rlock.several.multi").new(locks)
-  return made
-end
-
---- A lock on a majority of independent Redis servers: see
---  rlock/several/quorum.lua.
--- @tparam table servers an array of clients, one for each server
--- @tparam string name
--- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
---   node_timeout = 0.05
--- @return a lock
-function rlock.red_lock(servers, name, options)
-  local made = require("rlock.several.quorum").new(servers, name, options)
-  return made
-end
 
 return rlock

@@ -2,6 +2,7 @@
 
 local local_server = require "rlock.host.uv.local_server"
 local host = require "rlock.host.uv"
+local url = require "rlock.redis.url"
 
 local command = {}
 
@@ -30,14 +31,20 @@ function verbs.stop(cli)
 end
 
 function verbs.status(cli)
-  local about, code, detail = local_server.about(host)
-  if about == nil then return cli.fault(code, detail) end
-  if not about then
+  local info, code, detail = local_server.command(host, "INFO", "server")
+  if info == nil then return cli.fault(code, detail) end
+  if not info then
     print("local: does not run")
     return 1
   end
-  print(("local: runs at %s (pid %s, %s %s, up %s s)"):format(about.url,
-    about.pid, about.server, about.version, about.uptime))
+  local function field(name)
+    return info:match("\n" .. name .. ":([^\r\n]*)")
+  end
+  local valkey = field "valkey_version"
+  print(("local: runs at %s (pid %s, %s %s, up %s s)"):format(
+    url.format { path = local_server.paths(host).socket }, field "process_id",
+    valkey and "valkey" or "redis", valkey or field "redis_version",
+    field "uptime_in_seconds"))
   return 0
 end
 

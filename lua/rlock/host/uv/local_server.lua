@@ -7,8 +7,6 @@
 --  reply: a second server would grant its locks again. A file lock resolves the
 --  race to start it; the server inherits the lock and keeps it until it exits.
 
-local url = require "rlock.redis.url"
-
 local local_server = {}
 
 local START = 10            -- seconds for the server to come up
@@ -90,8 +88,13 @@ local function is_up(host, paths)
   return true
 end
 
--- Sends one command to the server, if the folder and the server exist.
-local function command(host, ...)
+--- Sends one command to the server.
+-- @tparam table host
+-- @param ... its words
+-- @return[1] the reply
+-- @treturn[2] boolean false if the server does not run
+-- @treturn[3] nil, code, detail
+function local_server.command(host, ...)
   local paths = local_server.paths(host)
   local ok, code, detail = check_folder(host, paths, false)
   if not ok then return ok, code, detail end
@@ -207,26 +210,7 @@ function local_server.start(host, options)
   return options
 end
 
--- status and stop ------------------------------------------------------------
-
---- Describes the server.
--- @treturn[1] table url, pid, server ("redis"), version, uptime (seconds)
--- @treturn[2] boolean false if it does not run
--- @treturn[3] nil, code, detail
-function local_server.about(host)
-  local info, code, detail = command(host, "INFO", "server")
-  if not info then return info, code, detail end
-  local function field(name)
-    return info:match("\n" .. name .. ":([^\r\n]*)")
-  end
-  local valkey = field("valkey_version")
-  return {
-    url = url.format { path = local_server.paths(host).socket },
-    server = valkey and "valkey" or "redis",
-    version = valkey or field("redis_version"),
-    pid = field("process_id"), uptime = field("uptime_in_seconds"),
-  }
-end
+-- stopping it ----------------------------------------------------------------
 
 -- Removes the folder, unless another process has started a server in it. A
 -- server keeps the lock while it lives, so holding it proves that none runs.
@@ -253,7 +237,8 @@ end
 function local_server.stop(host)
   local paths = local_server.paths(host)
   if check_folder(host, paths, false) == false then return false end
-  local was_up, code, detail = command(host, "SHUTDOWN", "NOSAVE")
+  local was_up, code, detail =
+    local_server.command(host, "SHUTDOWN", "NOSAVE")
   if was_up ~= false and code ~= "closed" then
     return nil, code or "redis", detail
   end

@@ -161,11 +161,7 @@ local SUCH_AS = 'a table such as { owner = "me" }'
 local check_owner = check.table(of_lock, SUCH_AS)
 
 -- The options of client:policy; `drift` is for red locks.
-local of_policy = {
-  drift = check.that("a number from 0 to 0.5", function(drift)
-    return type(drift) == "number" and drift >= 0 and drift <= 0.5
-  end),
-}
+local of_policy = { drift = check.drift }
 for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)
 

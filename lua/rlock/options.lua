@@ -51,8 +51,10 @@ function options.that(must, is)
   end
 end
 
---- Accepts any value.
-function options.any(value) return value end
+--- The check of the allowance for clock drift, a fraction of a lease.
+options.drift = options.that("a number from 0 to 0.5", function(drift)
+  return type(drift) == "number" and drift >= 0 and drift <= 0.5
+end)
 
 -- tables ------------------------------------------------------------------
 

@@ -100,9 +100,7 @@ return {
   },
   ["several/quorum"] = {
     { MISUSE, "unsound: *", "check_clients: *" },
-    { "no run gives this option: spec/redis/quorum_spec.lua",
-      "file: function 1" },
-    { RARE, "may_enter: *", "without_part: else 1",
+    { RARE, "quorum:may_take: *", "without_part: else 1",
       "quorum:release_parts: elseif 2", "quorum:release_parts: if 4",
       "quorum:release_parts: elseif 3", "quorum:is_held: after if 3" },
   },

@@ -2,7 +2,8 @@ local options = require "rlock.options"
 
 local check_options = options.table({
   wait = options.duration(0, math.huge), lease = options.lease,
-  name = options.type "string", other = options.any,
+  name = options.type "string",
+  other = function(value) return value end,
   size = options.that("above 0", function(size) return size > 0 end),
 }, "a table such as { wait = 5 }", "acquire")
 

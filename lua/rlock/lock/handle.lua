@@ -32,6 +32,12 @@ function handle:__tostring() return self:show() end
 
 local of_lock = check.of_lock
 
+-- The wait and the lease among the options of the method that calls this.
+local function limits(options)
+  options = of_lock(options, 3)
+  return options.wait, options.lease
+end
+
 local function check_function(fn, method, level)
   if type(fn) ~= "function" then
     error(("bad argument fn of %s: must be a function"):format(method),
@@ -63,7 +69,7 @@ end
 function handle:lock(options)
   if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end
   local wait, lease
-  if options ~= nil then
+  if options ~= nil then                -- as `limits`, which costs a call
     options = of_lock(options, 2)
     wait, lease = options.wait, options.lease
   end
@@ -76,7 +82,7 @@ function handle:try_lock(options)
     colon.raise("lock:try_lock")
   end
   local wait, lease
-  if options ~= nil then
+  if options ~= nil then                -- as `limits`, which costs a call
     options = of_lock(options, 2)
     wait, lease = options.wait, options.lease
   end
@@ -152,11 +158,7 @@ function handle:with(options, fn, ...)
     return self:with(nil, options, fn, ...)
   end
   check_function(fn, "lock:with", 2)
-  local wait, lease
-  if options ~= nil then
-    options = of_lock(options, 2)
-    wait, lease = options.wait, options.lease
-  end
+  local wait, lease = limits(options)
   local hold = { handle = self }
   local ok, code, detail = take(self, wait or huge, lease, hold)
   if not ok then return nil, code, detail end
@@ -228,11 +230,7 @@ local WEAK = { __mode = "v" }
 -- @return[1] the hold: unlock, valid_for, need, on_lost, state, token
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
-  local wait, lease
-  if options ~= nil then
-    options = of_lock(options, 2)
-    wait, lease = options.wait, options.lease
-  end
+  local wait, lease = limits(options)
   local hold = {
     is_transferable = not self.session.host.ends_tasks,
     object = setmetatable({}, WEAK),

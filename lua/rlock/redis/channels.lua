@@ -46,8 +46,9 @@ local function node_of(self, channel)
   return self.node:of { channel.name } or self.node:any()
 end
 
--- Adds a channel to the subscriber of its node.
-local function attach(self, channel)
+--- Subscribes to a channel, until it has been idle for a while.
+-- @tparam table channel its `name`; see subscriber.lua for the other fields
+function channels:add(channel)
   local node = node_of(self, channel)
   local its = self.subscribers[node]
   if not its then
@@ -58,10 +59,6 @@ local function attach(self, channel)
   end
   its:add(channel)
 end
-
---- Subscribes to a channel, until it has been idle for a while.
--- @tparam table channel its `name`; see subscriber.lua for the other fields
-function channels:add(channel) attach(self, channel) end
 
 --- Reconnects the subscriber of a node.
 -- @tparam table node
@@ -96,7 +93,7 @@ function channels:rehome()
     local its = channel.subscriber
     if its.node ~= node_of(self, channel) then
       its:remove(channel)
-      attach(self, channel)
+      self:add(channel)
     else
       its:renew(channel)
     end

@@ -13,40 +13,28 @@ function singleflight.new(host)
   return setmetatable({ host = host, calls = {} }, singleflight)
 end
 
-local function wake(call, ...)
-  call.n, call.values = select("#", ...), { ... }
-end
-
 -- Not a closure of `join`: nginx clears the stack of a request that has ended,
 -- and with it the upvalues that are still on that stack.
-local function finish(self, key, call, ...)
-  if self.calls[key] ~= call then return end
-  wake(call, ...)
-  self.calls[key] = nil
+local function finish(call, ...)
+  local calls, key = call.group.calls, call.key
+  if calls[key] ~= call then return end
+  call.n, call.values = select("#", ...), { ... }
+  calls[key] = nil
   for event in pairs(call.waiting) do event:set() end
 end
 
 local ENDED = "the background task of this request ended early"
 
 -- For a call whose function has raised, or whose task was killed.
-local function fail(self, key, call)
-  finish(self, key, call, nil, "closed", ENDED)
-end
+local function fail(call) finish(call, nil, "closed", ENDED) end
 
-local function undo(what) fail(what.self, what.key, what.call) end
+local function execute(call) finish(call, call.fn(call.a, call.b)) end
 
-local function execute(self, key, call)
-  finish(self, key, call, call.fn(call.a, call.b))
-end
-
-local function run(self, key, call)
-  self.host.guard(undo, { self = self, key = key, call = call }, execute, self,
-    key, call)
-end
+local function run(call) call.group.host.guard(fail, call, execute, call) end
 
 -- Ends a call whose task was killed.
-local function check(self, key, call)
-  if call.task and self.host.is_over(call.task) then fail(self, key, call) end
+local function check(self, call)
+  if call.task and self.host.is_over(call.task) then fail(call) end
 end
 
 --- Abandons a call in flight: its callers get these results, and the next
@@ -55,7 +43,7 @@ end
 -- @param ... results
 function singleflight:abandon(key, ...)
   local call = self.calls[key]
-  if call then finish(self, key, call, ...) end
+  if call then finish(call, ...) end
 end
 
 --- Starts `fn`, unless a call for this key is in flight.
@@ -63,15 +51,15 @@ end
 -- @treturn table
 function singleflight:start(key, fn, a, b)
   local call = self.calls[key]
-  if call then check(self, key, call) end
+  if call then check(self, call) end
   if self.calls[key] then return call end
-  call = { waiting = {}, fn = fn, a = a, b = b }
+  call = { group = self, key = key, waiting = {}, fn = fn, a = a, b = b }
   self.calls[key] = call
-  local task, code, detail = self.host.daemon(run, self, key, call)
+  local task, code, detail = self.host.daemon(run, call)
   if task then
     call.task = task
   else
-    finish(self, key, call, nil, code, detail)
+    finish(call, nil, code, detail)
   end
   return call
 end
@@ -95,7 +83,7 @@ function singleflight:join(key, deadline, fn, a, b)
     local is_over, code, detail = event:pause(deadline - host.now())
     call.waiting[event] = nil
     if is_over == nil then return nil, code, detail end
-    check(self, key, call)
+    check(self, call)
   end
   if not call.values then return nil, "timeout", "no answer in time" end
   return unpack(call.values, 1, call.n)

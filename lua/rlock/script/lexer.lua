@@ -10,10 +10,10 @@ local lexer = {}
 
 local TOO_BIG = 9007199254740992 -- 2^53: from here on doubles skip integers
 
---- A set of kinds of tokens: kind -> true.
-function lexer.set(kinds)
+--- A set of words, such as kinds of tokens: word -> true.
+function lexer.set(words)
   local result = {}
-  for kind in kinds:gmatch("%S+") do result[kind] = true end
+  for word in words:gmatch("%S+") do result[word] = true end
   return result
 end
 

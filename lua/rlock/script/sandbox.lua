@@ -3,15 +3,11 @@
 --  that only some versions have.
 --  @module rlock.script.sandbox
 
+local set = require("rlock.script.lexer").set
+
 local unpack = table.unpack or unpack
 
 local sandbox = {}
-
-local function set(words)
-  local result = {}
-  for word in words:gmatch("%S+") do result[word] = true end
-  return result
-end
 
 --- name -> true. Without KEYS and ARGV: a function has parameters for them.
 sandbox.globals = set [[

@@ -51,9 +51,7 @@ end
 
 local check_options = check.table({
   policy = check_policy, node_timeout = check.duration(0.001),
-  drift = check.that("a number from 0 to 0.5", function(drift)
-    return type(drift) == "number" and drift >= 0 and drift <= 0.5
-  end),
+  drift = check.drift,
 }, 'a table such as { policy = "simple" }', "red_lock")
 
 local function check_clients(clients, level)

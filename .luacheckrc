@@ -36,7 +36,7 @@ end
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {
   "examples/per_tenant.lua", "examples/priority.lua",
-  "lua/rlockctl/cli/inspect.lua",
+  "lua/rlockctl/cli/recognise.lua",
   "spec/tools/half.lua", "spec/tools/told_lease.lua",
 } do
   files[file] = { std = "lua54", read_globals = { "redis" } }

@@ -117,6 +117,7 @@ end
 -- Do functions of this file run inside Redis?
 local function is_shipped(name)
   return name:find("^rlock/policy/") or name == "rlock/naming.lua"
+    or name == "rlockctl/cli/recognise.lua"
 end
 
 put('/* Written by embed.lua from the files of lua/. */\n#include "embed.h"\n')

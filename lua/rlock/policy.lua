@@ -100,7 +100,7 @@ local fields = {
   poll_shared = "number",
   exclusive = "boolean", needs = "table", reasserts = "boolean",
   peer = "table", title = "string",
-  recognise = "function", allows = "function", fair = "boolean",
+  allows = "function", fair = "boolean",
   keeps = "function", slack = "number", lasts = "function",
 }
 

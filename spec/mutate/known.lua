@@ -40,8 +40,6 @@ return {
       "the pattern has no special characters", equal = true },
     { "subscribers", "true to false, 2 of 2",
       "the pattern has no special characters", equal = true },
-    { "recognise", "2 to 3, 2 of 3",
-      "only a semaphore has this rank, and that is a number", equal = true },
   },
   ["lua/rlock/policy/fair_readwrite.lua"] = {
     { "parse", "0 to 1, 2 of 2",
@@ -154,8 +152,6 @@ return {
       "INCRBY 0 returns the same number, later", equal = true },
   },
   ["lua/rlock/policy/simple.lua"] = {
-    { "recognise", "1 to 2, 3 of 3",
-      "no other kind recognises a string with such an expiry", equal = true },
     { "prolong", "< to <=",
       "sets the expiry that the key has already", equal = true },
   },

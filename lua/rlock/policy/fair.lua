@@ -690,16 +690,8 @@ function server.peek(keys, args)
   return reply
 end
 
--- Redisson's fair lock without waiters looks like a reentrant lock.
-local function recognise(keys, args)
-  return (redis.call("exists", keys[2]) == 1
-      or args[1] == "hash" and redis.call("hexists", keys[1], MARK) == 1)
-    and shared.may_have_counts(keys[1], args[1]) and 2
-end
-
 return {
   name = "fair",
-  recognise = recognise,
   keys = function(name)
     return {
       name, naming.prefix("redisson_lock_queue", name),

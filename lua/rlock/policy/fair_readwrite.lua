@@ -550,12 +550,7 @@ local function side(name, prefix, server)
   }
 end
 
-local function recognise(its_keys)
-  return redis.call("exists", its_keys[1], its_keys[4]) > 0 and 1
-end
-
 local sides = {
-  recognise = recognise,
   read = side("fair_readwrite.read", READER, read),
   write = side("fair_readwrite.write", WRITER, write),
 }

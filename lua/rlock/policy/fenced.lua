@@ -87,16 +87,8 @@ end
 server.release = reentrant.server.release
 server.renew = reentrant.server.renew
 
--- The token of a free lock may be left over from long ago.
-local function recognise(keys, args)
-  return redis.call("exists", keys[3]) == 1
-    and shared.may_have_counts(keys[1], args[1])
-    and (args[1] == "none" and 1 or 3)
-end
-
 return {
   name = "fenced",
-  recognise = recognise,
   keys = function(name)
     return {
       name, naming.prefix("redisson_lock__channel", name),

@@ -74,15 +74,8 @@ function server.delete(keys, args)
   return { "freed" }
 end
 
--- It differs from a semaphore only in its waiters' channel.
-local function recognise(keys, args)
-  return shared.is_number(keys[1], args[1])
-    and (shared.is_heard(args[2]) and 2 or 1)
-end
-
 return {
   name = "latch",
-  recognise = recognise,
   keys = function(name)
     return {
       name, "redisson_countdownlatch__channel__{" .. name .. "}",

@@ -130,14 +130,8 @@ function server.peek(keys)
   return reply
 end
 
-local function recognise(keys, args)
-  return redis.call("exists", keys[2], keys[4]) > 0
-    and shared.is_number(keys[1], args[1]) and 4
-end
-
 return {
   name = "permits",
-  recognise = recognise,
   keys = function(name)
     return {
       name, naming.suffix(name, "timeout"), naming.prefix("redisson_sc", name),

@@ -454,13 +454,7 @@ local function side(side_name, server)
   return { name = side_name, keys = keys, channel = channel, server = server }
 end
 
-local function recognise(its_keys, args)
-  local mode = args[1] == "hash" and redis.call("hget", its_keys[1], "mode")
-  return (mode == "read" or mode == "write") and 1
-end
-
 local sides = {
-  recognise = recognise,
   read = side("readwrite.read", read), write = side("readwrite.write", write),
 }
 

@@ -77,14 +77,8 @@ function server.peek(keys, args)
   return { "held", ttl, mine, redis.call("hgetall", lock) }
 end
 
-local function recognise(keys, args)
-  local type = args[1]
-  return type == "hash" and shared.may_have_counts(keys[1], type) and 1
-end
-
 return {
   name = "reentrant",
-  recognise = recognise,
   exclusive = true,
   keys = function(name)
     return { name, naming.prefix("redisson_lock__channel", name) }

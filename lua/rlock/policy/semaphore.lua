@@ -108,15 +108,8 @@ function server.count(keys)
   return { n > 0 and "free" or "held", n }
 end
 
--- It differs from a latch only in its waiters' channel.
-local function recognise(keys, args)
-  return shared.is_number(keys[1], args[1])
-    and (shared.is_heard(args[2]) and 3 or 1)
-end
-
 return {
   name = "semaphore",
-  recognise = recognise,
   keys = function(name)
     return {
       name, naming.prefix("redisson_sc", name),

@@ -43,32 +43,4 @@ function shared.is_done(slot, number)
   return last and tonumber(last) >= tonumber(number)
 end
 
--- to recognise a kind (policy.lua) ------------------------------------------
-
-local MANY = 100                        -- fields of a hash that is a lock
-
---- May this key hold a hash of owner -> count, or nothing?
---  @tparam string key
---  @tparam string type  of its value, as TYPE returns it
-function shared.may_have_counts(key, type)
-  if type ~= "hash" then return type == "none" end
-  if redis.call("hlen", key) > MANY then return false end
-  for _, count in ipairs(redis.call("hvals", key)) do
-    if not count:find("^%d+$") then return false end
-  end
-  return true
-end
-
---- Does this key hold a whole number, as a semaphore does?
---  @param key, type  as above
-function shared.is_number(key, type)
-  return type == "string" and redis.call("strlen", key) <= 11
-    and redis.call("get", key):find("^%-?%d+$") ~= nil
-end
-
---- Does this channel have a subscriber?
-function shared.is_heard(channel)
-  return redis.call("pubsub", "numsub", channel)[2] > 0
-end
-
 return shared

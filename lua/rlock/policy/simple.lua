@@ -5,10 +5,6 @@
 --  128 ms, with jitter. It has no hold count, so it is not reentrant. To break
 --  it by force, the owner may be given as the token.
 
-local shared = require "rlock.policy.shared"
-
-local LONGEST = 1024                    -- bytes of an owner
-
 local server = {}                       -- these run inside Redis
 
 -- Never shortens a lease; a key without an expiry gets one.
@@ -63,18 +59,8 @@ function server.peek(keys, args)
   }
 end
 
--- It expires, and its value is an owner: letters, digits and punctuation.
-local function recognise(keys, args)
-  local lock, type = keys[1], args[1]
-  return type == "string" and redis.call("strlen", lock) <= LONGEST
-    and not shared.is_number(lock, type)
-    and redis.call("get", lock):find("^[%w%-_.:+/=@]+$")
-    and redis.call("pttl", lock) >= 0 and 1
-end
-
 return {
   name = "simple",
-  recognise = recognise,
   exclusive = true,
   keys = function(name) return { name } end,
   reenter = false,

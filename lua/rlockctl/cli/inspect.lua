@@ -1,12 +1,12 @@
---- Inspects the lock or counter of a name, of any kind. Each policy's
---  `recognise` infers its kind from the type of the key, its content, and
---  related keys. Of kinds that look the same, such as a fair lock without
---  waiters and a reentrant lock, the simplest is reported. Read-only, and
---  bounded.
+--- Inspects the lock or counter of a name, of any kind. Its kind is inferred
+--  from the type of the key, its content, and related keys (recognise.lua). Of
+--  kinds that look the same, such as a fair lock without waiters and a
+--  reentrant lock, the simplest is reported. Read-only, and bounded.
 
 local kinds = require "rlock.lock.kinds"
 local naming = require "rlock.naming"
 local deduplication = require "rlock.counters.deduplication"
+local recognise = require "rlockctl.cli.recognise"
 local reentrant = require "rlock.policy.reentrant"
 local remote = require "rlock.redis.remote"
 local scan = require "rlockctl.cli.scan"
@@ -34,7 +34,7 @@ local function kinds_of(name)
   local all = {}
   for _, kind in ipairs(kinds) do
     local policy, lock = policy_of(kind)
-    if policy.recognise then
+    if recognise[kind.name] then
       local keys = lock.keys(name)
       all[#all + 1] = {
         name = kind.name, title = kind.title, factory = kind.factory,
@@ -58,10 +58,9 @@ local CALL = "ranks[%d] = (function(KEYS, ARGV)\n%s"
   .. "end)(arguments(ARGV[%d], %d, %d)) or 0\n"
 local TAIL = 'return { "ranks", redis.call("type", KEYS[1]).ok, ranks }\n'
 
-local recognise                         -- the script, the same for all names
+local composed                          -- the script, the same for all names
 
--- All `recognise` functions in one script, for one round trip. Each gets the
--- keys of its kind; the type of the first one, and the waiters' channel.
+-- The functions of recognise.lua in one script, for one round trip.
 -- @return the script, as returned by script.compile
 local function compose(all)
   local text, n = { HEAD }, 1
@@ -69,7 +68,7 @@ local function compose(all)
     local first = n + 1
     n = n + #kind.keys
     text[i + 1] = CALL:format(i, script.compile(kind.name, "recognise",
-      kind.policy.recognise).text, i, first, n)
+      recognise[kind.name]).text, i, first, n)
   end
   return { name = "status.recognise", op = "recognise", where = "status",
     text = table.concat(text) .. TAIL, lines = {} }
@@ -92,12 +91,12 @@ end
 local function ranks_of(client, all, name)
   local session = client.session
   local now, keys, channels = session.host.now(), operands_of(all, name)
-  recognise = recognise or compose(all)
-  local reply, code, detail = remote.run(session.server.node, recognise,
+  composed = composed or compose(all)
+  local reply, code, detail = remote.run(session.server.node, composed,
     now + session.timeout, now, keys, nil, nil, nil, nil, channels)
   if code == "cancelled" then error(detail, 0) end
   if reply ~= nil then
-    reply, code, detail = verdicts.shaped(recognise, reply, { ranks = "st" })
+    reply, code, detail = verdicts.shaped(composed, reply, { ranks = "st" })
   end
   if not reply then return nil, code, detail end
   return reply[2], reply[3]

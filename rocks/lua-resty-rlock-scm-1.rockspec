@@ -31,6 +31,7 @@ build = {
     ["resty.rlock.host.worker_timer"] = "lua/resty/rlock/host/worker_timer.lua",
     ["rlock.client"] = "lua/rlock/client.lua",
     ["rlock.counters.call"] = "lua/rlock/counters/call.lua",
+    ["rlock.counters.counter"] = "lua/rlock/counters/counter.lua",
     ["rlock.counters.deduplication"] = "lua/rlock/counters/deduplication.lua",
     ["rlock.counters.latch"] = "lua/rlock/counters/latch.lua",
     ["rlock.counters.permits"] = "lua/rlock/counters/permits.lua",

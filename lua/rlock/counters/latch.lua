@@ -3,21 +3,12 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
 local naming = require "rlock.naming"
-local policy = require "rlock.policy"
 
-local latch = {}
-latch.__index = latch
-
---- @tparam table client the public object; its latches keep it alive
--- @tparam string name
-function latch.new(client, name)
-  return setmetatable({
-    session = client.session,
-    record = client.session:record(client, policy.load("latch"), name),
-  }, latch)
-end
+local second = counter.second
+local latch = counter.class "latch"
 
 local function was_set(reply)
   if reply[1] == "held" then return true end
@@ -46,8 +37,6 @@ function latch:count_down()
   return deduplication.result(counted,
     deduplication.insist(deduplication.begin(self), "count_down", "1"))
 end
-
-local function second(reply) return reply[2] end
 
 --- The count; 0 if there is none.
 -- @treturn[1] integer

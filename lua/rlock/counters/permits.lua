@@ -6,26 +6,28 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
 local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
-local policy = require "rlock.policy"
 
-local permits = {}
-permits.__index = permits
+local second, yes = counter.second, counter.yes
+local permits = counter.class "permits"
 
---- @tparam table client the public object; its permits keep it alive
--- @tparam string name
+local new = permits.new
+
+-- As the class has it.
 function permits.new(client, name)
-  local record = client.session:record(client, policy.load("permits"), name)
+  local self = new(client, name)
+  local record = self.record
   record.client_bytes = record.client_bytes
     or identity.bytes(identity.short(client.session.id))
   -- Permits acquired here; weak, because the watchdog refers to them while they
   -- are valid.
   record.taken = record.taken or setmetatable({}, { __mode = "v" })
-  return setmetatable({ session = client.session, record = record }, permits)
+  return self
 end
 
 -- ids -----------------------------------------------------------------------
@@ -272,8 +274,6 @@ end
 
 -- counts ----------------------------------------------------------------------
 
-local function yes() return true end
-
 --- Sets the total number of permits, including those in use. If more than n are
 --  in use they stay valid, and none is granted until enough are released.
 -- @tparam integer n
@@ -284,7 +284,6 @@ function permits:set(n)
   return deduplication.result(yes, deduplication.run(self, "set", n))
 end
 
-local function second(reply) return reply[2] end
 local function third(reply) return reply[3] end
 
 --- The number of available permits.

@@ -5,22 +5,13 @@
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
 local duration = require "rlock.util.duration"
 local naming = require "rlock.naming"
-local policy = require "rlock.policy"
 
-local semaphore = {}
-semaphore.__index = semaphore
-
---- @tparam table client the public object; its semaphores keep it alive
--- @tparam string name
-function semaphore.new(client, name)
-  return setmetatable({
-    session = client.session,
-    record = client.session:record(client, policy.load("semaphore"), name),
-  }, semaphore)
-end
+local second, yes = counter.second, counter.yes
+local semaphore = counter.class "semaphore"
 
 -- A call that acquires permits.
 local Call = call:class()
@@ -105,8 +96,6 @@ function semaphore:try_acquire(n, options)
   return take_permits(self, n, wait)
 end
 
-local function yes() return true end
-
 --- Releases permits and wakes waiters. If no reply arrives in time, the request
 --  is retried in the background: do not repeat the call.
 -- @tparam[opt=1] integer n
@@ -149,8 +138,6 @@ function semaphore:set(n, options)
     deduplication.try(deduplication.begin(self), "set", n,
       ttl and duration.ms(ttl)))
 end
-
-local function second(reply) return reply[2] end
 
 local function drain(self)
   local request, host = deduplication.begin(self), self.session.host

@@ -1,0 +1,31 @@
+--- What the public objects of counters have in common.
+
+local policy = require "rlock.policy"
+
+local counter = {}
+
+--- Creates the class of a kind.
+-- @tparam string kind the name of its policy
+function counter.class(kind)
+  local class = {}
+  class.__index = class
+
+  --- @tparam table client the public object; its counters keep it alive
+  -- @tparam string name
+  function class.new(client, name)
+    return setmetatable({
+      session = client.session,
+      record = client.session:record(client, policy.load(kind), name),
+    }, class)
+  end
+
+  return class
+end
+
+-- Conversions of replies, see deduplication.result.
+
+function counter.yes() return true end
+
+function counter.second(reply) return reply[2] end
+
+return counter

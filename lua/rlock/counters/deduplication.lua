@@ -140,8 +140,8 @@ function deduplication.try(request, name, n, more)
   return request.handle.session.host.whole(try, request, name, n, more)
 end
 
--- Is a retry pointless?
-local function is_hopeless(session, code, detail)
+-- Is a retry certain to fail?
+local function is_permanent(session, code, detail)
   if session.is_closed or code == "usage" or code == "refused" then
     return true
   end
@@ -151,7 +151,7 @@ end
 local function insist(request, name, n)
   local session = request.handle.session
   local reply, code, detail = try(request, name, n)
-  if reply or is_hopeless(session, code, detail) then
+  if reply or is_permanent(session, code, detail) then
     return reply, code, detail
   end
   retry_in_background(request, name, n)

@@ -341,7 +341,7 @@ function cluster:find(keys, deadline)
     self.where, slot_of(keys))
 end
 
---- Some node, for what any node can do.
+--- A node for requests that every node can serve.
 function cluster:any() return self.masters[1] or candidates(self)[1] end
 
 --- As node:each.

@@ -10,12 +10,11 @@
 --  because the clock may have been set forward. If the clock is set back, the
 --  server may execute an expired request.
 
-
 local expiry = {}
 
 local FRESH = 10         -- seconds for which an offset is used
 local DRIFT = 0.001      -- maximum relative drift of the clocks
-local PERIOD = 10        -- seconds between sweeps of expired in_doubt
+local PERIOD = 10        -- seconds between removals of what has expired
 
 local floor, max, min = math.floor, math.max, math.min
 

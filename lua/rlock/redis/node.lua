@@ -71,7 +71,7 @@ function node:of() return self end
 -- @return node, or nil, code, detail
 function node:find() return self end
 
---- Some node.
+--- A node for requests that every node can serve.
 function node:any() return self end
 
 --- Calls fn(node) for each node, now and when there is a new one.

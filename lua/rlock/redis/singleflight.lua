@@ -38,7 +38,7 @@ local function check(self, call)
 end
 
 --- Abandons a call in flight: its callers get these results, and the next
---  `join` starts another one. Its function runs on.
+--  `join` starts another one. Its function continues.
 -- @param key
 -- @param ... results
 function singleflight:abandon(key, ...)

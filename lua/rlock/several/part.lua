@@ -192,8 +192,8 @@ local function lost(self, reason)
   if not self.is_over then self.round.red:lost_part(self, reason) end
 end
 
---- Tells the red lock if the part is lost. Without a lease, `lost` does, unless
---  it is lost already.
+--- Reports a loss of the part to the red lock. Without a lease, `lost` does,
+--  unless it is lost already.
 function part:watch()
   local granted = self.grant
   if self.round.lease or granted.state == "lost" then

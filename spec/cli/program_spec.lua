@@ -340,7 +340,8 @@ describe("modules", function()
     local needed = "rlockctl.cli rlockctl.cli.option_parser "
       .. "rlockctl.cli.program rlock.core rlock.host.uv "
       .. "rlock.host.uv.connection rlock.host.uv.guard rlock.host.uv.process "
-      .. "rlock.host.uv.shutdown rlock.host.uv.tasks rlock.util.heap "
+      .. "rlock.host.uv.shutdown rlock.host.uv.tasks rlock.host.uv.unwind "
+      .. "rlock.util.heap "
     for name in loaded:gmatch("rlock%l*%.[%w_.]+") do
       assert.is_truthy(needed:find(name .. " ", 1, true), name)
     end

@@ -341,7 +341,7 @@ describe("modules", function()
       .. "rlockctl.cli.program rlock.core rlock.host.uv "
       .. "rlock.host.uv.connection rlock.host.uv.guard rlock.host.uv.process "
       .. "rlock.host.uv.shutdown rlock.host.uv.tasks rlock.host.uv.unwind "
-      .. "rlock.util.heap "
+      .. "rlock.several.factories rlock.util.heap "
     for name in loaded:gmatch("rlock%l*%.[%w_.]+") do
       assert.is_truthy(needed:find(name .. " ", 1, true), name)
     end

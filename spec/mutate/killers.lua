@@ -118,7 +118,7 @@ return {
   ["lua/rlock/redis/sentinel.lua"] = {
     "then", "unit/sentinel_spec", "simulate RUNS=6 SENTINEL=1",
     "sentinel_spec" },
-  ["lua/rlock/redis/singleflight.lua"] = {
+  ["lua/rlock/util/singleflight.lua"] = {
     "unit/singleflight_spec", "simulate RUNS=6", "unit/cluster_spec" },
   ["lua/rlock/redis/slot.lua"] = {
     "unit/cluster_spec", "then", "cluster_spec" },

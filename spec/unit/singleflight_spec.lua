@@ -1,7 +1,7 @@
 --- How shared calls end: with results, or because their task is refused, raises
 --- an error or is killed.
 
-local singleflight = require "rlock.redis.singleflight"
+local singleflight = require "rlock.util.singleflight"
 
 local time, task, answer
 

@@ -8,7 +8,7 @@
 local errors = require "rlock.redis.errors"
 local naming = require "rlock.naming"
 local node = require "rlock.redis.node"
-local singleflight = require "rlock.redis.singleflight"
+local singleflight = require "rlock.util.singleflight"
 local slot = require "rlock.redis.slot"
 local url = require "rlock.redis.url"
 

@@ -10,7 +10,7 @@ local duration = require "rlock.util.duration"
 local errors = require "rlock.redis.errors"
 local events = require "rlock.util.events"
 local handshake = require "rlock.redis.handshake"
-local singleflight = require "rlock.redis.singleflight"
+local singleflight = require "rlock.util.singleflight"
 local seal = require "rlock.redis.seal"
 local url = require "rlock.redis.url"
 

@@ -15,7 +15,7 @@ local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"
 local handshake = require "rlock.redis.handshake"
 local naming = require "rlock.naming"
-local singleflight = require "rlock.redis.singleflight"
+local singleflight = require "rlock.util.singleflight"
 local url = require "rlock.redis.url"
 
 local sentinel = {}

@@ -5,7 +5,6 @@ local colon = require "rlock.util.colon"
 local kinds = require "rlock.lock.kinds"
 local lock = require "rlock.lock.lock"
 local naming = require "rlock.naming"
-local policy = require "rlock.policy"
 local session = require "rlock.session"
 
 local client = {}
@@ -80,7 +79,8 @@ end
 -- The back ends: the scheme of a URL, up to a "+", and the module.
 local backends = {
   redis = "rlock.redis.backend", rediss = "rlock.redis.backend",
-  unix = "rlock.redis.backend",
+  unix = "rlock.redis.backend", zk = "rlock.zookeeper.backend",
+  zks = "rlock.zookeeper.backend",
 }
 
 --- Adds to checked options those in a URL and the defaults.
@@ -106,6 +106,10 @@ end
 -- @treturn[2] string "connect" or "redis"
 -- @treturn[2] string detail
 function client.open(host, options)
+  if options.backend.needs_frames and not host.frames then
+    return nil, "usage", ("no zk:// in %s: this version has it in rlockctl and "
+      .. "plain lua only"):format(host.name)
+  end
   local self = setmetatable({}, client)
   self.session = session.new(host, options)
   if options.lazy then return self end
@@ -182,7 +186,7 @@ end
 
 -- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)
-  local loaded = policy.load(definition, 4)
+  local loaded = self.session.options.backend.load(definition, 4)
   if loaded.needs then
     error(("policy %s is not a lock; it has its own driver"):format(
       naming.show(loaded.name)), 3)
@@ -194,12 +198,13 @@ end
 -- The factories below load their modules on first use.
 
 local function lock_factory(kind)
-  local loaded
+  local loaded = {}                             -- back end -> policy
   return function(self, name, options)
     check_name(name)
     check_owner(options)
-    loaded = loaded or policy.load(kind.name, 3)
-    return lock.new(self, loaded, name, options)
+    local backend = self.session.options.backend
+    loaded[backend] = loaded[backend] or backend.load(kind.name, 3)
+    return lock.new(self, loaded[backend], name, options)
   end
 end
 
@@ -227,7 +232,7 @@ local function pair_factory(kind)
     check_name(name)
     check_owner(options)
     return setmetatable({ client = self, name = name, options = options or {},
-      policies = require("rlock.policy." .. kind.name) }, Pair)
+      policies = self.session.options.backend.sides(kind.name) }, Pair)
   end
 end
 
@@ -238,6 +243,7 @@ local function counter_factory(kind)
       error(("bad options of client:%s: it has none; `replicas` is an option "
         .. "of the client"):format(kind.factory), 2)
     end
+    self.session.options.backend.load(kind.name, 3)
     return require("rlock." .. kind.driver).new(self, name)
   end
 end

@@ -269,6 +269,11 @@ local function called(which, def)
   return type(name) == "string" and ("policy %q"):format(name) or "the policy"
 end
 
+--- The two sides of a built-in read/write lock.
+--  @tparam string name
+--  @treturn table `read` and `write`, definitions
+function policy.sides(name) return find(name) end
+
 --- Loads a policy.
 --  Raises a one-line error if the policy does not exist, is malformed, or has a
 --  function that cannot be shipped. The result is cached, shared and read-only.

@@ -46,6 +46,11 @@ local function open_server(self)
         return is_there(grant.lock.record.target)
       end)
     end,
+    on_lost = function(why, is_it)
+      for _, grant in ipairs(self.watchdog:all()) do
+        if is_it(grant) then self.watchdog:lose(grant, why) end
+      end
+    end,
   })
 end
 

@@ -13,7 +13,6 @@
 local holds = require "rlock.lock.holds"
 local metrics = require "rlock.util.metrics"
 local owners = require "rlock.lock.owner"
-local policy = require "rlock.policy"
 local requests = require "rlock.lock.requests"
 local turn = require "rlock.lock.turn"
 local waiting = require "rlock.lock.waiting"
@@ -34,7 +33,9 @@ local BY_TASK = { __mode = "k" }        -- entries end with their owner
 -- The owner's grant of the other side of a read/write lock, or nil. `peer` is
 -- that side's policy.
 local function grant_at_peer(lock, peer, owner)
-  local record = lock.session:known_record(policy.load(peer), lock.record.name)
+  local session = lock.session
+  local record = session:known_record(session.options.backend.load(peer),
+    lock.record.name)
   return record and record.grants[owner]
 end
 
@@ -239,7 +240,10 @@ end
 --- Seconds for which the lock is certainly ours.
 function grant:valid_for()
   if self.state == "lost" or self.state == "free" then return 0 end
-  return max(0, self.valid_until - self.lock.session.host.now())
+  local session, ends = self.lock.session, self.valid_until
+  local bound = session.server.bound
+  if bound and bound < ends then ends = bound end
+  return max(0, ends - session.host.now())
 end
 
 --- Calls fn(object, reason) once: when the grant is lost, or now if it is.

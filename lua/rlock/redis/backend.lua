@@ -11,6 +11,7 @@ local duration = require "rlock.util.duration"
 local errors = require "rlock.redis.errors"
 local naming = require "rlock.naming"
 local node = require "rlock.redis.node"
+local policies = require "rlock.policy"
 local remote = require "rlock.redis.remote"
 local url = require "rlock.redis.url"
 
@@ -20,6 +21,12 @@ backend.__index = backend
 local Target = {}
 
 local max, min = math.max, math.min
+
+--- Finds a kind of lock, see policy.lua.
+backend.load, backend.sides = policies.load, policies.sides
+
+--- A server of it may be one of a red lock.
+backend.is_for_red_locks = true
 
 -- options ---------------------------------------------------------------------
 

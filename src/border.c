@@ -94,6 +94,21 @@ lua_Integer rl_opt_integer(lua_State *L, int table, const char *field,
     return value;
 }
 
+const rl_tls_options *rl_opt_tls(lua_State *L, int table, rl_tls_options *tls)
+{
+    luaL_checkstack(L, 8, NULL);
+    if (lua_getfield(L, table, "tls") != LUA_TTABLE)
+        return NULL;
+    table = lua_gettop(L);
+    tls->ca = rl_opt_string(L, table, "ca");
+    tls->cert = rl_opt_string(L, table, "cert");
+    tls->key = rl_opt_string(L, table, "key");
+    tls->server_name = rl_opt_string(L, table, "server_name");
+    lua_getfield(L, table, "verify");
+    tls->verify = lua_isnil(L, -1) || lua_toboolean(L, -1);
+    return tls;
+}
+
 /* ---- handles ---- */
 
 rl_handle *rl_handle_new(lua_State *L, rl_core *core, const char *name,

@@ -12,6 +12,7 @@
 #include <lua.h>
 
 #include "loop.h"
+#include "tls.h"
 
 /* Upvalue 1 of all functions. Its user value is the dispatcher. */
 typedef struct rl_core {
@@ -33,6 +34,7 @@ void rl_core_add(lua_State *L, const luaL_Reg *functions);
 /* The same, for the functions of one file. */
 void rl_core_add_conn(lua_State *L);
 void rl_core_add_file(lua_State *L);
+void rl_core_add_frames(lua_State *L);
 void rl_core_add_http(lua_State *L);
 void rl_core_add_process(lua_State *L);
 void rl_core_add_signal(lua_State *L);
@@ -52,6 +54,10 @@ int rl_check_signal(lua_State *L, int arg);
 const char *rl_opt_string(lua_State *L, int table, const char *field);
 lua_Integer rl_opt_integer(lua_State *L, int table, const char *field,
                            lua_Integer max);
+
+/* The options of TLS in the field `tls` of the table, or NULL. The strings to
+   which they point stay on the stack. */
+const rl_tls_options *rl_opt_tls(lua_State *L, int table, rl_tls_options *tls);
 
 /* The descriptor of a lock file, or -1 if it is closed. */
 int rl_lock_descriptor(lua_State *L, int arg);

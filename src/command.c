@@ -4,6 +4,7 @@
  */
 #include "command.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -83,6 +84,22 @@ int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
         *to++ = '\n';
     }
     self->end = (size_t)(to - self->text);
+    return 0;
+}
+
+int rl_commands_add_frame(rl_commands *self, const char *bytes, size_t length)
+{
+    enum { HEAD = 4 };
+    char *to;
+    int i;
+
+    if (length > INT32_MAX || reserve(self, HEAD + length) != 0)
+        return -1;
+    to = self->text + self->end;
+    for (i = 0; i < HEAD; i++)
+        to[i] = (char)(length >> (8 * (HEAD - 1 - i)) & 0xff);
+    memcpy(to + HEAD, bytes, length);
+    self->end += HEAD + length;
     return 0;
 }
 

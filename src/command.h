@@ -1,12 +1,12 @@
 /*
- * Commands, encoded in the Redis protocol.
+ * The bytes to send: commands, encoded in the Redis protocol, or frames.
  */
 #ifndef RL_COMMAND_H
 #define RL_COMMAND_H
 
 #include <stddef.h>
 
-/* The unsent bytes of commands. All zero: empty. */
+/* The unsent bytes. All zero: empty. */
 typedef struct rl_commands {
     char *text;
     size_t first; /* of the unsent bytes */
@@ -17,6 +17,9 @@ typedef struct rl_commands {
 /* Adds a command. 0, or -1 when out of memory: then nothing is added. */
 int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
                     const size_t *length);
+
+/* Adds a frame: its length, in 4 bytes, and the bytes. As rl_commands_add. */
+int rl_commands_add_frame(rl_commands *self, const char *bytes, size_t length);
 
 /* Drops the first count bytes, which have been sent. */
 void rl_commands_sent(rl_commands *self, size_t count);

@@ -480,23 +480,6 @@ static void on_dialled(void *arg, const rl_stream *stream, const char *why)
     rl_loop_report(self->loop, &event);
 }
 
-static char *name_of(const rl_conn_options *options)
-{
-    const char *host = options->host;
-    int bare = host != NULL && strchr(host, ':') == NULL;
-    size_t size;
-    char *name;
-
-    if (options->path != NULL)
-        return strdup(options->path);
-    size = strlen(host) + sizeof("[]:-2147483648");
-    name = malloc(size);
-    if (name != NULL)
-        snprintf(name, size, "%s%s%s:%d", bare ? "" : "[", host,
-                 bare ? "" : "]", options->port);
-    return name;
-}
-
 static void conn_drop(rl_owner *base)
 {
     rl_conn_close((rl_conn *)base);
@@ -539,7 +522,7 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
     self->alarm = UINT64_MAX;
     uv_prepare_init(rl_loop_uv(loop), &self->flush);
     self->flush.data = self;
-    self->name = name_of(options);
+    self->name = rl_dial_name(options->host, options->port, options->path);
     self->timer = rl_timer_open(loop, on_timer, self);
     if (self->name != NULL && self->timer != NULL)
         err = conn_dial(self, options, why);

@@ -79,6 +79,9 @@ static int push_event(lua_State *L, const rl_event *event)
         return 2;
     case RL_PUSHED:
         return push_message(L, event->reply);
+    case RL_FRAME:
+        lua_pushlstring(L, event->bytes, event->length);
+        return 2;
     case RL_EXITED:
     case RL_REPORTED:
         return push_exit(L, event);
@@ -282,6 +285,7 @@ int luaopen_rlock_core(lua_State *L)
     rl_core_add(L, functions);
     rl_core_add_conn(L);
     rl_core_add_file(L);
+    rl_core_add_frames(L);
     rl_core_add_http(L);
     rl_core_add_process(L);
     rl_core_add_signal(L);

@@ -16,16 +16,6 @@ static void close_conn(void *resource)
     rl_conn_close(resource);
 }
 
-static void get_tls_options(lua_State *L, int table, rl_tls_options *tls)
-{
-    tls->ca = rl_opt_string(L, table, "ca");
-    tls->cert = rl_opt_string(L, table, "cert");
-    tls->key = rl_opt_string(L, table, "key");
-    tls->server_name = rl_opt_string(L, table, "server_name");
-    lua_getfield(L, table, "verify");
-    tls->verify = lua_isnil(L, -1) || lua_toboolean(L, -1);
-}
-
 /* The strings that the options point to stay on the stack. */
 static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
                              rl_tls_options *tls)
@@ -41,10 +31,7 @@ static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
     to->message = rl_opt_integer(L, table, "message", LUA_MAXINTEGER);
     if (to->path == NULL && (to->host == NULL || to->port == 0))
         luaL_argerror(L, table, "host and port, or path expected");
-    if (lua_getfield(L, table, "tls") == LUA_TTABLE) {
-        get_tls_options(L, lua_gettop(L), tls);
-        to->tls = tls;
-    }
+    to->tls = rl_opt_tls(L, table, tls);
 }
 
 /* core.connect(id, options) -> conn | nil, code, detail */

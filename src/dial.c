@@ -411,3 +411,19 @@ void rl_dial_close(rl_dial *self)
     else
         dial_free(self);
 }
+
+char *rl_dial_name(const char *host, int port, const char *path)
+{
+    int bare = host != NULL && strchr(host, ':') == NULL;
+    size_t size;
+    char *name;
+
+    if (path != NULL)
+        return strdup(path);
+    size = strlen(host) + sizeof("[]:-2147483648");
+    name = malloc(size);
+    if (name != NULL)
+        snprintf(name, size, "%s%s%s:%d", bare ? "" : "[", host,
+                 bare ? "" : "]", port);
+    return name;
+}

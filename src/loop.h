@@ -26,7 +26,8 @@ enum rl_what {
     RL_PUSHED,   /* reply: an array { kind, channel, payload } */
     RL_EXITED,   /* status and signal of a child process */
     RL_REPORTED, /* what (as status) and value (as signal) of a job */
-    RL_ASKED     /* detail: the first line of an HTTP request */
+    RL_ASKED,    /* detail: the first line of an HTTP request */
+    RL_FRAME     /* bytes: a frame */
 };
 
 typedef struct rl_event {
@@ -35,6 +36,8 @@ typedef struct rl_event {
     const char *code;
     const char *detail;
     const struct redisReply *reply;
+    const char *bytes;
+    size_t length;
     int64_t status;
     int signal;
 } rl_event;

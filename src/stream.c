@@ -58,6 +58,20 @@ void rl_stream_linger(const rl_stream *self, int is_orderly)
     setsockopt(self->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
 }
 
+int rl_stream_address(const rl_stream *self, char *to, size_t size)
+{
+    struct sockaddr_storage at;
+    socklen_t length = sizeof(at);
+
+    if (getsockname(self->fd, (struct sockaddr *)&at, &length) != 0)
+        return -1;
+    if (at.ss_family == AF_INET)
+        return uv_ip4_name((struct sockaddr_in *)&at, to, size);
+    if (at.ss_family == AF_INET6)
+        return uv_ip6_name((struct sockaddr_in6 *)&at, to, size);
+    return -1;
+}
+
 void rl_stream_close(rl_stream *self)
 {
     rl_tls_close(self->tls);

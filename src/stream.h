@@ -36,6 +36,9 @@ int rl_stream_has_more(const rl_stream *self);
  */
 void rl_stream_linger(const rl_stream *self, int is_orderly);
 
+/* The IP address of our end, as text. Returns 0, or -1 if there is none. */
+int rl_stream_address(const rl_stream *self, char *to, size_t size);
+
 /* Closes both, if they are open. Close the uv_poll_t of fd first. */
 void rl_stream_close(rl_stream *self);
 

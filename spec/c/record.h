@@ -16,8 +16,10 @@ static void (*on_event)(const rl_event *event);
 
 static inline const char *word_of(const rl_event *event)
 {
-    static const char *const words[] = { "fired", "opened", "replied", "failed",
-                                         "lost",  "pushed", "exited" };
+    static const char *const words[] = { "fired",  "opened",   "replied",
+                                         "failed", "lost",     "pushed",
+                                         "exited", "reported", "asked",
+                                         "frame" };
 
     return words[event->what];
 }
@@ -38,7 +40,11 @@ static inline void note(void *owner, const rl_event *event)
     char number[32];
 
     (void)owner;
-    if (event->what == RL_PUSHED) {
+    if (event->what == RL_FRAME) {
+        snprintf(number, sizeof(number), "%.*s", (int)event->length,
+                 event->bytes);
+        detail = number;
+    } else if (event->what == RL_PUSHED) {
         detail = reply->element[0]->str;
     } else if (reply != NULL && reply->str != NULL) {
         detail = reply->str;

@@ -77,6 +77,11 @@ registry[KEY] = host
 --- Where log lines go.
 function host.write_log(text) io.stderr:write(text) end
 
+--- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
+function host.frames(options)
+  return require("rlock.host.uv.frames").open(options)
+end
+
 --- Answers HTTP requests, see host/uv/http.lua (loaded on first use).
 function host.serve(...)
   return require("rlock.host.uv.http").serve(...)

@@ -1,0 +1,63 @@
+--- A connection of frames, for ZooKeeper.
+
+local core = require "rlock.core"
+local tasks = require "rlock.host.uv.tasks"
+
+local frames = {}
+
+local Frames = {}
+Frames.__index = Frames
+
+-- The most bytes of a frame that arrives: a list of some 100 000 nodes.
+local LIMIT = 8388608
+
+--- Opens a connection, which suspends the task.
+-- @tparam table options host, port, tls, timeout (ms), frame = function(bytes)
+--   and lost = function(detail), which are called outside of any task and must
+--   not wait
+-- @return the connection, or nil, code, detail
+function frames.open(options)
+  local self = setmetatable({}, Frames)
+  self.frame_id = tasks.callback(options.frame)
+  self.lost_id = tasks.callback(function(detail)
+    self:free_ids()
+    options.lost(detail)
+  end)
+  local id, code, detail = tasks.begin()
+  local ok = id and true
+  if ok then
+    self.raw, code, detail = core.frames(id, {
+      host = options.host, port = options.port, tls = options.tls,
+      timeout = options.timeout, limit = LIMIT, frame = self.frame_id,
+      lost = self.lost_id,
+    })
+    ok = self.raw ~= nil
+  end
+  if ok then ok, code, detail = tasks.await() end
+  if ok then return self end
+  self:close()
+  return nil, code, detail
+end
+
+function Frames:free_ids()
+  if self.frame_id then tasks.free_id(self.frame_id) end
+  if self.lost_id then tasks.free_id(self.lost_id) end
+  self.frame_id, self.lost_id = nil, nil
+end
+
+--- Queues a frame. Those queued in a turn of the loop share a write.
+-- @tparam string bytes
+-- @return true, or nil, code, detail
+function Frames:send(bytes) return self.raw:send(bytes) end
+
+--- The IP address of our end, or nil.
+function Frames:address() return self.raw:address() end
+
+--- Closes the connection. Calls nothing.
+function Frames:close()
+  local id = self.raw and self.raw:close()
+  if id then tasks.fail({ id }, "closed", "the connection was closed") end
+  self:free_ids()
+end
+
+return frames

@@ -1,0 +1,358 @@
+--- The ZooKeeper back end: the interface for clients and locks. See "The back
+--  end contract" in ../README.md, and README.md here. A back end has one
+--  session (connection.lua).
+
+local batch = require "rlock.zookeeper.batch"
+local channels = require "rlock.zookeeper.channels"
+local codec = require "rlock.zookeeper.codec"
+local connection = require "rlock.zookeeper.connection"
+local errors = require "rlock.zookeeper.errors"
+local heap = require "rlock.util.heap"
+local kinds = require "rlock.zookeeper.kinds"
+local naming = require "rlock.naming"
+local target = require "rlock.zookeeper.target"
+local url = require "rlock.zookeeper.url"
+
+local backend = {}
+backend.__index = backend
+
+local huge, min = math.huge, math.min
+
+--- Finds a kind of lock, see kinds.lua.
+backend.load, backend.sides = kinds.load, kinds.sides
+
+--- It needs a host with the function `frames`.
+backend.needs_frames = true
+
+-- Seconds for which a hold lasts before its node is watched: most end sooner.
+local SHORT = 0.1
+-- Nodes that a semaphore has below its own: this path is no queue.
+local FOREIGN = { locks = "locks", leases = "leases" }
+
+-- options ---------------------------------------------------------------------
+
+local defaults = { watchdog = 30, timeout = 3, connect_timeout = 3 }
+
+local OF_REDIS = { "publish", "seal", "replicas", "replica_timeout", "nat",
+  "sentinel" }
+
+--- Adds to checked options those in a URL and the defaults.
+-- @tparam table given
+-- @tparam string address a URL
+-- @return[1] the options of `open`, a new table
+-- @treturn[2] nil
+-- @treturn[2] string "usage"
+-- @treturn[2] string detail
+function backend.complete(given, address)
+  local options, code, detail = url.parse(address)
+  if not options then return nil, code, detail end
+  for _, name in ipairs(OF_REDIS) do
+    if given[name] ~= nil then
+      return nil, "usage", ("bad option %s: only for Redis"):format(name)
+    end
+  end
+  if given.tls and not options.tls then
+    return nil, "usage", "bad option tls: only zks:// goes over TLS"
+  end
+  options.tls = options.tls and {} or nil
+  for name, value in pairs(defaults) do options[name] = value end
+  for name, value in pairs(given) do options[name] = value end
+  if options.password and not options.username then
+    return nil, "usage", "bad option password: a login needs a username, too"
+  end
+  return options
+end
+
+-- events of the session -------------------------------------------------------
+
+local function always() return true end
+
+-- Is this grant the one of an entry?
+local function is_of(entry)
+  return function(grant)
+    return grant.lock.record.target == entry.target
+      and grant.owner_name == entry.owner
+  end
+end
+
+-- Reports losses, in a task of its own: a callback of the program may wait.
+local function lose(self, why, is_it)
+  self.host.daemon(self.hooks.on_lost, why, is_it)
+end
+
+-- Drops all that is held, and all that waits.
+local function forget_all(self, why)
+  local was_held = false
+  for entry in pairs(self.entries) do
+    was_held = was_held or entry.is_held
+    entry.target:forget(entry)
+  end
+  if was_held then lose(self, why, always) end
+end
+
+-- Somebody has deleted the node of a hold.
+local function broken(self, entry)
+  if not entry.is_held then return end
+  entry.target:forget(entry)
+  lose(self, "its node was deleted", is_of(entry))
+end
+
+-- Watches the node of a hold. The answer also tells whether it is there.
+local function watch(self, entry)
+  local path, epoch = entry.place:path(), entry.place.epoch
+  local link = self.connection
+  link:watch(path, function(is_deleted)
+    if entry.is_held and entry.place.epoch == epoch then
+      if is_deleted then return broken(self, entry) end
+      watch(self, entry)
+    end
+  end)
+  link:post(codec.ops.get, codec.read(path, true), function(call)
+    if call.err == errors.NO_NODE and entry.place.epoch == epoch then
+      broken(self, entry)
+    end
+  end)
+end
+
+-- Deletes what could not be deleted before.
+local function clean(self)
+  for place in pairs(self.doomed) do
+    self.host.daemon(place.leave, place,
+      self.host.now() + self.options.timeout)
+  end
+end
+
+local function on_ready(self, is_new)
+  if is_new then
+    self.doomed = {}
+    forget_all(self, "its session has ended")
+  else
+    clean(self)
+    for entry in pairs(self.entries) do
+      if entry.is_held then watch(self, entry) end
+    end
+  end
+  self.bound = self.connection.validity.ends
+  self.channels:wake_all()
+end
+
+local function on_dropped(self, why)
+  for entry in pairs(self.entries) do
+    entry.place:dropped()
+    if entry.gate then entry.gate:dropped() end
+  end
+  if self.hooks.is_needed() then
+    self.host.daemon(self.hooks.on_replaced, why, always)
+  end
+end
+
+-- The session may have ended: what it held counts as lost, and is deleted when
+-- it is resumed after all.
+local function on_doubt(self)
+  local was_held = false
+  for entry in pairs(self.entries) do
+    if entry.is_held then
+      was_held = true
+      self:leave_later(entry)
+    end
+  end
+  if was_held then
+    lose(self, "its session was not confirmed in time", always)
+  end
+end
+
+-- Watches the nodes of holds that have lasted for a while. Returns when the
+-- next one is due.
+local function watch_fresh(self, now)
+  local fresh, link = self.fresh, self.connection
+  local entry = fresh[fresh.first]
+  while entry and entry.watch_at <= now do
+    if entry.is_held and link.is_ready and entry.place.epoch == link.epoch then
+      watch(self, entry)
+    end
+    fresh[fresh.first] = nil
+    fresh.first = fresh.first + 1
+    entry = fresh[fresh.first]
+  end
+  return entry and entry.watch_at or huge
+end
+
+-- What is due; returns when the next thing is.
+local function on_tick(self, now)
+  self.bound = self.connection.validity.ends
+  if self.bound <= now then on_doubt(self) end
+  local first = self.leases:peek()
+  while first and first.deadline <= now do
+    self:leave_later(first)
+    first = self.leases:peek()
+  end
+  return min(watch_fresh(self, now), first and first.deadline or huge,
+    first and self.bound > now and self.bound or huge)
+end
+
+-- the server ------------------------------------------------------------------
+
+--- Opens a back end. Connects on first use.
+-- @tparam table host
+-- @tparam table options from `complete`, with `connection_name`
+-- @tparam table hooks  is_needed(), on_replaced(why, is_there), see the
+--   contract; on_lost(why, is_it): the grants for which is_it(grant) are lost
+function backend.open(host, options, hooks)
+  local self = setmetatable({
+    host = host, options = options, hooks = hooks,
+    where = url.show(options), channels = channels.new(),
+    targets = setmetatable({}, { __mode = "v" }),
+    entries = {},             -- the set of all entries, see target.lua
+    doomed = {},              -- the set of places that are to be deleted
+    leases = heap.new(),      -- entries that are held, by the end of the lease
+    fresh = { first = 1, last = 0 },  -- entries to be watched, in order
+    foreign = FOREIGN,
+    bound = 0,                -- until when the session is certainly alive
+  }, backend)
+  self.connection = connection.new(host, options, {
+    on_ready = function(is_new) on_ready(self, is_new) end,
+    on_dropped = function(why) on_dropped(self, why) end,
+    on_ended = function(why) forget_all(self, why) end,
+    on_tick = function(now) return on_tick(self, now) end,
+  })
+  return self
+end
+
+--- Connects, to report a wrong address or login.
+-- @tparam number seconds
+-- @return true, or nil, code, detail; for "cancelled", the value to raise
+function backend:connect(seconds)
+  return self.connection:connect(self.host.now()
+    + seconds * #self.options.hosts)
+end
+
+--- May a retry after this failure of a request succeed?
+function backend.is_retried(_, code)
+  return code ~= "zookeeper" and code ~= "refused" and code ~= "usage"
+end
+
+--- Until when a lease that was requested at `sent` lasts. A hold is valid until
+--  then, but no longer than the session: see `bound`.
+function backend.valid_until(sent, seconds) return sent + seconds end
+
+--- Sends a sync, which proves that the session lives.
+-- @tparam number deadline by host.now()
+-- @return true, nil, nil, when it was sent; or nil, code, detail
+function backend:sync(deadline)
+  local link = self.connection
+  while true do
+    local ok, code, detail = link:connect(deadline)
+    if not ok then return nil, code, detail end
+    local call = link:sync()
+    local err
+    err, code, detail = call:wait(deadline)
+    if err == 0 then
+      self.bound = link.validity.ends
+      if self.bound > self.host.now() then return true, nil, nil, call.sent end
+      link:leave("its session was not confirmed in time")
+    elseif code == "cancelled" or code == "timeout" then
+      return nil, code, detail
+    elseif err and not errors.of(err).ends then
+      return nil, "zookeeper", errors.says(err, "sync")
+    end
+  end
+end
+
+--- Stops background work until the next request: there is none but the session.
+function backend.rest() end
+
+--- Ends the session, which frees all its nodes.
+function backend:close()
+  self.connection:close(self.host.now() + min(1, self.options.timeout))
+end
+
+local NO_CALL = "client:call sends commands of Redis, which ZooKeeper does not "
+  .. "have"
+
+--- There are no commands to send.
+function backend.call() return nil, "usage", NO_CALL end
+
+--- Is one server slower than another? There is one session.
+function backend.has_routes() return false end
+
+--- Makes a table a batch, see batch.lua.
+function backend:batch(fields)
+  fields.server = self
+  return batch.new(fields)
+end
+
+-- locks -----------------------------------------------------------------------
+
+-- The path of a lock. Raises an error for a name that cannot be one.
+local function path_of(self, name)
+  local path = name:sub(1, 1) == "/" and name or "/" .. name
+  local fault = url.fault(path)
+  if path == "/" then fault = "it is the root" end
+  if fault then
+    error(("bad name %s: it is a path on ZooKeeper, and %s"):format(
+      naming.show(name), fault), 0)
+  end
+  return self.options.chroot .. path
+end
+
+--- Binds a kind and a name.
+-- @tparam table policy from `load`
+-- @tparam string name the path below the chroot
+-- @tparam[opt] table options
+-- @treturn table target
+function backend:bind(policy, name, options)
+  local path = path_of(self, name)
+  local bound = target.new(self, policy, path)
+  bound:check(name, options)
+  self.targets[policy.name .. path] = bound
+  return bound
+end
+
+--- The target of a kind and a path, if there is one.
+function backend:bound(policy, path)
+  return self.targets[policy.name .. path]
+end
+
+--- A random UUID for a node.
+function backend:new_uuid()
+  local hex = self.host.random(16):gsub(".", function(c)
+    return ("%02x"):format(c:byte())
+  end)
+  return ("%s-%s-%s-%s-%s"):format(hex:sub(1, 8), hex:sub(9, 12),
+    hex:sub(13, 16), hex:sub(17, 20), hex:sub(21))
+end
+
+--- The data of an owner's node. It begins with our address, as Curator's.
+function backend:data(owner)
+  local name = self.options.connection_name
+  if not name then return self.connection.address end
+  return ("%s %s %s"):format(self.connection.address,
+    (owner:gsub("[%s%c]", "_")), name)
+end
+
+--- Watches the node of a hold, unless that ends soon.
+-- @tparam table entry
+function backend:attend(entry)
+  local fresh = self.fresh
+  entry.watch_at = self.host.now() + SHORT
+  fresh.last = fresh.last + 1
+  fresh[fresh.last] = entry
+  self.connection:wake(entry.watch_at)
+end
+
+--- Deletes a node in the background.
+-- @tparam table place
+function backend:leave_place(place)
+  if place:abandon() then return end
+  self.host.daemon(place.leave, place, self.host.now() + self.options.timeout)
+end
+
+--- Drops an entry, and deletes its node in the background.
+-- @tparam table entry
+function backend:leave_later(entry)
+  entry.target:forget(entry)
+  self:leave_place(entry.place)
+  if entry.gate then self:leave_place(entry.gate) end
+end
+
+return backend

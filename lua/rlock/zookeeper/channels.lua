@@ -1,0 +1,44 @@
+--- The channels of a client's waiters: one for each owner that waits for a
+--  lock. Its message is the end of the node ahead of the owner's node. Nothing
+--  is sent for a channel: the watch is part of the request for the lock.
+
+local channels = {}
+channels.__index = channels
+
+function channels.new()
+  return setmetatable({ list = {} }, channels)       -- name -> channel
+end
+
+--- Called with an event and a channel, as in redis/channels.lua.
+function channels.notify() end
+
+--- Adds a channel; see the back end contract.
+-- @tparam table channel its `name`
+function channels:add(channel)
+  self.list[channel.name], channel.is_live = channel, true
+end
+
+--- Wakes the waiters of a channel, if there are any.
+-- @tparam string name
+function channels:message(name)
+  local channel = self.list[name]
+  if channel then self.notify("message", channel) end
+end
+
+--- Wakes all waiters: messages may have been missed.
+function channels:wake_all()
+  for _, channel in pairs(self.list) do self.notify("live", channel) end
+end
+
+--- Drops a channel if nobody waits.
+-- @tparam string name
+function channels:idle(name)
+  local channel = self.list[name]
+  if not channel or channel.first then return end
+  self.list[name], channel.is_live = nil, false
+  self.notify("dropped", channel)
+end
+
+function channels.close() end
+
+return channels

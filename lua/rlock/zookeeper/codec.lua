@@ -1,0 +1,242 @@
+--- ZooKeeper's messages: what is inside a frame. Integers are big-endian. An
+--  id of 64 bits (a session's, a transaction's) is a string of 8 bytes, because
+--  LuaJIT has no such integers. Pure.
+--
+--  A reader never raises an error and never reads past the end of its text. A
+--  value that is not there is 0 or "", and the reader's `is_bad` is then true.
+--  So a message is read as a whole, and checked once.
+--  @module rlock.zookeeper.codec
+
+local codec = {}
+
+local byte, char, concat, floor, sub =
+  string.byte, string.char, table.concat, math.floor, string.sub
+
+--- The codes of requests, in the protocol.
+codec.ops = {
+  create = 1, delete = 2, exists = 3, get = 4, set = 5, children = 8, sync = 9,
+  ping = 11, check = 13, multi = 14, create2 = 15, create_container = 19,
+  auth = 100, close = -11,
+}
+
+--- Ids of messages that answer no numbered request.
+codec.xids = { event = -1, ping = -2, auth = -4 }
+
+--- How a node is made.
+codec.flags = { ephemeral = 1, sequential = 3, container = 4 }
+
+--- An id of 64 bits that is 0.
+codec.NO_ID = ("\0"):rep(8)
+
+local ALL, STAT = 31, 68          -- every permission; the bytes of a stat
+local LARGEST = 9007199254740992  -- 2^53
+local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there integers of 64 bits?
+
+-- writing ---------------------------------------------------------------------
+
+--- An integer of 32 bits with a sign.
+local function int(n)
+  n = n % 4294967296
+  return char(floor(n / 16777216), floor(n / 65536) % 256,
+    floor(n / 256) % 256, n % 256)
+end
+
+codec.int = int
+
+--- A string, or bytes; nil is a value of its own.
+local function text(value)
+  if not value then return int(-1) end
+  return int(#value) .. value
+end
+
+codec.text = text
+
+--- The first message of a connection.
+-- @tparam table session  id, password; `timeout` in ms, `seen`: the last
+--   transaction that the client knows of
+function codec.hello(session)
+  return int(0) .. session.seen .. int(session.timeout) .. session.id
+    .. text(session.password) .. "\0"
+end
+
+--- A request.
+-- @tparam integer xid
+-- @tparam integer op one of codec.ops
+-- @tparam[opt=""] string body
+function codec.request(xid, op, body)
+  return int(xid) .. int(op) .. (body or "")
+end
+
+local function acl(scheme, id)
+  return int(1) .. int(ALL) .. text(scheme) .. text(id)
+end
+
+local ANYONE = acl("world", "anyone")
+
+--- The access that only this login has.
+codec.CREATOR = acl("auth", "")
+
+--- The body of a create.
+-- @tparam string path
+-- @tparam string data
+-- @tparam integer flags one of codec.flags
+-- @tparam[opt] string access default: everyone may do everything
+function codec.create(path, data, flags, access)
+  return text(path) .. text(data) .. (access or ANYONE) .. int(flags)
+end
+
+--- The body of a delete or a check, of any version by default.
+function codec.versioned(path, version)
+  return text(path) .. int(version or -1)
+end
+
+--- The body of a set.
+function codec.set(path, data, version)
+  return text(path) .. text(data) .. int(version or -1)
+end
+
+--- The body of a read, perhaps with a watch.
+function codec.read(path, is_watched)
+  return text(path) .. (is_watched and "\1" or "\0")
+end
+
+--- The body of an auth.
+function codec.auth(scheme, login)
+  return int(0) .. text(scheme) .. text(login)
+end
+
+--- The body of a multi.
+-- @tparam table parts a list of { op, body }
+function codec.multi(parts)
+  local list = {}
+  for i, part in ipairs(parts) do
+    list[i] = int(part[1]) .. "\0" .. int(-1) .. part[2]
+  end
+  return concat(list) .. int(-1) .. "\1" .. int(-1)
+end
+
+-- reading ---------------------------------------------------------------------
+
+local Reader = {}
+Reader.__index = Reader
+
+--- A reader of a frame.
+-- @tparam string bytes
+function codec.reader(bytes)
+  return setmetatable({ bytes = bytes, at = 1, is_bad = false }, Reader)
+end
+
+-- The position of the next `n` bytes, or nil.
+local function take(self, n)
+  local at = self.at
+  if at + n - 1 > #self.bytes then
+    self.is_bad, self.at = true, #self.bytes + 1
+    return nil
+  end
+  self.at = at + n
+  return at
+end
+
+function Reader:int()
+  local at = take(self, 4)
+  if not at then return 0 end
+  local a, b, c, d = byte(self.bytes, at, at + 3)
+  local n = ((a * 256 + b) * 256 + c) * 256 + d
+  return n < 2147483648 and n or n - 4294967296
+end
+
+--- An id of 64 bits.
+function Reader:id()
+  local at = take(self, 8)
+  return at and sub(self.bytes, at, at + 7) or codec.NO_ID
+end
+
+function Reader:bool()
+  local at = take(self, 1)
+  return at ~= nil and byte(self.bytes, at) ~= 0
+end
+
+--- A string, or bytes; nil if the server has sent none.
+function Reader:text()
+  local length = self:int()
+  if length == -1 then return nil end
+  local at = length >= 0 and take(self, length)
+  if not at then
+    self.is_bad = true
+    return ""
+  end
+  return sub(self.bytes, at, at + length - 1)
+end
+
+--- A list of strings. Its length is bounded by the bytes that are there.
+function Reader:texts()
+  local list, n = {}, self:int()
+  if n > (#self.bytes + 1 - self.at) / 4 then self.is_bad = true end
+  for i = 1, self.is_bad and 0 or n do list[i] = self:text() or "" end
+  return list
+end
+
+--- What is known of a node: `created`, the id of the transaction that made it,
+--  its `version` and its `owner`, a session.
+function Reader:stat()
+  local at = take(self, STAT)
+  if not at then return { created = codec.NO_ID, version = 0, owner = "" } end
+  local its = codec.reader(self.bytes)
+  its.at = at + 32
+  return {
+    created = sub(self.bytes, at, at + 7), version = its:int(),
+    owner = sub(self.bytes, at + 44, at + 51),
+  }
+end
+
+--- Has the message been read as a whole, and was it well formed?
+function Reader:is_done() return not self.is_bad end
+
+--- The server's first message: the session that it has given.
+-- @treturn table|nil id, password, timeout (ms; 0: there is no such session)
+function codec.welcome(bytes)
+  local its = codec.reader(bytes)
+  its:int()
+  local session = { timeout = its:int(), id = its:id(),
+    password = its:text() or "" }
+  if its.is_bad or session.timeout < 0 then return nil end
+  session.is_read_only = its.at <= #bytes and its:bool()
+  return session
+end
+
+--- The head of each later message.
+-- @treturn integer xid
+-- @treturn string zxid
+-- @treturn integer err
+-- @treturn table the reader of the rest
+function codec.head(bytes)
+  local its = codec.reader(bytes)
+  return its:int(), its:id(), its:int(), its
+end
+
+--- The results of a multi: a list of error numbers. A multi that has failed has
+--  no error in its head.
+-- @tparam table its a reader
+function codec.results(its)
+  local errors = {}
+  while not its.is_bad do
+    local kind, is_last, err = its:int(), its:bool(), its:int()
+    if is_last then return errors end
+    if kind == -1 then err = its:int() end
+    if kind == codec.ops.set then its:stat() end
+    errors[#errors + 1] = err
+  end
+  return errors
+end
+
+--- An id of 64 bits as a number, such as a token.
+-- @treturn number|nil nil if this runtime cannot have it exactly
+function codec.number(id)
+  local a, b, c, d = byte(id, 1, 4)
+  local high = ((a * 256 + b) * 256 + c) * 256 + d
+  a, b, c, d = byte(id, 5, 8)
+  local n = high * 4294967296 + (((a * 256 + b) * 256 + c) * 256 + d)
+  if IS_EXACT or n < LARGEST then return n end
+end
+
+return codec

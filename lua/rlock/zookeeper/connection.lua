@@ -1,0 +1,485 @@
+--- A session with ZooKeeper, and the connection that it has now. The session
+--  outlives the connection: it is resumed with its id and password, perhaps on
+--  another server, which cuts the older connection off. Its ephemeral nodes end
+--  with it.
+--
+--  Requests are answered in order, so any number of them may be in flight, and
+--  a later one sees what an earlier one has done. A request whose connection is
+--  lost fails with "closed": it may have been applied. It is not sent again
+--  here.
+--
+--  A task keeps the session alive by a `sync` each sixth of its time-out (see
+--  validity.lua). `epoch` counts the sessions.
+
+local backoff = require "rlock.util.backoff"
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+local events = require "rlock.util.events"
+local singleflight = require "rlock.util.singleflight"
+local url = require "rlock.zookeeper.url"
+local validity = require "rlock.zookeeper.validity"
+
+local connection = {}
+connection.__index = connection
+
+local ceil, huge, max, min = math.ceil, math.huge, math.max, math.min
+
+local FIRST_PAUSE, LAST_PAUSE = 0.05, 2   -- seconds between rounds
+local BEAT = 1 / 6                        -- of the time-out, between syncs
+local SILENT = 1 / 3                      -- of the time-out, without an answer
+local STEADY = 1                          -- seconds of a good connection
+local LAST_XID = 2147483647
+local LOOKS = 2                           -- at the socket, before it is silent
+local DELETED = 2                         -- type of an event
+
+-- A random order, so that clients spread over the servers.
+local function shuffled(list, host)
+  local copy = {}
+  for i, item in ipairs(list) do
+    local at = math.floor(host.random_number() * i) + 1
+    copy[i] = copy[at]
+    copy[at] = item
+  end
+  return copy
+end
+
+--- @tparam table host
+-- @tparam table options  the result of url.parse; timeout, connect_timeout,
+--   watchdog: the time-out to ask for (seconds)
+-- @tparam table hooks  functions, called outside of any task:
+--   on_ready(is_new)  connected; is_new: with a new session
+--   on_dropped(why)   the connection was lost
+--   on_ended(why)     the session has ended, or may have
+--   on_tick(now)      in a task of its own: does what is due, and returns when
+--                     the next thing is
+function connection.new(host, options, hooks)
+  return setmetatable({
+    host = host, options = options, hooks = hooks,
+    where = url.show(options),
+    hosts = shuffled(options.hosts, host), next_host = 1,
+    session = { id = codec.NO_ID, password = ("\0"):rep(16) },
+    epoch = 0, seen = codec.NO_ID, validity = validity.new(),
+    singleflight = singleflight.new(host),
+    pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number),
+    not_before = 0,          -- earliest time of the next round
+    link = false,            -- the connection; it may still be shaking hands
+    is_ready = false, is_closed = false,
+    calls = {}, xid = 0, answered = 0,      -- of the connection
+    watches = {},            -- path -> list of functions
+  }, connection)
+end
+
+local function report(self, level, event, message, why)
+  events.report(self.host, self.options, level, event, message,
+    { server = self.where, reason = why })
+end
+
+-- calls -----------------------------------------------------------------------
+
+local Call = {}
+Call.__index = Call
+
+local function finish(call)
+  call.is_over = true
+  if call.event then call.event:set() end
+  if call.on_over then call:on_over() end
+end
+
+--- Waits for the answer.
+-- @tparam number deadline by host.now()
+-- @treturn[1] integer the error, 0 for none
+-- @treturn[1] table a reader of the rest
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+function Call:wait(deadline)
+  if not self.is_over then
+    local host = self.connection.host
+    self.event = host.event()
+    local is_set, code, unwind = self.event:pause(deadline - host.now())
+    self.event = nil
+    if is_set == nil then return nil, code, unwind end
+  end
+  if not self.is_over then
+    return nil, "timeout", self.connection.where .. ": no answer in time"
+  end
+  if self.err then return self.err, self.its end
+  return nil, self.code, self.detail
+end
+
+--- Sends a request, without waiting for its answer.
+-- @tparam integer op one of codec.ops
+-- @tparam[opt] string body
+-- @tparam[opt] function on_over  called with the call when it is answered or
+--   has failed, outside of any task
+-- @treturn table call: sent; is_over, and then err and its (a reader), or code
+--   and detail
+function connection:post(op, body, on_over)
+  local now = self.host.now()
+  local call = setmetatable({ connection = self, sent = now,
+    on_over = on_over }, Call)
+  local ok, code, detail = nil, "connect", "no connection to " .. self.where
+  local xid = self.xid % LAST_XID + 1
+  if self.link then
+    ok, code, detail = self.link.frames:send(codec.request(xid, op, body))
+  end
+  if not ok then
+    call.code, call.detail = code == "closed" and "connect" or code, detail
+    finish(call)
+    return call
+  end
+  self.xid, self.calls[xid] = xid, call
+  self:wake(now + self.silent)
+  return call
+end
+
+-- the end of a connection -----------------------------------------------------
+
+-- Limits how often a server is called that accepts a connection, but soon ends
+-- it.
+local function rest(self, link)
+  local now = self.host.now()
+  if now - link.since > STEADY then
+    self.pause:reset()
+    self.not_before = 0
+  else
+    self.not_before = now + self.pause:next()
+  end
+end
+
+-- The connection is lost, or is left.
+local function drop(self, link, why)
+  link.why = link.why or why
+  if link.frames then link.frames:close() end
+  if link ~= self.link then
+    link.event:set()                    -- it was shaking hands
+    return
+  end
+  local calls, was_ready = self.calls, self.is_ready
+  self.link, self.is_ready, self.calls, self.watches = false, false, {}, {}
+  for _, call in pairs(calls) do
+    call.code, call.detail = "closed", why
+    finish(call)
+  end
+  link.event:set()
+  if was_ready then rest(self, link) end
+  if was_ready and not self.is_closed then
+    report(self, "info", "disconnected",
+      ("lost the connection to %s: %s"):format(self.where, why), why)
+    self.hooks.on_dropped(why)
+  end
+  self:wake(0)
+end
+
+--- Leaves the connection; the next one resumes the session.
+function connection:leave(why)
+  if self.link then drop(self, self.link, why) end
+end
+
+-- The session has ended, so the next handshake begins another one.
+local function end_session(self, why)
+  local had_any = self.session.id ~= codec.NO_ID
+  self.session = { id = codec.NO_ID, password = ("\0"):rep(16) }
+  self.validity.ends = 0
+  if had_any and not self.is_closed then self.hooks.on_ended(why) end
+end
+
+-- arrivals --------------------------------------------------------------------
+
+local function take_event(self, its)
+  local kind, _, path = its:int(), its:int(), its:text() or ""
+  local list = self.watches[path]
+  if its.is_bad or not list then return end
+  self.watches[path] = nil
+  for _, fn in ipairs(list) do fn(kind == DELETED) end
+end
+
+local function take_answer(self, link, xid, err, its)
+  local call = self.calls[xid]
+  if not call or xid ~= self.answered % LAST_XID + 1 then
+    return drop(self, link, "protocol error: an answer without a request")
+  end
+  self.calls[xid], self.answered = nil, xid
+  call.err, call.its = err, its
+  finish(call)
+  if errors.of(err).ends and self.link == link then
+    drop(self, link, "the server has ended it: " .. errors.of(err).name)
+  end
+end
+
+local function take(self, link, bytes)
+  if link ~= self.link then                 -- the answer to a handshake
+    if not link.first and not link.why then
+      link.first = bytes
+      link.event:set()
+    end
+    return
+  end
+  local xid, zxid, err, its = codec.head(bytes)
+  if its.is_bad then
+    return drop(self, link, "protocol error: a short frame")
+  end
+  if zxid > self.seen and zxid < "\128" then self.seen = zxid end
+  if xid == codec.xids.event then
+    take_event(self, its)
+  elseif xid == codec.xids.auth then
+    link.auth = err
+    link.event:set()
+  elseif xid ~= codec.xids.ping then
+    take_answer(self, link, xid, err, its)
+  end
+end
+
+-- connecting ------------------------------------------------------------------
+
+local function open_link(self, at, deadline)
+  local link = { event = self.host.event() }
+  local frames, code, detail = self.host.frames {
+    host = at.host, port = at.port, tls = self.options.tls,
+    timeout = ceil(max(0.001, deadline - self.host.now()) * 1000),
+    frame = function(bytes) take(self, link, bytes) end,
+    lost = function(why) drop(self, link, why) end,
+  }
+  if not frames then return nil, code, detail end
+  link.frames, link.where = frames, ("%s:%d"):format(at.host, at.port)
+  return link
+end
+
+-- Waits for an event of a link.
+-- @return true, or nil, code, detail
+local function await(self, link, deadline, field)
+  while not link[field] and not link.why do
+    local is_set = link.event:pause(deadline - self.host.now())
+    if not is_set then
+      drop(self, link, link.where .. ": no answer in time")
+    end
+  end
+  if link[field] then return true end
+  return nil, "connect", link.why
+end
+
+-- Sends the hello, and waits for the session that the server gives.
+local function greet(self, link, deadline)
+  local sent = self.host.now()
+  link.frames:send(codec.hello {
+    id = self.session.id, password = self.session.password, seen = self.seen,
+    timeout = ceil(self.options.watchdog * 1000),
+  })
+  local ok, code, detail = await(self, link, deadline, "first")
+  if not ok then return nil, code, detail end
+  local session = codec.welcome(link.first)
+  if not session then
+    detail = link.where .. ": this is no ZooKeeper server"
+  elseif session.is_read_only then
+    detail = link.where .. ": the server is read-only, because it has no quorum"
+  elseif session.timeout == 0 then
+    detail = link.where .. ": the session has expired"
+  end
+  if detail then
+    drop(self, link, detail)
+    if session and session.timeout == 0 then
+      end_session(self, "the session has expired")
+      return nil, "expired", detail
+    end
+    return nil, "connect", detail
+  end
+  return session, sent
+end
+
+-- Logs in.
+local function log_in(self, link, deadline)
+  local options = self.options
+  if not options.username then return true end
+  link.frames:send(codec.request(codec.xids.auth, codec.ops.auth,
+    codec.auth("digest", options.username .. ":" .. (options.password or ""))))
+  local ok, code, detail = await(self, link, deadline, "auth")
+  if ok and link.auth ~= 0 then
+    detail = ("%s: the login of %s was refused"):format(link.where,
+      options.username)
+    drop(self, link, detail)
+    return nil, "refused", detail
+  end
+  return ok, code, detail
+end
+
+-- The chroot must exist: making it could hide a typing error.
+local function check_chroot(self, deadline)
+  local chroot = self.options.chroot
+  if chroot == "" or self.has_chroot then return true end
+  local err, _, detail = self:post(codec.ops.exists,
+    codec.read(chroot)):wait(deadline)
+  if err == 0 then
+    self.has_chroot = true
+    return true
+  elseif err == errors.NO_NODE then
+    detail = ("%s: there is no node %s; make it, or leave it out of the URL")
+      :format(self.where, chroot)
+    self:leave(detail)
+    return nil, "refused", detail
+  end
+  return nil, "connect", err and errors.says(err, chroot) or detail
+end
+
+-- Connects to one server.
+-- @return true, or nil, code, detail
+local function try(self, at)
+  local deadline = self.host.now() + self.options.connect_timeout
+  local link, code, detail = open_link(self, at, deadline)
+  if not link then return nil, code, detail end
+  local session, sent
+  session, sent, detail = greet(self, link, deadline)
+  if not session then return nil, sent, detail end
+  local is_new = session.id ~= self.session.id
+  if is_new then self.epoch = self.epoch + 1 end
+  self.session, self.timeout = session, session.timeout / 1000
+  self.silent = min(self.options.timeout, self.timeout * SILENT)
+  self.link, self.calls, self.xid, self.answered = link, {}, 0, 0
+  self.validity:begin(sent, self.timeout)
+  local ok
+  ok, code, detail = log_in(self, link, deadline)
+  if ok then ok, code, detail = check_chroot(self, deadline) end
+  if not ok or link.why or self.is_closed then
+    self:leave(detail or "the client was closed")
+    return nil, code or "connect", detail or link.why
+  end
+  self.is_ready, self.next_beat = true, sent + self.timeout * BEAT
+  link.since = self.host.now()
+  self.address = link.frames:address() or at.host
+  self.hooks.on_ready(is_new)
+  return true
+end
+
+-- Tries each server once, in turn.
+local function round(self)
+  local left = self.not_before - self.host.now()
+  if left > 0 then self.host.event():pause(left) end
+  local ok, code, detail
+  for _ = 1, #self.hosts do
+    local at = self.hosts[self.next_host]
+    repeat
+      if self.is_closed then return nil, "closed", "the client was closed" end
+      ok, code, detail = try(self, at)
+    until code ~= "expired"
+    if ok then return true end
+    self.next_host = self.next_host % #self.hosts + 1
+  end
+  self.not_before = self.host.now() + self.pause:next()
+  return nil, code, detail
+end
+
+local keep
+
+--- Connects, if there is no connection.
+-- @tparam number deadline by host.now()
+-- @return true, or nil, code, detail; for "cancelled", the value to raise
+function connection:connect(deadline)
+  if self.is_ready then return true end
+  if self.is_closed then return nil, "closed", "the client was closed" end
+  local ok, code, detail = self.singleflight:join("connect", deadline, round,
+    self)
+  if ok and not self.change then
+    self.change = self.host.event()
+    self.host.service(keep, self)
+  end
+  if not ok and code == "timeout" then
+    return nil, "connect", ("no connection to %s in time"):format(self.where)
+  end
+  return ok, code, detail
+end
+
+-- keeping the session ---------------------------------------------------------
+
+-- The oldest request without an answer.
+local function oldest(self)
+  return self.calls[self.answered % LAST_XID + 1]
+end
+
+-- Has the server not answered for too long? Answers may wait in the socket, if
+-- the process was suspended: so the loop polls it before.
+local function is_silent(self)
+  for _ = 1, LOOKS do
+    local call = oldest(self)
+    if not call or self.host.now() < call.sent + self.silent then
+      return false
+    end
+    self.host.event():pause(0.001)
+  end
+  local call = oldest(self)
+  return call and self.host.now() >= call.sent + self.silent
+end
+
+--- A sync that was answered proves that the session lives, see validity.lua.
+-- @treturn table call
+function connection:sync()
+  self.next_beat = self.host.now() + self.timeout * BEAT
+  local chroot = self.options.chroot
+  return self:post(codec.ops.sync, codec.text(chroot ~= "" and chroot or "/"),
+    function(call)
+      if call.err == 0 then
+        self.validity:synced(call.sent, self.host.now())
+      end
+    end)
+end
+
+-- Does what is due for a connection.
+-- @treturn number when the next thing is
+local function beat(self, now)
+  if is_silent(self) then
+    self:leave(("silent for %.2g s while requests waited"):format(self.silent))
+    return now
+  end
+  if self.is_ready and now >= self.next_beat then self:sync() end
+  local call = oldest(self)
+  return min(self.next_beat, call and call.sent + self.silent or huge)
+end
+
+-- The task that keeps the session alive.
+function keep(self)
+  while not self.is_closed do
+    local now = self.host.now()
+    local next_time = now
+    if self.is_ready then
+      next_time = beat(self, now)
+    elseif not self.is_closed then
+      self:connect(now + min(1, max(self.validity.ends - now, 0.05)))
+    end
+    next_time = min(next_time, self.hooks.on_tick(self.host.now()))
+    local left = next_time - self.host.now()
+    self.wakes_at = next_time
+    self.change:wait(max(left, 0.001))
+    self.wakes_at = 0
+  end
+end
+
+--- Makes `on_tick` be called at this time, at the latest.
+function connection:wake(at)
+  if self.change and at < (self.wakes_at or 0) then
+    self.wakes_at = at
+    self.change:set()
+  end
+end
+
+--- Calls fn(is_deleted) once, when the server reports a change of a node. To be
+--  called with the request that sets the watch. A lost connection ends it.
+-- @tparam string path
+-- @tparam function fn called outside of any task
+function connection:watch(path, fn)
+  local list = self.watches[path]
+  if list then
+    list[#list + 1] = fn
+  else
+    self.watches[path] = { fn }
+  end
+end
+
+--- Ends the session, which frees its nodes at once, and the connection.
+-- @tparam number deadline by host.now()
+function connection:close(deadline)
+  if self.is_closed then return end
+  self.is_closed = true
+  if self.is_ready then
+    self:post(codec.ops.close):wait(deadline)
+  end
+  self:leave("the client was closed")
+  if self.change then self.change:set() end
+end
+
+return connection

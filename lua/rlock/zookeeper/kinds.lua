@@ -1,0 +1,86 @@
+--- The kinds of locks on ZooKeeper, as policies: the fields that lock.lua and
+--  its parts read. There is nothing that runs on the server, so `ops` only
+--  names the operations, for messages. Fields of their own:
+--    queue   of the nodes that it makes: `mark` and `blocks`, see place.lua
+--    most, leases   of a semaphore, see below
+
+local naming = require "rlock.naming"
+
+local kinds = {}
+
+-- The operations of a lock. What waits in a queue must `leave` it.
+local ops = {}
+for _, name in ipairs { "acquire", "renew", "release", "leave", "peek",
+    "break_" } do
+  ops[name] = { op = name, name = name, where = "zookeeper." .. name }
+end
+
+-- Tells how long the caller waits. If it does not, it leaves the queue at once.
+local function extra(request) return request end
+
+local function kind(fields)
+  fields.ops, fields.extra = ops, extra
+  return fields
+end
+
+-- These have the same nodes, so they exclude each other.
+local function mutex(name)
+  return kind { name = name, exclusive = true,
+    queue = { mark = "lock-", blocks = { ["lock-"] = true } } }
+end
+
+local all = {
+  reentrant = mutex "reentrant", fair = mutex "fair", fenced = mutex "fenced",
+}
+
+-- A semaphore with one lease: who is first in one queue waits until there are
+-- at most `most` nodes in another.
+all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,
+  queue = { mark = "lock-", blocks = { ["lock-"] = true } },
+  leases = { mark = "lease-", blocks = { ["lease-"] = false } } }
+
+-- A reader waits for writers, a writer for both.
+local function add_pair(name)
+  local read = kind { name = name .. ".read",
+    queue = { mark = "__READ__",
+      blocks = { ["__READ__"] = false, ["__WRIT__"] = true } } }
+  local write = kind { name = name .. ".write", exclusive = true,
+    queue = { mark = "__WRIT__",
+      blocks = { ["__READ__"] = true, ["__WRIT__"] = true } } }
+  read.peer, write.peer, read.is_shared = write, read, true
+  all[read.name], all[write.name] = read, write
+end
+
+add_pair "readwrite"
+add_pair "fair_readwrite"
+
+local NOT_YET = "this version does not have it there"
+
+local WHY_NOT = {
+  spin = "its waiters are woken, so none has to spin; use client:lock",
+  simple = "it has no key with a single value; use client:lock",
+  semaphore = NOT_YET, permits = NOT_YET, latch = NOT_YET,
+}
+
+--- Finds a kind. Raises an error if ZooKeeper has no such kind.
+-- @tparam string|table which
+-- @tparam[opt=2] number level as in error()
+-- @treturn table
+function kinds.load(which, level)
+  local found = all[which]
+  if found then return found end
+  if type(which) == "table" and all[which.name] == which then return which end
+  if type(which) == "table" then which = which.name end
+  error(("%s is not for ZooKeeper: %s"):format(naming.show(tostring(which)),
+    WHY_NOT[which] or "policies of users and red locks need Redis"),
+    level or 2)
+end
+
+--- The two sides of a read/write lock.
+-- @tparam string name
+function kinds.sides(name)
+  return { read = kinds.load(name .. ".read", 4),
+    write = kinds.load(name .. ".write", 4) }
+end
+
+return kinds

@@ -1,0 +1,364 @@
+--- One of our nodes in a queue: ephemeral and sequential, below a parent, as
+--  Curator makes them. `_c_<uuid>-<mark><10 digits>`. Its fields:
+--    parent    the path of the queue
+--    mark      what comes before the number: "lock-", "__READ__", ...
+--    blocks    mark -> whether an earlier node with this mark is waited for
+--    node      its name; nil: there is none
+--    number    its place in the order
+--    created   the id of the transaction that made it
+--    beside    a place with whose number the node is made, see target.lua
+--    ahead     the node that is watched: nothing to do until it is gone
+--    most      how many nodes may be in the queue, whatever their order; then
+--              what is watched is the queue
+--
+--  The uuid is made before the node. So if the reply to a create is lost, the
+--  list of nodes tells whether it was made. A uuid is used in one session only:
+--  a node with it is certainly ours.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+
+local place = {}
+place.__index = place
+
+local ops, sub = codec.ops, string.sub
+local DIGITS, UUID = 10, 36
+local LAST = 2147383647             -- 100 000 before the server's counter ends
+
+local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-" }
+
+--- The mark and the number of a node; nil for one of another kind.
+-- @tparam string name
+function place.parse(name)
+  local number = tonumber(sub(name, -DIGITS))
+  for _, mark in ipairs(number and MARKS or {}) do
+    if sub(name, -DIGITS - #mark, -DIGITS - 1) == mark then
+      return mark, number
+    end
+  end
+end
+
+--- @tparam table server the back end: connection, new_uuid(), data(owner)
+-- @tparam table fields parent, mark, blocks; `owner`, for its data; on_wake,
+--   called outside of any task when it is worth asking again
+function place.new(server, fields)
+  local self = setmetatable(fields, place)
+  self.server, self.connection = server, server.connection
+  self.epoch = false
+  return self
+end
+
+-- Begins a new session: the nodes of the former one are gone.
+local function renew(self)
+  self.epoch, self.uuid = self.connection.epoch, self.server:new_uuid()
+  self.node, self.number, self.ahead, self.created = nil, nil, nil, nil
+  self.is_in_doubt = nil
+end
+
+--- The path of its node.
+function place:path() return self.parent .. "/" .. self.node end
+
+-- making it -------------------------------------------------------------------
+
+local function took_create(call)
+  local self = call.place
+  if not call.err or self.create ~= call then return end
+  self.is_in_doubt = nil
+  if call.err ~= 0 then return end
+  local its = call.its
+  local path = its:text() or ""
+  self.node = sub(path, #self.parent + 2)
+  self.number = tonumber(sub(path, -DIGITS))
+  self.created = its:stat().created
+  if its.is_bad then self.is_in_doubt = true end
+end
+
+-- Sends the create.
+local function create(self)
+  local server, flags, beside = self.server, codec.flags, self.beside
+  self.is_in_doubt = true
+  local call = self.connection:post(ops.create2, codec.create(
+    ("%s/_c_%s-%s%s"):format(self.parent, self.uuid, self.mark,
+      beside and ("%010d"):format(beside.number) or ""),
+    server:data(self.owner), beside and flags.ephemeral or flags.sequential,
+    server.access))
+  call.on_over, call.place, self.create = took_create, self, call
+  if call.code == "connect" then self.is_in_doubt = nil end     -- not sent
+  return call
+end
+
+-- What is fine when the nodes above it are made: somebody else made one, or it
+-- has gone again, because it was empty.
+local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
+  [errors.NO_NODE] = true }
+
+-- Makes the nodes above it, as containers, below the chroot.
+-- @return true, or nil, code, detail
+local function make_parents(self, deadline)
+  local connection, server, calls = self.connection, self.server, {}
+  local path = server.options.chroot
+  for part in self.parent:sub(#path + 1):gmatch "/[^/]+" do
+    path = path .. part
+    calls[#calls + 1] = connection:post(ops.create_container,
+      codec.create(path, "", codec.flags.container, server.access))
+    calls[#calls].path = path
+  end
+  local _, code, detail = calls[#calls]:wait(deadline)
+  if code == "cancelled" or code == "timeout" then return nil, code, detail end
+  for _, call in ipairs(calls) do
+    if call.err and not FINE[call.err] and not errors.of(call.err).ends then
+      return nil, "zookeeper", errors.says(call.err, call.path)
+    end
+  end
+  return true
+end
+
+-- looking ---------------------------------------------------------------------
+
+-- Finds our node in a list, after a lost reply.
+local function find(self, names)
+  local own = "_c_" .. self.uuid
+  for _, name in ipairs(names) do
+    if sub(name, 1, 3 + UUID) == own then
+      self.node, self.number = name, tonumber(sub(name, -DIGITS))
+      return true
+    end
+  end
+end
+
+-- The last node before ours for which it waits; nil: none.
+-- @treturn string|nil
+-- @treturn boolean whether our node is in the list
+-- @treturn string|nil the mark of another kind
+local function survey(self, names)
+  local own, mine, blocks = self.node, self.number, self.blocks
+  local ahead, last, is_there, other = nil, -1, false, nil
+  for i = 1, #names do
+    local name = names[i]
+    if name == own then
+      is_there = true
+    else
+      local mark, number = place.parse(name)
+      if not mark or blocks[mark] == nil then
+        other = other or mark or self.server.foreign[name]
+      elseif blocks[mark] and number < mine and number > last then
+        ahead, last = name, number
+      end
+    end
+  end
+  return ahead, is_there, other
+end
+
+-- Notes the next change of the queue.
+local function listen(self)
+  local heard = { is_heard = false }
+  self.heard = heard
+  self.connection:watch(self.parent, function()
+    heard.is_heard = true
+    if self.heard == heard and self.ahead then
+      self.ahead = nil
+      self:on_wake()
+    end
+  end)
+end
+
+-- Lists the queue, after having made our node if there is none.
+-- @treturn[1] table names
+-- @treturn[2] boolean false: try again
+-- @treturn[3] nil, code, detail
+local function look(self, deadline)
+  local connection = self.connection
+  self.sent = connection.host.now()
+  local made = not self.node and not self.is_in_doubt and create(self)
+  if self.most then listen(self) end
+  local list = connection:post(ops.children,
+    codec.read(self.parent, self.most ~= nil))
+  local err, its, detail = list:wait(deadline)
+  if not err then
+    if its == "cancelled" or its == "timeout" then return nil, its, detail end
+    return false
+  elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
+    local ok, code, why = make_parents(self, deadline)
+    if not ok then return nil, code, why end
+    return false
+  elseif made and made.err ~= 0 then
+    return nil, "zookeeper", errors.says(made.err, self.parent)
+  elseif err ~= 0 then
+    if errors.of(err).ends then return false end
+    return nil, "zookeeper", errors.says(err, self.parent)
+  end
+  local names = its:texts()
+  if its.is_bad then
+    connection:leave("protocol error: a malformed list")
+    return false
+  end
+  if not self.node then
+    self.is_in_doubt = nil
+    if not find(self, names) then return false end
+  end
+  return names
+end
+
+-- Watches the node ahead.
+-- @treturn boolean|nil whether it is still there; nil: code, detail
+local function watch(self, ahead, deadline)
+  local path, connection = self.parent .. "/" .. ahead, self.connection
+  local epoch = self.epoch
+  self.ahead = ahead
+  connection:watch(path, function()
+    if self.ahead == ahead and self.epoch == epoch then
+      self.ahead = nil
+      self:on_wake()
+    end
+  end)
+  local err, its, detail =
+    connection:post(ops.get, codec.read(path, true)):wait(deadline)
+  if err == 0 then return self.ahead == ahead end
+  if self.ahead == ahead then self.ahead = nil end
+  if err == nil and (its == "cancelled" or its == "timeout") then
+    return nil, its, detail
+  end
+  return false
+end
+
+-- The id of the transaction that made our node, after a lost reply.
+local function ask_created(self, deadline)
+  local err, its = self.connection:post(ops.exists,
+    codec.read(self:path())):wait(deadline)
+  if err == 0 then self.created = its:stat().created end
+  return err == 0
+end
+
+--- Asks whether it is our turn; makes our node if there is none. Retries until
+--  the deadline.
+-- @tparam number deadline by host.now()
+-- @tparam[opt] boolean is_try  do not watch the node ahead
+-- @treturn[1] boolean whether nothing is ahead
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise. It may be
+--   in the queue
+function place:ask(deadline, is_try)
+  local connection = self.connection
+  while true do
+    local ok, code, detail = connection:connect(deadline)
+    if not ok then return nil, code, detail end
+    if self.epoch ~= connection.epoch then renew(self) end
+    local names
+    names, code, detail = look(self, deadline)
+    if names == nil then return nil, code, detail end
+    if names and self.number > LAST then
+      return nil, "refused", ("the numbers below %s are nearly used up: delete "
+        .. "that node, or use another name"):format(self.parent)
+    end
+    local ahead, is_there, other
+    if names then ahead, is_there, other = survey(self, names) end
+    if other then
+      return nil, "refused", ("%s has nodes of another kind of lock (%s)")
+        :format(self.parent, other)
+    elseif names and not is_there then
+      self.node = nil                        -- somebody has deleted it
+    elseif names and self.most and #names > self.most then
+      if is_try or not self.heard.is_heard then
+        self.ahead = not is_try and self.parent or nil
+        return false
+      end
+    elseif names and not ahead then
+      if self.created or ask_created(self, deadline) then return true end
+    elseif names and is_try then
+      return false
+    elseif names then
+      local is_watched
+      is_watched, code, detail = watch(self, ahead, deadline)
+      if is_watched then return false end
+      if is_watched == nil then return nil, code, detail end
+    end
+    if connection.host.now() >= deadline then
+      return nil, "timeout", ("%s: no time left"):format(connection.where)
+    end
+  end
+end
+
+--- Is it in the queue, with nothing to ask until `on_wake`?
+function place:is_waiting()
+  return self.ahead ~= nil and self.epoch == self.connection.epoch
+end
+
+--- The connection was lost, and with it the watch.
+function place:dropped() self.ahead = nil end
+
+-- leaving ---------------------------------------------------------------------
+
+-- Is there certainly no node of ours?
+local function is_gone(self)
+  return self.epoch ~= self.connection.epoch
+    or not self.node and not self.is_in_doubt
+end
+
+-- Deletes it once.
+-- @treturn[1] boolean whether it was there
+-- @treturn[2] nil, code, detail
+local function delete(self, deadline)
+  local connection = self.connection
+  if not self.node then
+    local err, its, detail = connection:post(ops.children,
+      codec.read(self.parent)):wait(deadline)
+    if not err then return nil, its, detail end
+    if not self.node then
+      self.is_in_doubt = nil
+      if err ~= 0 or not find(self, its:texts()) then return false end
+    end
+  end
+  local err, code, detail = connection:post(ops.delete,
+    codec.versioned(self:path())):wait(deadline)
+  if err == 0 then return true end
+  if err == errors.NO_NODE then return false end
+  if not err then return nil, code, detail end
+  return nil, errors.of(err).ends and "closed" or "zookeeper",
+    errors.says(err, self:path())
+end
+
+--- Deletes its node. What cannot be deleted in time is left to `server`, which
+--  deletes it later, or to the end of the session.
+-- @tparam number deadline by host.now()
+-- @treturn[1] boolean whether it was there; true if an earlier attempt, whose
+--   reply was lost, may have deleted it
+-- @treturn[2] nil, code, detail
+function place:leave(deadline)
+  local connection, doomed = self.connection, self.server.doomed
+  local was_sent, result, code, detail = false, nil, nil, nil
+  doomed[self], self.ahead = true, nil
+  while not is_gone(self) do
+    local ok
+    ok, code, detail = connection:connect(deadline)
+    if not ok then return nil, code, detail end
+    if is_gone(self) then break end
+    result, code, detail = delete(self, deadline)
+    if result ~= nil or code == "zookeeper" then break end
+    if code == "cancelled" or code == "timeout" then
+      return nil, code, detail
+    end
+    was_sent = was_sent or code == "closed"
+  end
+  doomed[self], self.node, self.is_in_doubt = nil, nil, nil
+  if code == "zookeeper" then return nil, code, detail end
+  return result or was_sent
+end
+
+--- Sends the delete of its node, without waiting. If that fails, the server
+--  deletes it later.
+-- @treturn boolean whether it was sent; else `leave` it
+function place:abandon()
+  local doomed = self.server.doomed
+  self.ahead = nil
+  if is_gone(self) then return true end
+  doomed[self] = true
+  if not self.node or not self.connection.is_ready then return false end
+  self.connection:post(ops.delete, codec.versioned(self:path()),
+    function(call)
+      if call.err == 0 or call.err == errors.NO_NODE then
+        doomed[self], self.node = nil, nil
+      end
+    end)
+  return true
+end
+
+return place

@@ -1,0 +1,398 @@
+--- A lock of one name: its operations, with the replies of a Redis policy (see
+--  verdicts.lua). The server knows nodes, not owners. So each owner has an
+--  *entry* here, as long as it holds the lock or waits for it:
+--    owner     its name
+--    place     its node, see place.lua
+--    is_held   whether it holds the lock
+--    want      its count of holds
+--    token     the id of the transaction that made the node
+--    deadline  when its lease ends, by host.now(); then the node is deleted
+--  A renewal sends nothing for an entry: it moves this deadline.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+local naming = require "rlock.naming"
+local place = require "rlock.zookeeper.place"
+
+local target = {}
+target.__index = target
+
+local max, ops = math.max, codec.ops
+
+local MOST = 100                  -- holders that are looked at
+local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
+local UNKNOWN = -1                -- milliseconds until the lock may be free
+
+--- @tparam table server the back end
+-- @tparam table policy  of kinds.lua
+-- @tparam string path
+function target.new(server, policy, path)
+  return setmetatable({
+    server = server, policy = policy, path = path,
+    entries = {},                 -- owner -> entry
+  }, target)
+end
+
+-- entries ---------------------------------------------------------------------
+
+--- The channel on which this owner is woken.
+function target:channel(owner) return self.path .. "#" .. owner end
+
+-- An entry that is still on the server, as far as is known.
+local function entry_of(self, owner)
+  local entry = self.entries[owner]
+  if entry and entry.is_held
+      and entry.place.epoch ~= self.server.connection.epoch then
+    self:forget(entry)
+    return nil
+  end
+  return entry
+end
+
+-- The owner's hold of the other side of a read/write lock, or nil.
+local function hold_at_peer(self, owner)
+  local peer = self.policy.peer
+  local other = peer and self.server:bound(peer, self.path)
+  local entry = other and entry_of(other, owner)
+  return entry and entry.is_held and entry or nil
+end
+
+-- A writer that also reads has its number as a reader. So it is first as long
+-- as it is one of them, as in Curator.
+local function new_entry(self, owner)
+  local server, queue = self.server, self.policy.queue
+  local entry = { target = self, owner = owner, is_held = false }
+  local writer = self.policy.is_shared and hold_at_peer(self, owner)
+  local function on_wake() server.channels:message(self:channel(owner)) end
+  local function new_place(of, folder)
+    return place.new(server, { parent = self.path .. folder, mark = of.mark,
+      blocks = of.blocks, owner = owner, on_wake = on_wake })
+  end
+  if self.policy.most then
+    entry.gate = new_place(queue, "/locks")
+    entry.place = new_place(self.policy.leases, "/leases")
+    entry.place.most = self.policy.most
+  else
+    entry.place = new_place(queue, "")
+    entry.place.beside = writer and writer.place
+  end
+  self.entries[owner] = entry
+  server.entries[entry] = true
+  return entry
+end
+
+--- Drops an entry, whose node is left or gone.
+function target:forget(entry)
+  local server = self.server
+  server.leases:remove(entry)
+  server.entries[entry], entry.is_held = nil, false
+  if self.entries[entry.owner] == entry then self.entries[entry.owner] = nil end
+  server.channels:idle(self:channel(entry.owner))
+end
+
+--- Drops an entry, and deletes its node.
+-- @tparam table entry
+-- @tparam number deadline by host.now()
+-- @return as place:leave
+function target:drop(entry, deadline)
+  self:forget(entry)
+  if entry.gate then self.server:leave_place(entry.gate) end
+  return entry.place:leave(deadline)
+end
+
+-- Has the entry nothing to ask until it is woken?
+local function is_waiting(entry)
+  return entry.place:is_waiting() or entry.gate and entry.gate:is_waiting()
+end
+
+-- Asks whether it is the entry's turn, see place:ask.
+local function ask_turn(entry, deadline, is_try)
+  local gate = entry.gate
+  if gate then
+    local is_first, code, detail = gate:ask(deadline, is_try)
+    if not is_first then return is_first, code, detail end
+  end
+  local is_first, code, detail = entry.place:ask(deadline, is_try)
+  if is_first and gate then entry.target.server:leave_place(gate) end
+  return is_first, code, detail
+end
+
+-- Lets the hold end at this time.
+local function hold_until(entry, deadline)
+  local leases = entry.target.server.leases
+  leases:remove(entry)
+  entry.deadline = deadline
+  leases:push(entry)
+  entry.target.server.connection:wake(deadline)
+end
+
+-- requests --------------------------------------------------------------------
+
+-- Sends a request until it is answered.
+local function ask(self, deadline, op, path, body)
+  local connection = self.server.connection
+  while true do
+    local ok, code, detail = connection:connect(deadline)
+    if not ok then return nil, code, detail end
+    local err, its
+    err, its, detail = connection:post(op, body):wait(deadline)
+    if err and not errors.of(err).ends then
+      if err == 0 or err == errors.NO_NODE then return err, its end
+      return nil, "zookeeper", errors.says(err, path)
+    elseif its == "cancelled" or its == "timeout" then
+      return nil, its, detail
+    end
+  end
+end
+
+-- Has the path of a semaphore no nodes of another kind? (A queue tells this by
+-- its list.) Asks once.
+-- @return true, or nil, code, detail
+local function check_kind(self, deadline)
+  if self.is_checked or not self.policy.most then return true end
+  local err, its, detail = ask(self, deadline, ops.children, self.path,
+    codec.read(self.path))
+  if not err then return nil, its, detail end
+  for _, name in ipairs(err == 0 and its:texts() or {}) do
+    local mark = place.parse(name)
+    if mark then
+      return nil, "refused", ("%s has nodes of another kind of lock (%s)")
+        :format(self.path, mark)
+    end
+  end
+  self.is_checked = true
+  return true
+end
+
+-- operations ------------------------------------------------------------------
+
+-- They return the reply, or nil, code, detail, and whether the request may have
+-- been applied; last, when it was sent.
+local run = {}
+
+-- Is the session certain to live on? If that is not known, the next handshake
+-- tells.
+local function make_sure(self, deadline)
+  local connection = self.server.connection
+  if connection.validity.ends > connection.host.now() then return true end
+  connection:leave("its session was not confirmed in time")
+  return connection:connect(deadline)
+end
+
+local function granted(self, entry, ms, want)
+  local sent = entry.place.sent
+  entry.is_held, entry.want = true, want
+  entry.token = codec.number(entry.place.created)
+  if entry.place.beside then
+    entry.token = nil       -- later ones may be less: they wait already
+  elseif not entry.token then
+    return nil, "zookeeper", "the token is beyond 2^53, and this Lua has no "
+      .. "integers of that size", true
+  end
+  hold_until(entry, sent + ms / 1000)
+  self.server:attend(entry)
+  return { "held", entry.token }, nil, nil, false, sent
+end
+
+function run.acquire(self, deadline, now, owner, ms, want, request)
+  local entry = entry_of(self, owner)
+  ms = tonumber(ms)
+  if entry and entry.is_held then
+    entry.want = want
+    hold_until(entry, max(entry.deadline, now + ms / 1000))
+    return { "held", entry.token }, nil, nil, false, now
+  elseif want ~= "1" then
+    return { "lost" }
+  end
+  if not entry and not self.policy.is_shared
+      and hold_at_peer(self, owner) then
+    return { "refused", UPGRADE }
+  end
+  entry = entry or new_entry(self, owner)
+  if is_waiting(entry) then return { "busy", UNKNOWN } end
+  local is_try = request.wait_ms == 0
+  local is_first, code, detail = check_kind(self, deadline)
+  if is_first then
+    is_first, code, detail = ask_turn(entry, deadline, is_try)
+  end
+  if is_first then is_first, code, detail = make_sure(self, deadline) end
+  if is_first then
+    if entry.place.epoch ~= self.server.connection.epoch then
+      return { "busy", 0 }                  -- it was another session's
+    end
+    return granted(self, entry, ms, want)
+  elseif code == "refused" then
+    self.server:leave_later(entry)
+    return { "refused", detail }
+  elseif is_first == nil then
+    return nil, code, detail, true
+  elseif is_try then
+    self.server:leave_later(entry)
+  end
+  return { "busy", UNKNOWN }
+end
+
+function run.release(self, deadline, now, owner, ms, want)
+  local entry = entry_of(self, owner)
+  if not entry then return { "lost" } end
+  if want ~= "0" then
+    if not entry.is_held then return { "lost" } end
+    entry.want = want
+    hold_until(entry, now + tonumber(ms) / 1000)
+    return { "kept" }, nil, nil, false, now
+  end
+  local was_there, code, detail = self:drop(entry, deadline)
+  if was_there == nil then return nil, code, detail, true end
+  return { was_there and "freed" or "lost" }, nil, nil, false, now
+end
+
+function run.leave(self, deadline, _, owner)
+  local entry = self.entries[owner]
+  if not entry or entry.is_held then return { "left" } end
+  local was_there, code, detail = self:drop(entry, deadline)
+  if was_there == nil then return nil, code, detail, true end
+  return { "left" }
+end
+
+--- Renews a hold, after a sync.
+-- @return the reply
+function target:renew(owner, now, ms)
+  local entry = entry_of(self, owner)
+  if not entry or not entry.is_held then return { "lost" } end
+  hold_until(entry, max(entry.deadline, now + ms / 1000))
+  return { "held" }
+end
+
+function run.renew(self, deadline, now, owner, ms)
+  local ok, code, detail, sent = self.server:sync(deadline)
+  if not ok then return nil, code, detail, true end
+  return self:renew(owner, now, tonumber(ms)), nil, nil, false, sent
+end
+
+-- The nodes of a queue, in order.
+local function queue_of(self, path, deadline)
+  local err, its, detail = ask(self, deadline, ops.children, path,
+    codec.read(path))
+  if not err then return nil, its, detail end
+  local list = {}
+  for _, name in ipairs(err == 0 and its:texts() or {}) do
+    local mark, number = place.parse(name)
+    if mark then
+      list[#list + 1] = { name = name, mark = mark, number = number }
+    end
+  end
+  table.sort(list, function(a, b) return a.number < b.number end)
+  return list
+end
+
+-- Reads a node of a list: its `path`, `data`, and `created`.
+-- @return whether it is there; or nil, code, detail
+local function read(self, path, node, deadline)
+  node.path = path .. "/" .. node.name
+  local err, its, detail = ask(self, deadline, ops.get, node.path,
+    codec.read(node.path))
+  if not err then return nil, its, detail end
+  if err ~= 0 then return false end
+  node.data = its:text() or ""
+  node.created = codec.number(its:stat().created)
+  return true
+end
+
+-- How many nodes at the head of a queue hold the lock.
+local function count_holders(list, policy)
+  local n = policy.most or 1
+  if list[1] and list[1].mark ~= "__READ__" then return n end
+  while list[n + 1] and list[n + 1].mark == "__READ__" do n = n + 1 end
+  return n
+end
+
+-- The nodes that hold the lock, as `read` leaves them.
+-- @return the nodes, and how many wait; or nil, code, detail
+local function holders_of(self, deadline)
+  local path = self.path .. (self.policy.most and "/leases" or "")
+  while true do
+    local list, code, detail = queue_of(self, path, deadline)
+    if not list then return nil, code, detail end
+    local n, is_there = count_holders(list, self.policy), true
+    local holders = {}
+    for i = 1, math.min(n, #list, MOST) do
+      is_there, code, detail = read(self, path, list[i], deadline)
+      if is_there == nil then return nil, code, detail end
+      if not is_there then break end
+      holders[i] = list[i]
+    end
+    if is_there then return holders, math.max(#list - n, 0) end
+  end
+end
+
+-- Who a node belongs to: the owner, for ours; else what it says, or its name.
+local function owner_in(node)
+  return node.data:match("^%S+ (%S+) rlock,") or node.data ~= "" and node.data
+    or node.name
+end
+
+function run.peek(self, deadline, _, owner)
+  local holders, waiting, detail = holders_of(self, deadline)
+  if not holders then return nil, waiting, detail end
+  if not holders[1] then return { "free", UNKNOWN, 0, {} } end
+  local entry, mine, list = self.entries[owner], 0, {}
+  for i, node in ipairs(holders) do
+    local is_mine = entry and entry.is_held and entry.place.node == node.name
+    if is_mine then mine = tonumber(entry.want) end
+    list[2 * i - 1] = naming.printable(owner_in(node))
+    list[2 * i] = is_mine and entry.want or "1"
+  end
+  return { "held", UNKNOWN, mine, list,
+    { "token", holders[1].created, "waiting", waiting } }
+end
+
+function run.break_(self, deadline, _, token)
+  local holders, code, detail = holders_of(self, deadline)
+  if not holders then return nil, code, detail end
+  if not holders[1] then return { "free" } end
+  if token ~= "" and tonumber(token) ~= holders[1].created then
+    return { "refused", "the hold with that token is over" }
+  end
+  for _, node in ipairs(holders) do
+    local err
+    err, code, detail = ask(self, deadline, ops.delete, node.path,
+      codec.versioned(node.path))
+    if not err then return nil, code, detail, true end
+  end
+  return { "freed" }
+end
+
+--- Runs an operation, see the back end contract.
+function target:run(name, deadline, now, a, b, c, more)
+  return run[name](self, deadline, now, a, b, c, more)
+end
+
+-- its server ------------------------------------------------------------------
+
+--- Nothing is sent without a task.
+function target.post() return false end
+
+function target:where() return self.server.where end
+
+--- The server and the path, which put several locks in order.
+function target:address() return self.server.where, self.path end
+
+function target:route() return self.server end
+
+function target:is_connected() return self.server.connection.is_ready end
+
+function target:is_closed() return self.server.connection.is_closed end
+
+function target:ping(deadline) return self.server:sync(deadline) end
+
+--- Locks on ZooKeeper have no options but their owner.
+function target.check(_, _, options)
+  for _, name in ipairs { "replicas", "replica_timeout" } do
+    if options and options[name] then
+      error(("bad option %s: it is for Redis; a ZooKeeper server answers when "
+        .. "most servers have agreed"):format(name), 0)
+    end
+  end
+end
+
+return target

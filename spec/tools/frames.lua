@@ -1,0 +1,65 @@
+--- Faults between rlockctl's host and a ZooKeeper: wraps host.frames.
+--
+--    local frames = require "spec.tools.frames"
+--    frames.lose_reply "create2"     -- the next is sent; its answer is lost
+--    frames.lose_request "delete"    -- the next is not even sent
+--    frames.count "children"         -- how many were sent since `reset`
+--    after_each(frames.reset)
+--  With both losses the connection is lost, too.
+
+local codec = require "rlock.zookeeper.codec"
+local host = require "rlock.host.uv"
+
+local frames = {}
+
+local real = host.frames
+local replies, requests, counts = {}, {}, {}
+
+-- op -> its name
+local names = {}
+for name, op in pairs(codec.ops) do names[codec.int(op)] = name end
+
+local function wrap(options)
+  local its, lost = {}, {}
+  for key, value in pairs(options) do its[key] = value end
+  local opened, code, detail
+  local function cut()
+    opened:close()
+    options.lost "the spec has cut it off"
+  end
+  function its.frame(bytes)
+    if lost[bytes:sub(1, 4)] then return cut() end
+    options.frame(bytes)
+  end
+  opened, code, detail = real(its)
+  if not opened then return nil, code, detail end
+  local send = opened.send
+  function opened:send(bytes)
+    local xid, name = bytes:sub(1, 4), names[bytes:sub(5, 8)] or ""
+    counts[name] = (counts[name] or 0) + 1
+    if (requests[name] or 0) > 0 then
+      requests[name] = requests[name] - 1
+      host.daemon(cut)
+      return true
+    elseif (replies[name] or 0) > 0 then
+      replies[name] = replies[name] - 1
+      lost[xid] = true
+    end
+    return send(self, bytes)
+  end
+  return opened
+end
+
+function frames.lose_reply(name) replies[name] = (replies[name] or 0) + 1 end
+
+function frames.lose_request(name)
+  requests[name] = (requests[name] or 0) + 1
+end
+
+function frames.count(name) return counts[name] or 0 end
+
+function frames.reset() replies, requests, counts = {}, {}, {} end
+
+host.frames = wrap
+
+return frames

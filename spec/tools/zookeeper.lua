@@ -1,0 +1,122 @@
+--- Private ZooKeeper servers for the specs: on loopback, with their data in a
+--- folder that is removed. They end with the test process, even if that is
+--- killed.
+--
+--    local zookeeper = require "spec.tools.zookeeper"
+--    local server = zookeeper.start { tick = 200 }
+--    server.url                                 -- zk://127.0.0.1:PORT
+--    server:says "srvr"                         -- a four-letter word
+--    server:stop()
+--
+--  Needs Debian's package libzookeeper-java (spec/tools/deps zookeeper).
+--  Everything here blocks the process.
+
+local shell = require "spec.tools.shell"
+
+local zookeeper = {}
+
+local Server = {}
+Server.__index = Server
+
+local JARS = "/usr/share/java"
+local CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+-- What the server needs of the packages that libzookeeper-java pulls in.
+local PARTS = [[zookeeper zookeeper-jute slf4j-api slf4j-simple netty netty-all
+  commons-cli commons-io metrics-core snappy-java jackson-core
+  jackson-databind jackson-annotations]]
+local TRIES = 5
+
+--- Is it installed?
+function zookeeper.is_installed()
+  return shell.run(("test -e %s/zookeeper.jar && command -v java"):format(
+    JARS)) ~= ""
+end
+
+-- A port below the ephemeral ones.
+local function choose_port()
+  return 10000 + shell.run("od -An -N2 -tu2 /dev/urandom") % 22000
+end
+
+local function class_path()
+  local list = {}
+  for part in PARTS:gmatch("%S+") do list[#list + 1] = JARS .. "/" .. part
+    .. ".jar" end
+  return table.concat(list, ":")
+end
+
+local CONFIG = [[
+tickTime=%d
+dataDir=%s/data
+clientPort=%d
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+4lw.commands.whitelist=*
+maxClientCnxns=0
+]]
+
+-- /dev/shm, because a server waits for its disk.
+local function new_folder()
+  local base = shell.run("test -w /dev/shm && echo /dev/shm || echo "
+    .. (os.getenv "TMPDIR" or "/tmp")):gsub("%s+$", "")
+  return (shell.run(("mktemp -d %s/rlock-XXXXXX"):format(base))
+    :gsub("%s+$", ""))
+end
+
+function Server:launch()
+  local folder = shell.quote(self.folder)
+  shell.run(("cat > %s/zoo.cfg <<'END'\n%sEND"):format(folder,
+    CONFIG:format(self.tick, self.folder, self.port)))
+  local _, pid = shell.daemon(self.folder, "checkIntervalMs=", ("java -Xmx128m "
+    .. "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto "
+    .. "-Dznode.container.checkIntervalMs=1000 "
+    .. "-Dorg.slf4j.simpleLogger.logFile=System.out -cp %s %s %s/zoo.cfg")
+    :format(class_path(), CLASS, folder))
+  self.pid = tonumber(pid)
+  return self.pid, pid
+end
+
+--- Starts a server. Options: tick (ms; 500).
+-- @return the server: url, port, folder, pid
+function zookeeper.start(options)
+  local self = setmetatable({ tick = options and options.tick or 500,
+    folder = new_folder() }, Server)
+  local output
+  for _ = 1, TRIES do
+    self.port = choose_port()
+    local pid
+    pid, output = self:launch()
+    if pid then
+      self.url = ("zk://127.0.0.1:%d"):format(self.port)
+      return self
+    end
+  end
+  error("no private ZooKeeper: " .. output, 0)
+end
+
+--- Starts it again after `kill`, with its data.
+function Server:restart() assert(self:launch()) end
+
+--- Sends it a four-letter word; returns the answer.
+function Server:says(word)
+  return (shell.run("bash -c " .. shell.quote(("exec 3<>/dev/tcp/127.0.0.1/%d;"
+    .. "printf %s >&3; cat <&3"):format(self.port, word))))
+end
+
+--- Sends a signal by number or name.
+function Server:signal(signal) return shell.kill(self.pid, signal) end
+
+--- Kills it.
+function Server:kill()
+  if not self.pid then return end
+  os.remove(self.folder .. "/pid")
+  shell.finish(self.pid)
+  self.pid = nil
+end
+
+--- Ends it, and removes its folder.
+function Server:stop()
+  self:kill()
+  shell.run("rm -rf " .. shell.quote(self.folder))
+end
+
+return zookeeper

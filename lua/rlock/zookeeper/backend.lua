@@ -309,7 +309,7 @@ function backend:bind(policy, name, options)
 end
 
 --- The target of a kind and a path, if there is one.
-function backend:bound(policy, path)
+function backend:target_of(policy, path)
   return self.targets[policy.name .. path]
 end
 

@@ -17,7 +17,7 @@ local place = require "rlock.zookeeper.place"
 local target = {}
 target.__index = target
 
-local max, ops = math.max, codec.ops
+local max, min, ops = math.max, math.min, codec.ops
 
 local MOST = 100                  -- holders that are looked at
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
@@ -52,7 +52,7 @@ end
 -- The owner's hold of the other side of a read/write lock, or nil.
 local function hold_at_peer(self, owner)
   local peer = self.policy.peer
-  local other = peer and self.server:bound(peer, self.path)
+  local other = peer and self.server:target_of(peer, self.path)
   local entry = other and entry_of(other, owner)
   return entry and entry.is_held and entry or nil
 end
@@ -315,13 +315,18 @@ local function holders_of(self, deadline)
     if not list then return nil, code, detail end
     local n, is_there = count_holders(list, self.policy), true
     local holders = {}
-    for i = 1, math.min(n, #list, MOST) do
+    for i = 1, min(n, #list, MOST) do
       is_there, code, detail = read(self, path, list[i], deadline)
       if is_there == nil then return nil, code, detail end
       if not is_there then break end
       holders[i] = list[i]
     end
-    if is_there then return holders, math.max(#list - n, 0) end
+    if is_there and self.policy.most then
+      list, code, detail = queue_of(self, self.path .. "/locks", deadline)
+      if not list then return nil, code, detail end
+      n = 0
+    end
+    if is_there then return holders, max(#list - n, 0) end
   end
 end
 

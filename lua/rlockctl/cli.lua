@@ -16,6 +16,10 @@ cli.commands = {
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",
 }
 
+-- What looks at keys of Redis.
+local OF_REDIS = { ["break"] = true, ls = true, status = true, top = true,
+  wait = true }
+
 --- Options that every command has.
 local common = {
   ["--url"] = { "url", "URL" }, ["--tls"] = { "tls" },
@@ -75,6 +79,9 @@ end
 local function secure(address)
   local found
   address, found = address:gsub("^([rR][eE][dD][iI][sS])[sS]?([+:])", "%1s%2")
+  if found == 0 then
+    address, found = address:gsub("^([zZ][kK])[sS]?:", "%1s:")
+  end
   return found > 0 and address or nil
 end
 
@@ -85,7 +92,7 @@ local function set_server(chosen)
   if chosen.tls then
     chosen.url = secure(chosen.url or os.getenv "RLOCK_URL" or "")
     if not chosen.url then
-      return nil, "usage", "--tls: the server must be redis://..."
+      return nil, "usage", "--tls: the server must be redis://... or zk://..."
     end
   end
   if chosen.cacert or chosen.cert or chosen.key or chosen.sni
@@ -95,7 +102,8 @@ local function set_server(chosen)
       verify = not chosen.insecure }
   end
   if not chosen.url then return true end
-  local parsed, code, detail = require("rlock.redis.url").parse(chosen.url)
+  local parsed, code, detail =
+    require("rlockctl.cli.address").parse(chosen.url)
   if not parsed then return nil, code, source .. detail end
   require("rlock").default_url = chosen.url
   return true
@@ -166,6 +174,13 @@ local function run_command(name, words, first, chosen)
   end
   local ok, code, detail = apply(chosen)
   if not ok then return cli.fault(code, detail) end
+  if OF_REDIS[name] and not chosen.help then
+    local address = require "rlockctl.cli.address"
+    if address.is_zookeeper(address.default()) then
+      return cli.fault("usage", name .. ": this version has it for Redis only; "
+        .. "with zk://, there are rlockctl run and programs")
+    end
+  end
   local result
   local status = cli.run(function()
     result = command.run(cli, operands, chosen)

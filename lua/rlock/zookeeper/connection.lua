@@ -8,7 +8,7 @@
 --  lost fails with "closed": it may have been applied. It is not sent again
 --  here.
 --
---  A task keeps the session alive by a `sync` each sixth of its time-out (see
+--  A task keeps the session alive by a `sync` each tenth of its time-out (see
 --  validity.lua). `epoch` counts the sessions.
 
 local backoff = require "rlock.util.backoff"
@@ -24,8 +24,8 @@ connection.__index = connection
 
 local ceil, huge, max, min = math.ceil, math.huge, math.max, math.min
 
-local FIRST_PAUSE, LAST_PAUSE = 0.05, 2   -- seconds between rounds
-local BEAT = 1 / 6                        -- of the time-out, between syncs
+local FIRST_PAUSE, LAST_PAUSE = 0.05, 1   -- seconds between rounds
+local BEAT = 1 / 10                       -- of the time-out, between syncs
 local SILENT = 1 / 3                      -- of the time-out, without an answer
 local STEADY = 1                          -- seconds of a good connection
 local LAST_XID = 2147483647

@@ -316,6 +316,23 @@ local function delete(self, deadline)
     errors.says(err, self:path())
 end
 
+-- Deletes it; retries until the deadline.
+local function insist(self, deadline)
+  local was_sent, result, code, detail = false, nil, nil, nil
+  while not is_gone(self) do
+    local ok
+    ok, code, detail = self.connection:connect(deadline)
+    if not ok then return nil, code, detail end
+    if is_gone(self) then break end
+    result, code, detail = delete(self, deadline)
+    if result ~= nil then break end
+    if code ~= "closed" and code ~= "connect" then return nil, code, detail end
+    was_sent = was_sent or code == "closed"
+  end
+  self.node, self.is_in_doubt = nil, nil
+  return result or was_sent
+end
+
 --- Deletes its node. What cannot be deleted in time is left to `server`, which
 --  deletes it later, or to the end of the session.
 -- @tparam number deadline by host.now()
@@ -323,24 +340,11 @@ end
 --   reply was lost, may have deleted it
 -- @treturn[2] nil, code, detail
 function place:leave(deadline)
-  local connection, doomed = self.connection, self.server.doomed
-  local was_sent, result, code, detail = false, nil, nil, nil
-  doomed[self], self.ahead = true, nil
-  while not is_gone(self) do
-    local ok
-    ok, code, detail = connection:connect(deadline)
-    if not ok then return nil, code, detail end
-    if is_gone(self) then break end
-    result, code, detail = delete(self, deadline)
-    if result ~= nil or code == "zookeeper" then break end
-    if code == "cancelled" or code == "timeout" then
-      return nil, code, detail
-    end
-    was_sent = was_sent or code == "closed"
-  end
-  doomed[self], self.node, self.is_in_doubt = nil, nil, nil
-  if code == "zookeeper" then return nil, code, detail end
-  return result or was_sent
+  local doomed = self.server.doomed
+  doomed[self], self.ahead = nil, nil          -- nobody else deletes it now
+  local result, code, detail = insist(self, deadline)
+  if result == nil and code ~= "zookeeper" then doomed[self] = true end
+  return result, code, detail
 end
 
 --- Sends the delete of its node, without waiting. If that fails, the server

@@ -278,17 +278,20 @@ local function queue_of(self, path, deadline)
   for _, name in ipairs(err == 0 and its:texts() or {}) do
     local mark, number = place.parse(name)
     if mark then
-      list[#list + 1] = { name = name, mark = mark, number = number }
+      list[#list + 1] = { name = name, mark = mark, number = number,
+        path = path .. "/" .. name }
     end
   end
-  table.sort(list, function(a, b) return a.number < b.number end)
+  table.sort(list, function(a, b)
+    if a.number ~= b.number then return a.number < b.number end
+    return a.mark > b.mark                       -- a writer, then its reader
+  end)
   return list
 end
 
--- Reads a node of a list: its `path`, `data`, and `created`.
+-- Reads a node of a list: its `data`, and `created`.
 -- @return whether it is there; or nil, code, detail
-local function read(self, path, node, deadline)
-  node.path = path .. "/" .. node.name
+local function read(self, node, deadline)
   local err, its, detail = ask(self, deadline, ops.get, node.path,
     codec.read(node.path))
   if not err then return nil, its, detail end
@@ -298,35 +301,43 @@ local function read(self, path, node, deadline)
   return true
 end
 
--- How many nodes at the head of a queue hold the lock.
-local function count_holders(list, policy)
-  local n = policy.most or 1
-  if list[1] and list[1].mark ~= "__READ__" then return n end
-  while list[n + 1] and list[n + 1].mark == "__READ__" do n = n + 1 end
-  return n
+-- The nodes of a list that hold the lock: the first, or those that may be there
+-- together. Readers may be before the first writer, or have its number.
+local function select_holders(list, policy)
+  local most, first = policy.most or 1, list[1]
+  local is_pair = first and first.mark:sub(1, 2) == "__"
+  local holders, limit = {}, nil
+  for _, node in ipairs(list) do
+    local is_writer = node.mark == "__WRIT__"
+    if is_pair and limit and node.number > limit then break end
+    if not is_pair and holders[most] then break end
+    if not is_writer or node == first then holders[#holders + 1] = node end
+    if is_writer then limit = limit or node.number end
+  end
+  return holders
 end
 
--- The nodes that hold the lock, as `read` leaves them.
+-- The nodes that hold the lock, as `read` leaves them; of a read/write lock
+-- those of both sides.
 -- @return the nodes, and how many wait; or nil, code, detail
 local function holders_of(self, deadline)
   local path = self.path .. (self.policy.most and "/leases" or "")
   while true do
     local list, code, detail = queue_of(self, path, deadline)
     if not list then return nil, code, detail end
-    local n, is_there = count_holders(list, self.policy), true
-    local holders = {}
-    for i = 1, min(n, #list, MOST) do
-      is_there, code, detail = read(self, path, list[i], deadline)
+    local holders, is_there = select_holders(list, self.policy), true
+    for i = 1, min(#holders, MOST) do
+      is_there, code, detail = read(self, holders[i], deadline)
       if is_there == nil then return nil, code, detail end
       if not is_there then break end
-      holders[i] = list[i]
     end
+    local waiting = #list - #holders
     if is_there and self.policy.most then
       list, code, detail = queue_of(self, self.path .. "/locks", deadline)
       if not list then return nil, code, detail end
-      n = 0
+      waiting = #list
     end
-    if is_there then return holders, max(#list - n, 0) end
+    if is_there then return holders, waiting end
   end
 end
 
@@ -339,16 +350,20 @@ end
 function run.peek(self, deadline, _, owner)
   local holders, waiting, detail = holders_of(self, deadline)
   if not holders then return nil, waiting, detail end
-  if not holders[1] then return { "free", UNKNOWN, 0, {} } end
-  local entry, mine, list = self.entries[owner], 0, {}
-  for i, node in ipairs(holders) do
-    local is_mine = entry and entry.is_held and entry.place.node == node.name
-    if is_mine then mine = tonumber(entry.want) end
-    list[2 * i - 1] = naming.printable(owner_in(node))
-    list[2 * i] = is_mine and entry.want or "1"
+  local entry, mine, list, identities = self.entries[owner], 0, {}, {}
+  local token, mark = nil, not self.policy.most and self.policy.queue.mark
+  for _, node in ipairs(holders) do
+    if node.data and (not mark or node.mark == mark) then
+      local is_mine = entry and entry.is_held and entry.place.node == node.name
+      if is_mine then mine = tonumber(entry.want) end
+      list[#list + 1] = naming.printable(owner_in(node))
+      list[#list + 1] = is_mine and entry.want or "1"
+      identities[#identities + 1] = node.data:match " (rlock,%S+)$" or ""
+      token = token or node.created
+    end
   end
-  return { "held", UNKNOWN, mine, list,
-    { "token", holders[1].created, "waiting", waiting } }
+  return { list[1] and "held" or "free", UNKNOWN, mine, list,
+    { "token", token or false, "waiting", waiting, "identities", identities } }
 end
 
 function run.break_(self, deadline, _, token)

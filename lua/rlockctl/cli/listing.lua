@@ -45,6 +45,7 @@ end
 -- @tparam string name
 -- @tparam table states  from inspect.at
 function listing.complete(client, name, states)
+  if not client.session.server.node then return who.take(states) end
   for _, state in ipairs(states) do locate(client, name, state) end
   who.name(scan.nodes(client) or {}, client.session.timeout, states)
 end

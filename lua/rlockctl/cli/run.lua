@@ -180,8 +180,8 @@ end
 -- The command inherits RLOCK_URL; it gets --url without its password.
 local function add_url(self, env)
   if self.chosen.url then
-    local url = require "rlock.redis.url"
-    env[#env + 1] = "RLOCK_URL=" .. url.format(url.parse(self.chosen.url))
+    env[#env + 1] = "RLOCK_URL="
+      .. require("rlockctl.cli.address").show(self.chosen.url)
   end
   return env
 end

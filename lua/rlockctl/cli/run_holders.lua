@@ -18,7 +18,8 @@ local function ways(hold, i)
     return inspect.by(hold.client, name,
       chosen.fair and "fair_readwrite" or "readwrite")
   end
-  if chosen.limit or chosen.policy then return { own } end
+  local is_redis = hold.client.session.server.node
+  if chosen.limit or chosen.policy or not is_redis then return { own } end
   return { (chosen.shared or chosen.exclusive) and pair or any, any, own }
 end
 

@@ -18,6 +18,8 @@ end
 -- or nil, code, detail.
 local function lock_of(client, chosen, name)
   if chosen.limit then
+    local has, why = pcall(client.session.options.backend.load, "permits", 0)
+    if not has then return nil, "usage", why end
     local lock = require("rlockctl.cli.permit_group").new(client, name,
       chosen.permits, chosen.limit)
     return lock, { lock }
@@ -88,7 +90,7 @@ end
 local Hold = {}
 Hold.__index = Hold
 
-local function server_of(client) return client.session.server.node.where end
+local function server_of(client) return client.session.server.where end
 
 -- The owners in an outer run that holds it on the same server, or nil.
 local function owners_of(held, name, client)
@@ -107,7 +109,8 @@ function run_locks.new(client, names, chosen)
   local self = setmetatable({ client = client, chosen = chosen, held = held,
     names = {} }, Hold)
   for _, name in ipairs(names) do
-    local lock, ways, problem = lock_of(client, chosen, name)
+    local is_fit, lock, ways, problem = pcall(lock_of, client, chosen, name)
+    if not is_fit then return nil, "usage", tostring(lock) end
     if not lock then return nil, ways, problem end
     local owners = owners_of(held, name, client)
     if owners then

@@ -55,11 +55,10 @@ end
 -- @tparam number seconds as for `of`
 -- @treturn string
 function time_limit.problem(seconds)
-  local rlock, url = require "rlock", require "rlock.redis.url"
-  local address = rlock.default_url or os.getenv "RLOCK_URL" or ""
-  local parsed = url.parse(address ~= "" and address or "local:")
-  return ("no answer from %s within %gs"):format(
-    parsed and url.format(parsed) or "the server", time_limit.of(seconds))
+  local address = require "rlockctl.cli.address"
+  local default = address.default()
+  return ("no answer from %s within %gs"):format(address.parse(default)
+    and address.show(default) or "the server", time_limit.of(seconds))
 end
 
 --- Shortens the close of a client whose server does not reply.

@@ -57,6 +57,15 @@ function who.name(nodes, seconds, states, known)
   end)
 end
 
+--- As `name`, for states that have the identities of their holders.
+function who.take(states)
+  for _, state in ipairs(states) do
+    for i, holder in ipairs(state.holders) do
+      holder.who = identity.decode((state.identities or {})[i] or "")
+    end
+  end
+end
+
 --- An identity as text: web3: invoice.lua (pid 412).
 -- @tparam table holder  with `owner`, and `who` if that is known
 -- @treturn string without escaping

@@ -1,0 +1,166 @@
+--- Processes of rlockctl that share a lock on ZooKeeper: exclusion, wake-up, a
+--- holder that is killed or suspended, a server that stops.
+
+local ctl = require "spec.cli.ctl"
+local eventually = require "spec.tools.eventually"
+local peers = require "spec.tools.zookeeper_peer"
+local rlock = require "rlock"
+local slow = require "spec.tools.slow"
+local zookeeper = require "spec.tools.zookeeper"
+
+if not zookeeper.is_installed() then
+  return describe("rlockctl run on ZooKeeper", function()
+    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
+  end)
+end
+
+local KILL, STOP, CONT = 9, 19, 18
+local TTL = 2 * slow
+
+local server = zookeeper.start()
+local peer, number = nil, 0
+local name
+
+local function start(...)
+  return ctl.start { "run", name, "--ttl", ("%gs"):format(TTL),
+    url = server.url, ... }
+end
+
+local function nodes() return #(peer:names("/" .. name) or {}) end
+
+before_each(function()
+  peer = peer or peers.open(server)
+  number = number + 1
+  name = "run:" .. number
+end)
+
+teardown(function()
+  server:stop()
+  ctl.clean()
+end)
+
+describe("rlockctl run on ZooKeeper", function()
+  it("excludes another process, and names the holder", function()
+    local holder = start("--", "sh", "-c", "echo got; sleep 60")
+    holder:says "got"
+    local other = ctl.run { "run", "-n", name, "--", "true", url = server.url }
+    assert.equal(200, other.status)
+    assert.matches('^rlockctl: run: reentrant lock "run:%d+" is held by %S+: '
+      .. 'sh %(pid %d+%), renewed until released\n$', other.err)
+    holder:kill(15)
+    holder:wait()
+    eventually(function() return nodes() == 0 end)
+  end)
+
+  it("is woken by the end of another process", function()
+    local holder = ctl.start { "run", name, "--", "sh", "-c",
+      "echo got; while [ ! -e go ]; do sleep 0.02; done", url = server.url,
+      cwd = ctl.folder() }
+    holder:says "got"
+    local waiting = ctl.start { "run", name, "--", "echo", "mine",
+      url = server.url }
+    eventually(function() return nodes() == 2 end, 10 * slow)
+    assert.equal("", waiting:out())
+    ctl.file("go", "")
+    assert.equal(0, holder:wait().status)
+    assert.equal("mine\n", waiting:wait().out)
+    assert.equal(0, nodes())
+  end)
+
+  it("gets the lock of a killed process after its time-out", function()
+    local holder = start("--", "sh", "-c", "echo got; sleep 60")
+    holder:says "got"
+    local waiting = start("--", "echo", "mine")
+    eventually(function() return nodes() == 2 end, 10 * slow)
+    local began = rlock.now()
+    holder:kill(KILL)
+    holder:wait()
+    assert.equal("mine\n", waiting:wait().out)
+    assert.is_true(rlock.now() - began > TTL / 4)
+  end)
+
+  it("stops the command of a suspended process before others get the lock",
+      function()
+    local path = ctl.folder() .. "/beats"
+    local holder = start("--kill-after", ("%gs"):format(TTL / 10), "--", "sh",
+      "-c", "echo got; while :; do date +%s.%N >>" .. path
+      .. "; sleep 0.02; done")
+    holder:says "got"
+    holder:kill(STOP)
+    local waiting = ctl.start { "run", name, "--", "date", "+%s.%N",
+      url = server.url }
+    local taken = tonumber(waiting:wait().out)
+    local last
+    for line in io.lines(path) do last = tonumber(line) or last end
+    assert.is_true(last < taken, ("%f, %f"):format(last, taken))
+    holder:kill(CONT)
+    assert.equal(203, holder:wait().status)
+  end)
+
+  it("stops the command when the server has stopped", function()
+    local holder = start("--", "sh", "-c", "echo got; sleep 60")
+    holder:says "got"
+    local began = rlock.now()
+    server:signal(STOP)
+    local result = holder:wait()
+    local took = rlock.now() - began
+    server:signal(CONT)
+    assert.equal(203, result.status)
+    assert.is_true(took < TTL + 2 * slow, took)
+    peer:close()
+    peer = nil
+  end)
+
+  it("outlives a restart of the server", function()
+    local holder = ctl.start { "run", name, "--ttl", "10s", "-w", "30", "--",
+      "sh", "-c",
+      "echo got; while [ ! -e end ]; do sleep 0.02; done", url = server.url,
+      cwd = ctl.folder() }
+    holder:says "got"
+    server:kill()
+    server:restart()
+    ctl.file("end", "")
+    local result = holder:wait()
+    assert.equal(0, result.status, result.err)
+    assert.matches("^rlock: 1 hold is at risk: [^\n]+\n$", result.err)
+    assert.equal(0, #(peers.open(server):names("/" .. name) or {}))
+    peer:close()
+    peer = nil
+  end)
+
+  it("reports a server that does not answer", function()
+    server:signal(STOP)
+    local result = ctl.run { "run", "-w", "1", name, "--", "true",
+      url = server.url }
+    server:signal(CONT)
+    assert.equal(202, result.status)
+    assert.matches("^rlockctl: run: [^\n]+\n$", result.err)
+  end)
+
+  it("has a clear error for each wrong address", function()
+    local port = server.port
+    for url, why in pairs {
+      ["zk://127.0.0.1:1"] = { 202, "connection refused" },
+      [("zk://127.0.0.1:%d/none"):format(port)] =
+        { 1, "there is no node /none" },
+      [("zks://127.0.0.1:%d"):format(port)] = { 202, "" },
+      ["zk://127.0.0.1:x"] = { 206, "a port must be a number" },
+    } do
+      local result = ctl.run { "run", "-w", "2", name, "--", "true", url = url }
+      assert.equal(why[1], result.status, url)
+      assert.matches("^rlockctl: [^\n]+\n$", result.err)
+      assert.truthy(result.err:find(why[2], 1, true), result.err)
+    end
+  end)
+
+  it("refuses what this version does not have", function()
+    for _, words in ipairs { { "ls" }, { "status", "x" }, { "top" },
+        { "break", "x" }, { "wait", "x" } } do
+      words.url = server.url
+      assert.matches("this version has it for Redis only",
+        ctl.fault(206, words))
+    end
+    assert.matches("is not for ZooKeeper", ctl.fault(206, { "run", "--limit",
+      "2", name, "--", "true", url = server.url }))
+  end)
+end)

@@ -318,10 +318,9 @@ end
 
 -- Deletes it; retries until the deadline.
 local function insist(self, deadline)
-  local was_sent, result, code, detail = false, nil, nil, nil
+  local was_sent, result = false, nil
   while not is_gone(self) do
-    local ok
-    ok, code, detail = self.connection:connect(deadline)
+    local ok, code, detail = self.connection:connect(deadline)
     if not ok then return nil, code, detail end
     if is_gone(self) then break end
     result, code, detail = delete(self, deadline)

@@ -47,6 +47,11 @@ end
 -- @tparam table set see world.new
 local function start_set(self, set)
   self.set, self.forms = set.start(), set.forms or FORMS
+  for _, own in ipairs { "asleep", "is_gone" } do
+    self.set[own] = set[own] and function(...)
+      return set[own](self.set, ...)
+    end
+  end
   self.options.environment = { LOCKS = self.set.url, SHARDED = set.sharded }
   self.nodes = {}
   for i, server in ipairs(set.nodes(self.set)) do
@@ -59,7 +64,8 @@ end
 -- @tparam[opt=0] integer members how many servers for RedLocks
 -- @tparam[opt] table set the servers of the locks: start(), which returns an
 --   object with `url` and `stop`; nodes(object), the servers with keys; forms
---   of names; sharded, Redisson's shardedSubscriptionMode
+--   of names; sharded, Redisson's shardedSubscriptionMode; asleep and is_gone,
+--   which replace those here
 function world.new(program, members, set)
   local self = setmetatable({
     program = program, members = {}, processes = {}, names = 0, forms = FORMS,
@@ -196,9 +202,18 @@ function World:listeners(name)
   return self.set and math.max(n, self:subscriptions(name, "SHARD")) or n
 end
 
+--- Is nothing left of a lock?
+function World:is_gone(name)
+  if self.set and self.set.is_gone then return self.set.is_gone(name) end
+  return self:look("EXISTS", name) == 0
+end
+
 --- Waits until processes (1) listen on the channels of `name` and nobody asks
 --- any server anything any more: the waiters sleep.
 function World:asleep(name, processes)
+  if self.set and self.set.asleep then
+    return self.set.asleep(name, processes)
+  end
   eventually(function()
     return self:listeners(name) >= (processes or 1)
   end, 30, "waiters for " .. name)

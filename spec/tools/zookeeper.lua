@@ -39,8 +39,9 @@ end
 
 local function class_path()
   local list = {}
-  for part in PARTS:gmatch("%S+") do list[#list + 1] = JARS .. "/" .. part
-    .. ".jar" end
+  for part in PARTS:gmatch("%S+") do
+    list[#list + 1] = ("%s/%s.jar"):format(JARS, part)
+  end
   return table.concat(list, ":")
 end
 
@@ -70,15 +71,17 @@ function Server:launch()
     .. "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto "
     .. "-Dznode.container.checkIntervalMs=1000 "
     .. "-Dorg.slf4j.simpleLogger.logFile=System.out -cp %s %s %s/zoo.cfg")
-    :format(class_path(), CLASS, folder))
+    :format(shell.quote(self.class_path), CLASS, folder))
   self.pid = tonumber(pid)
   return self.pid, pid
 end
 
---- Starts a server. Options: tick (ms; 500).
+--- Starts a server. Options: tick (ms; 500); class_path (Debian's).
 -- @return the server: url, port, folder, pid
 function zookeeper.start(options)
-  local self = setmetatable({ tick = options and options.tick or 500,
+  options = options or {}
+  local self = setmetatable({ tick = options.tick or 500,
+    class_path = options.class_path or class_path(),
     folder = new_folder() }, Server)
   local output
   for _ = 1, TRIES do

@@ -1,0 +1,186 @@
+import java.net.URI;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
+import org.apache.curator.retry.RetryForever;
+
+/**
+ * Curator's side of the interop specs. It reads commands from a list in Redis
+ * and answers into another; spec/interop/peer.lua gives them and says what
+ * they are. Each task of a command is a thread here, since that is who holds a
+ * lock of Curator's.
+ *
+ * <p>Arguments: NAME TIMEOUT ADDRESS, that is the name of the lists, the
+ * session's time-out in milliseconds, and the server of the lists. LOCKS in the
+ * environment is where the locks are: zk://HOST:PORT.
+ */
+public final class Peer {
+    private final String name;
+    private final URI address;
+    private final CuratorFramework client;
+    private final Map<String, ExecutorService> threads = new HashMap<>();
+    private final Map<String, Object> shared = new ConcurrentHashMap<>();
+    private final Map<String, Integer> counts = new ConcurrentHashMap<>();
+    private final ThreadLocal<Redis> store =
+        ThreadLocal.withInitial(this::connect);
+
+    private Peer(String[] args) throws Exception {
+        name = args[0];
+        address = URI.create(args[2]);
+        client = CuratorFrameworkFactory.newClient(
+            URI.create(System.getenv("LOCKS")).getAuthority(),
+            Integer.parseInt(args[1]), 2000, new RetryForever(100));
+        client.start();
+        client.blockUntilConnected();
+    }
+
+    public static void main(String[] args) throws Exception {
+        new Peer(args).serve();
+    }
+
+    private Redis connect() {
+        try {
+            return new Redis(address.getHost(), address.getPort());
+        } catch (java.io.IOException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    private void serve() {
+        System.out.println("ready");
+        while (true) {
+            String[] words = store.get()
+                .call("BLPOP", name + ":commands", 0).split(" ");
+            threads.computeIfAbsent(words[1],
+                    key -> Executors.newSingleThreadExecutor())
+                .execute(() -> run(words));
+        }
+    }
+
+    private void run(String[] words) {
+        String answer;
+        try {
+            answer = act(words);
+        } catch (Exception e) {
+            e.printStackTrace();
+            answer = "error " + e;
+        }
+        store.get().call("RPUSH", name + ":answers", words[0] + " " + answer);
+    }
+
+    private String act(String[] words) throws Exception {
+        String task = words[1], kind = words[3], path = "/" + words[4];
+        String key = words[5 > words.length - 1 ? 4 : 5];
+        switch (words[2]) {
+            case "take":
+                return take(task, kind, path, Long.parseLong(words[5]))
+                    ? "ok" : "no";
+            case "give": return give(task, kind, path) ? "ok" : "no";
+            case "state":
+                return "ok " + (isLocked(path) ? 1 : 0) + " "
+                    + count(task, kind, path) + " -2";
+            case "contend":
+                return contend(task, kind, path, key, words[6]);
+            case "compare":
+                return compare(task, kind, path, key, words[6]);
+            default: return "error what is " + words[2] + "?";
+        }
+    }
+
+    // A mutex of a semaphore is held by an object, the others by a thread.
+    private InterProcessLock lock(String task, String kind, String path) {
+        switch (kind) {
+            case "lock":
+                return (InterProcessLock) shared.computeIfAbsent(path,
+                    key -> new InterProcessMutex(client, path));
+            case "mutex":
+                return (InterProcessLock) shared.computeIfAbsent(task + path,
+                    key -> new InterProcessSemaphoreMutex(client, path));
+            default:
+                InterProcessReadWriteLock pair = (InterProcessReadWriteLock)
+                    shared.computeIfAbsent(path,
+                        key -> new InterProcessReadWriteLock(client, path));
+                return kind.equals("read") ? pair.readLock() : pair.writeLock();
+        }
+    }
+
+    private int count(String task, String kind, String path) {
+        return counts.getOrDefault(task + " " + kind + path, 0);
+    }
+
+    private boolean take(String task, String kind, String path, long wait)
+            throws Exception {
+        InterProcessLock lock = lock(task, kind, path);
+        if (wait < 0) {
+            lock.acquire();
+        } else if (!lock.acquire(wait, TimeUnit.MILLISECONDS)) {
+            return false;
+        }
+        counts.merge(task + " " + kind + path, 1, Integer::sum);
+        return true;
+    }
+
+    private boolean give(String task, String kind, String path)
+            throws Exception {
+        try {
+            lock(task, kind, path).release();
+        } catch (IllegalMonitorStateException | IllegalStateException e) {
+            return false;
+        }
+        counts.merge(task + " " + kind + path, -1, Integer::sum);
+        return true;
+    }
+
+    private boolean isLocked(String path) throws Exception {
+        if (client.checkExists().forPath(path) == null) {
+            return false;
+        }
+        String leases = path + "/leases";
+        boolean isMutex = client.checkExists().forPath(leases) != null;
+        return !client.getChildren().forPath(isMutex ? leases : path)
+            .isEmpty();
+    }
+
+    private String contend(String task, String kind, String path, String key,
+            String rounds) throws Exception {
+        Redis redis = store.get();
+        int switches = 0;
+        for (int i = 0; i < Integer.parseInt(rounds); i++) {
+            take(task, kind, path, -1);
+            long before = Long.parseLong(redis.call("GET", key));
+            redis.call("SET", key, before + 1);
+            redis.call("INCR", key + ":sum");
+            if (!name.equals(redis.call("GETSET", key + ":last", name))) {
+                switches++;
+            }
+            if (!give(task, kind, path)) {
+                return "error lost in round " + i;
+            }
+        }
+        return "ok " + switches + " 0";
+    }
+
+    private String compare(String task, String kind, String path, String key,
+            String rounds) throws Exception {
+        Redis redis = store.get();
+        int differences = 0;
+        for (int i = 0; i < Integer.parseInt(rounds); i++) {
+            take(task, kind, path, -1);
+            if (!redis.call("GET", key).equals(redis.call("GET",
+                    key + ":sum"))) {
+                differences++;
+            }
+            give(task, kind, path);
+        }
+        return "ok " + differences;
+    }
+}

@@ -1,0 +1,54 @@
+--- Apache Curator's locks and ours on one ZooKeeper, of the version that comes
+--- with Curator.
+
+local against = require "spec.interop.against"
+local assert = require "luassert"
+local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
+local locks = require "spec.interop.locks"
+local peers = require "spec.tools.zookeeper_peer"
+local readwrite = require "spec.interop.readwrite"
+local zookeeper = require "spec.tools.zookeeper"
+
+local folder = (os.getenv "B" or "build") .. "/interop"
+
+-- The server, with a client of its own. Names are paths.
+local set = { forms = { "interop/%d", "i%d", "interop/a{%d}/b" } }
+
+function set.start()
+  local server = zookeeper.start {
+    class_path = assert(files.read(folder .. "/curator.classpath")) }
+  return setmetatable({ url = server.url, peer = peers.open(server),
+    stop = function(self)
+      self.peer:close()
+      server:stop()
+    end }, { __index = server })
+end
+
+function set.nodes() return {} end
+
+-- How many nodes hold a lock or wait for it.
+local function count(its, name)
+  local names = its.peer:names("/" .. name .. "/locks")
+  local more = names and its.peer:names("/" .. name .. "/leases")
+  return #(names or its.peer:names("/" .. name) or {}) + #(more or {})
+end
+
+function set.asleep(its, name, processes)
+  eventually(function() return count(its, name) > (processes or 1) end, 30,
+    "waiters for " .. name)
+end
+
+function set.is_gone(its, name) return count(its, name) == 0 end
+
+against({
+  describe = describe, it = it, setup = setup, teardown = teardown,
+}, "curator", 0, {
+  { "lock", { locks.contend, locks.excluded, locks.woken, locks.entered_again,
+    locks.ours_killed, locks.theirs_killed } },
+  { "mutex", { locks.contend, locks.excluded, locks.woken } },
+  { "write", { locks.contend, locks.excluded, locks.woken,
+    locks.entered_again } },
+  { "read/write", { readwrite.mixed, readwrite.shared, readwrite.entered_again,
+    readwrite.readers_woken, readwrite.downgraded } },
+}, set, "a ZooKeeper")

@@ -107,8 +107,8 @@ end
 -- @treturn[2] string detail
 function client.open(host, options)
   if options.backend.needs_frames and not host.frames then
-    return nil, "usage", ("no zk:// in %s: this version has it in rlockctl and "
-      .. "plain lua only"):format(host.name)
+    return nil, "usage", "bad url: this version has zk:// in rlockctl and "
+      .. "plain lua only"
   end
   local self = setmetatable({}, client)
   self.session = session.new(host, options)

@@ -16,8 +16,8 @@ local url = {}
 local LONGEST = 255                     -- bytes of a host
 local DEFAULT_PORT, SENTINEL_PORT, DEFAULT_DB = 6379, 26379, 0
 local FORMS = "must begin with redis://, rediss://, redis+sentinel://, "
-  .. "rediss+sentinel://, redis+cluster://, rediss+cluster:// or unix://, or "
-  .. "be local:"
+  .. "rediss+sentinel://, redis+cluster://, rediss+cluster://, unix://, zk:// "
+  .. "or zks://, or be local:"
 
 local function decode(text)
   if text:gsub("%%%x%x", ""):find("%", 1, true) then

@@ -7,6 +7,8 @@
 --    server.url                                 -- zk://127.0.0.1:PORT
 --    server:says "srvr"                         -- a four-letter word
 --    server:stop()
+--    local three = zookeeper.ensemble(3)        -- servers, and their `url`
+--    three:leader()  three:follower()  three:stop()
 --
 --  Needs Debian's package libzookeeper-java (spec/tools/deps zookeeper).
 --  Everything here blocks the process.
@@ -65,9 +67,9 @@ end
 
 function Server:launch()
   local folder = shell.quote(self.folder)
-  shell.run(("cat > %s/zoo.cfg <<'END'\n%sEND"):format(folder,
-    CONFIG:format(self.tick, self.folder, self.port)))
-  local _, pid = shell.daemon(self.folder, "checkIntervalMs=", ("java -Xmx128m "
+  shell.run(("cat > %s/zoo.cfg <<'END'\n%s%sEND"):format(folder,
+    CONFIG:format(self.tick, self.folder, self.port), self.more))
+  local _, pid = shell.daemon(self.folder, self.ready, ("java -Xmx128m "
     .. "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto "
     .. "-Dznode.container.checkIntervalMs=1000 "
     .. "-Dorg.slf4j.simpleLogger.logFile=System.out -cp %s %s %s/zoo.cfg")
@@ -82,7 +84,7 @@ function zookeeper.start(options)
   options = options or {}
   local self = setmetatable({ tick = options.tick or 500,
     class_path = options.class_path or class_path(),
-    folder = new_folder() }, Server)
+    folder = new_folder(), more = "", ready = "checkIntervalMs=" }, Server)
   local output
   for _ = 1, TRIES do
     self.port = choose_port()
@@ -120,6 +122,54 @@ end
 function Server:stop()
   self:kill()
   shell.run("rm -rf " .. shell.quote(self.folder))
+end
+
+-- An ensemble ----------------------------------------------------------------
+
+local Ensemble = {}
+Ensemble.__index = Ensemble
+
+local OF_ENSEMBLE = "initLimit=20\nsyncLimit=4\nquorumListenOnAllIPs=false\n"
+
+--- Starts several servers; returns when they have a leader.
+-- @tparam integer n
+-- @tparam[opt] table options tick (ms; 500)
+-- @return a list of servers, with the `url` of all
+function zookeeper.ensemble(n, options)
+  local self, more, hosts = setmetatable({}, Ensemble), OF_ENSEMBLE, {}
+  for i = 1, n do
+    more = ("%sserver.%d=127.0.0.1:%d:%d\n"):format(more, i, choose_port(),
+      choose_port())
+  end
+  for i = 1, n do
+    self[i] = setmetatable({ tick = options and options.tick or 500,
+      class_path = class_path(), folder = new_folder(), more = more,
+      ready = "lection bind port", port = choose_port() }, Server)
+    self[i].url = ("zk://127.0.0.1:%d"):format(self[i].port)
+    hosts[i] = ("127.0.0.1:%d"):format(self[i].port)
+    shell.run(("mkdir %s/data && echo %d >%s/data/myid"):format(
+      self[i].folder, i, self[i].folder))
+    local pid, output = self[i]:launch()
+    if not pid then error("no private ZooKeeper: " .. output, 0) end
+  end
+  self.url = "zk://" .. table.concat(hosts, ",")
+  return self
+end
+
+--- The first server in this mode: "leader" or "follower"; nil: none, yet.
+function Ensemble:find(mode)
+  for _, server in ipairs(self) do
+    if server.pid and server:says "srvr":find("Mode: " .. mode, 1, true) then
+      return server
+    end
+  end
+end
+
+function Ensemble:leader() return self:find "leader" end
+function Ensemble:follower() return self:find "follower" end
+
+function Ensemble:stop()
+  for _, server in ipairs(self) do server:stop() end
 end
 
 return zookeeper

@@ -80,13 +80,25 @@ local function lose(self, why, is_it)
   self.host.daemon(self.hooks.on_lost, why, is_it)
 end
 
--- Drops all that is held, and all that waits.
+-- The connection was lost, and with it all watches.
+local function drop_watches(self)
+  for entry in pairs(self.entries) do
+    entry.place:dropped()
+    if entry.gate then entry.gate:dropped() end
+  end
+end
+
+-- The session has ended: drops all that is held. What waits, or is being
+-- acquired, goes on with another session.
 local function forget_all(self, why)
   local was_held = false
   for entry in pairs(self.entries) do
-    was_held = was_held or entry.is_held
-    entry.target:forget(entry)
+    if entry.is_held then
+      was_held = true
+      entry.target:forget(entry)
+    end
   end
+  drop_watches(self)
   if was_held then lose(self, why, always) end
 end
 
@@ -137,10 +149,7 @@ local function on_ready(self, is_new)
 end
 
 local function on_dropped(self, why)
-  for entry in pairs(self.entries) do
-    entry.place:dropped()
-    if entry.gate then entry.gate:dropped() end
-  end
+  drop_watches(self)
   if self.hooks.is_needed() then
     self.host.daemon(self.hooks.on_replaced, why, always)
   end
@@ -241,7 +250,7 @@ function backend.valid_until(sent, seconds) return sent + seconds end
 function backend:sync(deadline)
   local link = self.connection
   while true do
-    local ok, code, detail = link:connect(deadline)
+    local ok, code, detail = link:reach(deadline)
     if not ok then return nil, code, detail end
     local call = link:sync()
     local err

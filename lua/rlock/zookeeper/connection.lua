@@ -385,6 +385,20 @@ function connection:connect(deadline)
   return ok, code, detail
 end
 
+--- As `connect`, but retries while that may succeed.
+-- @tparam number deadline by host.now()
+-- @return as `connect`
+function connection:reach(deadline)
+  if self.is_ready then return true end
+  local ok, code, detail, last
+  repeat
+    ok, code, detail = self:connect(deadline)
+    if ok or code ~= "connect" then return ok, code, detail end
+    last = last and self.host.now() >= deadline and last or detail
+  until self.host.now() >= deadline
+  return nil, code, last
+end
+
 -- keeping the session ---------------------------------------------------------
 
 -- The oldest request without an answer.

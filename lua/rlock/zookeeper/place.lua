@@ -239,7 +239,7 @@ end
 function place:ask(deadline, is_try)
   local connection = self.connection
   while true do
-    local ok, code, detail = connection:connect(deadline)
+    local ok, code, detail = connection:reach(deadline)
     if not ok then return nil, code, detail end
     if self.epoch ~= connection.epoch then renew(self) end
     local names
@@ -320,7 +320,7 @@ end
 local function insist(self, deadline)
   local was_sent, result = false, nil
   while not is_gone(self) do
-    local ok, code, detail = self.connection:connect(deadline)
+    local ok, code, detail = self.connection:reach(deadline)
     if not ok then return nil, code, detail end
     if is_gone(self) then break end
     result, code, detail = delete(self, deadline)

@@ -132,7 +132,7 @@ end
 local function ask(self, deadline, op, path, body)
   local connection = self.server.connection
   while true do
-    local ok, code, detail = connection:connect(deadline)
+    local ok, code, detail = connection:reach(deadline)
     if not ok then return nil, code, detail end
     local err, its
     err, its, detail = connection:post(op, body):wait(deadline)
@@ -176,7 +176,7 @@ local function make_sure(self, deadline)
   local connection = self.server.connection
   if connection.validity.ends > connection.host.now() then return true end
   connection:leave("its session was not confirmed in time")
-  return connection:connect(deadline)
+  return connection:reach(deadline)
 end
 
 local function granted(self, entry, ms, want)

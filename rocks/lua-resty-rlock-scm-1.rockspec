@@ -119,6 +119,7 @@ build = {
     ["rlock.zookeeper.errors"] = "lua/rlock/zookeeper/errors.lua",
     ["rlock.zookeeper.kinds"] = "lua/rlock/zookeeper/kinds.lua",
     ["rlock.zookeeper.place"] = "lua/rlock/zookeeper/place.lua",
+    ["rlock.zookeeper.semaphore"] = "lua/rlock/zookeeper/semaphore.lua",
     ["rlock.zookeeper.target"] = "lua/rlock/zookeeper/target.lua",
     ["rlock.zookeeper.url"] = "lua/rlock/zookeeper/url.lua",
     ["rlock.zookeeper.validity"] = "lua/rlock/zookeeper/validity.lua",

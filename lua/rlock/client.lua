@@ -243,8 +243,8 @@ local function counter_factory(kind)
       error(("bad options of client:%s: it has none; `replicas` is an option "
         .. "of the client"):format(kind.factory), 2)
     end
-    self.session.options.backend.load(kind.name, 3)
-    return require("rlock." .. kind.driver).new(self, name)
+    local driver = self.session.options.backend.load(kind.name, 3).driver
+    return require("rlock." .. (driver or kind.driver)).new(self, name)
   end
 end
 

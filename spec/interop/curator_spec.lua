@@ -41,6 +41,40 @@ end
 
 function set.is_gone(its, name) return count(its, name) == 0 end
 
+local LEASE, PERMITS, CROWD = 60000, 2, 100
+
+-- Both sides take permits of one semaphore, and wake each other.
+local function permits_shared(w, kind)
+  for a, b in w:both_ways() do
+    local name, one, two, three = w:name(), a:task(), b:task(), b:task()
+    assert.is_true(w.ours:task():ask("set", kind, name, PERMITS))
+    assert.is_true(one:ask("take", kind, name, -1, LEASE))
+    assert.is_true(two:ask("take", kind, name, 1000, LEASE))
+    assert.is_false(three:ask("take", kind, name, 50, LEASE))
+    local waiting = three:send("take", kind, name, -1, LEASE)
+    w:asleep(name, 2)
+    assert.is_false(waiting:is_answered())
+    assert.is_true(one:ask("give", kind, name))
+    assert.is_true((waiting:answer()))
+    assert.is_true(two:ask("give", kind, name))
+    assert.is_true(three:ask("give", kind, name))
+  end
+end
+
+local function crowded(w, kind)
+  local name, key, all = w:name(), w:counter(), {}
+  assert.is_true(w.ours:task():ask("set", kind, name, PERMITS))
+  for a in w:both_ways() do
+    for _ = 1, 3 do
+      all[#all + 1] = a:task():send("crowd", kind, name, key, CROWD)
+    end
+  end
+  for _, pending in ipairs(all) do
+    local _, most = pending:answer(120)
+    assert.is_true(most <= PERMITS, most)
+  end
+end
+
 against({
   describe = describe, it = it, setup = setup, teardown = teardown,
 }, "curator", 0, {
@@ -51,4 +85,8 @@ against({
     locks.entered_again } },
   { "read/write", { readwrite.mixed, readwrite.shared, readwrite.entered_again,
     readwrite.readers_woken, readwrite.downgraded } },
+  { "semaphore", {
+    { "has permits for both sides, which wake each other", permits_shared },
+    { "is never held by more than there are permits", crowded },
+  } },
 }, set, "a ZooKeeper")

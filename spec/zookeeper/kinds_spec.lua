@@ -173,6 +173,115 @@ describe("a read/write lock on ZooKeeper", function()
   end)
 end)
 
+describe("a semaphore on ZooKeeper", function()
+  local semaphore
+
+  before_each(function() semaphore = client:semaphore(name) end)
+
+  it("has leases of Curator's InterProcessSemaphoreV2", function()
+    assert.equal(0, semaphore:available())
+    assert.equal("busy", select(2, semaphore:try_acquire()))
+    assert.is_true(semaphore:set(3))
+    assert.equal("refused", select(2, semaphore:set(5)))
+    assert.equal("\0\0\0\3", peer:get("/" .. name .. "/limit"))
+    assert.is_true(semaphore:acquire(2))
+    assert.equal(2, #nodes "/leases")
+    eventually(function() return #nodes "/locks" == 0 end)
+    assert.equal(1, semaphore:available())
+    local other = open():semaphore(name)
+    assert.equal("busy", select(2, other:try_acquire(2)))
+    assert.is_true(other:try_acquire())
+    assert.equal("held", other:peek().state)
+    eventually(function() return #nodes "/leases" == 3 end)
+    assert.is_true(semaphore:release(2))
+    assert.equal("not_held", select(2, semaphore:release()))
+    assert.equal(2, semaphore:available())
+    assert.equal(2, semaphore:drain())
+    assert.equal(0, other:drain())
+    assert.is_true(semaphore:release(2))
+    assert.is_true(other:release())
+    assert.same({}, nodes "/leases")
+  end)
+
+  it("is waited for in order, also for several permits", function()
+    assert(semaphore:set(2))
+    assert(semaphore:acquire(2))
+    local order, all = {}, {}
+    for i, n in ipairs { 2, 1, 1 } do
+      local other = i == 2 and semaphore or open():semaphore(name)
+      all[i] = task.start(function()
+        assert(other:acquire(n))
+        order[#order + 1] = i
+        assert(other:release(n))
+      end)
+      eventually(function() return #nodes "/locks" == i end)
+    end
+    assert(semaphore:release())
+    assert.same({}, order)
+    assert(semaphore:release())
+    for i = 1, 3 do all[i]:join(PATIENCE) end
+    assert.equal(1, order[1])
+    assert.same({}, nodes "/leases")
+    eventually(function() return #nodes "/locks" == 0 end)
+    assert.is_nil(next(client.session.server.entries))
+  end)
+
+  it("is never held by more than there are permits", function()
+    assert(semaphore:set(2))
+    local inside, most, all = 0, 0, {}
+    for i = 1, 5 do
+      local its = i % 2 == 0 and semaphore or open():semaphore(name)
+      all[i] = task.start(function()
+        for _ = 1, 10 do
+          assert(its:acquire())
+          inside = inside + 1
+          most = math.max(most, inside)
+          rlock.sleep(0.005)
+          inside = inside - 1
+          assert(its:release())
+        end
+      end)
+    end
+    for i = 1, 5 do all[i]:join(PATIENCE) end
+    assert.is_true(most <= 2, most)
+  end)
+
+  it("wakes a waiter when its number is set or raised", function()
+    local waiting = task.start(function() return semaphore:acquire(2) end)
+    eventually(function() return #nodes "/locks" == 1 end)
+    assert(open():semaphore(name):set(1))
+    eventually(function() return #nodes "/leases" >= 1 end, PATIENCE)
+    assert(open():semaphore(name):add(1))
+    assert.is_true(waiting:join(PATIENCE))
+    assert.equal(0, semaphore:available())
+  end)
+
+  it("leaves nothing of a waiter that gives up", function()
+    assert(semaphore:set(1))
+    assert(semaphore:acquire())
+    assert.equal("timeout", select(2, semaphore:acquire(1, { wait = 0.1 })))
+    local waiting = task.start(function() return semaphore:acquire() end)
+    eventually(function() return #nodes "/leases" == 2 end)
+    waiting.task:cancel()
+    eventually(function()
+      return #nodes "/locks" == 0 and #nodes "/leases" == 1
+    end)
+    assert(semaphore:release())
+    assert.is_nil(next(client.session.server.entries))
+    assert.equal(0, client.session.wakeup.count)
+  end)
+
+  it("gets its permits back when a client ends", function()
+    local other = open()
+    assert(semaphore:set(1))
+    assert(other:semaphore(name):acquire())
+    local waiting = task.start(function() return semaphore:acquire() end)
+    eventually(function() return #nodes "/locks" == 1 end)
+    other:close()
+    assert.is_true(waiting:join(PATIENCE))
+  end)
+end)
+
 describe("locks of several systems", function()
   it("are held as one", function()
     local on_redis = fixtures.open { url = redis.shared().url }
@@ -210,8 +319,8 @@ describe("ZooKeeper refuses", function()
   end
 
   it("kinds that it cannot have", function()
-    for _, method in ipairs { "simple_lock", "spin_lock", "semaphore",
-        "permits", "latch" } do
+    for _, method in ipairs { "simple_lock", "spin_lock", "permits",
+        "latch" } do
       assert.matches("is not for ZooKeeper: ", raised(function()
         local made = client[method](client, name)
         return made

@@ -23,7 +23,7 @@ codec.ops = {
 codec.xids = { event = -1, ping = -2, auth = -4 }
 
 --- How a node is made.
-codec.flags = { ephemeral = 1, sequential = 3, container = 4 }
+codec.flags = { persistent = 0, ephemeral = 1, sequential = 3, container = 4 }
 
 --- An id of 64 bits that is 0.
 codec.NO_ID = ("\0"):rep(8)

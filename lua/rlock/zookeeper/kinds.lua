@@ -39,6 +39,9 @@ all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,
   queue = { mark = "lock-", blocks = { ["lock-"] = true } },
   leases = { mark = "lease-", blocks = { ["lease-"] = false } } }
 
+-- No lock: it has a driver of its own.
+all.semaphore = kind { name = "semaphore", driver = "zookeeper.semaphore" }
+
 -- A reader waits for writers, a writer for both.
 local function add_pair(name)
   local read = kind { name = name .. ".read",
@@ -59,7 +62,7 @@ local NOT_YET = "this version does not have it there"
 local WHY_NOT = {
   spin = "its waiters are woken, so none has to spin; use client:lock",
   simple = "it has no key with a single value; use client:lock",
-  semaphore = NOT_YET, permits = NOT_YET, latch = NOT_YET,
+  permits = NOT_YET, latch = NOT_YET,
 }
 
 --- Finds a kind. Raises an error if ZooKeeper has no such kind.

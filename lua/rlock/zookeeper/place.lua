@@ -92,9 +92,9 @@ end
 local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
   [errors.NO_NODE] = true }
 
--- Makes the nodes above it, as containers, below the chroot.
+--- Makes the nodes above it, as containers, below the chroot.
 -- @return true, or nil, code, detail
-local function make_parents(self, deadline)
+function place:make_parents(deadline)
   local connection, server, calls = self.connection, self.server, {}
   local path = server.options.chroot
   for part in self.parent:sub(#path + 1):gmatch "/[^/]+" do
@@ -178,7 +178,7 @@ local function look(self, deadline)
     if its == "cancelled" or its == "timeout" then return nil, its, detail end
     return false
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
-    local ok, code, why = make_parents(self, deadline)
+    local ok, code, why = self:make_parents(deadline)
     if not ok then return nil, code, why end
     return false
   elseif made and made.err ~= 0 then

@@ -128,8 +128,15 @@ end
 
 -- requests --------------------------------------------------------------------
 
--- Sends a request until it is answered.
-local function ask(self, deadline, op, path, body)
+--- Sends a request until it is answered.
+-- @tparam number deadline by host.now()
+-- @tparam integer op one of codec.ops
+-- @tparam string path for messages
+-- @tparam string body
+-- @treturn[1] integer 0, or errors.NO_NODE
+-- @treturn[1] table a reader of the answer
+-- @treturn[2] nil, code, detail
+function target:ask(deadline, op, path, body)
   local connection = self.server.connection
   while true do
     local ok, code, detail = connection:reach(deadline)
@@ -150,7 +157,7 @@ end
 -- @return true, or nil, code, detail
 local function check_kind(self, deadline)
   if self.is_checked or not self.policy.most then return true end
-  local err, its, detail = ask(self, deadline, ops.children, self.path,
+  local err, its, detail = self:ask(deadline, ops.children, self.path,
     codec.read(self.path))
   if not err then return nil, its, detail end
   for _, name in ipairs(err == 0 and its:texts() or {}) do
@@ -271,7 +278,7 @@ end
 
 -- The nodes of a queue, in order.
 local function queue_of(self, path, deadline)
-  local err, its, detail = ask(self, deadline, ops.children, path,
+  local err, its, detail = self:ask(deadline, ops.children, path,
     codec.read(path))
   if not err then return nil, its, detail end
   local list = {}
@@ -292,7 +299,7 @@ end
 -- Reads a node of a list: its `data`, and `created`.
 -- @return whether it is there; or nil, code, detail
 local function read(self, node, deadline)
-  local err, its, detail = ask(self, deadline, ops.get, node.path,
+  local err, its, detail = self:ask(deadline, ops.get, node.path,
     codec.read(node.path))
   if not err then return nil, its, detail end
   if err ~= 0 then return false end
@@ -375,7 +382,7 @@ function run.break_(self, deadline, _, token)
   end
   for _, node in ipairs(holders) do
     local err
-    err, code, detail = ask(self, deadline, ops.delete, node.path,
+    err, code, detail = self:ask(deadline, ops.delete, node.path,
       codec.versioned(node.path))
     if not err then return nil, code, detail, true end
   end

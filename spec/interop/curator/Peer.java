@@ -11,6 +11,9 @@ import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
+import org.apache.curator.framework.recipes.shared.SharedCount;
 import org.apache.curator.retry.RetryForever;
 
 /**
@@ -29,6 +32,7 @@ public final class Peer {
     private final CuratorFramework client;
     private final Map<String, ExecutorService> threads = new HashMap<>();
     private final Map<String, Object> shared = new ConcurrentHashMap<>();
+    private final Map<String, Lease> leases = new ConcurrentHashMap<>();
     private final Map<String, Integer> counts = new ConcurrentHashMap<>();
     private final ThreadLocal<Redis> store =
         ThreadLocal.withInitial(this::connect);
@@ -90,6 +94,7 @@ public final class Peer {
                     + count(task, kind, path) + " -2";
             case "contend":
                 return contend(task, kind, path, key, words[6]);
+            case "crowd": return crowd(path, key, words[6]);
             case "compare":
                 return compare(task, kind, path, key, words[6]);
             default: return "error what is " + words[2] + "?";
@@ -119,6 +124,9 @@ public final class Peer {
 
     private boolean take(String task, String kind, String path, long wait)
             throws Exception {
+        if (kind.equals("semaphore")) {
+            return takePermit(task, path, wait);
+        }
         InterProcessLock lock = lock(task, kind, path);
         if (wait < 0) {
             lock.acquire();
@@ -131,6 +139,13 @@ public final class Peer {
 
     private boolean give(String task, String kind, String path)
             throws Exception {
+        if (kind.equals("semaphore")) {
+            Lease lease = leases.remove(task + path);
+            if (lease != null) {
+                semaphore(path).returnLease(lease);
+            }
+            return lease != null;
+        }
         try {
             lock(task, kind, path).release();
         } catch (IllegalMonitorStateException | IllegalStateException e) {
@@ -138,6 +153,42 @@ public final class Peer {
         }
         counts.merge(task + " " + kind + path, -1, Integer::sum);
         return true;
+    }
+
+    // Its number of permits is a SharedCount below it, where rlock has it.
+    private InterProcessSemaphoreV2 semaphore(String path) {
+        return (InterProcessSemaphoreV2) shared.computeIfAbsent(path, key -> {
+            SharedCount limit = new SharedCount(client, path + "/limit", 0);
+            try {
+                limit.start();
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+            return new InterProcessSemaphoreV2(client, path, limit);
+        });
+    }
+
+    private boolean takePermit(String task, String path, long wait)
+            throws Exception {
+        Lease lease = wait < 0 ? semaphore(path).acquire()
+            : semaphore(path).acquire(wait, TimeUnit.MILLISECONDS);
+        if (lease != null) {
+            leases.put(task + path, lease);
+        }
+        return lease != null;
+    }
+
+    private String crowd(String path, String key, String rounds)
+            throws Exception {
+        Redis redis = store.get();
+        long most = 0;
+        for (int i = 0; i < Integer.parseInt(rounds); i++) {
+            Lease lease = semaphore(path).acquire();
+            most = Math.max(most, Long.parseLong(redis.call("INCR", key)));
+            redis.call("DECR", key);
+            semaphore(path).returnLease(lease);
+        }
+        return "ok " + most;
     }
 
     private boolean isLocked(String path) throws Exception {

@@ -3,6 +3,7 @@
 --    local frames = require "spec.tools.frames"
 --    frames.lose_reply "create2"     -- the next is sent; its answer is lost
 --    frames.lose_request "delete"    -- the next is not even sent
+--    frames.garble(text)             -- instead of the next frame that arrives
 --    frames.count "children"         -- how many were sent since `reset`
 --    after_each(frames.reset)
 --  With both losses the connection is lost, too.
@@ -13,7 +14,7 @@ local host = require "rlock.host.uv"
 local frames = {}
 
 local real = host.frames
-local replies, requests, counts = {}, {}, {}
+local replies, requests, counts, garbage = {}, {}, {}, nil
 
 -- op -> its name
 local names = {}
@@ -29,6 +30,7 @@ local function wrap(options)
   end
   function its.frame(bytes)
     if lost[bytes:sub(1, 4)] then return cut() end
+    if garbage then bytes, garbage = garbage, nil end
     options.frame(bytes)
   end
   opened, code, detail = real(its)
@@ -56,9 +58,13 @@ function frames.lose_request(name)
   requests[name] = (requests[name] or 0) + 1
 end
 
+function frames.garble(text) garbage = text end
+
 function frames.count(name) return counts[name] or 0 end
 
-function frames.reset() replies, requests, counts = {}, {}, {} end
+function frames.reset()
+  replies, requests, counts, garbage = {}, {}, {}, nil
+end
 
 host.frames = wrap
 

@@ -20,12 +20,14 @@ local zookeeper = {}
 local Server = {}
 Server.__index = Server
 
+local here = shell.run("pwd") .. "/" .. shell.here()
 local JARS = "/usr/share/java"
 local CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 -- What the server needs of the packages that libzookeeper-java pulls in.
-local PARTS = [[zookeeper zookeeper-jute slf4j-api slf4j-simple netty netty-all
-  commons-cli commons-io metrics-core snappy-java jackson-core
-  jackson-databind jackson-annotations]]
+local PARTS = [[zookeeper zookeeper-jute slf4j-api slf4j-simple
+  netty-buffer netty-codec netty-common netty-handler netty-resolver
+  netty-transport netty-transport-native-unix-common commons-cli commons-io
+  metrics-core snappy-java jackson-core jackson-databind jackson-annotations]]
 local TRIES = 5
 
 --- Is it installed?
@@ -78,13 +80,35 @@ function Server:launch()
   return self.pid, pid
 end
 
---- Starts a server. Options: tick (ms; 500); class_path (Debian's).
--- @return the server: url, port, folder, pid
+local TLS = [[
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+secureClientPort=%d
+secureClientPortAddress=127.0.0.1
+ssl.keyStore.type=PEM
+ssl.keyStore.location=%s/good.pem
+ssl.trustStore.type=PEM
+ssl.trustStore.location=%s/ca.pem
+ssl.clientAuth=none
+]]
+
+-- Makes its certificate, of tls.sh; sets `tls_url`, and `ca`, a file.
+local function add_tls(self)
+  local port, folder = choose_port(), self.folder .. "/tls"
+  shell.run(("cd %s && sh %s tls && cat tls/good.key tls/good.crt "
+    .. ">tls/good.pem && cp tls/ca.crt tls/ca.pem"):format(self.folder,
+    shell.quote(here .. "tls.sh")))
+  self.more = TLS:format(port, folder, folder)
+  self.tls_url, self.ca = "zks://localhost:" .. port, folder .. "/ca.crt"
+end
+
+--- Starts a server. Options: tick (ms; 500); class_path (Debian's); tls.
+-- @return the server: url, port, folder, pid; tls_url and ca with TLS
 function zookeeper.start(options)
   options = options or {}
   local self = setmetatable({ tick = options.tick or 500,
     class_path = options.class_path or class_path(),
     folder = new_folder(), more = "", ready = "checkIntervalMs=" }, Server)
+  if options.tls then add_tls(self) end
   local output
   for _ = 1, TRIES do
     self.port = choose_port()

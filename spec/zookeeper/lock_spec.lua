@@ -287,6 +287,27 @@ describe("a lock on ZooKeeper", function()
     assert.same({}, nodes(name))
   end)
 
+  it("is held in spite of frames without sense", function()
+    assert(lock:lock())
+    assert(lock:unlock())
+    for n = 0, 40, 4 do
+      for _, byte in ipairs { "\0", "\1", "\255" } do
+        frames.garble(byte:rep(n))
+        assert.is_true(lock:lock { wait = PATIENCE })
+        assert.is_true(lock:unlock())
+      end
+    end
+    assert.same({}, nodes(name))
+    for byte, why in pairs { ["\0"] = "the server gives no session",
+        ["\255"] = "this is no ZooKeeper server" } do
+      frames.garble(byte:rep(64))
+      local opened, code, detail = rlock.open { url = server.url }
+      assert.is_nil(opened)
+      assert.equal("connect", code)
+      assert.matches(why, detail)
+    end
+  end)
+
   it("leaves no orphan if a lost request is given up", function()
     local link = client.session.server.connection
     assert(client.session.server:connect(1))

@@ -28,6 +28,7 @@ local FIRST_PAUSE, LAST_PAUSE = 0.05, 1   -- seconds between rounds
 local BEAT = 1 / 10                       -- of the time-out, between syncs
 local SILENT = 1 / 3                      -- of the time-out, without an answer
 local STEADY = 1                          -- seconds of a good connection
+local PAST = 3                            -- time-outs after which it has ended
 local LAST_XID = 2147483647
 local LOOKS = 2                           -- at the socket, before it is silent
 local DELETED = 2                         -- type of an event
@@ -178,7 +179,7 @@ end
 local function end_session(self, why)
   local had_any = self.session.id ~= codec.NO_ID
   self.session = { id = codec.NO_ID, password = ("\0"):rep(16) }
-  self.validity.ends = 0
+  self.validity.ends, self.seen = 0, codec.NO_ID
   if had_any and not self.is_closed then self.hooks.on_ended(why) end
 end
 
@@ -192,12 +193,13 @@ local function take_event(self, its)
   for _, fn in ipairs(list) do fn(kind == DELETED) end
 end
 
-local function take_answer(self, link, xid, err, its)
+local function take_answer(self, link, xid, zxid, err, its)
   local call = self.calls[xid]
   if not call or xid ~= self.answered % LAST_XID + 1 then
     return drop(self, link, "protocol error: an answer without a request")
   end
   self.calls[xid], self.answered = nil, xid
+  if zxid > self.seen and zxid < "\128" then self.seen = zxid end
   call.err, call.its = err, its
   finish(call)
   if errors.of(err).ends and self.link == link then
@@ -217,14 +219,13 @@ local function take(self, link, bytes)
   if its.is_bad then
     return drop(self, link, "protocol error: a short frame")
   end
-  if zxid > self.seen and zxid < "\128" then self.seen = zxid end
   if xid == codec.xids.event then
     take_event(self, its)
   elseif xid == codec.xids.auth then
     link.auth = err
     link.event:set()
   elseif xid ~= codec.xids.ping then
-    take_answer(self, link, xid, err, its)
+    take_answer(self, link, xid, zxid, err, its)
   end
 end
 
@@ -259,6 +260,9 @@ end
 -- Sends the hello, and waits for the session that the server gives.
 local function greet(self, link, deadline)
   local sent = self.host.now()
+  if self.timeout and sent > self.validity.heard + PAST * self.timeout then
+    end_session(self, "the session has expired, without any server in reach")
+  end
   link.frames:send(codec.hello {
     id = self.session.id, password = self.session.password, seen = self.seen,
     timeout = ceil(self.options.watchdog * 1000),
@@ -270,12 +274,15 @@ local function greet(self, link, deadline)
     detail = link.where .. ": this is no ZooKeeper server"
   elseif session.is_read_only then
     detail = link.where .. ": the server is read-only, because it has no quorum"
+  elseif session.timeout == 0 and self.session.id == codec.NO_ID then
+    detail = link.where .. ": the server gives no session"
   elseif session.timeout == 0 then
     detail = link.where .. ": the session has expired"
   end
   if detail then
     drop(self, link, detail)
-    if session and session.timeout == 0 then
+    if session and session.timeout == 0
+        and self.session.id ~= codec.NO_ID then
       end_session(self, "the session has expired")
       return nil, "expired", detail
     end

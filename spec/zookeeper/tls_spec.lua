@@ -1,0 +1,91 @@
+--- TLS and logins of ZooKeeper.
+
+local codec = require "rlock.zookeeper.codec"
+local fixtures = require "spec.tools.fixtures"
+local peers = require "spec.tools.zookeeper_peer"
+local rlock = require "rlock"
+local slow = require "spec.tools.slow"
+local zookeeper = require "spec.tools.zookeeper"
+
+if not zookeeper.is_installed() then
+  return describe("zks://", function()
+    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
+  end)
+end
+
+local server = zookeeper.start { tls = true }
+
+teardown(function() server:stop() end)
+
+after_each(fixtures.close)
+
+-- Why a client cannot be opened.
+local function refusal(options)
+  options.connect_timeout = 2 * slow
+  local client, code, detail = rlock.open(options)
+  assert.is_nil(client)
+  assert.is_nil(detail:find("\n"))
+  return code, detail
+end
+
+describe("zks://", function()
+  it("goes over TLS", function()
+    local client = fixtures.open { url = server.tls_url,
+      tls = { ca = server.ca } }
+    local lock = client:lock "tls"
+    assert.is_true(lock:lock())
+    assert.is_true(lock:is_held())
+    assert.is_true(lock:unlock())
+  end)
+
+  it("checks the server's certificate", function()
+    local code, detail = refusal { url = server.tls_url }
+    assert.equal("connect", code)
+    assert.matches("TLS: unable to get local issuer certificate", detail)
+  end)
+
+  it("does not fit a port without TLS, nor zk:// one with it", function()
+    assert.equal("connect", (refusal { url = "zks://127.0.0.1:"
+      .. server.port }))
+    assert.equal("connect", (refusal { url = (server.tls_url:gsub("zks",
+      "zk")) }))
+  end)
+end)
+
+describe("a login", function()
+  it("is sent, and may be what a node asks for", function()
+    local client = fixtures.open((server.url:gsub("//", "//me:secret@")))
+    local link = client.session.server.connection
+    local deadline = rlock.now() + 10
+    assert.equal(0, (link:post(codec.ops.create2, codec.create("/mine", "",
+      codec.flags.persistent, codec.CREATOR)):wait(deadline)))
+    assert.is_true(client:lock "mine/a":lock())
+    local other = fixtures.open(server.url)
+    local ok, code, detail = other:lock "mine/b":try_lock()
+    assert.same({ nil, "zookeeper" }, { ok, code })
+    assert.equal("NOAUTH for /mine/b: this login has no permission for the "
+      .. "node", detail)
+    assert.is_nil(tostring(client):find "secret")
+  end)
+
+  it("needs both words", function()
+    for _, options in ipairs { { url = "zk://me@h" }, { url = "zk://:x@h" },
+        { url = "zk://h", password = "x" } } do
+      assert.equal("usage", (refusal(options)))
+    end
+  end)
+end)
+
+describe("a chroot", function()
+  it("is put before all names, and must exist", function()
+    local peer = peers.open(server)
+    assert(peer:make "/app")
+    local client = fixtures.open(server.url .. "/app")
+    assert.is_true(client:lock "x/y":lock())
+    assert.equal(1, #peer:names "/app/x/y")
+    local code, detail = refusal { url = server.url .. "/none" }
+    assert.equal("refused", code)
+    assert.matches("there is no node /none; make it", detail)
+    peer:close()
+  end)
+end)

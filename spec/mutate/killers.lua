@@ -127,6 +127,33 @@ return {
     "simulate RUNS=4 CLUSTER=1" },
   ["lua/rlock/redis/url.lua"] = {
     "unit/url_spec" },
+  ["lua/rlock/zookeeper/codec.lua"] = {
+    "then", "unit/zookeeper_spec", "zookeeper/lock_spec" },
+  ["lua/rlock/zookeeper/url.lua"] = {
+    "then", "unit/zookeeper_spec", "zookeeper/lock_spec" },
+  ["lua/rlock/zookeeper/validity.lua"] = {
+    "then", "unit/zookeeper_spec", "zookeeper/lock_spec" },
+  ["lua/rlock/zookeeper/backend.lua"] = {
+    "then", "zookeeper/lock_spec", "zookeeper/kinds_spec",
+    "zookeeper/ensemble_spec" },
+  ["lua/rlock/zookeeper/batch.lua"] = {
+    "then", "zookeeper/lock_spec" },
+  ["lua/rlock/zookeeper/channels.lua"] = {
+    "then", "zookeeper/lock_spec" },
+  ["lua/rlock/zookeeper/connection.lua"] = {
+    "then", "zookeeper/lock_spec",
+    "zookeeper/tls_spec", "zookeeper/ensemble_spec" },
+  ["lua/rlock/zookeeper/errors.lua"] = {
+    "then", "zookeeper/lock_spec",
+    "zookeeper/tls_spec" },
+  ["lua/rlock/zookeeper/kinds.lua"] = {
+    "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/place.lua"] = {
+    "then", "zookeeper/lock_spec", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/semaphore.lua"] = {
+    "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/target.lua"] = {
+    "then", "zookeeper/lock_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/counters/call.lua"] = {
     "then", "check/counters_spec", "simulate RUNS=6 COUNTER=semaphore",
     "semaphore_spec", "latch_spec" },

@@ -120,6 +120,21 @@ describe("a lock on ZooKeeper", function()
     assert.equal(0, client.session.wakeup.count)
   end)
 
+  it("keeps no watch of waiters that have given up", function()
+    local other, link = open(), client.session.server.connection
+    assert(other:lock(name):lock())
+    for _ = 1, 10 do
+      assert.equal("timeout", select(2, lock:lock { wait = 0.01 }))
+    end
+    local semaphore = client:semaphore(name .. "/s")
+    assert(semaphore:set(1))
+    for _ = 1, 10 do
+      assert(semaphore:acquire())
+      assert(semaphore:release())
+    end
+    eventually(function() return next(link.watches) == nil end)
+  end)
+
   it("wakes the next waiter when one before it gives up", function()
     assert(lock:lock())
     local first = task.start(function() return lock:lock { wait = 0.5 } end)

@@ -491,6 +491,15 @@ function connection:watch(path, fn)
   end
 end
 
+--- Takes a function of `watch` back.
+function connection:unwatch(path, fn)
+  local list = self.watches[path]
+  for i = list and #list or 0, 1, -1 do
+    if list[i] == fn then table.remove(list, i) end
+  end
+  if list and not list[1] then self.watches[path] = nil end
+end
+
 --- Ends the session, which frees its nodes at once, and the connection.
 -- @tparam number deadline by host.now()
 function connection:close(deadline)

@@ -149,17 +149,27 @@ local function survey(self, names)
   return ahead, is_there, other
 end
 
--- Notes the next change of the queue.
-local function listen(self)
-  local heard = { is_heard = false }
-  self.heard = heard
-  self.connection:watch(self.parent, function()
-    heard.is_heard = true
-    if self.heard == heard and self.ahead then
+-- Takes the watch back.
+local function unwatch(self)
+  if self.watching then
+    self.connection:unwatch(self.watching, self.on_change)
+  end
+  self.watching, self.on_change, self.ahead = nil, nil, nil
+end
+
+-- Watches a path: its next change clears `ahead`, and wakes the waiter.
+local function start_watch(self, path)
+  unwatch(self)
+  local function on_change()
+    if self.on_change ~= on_change then return end
+    self.watching, self.on_change = nil, nil
+    if self.ahead then
       self.ahead = nil
       self:on_wake()
     end
-  end)
+  end
+  self.watching, self.on_change = path, on_change
+  self.connection:watch(path, on_change)
 end
 
 -- Lists the queue, after having made our node if there is none.
@@ -170,7 +180,7 @@ local function look(self, deadline)
   local connection = self.connection
   self.sent = connection.host.now()
   local made = not self.node and not self.is_in_doubt and create(self)
-  if self.most then listen(self) end
+  if self.most then start_watch(self, self.parent) end
   local list = connection:post(ops.children,
     codec.read(self.parent, self.most ~= nil))
   local err, its, detail = list:wait(deadline)
@@ -202,19 +212,13 @@ end
 -- Watches the node ahead.
 -- @treturn boolean|nil whether it is still there; nil: code, detail
 local function watch(self, ahead, deadline)
-  local path, connection = self.parent .. "/" .. ahead, self.connection
-  local epoch = self.epoch
+  local path = self.parent .. "/" .. ahead
+  start_watch(self, path)
   self.ahead = ahead
-  connection:watch(path, function()
-    if self.ahead == ahead and self.epoch == epoch then
-      self.ahead = nil
-      self:on_wake()
-    end
-  end)
   local err, its, detail =
-    connection:post(ops.get, codec.read(path, true)):wait(deadline)
+    self.connection:post(ops.get, codec.read(path, true)):wait(deadline)
   if err == 0 then return self.ahead == ahead end
-  if self.ahead == ahead then self.ahead = nil end
+  unwatch(self)
   if err == nil and (its == "cancelled" or its == "timeout") then
     return nil, its, detail
   end
@@ -257,11 +261,13 @@ function place:ask(deadline, is_try)
     elseif names and not is_there then
       self.node = nil                        -- somebody has deleted it
     elseif names and self.most and #names > self.most then
-      if is_try or not self.heard.is_heard then
-        self.ahead = not is_try and self.parent or nil
+      if is_try then return false end
+      if self.watching then              -- nothing has changed since the list
+        self.ahead = self.parent
         return false
       end
     elseif names and not ahead then
+      unwatch(self)
       if self.created or ask_created(self, deadline) then return true end
     elseif names and is_try then
       return false
@@ -283,7 +289,7 @@ function place:is_waiting()
 end
 
 --- The connection was lost, and with it the watch.
-function place:dropped() self.ahead = nil end
+function place:dropped() unwatch(self) end
 
 -- leaving ---------------------------------------------------------------------
 
@@ -340,7 +346,8 @@ end
 -- @treturn[2] nil, code, detail
 function place:leave(deadline)
   local doomed = self.server.doomed
-  doomed[self], self.ahead = nil, nil          -- nobody else deletes it now
+  doomed[self] = nil                           -- nobody else deletes it now
+  unwatch(self)
   local result, code, detail = insist(self, deadline)
   if result == nil and code ~= "zookeeper" then doomed[self] = true end
   return result, code, detail
@@ -351,7 +358,7 @@ end
 -- @treturn boolean whether it was sent; else `leave` it
 function place:abandon()
   local doomed = self.server.doomed
-  self.ahead = nil
+  unwatch(self)
   if is_gone(self) then return true end
   doomed[self] = true
   if not self.node or not self.connection.is_ready then return false end

@@ -71,10 +71,11 @@ local function watch_limit(self)
   local path, link = target.path .. "/limit", target.server.connection
   if self.watched_epoch == link.epoch and self.link == link.link then return end
   self.watched_epoch, self.link = link.epoch, link.link
-  link:watch(path, function()
+  self.on_limit = self.on_limit or function()
     self.link, self.has_changed = nil, true
     self.on_wake()
-  end)
+  end
+  link:watch(path, self.on_limit)
   link:post(ops.exists, codec.read(path, true))
 end
 
@@ -150,6 +151,7 @@ local function finish(self, is_held)
   local target = self.record.target
   local server = target.server
   server:leave_place(self.gate)
+  server.connection:unwatch(target.path .. "/limit", self.on_limit)
   self.entries[1].gate = nil
   for _, entry in ipairs(self.entries) do
     if is_held then

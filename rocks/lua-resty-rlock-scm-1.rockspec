@@ -56,6 +56,7 @@ build = {
     ["rlock.policy.fair"] = "lua/rlock/policy/fair.lua",
     ["rlock.policy.fair_readwrite"] = "lua/rlock/policy/fair_readwrite.lua",
     ["rlock.policy.fenced"] = "lua/rlock/policy/fenced.lua",
+    ["rlock.policy.handover"] = "lua/rlock/policy/handover.lua",
     ["rlock.policy.latch"] = "lua/rlock/policy/latch.lua",
     ["rlock.policy.liveness"] = "lua/rlock/policy/liveness.lua",
     ["rlock.policy.mutex"] = "lua/rlock/policy/mutex.lua",

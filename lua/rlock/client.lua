@@ -48,6 +48,7 @@ end
 local known = {
   url = text, username = text, password = text,
   name = text, identity = check.type "boolean",
+  handover = check.type "boolean",
   watchdog = check.duration(0.03, day), timeout = check.duration(0.001, day),
   connect_timeout = check.duration(0.001, day),
   publish = check.that('"publish", "spublish" or "both"', function(command)
@@ -275,8 +276,8 @@ end
 --- The metrics of this client: counters, and the histograms `wait`, `hold` and
 --  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
 --  to it }, ... } }.
--- @treturn table acquired, busy, timeouts, errors, lost, late_renewals, wait,
---   hold, round_trip; the same for each kind in `kinds`, and for each lock in
+-- @treturn table acquired, handed_over, busy, timeouts, errors, lost,
+--   late_renewals, wait, hold, round_trip; the same for each kind in `kinds`, and for each lock in
 --   the option `metrics` in `locks`
 function client:stats() return self.session.meter:stats() end
 

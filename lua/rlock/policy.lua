@@ -99,7 +99,7 @@ local fields = {
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
   poll_shared = "number",
   exclusive = "boolean", needs = "table", reasserts = "boolean",
-  peer = "table", title = "string",
+  peer = "table", title = "string", hands_over = "boolean",
   allows = "function", fair = "boolean",
   keeps = "function", slack = "number", lasts = "function",
 }

@@ -71,6 +71,7 @@ function session.new(host, options)
     -- whether events of level info are reported
     is_heard = options.log ~= nil or host.verbosity == 2,
     last_number = 0,
+    registration = { id },          -- a waiter's last argument of acquire
     families = {},                  -- name of a kind of lock -> a key of owners
     -- explicit name -> owner
     owners = setmetatable({}, { __mode = "v" }),

@@ -76,6 +76,10 @@ end
 local function count_grant(self, granted, waiter)
   local session, waited = self.session, 0
   if waiter and waiter.since then
+    if waiter.is_handed then
+      local series = self.record.series
+      series.handed_over = series.handed_over + 1
+    end
     waited = session.host.now() - waiter.since
     metrics.observe(self.record.series.wait, waited)
   end
@@ -112,7 +116,8 @@ end
 function lock:retry(waiter, deadline, now)
   local granted = grant_for(self, waiter)
   local verdict, ms, code, detail = granted:acquire(deadline, waiter.lease,
-    waiter.hold, now, waiter.wait_deadline)
+    waiter.hold, now, waiter.wait_deadline,
+    waiting.registration(self.session, waiter))
   if verdict == "busy" then granted:recycle() else waiter.granted = granted end
   return verdict, ms, code, detail
 end
@@ -141,7 +146,7 @@ function lock:take(wait, lease, hold)
   local wait_deadline = now + wait
   local verdict, ms, code, detail = granted:acquire(
     wait > 0 and wait_deadline or now + session.timeout, lease, hold, now,
-    wait_deadline)
+    wait_deadline, waiter and waiting.registration(session, waiter))
   if verdict == "held" and not waiter and not session.is_heard then
     if granted.token then return true, granted.token end
     return true

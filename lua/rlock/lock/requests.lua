@@ -75,7 +75,7 @@ end
 local function release_in_background(self, seconds, is_retried)
   local session, record, name = self.lock.session, self.lock.record,
     self.owner_name
-  local target, leaves = record.target, record.policy.ops.leave
+  local target, leaves = record.target, record.target.leaves
   local is_kept = is_retried or self:keeps_name()
   if is_kept then
     self.is_rolling_back, self.acting = true, turn.CONTENDED
@@ -102,7 +102,7 @@ local function release_in_background(self, seconds, is_retried)
       now = session.host.now()
     end
     if leaves then
-      target:run("leave", now + session.lease, now, name)
+      target:run("leave", now + session.lease, now, name, nil, session.id)
     end
   end
   session:background(function()
@@ -136,12 +136,11 @@ end
 --  heartbeat names it then, and it retries.
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
-  if not self.owner or #self.holds > 0 or not record.policy.ops.leave then
+  if not self.owner or #self.holds > 0 or not record.target.leaves then
     return
   end
   if self.acting then
-    local channel = session.wakeup.channels[self:channel()]
-    if not (channel and channel.first) then
+    if not session.wakeup:has(self:channel(), self.owner_name) then
       requests.leave_place(session, record, self.owner_name)
     end
     return
@@ -157,10 +156,10 @@ end
 -- @tparam table record of the lock
 -- @tparam string name the owner name that has the place
 function requests.leave_place(session, record, name)
-  if not record.policy.ops.leave then return end
+  if not record.target.leaves then return end
   session:background(function()
     local now = session.host.now()
-    record.target:run("leave", now + session.lease, now, name)
+    record.target:run("leave", now + session.lease, now, name, nil, session.id)
   end)
 end
 
@@ -398,11 +397,13 @@ end
 --   `accept` returns true, or nil, code, detail to give the hold back
 -- @tparam number now    by host.now()
 -- @tparam number wait_deadline of the whole wait; `now` for one attempt
+-- @tparam[opt] table registration of a waiter: more arguments
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
 -- @treturn[2] integer milliseconds until a retry may succeed
 -- @treturn[3] nil, nil, code, detail; for "cancelled", the value to raise
-function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
+function requests.acquire(self, deadline, lease, hold, now, wait_deadline,
+    registration)
   if self.acting then
     local is_ours, code, detail = turn.wait(self, deadline)
     if not is_ours then return nil, nil, code, detail end
@@ -418,7 +419,11 @@ function requests.acquire(self, deadline, lease, hold, now, wait_deadline)
     now = self.lock.session.host.now()
   end
   local extra = policy_.extra
-  if extra then extra = extra_of(self, extra, now, wait_deadline) end
+  if extra then
+    extra = extra_of(self, extra, now, wait_deadline)
+  else
+    extra = registration
+  end
   local on_death = self.lock.session.host.on_death
   if on_death then
     return survived(on_death(died_acquiring, self),
@@ -538,14 +543,21 @@ local removed, released = requests.removed, requests.released
 
 -- Wakes a waiter of this client, whose request follows the release, unless the
 -- policy has a queue of waiters.
--- @treturn table|nil the channel
+-- @treturn[1] table the channel
+-- @treturn[1] table the waiter
+-- @treturn[1] table|nil more arguments for the release: the waiter's entry
+-- @treturn[2] nil
 local function hand_over(self, now)
-  local channel = not self.lock.record.policy.ops.refresh and self:channel()
-  return channel and self.lock.session.wakeup:hand_over(channel, now)
+  local session = self.lock.session
+  local name = not self.lock.record.policy.ops.refresh and self:channel()
+  if not name then return nil end
+  local channel, waiter = session.wakeup:hand_over(name, now)
+  return channel, waiter, channel and channel.inbox
+    and { session.id .. " " .. waiter.owner_name }
 end
 
 function send_release(self, deadline, hold, now)
-  local session, channel = self.lock.session, nil
+  local session, channel, waiter, entry = self.lock.session, nil, nil, nil
   if not hold and self.holds[2] then
     hold = holds.left_by(self.holds, session.host.current())
   end
@@ -553,22 +565,21 @@ function send_release(self, deadline, hold, now)
   if not left then return seconds, watched, why end
   local want = #self.holds
   if want == 0 and session.wakeup.count > 0 then
-    channel = hand_over(self, now)
+    channel, waiter, entry = hand_over(self, now)
   end
   local reply, code, detail, may_be_applied, sent =
     self.lock.record.target:run("release", deadline, now, self.owner_name,
       want == 0 and "1" or duration.ms(seconds), COUNT[want]
-      or count_text(want))
-  if want == 0 and type(reply) == "table" and reply[1] == "freed"
-      and reply[2] == nil then                          -- the usual case
+      or count_text(want), entry)
+  local is_freed = want == 0 and type(reply) == "table" and reply[1] == "freed"
+    and reply[2] == nil
+  if channel then session.wakeup.handed_over(channel, waiter, is_freed) end
+  if is_freed then                                      -- the usual case
     self:clear()
     return true
   end
-  local ok
-  ok, code, detail = released(self, left, seconds, watched, reply, code, detail,
+  return released(self, left, seconds, watched, reply, code, detail,
     may_be_applied, sent)
-  if channel and not ok then session.wakeup:withdraw(channel) end
-  return ok, code, detail
 end
 
 -- As passed_on; the caller does not use the grant afterwards.

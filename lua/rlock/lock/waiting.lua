@@ -40,12 +40,16 @@ end
 -- @tparam string|nil channel
 -- @tparam[opt] function wakes as for wakeup:join
 -- @tparam[opt] table record of a lock, whose policy may have a queue of waiters
+-- @tparam[opt] boolean hands_over  whether the lock is handed over to waiters,
+--   although this one does not register; default: as the record's target
 -- @treturn table waiter
-function waiting.join(session, channel, wakes, record)
+function waiting.join(session, channel, wakes, record, hands_over)
   local host = session.host
   local waiter
   if channel then
-    waiter = session.wakeup:join(channel, wakes)
+    hands_over = hands_over or record and record.target.hands_over
+    waiter =
+      session.wakeup:join(channel, wakes, hands_over and session.id or nil)
   else
     waiter = host.event()
     waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
@@ -55,6 +59,14 @@ function waiting.join(session, channel, wakes, record)
       { session = session, waiter = waiter, record = record })
   end
   return waiter
+end
+
+--- More arguments for the request of the first waiter, by which it registers.
+-- @treturn table|nil
+function waiting.registration(session, waiter)
+  local channel = waiter.channel
+  return channel and channel.inbox and channel.first == waiter
+    and session.registration or nil
 end
 
 --- As wakeup:leave.

@@ -57,6 +57,13 @@ local function first_asleep(channel)
   return waiter
 end
 
+-- The first waiter with this owner name, or nil.
+local function waiter_of(channel, owner_name)
+  local waiter = channel.first
+  while waiter and waiter.owner_name ~= owner_name do waiter = waiter.next end
+  return waiter
+end
+
 -- Wakes the first waiter that is not already retrying. If all are, the first
 -- retries once more: its request may have been answered before this message.
 local function wake_one(channel)
@@ -125,6 +132,15 @@ function events.message(_, channel, payload)
   end
 end
 
+-- The lock is reserved for a waiter, which may have left.
+function events.granted(_, channel, owner_name)
+  local waiter = waiter_of(channel, owner_name)
+  if waiter then
+    waiter.is_handed = true
+    wake(waiter)
+  end
+end
+
 function events.live(_, channel)
   channel.successor = nil
   wake_all(channel)
@@ -135,13 +151,13 @@ function events.dropped(self, channel)
   self.count = self.count - 1
 end
 
---- Handles an event of a channel: "live", "message" or "dropped".
+--- Handles an event of a channel: "live", "message", "granted" or "dropped".
 function wakeup:notify(event, channel, payload)
   events[event](self, channel, payload)
 end
 
-local function open_channel(self, name)
-  local channel = { name = name }
+local function open_channel(self, name, inbox)
+  local channel = { name = name, inbox = inbox }
   self.channels[name] = channel
   self.count = self.count + 1
   self.listener:add(channel)
@@ -161,9 +177,11 @@ end
 -- @tparam string name the channel
 -- @tparam[opt] function wakes  payload -> "one" or "all": whether a message
 --   wakes all waiters that joined with this function; it wakes one other
+-- @tparam[opt] string inbox of a lock that is handed over to its waiters: the
+--   id of the client
 -- @treturn table waiter for `wait` and `leave`; it is an event of the host
-function wakeup:join(name, wakes)
-  local channel = self.channels[name] or open_channel(self, name)
+function wakeup:join(name, wakes, inbox)
+  local channel = self.channels[name] or open_channel(self, name, inbox)
   local waiter = self.host.event()
   waiter.channel, waiter.shares = channel, wakes and true   -- nil takes no room
   channel.wakes = channel.wakes or wakes
@@ -187,6 +205,14 @@ function wakeup.wait(_, waiter, seconds)
   return waiter:pause(seconds)
 end
 
+--- Does an owner wait on this channel?
+-- @tparam string name of the channel
+-- @tparam string owner_name
+function wakeup:has(name, owner_name)
+  local channel = self.channels[name]
+  return channel ~= nil and waiter_of(channel, owner_name) ~= nil
+end
+
 --- Does this waiter poll for all that share the lock? The first one that waits
 --  does, until it leaves.
 function wakeup.polls(_, waiter)
@@ -200,12 +226,14 @@ end
 --  succeeded without a wake, it wakes those that share the lock, because no
 --  message was published. If the first one has waited without a wake, messages
 --  may be missing: the next one retries, and polls as the first from then on.
+--  If a registered one gives up, the next one registers by a retry.
 -- @tparam table waiter
 -- @tparam boolean got_it whether the waiter succeeded
 function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
   local was_first = channel.first == waiter
   unlink(channel, waiter)
+  waiter.channel = nil
   if channel.successor == waiter then
     channel.successor = got_it and SUCCEEDED or nil
   end
@@ -213,6 +241,9 @@ function wakeup:leave(waiter, got_it)
   if waiter.is_set or waiter.is_woken and not got_it
       or was_first and waiter.is_woken == false then
     wake_one(channel)
+  end
+  if was_first and not got_it and channel.inbox and channel.first then
+    wake(channel.first)
   end
   if got_it and waiter.shares and not waiter.is_woken then
     wake_sleepers(channel)
@@ -224,27 +255,48 @@ function wakeup:leave(waiter, got_it)
 end
 
 --- Wakes the first waiter just before its lock is released, so that its request
---  follows the release on the same connection. The release's own message then
---  wakes no other. Not for longer than TENURE, for the sake of other clients (a
---  cohort lock: Dice, Marathe, Shavit, "Lock cohorting", 2012).
+--  follows the release on the same connection. Either the release names it, and
+--  publishes no message, or its message then wakes no other. Not for longer
+--  than TENURE, for the sake of other clients (a cohort lock: Dice, Marathe,
+--  Shavit, "Lock cohorting", 2012).
 -- @tparam string name the channel; unless its messages may wake several
 -- @tparam number now
--- @treturn table|nil the channel; `withdraw` it if the release fails
+-- @treturn[1] table the channel; call `handed_over` after the release
+-- @treturn[1] table the waiter
+-- @treturn[2] nil
 function wakeup:hand_over(name, now)
   local channel = self.channels[name]
   local waiter = channel and not channel.wakes and first_asleep(channel)
-  if not waiter or now - (channel.tenure or now) > TENURE then
+  if not waiter then
     if channel then channel.tenure = nil end
     return nil
+  elseif now - (channel.tenure or now) > TENURE then
+    channel.tenure = nil
+    if channel.inbox then                -- lets the first one register
+      channel.successor = channel.first
+      wake(channel.first)
+    end
+    return nil
   end
-  channel.tenure, channel.successor = channel.tenure or now, waiter
+  channel.tenure = channel.tenure or now
+  if not channel.inbox then channel.successor = waiter end
   wake(waiter)
-  return channel
+  return channel, waiter
 end
 
---- Ends a hand-over that failed: the next message is for all waiters.
+--- To be called when the release of a hand-over has ended. If its request came
+--  before the release, the waiter retries once more. If the release failed, the
+--  next message is for all waiters.
 -- @tparam table channel
-function wakeup.withdraw(_, channel) channel.successor = nil end
+-- @tparam table waiter
+-- @tparam boolean is_done
+function wakeup.handed_over(channel, waiter, is_done)
+  if not is_done then channel.successor = nil end
+  if channel.inbox and waiter.channel then
+    waiter.is_handed = true
+    wake(waiter)
+  end
+end
 
 --- Passes on remaining permits: wakes the first waiter for which they suffice
 --  and that is not already retrying.

@@ -6,19 +6,21 @@
 --                                    token; expires with the lease
 --    redisson_lock__channel:{name}   "0" when the lock becomes free
 --    redisson_lock_token:{name}      string: the last token; never expires
+--    and the keys and channels of handover.lua, from the channel's name
 --  On the wire it is Redisson's RFencedLock. Re-entry returns the same token.
 --  The next token is the last plus one or the server's time in microseconds,
 --  whichever is greater, so tokens grow even if the server loses the last one.
 --  Redisson takes the next one by INCR and would restart at 1, so the key has
 --  no expiry, and SET removes one that an older rlock set.
 
+local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
 local reentrant = require "rlock.policy.reentrant"
 local shared = require "rlock.policy.shared"
 
-local tell = shared.tell
+local free, register = handover.free, handover.register
 
-local UNLOCKED = "0"
+local RESERVED = "0"                    -- a hold count, see handover.lua
 local TOKEN = ""                        -- the hash field of the token
 local LIMIT = 9007199254740992          -- 2^53: numbers are exact below it
 
@@ -37,17 +39,28 @@ end
 --- Takes the lock with a new token, or sets the owner's hold count to `want`
 --  and returns its token. Otherwise as the reentrant lock's.
 function server.acquire(keys, args)
-  local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
+  local lock, owner, lease, want, client =
+    keys[1], args[1], args[2], args[3], args[4]
   local ttl = redis.call("pttl", lock)
-  local held = ttl ~= -2 and redis.call("hmget", lock, owner, TOKEN)
-  if not held and want ~= "1" then return { "lost" } end
-  if held and not held[1] then
-    return { want == "1" and "busy" or "lost", ttl }
+  local held = ttl ~= -2 and redis.call("hmget", lock, owner, TOKEN) or {}
+  local count = held[1]
+  if want ~= "1" and (not count or count == RESERVED) then
+    return { "lost" }
+  elseif ttl ~= -2 and not count then
+    if client then
+      ttl = register(keys[2] .. ":waiters", client .. " " .. owner, ttl)
+    end
+    return { "busy", ttl }
   end
-  local token = held and held[2] or next_token(keys[3])
+  local token = held[2] or next_token(keys[3])
   if not token then return { "refused", "the tokens are used up" } end
   redis.call("hset", lock, owner, want, TOKEN, token)
-  if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
+  if count == RESERVED or ttl < tonumber(lease) then
+    redis.call("pexpire", lock, lease)
+  end
+  if client then
+    redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+  end
   return { "held", tonumber(token) }
 end
 
@@ -63,7 +76,7 @@ function server.break_(keys, args)
     end
   end
   redis.call("del", lock)
-  tell(publish, keys[2], UNLOCKED)
+  free(lock, keys[2], publish)
   return { "freed" }
 end
 
@@ -76,7 +89,7 @@ function server.peek(keys, args)
     local field, value = all[i], all[i + 1]
     if field == TOKEN then
       token = tonumber(value)
-    else
+    elseif value ~= RESERVED then
       holders[#holders + 1], holders[#holders + 2] = field, value
       if field == owner then mine = tonumber(value) or 0 end
     end
@@ -84,6 +97,7 @@ function server.peek(keys, args)
   return { "held", ttl, mine, holders, { "token", token } }
 end
 
+server.leave = reentrant.server.leave
 server.release = reentrant.server.release
 server.renew = reentrant.server.renew
 
@@ -96,6 +110,8 @@ return {
     }
   end,
   channel = reentrant.channel,
+  hands_over = true,
+  slack = 1,                            -- the lock may be reserved
   keeps = function(keys) return { keys[3] } end,
   server = server,
 }

@@ -12,6 +12,8 @@ return {
   exclusive = true,
   keys = reentrant.keys,
   channel = reentrant.channel,
+  hands_over = true,
+  slack = 1,                            -- the lock may be reserved
   reenter = false,
   server = reentrant.server,
 }

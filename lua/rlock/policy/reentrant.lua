@@ -2,40 +2,58 @@
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease
 --    redisson_lock__channel:{name}   "0" when the lock becomes free
---  This is Redisson's RLock, wire compatible.
+--    and the keys and channels of handover.lua, from this channel's name
+--  This is Redisson's RLock, wire compatible. A hold count of 0 means that the
+--  lock is reserved for the owner, see handover.lua.
 
+local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
 
-local tell = shared.tell
+local free, holders = handover.free, handover.holders
+local pass, register = handover.pass, handover.register
 
 local UNLOCKED = "0"
+local RESERVED = "0"
 
 local server = {}                       -- these run inside Redis
 
 --- Takes the lock, or sets the owner's hold count to `want`. A lease is never
 --  shortened. The reply is "lost" if the owner re-enters a hold that it no
---  longer has.
+--  longer has. With a `client`, the owner is a waiter, and registers.
 function server.acquire(keys, args)
-  local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
+  local lock, owner, lease, want, client =
+    keys[1], args[1], args[2], args[3], args[4]
   local ttl = redis.call("pttl", lock)
   if ttl == -2 then
     if want ~= "1" then return { "lost" } end
     redis.call("hset", lock, owner, want)
     redis.call("pexpire", lock, lease)
+    if client then
+      redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+    end
     return { "held" }
   end
-  if not redis.call("hget", lock, owner) then
-    return { want == "1" and "busy" or "lost", ttl }
+  local count = redis.call("hget", lock, owner)
+  if want ~= "1" and (not count or count == RESERVED) then
+    return { "lost" }
+  elseif not count then
+    if client then
+      ttl = register(keys[2] .. ":waiters", client .. " " .. owner, ttl)
+    end
+    return { "busy", ttl }
   end
   redis.call("hset", lock, owner, want)
-  if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
+  if count == RESERVED or ttl < tonumber(lease) then
+    redis.call("pexpire", lock, lease)
+  end
   return { "held" }
 end
 
 function server.renew(keys, args)
   local lock, owner, lease = keys[1], args[1], args[2]
-  if not redis.call("hget", lock, owner) then return { "lost" } end
+  local count = redis.call("hget", lock, owner)
+  if not count or count == RESERVED then return { "lost" } end
   if redis.call("pttl", lock) < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
@@ -43,18 +61,26 @@ function server.renew(keys, args)
 end
 
 --- Sets the hold count to `want`; at 0 the lock is free. The lease becomes what
---  the remaining holds need.
+--  the remaining holds need. With an `entry`, that waiter gets the lock.
 function server.release(keys, args)
-  local lock, owner, lease, want, publish =
-    keys[1], args[1], args[2], args[3], args[4]
-  if not redis.call("hget", lock, owner) then return { "lost" } end
+  local lock, owner, lease, want, publish, entry =
+    keys[1], args[1], args[2], args[3], args[4], args[5]
+  local count = redis.call("hget", lock, owner)
+  if not count then return { "lost" } end
   if want ~= "0" then
+    if count == RESERVED then return { "lost" } end
     redis.call("pexpire", lock, lease)  -- first: it needs no memory
     redis.call("hset", lock, owner, want)
     return { "kept" }
   end
   redis.call("del", lock)
-  if publish == "both" then             -- tell(), without the cost of a call
+  if publish == "hand over" then
+    if entry or redis.call("exists", keys[2] .. ":waiters") == 1 then
+      pass(lock, keys[2], entry)
+      return { "freed" }
+    end
+    publish = "publish"
+  elseif publish == "both" then         -- tell(), without the cost of a call
     redis.call("publish", keys[2], UNLOCKED)
     publish = "spublish"
   end
@@ -62,10 +88,20 @@ function server.release(keys, args)
   return { "freed" }
 end
 
+--- A waiter gives up. If the lock is reserved for it, passes it on.
+function server.leave(keys, args)
+  local lock, owner, publish, client = keys[1], args[1], args[2], args[3]
+  redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+  if redis.call("hget", lock, owner) ~= RESERVED then return { "left" } end
+  redis.call("del", lock)
+  free(lock, keys[2], publish)
+  return { "freed" }
+end
+
 function server.break_(keys, args)
   if args[1] ~= "" then return { "refused", "this lock has no tokens" } end
   if redis.call("del", keys[1]) == 0 then return { "free" } end
-  tell(args[2], keys[2], UNLOCKED)
+  free(keys[1], keys[2], args[2])
   return { "freed" }
 end
 
@@ -74,7 +110,7 @@ function server.peek(keys, args)
   local ttl = redis.call("pttl", lock)
   if ttl == -2 then return { "free", ttl, 0, {} } end
   local mine = tonumber(redis.call("hget", lock, owner) or 0) or 0
-  return { "held", ttl, mine, redis.call("hgetall", lock) }
+  return { "held", ttl, mine, holders(redis.call("hgetall", lock)) }
 end
 
 return {
@@ -84,5 +120,7 @@ return {
     return { name, naming.prefix("redisson_lock__channel", name) }
   end,
   channel = function(keys) return keys[2] end,
+  hands_over = true,
+  slack = 1,                            -- the lock may be reserved
   server = server,
 }

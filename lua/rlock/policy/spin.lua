@@ -10,9 +10,15 @@
 
 local reentrant = require "rlock.policy.reentrant"
 
+local server = {}                       -- without `leave`: nobody registers
+
+for _, name in ipairs { "acquire", "renew", "release", "break_", "peek" } do
+  server[name] = reentrant.server[name]
+end
+
 return {
   name = "spin",
   exclusive = true,
   keys = reentrant.keys,
-  server = reentrant.server,
+  server = server,
 }

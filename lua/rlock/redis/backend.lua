@@ -106,6 +106,8 @@ function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
     node = server.new(host, options),
+    -- A server of a cluster does not know the subscribers of all.
+    hands_over = options.publish == "publish" and options.handover ~= false,
     classes = setmetatable({}, { __mode = "k" }),   -- policy -> of its targets
   }, backend)
   self.where = self.node.where
@@ -238,6 +240,10 @@ local function class_of(self, policy)
     for name, method in pairs(Target) do class[name] = method end
     class.server, class.node, class.ops = self, self.node, policy.ops
     class.channel_of, class.publish = policy.channel, self.options.publish
+    class.hands_over = policy.hands_over and self.hands_over
+    if class.hands_over then class.publish = "hand over" end
+    class.leaves = policy.ops.leave
+      and (class.hands_over or not policy.hands_over)
     class.publishes = PUBLISHES[policy.needs and policy.name or "lock"]
     class.__index = class
     self.classes[policy] = class

@@ -8,9 +8,11 @@
 --
 --  A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
 --  no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
---  subscribers of a channel as waiters. The subscriber sets `is_live` and
---  `subscriber`, and calls notify(event, channel, payload, verb):
+--  subscribers of a channel as waiters. With an `inbox`, the id of the client,
+--  it has the two other channels of policy/handover.lua. The subscriber sets
+--  `is_live` and `subscriber`, and calls notify(event, channel, payload, verb):
 --    "live"      it is subscribed; earlier messages may have been missed
+--    "granted"   the lock is reserved for the owner named by the payload
 --    "message"   a message; its verb is "message", or "smessage" if sharded
 --    "dropped"   it is not subscribed any more
 --    "moved"     the server ended the subscription, because its slot has moved
@@ -46,6 +48,7 @@ function subscriber.new(node, publish, notify)
     pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, node.host.random_number),
     channels = {},          -- name -> channel
     count = 0,              -- of channels
+    inboxes = {},           -- name of an inbox -> its channel
     awaited = {},           -- name -> verbs that were sent, but not confirmed
     look_at = 0,            -- when to look for idle channels
   }, subscriber)
@@ -63,18 +66,48 @@ local function notify(self, channel, list)
   end
 end
 
+-- The names of the other two channels of a channel with an inbox.
+local function others_of(channel)
+  local waiters = channel.name .. ":waiters"
+  return waiters, waiters .. ":" .. channel.inbox
+end
+
+-- The inbox comes first, so it works once the channel is live. The channel of
+-- the waiters comes last, and is left first: more subscribers of the channel
+-- itself are foreign.
 local function subscribe(self, channel)
   channel.has_moved = nil
+  local waiters, inbox
+  if channel.inbox and not self.is_plain then
+    waiters, inbox = others_of(channel)
+    self.inboxes[inbox] = channel
+    self.connection:listen("subscribe", inbox)
+  end
   notify(self, channel, self.verbs)
+  if waiters then self.connection:listen("subscribe", waiters) end
+end
+
+local function send_unsubscribe(self, channel, list)
+  local waiters, inbox
+  if channel.inbox and not self.is_plain then
+    waiters, inbox = others_of(channel)
+    self.connection:listen("unsubscribe", waiters)
+  end
+  notify(self, channel, list)
+  if inbox then self.connection:listen("unsubscribe", inbox) end
 end
 
 local function unsubscribe(self, channel)
   channel.is_live, channel.is_leaving = false, true
-  notify(self, channel, self.opposites)
+  send_unsubscribe(self, channel, self.opposites)
 end
 
 -- Forgets a channel.
 local function drop(self, channel)
+  if channel.inbox then
+    local _, inbox = others_of(channel)
+    self.inboxes[inbox] = nil
+  end
   self.channels[channel.name] = nil
   self.count = self.count - 1
   channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
@@ -118,7 +151,9 @@ end
 local function hear(self, kind, name, payload)
   local channel = self.channels[name]
   if kind == "message" or kind == "smessage" then
-    if channel then self.notify("message", channel, payload, kind) end
+    if channel then return self.notify("message", channel, payload, kind) end
+    channel = self.inboxes[name]
+    if channel then self.notify("granted", channel, payload) end
     return
   end
   local is_ours = is_confirmation(self, kind, name)
@@ -154,6 +189,8 @@ end
 
 local function lost(self, why)
   self.connection = nil
+  -- The user may have a permission for the channel alone.
+  if why:find("NOPERM", 1, true) then self.is_plain = true end
   for _, channel in pairs(self.channels) do
     channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
   end
@@ -239,7 +276,7 @@ function subscriber:remove(channel)
     local list = self.opposites
     -- A node refuses SUNSUBSCRIBE for a slot that it does not serve.
     if channel.has_moved then list = { list[2] and list[1] } end
-    notify(self, channel, list)
+    send_unsubscribe(self, channel, list)
   end
   drop(self, channel)
 end

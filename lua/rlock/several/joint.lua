@@ -26,6 +26,7 @@ local handle = require "rlock.lock.handle"
 local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local owner = require "rlock.lock.owner"
+local waiting = require "rlock.lock.waiting"
 local of_peek = require "rlock.lock.verdicts".of_peek
 
 local joint = handle:class()
@@ -101,8 +102,10 @@ end
 -- @return as grant:acquire
 function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
   local granted = joint.granted(inner, waiter)
+  local session = inner.lock.session
   local verdict, ms, code, detail = granted:acquire(deadline, lease, inner,
-    inner.lock.session.host.now(), wait_deadline)
+    session.host.now(), wait_deadline,
+    waiter and waiting.registration(session, waiter))
   if verdict ~= "held" then granted:recycle() end
   return verdict, ms, code, detail
 end

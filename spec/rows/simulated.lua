@@ -102,8 +102,8 @@ rows.planted = {
     { only = { counter = "permits", servers = 1 } } },
   { "a lease that is always two seconds",
     "rlock.policy.reentrant", 'redis.call("pexpire", lock, lease)\n'
-      .. '    return { "held" }', 'redis.call("pexpire", lock, 2000)\n'
-      .. '    return { "held" }', "kept",
+      .. '    if client', 'redis.call("pexpire", lock, 2000)\n'
+      .. '    if client', "kept",
     { only = { calm = true, kind = "lock", leases = 0.7 } } },
 
   { "a confirmation that may take longer than the wait",
@@ -113,7 +113,9 @@ rows.planted = {
 
   -- replies
   { "a release that is answered with a loss", "rlock.policy.reentrant",
-    'return { "freed" }', 'return { "lost" }', "not unlocked",
+    'redis.call(publish, keys[2], UNLOCKED)\n  return { "freed" }',
+    'redis.call(publish, keys[2], UNLOCKED)\n  return { "lost" }',
+    "not unlocked",
     calm { kind = "lock" } },
   { "a majority of half of the servers", "rlock.several.quorum",
     "floor(#members / 2) + 1", "floor((#members + 1) / 2)", "two holders",

@@ -25,13 +25,15 @@ local function blocked_until(link)
     link.host.stalls_until)
 end
 
--- What is known of a subscription: `name`, of the channel without a prefix;
+-- What is known of a subscription: `name`, of the channel without a prefix, and
+-- without what follows it for a lock that is handed over (policy/handover.lua);
 -- `since` when nobody needs it.
 local function unneeded_of(link, name)
   link.unneeded = link.unneeded or {}
   local unneeded = link.unneeded[name]
   if not unneeded then
-    unneeded = { name = name:gsub("^s:", "") }
+    unneeded =
+      { name = name:gsub("^s:", ""):gsub(":waiters:?[%x-]*$", "") }
     link.unneeded[name] = unneeded
   end
   return unneeded

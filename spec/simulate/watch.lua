@@ -16,6 +16,7 @@ local SLACK = 0.005       -- seconds
 local UNKNOWN = 0.35      -- seconds for which a release may be in flight
 local UNKNOWN_THEN = 0.7  -- the same, with faults
 local PROMPT = 0.5        -- seconds, with slow routes and back-offs
+local CLAIM = 1           -- seconds for which a lock is reserved for a waiter
 local DOUBT = 0.5         -- seconds until a request of unknown outcome expires
 local EXPIRED = 2         -- the same after a lease that has ended: the busy
                           -- reply's time, and the spread of the waiters
@@ -43,6 +44,21 @@ local function each_owner(entry, fn, ...)
       or owner_in(field)
     if owner then fn(owner, ...) end
   end
+end
+
+-- The owner for which a lock is reserved, see policy/handover.lua; or nil. An
+-- empty name marks a fair lock.
+local function reserved_for(entry)
+  if entry.kind ~= "hash" then return nil end
+  for field, count in pairs(entry.value) do
+    if count == "0" and field ~= "" then return field end
+  end
+end
+
+-- Does anybody have the key of a lock? One that is reserved is free for its
+-- waiters.
+local function is_taken(entry)
+  return entry ~= nil and not reserved_for(entry)
 end
 
 -- Seconds until an entry of the server ends.
@@ -182,7 +198,8 @@ end
 
 -- When the last lease of an entry's owners ends, by true time; huge: an owner
 -- is unknown.
-local function end_of(server, key, entry)
+local function end_of(self, server, key, entry)
+  if reserved_for(entry) then return self.universe.now + CLAIM end
   local last = { till = 0 }
   each_owner(entry, note_end, server.granted[key] or {}, last)
   return last.till
@@ -206,8 +223,8 @@ end
 -- Nobody is kept for longer than the leases of those who have it.
 local function check_rest(self, server, thing, key, entry)
   if not entry or not is_known_of(self, thing) then return end
-  thing.is_kept = not check_end(self, server, key, end_of(server, key, entry),
-    rest_of(server, entry))
+  thing.is_kept = not check_end(self, server, key,
+    end_of(self, server, key, entry), rest_of(server, entry))
 end
 
 -- The same for each permit.
@@ -282,13 +299,13 @@ local function check_readers(self, server, thing, entry)
 end
 
 local function check_waiters(self, server, thing, entry)
-  if entry then                         -- perhaps another reader has it
-    if self.is_calm and thing.kind:find "read" then
-      check_readers(self, server, thing, entry)
-    end
+  if entry and self.is_calm and thing.kind:find "read" then
+    check_readers(self, server, thing, entry)
+  end
+  if is_taken(entry) then               -- perhaps another reader has it
     thing.free_since, thing.freed_at = nil, nil
   end
-  if entry or not self.is_calm and not self.mended_at then return end
+  if is_taken(entry) or not self.is_calm and not self.mended_at then return end
   thing.free_since = thing.free_since or self.universe.now
   local since = thing.freed_at or thing.free_since
   for _, user in pairs(thing.users) do
@@ -531,6 +548,7 @@ function watch.executed(self, server, link, operation, key, args, reply)
     if thing then thing.opened_at = self.universe.now end
   elseif operation == "leave" then
     left(self, server, thing)
+    if thing and verdict == "freed" then thing.freed_at = self.universe.now end
   end
   if verdict == "held" and (operation == "acquire" or operation == "renew")
   then

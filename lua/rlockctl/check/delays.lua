@@ -16,7 +16,7 @@ local ROUND = 1           -- ms: a retry comes after the lease, not with it
 -- @tparam table policy
 function delays.patience(policy)
   local slack = (policy.slack or 0) * 1000
-  if not policy.ops.leave then return slack + ROUND end
+  if not policy.ops.leave or policy.hands_over then return slack + ROUND end
   return policy.slack and (policy.poll or POLL / 1000) * 1000 + slack or POLL
 end
 
@@ -40,7 +40,8 @@ end
 local function acquire(lock, server, name, side, lease)
   return steps.execute(lock, server, side, "acquire",
     steps.arguments(lock, name, {
-      op = "acquire", side = side, lease = lease, want = 1, wait = -1,
+      op = "acquire", side = side, lease = lease, want = 1,
+      wait = lock.hands_over and 0 or -1,         -- it registers no one
     }))
 end
 
@@ -221,7 +222,9 @@ local function woken(lock, result, side, name)
   local policy, how = lock.sides[side], nil
   local channel = policy.channel(lock.keys, name)
   for _, message in ipairs(result.sent) do
-    if message[1] == channel then
+    if message[1] == ("%s:waiters:%s"):format(channel, name) then
+      return "one"
+    elseif message[1] == channel then
       how = how == "all" and how
         or policy.wakes and policy.wakes(message[2]) or "one"
     end
@@ -255,11 +258,12 @@ local function check_wake(lock, server, result, waiter)
   end
 end
 
--- If the server keeps no queue, any client may be waiting.
+-- If the server keeps no queue, or a client of another kind is subscribed, any
+-- client may be waiting.
 local function strangers_of(lock)
   local list = {}
   for side, policy in ipairs(lock.sides) do
-    if policy.channel and not policy.ops.leave then
+    if policy.channel and (not policy.ops.leave or lock.has_strangers) then
       list[#list + 1] =
         { name = "Z", number = 0, side = side, lease = lock.leases[1] }
     end
@@ -283,6 +287,21 @@ local function waiters_of(lock, state, except)
     end
   end
   return list
+end
+
+-- A client of another kind, which does not register, must hear of a release,
+-- even if the lock is reserved for a waiter.
+local function check_stranger(lock, step, result)
+  if not lock.has_strangers or step.op ~= "release"
+      or result.verdict ~= "freed" then
+    return
+  end
+  local channel = lock.sides[step.side].channel(lock.keys, "Z")
+  for _, message in ipairs(result.sent) do
+    if message[1] == channel then return end
+  end
+  return "lost wake: Z waits without registering, but no message is published "
+    .. "on its channel"
 end
 
 local function check_wakes(lock, before, step, result)
@@ -309,7 +328,8 @@ function delays.check_step(lock, before, step, result)
     and check_busy(lock, before, step, result)
   if fault then return fault end
   if result.after ~= before.server then
-    return check_wakes(lock, before, step, result)
+    return check_stranger(lock, step, result)
+      or check_wakes(lock, before, step, result)
   end
 end
 

@@ -42,21 +42,41 @@ local function readers_or_writer(holders)
   return true
 end
 
+-- The subscribers of a lock that is handed over (policy/handover.lua): by
+-- default its waiters; "foreign": also a client of another kind; "deaf": only
+-- that one, because the clients of the waiters have lost their connections.
+local function listeners_of(policy, keys, kind)
+  local channel = policy.channel(keys, "A")
+  local waiters = channel .. ":waiters"
+  local ours = kind == "deaf" and 0 or 1
+  return setmetatable({
+    [channel] = ours + (kind and 1 or 0), [waiters] = ours,
+  }, {
+    __index = function(_, name)
+      return name:sub(1, #waiters + 1) == waiters .. ":" and ours or nil
+    end,
+  })
+end
+
 --- Describes what is explored.
 -- @tparam table sides  one policy, or those for reading and writing; results
 --   of policy.load
 -- @tparam table bounds clients, ops, ticks, tick (ms), breaks, server_faults
 --   (evict, expire, jump), leases (ms), most_holds, faults (name -> true),
---   options, options_of (client -> its own), is_symmetric, name (of the lock)
+--   options, options_of (client -> its own), is_symmetric, name (of the lock),
+--   listeners ("foreign" or "deaf", of a lock that is handed over)
 -- @treturn table
 function locks.new(sides, bounds)
   local first = sides[1]
-  local keys = first.keys(bounds.name or "lock")
+  local keys, hands_over = first.keys(bounds.name or "lock"), first.hands_over
   return setmetatable({
     name = first.name:match("^[^.]*"), sides = sides, bounds = bounds,
     lock_name = bounds.name, keys = keys, options = bounds.options,
     options_of = bounds.options_of or {},
-    faults = bounds.faults,
+    faults = bounds.faults, hands_over = hands_over,
+    publish = hands_over and "hand over" or "publish",
+    listeners = hands_over and listeners_of(first, keys, bounds.listeners),
+    has_strangers = bounds.listeners ~= nil,
     leases = bounds.leases, tick = bounds.tick, most_holds = bounds.most_holds,
     is_symmetric = bounds.is_symmetric, is_absolute = reads_clock(sides),
     known_transitions = {},

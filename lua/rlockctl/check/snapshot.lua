@@ -39,13 +39,15 @@ end
 -- @tparam boolean is_absolute  the operations read the clock, so times are not
 --   relative
 -- @tparam[opt] integer now  ms
+-- @tparam[opt] table listeners  channel -> the number of its subscribers
 -- @treturn table `now`, ms; `number`: equal for servers that behave alike
-function snapshot.empty(is_absolute, now)
+function snapshot.empty(is_absolute, now, listeners)
   local book = {
     known = {}, numbers = { count = 0 }, is_absolute = is_absolute,
   }
   local server = redis.new()
   if now then server.now = now * 1000 end
+  server.listeners = listeners or server.listeners
   return shared(book, server)
 end
 

@@ -47,7 +47,8 @@ function State.new(lock)
       name = string.char(64 + i), holds = holds, left = bounds.ops,
     }
   end
-  lock.empty = lock.empty or snapshot.empty(lock.is_absolute)
+  lock.empty = lock.empty
+    or snapshot.empty(lock.is_absolute, nil, lock.listeners)
   return setmetatable({
     server = lock.empty, clients = clients, ticks = bounds.ticks,
     breaks = bounds.breaks, server_faults = bounds.server_faults, arrivals = 0,

@@ -36,11 +36,14 @@ end
 -- @tparam table step
 -- @treturn table
 function steps.arguments(lock, name, step)
-  if step.op == "leave" then return { name, "publish" } end
+  if step.op == "leave" then
+    return { name, lock.publish, lock.hands_over and name or nil }
+  end
   if step.op == "refresh" then return { "publish", name } end
   local words = { name, ("%d"):format(step.lease), ("%d"):format(step.want) }
-  if step.op == "release" then words[4] = "publish" end
+  if step.op == "release" then words[4] = lock.publish end
   if step.op == "acquire" then
+    if lock.hands_over and step.wait ~= 0 then words[4] = name end
     for _, word in ipairs(extra_words(lock, name, step.side, step.wait)) do
       words[#words + 1] = word
     end
@@ -442,7 +445,7 @@ local function check_break(lock, state, step)
   if (state.token or 0) < 1 then return nil end      -- a kind without tokens
   local older = ("%.0f"):format(state.token - 1)
   local result = steps.execute(lock, state.server, step.side, "break_",
-    { older, "publish" })
+    { older, lock.publish })
   return result.verdict == "freed"
     and ("break_ with the older token %s frees it"):format(older) or nil
 end
@@ -452,7 +455,7 @@ doing["break"] = function(lock, state, step)
   state.breaks = state.breaks - 1
   forgive(state)
   local result = steps.execute(lock, state.server, step.side, "break_",
-    { "", "publish" })
+    { "", lock.publish })
   state.server = result.after
   if result.verdict == "freed" then free_all(state) end
   return result, fault or result.fault

@@ -111,7 +111,7 @@ local function bounds_of(chosen, is_pair)
   return {
     clients = clients, ops = ops,
     ticks = count(chosen, "ticks", is_pair and 2 or 3, 0, 1000), tick = tick,
-    has_tick = chosen.tick ~= nil,
+    has_tick = chosen.tick ~= nil, listeners = chosen.listeners,
     leases = leases_of(chosen.leases, tick), faults = faults,
     most_holds = math.max(2, math.min(ops, 3)),
     breaks = faults["break"] and 1 or 0,
@@ -168,6 +168,15 @@ local FURTHER = {
   { clients = "1", ops = "3", ticks = "2", leases = "1,3" },
 }
 
+-- The same for a lock that is handed over to its waiters: they share it with a
+-- client of another kind, or have no subscription.
+local BESIDE = {
+  { ops = "1", ticks = "2", faults = "crash,lost,twice,break",
+    listeners = "foreign" },
+  { ops = "1", ticks = "2", faults = "crash,lost,twice,break",
+    listeners = "deaf" },
+}
+
 -- The options that fit a search with this many clients.
 local function options_for(list, clients)
   local kept = {}
@@ -187,8 +196,14 @@ end
 -- @treturn string|nil a note on a search that is skipped
 function bounded.further(name, chosen)
   local list, skipped = {}, nil
-  for _, bounds in ipairs(FURTHER) do
+  local first = sides_of(name)[1]
+  local searches = table.move(FURTHER, 1, #FURTHER, 1, {})
+  if first.hands_over then
+    table.move(BESIDE, 1, #BESIDE, #searches + 1, searches)
+  end
+  for _, bounds in ipairs(searches) do
     local all = {
+      listeners = bounds.listeners,
       option = options_for(chosen.option, tonumber(bounds.clients or CLIENTS)),
       no_symmetry = chosen.no_symmetry,
     }
@@ -197,7 +212,7 @@ function bounded.further(name, chosen)
       if chosen[key] then return {} end
       all[key] = bounds[key]
     end
-    if sides_of(name)[1].needs then return {} end
+    if first.needs then return {} end
     local its = bounded.of(name, all)
     -- Options of single clients say nothing of a third client.
     if not next(its.options_of) or its.bounds.clients <= CLIENTS then

@@ -390,7 +390,8 @@ function inspect.channel(client, state, name, which)
     lock = client:policy(which, name).record.policy
   end
   return lock.channel
-    and lock.channel(lock.keys(name), first and first.owner or "") or nil
+    and lock.channel(lock.keys(name), first and first.owner or "") or nil,
+    lock.hands_over
 end
 
 return inspect

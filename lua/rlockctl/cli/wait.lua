@@ -14,7 +14,7 @@ rlockctl wait NAME [-w DURATION] [--policy POLICY]
 
 Waits until a lock is free. Does not acquire it, so another client may acquire
 it first. A semaphore or permits are free when a permit is available, a latch
-when it is open. A release wakes this command; a fair lock wakes only its next
+when it is open. A release wakes this command unless the lock goes to its next
 waiter, so this command also polls it every half second.
 
   -w, --wait DURATION   the longest wait for the lock and the server, including
@@ -36,10 +36,11 @@ command.options = {
 
 local LATE = 201                        -- the exit status
 
--- Kinds that may wake only their next waiter, and seconds between two polls. A
+-- Kinds that wake only their next waiter, and seconds between two polls. A
 -- fair lock without waiters looks like a reentrant one.
 local OFTEN = { policy = { ops = {}, poll = 0.5 } }
-local QUIET = { reentrant = OFTEN, fair = OFTEN, fair_readwrite = OFTEN }
+local QUIET = { reentrant = OFTEN, fenced = OFTEN, fair = OFTEN,
+  fair_readwrite = OFTEN }
 
 -- The state to wait for: the first that is not free.
 local function busy_of(states)
@@ -51,10 +52,11 @@ end
 -- Joins the waiters of a channel; leaves those of another. On return it is
 -- subscribed, if possible.
 -- @return as waiting.pause
-local function join(watch, channel)
+local function join(watch, channel, hands_over)
   local session = watch.client.session
   watch.leave()
-  watch.channel, watch.waiter = channel, waiting.join(session, channel)
+  watch.channel = channel
+  watch.waiter = waiting.join(session, channel, nil, nil, hands_over)
   watch.waiter.wait_deadline = watch.deadline
   return waiting.pause(session, watch.waiter, nil)
 end
@@ -62,10 +64,10 @@ end
 -- Waits for a message about the lock, the end of its lease, or the next poll.
 -- @return as waiting.pause
 local function pause(watch, state)
-  local channel =
+  local channel, hands_over =
     inspect.channel(watch.client, state, watch.name, watch.policy)
   if not watch.waiter or watch.channel ~= channel then
-    return join(watch, channel)
+    return join(watch, channel, hands_over)
   end
   return waiting.pause(watch.client.session, watch.waiter,
     state.ttl and math.ceil(state.ttl * 1000) or -1,

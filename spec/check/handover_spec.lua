@@ -1,0 +1,263 @@
+--- How locks are handed over to waiters (policy/handover.lua), on a virtual
+--- clock: in which order, with how many requests, and what happens if a waiter
+--- has died, given up, or does not register.
+
+local stage = require "spec.simulate.stage"
+
+-- A process of its own with a client.
+local function open(self, name, options)
+  local host = self:add_host(name)
+  options = options or {}
+  options.lazy = true
+  return self:client(options, nil, host), host
+end
+
+-- Starts fn(...) in a process, and lets it run until it waits.
+local function start(self, host, fn, ...)
+  local task = host.spawn(fn, ...)
+  self.sleep(0.001)
+  return task
+end
+
+-- Waiters in processes of their own, in order of arrival. Each notes its name
+-- and the time in `got` and keeps the lock for `seconds`.
+local function queue(self, names, seconds, got, options)
+  local hosts = {}
+  for name in names:gmatch "%S+" do
+    local client, host = open(self, name, options)
+    hosts[name] = host
+    start(self, host, function()
+      local lock = client:lock "lock"
+      assert(lock:lock { wait = 100 })
+      got[#got + 1] = ("%s %.1f"):format(name, self.now())
+      host.sleep(seconds)
+      lock:unlock()
+    end)
+  end
+  return hosts
+end
+
+local function held(self)
+  local lock = self:client():lock "lock"
+  assert(lock:lock())
+  return lock
+end
+
+local function entry(self, key) return self.server.redis:entry(key) end
+
+local WAITERS = "redisson_lock__channel:{lock}:waiters"
+
+describe("a lock is handed over", function()
+  it("in order of arrival, with no message to others", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      queue(self, "a b c d", 0.1, got)
+      self.sleep(0.5)
+      self:calls()
+      lock:unlock()
+      self.sleep(1)
+      assert.same({ "a 0.5", "b 0.6", "c 0.7", "d 0.8" }, got)
+      assert.equal(4, #self:calls "acquire")
+      assert.is_nil(entry(self, WAITERS))
+      assert.is_nil(entry(self, "lock"))
+    end)
+  end)
+
+  it("with three requests for each turn, however many wait", function()
+    stage.play(function(self)
+      local turns, done = 5, 0
+      for i = 1, 20 do
+        local client, host = open(self, "waiter" .. i)
+        host.spawn(function()
+          local lock = client:lock "lock"
+          for _ = 1, turns do
+            assert(lock:lock { wait = 100 })
+            host.sleep(0.01)
+            lock:unlock()
+          end
+          done = done + 1
+        end)
+      end
+      self.sleep(0.1)
+      local before = self.requests
+      self.sleep(5)
+      assert.equal(20, done)
+      -- The first requests come before the subscription.
+      assert.is_true(self.requests - before <= 3 * 20 * turns, self.requests)
+    end)
+  end)
+
+  it("only for a second to a waiter that does not answer", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      local hosts = queue(self, "frozen b c", 0.1, got)
+      self.universe:stall(hosts.frozen, 100)
+      self.sleep(1)
+      lock:unlock()
+      self.sleep(4)
+      assert.equal("b", got[1]:sub(1, 1))
+      assert.is_true(tonumber(got[1]:match "%S+$") <= 3.1, got[1])
+      assert.equal("c", got[2]:sub(1, 1))
+    end)
+  end)
+
+  it("at once if a waiter gives up that has been chosen", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      local client, host = open(self, "hasty")
+      local code
+      start(self, host, function()
+        code = select(2, client:lock "lock":lock { wait = 1 })
+      end)
+      queue(self, "b", 0, got)
+      self.sleep(0.97)
+      self.network:route(host, self.server).delay = 0.05
+      lock:unlock()
+      self.sleep(1)
+      assert.equal("timeout", code)
+      assert.is_true(tonumber(got[1]:match "%S+$") <= 1.3, got[1])
+      assert.is_nil(entry(self, WAITERS))
+    end)
+  end)
+
+  it("not to a client that has lost its subscription", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      local hosts = queue(self, "gone b", 0.1, got)
+      self.universe:kill(hosts.gone)
+      for _, link in ipairs { table.unpack(self.server.links) } do
+        if link.host == hosts.gone then link:close_server() end
+      end
+      self.sleep(1)
+      lock:unlock()
+      self.sleep(0.1)
+      assert.same({ "b 1.0" }, got)
+    end)
+  end)
+
+  it("to all, by a message, while a waiter does not register", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      queue(self, "b", 0.1, got)
+      queue(self, "older", 0.1, got, { handover = false })
+      queue(self, "c", 0.1, got)
+      self.sleep(0.9)
+      lock:unlock()
+      self.sleep(1)
+      table.sort(got)
+      assert.equal(3, #got)
+      for _, text in ipairs(got) do
+        assert.is_true(tonumber(text:match "%S+$") <= 1.3, text)
+      end
+    end)
+  end)
+
+  it("never, with handover = false", function()
+    stage.play(function(self)
+      local got = {}
+      local lock = self:client { handover = false }:lock "lock"
+      assert(lock:lock())
+      queue(self, "b c", 0, got, { handover = false })
+      self:calls()
+      lock:unlock()
+      self.sleep(1)
+      assert.equal(2, #got)
+      local calls = self:calls "release"
+      assert.match("release 1 0 publish$", calls[1])
+      assert.is_nil(entry(self, WAITERS))
+    end)
+  end)
+
+  it("to the tasks of one process for 5 ms, then to others", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      local client = self:client()
+      queue(self, "other", 0, got)
+      for i = 1, 9 do
+        start(self, self.host, function()
+          local own = client:lock "lock"
+          assert(own:lock { wait = 100 })
+          got[#got + 1] = "task" .. i
+          self.sleep(0.002)
+          own:unlock()
+        end)
+      end
+      lock:unlock()
+      self.sleep(1)
+      assert.equal("other", got[1]:match "^%a+")
+      assert.equal(10, #got)
+      for i = 1, 9 do assert.equal("task" .. i, got[i + 1]) end
+    end)
+  end)
+
+  it("to a multi-lock, too", function()
+    stage.play(function(self)
+      local lock, at = held(self), nil
+      for _, name in ipairs { "busy1", "busy2" } do
+        local client, host = open(self, name)
+        start(self, host, function()
+          local own = client:lock "lock"
+          while self.now() < 5 do
+            assert(own:lock { wait = 100 })
+            host.sleep(0.1)
+            own:unlock()
+          end
+        end)
+      end
+      local client, host = open(self, "several")
+      start(self, host, function()
+        local several = require("rlock.several.multi").new {
+          client:lock "lock", client:lock "other" }
+        assert(several:lock { wait = 100 })
+        at = self.now()
+        several:unlock()
+      end)
+      self.sleep(0.5)
+      lock:unlock()
+      self.sleep(6)
+      assert.is_true(at and at < 1, at)
+    end)
+  end)
+end)
+
+describe("a waiter", function()
+  it("leaves a reservation that its request made, if it is cancelled",
+    function()
+      stage.play(function(self)
+        local lock = held(self)
+        local client, host = open(self, "hasty")
+        local task = start(self, host, function()
+          client:lock "lock":lock { wait = 100 }
+        end)
+        self.sleep(0.5)
+        self.network:route(host, self.server).delay = 0.1
+        lock:unlock()
+        self.sleep(0.15)                 -- its next request is on the way
+        task:cancel()
+        self.sleep(1)
+        assert.is_nil(entry(self, "lock"))
+        assert.is_nil(entry(self, WAITERS))
+      end)
+    end)
+
+  it("that gives up lets the next one of its client register", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      local client, host = open(self, "two")
+      for i, wait in ipairs { 1, 100 } do
+        start(self, host, function()
+          local own = client:lock "lock"
+          if own:lock { wait = wait } then
+            got[#got + 1] = ("%d %.1f"):format(i, self.now())
+            own:unlock()
+          end
+        end)
+      end
+      self.sleep(2)
+      assert.is_not_nil(entry(self, WAITERS))
+      lock:unlock()
+      self.sleep(0.1)
+      assert.same({ "2 2.0" }, got)
+    end)
+  end)
+end)

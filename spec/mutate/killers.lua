@@ -32,6 +32,8 @@ return {
   ["lua/rlock/policy/fenced.lua"] = { "check fenced --ticks 1",
     "check fenced", "fenced_spec", status },
   ["lua/rlock/policy/latch.lua"] = { "check latch", "latch_spec", status },
+  ["lua/rlock/policy/handover.lua"] = { "check/handover_spec",
+    "check reentrant", "check fenced --ops 1", "simulate RUNS=8" },
   ["lua/rlock/policy/liveness.lua"] = { "unit/liveness_spec",
     "check fair --ops 1", "check fair_readwrite --ops 1", "check/fair_spec",
     "fair_spec", "then", "fair_readwrite_spec" },

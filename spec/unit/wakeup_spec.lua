@@ -270,7 +270,7 @@ describe("the waiters of a channel", function()
 
     it("are woken by the message, if the release is not confirmed", function()
       self:leave(waiters["1"], true)
-      self:withdraw(channel)
+      self.handed_over(channel, waiters["1"], false)
       assert.equal("2", message(self, "a"))
     end)
 

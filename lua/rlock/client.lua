@@ -277,8 +277,8 @@ end
 --  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
 --  to it }, ... } }.
 -- @treturn table acquired, handed_over, busy, timeouts, errors, lost,
---   late_renewals, wait, hold, round_trip; the same for each kind in `kinds`, and for each lock in
---   the option `metrics` in `locks`
+--   late_renewals, wait, hold, round_trip; the same for each kind in `kinds`,
+--   and for each lock in the option `metrics` in `locks`
 function client:stats() return self.session.meter:stats() end
 
 --- Releases everything the client holds and closes its connections.

@@ -66,8 +66,7 @@ return {
     "rlock/policy/handover.lua", "(heard.err or heard[2] > heard[4])",
     "heard.err", NO_WAKE },
   { "a hand-over to nobody", "mutex", "rlock/policy/handover.lua",
-    'then return redis.call("publish", channel, UNLOCKED) end', "then return end",
-    NO_WAKE },
+    'return redis.call("publish", channel, UNLOCKED)', "return", NO_WAKE },
   { "a waiter who gives up and passes nothing on", "reentrant",
     "rlock/policy/reentrant.lua",
     '  free(lock, keys[2], publish)\n  return { "freed" }\nend\n\n'
@@ -182,8 +181,8 @@ return {
     "still names" },
   { "a waiter who gives up and stays registered", "mutex",
     "rlock/policy/reentrant.lua",
-    'redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)\n'
-      .. "  if redis.call", "if redis.call", "still names" },
+    'handover.unregister(keys[2], client .. " " .. owner)\n', "",
+    "still names" },
   { "a reservation without an end", "mutex", "rlock/policy/handover.lua",
     '  redis.call("pexpire", lock, CLAIM)\n', "", "has no expiry" },
   { "a reservation that is listed as a hold", "fenced",

@@ -48,7 +48,7 @@ function server.acquire(keys, args)
     return { "lost" }
   elseif ttl ~= -2 and not count then
     if client then
-      ttl = register(keys[2] .. ":waiters", client .. " " .. owner, ttl)
+      ttl = register(keys[2], client .. " " .. owner, ttl)
     end
     return { "busy", ttl }
   end

@@ -3,6 +3,8 @@
 --  is that of the lock's releases:
 --    CHANNEL:waiters             zset: "<client> <owner>" of a waiter -> its
 --                                number in the order of arrival
+--    CHANNEL:waited              set while there may be waiters; a release
+--                                deletes it with the lock, in one command
 --    channel CHANNEL:waiters     no messages; each client of rlock with waiters
 --                                is subscribed to it and to CHANNEL
 --    channel CHANNEL:waiters:<client>
@@ -36,7 +38,7 @@ local KEPT = 60000                      -- ms: longer than any retry delay
 local MOST = 100                        -- dead waiters dropped by one release
 
 --- Reserves a free lock for the oldest waiter that has a subscription. Without
---  any, publishes the release.
+--  any, publishes the release. CHANNEL:waited must have been deleted.
 --  @tparam string lock
 --  @tparam string channel
 --  @tparam[opt] string entry  reserves it for this waiter, without a message
@@ -62,6 +64,9 @@ function handover.pass(lock, channel, entry)
   if not owner then return redis.call("publish", channel, UNLOCKED) end
   redis.call("hset", lock, owner, RESERVED)
   redis.call("pexpire", lock, CLAIM)
+  if redis.call("exists", waiters) == 1 then
+    redis.call("set", channel .. ":waited", 1, "px", KEPT)
+  end
 end
 
 local pass = handover.pass
@@ -71,25 +76,39 @@ local pass = handover.pass
 --  @tparam string channel
 --  @tparam string publish  as for shared.tell, or "hand over"
 function handover.free(lock, channel, publish)
-  if publish == "hand over" then return pass(lock, channel) end
-  tell(publish, channel, UNLOCKED)
+  if publish ~= "hand over" then return tell(publish, channel, UNLOCKED) end
+  redis.call("del", channel .. ":waited")
+  pass(lock, channel)
 end
 
 --- Registers a waiter, and keeps its number if it is registered. A full server
 --  may refuse it; then the waiter polls.
---  @tparam string waiters  the key
+--  @tparam string channel
 --  @tparam string entry
 --  @tparam number ttl  of the lock, in ms
 --  @treturn number ms until it retries; -1: unknown. The waiters ahead of it
 --    may get the lock, and be dead
-function handover.register(waiters, entry, ttl)
+function handover.register(channel, entry, ttl)
+  local waiters = channel .. ":waiters"
   local last = redis.call("zrevrange", waiters, 0, 0, "withscores")[2] or 0
   redis.pcall("zadd", waiters, "nx", last + 1, entry)
   redis.call("pexpire", waiters, KEPT)
+  redis.pcall("set", channel .. ":waited", 1, "px", KEPT)
   local ahead = redis.call("zrank", waiters, entry)
   if not ahead or ahead == 0 then return ttl end
   local ms = CLAIM + EACH * ahead
   return ttl >= 0 and math.min(ttl, ms) or ms
+end
+
+--- Removes the entry of a waiter that gives up.
+--  @tparam string channel
+--  @tparam string entry
+function handover.unregister(channel, entry)
+  local waiters = channel .. ":waiters"
+  redis.call("zrem", waiters, entry)
+  if redis.call("exists", waiters) == 0 then
+    redis.call("del", channel .. ":waited")
+  end
 end
 
 --- The holders of a lock, without an owner for which it is reserved.

@@ -39,7 +39,7 @@ function server.acquire(keys, args)
     return { "lost" }
   elseif not count then
     if client then
-      ttl = register(keys[2] .. ":waiters", client .. " " .. owner, ttl)
+      ttl = register(keys[2], client .. " " .. owner, ttl)
     end
     return { "busy", ttl }
   end
@@ -73,16 +73,19 @@ function server.release(keys, args)
     redis.call("hset", lock, owner, want)
     return { "kept" }
   end
-  redis.call("del", lock)
   if publish == "hand over" then
-    if entry or redis.call("exists", keys[2] .. ":waiters") == 1 then
+    local deleted = redis.call("del", lock, keys[2] .. ":waited")
+    if entry or deleted > 1 then
       pass(lock, keys[2], entry)
       return { "freed" }
     end
     publish = "publish"
-  elseif publish == "both" then         -- tell(), without the cost of a call
-    redis.call("publish", keys[2], UNLOCKED)
-    publish = "spublish"
+  else
+    redis.call("del", lock)
+    if publish == "both" then           -- tell(), without the cost of a call
+      redis.call("publish", keys[2], UNLOCKED)
+      publish = "spublish"
+    end
   end
   redis.call(publish, keys[2], UNLOCKED)
   return { "freed" }
@@ -91,7 +94,7 @@ end
 --- A waiter gives up. If the lock is reserved for it, passes it on.
 function server.leave(keys, args)
   local lock, owner, publish, client = keys[1], args[1], args[2], args[3]
-  redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+  handover.unregister(keys[2], client .. " " .. owner)
   if redis.call("hget", lock, owner) ~= RESERVED then return { "left" } end
   redis.call("del", lock)
   free(lock, keys[2], publish)

@@ -28,7 +28,7 @@ return {
   },
   ["lock/grant"] = {
     { EXEC, "grant:abandon: *" },
-    { NGINX, "grant:admit: *", "grant:give_up: *" },
+    { NGINX, "grant:admit: *", "grant:give_up: *", "grant:recycle: if 3" },
     { ONCE, "grant:when_lost: if 1" },
     { RARE, "grant:when_lost: elseif 1", "grant:when_lost: after if 2" },
   },
@@ -53,6 +53,7 @@ return {
     { NGINX, "requests.accepted: if 1" },
     { "no task here has more than 16 holds", "count_text: *" },
     { ONCE, "requests.removed: if 2" },
+    { "the client is closed meanwhile", "send_acquire: if 3" },
     { RARE, "interpret: if 2", "requests.entered: if 1", "release_later: *",
       "requests.release: if 1", "requests.release: if 2",
       "requests.release: after if 3", "left_to_lease: *" },

@@ -96,6 +96,7 @@ build = {
     ["rlock.script.scope"] = "lua/rlock/script/scope.lua",
     ["rlock.script.source"] = "lua/rlock/script/source.lua",
     ["rlock.session"] = "lua/rlock/session.lua",
+    ["rlock.several.factories"] = "lua/rlock/several/factories.lua",
     ["rlock.several.joint"] = "lua/rlock/several/joint.lua",
     ["rlock.several.multi"] = "lua/rlock/several/multi.lua",
     ["rlock.several.part"] = "lua/rlock/several/part.lua",

@@ -590,7 +590,8 @@ describe("rlockctl script", function()
     for name in text:gmatch("%f[^\n%z]%-%- rlock reentrant%.([%w_]+)\n") do
       names[#names + 1] = name
     end
-    assert.same({ "acquire", "break_", "peek", "release", "renew" }, names)
+    assert.same({ "acquire", "break_", "leave", "peek", "release",
+      "renew" }, names)
   end)
 
   it("prints a user's policy", function()
@@ -612,8 +613,8 @@ describe("rlockctl script", function()
       fault(206, { "script", "a/b.lua" }))
     assert.matches('script: policy "own": .*bad.lua:5: .*upvalue "LIMIT"',
       fault(206, { "--lua-path", own, "script", "bad" }))
-    assert.matches("no operation fly, only acquire, break_, peek, release",
-      fault(206, { "script", "reentrant", "fly" }))
+    assert.matches("no operation fly, only acquire, break_, leave, peek, "
+      .. "release", fault(206, { "script", "reentrant", "fly" }))
     fault(206, { "script" })
     fault(206, { "script", "reentrant", "renew", "x" })
   end)

@@ -5,7 +5,6 @@ local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local program = require "spec.tools.program"
-local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 

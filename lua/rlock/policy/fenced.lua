@@ -16,7 +16,6 @@
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
 local reentrant = require "rlock.policy.reentrant"
-local shared = require "rlock.policy.shared"
 
 local free, register = handover.free, handover.register
 

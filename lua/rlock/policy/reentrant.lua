@@ -8,7 +8,6 @@
 
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
-local shared = require "rlock.policy.shared"
 
 local free, holders = handover.free, handover.holders
 local pass, register = handover.pass, handover.register

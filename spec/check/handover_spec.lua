@@ -152,6 +152,37 @@ describe("a lock is handed over", function()
     end)
   end)
 
+  it("to a waiter that does not register, beside tasks in tight loops",
+    function()
+      stage.play(function(self)
+        local client, got = self:client(), {}
+        self:route().delay = 0.0005
+        for _ = 1, 2 do
+          self.spawn(function()
+            local lock = client:lock "lock"
+            while self.now() < 3 do
+              assert(lock:lock { wait = 100 })
+              self.sleep(0.0001)
+              assert(lock:unlock())
+            end
+          end)
+        end
+        self.sleep(0.1)
+        local older, host = open(self, "older", { handover = false })
+        self.network:route(host, self.server).delay = 0.0005
+        host.spawn(function()
+          local lock = older:lock "lock"
+          for _ = 1, 10 do
+            assert(lock:lock { wait = 100 })
+            got[#got + 1] = self.now()
+            lock:unlock()
+          end
+        end)
+        self.sleep(1)
+        assert.equal(10, #got)
+      end)
+    end)
+
   it("never, with handover = false", function()
     stage.play(function(self)
       local got = {}

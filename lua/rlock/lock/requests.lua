@@ -544,7 +544,7 @@ local removed, released = requests.removed, requests.released
 -- Wakes a waiter of this client, whose request follows the release, unless the
 -- policy has a queue of waiters.
 -- @treturn[1] table the channel
--- @treturn[1] table the waiter
+-- @treturn[1] table|nil the waiter
 -- @treturn[1] table|nil more arguments for the release: the waiter's entry
 -- @treturn[2] nil
 local function hand_over(self, now)
@@ -552,8 +552,8 @@ local function hand_over(self, now)
   local name = not self.lock.record.policy.ops.refresh and self:channel()
   if not name then return nil end
   local channel, waiter = session.wakeup:hand_over(name, now)
-  return channel, waiter, channel and channel.inbox
-    and { session.id .. " " .. waiter.owner_name }
+  return channel, waiter, waiter and channel.inbox
+    and { session.id .. " " .. waiter.owner_name } or nil
 end
 
 function send_release(self, deadline, hold, now)

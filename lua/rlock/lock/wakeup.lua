@@ -262,7 +262,7 @@ end
 -- @tparam string name the channel; unless its messages may wake several
 -- @tparam number now
 -- @treturn[1] table the channel; call `handed_over` after the release
--- @treturn[1] table the waiter
+-- @treturn[1] table|nil the waiter; nil if other clients are next
 -- @treturn[2] nil
 function wakeup:hand_over(name, now)
   local channel = self.channels[name]
@@ -272,11 +272,7 @@ function wakeup:hand_over(name, now)
     return nil
   elseif now - (channel.tenure or now) > TENURE then
     channel.tenure = nil
-    if channel.inbox then                -- lets the first one register
-      channel.successor = channel.first
-      wake(channel.first)
-    end
-    return nil
+    return channel.inbox and channel or nil
   end
   channel.tenure = channel.tenure or now
   if not channel.inbox then channel.successor = waiter end
@@ -286,11 +282,18 @@ end
 
 --- To be called when the release of a hand-over has ended. If its request came
 --  before the release, the waiter retries once more. If the release failed, the
---  next message is for all waiters.
+--  next message is for all waiters. If other clients are next, the first waiter
+--  registers now: if it did so with the release, waiters that do not register
+--  would never get the lock.
 -- @tparam table channel
--- @tparam table waiter
+-- @tparam table|nil waiter
 -- @tparam boolean is_done
 function wakeup.handed_over(channel, waiter, is_done)
+  if not waiter then
+    waiter = channel.first
+    if waiter and not waiter.is_woken then wake(waiter) end
+    return
+  end
   if not is_done then channel.successor = nil end
   if channel.inbox and waiter.channel then
     waiter.is_handed = true

@@ -103,6 +103,27 @@ describe("a lock is handed over", function()
     assert.same({ 1 }, got)
   end)
 
+  it("by messages to a user who may only use its former keys and commands",
+    function()
+      ask("ACL", "SETUSER", "app", "on", "nopass", "~" .. name,
+        "~redisson_lock__channel:{" .. name .. "}",
+        "&redisson_lock__channel:{" .. name .. "}", "+@connection",
+        "+@scripting", "+hset", "+hget", "+del", "+pttl", "+pexpire",
+        "+publish", "+subscribe", "+unsubscribe", "+info")
+      local options, got = { username = "app", password = "x" }, {}
+      local holding = fixtures.open({ url = server.url }, options)
+      local held = holding:lock(name, { owner = "holder" })
+      task.run(function() assert(held:lock()) end)
+      local _, waiting = wait_in_line(got, 1, options)
+      eventually(function()
+        return ask("PUBSUB", "NUMSUB", waiters:gsub(":waiters", ""))[2] == 1
+      end, 10 * slow)
+      task.run(function() assert(held:unlock()) end)
+      waiting:join(30 * slow)
+      assert.same({ 1 }, got)
+      assert.equal(0, ask("EXISTS", name))
+    end)
+
   it("to a waiter that a full server did not register", function()
     local held, got = holder(), {}
     ask("CONFIG", "SET", "maxmemory", "1")

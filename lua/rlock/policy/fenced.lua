@@ -58,7 +58,7 @@ function server.acquire(keys, args)
     redis.call("pexpire", lock, lease)
   end
   if client then
-    redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+    redis.pcall("zrem", keys[2] .. ":waiters", client .. " " .. owner)
   end
   return { "held", tonumber(token) }
 end

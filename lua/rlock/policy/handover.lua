@@ -22,7 +22,9 @@
 --  CHANNEL, for all.
 
 --  These functions run inside Redis. Each is a single one, because a script
---  creates the functions that it contains each time it runs.
+--  creates the functions that it contains each time it runs. They use pcall for
+--  keys and commands that the user may not be permitted to use, so that a
+--  release frees the lock in any case.
 
 local shared = require "rlock.policy.shared"
 
@@ -45,16 +47,16 @@ local MOST = 100                        -- dead waiters dropped by one release
 function handover.pass(lock, channel, entry)
   local waiters, owner = channel .. ":waiters", nil
   if entry then
-    redis.call("zrem", waiters, entry)
+    redis.pcall("zrem", waiters, entry)
     owner = entry:match(" (.*)$")
   else
     local heard = redis.pcall("pubsub", "numsub", channel, waiters)
     local most = (heard.err or heard[2] > heard[4]) and 0 or MOST
     for _ = 1, most do
-      entry = redis.call("zrange", waiters, 0, 0)[1]
+      entry = redis.pcall("zrange", waiters, 0, 0)[1]
       if not entry then break end
       local client, name = entry:match("^(%S+) (.*)$")
-      redis.call("zrem", waiters, entry)
+      redis.pcall("zrem", waiters, entry)
       if redis.call("publish", waiters .. ":" .. client, name) > 0 then
         owner = name
         break
@@ -64,8 +66,8 @@ function handover.pass(lock, channel, entry)
   if not owner then return redis.call("publish", channel, UNLOCKED) end
   redis.call("hset", lock, owner, RESERVED)
   redis.call("pexpire", lock, CLAIM)
-  if redis.call("exists", waiters) == 1 then
-    redis.call("set", channel .. ":waited", 1, "px", KEPT)
+  if redis.pcall("exists", waiters) == 1 then
+    redis.pcall("set", channel .. ":waited", 1, "px", KEPT)
   end
 end
 
@@ -77,12 +79,12 @@ local pass = handover.pass
 --  @tparam string publish  as for shared.tell, or "hand over"
 function handover.free(lock, channel, publish)
   if publish ~= "hand over" then return tell(publish, channel, UNLOCKED) end
-  redis.call("del", channel .. ":waited")
+  redis.pcall("del", channel .. ":waited")
   pass(lock, channel)
 end
 
---- Registers a waiter, and keeps its number if it is registered. A full server
---  may refuse it; then the waiter polls.
+--- Registers a waiter, and keeps its number if it is registered. If the server
+--  refuses, because it is full or the user may not, the waiter polls.
 --  @tparam string channel
 --  @tparam string entry
 --  @tparam number ttl  of the lock, in ms
@@ -90,12 +92,13 @@ end
 --    may get the lock, and be dead
 function handover.register(channel, entry, ttl)
   local waiters = channel .. ":waiters"
-  local last = redis.call("zrevrange", waiters, 0, 0, "withscores")[2] or 0
-  redis.pcall("zadd", waiters, "nx", last + 1, entry)
-  redis.call("pexpire", waiters, KEPT)
+  local last = redis.pcall("zrevrange", waiters, 0, 0, "withscores")
+  if last.err then return ttl end
+  redis.pcall("zadd", waiters, "nx", (last[2] or 0) + 1, entry)
+  redis.pcall("pexpire", waiters, KEPT)
   redis.pcall("set", channel .. ":waited", 1, "px", KEPT)
-  local ahead = redis.call("zrank", waiters, entry)
-  if not ahead or ahead == 0 then return ttl end
+  local ahead = redis.pcall("zrank", waiters, entry)
+  if type(ahead) ~= "number" or ahead == 0 then return ttl end
   local ms = CLAIM + EACH * ahead
   return ttl >= 0 and math.min(ttl, ms) or ms
 end
@@ -105,9 +108,9 @@ end
 --  @tparam string entry
 function handover.unregister(channel, entry)
   local waiters = channel .. ":waiters"
-  redis.call("zrem", waiters, entry)
-  if redis.call("exists", waiters) == 0 then
-    redis.call("del", channel .. ":waited")
+  redis.pcall("zrem", waiters, entry)
+  if redis.pcall("exists", waiters) == 0 then
+    redis.pcall("del", channel .. ":waited")
   end
 end
 

@@ -29,7 +29,7 @@ function server.acquire(keys, args)
     redis.call("hset", lock, owner, want)
     redis.call("pexpire", lock, lease)
     if client then
-      redis.call("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+      redis.pcall("zrem", keys[2] .. ":waiters", client .. " " .. owner)
     end
     return { "held" }
   end
@@ -73,8 +73,9 @@ function server.release(keys, args)
     return { "kept" }
   end
   if publish == "hand over" then
-    local deleted = redis.call("del", lock, keys[2] .. ":waited")
-    if entry or deleted > 1 then
+    local deleted = redis.pcall("del", lock, keys[2] .. ":waited")
+    if entry or deleted ~= 1 then
+      if deleted ~= 2 then redis.call("del", lock) end
       pass(lock, keys[2], entry)
       return { "freed" }
     end

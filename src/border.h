@@ -55,8 +55,8 @@ const char *rl_opt_string(lua_State *L, int table, const char *field);
 lua_Integer rl_opt_integer(lua_State *L, int table, const char *field,
                            lua_Integer max);
 
-/* The options of TLS in the field `tls` of the table, or NULL. The strings to
-   which they point stay on the stack. */
+/* The TLS options in the field `tls` of the table, or NULL. Their strings stay
+   on the stack. */
 const rl_tls_options *rl_opt_tls(lua_State *L, int table, rl_tls_options *tls);
 
 /* The descriptor of a lock file, or -1 if it is closed. */

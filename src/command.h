@@ -18,7 +18,7 @@ typedef struct rl_commands {
 int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
                     const size_t *length);
 
-/* Adds a frame: its length, in 4 bytes, and the bytes. As rl_commands_add. */
+/* Adds a frame: its length in 4 bytes, then the bytes. As rl_commands_add. */
 int rl_commands_add_frame(rl_commands *self, const char *bytes, size_t length);
 
 /* Drops the first count bytes, which have been sent. */

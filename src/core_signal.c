@@ -60,10 +60,10 @@ static int core_signal(lua_State *L)
  * The loop cannot report a signal while a task computes. So the signal handler
  * sets a debug hook in the running coroutine, as lua does. The hook lets
  * PATIENCE_MS pass, in case the task waits soon, and then calls the function
- * given to core.interrupt: fn(number), which may raise. Where that returns, it
- * is called again after FEW_STEPS: after each step, what it does not interrupt
- * would take a thousand times as long. Every coroutine that is resumed
- * meanwhile gets the hook.
+ * given to core.interrupt: fn(number), which may raise. If that returns, it is
+ * called again after FEW_STEPS: a call after each step would make code that it
+ * does not interrupt a thousand times slower. Every coroutine that is resumed
+ * in the meantime gets the hook.
  */
 enum { PATIENCE_MS = 100, STEPS = 1000, FEW_STEPS = 97 };
 static lua_State *volatile active;

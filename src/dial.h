@@ -33,7 +33,8 @@ int rl_dial_open(rl_dial **out, rl_loop *loop, const rl_dial_options *options,
                  char *why);
 void rl_dial_close(rl_dial *self);
 
-/* "host:port" or the path, for messages; to be freed. NULL: no memory. */
+/* "host:port" or the path, for messages. The caller frees it. NULL: out of
+   memory. */
 char *rl_dial_name(const char *host, int port, const char *path);
 
 #endif

@@ -4,7 +4,7 @@
  *     OPENING -> OPEN -> ENDED
  *
  * The end of a connection is always reported from the timer in the next turn,
- * so that no callback runs inside a call. A frame only starts the uv_prepare_t,
+ * so that no callback runs inside a call. Sending only starts the uv_prepare_t,
  * which writes the queue just before the loop waits. The socket is polled for
  * writability only while it is full.
  *

@@ -27,8 +27,9 @@ enum { RL_ADDRESS = 48 }; /* room for an IP address */
  * a later turn of the loop. Returns 0, or a UV_E* code with a message in why
  * (RL_DETAIL bytes). Keeps no pointers from options.
  *
- * Reports RL_FRAME for each frame that arrives. If an open connection ends by
- * itself, also because a frame is too long, reports RL_LOST once.
+ * Reports RL_FRAME for each frame that arrives. If an open connection ends
+ * without rl_frames_close, even because a frame is too long, reports RL_LOST
+ * once.
  */
 int rl_frames_open(rl_frames **out, rl_loop *loop, int64_t id,
                    const rl_frames_options *options, char *why);
@@ -42,10 +43,10 @@ const char *rl_frames_detail(const rl_frames *self);
 /* The IP address of our end. Returns 0, or -1 if that is unknown. */
 int rl_frames_address(const rl_frames *self, char to[RL_ADDRESS]);
 
-/* The id of rl_frames_open, while that has not completed; else 0. */
+/* The id of rl_frames_open until it completes; then 0. */
 int64_t rl_frames_pending(const rl_frames *self);
 
-/* Reports nothing. Drops what is unsent, and resets the connection. */
+/* Drops the unsent bytes, and resets the connection. Reports nothing. */
 void rl_frames_close(rl_frames *self);
 
 #endif

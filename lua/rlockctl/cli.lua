@@ -177,8 +177,8 @@ local function run_command(name, words, first, chosen)
   if OF_REDIS[name] and not chosen.help then
     local address = require "rlockctl.cli.address"
     if address.is_zookeeper(address.default()) then
-      return cli.fault("usage", name .. ": this version has it for Redis only; "
-        .. "with zk://, there are rlockctl run and programs")
+      return cli.fault("usage", name .. ": for Redis only in this version; "
+        .. "with zk://, use rlockctl run or a program")
     end
   end
   local result
@@ -198,7 +198,7 @@ end
 -- @treturn integer exit status
 function cli.main(arguments, embedded_text, user_named)
   named = user_named
-  -- The default of 200 takes more memory with many live tasks; less than this
+  -- The default of 200 takes more memory with many live tasks. A smaller value
   -- visits them so often that they push each other out of the cache.
   collectgarbage("setpause", 132)
   collectgarbage("step", -1024)         -- the first MB is not worth a cycle

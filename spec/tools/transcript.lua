@@ -19,7 +19,7 @@
 --  SPUBLISH. "1,W*2" stands for 1 W1 1 W2; ".." continues a line.
 --
 --  `keys` shows what has changed since the last `keys`: keys and fields that
---  are new or have another value, those that have gone with a "-", and behind
+--  are new or have another value, those that are gone with a "-", and after
 --  "until" the keys that expire at another time, 0 for never. `cost` before an
 --  operation shows how many commands it calls, instead of its result.
 
@@ -120,7 +120,7 @@ local function state_of(model)
   return state
 end
 
--- What has become of a key but for its expiry, or nil.
+-- How a key has changed, apart from its expiry; or nil.
 local function show_change(key, was, is)
   if not is then return "-" .. key end
   local text = changes(was.fields, is.fields)
@@ -129,7 +129,7 @@ local function show_change(key, was, is)
   return key .. (has_fields and " {" .. text .. "}" or " " .. text)
 end
 
--- The keys that expire at another time than before, by that time.
+-- The keys whose expiry has changed, by the new expiry.
 local function show_expiries(before, after)
   local lists, words = {}, {}
   for _, key in ipairs(sorted(after)) do
@@ -266,7 +266,7 @@ function transcript.check(name, text)
   end
 end
 
---- Makes a kind of test: (title, text).
+--- Returns a function that defines a test: (title, text).
 -- @tparam function it of busted
 -- @tparam string name of a built-in policy
 function transcript.tests(it, name)

@@ -91,7 +91,7 @@ ssl.trustStore.location=%s/ca.pem
 ssl.clientAuth=none
 ]]
 
--- Makes its certificate, of tls.sh; sets `tls_url`, and `ca`, a file.
+-- Makes its certificate with tls.sh; sets `tls_url`, and `ca`, a file.
 local function add_tls(self)
   local port, folder = choose_port(), self.folder .. "/tls"
   shell.run(("cd %s && sh %s tls && cat tls/good.key tls/good.crt "
@@ -180,7 +180,7 @@ function zookeeper.ensemble(n, options)
   return self
 end
 
---- The first server in this mode: "leader" or "follower"; nil: none, yet.
+--- The first server in this mode: "leader" or "follower"; nil: none yet.
 function Ensemble:find(mode)
   for _, server in ipairs(self) do
     if server.pid and server:says "srvr":find("Mode: " .. mode, 1, true) then

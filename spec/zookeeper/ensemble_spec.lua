@@ -1,6 +1,5 @@
---- Three ZooKeeper servers: a server that stops, hangs or loses the leader, and
---- what a hold is worth meanwhile: nobody else gets the lock as long as
---- valid_for() has promised it.
+--- Three ZooKeeper servers: one stops, hangs or loses the leader. No other
+--- client gets the lock while valid_for() promises it to the holder.
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
@@ -47,7 +46,7 @@ local function suspend(server)
   server:signal(STOP)
 end
 
--- Notes until when a grant is promised, as long as the task runs.
+-- Records until when a grant is promised, while the task runs.
 local function watch(grant)
   local promised = { until_ = 0 }
   rlock.spawn(function()

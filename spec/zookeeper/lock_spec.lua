@@ -314,7 +314,7 @@ describe("a lock on ZooKeeper", function()
     end
     assert.same({}, nodes(name))
     for byte, why in pairs { ["\0"] = "the server gives no session",
-        ["\255"] = "this is no ZooKeeper server" } do
+        ["\255"] = "this is not a ZooKeeper server" } do
       frames.garble(byte:rep(64))
       local opened, code, detail = rlock.open { url = server.url }
       assert.is_nil(opened)

@@ -157,7 +157,7 @@ describe("rlockctl run on ZooKeeper", function()
     for _, words in ipairs { { "ls" }, { "status", "x" }, { "top" },
         { "break", "x" }, { "wait", "x" } } do
       words.url = server.url
-      assert.matches("this version has it for Redis only",
+      assert.matches("for Redis only in this version",
         ctl.fault(206, words))
     end
     assert.matches("is not for ZooKeeper", ctl.fault(206, { "run", "--limit",

@@ -69,7 +69,7 @@ end
 function handle:lock(options)
   if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end
   local wait, lease
-  if options ~= nil then                -- as `limits`, which costs a call
+  if options ~= nil then                -- `limits` inline: saves a call
     options = of_lock(options, 2)
     wait, lease = options.wait, options.lease
   end
@@ -82,7 +82,7 @@ function handle:try_lock(options)
     colon.raise("lock:try_lock")
   end
   local wait, lease
-  if options ~= nil then                -- as `limits`, which costs a call
+  if options ~= nil then                -- `limits` inline: saves a call
     options = of_lock(options, 2)
     wait, lease = options.wait, options.lease
   end

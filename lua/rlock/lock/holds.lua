@@ -16,7 +16,8 @@ local max, min = math.max, math.min
 holds.RENEWED = {}
 
 --- The lists of most grants: without a hold, and with one that is renewed. They
---  are shared for the same reason, so functions that change a list return it.
+--  are shared for the same reason. So a function that changes a list returns
+--  the list to use from then on.
 holds.NONE = {}
 holds.ONE = { holds.RENEWED }
 

@@ -76,7 +76,7 @@ end
 local function count_grant(self, granted, waiter)
   local session, waited = self.session, 0
   if waiter and waiter.since then
-    if waiter.is_handed then
+    if waiter.is_handed and self.record.target.hands_over then
       local series = self.record.series
       series.handed_over = series.handed_over + 1
     end
@@ -132,7 +132,7 @@ end
 --- Takes one more hold for the calling task, see handle.lua.
 function lock:take(wait, lease, hold)
   local session, waiter = self.session, nil
-  local task = session.host.current()                  -- also a check
+  local task = session.host.current()         -- an error outside of a task
   local its = self.owner or task
   local granted = self.record.grants[its] or grant.new(self, its)
   if wait < 0 then

@@ -130,10 +130,10 @@ function requests.release_lost(self, seconds)
   passed_on(self)
 end
 
---- Leaves the policy's queue of waiters, if it has one. Keeps the place if the
---  same owner holds the lock, or waits for it in another task. If a request of
---  this owner is in flight, it may lose the place that it gets. The reply to a
---  heartbeat names it then, and it retries.
+--- Leaves the server's queue of waiters, if it has one. Keeps the place if the
+--  same owner holds the lock, or waits for it in another task. A request of
+--  this owner that is in flight may get a place, and lose it by that. Then the
+--  waiter retries at its next poll, or when the reply to a heartbeat names it.
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
   if not self.owner or #self.holds > 0 or not record.target.leaves then
@@ -150,7 +150,7 @@ function requests.leave(self)
   passed_on(self)
 end
 
---- Leaves, in the background, a place in the policy's queue of waiters, if it
+--- Leaves, in the background, a place in the server's queue of waiters, if it
 --  has one.
 -- @tparam table session
 -- @tparam table record of the lock
@@ -397,7 +397,7 @@ end
 --   `accept` returns true, or nil, code, detail to give the hold back
 -- @tparam number now    by host.now()
 -- @tparam number wait_deadline of the whole wait; `now` for one attempt
--- @tparam[opt] table registration of a waiter: more arguments
+-- @tparam[opt] table registration  further arguments, which register a waiter
 -- @treturn[1] string "held"
 -- @treturn[2] string "busy"
 -- @treturn[2] integer milliseconds until a retry may succeed
@@ -541,11 +541,11 @@ end
 
 local removed, released = requests.removed, requests.released
 
--- Wakes a waiter of this client, whose request follows the release, unless the
--- policy has a queue of waiters.
+-- Wakes a waiter of this client; its request follows the release. Does nothing
+-- for a fair lock, whose queue on the server decides.
 -- @treturn[1] table the channel
 -- @treturn[1] table|nil the waiter
--- @treturn[1] table|nil more arguments for the release: the waiter's entry
+-- @treturn[1] table|nil further arguments of the release: the waiter's entry
 -- @treturn[2] nil
 local function hand_over(self, now)
   local session = self.lock.session

@@ -41,7 +41,7 @@ end
 -- @tparam[opt] function wakes as for wakeup:join
 -- @tparam[opt] table record of a lock, whose policy may have a queue of waiters
 -- @tparam[opt] boolean hands_over  whether the lock is handed over to waiters,
---   although this one does not register; default: as the record's target
+--   even if this one does not register; default: that of the record's target
 -- @treturn table waiter
 function waiting.join(session, channel, wakes, record, hands_over)
   local host = session.host
@@ -61,7 +61,7 @@ function waiting.join(session, channel, wakes, record, hands_over)
   return waiter
 end
 
---- More arguments for the request of the first waiter, by which it registers.
+--- Further arguments of the first waiter's request, which register it.
 -- @treturn table|nil
 function waiting.registration(session, waiter)
   local channel = waiter.channel

@@ -1,5 +1,5 @@
---- The waiters of each pub/sub channel. A wake is only a hint to retry; Redis
---  alone knows whether a lock is free.
+--- The waiters of each pub/sub channel. A wake is only a hint to retry: the
+--  server alone knows whether a lock is free.
 --  The back end subscribes to a channel once for any number of waiters, and
 --  stays subscribed for a while after the last one leaves. A message wakes one
 --  local waiter, to avoid a thundering herd. A (re)connection wakes all: it may
@@ -8,8 +8,8 @@
 local wakeup = {}
 wakeup.__index = wakeup
 
---- For how many seconds the tasks of a client may hand over a lock among
---  themselves, before waiters of other clients compete.
+--- Seconds for which the tasks of one client may pass a lock to each other,
+--  before other clients get it.
 local TENURE = 0.005
 
 local SUCCEEDED = {}      -- stands for a successor that has the lock
@@ -110,8 +110,9 @@ end
 
 local events = {}
 
--- The message of a release that has woken a successor already, see hand_over.
--- If that has the lock, nothing is left to do; else it retries once more.
+-- Has the release that sent this message woken a successor already, see
+-- hand_over? If the successor has the lock, nothing is left to do; else it
+-- retries once more.
 local function is_for_successor(channel)
   local successor = channel.successor
   if not successor then return false end
@@ -176,9 +177,9 @@ end
 --- Joins the waiters of a channel. Every waiter must leave.
 -- @tparam string name the channel
 -- @tparam[opt] function wakes  payload -> "one" or "all": whether a message
---   wakes all waiters that joined with this function; it wakes one other
--- @tparam[opt] string inbox of a lock that is handed over to its waiters: the
---   id of the client
+--   wakes all waiters that joined with this function; it also wakes one other
+-- @tparam[opt] string inbox  the id of the client, if the lock is handed over
+--   to its waiters
 -- @treturn table waiter for `wait` and `leave`; it is an event of the host
 function wakeup:join(name, wakes, inbox)
   local channel = self.channels[name] or open_channel(self, name, inbox)
@@ -221,12 +222,12 @@ function wakeup.polls(_, waiter)
   return channel.poller == waiter
 end
 
---- Leaves the waiters. An unused wake is passed to the next waiter, also one
---  that came while this waiter succeeded: more may be free. If this one
---  succeeded without a wake, it wakes those that share the lock, because no
---  message was published. If the first one has waited without a wake, messages
---  may be missing: the next one retries, and polls as the first from then on.
---  If a registered one gives up, the next one registers by a retry.
+--- Leaves the waiters. Passes an unused wake to the next waiter, even if the
+--  wake came while this waiter succeeded: more may be free. If this waiter
+--  succeeded without a wake, wakes those that share the lock, because no
+--  message was published. If it was the first and no wake came, messages may be
+--  missing: the next waiter retries, and polls as the first from then on. If a
+--  registered waiter gives up, the next one retries, which registers it.
 -- @tparam table waiter
 -- @tparam boolean got_it whether the waiter succeeded
 function wakeup:leave(waiter, got_it)
@@ -255,11 +256,12 @@ function wakeup:leave(waiter, got_it)
 end
 
 --- Wakes the first waiter just before its lock is released, so that its request
---  follows the release on the same connection. Either the release names it, and
---  publishes no message, or its message then wakes no other. Not for longer
---  than TENURE, for the sake of other clients (a cohort lock: Dice, Marathe,
---  Shavit, "Lock cohorting", 2012).
--- @tparam string name the channel; unless its messages may wake several
+--  follows the release on the same connection. Either the release names the
+--  waiter and publishes no message, or its message wakes no other waiter. Stops
+--  after TENURE, so that other clients get the lock (a cohort lock: Dice,
+--  Marathe, Shavit, "Lock cohorting", 2012). Wakes no waiter if the channel's
+--  messages may wake several.
+-- @tparam string name the channel
 -- @tparam number now
 -- @treturn[1] table the channel; call `handed_over` after the release
 -- @treturn[1] table|nil the waiter; nil if other clients are next
@@ -280,11 +282,11 @@ function wakeup:hand_over(name, now)
   return channel, waiter
 end
 
---- To be called when the release of a hand-over has ended. If its request came
---  before the release, the waiter retries once more. If the release failed, the
---  next message is for all waiters. If other clients are next, the first waiter
---  registers now: if it did so with the release, waiters that do not register
---  would never get the lock.
+--- Call this when the release of a hand-over has ended. A registered waiter
+--  then retries once more, in case its request came before the release. If the
+--  release failed, the next message is for any waiter. If other clients are
+--  next, the first waiter registers now: with the release, its request would
+--  always come before those of waiters that do not register.
 -- @tparam table channel
 -- @tparam table|nil waiter
 -- @tparam boolean is_done

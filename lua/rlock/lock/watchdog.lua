@@ -2,7 +2,7 @@
 --  client. A hold is renewed a third of its lease after the last renewal was
 --  sent. Regular renewals have one period, so appending keeps their list sorted
 --  by time. Exceptions (a failed renewal, a lease whose end has a callback) are
---  in a heap, by `deadline`. Operations are O(1) or O(log n), also with 100 000
+--  in a heap, by `deadline`. Operations are O(1) or O(log n), even with 100 000
 --  holds.
 --
 --  A hold with an explicit lease is not renewed. But if its policy `reasserts`,
@@ -37,7 +37,7 @@ function watchdog.new(session)
     period = session.lease / 3,
     fresh = {},           -- grants in order of their next renewal
     flights = {},         -- batches in flight; a grant that has left one in
-                          -- the meantime has another `list`
+                          -- the meantime is in another list
     observed = {},        -- grants that need no action
     alarms = heap.new(),  -- exceptions
     batches = 0,          -- in flight
@@ -49,8 +49,8 @@ end
 
 -- lists and heap ----------------------------------------------------------
 
--- A grant in a list has four entries: the list, the grant before it, the one
--- after it, and when it is due. With names, they would double its hash part.
+-- A grant in a list has four array entries: the list, the previous grant, the
+-- next grant, and when it is due. Named fields would double its hash part.
 
 local function append(list, grant)
   local last = list.last

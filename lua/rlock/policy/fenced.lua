@@ -1,17 +1,17 @@
 --- A reentrant lock that gives each hold a fencing token: a number greater than
 --  that of every earlier hold. Send it with each write, and let the resource
 --  refuse a token less than the greatest it has seen.
---    name                            hash: owner -> hold count, and under the
---                                    empty name, which no owner has, the
---                                    token; expires with the lease
+--    name                            hash: owner -> hold count; the empty
+--                                    field, which no owner has, -> the token;
+--                                    expires with the lease
 --    redisson_lock__channel:{name}   "0" when the lock becomes free
 --    redisson_lock_token:{name}      string: the last token; never expires
---    and the keys and channels of handover.lua, from the channel's name
+--    and the keys and channels of handover.lua, named after the channel
 --  On the wire it is Redisson's RFencedLock. Re-entry returns the same token.
 --  The next token is the last plus one or the server's time in microseconds,
 --  whichever is greater, so tokens grow even if the server loses the last one.
---  Redisson takes the next one by INCR and would restart at 1, so the key has
---  no expiry, and SET removes one that an older rlock set.
+--  Redisson takes the next one by INCR, which would restart at 1. So the key
+--  has no expiry, and SET removes an expiry that an older rlock set.
 
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
@@ -36,7 +36,7 @@ local function next_token(counter)
 end
 
 --- Takes the lock with a new token, or sets the owner's hold count to `want`
---  and returns its token. Otherwise as the reentrant lock's.
+--  and returns its token. Otherwise like `acquire` of the reentrant lock.
 function server.acquire(keys, args)
   local lock, owner, lease, want, client =
     keys[1], args[1], args[2], args[3], args[4]

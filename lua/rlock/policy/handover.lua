@@ -1,30 +1,32 @@
---- The hand-over of a lock to its oldest waiter, without a race. The first
---  waiter of each client of rlock registers beside Redisson's layout; CHANNEL
---  is that of the lock's releases:
+--- Hands a free lock over to the waiter that has waited longest, so waiters do
+--  not race for it. The first waiter of each rlock client registers. Redisson
+--  does not know these keys and channels. CHANNEL is the channel on which the
+--  lock's releases are published:
 --    CHANNEL:waiters             zset: "<client> <owner>" of a waiter -> its
 --                                number in the order of arrival
 --    CHANNEL:waited              set while there may be waiters; a release
---                                deletes it with the lock, in one command
---    channel CHANNEL:waiters     no messages; each client of rlock with waiters
---                                is subscribed to it and to CHANNEL
+--                                deletes it and the lock with one DEL
+--    channel CHANNEL:waiters     carries no messages; each rlock client with
+--                                waiters subscribes to it and to CHANNEL
 --    channel CHANNEL:waiters:<client>
---                                the owner name of a waiter of this client
+--                                a message is the owner name of a waiter of
+--                                this client
 --
---  A release reserves the lock for the oldest waiter: the waiter's owner has
---  the hold count 0, which expires after CLAIM ms. It is no hold. The waiter's
---  next `acquire` makes it one, so the reply and its lease mean what they
---  always do, and a lost or late message costs time, never safety. A waiter
---  whose client has no subscription is dropped. A waiter that gives up leaves,
---  which passes the lock on.
+--  A release reserves the lock for the oldest waiter: the waiter's owner gets
+--  the hold count 0, which expires after CLAIM ms. A reservation is not a hold.
+--  The waiter's next `acquire` turns it into one, so the reply and the lease
+--  keep their usual meaning. A lost or late message costs time, never safety. A
+--  release drops a waiter whose client has no subscription. A waiter that gives
+--  up unregisters. If the lock is reserved for it, it passes the lock on.
 --
---  Redisson's waiters and those of older clients do not register. CHANNEL has
---  more subscribers than CHANNEL:waiters then, and a release publishes on
---  CHANNEL, for all.
+--  Waiters of Redisson and of older rlock clients do not register. Then CHANNEL
+--  has more subscribers than CHANNEL:waiters, and a release publishes on
+--  CHANNEL, which wakes a waiter of each client.
 
---  These functions run inside Redis. Each is a single one, because a script
---  creates the functions that it contains each time it runs. They use pcall for
---  keys and commands that the user may not be permitted to use, so that a
---  release frees the lock in any case.
+--  These functions run inside Redis. They have few helpers, because a script
+--  creates all of its functions each time it runs. They use pcall for keys and
+--  commands that the user may not be permitted to use, so that a release frees
+--  the lock in any case.
 
 local shared = require "rlock.policy.shared"
 
@@ -35,15 +37,17 @@ local handover = {}
 local UNLOCKED = "0"
 local RESERVED = "0"                    -- the hold count
 local CLAIM = 1000                      -- ms for which the lock is reserved
-local EACH = 20                         -- ms of retry delay for each one ahead
+local EACH = 20                         -- ms of retry delay per waiter ahead
 local KEPT = 60000                      -- ms: longer than any retry delay
 local MOST = 100                        -- dead waiters dropped by one release
 
---- Reserves a free lock for the oldest waiter that has a subscription. Without
---  any, publishes the release. CHANNEL:waited must have been deleted.
+--- Reserves a free lock for the oldest waiter whose client is subscribed. If
+--  there is none, or if another waiter has not registered, publishes the
+--  release. The caller has deleted CHANNEL:waited.
 --  @tparam string lock
 --  @tparam string channel
---  @tparam[opt] string entry  reserves it for this waiter, without a message
+--  @tparam[opt] string entry  the waiter to reserve it for, without a message;
+--    default: the oldest
 function handover.pass(lock, channel, entry)
   local waiters, owner = channel .. ":waiters", nil
   if entry then
@@ -73,7 +77,7 @@ end
 
 local pass = handover.pass
 
---- Passes on a lock that has been freed, or publishes that.
+--- Reserves a freed lock for the next waiter, or publishes the release.
 --  @tparam string lock
 --  @tparam string channel
 --  @tparam string publish  as for shared.tell, or "hand over"
@@ -83,13 +87,13 @@ function handover.free(lock, channel, publish)
   pass(lock, channel)
 end
 
---- Registers a waiter, and keeps its number if it is registered. If the server
---  refuses, because it is full or the user may not, the waiter polls.
+--- Registers a waiter. A registered one keeps its number. If the server
+--  refuses, because it is full or the user lacks a permission, the waiter polls.
 --  @tparam string channel
 --  @tparam string entry
 --  @tparam number ttl  of the lock, in ms
---  @treturn number ms until it retries; -1: unknown. The waiters ahead of it
---    may get the lock, and be dead
+--  @treturn number ms until it retries; -1: unknown. A waiter behind others
+--    retries early, because those ahead may get the lock and be dead
 function handover.register(channel, entry, ttl)
   local waiters = channel .. ":waiters"
   local last = redis.pcall("zrevrange", waiters, 0, 0, "withscores")
@@ -114,7 +118,7 @@ function handover.unregister(channel, entry)
   end
 end
 
---- The holders of a lock, without an owner for which it is reserved.
+--- The holders of a lock. An owner with a reservation is not one.
 --  @tparam table all owner, count, ...: the reply of HGETALL
 --  @treturn table
 function handover.holders(all)

@@ -2,9 +2,9 @@
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease
 --    redisson_lock__channel:{name}   "0" when the lock becomes free
---    and the keys and channels of handover.lua, from this channel's name
---  This is Redisson's RLock, wire compatible. A hold count of 0 means that the
---  lock is reserved for the owner, see handover.lua.
+--    and the keys and channels of handover.lua, named after this channel
+--  Wire compatible with Redisson's RLock. A hold count of 0 is a reservation
+--  for the owner, see handover.lua.
 
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
@@ -19,7 +19,7 @@ local server = {}                       -- these run inside Redis
 
 --- Takes the lock, or sets the owner's hold count to `want`. A lease is never
 --  shortened. The reply is "lost" if the owner re-enters a hold that it no
---  longer has. With a `client`, the owner is a waiter, and registers.
+--  longer has. With a `client`, a busy lock registers the owner as a waiter.
 function server.acquire(keys, args)
   local lock, owner, lease, want, client =
     keys[1], args[1], args[2], args[3], args[4]
@@ -59,8 +59,8 @@ function server.renew(keys, args)
   return { "held" }
 end
 
---- Sets the hold count to `want`; at 0 the lock is free. The lease becomes what
---  the remaining holds need. With an `entry`, that waiter gets the lock.
+--- Sets the hold count to `want`; 0 frees the lock. The lease becomes what the
+--  remaining holds need. With an `entry`, reserves the lock for that waiter.
 function server.release(keys, args)
   local lock, owner, lease, want, publish, entry =
     keys[1], args[1], args[2], args[3], args[4], args[5]
@@ -91,7 +91,8 @@ function server.release(keys, args)
   return { "freed" }
 end
 
---- A waiter gives up. If the lock is reserved for it, passes it on.
+--- Unregisters a waiter that gives up. If the lock is reserved for it, passes
+--  the lock on.
 function server.leave(keys, args)
   local lock, owner, publish, client = keys[1], args[1], args[2], args[3]
   handover.unregister(keys[2], client .. " " .. owner)

@@ -10,7 +10,7 @@
 
 local reentrant = require "rlock.policy.reentrant"
 
-local server = {}                       -- without `leave`: nobody registers
+local server = {}                       -- without `leave`: no waiter registers
 
 for _, name in ipairs { "acquire", "renew", "release", "break_", "peek" } do
   server[name] = reentrant.server[name]

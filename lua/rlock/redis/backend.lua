@@ -25,7 +25,7 @@ local max, min = math.max, math.min
 --- Finds a kind of lock, see policy.lua.
 backend.load, backend.sides = policies.load, policies.sides
 
---- A server of it may be one of a red lock.
+--- Its servers may be those of a red lock.
 backend.is_for_red_locks = true
 
 -- options ---------------------------------------------------------------------
@@ -106,8 +106,9 @@ function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
     node = server.new(host, options),
-    -- A server of a cluster does not know the subscribers of all.
-    hands_over = options.publish == "publish" and options.handover ~= false,
+    -- In a cluster, a server knows only its own subscribers.
+    hands_over = options.publish == "publish" and not options.seeds
+      and options.handover ~= false,
     classes = setmetatable({}, { __mode = "k" }),   -- policy -> of its targets
   }, backend)
   self.where = self.node.where

@@ -226,8 +226,8 @@ end
 
 --- Explains why a server does not accept the handshake (handshake.lua). Never
 --  shows the password, which a server that does not know AUTH echoes. A server
---  that expects TLS closes the connection without a reply. "timeout" is
---  nginx' detail.
+--  that expects TLS closes the connection without a reply. nginx reports a
+--  timeout as "timeout".
 --  @tparam table options those of host.connect
 --  @tparam string verb of the command that failed
 --  @tparam string code

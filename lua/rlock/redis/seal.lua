@@ -106,7 +106,7 @@ end
 -- @tparam function exchange commands -> replies, codes, details
 -- @treturn[1] table identity
 -- @treturn[2] nil, code, detail; "refused": the server lacks the role
--- @treturn[2] boolean false: the connection can be used all the same, once its
+-- @treturn[2] boolean false: the connection can still be used, once its
 --   identity is known
 function seal.handshake(options, exchange)
   local handshake, commands = options.handshake or {}, {}

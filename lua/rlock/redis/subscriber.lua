@@ -9,7 +9,7 @@
 --  A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
 --  no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
 --  subscribers of a channel as waiters. With an `inbox`, the id of the client,
---  it has the two other channels of policy/handover.lua. The subscriber sets
+--  two more channels of policy/handover.lua belong to it. The subscriber sets
 --  `is_live` and `subscriber`, and calls notify(event, channel, payload, verb):
 --    "live"      it is subscribed; earlier messages may have been missed
 --    "granted"   the lock is reserved for the owner named by the payload
@@ -72,9 +72,9 @@ local function others_of(channel)
   return waiters, waiters .. ":" .. channel.inbox
 end
 
--- The inbox comes first, so it works once the channel is live. The channel of
--- the waiters comes last, and is left first: more subscribers of the channel
--- itself are foreign.
+-- Subscribes to the inbox first, so it works once the channel is live. The
+-- channel of the waiters is the last to be joined and the first to be left: in
+-- between, a release takes this client for one that does not register.
 local function subscribe(self, channel)
   channel.has_moved = nil
   local waiters, inbox
@@ -189,7 +189,7 @@ end
 
 local function lost(self, why)
   self.connection = nil
-  -- The user may have a permission for the channel alone.
+  -- The user may lack the permission for the other two channels.
   if why:find("NOPERM", 1, true) then self.is_plain = true end
   for _, channel in pairs(self.channels) do
     channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil

@@ -1,6 +1,6 @@
---- What both entry points offer beside clients: locks made of several ones, and
---  deadlines. Their modules are loaded on first use. Nothing here is a tail
---  call, because errors are reported where the program calls.
+--- What both entry points offer besides clients: locks made of several locks,
+--  and deadlines. Their modules are loaded on first use. Nothing here is a tail
+--  call, which would hide the line of the program from an error message.
 
 --- @tparam table rlock gets the functions
 -- @tparam function now of the host

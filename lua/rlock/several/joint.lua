@@ -255,7 +255,7 @@ function joint:rest(try)
     min(max(try.pauses:next(), LEAST_PAUSE), max(left, 0)))
 end
 
--- Attempts to take all inner holds until that succeeds, or a retry cannot.
+-- Tries to take all inner holds, until that succeeds or a retry cannot.
 local function take_parts(self, hold, wait, lease)
   local ok, code, detail = self:may_take(hold)
   if not ok then return nil, code, detail end

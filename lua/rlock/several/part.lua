@@ -7,7 +7,7 @@ local grant = require "rlock.lock.grant"
 local joint = require "rlock.several.joint"
 local posted = require "rlock.lock.posted"
 
--- holds.lua wants to know that each is part of a hold.
+-- The field tells holds.lua that each is part of a hold.
 local part = { hold = true }
 for name, method in pairs(posted) do part[name] = method end
 part.__index = part
@@ -158,7 +158,7 @@ function part:acquired(verdict, ms, code, detail)
         and not round.is_short then
       self.lock.record.target:mark_away(detail)
     end
-    -- Later, nobody asks why; these fields double the size of a part.
+    -- Unused once the round is decided; these fields double the size of a part.
     if is_wanted(self) then
       self.code, self.answer = verdict or code, ms or detail
     end

@@ -63,7 +63,7 @@ local function check_clients(clients, level)
         i), level + 1)
     elseif not client.session.options.backend.is_for_red_locks then
       error(("bad client %d of red_lock: red locks are for Redis; a ZooKeeper "
-        .. "ensemble decides by majority itself"):format(i), level + 1)
+        .. "ensemble already decides by majority"):format(i), level + 1)
     elseif seen[client] then
       error(("bad client %d of red_lock: it is client %d"):format(i,
         seen[client]), level + 1)

@@ -29,7 +29,7 @@ metrics.bounds = BOUNDS
 
 local COUNTERS = {
   { "acquired", "Locks and permits acquired." },
-  { "handed_over", "Locks acquired because a release reserved them." },
+  { "handed_over", "Locks that a release handed over to a waiter." },
   { "busy", "Attempts that found it busy and did not wait." },
   { "timeouts", "Waits that ended without a grant." },
   { "errors", "Calls that failed in another way." },

@@ -24,9 +24,9 @@ backend.load, backend.sides = kinds.load, kinds.sides
 --- It needs a host with the function `frames`.
 backend.needs_frames = true
 
--- Seconds for which a hold lasts before its node is watched: most end sooner.
+-- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
--- Nodes that a semaphore has below its own: this path is no queue.
+-- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 
 -- options ---------------------------------------------------------------------
@@ -52,7 +52,7 @@ function backend.complete(given, address)
     end
   end
   if given.tls and not options.tls then
-    return nil, "usage", "bad option tls: only zks:// goes over TLS"
+    return nil, "usage", "bad option tls: only zks:// uses TLS"
   end
   options.tls = options.tls and {} or nil
   for name, value in pairs(defaults) do options[name] = value end
@@ -67,7 +67,7 @@ end
 
 local function always() return true end
 
--- Is this grant the one of an entry?
+-- Returns a function: does a grant belong to this entry?
 local function is_of(entry)
   return function(grant)
     return grant.lock.record.target == entry.target
@@ -88,8 +88,8 @@ local function drop_watches(self)
   end
 end
 
--- The session has ended: drops all that is held. What waits, or is being
--- acquired, goes on with another session.
+-- The session has ended: drops all holds. Waiters, and requests to acquire,
+-- continue with the next session.
 local function forget_all(self, why)
   local was_held = false
   for entry in pairs(self.entries) do
@@ -102,14 +102,14 @@ local function forget_all(self, why)
   if was_held then lose(self, why, always) end
 end
 
--- Somebody has deleted the node of a hold.
+-- The node of a hold was deleted, but not by this client.
 local function broken(self, entry)
   if not entry.is_held then return end
   entry.target:forget(entry)
   lose(self, "its node was deleted", is_of(entry))
 end
 
--- Watches the node of a hold. The answer also tells whether it is there.
+-- Watches the node of a hold. The reply also tells whether it exists.
 local function watch(self, entry)
   local path, epoch = entry.place:path(), entry.place.epoch
   local link = self.connection
@@ -155,8 +155,8 @@ local function on_dropped(self, why)
   end
 end
 
--- The session may have ended: what it held counts as lost, and is deleted when
--- it is resumed after all.
+-- The session may have ended: its holds count as lost. If it is resumed after
+-- all, their nodes are deleted.
 local function on_doubt(self)
   local was_held = false
   for entry in pairs(self.entries) do
@@ -170,8 +170,8 @@ local function on_doubt(self)
   end
 end
 
--- Watches the nodes of holds that have lasted for a while. Returns when the
--- next one is due.
+-- Watches the nodes of holds that have lasted SHORT. Returns when the next one
+-- is due.
 local function watch_fresh(self, now)
   local fresh, link = self.fresh, self.connection
   local entry = fresh[fresh.first]
@@ -186,7 +186,7 @@ local function watch_fresh(self, now)
   return entry and entry.watch_at or huge
 end
 
--- What is due; returns when the next thing is.
+-- Does what is due. Returns when to call this again.
 local function on_tick(self, now)
   self.bound = self.connection.validity.ends
   if self.bound <= now then on_doubt(self) end
@@ -205,7 +205,7 @@ end
 -- @tparam table host
 -- @tparam table options from `complete`, with `connection_name`
 -- @tparam table hooks  is_needed(), on_replaced(why, is_there), see the
---   contract; on_lost(why, is_it): the grants for which is_it(grant) are lost
+--   contract; on_lost(why, is_it): each grant with is_it(grant) is lost
 function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
@@ -244,7 +244,7 @@ end
 --  then, but no longer than the session: see `bound`.
 function backend.valid_until(sent, seconds) return sent + seconds end
 
---- Sends a sync, which proves that the session lives.
+--- Sends a sync, whose reply proves that the session is alive.
 -- @tparam number deadline by host.now()
 -- @return true, nil, nil, when it was sent; or nil, code, detail
 function backend:sync(deadline)
@@ -267,7 +267,8 @@ function backend:sync(deadline)
   end
 end
 
---- Stops background work until the next request: there is none but the session.
+--- Stops background work until the next request. There is none to stop: the
+--  session must be kept alive.
 function backend.rest() end
 
 --- Ends the session, which frees all its nodes.
@@ -275,8 +276,7 @@ function backend:close()
   self.connection:close(self.host.now() + min(1, self.options.timeout))
 end
 
-local NO_CALL = "client:call sends commands of Redis, which ZooKeeper does not "
-  .. "have"
+local NO_CALL = "client:call sends commands of Redis, and this is ZooKeeper"
 
 --- There are no commands to send.
 function backend.call() return nil, "usage", NO_CALL end
@@ -298,7 +298,7 @@ local function path_of(self, name)
   local fault = url.fault(path)
   if path == "/" then fault = "it is the root" end
   if fault then
-    error(("bad name %s: it is a path on ZooKeeper, and %s"):format(
+    error(("bad name %s: on ZooKeeper it is a path, and %s"):format(
       naming.show(name), fault), 0)
   end
   return self.options.chroot .. path
@@ -339,7 +339,7 @@ function backend:data(owner)
     (owner:gsub("[%s%c]", "_")), name)
 end
 
---- Watches the node of a hold, unless that ends soon.
+--- Watches the node of a hold, unless the hold ends soon.
 -- @tparam table entry
 function backend:attend(entry)
   local fresh = self.fresh

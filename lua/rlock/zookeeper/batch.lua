@@ -1,5 +1,5 @@
---- One operation for many holds, see the back end contract: a renewal is a sync
---  of the session, which all share; releases are in flight together.
+--- One operation for many holds, see the back end contract. A renewal is one
+--  sync of the session that all holds share. Releases are sent concurrently.
 
 local batch = {}
 batch.__index = batch

@@ -1,6 +1,6 @@
 --- The channels of a client's waiters: one for each owner that waits for a
---  lock. Its message is the end of the node ahead of the owner's node. Nothing
---  is sent for a channel: the watch is part of the request for the lock.
+--  lock. A message means that what the owner's node waits for has changed. A
+--  channel sends nothing itself: the watch is part of the request for the lock.
 
 local channels = {}
 channels.__index = channels
@@ -30,7 +30,7 @@ function channels:wake_all()
   for _, channel in pairs(self.list) do self.notify("live", channel) end
 end
 
---- Drops a channel if nobody waits.
+--- Drops a channel without waiters.
 -- @tparam string name
 function channels:idle(name)
   local channel = self.list[name]

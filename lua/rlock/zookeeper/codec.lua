@@ -3,8 +3,8 @@
 --  LuaJIT has no such integers. Pure.
 --
 --  A reader never raises an error and never reads past the end of its text. A
---  value that is not there is 0 or "", and the reader's `is_bad` is then true.
---  So a message is read as a whole, and checked once.
+--  missing value is 0 or "", and sets the reader's `is_bad`. So the caller
+--  reads a whole message, and checks it once.
 --  @module rlock.zookeeper.codec
 
 local codec = {}
@@ -30,11 +30,11 @@ codec.NO_ID = ("\0"):rep(8)
 
 local ALL, STAT = 31, 68          -- every permission; the bytes of a stat
 local LARGEST = 9007199254740992  -- 2^53
-local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there integers of 64 bits?
+local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
 
 -- writing ---------------------------------------------------------------------
 
---- An integer of 32 bits with a sign.
+--- A signed integer of 32 bits.
 local function int(n)
   n = n % 4294967296
   return char(floor(n / 16777216), floor(n / 65536) % 256,
@@ -43,7 +43,7 @@ end
 
 codec.int = int
 
---- A string, or bytes; nil is a value of its own.
+--- A string, or bytes; nil differs from "".
 local function text(value)
   if not value then return int(-1) end
   return int(#value) .. value
@@ -73,7 +73,7 @@ end
 
 local ANYONE = acl("world", "anyone")
 
---- The access that only this login has.
+--- Access for this login only.
 codec.CREATOR = acl("auth", "")
 
 --- The body of a create.
@@ -176,8 +176,8 @@ function Reader:texts()
   return list
 end
 
---- What is known of a node: `created`, the id of the transaction that made it,
---  its `version` and its `owner`, a session.
+--- The stat of a node: `created`, the id of the transaction that made it; its
+--  `version`; and its `owner`, a session.
 function Reader:stat()
   local at = take(self, STAT)
   if not at then return { created = codec.NO_ID, version = 0, owner = "" } end
@@ -189,7 +189,7 @@ function Reader:stat()
   }
 end
 
---- Has the message been read as a whole, and was it well formed?
+--- Was everything that was read well formed?
 function Reader:is_done() return not self.is_bad end
 
 --- The server's first message: the session that it has given.

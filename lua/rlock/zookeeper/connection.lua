@@ -1,15 +1,15 @@
---- A session with ZooKeeper, and the connection that it has now. The session
---  outlives the connection: it is resumed with its id and password, perhaps on
---  another server, which cuts the older connection off. Its ephemeral nodes end
---  with it.
+--- A session with ZooKeeper and its current connection. The session outlives
+--  the connection: it is resumed with its id and password, perhaps on another
+--  server, which cuts off the older connection. The session's ephemeral nodes
+--  end with it.
 --
 --  Requests are answered in order, so any number of them may be in flight, and
---  a later one sees what an earlier one has done. A request whose connection is
---  lost fails with "closed": it may have been applied. It is not sent again
+--  a later one sees the effects of an earlier one. A request whose connection
+--  is lost fails with "closed": it may have been applied. It is not retried
 --  here.
 --
---  A task keeps the session alive by a `sync` each tenth of its time-out (see
---  validity.lua). `epoch` counts the sessions.
+--  A task keeps the session alive with a `sync` every tenth of its time-out
+--  (see validity.lua). `epoch` counts the sessions.
 
 local backoff = require "rlock.util.backoff"
 local codec = require "rlock.zookeeper.codec"
@@ -27,10 +27,10 @@ local ceil, huge, max, min = math.ceil, math.huge, math.max, math.min
 local FIRST_PAUSE, LAST_PAUSE = 0.05, 1   -- seconds between rounds
 local BEAT = 1 / 10                       -- of the time-out, between syncs
 local SILENT = 1 / 3                      -- of the time-out, without an answer
-local STEADY = 1                          -- seconds of a good connection
-local PAST = 3                            -- time-outs after which it has ended
+local STEADY = 1                          -- seconds: a good connection
+local PAST = 3                            -- time-outs that end any session
 local LAST_XID = 2147483647
-local LOOKS = 2                           -- at the socket, before it is silent
+local LOOKS = 2                           -- polls before it is silent
 local DELETED = 2                         -- type of an event
 
 -- A random order, so that clients spread over the servers.
@@ -52,7 +52,7 @@ end
 --   on_dropped(why)   the connection was lost
 --   on_ended(why)     the session has ended, or may have
 --   on_tick(now)      in a task of its own: does what is due, and returns when
---                     the next thing is
+--                     to call it again
 function connection.new(host, options, hooks)
   return setmetatable({
     host = host, options = options, hooks = hooks,
@@ -111,8 +111,8 @@ end
 -- @tparam[opt] string body
 -- @tparam[opt] function on_over  called with the call when it is answered or
 --   has failed, outside of any task
--- @treturn table call: sent; is_over, and then err and its (a reader), or code
---   and detail
+-- @treturn table call, with the fields `sent` and `is_over`; once it is over,
+--   also `err` and `its` (a reader), or `code` and `detail`
 function connection:post(op, body, on_over)
   local now = self.host.now()
   local call = setmetatable({ connection = self, sent = now,
@@ -134,8 +134,8 @@ end
 
 -- the end of a connection -----------------------------------------------------
 
--- Limits how often a server is called that accepts a connection, but soon ends
--- it.
+-- Limits how often the client reconnects if servers accept connections, but
+-- soon end them.
 local function rest(self, link)
   local now = self.host.now()
   if now - link.since > STEADY then
@@ -146,7 +146,7 @@ local function rest(self, link)
   end
 end
 
--- The connection is lost, or is left.
+-- Ends a connection that was lost, or is left.
 local function drop(self, link, why)
   link.why = link.why or why
   if link.frames then link.frames:close() end
@@ -175,7 +175,7 @@ function connection:leave(why)
   if self.link then drop(self, self.link, why) end
 end
 
--- The session has ended, so the next handshake begins another one.
+-- The session has ended, so the next handshake begins a new one.
 local function end_session(self, why)
   local had_any = self.session.id ~= codec.NO_ID
   self.session = { id = codec.NO_ID, password = ("\0"):rep(16) }
@@ -261,7 +261,7 @@ end
 local function greet(self, link, deadline)
   local sent = self.host.now()
   if self.timeout and sent > self.validity.heard + PAST * self.timeout then
-    end_session(self, "the session has expired, without any server in reach")
+    end_session(self, "the session has expired, because no server was in reach")
   end
   link.frames:send(codec.hello {
     id = self.session.id, password = self.session.password, seen = self.seen,
@@ -271,7 +271,7 @@ local function greet(self, link, deadline)
   if not ok then return nil, code, detail end
   local session = codec.welcome(link.first)
   if not session then
-    detail = link.where .. ": this is no ZooKeeper server"
+    detail = link.where .. ": this is not a ZooKeeper server"
   elseif session.is_read_only then
     detail = link.where .. ": the server is read-only, because it has no quorum"
   elseif session.timeout == 0 and self.session.id == codec.NO_ID then
@@ -307,7 +307,7 @@ local function log_in(self, link, deadline)
   return ok, code, detail
 end
 
--- The chroot must exist: making it could hide a typing error.
+-- The chroot must exist: making it could hide a typo.
 local function check_chroot(self, deadline)
   local chroot = self.options.chroot
   if chroot == "" or self.has_chroot then return true end
@@ -413,8 +413,8 @@ local function oldest(self)
   return self.calls[self.answered % LAST_XID + 1]
 end
 
--- Has the server not answered for too long? Answers may wait in the socket, if
--- the process was suspended: so the loop polls it before.
+-- Has the server been silent for too long? If the process was suspended,
+-- answers may wait in the socket, so the loop polls it first.
 local function is_silent(self)
   for _ = 1, LOOKS do
     local call = oldest(self)
@@ -427,7 +427,7 @@ local function is_silent(self)
   return call and self.host.now() >= call.sent + self.silent
 end
 
---- A sync that was answered proves that the session lives, see validity.lua.
+--- Sends a sync. Its reply proves that the session is alive, see validity.lua.
 -- @treturn table call
 function connection:sync()
   self.next_beat = self.host.now() + self.timeout * BEAT
@@ -441,7 +441,7 @@ function connection:sync()
 end
 
 -- Does what is due for a connection.
--- @treturn number when the next thing is
+-- @treturn number when to call this again
 local function beat(self, now)
   if is_silent(self) then
     self:leave(("silent for %.2g s while requests waited"):format(self.silent))
@@ -470,7 +470,7 @@ function keep(self)
   end
 end
 
---- Makes `on_tick` be called at this time, at the latest.
+--- Ensures that `on_tick` is called by this time.
 function connection:wake(at)
   if self.change and at < (self.wakes_at or 0) then
     self.wakes_at = at
@@ -478,8 +478,8 @@ function connection:wake(at)
   end
 end
 
---- Calls fn(is_deleted) once, when the server reports a change of a node. To be
---  called with the request that sets the watch. A lost connection ends it.
+--- Calls fn(is_deleted) once, when the server reports a change of a node. Call
+--  this with the request that sets the watch. A lost connection drops both.
 -- @tparam string path
 -- @tparam function fn called outside of any task
 function connection:watch(path, fn)
@@ -491,7 +491,7 @@ function connection:watch(path, fn)
   end
 end
 
---- Takes a function of `watch` back.
+--- Removes a function that was passed to `watch`.
 function connection:unwatch(path, fn)
   local list = self.watches[path]
   for i = list and #list or 0, 1, -1 do

@@ -2,7 +2,7 @@
 --  fields of a row:
 --    name   in ZooKeeper's documentation
 --    says   a sentence for messages
---    ends   this connection is of no use any more: connect again
+--    ends   the connection is unusable: the client reconnects
 --    retry  the same request may succeed later
 --  @module rlock.zookeeper.errors
 
@@ -28,7 +28,7 @@ local rows = {
   [-111] = { name = "NOTEMPTY", says = "the node has children" },
   [-112] = { name = "SESSIONEXPIRED", retry = true, ends = true },
   [-114] = { name = "INVALIDACL",
-    says = "acl = \"creator\" needs a login, as in zk://user:password@host" },
+    says = "the server refuses this access control list" },
   [-115] = { name = "AUTHFAILED", says = "the server refused the login" },
   [-118] = { name = "SESSIONMOVED", retry = true, ends = true },
   [-119] = { name = "NOTREADONLY", retry = true, ends = true },

@@ -1,21 +1,22 @@
 --- The kinds of locks on ZooKeeper, as policies: the fields that lock.lua and
---  its parts read. There is nothing that runs on the server, so `ops` only
---  names the operations, for messages. Fields of their own:
---    queue   of the nodes that it makes: `mark` and `blocks`, see place.lua
---    most, leases   of a semaphore, see below
+--  its parts read. Nothing runs on the server, so `ops` only names the
+--  operations, for messages. Fields of ZooKeeper's kinds:
+--    queue   of its nodes: `mark` and `blocks`, see place.lua
+--    most, leases   of the mutex, see below
 
 local naming = require "rlock.naming"
 
 local kinds = {}
 
--- The operations of a lock. What waits in a queue must `leave` it.
+-- The operations of a lock. A waiter that gives up must `leave` the queue.
 local ops = {}
 for _, name in ipairs { "acquire", "renew", "release", "leave", "peek",
     "break_" } do
   ops[name] = { op = name, name = name, where = "zookeeper." .. name }
 end
 
--- Tells how long the caller waits. If it does not, it leaves the queue at once.
+-- Tells `acquire` how long the caller waits. One that does not wait leaves the
+-- queue at once.
 local function extra(request) return request end
 
 local function kind(fields)
@@ -33,13 +34,13 @@ local all = {
   reentrant = mutex "reentrant", fair = mutex "fair", fenced = mutex "fenced",
 }
 
--- A semaphore with one lease: who is first in one queue waits until there are
--- at most `most` nodes in another.
+-- A semaphore with one lease: the first node of one queue waits until there
+-- are at most `most` nodes in another.
 all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,
   queue = { mark = "lock-", blocks = { ["lock-"] = true } },
   leases = { mark = "lease-", blocks = { ["lease-"] = false } } }
 
--- No lock: it has a driver of its own.
+-- Not a lock: it has its own driver.
 all.semaphore = kind { name = "semaphore", driver = "zookeeper.semaphore" }
 
 -- A reader waits for writers, a writer for both.
@@ -57,11 +58,11 @@ end
 add_pair "readwrite"
 add_pair "fair_readwrite"
 
-local NOT_YET = "this version does not have it there"
+local NOT_YET = "this version lacks it there"
 
 local WHY_NOT = {
   spin = "its waiters are woken, so none has to spin; use client:lock",
-  simple = "it has no key with a single value; use client:lock",
+  simple = "ZooKeeper has no key with a single value; use client:lock",
   permits = NOT_YET, latch = NOT_YET,
 }
 

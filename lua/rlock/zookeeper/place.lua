@@ -1,15 +1,15 @@
---- One of our nodes in a queue: ephemeral and sequential, below a parent, as
---  Curator makes them. `_c_<uuid>-<mark><10 digits>`. Its fields:
+--- One of our nodes in a queue: ephemeral and sequential, below a parent. Its
+--  name is Curator's: `_c_<uuid>-<mark><10 digits>`. Fields:
 --    parent    the path of the queue
 --    mark      what comes before the number: "lock-", "__READ__", ...
---    blocks    mark -> whether an earlier node with this mark is waited for
+--    blocks    mark -> whether it waits for earlier nodes with this mark
 --    node      its name; nil: there is none
 --    number    its place in the order
 --    created   the id of the transaction that made it
---    beside    a place with whose number the node is made, see target.lua
---    ahead     the node that is watched: nothing to do until it is gone
---    most      how many nodes may be in the queue, whatever their order; then
---              what is watched is the queue
+--    beside    another place, whose number the node shares, see target.lua
+--    ahead     the node that is watched: nothing to do until it changes
+--    most      how many nodes may be in the queue, in any order; then the queue
+--              is watched instead of a node
 --
 --  The uuid is made before the node. So if the reply to a create is lost, the
 --  list of nodes tells whether it was made. A uuid is used in one session only:
@@ -40,7 +40,7 @@ end
 
 --- @tparam table server the back end: connection, new_uuid(), data(owner)
 -- @tparam table fields parent, mark, blocks; `owner`, for its data; on_wake,
---   called outside of any task when it is worth asking again
+--   called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
   self.server, self.connection = server, server.connection
@@ -48,7 +48,7 @@ function place.new(server, fields)
   return self
 end
 
--- Begins a new session: the nodes of the former one are gone.
+-- Begins a new session: the nodes of the previous one are gone.
 local function renew(self)
   self.epoch, self.uuid = self.connection.epoch, self.server:new_uuid()
   self.node, self.number, self.ahead, self.created = nil, nil, nil, nil
@@ -87,8 +87,8 @@ local function create(self)
   return call
 end
 
--- What is fine when the nodes above it are made: somebody else made one, or it
--- has gone again, because it was empty.
+-- Errors to ignore when the nodes above it are made: another client made one,
+-- or the server has deleted it again, because it was empty.
 local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
   [errors.NO_NODE] = true }
 
@@ -126,7 +126,7 @@ local function find(self, names)
   end
 end
 
--- The last node before ours for which it waits; nil: none.
+-- The nearest node before ours that it waits for; nil: none.
 -- @treturn string|nil
 -- @treturn boolean whether our node is in the list
 -- @treturn string|nil the mark of another kind
@@ -149,7 +149,7 @@ local function survey(self, names)
   return ahead, is_there, other
 end
 
--- Takes the watch back.
+-- Removes the watch.
 local function unwatch(self)
   if self.watching then
     self.connection:unwatch(self.watching, self.on_change)
@@ -172,9 +172,9 @@ local function start_watch(self, path)
   self.connection:watch(path, on_change)
 end
 
--- Lists the queue, after having made our node if there is none.
+-- Makes our node if there is none, and lists the queue.
 -- @treturn[1] table names
--- @treturn[2] boolean false: try again
+-- @treturn[2] boolean false: retry
 -- @treturn[3] nil, code, detail
 local function look(self, deadline)
   local connection = self.connection
@@ -238,8 +238,8 @@ end
 -- @tparam number deadline by host.now()
 -- @tparam[opt] boolean is_try  do not watch the node ahead
 -- @treturn[1] boolean whether nothing is ahead
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise. It may be
---   in the queue
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise. Our node
+--   may be in the queue
 function place:ask(deadline, is_try)
   local connection = self.connection
   while true do
@@ -259,7 +259,7 @@ function place:ask(deadline, is_try)
       return nil, "refused", ("%s has nodes of another kind of lock (%s)")
         :format(self.parent, other)
     elseif names and not is_there then
-      self.node = nil                        -- somebody has deleted it
+      self.node = nil                        -- it was deleted
     elseif names and self.most and #names > self.most then
       if is_try then return false end
       if self.watching then              -- nothing has changed since the list
@@ -283,7 +283,7 @@ function place:ask(deadline, is_try)
   end
 end
 
---- Is it in the queue, with nothing to ask until `on_wake`?
+--- Is it in the queue, with nothing to do until `on_wake`?
 function place:is_waiting()
   return self.ahead ~= nil and self.epoch == self.connection.epoch
 end
@@ -293,7 +293,7 @@ function place:dropped() unwatch(self) end
 
 -- leaving ---------------------------------------------------------------------
 
--- Is there certainly no node of ours?
+-- Is our node certainly gone?
 local function is_gone(self)
   return self.epoch ~= self.connection.epoch
     or not self.node and not self.is_in_doubt
@@ -338,24 +338,24 @@ local function insist(self, deadline)
   return result or was_sent
 end
 
---- Deletes its node. What cannot be deleted in time is left to `server`, which
---  deletes it later, or to the end of the session.
+--- Deletes its node. A node that cannot be deleted in time is deleted by the
+--  back end later, or ends with the session.
 -- @tparam number deadline by host.now()
 -- @treturn[1] boolean whether it was there; true if an earlier attempt, whose
 --   reply was lost, may have deleted it
 -- @treturn[2] nil, code, detail
 function place:leave(deadline)
   local doomed = self.server.doomed
-  doomed[self] = nil                           -- nobody else deletes it now
+  doomed[self] = nil                           -- no other task deletes it now
   unwatch(self)
   local result, code, detail = insist(self, deadline)
   if result == nil and code ~= "zookeeper" then doomed[self] = true end
   return result, code, detail
 end
 
---- Sends the delete of its node, without waiting. If that fails, the server
+--- Sends the delete of its node, without waiting. If that fails, the back end
 --  deletes it later.
--- @treturn boolean whether it was sent; else `leave` it
+-- @treturn boolean false: it could not be sent, so call `leave`
 function place:abandon()
   local doomed = self.server.doomed
   unwatch(self)

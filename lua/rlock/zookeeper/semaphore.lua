@@ -1,13 +1,13 @@
 --- A semaphore: Curator's InterProcessSemaphoreV2. Below its path are
---    locks    a queue: who is first in it may take permits
+--    locks    a queue: the first waiter in it may take permits
 --    leases   a node for each permit that is taken
---    limit    4 bytes, how many there may be: a SharedCount of Curator's
+--    limit    4 bytes, the number of permits: a SharedCount of Curator's
 --  A permit belongs to the session of the client that took it: only that client
 --  can release it, and it ends with the session.
 --
---  Permits are taken all or none. While some are missing, the nodes of the
---  others are there already. Nobody is kept from a permit by that: who is first
---  in the queue stays so, and the next one waits in any case.
+--  A call takes all of its permits or none. While some are missing, the nodes
+--  of the others exist already. They delay no other waiter: the first waiter in
+--  the queue stays first, and the next one waits in any case.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
@@ -60,12 +60,12 @@ local function read_limit(target, deadline)
   if err ~= 0 then return false end
   local data = its:text() or ""
   if #data ~= 4 then
-    return nil, "refused", path .. " is no count of Curator's: 4 bytes"
+    return nil, "refused", path .. " is not a count of Curator's, of 4 bytes"
   end
   return codec.reader(data):int(), its:stat().version
 end
 
--- Notes a change of the limit, also from none.
+-- Watches for a change of the limit, or for its creation.
 local function watch_limit(self)
   local target = self.record.target
   local path, link = target.path .. "/limit", target.server.connection
@@ -104,7 +104,7 @@ local function prepare(self)
   self.entries[1].gate = self.gate            -- for its watch
 end
 
--- Is there nothing to ask until it is woken?
+-- Is there nothing to do until it is woken?
 local function is_waiting(self)
   if self.has_changed then return false end
   if self.gate:is_waiting() then return true end
@@ -138,7 +138,7 @@ function Call:try(deadline)
   return "held"
 end
 
--- Has the session ended while permits were taken one after the other?
+-- Are all permits of the current session? It may have ended in between.
 local function is_whole(self)
   local epoch = self.record.target.server.connection.epoch
   for _, entry in ipairs(self.entries) do
@@ -171,7 +171,7 @@ local function take(self, wait, n)
   prepare(its)
   local is_held, code, detail = its:wait(wait)
   if is_held and not is_whole(its) then
-    is_held, code, detail = nil, "closed", "the session has ended meanwhile"
+    is_held, code, detail = nil, "closed", "the session ended in the meantime"
   end
   finish(its, is_held)
   return result(is_held, code, detail)
@@ -216,15 +216,15 @@ end
 -- @tparam[opt=1] integer n
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string "not_held": this client has fewer; "lost": somebody has
---   deleted one; or why the request failed: then it is retried later
+-- @treturn[2] string "not_held": this client has fewer; "lost": the node of one
+--   was deleted; or why the request failed: then it is retried later
 -- @treturn[2] string detail
 function semaphore:release(n)
   n = tonumber(check.count(n == nil and 1 or n, "n", 0))
   local list, lost = held(self), false
   if n > #list then
-    return nil, "not_held", ("this client holds %d permits of it; another "
-      .. "client's are that client's"):format(#list)
+    return nil, "not_held", ("this client holds %d of its permits, and "
+      .. "cannot release those of others"):format(#list)
   end
   for i = 1, n do
     local was_there, code, detail =
@@ -302,7 +302,7 @@ function semaphore:set(n, options)
     :format(left)
 end
 
---- Adds permits, or removes some. Those that are taken stay valid.
+--- Adds permits, or removes some. Permits that are taken stay valid.
 -- @tparam integer n may be negative
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail; after "timeout" or "closed" it may have been

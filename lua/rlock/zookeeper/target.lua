@@ -1,6 +1,6 @@
 --- A lock of one name: its operations, with the replies of a Redis policy (see
 --  verdicts.lua). The server knows nodes, not owners. So each owner has an
---  *entry* here, as long as it holds the lock or waits for it:
+--  *entry* here, while it holds the lock or waits for it:
 --    owner     its name
 --    place     its node, see place.lua
 --    is_held   whether it holds the lock
@@ -16,6 +16,8 @@ local place = require "rlock.zookeeper.place"
 
 local target = {}
 target.__index = target
+
+target.leaves = true                    -- a waiter has a node
 
 local max, min, ops = math.max, math.min, codec.ops
 
@@ -38,7 +40,7 @@ end
 --- The channel on which this owner is woken.
 function target:channel(owner) return self.path .. "#" .. owner end
 
--- An entry that is still on the server, as far as is known.
+-- The owner's entry, or nil. Drops a hold whose session has ended.
 local function entry_of(self, owner)
   local entry = self.entries[owner]
   if entry and entry.is_held
@@ -57,8 +59,8 @@ local function hold_at_peer(self, owner)
   return entry and entry.is_held and entry or nil
 end
 
--- A writer that also reads has its number as a reader. So it is first as long
--- as it is one of them, as in Curator.
+-- Makes an entry. A writer that also reads has the same number as a reader. So
+-- it stays first while it holds either side, as in Curator.
 local function new_entry(self, owner)
   local server, queue = self.server, self.policy.queue
   local entry = { target = self, owner = owner, is_held = false }
@@ -100,7 +102,7 @@ function target:drop(entry, deadline)
   return entry.place:leave(deadline)
 end
 
--- Has the entry nothing to ask until it is woken?
+-- Has the entry nothing to do until it is woken?
 local function is_waiting(entry)
   return entry.place:is_waiting() or entry.gate and entry.gate:is_waiting()
 end
@@ -117,7 +119,7 @@ local function ask_turn(entry, deadline, is_try)
   return is_first, code, detail
 end
 
--- Lets the hold end at this time.
+-- Sets the time at which the hold ends.
 local function hold_until(entry, deadline)
   local leases = entry.target.server.leases
   leases:remove(entry)
@@ -152,8 +154,8 @@ function target:ask(deadline, op, path, body)
   end
 end
 
--- Has the path of a semaphore no nodes of another kind? (A queue tells this by
--- its list.) Asks once.
+-- Checks once that the path of a mutex has no nodes of another kind. (Other
+-- locks see that in the list of their queue.)
 -- @return true, or nil, code, detail
 local function check_kind(self, deadline)
   if self.is_checked or not self.policy.most then return true end
@@ -177,8 +179,8 @@ end
 -- been applied; last, when it was sent.
 local run = {}
 
--- Is the session certain to live on? If that is not known, the next handshake
--- tells.
+-- Makes sure that the session is alive. If that is unknown, reconnects: the
+-- handshake tells.
 local function make_sure(self, deadline)
   local connection = self.server.connection
   if connection.validity.ends > connection.host.now() then return true end
@@ -191,7 +193,7 @@ local function granted(self, entry, ms, want)
   entry.is_held, entry.want = true, want
   entry.token = codec.number(entry.place.created)
   if entry.place.beside then
-    entry.token = nil       -- later ones may be less: they wait already
+    entry.token = nil       -- those of waiters may be less
   elseif not entry.token then
     return nil, "zookeeper", "the token is beyond 2^53, and this Lua has no "
       .. "integers of that size", true
@@ -225,7 +227,7 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   if is_first then is_first, code, detail = make_sure(self, deadline) end
   if is_first then
     if entry.place.epoch ~= self.server.connection.epoch then
-      return { "busy", 0 }                  -- it was another session's
+      return { "busy", 0 }                  -- of a session that has ended
     end
     return granted(self, entry, ms, want)
   elseif code == "refused" then
@@ -308,8 +310,8 @@ local function read(self, node, deadline)
   return true
 end
 
--- The nodes of a list that hold the lock: the first, or those that may be there
--- together. Readers may be before the first writer, or have its number.
+-- The nodes of a list that hold the lock: the first, or several that share it.
+-- Readers share it if they are before the first writer, or have its number.
 local function select_holders(list, policy)
   local most, first = policy.most or 1, list[1]
   local is_pair = first and first.mark:sub(1, 2) == "__"
@@ -324,8 +326,8 @@ local function select_holders(list, policy)
   return holders
 end
 
--- The nodes that hold the lock, as `read` leaves them; of a read/write lock
--- those of both sides.
+-- The nodes that hold the lock, with the fields that `read` sets; for a
+-- read/write lock, those of both sides.
 -- @return the nodes, and how many wait; or nil, code, detail
 local function holders_of(self, deadline)
   local path = self.path .. (self.policy.most and "/leases" or "")
@@ -348,7 +350,7 @@ local function holders_of(self, deadline)
   end
 end
 
--- Who a node belongs to: the owner, for ours; else what it says, or its name.
+-- The owner of a node that rlock made; else the data of the node, or its name.
 local function owner_in(node)
   return node.data:match("^%S+ (%S+) rlock,") or node.data ~= "" and node.data
     or node.name
@@ -396,12 +398,12 @@ end
 
 -- its server ------------------------------------------------------------------
 
---- Nothing is sent without a task.
+--- Posts nothing: each request needs a task.
 function target.post() return false end
 
 function target:where() return self.server.where end
 
---- The server and the path, which put several locks in order.
+--- The server and the path, by which several locks are sorted.
 function target:address() return self.server.where, self.path end
 
 function target:route() return self.server end

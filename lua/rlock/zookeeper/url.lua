@@ -113,7 +113,7 @@ function url.show(parsed)
   return table.concat(list, ",") .. parsed.chroot
 end
 
---- An address for messages and logs: never the password.
+--- An address for messages and logs, without its password.
 function url.format(parsed)
   return ("zk%s://%s%s"):format(parsed.tls and "s" or "",
     parsed.username and percent.encode(parsed.username, "[^%w%-._~]") .. "@"

@@ -8,12 +8,12 @@
 --
 --  - A handshake sent at h: the leader has heard of the session at h or later.
 --  - A sync sent at s is answered: after s, the leader and this follower were
---    in touch, so the leader has got the batch of T/4 before s, and knows of
---    what was sent until then. So if another sync was answered before s, and
---    sent at r <= s - T/4, the leader has heard of the session at r or later.
+--    in touch. So the leader has the batch of s - T/4 or a later one, and knows
+--    what was sent until then. If another sync was sent at r <= s - T/4, and
+--    answered before s, the leader has heard of the session at r or later.
 --
---  Of T, a sixth is kept back: for pauses of the leader between its batches,
---  and for clocks that run at different rates.
+--  A sixth of T is a reserve: for pauses of the leader between its batches, and
+--  for clocks that run at different rates.
 --  @module rlock.zookeeper.validity
 
 local validity = {}

@@ -41,7 +41,7 @@ local function acquire(lock, server, name, side, lease)
   return steps.execute(lock, server, side, "acquire",
     steps.arguments(lock, name, {
       op = "acquire", side = side, lease = lease, want = 1,
-      wait = lock.hands_over and 0 or -1,         -- it registers no one
+      wait = lock.hands_over and 0 or -1,         -- no waiter registers
     }))
 end
 

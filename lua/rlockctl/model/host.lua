@@ -118,7 +118,7 @@ local function run_ready(self)
   self.last = 0
 end
 
--- Keeps an item until its process goes on; not that of a dead one.
+-- Keeps an item until its process continues. Drops that of a dead process.
 local function hold_back(item, host)
   if host.is_dead then return end
   item.is_delayed = true

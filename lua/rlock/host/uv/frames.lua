@@ -8,7 +8,7 @@ local frames = {}
 local Frames = {}
 Frames.__index = Frames
 
--- The most bytes of a frame that arrives: a list of some 100 000 nodes.
+-- The bytes of the longest frame to accept: a list of some 100 000 nodes.
 local LIMIT = 8388608
 
 --- Opens a connection, which suspends the task.
@@ -53,7 +53,7 @@ function Frames:send(bytes) return self.raw:send(bytes) end
 --- The IP address of our end, or nil.
 function Frames:address() return self.raw:address() end
 
---- Closes the connection. Calls nothing.
+--- Closes the connection. Calls no callback.
 function Frames:close()
   local id = self.raw and self.raw:close()
   if id then tasks.fail({ id }, "closed", "the connection was closed") end

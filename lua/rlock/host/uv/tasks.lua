@@ -16,7 +16,7 @@ local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
 local TURN = 1000        -- ready tasks to run before the loop polls I/O again
-local LARGE = 1000       -- length of `ready` that is not kept
+local LARGE = 1000       -- a longer `ready` is replaced
 
 --- The receiver of a completion, by id: a task, a table with a callback `fn`,
 --  or one with the method `replied`, which has its id for one completion. Ids
@@ -418,8 +418,8 @@ function tasks.begin()
   return current.id
 end
 
---- Waits for the completion of that operation. The arguments are those that the
---  core has returned.
+--- Waits for the completion of that operation. The arguments are what the core
+--  has returned.
 -- @param has_begun
 -- @tparam[opt] string code   why not; "closed" becomes "connect"
 -- @tparam[opt] string detail

@@ -1,5 +1,5 @@
 --- The error that unwinds a cancelled task. The model's host shares this file,
---  which knows no other one.
+--  which requires no other one.
 
 local unwind = {}
 
@@ -23,7 +23,8 @@ function unwind.traceback(message)
   return debug.traceback(message, 2)
 end
 
---- The cancellation of a task that has not been raised yet, once; or nil.
+--- A task's cancellation, if it has not been raised yet; else nil. Returns it
+--  once.
 -- @tparam table task its `unwinding` is such an error
 function unwind.take(task)
   if task.unwinding and not task.unwound then

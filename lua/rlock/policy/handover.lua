@@ -88,7 +88,7 @@ function handover.free(lock, channel, publish)
 end
 
 --- Registers a waiter. A registered one keeps its number. If the server
---  refuses, because it is full or the user lacks a permission, the waiter polls.
+--  refuses, because it is full or the user lacks permission, the waiter polls.
 --  @tparam string channel
 --  @tparam string entry
 --  @tparam number ttl  of the lock, in ms

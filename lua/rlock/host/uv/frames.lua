@@ -33,7 +33,7 @@ function frames.open(options)
     })
     ok = self.raw ~= nil
   end
-  if ok then ok, code, detail = tasks.await() end
+  if ok then ok, code, detail = tasks.await(true) end
   if ok then return self end
   self:close()
   return nil, code, detail

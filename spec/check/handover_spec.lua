@@ -271,6 +271,75 @@ describe("a waiter", function()
       end)
     end)
 
+  it("keeps the place of another task with the same owner", function()
+    stage.play(function(self)
+      local got, lock = {}, held(self)
+      local client, host = open(self, "named")
+      for _, wait in ipairs { 100, 1 } do
+        start(self, host, function()
+          local own = client:lock("lock", { owner = "job" })
+          if own:lock { wait = wait } then
+            got[#got + 1] = "job"
+            own:unlock()
+          end
+        end)
+      end
+      queue(self, "other", 0, got)
+      self.sleep(1.5)
+      lock:unlock()
+      self.sleep(0.1)
+      assert.equal("job", got[1])
+    end)
+  end)
+
+  it("that comes to the front registers soon if the holder does not unlock",
+    function()
+      stage.play(function(self)
+        local got, lock = {}, held(self)
+        local client, host = open(self, "two")
+        for i = 1, 2 do
+          start(self, host, function()
+            local own = client:lock "lock"
+            assert(own:lock { wait = 100, lease = i == 1 and 0.5 or nil })
+            got[#got + 1] = i
+            if i == 2 then own:unlock() end
+          end)
+        end
+        for _, name in ipairs { "busy1", "busy2" } do
+          local its, busy = open(self, name)
+          start(self, busy, function()
+            while self.now() < 30 do
+              assert(its:lock "lock":lock { wait = 100 })
+              busy.sleep(0.3)
+              its:lock "lock":unlock()
+            end
+          end)
+        end
+        lock:unlock()
+        self.sleep(8)
+        assert.same({ 1, 2 }, got)
+      end)
+    end)
+
+  it("of a name in braces does not get the lock of the name without",
+    function()
+      stage.play(function(self)
+        local got, lock = {}, held(self)
+        local client, host = open(self, "braces")
+        local braced = self:client():lock "{lock}"
+        assert(braced:lock())
+        start(self, host, function()
+          assert(client:lock "{lock}":lock { wait = 100 })
+        end)
+        queue(self, "b", 0, got)
+        self.sleep(0.5)
+        lock:unlock()
+        self.sleep(0.01)
+        assert.equal(1, #got)
+        assert(braced:unlock())
+      end)
+    end)
+
   it("that gives up lets the next one of its client register", function()
     stage.play(function(self)
       local got, lock = {}, held(self)

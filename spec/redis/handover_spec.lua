@@ -124,6 +124,20 @@ describe("a lock is handed over", function()
       assert.equal(0, ask("EXISTS", name))
     end)
 
+  it("by messages if the releaser may not use the others' channels", function()
+    ask("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", "resetchannels",
+      "&redisson_lock__channel:{" .. name .. "}")
+    local holding = fixtures.open({ url = server.url },
+      { username = "app", password = "x" })
+    local held, got = holding:lock(name, { owner = "holder" }), {}
+    task.run(function() assert(held:lock()) end)
+    local _, waiting = wait_in_line(got, 1)
+    registered(1)
+    task.run(function() assert(held:unlock()) end)
+    waiting:join(30 * slow)
+    assert.same({ 1 }, got)
+  end)
+
   it("to a waiter that a full server did not register", function()
     local held, got = holder(), {}
     ask("CONFIG", "SET", "maxmemory", "1")

@@ -63,7 +63,7 @@ return {
   { "a break without a message", "fenced", "rlock/policy/fenced.lua",
     '  free(lock, keys[2], publish)\n', "", NO_WAKE, BREAK },
   { "a hand-over that passes a foreign waiter by", "mutex",
-    "rlock/policy/handover.lua", "(heard.err or heard[2] > heard[4])",
+    "rlock/policy/handover.lua", "heard.err or heard[2] > heard[4]",
     "heard.err", NO_WAKE },
   { "a hand-over to nobody", "mutex", "rlock/policy/handover.lua",
     'return redis.call("publish", channel, UNLOCKED)', "return", NO_WAKE },

@@ -86,7 +86,9 @@ local function release_in_background(self, seconds, is_retried)
     self:detach()
     self.owner = false
   end
+  local channel = self:channel()
   local function ended()
+    session.wakeup:register_first(channel)
     if not is_kept then
       record.undone[name] = nil
       return
@@ -139,11 +141,10 @@ function requests.leave(self)
   if not self.owner or #self.holds > 0 or not record.target.leaves then
     return
   end
+  local channel = self:channel()
+  if channel and session.wakeup:has(channel, self.owner_name) then return end
   if self.acting then
-    if not session.wakeup:has(self:channel(), self.owner_name) then
-      requests.leave_place(session, record, self.owner_name)
-    end
-    return
+    return requests.leave_place(session, record, self.owner_name)
   end
   self.acting = true
   release_in_background(self)
@@ -157,6 +158,8 @@ end
 -- @tparam string name the owner name that has the place
 function requests.leave_place(session, record, name)
   if not record.target.leaves then return end
+  local channel = record.target:channel(name)
+  if channel and session.wakeup:has(channel, name) then return end
   session:background(function()
     local now = session.host.now()
     record.target:run("leave", now + session.lease, now, name, nil, session.id)

@@ -79,7 +79,9 @@ end
 local function pause_length(session, waiter, ms, most, shared)
   local random, channel = session.host.random_number, waiter.channel
   local is_first = waiter == channel.first
-  local poll = is_first and POLL or POLL_BEHIND
+  -- The second one is not registered if the first gets the lock.
+  local is_next = is_first or channel.inbox and waiter.prev == channel.first
+  local poll = is_next and POLL or POLL_BEHIND
   if shared and session.wakeup:polls(waiter) then poll = shared end
   if not channel.is_live then
     poll = POLL_DEAF           -- no message reaches us

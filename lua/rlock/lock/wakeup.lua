@@ -246,6 +246,10 @@ function wakeup:leave(waiter, got_it)
   if was_first and not got_it and channel.inbox and channel.first then
     wake(channel.first)
   end
+  if waiter.is_handed and not got_it then
+    local same = waiter_of(channel, waiter.owner_name)
+    if same then wake(same) end
+  end
   if got_it and waiter.shares and not waiter.is_woken then
     wake_sleepers(channel)
   elseif channel.poller == waiter then
@@ -271,7 +275,7 @@ function wakeup:hand_over(name, now)
   local waiter = channel and not channel.wakes and first_asleep(channel)
   if not waiter then
     if channel then channel.tenure = nil end
-    return nil
+    return channel and channel.inbox and channel or nil
   elseif now - (channel.tenure or now) > TENURE then
     channel.tenure = nil
     return channel.inbox and channel or nil
@@ -280,6 +284,20 @@ function wakeup:hand_over(name, now)
   if not channel.inbox then channel.successor = waiter end
   wake(waiter)
   return channel, waiter
+end
+
+-- The first waiter may have come to the front without a request since.
+local function register_first(channel)
+  local waiter = channel.first
+  if waiter and not waiter.is_woken then wake(waiter) end
+end
+
+--- Lets the first waiter of a lock that is handed over register by a retry,
+--  when a hold has ended without a release that could hand it over.
+-- @tparam string|nil name the channel
+function wakeup:register_first(name)
+  local channel = name and self.channels[name]
+  if channel and channel.inbox then register_first(channel) end
 end
 
 --- Call this when the release of a hand-over has ended. A registered waiter
@@ -291,11 +309,7 @@ end
 -- @tparam table|nil waiter
 -- @tparam boolean is_done
 function wakeup.handed_over(channel, waiter, is_done)
-  if not waiter then
-    waiter = channel.first
-    if waiter and not waiter.is_woken then wake(waiter) end
-    return
-  end
+  if not waiter then return register_first(channel) end
   if not is_done then channel.successor = nil end
   if channel.inbox and waiter.channel then
     waiter.is_handed = true

@@ -54,15 +54,18 @@ function handover.pass(lock, channel, entry)
     redis.pcall("zrem", waiters, entry)
     owner = entry:match(" (.*)$")
   else
-    local heard = redis.pcall("pubsub", "numsub", channel, waiters)
-    local most = (heard.err or heard[2] > heard[4]) and 0 or MOST
-    for _ = 1, most do
+    for _ = 1, MOST do
       entry = redis.pcall("zrange", waiters, 0, 0)[1]
       if not entry then break end
       local client, name = entry:match("^(%S+) (.*)$")
+      local inbox = waiters .. ":" .. client
+      -- PUBLISH also counts those who listen to a pattern.
+      local heard = redis.pcall("pubsub", "numsub", channel, waiters, inbox)
+      if heard.err or heard[2] > heard[4] then break end
       redis.pcall("zrem", waiters, entry)
-      if redis.call("publish", waiters .. ":" .. client, name) > 0 then
-        owner = name
+      if heard[6] > 0 then
+        local sent = redis.pcall("publish", inbox, name)
+        owner = type(sent) == "number" and name
         break
       end
     end
@@ -71,7 +74,7 @@ function handover.pass(lock, channel, entry)
   redis.call("hset", lock, owner, RESERVED)
   redis.call("pexpire", lock, CLAIM)
   if redis.pcall("exists", waiters) == 1 then
-    redis.pcall("set", channel .. ":waited", 1, "px", KEPT)
+    redis.pcall("set", channel .. ":waited", "", "px", KEPT)
   end
 end
 
@@ -100,7 +103,7 @@ function handover.register(channel, entry, ttl)
   if last.err then return ttl end
   redis.pcall("zadd", waiters, "nx", (last[2] or 0) + 1, entry)
   redis.pcall("pexpire", waiters, KEPT)
-  redis.pcall("set", channel .. ":waited", 1, "px", KEPT)
+  redis.pcall("set", channel .. ":waited", "", "px", KEPT)
   local ahead = redis.pcall("zrank", waiters, entry)
   if type(ahead) ~= "number" or ahead == 0 then return ttl end
   local ms = CLAIM + EACH * ahead

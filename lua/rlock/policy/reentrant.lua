@@ -46,6 +46,9 @@ function server.acquire(keys, args)
   if count == RESERVED or ttl < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
+  if client then
+    redis.pcall("zrem", keys[2] .. ":waiters", client .. " " .. owner)
+  end
   return { "held" }
 end
 

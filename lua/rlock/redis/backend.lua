@@ -262,6 +262,11 @@ function backend:bind(policy, name, options)
   local target = setmetatable({}, class_of(self, policy))
   for i, key in ipairs(policy.keys(name)) do target[i] = key end
   target.replicas = wanted_by(self, options or {})
+  -- It shares the channel, and so the waiters, of the name without braces.
+  if target.hands_over and name:find("^{[^{}]*}$") then
+    target.hands_over, target.leaves = false, false
+    target.publish = self.options.publish
+  end
   self.node:check_keys(name, target, policy.keys)
   return target
 end

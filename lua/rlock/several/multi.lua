@@ -205,7 +205,8 @@ local function wait_for_member(self, try, inner)
   if try.member ~= inner.lock then leave_waiters(try, false) end
   local is_new = not try.waiter
   if is_new then join_waiters(try, inner) end
-  local slept, code, unwind = jitter(self, try)
+  local slept, code, unwind = true, nil, nil
+  if not try.waiter.is_set then slept, code, unwind = jitter(self, try) end
   if slept == nil then return nil, code, unwind end
   return waiting.pause(try.member.session, try.waiter,
     not is_new and inner.ms or nil, try.member.record)

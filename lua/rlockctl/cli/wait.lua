@@ -39,8 +39,8 @@ local LATE = 201                        -- the exit status
 -- Kinds that wake only their next waiter, and seconds between two polls. A
 -- fair lock without waiters looks like a reentrant one.
 local OFTEN = { policy = { ops = {}, poll = 0.5 } }
-local QUIET = { reentrant = OFTEN, fenced = OFTEN, fair = OFTEN,
-  fair_readwrite = OFTEN }
+local QUIET = { reentrant = OFTEN, mutex = OFTEN, fenced = OFTEN,
+  fair = OFTEN, fair_readwrite = OFTEN }
 
 -- The state to wait for: the first that is not free.
 local function busy_of(states)

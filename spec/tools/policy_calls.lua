@@ -95,6 +95,11 @@ local LOCK = {
   refresh = "publish owner owner",
   peek = "owner", break_ = "token publish",
 }
+-- The same for a lock that is handed over, see policy/handover.lua.
+local HANDED_OVER = setmetatable({
+  acquire = "owner lease want client", leave = "owner passing client",
+  release = "owner lease want passing entry", break_ = "token passing",
+}, { __index = LOCK })
 local ARGUMENTS = {
   semaphore = {
     acquire = "number memory n", release = "number memory n publish",
@@ -133,6 +138,16 @@ function make.reasserts(gen) return gen:chance(50) and "reasserts" or nil end
 function make.publish(gen)
   return gen:pick { "publish", "publish", "spublish", "both" }
 end
+function make.passing(gen)
+  return gen:chance(70) and "hand over" or make.publish(gen)
+end
+function make.client(gen)
+  return gen:chance(70) and gen:pick { "X", "Y" } or nil
+end
+function make.entry(gen)
+  if not gen:chance(20) then return nil end
+  return gen:pick { "X", "Y" } .. " " .. make.owner(gen)
+end
 function make.token(gen) return gen:pick { "", "", "1", "2" } end
 function make.number(gen) return ("%d"):format(gen:below(30)) end
 function make.memory() return "600000" end
@@ -140,7 +155,8 @@ function make.n(gen) return gen:pick { "0", "1", "2", "5", "-1" } end
 
 local function arguments_of(gen, name, side, op)
   local list = {}
-  for kind in (ARGUMENTS[name] or LOCK)[op]:gmatch("%a+") do
+  local lists = ARGUMENTS[name] or side.hands_over and HANDED_OVER or LOCK
+  for kind in lists[op]:gmatch("%a+") do
     list[#list + 1] = make[kind](gen)
   end
   local extra = op == "acquire" and side.extra and side.extra {
@@ -176,10 +192,15 @@ local function listen(pair, gen, side, keys)
   local owner = make.owner(gen)
   local channel = side.channel and side.channel(keys, owner)
   if not channel then return end
-  for _, prefix in ipairs { "", "s:" } do
+  local names = { channel, "s:" .. channel }
+  if side.hands_over then
+    names[3] = channel .. ":waiters"
+    names[4], names[5] = names[3] .. ":X", names[3] .. ":Y"
+  end
+  for _, each in ipairs(names) do
     local n = gen:below(2)
-    pair.model.listeners[prefix .. channel] = n
-    pair:ask("HSET", OWN .. "listeners", prefix .. channel, n)
+    pair.model.listeners[each] = n
+    pair:ask("HSET", OWN .. "listeners", each, n)
   end
 end
 

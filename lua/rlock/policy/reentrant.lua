@@ -98,7 +98,7 @@ end
 --  the lock on.
 function server.leave(keys, args)
   local lock, owner, publish, client = keys[1], args[1], args[2], args[3]
-  handover.unregister(keys[2], client .. " " .. owner)
+  if client then handover.unregister(keys[2], client .. " " .. owner) end
   if redis.call("hget", lock, owner) ~= RESERVED then return { "left" } end
   redis.call("del", lock)
   free(lock, keys[2], publish)

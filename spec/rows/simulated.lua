@@ -40,8 +40,8 @@ rows.unsealed = {
     "two holders", { only = { kind = "lock", owner = "task", style = "plain",
       servers = 1, faults = LATE } } },
   { "a late partial release that shortens a lease", nil, nil, nil,
-    "two holders", { only = { kind = "lock", owner = "none", style = "nested",
-      servers = 1, leases = 0.7, faults = LATE } } },
+    "two holders", { only = { kind = "spin_lock", owner = "none",
+      style = "nested", servers = 1, leases = 0.7, faults = LATE } } },
   { "a late acquire that nobody knows of", nil, nil, nil, "orphan", { only = {
     kind = "lock", owner = "none", style = "plain", servers = 1 } } },
   { "a late acquire of a permit that nobody knows of", nil, nil, nil, "orphan",
@@ -132,7 +132,7 @@ rows.planted = {
       .. "        self:remove(channel)",
     "      if true then\n        drop(self, channel)", "subscribed", calm() },
   { "a channel that stays subscribed where its slot was",
-    "rlock.redis.subscriber", "    notify(self, channel, list)\n  end\n"
+    "rlock.redis.subscriber", "    send_unsubscribe(self, channel, list)\n  end\n"
       .. "  drop(self, channel)", "  end\n  drop(self, channel)", "subscribed",
     { only = { cluster = true, clients = 2, tasks = 6, pause = 0.1,
       faults = { "move" } } } },

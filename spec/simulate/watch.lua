@@ -159,7 +159,7 @@ end
 
 -- `entry` is that of the key, or nil.
 local function check_owners(self, server, thing, key, entry)
-  if not entry then
+  if not is_taken(entry) then
     thing.unknown = nil
     return
   end

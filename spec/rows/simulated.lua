@@ -132,8 +132,9 @@ rows.planted = {
       .. "        self:remove(channel)",
     "      if true then\n        drop(self, channel)", "subscribed", calm() },
   { "a channel that stays subscribed where its slot was",
-    "rlock.redis.subscriber", "    send_unsubscribe(self, channel, list)\n  end\n"
-      .. "  drop(self, channel)", "  end\n  drop(self, channel)", "subscribed",
+    "rlock.redis.subscriber",
+    "    send_unsubscribe(self, channel, list)\n  end\n  drop(self, channel)",
+    "  end\n  drop(self, channel)", "subscribed",
     { only = { cluster = true, clients = 2, tasks = 6, pause = 0.1,
       faults = { "move" } } } },
   { "a channel that a client remembers after UNSUBSCRIBE", "rlock.lock.wakeup",

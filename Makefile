@@ -196,7 +196,7 @@ mutate: deps  ## do the tests notice small faults? SEED=7 COUNT=50 FILE=fair
 
 budget: deps  ## do locks cost no more instructions than their budget?
 	@spec/tools/deps check
-	$(SUB) all
+	$(SUB) all tools
 	@B=$(B) spec/bench/budget
 
 bench:  ## what locks cost, beside bare C; PEERS=1: beside other libraries

@@ -17,18 +17,6 @@ session.__index = session
 
 local BATCH = 256           -- releases sent at once when closing
 
--- A random UUID (RFC 9562, version 4).
-local function uuid(host)
-  local bytes = { host.random(16):byte(1, 16) }
-  bytes[7] = bytes[7] % 16 + 64
-  bytes[9] = bytes[9] % 64 + 128
-  local hex = {}
-  for i, byte in ipairs(bytes) do hex[i] = ("%02x"):format(byte) end
-  local text = table.concat(hex)
-  return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-" .. text:sub(13, 16)
-    .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
-end
-
 -- The name of the client's connections; nil: its own name only.
 local function connection_name(host, id, options)
   if options.identity == false or not host.process_identity then return nil end
@@ -58,7 +46,7 @@ end
 -- @tparam table options  complete: `backend` and its own options; watchdog and
 --   timeout (seconds); this sets `connection_name`
 function session.new(host, options)
-  local id = uuid(host)
+  local id = identity.uuid(host)
   options.connection_name = connection_name(host, id, options)
   local self = setmetatable({
     host = host, options = options, id = id,

@@ -19,6 +19,20 @@ local function encode(value)
   return percent.encode(tostring(value or ""):sub(1, LONGEST), "[^%w%-_.:@/]")
 end
 
+--- A random UUID (RFC 9562, version 4).
+-- @tparam table host
+-- @treturn string
+function identity.uuid(host)
+  local bytes = { host.random(16):byte(1, 16) }
+  bytes[7] = bytes[7] % 16 + 64
+  bytes[9] = bytes[9] % 64 + 128
+  local hex = {}
+  for i, byte in ipairs(bytes) do hex[i] = ("%02x"):format(byte) end
+  local text = table.concat(hex)
+  return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-" .. text:sub(13, 16)
+    .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
+end
+
 --- The name of a client's connections.
 -- @tparam table who id, host, pid, program, name, renews (a boolean)
 -- @treturn string

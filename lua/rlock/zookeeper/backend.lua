@@ -322,15 +322,6 @@ function backend:target_of(policy, path)
   return self.targets[policy.name .. path]
 end
 
---- A random UUID for a node.
-function backend:new_uuid()
-  local hex = self.host.random(16):gsub(".", function(c)
-    return ("%02x"):format(c:byte())
-  end)
-  return ("%s-%s-%s-%s-%s"):format(hex:sub(1, 8), hex:sub(9, 12),
-    hex:sub(13, 16), hex:sub(17, 20), hex:sub(21))
-end
-
 --- The data of an owner's node. It begins with our address, as Curator's.
 function backend:data(owner)
   local name = self.options.connection_name

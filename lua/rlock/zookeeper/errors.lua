@@ -3,20 +3,19 @@
 --    name   in ZooKeeper's documentation
 --    says   a sentence for messages
 --    ends   the connection is unusable: the client reconnects
---    retry  the same request may succeed later
 --  @module rlock.zookeeper.errors
 
 local errors = {}
 
 local rows = {
-  [-1] = { name = "SYSTEMERROR", retry = true },
+  [-1] = { name = "SYSTEMERROR" },
   [-2] = { name = "RUNTIMEINCONSISTENCY" },
-  [-4] = { name = "CONNECTIONLOSS", retry = true, ends = true },
+  [-4] = { name = "CONNECTIONLOSS", ends = true },
   [-5] = { name = "MARSHALLINGERROR",
     says = "the server could not read the request" },
   [-6] = { name = "UNIMPLEMENTED",
     says = "the server is too old: rlock needs ZooKeeper 3.5 or later" },
-  [-7] = { name = "OPERATIONTIMEOUT", retry = true },
+  [-7] = { name = "OPERATIONTIMEOUT" },
   [-8] = { name = "BADARGUMENTS", says = "the path is not valid" },
   [-101] = { name = "NONODE", says = "there is no such node" },
   [-102] = { name = "NOAUTH",
@@ -26,15 +25,15 @@ local rows = {
     says = "a node above it is ephemeral, so it can have no children" },
   [-110] = { name = "NODEEXISTS", says = "the node exists already" },
   [-111] = { name = "NOTEMPTY", says = "the node has children" },
-  [-112] = { name = "SESSIONEXPIRED", retry = true, ends = true },
+  [-112] = { name = "SESSIONEXPIRED", ends = true },
   [-114] = { name = "INVALIDACL",
     says = "the server refuses this access control list" },
   [-115] = { name = "AUTHFAILED", says = "the server refused the login" },
-  [-118] = { name = "SESSIONMOVED", retry = true, ends = true },
-  [-119] = { name = "NOTREADONLY", retry = true, ends = true },
+  [-118] = { name = "SESSIONMOVED", ends = true },
+  [-119] = { name = "NOTREADONLY", ends = true },
   [-122] = { name = "EPHEMERALONLOCALSESSION" },
   [-125] = { name = "QUOTAEXCEEDED", says = "a quota of the server is full" },
-  [-127] = { name = "THROTTLEDOP", retry = true },
+  [-127] = { name = "THROTTLEDOP" },
 }
 
 errors.NO_NODE, errors.NODE_EXISTS, errors.BAD_VERSION = -101, -110, -103

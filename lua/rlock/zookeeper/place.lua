@@ -17,6 +17,7 @@
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
+local identity = require "rlock.util.identity"
 
 local place = {}
 place.__index = place
@@ -38,7 +39,7 @@ function place.parse(name)
   end
 end
 
---- @tparam table server the back end: connection, new_uuid(), data(owner)
+--- @tparam table server the back end: host, connection, data(owner)
 -- @tparam table fields parent, mark, blocks; `owner`, for its data; on_wake,
 --   called outside of any task when a retry may succeed
 function place.new(server, fields)
@@ -50,7 +51,7 @@ end
 
 -- Begins a new session: the nodes of the previous one are gone.
 local function renew(self)
-  self.epoch, self.uuid = self.connection.epoch, self.server:new_uuid()
+  self.epoch, self.uuid = self.connection.epoch, identity.uuid(self.server.host)
   self.node, self.number, self.ahead, self.created = nil, nil, nil, nil
   self.is_in_doubt = nil
 end

@@ -14,6 +14,7 @@ local check = require "rlock.options"
 local codec = require "rlock.zookeeper.codec"
 local colon = require "rlock.util.colon"
 local errors = require "rlock.zookeeper.errors"
+local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"
 local place = require "rlock.zookeeper.place"
 
@@ -86,7 +87,7 @@ local Call = call:class()
 -- The places of a call: one in the queue, and one for each permit.
 local function prepare(self)
   local target, server = self.record.target, self.record.target.server
-  local owner = "permit:" .. server:new_uuid()
+  local owner = "permit:" .. identity.uuid(server.host)
   self.channel = target:channel(owner)
   function self.on_wake() server.channels:message(self.channel) end
   local function new_place(folder, mark, blocks)

@@ -24,6 +24,20 @@ function naming.suffix(name, suffix)
   return "{" .. name .. "}:" .. suffix
 end
 
+--- The key of the waiters of a lock that is handed over, and a channel; see
+--  policy/handover.lua.
+--  @tparam string channel of its releases
+--  @treturn string
+function naming.waiters(channel) return channel .. ":waiters" end
+
+--- The channel of such a lock for one client.
+--  @tparam string channel of its releases
+--  @tparam string client
+--  @treturn string
+function naming.inbox(channel, client)
+  return channel .. ":waiters:" .. client
+end
+
 --- A text without control characters, for messages.
 --  @tparam string text
 --  @treturn string

@@ -16,8 +16,8 @@ return {
     'redis.call("pexpire", lock, lease + redis.call("pttl", lock))',
     "delayed: B is the only waiter, but gets it 1.001s after the last lease" },
   { "a lease in seconds", "spin", "rlock/policy/reentrant.lua",
-    'redis.call("pexpire", lock, lease)\n    if client',
-    'redis.call("expire", lock, lease)\n    if client',
+    'redis.call("pexpire", lock, lease)\n  end\n  if client',
+    'redis.call("expire", lock, lease)\n  end\n  if client',
     "stuck: B is the only waiter" },
   { "the minimum of two leases", "reentrant", "rlock/policy/reentrant.lua",
     'if redis.call("pttl", lock) < tonumber(lease) then',
@@ -191,8 +191,8 @@ return {
     "peek lists the wrong holders" },
   { "a reservation that is lost by its waiter", "mutex",
     "rlock/policy/reentrant.lua",
-    'elseif not count then\n    if client',
-    'elseif not count or count == RESERVED then\n    if client',
+    "elseif not count and ttl ~= -2 then",
+    "elseif (not count or count == RESERVED) and ttl ~= -2 then",
     "run twice, release leaves other keys" },
 
   -- a full server

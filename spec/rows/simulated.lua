@@ -102,8 +102,8 @@ rows.planted = {
     { only = { counter = "permits", servers = 1 } } },
   { "a lease that is always two seconds",
     "rlock.policy.reentrant", 'redis.call("pexpire", lock, lease)\n'
-      .. '    if client', 'redis.call("pexpire", lock, 2000)\n'
-      .. '    if client', "kept",
+      .. '  end\n  if client', 'redis.call("pexpire", lock, 2000)\n'
+      .. '  end\n  if client', "kept",
     { only = { calm = true, kind = "lock", leases = 0.7 } } },
 
   { "a confirmation that may take longer than the wait",

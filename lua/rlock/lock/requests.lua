@@ -66,6 +66,12 @@ end
 
 -- rolling back -------------------------------------------------------------
 
+-- Leaves a place in the server's queue of waiters. May wait.
+local function send_leave(session, record, name)
+  local now = session.host.now()
+  record.target:run("leave", now + session.lease, now, name, nil, session.id)
+end
+
 -- In the background, releases the lock (with `seconds`, and retries for that
 -- long) and leaves the server's queue of waiters, where a place may outlast a
 -- lease. The caller has the turn. If the owner keeps its name, this task takes
@@ -75,7 +81,6 @@ end
 local function release_in_background(self, seconds, is_retried)
   local session, record, name = self.lock.session, self.lock.record,
     self.owner_name
-  local target, leaves = record.target, record.target.leaves
   local is_kept = is_retried or self:keeps_name()
   if is_kept then
     self.is_rolling_back, self.acting = true, turn.CONTENDED
@@ -98,14 +103,11 @@ local function release_in_background(self, seconds, is_retried)
     self:recycle()
   end
   local function send()
-    local now = session.host.now()
     if seconds then
-      target:run("release", now + seconds, now, name, "1", "0")
-      now = session.host.now()
+      local now = session.host.now()
+      record.target:run("release", now + seconds, now, name, "1", "0")
     end
-    if leaves then
-      target:run("leave", now + session.lease, now, name, nil, session.id)
-    end
+    if record.target.leaves then send_leave(session, record, name) end
   end
   session:background(function()
     session.host.guard(ended, nil, send)
@@ -138,11 +140,10 @@ end
 --  waiter retries at its next poll, or when the reply to a heartbeat names it.
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
-  if not self.owner or #self.holds > 0 or not record.target.leaves then
+  if not self.owner or #self.holds > 0 or not record.target.leaves
+      or session.wakeup:has(self:channel(), self.owner_name) then
     return
   end
-  local channel = self:channel()
-  if channel and session.wakeup:has(channel, self.owner_name) then return end
   if self.acting then
     return requests.leave_place(session, record, self.owner_name)
   end
@@ -157,13 +158,11 @@ end
 -- @tparam table record of the lock
 -- @tparam string name the owner name that has the place
 function requests.leave_place(session, record, name)
-  if not record.target.leaves then return end
-  local channel = record.target:channel(name)
-  if channel and session.wakeup:has(channel, name) then return end
-  session:background(function()
-    local now = session.host.now()
-    record.target:run("leave", now + session.lease, now, name, nil, session.id)
-  end)
+  local target = record.target
+  if not target.leaves or session.wakeup:has(target:channel(name), name) then
+    return
+  end
+  session:background(function() send_leave(session, record, name) end)
 end
 
 -- In nginx, a request ends without a reply if its job dies with its timer. So

@@ -207,11 +207,11 @@ function wakeup.wait(_, waiter, seconds)
 end
 
 --- Does an owner wait on this channel?
--- @tparam string name of the channel
+-- @tparam string|nil name of the channel
 -- @tparam string owner_name
 function wakeup:has(name, owner_name)
-  local channel = self.channels[name]
-  return channel ~= nil and waiter_of(channel, owner_name) ~= nil
+  local channel = name and self.channels[name]
+  return channel and waiter_of(channel, owner_name) ~= nil
 end
 
 --- Does this waiter poll for all that share the lock? The first one that waits
@@ -273,12 +273,9 @@ end
 function wakeup:hand_over(name, now)
   local channel = self.channels[name]
   local waiter = channel and not channel.wakes and first_asleep(channel)
-  if not waiter then
+  if not waiter or now - (channel.tenure or now) > TENURE then
     if channel then channel.tenure = nil end
     return channel and channel.inbox and channel or nil
-  elseif now - (channel.tenure or now) > TENURE then
-    channel.tenure = nil
-    return channel.inbox and channel or nil
   end
   channel.tenure = channel.tenure or now
   if not channel.inbox then channel.successor = waiter end

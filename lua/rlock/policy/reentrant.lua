@@ -24,26 +24,17 @@ function server.acquire(keys, args)
   local lock, owner, lease, want, client =
     keys[1], args[1], args[2], args[3], args[4]
   local ttl = redis.call("pttl", lock)
-  if ttl == -2 then
-    if want ~= "1" then return { "lost" } end
-    redis.call("hset", lock, owner, want)
-    redis.call("pexpire", lock, lease)
-    if client then
-      redis.pcall("zrem", keys[2] .. ":waiters", client .. " " .. owner)
-    end
-    return { "held" }
-  end
-  local count = redis.call("hget", lock, owner)
+  local count = ttl ~= -2 and redis.call("hget", lock, owner)
   if want ~= "1" and (not count or count == RESERVED) then
     return { "lost" }
-  elseif not count then
+  elseif not count and ttl ~= -2 then
     if client then
       ttl = register(keys[2], client .. " " .. owner, ttl)
     end
     return { "busy", ttl }
   end
   redis.call("hset", lock, owner, want)
-  if count == RESERVED or ttl < tonumber(lease) then
+  if ttl == -2 or count == RESERVED or ttl < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
   if client then

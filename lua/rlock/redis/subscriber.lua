@@ -18,6 +18,7 @@
 --    "moved"     the server ended the subscription, because its slot has moved
 
 local backoff = require "rlock.util.backoff"
+local naming = require "rlock.naming"
 
 local subscriber = {}
 subscriber.__index = subscriber
@@ -66,10 +67,10 @@ local function notify(self, channel, list)
   end
 end
 
--- The names of the other two channels of a channel with an inbox.
-local function others_of(channel)
-  local waiters = channel.name .. ":waiters"
-  return waiters, waiters .. ":" .. channel.inbox
+local waiters_of = naming.waiters
+
+local function inbox_of(channel)
+  return naming.inbox(channel.name, channel.inbox)
 end
 
 -- Subscribes to the inbox first, so it works once the channel is live. The
@@ -77,24 +78,27 @@ end
 -- between, a release takes this client for one that does not register.
 local function subscribe(self, channel)
   channel.has_moved = nil
-  local waiters, inbox
-  if channel.inbox and not self.is_plain then
-    waiters, inbox = others_of(channel)
+  local is_handed_over = channel.inbox and not self.is_plain
+  if is_handed_over then
+    local inbox = inbox_of(channel)
     self.inboxes[inbox] = channel
     self.connection:listen("subscribe", inbox)
   end
   notify(self, channel, self.verbs)
-  if waiters then self.connection:listen("subscribe", waiters) end
+  if is_handed_over then
+    self.connection:listen("subscribe", waiters_of(channel.name))
+  end
 end
 
 local function send_unsubscribe(self, channel, list)
-  local waiters, inbox
-  if channel.inbox and not self.is_plain then
-    waiters, inbox = others_of(channel)
-    self.connection:listen("unsubscribe", waiters)
+  local is_handed_over = channel.inbox and not self.is_plain
+  if is_handed_over then
+    self.connection:listen("unsubscribe", waiters_of(channel.name))
   end
   notify(self, channel, list)
-  if inbox then self.connection:listen("unsubscribe", inbox) end
+  if is_handed_over then
+    self.connection:listen("unsubscribe", inbox_of(channel))
+  end
 end
 
 local function unsubscribe(self, channel)
@@ -104,10 +108,7 @@ end
 
 -- Forgets a channel.
 local function drop(self, channel)
-  if channel.inbox then
-    local _, inbox = others_of(channel)
-    self.inboxes[inbox] = nil
-  end
+  if channel.inbox then self.inboxes[inbox_of(channel)] = nil end
   self.channels[channel.name] = nil
   self.count = self.count - 1
   channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil

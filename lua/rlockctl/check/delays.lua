@@ -3,6 +3,7 @@
 --  after its lease. Each check returns a fault as text, or nothing. `due`
 --  (state.lua) is the time until which the server must know a hold.
 
+local naming = require "rlock.naming"
 local transitions = require "rlockctl.check.transitions"
 local steps = require "rlockctl.check.steps"
 
@@ -222,7 +223,7 @@ local function woken(lock, result, side, name)
   local policy, how = lock.sides[side], nil
   local channel = policy.channel(lock.keys, name)
   for _, message in ipairs(result.sent) do
-    if message[1] == ("%s:waiters:%s"):format(channel, name) then
+    if message[1] == naming.inbox(channel, name) then
       return "one"
     elseif message[1] == channel then
       how = how == "all" and how
@@ -293,12 +294,8 @@ end
 -- even if the lock is reserved for a waiter.
 local function check_stranger(lock, step, result)
   if not lock.has_strangers or step.op ~= "release"
-      or result.verdict ~= "freed" then
+      or result.verdict ~= "freed" or woken(lock, result, step.side, "Z") then
     return
-  end
-  local channel = lock.sides[step.side].channel(lock.keys, "Z")
-  for _, message in ipairs(result.sent) do
-    if message[1] == channel then return end
   end
   return "lost wake: Z waits without registering, but no message is published "
     .. "on its channel"

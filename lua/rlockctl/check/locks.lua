@@ -4,6 +4,7 @@
 local transitions = require "rlockctl.check.transitions"
 local delays = require "rlockctl.check.delays"
 local invariants = require "rlockctl.check.invariants"
+local naming = require "rlock.naming"
 local steps = require "rlockctl.check.steps"
 local notation = require "rlockctl.check.notation"
 local State = require "rlockctl.check.state"
@@ -47,13 +48,12 @@ end
 -- that one, because the clients of the waiters have lost their connections.
 local function listeners_of(policy, keys, kind)
   local channel = policy.channel(keys, "A")
-  local waiters = channel .. ":waiters"
-  local ours = kind == "deaf" and 0 or 1
+  local inbox, ours = naming.inbox(channel, ""), kind == "deaf" and 0 or 1
   return setmetatable({
-    [channel] = ours + (kind and 1 or 0), [waiters] = ours,
+    [channel] = ours + (kind and 1 or 0), [naming.waiters(channel)] = ours,
   }, {
     __index = function(_, name)
-      return name:sub(1, #waiters + 1) == waiters .. ":" and ours or nil
+      return name:sub(1, #inbox) == inbox and ours or nil
     end,
   })
 end

@@ -17,13 +17,6 @@ local function row(title, factory, fn)
   end)
 end
 
--- What fn returned, after how long it took.
-local function timed(self, fn, ...)
-  local began = self.now()
-  local results = table.pack(fn(...))
-  return self.now() - began, table.unpack(results, 1, results.n)
-end
-
 -- Starts n tasks that wait in `fn`; returns the times at which they continued.
 local function waiting(self, n, fn, ...)
   local args, times = table.pack(...), {}
@@ -108,7 +101,7 @@ for name, kind in pairs(kinds) do
     row(kind.title[1] .. ": waits as long as requested", name,
       function(self, its)
         taken(its)
-        local took, ok, code, detail = timed(self, its.try_acquire, its,
+        local took, ok, code, detail = self:timed(its.try_acquire, its,
           { wait = 3 })
         assert.same({ nil, "timeout" }, { ok, code })
         assert.match(kind.none, detail)
@@ -287,7 +280,7 @@ describe("rows of permits:", function()
     function(self, its)
       assert.is_true(its:set(1))
       local first = assert(its:acquire { lease = 10 })
-      local took, id = timed(self, its.acquire, its)
+      local took, id = self:timed(its.acquire, its)
       assert.near(10, took, 0.01)
       assert.equal("lost", select(2, its:release(first)))
       assert.same({ 0, 1 }, { its:available(), its:acquired() })
@@ -385,7 +378,7 @@ describe("rows of latch:", function()
   end)
 
   of("testAwaitTimeoutFail: waits as long as requested", function(self, latch)
-    local took, ok, code, detail = timed(self, latch.wait, latch, { wait = 3 })
+    local took, ok, code, detail = self:timed(latch.wait, latch, { wait = 3 })
     assert.same({ nil, "timeout" }, { ok, code })
     assert.match("not open in time", detail)
     assert.near(3, took, 0.001)

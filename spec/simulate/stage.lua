@@ -90,6 +90,15 @@ function stage:calls(operation)
   return texts
 end
 
+--- What fn returned, after how long it took.
+-- @treturn number seconds
+-- @return its results
+function stage:timed(fn, ...)
+  local began = self.now()
+  local results = table.pack(fn(...))
+  return self.now() - began, table.unpack(results, 1, results.n)
+end
+
 --- What the clients have logged since the last call of this.
 function stage:logged()
   local log = self.log

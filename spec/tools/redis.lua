@@ -191,12 +191,7 @@ function Server:stop()
 end
 
 --- Kills the server, as a power failure would. :restart() brings it back.
-function Server:kill()
-  if not self.pid then return end
-  os.remove(self.folder .. "/pid")
-  shell.finish(self.pid)
-  self.pid = nil
-end
+Server.kill = shell.kill_daemon
 
 --- Kills the server if it runs and starts it on the same socket and ports,
 --- empty (unless its args say otherwise).

@@ -65,4 +65,13 @@ function shell.finish(pid)
   return shell.run(("%s kill 9 %d"):format(shell.tool "daemon", pid))
 end
 
+--- Kills a daemon, if it runs, and waits until it has ended.
+-- @tparam table self its `pid` and `folder`
+function shell.kill_daemon(self)
+  if not self.pid then return end
+  os.remove(self.folder .. "/pid")
+  shell.finish(self.pid)
+  self.pid = nil
+end
+
 return shell

@@ -135,12 +135,7 @@ end
 function Server:signal(signal) return shell.kill(self.pid, signal) end
 
 --- Kills it.
-function Server:kill()
-  if not self.pid then return end
-  os.remove(self.folder .. "/pid")
-  shell.finish(self.pid)
-  self.pid = nil
-end
+Server.kill = shell.kill_daemon
 
 --- Ends it, and removes its folder.
 function Server:stop()

@@ -3,7 +3,8 @@
 
 local transcript = require "spec.tools.transcript"
 
--- By policy: who comes first, who are many, operations, and what they cost.
+-- A policy, the first acquire, the acquire of each of many owners, and
+-- operations with their cost.
 local rows = {
   { "fair", "acquire A 9000 1 -1 publish", "acquire W%d 9000 1 -1 publish", [[
     acquire W1 9000 1 -1 publish

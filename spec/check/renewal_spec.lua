@@ -1,4 +1,4 @@
---- Redisson's tests of renewals, by their names there, for every kind of lock,
+--- Redisson's tests of renewals, under the same names, for every kind of lock,
 --- on virtual time.
 
 local kinds = require "spec.tools.kinds"

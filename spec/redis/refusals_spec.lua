@@ -225,8 +225,8 @@ describe("a user without permission", function()
     eventually(function() return server:cli("EXISTS", "limited") == "0" end)
   end
 
-  -- Asserts that who waits for the first lock gets it when the other is
-  -- unlocked.
+  -- Asserts that a waiter of the first lock gets it when the holder unlocks the
+  -- other.
   local function passes(its, theirs)
     task.run(function()
       assert(theirs:lock())

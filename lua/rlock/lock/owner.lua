@@ -1,5 +1,6 @@
---- Owners: who holds locks, as this client sees it. An owner is a task of the
---  host, or a table with an explicit name (the option `owner`). Its fields:
+--- Owners: the holders and waiters of locks in this client. An owner is a task
+--  of the host, or a table with an explicit name (the option `owner`). Its
+--  fields:
 --    is_named  whether it has an explicit name
 --    name      that name
 --    grants    the set of its grants, on a host that may end its task

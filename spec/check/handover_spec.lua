@@ -271,6 +271,39 @@ describe("a waiter", function()
       end)
     end)
 
+  it("passes the lock on if it leaves before the release that names it",
+    function()
+      stage.play(function(self)
+        local got = {}
+        local client, host = open(self, "own")
+        local several = require("rlock.several.multi").new {
+          client:lock "lock", client:simple_lock "another" }
+        several.first_pause = 0.1
+        function host.random_number() return 0.9 end
+        local release, waiter = host.event(), nil
+        start(self, host, function()
+          local lock = client:lock "lock"
+          assert(lock:lock())
+          release:wait()
+          lock:unlock()                  -- first loads the script
+        end)
+        start(self, host, function()     -- loads the script that leaves
+          client:lock "lock":lock { wait = 0.1 }
+        end)
+        self.sleep(0.5)
+        queue(self, "other", 0, got)
+        self.sleep(0.5)
+        waiter = host.spawn(function() several:lock { wait = 100 } end)
+        self.sleep(0.02)                 -- it pauses before a retry
+        self.network:route(host, self.server).delay = 0.05
+        release:set()
+        self.sleep(0)
+        waiter:cancel()
+        self.sleep(2)
+        assert.matches("^other 1%.[0-4]$", got[1] or "nobody")
+      end)
+    end)
+
   it("keeps the place of another task with the same owner", function()
     stage.play(function(self)
       local got, lock = {}, held(self)

@@ -81,6 +81,14 @@ function server:is_writer(key, owner)
   return (value[owner .. ":write"] or value["w:" .. owner]) ~= nil
 end
 
+--- Does it have both sides of a read/write lock of this owner?
+function server:holds_both(key, owner)
+  local entry = self.redis:entry(key)
+  local value = entry and entry.value or {}
+  return self:is_writer(key, owner)
+    and (value[owner] or value["r:" .. owner]) ~= nil
+end
+
 -- faults ----------------------------------------------------------------------
 
 local function drop_links(self)

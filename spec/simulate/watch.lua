@@ -460,7 +460,7 @@ local function released(self, server, key, args, verdict)
   local given = server.granted[key] and server.granted[key][args[1]]
   if given and verdict == "kept" then
     given.ends = self.universe.now + tonumber(args[2]) / 1000
-    given.till = given.ends
+    if not server:holds_both(key, args[1]) then given.till = given.ends end
   elseif given and verdict == "freed" and not server:holds(key, args[1]) then
     server.granted[key][args[1]] = nil
   elseif given and verdict == "lost" then
@@ -542,7 +542,11 @@ function watch.executed(self, server, link, operation, key, args, reply)
     remember(server.released, key)[args[1]] = link.id
     released(self, server, key, args, verdict)
     if thing and verdict == "freed" then
-      thing.freed_at, thing.opened_at = self.universe.now, self.universe.now
+      thing.opened_at = self.universe.now
+      -- If others still read, its last lease may end without a message.
+      if not is_taken(server.redis:entry(key)) then
+        thing.freed_at = self.universe.now
+      end
     end
   elseif operation == "count_down" and verdict == "free" then
     if thing then thing.opened_at = self.universe.now end

@@ -280,7 +280,7 @@ describe("a waiter", function()
           client:lock "lock", client:simple_lock "another" }
         several.first_pause = 0.1
         function host.random_number() return 0.9 end
-        local release, waiter = host.event(), nil
+        local release = host.event()
         start(self, host, function()
           local lock = client:lock "lock"
           assert(lock:lock())
@@ -293,7 +293,7 @@ describe("a waiter", function()
         self.sleep(0.5)
         queue(self, "other", 0, got)
         self.sleep(0.5)
-        waiter = host.spawn(function() several:lock { wait = 100 } end)
+        local waiter = host.spawn(function() several:lock { wait = 100 } end)
         self.sleep(0.02)                 -- it pauses before a retry
         self.network:route(host, self.server).delay = 0.05
         release:set()

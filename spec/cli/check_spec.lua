@@ -213,7 +213,7 @@ describe("rlockctl check", function()
   end)
 
   it("lets each hold have its own lease", function()
-    local result = check("reentrant", "--leases", "1s,3s")
+    local result = check("reentrant", "--leases", "1s,3s", "--limit", "600")
     assert.same({ 0, "" }, { result.status, result.err }, result.out)
   end)
 

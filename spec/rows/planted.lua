@@ -47,7 +47,7 @@ return {
     "rlock/policy/fair_readwrite.lua",
     'last = redis.call("zrange", lock, -1, -1, "withscores")[2]\n  last =',
     'last = redis.call("zrange", lock, 0, 0, "withscores")[2]\n  last =',
-    "run twice, acquire leaves other keys" },
+    "run twice, acquire leaves other keys", "--leases 3s,1s --ops 1" },
   { "permits that are reclaimed late", "permits", "rlock/policy/permits.lua",
     "if ends > time then return left, ends end",
     "if ends > time - 1000 then return left, ends end",

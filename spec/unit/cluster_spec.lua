@@ -96,6 +96,20 @@ describe("the slot map of a cluster", function()
     end
   end)
 
+  it("leaves a node without slots, and returns to it without a delay",
+    function()
+      world["a:1"], world["b:2"] = all_at("b", 2), all_at("b", 2)
+      local self = new()
+      local its = find(self, "key")
+      assert.equal("b:2", its.where)
+      assert(its:connect(1010))
+      world["b:2"], self.asked = all_at("a", 1), 0
+      assert(self:connect(1010))
+      assert.same({ "a:1", "b:2" }, closed)
+      assert.equal(0, its.not_before)
+      assert.equal("connect", its.problem.code)
+    end)
+
   it("is not translated into something else", function()
     for _, to in ipairs { "db1", 5, false } do
       local why = address({ "10.0.0.1", 7 }, { nat = function() return to end })

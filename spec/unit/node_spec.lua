@@ -29,3 +29,23 @@ describe("a connection that is lost before its opener has it", function()
     assert.equal(2, self:connect(1010).number)
   end)
 end)
+
+describe("a node whose connection is left", function()
+  -- What requests return for which there is no other connection in time.
+  local function problem_after(why, code)
+    local self = new(0)
+    self:leave(self:connect(1010), why, code)
+    return self.problem
+  end
+
+  it("reports an error of the server as one, so it is known what to retry",
+    function()
+      assert.same({ code = "redis", detail = "READONLY a replica" },
+        problem_after("READONLY a replica", "redis"))
+    end)
+
+  it("reports any other reason as a lack of a connection", function()
+    assert.same({ code = "connect", detail = "the master has moved" },
+      problem_after "the master has moved")
+  end)
+end)

@@ -283,12 +283,14 @@ end
 --  server. The back-off grows until a connection lasts.
 -- @tparam table connection ignored if it is not the current one
 -- @tparam string why for messages; requests in flight fail with it
-function node:leave(connection, why)
+-- @tparam[opt] string code  "redis" if `why` is an error of the server. Requests
+--   that find no other connection in time return it; default: "connect"
+function node:leave(connection, why, code)
   if self.connection ~= connection then return end
   local now = self.host.now()
   if now > self.opened + LAST_PAUSE then self.parting:reset() end
   self.not_before = now + self.parting:next()
-  self.problem = { code = "redis", detail = why }
+  self.problem = { code = code or "connect", detail = why }
   self:forget(connection)
   connection:close(why)
   leave_dedicated(self, why)
@@ -304,7 +306,7 @@ end
 -- @param detail
 function node:handle(connection, code, detail)
   if code == "redis" and errors.classify(detail).node_down then
-    self:leave(connection, detail)
+    self:leave(connection, detail, code)
   end
 end
 

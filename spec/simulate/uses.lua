@@ -80,7 +80,7 @@ local function unlocked(holder, unlock, ...)
   local troubles, oracle_ = holder.host.troubles or 0, holder.world.oracle
   local left, began = holder.valid_for(), holder.host.universe.now
   oracle_:ending(holder)
-  local ok, code = unlock(...)
+  local ok, code, detail = unlock(...)
   oracle_:ended(holder, ok, troubles)
   if not ok and left > SURE and holder.world.is_calm
       and not holder.is_forgiven and code ~= "quorum"
@@ -88,7 +88,7 @@ local function unlocked(holder, unlock, ...)
     oracle_:fault("not unlocked", "%s of %s was valid for %.3f s: %s",
       holder.thing.name, holder.label, left, tostring(code))
   end
-  return ok, code
+  return ok, code, detail
 end
 
 local function asks_to_tell(holder, lock)

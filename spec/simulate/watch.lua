@@ -460,7 +460,8 @@ local function released(self, server, key, args, verdict)
   local given = server.granted[key] and server.granted[key][args[1]]
   if given and verdict == "kept" then
     given.ends = self.universe.now + tonumber(args[2]) / 1000
-    if not server:holds_both(key, args[1]) then given.till = given.ends end
+    given.till = max(given.ends,
+      server:holds_both(key, args[1]) and given.till or 0)
   elseif given and verdict == "freed" and not server:holds(key, args[1]) then
     server.granted[key][args[1]] = nil
   elseif given and verdict == "lost" then

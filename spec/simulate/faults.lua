@@ -189,12 +189,12 @@ local function split(world, server, seconds)
   world.universe:after(seconds, function() lose_data(world, server, false) end)
 end
 
--- From the end of the faults on, it loses nothing.
+-- From the end of the faults on, it loses nothing, and the old master answers.
 local function fail_over(world, server, how)
   local cluster = world.cluster
   cluster.failing, cluster.is_down = nil, nil
   if server.is_down then return end
-  if world.is_ending then how.is_lagging = false end
+  if world.is_ending then how.is_lagging, how.freezes = false, 0 end
   cluster:settle(server)
   if how.is_lagging then lose_data(world, server, false) end
   if how.splits > 0 then split(world, server, how.splits) end

@@ -283,8 +283,8 @@ end
 --  server. The back-off grows until a connection lasts.
 -- @tparam table connection ignored if it is not the current one
 -- @tparam string why for messages; requests in flight fail with it
--- @tparam[opt="connect"] string code  "redis" if `why` is an error of the server.
---   Requests that find no other connection in time return it
+-- @tparam[opt="connect"] string code  "redis" if `why` is an error of the
+--   server. Requests that find no other connection in time return it
 function node:leave(connection, why, code)
   if self.connection ~= connection then return end
   local now = self.host.now()

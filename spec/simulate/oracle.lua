@@ -11,6 +11,7 @@ local oracle = {}
 oracle.__index = oracle
 
 local SLACK = 0.05                      -- seconds
+local TIMEOUT = 0.5                     -- of the clients, in seconds
 local IDLE = 4.5                        -- seconds: a lease, the spread of the
                                         -- waiters after it, and a round trip
 
@@ -183,7 +184,7 @@ end
 --- Its task begins to give it back, or ends without.
 function oracle:ending(holder)
   if holder.has_ended then return end
-  holder.has_ended = true
+  holder.has_ended, holder.ended_at = true, self.universe.now
   if self.on_change then self.on_change(holder, "ends") end
   self:check(holder.thing)
   holder.thing.moved_at = self.universe.now
@@ -196,11 +197,13 @@ end
 --- It was given back; the outcome. Not judged for a red lock: a server that has
 --  lost its part may be unreachable, and unlock counts those that answer.
 -- @tparam table holder
--- @param ok  what unlock returned
+-- @param ok  what unlock returned; not judged if a request had no answer, since
+--   it may have released the lock
 -- @tparam integer troubles of its host, before
 function oracle:ended(holder, ok, troubles)
   if ok and holder.is_gone and not holder.is_kept
-      and (holder.host.troubles or 0) == troubles then
+      and (holder.host.troubles or 0) == troubles
+      and self.universe.now - holder.ended_at < TIMEOUT then
     self:fault("not told", "%s of %s: unlock returned true, but the server had "
       .. "lost it", holder.thing.name, holder.label)
   end

@@ -319,7 +319,7 @@ describe("a command of the client of a cluster", function()
 
   it("that is unknown is not remembered", function()
     call("NONSENSE", far)
-    assert.is_nil(next(self.first_keys))
+    assert.is_nil(next(self.key_places))
   end)
 
   it("follows redirections if COMMAND is not permitted", function()

@@ -5,6 +5,7 @@
 --  loaded again: the nodes are queried in turn until one answers. All tasks
 --  share one query. Seeds are the addresses of the URL.
 
+local command_keys = require "rlock.redis.command_keys"
 local errors = require "rlock.redis.errors"
 local naming = require "rlock.naming"
 local node = require "rlock.redis.node"
@@ -38,7 +39,6 @@ function cluster.new(host, options)
     slots = {},              -- slot -> node
     patience = PATIENCE, asked = -PAUSE,
     fault = nil,             -- of the node that failed last, for messages
-    first_keys = {},         -- command -> see first_key
     shas = {}, seals = { mode = "none" },        -- as a node has them
   }, cluster)
 end
@@ -423,61 +423,9 @@ end
 
 -- commands of users ----------------------------------------------------------
 
--- Reads a reply to COMMAND INFO. A command that has subcommands, or "movable"
--- keys, has no fixed place for them.
-local function first_in(reply)
-  local about = type(reply) == "table" and reply[1]
-  if type(about) ~= "table" or type(about[4]) ~= "number" then return false end
-  for _, flag in ipairs(type(about[3]) == "table" and about[3] or {}) do
-    if flag == "movablekeys" then return false end
-  end
-  if type(about[10]) == "table" and about[10][1] then return false end
-  return about[4]
-end
-
--- The position of a command's first key: the number of words before it; 0 if it
--- has no key; false if that depends on its words. Queries a node once.
--- @return that, or nil, code, detail
-local function first_key(self, deadline, name)
-  local first = self.first_keys[name]
-  if first ~= nil then return first end
-  local reply, code, detail =
-    self:any():call(deadline, { "COMMAND", "INFO", name }, 3)
-  if reply == nil and code ~= "redis" then return nil, code, detail end
-  first = first_in(reply)
-  -- Unknown commands are not cached, because their number has no bound.
-  if type(reply) == "table" and reply[1]
-      or code and not errors.is_passing(detail) then
-    self.first_keys[name] = first
-  end
-  return first
-end
-
--- The keys of a command, by COMMAND GETKEYS; results as keys_of returns them.
-local function ask_keys(self, deadline, words, n)
-  local question = { "COMMAND", "GETKEYS" }
-  for i = 1, n do question[i + 2] = words[i] end
-  local keys, code, detail = self:any():call(deadline, question, n + 2)
-  if type(keys) == "table" then
-    return type(keys[1]) == "string" and keys or nil
-  end
-  if code == "redis" then return nil end
-  return false, code, detail
-end
-
--- The keys of a command, nil if it has none; or false, code, detail.
-local function keys_of(self, deadline, words, n)
-  local first, code, detail =
-    first_key(self, deadline, tostring(words[1]):upper())
-  if first == nil then return false, code, detail end
-  if not first then return ask_keys(self, deadline, words, n) end
-  local key = first > 0 and words[first + 1]
-  return key and { tostring(key) } or nil
-end
-
 local function send(self, keys, deadline, words, n)
   local its, code, detail = self:any(), nil, nil
-  if keys then its, code, detail = self:find(keys, deadline) end
+  if keys[1] then its, code, detail = self:find(keys, deadline) end
   if not its then return nil, code, detail end
   local reply, sent
   reply, code, detail, sent = its:call(deadline, words, n)
@@ -485,7 +433,7 @@ local function send(self, keys, deadline, words, n)
     if code ~= "redis" or not errors.classify(detail).redirects then break end
     local is_once
     its, is_once = self:redirect(detail, its)
-    its = its or keys and self:connect(deadline) and self:of(keys)
+    its = its or keys[1] and self:connect(deadline) and self:of(keys)
     if not its then break end
     reply, code, detail, sent =
       (is_once and its.ask or its.call)(its, deadline, words, n)
@@ -499,8 +447,8 @@ function cluster:call(deadline, words, n)
     local ok, code, detail = self:connect(deadline)
     if not ok then return nil, code, detail end
   end
-  local keys, code, detail = keys_of(self, deadline, words, n)
-  if keys == false then return nil, code, detail end
+  local keys, code, detail = command_keys.of(self, deadline, words, n)
+  if not keys then return nil, code, detail end
   return send(self, keys, deadline, words, n)
 end
 

@@ -124,29 +124,17 @@ end
 
 --- Sends any Redis command, once. It is not retried: if the reply is lost, the
 --  command may have been applied.
--- @tparam string command
--- @param ... its arguments: strings and numbers
+-- @param ...  the command and its arguments: strings and numbers
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string "redis", "timeout", "closed", "connect"; "usage" for a
 --   command that would change or block the shared connection
 -- @treturn[2] string detail
-function client:call(command, ...)
-  if command == nil then
-    error('bad argument #1 of client:call: must be a command, such as "PING", '
-      .. "is nil", 2)
-  end
-  for i = 0, select("#", ...) do
-    local kind = type(i == 0 and command or (select(i, ...)))
-    if kind ~= "string" and kind ~= "number" then
-      error(("bad argument #%d of client:call: must be a string or a number, "
-        .. "is a %s"):format(i + 1, kind), 2)
-    end
-  end
-  local open = self.session
+function client:call(...)
+  local words, open = check.words("client:call", 2, ...), self.session
   open.host.current()
   local reply, code, detail =
-    open.server:call(open.host.now() + open.timeout, command, ...)
+    open.server:call(open.host.now() + open.timeout, words)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply

@@ -134,6 +134,27 @@ options.of_lock = options.table({ wait = wait, lease = options.lease },
 
 -- arguments ---------------------------------------------------------------
 
+--- Checks a command of the user and its arguments.
+-- @tparam string method  for messages: "client:call"
+-- @tparam integer level  as in error()
+-- @param ...  strings and numbers
+-- @treturn table the words
+function options.words(method, level, ...)
+  local words = { ... }
+  if words[1] == nil then
+    error(('bad argument #1 of %s: must be a command, such as "PING", is nil')
+      :format(method), level + 1)
+  end
+  for i = 1, select("#", ...) do
+    local kind = type(words[i])
+    if kind ~= "string" and kind ~= "number" then
+      error(("bad argument #%d of %s: must be a string or a number, is a %s")
+        :format(i, method, kind), level + 1)
+    end
+  end
+  return words
+end
+
 --- Checks the name of a lock.
 function options.name(name, level)
   level = (level or 2) + 1

@@ -95,6 +95,12 @@ return {
   ["lua/rlock/redis/cluster.lua"] = {
     "then", "unit/cluster_spec", "unit/redirection_spec",
     "simulate RUNS=6 CLUSTER=1", "moves_spec", "cluster_spec" },
+  ["lua/rlock/redis/command_keys.lua"] = {
+    "unit/cluster_spec", "redis/effects_spec" },
+  ["lua/rlock/redis/effects.lua"] = { "redis/effects_spec",
+    "redis/cluster_spec" },
+  ["lua/rlock/lock/effect.lua"] = { "redis/effects_spec" },
+  ["lua/rlock/policy/effect.lua"] = { "redis/effects_spec" },
   ["lua/rlock/redis/errors.lua"] = {
     "unit/errors_spec", "simulate RUNS=6", "then", "errors_spec" },
   ["lua/rlock/redis/evalsha.lua"] = {

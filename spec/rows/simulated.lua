@@ -121,6 +121,13 @@ rows.planted = {
     "floor(#members / 2) + 1", "floor((#members + 1) / 2)", "two holders",
     calm { servers = 2 } },
 
+  { "an effect without a check of its hold", "rlock.policy.effect",
+    'if held[1] ~= "held" or (tonumber(held[3]) or 0) < 1 then',
+    "if held == nil then", "late effect",
+    { only = { kind = "lock", style = "hold", servers = 1, clients = 4,
+      leases = 0.7, pause = 0.2,
+      faults = { "late", "requests delayed", "slow" } } } },
+
   -- leaks
   { "an owner that a client remembers after its last request",
     "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",

@@ -291,6 +291,11 @@ end
 function own.cluster(self) return self.cluster.slots_of(self) end
 function own.asking() return { ok = "OK" } end
 
+-- COMMAND INFO of a command with one key.
+function own.command(_, _, words)
+  return { { words[3]:lower(), 2.0, { "write" }, 1.0, 1.0, 1.0 } }
+end
+
 local SHARDED = "s:"                    -- before the names of such channels
 
 local function subscribe(self, link, channel)

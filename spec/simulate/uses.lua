@@ -177,11 +177,14 @@ function styles.try(task, thing, lock, mode)
   unlocked(holder, lock.unlock, lock)
 end
 
+-- A hold that guards commands; watch.lua checks those that are executed.
 function styles.hold(task, thing, lock, mode, options)
   local hold <close> = hold_it(task, thing, lock, options)
   if not hold then return end
   local holder <close> = asks_to_tell(holder_of(task, thing, lock, mode), hold)
+  hold:call("DEL", thing.key .. ":effect")
   held(task, holder)
+  hold:call("DEL", thing.key .. ":effect")
   if task.random() < 0.5 then
     unlocked(holder, hold.unlock, hold)
   end

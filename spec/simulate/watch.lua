@@ -284,6 +284,12 @@ local function is_shared(thing, entry)
   return readers
 end
 
+-- Does this owner of a read/write lock only read?
+local function reads(entry, owner)
+  local value = entry and entry.value or {}
+  return value[owner .. ":write"] == nil and value["w:" .. owner] == nil
+end
+
 -- In a calm run, readers let others read at once.
 local function check_readers(self, server, thing, entry)
   local now = self.universe.now
@@ -509,8 +515,30 @@ local function give(self, thing, owner, token)
   end
 end
 
+-- Commands that a hold guards are executed while no other owner certainly has
+-- the lock; those that are refused were guarded by no hold of the server.
+local function check_effect(self, server, thing, owner, verdict)
+  if verdict ~= "done" then
+    if server:holds(thing.key, owner) then
+      self.oracle:fault("refused", "%s does not execute a command of %s, which "
+        .. "has %s", server.name, printable(owner), thing.name)
+    end
+    return
+  end
+  local entry = server.redis:entry(thing.key)
+  for _, holder in ipairs(thing.holders) do
+    local both_read = holder.mode == "read" and reads(entry, owner)
+    if holder.owner ~= owner and not both_read and is_sure(holder)
+        and holder.valid_for() > 0 then
+      holder.is_forgiven = true
+      self.oracle:fault("late effect", "%s executes a command of %s, but %s "
+        .. "has %s", server.name, printable(owner), holder.label, thing.name)
+    end
+  end
+end
+
 -- Operations that take nothing and give nothing.
-local UNCHANGED = { renew = true, count = true, peek = true }
+local UNCHANGED = { renew = true, count = true, peek = true, call = true }
 
 --- A server has executed an operation of a policy.
 -- @tparam table self world
@@ -549,6 +577,8 @@ function watch.executed(self, server, link, operation, key, args, reply)
         thing.freed_at = self.universe.now
       end
     end
+  elseif operation == "call" then
+    if thing then check_effect(self, server, thing, args[1], verdict) end
   elseif operation == "count_down" and verdict == "free" then
     if thing then thing.opened_at = self.universe.now end
   elseif operation == "leave" then

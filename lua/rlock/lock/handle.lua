@@ -8,10 +8,11 @@
 --             table `hold` becomes the hold: it gets a `grant`, and `is_over`
 --             when it is released
 --    mine()   the calling task's grant, or nil; it has the methods valid_for,
---             now_is, when_lost and release (grant.lua)
+--             now_is, when_lost, effect and release (grant.lua)
 
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
+local collect = require "rlock.lock.effect".collect
 local duration = require "rlock.util.duration"
 
 local handle = {}
@@ -215,6 +216,53 @@ function handle:abandon(reason)
   if granted then granted:abandon(reason) end
 end
 
+-- effects -----------------------------------------------------------------
+
+-- Runs commands under a grant.
+local function run(granted, commands)
+  if granted:now_is() == "lost" then
+    return nil, "lost", "the hold was lost before; nothing was sent"
+  end
+  local replies, code, detail = granted:effect(commands)
+  if code == "cancelled" then error(detail, 0) end
+  return replies, code, detail
+end
+
+local function call(granted, words)
+  local replies, code, detail = run(granted, { words })
+  if not replies then return nil, code, detail end
+  return replies[1]
+end
+
+--- Runs a Redis command only if this task's hold is still held on the server:
+--  the server checks that and runs the command as one step. So a holder that
+--  was paused beyond its lease changes nothing. Sent once.
+-- @param ...  the command and its arguments: strings and numbers
+-- @return[1] the reply; false for a Redis nil
+-- @treturn[2] nil
+-- @treturn[2] string "lost" or "not_held": nothing was changed; "redis": the
+--   command failed; "timeout": it may have been executed; "replicas": it was,
+--   but too few replicas have confirmed it; "connect", "closed", "usage": it
+--   was not sent
+-- @treturn[2] string detail
+function handle:call(...)
+  local words, granted = check.words("lock:call", 2, ...), self:mine()
+  if not granted then return not_held(self) end
+  return call(granted, words)
+end
+
+--- As `call`, for several commands as one. If one fails, those after it are not
+--  executed.
+-- @tparam function fn  called with an object whose method `call` adds a command
+-- @return[1] a table with the reply of each command
+-- @treturn[2] nil, code, detail as for `call`
+function handle:transaction(fn)
+  check_function(fn, "lock:transaction", 2)
+  local granted = self:mine()
+  if not granted then return not_held(self) end
+  return run(granted, collect(fn))
+end
+
 -- transferable holds ------------------------------------------------------
 
 -- The public object of a hold. The grant refers to it weakly: once the task has
@@ -227,7 +275,8 @@ local WEAK = { __mode = "v" }
 --- Takes the lock and returns an object for this hold. Any task may use it; a
 --  `<close>` variable releases it at the end of its block.
 -- @tparam[opt] table options as for `lock`
--- @return[1] the hold: unlock, valid_for, need, on_lost, state, token
+-- @return[1] the hold: unlock, valid_for, need, on_lost, state, token, call,
+--   transaction
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
   local wait, lease = limits(options)
@@ -259,6 +308,18 @@ function Hold:state()
   return self.hold.is_over and "free" or self.hold.grant:now_is()
 end
 
+function Hold:call(...)
+  local words = check.words("hold:call", 2, ...)
+  if self.hold.is_over then return nil, "not_held", RELEASED end
+  return call(self.hold.grant, words)
+end
+
+function Hold:transaction(fn)
+  check_function(fn, "hold:transaction", 2)
+  if self.hold.is_over then return nil, "not_held", RELEASED end
+  return run(self.hold.grant, collect(fn))
+end
+
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
   if self.hold.is_over then return nil, "not_held", RELEASED end
@@ -275,6 +336,8 @@ end
 
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
-colon.methods(Hold, "hold", "unlock valid_for token state on_lost need")
+colon.methods(Hold, "hold",
+  "unlock valid_for token state on_lost need call transaction")
 -- `lock`, `try_lock` and `unlock` check it themselves, which saves a call.
-return colon.methods(handle, "lock", "with hold valid_for state need on_lost")
+return colon.methods(handle, "lock",
+  "with hold valid_for state need on_lost call transaction")

@@ -198,18 +198,18 @@ end
 
 --- Sends a command once.
 -- @tparam number deadline by host.now()
--- @param ...  the command and its arguments: strings and numbers
+-- @tparam table words  the command and its arguments: strings and numbers
 -- @return the reply, false for a Redis nil; or nil, code, detail; for
 --   "cancelled", the value to raise
-function backend:call(deadline, ...)
-  local command, action = ...
+function backend:call(deadline, words)
+  local command, action = words[1], words[2]
   if unfit[tostring(command):lower()] then
     return nil, "usage", command .. " would change or block the connection "
       .. "that all tasks of the client share"
   end
   local send = is_interrupt(command, action) and self.node.interrupt
     or self.node.call
-  return send(self.node, deadline, { ... }, select("#", ...))
+  return send(self.node, deadline, words, #words)
 end
 
 -- targets ---------------------------------------------------------------------
@@ -333,6 +333,14 @@ function Target:carrier() return self.node.connection end
 function Target:retry(connection, name, deadline, now, code, detail, a, b, c)
   return remote.retry(self.node, connection, self.ops[name], deadline, now,
     code, detail, self, a, b, c, self.publishes[name] == 4 and self.publish)
+end
+
+--- Runs commands that the user's holds guard, see effects.run.
+-- @tparam table holds
+-- @tparam table commands
+-- @tparam number deadline by host.now()
+function Target.effect(_, holds, commands, deadline)
+  return require("rlock.redis.effects").run(holds, commands, deadline)
 end
 
 --- The arguments of an operation, with the command that publishes.

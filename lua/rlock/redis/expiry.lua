@@ -86,7 +86,9 @@ end
 
 -- Operations that wait only for older ones of the same owner (the first
 -- argument). All other operations on a key wait for each other.
-local by_owner = { acquire = true, release = true, renew = true, leave = true }
+local by_owner = {
+  acquire = true, release = true, renew = true, leave = true, call = true,
+}
 
 -- A late one does no harm, so nothing waits for it.
 local harmless = { refresh = true, count = true, peek = true }

@@ -292,6 +292,7 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
       known[class.code or code] = why
     end
     local goes_on, at_once, asked = next_step(server, node, class, detail)
+    if op.is_once and class.applied ~= "no" then goes_on = false end
     if at_once then hurried = hurried + 1 end
     if goes_on and server.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
@@ -322,7 +323,8 @@ end
 
 --- Runs an operation.
 -- @tparam table server   a node or a cluster
--- @tparam table op       a compiled server function (script.lua)
+-- @tparam table op       a compiled server function (script.lua); with the
+--   field `is_once`, it is not retried if it may have been applied
 -- @tparam number deadline by host.now()
 -- @tparam number now     by host.now()
 -- @tparam table keys     at most 99; its field `replicas`: see

@@ -15,6 +15,7 @@
 --    valid_of(hold)       seconds
 --    state_of(hold)       "held" | "at_risk" | "lost"
 --    watch(hold)          calls joint.lose when the hold is lost
+--    effect(grants, commands)  as effect.run
 --  The owner is the calling task. Each object keeps the holds that were taken
 --  through it.
 
@@ -332,6 +333,14 @@ function Hold:when_lost(fn, object)
   table.insert(self.on_lost, { fn = fn, object = object })
   self.joint:watch(self)
   return true
+end
+
+--- Runs commands on the server if all inner holds are held there, as that of a
+--  grant.
+function Hold:effect(commands)
+  local grants = {}
+  for i, inner in ipairs(self.inner_holds) do grants[i] = inner.grant end
+  return self.joint.effect(grants, commands)
 end
 
 --- Declares a hold lost, once, and runs its on_lost callbacks.

@@ -6,6 +6,7 @@
 --  is lost.
 
 local colon = require "rlock.util.colon"
+local effect = require "rlock.lock.effect"
 local joint = require "rlock.several.joint"
 local lock = require "rlock.lock.lock"
 local waiting = require "rlock.lock.waiting"
@@ -305,6 +306,8 @@ function multi.watch(_, hold)
     end, inner)
   end
 end
+
+multi.effect = effect.run
 
 --- Does the calling task hold every member, according to the servers?
 -- @treturn[1] boolean

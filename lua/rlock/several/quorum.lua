@@ -334,6 +334,11 @@ function quorum:release_parts(hold)
       max(last - now, 0))
 end
 
+function quorum.effect()
+  return nil, "usage", "a red lock guards no commands: no server knows whether "
+    .. "it is held"
+end
+
 --- Does the calling task hold it, according to a majority of the servers?
 -- @treturn[1] boolean
 -- @treturn[2] nil

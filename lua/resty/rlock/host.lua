@@ -1,6 +1,7 @@
 --- The OpenResty host: the same interface as host/uv.lua, on top of nginx. The
 --  files in host/ implement it: clock, tasks (and events), worker_timer,
---  callbacks, guard, socket, pool, subscriber, resp. No host depends on locks.
+--  callbacks, guard, socket, pool, duplex, subscriber, resp. No host depends on
+--  locks.
 
 local ffi = require "ffi"
 

@@ -22,6 +22,7 @@ build = {
     ["resty.rlock.host.callbacks"] = "lua/resty/rlock/host/callbacks.lua",
     ["resty.rlock.host.clock"] = "lua/resty/rlock/host/clock.lua",
     ["resty.rlock.host.duplex"] = "lua/resty/rlock/host/duplex.lua",
+    ["resty.rlock.host.frames"] = "lua/resty/rlock/host/frames.lua",
     ["resty.rlock.host.guard"] = "lua/resty/rlock/host/guard.lua",
     ["resty.rlock.host.pool"] = "lua/resty/rlock/host/pool.lua",
     ["resty.rlock.host.resp"] = "lua/resty/rlock/host/resp.lua",

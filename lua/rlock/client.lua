@@ -107,10 +107,6 @@ end
 -- @treturn[2] string "connect" or "redis"
 -- @treturn[2] string detail
 function client.open(host, options)
-  if options.backend.needs_frames and not host.frames then
-    return nil, "usage", "bad url: this version supports zk:// only in "
-      .. "rlockctl and plain Lua"
-  end
   local self = setmetatable({}, client)
   self.session = session.new(host, options)
   if options.lazy then return self end

@@ -261,9 +261,9 @@ end
 --  holds and lets background work finish. The session stays usable.
 function session:wind_down()
   if self.is_closed then return end
-  self.server:rest()
   release_all(self, self.host.now() + self.timeout, "the program ends")
   self.watchdog:retire()
+  self.server:rest()
 end
 
 --- Releases all holds, waits for requests in flight, and closes the

@@ -62,7 +62,6 @@ describe("rlock.open in nginx", function()
       ["bad url: local: is for rlockctl"] = "local:",
       ["bad url: must begin with redis://"] = "http://x",
       ["bad option tls: only rediss://"] = { tls = {} },
-      ["bad url: this version supports zk:// only in "] = "zk://127.0.0.1",
       ["No such file"] = { url = "rediss://x",
         tls = { cert = "/no/file", key = "/no/file" } },
     } do

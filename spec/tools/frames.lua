@@ -1,4 +1,4 @@
---- Faults between rlockctl's host and a ZooKeeper: wraps host.frames.
+--- Faults between the host and a ZooKeeper: wraps host.frames.
 --
 --    local frames = require "spec.tools.frames"
 --    frames.lose_reply "create2"     -- the next is sent; its answer is lost
@@ -9,7 +9,8 @@
 --  With both losses the connection is lost, too.
 
 local codec = require "rlock.zookeeper.codec"
-local host = require "rlock.host.uv"
+local host = rawget(_G, "ngx") and require "resty.rlock.host"
+  or require "rlock.host.uv"
 
 local frames = {}
 

@@ -111,6 +111,17 @@ local rlock = setmetatable({
   spawn = spawn, sleep = ngx_host.sleep, event = ngx_host.event,
 }, { __index = resty })
 
+-- Connects a client. A ZooKeeper has no commands.
+local function connect(client)
+  local open = client.session
+  if tostring(open.options.url):find "^zk" then
+    return open.server:connect(open.options.connect_timeout)
+  end
+  local ok, code, detail = client:call("PING")
+  if code == "redis" then code = errors.classify(detail).code end
+  return ok, code, detail
+end
+
 local count = 0
 
 --- Opens a new client, connected unless it is lazy: a distinct pool size makes
@@ -125,10 +136,9 @@ function rlock.open(options)
   local ok, client, code, detail = pcall(resty.open, its)
   if not ok then error((client:gsub("^[^:]+:%d+: ", "")), 2) end
   if client and not is_lazy then
-    ok, code, detail = client:call("PING")
+    ok, code, detail = connect(client)
     if not ok then
       client:close()
-      if code == "redis" then code = errors.classify(detail).code end
       return nil, code, detail
     end
   end

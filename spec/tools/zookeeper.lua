@@ -20,7 +20,7 @@ local zookeeper = {}
 local Server = {}
 Server.__index = Server
 
-local here = shell.run("pwd") .. "/" .. shell.here()
+local here = shell.run(("cd %s && pwd"):format(shell.quote(shell.here())))
 local JARS = "/usr/share/java"
 local CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 -- What the server needs of the packages that libzookeeper-java pulls in.
@@ -96,7 +96,7 @@ local function add_tls(self)
   local port, folder = choose_port(), self.folder .. "/tls"
   shell.run(("cd %s && sh %s tls && cat tls/good.key tls/good.crt "
     .. ">tls/good.pem && cp tls/ca.crt tls/ca.pem"):format(self.folder,
-    shell.quote(here .. "tls.sh")))
+    shell.quote(here .. "/tls.sh")))
   self.more = TLS:format(port, folder, folder)
   self.tls_url, self.ca = "zks://localhost:" .. port, folder .. "/ca.crt"
 end

@@ -1,12 +1,13 @@
 --- The OpenResty host: the same interface as host/uv.lua, on top of nginx. The
 --  files in host/ implement it: clock, tasks (and events), worker_timer,
---  callbacks, guard, socket, pool, duplex, subscriber, resp. No host depends on
---  locks.
+--  callbacks, guard, socket, pool, duplex, subscriber, frames, resp. No host
+--  depends on locks.
 
 local ffi = require "ffi"
 
 local callbacks = require "resty.rlock.host.callbacks"
 local clock = require "resty.rlock.host.clock"
+local frames = require "resty.rlock.host.frames"
 local guard = require "resty.rlock.host.guard"
 local worker_timer = require "resty.rlock.host.worker_timer"
 local pool = require "resty.rlock.host.pool"
@@ -38,15 +39,16 @@ ffi.cdef [[
 int rlock_gethostname(char *name, size_t size) __asm__("gethostname");
 ]]
 
+local function host_name()
+  local name = ffi.new("char[?]", 256)     -- the last byte stays 0
+  local is_known = ffi.C.rlock_gethostname(name, 255) == 0
+  return is_known and ffi.string(name) or nil
+end
+
 --- The identity of this process, see identity.lua.
 -- @treturn table host, pid, program
 function host.process_identity()
-  local name = ffi.new("char[?]", 256)     -- the last byte stays 0
-  local is_known = ffi.C.rlock_gethostname(name, 255) == 0
-  return {
-    host = is_known and ffi.string(name) or nil, pid = ngx.worker.pid(),
-    program = "nginx",
-  }
+  return { host = host_name(), pid = ngx.worker.pid(), program = "nginx" }
 end
 
 local levels = { warn = ngx.WARN, info = ngx.INFO }
@@ -77,5 +79,8 @@ function host.connect(options)
   if options.is_single then return socket.single(options) end
   return pool.new(options)
 end
+
+--- Opens a connection of frames, see host/frames.lua.
+function host.frames(options) return frames.open(options, host_name()) end
 
 return host

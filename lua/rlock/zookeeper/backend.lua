@@ -21,9 +21,6 @@ local huge, min = math.huge, math.min
 --- Finds a kind of lock, see kinds.lua.
 backend.load, backend.sides = kinds.load, kinds.sides
 
---- It needs a host with the function `frames`.
-backend.needs_frames = true
-
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
@@ -77,7 +74,7 @@ end
 
 -- Reports losses, in a task of its own: a callback of the program may wait.
 local function lose(self, why, is_it)
-  self.host.daemon(self.hooks.on_lost, why, is_it)
+  self.host.service(self.hooks.on_lost, why, is_it)
 end
 
 -- The connection was lost, and with it all watches.
@@ -151,7 +148,7 @@ end
 local function on_dropped(self, why)
   drop_watches(self)
   if self.hooks.is_needed() then
-    self.host.daemon(self.hooks.on_replaced, why, always)
+    self.host.service(self.hooks.on_replaced, why, always)
   end
 end
 
@@ -267,14 +264,17 @@ function backend:sync(deadline)
   end
 end
 
---- Stops background work until the next request. There is none to stop: the
---  session must be kept alive.
-function backend.rest() end
+-- Until when the session may take to end.
+local function end_of(self)
+  return self.host.now() + min(1, self.options.timeout)
+end
+
+--- Ends the session until the next request: to keep it alive is background
+--  work.
+function backend:rest() self.connection:rest(end_of(self)) end
 
 --- Ends the session, which frees all its nodes.
-function backend:close()
-  self.connection:close(self.host.now() + min(1, self.options.timeout))
-end
+function backend:close() self.connection:close(end_of(self)) end
 
 local NO_CALL = "client:call sends commands of Redis, and this is ZooKeeper"
 

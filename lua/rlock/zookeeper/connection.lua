@@ -162,7 +162,7 @@ local function drop(self, link, why)
   end
   link.event:set()
   if was_ready then rest(self, link) end
-  if was_ready and not self.is_closed then
+  if was_ready and self.change then
     report(self, "info", "disconnected",
       ("lost the connection to %s: %s"):format(self.where, why), why)
     self.hooks.on_dropped(why)
@@ -382,9 +382,9 @@ function connection:connect(deadline)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local ok, code, detail = self.singleflight:join("connect", deadline, round,
     self)
-  if ok and not self.change then
+  if ok and self.is_ready and not self.change then
     self.change = self.host.event()
-    self.host.service(keep, self)
+    self.host.service(keep, self, self.change)
   end
   if not ok and code == "timeout" then
     return nil, "connect", ("no connection to %s in time"):format(self.where)
@@ -452,20 +452,20 @@ local function beat(self, now)
   return min(self.next_beat, call and call.sent + self.silent or huge)
 end
 
--- The task that keeps the session alive.
-function keep(self)
-  while not self.is_closed do
+-- The task that keeps the session alive, until `change` is replaced.
+function keep(self, change)
+  while change == self.change do
     local now = self.host.now()
     local next_time = now
     if self.is_ready then
       next_time = beat(self, now)
-    elseif not self.is_closed then
+    else
       self:connect(now + min(1, max(self.validity.ends - now, 0.05)))
     end
     next_time = min(next_time, self.hooks.on_tick(self.host.now()))
     local left = next_time - self.host.now()
     self.wakes_at = next_time
-    self.change:wait(max(left, 0.001))
+    change:wait(max(left, 0.001))
     self.wakes_at = 0
   end
 end
@@ -500,16 +500,29 @@ function connection:unwatch(path, fn)
   if list and not list[1] then self.watches[path] = nil end
 end
 
+-- Ends the session on the server, the connection, and the task that keeps it.
+local function finish_session(self, deadline, why)
+  local change = self.change
+  self.change = nil
+  if change then change:set() end
+  if self.is_ready then self:post(codec.ops.close):wait(deadline) end
+  self:leave(why)
+end
+
+--- Ends the session until the next call of `connect`. This frees its nodes.
+-- @tparam number deadline by host.now()
+function connection:rest(deadline)
+  local why = "the client rests"
+  finish_session(self, deadline, why)
+  end_session(self, why)
+end
+
 --- Ends the session, which frees its nodes at once, and the connection.
 -- @tparam number deadline by host.now()
 function connection:close(deadline)
   if self.is_closed then return end
   self.is_closed = true
-  if self.is_ready then
-    self:post(codec.ops.close):wait(deadline)
-  end
-  self:leave("the client was closed")
-  if self.change then self.change:set() end
+  finish_session(self, deadline, "the client was closed")
 end
 
 return connection

@@ -165,17 +165,28 @@ local function finish(self, is_held)
   server.channels:idle(self.channel)
 end
 
+-- The call has raised an error, or its job in nginx has died.
+local function give_up(its) finish(its, false) end
+
 local function take(self, wait, n)
   local its = Call:new { counter = self, n = n, wants = n, is_try = wait == 0,
     late = ("semaphore %s has fewer than %d permits"):format(
       naming.show(self.record.name), n) }
   prepare(its)
-  local is_held, code, detail = its:wait(wait)
+  local host = self.session.host
+  local is_held, code, detail = host.guard(give_up, its, its.wait, its, wait)
   if is_held and not is_whole(its) then
     is_held, code, detail = nil, "closed", "the session ended in the meantime"
+  elseif is_held and host.has_gone(host.current()) then
+    is_held, code, detail = nil, "closed", "the task has ended"
   end
   finish(its, is_held)
   return result(is_held, code, detail)
+end
+
+local function take_permits(self, n, wait)
+  if n == 0 then return true end
+  return self.session.host.whole_wait(take, self, wait, n)
 end
 
 -- The number of permits and the wait; both are optional.
@@ -190,16 +201,14 @@ end
 function semaphore:acquire(n, options)
   local wait
   n, wait = arguments(n, options, math.huge, 2)
-  if n == 0 then return true end
-  return take(self, wait, n)
+  return take_permits(self, n, wait)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
 function semaphore:try_acquire(n, options)
   local wait
   n, wait = arguments(n, options, 0, 2)
-  if n == 0 then return true end
-  return take(self, wait, n)
+  return take_permits(self, n, wait)
 end
 
 -- releasing -------------------------------------------------------------------
@@ -213,15 +222,7 @@ local function held(self)
   return list
 end
 
---- Releases permits of this client.
--- @tparam[opt=1] integer n
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "not_held": this client has fewer; "lost": the node of one
---   was deleted; or why the request failed: then it is retried later
--- @treturn[2] string detail
-function semaphore:release(n)
-  n = tonumber(check.count(n == nil and 1 or n, "n", 0))
+local function release(self, n)
   local list, lost = held(self), false
   if n > #list then
     return nil, "not_held", ("this client holds %d of its permits, and "
@@ -235,6 +236,18 @@ function semaphore:release(n)
   end
   if lost then return nil, "lost", "the node of a permit was deleted" end
   return true
+end
+
+--- Releases permits of this client.
+-- @tparam[opt=1] integer n
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "not_held": this client has fewer; "lost": the node of one
+--   was deleted; or why the request failed: then it is retried later
+-- @treturn[2] string detail
+function semaphore:release(n)
+  n = tonumber(check.count(n == nil and 1 or n, "n", 0))
+  return self.session.host.whole(release, self, n)
 end
 
 -- setting and counting --------------------------------------------------------
@@ -283,16 +296,7 @@ local function make_limit(self, n, deadline)
   return nil, "zookeeper", errors.says(err, path)
 end
 
---- Sets the number of permits, unless it is set already.
--- @tparam integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: it is set already
--- @treturn[3] nil, code, detail
-function semaphore:set(n, options)
-  n = tonumber(check.count(n, "n", 0))
-  if options ~= nil then
-    error("bad options of semaphore:set: ttl is for Redis, a node stays", 2)
-  end
+local function set(self, n)
   local is_new, code, detail = make_limit(self, n, deadline_of(self))
   if is_new == nil then return result(nil, code, detail) end
   if is_new then return true end
@@ -303,13 +307,20 @@ function semaphore:set(n, options)
     :format(left)
 end
 
---- Adds permits, or removes some. Permits that are taken stay valid.
--- @tparam integer n may be negative
+--- Sets the number of permits, unless it is set already.
+-- @tparam integer n
 -- @treturn[1] boolean true
--- @treturn[2] nil, code, detail; after "timeout" or "closed" it may have been
---   done
-function semaphore:add(n)
-  n = tonumber(check.count(n, "n", -2147483647))
+-- @treturn[2] nil, "refused", detail: it is set already
+-- @treturn[3] nil, code, detail
+function semaphore:set(n, options)
+  n = tonumber(check.count(n, "n", 0))
+  if options ~= nil then
+    error("bad options of semaphore:set: ttl is for Redis, a node stays", 2)
+  end
+  return self.session.host.whole(set, self, n)
+end
+
+local function add(self, n)
   local target, deadline = self.record.target, deadline_of(self)
   local path = target.path .. "/limit"
   while true do
@@ -326,6 +337,16 @@ function semaphore:add(n)
       return nil, "zookeeper", errors.says(err, path)
     end
   end
+end
+
+--- Adds permits, or removes some. Permits that are taken stay valid.
+-- @tparam integer n may be negative
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail; after "timeout" or "closed" it may have been
+--   done
+function semaphore:add(n)
+  n = tonumber(check.count(n, "n", -2147483647))
+  return self.session.host.whole(add, self, n)
 end
 
 --- Acquires all available permits.

@@ -1,5 +1,5 @@
---- Cosockets to a Redis, ready for use: from the pool or newly connected, with
---  TLS if configured, and the handshake done.
+--- Cosockets: connected, with TLS if configured. Those to a Redis are from the
+--  pool or new, with the handshake done.
 
 local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
@@ -79,7 +79,7 @@ local may_be_plain = {
   ["connection reset by peer"] = true,
 }
 
-local function shake_hands(self, options)
+local function shake_hands(self, options, use_plain)
   local tls, ok, why = options.tls, true, nil
   if tls and tls.certificate then
     ok, why = self:setclientcert(tls.certificate, tls.private_key)
@@ -90,7 +90,7 @@ local function shake_hands(self, options)
   end
   if ok then return true end
   if tls and may_be_plain[why] then
-    why = "TLS: " .. why .. errors.use_plain
+    why = "TLS: " .. why .. use_plain
   end
   return nil, "connect", why
 end
@@ -117,7 +117,7 @@ end
 -- @return its identity, or nil, code, detail
 local function prepare(self, options)
   use_rest(self)
-  local ok, code, detail = shake_hands(self, options)
+  local ok, code, detail = shake_hands(self, options, errors.use_plain)
   if not ok then return nil, code, detail end
   use_rest(self)
   local identity
@@ -126,7 +126,29 @@ local function prepare(self, options)
   return identity, code, detail
 end
 
---- Gets a socket.
+--- The address of a server, for messages.
+function socket.show(options)
+  return options.path or options.host .. ":" .. options.port
+end
+
+--- Connects to a server of any protocol.
+-- @tparam table options host, port or path, tls, timeout (ms, for all)
+-- @tparam string use_plain  ends the message if the server may not use TLS
+-- @return the socket, or nil, "connect", detail
+function socket.open(options, use_plain)
+  local self = tcp()
+  socket.limit(self, options.timeout)
+  local ok, code, detail = dial(self, options)
+  if ok then
+    use_rest(self)
+    ok, code, detail = shake_hands(self, options, use_plain)
+  end
+  if ok then return self end
+  self:close()
+  return nil, code, ("%s: %s"):format(socket.show(options), detail)
+end
+
+--- Gets a socket to a Redis.
 -- @tparam table options host, port or path, tls, timeout (ms, to connect),
 --   handshake (array of commands), role ("master" or nil: any)
 -- @tparam number ms      limit for all its operations
@@ -148,8 +170,7 @@ function socket.get(options, ms, slot)
   end
   if ok then return self end
   if code == "connect" then
-    detail = ("%s: %s"):format(options.path
-      or options.host .. ":" .. options.port, detail)
+    detail = ("%s: %s"):format(socket.show(options), detail)
   end
   return nil, code == "refused" and "connect" or code, detail
 end

@@ -1,5 +1,5 @@
---- Apache Curator's locks and ours on one ZooKeeper, of the version that comes
---- with Curator.
+--- Apache Curator's locks and ours, in rlockctl and in nginx, on one ZooKeeper,
+--- of the version that comes with Curator.
 
 local against = require "spec.interop.against"
 local assert = require "luassert"
@@ -75,9 +75,11 @@ local function crowded(w, kind)
   end
 end
 
-against({
+local busted = {
   describe = describe, it = it, setup = setup, teardown = teardown,
-}, "curator", 0, {
+}
+
+against(busted, "curator", 0, {
   { "lock", { locks.contend, locks.excluded, locks.woken, locks.entered_again,
     locks.ours_killed, locks.theirs_killed } },
   { "mutex", { locks.contend, locks.excluded, locks.woken } },
@@ -90,3 +92,13 @@ against({
     { "is never held by more than there are permits", crowded },
   } },
 }, set, "a ZooKeeper")
+
+against(busted, "curator", 0, {
+  { "lock", { locks.contend, locks.excluded, locks.woken, locks.ours_killed } },
+  { "mutex", { locks.excluded, locks.woken } },
+  { "read/write", { readwrite.mixed, readwrite.downgraded } },
+  { "semaphore", {
+    { "has permits for both sides, which wake each other", permits_shared },
+  } },
+}, setmetatable({ ours = "nginx" }, { __index = set }),
+  "a ZooKeeper with nginx")

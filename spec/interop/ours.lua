@@ -1,13 +1,15 @@
--- Our own side of the interop specs, run by rlockctl. It reads commands from a
--- list in Redis and answers into another; spec/interop/peer.lua gives them and
--- says what they are.
+-- Our own side of the interop specs, run by rlockctl, or by nginx. It reads
+-- commands from a list in Redis and answers into another; spec/interop/peer.lua
+-- gives them and says what they are.
 --
 --    rlockctl spec/interop/ours.lua NAME WATCHDOG ADDRESS MEMBER...
+--    spec/tools/in-nginx spec/interop/ours.lua NAME WATCHDOG ADDRESS MEMBER...
 --
 -- NAME is that of the lists, WATCHDOG its lease in milliseconds, ADDRESS the
 -- server of everything, and MEMBERs are the servers of RedLocks. If there is
 -- LOCKS in the environment, the locks are there instead.
 
+if rawget(_G, "ngx") then require "spec.tools.inside" end
 local host = require "rlock.host.uv"
 local rlock = require "rlock"
 
@@ -139,7 +141,7 @@ function verbs.state(_, kind, n)
   local state, code, detail = thing(kind, n):peek()
   if not state then return given(nil, code, detail) end
   return ("ok %d %d %d"):format(state.state == "held" and 1 or 0, state.count,
-    state.ttl and state.ttl * 1000 // 1 or -2)
+    state.ttl and math.floor(state.ttl * 1000) or -2)
 end
 
 function verbs.visit(me, kind, n, list)
@@ -268,8 +270,9 @@ local server = require("rlock.redis.url").parse(address)
 local listener = assert(host.connect {
   host = server.host, port = server.port, timeout = 5000, silent = 0,
 })
+local DAY = 86400000                               -- milliseconds
 while true do
-  local reply, _, detail = listener:call(0, "BLPOP", name .. ":commands", 0)
+  local reply, _, detail = listener:call(DAY, "BLPOP", name .. ":commands", 0)
   if not reply then error(detail, 0) end
   pass_on(reply[2])
 end

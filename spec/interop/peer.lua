@@ -11,8 +11,9 @@
 --    waiting:answer()                           --> true
 --    theirs:kill()
 --
---  A program is started with the words in the file $B/interop/PROGRAM.command,
---  which spec/interop/run writes, and: a name for this process, the watchdog's
+--  A program is "ours", in rlockctl; "nginx", the same there; or started with
+--  the words in the file $B/interop/PROGRAM.command, which spec/interop/run
+--  writes. Further words are: a name for this process, the watchdog's
 --  lease in milliseconds, the address of the server, and those of the servers
 --  for RedLocks. If the environment has LOCKS, a URL, the locks are there, and
 --  the rest on the server. It prints "ready", takes lines from the list
@@ -54,6 +55,8 @@ local folder = (os.getenv("B") or "build") .. "/interop/"
 local function command_of(program)
   if program == "ours" then
     return shell.quote(rlockctl) .. " spec/interop/ours.lua"
+  elseif program == "nginx" then
+    return "spec/tools/in-nginx spec/interop/ours.lua"
   end
   local words = files.read(folder .. program .. ".command")
   if not words then

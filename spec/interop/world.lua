@@ -65,7 +65,7 @@ end
 -- @tparam[opt] table set the servers of the locks: start(), which returns an
 --   object with `url` and `stop`; nodes(object), the servers with keys; forms
 --   of names; sharded, Redisson's shardedSubscriptionMode; asleep and is_gone,
---   which replace those here
+--   which replace those here; ours, the program of our side
 function world.new(program, members, set)
   local self = setmetatable({
     program = program, members = {}, processes = {}, names = 0, forms = FORMS,
@@ -83,7 +83,7 @@ function world.new(program, members, set)
   self.redis = connect(self.server)
   self.nodes = { self.redis }
   if set then start_set(self, set) end
-  self.ours = self:start("ours", "ours")
+  self.ours = self:start("ours", set and set.ours or "ours")
   self.theirs = self:start("theirs", program)
   return self
 end

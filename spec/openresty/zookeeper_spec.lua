@@ -305,6 +305,13 @@ describe("A session of nginx with ZooKeeper", function()
     eventually(function() return lock:state() == state end, SECONDS, state)
   end
 
+  -- Ends the timer of the worker with everything that runs in it.
+  local function kill()
+    local timer = host.whole(tasks.worker_timer)
+    host.daemon(function() ngx.exit(ngx.ERROR) end)
+    eventually(function() return tasks.is_over(timer) end, SECONDS)
+  end
+
   it("survives the end of its server", function()
     local why
     lock:on_lost(function(_, reason) why = reason end)
@@ -337,9 +344,7 @@ describe("A session of nginx with ZooKeeper", function()
     end)
 
   it("survives the timer that owns its connection", function()
-    local timer = host.whole(tasks.worker_timer)
-    host.daemon(function() ngx.exit(ngx.ERROR) end)
-    eventually(function() return tasks.is_over(timer) end, SECONDS)
+    kill()
     eventually(function() return not link.is_ready end, SECONDS, "its loss")
     eventually(function() return link.is_ready end, SECONDS, "its return")
     until_it_is "held"
@@ -364,6 +369,32 @@ describe("A session of nginx with ZooKeeper", function()
     assert.is_nil(why)
     assert.is_true(lock:unlock())
   end)
+
+  for what, prepare in pairs {
+    ["a lock"] = function() return lock end,
+    ["a semaphore"] = function()
+      local semaphore = client:semaphore(name)
+      assert(lock:unlock())
+      assert(semaphore:set(1))
+      assert(semaphore:acquire())
+      return setmetatable({ unlock = semaphore.release },
+        { __index = semaphore })
+    end,
+  } do
+    it("releases in spite of the end of its timer: " .. what, function()
+      local held = prepare()
+      local path = what == "a semaphore" and name .. "/leases" or name
+      until_there(1, path)
+      local frames = link.link.frames
+      function frames.socket.send() return 1 end       -- it sends nothing
+      local unlocking = ngx.thread.spawn(held.unlock, held)
+      eventually(function() return next(link.calls) end, SECONDS, "a request")
+      kill()
+      local _, ok, code = ngx.thread.wait(unlocking)
+      assert.same({ nil, "closed" }, { ok, code })
+      until_there(0, path)
+    end)
+  end
 
   it("keeps a timer that was replaced until it has ended", function()
     local timer = host.whole(tasks.worker_timer)

@@ -339,6 +339,10 @@ local function insist(self, deadline)
   return result or was_sent
 end
 
+-- The job that deletes its node has died with its timer, see
+-- resty/rlock/host/guard.lua.
+local function delete_later(self) self.server:leave_place(self) end
+
 --- Deletes its node. A node that cannot be deleted in time is deleted by the
 --  back end later, or ends with the session.
 -- @tparam number deadline by host.now()
@@ -349,7 +353,10 @@ function place:leave(deadline)
   local doomed = self.server.doomed
   doomed[self] = nil                           -- no other task deletes it now
   unwatch(self)
+  local on_death = self.connection.host.on_death
+  local survives = on_death and on_death(delete_later, self)
   local result, code, detail = insist(self, deadline)
+  if survives then survives() end
   if result == nil and code ~= "zookeeper" then doomed[self] = true end
   return result, code, detail
 end

@@ -120,6 +120,7 @@ build = {
     ["rlock.zookeeper.connection"] = "lua/rlock/zookeeper/connection.lua",
     ["rlock.zookeeper.errors"] = "lua/rlock/zookeeper/errors.lua",
     ["rlock.zookeeper.kinds"] = "lua/rlock/zookeeper/kinds.lua",
+    ["rlock.zookeeper.nodes"] = "lua/rlock/zookeeper/nodes.lua",
     ["rlock.zookeeper.place"] = "lua/rlock/zookeeper/place.lua",
     ["rlock.zookeeper.semaphore"] = "lua/rlock/zookeeper/semaphore.lua",
     ["rlock.zookeeper.target"] = "lua/rlock/zookeeper/target.lua",

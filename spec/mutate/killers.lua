@@ -150,6 +150,8 @@ return {
     "zookeeper/tls_spec" },
   ["lua/rlock/zookeeper/kinds.lua"] = {
     "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/nodes.lua"] = {
+    "then", "zookeeper/nodes_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/place.lua"] = {
     "then", "zookeeper/lock_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/semaphore.lua"] = {

@@ -212,6 +212,14 @@ function backend:call(deadline, ...)
   return send(self.node, deadline, { ... }, select("#", ...))
 end
 
+local NO_NODES = "get and set are for the nodes of ZooKeeper, and this is "
+  .. "Redis: use client:call, and a token that the resource checks"
+
+--- There are no nodes.
+function backend.get() return nil, "usage", NO_NODES end
+
+backend.set = backend.get
+
 -- targets ---------------------------------------------------------------------
 
 -- How many replicas must confirm, for replicas.connection; nil: none.

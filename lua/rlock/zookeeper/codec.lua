@@ -214,19 +214,19 @@ function codec.head(bytes)
   return its:int(), its:id(), its:int(), its
 end
 
---- The results of a multi: a list of error numbers. A multi that has failed has
---  no error in its head.
+--- The results of a multi: a list of error numbers, and the stat after its last
+--  set. A multi that has failed has no error in its head.
 -- @tparam table its a reader
 function codec.results(its)
-  local errors = {}
+  local errors, stat = {}, nil
   while not its.is_bad do
     local kind, is_last, err = its:int(), its:bool(), its:int()
-    if is_last then return errors end
+    if is_last then break end
     if kind == -1 then err = its:int() end
-    if kind == codec.ops.set then its:stat() end
+    if kind == codec.ops.set then stat = its:stat() end
     errors[#errors + 1] = err
   end
-  return errors
+  return errors, stat
 end
 
 --- An id of 64 bits as a number, such as a token.

@@ -16,6 +16,7 @@ local colon = require "rlock.util.colon"
 local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"
+local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 
 local semaphore = {}
@@ -56,7 +57,8 @@ end
 -- @treturn[3] nil, code, detail
 local function read_limit(target, deadline)
   local path = target.path .. "/limit"
-  local err, its, detail = target:ask(deadline, ops.get, path, codec.read(path))
+  local err, its, detail = nodes.ask(target.server, deadline, ops.get, path,
+    codec.read(path))
   if not err then return nil, its, detail end
   if err ~= 0 then return false end
   local data = its:text() or ""
@@ -243,8 +245,8 @@ end
 local function count(self, deadline)
   local target = self.record.target
   local path = target.path .. "/leases"
-  local err, its, detail = target:ask(deadline, ops.children, path,
-    codec.read(path))
+  local err, its, detail = nodes.ask(target.server, deadline, ops.children,
+    path, codec.read(path))
   if not err then return nil, its, detail end
   return err == 0 and #its:texts() or 0
 end

@@ -10,8 +10,8 @@
 --  A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
-local errors = require "rlock.zookeeper.errors"
 local naming = require "rlock.naming"
+local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 
 local target = {}
@@ -51,12 +51,17 @@ local function entry_of(self, owner)
   return entry
 end
 
+--- The owner's hold, or nil.
+function target:held_by(owner)
+  local entry = entry_of(self, owner)
+  return entry and entry.is_held and entry or nil
+end
+
 -- The owner's hold of the other side of a read/write lock, or nil.
 local function hold_at_peer(self, owner)
   local peer = self.policy.peer
   local other = peer and self.server:target_of(peer, self.path)
-  local entry = other and entry_of(other, owner)
-  return entry and entry.is_held and entry or nil
+  return other and other:held_by(owner)
 end
 
 -- Makes an entry. A writer that also reads has the same number as a reader. So
@@ -130,37 +135,13 @@ end
 
 -- requests --------------------------------------------------------------------
 
---- Sends a request until it is answered.
--- @tparam number deadline by host.now()
--- @tparam integer op one of codec.ops
--- @tparam string path for messages
--- @tparam string body
--- @treturn[1] integer 0, or errors.NO_NODE
--- @treturn[1] table a reader of the answer
--- @treturn[2] nil, code, detail
-function target:ask(deadline, op, path, body)
-  local connection = self.server.connection
-  while true do
-    local ok, code, detail = connection:reach(deadline)
-    if not ok then return nil, code, detail end
-    local err, its
-    err, its, detail = connection:post(op, body):wait(deadline)
-    if err and not errors.of(err).ends then
-      if err == 0 or err == errors.NO_NODE then return err, its end
-      return nil, "zookeeper", errors.says(err, path)
-    elseif its == "cancelled" or its == "timeout" then
-      return nil, its, detail
-    end
-  end
-end
-
 -- Checks once that the path of a mutex has no nodes of another kind. (Other
 -- locks see that in the list of their queue.)
 -- @return true, or nil, code, detail
 local function check_kind(self, deadline)
   if self.is_checked or not self.policy.most then return true end
-  local err, its, detail = self:ask(deadline, ops.children, self.path,
-    codec.read(self.path))
+  local err, its, detail = nodes.ask(self.server, deadline, ops.children,
+    self.path, codec.read(self.path))
   if not err then return nil, its, detail end
   for _, name in ipairs(err == 0 and its:texts() or {}) do
     local mark = place.parse(name)
@@ -266,8 +247,8 @@ end
 --- Renews a hold, after a sync.
 -- @return the reply
 function target:renew(owner, now, ms)
-  local entry = entry_of(self, owner)
-  if not entry or not entry.is_held then return { "lost" } end
+  local entry = self:held_by(owner)
+  if not entry then return { "lost" } end
   hold_until(entry, max(entry.deadline, now + ms / 1000))
   return { "held" }
 end
@@ -280,7 +261,7 @@ end
 
 -- The nodes of a queue, in order.
 local function queue_of(self, path, deadline)
-  local err, its, detail = self:ask(deadline, ops.children, path,
+  local err, its, detail = nodes.ask(self.server, deadline, ops.children, path,
     codec.read(path))
   if not err then return nil, its, detail end
   local list = {}
@@ -301,7 +282,7 @@ end
 -- Reads a node of a list: its `data`, and `created`.
 -- @return whether it is there; or nil, code, detail
 local function read(self, node, deadline)
-  local err, its, detail = self:ask(deadline, ops.get, node.path,
+  local err, its, detail = nodes.ask(self.server, deadline, ops.get, node.path,
     codec.read(node.path))
   if not err then return nil, its, detail end
   if err ~= 0 then return false end
@@ -384,7 +365,7 @@ function run.break_(self, deadline, _, token)
   end
   for _, node in ipairs(holders) do
     local err
-    err, code, detail = self:ask(deadline, ops.delete, node.path,
+    err, code, detail = nodes.ask(self.server, deadline, ops.delete, node.path,
       codec.versioned(node.path))
     if not err then return nil, code, detail, true end
   end

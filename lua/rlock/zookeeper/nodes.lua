@@ -1,0 +1,94 @@
+--- Requests for the nodes of programs and counters, not of locks.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+
+local nodes = {}
+
+local ops = codec.ops
+local UNKNOWN = "no answer, so it may have been done"
+
+--- Sends a request until it is answered.
+-- @tparam table server the back end
+-- @tparam number deadline by host.now()
+-- @tparam integer op one of codec.ops
+-- @tparam string path for messages
+-- @tparam string body
+-- @treturn[1] integer 0, or errors.NO_NODE
+-- @treturn[1] table a reader of the answer
+-- @treturn[2] nil, code, detail
+function nodes.ask(server, deadline, op, path, body)
+  local connection = server.connection
+  while true do
+    local ok, code, detail = connection:reach(deadline)
+    if not ok then return nil, code, detail end
+    local err, its
+    err, its, detail = connection:post(op, body):wait(deadline)
+    if err and not errors.of(err).ends then
+      if err == 0 or err == errors.NO_NODE then return err, its end
+      return nil, "zookeeper", errors.says(err, path)
+    elseif its == "cancelled" or its == "timeout" then
+      return nil, its, detail
+    end
+  end
+end
+
+--- Reads a node.
+-- @tparam table server
+-- @tparam number deadline
+-- @tparam string path
+-- @treturn[1] string its value
+-- @treturn[1] integer its version
+-- @treturn[2] boolean false: there is no such node
+-- @treturn[3] nil, code, detail
+function nodes.get(server, deadline, path)
+  local err, its, detail = nodes.ask(server, deadline, ops.get, path,
+    codec.read(path))
+  if not err then return nil, its, detail end
+  if err ~= 0 then return false end
+  return its:text() or "", its:stat().version
+end
+
+-- The error of a set, and the version that it has made. A multi that has failed
+-- has no error in its head.
+-- @treturn integer
+-- @treturn integer version
+-- @treturn boolean whether the first part has failed: the node `own` is gone
+local function outcome(err, its, own)
+  if err ~= 0 or not own then return err, its:stat().version, false end
+  local list, stat = codec.results(its)
+  local first, second = list[1], list[2]
+  if first == 0 then return second or 0, stat and stat.version, false end
+  return first, nil, first == errors.NO_NODE
+end
+
+--- Sets the value of a node, once. The server must be connected.
+-- @tparam table server
+-- @tparam number deadline
+-- @tparam string path
+-- @tparam string value
+-- @tparam[opt] integer version  that it must have; default: any
+-- @tparam[opt] string own  the path of a node that must exist
+-- @treturn[1] integer its new version
+-- @treturn[2] nil
+-- @treturn[2] string code: "closed" or "timeout": it may have been set; "lost":
+--   the node `own` is gone; "zookeeper", "connect": it was not set
+-- @treturn[2] string detail; for "cancelled", the value to raise
+-- @treturn[2] integer|nil the error of the server
+function nodes.set(server, deadline, path, value, version, own)
+  local op, body = ops.set, codec.set(path, value, version)
+  if own then
+    op, body = ops.multi, codec.multi { { ops.check, codec.versioned(own) },
+      { op, body } }
+  end
+  local err, its, detail = server.connection:post(op, body):wait(deadline)
+  if not err then return nil, its, detail end
+  local made, is_gone
+  err, made, is_gone = outcome(err, its, own)
+  if is_gone then return nil, "lost", "its node is gone: nothing was set" end
+  if err == 0 then return made end
+  if errors.of(err).ends then return nil, "closed", UNKNOWN end
+  return nil, "zookeeper", errors.says(err, path), err
+end
+
+return nodes

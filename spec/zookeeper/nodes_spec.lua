@@ -1,10 +1,15 @@
---- Values of nodes on a real ZooKeeper.
+--- Values of nodes on a real ZooKeeper, and writes that a hold guards: a late
+--- holder changes nothing.
 
+local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
 local peers = require "spec.tools.zookeeper_peer"
 local redis = require "spec.tools.redis"
+local rlock = require "rlock"
+local slow = require "spec.tools.slow"
+local task = require "spec.tools.task"
 local zookeeper = require "spec.tools.zookeeper"
 
 if not zookeeper.is_installed() then
@@ -13,13 +18,24 @@ if not zookeeper.is_installed() then
   end)
 end
 
-local server = zookeeper.start()
-local peer, client, path
+local PATIENCE = 20 * slow
+local STOP, CONT = 19, 18
 
-teardown(function() server:stop() end)
+local server = zookeeper.start()
+local peer, client, name, path
+
+teardown(function()
+  server:stop()
+  ctl.clean()
+end)
 
 local function open(options)
   return fixtures.open({ url = server.url, watchdog = 4 }, options)
+end
+
+-- The path of the only node of the lock.
+local function own()
+  return ("/%s/%s"):format(name, peer:names("/" .. name)[1])
 end
 
 -- Asserts a failure, and that the value is still "old".
@@ -31,7 +47,7 @@ end
 
 before_each(function()
   peer = peer or peers.open(server)
-  client = open()
+  client, name = open(), fixtures.name "lock"
   path = "/" .. fixtures.name "value"
   assert(peer:make(path, "old"))
 end)
@@ -87,26 +103,125 @@ describe("a node of ZooKeeper", function()
 
   it("is only on ZooKeeper", function()
     local on_redis = fixtures.open { url = redis.shared().url }
+    local hold = assert(on_redis:lock(name):hold())
     for _, outcome in ipairs { { on_redis:get(path) },
-        { on_redis:set(path, "new") } } do
+        { on_redis:set(path, "new") }, { hold:set(path, "new") } } do
       unchanged("usage", "^get and set are for the nodes of ZooKeeper",
         table.unpack(outcome, 1, 3))
     end
   end)
 
   it("has arguments that are checked", function()
+    local hold = assert(client:lock(name):hold())
     for _, case in ipairs {
       { "bad path: must be a string, is a nil", function() client:get() end },
       { "bad value: must be a string, is a number",
         function() client:set(path, 5) end },
       { "bad version: %-1", function() client:set(path, "new", -1) end },
-      { "bad version: 1.5", function() client:set(path, "new", 1.5) end },
+      { "bad version: 1.5", function() hold:set(path, "new", 1.5) end },
       { "bad value: longer than 1000000 bytes",
-        function() client:set(path, ("x"):rep(1000001)) end },
+        function() hold:set(path, ("x"):rep(1000001)) end },
+      { "call it with a colon: hold:set", function() hold.set(path, "x") end },
     } do
       local ok, message = pcall(case[2])
       assert.is_false(ok, case[1])
       assert.matches("^spec/zookeeper/nodes_spec.lua:%d+: " .. case[1], message)
     end
+  end)
+end)
+
+describe("a guarded write on ZooKeeper", function()
+  it("is done while the lock is held", function()
+    local lock = client:lock(name)
+    unchanged("not_held", "", lock:set(path, "new"))
+    assert(lock:lock())
+    assert.same({ true, 1 }, { lock:set(path, "one") })
+    assert.same({ true, 2 }, { lock:set(path, "two", 1) })
+    local hold <close> = assert(lock:hold())
+    assert.same({ true, 3 }, { hold:set(path, "three") })
+    assert(hold:unlock())
+    assert.equal("not_held", select(2, hold:set(path, "four")))
+    assert.is_true(lock:with(function(its) return its:set(path, "five") end))
+    assert.same({ "five", 4 }, { client:get(path) })
+  end)
+
+  it("is done by each kind of lock", function()
+    local pair = client:read_write_lock(name .. "/pair")
+    for i, lock in ipairs { client:mutex(name .. "/mutex"),
+        client:fenced_lock(name .. "/fenced"), pair:write_lock(),
+        pair:read_lock() } do
+      assert(lock:lock())
+      assert.same({ true, i }, { lock:set(path, "new") })
+    end
+    local both = rlock.multi_lock { client:lock(name), client:lock "other" }
+    assert(both:lock())
+    assert.equal("usage", select(2, both:set(path, "none")))
+    assert.is_true(client:lock(name):set(path, "member"))
+  end)
+
+  it("reports another version and a missing node, and is repeated", function()
+    local hold = assert(client:lock(name):hold())
+    unchanged("zookeeper", "^BADVERSION for /value", hold:set(path, "new", 7))
+    unchanged("zookeeper", "^NONODE for /none", hold:set("/none", "new"))
+    assert.same({ true, 1 }, { hold:set(path, "new", 0) })
+  end)
+
+  it("changes nothing if the node of the hold was deleted", function()
+    local lock = client:lock(name)
+    local hold, why = assert(lock:hold())
+    hold:on_lost(function(_, reason) why = reason end)
+    client.session.server.connection.watches = {}       -- it does not know yet
+    assert.is_true(peer:delete(own()))
+    unchanged("lost", "", hold:set(path, "late"))
+    eventually(function() return why end, PATIENCE)
+    assert.equal("lost", hold:state())
+    unchanged("lost", "its node was deleted", hold:set(path, "late"))
+    assert.is_true(task.run(function()
+      return open():lock(name):with(function(its)
+        return its:set(path, "next")
+      end)
+    end))
+  end)
+
+  it("changes nothing once its session has ended", function()
+    local hold = assert(client:lock(name):hold())
+    local link = client.session.server.connection
+    peers.end_session(server, link.session)
+    local ok, code = hold:set(path, "late")
+    assert.is_nil(ok)
+    assert.truthy(code == "lost" or code == "timeout", code)
+    eventually(function() return link.epoch == 2 end, PATIENCE)
+    unchanged("lost", "", hold:set(path, "late"))
+  end)
+
+  it("is not retried if its outcome is unknown", function()
+    local hold = assert(client:lock(name):hold())
+    frames.reset()
+    frames.lose_request "multi"
+    unchanged("timeout", "", hold:set(path, "new"))
+    frames.lose_reply "multi"
+    assert.equal("timeout", select(2, hold:set(path, "new")))
+    eventually(function() return peer:get(path) == "new" end)
+    assert.equal(2, frames.count "multi")
+    assert.is_true(hold:set(path, "newer", 1))
+  end)
+
+  it("changes nothing after its process was suspended", function()
+    local file = ctl.file("late.lua", [[
+      local client = assert(require "rlock".open { watchdog = 1 })
+      local hold = assert(client:lock(arg[1]):hold())
+      io.stdout:write("got\n"):flush()
+      os.execute "while [ ! -e go ]; do sleep 0.02; done"
+      print(hold:set(arg[2], "late"))
+    ]])
+    local holder = ctl.start { file, name, path, url = server.url,
+      cwd = ctl.folder() }
+    holder:says "got"
+    holder:kill(STOP)
+    assert.is_true(client:lock(name):lock { wait = PATIENCE })
+    ctl.file("go", "")
+    holder:kill(CONT)
+    assert.matches("^got\nnil\tlost\t", holder:wait().out)
+    assert.equal("old", (client:get(path)))
   end)
 end)

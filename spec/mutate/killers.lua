@@ -150,8 +150,12 @@ return {
     "zookeeper/tls_spec" },
   ["lua/rlock/zookeeper/kinds.lua"] = {
     "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/limit.lua"] = {
+    "then", "zookeeper/counters_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/nodes.lua"] = {
     "then", "zookeeper/nodes_spec", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/permits.lua"] = {
+    "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/place.lua"] = {
     "then", "zookeeper/lock_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/semaphore.lua"] = {

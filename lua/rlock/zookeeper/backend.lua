@@ -11,6 +11,7 @@ local heap = require "rlock.util.heap"
 local kinds = require "rlock.zookeeper.kinds"
 local naming = require "rlock.naming"
 local nodes = require "rlock.zookeeper.nodes"
+local permits = require "rlock.zookeeper.permits"
 local target = require "rlock.zookeeper.target"
 local url = require "rlock.zookeeper.url"
 
@@ -27,6 +28,8 @@ backend.needs_frames = true
 
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
+-- Of targets of counters.
+local classes = { permits = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 
@@ -362,7 +365,7 @@ end
 function backend:bind(policy, name, options)
   local path, fault = path_of(self, name)
   if not path then error("bad name " .. fault, 0) end
-  local bound = target.new(self, policy, path)
+  local bound = target.new(self, policy, path, classes[policy.name])
   bound:check(name, options)
   self.targets[policy.name .. path] = bound
   return bound

@@ -91,4 +91,56 @@ function nodes.set(server, deadline, path, value, version, own)
   return nil, "zookeeper", errors.says(err, path), err
 end
 
+--- Errors to ignore when the nodes above a path are made: another client made
+--  one, or the server has deleted it again, because it was empty.
+local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
+  [errors.NO_NODE] = true }
+
+--- Makes a path below the chroot, as containers. The server must be connected.
+-- @tparam table server
+-- @tparam number deadline by host.now()
+-- @tparam string path
+-- @return true, or nil, code, detail
+function nodes.make_containers(server, deadline, path)
+  local connection, calls, chroot = server.connection, {}, server.options.chroot
+  local made = chroot
+  for part in path:sub(#chroot + 1):gmatch "/[^/]+" do
+    made = made .. part
+    calls[#calls + 1] = connection:post(ops.create_container,
+      codec.create(made, "", codec.flags.container, server.access))
+    calls[#calls].path = made
+  end
+  local _, code, detail = calls[#calls]:wait(deadline)
+  if code == "cancelled" or code == "timeout" then return nil, code, detail end
+  for _, call in ipairs(calls) do
+    if call.err and not FINE[call.err] and not errors.of(call.err).ends then
+      return nil, "zookeeper", errors.says(call.err, call.path)
+    end
+  end
+  return true
+end
+
+--- Makes a node that lasts.
+-- @tparam table server
+-- @tparam number deadline
+-- @tparam string parent  made as a container
+-- @tparam string path
+-- @tparam string value
+-- @treturn[1] boolean whether it was not there
+-- @treturn[2] nil, code, detail; after "closed" it may have been made
+function nodes.make(server, deadline, parent, path, value)
+  local ok, code, detail = server.connection:reach(deadline)
+  if ok then
+    ok, code, detail = nodes.make_containers(server, deadline, parent)
+  end
+  if not ok then return nil, code, detail end
+  local err
+  err, code, detail = server.connection:post(ops.create2, codec.create(path,
+    value, codec.flags.persistent, server.access)):wait(deadline)
+  if not err then return nil, code, detail end
+  if err == 0 or err == errors.NODE_EXISTS then return err == 0 end
+  if errors.of(err).ends then return nil, "closed", UNKNOWN end
+  return nil, "zookeeper", errors.says(err, path)
+end
+
 return nodes

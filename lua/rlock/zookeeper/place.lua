@@ -18,6 +18,7 @@
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
+local nodes = require "rlock.zookeeper.nodes"
 
 local place = {}
 place.__index = place
@@ -88,32 +89,6 @@ local function create(self)
   return call
 end
 
--- Errors to ignore when the nodes above it are made: another client made one,
--- or the server has deleted it again, because it was empty.
-local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
-  [errors.NO_NODE] = true }
-
---- Makes the nodes above it, as containers, below the chroot.
--- @return true, or nil, code, detail
-function place:make_parents(deadline)
-  local connection, server, calls = self.connection, self.server, {}
-  local path = server.options.chroot
-  for part in self.parent:sub(#path + 1):gmatch "/[^/]+" do
-    path = path .. part
-    calls[#calls + 1] = connection:post(ops.create_container,
-      codec.create(path, "", codec.flags.container, server.access))
-    calls[#calls].path = path
-  end
-  local _, code, detail = calls[#calls]:wait(deadline)
-  if code == "cancelled" or code == "timeout" then return nil, code, detail end
-  for _, call in ipairs(calls) do
-    if call.err and not FINE[call.err] and not errors.of(call.err).ends then
-      return nil, "zookeeper", errors.says(call.err, call.path)
-    end
-  end
-  return true
-end
-
 -- looking ---------------------------------------------------------------------
 
 -- Finds our node in a list, after a lost reply.
@@ -158,13 +133,14 @@ local function unwatch(self)
   self.watching, self.on_change, self.ahead = nil, nil, nil
 end
 
--- Watches a path: its next change clears `ahead`, and wakes the waiter.
-local function start_watch(self, path)
+-- Watches a path: its next change clears `ahead`, and wakes the waiter; without
+-- `ahead` only if `always`.
+local function start_watch(self, path, always)
   unwatch(self)
   local function on_change()
     if self.on_change ~= on_change then return end
     self.watching, self.on_change = nil, nil
-    if self.ahead then
+    if self.ahead or always then
       self.ahead = nil
       self:on_wake()
     end
@@ -189,7 +165,8 @@ local function look(self, deadline)
     if its == "cancelled" or its == "timeout" then return nil, its, detail end
     return false
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
-    local ok, code, why = self:make_parents(deadline)
+    local ok, code, why = nodes.make_containers(self.server,
+      deadline, self.parent)
     if not ok then return nil, code, why end
     return false
   elseif made and made.err ~= 0 then
@@ -282,6 +259,13 @@ function place:ask(deadline, is_try)
       return nil, "timeout", ("%s: no time left"):format(connection.where)
     end
   end
+end
+
+--- Watches a node that may not exist, while ours is first in its queue.
+-- @tparam string path
+function place:attend(path)
+  start_watch(self, path, true)
+  self.connection:post(ops.exists, codec.read(path, true))
 end
 
 --- Is it in the queue, with nothing to do until `on_wake`?

@@ -120,6 +120,7 @@ build = {
     ["rlock.zookeeper.connection"] = "lua/rlock/zookeeper/connection.lua",
     ["rlock.zookeeper.errors"] = "lua/rlock/zookeeper/errors.lua",
     ["rlock.zookeeper.kinds"] = "lua/rlock/zookeeper/kinds.lua",
+    ["rlock.zookeeper.latch"] = "lua/rlock/zookeeper/latch.lua",
     ["rlock.zookeeper.limit"] = "lua/rlock/zookeeper/limit.lua",
     ["rlock.zookeeper.nodes"] = "lua/rlock/zookeeper/nodes.lua",
     ["rlock.zookeeper.permits"] = "lua/rlock/zookeeper/permits.lua",

@@ -150,6 +150,8 @@ return {
     "zookeeper/tls_spec" },
   ["lua/rlock/zookeeper/kinds.lua"] = {
     "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/latch.lua"] = {
+    "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/limit.lua"] = {
     "then", "zookeeper/counters_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/nodes.lua"] = {

@@ -1,4 +1,4 @@
---- Permits with leases on a real ZooKeeper.
+--- Permits with leases and latches on a real ZooKeeper.
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
@@ -253,5 +253,142 @@ describe("permits on ZooKeeper", function()
       assert.same({ nil, "refused" }, { ok, code })
       assert.matches("has nodes of another kind of lock %(lock%-%)", detail)
     end
+  end)
+end)
+
+describe("a latch on ZooKeeper", function()
+  local latch
+
+  local function data() return (peer:get(("/%s/latch"):format(name))) end
+
+  -- Starts tasks that wait for it; returns once all are waiting.
+  local function start_waiting(n)
+    local all = {}
+    for i = 1, n do
+      local its = i % 2 == 0 and latch or open():latch(name)
+      all[i] = task.start(function() return its:wait { wait = PATIENCE } end)
+      eventually(function() return its.record.target.watched end)
+    end
+    return all
+  end
+
+  before_each(function() latch = client:latch(name) end)
+
+  it("counts down to zero, and never below", function()
+    assert.equal(0, latch:count())
+    assert.same({ true, 0 }, { latch:count_down() })
+    assert.is_true(latch:wait())
+    assert.is_true(latch:set(2))
+    local ok, code, detail = latch:set(5)
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("its count is 2", detail)
+    assert.equal("timeout", select(2, latch:wait { wait = 0 }))
+    assert.same({ true, 1 }, { open():latch(name):count_down() })
+    assert.same({ "held", 1 }, { latch:peek().state, latch:peek().count })
+    assert.same({ true, 0 }, { latch:count_down() })
+    assert.same({ true, 0 }, { latch:count_down() })
+    assert.is_true(latch:wait())
+    assert.is_true(latch:set(1))
+    assert.is_true(latch:delete())
+    assert.is_false(latch:delete())
+    assert.is_nil(data())
+  end)
+
+  it("lets all waiters continue at zero, or when it is deleted", function()
+    assert(latch:set(2))
+    local all = start_waiting(4)
+    assert(open():latch(name):count_down())
+    assert.equal("timeout", select(2, latch:wait { wait = 0.2 }))
+    assert(latch:count_down())
+    for i = 1, 4 do assert.is_true(all[i]:join(PATIENCE)) end
+    assert(latch:set(1))
+    all = start_waiting(2)
+    assert.is_true(latch:delete())
+    for i = 1, 2 do assert.is_true(all[i]:join(PATIENCE)) end
+    assert.equal(0, client.session.wakeup.count)
+  end)
+
+  it("is waited for beyond a lost connection and the end of a session",
+      function()
+    assert(latch:set(1))
+    local other = open()
+    local waiting = task.start(function() return other:latch(name):wait() end)
+    local link = other.session.server.connection
+    eventually(function() return next(link.watches) end)
+    link:leave "the spec wants it"
+    eventually(function() return next(link.watches) end, PATIENCE)
+    peers.end_session(server, link.session)
+    eventually(function() return link.epoch == 2 and next(link.watches) end,
+      PATIENCE)
+    assert(latch:count_down())
+    assert.is_true(waiting:join(PATIENCE))
+  end)
+
+  it("counts each request once, also if a reply is lost", function()
+    for i, lose in ipairs { frames.lose_reply, frames.lose_request } do
+      lose "create2"
+      assert.is_true(latch:set(5))
+      for _, op in ipairs { "set", "get", "set" } do
+        lose(op)
+        assert.is_true((latch:count_down()))
+      end
+      assert.equal(2, latch:count(), i)
+      lose "set"
+      assert.same({ true, 1 }, { latch:count_down() })
+      lose "set"
+      assert.same({ true, 0 }, { latch:count_down() })
+      lose "set"
+      assert.is_true(latch:set(1))
+      assert.equal(1, latch:count())
+      assert.is_true(latch:delete())
+    end
+  end)
+
+  it("does not count a request again that others have followed", function()
+    assert(latch:set(100))
+    local other = open():latch(name)
+    local link = client.session.server.connection
+    local connect = link.connect
+    frames.lose_reply "set"
+    function link.connect()
+      if link.is_ready then return true end
+      rlock.sleep(0.01)
+      return nil, "connect", "the spec does not let it"
+    end
+    local counting = task.start(function() return latch:count_down() end)
+    eventually(function() return not link.is_ready end)
+    for _ = 1, 20 do assert(other:count_down()) end
+    link.connect = connect
+    assert.same({ true, 79 }, { counting:join(PATIENCE) })
+    assert.equal(79, other:count())
+  end)
+
+  it("remembers 100 requests, and refuses what is no latch", function()
+    assert(latch:set(1))
+    local path, slots = ("/%s/latch"):format(name), {}
+    for i = 1, 150 do slots[i] = (":x:%d 9\n"):format(i) end
+    assert.is_true(client:set(path, "7\n" .. table.concat(slots)))
+    assert.same({ true, 6 }, { latch:count_down() })
+    local _, lines = data():gsub("\n", "")
+    assert.equal(101, lines)
+    assert.matches("^6\n:x:52 9\n", data())
+    for _, text in ipairs { "", "x", "5", "-1\n", "99999999999\n" } do
+      assert.is_true(client:set(path, text))
+      assert.equal("refused", select(2, latch:count()))
+      assert.equal("refused", select(2, latch:count_down()))
+    end
+    assert(client:lock(name .. "/lock"):lock())
+    assert.equal("refused", select(2, client:latch(name .. "/lock"):set(1)))
+  end)
+
+  it("counts exactly, over many clients", function()
+    assert(latch:set(60))
+    local all = start_waiting(2)
+    task.many(6, function()
+      local its = open():latch(name)
+      for _ = 1, 10 do assert((its:count_down())) end
+    end, PATIENCE)
+    for i = 1, 2 do assert.is_true(all[i]:join(PATIENCE)) end
+    assert.equal(0, latch:count())
   end)
 end)

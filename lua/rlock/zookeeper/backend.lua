@@ -9,6 +9,7 @@ local connection = require "rlock.zookeeper.connection"
 local errors = require "rlock.zookeeper.errors"
 local heap = require "rlock.util.heap"
 local kinds = require "rlock.zookeeper.kinds"
+local latch = require "rlock.zookeeper.latch"
 local naming = require "rlock.naming"
 local nodes = require "rlock.zookeeper.nodes"
 local permits = require "rlock.zookeeper.permits"
@@ -29,7 +30,7 @@ backend.needs_frames = true
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- Of targets of counters.
-local classes = { permits = permits }
+local classes = { latch = latch, permits = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 

@@ -13,7 +13,7 @@ local kinds = {}
 -- The operations. A waiter that gives up must `leave` the queue.
 local ops = {}
 for _, name in ipairs { "acquire", "renew", "release", "leave", "peek",
-    "break_", "set", "count" } do
+    "break_", "set", "count", "count_down", "delete" } do
   ops[name] = { op = name, name = name, where = "zookeeper." .. name }
 end
 
@@ -55,6 +55,12 @@ all.permits = kind { name = "permits", of_session = true,
     peek = { free = "nnt", held = "nnt" },
   } }
 
+all.latch = kind { name = "latch", wakes = function() return "all" end,
+  needs = {
+    set = { held = "", refused = "s" }, count_down = { held = "n", free = "n" },
+    count = { held = "n", free = "n" }, delete = { free = "", freed = "" },
+  } }
+
 -- A reader waits for writers, a writer for both.
 local function add_pair(name)
   local read = kind { name = name .. ".read",
@@ -70,12 +76,9 @@ end
 add_pair "readwrite"
 add_pair "fair_readwrite"
 
-local NOT_YET = "this version lacks it there"
-
 local WHY_NOT = {
   spin = "its waiters are woken, so none has to spin; use client:lock",
   simple = "ZooKeeper has no key with a single value; use client:lock",
-  latch = NOT_YET,
 }
 
 --- Finds a kind. Raises an error if ZooKeeper has no such kind.

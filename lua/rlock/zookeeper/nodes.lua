@@ -37,13 +37,14 @@ end
 -- @tparam table server
 -- @tparam number deadline
 -- @tparam string path
+-- @tparam[opt] boolean is_watched  by connection:watch
 -- @treturn[1] string its value
 -- @treturn[1] integer its version
 -- @treturn[2] boolean false: there is no such node
 -- @treturn[3] nil, code, detail
-function nodes.get(server, deadline, path)
+function nodes.get(server, deadline, path, is_watched)
   local err, its, detail = nodes.ask(server, deadline, ops.get, path,
-    codec.read(path))
+    codec.read(path, is_watched))
   if not err then return nil, its, detail end
   if err ~= 0 then return false end
   return its:text() or "", its:stat().version

@@ -40,8 +40,8 @@ end
 
 -- entries ---------------------------------------------------------------------
 
---- The channel on which this owner is woken.
-function target:channel(owner) return self.path .. "#" .. owner end
+--- The channel on which this owner is woken; without one, all that wait.
+function target:channel(owner) return self.path .. "#" .. (owner or "") end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
 local function entry_of(self, owner)

@@ -67,6 +67,7 @@ local known = {
   end),
   replicas = check_replicas, replica_timeout = check.duration(0.001, day),
   nat = check_nat,
+  acl = check.that('"creator"', function(acl) return acl == "creator" end),
 }
 
 --- Returns the check of the options of a host's open(), see options.table.

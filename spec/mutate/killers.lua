@@ -155,7 +155,8 @@ return {
   ["lua/rlock/zookeeper/limit.lua"] = {
     "then", "zookeeper/counters_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/nodes.lua"] = {
-    "then", "zookeeper/nodes_spec", "zookeeper/kinds_spec" },
+    "then", "zookeeper/nodes_spec", "zookeeper/kinds_spec",
+    "zookeeper/acl_spec" },
   ["lua/rlock/zookeeper/permits.lua"] = {
     "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/place.lua"] = {

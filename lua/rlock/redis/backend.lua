@@ -51,6 +51,9 @@ function backend.complete(given, address)
   if given.nat and not options.seeds then
     return nil, "usage", "bad option nat: only for redis+cluster://"
   end
+  if given.acl then
+    return nil, "usage", "bad option acl: only for zk://"
+  end
   options.tls = options.tls and {} or nil
   for name, value in pairs(defaults) do options[name] = value end
   options.publish = options.seeds and "both" or "publish"

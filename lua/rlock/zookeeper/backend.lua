@@ -65,6 +65,10 @@ function backend.complete(given, address)
   if options.password and not options.username then
     return nil, "usage", "bad option password: a login needs a username, too"
   end
+  if options.acl and not options.username then
+    return nil, "usage", "bad option acl: \"creator\" needs a login, "
+      .. "user:password@ in the URL"
+  end
   return options
 end
 
@@ -215,6 +219,7 @@ function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
     where = url.show(options), channels = channels.new(),
+    access = options.acl and codec.CREATOR,     -- of nodes; nil: anyone's
     targets = setmetatable({}, { __mode = "v" }),
     entries = {},             -- the set of all entries, see target.lua
     doomed = {},              -- the set of places that are to be deleted

@@ -98,17 +98,20 @@ local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
   [errors.NO_NODE] = true }
 
 --- Makes a path below the chroot, as containers. The server must be connected.
+--  Other locks may be below those above the lock, so anyone has access to them.
 -- @tparam table server
 -- @tparam number deadline by host.now()
 -- @tparam string path
+-- @tparam string lock  the path of the lock: `path`, or above it
 -- @return true, or nil, code, detail
-function nodes.make_containers(server, deadline, path)
+function nodes.make_containers(server, deadline, path, lock)
   local connection, calls, chroot = server.connection, {}, server.options.chroot
   local made = chroot
   for part in path:sub(#chroot + 1):gmatch "/[^/]+" do
     made = made .. part
     calls[#calls + 1] = connection:post(ops.create_container,
-      codec.create(made, "", codec.flags.container, server.access))
+      codec.create(made, "", codec.flags.container,
+        #made >= #lock and server.access or nil))
     calls[#calls].path = made
   end
   local _, code, detail = calls[#calls]:wait(deadline)
@@ -121,10 +124,26 @@ function nodes.make_containers(server, deadline, path)
   return true
 end
 
+--- Asks who may delete the children of a node, with `acl = "creator"`.
+-- @treturn table|nil a call
+function nodes.ask_access(server, path)
+  return server.access
+    and server.connection:post(ops.get_acl, codec.text(path)) or nil
+end
+
+--- The code and detail if its children are not for this login only.
+-- @tparam table|nil acl  an answered call of `ask_access`
+-- @tparam string path
+function nodes.refusal(acl, path)
+  if not acl or acl.err == 0 and not acl.its:is_open() then return nil end
+  return "refused", ("anyone may delete nodes of %s, which was made without "
+    .. "acl = \"creator\": delete it, or use another name"):format(path)
+end
+
 --- Makes a node that lasts.
 -- @tparam table server
 -- @tparam number deadline
--- @tparam string parent  made as a container
+-- @tparam string parent  of a counter, made as a container
 -- @tparam string path
 -- @tparam string value
 -- @treturn[1] boolean whether it was not there
@@ -132,10 +151,15 @@ end
 function nodes.make(server, deadline, parent, path, value)
   local ok, code, detail = server.connection:reach(deadline)
   if ok then
-    ok, code, detail = nodes.make_containers(server, deadline, parent)
+    ok, code, detail = nodes.make_containers(server, deadline, parent, parent)
   end
   if not ok then return nil, code, detail end
-  local err
+  local acl = nodes.ask_access(server, parent)
+  local err = 0
+  if acl then err, code, detail = acl:wait(deadline) end
+  if not err then return nil, code, detail end
+  code, detail = nodes.refusal(acl, parent)
+  if code then return nil, code, detail end
   err, code, detail = server.connection:post(ops.create2, codec.create(path,
     value, codec.flags.persistent, server.access)):wait(deadline)
   if not err then return nil, code, detail end

@@ -1,6 +1,7 @@
 --- One of our nodes in a queue: ephemeral and sequential, below a parent. Its
 --  name is Curator's: `_c_<uuid>-<mark><10 digits>`. Fields:
 --    parent    the path of the queue
+--    lock      that of the lock: the same, or the node above it
 --    mark      what comes before the number: "lock-", "__READ__", ...
 --    blocks    mark -> whether it waits for earlier nodes with this mark
 --    node      its name; nil: there is none
@@ -41,8 +42,8 @@ function place.parse(name)
 end
 
 --- @tparam table server the back end: host, connection, data(owner)
--- @tparam table fields parent, mark, blocks; `owner`, for its data; on_wake,
---   called outside of any task when a retry may succeed
+-- @tparam table fields parent, lock, mark, blocks; `owner`, for its data;
+--   on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
   self.server, self.connection = server, server.connection
@@ -158,6 +159,7 @@ local function look(self, deadline)
   self.sent = connection.host.now()
   local made = not self.node and not self.is_in_doubt and create(self)
   if self.most then start_watch(self, self.parent) end
+  local acl = nodes.ask_access(self.server, self.parent)
   local list = connection:post(ops.children,
     codec.read(self.parent, self.most ~= nil))
   local err, its, detail = list:wait(deadline)
@@ -166,7 +168,7 @@ local function look(self, deadline)
     return false
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
     local ok, code, why = nodes.make_containers(self.server,
-      deadline, self.parent)
+      deadline, self.parent, self.lock)
     if not ok then return nil, code, why end
     return false
   elseif made and made.err ~= 0 then
@@ -175,6 +177,8 @@ local function look(self, deadline)
     if errors.of(err).ends then return false end
     return nil, "zookeeper", errors.says(err, self.parent)
   end
+  local code, why = nodes.refusal(acl, self.parent)
+  if code then return nil, code, why end
   local names = its:texts()
   if its.is_bad then
     connection:leave("protocol error: a malformed list")
@@ -199,6 +203,8 @@ local function watch(self, ahead, deadline)
   unwatch(self)
   if err == nil and (its == "cancelled" or its == "timeout") then
     return nil, its, detail
+  elseif err and err ~= errors.NO_NODE and not errors.of(err).ends then
+    return nil, "zookeeper", errors.says(err, path)
   end
   return false
 end

@@ -56,9 +56,9 @@ local function prepare(self)
   self.channel = target:channel(owner)
   local function on_wake() server.channels:message(self.channel) end
   local function new_place(folder, mark, blocks)
-    return place.new(server, { parent = target.path .. folder, mark = mark,
-      blocks = blocks, owner = self.session.id .. ":0",
-      on_wake = on_wake })
+    return place.new(server, { lock = target.path,
+      parent = target.path .. folder, mark = mark, blocks = blocks,
+      owner = self.session.id .. ":0", on_wake = on_wake })
   end
   self.gate, self.entries = new_place("/locks", "lock-", GATE), {}
   for i = 1, self.n do

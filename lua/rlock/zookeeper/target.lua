@@ -75,8 +75,9 @@ local function new_entry(self, owner)
   local writer = self.policy.is_shared and hold_at_peer(self, owner)
   local function on_wake() server.channels:message(self:channel(owner)) end
   local function new_place(of, folder)
-    return place.new(server, { parent = self.path .. folder, mark = of.mark,
-      blocks = of.blocks, on_wake = on_wake,
+    return place.new(server, { lock = self.path,
+      parent = self.path .. folder, mark = of.mark, blocks = of.blocks,
+      on_wake = on_wake,
       owner = self.policy.needs and identity.hex(owner) or owner })
   end
   if self.policy.leases then

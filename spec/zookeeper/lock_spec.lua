@@ -302,6 +302,19 @@ describe("a lock on ZooKeeper", function()
     assert.same({}, nodes(name))
   end)
 
+  it("is asked for again after an error that passes", function()
+    for _, err in ipairs { -1, -7, -127 } do
+      for _, op in ipairs { "create2", "children", "delete" } do
+        frames.fail(op, err)
+        assert.is_true(lock:lock { wait = PATIENCE })
+        assert.equal(1, #nodes(name))
+        assert.is_true(lock:unlock())
+        assert.same({}, nodes(name))
+      end
+    end
+    assert.is_nil(next(client.session.server.doomed))
+  end)
+
   it("is held in spite of frames without sense", function()
     assert(lock:lock())
     assert(lock:unlock())

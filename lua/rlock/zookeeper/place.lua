@@ -65,7 +65,9 @@ function place:path() return self.parent .. "/" .. self.node end
 
 local function took_create(call)
   local self = call.place
-  if not call.err or self.create ~= call then return end
+  if not call.err or self.create ~= call or errors.of(call.err).ends then
+    return
+  end
   self.is_in_doubt = nil
   if call.err ~= 0 then return end
   local its = call.its

@@ -159,6 +159,11 @@ describe("a lock on ZooKeeper", function()
     end
     assert.is_true(least > 0, least)
     assert.equal("held", lock:state())
+    assert.is_true(lock:ttl() > 0 and lock:ttl() <= 5 / 6 * timeout)
+    assert.is_false(open():lock(name):ttl())
+    assert(lock:unlock())
+    assert(lock:lock { lease = 0.5 })
+    assert.is_true(lock:ttl() <= 0.5)
   end)
 
   it("ends with an explicit lease", function()

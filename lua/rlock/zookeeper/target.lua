@@ -358,7 +358,12 @@ local function owner_in(node)
     or node.name
 end
 
-function run.peek(self, deadline, _, owner)
+-- Milliseconds until a hold of ours would end if the client were dead.
+local function left_of(entry, now)
+  return max(0, (min(entry.deadline, entry.target.server.bound) - now) * 1000)
+end
+
+function run.peek(self, deadline, now, owner)
   local holders, waiting, detail = self:holders(deadline)
   if not holders then return nil, waiting, detail end
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
@@ -373,7 +378,8 @@ function run.peek(self, deadline, _, owner)
       token = token or node.created
     end
   end
-  return { list[1] and "held" or "free", UNKNOWN, mine, list,
+  return { list[1] and "held" or "free",
+    mine > 0 and left_of(entry, now) or UNKNOWN, mine, list,
     { "token", token or false, "waiting", waiting, "identities", identities } }
 end
 

@@ -344,12 +344,13 @@ describe("a latch on ZooKeeper", function()
     end
   end)
 
-  it("does not count a request again that others have followed", function()
-    assert(latch:set(100))
+  -- A request is lost as `lose` says, and repeated after `meanwhile`.
+  local function repeated(lose, count, meanwhile, left)
+    assert(latch:set(count))
     local other = open():latch(name)
     local link = client.session.server.connection
     local connect = link.connect
-    frames.lose_reply "set"
+    lose "set"
     function link.connect()
       if link.is_ready then return true end
       rlock.sleep(0.01)
@@ -357,22 +358,41 @@ describe("a latch on ZooKeeper", function()
     end
     local counting = task.start(function() return latch:count_down() end)
     eventually(function() return not link.is_ready end)
-    for _ = 1, 20 do assert(other:count_down()) end
+    meanwhile(other)
     link.connect = connect
-    assert.same({ true, 79 }, { counting:join(PATIENCE) })
-    assert.equal(79, other:count())
+    assert.same({ true, left }, { counting:join(PATIENCE) })
+    assert.equal(left, other:count())
+  end
+
+  it("does not count a request again that others have followed", function()
+    repeated(frames.lose_reply, 100, function(other)
+      for _ = 1, 20 do assert(other:count_down()) end
+    end, 79)
+  end)
+
+  it("does not count a request for a latch that was set again", function()
+    repeated(frames.lose_request, 1, function(other)
+      assert(other:count_down())
+      assert(other:set(5))
+    end, 5)
+    assert(latch:delete())
+    repeated(frames.lose_request, 1, function(other)
+      assert(other:delete())
+      assert(other:set(5))
+    end, 5)
   end)
 
   it("remembers 100 requests, and refuses what is no latch", function()
     assert(latch:set(1))
     local path, slots = ("/%s/latch"):format(name), {}
     for i = 1, 150 do slots[i] = (":x:%d 9\n"):format(i) end
-    assert.is_true(client:set(path, "7\n" .. table.concat(slots)))
+    assert.is_true(client:set(path, "7 1\n" .. table.concat(slots)))
     assert.same({ true, 6 }, { latch:count_down() })
     local _, lines = data():gsub("\n", "")
     assert.equal(101, lines)
-    assert.matches("^6\n:x:52 9\n", data())
-    for _, text in ipairs { "", "x", "5", "-1\n", "99999999999\n" } do
+    assert.matches("^6 1\n:x:52 9\n", data())
+    for _, text in ipairs { "", "x", "5 1", "5\n", "-1 1\n",
+        "99999999999 1\n", "1 99999999999\n" } do
       assert.is_true(client:set(path, text))
       assert.equal("refused", select(2, latch:count()))
       assert.equal("refused", select(2, latch:count_down()))

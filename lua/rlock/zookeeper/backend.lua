@@ -331,12 +331,10 @@ end
 function backend:get(deadline, path)
   local full, code, detail = reach(self, path, deadline)
   if not full then return nil, code, detail end
-  local value
-  value, code, detail = nodes.get(self, deadline, full)
-  if value == false then
-    return nil, "zookeeper", errors.says(errors.NO_NODE, full)
-  end
-  return value, code, detail
+  local value, version, why = nodes.get(self, deadline, full)
+  if value then return value, version end
+  if value == nil then return nil, version, why end
+  return nil, "zookeeper", errors.says(errors.NO_NODE, full)
 end
 
 --- Sets the value of a node, once.

@@ -40,6 +40,7 @@ end
 -- @tparam[opt] boolean is_watched  by connection:watch
 -- @treturn[1] string its value
 -- @treturn[1] integer its version
+-- @treturn[1] string the id of the transaction that made it
 -- @treturn[2] boolean false: there is no such node
 -- @treturn[3] nil, code, detail
 function nodes.get(server, deadline, path, is_watched)
@@ -47,7 +48,8 @@ function nodes.get(server, deadline, path, is_watched)
     codec.read(path, is_watched))
   if not err then return nil, its, detail end
   if err ~= 0 then return false end
-  return its:text() or "", its:stat().version
+  local value, stat = its:text() or "", its:stat()
+  return value, stat.version, stat.created
 end
 
 -- The error of a set, and the version that it has made. A multi that has failed

@@ -210,6 +210,17 @@ describe("a guarded write on ZooKeeper", function()
     assert.same({ "newest", 3 }, { client:get(path) })
   end)
 
+  it("is of unknown outcome if the answer is malformed", function()
+    local hold = assert(client:lock(name):hold())
+    for i, set in ipairs { function() return hold:set(path, "new") end,
+        function() return client:set(path, "new") end } do
+      frames.fail(i == 1 and "multi" or "set", 0)         -- and nothing else
+      assert.equal("timeout", select(2, set()))
+      frames.fail("get", 0)
+      assert.same({ "new", i }, { client:get(path) })
+    end
+  end)
+
   it("changes nothing after its process was suspended", function()
     local file = ctl.file("late.lua", [[
       local client = assert(require "rlock".open { watchdog = 1 })

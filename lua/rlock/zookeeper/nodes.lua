@@ -7,6 +7,7 @@ local nodes = {}
 
 local ops = codec.ops
 local UNKNOWN = "no answer, so it may have been done"
+local MALFORMED = "protocol error: a malformed answer"
 
 --- Sends a request until it is answered.
 -- @tparam table server the back end
@@ -44,12 +45,15 @@ end
 -- @treturn[2] boolean false: there is no such node
 -- @treturn[3] nil, code, detail
 function nodes.get(server, deadline, path, is_watched)
-  local err, its, detail = nodes.ask(server, deadline, ops.get, path,
-    codec.read(path, is_watched))
-  if not err then return nil, its, detail end
-  if err ~= 0 then return false end
-  local value, stat = its:text() or "", its:stat()
-  return value, stat.version, stat.created
+  while true do
+    local err, its, detail = nodes.ask(server, deadline, ops.get, path,
+      codec.read(path, is_watched))
+    if not err then return nil, its, detail end
+    if err ~= 0 then return false end
+    local value, stat = its:text() or "", its:stat()
+    if not its.is_bad then return value, stat.version, stat.created end
+    server.connection:leave(MALFORMED)
+  end
 end
 
 -- The error of a set, and the version that it has made. A multi that has failed
@@ -58,7 +62,8 @@ end
 -- @treturn integer version
 -- @treturn boolean whether the first part has failed: the node `own` is gone
 local function outcome(err, its, own)
-  if err ~= 0 or not own then return err, its:stat().version, false end
+  if err ~= 0 then return err, nil, false end
+  if not own then return 0, its:stat().version, false end
   local list, stat = codec.results(its)
   local first, second = list[1], list[2]
   if first == 0 then return second or 0, stat and stat.version, false end
@@ -88,6 +93,10 @@ function nodes.set(server, deadline, path, value, version, own)
   if not err then return nil, its, detail end
   local made, is_gone
   err, made, is_gone = outcome(err, its, own)
+  if its.is_bad then
+    server.connection:leave(MALFORMED)
+    return nil, "closed", UNKNOWN
+  end
   if is_gone then return nil, "lost", "its node is gone: nothing was set" end
   if err == 0 then return made end
   if errors.of(err).ends then return nil, "closed", UNKNOWN end

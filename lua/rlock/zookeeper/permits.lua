@@ -46,10 +46,10 @@ function run.peek(self, deadline, now)
   if not holders then return nil, code, detail end
   local used = {}
   for i = 1, math.min(#holders, MOST) do
-    local id = holders[i].data:match "^%S+ (%x+) rlock,"
-      or holders[i].name:match "^_c_([%x-]+)%-lease":gsub("-", "")
-    local entry = self:held_by(identity.bytes(id))
-    used[#used + 1] = identity.bytes(id)
+    local id = identity.bytes(holders[i].data:match "^%S+ (%x+) rlock,"
+      or holders[i].name:gsub("^_c_", ""):gsub("%-", ""):match "^%x*")
+    local entry = self:held_by(id)
+    used[#used + 1] = id
     used[#used + 1] = entry and (entry.deadline - now) * 1000 or ENDLESS
   end
   reply[4] = used

@@ -67,6 +67,7 @@ local known = {
   end),
   replicas = check_replicas, replica_timeout = check.duration(0.001, day),
   nat = check_nat,
+  acl = check.that('"creator"', function(acl) return acl == "creator" end),
 }
 
 --- Returns the check of the options of a host's open(), see options.table.
@@ -118,6 +119,12 @@ function client.open(host, options)
   return nil, code, detail
 end
 
+-- The deadline of a request.
+local function deadline_of(open)
+  open.host.current()
+  return open.host.now() + open.timeout
+end
+
 --- Sends any Redis command, once. It is not retried: if the reply is lost, the
 --  command may have been applied.
 -- @param ...  the command and its arguments: strings and numbers
@@ -128,12 +135,45 @@ end
 -- @treturn[2] string detail
 function client:call(...)
   local words, open = check.words("client:call", 2, ...), self.session
-  open.host.current()
-  local reply, code, detail =
-    open.server:call(open.host.now() + open.timeout, words)
+  local reply, code, detail = open.server:call(deadline_of(open), words)
   if code == "cancelled" then error(detail, 0) end
   if reply == nil then return nil, code, detail end
   return reply
+end
+
+--- Reads a node of ZooKeeper.
+-- @tparam string path below the chroot
+-- @treturn[1] string its value
+-- @treturn[1] integer its version
+-- @treturn[2] nil
+-- @treturn[2] string "zookeeper": no such node, no permission; "connect",
+--   "timeout"; "usage": no path, or this is Redis
+-- @treturn[2] string detail
+function client:get(path)
+  check.path(path)
+  local open = self.session
+  local value, version, detail = open.server:get(deadline_of(open), path)
+  if version == "cancelled" then error(detail, 0) end
+  return value, version, detail
+end
+
+--- Sets the value of a node of ZooKeeper, once. To set it only while a lock is
+--  held, use `hold:set`.
+-- @tparam string path below the chroot
+-- @tparam string value
+-- @tparam[opt] integer version that the node must have; default: any
+-- @treturn[1] boolean true
+-- @treturn[1] integer the new version
+-- @treturn[2] nil, code, detail as for `get`, and "zookeeper": another version;
+--   "timeout": it may have been set
+function client:set(path, value, version)
+  version = check.node(path, value, version)
+  local open = self.session
+  local made, code, detail =
+    open.server:set(deadline_of(open), path, value, version)
+  if code == "cancelled" then error(detail, 0) end
+  if not made then return nil, code, detail end
+  return true, made
 end
 
 local check_name = check.name
@@ -239,7 +279,7 @@ end
 --  of a read/write lock returns a pair, whose `:read_lock()` and
 --  `:write_lock()` are locks. That of a counter, such as a semaphore, takes a
 --  name only, because counters have no owners.
-local methods = "call policy stats close"
+local methods = "call get set policy stats close"
 for _, kind in ipairs(kinds) do
   local factory = kind.driver and counter_factory or kind.pair and pair_factory
     or lock_factory

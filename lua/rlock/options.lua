@@ -166,6 +166,27 @@ function options.name(name, level)
   end
 end
 
+local MAX_VALUE = 1000000          -- bytes: a server takes a request of 1 MB
+
+local check_text = options.type "string"
+
+--- Checks the path of a node.
+function options.path(path, level)
+  check_text(path, "path", (level or 2) + 1)
+end
+
+--- Checks what is to be set: a path, a value and an optional version.
+-- @treturn integer|nil the version
+function options.node(path, value, version, level)
+  level = (level or 2) + 1
+  options.path(path, level)
+  check_text(value, "value", level)
+  if #value > MAX_VALUE then
+    error(("bad value: longer than %d bytes"):format(MAX_VALUE), level)
+  end
+  return version and tonumber(options.count(version, "version", 0, level))
+end
+
 --- Checks a count. Counts are Java's int, as in Redisson.
 -- @param n
 -- @tparam string name for messages

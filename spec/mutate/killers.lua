@@ -156,6 +156,15 @@ return {
     "zookeeper/tls_spec" },
   ["lua/rlock/zookeeper/kinds.lua"] = {
     "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/latch.lua"] = {
+    "then", "zookeeper/counters_spec" },
+  ["lua/rlock/zookeeper/limit.lua"] = {
+    "then", "zookeeper/counters_spec", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/nodes.lua"] = {
+    "then", "zookeeper/nodes_spec", "zookeeper/kinds_spec",
+    "zookeeper/acl_spec" },
+  ["lua/rlock/zookeeper/permits.lua"] = {
+    "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/place.lua"] = {
     "then", "zookeeper/lock_spec", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/semaphore.lua"] = {

@@ -173,7 +173,7 @@ return {
     { "file", "1 to 2, 2 of 2", "a tuning limit: any value is correct" },
   },
   ["lua/rlock/lock/wakeup.lua"] = {
-    { "wakeup:leave", "if to true, 3 of 9",
+    { "wakeup:leave", "if to true, 3 of 10",
       "a needless wake: the other retries, and waits on" },
   },
   ["lua/rlock/several/quorum.lua"] = {

@@ -374,10 +374,11 @@ describe("a reentrant lock", function()
     local multi = rlock.multi_lock { lock, client:lock(name .. ":other") }
     local carried = assert(multi:hold())
     local lock_methods = "lock try_lock unlock with hold valid_for state need "
-      .. "on_lost is_held"
-    local hold_methods = "unlock valid_for state need on_lost"
+      .. "on_lost is_held set"
+    local hold_methods = "unlock valid_for state need on_lost set"
     for _, case in ipairs {
-      { client, "client", "call lock fair_lock semaphore latch policy close" },
+      { client, "client",
+        "call get set lock fair_lock semaphore latch policy close" },
       { lock, "lock", lock_methods .. " peek is_locked token break_lock ttl" },
       { multi, "lock", lock_methods },
       { hold, "hold", hold_methods .. " token" },

@@ -13,6 +13,7 @@ local EXEC = "by rlock.exec only; spec/cli/exec_call_spec.lua, "
   .. "spec/check/grant_spec.lua"
 local ONCE = "a task unlocks what it holds, once: "
   .. "spec/redis/reentrant_spec.lua"
+local ZOOKEEPER = "on ZooKeeper only; spec/zookeeper"
 local RARE = "reached in few runs only"
 local SEVERAL = "in a cluster, behind Sentinels or with replicas, which these "
   .. "runs lack; spec/redis/cluster_spec.lua, sentinel_spec.lua, "
@@ -24,6 +25,7 @@ return {
       "lock:take: if 1" },
     { "the policies here have all operations", "run: if 1" },
     { MALFORMED, "lock:peek: after if 1" },
+    { ZOOKEEPER, "lock:write: *" },
     { RARE, "lock:break_lock: *", "lock:token: *" },
   },
   ["lock/grant"] = {
@@ -84,6 +86,7 @@ return {
     { MISUSE, "joint.check_list: *", "file: function 1" },
     { "the policies here have all operations", "joint.count: if 1" },
     { EXEC, "Hold:abandon: *" },
+    { ZOOKEEPER, "joint:write: *" },
     { NGINX, "joint:take: if 3" },
     { "a task unlocks its hold() by the object: spec/redis/multi_spec.lua",
       "Hold:release: if 1", "Hold:release: for 1" },
@@ -112,7 +115,8 @@ return {
     { MISUSE, "backend.complete: *", "Target:check: after if 1" },
     { END, "backend:rest: *" },
     { "by programs only: spec/redis/host_spec.lua", "backend:call: *",
-      "is_interrupt: *", "may_connect: *", "backend:connect: *" },
+      "is_interrupt: *", "may_connect: *", "backend:connect: *",
+      "backend.get: *" },
     { SEVERAL, "Target:route: after if 1", "Target:identity: after if 1",
       "follow_slots: *", "attend: *" },
   },

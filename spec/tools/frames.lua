@@ -3,6 +3,7 @@
 --    local frames = require "spec.tools.frames"
 --    frames.lose_reply "create2"     -- the next is sent; its answer is lost
 --    frames.lose_request "delete"    -- the next is not even sent
+--    frames.fail("create2", -1)      -- the next is sent, its answer an error
 --    frames.garble(text)             -- instead of the next frame that arrives
 --    frames.count "children"         -- how many were sent since `reset`
 --    after_each(frames.reset)
@@ -16,13 +17,14 @@ local frames = {}
 
 local real = host.frames
 local replies, requests, counts, garbage = {}, {}, {}, nil
+local failures = {}
 
 -- op -> its name
 local names = {}
 for name, op in pairs(codec.ops) do names[codec.int(op)] = name end
 
 local function wrap(options)
-  local its, lost = {}, {}
+  local its, lost, failed = {}, {}, {}
   for key, value in pairs(options) do its[key] = value end
   local opened, code, detail
   local function cut()
@@ -30,7 +32,11 @@ local function wrap(options)
     options.lost "the spec has cut it off"
   end
   function its.frame(bytes)
-    if lost[bytes:sub(1, 4)] then return cut() end
+    local xid = bytes:sub(1, 4)
+    if lost[xid] then return cut() end
+    if failed[xid] then
+      bytes, failed[xid] = bytes:sub(1, 12) .. codec.int(failed[xid]), nil
+    end
     if garbage then bytes, garbage = garbage, nil end
     options.frame(bytes)
   end
@@ -48,6 +54,7 @@ local function wrap(options)
       replies[name] = replies[name] - 1
       lost[xid] = true
     end
+    failed[xid], failures[name] = failures[name], nil
     return send(self, bytes)
   end
   return opened
@@ -59,12 +66,15 @@ function frames.lose_request(name)
   requests[name] = (requests[name] or 0) + 1
 end
 
+function frames.fail(name, err) failures[name] = err end
+
 function frames.garble(text) garbage = text end
 
 function frames.count(name) return counts[name] or 0 end
 
 function frames.reset()
   replies, requests, counts, garbage = {}, {}, {}, nil
+  failures = {}
 end
 
 host.frames = wrap

@@ -5,7 +5,8 @@
 --    peer:names "/a"          -- the children, in order of their numbers
 --    peer:get "/a/b"          -- its data, or nil
 --    peer:make("/a", "x")     -- a persistent node
---    peer:delete "/a/b"       -- whether it was there
+--    peer:delete "/a/b"       -- whether it was there; nil and the error
+--    peer:is_open "/a"        -- may anyone delete its children?
 --    peer:close()
 
 local codec = require "rlock.zookeeper.codec"
@@ -67,7 +68,15 @@ function peer:make(path, data, flags)
 end
 
 function peer:delete(path)
-  return ask(self, "delete", codec.versioned(path)) == 0
+  local err = ask(self, "delete", codec.versioned(path))
+  return err == 0 or nil, err
+end
+
+--- May anyone delete the children of a node?
+function peer:is_open(path)
+  local err, its = ask(self, "get_acl", codec.text(path))
+  assert(err == 0, err)
+  return its:is_open()
 end
 
 --- Ends a session, as its time-out would: by resuming and closing it.

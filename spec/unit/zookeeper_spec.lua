@@ -57,6 +57,21 @@ describe("a message from ZooKeeper", function()
     assert.is_false(its.is_bad)
   end)
 
+  it("has an access control list", function()
+    local anyone, mine = "00000005 776f726c64 00000006 616e796f6e65",
+      "00000006 646967657374 00000004 6d653a78"
+    for list, is_open in pairs {
+      ["00000001 0000001f" .. anyone] = true,
+      ["00000001 00000007" .. anyone] = false,
+      ["00000001 0000001f" .. mine] = false,
+      ["00000002 0000001f" .. mine .. "00000008" .. anyone] = true,
+      ["00000002 0000001f" .. mine] = true,             -- cut off
+      ["00000000"] = false, [""] = true,
+    } do
+      assert.equal(is_open, codec.reader(bytes(list)):is_open(), list)
+    end
+  end)
+
   it("has a stat", function()
     local its = codec.reader(bytes([[0000000000000009 0000000000000001
       0000000000000001 0000000000000001 00000007 00000000 00000000

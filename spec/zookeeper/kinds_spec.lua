@@ -318,8 +318,7 @@ describe("ZooKeeper refuses", function()
   end
 
   it("kinds that it cannot have", function()
-    for _, method in ipairs { "simple_lock", "spin_lock", "permits",
-        "latch" } do
+    for _, method in ipairs { "simple_lock", "spin_lock" } do
       assert.matches("is not for ZooKeeper: ", raised(function()
         local made = client[method](client, name)
         return made

@@ -161,6 +161,11 @@ describe("a lock on ZooKeeper", function()
     end
     assert.is_true(least > 0, least)
     assert.equal("held", lock:state())
+    assert.is_true(lock:ttl() > 0 and lock:ttl() <= 5 / 6 * timeout)
+    assert.is_false(open():lock(name):ttl())
+    assert(lock:unlock())
+    assert(lock:lock { lease = 2 })
+    assert.is_true(lock:ttl() <= 2)
   end)
 
   it("ends with an explicit lease", function()
@@ -302,6 +307,19 @@ describe("a lock on ZooKeeper", function()
     frames.lose_request "delete"
     assert.is_true(lock:unlock())
     assert.same({}, nodes(name))
+  end)
+
+  it("is asked for again after an error that passes", function()
+    for _, err in ipairs { -1, -7, -127 } do
+      for _, op in ipairs { "create2", "children", "delete" } do
+        frames.fail(op, err)
+        assert.is_true(lock:lock { wait = PATIENCE })
+        assert.equal(1, #nodes(name))
+        assert.is_true(lock:unlock())
+        assert.same({}, nodes(name))
+      end
+    end
+    assert.is_nil(next(client.session.server.doomed))
   end)
 
   it("is held in spite of frames without sense", function()

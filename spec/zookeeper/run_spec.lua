@@ -160,7 +160,20 @@ describe("rlockctl run on ZooKeeper", function()
       assert.matches("for Redis only in this version",
         ctl.fault(206, words))
     end
-    assert.matches("is not for ZooKeeper", ctl.fault(206, { "run", "--limit",
-      "2", name, "--", "true", url = server.url }))
+  end)
+
+  it("takes permits of a limit", function()
+    local function words(limit, ...)
+      return { "run", "-n", "--limit", limit, url = server.url, name, "--",
+        ... }
+    end
+    local holder = ctl.start(words("1", "sh", "-c", "echo got; sleep 60"))
+    holder:says "got"
+    assert.equal(200, ctl.run(words("1", "true")).status)
+    assert.matches("is in use with a limit of 1",
+      ctl.fault(206, words("2", "true")))
+    holder:kill(15)
+    holder:wait()
+    assert.equal(0, ctl.run(words("1", "true")).status)
   end)
 end)

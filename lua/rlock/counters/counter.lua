@@ -1,7 +1,5 @@
 --- What the public objects of counters have in common.
 
-local policy = require "rlock.policy"
-
 local counter = {}
 
 --- Creates the class of a kind.
@@ -13,9 +11,10 @@ function counter.class(kind)
   --- @tparam table client the public object; its counters keep it alive
   -- @tparam string name
   function class.new(client, name)
+    local session = client.session
+    local policy = session.options.backend.load(kind)
     return setmetatable({
-      session = client.session,
-      record = client.session:record(client, policy.load(kind), name),
+      session = session, record = session:record(client, policy, name),
     }, class)
   end
 

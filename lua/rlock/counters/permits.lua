@@ -32,10 +32,6 @@ end
 
 -- ids -----------------------------------------------------------------------
 
-local function hex(bytes)
-  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
-end
-
 local function bytes_of(id, level)
   if type(id) ~= "string" or #id ~= 32 or id:find("%X") then
     error("bad id: must be the 32 hex digits that acquire returned", level + 1)
@@ -72,7 +68,7 @@ local Permit = {}
 Permit.__index = Permit
 
 function Permit:show()
-  return ("permit %s of %s"):format(hex(self.owner_name),
+  return ("permit %s of %s"):format(identity.hex(self.owner_name),
     naming.show(self.lock.record.name))
 end
 
@@ -149,15 +145,16 @@ end
 
 local function take(self, wait, lease)
   local session, record = self.session, self.record
+  local first = new_id(self)
   local its = Call:new {
-    counter = self, id = new_id(self), lease = lease, wants = 1,
-    channel = record.target:channel(),
+    counter = self, id = first, lease = lease, wants = 1,
+    channel = record.target:channel(first),
     late = naming.show(record.name) .. " has no permit left",
   }
   local is_held, code, detail = its:wait(wait)
   local id = its.id
   if is_held and not session.host.has_gone(session.host.current()) then
-    return hex(id)
+    return identity.hex(id)
   elseif is_held then                   -- nothing else will release it
     forget(self, id)
     give_back(self, id, session.lease)
@@ -204,14 +201,24 @@ local function given_back(reply, may_be_applied)
   return nil, "lost", "its lease has ended, or it was not granted"
 end
 
+-- Does the permit belong to the session of another client?
+local function is_foreign(self, bytes)
+  local own = self.record.client_bytes
+  return self.record.policy.of_session and bytes:sub(1, #own) ~= own
+end
+
+local FOREIGN = "the permit belongs to the session of another client"
+
 --- Releases a permit of any client.
 -- @tparam string id
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "lost", detail: its lease had ended, it was released before,
 --   or there never was such a permit
--- @treturn[3] nil, code, detail: the lease ends it at the latest
+-- @treturn[3] nil, "not_held", detail: on ZooKeeper, it is another client's
+-- @treturn[4] nil, code, detail: the lease ends it at the latest
 function permits:release(id)
   local bytes = bytes_of(id, 2)
+  if is_foreign(self, bytes) then return nil, "not_held", FOREIGN end
   forget(self, bytes)
   local reply, code, detail, may_be_applied =
     deduplication.run(self, "release", bytes, "1", "0")
@@ -230,10 +237,12 @@ end
 -- @tparam string id  of a permit of any client
 -- @tparam number lease seconds
 -- @treturn[1] boolean true
--- @treturn[2] nil, "lost", detail; nil, code, detail
+-- @treturn[2] nil, "lost", detail; nil, "not_held", detail as for `release`;
+--   nil, code, detail
 function permits:renew(id, lease)
   local bytes, session = bytes_of(id, 2), self.session
   lease = check.lease(lease, "lease", 2)
+  if is_foreign(self, bytes) then return nil, "not_held", FOREIGN end
   local ends = session.valid_until(session.host.now(), lease)
   local reply, code, detail =
     deduplication.run(self, "renew", bytes, duration.ms(lease), "1")
@@ -269,7 +278,9 @@ end
 function permits:valid_for(id)
   local permit = self.record.taken[bytes_of(id, 2)]
   if not permit or permit.state == "lost" then return 0 end
-  return math.max(0, permit.valid_until - self.session.host.now())
+  local session = self.session
+  local ends = math.min(permit.valid_until, session.server.bound or math.huge)
+  return math.max(0, ends - session.host.now())
 end
 
 -- counts ----------------------------------------------------------------------
@@ -308,7 +319,7 @@ local function state_of(reply)
   for i = 1, #used, 2 do
     local id, ms = used[i], tonumber(used[i + 1])
     if type(id) == "string" and ms then
-      table.insert(state.holders, { owner = hex(id),
+      table.insert(state.holders, { owner = identity.hex(id),
         ttl = ms < ENDLESS and ms / 1000 or nil })
     end
   end

@@ -9,6 +9,7 @@
 --             when it is released
 --    mine()   the calling task's grant, or nil; it has the methods valid_for,
 --             now_is, when_lost, effect and release (grant.lua)
+--    write(grant, path, value, version)  as `set`
 
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
@@ -198,6 +199,25 @@ function handle:need(seconds)
     left, seconds)
 end
 
+--- Sets the value of a node of ZooKeeper, unless the hold is over: the server
+--  checks both at once. So a holder that is late changes nothing.
+-- @tparam string path below the chroot
+-- @tparam string value
+-- @tparam[opt] integer version that the node must have; default: any
+-- @treturn[1] boolean true
+-- @treturn[1] integer the new version of the node
+-- @treturn[2] nil
+-- @treturn[2] string "not_held"; "lost"; "zookeeper": no such node, another
+--   version, no permission; "timeout": it may have been set; "usage": this is
+--   Redis. It is not retried
+-- @treturn[2] string detail
+function handle:set(path, value, version)
+  version = check.node(path, value, version)
+  local granted = self:mine()
+  if not granted or granted:now_is() == "free" then return not_held(self) end
+  return self:write(granted, path, value, version)
+end
+
 --- Calls fn if this task's hold is lost: expired, broken, not renewed in time.
 -- @tparam function fn called once, as a task, with the lock and the reason
 -- @return true, or nil, "not_held"
@@ -276,7 +296,7 @@ local WEAK = { __mode = "v" }
 --  `<close>` variable releases it at the end of its block.
 -- @tparam[opt] table options as for `lock`
 -- @return[1] the hold: unlock, valid_for, need, on_lost, state, token, call,
---   transaction
+--   transaction, set
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
   local wait, lease = limits(options)
@@ -320,6 +340,12 @@ function Hold:transaction(fn)
   return run(self.hold.grant, collect(fn))
 end
 
+function Hold:set(path, value, version)
+  version = check.node(path, value, version)
+  if self.hold.is_over then return nil, "not_held", RELEASED end
+  return self.lock:write(self.hold.grant, path, value, version)
+end
+
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
   if self.hold.is_over then return nil, "not_held", RELEASED end
@@ -337,7 +363,7 @@ end
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
 colon.methods(Hold, "hold",
-  "unlock valid_for token state on_lost need call transaction")
+  "unlock valid_for token state on_lost need call transaction set")
 -- `lock`, `try_lock` and `unlock` check it themselves, which saves a call.
 return colon.methods(handle, "lock",
-  "with hold valid_for state need on_lost call transaction")
+  "with hold valid_for state need on_lost call transaction set")

@@ -167,6 +167,19 @@ function lock:token()
   return granted and granted.token
 end
 
+--- Sets a node while a grant holds, see handle:set.
+function lock:write(granted, path, value, version)
+  if granted:now_is() == "lost" then
+    return nil, "lost", granted.lost_because or "not confirmed in time"
+  end
+  local session = self.session
+  local made, code, detail = session.server:set(
+    session.host.now() + session.timeout, path, value, version, granted)
+  if code == "cancelled" then error(detail, 0) end
+  if not made then return nil, code, detail end
+  return true, made
+end
+
 -- server state ------------------------------------------------------------
 
 -- Runs an optional operation of the policy.

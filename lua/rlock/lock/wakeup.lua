@@ -15,7 +15,7 @@ local TENURE = 0.005
 local SUCCEEDED = {}      -- stands for a successor that has the lock
 
 --- @tparam table listener  of the back end: add(channel), wind_down(), close(),
---   and it calls notify(event, channel, payload)
+--   perhaps idle(name), and it calls notify(event, channel, payload)
 -- @tparam table host
 function wakeup.new(listener, host)
   local self = setmetatable({
@@ -256,7 +256,10 @@ function wakeup:leave(waiter, got_it)
     wake_sleepers(channel, 1)
   end
   if channel.poller == waiter then channel.poller = nil end
-  if not channel.first then channel.idle_since = self.host.now() end
+  if not channel.first then
+    channel.idle_since = self.host.now()
+    if self.listener.idle then self.listener:idle(channel.name) end
+  end
 end
 
 --- Wakes the first waiter just before its lock is released, so that its request

@@ -51,6 +51,9 @@ function backend.complete(given, address)
   if given.nat and not options.seeds then
     return nil, "usage", "bad option nat: only for redis+cluster://"
   end
+  if given.acl then
+    return nil, "usage", "bad option acl: only for zk://"
+  end
   options.tls = options.tls and {} or nil
   for name, value in pairs(defaults) do options[name] = value end
   options.publish = options.seeds and "both" or "publish"
@@ -211,6 +214,14 @@ function backend:call(deadline, words)
     or self.node.call
   return send(self.node, deadline, words, #words)
 end
+
+local NO_NODES = "get and set are for the nodes of ZooKeeper, and this is "
+  .. "Redis: use client:call, and a token that the resource checks"
+
+--- There are no nodes.
+function backend.get() return nil, "usage", NO_NODES end
+
+backend.set = backend.get
 
 -- targets ---------------------------------------------------------------------
 

@@ -368,6 +368,11 @@ function Hold:abandon(reason)
   end
 end
 
+--- It has several nodes, or none.
+function joint:write()
+  return nil, "usage", self:show() .. " has no node of its own: ask a member"
+end
+
 -- These may differ between the members.
 for _, name in ipairs { "is_locked", "hold_count", "ttl", "peek", "token",
     "break_lock" } do

@@ -19,18 +19,19 @@ local function encode(value)
   return percent.encode(tostring(value or ""):sub(1, LONGEST), "[^%w%-_.:@/]")
 end
 
+--- Converts bytes to hex digits.
+function identity.hex(bytes)
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
 --- A random UUID (RFC 9562, version 4).
 -- @tparam table host
 -- @treturn string
 function identity.uuid(host)
-  local bytes = { host.random(16):byte(1, 16) }
-  bytes[7] = bytes[7] % 16 + 64
-  bytes[9] = bytes[9] % 64 + 128
-  local hex = {}
-  for i, byte in ipairs(bytes) do hex[i] = ("%02x"):format(byte) end
-  local text = table.concat(hex)
-  return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-" .. text:sub(13, 16)
-    .. "-" .. text:sub(17, 20) .. "-" .. text:sub(21)
+  local text = identity.hex(host.random(16))
+  local variant = ("%x"):format(8 + tonumber(text:sub(17, 17), 16) % 4)
+  return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-4" .. text:sub(14, 16)
+    .. "-" .. variant .. text:sub(18, 20) .. "-" .. text:sub(21)
 end
 
 --- The name of a client's connections.

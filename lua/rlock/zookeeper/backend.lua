@@ -9,7 +9,10 @@ local connection = require "rlock.zookeeper.connection"
 local errors = require "rlock.zookeeper.errors"
 local heap = require "rlock.util.heap"
 local kinds = require "rlock.zookeeper.kinds"
+local latch = require "rlock.zookeeper.latch"
 local naming = require "rlock.naming"
+local nodes = require "rlock.zookeeper.nodes"
+local permits = require "rlock.zookeeper.permits"
 local target = require "rlock.zookeeper.target"
 local url = require "rlock.zookeeper.url"
 
@@ -23,6 +26,8 @@ backend.load, backend.sides = kinds.load, kinds.sides
 
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
+-- Of targets of counters.
+local classes = { latch = latch, permits = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 
@@ -56,6 +61,10 @@ function backend.complete(given, address)
   for name, value in pairs(given) do options[name] = value end
   if options.password and not options.username then
     return nil, "usage", "bad option password: a login needs a username, too"
+  end
+  if options.acl and not options.username then
+    return nil, "usage", "bad option acl: \"creator\" needs a login, "
+      .. "user:password@ in the URL"
   end
   return options
 end
@@ -207,6 +216,7 @@ function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
     where = url.show(options), channels = channels.new(),
+    access = options.acl and codec.CREATOR,     -- of nodes; nil: anyone's
     targets = setmetatable({}, { __mode = "v" }),
     entries = {},             -- the set of all entries, see target.lua
     doomed = {},              -- the set of places that are to be deleted
@@ -290,19 +300,66 @@ function backend:batch(fields)
   return batch.new(fields)
 end
 
--- locks -----------------------------------------------------------------------
+-- paths and values ------------------------------------------------------------
 
--- The path of a lock. Raises an error for a name that cannot be one.
+-- The path below the chroot; or nil and why it cannot be one.
 local function path_of(self, name)
   local path = name:sub(1, 1) == "/" and name or "/" .. name
-  local fault = url.fault(path)
-  if path == "/" then fault = "it is the root" end
+  local fault = path == "/" and "it is the root" or url.fault(path)
   if fault then
-    error(("bad name %s: on ZooKeeper it is a path, and %s"):format(
-      naming.show(name), fault), 0)
+    return nil, ("%s: on ZooKeeper it is a path, and %s"):format(
+      naming.show(name), fault)
   end
   return self.options.chroot .. path
 end
+
+-- Returns the path and connects; or nil, code, detail.
+local function reach(self, path, deadline)
+  local full, fault = path_of(self, path)
+  if not full then return nil, "usage", "bad path " .. fault end
+  local ok, code, detail = self.connection:reach(deadline)
+  if not ok then return nil, code, detail end
+  return full
+end
+
+--- Reads a node.
+-- @tparam number deadline by host.now()
+-- @tparam string path below the chroot
+-- @treturn[1] string its value
+-- @treturn[1] integer its version
+-- @treturn[2] nil, code, detail
+function backend:get(deadline, path)
+  local full, code, detail = reach(self, path, deadline)
+  if not full then return nil, code, detail end
+  local value, version, why = nodes.get(self, deadline, full)
+  if value then return value, version end
+  if value == nil then return nil, version, why end
+  return nil, "zookeeper", errors.says(errors.NO_NODE, full)
+end
+
+--- Sets the value of a node, once.
+-- @tparam number deadline by host.now()
+-- @tparam string path below the chroot
+-- @tparam string value
+-- @tparam[opt] integer version  that it must have; default: any
+-- @tparam[opt] table grant  set it only while the node of this grant exists
+-- @treturn[1] integer its new version
+-- @treturn[2] nil, code, detail; "timeout": it may have been set
+function backend:set(deadline, path, value, version, grant)
+  local full, code, detail = reach(self, path, deadline)
+  if not full then return nil, code, detail end
+  local entry = grant and grant.lock.record.target:held_by(grant.owner_name)
+  if grant and not entry then
+    return nil, "lost", grant.lost_because or "its node is gone"
+  end
+  local made
+  made, code, detail = nodes.set(self, deadline, full, value, version,
+    entry and entry.place:path())
+  if code == "lost" then broken(self, entry) end
+  return made, code == "closed" and "timeout" or code, detail
+end
+
+-- locks -----------------------------------------------------------------------
 
 --- Binds a kind and a name.
 -- @tparam table policy from `load`
@@ -310,8 +367,9 @@ end
 -- @tparam[opt] table options
 -- @treturn table target
 function backend:bind(policy, name, options)
-  local path = path_of(self, name)
-  local bound = target.new(self, policy, path)
+  local path, fault = path_of(self, name)
+  if not path then error("bad name " .. fault, 0) end
+  local bound = target.new(self, policy, path, classes[policy.name])
   bound:check(name, options)
   self.targets[policy.name .. path] = bound
   return bound

@@ -30,7 +30,7 @@ function channels:wake_all()
   for _, channel in pairs(self.list) do self.notify("live", channel) end
 end
 
---- Drops a channel without waiters.
+--- Drops a channel without waiters: the last one has left.
 -- @tparam string name
 function channels:idle(name)
   local channel = self.list[name]

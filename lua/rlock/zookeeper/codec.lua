@@ -14,9 +14,9 @@ local byte, char, concat, floor, sub =
 
 --- The codes of requests, in the protocol.
 codec.ops = {
-  create = 1, delete = 2, exists = 3, get = 4, set = 5, children = 8, sync = 9,
-  ping = 11, check = 13, multi = 14, create2 = 15, create_container = 19,
-  auth = 100, close = -11,
+  create = 1, delete = 2, exists = 3, get = 4, set = 5, get_acl = 6,
+  children = 8, sync = 9, ping = 11, check = 13, multi = 14, create2 = 15,
+  create_container = 19, auth = 100, close = -11,
 }
 
 --- Ids of messages that answer no numbered request.
@@ -28,7 +28,8 @@ codec.flags = { persistent = 0, ephemeral = 1, sequential = 3, container = 4 }
 --- An id of 64 bits that is 0.
 codec.NO_ID = ("\0"):rep(8)
 
-local ALL, STAT = 31, 68          -- every permission; the bytes of a stat
+local DELETE, ALL = 8, 31         -- permissions
+local STAT = 68                   -- the bytes of a stat
 local LARGEST = 9007199254740992  -- 2^53
 local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
 
@@ -189,6 +190,20 @@ function Reader:stat()
   }
 end
 
+--- May anyone delete the children of a node that has this access control list?
+function Reader:is_open()
+  local n = self:int()
+  for _ = 1, n do
+    local permissions, scheme = self:int(), self:text()
+    self:text()
+    if self.is_bad then return true end
+    if scheme == "world" and floor(permissions / DELETE) % 2 == 1 then
+      return true
+    end
+  end
+  return self.is_bad
+end
+
 --- Was everything that was read well formed?
 function Reader:is_done() return not self.is_bad end
 
@@ -214,19 +229,19 @@ function codec.head(bytes)
   return its:int(), its:id(), its:int(), its
 end
 
---- The results of a multi: a list of error numbers. A multi that has failed has
---  no error in its head.
+--- The results of a multi: a list of error numbers, and the stat after its last
+--  set. A multi that has failed has no error in its head.
 -- @tparam table its a reader
 function codec.results(its)
-  local errors = {}
+  local errors, stat = {}, nil
   while not its.is_bad do
     local kind, is_last, err = its:int(), its:bool(), its:int()
-    if is_last then return errors end
+    if is_last then break end
     if kind == -1 then err = its:int() end
-    if kind == codec.ops.set then its:stat() end
+    if kind == codec.ops.set then stat = its:stat() end
     errors[#errors + 1] = err
   end
-  return errors
+  return errors, stat
 end
 
 --- An id of 64 bits as a number, such as a token.

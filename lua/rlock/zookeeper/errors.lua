@@ -2,20 +2,22 @@
 --  fields of a row:
 --    name   in ZooKeeper's documentation
 --    says   a sentence for messages
---    ends   the connection is unusable: the client reconnects
+--    ends   the connection is unusable, or the server in trouble: the client
+--           reconnects, perhaps to another server. The request may have been
+--           applied
 --  @module rlock.zookeeper.errors
 
 local errors = {}
 
 local rows = {
-  [-1] = { name = "SYSTEMERROR" },
+  [-1] = { name = "SYSTEMERROR", ends = true },
   [-2] = { name = "RUNTIMEINCONSISTENCY" },
   [-4] = { name = "CONNECTIONLOSS", ends = true },
   [-5] = { name = "MARSHALLINGERROR",
     says = "the server could not read the request" },
   [-6] = { name = "UNIMPLEMENTED",
     says = "the server is too old: rlock needs ZooKeeper 3.5 or later" },
-  [-7] = { name = "OPERATIONTIMEOUT" },
+  [-7] = { name = "OPERATIONTIMEOUT", ends = true },
   [-8] = { name = "BADARGUMENTS", says = "the path is not valid" },
   [-101] = { name = "NONODE", says = "there is no such node" },
   [-102] = { name = "NOAUTH",
@@ -33,7 +35,7 @@ local rows = {
   [-119] = { name = "NOTREADONLY", ends = true },
   [-122] = { name = "EPHEMERALONLOCALSESSION" },
   [-125] = { name = "QUOTAEXCEEDED", says = "a quota of the server is full" },
-  [-127] = { name = "THROTTLEDOP" },
+  [-127] = { name = "THROTTLEDOP", ends = true },
 }
 
 errors.NO_NODE, errors.NODE_EXISTS, errors.BAD_VERSION = -101, -110, -103

@@ -3,15 +3,17 @@
 --  operations, for messages. Fields of ZooKeeper's kinds:
 --    queue   of its nodes: `mark` and `blocks`, see place.lua
 --    most, leases   of the mutex, see below
+--    needs, of_session   of counters: their operations' replies, and whether
+--                   permits belong to the session that took them
 
 local naming = require "rlock.naming"
 
 local kinds = {}
 
--- The operations of a lock. A waiter that gives up must `leave` the queue.
+-- The operations. A waiter that gives up must `leave` the queue.
 local ops = {}
 for _, name in ipairs { "acquire", "renew", "release", "leave", "peek",
-    "break_" } do
+    "break_", "set", "count", "count_down", "delete" } do
   ops[name] = { op = name, name = name, where = "zookeeper." .. name }
 end
 
@@ -43,6 +45,22 @@ all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,
 -- Not a lock: it has its own driver.
 all.semaphore = kind { name = "semaphore", driver = "zookeeper.semaphore" }
 
+-- As the mutex, but the node `limit` says how many leases there may be.
+all.permits = kind { name = "permits", of_session = true,
+  queue = all.mutex.queue, leases = all.mutex.leases,
+  needs = {
+    acquire = { held = "n", busy = "n" }, release = { freed = "", lost = "" },
+    renew = { held = "", lost = "" }, set = { held = "" },
+    count = { free = "nn", held = "nn" },
+    peek = { free = "nnt", held = "nnt" },
+  } }
+
+all.latch = kind { name = "latch", wakes = function() return "all" end,
+  needs = {
+    set = { held = "", refused = "s" }, count_down = { held = "n", free = "n" },
+    count = { held = "n", free = "n" }, delete = { free = "", freed = "" },
+  } }
+
 -- A reader waits for writers, a writer for both.
 local function add_pair(name)
   local read = kind { name = name .. ".read",
@@ -58,12 +76,9 @@ end
 add_pair "readwrite"
 add_pair "fair_readwrite"
 
-local NOT_YET = "this version lacks it there"
-
 local WHY_NOT = {
   spin = "its waiters are woken, so none has to spin; use client:lock",
   simple = "ZooKeeper has no key with a single value; use client:lock",
-  permits = NOT_YET, latch = NOT_YET,
 }
 
 --- Finds a kind. Raises an error if ZooKeeper has no such kind.

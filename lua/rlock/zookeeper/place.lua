@@ -1,6 +1,7 @@
 --- One of our nodes in a queue: ephemeral and sequential, below a parent. Its
 --  name is Curator's: `_c_<uuid>-<mark><10 digits>`. Fields:
 --    parent    the path of the queue
+--    lock      that of the lock: the same, or the node above it
 --    mark      what comes before the number: "lock-", "__READ__", ...
 --    blocks    mark -> whether it waits for earlier nodes with this mark
 --    node      its name; nil: there is none
@@ -18,6 +19,7 @@
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
+local nodes = require "rlock.zookeeper.nodes"
 
 local place = {}
 place.__index = place
@@ -40,8 +42,8 @@ function place.parse(name)
 end
 
 --- @tparam table server the back end: host, connection, data(owner)
--- @tparam table fields parent, mark, blocks; `owner`, for its data; on_wake,
---   called outside of any task when a retry may succeed
+-- @tparam table fields parent, lock, mark, blocks; `owner`, for its data;
+--   on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
   self.server, self.connection = server, server.connection
@@ -63,7 +65,9 @@ function place:path() return self.parent .. "/" .. self.node end
 
 local function took_create(call)
   local self = call.place
-  if not call.err or self.create ~= call then return end
+  if not call.err or self.create ~= call or errors.of(call.err).ends then
+    return
+  end
   self.is_in_doubt = nil
   if call.err ~= 0 then return end
   local its = call.its
@@ -86,32 +90,6 @@ local function create(self)
   call.on_over, call.place, self.create = took_create, self, call
   if call.code == "connect" then self.is_in_doubt = nil end     -- not sent
   return call
-end
-
--- Errors to ignore when the nodes above it are made: another client made one,
--- or the server has deleted it again, because it was empty.
-local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
-  [errors.NO_NODE] = true }
-
---- Makes the nodes above it, as containers, below the chroot.
--- @return true, or nil, code, detail
-function place:make_parents(deadline)
-  local connection, server, calls = self.connection, self.server, {}
-  local path = server.options.chroot
-  for part in self.parent:sub(#path + 1):gmatch "/[^/]+" do
-    path = path .. part
-    calls[#calls + 1] = connection:post(ops.create_container,
-      codec.create(path, "", codec.flags.container, server.access))
-    calls[#calls].path = path
-  end
-  local _, code, detail = calls[#calls]:wait(deadline)
-  if code == "cancelled" or code == "timeout" then return nil, code, detail end
-  for _, call in ipairs(calls) do
-    if call.err and not FINE[call.err] and not errors.of(call.err).ends then
-      return nil, "zookeeper", errors.says(call.err, call.path)
-    end
-  end
-  return true
 end
 
 -- looking ---------------------------------------------------------------------
@@ -158,13 +136,14 @@ local function unwatch(self)
   self.watching, self.on_change, self.ahead = nil, nil, nil
 end
 
--- Watches a path: its next change clears `ahead`, and wakes the waiter.
-local function start_watch(self, path)
+-- Watches a path: its next change clears `ahead`, and wakes the waiter; without
+-- `ahead` only if `always`.
+local function start_watch(self, path, always)
   unwatch(self)
   local function on_change()
     if self.on_change ~= on_change then return end
     self.watching, self.on_change = nil, nil
-    if self.ahead then
+    if self.ahead or always then
       self.ahead = nil
       self:on_wake()
     end
@@ -182,6 +161,7 @@ local function look(self, deadline)
   self.sent = connection.host.now()
   local made = not self.node and not self.is_in_doubt and create(self)
   if self.most then start_watch(self, self.parent) end
+  local acl = nodes.ask_access(self.server, self.parent)
   local list = connection:post(ops.children,
     codec.read(self.parent, self.most ~= nil))
   local err, its, detail = list:wait(deadline)
@@ -189,7 +169,8 @@ local function look(self, deadline)
     if its == "cancelled" or its == "timeout" then return nil, its, detail end
     return false
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
-    local ok, code, why = self:make_parents(deadline)
+    local ok, code, why = nodes.make_containers(self.server,
+      deadline, self.parent, self.lock)
     if not ok then return nil, code, why end
     return false
   elseif made and made.err ~= 0 then
@@ -198,6 +179,8 @@ local function look(self, deadline)
     if errors.of(err).ends then return false end
     return nil, "zookeeper", errors.says(err, self.parent)
   end
+  local code, why = nodes.refusal(acl, self.parent)
+  if code then return nil, code, why end
   local names = its:texts()
   if its.is_bad then
     connection:leave("protocol error: a malformed list")
@@ -222,6 +205,8 @@ local function watch(self, ahead, deadline)
   unwatch(self)
   if err == nil and (its == "cancelled" or its == "timeout") then
     return nil, its, detail
+  elseif err and err ~= errors.NO_NODE and not errors.of(err).ends then
+    return nil, "zookeeper", errors.says(err, path)
   end
   return false
 end
@@ -282,6 +267,13 @@ function place:ask(deadline, is_try)
       return nil, "timeout", ("%s: no time left"):format(connection.where)
     end
   end
+end
+
+--- Watches a node that may not exist, while ours is first in its queue.
+-- @tparam string path
+function place:attend(path)
+  start_watch(self, path, true)
+  self.connection:post(ops.exists, codec.read(path, true))
 end
 
 --- Is it in the queue, with nothing to do until `on_wake`?

@@ -11,17 +11,15 @@
 
 local call = require "rlock.counters.call"
 local check = require "rlock.options"
-local codec = require "rlock.zookeeper.codec"
 local colon = require "rlock.util.colon"
-local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
+local limit = require "rlock.zookeeper.limit"
 local naming = require "rlock.naming"
 local place = require "rlock.zookeeper.place"
 
 local semaphore = {}
 semaphore.__index = semaphore
 
-local ops = codec.ops
 local UNKNOWN = -1                -- milliseconds until permits may be free
 local GATE = { ["lock-"] = true }
 local LEASE = { ["lease-"] = false }
@@ -47,39 +45,6 @@ local function deadline_of(self)
   return self.session.host.now() + self.session.timeout
 end
 
--- the limit -------------------------------------------------------------------
-
--- How many permits there are.
--- @treturn[1] integer its limit
--- @treturn[1] integer the version of that
--- @treturn[2] boolean false: it was never set
--- @treturn[3] nil, code, detail
-local function read_limit(target, deadline)
-  local path = target.path .. "/limit"
-  local err, its, detail = target:ask(deadline, ops.get, path, codec.read(path))
-  if not err then return nil, its, detail end
-  if err ~= 0 then return false end
-  local data = its:text() or ""
-  if #data ~= 4 then
-    return nil, "refused", path .. " is not a count of Curator's, of 4 bytes"
-  end
-  return codec.reader(data):int(), its:stat().version
-end
-
--- Watches for a change of the limit, or for its creation.
-local function watch_limit(self)
-  local target = self.record.target
-  local path, link = target.path .. "/limit", target.server.connection
-  if self.watched_epoch == link.epoch and self.link == link.link then return end
-  self.watched_epoch, self.link = link.epoch, link.link
-  self.on_limit = self.on_limit or function()
-    self.link, self.has_changed = nil, true
-    self.on_wake()
-  end
-  link:watch(path, self.on_limit)
-  link:post(ops.exists, codec.read(path, true))
-end
-
 -- taking ----------------------------------------------------------------------
 
 local Call = call:class()
@@ -89,11 +54,11 @@ local function prepare(self)
   local target, server = self.record.target, self.record.target.server
   local owner = "permit:" .. identity.uuid(server.host)
   self.channel = target:channel(owner)
-  function self.on_wake() server.channels:message(self.channel) end
+  local function on_wake() server.channels:message(self.channel) end
   local function new_place(folder, mark, blocks)
-    return place.new(server, { parent = target.path .. folder, mark = mark,
-      blocks = blocks, owner = self.session.id .. ":0",
-      on_wake = self.on_wake })
+    return place.new(server, { lock = target.path,
+      parent = target.path .. folder, mark = mark, blocks = blocks,
+      owner = self.session.id .. ":0", on_wake = on_wake })
   end
   self.gate, self.entries = new_place("/locks", "lock-", GATE), {}
   for i = 1, self.n do
@@ -107,29 +72,29 @@ end
 
 -- Is there nothing to do until it is woken?
 local function is_waiting(self)
-  if self.has_changed then return false end
   if self.gate:is_waiting() then return true end
   for _, entry in ipairs(self.entries) do
-    if entry.place:is_waiting() then return true end
+    if self.gate.watching and entry.place:is_waiting() then return true end
   end
   return false
 end
 
 function Call:try(deadline)
   if is_waiting(self) then return "busy", UNKNOWN end
-  self.has_changed = false
   local target = self.record.target
-  local is_first, code, detail = self.gate:ask(deadline, self.is_try)
+  local is_first, code, detail = target:check_kind(deadline)
+  if is_first then
+    is_first, code, detail = self.gate:ask(deadline, self.is_try)
+  end
   if not is_first then
     return is_first == false and "busy" or nil, UNKNOWN, code, detail
   end
-  watch_limit(self)
-  local limit
-  limit, code, detail = read_limit(target, deadline)
-  if limit == nil then return nil, nil, code, detail end
-  if limit == false then return "busy", UNKNOWN end
+  local most
+  most, code, detail = limit.watch(target, self.gate, deadline)
+  if most == nil then return nil, nil, code, detail end
+  if most == false then return "busy", UNKNOWN end
   for _, entry in ipairs(self.entries) do
-    entry.place.most = limit
+    entry.place.most = most
     local has_it
     has_it, code, detail = entry.place:ask(deadline, self.is_try)
     if not has_it then
@@ -152,7 +117,6 @@ local function finish(self, is_held)
   local target = self.record.target
   local server = target.server
   server:leave_place(self.gate)
-  server.connection:unwatch(target.path .. "/limit", self.on_limit)
   self.entries[1].gate = nil
   for _, entry in ipairs(self.entries) do
     if is_held then
@@ -162,7 +126,6 @@ local function finish(self, is_held)
       server:leave_later(entry)
     end
   end
-  server.channels:idle(self.channel)
 end
 
 -- The call has raised an error, or its job in nginx has died.
@@ -252,52 +215,17 @@ end
 
 -- setting and counting --------------------------------------------------------
 
--- How many permits are taken, or nil, code, detail.
-local function count(self, deadline)
-  local target = self.record.target
-  local path = target.path .. "/leases"
-  local err, its, detail = target:ask(deadline, ops.children, path,
-    codec.read(path))
-  if not err then return nil, its, detail end
-  return err == 0 and #its:texts() or 0
-end
-
-local function available(self)
-  local deadline = deadline_of(self)
-  local limit, code, detail = read_limit(self.record.target, deadline)
-  if not limit then return limit == nil and nil or 0, code, detail end
-  local taken
-  taken, code, detail = count(self, deadline)
-  if not taken then return nil, code, detail end
-  return limit - taken
-end
-
 --- The number of available permits.
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
-function semaphore:available() return result(available(self)) end
-
--- Makes the node of the limit.
--- @treturn boolean whether it was not there; or nil, code, detail
-local function make_limit(self, n, deadline)
-  local target = self.record.target
-  local server, path = target.server, target.path .. "/limit"
-  local ok, code, detail = server.connection:reach(deadline)
-  if ok then
-    ok, code, detail = place.new(server, { parent = target.path })
-      :make_parents(deadline)
-  end
-  if not ok then return nil, code, detail end
-  local err
-  err, code, detail = server.connection:post(ops.create2, codec.create(path,
-    codec.int(n), codec.flags.persistent)):wait(deadline)
-  if not err then return nil, code, detail end
-  if err == 0 or err == errors.NODE_EXISTS then return err == 0 end
-  return nil, "zookeeper", errors.says(err, path)
+function semaphore:available()
+  local n, code, detail = limit.count(self.record.target, deadline_of(self))
+  return result(n, code, detail)
 end
 
 local function set(self, n)
-  local is_new, code, detail = make_limit(self, n, deadline_of(self))
+  local is_new, code, detail = limit.make(self.record.target, n,
+    deadline_of(self))
   if is_new == nil then return result(nil, code, detail) end
   if is_new then return true end
   local left
@@ -321,22 +249,7 @@ function semaphore:set(n, options)
 end
 
 local function add(self, n)
-  local target, deadline = self.record.target, deadline_of(self)
-  local path = target.path .. "/limit"
-  while true do
-    local limit, version, detail = read_limit(target, deadline)
-    if limit == nil then return result(nil, version, detail) end
-    if not limit then
-      return nil, "refused", "its number of permits was never set"
-    end
-    local err, code, why = target.server.connection:post(ops.set,
-      codec.set(path, codec.int(limit + n), version)):wait(deadline)
-    if err == 0 then return true end
-    if not err then return result(nil, code, why) end
-    if err ~= errors.BAD_VERSION then
-      return nil, "zookeeper", errors.says(err, path)
-    end
-  end
+  return result(limit.add(self.record.target, n, deadline_of(self)))
 end
 
 --- Adds permits, or removes some. Permits that are taken stay valid.

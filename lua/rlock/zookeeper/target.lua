@@ -10,8 +10,10 @@
 --  A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
-local errors = require "rlock.zookeeper.errors"
+local identity = require "rlock.util.identity"
+local limit = require "rlock.zookeeper.limit"
 local naming = require "rlock.naming"
+local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 
 local target = {}
@@ -28,17 +30,18 @@ local UNKNOWN = -1                -- milliseconds until the lock may be free
 --- @tparam table server the back end
 -- @tparam table policy  of kinds.lua
 -- @tparam string path
-function target.new(server, policy, path)
+-- @tparam[opt] table class  of a counter: it inherits from this one
+function target.new(server, policy, path, class)
   return setmetatable({
     server = server, policy = policy, path = path,
     entries = {},                 -- owner -> entry
-  }, target)
+  }, class or target)
 end
 
 -- entries ---------------------------------------------------------------------
 
---- The channel on which this owner is woken.
-function target:channel(owner) return self.path .. "#" .. owner end
+--- The channel on which this owner is woken; without one, all that wait.
+function target:channel(owner) return self.path .. "#" .. (owner or "") end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
 local function entry_of(self, owner)
@@ -51,12 +54,17 @@ local function entry_of(self, owner)
   return entry
 end
 
+--- The owner's hold, or nil.
+function target:held_by(owner)
+  local entry = entry_of(self, owner)
+  return entry and entry.is_held and entry or nil
+end
+
 -- The owner's hold of the other side of a read/write lock, or nil.
 local function hold_at_peer(self, owner)
   local peer = self.policy.peer
   local other = peer and self.server:target_of(peer, self.path)
-  local entry = other and entry_of(other, owner)
-  return entry and entry.is_held and entry or nil
+  return other and other:held_by(owner)
 end
 
 -- Makes an entry. A writer that also reads has the same number as a reader. So
@@ -67,10 +75,12 @@ local function new_entry(self, owner)
   local writer = self.policy.is_shared and hold_at_peer(self, owner)
   local function on_wake() server.channels:message(self:channel(owner)) end
   local function new_place(of, folder)
-    return place.new(server, { parent = self.path .. folder, mark = of.mark,
-      blocks = of.blocks, owner = owner, on_wake = on_wake })
+    return place.new(server, { lock = self.path,
+      parent = self.path .. folder, mark = of.mark, blocks = of.blocks,
+      on_wake = on_wake,
+      owner = self.policy.needs and identity.hex(owner) or owner })
   end
-  if self.policy.most then
+  if self.policy.leases then
     entry.gate = new_place(queue, "/locks")
     entry.place = new_place(self.policy.leases, "/leases")
     entry.place.most = self.policy.most
@@ -89,7 +99,6 @@ function target:forget(entry)
   server.leases:remove(entry)
   server.entries[entry], entry.is_held = nil, false
   if self.entries[entry.owner] == entry then self.entries[entry.owner] = nil end
-  server.channels:idle(self:channel(entry.owner))
 end
 
 --- Drops an entry, and deletes its node.
@@ -104,14 +113,29 @@ end
 
 -- Has the entry nothing to do until it is woken?
 local function is_waiting(entry)
-  return entry.place:is_waiting() or entry.gate and entry.gate:is_waiting()
+  local gate = entry.gate
+  if not entry.place:is_waiting() then return gate and gate:is_waiting() end
+  return not gate or entry.target.policy.most or gate.watching ~= nil
+end
+
+-- Asks whether it is the entry's turn in the queue; finds how many leases there
+-- may be.
+local function ask_gate(entry, deadline, is_try)
+  local is_first, code, detail = entry.gate:ask(deadline, is_try)
+  if not is_first or entry.target.policy.most then
+    return is_first, code, detail
+  end
+  local most
+  most, code, detail = limit.watch(entry.target, entry.gate, deadline)
+  entry.place.most = most
+  return most and true, code, detail
 end
 
 -- Asks whether it is the entry's turn, see place:ask.
 local function ask_turn(entry, deadline, is_try)
   local gate = entry.gate
   if gate then
-    local is_first, code, detail = gate:ask(deadline, is_try)
+    local is_first, code, detail = ask_gate(entry, deadline, is_try)
     if not is_first then return is_first, code, detail end
   end
   local is_first, code, detail = entry.place:ask(deadline, is_try)
@@ -130,37 +154,15 @@ end
 
 -- requests --------------------------------------------------------------------
 
---- Sends a request until it is answered.
--- @tparam number deadline by host.now()
--- @tparam integer op one of codec.ops
--- @tparam string path for messages
--- @tparam string body
--- @treturn[1] integer 0, or errors.NO_NODE
--- @treturn[1] table a reader of the answer
--- @treturn[2] nil, code, detail
-function target:ask(deadline, op, path, body)
-  local connection = self.server.connection
-  while true do
-    local ok, code, detail = connection:reach(deadline)
-    if not ok then return nil, code, detail end
-    local err, its
-    err, its, detail = connection:post(op, body):wait(deadline)
-    if err and not errors.of(err).ends then
-      if err == 0 or err == errors.NO_NODE then return err, its end
-      return nil, "zookeeper", errors.says(err, path)
-    elseif its == "cancelled" or its == "timeout" then
-      return nil, its, detail
-    end
-  end
-end
-
--- Checks once that the path of a mutex has no nodes of another kind. (Other
--- locks see that in the list of their queue.)
+--- Checks once that the path of a mutex or counter has no nodes of another
+--  kind. (Other locks see that in the list of their queue.)
 -- @return true, or nil, code, detail
-local function check_kind(self, deadline)
-  if self.is_checked or not self.policy.most then return true end
-  local err, its, detail = self:ask(deadline, ops.children, self.path,
-    codec.read(self.path))
+function target:check_kind(deadline)
+  if self.is_checked or self.policy.queue and not self.policy.leases then
+    return true
+  end
+  local err, its, detail = nodes.ask(self.server, deadline, ops.children,
+    self.path, codec.read(self.path))
   if not err then return nil, its, detail end
   for _, name in ipairs(err == 0 and its:texts() or {}) do
     local mark = place.parse(name)
@@ -219,8 +221,8 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   end
   entry = entry or new_entry(self, owner)
   if is_waiting(entry) then return { "busy", UNKNOWN } end
-  local is_try = request.wait_ms == 0
-  local is_first, code, detail = check_kind(self, deadline)
+  local is_try = request and request.wait_ms == 0
+  local is_first, code, detail = self:check_kind(deadline)
   if is_first then
     is_first, code, detail = ask_turn(entry, deadline, is_try)
   end
@@ -266,8 +268,8 @@ end
 --- Renews a hold, after a sync.
 -- @return the reply
 function target:renew(owner, now, ms)
-  local entry = entry_of(self, owner)
-  if not entry or not entry.is_held then return { "lost" } end
+  local entry = self:held_by(owner)
+  if not entry then return { "lost" } end
   hold_until(entry, max(entry.deadline, now + ms / 1000))
   return { "held" }
 end
@@ -280,7 +282,7 @@ end
 
 -- The nodes of a queue, in order.
 local function queue_of(self, path, deadline)
-  local err, its, detail = self:ask(deadline, ops.children, path,
+  local err, its, detail = nodes.ask(self.server, deadline, ops.children, path,
     codec.read(path))
   if not err then return nil, its, detail end
   local list = {}
@@ -301,7 +303,7 @@ end
 -- Reads a node of a list: its `data`, and `created`.
 -- @return whether it is there; or nil, code, detail
 local function read(self, node, deadline)
-  local err, its, detail = self:ask(deadline, ops.get, node.path,
+  local err, its, detail = nodes.ask(self.server, deadline, ops.get, node.path,
     codec.read(node.path))
   if not err then return nil, its, detail end
   if err ~= 0 then return false end
@@ -313,24 +315,24 @@ end
 -- The nodes of a list that hold the lock: the first, or several that share it.
 -- Readers share it if they are before the first writer, or have its number.
 local function select_holders(list, policy)
-  local most, first = policy.most or 1, list[1]
+  local most, first = policy.most or policy.needs and #list or 1, list[1]
   local is_pair = first and first.mark:sub(1, 2) == "__"
-  local holders, limit = {}, nil
+  local holders, last = {}, nil
   for _, node in ipairs(list) do
     local is_writer = node.mark == "__WRIT__"
-    if is_pair and limit and node.number > limit then break end
+    if is_pair and last and node.number > last then break end
     if not is_pair and holders[most] then break end
     if not is_writer or node == first then holders[#holders + 1] = node end
-    if is_writer then limit = limit or node.number end
+    if is_writer then last = last or node.number end
   end
   return holders
 end
 
--- The nodes that hold the lock, with the fields that `read` sets; for a
--- read/write lock, those of both sides.
+--- The nodes that hold the lock, the first of them with the fields that `read`
+--  sets; for a read/write lock, those of both sides.
 -- @return the nodes, and how many wait; or nil, code, detail
-local function holders_of(self, deadline)
-  local path = self.path .. (self.policy.most and "/leases" or "")
+function target:holders(deadline)
+  local path = self.path .. (self.policy.leases and "/leases" or "")
   while true do
     local list, code, detail = queue_of(self, path, deadline)
     if not list then return nil, code, detail end
@@ -356,8 +358,13 @@ local function owner_in(node)
     or node.name
 end
 
-function run.peek(self, deadline, _, owner)
-  local holders, waiting, detail = holders_of(self, deadline)
+-- Milliseconds until a hold of ours would end if the client were dead.
+local function left_of(entry, now)
+  return max(0, (min(entry.deadline, entry.target.server.bound) - now) * 1000)
+end
+
+function run.peek(self, deadline, now, owner)
+  local holders, waiting, detail = self:holders(deadline)
   if not holders then return nil, waiting, detail end
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
   local token, mark = nil, not self.policy.most and self.policy.queue.mark
@@ -371,12 +378,13 @@ function run.peek(self, deadline, _, owner)
       token = token or node.created
     end
   end
-  return { list[1] and "held" or "free", UNKNOWN, mine, list,
+  return { list[1] and "held" or "free",
+    mine > 0 and left_of(entry, now) or UNKNOWN, mine, list,
     { "token", token or false, "waiting", waiting, "identities", identities } }
 end
 
 function run.break_(self, deadline, _, token)
-  local holders, code, detail = holders_of(self, deadline)
+  local holders, code, detail = self:holders(deadline)
   if not holders then return nil, code, detail end
   if not holders[1] then return { "free" } end
   if token ~= "" and tonumber(token) ~= holders[1].created then
@@ -384,7 +392,7 @@ function run.break_(self, deadline, _, token)
   end
   for _, node in ipairs(holders) do
     local err
-    err, code, detail = self:ask(deadline, ops.delete, node.path,
+    err, code, detail = nodes.ask(self.server, deadline, ops.delete, node.path,
       codec.versioned(node.path))
     if not err then return nil, code, detail, true end
   end

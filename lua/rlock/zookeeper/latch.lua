@@ -1,0 +1,166 @@
+--- A count-down latch: the node `latch` below its path. Curator has none. The
+--  first line of its data is the count, and how often it was set. The others
+--  have the slots of the last requests, and the last number of each slot. Each
+--  change is a set of the version that was read. So a request whose reply was
+--  lost finds itself in the data, and does not count twice; nor does it count
+--  once the latch was set again. See counters/deduplication.lua, and the
+--  driver, counters/latch.lua. At 0 the node stays until it is deleted.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+local nodes = require "rlock.zookeeper.nodes"
+local target = require "rlock.zookeeper.target"
+
+local latch = setmetatable({}, { __index = target })
+latch.__index = latch
+
+local MOST = 100                  -- requests that are remembered
+local DIGITS = 10                 -- of a count
+local MOST_SET = 1000000000
+
+--- A target for one request, see the back end contract.
+-- @tparam string slot
+function latch:with(slot)
+  return setmetatable({ slot = slot }, { __index = self })
+end
+
+local function path_of(self) return self.path .. "/latch" end
+
+-- Wakes the waiters when the node changes. Later changes are not noticed.
+local function watch(self)
+  local link = self.server.connection
+  if self.watched == link.link then return end
+  self.watched = link.link
+  link:watch(path_of(self), function()
+    self.watched = nil
+    self.server.channels:message(self:channel())
+  end)
+end
+
+-- Reads the node.
+-- @treturn[1] table count, version, how often it was `set`, the transaction
+--   that `made` it; and a list of { slot, number }
+-- @treturn[2] boolean false: there is none
+-- @treturn[3] nil, code, detail
+local function read(self, deadline, is_watched)
+  local path = path_of(self)
+  local data, version, made = nodes.get(self.server, deadline, path, is_watched)
+  if not data then return data, version, made end
+  local count, set, at = data:match "^(%d+) (%d+)\n()"
+  if not count or #count > DIGITS or #set > DIGITS then
+    return nil, "refused", path .. " is not a latch"
+  end
+  local list = { count = tonumber(count), version = version,
+    set = tonumber(set), made = made }
+  for slot, number in data:sub(at):gmatch "(%S+) (%d+)\n" do
+    list[#list + 1] = { slot, number }
+  end
+  return list
+end
+
+-- The data with another count, and this request as the last.
+local function encode(self, list, count, set, number)
+  local lines = { ("%s %s\n"):format(self.slot, number) }
+  for i = #list, 1, -1 do
+    if list[i][1] ~= self.slot and #lines < MOST then
+      table.insert(lines, 1, ("%s %s\n"):format(list[i][1], list[i][2]))
+    end
+  end
+  return ("%d %d\n"):format(count, set) .. table.concat(lines)
+end
+
+-- Was this request, or a later one of its slot, done?
+local function is_done(self, list, number)
+  for _, request in ipairs(list or {}) do
+    if request[1] == self.slot then
+      return tonumber(request[2]) >= tonumber(number)
+    end
+  end
+end
+
+local function state(list)
+  local count = list and list.count or 0
+  return { count > 0 and "held" or "free", count }
+end
+
+-- Changes the node. Retries if it has changed since, or if a reply is lost.
+-- @tparam function change  of what `read` returns: the new count, and how often
+--   it was set; nil: no change
+-- @treturn[1] table what `read` returned last
+-- @treturn[1] integer|nil the new count
+-- @treturn[2] nil, code, detail
+local function update(self, deadline, number, change)
+  local path = path_of(self)
+  while true do
+    local list, code, detail = read(self, deadline)
+    if list == nil then return nil, code, detail end
+    if is_done(self, list, number) then return list end
+    local count, set = change(list)
+    if not count then return list end
+    local data = encode(self, list or {}, count, set, number)
+    local ok, err
+    if list then
+      ok, code, detail, err = nodes.set(self.server, deadline, path, data,
+        list.version)
+    else
+      ok, code, detail = nodes.make(self.server, deadline, self.path, path,
+        data)
+    end
+    if ok then return list, count end
+    local is_again = ok == false or code == "closed" or code == "connect"
+      or err == errors.BAD_VERSION or err == errors.NO_NODE
+    if not is_again then return nil, code, detail end
+  end
+end
+
+local run = {}
+
+function run.set(self, deadline, _, number, _, n)
+  local ok, code, detail = self:check_kind(deadline)
+  if not ok then return nil, code, detail, true end
+  local list, count, why = update(self, deadline, number, function(now)
+    if not now then return tonumber(n), 1 end
+    if now.count == 0 then return tonumber(n), now.set % MOST_SET + 1 end
+  end)
+  if list == nil then return nil, count, why, true end
+  if count or is_done(self, list, number) then return { "held" } end
+  return { "refused", ("%d"):format(list.count) }
+end
+
+function run.count_down(self, deadline, _, number)
+  local list, count, detail = update(self, deadline, number, function(now)
+    if not now or now.count == 0 then return nil end
+    self.first = self.first or now
+    if now.made ~= self.first.made or now.set ~= self.first.set then
+      return nil                          -- that of the request is over
+    end
+    return now.count - 1, now.set
+  end)
+  if list == nil then return nil, count, detail, true end
+  return state(count and { count = count } or list)
+end
+
+-- Watches the node if somebody waits.
+function run.count(self, deadline)
+  local is_watched = self.server.channels.list[self:channel()] ~= nil
+  local ok, code, detail = self.server.connection:reach(deadline)
+  if not ok then return nil, code, detail end
+  if is_watched then watch(self) end
+  local list
+  list, code, detail = read(self, deadline, is_watched)
+  if list == nil then return nil, code, detail end
+  return state(list)
+end
+
+function run.delete(self, deadline)
+  local path = path_of(self)
+  local err, code, detail = nodes.ask(self.server, deadline, codec.ops.delete,
+    path, codec.versioned(path))
+  if not err then return nil, code, detail, true end
+  return { err == 0 and "freed" or "free" }
+end
+
+--- Runs an operation, see the back end contract.
+function latch:run(name, ...) return run[name](self, ...) end
+
+return latch

@@ -1,0 +1,93 @@
+--- How many permits a semaphore has: the node `limit` below its path, of 4
+--  bytes, as a SharedCount of Curator's; and how many are taken.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+local nodes = require "rlock.zookeeper.nodes"
+
+local limit = {}
+
+local ops = codec.ops
+
+local function path_of(target) return target.path .. "/limit" end
+
+--- Reads it.
+-- @tparam table target  of a semaphore
+-- @tparam number deadline by host.now()
+-- @treturn[1] integer the limit
+-- @treturn[1] integer the version of that
+-- @treturn[2] boolean false: it was never set
+-- @treturn[3] nil, code, detail
+function limit.read(target, deadline)
+  local path = path_of(target)
+  local data, version, detail = nodes.get(target.server, deadline, path)
+  if not data then return data, version, detail end
+  if #data ~= 4 then
+    return nil, "refused", path .. " is not a count of Curator's, of 4 bytes"
+  end
+  return codec.reader(data):int(), version
+end
+
+--- Reads it, and watches it until the gate is asked or left.
+-- @tparam table target
+-- @tparam table gate  the place of the first waiter
+-- @return as limit.read
+function limit.watch(target, gate, deadline)
+  gate:attend(path_of(target))
+  return limit.read(target, deadline)
+end
+
+--- Makes the node.
+-- @treturn[1] boolean whether it was not there
+-- @treturn[2] nil, code, detail
+function limit.make(target, n, deadline)
+  return nodes.make(target.server, deadline, target.path, path_of(target),
+    codec.int(n))
+end
+
+--- Sets it.
+-- @return true, or nil, code, detail
+function limit.set(target, n, deadline)
+  local path = path_of(target)
+  while true do
+    local err, code, detail = nodes.ask(target.server, deadline, ops.set, path,
+      codec.set(path, codec.int(n)))
+    if err == 0 then return true end
+    local was_made = err
+    if err then was_made, code, detail = limit.make(target, n, deadline) end
+    if was_made ~= false then return was_made, code, detail end
+  end
+end
+
+--- Adds to it, once.
+-- @return true, or nil, code, detail
+function limit.add(target, n, deadline)
+  while true do
+    local now, version, detail = limit.read(target, deadline)
+    if now == nil then return nil, version, detail end
+    if not now then
+      return nil, "refused", "its number of permits was never set"
+    end
+    local made, code, why, err = nodes.set(target.server, deadline,
+      path_of(target), codec.int(now + n), version)
+    if made then return true end
+    if err ~= errors.BAD_VERSION then return nil, code, why end
+  end
+end
+
+--- Counts the permits.
+-- @treturn[1] integer how many are available; 0 if the limit was never set
+-- @treturn[1] integer how many are taken
+-- @treturn[2] nil, code, detail
+function limit.count(target, deadline)
+  local path = target.path .. "/leases"
+  local now, code, why = limit.read(target, deadline)
+  if now == nil then return nil, code, why end
+  local err, its, detail = nodes.ask(target.server, deadline, ops.children,
+    path, codec.read(path))
+  if not err then return nil, its, detail end
+  local taken = err == 0 and #its:texts() or 0
+  return now and now - taken or 0, taken
+end
+
+return limit

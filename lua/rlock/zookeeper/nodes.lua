@@ -1,0 +1,182 @@
+--- Requests for the nodes of programs and counters, not of locks.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+
+local nodes = {}
+
+local ops = codec.ops
+local UNKNOWN = "no answer, so it may have been done"
+local MALFORMED = "protocol error: a malformed answer"
+
+--- Sends a request until it is answered.
+-- @tparam table server the back end
+-- @tparam number deadline by host.now()
+-- @tparam integer op one of codec.ops
+-- @tparam string path for messages
+-- @tparam string body
+-- @treturn[1] integer 0, or errors.NO_NODE
+-- @treturn[1] table a reader of the answer
+-- @treturn[2] nil, code, detail
+function nodes.ask(server, deadline, op, path, body)
+  local connection = server.connection
+  while true do
+    local ok, code, detail = connection:reach(deadline)
+    if not ok then return nil, code, detail end
+    local err, its
+    err, its, detail = connection:post(op, body):wait(deadline)
+    if err and not errors.of(err).ends then
+      if err == 0 or err == errors.NO_NODE then return err, its end
+      return nil, "zookeeper", errors.says(err, path)
+    elseif its == "cancelled" or its == "timeout" then
+      return nil, its, detail
+    end
+  end
+end
+
+--- Reads a node.
+-- @tparam table server
+-- @tparam number deadline
+-- @tparam string path
+-- @tparam[opt] boolean is_watched  by connection:watch
+-- @treturn[1] string its value
+-- @treturn[1] integer its version
+-- @treturn[1] string the id of the transaction that made it
+-- @treturn[2] boolean false: there is no such node
+-- @treturn[3] nil, code, detail
+function nodes.get(server, deadline, path, is_watched)
+  while true do
+    local err, its, detail = nodes.ask(server, deadline, ops.get, path,
+      codec.read(path, is_watched))
+    if not err then return nil, its, detail end
+    if err ~= 0 then return false end
+    local value, stat = its:text() or "", its:stat()
+    if not its.is_bad then return value, stat.version, stat.created end
+    server.connection:leave(MALFORMED)
+  end
+end
+
+-- The error of a set, and the version that it has made. A multi that has failed
+-- has no error in its head.
+-- @treturn integer
+-- @treturn integer version
+-- @treturn boolean whether the first part has failed: the node `own` is gone
+local function outcome(err, its, own)
+  if err ~= 0 then return err, nil, false end
+  if not own then return 0, its:stat().version, false end
+  local list, stat = codec.results(its)
+  local first, second = list[1], list[2]
+  if first == 0 then return second or 0, stat and stat.version, false end
+  return first, nil, first == errors.NO_NODE
+end
+
+--- Sets the value of a node, once. The server must be connected.
+-- @tparam table server
+-- @tparam number deadline
+-- @tparam string path
+-- @tparam string value
+-- @tparam[opt] integer version  that it must have; default: any
+-- @tparam[opt] string own  the path of a node that must exist
+-- @treturn[1] integer its new version
+-- @treturn[2] nil
+-- @treturn[2] string code: "closed" or "timeout": it may have been set; "lost":
+--   the node `own` is gone; "zookeeper", "connect": it was not set
+-- @treturn[2] string detail; for "cancelled", the value to raise
+-- @treturn[2] integer|nil the error of the server
+function nodes.set(server, deadline, path, value, version, own)
+  local op, body = ops.set, codec.set(path, value, version)
+  if own then
+    op, body = ops.multi, codec.multi { { ops.check, codec.versioned(own) },
+      { op, body } }
+  end
+  local err, its, detail = server.connection:post(op, body):wait(deadline)
+  if not err then return nil, its, detail end
+  local made, is_gone
+  err, made, is_gone = outcome(err, its, own)
+  if its.is_bad then
+    server.connection:leave(MALFORMED)
+    return nil, "closed", UNKNOWN
+  end
+  if is_gone then return nil, "lost", "its node is gone: nothing was set" end
+  if err == 0 then return made end
+  if errors.of(err).ends then return nil, "closed", UNKNOWN end
+  return nil, "zookeeper", errors.says(err, path), err
+end
+
+--- Errors to ignore when the nodes above a path are made: another client made
+--  one, or the server has deleted it again, because it was empty.
+local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
+  [errors.NO_NODE] = true }
+
+--- Makes a path below the chroot, as containers. The server must be connected.
+--  Other locks may be below those above the lock, so anyone has access to them.
+-- @tparam table server
+-- @tparam number deadline by host.now()
+-- @tparam string path
+-- @tparam string lock  the path of the lock: `path`, or above it
+-- @return true, or nil, code, detail
+function nodes.make_containers(server, deadline, path, lock)
+  local connection, calls, chroot = server.connection, {}, server.options.chroot
+  local made = chroot
+  for part in path:sub(#chroot + 1):gmatch "/[^/]+" do
+    made = made .. part
+    calls[#calls + 1] = connection:post(ops.create_container,
+      codec.create(made, "", codec.flags.container,
+        #made >= #lock and server.access or nil))
+    calls[#calls].path = made
+  end
+  local _, code, detail = calls[#calls]:wait(deadline)
+  if code == "cancelled" or code == "timeout" then return nil, code, detail end
+  for _, call in ipairs(calls) do
+    if call.err and not FINE[call.err] and not errors.of(call.err).ends then
+      return nil, "zookeeper", errors.says(call.err, call.path)
+    end
+  end
+  return true
+end
+
+--- Asks who may delete the children of a node, with `acl = "creator"`.
+-- @treturn table|nil a call
+function nodes.ask_access(server, path)
+  return server.access
+    and server.connection:post(ops.get_acl, codec.text(path)) or nil
+end
+
+--- The code and detail if its children are not for this login only.
+-- @tparam table|nil acl  an answered call of `ask_access`
+-- @tparam string path
+function nodes.refusal(acl, path)
+  if not acl or acl.err == 0 and not acl.its:is_open() then return nil end
+  return "refused", ("anyone may delete nodes of %s, which was made without "
+    .. "acl = \"creator\": delete it, or use another name"):format(path)
+end
+
+--- Makes a node that lasts.
+-- @tparam table server
+-- @tparam number deadline
+-- @tparam string parent  of a counter, made as a container
+-- @tparam string path
+-- @tparam string value
+-- @treturn[1] boolean whether it was not there
+-- @treturn[2] nil, code, detail; after "closed" it may have been made
+function nodes.make(server, deadline, parent, path, value)
+  local ok, code, detail = server.connection:reach(deadline)
+  if ok then
+    ok, code, detail = nodes.make_containers(server, deadline, parent, parent)
+  end
+  if not ok then return nil, code, detail end
+  local acl = nodes.ask_access(server, parent)
+  local err = 0
+  if acl then err, code, detail = acl:wait(deadline) end
+  if not err then return nil, code, detail end
+  code, detail = nodes.refusal(acl, parent)
+  if code then return nil, code, detail end
+  err, code, detail = server.connection:post(ops.create2, codec.create(path,
+    value, codec.flags.persistent, server.access)):wait(deadline)
+  if not err then return nil, code, detail end
+  if err == 0 or err == errors.NODE_EXISTS then return err == 0 end
+  if errors.of(err).ends then return nil, "closed", UNKNOWN end
+  return nil, "zookeeper", errors.says(err, path)
+end
+
+return nodes

@@ -1,0 +1,66 @@
+--- Permits with leases: a semaphore each of whose permits is an owner of its
+--  own, its id. They have the nodes of a semaphore (semaphore.lua). A permit is
+--  the hold of a target: the end of its lease deletes its node. The driver is
+--  counters/permits.lua; its ids are bytes.
+
+local identity = require "rlock.util.identity"
+local limit = require "rlock.zookeeper.limit"
+local target = require "rlock.zookeeper.target"
+
+local permits = setmetatable({}, { __index = target })
+permits.__index = permits
+
+local MOST = 100                  -- permits that are shown
+local ENDLESS = 2 ^ 53            -- milliseconds: there is no lease to see
+
+local run = {}
+
+-- Until it is held, a permit may have nodes: it must be released.
+function run.acquire(self, deadline, now, id, ms)
+  local reply, code, detail, _, sent = target.run(self, "acquire", deadline,
+    now, id, ms, "1")
+  if not reply then return nil, code, detail, true end
+  if reply[1] == "refused" then return nil, "refused", reply[2] end
+  if reply[1] == "busy" then return reply, nil, nil, true end
+  return { "held", 0 }, nil, nil, false, sent
+end
+
+function run.set(self, deadline, _, n)
+  local ok, code, detail = limit.set(self, tonumber(n), deadline)
+  if not ok then return nil, code, detail, true end
+  return { "held" }
+end
+
+function run.count(self, deadline)
+  local available, taken, detail = limit.count(self, deadline)
+  if not available then return nil, taken, detail end
+  return { available > 0 and "free" or "held", available, taken }
+end
+
+-- Adds the ids of the first permits. One of Curator's has that of its node.
+function run.peek(self, deadline, now)
+  local reply, code, detail = run.count(self, deadline)
+  if not reply then return nil, code, detail end
+  local holders
+  holders, code, detail = self:holders(deadline)
+  if not holders then return nil, code, detail end
+  local used = {}
+  for i = 1, math.min(#holders, MOST) do
+    local id = identity.bytes(holders[i].data:match "^%S+ (%x+) rlock,"
+      or holders[i].name:gsub("^_c_", ""):gsub("%-", ""):match "^%x*")
+    local entry = self:held_by(id)
+    used[#used + 1] = id
+    used[#used + 1] = entry and (entry.deadline - now) * 1000 or ENDLESS
+  end
+  reply[4] = used
+  return reply
+end
+
+--- Runs an operation, see the back end contract.
+function permits:run(name, ...)
+  local own = run[name]
+  if own then return own(self, ...) end
+  return target.run(self, name, ...)
+end
+
+return permits

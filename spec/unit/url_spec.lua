@@ -170,10 +170,6 @@ describe("url.format", function()
     end)
   end
 
-  it("writes the defaults", function()
-    assert.equal("redis://h:6379/0", url.format { host = "h" })
-  end)
-
   it("leaves out the password", function()
     assert.equal("redis://u%40x@h:6379/0",
       url.format(parsed("redis://u%40x:hunter2@h")))

@@ -154,7 +154,7 @@ asan-build:
 
 asan: deps  ## what runs our C, under ASan, UBSan and LSan
 	$(SUB) asan-build
-	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE) unit core
+	@B=build-asan RLOCK_SLOW=2 $(SUITE) core
 
 oom: deps  ## an allocator that refuses, at every point of a run
 	$(SUB) asan-build

@@ -296,11 +296,6 @@ static const rl_protocol redis = {
 int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
                  const rl_conn_options *options, char *why)
 {
-    rl_dial_options way = { .host = options->host,
-                            .port = options->port,
-                            .path = options->path,
-                            .timeout = options->timeout,
-                            .tls = options->tls };
     rl_conn *self = rl_transport_new(sizeof(*self), &redis, loop, why);
     int err = UV_ENOMEM;
 
@@ -313,7 +308,7 @@ int rl_conn_open(rl_conn **out, rl_loop *loop, int64_t id,
     self->reader = redisReaderCreate();
     if (self->reader != NULL) {
         rl_reader_bound(self->reader, &self->is_long);
-        err = rl_transport_open(&self->base, id, &way, why);
+        err = rl_transport_open(&self->base, id, &options->to, why);
     }
     if (err == 0)
         *out = self;

@@ -118,10 +118,6 @@ static const rl_protocol protocol = {
 int rl_frames_open(rl_frames **out, rl_loop *loop, int64_t id,
                    const rl_frames_options *options, char *why)
 {
-    rl_dial_options way = { .host = options->host,
-                            .port = options->port,
-                            .timeout = options->timeout,
-                            .tls = options->tls };
     rl_frames *self = rl_transport_new(sizeof(*self), &protocol, loop, why);
     int err;
 
@@ -130,7 +126,7 @@ int rl_frames_open(rl_frames **out, rl_loop *loop, int64_t id,
     self->base.lost = options->lost;
     self->frame = options->frame;
     self->limit = options->limit;
-    err = rl_transport_open(&self->base, id, &way, why);
+    err = rl_transport_open(&self->base, id, &options->to, why);
     if (err == 0)
         *out = self;
     else

@@ -111,12 +111,12 @@ static void wait_for(const char *text, size_t times)
 
 static rl_frames *open_at(int at)
 {
-    rl_frames_options options = { .host = "127.0.0.1",
-                                  .port = at,
-                                  .timeout = 5000,
-                                  .limit = LIMIT,
-                                  .lost = LOST,
-                                  .frame = FRAME };
+    rl_frames_options options = {
+        .to = { .host = "127.0.0.1", .port = at, .timeout = 5000 },
+        .limit = LIMIT,
+        .lost = LOST,
+        .frame = FRAME
+    };
     char why[RL_DETAIL];
     rl_frames *self = NULL;
 

@@ -12,14 +12,12 @@
 #include <netinet/in.h>
 
 #include "record.h"
-#include "timer.h"
 
 enum { OPEN = 7, LOST = 1, MESSAGE = 2 };
 
 static char real[128], fake[128];
 static const char *strange; /* what a fake sends at the end */
 static rl_conn *conn;
-static rl_timer *stopper;
 
 static rl_conn_options at(const char *path)
 {
@@ -50,40 +48,6 @@ static int call(rl_conn *self, int64_t id, uint64_t ms, const char *first,
 static int listen_to(rl_conn *self, const char *verb, const char *channel)
 {
     return rl_conn_listen(self, verb, channel, strlen(channel));
-}
-
-static void stop(void *arg)
-{
-    (void)arg;
-    rl_loop_stop(loop);
-}
-
-/* Runs for at most ms; an open connection keeps the loop running. */
-static void run_for(uint64_t ms)
-{
-    stopper = rl_timer_open(loop, stop, NULL);
-    rl_timer_start(stopper, ms);
-    rl_loop_run(loop);
-    rl_timer_close(stopper);
-}
-
-/* Runs until a text has been recorded at least that often. */
-static void wait_for(const char *text, size_t times)
-{
-    double give_up = seconds() + 10 * slow();
-
-    for (;;) {
-        const char *at = record;
-        size_t seen = 0;
-
-        while ((at = strstr(at, text)) != NULL) {
-            seen++;
-            at++;
-        }
-        if (seen >= times || seconds() > give_up)
-            return;
-        run_for(5);
-    }
 }
 
 static void stop_at_id_9(const rl_event *event)

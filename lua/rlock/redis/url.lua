@@ -18,7 +18,7 @@ local FORMS = "must begin with redis://, rediss://, redis+sentinel://, "
   .. "rediss+sentinel://, redis+cluster://, rediss+cluster://, unix://, zk:// "
   .. "or zks://, or be local:"
 
-local encode, set = authority.encode, authority.set
+local set = authority.set
 
 --- Formats a host and its port, or a list of these.
 url.host_port, url.hosts = authority.host_port, authority.show
@@ -151,36 +151,6 @@ end
 function url.says(address, text)
   if text:sub(1, #address + 2) == address .. ": " then return text end
   return address .. ": " .. text
-end
-
--- The kind of a parsed address, its hosts and what follows them.
-local function place_of(parsed)
-  local db = "/" .. parsed.db
-  if parsed.seeds then return "+cluster", url.hosts(parsed.seeds), "" end
-  if not parsed.sentinels then return "", url.host_port(parsed), db end
-  return "+sentinel", url.hosts(parsed.sentinels),
-    "/" .. encode(parsed.master) .. db
-end
-
---- Formats an address for messages and logs: never the password, and the user
---  only if there is a password (a lone user may be a password whose colon was
---  forgotten).
---  @tparam table parsed the result of url.parse
---  @treturn string
-function url.format(parsed)
-  if parsed.is_local then return "local:" end
-  local login = ""
-  if parsed.username and parsed.password then
-    login = encode(parsed.username) .. "@"
-  end
-  if parsed.path then
-    local db = parsed.db or DEFAULT_DB
-    return "unix://" .. login .. encode(parsed.path)
-      .. (db ~= DEFAULT_DB and string.format("?db=%d", db) or "")
-  end
-  local kind, hosts, tail = place_of(parsed)
-  return (parsed.tls and "rediss" or "redis") .. kind .. "://" .. login .. hosts
-    .. tail
 end
 
 return url

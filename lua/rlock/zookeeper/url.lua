@@ -78,11 +78,4 @@ function url.show(parsed)
   return authority.show(parsed.hosts) .. parsed.chroot
 end
 
---- An address for messages and logs, without its password.
-function url.format(parsed)
-  return ("zk%s://%s%s"):format(parsed.tls and "s" or "",
-    parsed.username and authority.encode(parsed.username) .. "@" or "",
-    url.show(parsed))
-end
-
 return url

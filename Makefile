@@ -154,7 +154,7 @@ asan-build:
 
 asan: deps  ## what runs our C, under ASan, UBSan and LSan
 	$(SUB) asan-build
-	@B=build-asan UNIT_LUA=build-asan/rlockctl RLOCK_SLOW=2 $(SUITE) unit core
+	@B=build-asan RLOCK_SLOW=2 $(SUITE) core
 
 oom: deps  ## an allocator that refuses, at every point of a run
 	$(SUB) asan-build
@@ -174,10 +174,13 @@ interop: deps  ## locks held against Redisson, redis-py, redsync and others
 soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
 	$(SUB) all tests
 	@B=$(B) V=1 JOBS=1 LIMIT=3600 RLOCK_FAILOVERS=100 RLOCK_MOVES=1000 \
+	  RLOCK_ROUNDS=20000 \
 	  $(if $(COMMANDS),RLOCK_COMMANDS=$(COMMANDS)) \
 	  $(if $(SCRIPTS),RLOCK_SCRIPTS=$(SCRIPTS)) \
 	  $(SUITE) $(or $(PARTS),soak spec/redis/failovers_spec.lua \
-	  spec/redis/moves_spec.lua)
+	  spec/redis/moves_spec.lua spec/redis/quorum_counter_spec.lua \
+	  spec/openresty/counter_spec.lua spec/openresty/leaks_spec.lua \
+	  nginx:spec/redis/sentinel_spec.lua)
 
 simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
 	$(SUB) all

@@ -34,7 +34,6 @@ void rl_core_add(lua_State *L, const luaL_Reg *functions);
 /* The same, for the functions of one file. */
 void rl_core_add_conn(lua_State *L);
 void rl_core_add_file(lua_State *L);
-void rl_core_add_frames(lua_State *L);
 void rl_core_add_http(lua_State *L);
 void rl_core_add_process(lua_State *L);
 void rl_core_add_signal(lua_State *L);

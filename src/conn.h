@@ -4,20 +4,15 @@
 #ifndef RL_CONN_H
 #define RL_CONN_H
 
-#include "loop.h"
-#include "tls.h"
+#include "dial.h"
 
 typedef struct rl_conn rl_conn;
 
 typedef struct rl_conn_options {
-    const char *host; /* name or address, with port; or NULL and a path */
-    int port;
-    const char *path;          /* a unix socket */
-    uint64_t timeout;          /* ms for connecting; 0: none */
-    uint64_t silent;           /* ms, see rl_conn_open; 0: never */
-    int64_t lost;              /* id of RL_LOST, or 0 */
-    int64_t message;           /* id of RL_PUSHED, or 0: not a subscriber */
-    const rl_tls_options *tls; /* NULL: no TLS */
+    rl_dial_options to; /* without fn and arg */
+    uint64_t silent;    /* ms, see rl_conn_open; 0: never */
+    int64_t lost;       /* id of RL_LOST, or 0 */
+    int64_t message;    /* id of RL_PUSHED, or 0: not a subscriber */
 } rl_conn_options;
 
 /*

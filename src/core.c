@@ -101,7 +101,7 @@ static int dispatch(lua_State *L)
     return 0;
 }
 
-static int traceback(lua_State *L)
+int rl_traceback(lua_State *L)
 {
     const char *message = lua_tostring(L, 1);
 
@@ -152,7 +152,7 @@ static int core_run(lua_State *L)
     if (caller != NULL)
         return luaL_error(L, "core.run is running already");
     lua_settop(L, 0);
-    lua_pushcfunction(L, traceback);
+    lua_pushcfunction(L, rl_traceback);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_pushcclosure(L, dispatch, 1);
     lua_pushnil(L);
@@ -285,7 +285,6 @@ int luaopen_rlock_core(lua_State *L)
     rl_core_add(L, functions);
     rl_core_add_conn(L);
     rl_core_add_file(L);
-    rl_core_add_frames(L);
     rl_core_add_http(L);
     rl_core_add_process(L);
     rl_core_add_signal(L);

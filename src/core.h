@@ -10,6 +10,9 @@
 
 int luaopen_rlock_core(lua_State *L);
 
+/* A message handler: adds a traceback. */
+int rl_traceback(lua_State *L);
+
 /*
  * After lua_close: would exit() block on a name lookup that is still running?
  * Then flush and _exit() instead.

@@ -8,17 +8,16 @@
 #include <string.h>
 
 #include "conn.h"
+#include "frames.h"
 
 #define CONN "rlock.core.conn"
+#define FRAMES "rlock.core.frames"
 
-static void close_conn(void *resource)
-{
-    rl_conn_close(resource);
-}
+static const char CLOSED[] = "the connection was closed";
 
-/* The strings that the options point to stay on the stack. */
-static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
-                             rl_tls_options *tls)
+/* Where to connect, and the id of RL_LOST. The strings stay on the stack. */
+static int64_t get_dial_options(lua_State *L, int table, rl_dial_options *to,
+                                rl_tls_options *tls)
 {
     luaL_checktype(L, table, LUA_TTABLE);
     luaL_checkstack(L, 16, NULL);
@@ -26,12 +25,26 @@ static void get_conn_options(lua_State *L, int table, rl_conn_options *to,
     to->port = (int)rl_opt_integer(L, table, "port", 65535);
     to->path = rl_opt_string(L, table, "path");
     to->timeout = (uint64_t)rl_opt_integer(L, table, "timeout", RL_MAX_MS);
-    to->silent = (uint64_t)rl_opt_integer(L, table, "silent", RL_MAX_MS);
-    to->lost = rl_opt_integer(L, table, "lost", LUA_MAXINTEGER);
-    to->message = rl_opt_integer(L, table, "message", LUA_MAXINTEGER);
     if (to->path == NULL && (to->host == NULL || to->port == 0))
         luaL_argerror(L, table, "host and port, or path expected");
     to->tls = rl_opt_tls(L, table, tls);
+    return rl_opt_integer(L, table, "lost", LUA_MAXINTEGER);
+}
+
+static rl_handle *check_handle(lua_State *L, const char *class)
+{
+    rl_handle *self = luaL_checkudata(L, 1, class);
+
+    if (self->core->loop == NULL)
+        luaL_error(L, "rlock.core is closed");
+    return self;
+}
+
+/* ---- connections to Redis ---- */
+
+static void close_conn(void *resource)
+{
+    rl_conn_close(resource);
 }
 
 /* core.connect(id, options) -> conn | nil, code, detail */
@@ -47,20 +60,13 @@ static int core_connect(lua_State *L)
     int err;
 
     lua_settop(L, 2);
-    get_conn_options(L, 2, &options, &tls);
+    options.lost = get_dial_options(L, 2, &options.to, &tls);
+    options.silent = (uint64_t)rl_opt_integer(L, 2, "silent", RL_MAX_MS);
+    options.message = rl_opt_integer(L, 2, "message", LUA_MAXINTEGER);
     new = rl_handle_new(L, self, CONN, close_conn);
     err = rl_conn_open(&conn, self->loop, id, &options, why);
     new->resource = conn;
     return err == 0 ? 1 : rl_refuse(L, "connect", why);
-}
-
-static rl_handle *check_conn(lua_State *L)
-{
-    rl_handle *self = luaL_checkudata(L, 1, CONN);
-
-    if (self->core->loop == NULL)
-        luaL_error(L, "rlock.core is closed");
-    return self;
 }
 
 static void core_reserve(lua_State *L, rl_core *self, int count)
@@ -145,7 +151,7 @@ static int send_words(lua_State *L, rl_handle *self, int count)
     int err;
 
     if (self->resource == NULL)
-        return rl_refuse(L, "closed", "the connection was closed");
+        return rl_refuse(L, "closed", CLOSED);
     err = rl_conn_call(self->resource, id, ms, count, self->core->argv,
                        self->core->lengths);
     return err == 0 ? rl_push_true(L) : refuse_call(L, self->resource, err);
@@ -157,7 +163,7 @@ enum { MAX_WORDS = 1 << 20 };
 static int conn_call(lua_State *L)
 {
     enum { WORDS = 4, COUNT = 5 };
-    rl_handle *self = check_conn(L);
+    rl_handle *self = check_handle(L, CONN);
     lua_Integer count = luaL_checkinteger(L, COUNT);
     int first = lua_gettop(L) + 1;
 
@@ -188,7 +194,7 @@ static int count_words(lua_State *L, int table)
 static int conn_eval(lua_State *L)
 {
     enum { SHA = 4, KEYS, FIRST, EXTRA = FIRST + 4, HEAD = 3 };
-    rl_handle *self = check_conn(L);
+    rl_handle *self = check_handle(L, CONN);
     rl_core *core = self->core;
     int keys = count_words(L, KEYS), i;
     char number[16];
@@ -220,14 +226,14 @@ static int conn_listen(lua_State *L)
 {
     static const char *const verbs[] = { "subscribe", "unsubscribe",
                                          "ssubscribe", "sunsubscribe", NULL };
-    rl_handle *self = check_conn(L);
+    rl_handle *self = check_handle(L, CONN);
     const char *verb = verbs[luaL_checkoption(L, 2, NULL, verbs)];
     size_t length;
     const char *channel = luaL_checklstring(L, 3, &length);
     int err;
 
     if (self->resource == NULL)
-        return rl_refuse(L, "closed", "the connection was closed");
+        return rl_refuse(L, "closed", CLOSED);
     err = rl_conn_listen(self->resource, verb, channel, length);
     return err == 0 ? rl_push_true(L) : refuse_call(L, self->resource, err);
 }
@@ -243,7 +249,7 @@ static size_t pending_of(const rl_handle *self)
  */
 static int conn_close(lua_State *L)
 {
-    rl_handle *self = check_conn(L);
+    rl_handle *self = check_handle(L, CONN);
     lua_Integer n = 0;
     size_t i;
 
@@ -260,6 +266,84 @@ static int conn_close(lua_State *L)
     return 1;
 }
 
+/* ---- connections of frames ---- */
+
+static void close_frames(void *resource)
+{
+    rl_frames_close(resource);
+}
+
+/* core.frames(id, options) -> frames | nil, code, detail */
+static int core_frames(lua_State *L)
+{
+    rl_core *self = rl_core_of(L);
+    lua_Integer id = rl_check_id(L, 1);
+    rl_tls_options tls = { 0 };
+    rl_frames_options options = { 0 };
+    char why[RL_DETAIL];
+    rl_handle *new;
+    rl_frames *frames = NULL;
+    int err;
+
+    lua_settop(L, 2);
+    options.lost = get_dial_options(L, 2, &options.to, &tls);
+    options.limit = (size_t)rl_opt_integer(L, 2, "limit", INT32_MAX);
+    options.frame = rl_opt_integer(L, 2, "frame", LUA_MAXINTEGER);
+    if (options.limit == 0 || options.frame == 0)
+        luaL_argerror(L, 2, "limit and frame expected");
+    new = rl_handle_new(L, self, FRAMES, close_frames);
+    err = rl_frames_open(&frames, self->loop, id, &options, why);
+    new->resource = frames;
+    return err == 0 ? 1 : rl_refuse(L, "connect", why);
+}
+
+/* frames:send(bytes) -> true | nil, code, detail */
+static int frames_send(lua_State *L)
+{
+    rl_handle *self = check_handle(L, FRAMES);
+    size_t length;
+    const char *bytes = luaL_checklstring(L, 2, &length);
+    int err;
+
+    if (self->resource == NULL)
+        return rl_refuse(L, "closed", CLOSED);
+    err = rl_frames_send(self->resource, bytes, length);
+    if (err == 0)
+        return rl_push_true(L);
+    if (err == UV_ENOTCONN)
+        return rl_refuse(L, "closed", rl_frames_detail(self->resource));
+    return rl_no_memory(L);
+}
+
+/* frames:address() -> the IP address of our end | nil */
+static int frames_address(lua_State *L)
+{
+    rl_handle *self = check_handle(L, FRAMES);
+    char text[RL_ADDRESS];
+
+    if (self->resource == NULL || rl_frames_address(self->resource, text) != 0)
+        luaL_pushfail(L);
+    else
+        lua_pushstring(L, text);
+    return 1;
+}
+
+/* frames:close() -> the id that will never complete | nil */
+static int frames_close(lua_State *L)
+{
+    rl_handle *self = check_handle(L, FRAMES);
+    int64_t id = 0;
+
+    if (self->resource != NULL)
+        id = rl_frames_pending(self->resource);
+    rl_handle_release(self);
+    if (id == 0)
+        luaL_pushfail(L);
+    else
+        lua_pushinteger(L, (lua_Integer)id);
+    return 1;
+}
+
 void rl_core_add_conn(lua_State *L)
 {
     static const luaL_Reg conn[] = {
@@ -269,11 +353,19 @@ void rl_core_add_conn(lua_State *L)
         { "close", conn_close },
         { NULL, NULL },
     };
+    static const luaL_Reg frames[] = {
+        { "send", frames_send },
+        { "address", frames_address },
+        { "close", frames_close },
+        { NULL, NULL },
+    };
     static const luaL_Reg functions[] = {
         { "connect", core_connect },
+        { "frames", core_frames },
         { NULL, NULL },
     };
 
     rl_handle_class(L, CONN, conn);
+    rl_handle_class(L, FRAMES, frames);
     rl_core_add(L, functions);
 }

@@ -5,19 +5,15 @@
 #ifndef RL_FRAMES_H
 #define RL_FRAMES_H
 
-#include "loop.h"
-#include "tls.h"
+#include "dial.h"
 
 typedef struct rl_frames rl_frames;
 
 typedef struct rl_frames_options {
-    const char *host; /* name or address */
-    int port;
-    uint64_t timeout;          /* ms for connecting; 0: none */
-    size_t limit;              /* the longest frame that may arrive */
-    int64_t lost;              /* id of RL_LOST, or 0 */
-    int64_t frame;             /* id of RL_FRAME */
-    const rl_tls_options *tls; /* NULL: no TLS */
+    rl_dial_options to; /* without fn and arg */
+    size_t limit;       /* the longest frame that may arrive */
+    int64_t lost;       /* id of RL_LOST, or 0 */
+    int64_t frame;      /* id of RL_FRAME */
 } rl_frames_options;
 
 enum { RL_ADDRESS = 48 }; /* room for an IP address */

@@ -167,16 +167,6 @@ static void preload(lua_State *L)
     lua_pop(L, 1);
 }
 
-static int traceback(lua_State *L)
-{
-    const char *message = lua_tostring(L, 1);
-
-    if (message == NULL)
-        message = luaL_tolstring(L, 1, NULL);
-    luaL_traceback(L, L, message, 1);
-    return 1;
-}
-
 static void push_arguments(lua_State *L, const struct arguments *args)
 {
     int i;
@@ -210,7 +200,7 @@ static int protected_main(lua_State *L)
     luaL_checkversion(L);
     luaL_openlibs(L);
     preload(L);
-    lua_pushcfunction(L, traceback);
+    lua_pushcfunction(L, rl_traceback);
     push_named(L);
     add_searcher(L);
     lua_getglobal(L, "require");

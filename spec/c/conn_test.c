@@ -12,18 +12,17 @@
 #include <netinet/in.h>
 
 #include "record.h"
-#include "timer.h"
 
 enum { OPEN = 7, LOST = 1, MESSAGE = 2 };
 
 static char real[128], fake[128];
 static const char *strange; /* what a fake sends at the end */
 static rl_conn *conn;
-static rl_timer *stopper;
 
 static rl_conn_options at(const char *path)
 {
-    rl_conn_options options = { .path = path, .timeout = 5000, .lost = LOST };
+    rl_conn_options options = { .to = { .path = path, .timeout = 5000 },
+                                .lost = LOST };
 
     return options;
 }
@@ -49,40 +48,6 @@ static int call(rl_conn *self, int64_t id, uint64_t ms, const char *first,
 static int listen_to(rl_conn *self, const char *verb, const char *channel)
 {
     return rl_conn_listen(self, verb, channel, strlen(channel));
-}
-
-static void stop(void *arg)
-{
-    (void)arg;
-    rl_loop_stop(loop);
-}
-
-/* Runs for at most ms; an open connection keeps the loop running. */
-static void run_for(uint64_t ms)
-{
-    stopper = rl_timer_open(loop, stop, NULL);
-    rl_timer_start(stopper, ms);
-    rl_loop_run(loop);
-    rl_timer_close(stopper);
-}
-
-/* Runs until a text has been recorded at least that often. */
-static void wait_for(const char *text, size_t times)
-{
-    double give_up = seconds() + 10 * slow();
-
-    for (;;) {
-        const char *at = record;
-        size_t seen = 0;
-
-        while ((at = strstr(at, text)) != NULL) {
-            seen++;
-            at++;
-        }
-        if (seen >= times || seconds() > give_up)
-            return;
-        run_for(5);
-    }
 }
 
 static void stop_at_id_9(const rl_event *event)
@@ -707,14 +672,15 @@ static rl_conn_options at_loopback(void)
 {
     struct sockaddr_in address = { .sin_family = AF_INET };
     socklen_t size = sizeof(address);
-    rl_conn_options options = { .host = "127.0.0.1", .timeout = 5000 };
+    rl_conn_options options = { .to = { .host = "127.0.0.1",
+                                        .timeout = 5000 } };
 
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     listening = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(bind(listening, (struct sockaddr *)&address, size) == 0);
     CHECK(listen(listening, 1) == 0);
     CHECK(getsockname(listening, (struct sockaddr *)&address, &size) == 0);
-    options.port = ntohs(address.sin_port);
+    options.to.port = ntohs(address.sin_port);
     return options;
 }
 
@@ -752,9 +718,9 @@ static void a_close_resets_a_connection_with_an_unanswered_command(void)
 
 static void a_close_while_the_name_is_resolved_is_silent(void)
 {
-    rl_conn_options options = { .host = "no-such-host.invalid",
-                                .port = 6379,
-                                .timeout = 5000 };
+    rl_conn_options options = {
+        .to = { .host = "no-such-host.invalid", .port = 6379, .timeout = 5000 }
+    };
 
     open_loop();
     conn = connect_with(&options);
@@ -782,9 +748,9 @@ int getaddrinfo(const char *host, const char *service,
 
 static void a_slow_resolver_does_not_hold_up_a_close(void)
 {
-    rl_conn_options options = { .host = "slow.invalid",
-                                .port = 6379,
-                                .timeout = 50 };
+    rl_conn_options options = {
+        .to = { .host = "slow.invalid", .port = 6379, .timeout = 50 }
+    };
     double started = seconds();
 
     open_loop();
@@ -842,12 +808,13 @@ static int free_port(int *listener)
 
 static void a_refused_port_says_so(void)
 {
-    rl_conn_options options = { .host = "127.0.0.1", .timeout = 5000 };
+    rl_conn_options options = { .to = { .host = "127.0.0.1",
+                                        .timeout = 5000 } };
     int bound;
 
-    options.port = free_port(&bound);
+    options.to.port = free_port(&bound);
     CHECK(strstr(refusal(&options), ": connection refused") != NULL);
-    options.host = "::1";
+    options.to.host = "::1";
     CHECK(strncmp(refusal(&options), "[::1]:", 6) == 0);
     close(bound);
 }
@@ -873,33 +840,33 @@ static void a_path_too_long_for_a_socket_says_so(void)
 
 static void an_unknown_host_says_so(void)
 {
-    rl_conn_options options = { .host = "no-such-host.invalid",
-                                .port = 6379,
-                                .timeout = 10000 };
+    rl_conn_options options = {
+        .to = { .host = "no-such-host.invalid", .port = 6379, .timeout = 10000 }
+    };
     const char *detail = refusal(&options);
     char host[1000];
 
     CHECK(strncmp(detail, "no-such-host.invalid:6379: ", 27) == 0);
-    options.host = "a..b";
+    options.to.host = "a..b";
     CHECK(strncmp(refusal(&options), "a..b:6379: ", 11) == 0);
     memset(host, 'x', sizeof(host) - 1);
     host[sizeof(host) - 1] = '\0';
-    options.host = host;
+    options.to.host = host;
     refusal(&options);
 }
 
 /* A listener whose queue is full drops connections: nobody answers. */
 static void an_address_that_never_answers_takes_the_time_given(void)
 {
-    rl_conn_options options = { .host = "127.0.0.1", .timeout = 80 };
+    rl_conn_options options = { .to = { .host = "127.0.0.1", .timeout = 80 } };
     struct sockaddr_in address = { .sin_family = AF_INET };
     int listener, filler[4], i;
     double started;
 
-    options.port = free_port(&listener);
+    options.to.port = free_port(&listener);
     listen(listener, 0);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons((uint16_t)options.port);
+    address.sin_port = htons((uint16_t)options.to.port);
     for (i = 0; i < 4; i++) {
         filler[i] = socket(AF_INET, SOCK_STREAM, 0);
         fcntl(filler[i], F_SETFL, O_NONBLOCK);
@@ -917,10 +884,11 @@ static void an_address_that_never_answers_takes_the_time_given(void)
 
 static void the_next_address_is_tried_when_one_refuses(void)
 {
-    rl_conn_options options = { .host = "localhost", .timeout = 5000 };
+    rl_conn_options options = { .to = { .host = "localhost",
+                                        .timeout = 5000 } };
     int listener;
 
-    options.port = free_port(&listener);
+    options.to.port = free_port(&listener);
     listen(listener, 4);
     open_loop();
     conn = connect_with(&options);

@@ -12,14 +12,12 @@
 #include <unistd.h>
 
 #include "record.h"
-#include "timer.h"
 
 enum { OPEN = 7, LOST = 1, FRAME = 2, LIMIT = 100000 };
 
 static int port;
 static pid_t server;
 static rl_frames *frames;
-static rl_timer *stopper;
 
 /* ---- the server ---- */
 
@@ -80,43 +78,14 @@ static void start_server(void)
 
 /* ---- the loop ---- */
 
-static void stop(void *arg)
-{
-    (void)arg;
-    rl_loop_stop(loop);
-}
-
-/* Runs until a text has been recorded that often. */
-static void wait_for(const char *text, size_t times)
-{
-    double give_up = seconds() + 10 * slow();
-
-    for (;;) {
-        const char *at = record;
-        size_t seen = 0;
-
-        while ((at = strstr(at, text)) != NULL) {
-            seen++;
-            at++;
-        }
-        if (seen >= times)
-            return;
-        CHECK(seconds() < give_up);
-        stopper = rl_timer_open(loop, stop, NULL);
-        rl_timer_start(stopper, 5);
-        rl_loop_run(loop);
-        rl_timer_close(stopper);
-    }
-}
-
 static rl_frames *open_at(int at)
 {
-    rl_frames_options options = { .host = "127.0.0.1",
-                                  .port = at,
-                                  .timeout = 5000,
-                                  .limit = LIMIT,
-                                  .lost = LOST,
-                                  .frame = FRAME };
+    rl_frames_options options = {
+        .to = { .host = "127.0.0.1", .port = at, .timeout = 5000 },
+        .limit = LIMIT,
+        .lost = LOST,
+        .frame = FRAME
+    };
     char why[RL_DETAIL];
     rl_frames *self = NULL;
 

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "loop.h"
+#include "timer.h"
 
 static rl_loop *loop;
 static char record[65536];
@@ -72,12 +73,48 @@ static inline void close_loop(void)
     loop = NULL;
 }
 
+static inline void stop_loop(void *arg)
+{
+    (void)arg;
+    rl_loop_stop(loop);
+}
+
+/* Runs for at most ms; an open connection keeps the loop running. */
+static inline void run_for(uint64_t ms)
+{
+    rl_timer *stopper = rl_timer_open(loop, stop_loop, NULL);
+
+    rl_timer_start(stopper, ms);
+    rl_loop_run(loop);
+    rl_timer_close(stopper);
+}
+
 static inline int recorded(const char *expected)
 {
     if (strcmp(record, expected) == 0)
         return 1;
     printf("told:\n%sinstead of:\n%s", record, expected);
     return 0;
+}
+
+/* Runs until a text has been recorded at least that often. */
+static inline void wait_for(const char *text, size_t times)
+{
+    double give_up = seconds() + 10 * slow();
+
+    for (;;) {
+        const char *at = record;
+        size_t seen = 0;
+
+        while ((at = strstr(at, text)) != NULL) {
+            seen++;
+            at++;
+        }
+        if (seen >= times)
+            return;
+        CHECK(seconds() < give_up || recorded(text));
+        run_for(5);
+    }
 }
 
 #endif

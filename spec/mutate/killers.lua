@@ -133,6 +133,8 @@ return {
   ["lua/rlock/redis/subscriber.lua"] = {
     "then", "unit/subscriber_spec", "unit/wakeup_spec", "simulate RUNS=6",
     "simulate RUNS=4 CLUSTER=1" },
+  ["lua/rlock/util/authority.lua"] = {
+    "unit/url_spec" },
   ["lua/rlock/redis/url.lua"] = {
     "unit/url_spec" },
   ["lua/rlock/zookeeper/codec.lua"] = {

@@ -2,7 +2,8 @@
 --- that only the lock protects, and no update is lost although workers are
 --- killed.
 --
---  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in CI.
+--  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in
+--  make soak.
 -- #long
 
 local eventually = require "spec.tools.eventually"

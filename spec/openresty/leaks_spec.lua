@@ -2,7 +2,7 @@
 --- client disconnects, others by an error or by ngx.exit without an unlock,
 --- most of them normally.
 --
---  RLOCK_ROUNDS=20000, as in CI: 100 000 requests. Otherwise 20 000.
+--  RLOCK_ROUNDS=20000, as in make soak: 100 000 requests. Otherwise 20 000.
 -- #long
 
 local at_once = require "spec.tools.at_once"

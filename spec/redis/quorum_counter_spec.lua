@@ -3,7 +3,8 @@
 --- tokens and accepts a write only with the latest; a process whose write is
 --- rejected must have lost the lock before.
 --
---  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in CI.
+--  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in
+--  make soak.
 -- #long
 
 local wait = require "spec.tools.eventually"

@@ -1,3 +1,4 @@
+local address = require "rlockctl.cli.address"
 local url = require "rlock.redis.url"
 
 local function parsed(text)
@@ -158,32 +159,33 @@ describe("url.parse", function()
   end)
 end)
 
-describe("url.format", function()
+describe("an address without its password", function()
   for _, text in ipairs {
     "redis://db1:6379/0", "rediss://db1:7000/3", "redis://[fe80::1]:7000/2",
     "unix:///run/redis.sock", "unix:///run/a%20b.sock?db=5", "local:",
     "redis+sentinel://s1:26379,[::1]:2/my%20master/0",
-    "rediss+sentinel://s1:1/m/3",
+    "rediss+sentinel://s1:1/m/3", "redis+cluster://s1:1,s2:2",
+    "zk://h1:2181,[::1]:2/app/x", "zks://h:2181",
   } do
     it("gives back " .. text, function()
-      assert.equal(text, url.format(parsed(text)))
+      assert.equal(text, address.show(text))
     end)
   end
 
-  it("writes the defaults", function()
-    assert.equal("redis://h:6379/0", url.format { host = "h" })
-  end)
-
   it("leaves out the password", function()
     assert.equal("redis://u%40x@h:6379/0",
-      url.format(parsed("redis://u%40x:hunter2@h")))
-    assert.equal("unix://u@/s", url.format(parsed("unix://u:hunter2@/s")))
+      address.show "redis://u%40x:hunter2@h")
+    assert.equal("unix://u@/s", address.show "unix://u:hunter2@/s")
     assert.equal("redis+sentinel://u@s1:26379/m/0",
-      url.format(parsed("redis+sentinel://u:hunter2@s1/m")))
+      address.show "redis+sentinel://u:hunter2@s1/m")
+  end)
+
+  it("leaves out that of ZooKeeper", function()
+    assert.equal("zk://me@h:2181/app", address.show "zk://me:hunter2@h/app")
   end)
 
   it("leaves out a lone user, which may be a password", function()
-    assert.equal("redis://h:6379/0", url.format(parsed("redis://hunter2@h")))
+    assert.equal("redis://h:6379/0", address.show "redis://hunter2@h")
   end)
 end)
 

@@ -170,13 +170,13 @@ describe("an address of ZooKeeper", function()
 
   it("is refused with the reason, without the password", function()
     for text, why in pairs {
-      ["zk://"] = "a host is missing", ["zk://h,"] = "a host is missing",
-      ["zk://h:0"] = "a port must", ["zk://h:x"] = "a port must",
+      ["zk://"] = "the host is missing", ["zk://h,"] = "the host is missing",
+      ["zk://h:0"] = "the port must", ["zk://h:x"] = "the port must",
       ["zk://secret@h"] = "a login is user:password",
       ["zk://:secret@h"] = "a login is user:password",
       ["zk://h/a//b"] = "an empty part", ["zk://h/a/"] = "an empty part",
       ["zk://h/../a"] = "the part ..", ["zk://h/zookeeper"] = "is reserved",
-      ["zk://h/a?x=1"] = "a ?query", ["zk://h/%zz"] = "a bad %",
+      ["zk://h/a?x=1"] = "a ?query", ["zk://h/%zz"] = "a % that",
       ["redis://h"] = "must begin with zk://",
     } do
       local parsed, code, detail = url.parse(text)

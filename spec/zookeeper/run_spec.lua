@@ -144,7 +144,7 @@ describe("rlockctl run on ZooKeeper", function()
       [("zk://127.0.0.1:%d/none"):format(port)] =
         { 1, "there is no node /none" },
       [("zks://127.0.0.1:%d"):format(port)] = { 202, "" },
-      ["zk://127.0.0.1:x"] = { 206, "a port must be a number" },
+      ["zk://127.0.0.1:x"] = { 206, "the port must be a number" },
     } do
       local result = ctl.run { "run", "-w", "2", name, "--", "true", url = url }
       assert.equal(why[1], result.status, url)

@@ -1,7 +1,7 @@
 --- The libuv host: tasks, events, sleep, connections and child processes. The
 --  files in host/uv/ implement it: tasks (and events), unwind, guard,
---  connection, process, job, http. Only a host depends on where rlock runs; no
---  host depends on locks.
+--  connection, process, job, frames. Only a host depends on where rlock runs;
+--  no host depends on locks.
 
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
@@ -57,6 +57,7 @@ local host = {
   write = core.write,
   on_signal = process.on_signal,
   on_readable = process.on_readable,
+  on_request = process.on_request,
   --- Calls a function with the number of a termination signal, inside a task
   --  that has not yielded since it arrived. nil: removes the function.
   on_interrupt = core.interrupt,
@@ -80,11 +81,6 @@ function host.write_log(text) io.stderr:write(text) end
 --- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
 function host.frames(options)
   return require("rlock.host.uv.frames").open(options)
-end
-
---- Answers HTTP requests, see host/uv/http.lua (loaded on first use).
-function host.serve(...)
-  return require("rlock.host.uv.http").serve(...)
 end
 
 --- Starts a command under a guard process, see host/uv/job.lua (loaded on first

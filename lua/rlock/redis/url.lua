@@ -9,43 +9,19 @@
 --  this file, error messages included, shows a password. Opens no connection.
 --  @module rlock.redis.url
 
-local percent = require "rlock.util.percent"
+local authority = require "rlock.util.authority"
 
 local url = {}
 
-local LONGEST = 255                     -- bytes of a host
 local DEFAULT_PORT, SENTINEL_PORT, DEFAULT_DB = 6379, 26379, 0
 local FORMS = "must begin with redis://, rediss://, redis+sentinel://, "
   .. "rediss+sentinel://, redis+cluster://, rediss+cluster://, unix://, zk:// "
   .. "or zks://, or be local:"
 
-local function decode(text)
-  if text:gsub("%%%x%x", ""):find("%", 1, true) then
-    return nil, "has a % that is not followed by two hex digits"
-  end
-  text = percent.decode(text)
-  if text:find("%c") then return nil, "has a control character" end
-  return text
-end
+local set = authority.set
 
-local function encode(text)
-  return percent.encode(text, "[^%w%-._~/]")
-end
-
--- Sets result[field] to the decoded text; errors name the field.
-local function set(result, field, text)
-  local decoded, fault = decode(text)
-  if not decoded then return nil, "the " .. field .. " " .. fault end
-  if decoded ~= "" then result[field] = decoded end
-  return true
-end
-
-local function set_login(result, login)
-  local user, password = login:match("^([^:]*):(.*)$")
-  local ok, fault = set(result, "username", user or login)
-  if ok and password then ok, fault = set(result, "password", password) end
-  return ok, fault
-end
+--- Formats a host and its port, or a list of these.
+url.host_port, url.hosts = authority.host_port, authority.show
 
 local function set_db(result, text)
   if not text:match("^%d+$") or #text > 9 then
@@ -53,36 +29,6 @@ local function set_db(result, text)
   end
   result.db = tonumber(text)
   return true
-end
-
-local CUT = " (is there an unencoded / or ? or # in the password?)"
-
-local function set_port(result, text)
-  local port = text:match("^%d+$") and #text <= 5 and tonumber(text) or 0
-  if port < 1 or port > 65535 then
-    return nil, "the port must be a number from 1 to 65535" .. CUT
-  end
-  result.port = port
-  return true
-end
-
-local function set_host(result, text)
-  local host, rest = text:match("^%[([%x:.]+)%](.*)$")
-  if not host then
-    host, rest = text:match("^([^:%[%]]*)(.*)$")
-  end
-  if host == "" then
-    return nil, "the host is missing" .. (rest:find("^:.*%D") and CUT or "")
-  end
-  local ok, fault = set(result, "host", host)
-  if ok and #result.host > LONGEST then
-    ok, fault = nil, "the host is too long"
-  end
-  if ok and rest ~= "" then
-    if rest:sub(1, 1) ~= ":" then return nil, "the host is malformed" end
-    ok, fault = set_port(result, rest:sub(2))
-  end
-  return ok, fault
 end
 
 local function set_query(result, query)
@@ -102,29 +48,18 @@ local function set_unix(result, host, path, query)
 end
 
 local function set_tcp(result, host, path, query)
-  result.port = DEFAULT_PORT
-  local ok, fault = set_host(result, host)
-  if ok and query then ok, fault = nil, "a ?query is not allowed" end
+  local at, fault = authority.host(host, DEFAULT_PORT)
+  if not at then return nil, fault end
+  result.host, result.port = at.host, at.port
+  if query then return nil, "a ?query is not allowed" end
   local db = path:sub(2)
-  if ok and db ~= "" then ok, fault = set_db(result, db) end
-  return ok, fault
-end
-
--- A list of { host =, port = }, or nil and an error.
-local function read_hosts(text, default_port)
-  local list = {}
-  for each in (text .. ","):gmatch("([^,]*),") do
-    local at = { port = default_port }
-    local ok, fault = set_host(at, each)
-    if not ok then return nil, fault end
-    table.insert(list, at)
-  end
-  return list
+  if db ~= "" then return set_db(result, db) end
+  return true
 end
 
 local function set_cluster(result, hosts, path, query)
   local fault
-  result.seeds, fault = read_hosts(hosts, DEFAULT_PORT)
+  result.seeds, fault = authority.hosts(hosts, DEFAULT_PORT)
   if result.seeds and query then
     fault = "a ?query is not allowed"
   elseif result.seeds and path ~= "" and path ~= "/" and path ~= "/0" then
@@ -134,14 +69,15 @@ local function set_cluster(result, hosts, path, query)
 end
 
 local function set_sentinel(result, hosts, path, query)
-  local list, fault = read_hosts(hosts, SENTINEL_PORT)
+  local list, fault = authority.hosts(hosts, SENTINEL_PORT)
   local ok = list ~= nil
   result.sentinels = list
   if ok and query then ok, fault = nil, "a ?query is not allowed" end
   local master, db = path:match("^/([^/]+)/?(.*)$")
   if ok and not master then
     ok, fault = nil, "the master's name is missing: "
-      .. "redis+sentinel://host,host2/NAME" .. (path == "" and CUT or "")
+      .. "redis+sentinel://host,host2/NAME"
+      .. (path == "" and authority.hint or "")
   end
   if ok then ok, fault = set(result, "master", master) end
   if ok and db ~= "" then ok, fault = set_db(result, db) end
@@ -181,16 +117,10 @@ function url.parse(text)
     return nil, "usage", "bad url: " .. FORMS .. suggestion(text)
   end
   local result = { db = DEFAULT_DB, tls = scheme:sub(1, 6) == "rediss" }
-  local authority, tail = rest:match("^([^/?#]*)(.*)$")
-  local path, query = tail:match("^([^?]*)%??(.*)$")
-  if not tail:find("?", 1, true) then query = nil end
-  local login, host = authority:match("^(.*)@([^@]*)$")
+  local login, host, path, query = authority.split(rest)
   local ok, fault = true, nil
-  if login then ok, fault = set_login(result, login) end
-  if ok then
-    if set_place[scheme] == set_tcp then result.port = DEFAULT_PORT end
-    ok, fault = set_place[scheme](result, host or authority, path, query)
-  end
+  if login then ok, fault = authority.set_login(result, login) end
+  if ok then ok, fault = set_place[scheme](result, host, path, query) end
   if not ok then return nil, "usage", "bad url: " .. fault end
   return result
 end
@@ -201,7 +131,7 @@ end
 --  @param port valid if it is an integer from 1 to 65535, or its decimal digits
 --  @treturn table|nil `host` and `port`
 function url.address(host, port)
-  if type(host) ~= "string" or #host < 1 or #host > LONGEST
+  if type(host) ~= "string" or #host < 1 or #host > authority.longest
       or host:find("%c") then
     return nil
   end
@@ -214,15 +144,6 @@ function url.address(host, port)
   return { host = host, port = port }
 end
 
---- Formats a host and its port.
---  @tparam table at `host` and `port`
---  @treturn string
-function url.host_port(at)
-  local host = encode(at.host)
-  if at.host:find(":", 1, true) then host = "[" .. at.host .. "]" end
-  return ("%s:%d"):format(host, at.port or DEFAULT_PORT)
-end
-
 --- Prefixes an error with its address, unless the text begins with it.
 --  @tparam string address
 --  @tparam string text
@@ -230,45 +151,6 @@ end
 function url.says(address, text)
   if text:sub(1, #address + 2) == address .. ": " then return text end
   return address .. ": " .. text
-end
-
---- Formats a list of hosts and ports.
---  @tparam table list of tables as for `host_port`
---  @treturn string
-function url.hosts(list)
-  local hosts = {}
-  for i, at in ipairs(list) do hosts[i] = url.host_port(at) end
-  return table.concat(hosts, ",")
-end
-
--- The kind of a parsed address, its hosts and what follows them.
-local function place_of(parsed)
-  local db = "/" .. (parsed.db or DEFAULT_DB)
-  if parsed.seeds then return "+cluster", url.hosts(parsed.seeds), "" end
-  if not parsed.sentinels then return "", url.host_port(parsed), db end
-  return "+sentinel", url.hosts(parsed.sentinels),
-    "/" .. encode(parsed.master) .. db
-end
-
---- Formats an address for messages and logs: never the password, and the user
---  only if there is a password (a lone user may be a password whose colon was
---  forgotten).
---  @tparam table parsed the result of url.parse
---  @treturn string
-function url.format(parsed)
-  if parsed.is_local then return "local:" end
-  local login = ""
-  if parsed.username and parsed.password then
-    login = encode(parsed.username) .. "@"
-  end
-  if parsed.path then
-    local db = parsed.db or DEFAULT_DB
-    return "unix://" .. login .. encode(parsed.path)
-      .. (db ~= DEFAULT_DB and string.format("?db=%d", db) or "")
-  end
-  local kind, hosts, tail = place_of(parsed)
-  return (parsed.tls and "rediss" or "redis") .. kind .. "://" .. login .. hosts
-    .. tail
 end
 
 return url

@@ -1,8 +1,8 @@
 --- rlockctl local: the private default server.
 
 local local_server = require "rlock.host.uv.local_server"
+local authority = require "rlock.util.authority"
 local host = require "rlock.host.uv"
-local url = require "rlock.redis.url"
 
 local command = {}
 
@@ -42,7 +42,8 @@ function verbs.status(cli)
   end
   local valkey = field "valkey_version"
   print(("local: runs at %s (pid %s, %s %s, up %s s)"):format(
-    url.format { path = local_server.paths(host).socket }, field "process_id",
+    "unix://" .. authority.encode(local_server.paths(host).socket),
+    field "process_id",
     valkey and "valkey" or "redis", valkey or field "redis_version",
     field "uptime_in_seconds"))
   return 0

@@ -55,6 +55,27 @@ local function port_of(word)
   end
 end
 
+local HEAD = "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; "
+  .. "charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+
+local function response(status, text)
+  return HEAD:format(status, #text) .. text
+end
+
+-- The response to a request.
+-- @tparam string line  its first line
+local function answer(line)
+  local method, path = line:match("^(%u+) ([^%s?]+)%S* HTTP/1%.%d$")
+  if not method then
+    return response("400 Bad Request", "bad request\n")
+  elseif method ~= "GET" then
+    return response("405 Method Not Allowed", "only GET\n")
+  elseif path ~= "/metrics" then
+    return response("404 Not Found", "not found\n")
+  end
+  return response("200 OK", metrics.text())
+end
+
 --- Publishes the metrics until the program ends.
 -- @tparam string where  a port of 127.0.0.1, or the path of a file
 -- @treturn[1] function to be called at the end
@@ -67,7 +88,7 @@ function reports.publish(where)
     local ok, why = keep(where)
     return ok and function() reports.write(where) end, why
   end
-  local ok, _, why = host.serve(port, { ["/metrics"] = metrics.text })
+  local ok, _, why = host.on_request(port, answer)
   if ok then return function() end end
   return nil, ("127.0.0.1:%d: %s"):format(port, why)
 end

@@ -1,4 +1,4 @@
---- Child processes and signals.
+--- Child processes, signals, and other events that come from outside.
 
 local core = require "rlock.core"
 local tasks = require "rlock.host.uv.tasks"
@@ -48,8 +48,8 @@ Handle.__index = Handle
 -- Calls fn for each event of a primitive of the core.
 local function watch(open, what, fn)
   local self = setmetatable({}, Handle)
-  local raw, id, detail = tasks.open(function()
-    fn(self)                             -- also prevents collection
+  local raw, id, detail = tasks.open(function(value)
+    fn(self, value)                      -- also prevents collection
   end, open, what)
   if not raw then return nil, id, detail end
   self.raw, self.id = raw, id
@@ -67,6 +67,19 @@ function process.on_signal(name, fn) return watch(core.signal, name, fn) end
 -- @tparam integer fd  a terminal or a pipe
 -- @tparam function fn
 function process.on_readable(fd, fn) return watch(core.input, fd, fn) end
+
+--- Answers HTTP requests at a port of 127.0.0.1, until the returned handle is
+--  closed.
+-- @tparam integer port
+-- @tparam function answer  the first line of a request -> the response; it
+--   cannot wait
+-- @treturn[1] table the handle
+-- @treturn[2] nil, "refused", detail
+function process.on_request(port, answer)
+  return watch(core.serve, port, function(self, line)
+    self.raw:answer(answer(line))
+  end)
+end
 
 --- Stops the calls. Closing the last handle of a signal restores its default
 --  action.

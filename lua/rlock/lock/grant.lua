@@ -10,7 +10,6 @@
 --
 --  state: free -> held <-> at_risk -> lost; free again after the last unlock.
 
-local effect = require "rlock.lock.effect"
 local holds = require "rlock.lock.holds"
 local metrics = require "rlock.util.metrics"
 local owners = require "rlock.lock.owner"
@@ -250,7 +249,9 @@ end
 --- Runs commands on the server if the hold is still held there.
 -- @tparam table commands  arrays of strings and numbers
 -- @return as effect.run
-function grant:effect(commands) return effect.run({ self }, commands) end
+function grant:effect(commands)
+  return require("rlock.lock.effect").run({ self }, commands)    -- on first use
+end
 
 --- Calls fn(object, reason) once: when the grant is lost, or now if it is.
 -- @treturn boolean whether there is a hold to lose

@@ -13,7 +13,6 @@
 
 local check = require "rlock.options"
 local colon = require "rlock.util.colon"
-local collect = require "rlock.lock.effect".collect
 local duration = require "rlock.util.duration"
 
 local handle = {}
@@ -246,6 +245,11 @@ local function run(granted, commands)
   local replies, code, detail = granted:effect(commands)
   if code == "cancelled" then error(detail, 0) end
   return replies, code, detail
+end
+
+-- The commands that fn collects.
+local function collect(fn)
+  return require("rlock.lock.effect").collect(fn)          -- on first use
 end
 
 local function call(granted, words)

@@ -6,7 +6,6 @@
 --  is lost.
 
 local colon = require "rlock.util.colon"
-local effect = require "rlock.lock.effect"
 local joint = require "rlock.several.joint"
 local lock = require "rlock.lock.lock"
 local waiting = require "rlock.lock.waiting"
@@ -307,7 +306,9 @@ function multi.watch(_, hold)
   end
 end
 
-multi.effect = effect.run
+function multi.effect(grants, commands)
+  return require("rlock.lock.effect").run(grants, commands)
+end
 
 --- Does the calling task hold every member, according to the servers?
 -- @treturn[1] boolean

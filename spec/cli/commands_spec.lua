@@ -106,10 +106,23 @@ describe("rlockctl status --server", function()
     other:close()
   end)
 
-  it("calls a replica one #long", function()
+  it("calls a replica one, and seldom reconnects though its master is away",
+      function()
     guarded:cli("REPLICAOF", "127.0.0.1", "1")
-    finally(function() guarded:cli("REPLICAOF", "NO", "ONE") end)
-    assert_says(0, "%w+ [%d.]+, replica\n.*", look "app")
+    finally(function()
+      guarded:cli("CONFIG", "SET", "replica-serve-stale-data", "yes")
+      guarded:cli("REPLICAOF", "NO", "ONE")
+    end)
+    local function connections()
+      return tonumber(guarded:cli("INFO", "stats")
+        :match "total_connections_received:(%d+)")
+    end
+    for _, serves in ipairs { "yes", "no" } do
+      guarded:cli("CONFIG", "SET", "replica-serve-stale-data", serves)
+      local before = connections()
+      assert_says(0, "%w+ [%d.]+, replica\n.*", look "app")
+      assert.is_true(connections() - before < 12)
+    end
   end)
 
   it("says what it can of a server whose INFO is no text", function()

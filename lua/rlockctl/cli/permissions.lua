@@ -62,6 +62,25 @@ local function is_forbidden(detail)
     or detail:find("unknown command", 1, true) ~= nil
 end
 
+-- Tries commands together: a refusal such as READONLY ends the connection. A
+-- connection for each would take seconds.
+-- @return the detail of each that has failed; or nil, code, detail
+local function try_all(client, commands, key)
+  local session = client.session
+  local node = session.server.node:of { key } or session.server.node:any()
+  local replies, codes, details =
+    node:pipeline(session.host.now() + session.timeout, commands)
+  if not replies then return nil, codes, details end
+  local failures = {}
+  for i = 1, #commands do
+    if replies[i] == nil and codes[i] ~= "redis" then
+      return nil, codes[i], details[i]
+    end
+    failures[i] = replies[i] == nil and details[i] or nil
+  end
+  return failures
+end
+
 -- Tries SUBSCRIBE on a separate connection, because a refusal closes it.
 -- @return true; false and the refusal; or nil, code, detail
 local function subscribe(client, verb, channel)
@@ -96,11 +115,12 @@ local function probe_commands(client)
     table.insert(is_permitted and permitted or refused, name)
   end
   local more = client.session.options.seeds and cluster_needs or {}
-  for i = 1, #needs + #more do
-    local words = needs[i] or more[i - #needs]
-    local reply, code, detail = client:call(table.unpack(words))
-    if reply == nil and code ~= "redis" then return nil, code, detail end
-    note(name_of(words), reply ~= nil or not is_forbidden(detail))
+  local commands =
+    table.move(more, 1, #more, #needs + 1, { table.unpack(needs) })
+  local failures, code, detail = try_all(client, commands, NAME)
+  if not failures then return nil, code, detail end
+  for i, words in ipairs(commands) do
+    note(name_of(words), not failures[i] or not is_forbidden(failures[i]))
   end
   local user = user_of(client)
   for _, words in ipairs(writing) do
@@ -109,9 +129,9 @@ local function probe_commands(client)
       note(name_of(words), not reply:find(" to run the ", 1, true))
     end
   end
-  local ok, code, detail = subscribe(client, "subscribe", NAME)
-  if ok == nil then return nil, code, detail end
-  note("subscribe", ok or not is_forbidden(code))
+  local ok, why, problem = subscribe(client, "subscribe", NAME)
+  if ok == nil then return nil, why, problem end
+  note("subscribe", ok or not is_forbidden(why))
   return permitted, refused
 end
 
@@ -161,24 +181,39 @@ end
 
 local function is_refused(detail) return detail:find("NOPERM", 1, true) end
 
--- @return whether the user may use a key; or nil, code, detail
-local function may_use(client, key)
-  local reply, code, detail =
-    client:call("EVALSHA", ("0"):rep(40), 1, key)
-  if reply == nil and code == "redis" and is_forbidden(detail) then
-    reply, code, detail = client:call("EXISTS", key)
+-- @return for each key, whether the user may use it; or nil, code, detail
+local function may_use(client, keys)
+  local allowed = {}
+  local size = client.session.options.seeds and 1 or #keys  -- slots may differ
+  for first = 1, #keys, size do
+    local commands = {}
+    for i = first, first + size - 1 do
+      table.insert(commands, { "EVALSHA", ("0"):rep(40), 1, keys[i] })
+      table.insert(commands, { "EXISTS", keys[i] })
+    end
+    local failures, code, detail = try_all(client, commands, keys[first])
+    if not failures then return nil, code, detail end
+    for i = 1, #commands, 2 do
+      local why = failures[i]
+      if why and is_forbidden(why) then why = failures[i + 1] end
+      allowed[#allowed + 1] = not why or not is_refused(why)
+        or is_forbidden(why)
+    end
   end
-  if reply == nil and code ~= "redis" then return nil, code, detail end
-  return reply ~= nil or not is_refused(detail) or is_forbidden(detail)
+  return allowed
 end
 
-local function may_subscribe(client, channel)
-  local options = client.session.server.options
+-- As may_use, for channels.
+local function may_subscribe(client, channels)
+  local options, allowed = client.session.server.options, {}
   local verb = options.publish == "spublish" and "ssubscribe"
     or "subscribe"
-  local ok, code, detail = subscribe(client, verb, channel)
-  if ok == nil then return nil, code, detail end
-  return ok or not is_refused(code) or is_forbidden(code)
+  for i, channel in ipairs(channels) do
+    local ok, why, detail = subscribe(client, verb, channel)
+    if ok == nil then return nil, why, detail end
+    allowed[i] = ok or not is_refused(why) or is_forbidden(why)
+  end
+  return allowed
 end
 
 -- A pattern that matches this key or channel. ACL SETUSER refuses spaces.
@@ -193,11 +228,11 @@ end
 
 -- Adds what is refused to the list `missing`.
 local function probe(client, missing, what, list, users, may, name)
+  local allowed, code, detail = may(client, list)
+  if not allowed then return nil, code, detail end
   local patterns = {}
-  for _, one in ipairs(list) do
-    local ok, code, detail = may(client, one)
-    if ok == nil then return nil, code, detail end
-    local pattern = pattern_of(one, name)
+  for i, one in ipairs(list) do
+    local ok, pattern = allowed[i], pattern_of(one, name)
     local entry = patterns[pattern]
     if not ok and not entry then
       entry = { what = what, pattern = pattern, kinds = {}, names = {} }

@@ -103,6 +103,15 @@ int rl_commands_add_frame(rl_commands *self, const char *bytes, size_t length)
     return 0;
 }
 
+int rl_commands_add_bytes(rl_commands *self, const char *bytes, size_t length)
+{
+    if (length > INT32_MAX || reserve(self, length) != 0)
+        return -1;
+    memcpy(self->text + self->end, bytes, length);
+    self->end += length;
+    return 0;
+}
+
 void rl_commands_sent(rl_commands *self, size_t count)
 {
     self->first += count;

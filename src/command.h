@@ -21,6 +21,9 @@ int rl_commands_add(rl_commands *self, int argc, const char *const *argv,
 /* Adds a frame: its length in 4 bytes, then the bytes. As rl_commands_add. */
 int rl_commands_add_frame(rl_commands *self, const char *bytes, size_t length);
 
+/* Adds bytes as they are. As rl_commands_add. */
+int rl_commands_add_bytes(rl_commands *self, const char *bytes, size_t length);
+
 /* Drops the first count bytes, which have been sent. */
 void rl_commands_sent(rl_commands *self, size_t count);
 

@@ -289,8 +289,8 @@ static int core_frames(lua_State *L)
     options.lost = get_dial_options(L, 2, &options.to, &tls);
     options.limit = (size_t)rl_opt_integer(L, 2, "limit", INT32_MAX);
     options.frame = rl_opt_integer(L, 2, "frame", LUA_MAXINTEGER);
-    if (options.limit == 0 || options.frame == 0)
-        luaL_argerror(L, 2, "limit and frame expected");
+    if (options.frame == 0)
+        luaL_argerror(L, 2, "frame expected");
     new = rl_handle_new(L, self, FRAMES, close_frames);
     err = rl_frames_open(&frames, self->loop, id, &options, why);
     new->resource = frames;

@@ -94,6 +94,18 @@ static void frames_parse(rl_frames *self)
                          "is too long (does this port speak ZooKeeper?)");
 }
 
+/* Reports the bytes that have arrived. */
+static void frames_pass(rl_frames *self)
+{
+    rl_event event = { .what = RL_FRAME,
+                       .id = self->frame,
+                       .bytes = self->input,
+                       .length = self->end };
+
+    rl_loop_report(self->base.loop, &event);
+    input_drop(self, self->end);
+}
+
 static void frames_read(rl_transport *base)
 {
     rl_frames *self = (rl_frames *)base;
@@ -105,7 +117,10 @@ static void frames_read(rl_transport *base)
         rl_transport_end(base, rl_stream_error(&base->stream, (int)n));
     } else if (n > 0) {
         self->end += (size_t)n;
-        frames_parse(self);
+        if (self->limit > 0)
+            frames_parse(self);
+        else
+            frames_pass(self);
     }
 }
 
@@ -138,9 +153,15 @@ int rl_frames_open(rl_frames **out, rl_loop *loop, int64_t id,
 
 int rl_frames_send(rl_frames *self, const char *bytes, size_t length)
 {
+    int err;
+
     if (!rl_transport_is_open(&self->base))
         return UV_ENOTCONN;
-    if (rl_commands_add_frame(&self->base.unsent, bytes, length) != 0)
+    if (self->limit > 0)
+        err = rl_commands_add_frame(&self->base.unsent, bytes, length);
+    else
+        err = rl_commands_add_bytes(&self->base.unsent, bytes, length);
+    if (err != 0)
         return UV_ENOMEM;
     rl_transport_flush(&self->base);
     return 0;

@@ -1,6 +1,7 @@
 /*
  * A connection of frames: a length of 4 bytes, big-endian, then that many
  * bytes. ZooKeeper speaks in frames; this file does not know what is in them.
+ * Its servers also answer to words without a length ("srvr"), for people.
  */
 #ifndef RL_FRAMES_H
 #define RL_FRAMES_H
@@ -11,7 +12,8 @@ typedef struct rl_frames rl_frames;
 
 typedef struct rl_frames_options {
     rl_dial_options to; /* without fn and arg */
-    size_t limit;       /* the longest frame that may arrive */
+    size_t limit;       /* the longest frame that may arrive; 0: no frames, but
+                           bytes as they come */
     int64_t lost;       /* id of RL_LOST, or 0 */
     int64_t frame;      /* id of RL_FRAME */
 } rl_frames_options;

@@ -78,11 +78,11 @@ static void start_server(void)
 
 /* ---- the loop ---- */
 
-static rl_frames *open_at(int at)
+static rl_frames *open_at(int at, size_t limit)
 {
     rl_frames_options options = {
         .to = { .host = "127.0.0.1", .port = at, .timeout = 5000 },
-        .limit = LIMIT,
+        .limit = limit,
         .lost = LOST,
         .frame = FRAME
     };
@@ -93,15 +93,20 @@ static rl_frames *open_at(int at)
     return self;
 }
 
-static void begin(void)
+static void begin_with(size_t limit)
 {
     open_loop();
-    frames = open_at(port);
+    frames = open_at(port, limit);
     CHECK(rl_frames_pending(frames) == OPEN);
     CHECK(rl_frames_send(frames, "a", 1) == UV_ENOTCONN);
     wait_for("opened", 1);
     CHECK(rl_frames_pending(frames) == 0);
     record[0] = '\0';
+}
+
+static void begin(void)
+{
+    begin_with(LIMIT);
 }
 
 static void end(void)
@@ -139,6 +144,16 @@ static void a_long_frame_arrives(void)
     end();
 }
 
+static void without_a_limit_there_are_no_frames(void)
+{
+    begin_with(0);
+    CHECK(rl_frames_send(frames, "xy", 2) == 0);
+    CHECK(rl_frames_send(frames, "z", 1) == 0);
+    wait_for("z", 1);
+    CHECK(strchr(record, 'x') < strchr(record, 'y'));
+    end();
+}
+
 static void our_address_is_known(void)
 {
     char address[RL_ADDRESS];
@@ -171,7 +186,7 @@ static void an_end_is_reported_once(void)
 static void nobody_listens(void)
 {
     open_loop();
-    frames = open_at(1);
+    frames = open_at(1, LIMIT);
     wait_for("failed connect", 1);
     CHECK(recorded("7 failed connect\n"));
     end();
@@ -205,6 +220,7 @@ int main(void)
     start_server();
     RUN(frames_arrive_whole_and_in_order);
     RUN(a_long_frame_arrives);
+    RUN(without_a_limit_there_are_no_frames);
     RUN(our_address_is_known);
     RUN(a_frame_that_is_too_long_ends_the_connection);
     RUN(an_end_is_reported_once);

@@ -37,8 +37,8 @@ local function write_general(commands)
   page[#page + 1] = { kind = "heading", text = "Prompt" }
   table.move(help.prompt(), 1, #help.prompt(), #page + 1, page)
   write("rlockctl.1.scd", scdoc.page("rlockctl(1)",
-    "run programs that hold distributed locks in Redis", lines, page)
-    .. see_also(names))
+    "run programs that hold distributed locks in Redis or ZooKeeper", lines,
+    page) .. see_also(names))
 end
 
 local function write_command(page)
@@ -55,7 +55,7 @@ local function write_module()
     "What you can rely on" })
   table.insert(blocks, 1, { kind = "text", text = about })
   write("rlock.3lua.scd", scdoc.page("rlock(3lua)",
-    "distributed locks in Redis, for programs in Lua",
+    "distributed locks in Redis or ZooKeeper, for programs in Lua",
     { 'local rlock = require "rlock"' }, blocks) .. see_also { "rlockctl(1)" })
 end
 

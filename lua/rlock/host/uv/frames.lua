@@ -14,7 +14,7 @@ local LIMIT = 8388608
 --- Opens a connection, which suspends the task.
 -- @tparam table options host, port, tls, timeout (ms), frame = function(bytes)
 --   and lost = function(detail), which are called outside of any task and must
---   not wait
+--   not wait; is_plain: no frames, but bytes as they come
 -- @return the connection, or nil, code, detail
 function frames.open(options)
   local self = setmetatable({}, Frames)
@@ -28,7 +28,8 @@ function frames.open(options)
   if ok then
     self.raw, code, detail = core.frames(id, {
       host = options.host, port = options.port, tls = options.tls,
-      timeout = options.timeout, limit = LIMIT, frame = self.frame_id,
+      timeout = options.timeout, limit = not options.is_plain and LIMIT or nil,
+      frame = self.frame_id,
       lost = self.lost_id,
     })
     ok = self.raw ~= nil

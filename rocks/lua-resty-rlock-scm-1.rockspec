@@ -132,6 +132,7 @@ build = {
     ["rlock.zookeeper.nodes"] = "lua/rlock/zookeeper/nodes.lua",
     ["rlock.zookeeper.permits"] = "lua/rlock/zookeeper/permits.lua",
     ["rlock.zookeeper.place"] = "lua/rlock/zookeeper/place.lua",
+    ["rlock.zookeeper.queues"] = "lua/rlock/zookeeper/queues.lua",
     ["rlock.zookeeper.semaphore"] = "lua/rlock/zookeeper/semaphore.lua",
     ["rlock.zookeeper.target"] = "lua/rlock/zookeeper/target.lua",
     ["rlock.zookeeper.url"] = "lua/rlock/zookeeper/url.lua",

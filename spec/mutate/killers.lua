@@ -169,6 +169,8 @@ return {
     "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/place.lua"] = {
     "then", "zookeeper/lock_spec", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/queues.lua"] = {
+    "then", "zookeeper/kinds_spec", "zookeeper/commands_spec" },
   ["lua/rlock/zookeeper/semaphore.lua"] = {
     "then", "zookeeper/kinds_spec" },
   ["lua/rlock/zookeeper/target.lua"] = {

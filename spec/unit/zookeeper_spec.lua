@@ -75,11 +75,12 @@ describe("a message from ZooKeeper", function()
   it("has a stat", function()
     local its = codec.reader(bytes([[0000000000000009 0000000000000001
       0000000000000001 0000000000000001 00000007 00000000 00000000
-      00000000000000aa 00000000 00000000 0000000000000001]]) .. "!")
+      00000000000000aa 00000000 00000003 0000000000000001]]) .. "!")
     local stat = its:stat()
     assert.equal(9, codec.number(stat.created))
     assert.equal(7, stat.version)
     assert.equal(bytes "00000000000000aa", stat.owner)
+    assert.equal(3, stat.children)
     assert.equal(69, its.at)
   end)
 

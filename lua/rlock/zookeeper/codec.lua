@@ -178,15 +178,19 @@ function Reader:texts()
 end
 
 --- The stat of a node: `created`, the id of the transaction that made it; its
---  `version`; and its `owner`, a session.
+--  `version`; its `owner`, a session; its number of `children`.
 function Reader:stat()
   local at = take(self, STAT)
-  if not at then return { created = codec.NO_ID, version = 0, owner = "" } end
+  if not at then
+    return { created = codec.NO_ID, version = 0, owner = "", children = 0 }
+  end
   local its = codec.reader(self.bytes)
   its.at = at + 32
+  local version = its:int()
+  its.at = at + 56
   return {
-    created = sub(self.bytes, at, at + 7), version = its:int(),
-    owner = sub(self.bytes, at + 44, at + 51),
+    created = sub(self.bytes, at, at + 7), version = version,
+    owner = sub(self.bytes, at + 44, at + 51), children = its:int(),
   }
 end
 

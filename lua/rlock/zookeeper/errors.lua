@@ -39,7 +39,7 @@ local rows = {
 }
 
 errors.NO_NODE, errors.NODE_EXISTS, errors.BAD_VERSION = -101, -110, -103
-errors.NOT_EMPTY = -111
+errors.NOT_EMPTY, errors.NO_AUTH = -111, -102
 
 --- The row of an error.
 -- @tparam integer number

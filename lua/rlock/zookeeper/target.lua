@@ -15,6 +15,7 @@ local limit = require "rlock.zookeeper.limit"
 local naming = require "rlock.naming"
 local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
+local queues = require "rlock.zookeeper.queues"
 
 local target = {}
 target.__index = target
@@ -285,19 +286,7 @@ local function queue_of(self, path, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, ops.children, path,
     codec.read(path))
   if not err then return nil, its, detail end
-  local list = {}
-  for _, name in ipairs(err == 0 and its:texts() or {}) do
-    local mark, number = place.parse(name)
-    if mark then
-      list[#list + 1] = { name = name, mark = mark, number = number,
-        path = path .. "/" .. name }
-    end
-  end
-  table.sort(list, function(a, b)
-    if a.number ~= b.number then return a.number < b.number end
-    return a.mark > b.mark                       -- a writer, then its reader
-  end)
-  return list
+  return queues.sorted(err == 0 and its:texts() or {}, path)
 end
 
 -- Reads a node of a list: its `data`, and `created`.
@@ -312,22 +301,6 @@ local function read(self, node, deadline)
   return true
 end
 
--- The nodes of a list that hold the lock: the first, or several that share it.
--- Readers share it if they are before the first writer, or have its number.
-local function select_holders(list, policy)
-  local most, first = policy.most or policy.needs and #list or 1, list[1]
-  local is_pair = first and first.mark:sub(1, 2) == "__"
-  local holders, last = {}, nil
-  for _, node in ipairs(list) do
-    local is_writer = node.mark == "__WRIT__"
-    if is_pair and last and node.number > last then break end
-    if not is_pair and holders[most] then break end
-    if not is_writer or node == first then holders[#holders + 1] = node end
-    if is_writer then last = last or node.number end
-  end
-  return holders
-end
-
 --- The nodes that hold the lock, the first of them with the fields that `read`
 --  sets; for a read/write lock, those of both sides.
 -- @return the nodes, and how many wait; or nil, code, detail
@@ -336,7 +309,9 @@ function target:holders(deadline)
   while true do
     local list, code, detail = queue_of(self, path, deadline)
     if not list then return nil, code, detail end
-    local holders, is_there = select_holders(list, self.policy), true
+    local policy = self.policy
+    local holders, is_there = queues.holders(list,
+      policy.most or policy.needs and #list), true
     for i = 1, min(#holders, MOST) do
       is_there, code, detail = read(self, holders[i], deadline)
       if is_there == nil then return nil, code, detail end
@@ -350,12 +325,6 @@ function target:holders(deadline)
     end
     if is_there then return holders, waiting end
   end
-end
-
--- The owner of a node that rlock made; else the data of the node, or its name.
-local function owner_in(node)
-  return node.data:match("^%S+ (%S+) rlock,") or node.data ~= "" and node.data
-    or node.name
 end
 
 -- Milliseconds until a hold of ours would end if the client were dead.
@@ -372,9 +341,11 @@ function run.peek(self, deadline, now, owner)
     if node.data and (not mark or node.mark == mark) then
       local is_mine = entry and entry.is_held and entry.place.node == node.name
       if is_mine then mine = tonumber(entry.want) end
-      list[#list + 1] = naming.printable(owner_in(node))
+      local holder, name = queues.maker(node.data)
+      list[#list + 1] = naming.printable(holder or node.data ~= ""
+        and node.data or node.name)
       list[#list + 1] = is_mine and entry.want or "1"
-      identities[#identities + 1] = node.data:match " (rlock,%S+)$" or ""
+      identities[#identities + 1] = name or ""
       token = token or node.created
     end
   end

@@ -1,0 +1,59 @@
+--- The nodes of a lock, as a list of its path shows them: their order, those
+--  that hold the lock, and who made them. Pure.
+
+local place = require "rlock.zookeeper.place"
+
+local queues = {}
+
+--- The nodes of locks among the children of a path, in order.
+-- @tparam table names
+-- @tparam string path
+-- @treturn table a list of { name, mark, number, path }
+function queues.sorted(names, path)
+  local list = {}
+  for _, name in ipairs(names) do
+    local mark, number = place.parse(name)
+    if mark then
+      list[#list + 1] = { name = name, mark = mark, number = number,
+        path = path .. "/" .. name }
+    end
+  end
+  table.sort(list, function(a, b)
+    if a.number ~= b.number then return a.number < b.number end
+    return a.mark > b.mark                       -- a writer, then its reader
+  end)
+  return list
+end
+
+--- The nodes that hold the lock: the first, or several that share it. Readers
+--  share it if they are before the first writer, or have its number.
+-- @tparam table list from `sorted`
+-- @tparam[opt=1] integer most  how many nodes may share it
+-- @treturn table a list
+function queues.holders(list, most)
+  local first = list[1]
+  local is_pair = first and first.mark:sub(1, 2) == "__"
+  local holders, limit = {}, nil
+  for _, node in ipairs(list) do
+    local is_writer = node.mark == "__WRIT__"
+    if is_pair and limit and node.number > limit then break end
+    if not is_pair and holders[most or 1] then break end
+    if not is_writer or node == first then holders[#holders + 1] = node end
+    if is_writer then limit = limit or node.number end
+  end
+  return holders
+end
+
+--- Who made a node.
+-- @tparam string data of the node
+-- @treturn string|nil the owner, if rlock made it
+-- @treturn string|nil then the name of the client's connections, see
+--   identity.lua
+-- @treturn string|nil the address, if the data begin with one
+function queues.maker(data)
+  local address, rest = data:match "^(%S+) ?(.*)$"
+  local owner, name = (rest or ""):match "^(%S+) (rlock,%S+)$"
+  return owner, name, address
+end
+
+return queues

@@ -22,6 +22,8 @@ local Target = {}
 
 local max, min = math.max, math.min
 
+backend.name = "redis"
+
 --- Finds a kind of lock, see policy.lua.
 backend.load, backend.sides = policies.load, policies.sides
 

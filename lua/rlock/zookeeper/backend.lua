@@ -21,6 +21,8 @@ backend.__index = backend
 
 local huge, min = math.huge, math.min
 
+backend.name = "zookeeper"
+
 --- Finds a kind of lock, see kinds.lua.
 backend.load, backend.sides = kinds.load, kinds.sides
 

@@ -1,9 +1,9 @@
 --- rlockctl break: frees a lock by force.
 
 local host = require "rlock.host.uv"
-local inspect = require "rlockctl.cli.inspect"
 local lookup = require "rlockctl.cli.lookup"
 local status = require "rlockctl.cli.status"
+local stores = require "rlockctl.cli.stores"
 local text = require "rlockctl.cli.text"
 
 local command = {}
@@ -56,7 +56,7 @@ end
 
 -- The reason why a lock of this kind cannot be broken, or not as a whole.
 local function obstacle(state)
-  if state.kind == "permits" then
+  if state.in_use then
     return "permits are freed one at a time: name a holder with --holder"
   end
   return state.title .. ": there is no holder to break"
@@ -79,13 +79,14 @@ function command.find(client, name, policy, owner)
   local _, why = lookup.refusal(state)
   if why then return nil, "refused", why end
   if not state.kind then return hold end
-  hold.locks = inspect.locks(client, state, name, policy)
-  if not hold.locks and (state.kind ~= "permits" or not owner) then
+  local store = stores.of(client)
+  hold.locks = store.locks(client, state, name, policy)
+  if not hold.locks and not (state.in_use and owner) then
     return nil, "refused", obstacle(state)
   end
   hold.is_free = hold.is_free and hold.locks ~= nil
   function hold.free()
-    return inspect.free(client, state, name, policy, owner)
+    return store.free(client, state, name, policy, owner)
   end
   return hold
 end

@@ -1,15 +1,19 @@
---- Lists the locks of a server: `scan.names` finds keys that look like locks,
---  and `states` inspects them. Read-only.
+--- Lists the locks of a server: `names` finds what looks like a lock, and
+--  `states` inspects it. Read-only.
 
-local inspect = require "rlockctl.cli.inspect"
-local scan = require "rlockctl.cli.scan"
-local who = require "rlockctl.cli.who"
+local stores = require "rlockctl.cli.stores"
 
 local listing = {}
 
 local AT_ONCE = 32           -- names that are inspected concurrently
 
-listing.names = scan.names
+--- The names of locks.
+-- @tparam table client
+-- @tparam[opt] table options as for scan.names
+-- @return as stores.lua's `names`
+function listing.names(client, options)
+  return stores.of(client).names(client, options)
+end
 
 -- Is a state listed? The counter of a fenced lock, for example, stays after a
 -- release. With `all`, unknown keys are listed if they are numbers.
@@ -20,21 +24,14 @@ local function exists(state, all)
     or state.available ~= nil
 end
 
--- Adds the lock's name and node to its state.
-local function locate(client, name, state)
-  state.name = name
-  state.node, state.master, state.slot = client.session.server.node:master(name)
-end
-
 -- A name that a cluster refuses, or a key of another kind, has no row.
 local function inspect_one(client, name, rows, known)
-  local states, code, detail =
-    inspect.at(client, name, known.proven[name] or false)
+  local states, code, detail = stores.of(client).at(client, name, known)
   if code == "refused" then return end
   if not states then rows.code, rows.detail = code, detail end
   for _, state in ipairs(states or {}) do
     if exists(state, known.all) then
-      locate(client, name, state)
+      state.name = name
       rows[#rows + 1] = state
     end
   end
@@ -45,9 +42,8 @@ end
 -- @tparam string name
 -- @tparam table states  from inspect.at
 function listing.complete(client, name, states)
-  if not client.session.server.node then return who.take(states) end
-  for _, state in ipairs(states) do locate(client, name, state) end
-  who.name(scan.nodes(client) or {}, client.session.timeout, states)
+  for _, state in ipairs(states) do state.name = name end
+  stores.of(client).complete(client, states)
 end
 
 -- Calls work(item) for each item, a few concurrently.
@@ -67,20 +63,19 @@ end
 --- The states of locks.
 -- @tparam table client
 -- @tparam table names
--- @tparam table known  the third result of scan.names; receives `clients`, as
---   for who.name
+-- @tparam table known  the third result of `names`; receives `clients`, as for
+--   who.name
 -- @treturn[1] table rows, sorted by name: states as in inspect.at, each with
 --   its `name`, and `node`, `master` and `slot` as in `rlockctl status`;
 --   holders and waiters have `who`, if known. A lock released since the scan
 --   has no row
 -- @treturn[2] nil, code, detail
 function listing.states(client, names, known)
-  local rows, nodes, code, detail = {}, scan.nodes(client)
-  if not nodes then return nil, code, detail end
+  local rows = {}
   each(names, function(name) inspect_one(client, name, rows, known) end)
   if rows.code then return nil, rows.code, rows.detail end
-  known.clients = known.clients or {}
-  who.name(nodes, client.session.timeout, rows, known.clients)
+  local ok, code, detail = stores.of(client).complete(client, rows, known)
+  if not ok then return nil, code, detail end
   table.sort(rows, function(a, b)
     return a.name < b.name or a.name == b.name and a.kind < b.kind
   end)
@@ -92,14 +87,14 @@ end
 -- @tparam[opt] table options as for scan.names
 -- @treturn[1] table rows, as returned by `states`
 -- @treturn[1] boolean whether there are more
--- @treturn[1] integer the number of keys with whole numbers
+-- @treturn[1] table the third result of `names`
 -- @treturn[2] nil, code, detail
 function listing.of(client, options)
   local names, more, known = listing.names(client, options)
   if not names then return nil, more, known end
   local rows, code, why = listing.states(client, names, known)
   if not rows then return nil, code, why end
-  return rows, more, known.numbers
+  return rows, more, known
 end
 
 return listing

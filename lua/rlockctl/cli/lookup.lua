@@ -1,7 +1,7 @@
 --- Looks up the lock that a command names.
 
-local inspect = require "rlockctl.cli.inspect"
 local listing = require "rlockctl.cli.listing"
+local stores = require "rlockctl.cli.stores"
 local text = require "rlockctl.cli.text"
 
 local lookup = {}
@@ -42,8 +42,9 @@ end
 -- @tparam[opt] string policy
 -- @return as inspect.at
 function lookup.inspect(client, name, policy)
-  if policy then return inspect.by(client, name, policy) end
-  return inspect.at(client, name)
+  local store = stores.of(client)
+  if policy then return store.by(client, name, policy) end
+  return store.at(client, name)
 end
 
 --- As `inspect`, with the node and the holders' identities.
@@ -61,7 +62,8 @@ end
 -- @treturn[2] string detail
 function lookup.refusal(state)
   if state.kind ~= "unknown" then return nil end
-  local detail = "the key is " .. state.title
+  local detail = (state.type == "node" and "it is " or "the key is ")
+    .. state.title
   if not state.may_be[1] then return "refused", detail end
   return "usage", detail .. ": give --policy"
 end

@@ -94,18 +94,18 @@ function ls.run(cli, operands, chosen)
   if not client then return cli.fault(code, why) end
   local options = { pattern = operands[1], all = chosen.all, limit = limit }
   if chosen.names then return print_names(cli, client, options) end
-  local rows, more, detail = listing.of(client, options)
-  if not rows then return cli.fault(more, "ls: " .. detail) end
+  local rows, more, known = listing.of(client, options)
+  if not rows then return cli.fault(more, "ls: " .. known) end
   if chosen.json then
     for _, row in ipairs(rows) do print(json(text.record(row))) end
   elseif rows[1] then
     print_table(rows)
   else
-    print_none(detail, chosen.all)
+    print_none(known.numbers or 0, chosen.all)
   end
   if more then
-    cli.complain(("ls: there are more than %d; give a pattern or --limit")
-      :format(limit))
+    cli.complain(("ls: " .. (known.gap
+      or "there are more than %d; give a pattern or --limit")):format(limit))
   end
   return 0
 end

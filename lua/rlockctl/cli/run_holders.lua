@@ -1,25 +1,26 @@
 --- The holders of the locks that `rlockctl run` did not get, for its message.
 
-local inspect = require "rlockctl.cli.inspect"
 local listing = require "rlockctl.cli.listing"
+local stores = require "rlockctl.cli.stores"
 local text = require "rlockctl.cli.text"
 
 local holders = {}
 
+local NO_PROOF = { proven = {} }
 local GROWN = 0.05           -- seconds; less is a rounding error
 
 -- The policies by which to inspect the i-th lock. A pair is inspected as a
 -- whole; the name may have another kind of lock.
 local function ways(hold, i)
   local name, chosen = hold.names[i], hold.chosen
-  local function any() return inspect.at(hold.client, name, false) end
+  local store = stores.of(hold.client)
+  local function any() return store.at(hold.client, name, NO_PROOF) end
   local function own() return { hold.locks[i]:peek() } end
   local function pair()
-    return inspect.by(hold.client, name,
+    return store.by(hold.client, name,
       chosen.fair and "fair_readwrite" or "readwrite")
   end
-  local is_redis = hold.client.session.server.node
-  if chosen.limit or chosen.policy or not is_redis then return { own } end
+  if chosen.limit or chosen.policy then return { own } end
   return { (chosen.shared or chosen.exclusive) and pair or any, any, own }
 end
 

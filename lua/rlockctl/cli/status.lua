@@ -2,6 +2,7 @@
 
 local json = require "rlockctl.cli.json"
 local lookup = require "rlockctl.cli.lookup"
+local stores = require "rlockctl.cli.stores"
 local text = require "rlockctl.cli.text"
 
 local status = {}
@@ -65,10 +66,15 @@ local function title_of(state)
 end
 
 -- With the owner id, if `rlockctl break --holder` may need it.
-local function holder_of(holder, kind)
+local function shows_id(holder, state)
+  return (holder.who or holder.address)
+    and (state.in_use or holder.mode == "read")
+end
+
+local function holder_of(holder, state)
   local line = ("  %s %s"):format(verbs[holder.mode] or "held by",
     text.who(holder))
-  if holder.who and (kind == "permits" or holder.mode == "read") then
+  if shows_id(holder, state) then
     line = ("%s, id %s"):format(line, text.bare(holder.owner))
   end
   if holder.count then
@@ -97,6 +103,8 @@ end
 local function end_of(state)
   if state.ttl then
     return ("  for %.1f s more, unless it is renewed"):format(state.ttl)
+  elseif state.ends_with == "session" then
+    return "  until it is released, or its session ends"
   elseif state.state == "held" and state.holders[1] and not state.in_use then
     return "  without an expiry"
   end
@@ -117,7 +125,7 @@ function status.lines(state)
   local function add(line) lines[#lines + 1] = line end
   add(location_of(state))
   for _, holder in ipairs(state.holders) do
-    add(holder_of(holder, state.kind))
+    add(holder_of(holder, state))
   end
   add(end_of(state))
   add(state.token and "  token " .. state.token)
@@ -131,17 +139,19 @@ function status.print(state) print(table.concat(status.lines(state), "\n")) end
 
 -- Returns 1 if a command that rlock needs is not permitted.
 local function run_server(cli, name, chosen)
-  local rlock = require "rlock"
-  local permissions = require "rlockctl.cli.permissions"
   require("rlock.host.uv").verbosity = 0       -- printed, not logged
-  local client, code, detail = rlock.open()
+  local client, code, detail = require("rlock").open { lazy = true }
   if not client then return cli.fault(code, detail) end
+  local store = stores.of(client)
   local state
-  state, code, detail = permissions.inspect(client, rlock.open { lazy = true },
-    name, chosen.policy)
-  if not state then return cli.fault(code, "status: " .. detail) end
-  if chosen.json then print(json(state)) else permissions.print(state) end
-  return state.grant and 1 or 0
+  state, code, detail = store.server(client, name, chosen.policy)
+  if state and chosen.json then
+    print(json(state))
+  elseif state then
+    store.print_server(state)
+  end
+  if code then return cli.fault(code, "status: " .. detail) end
+  return (state.grant or state.refused[1]) and 1 or 0
 end
 
 function status.run(cli, operands, chosen)

@@ -1,11 +1,10 @@
 --- rlockctl wait: waits until a lock is free.
 
 local host = require "rlock.host.uv"
-local inspect = require "rlockctl.cli.inspect"
 local lookup = require "rlockctl.cli.lookup"
+local stores = require "rlockctl.cli.stores"
 local time_limit = require "rlockctl.cli.time_limit"
 local seconds_of = require "rlockctl.cli.seconds"
-local waiting = require "rlock.lock.waiting"
 
 local command = {}
 
@@ -36,42 +35,11 @@ command.options = {
 
 local LATE = 201                        -- the exit status
 
--- Kinds that wake only their next waiter, and seconds between two polls. A
--- fair lock without waiters looks like a reentrant one.
-local OFTEN = { policy = { ops = {}, poll = 0.5 } }
-local QUIET = { reentrant = OFTEN, mutex = OFTEN, fenced = OFTEN,
-  fair = OFTEN, fair_readwrite = OFTEN }
-
 -- The state to wait for: the first that is not free.
 local function busy_of(states)
   for _, state in ipairs(states) do
     if state.state ~= "free" then return state end
   end
-end
-
--- Joins the waiters of a channel; leaves those of another. On return it is
--- subscribed, if possible.
--- @return as waiting.pause
-local function join(watch, channel, hands_over)
-  local session = watch.client.session
-  watch.leave()
-  watch.channel = channel
-  watch.waiter = waiting.join(session, channel, nil, nil, hands_over)
-  watch.waiter.wait_deadline = watch.deadline
-  return waiting.pause(session, watch.waiter, nil)
-end
-
--- Waits for a message about the lock, the end of its lease, or the next poll.
--- @return as waiting.pause
-local function pause(watch, state)
-  local channel, hands_over =
-    inspect.channel(watch.client, state, watch.name, watch.policy)
-  if not watch.waiter or watch.channel ~= channel then
-    return join(watch, channel, hands_over)
-  end
-  return waiting.pause(watch.client.session, watch.waiter,
-    state.ttl and math.ceil(state.ttl * 1000) or -1,
-    QUIET[state.kind])
 end
 
 -- Inspects the lock and waits, until it is free.
@@ -93,19 +61,9 @@ local function stay(watch)
       return nil, "timeout"
     end
     local woken
-    woken, code, detail = pause(watch, state)
+    woken, code, detail = watch.waiter:pause(state)
     if woken == nil then return nil, code, detail end
   end
-end
-
-local function new_watch(name, policy, seconds)
-  local watch = { name = name, policy = policy,
-    deadline = host.now() + seconds }
-  function watch.leave()
-    if watch.waiter then waiting.leave(watch.client.session, watch.waiter) end
-    watch.waiter = nil
-  end
-  return watch
 end
 
 -- Bounds the wait, even if a server does not reply.
@@ -123,15 +81,18 @@ function command.run(cli, operands, chosen)
   if not seconds then
     return cli.fault("usage", "wait: --wait must be a duration, such as 30s")
   end
-  local watch = new_watch(operands[1] or "", chosen.policy, seconds)
+  local watch = { name = operands[1], policy = chosen.policy,
+    deadline = host.now() + seconds }
   bound(cli, watch, seconds)
   local client, name = lookup.open(cli, "wait", operands, function()
     return time_limit.open({}, seconds)
   end)
   if not client then return name end
   watch.client = client
+  watch.waiter = stores.of(client).waiter(client, name, chosen.policy,
+    watch.deadline)
   local ok, code, detail = stay(watch)
-  watch.leave()
+  watch.waiter:leave()
   if ok then return 0 end
   if code == "timeout" and not detail then return LATE end
   if code == "cancelled" then error(detail, 0) end

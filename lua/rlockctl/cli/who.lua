@@ -57,21 +57,12 @@ function who.name(nodes, seconds, states, known)
   end)
 end
 
---- As `name`, for states that have the identities of their holders.
-function who.take(states)
-  for _, state in ipairs(states) do
-    for i, holder in ipairs(state.holders) do
-      holder.who = identity.decode((state.identities or {})[i] or "")
-    end
-  end
-end
-
 --- An identity as text: web3: invoice.lua (pid 412).
--- @tparam table holder  with `owner`, and `who` if that is known
+-- @tparam table holder  with `owner`; `who` or `address`, if that is known
 -- @treturn string without escaping
 function who.show(holder)
   local one = holder.who
-  if not one then return holder.owner end
+  if not one then return holder.address or holder.owner end
   local text = ("%s: %s"):format(one.host or "?", one.program or "?")
   if one.name then text = ("%s %s"):format(text, one.name) end
   return one.pid and ("%s (pid %.0f)"):format(text, one.pid) or text

@@ -1,0 +1,32 @@
+--- The locks of a system, for the commands: a store for Redis and one for
+--  ZooKeeper. Its functions; failures are nil, code, detail:
+--    names(client, options)          the names of locks: see scan.names; and
+--                                    whether there are more, and what `at`
+--                                    needs, perhaps with `gap`: why some may
+--                                    be missing
+--    at(client, name, known)         the states of a name, see inspect.at;
+--                                    `known` is from `names`, or nil
+--    by(client, name, which)         its states by the peek of a policy
+--    complete(client, states, known) adds the nodes of named states and the
+--                                    identities of their holders
+--    locks(client, state, name, which)        what breaks its holders: a list
+--                                             with break_lock(token), or nil
+--    free(client, state, name, which, owner)  releases the holds of one holder
+--    waiter(client, name, which, deadline)    waits until a lock may be free:
+--                                             pause(state), leave()
+--    server(client, name, which)     describes the server of a lazy client; a
+--                                    failure may have a part of it
+--    print_server(result)
+--  `name` is a lock's, `which` a policy or nil.
+
+local stores = {}
+
+--- The store of a client.
+-- @tparam table client
+-- @treturn table
+function stores.of(client)
+  return require("rlockctl.cli.stores."
+    .. client.session.options.backend.name)
+end
+
+return stores

@@ -1,0 +1,97 @@
+--- Locks in Redis, for the commands: see stores.lua.
+
+local inspect = require "rlockctl.cli.inspect"
+local scan = require "rlockctl.cli.scan"
+local who = require "rlockctl.cli.who"
+
+local store = { names = scan.names, by = inspect.by, locks = inspect.locks,
+  free = inspect.free }
+
+-- Kinds that wake only their next waiter, and seconds between two polls. A
+-- fair lock without waiters looks like a reentrant one.
+local OFTEN = { policy = { ops = {}, poll = 0.5 } }
+local QUIET = { reentrant = OFTEN, mutex = OFTEN, fenced = OFTEN,
+  fair = OFTEN, fair_readwrite = OFTEN }
+
+--- See stores.lua.
+function store.at(client, name, known)
+  return inspect.at(client, name, known and (known.proven[name] or false))
+end
+
+--- See stores.lua.
+function store.complete(client, states, known)
+  for _, state in ipairs(states) do
+    state.node, state.master, state.slot =
+      client.session.server.node:master(state.name)
+  end
+  local nodes, code, detail = scan.nodes(client)
+  if not nodes then return nil, code, detail end
+  known = known or {}
+  known.clients = known.clients or {}
+  who.name(nodes, client.session.timeout, states, known.clients)
+  return true
+end
+
+--- See stores.lua.
+function store.server(client, name, which)
+  local rlock = require "rlock"
+  local options = client.session.options
+  local ok, code, detail =
+    client.session.server:connect(options.connect_timeout)
+  if not ok then return nil, code, detail end
+  return require("rlockctl.cli.permissions").inspect(client,
+    rlock.open { lazy = true }, name, which)
+end
+
+--- See stores.lua.
+function store.print_server(state)
+  require("rlockctl.cli.permissions").print(state)
+end
+
+-- waiting ---------------------------------------------------------------------
+
+local waiting                           -- loaded by `waiter` only
+
+local Waiter = {}
+Waiter.__index = Waiter
+
+--- See stores.lua.
+function store.waiter(client, name, which, deadline)
+  waiting = require "rlock.lock.waiting"
+  return setmetatable({ client = client, name = name, which = which,
+    deadline = deadline }, Waiter)
+end
+
+--- Leaves the waiters of the channel.
+function Waiter:leave()
+  if self.waiter then waiting.leave(self.client.session, self.waiter) end
+  self.waiter = nil
+end
+
+-- Joins the waiters of a channel; leaves those of another. On return it is
+-- subscribed, if possible.
+-- @return as waiting.pause
+local function join(self, channel, hands_over)
+  local session = self.client.session
+  self:leave()
+  self.channel = channel
+  self.waiter = waiting.join(session, channel, nil, nil, hands_over)
+  self.waiter.wait_deadline = self.deadline
+  return waiting.pause(session, self.waiter, nil)
+end
+
+--- Waits for a message about the lock, the end of its lease, or the next poll.
+-- @tparam table state
+-- @return as waiting.pause
+function Waiter:pause(state)
+  local channel, hands_over =
+    inspect.channel(self.client, state, self.name, self.which)
+  if not self.waiter or self.channel ~= channel then
+    return join(self, channel, hands_over)
+  end
+  return waiting.pause(self.client.session, self.waiter,
+    state.ttl and math.ceil(state.ttl * 1000) or -1,
+    QUIET[state.kind])
+end
+
+return store

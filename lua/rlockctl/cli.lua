@@ -16,10 +16,6 @@ cli.commands = {
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",
 }
 
--- What looks at keys of Redis.
-local OF_REDIS = { ["break"] = true, ls = true, status = true, top = true,
-  wait = true }
-
 --- Options that every command has.
 local common = {
   ["--url"] = { "url", "URL" }, ["--tls"] = { "tls" },
@@ -55,7 +51,8 @@ function cli.fault(code, detail)
   cli.complain(line)
   if code == "usage" then return USAGE end
   if require("rlock.redis.errors").is_denied(detail) then return DENIED end
-  return (code == "redis" or code == "refused") and 1 or UNREACHABLE
+  local is_ours = code == "redis" or code == "zookeeper" or code == "refused"
+  return is_ours and 1 or UNREACHABLE
 end
 
 -- options --------------------------------------------------------------------
@@ -174,13 +171,6 @@ local function run_command(name, words, first, chosen)
   end
   local ok, code, detail = apply(chosen)
   if not ok then return cli.fault(code, detail) end
-  if OF_REDIS[name] and not chosen.help then
-    local address = require "rlockctl.cli.address"
-    if address.is_zookeeper(address.default()) then
-      return cli.fault("usage", name .. ": for Redis only in this version; "
-        .. "with zk://, use rlockctl run or a program")
-    end
-  end
   local result
   local status = cli.run(function()
     result = command.run(cli, operands, chosen)

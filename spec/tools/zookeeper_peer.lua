@@ -58,11 +58,12 @@ function peer:get(path)
   if err == 0 then return its:text() or "", its:stat() end
 end
 
---- Makes a node. Flags as in codec.lua; default: persistent.
+--- Makes a node. Flags and access as in codec.lua; default: persistent, and
+--- open to everyone.
 -- @return its path, or nil and the error
-function peer:make(path, data, flags)
+function peer:make(path, data, flags, access)
   local err, its = ask(self, "create2", codec.create(path, data or "",
-    flags or 0))
+    flags or 0, access))
   if err ~= 0 then return nil, err end
   return its:text()
 end

@@ -1,6 +1,7 @@
 --- Three ZooKeeper servers: one stops, hangs or loses the leader. No other
 --- client gets the lock while valid_for() promises it to the holder.
 
+local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local rlock = require "rlock"
@@ -24,7 +25,10 @@ setup(function()
   three = zookeeper.ensemble(3, { tick = 500 })
 end)
 
-teardown(function() three:stop() end)
+teardown(function()
+  three:stop()
+  ctl.clean()
+end)
 
 -- A client of some servers; default: all. They may be electing a leader.
 local function open(url)
@@ -146,5 +150,33 @@ describe("locks on three ZooKeeper servers", function()
     local leader = three:leader()
     taken_over(fixtures.name "leader", open(), open(all_but(leader)),
       function() suspend(leader) end)
+  end)
+
+  it("are described by rlockctl status --server, even without a quorum",
+      function()
+    local function look()
+      return ctl.run { url = three.url, "status", "--server", limit = PATIENCE }
+    end
+    local function count(text, pattern)
+      return select(2, text:gsub(pattern, ""))
+    end
+    eventually(function()
+      local out = look().out
+      return count(out, ": ZooKeeper 3[%d.]+, leader") == 1
+        and count(out, ": ZooKeeper 3[%d.]+, follower") == 2
+        and count(out, "has the session\n") == 1
+    end, PATIENCE)
+    local leader = three:leader()
+    for _, server in ipairs(three) do
+      if server ~= leader then server:kill() end
+    end
+    eventually(function()
+      return leader:says "srvr":find "not currently serving"
+    end, PATIENCE)
+    local result = look()
+    assert.equal(202, result.status)
+    assert.equal(2, count(result.out, ": connection refused\n"))
+    assert.equal(1, count(result.out, ": it serves no requests"))
+    assert.matches("^rlockctl: status: [^\n]+\n$", result.err)
   end)
 end)

@@ -1,6 +1,7 @@
 --- TLS and logins of ZooKeeper.
 
 local codec = require "rlock.zookeeper.codec"
+local ctl = require "spec.cli.ctl"
 local fixtures = require "spec.tools.fixtures"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
@@ -15,7 +16,10 @@ end
 
 local server = zookeeper.start { tls = true }
 
-teardown(function() server:stop() end)
+teardown(function()
+  server:stop()
+  ctl.clean()
+end)
 
 after_each(fixtures.close)
 
@@ -36,6 +40,12 @@ describe("zks://", function()
     assert.is_true(lock:lock())
     assert.is_true(lock:is_held())
     assert.is_true(lock:unlock())
+  end)
+
+  it("is used by rlockctl, also for what is no frame", function()
+    assert.matches("^localhost:%d+: ZooKeeper 3[%d.]+, standalone, ",
+      ctl.output { "--cacert", server.ca, "status", "--server",
+        url = server.tls_url })
   end)
 
   it("checks the server's certificate", function()

@@ -24,8 +24,9 @@ of a read/write lock. `rlockctl status` shows the ids of holders.
                for a simple lock, the token is its value
   --force      do not ask
 
-Permits are freed one at a time, with --holder. Semaphores and latches have no
-holders, so they cannot be broken. --policy is as for `rlockctl status`.
+Permits, and a semaphore on ZooKeeper, are freed one at a time, with --holder.
+In Redis, semaphores and latches have no holders, so they cannot be broken.
+--policy is as for `rlockctl status`.
 
 Exit status: 0 it was broken, 3 it is free, 1 it was not broken.
 ]]

@@ -3,7 +3,7 @@
 local help = {}
 
 help.general = [[
-rlockctl runs Lua programs that hold distributed locks in Redis.
+rlockctl runs Lua programs that hold distributed locks in Redis or ZooKeeper.
 
   rlockctl [options] script.lua [ARG...]   run a program; - reads it from
                                            standard input
@@ -27,7 +27,9 @@ Options:
   --url URL        the server: redis://[user[:password]@]host[:port][/db],
                    rediss://... (TLS), unix:///path[?db=n], or local: (a private
                    server, started on demand); redis+sentinel://host,host2/NAME,
-                   redis+cluster://host,host2; default: $RLOCK_URL, else local:
+                   redis+cluster://host,host2; ZooKeeper:
+                   zk://[user:password@]host[:port],host2.../chroot, or zks://
+                   (TLS); default: $RLOCK_URL, else local:
   --tls            TLS, as with rediss://
   --cacert FILE    the certificates to trust; default: the system's
   --cert FILE, --key FILE   the client certificate and its key, if the server
@@ -56,7 +58,7 @@ Exit status: that of the program or command. From rlockctl itself:
   1         error; break: not broken; check: a fault; local status: no server;
             status --server: a permission is missing
   3         status and break: it is free; check: incomplete
-  4         status: no lock may have written the key
+  4         status: no lock may have written the key or node
   126, 127  run: the command cannot be executed, is not found
   128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM
   200       run: not free, with -n

@@ -18,18 +18,24 @@ Lists the locks that are held or have waiters, and permits: kind, holders, time
 left, waiters and fencing token. PATTERN is as for KEYS: * matches any text, ?
 any character, [a-c] one of these. In a cluster, it scans all primaries.
 
-It finds keys that look like locks, by SCAN, and changes nothing. A key looks
-like a lock if its owner is an id of rlock or Redisson, or if it is a hash that
-expires and has one field with a count. A simple lock is found if its value is
-such an id, or a token like those of redis-py, redsync and node-redlock. A
-semaphore, a latch or unused permits are only a number, like many other keys:
-they are listed while they have waiters, and for ten minutes after a request of
-rlock. Other numbers are "unknown". `rlockctl status NAME` shows any of them,
-and `rlockctl status NAME --policy POLICY` a lock of your own kind.
+In Redis, it finds keys that look like locks, by SCAN, and changes nothing. A
+key looks like a lock if its owner is an id of rlock or Redisson, or if it is a
+hash that expires and has one field with a count. A simple lock is found if its
+value is such an id, or a token like those of redis-py, redsync and
+node-redlock. A semaphore, a latch or unused permits are only a number, like
+many other keys: they are listed while they have waiters, and for ten minutes
+after a request of rlock. Other numbers are "unknown". `rlockctl status NAME`
+shows any of them, and `rlockctl status NAME --policy POLICY` a lock of your own
+kind.
 
-WAITERS are the clients that subscribe to the lock's releases, or the tasks in
-the queue of a fair lock. A client stays subscribed for up to two seconds after
-its last wait. On a terminal, the middle of a long name is left out.
+With zk://, it visits the nodes below the chroot, at most 100 000 of them, 32
+levels and for 10 s, and says if it stopped early. It begins at the part of
+PATTERN before the first wildcard.
+
+In Redis, WAITERS are the clients that subscribe to the lock's releases, or the
+tasks in the queue of a fair lock. A client stays subscribed for up to two
+seconds after its last wait. On a terminal, the middle of a long name is left
+out.
 
   --limit N   inspect at most N names (1000)
   --all       also unknown numbers, which may be semaphores, latches or permits

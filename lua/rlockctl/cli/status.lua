@@ -23,6 +23,11 @@ multi-lock or red lock is shown as a lock by itself. A key that may belong to
 another program is "unknown". So is a whole number without waiters and without a
 request of rlock in the last ten minutes, because it may be a counter.
 
+On ZooKeeper, the names of the nodes below NAME tell the kind: locks, fair and
+fenced locks look the same ("reentrant"), and a semaphore of Curator's without a
+SharedCount looks like a mutex while one permit is taken. Holders that rlock did
+not make are shown by their address.
+
   --server         show the server instead: its version, the commands that rlock
                    needs but this user may not run, and how lost connections are
                    sealed. It tries these commands without changing data, and
@@ -30,9 +35,12 @@ request of rlock in the last ten minutes, because it may be a counter.
                    tries the keys and channels that a lock of that name needs,
                    of all kinds or of the --policy. It prints the ACL SETUSER
                    that permits what is missing. It cannot try INCR, DECR, LPUSH
-                   and RPUSH without ACL DRYRUN
+                   and RPUSH without ACL DRYRUN. With zk://, it shows version
+                   and mode of each server, the session time-out and its
+                   limits, the time of a sync, and what the login may do below
+                   the chroot, or at NAME
   --policy POLICY  use the "peek" of a policy: a module of your own on
-                   package.path (see --lua-path)
+                   package.path (see --lua-path). Not with zk://
   --json           print one object per line, one for each kind found
 
 Exit status: 0 held, 3 free, 4 unknown; a semaphore or permits are free while

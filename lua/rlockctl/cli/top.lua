@@ -25,7 +25,7 @@ lock, and break a lock after a confirmation. It changes nothing else.
   LONGEST   the longest wait of a waiter of a fair lock; for other kinds, the
             longest time with waiters and without a grant
 
-Redis keeps no history, so all but LEFT and WAITERS are derived from samples
+Servers keep no history, so all but LEFT and WAITERS are derived from samples
 taken since top started. Samples miss what happens between them: a lock that is
 released and soon acquired again by the same owner counts as held all the time,
 unless it has a fencing token. So there may be more grants and longer waits than

@@ -15,7 +15,9 @@ function statistics.new(at)
     sampled = at }
 end
 
-local function key_of(one) return (one.mode or "") .. " " .. one.owner end
+local function key_of(one)
+  return (one.mode or "") .. " " .. (one.node or one.owner)
+end
 
 -- The least number of grants between two tokens.
 local function grants_between(before, token)
@@ -26,7 +28,9 @@ end
 -- Returns the number of grants since the last sample.
 local function take_holders(self, state, now)
   local before, granted = self.holders, 0
-  local by_token = grants_between(self.token, state.token)
+  local first = state.holders[1]
+  local by_token = first and first.node and 0   -- a node is one grant
+    or grants_between(self.token, state.token)
   if by_token > 0 then before = {} end
   self.holders, self.token = {}, state.token or self.token
   for _, holder in ipairs(state.holders) do

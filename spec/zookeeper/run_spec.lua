@@ -165,7 +165,9 @@ describe("rlockctl run on ZooKeeper", function()
     end
     local holder = ctl.start(words("1", "sh", "-c", "echo got; sleep 60"))
     holder:says "got"
-    assert.equal(200, ctl.run(words("1", "true")).status)
+    assert.matches('^rlockctl: run: permits "run:%d+" are held by %S+: sh '
+      .. "%(pid %d+%), renewed until released\n$",
+      ctl.fault(200, words("1", "true")))
     assert.matches("is in use with a limit of 1",
       ctl.fault(206, words("2", "true")))
     holder:kill(15)

@@ -20,7 +20,7 @@ local function ways(hold, i)
     return store.by(hold.client, name,
       chosen.fair and "fair_readwrite" or "readwrite")
   end
-  if chosen.limit or chosen.policy then return { own } end
+  if chosen.policy then return { own } end
   return { (chosen.shared or chosen.exclusive) and pair or any, any, own }
 end
 
@@ -79,7 +79,7 @@ end
 
 -- The beginning of a sentence that ends with "held by".
 local function subject_of(hold, i, state)
-  local name, free = text.show(hold.names[i]), state.available
+  local name, free = text.show(hold.names[i]), state.available or 0
   if not state.in_use then
     return (state.kind and ("%s lock %s"):format(state.kind, name)
       or hold.locks[i]:show()) .. " is"

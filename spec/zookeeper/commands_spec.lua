@@ -4,6 +4,8 @@
 local codec = require "rlock.zookeeper.codec"
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
+local fixtures = require "spec.tools.fixtures"
+local frames = require "spec.tools.frames"
 local peers = require "spec.tools.zookeeper_peer"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
@@ -89,6 +91,9 @@ before_each(function()
   assert(peer:make(root))
   url = server.url .. root
 end)
+
+after_each(frames.reset)
+after_each(fixtures.close)
 
 teardown(function()
   server:stop()
@@ -429,6 +434,29 @@ describe("the commands with bad input", function()
         assert.equal(case[2], result.status, words[1])
         assert.matches("^rlockctl: [^\n]+\n$", result.err)
         assert.truthy(result.err:find(case[3], 1, true), result.err)
+      end
+    end
+  end)
+
+  it("survive answers that are malformed", function()
+    local store = require "rlockctl.cli.stores.zookeeper"
+    local client = fixtures.open { url = url }
+    curator("a", "lock-", "10.0.0.1")
+    local function at(name)
+      return function() return store.at(client, name) end
+    end
+    local function names() return store.names(client) end
+    for _, body in ipairs { "", "\255\255\255\255", "\127\255\255\255",
+        codec.int(3), codec.int(1) .. codec.int(100) .. "x" } do
+      for _, look in ipairs { at "a", names } do
+        assert(look())                  -- connected, so nothing else is sent
+        local link = client.session.server.connection
+        frames.garble(codec.int(link.xid + 1) .. ("\0"):rep(8) .. codec.int(0)
+          .. body)
+        local result, code, detail = look()
+        assert.is_nil(result)
+        assert.is_string(code)
+        assert.is_nil(detail:find "%c")
       end
     end
   end)

@@ -9,6 +9,7 @@ local frames = require "spec.tools.frames"
 local peers = require "spec.tools.zookeeper_peer"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
+local terminal = require "spec.tools.terminal"
 local zookeeper = require "spec.tools.zookeeper"
 
 if not zookeeper.is_installed() then
@@ -16,6 +17,8 @@ if not zookeeper.is_installed() then
     pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
   end)
 end
+
+local on_terminal = terminal.only(it, pending)
 
 local SOON = 10 * slow
 local HOST = shell.run "uname -n":match "%S+"
@@ -405,6 +408,20 @@ describe("rlockctl top on ZooKeeper", function()
     local rows = rows_of(output("top", "--once", "--interval", "100ms"))
     assert.matches("^reentrant  >0%.%ds  %-     1        0%.0       0%.%ds     "
       .. "10%.0%.0%.1$", rows.a)
+  end)
+
+  on_terminal("breaks a lock in the live table", function()
+    curator("a", "lock-", "10.0.0.1")
+    local screen = terminal.open(shell.words { "env", "RLOCK_URL=" .. url,
+      ctl.binary, "top", "--interval", "0.1" }, { folder = ctl.folder(),
+      columns = 100, lines = 24 })
+    finally(function() screen:close() end)
+    screen:shows "\na .* 10%.0%.0%.1"
+    screen:type "b"
+    screen:shows 'Break "a", held by 10%.0%.0%.1%? '
+    screen:type "y"
+    screen:shows '"a" is broken: it was held by 10%.0%.0%.1'
+    assert.same({}, peer:names(root .. "/a"))
   end)
 
   it("counts each node as a grant", function()

@@ -80,13 +80,19 @@ function peer:is_open(path)
   return its:is_open()
 end
 
---- Ends a session, as its time-out would: by resuming and closing it.
+--- Ends a session, as its time-out would: by resuming and closing it. Its
+--- client may resume it, too, before it is closed.
 -- @tparam table session id, password
 function peer.end_session(server, session)
-  local link = new(server)
-  link.session = { id = session.id, password = session.password }
-  assert(link:connect(host.now() + SECONDS))
-  link:close(host.now() + SECONDS)
+  local ends = host.now() + SECONDS
+  local err
+  repeat
+    local link = new(server)
+    link.session = { id = session.id, password = session.password }
+    assert(link:connect(ends))
+    err = link:post(codec.ops.close):wait(ends)
+    link:close(ends)
+  until err == 0
 end
 
 function peer:close() self.link:close(host.now() + SECONDS) end

@@ -517,9 +517,9 @@ function server.acquire(keys, args)
   if ttl ~= -2 and redis.call("hget", lock, owner) then
     redis.call("hset", lock, owner, want)
     if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
-    return { "held" }
+    return "held"
   elseif want ~= "1" then
-    return { "lost" }
+    return "lost"
   elseif ttl ~= -2 and args[4] == "0" then
     return { "busy", ttl }
   end
@@ -529,7 +529,7 @@ function server.acquire(keys, args)
   end
   redis.call("hset", lock, owner, want, MARK, 0)
   redis.call("pexpire", lock, lease)
-  return { "held" }
+  return "held"
 end
 
 -- A queued waiter's next deadline and heartbeat. Postponing a deadline costs
@@ -625,15 +625,15 @@ function server.release(keys, args)
     if want == "0" and redis.call("exists", keys[2], keys[5]) > 0 then
       leave(keys, owner, publish)
     end
-    return { "lost" }
+    return "lost"
   end
   if want ~= "0" then
     redis.call("pexpire", lock, lease)  -- first: it needs no memory
     redis.call("hset", lock, owner, want)
-    return { "kept" }
+    return "kept"
   end
   hand_over(keys, publish)
-  return { "freed" }
+  return "freed"
 end
 
 --- Removes a waiter that gives up. If it was granted the lock and does not know
@@ -645,7 +645,7 @@ function server.leave(keys, args)
   else
     leave(keys, owner, publish)
   end
-  return { "left" }
+  return "left"
 end
 
 -- Evicts, by force, the waiters at the front of the queue that are not known to
@@ -670,10 +670,10 @@ function server.break_(keys, args)
   local publish = args[2]
   local is_free = redis.call("exists", keys[1]) == 0
   if is_free and evict_silent(keys, publish) == 0 then
-    return { "free" }
+    return "free"
   end
   hand_over(keys, publish)
-  return { "freed" }
+  return "freed"
 end
 
 --- As the reentrant lock's, then "queue" and the first hundred waiters.

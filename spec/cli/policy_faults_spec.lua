@@ -166,12 +166,14 @@ describe("a fault of a policy is reported when it is used:", function()
   local acquire = 'policy "mine": %S+:3: acquire: answered '
   local release = 'policy "mine": %S+:9: release: answered '
 
-  -- A helper that captures n numbers.
+  -- A helper that captures n functions.
   local function captures(n)
     local lines = {}
-    for i = 1, n do lines[i] = ("local x%d = %d"):format(i, i) end
-    lines[n + 1] = "local function sum() return x1"
-    for i = 2, n do lines[n + i] = "+ x" .. i end
+    for i = 1, n do
+      lines[i] = ("local function x%d() return %d end"):format(i, i)
+    end
+    lines[n + 1] = "local function sum() return x1()"
+    for i = 2, n do lines[n + i] = ("+ x%d()"):format(i) end
     return { head = table.concat(lines, "\n") .. " end",
       acquire = "return { sum() }" }
   end

@@ -44,7 +44,6 @@ describe("a compiled operation", function()
   it("is the function's body, with what it captures before it", function()
     assert.equal(lines(
       "-- rlock shop.acquire",
-      "local LIMIT = 1099511627776",
       "local function count(lock, owner)             -- an ordinary helper",
       "  return tonumber(redis.call(\"hget\", lock, owner) or 0)",
       "end",
@@ -62,6 +61,7 @@ describe("a compiled operation", function()
       "  if n == 0 then return 0 end",
       "  return floor((...)) + rest(select(2, ...))",
       "end",
+      "local LIMIT = 1099511627776",
       "local keys, args = KEYS, ARGV",
       "local lock, owner, lease, want ="
         .. " keys[1], args[1], args[2], tonumber(args[3])",
@@ -83,7 +83,7 @@ describe("a compiled operation", function()
     assert.has_no.matches("naming.prefix", text)
     assert.matches("\nlocal words = {}\nwords.channel = \"channel\"\n"
       .. "local function twice%(text%)\n  return text .. text\nend\n"
-      .. "local MARK = \"!\"\nfunction words.mark%(text%)\n", text)
+      .. "function words.mark%(text%)\n  local MARK = \"!\"\n", text)
     assert.has_no.matches("unused", text)
   end)
 
@@ -95,18 +95,46 @@ describe("a compiled operation", function()
   it("writes constants so that Lua 5.1 reads them back", function()
     assert.equal(lines(
       "-- rlock shop.constants",
+      "local fmt = string.format",
       "local HALF = 0.5",
-      "local HUGE = math.huge",
+      "local HUGE = 1e999",
       "local QUOTES = \"a \\\"quoted\\\" \\\\ text,\\n"
         .. "\\009tab, \\000 zero and \\195\\169\"",
       "local STRICT = true",
       "local TINY = -1e-09",
-      "local fmt = string.format",
       "return {",
       "  fmt(\"%.17g %.17g\", HALF, TINY), tostring(STRICT), QUOTES,",
       "  tostring(HUGE == math.huge),",
       "}"
     ), op("constants").text)
+  end)
+
+  it("declares in each function the constants that it uses", function()
+    local compiled = compile(lines(
+      "local A, B = 1, 2",
+      "local function short(n) return n + A end",
+      "local function long(n)  -- of some lines",
+      "",
+      "  if n == B then",
+      "    return short(n) .. [[",
+      "  ]]",
+      "  end",
+      "  return A * n",
+      "end",
+      "return function(keys)",
+      "  return { long(2), long(3), B, A }",
+      "end"))
+    local text = lines("-- rlock p.acquire",
+      "local function short(n)", "  local A = 1", "  return n + A end",
+      "local function long(n)", "  local A = 1", "  local B = 2",
+      "  -- of some lines", "", "  if n == B then", "    return short(n) .. [[",
+      "  ]]", "  end", "  return A * n", "end",
+      "local A = 1", "local B = 2", "return { long(2), long(3), B, A }")
+    assert.equal(text, compiled.text)
+    assert.same({ "3  ", 3, 2, 1 }, assert(load(text))())
+    local from = {}
+    for i = 2, 18 do from[i - 1] = compiled.lines[i][2] end
+    assert.same({ 2, 2, 2, 3, 9, 5, 3, 4, 5, 6, 7, 8, 9, 10, 12, 12, 12 }, from)
   end)
 
   it("declares only the parameters that are used", function()

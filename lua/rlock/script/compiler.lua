@@ -169,9 +169,11 @@ function Compiler:ship(unit, use)
     local literal, fault = emit.literal(value)
     if not literal then
       self:fault_at(use.line, fn, "upvalue %q %s", unit.key, fault)
+    elseif unit.key == use.name then
+      unit.literal = literal          -- each function declares it for itself
+    else
+      self.text:constant(unit, literal)
     end
-    self:reads(literal, fn)
-    self.text:constant(unit, literal)
   end
 end
 
@@ -234,10 +236,18 @@ function Compiler:needs(fn)
     end
   end
   table.sort(captured, by_name)
+  fn.constants = {}
+  local last
   for _, use in ipairs(captured) do
     local value = fn.captured[use.name].value
     self:unit(fn, use, use.name, value)
     if type(value) == "table" then self:table_field(fn, use, value) end
+    local literal = self.units[use.name].literal
+    if literal and use.name ~= last then
+      table.insert(fn.constants,
+        { name = use.name, literal = literal, line = use.line })
+    end
+    last = use.name
   end
 end
 

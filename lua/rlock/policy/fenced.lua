@@ -31,8 +31,9 @@ local function next_token(counter)
   local token = math.max(time[1] * 1000000 + time[2],
     (tonumber(last or 0) or 0) + 1)
   if token >= LIMIT then return nil end
-  redis.call("set", counter, token)
-  return token
+  local text = ("%d"):format(token)     -- once: Redis formats numbers slowly
+  redis.call("set", counter, text)
+  return text
 end
 
 --- Takes the lock with a new token, or sets the owner's hold count to `want`

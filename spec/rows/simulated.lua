@@ -113,8 +113,8 @@ rows.planted = {
 
   -- replies
   { "a release that is answered with a loss", "rlock.policy.reentrant",
-    'redis.call(publish, keys[2], UNLOCKED)\n  return "freed"',
-    'redis.call(publish, keys[2], UNLOCKED)\n  return "lost"',
+    'tell(publish, keys[2], UNLOCKED)\n  return "freed"',
+    'tell(publish, keys[2], UNLOCKED)\n  return "lost"',
     "not unlocked",
     calm { kind = "lock" } },
   { "a majority of half of the servers", "rlock.several.quorum",

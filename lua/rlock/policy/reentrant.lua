@@ -8,9 +8,10 @@
 
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
 
 local free, holders = handover.free, handover.holders
-local pass, register = handover.pass, handover.register
+local pass, register, tell = handover.pass, handover.register, shared.tell
 
 local UNLOCKED = "0"
 local RESERVED = "0"
@@ -76,12 +77,8 @@ function server.release(keys, args)
     publish = "publish"
   else
     redis.call("del", lock)
-    if publish == "both" then           -- tell(), without the cost of a call
-      redis.call("publish", keys[2], UNLOCKED)
-      publish = "spublish"
-    end
   end
-  redis.call(publish, keys[2], UNLOCKED)
+  tell(publish, keys[2], UNLOCKED)
   return "freed"
 end
 

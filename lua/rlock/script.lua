@@ -9,7 +9,7 @@
 --    source           a function's position in its text
 --    sandbox          the globals inside Redis
 --    differences      how Lua 5.1 differs
---    compiler, emit   what is shipped, and as what text
+--    compiler, placement, emit   what is shipped, where, and as what text
 --  @module rlock.script
 
 local compiler = require "rlock.script.compiler"

@@ -172,7 +172,7 @@ describe("a fault of a policy is reported when it is used:", function()
     for i = 1, n do
       lines[i] = ("local function x%d() return %d end"):format(i, i)
     end
-    lines[n + 1] = "local function sum() return x1()"
+    lines[n + 1] = "local function sum(...) return x1()"
     for i = 2, n do lines[n + i] = ("+ x%d()"):format(i) end
     return { head = table.concat(lines, "\n") .. " end",
       acquire = "return { sum() }" }

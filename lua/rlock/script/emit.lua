@@ -15,7 +15,7 @@ Text.__index = Text
 --  @treturn Text
 function emit.new(policy, op)
   local name = policy .. "." .. op
-  local self = { name = name, op = op, text = {}, lines = {} }
+  local self = { name = name, op = op, text = {}, lines = {}, indent = "" }
   self.text[1] = "-- rlock " .. name:gsub("%c", " ")
   return setmetatable(self, Text)
 end
@@ -61,8 +61,10 @@ function emit.literal(value)
     .. " booleans can be shipped"
 end
 
-function Text:add(line, path, number_)
-  self.text[#self.text + 1] = line
+-- Adds a line; `is_inside`: it begins within a long string.
+function Text:add(line, path, number_, is_inside)
+  local indent = not is_inside and line ~= "" and self.indent or ""
+  self.text[#self.text + 1] = indent .. line
   self.lines[#self.text] = { path, number_ }
 end
 
@@ -113,7 +115,7 @@ function Text:source(lines, first, path)
   for i, line in ipairs(lines) do
     local text = line.text
     if i >= first and not line.inside then text = text:sub(width + 1) end
-    self:add(text, path, line.line)
+    self:add(text, path, line.line, line.inside)
   end
 end
 
@@ -123,23 +125,29 @@ end
 
 -- Declares the constants that a function uses. As upvalues of all functions,
 -- they would cost about 500 instructions each time that the script runs.
-function Text:constants(fn, indent)
+function Text:constants(fn)
   for _, each in ipairs(fn.constants) do
-    self:add(("%slocal %s = %s"):format(indent, each.name, each.literal),
-      fn.path, each.line)
+    self:add(("local %s = %s"):format(each.name, each.literal), fn.path,
+      each.line)
   end
 end
 
---- Adds a function: `local function name(...)` or `function module.field(...)`.
-function Text:helper(unit, fn)
+--- Adds a function, and those that it encloses: `local function name(...)` or
+--  `function module.field(...)`.
+function Text:helper(unit)
   local start = unit.key:find(".", 1, true) and "function " or "local function "
-  local node, has_constants = fn.node, fn.constants[1] ~= nil
+  local fn, node, inner = unit.fn, unit.fn.node, unit.inner or {}
+  local is_whole = not (fn.constants[1] or inner[1])
   local lines = split(fn.file, node.params_from,
-    has_constants and node.body_from - 1 or node.to)
+    is_whole and node.to or node.body_from - 1)
   lines[1].text = start .. unit.key .. lines[1].text
   self:source(lines, 2, fn.path)
-  if not has_constants then return end
-  self:constants(fn, "  ")
+  if is_whole then return end
+  local indent = self.indent
+  self.indent = indent .. "  "
+  self:constants(fn)
+  for _, each in ipairs(inner) do self:helper(each) end
+  self.indent = indent
   lines = split(fn.file, node.body_from, node.to)
   if blank(lines[1]) then
     table.remove(lines, 1)
@@ -164,7 +172,7 @@ end
 
 --- Adds the body of the operation, its parameters first.
 function Text:body(fn)
-  self:constants(fn, "")
+  self:constants(fn)
   self:parameters(fn)
   local lines = split(fn.file, fn.node.body_from, fn.node.body_to)
   lines[1].text = lines[1].text:gsub("^ +", "")

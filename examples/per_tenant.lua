@@ -25,7 +25,7 @@ local function hold(holders, owner, ends)
   end
   local last = redis.call("zrange", holders, -1, -1, "withscores")[2]
   redis.call("pexpireat", holders, last)
-  return { "held" }
+  return "held"
 end
 
 function server.acquire(keys, args)
@@ -44,14 +44,14 @@ end
 function server.renew(keys, args)
   local holders, owner, lease, time = keys[1], args[1], args[2], now()
   redis.call("zremrangebyscore", holders, "-inf", time)
-  if not redis.call("zscore", holders, owner) then return { "lost" } end
+  if not redis.call("zscore", holders, owner) then return "lost" end
   return hold(holders, owner, time + lease)
 end
 
 function server.release(keys, args)
-  if redis.call("zrem", keys[1], args[1]) == 0 then return { "lost" } end
+  if redis.call("zrem", keys[1], args[1]) == 0 then return "lost" end
   tell(args[4], keys[2], "0")
-  return { "freed" }
+  return "freed"
 end
 
 local per_tenant = {

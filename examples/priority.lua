@@ -46,7 +46,7 @@ local function prolong(lock, lease)
   if redis.call("pttl", lock) < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
-  return { "held" }
+  return "held"
 end
 
 function server.acquire(keys, args)
@@ -60,13 +60,13 @@ function server.acquire(keys, args)
   if not holder and (not first or first == owner) then
     redis.call("set", lock, owner, "px", lease)
     leave_line(queue, alive, owner)
-    return { "held" }
+    return "held"
   end
   return { "busy", holder and redis.call("pttl", lock) or 100 }
 end
 
 function server.renew(keys, args)
-  if redis.call("get", keys[1]) ~= args[1] then return { "lost" } end
+  if redis.call("get", keys[1]) ~= args[1] then return "lost" end
   return prolong(keys[1], args[2])
 end
 
@@ -77,17 +77,17 @@ local function call_next(keys, publish)
 end
 
 function server.release(keys, args)
-  if redis.call("get", keys[1]) ~= args[1] then return { "lost" } end
+  if redis.call("get", keys[1]) ~= args[1] then return "lost" end
   redis.call("del", keys[1])
   call_next(keys, args[4])
-  return { "freed" }
+  return "freed"
 end
 
 -- Removes a waiter that gives up.
 function server.leave(keys, args)
   leave_line(keys[2], keys[3], args[1])
   if redis.call("exists", keys[1]) == 0 then call_next(keys, args[2]) end
-  return { "left" }
+  return "left"
 end
 
 local priority_lock = {

@@ -98,6 +98,7 @@ build = {
     ["rlock.script.emit"] = "lua/rlock/script/emit.lua",
     ["rlock.script.lexer"] = "lua/rlock/script/lexer.lua",
     ["rlock.script.parser"] = "lua/rlock/script/parser.lua",
+    ["rlock.script.placement"] = "lua/rlock/script/placement.lua",
     ["rlock.script.sandbox"] = "lua/rlock/script/sandbox.lua",
     ["rlock.script.scope"] = "lua/rlock/script/scope.lua",
     ["rlock.script.source"] = "lua/rlock/script/source.lua",

@@ -9,7 +9,7 @@
 --    source           a function's position in its text
 --    sandbox          the globals inside Redis
 --    differences      how Lua 5.1 differs
---    compiler, emit   what is shipped, and as what text
+--    compiler, placement, emit   what is shipped, where, and as what text
 --  @module rlock.script
 
 local compiler = require "rlock.script.compiler"
@@ -96,7 +96,8 @@ for i = 1, result[1] do
   local is_run, reply = pcall(each,
     { values(KEYS, (i - 1) * width + 1, i * width) },
     { ARGV[last + i], values(ARGV, 3, last) })
-  if not is_run or type(reply) ~= "table" or reply[1] ~= "held" then
+  if type(reply) == "table" then reply = reply[1] end
+  if not is_run or reply ~= "held" then
     result[#result + 1] = i
   end
   if finish and i % 4 == 0 and os.clock() > finish then
@@ -113,7 +114,7 @@ return result
 --    ARGV  the number of keys of each; the number of arguments after the owner,
 --          which all share; these arguments; the owners
 --    reply  how many owners were served, then the positions of those whose
---           reply was not { "held" }, or who raised an error
+--           reply was not "held", or who raised an error
 --  @tparam table compiled the result of script.compile
 --  @treturn table as `compiled`, without places for messages
 function script.batched(compiled)

@@ -166,12 +166,14 @@ describe("a fault of a policy is reported when it is used:", function()
   local acquire = 'policy "mine": %S+:3: acquire: answered '
   local release = 'policy "mine": %S+:9: release: answered '
 
-  -- A helper that captures n numbers.
+  -- A helper that captures n functions.
   local function captures(n)
     local lines = {}
-    for i = 1, n do lines[i] = ("local x%d = %d"):format(i, i) end
-    lines[n + 1] = "local function sum() return x1"
-    for i = 2, n do lines[n + i] = "+ x" .. i end
+    for i = 1, n do
+      lines[i] = ("local function x%d() return %d end"):format(i, i)
+    end
+    lines[n + 1] = "local function sum(...) return x1()"
+    for i = 2, n do lines[n + i] = ("+ x%d()"):format(i) end
     return { head = table.concat(lines, "\n") .. " end",
       acquire = "return { sum() }" }
   end
@@ -180,13 +182,13 @@ describe("a fault of a policy is reported when it is used:", function()
   for _, case in ipairs {
     { "no verdict", { acquire = "" }, TRY, acquire .. "nothing; it must" },
     { "a wrong verdict", { acquire = 'return { "hold" }' }, TRY,
-      acquire .. '{ "hold" }; it must answer { "held" }, ' },
+      acquire .. '{ "hold" }; it must answer "held", ' },
     { "a verdict that is a number", { acquire = "return { 42 }" }, TRY,
       acquire .. "{ 42 }; it must" },
     { "a verdict that is a table", { acquire = 'return { { "held" } }' }, TRY,
       acquire .. '{ { "held" } }; it must' },
-    { "a verdict of another operation", { acquire = 'return { "freed" }' }, TRY,
-      acquire .. '{ "freed" }; it must' },
+    { "a verdict of another operation", { acquire = 'return "freed"' }, TRY,
+      acquire .. '"freed"; it must' },
     { "lost, by who had nothing", { acquire = 'return { "lost" }' }, TRY,
       acquire .. '{ "lost" }; it must' },
     { "busy, but for how long", { acquire = 'return { "busy" }' }, TRY,
@@ -203,7 +205,7 @@ describe("a fault of a policy is reported when it is used:", function()
       acquire = "local t = {} for i = 1, 9000 do t[i] = 1 end return t" }, TRY,
       acquire .. '{ 1, 1, 1, 1, ... }; it must' },
     { "a release that holds", { release = 'return { "held" }' }, UNLOCK,
-      release .. '{ "held" }; it must answer { "freed" } when no hold' },
+      release .. '{ "held" }; it must answer "freed" when no hold' },
     { "a release that keeps what nobody wants",
       { release = 'return { "kept" }' }, UNLOCK,
       release .. '{ "kept" }; it must' },
@@ -303,7 +305,7 @@ describe("a fault of a policy is reported when it is used:", function()
       end)
       lost:wait(10)]], name }
     is_one_line(result.out, "not renewed in time: policy \"mine\": %S+:6: "
-      .. 'renew: answered { "kept" }; it must answer { "held" } or { "lost" }')
+      .. 'renew: answered { "kept" }; it must answer "held" or "lost"')
     assert.matches("is at risk, valid for", result.err)
   end)
 end)

@@ -66,8 +66,9 @@ for _, case in ipairs {
       -- "o1" uses the old version, "n1" the new one.
       local function ask(who, op, ...)
         local side = sides[who:sub(1, 1)]
-        return store:eval(side.ops[op].text, side.keys "lock",
-          { who, ... })[1]
+        local reply = store:eval(side.ops[op].text, side.keys "lock",
+          { who, ... })
+        return type(reply) == "table" and reply[1] or reply
       end
 
       local function verdict(who, waits)

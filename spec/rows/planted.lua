@@ -69,8 +69,8 @@ return {
     'return redis.call("publish", channel, UNLOCKED)', "return", NO_WAKE },
   { "a waiter who gives up and passes nothing on", "reentrant",
     "rlock/policy/reentrant.lua",
-    '  free(lock, keys[2], publish)\n  return { "freed" }\nend\n\n'
-      .. 'function server.break_', '  return { "freed" }\nend\n\n'
+    '  free(lock, keys[2], publish)\n  return "freed"\nend\n\n'
+      .. 'function server.break_', '  return "freed"\nend\n\n'
       .. 'function server.break_', NO_WAKE },
   { "a break that ignores its token", "fenced", "rlock/policy/fenced.lua",
     "if not standing or tonumber(standing) ~= tonumber(token) then",

@@ -113,8 +113,8 @@ rows.planted = {
 
   -- replies
   { "a release that is answered with a loss", "rlock.policy.reentrant",
-    'redis.call(publish, keys[2], UNLOCKED)\n  return { "freed" }',
-    'redis.call(publish, keys[2], UNLOCKED)\n  return { "lost" }',
+    'tell(publish, keys[2], UNLOCKED)\n  return "freed"',
+    'tell(publish, keys[2], UNLOCKED)\n  return "lost"',
     "not unlocked",
     calm { kind = "lock" } },
   { "a majority of half of the servers", "rlock.several.quorum",
@@ -176,7 +176,7 @@ rows.planted = {
   { "a reader that also writes, though servers fail over",
     "rlock.policy.readwrite", 'return { "refused", UPGRADE }',
     'redis.call("hset", lock, "mode", "write", field, want)\n'
-      .. '    return { "held" }', "upgraded",
+      .. '    return "held"', "upgraded",
     { only = { replicas = true, kind = "read_write_lock", style = "both" } } },
 }
 

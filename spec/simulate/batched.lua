@@ -39,7 +39,7 @@ function batched.parts_of(words)
   return batched.parts({ unpack(words, 4, n) }, { unpack(words, n + 1) })
 end
 
---- The parts that answered { "held" }.
+--- The parts that answered "held".
 -- @tparam table parts
 -- @param reply of the script
 function batched.held(parts, reply)

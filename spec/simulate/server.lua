@@ -207,7 +207,7 @@ function own.evalsha(self, link, words)
   local reply = self.redis:run_script(text, keys, args)
   if self.on_eval and batched.is(text) then
     for _, part in ipairs(batched.held(batched.parts(keys, args), reply)) do
-      self:on_eval(link, text, part.keys, part.args, { "held" })
+      self:on_eval(link, text, part.keys, part.args, "held")
     end
   elseif self.on_eval then
     self:on_eval(link, text, keys, args, reply)

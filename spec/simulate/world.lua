@@ -370,6 +370,7 @@ function world:executed(server, link, text, keys, args, reply)
   end
   local operation, key = header.operation, keys[header.owners] or keys[1]
   if server.is_old then return end
+  if type(reply) ~= "table" then reply = { reply } end
   watch.executed(self, server, link, operation, key, args, reply)
   if header.is_semaphore then
     permits.executed(self, server, operation, keys, args, reply)

@@ -44,11 +44,13 @@ function states.of(client, which)
   local loaded, node = policy.load(which), client.session.server.node
   local self = { policy = loaded }
 
-  --- Runs an operation; returns its reply, or nil, code, detail.
+  --- Runs an operation; returns its reply, always as a list, or nil, code,
+  --- detail.
   function self.ask(name, op, ...)
     local now = host.now()
     local reply, code, detail = remote.run(node, assert(loaded.ops[op], op),
       now + SECONDS, now, loaded.keys(name), nil, nil, nil, nil, { ... })
+    if type(reply) == "string" then reply = { reply } end
     return reply, code, detail
   end
 

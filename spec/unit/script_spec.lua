@@ -44,11 +44,10 @@ describe("a compiled operation", function()
   it("is the function's body, with what it captures before it", function()
     assert.equal(lines(
       "-- rlock shop.acquire",
-      "local LIMIT = 1099511627776",
-      "local function count(lock, owner)             -- an ordinary helper",
-      "  return tonumber(redis.call(\"hget\", lock, owner) or 0)",
-      "end",
       "local function holds(lock, owner)",
+      "  local function count(lock, owner)             -- an ordinary helper",
+      "    return tonumber(redis.call(\"hget\", lock, owner) or 0)",
+      "  end",
       "  return count(lock, owner) > 0",
       "end",
       "local naming = {}",
@@ -62,6 +61,7 @@ describe("a compiled operation", function()
       "  if n == 0 then return 0 end",
       "  return floor((...)) + rest(select(2, ...))",
       "end",
+      "local LIMIT = 1099511627776",
       "local keys, args = KEYS, ARGV",
       "local lock, owner, lease, want ="
         .. " keys[1], args[1], args[2], tonumber(args[3])",
@@ -82,8 +82,10 @@ describe("a compiled operation", function()
     assert.matches("\nfunction naming.suffix%(name, suffix%)\n", text)
     assert.has_no.matches("naming.prefix", text)
     assert.matches("\nlocal words = {}\nwords.channel = \"channel\"\n"
-      .. "local function twice%(text%)\n  return text .. text\nend\n"
-      .. "local MARK = \"!\"\nfunction words.mark%(text%)\n", text)
+      .. "function words.mark%(text%)\n  local MARK = \"!\"\n", text)
+    assert.matches("\nfunction words.shout%(text%)\n"
+      .. "  local function twice%(text%)\n    return text .. text\n  end\n"
+      .. "  return twice%(words.mark%(text%)%)\nend\n", text)
     assert.has_no.matches("unused", text)
   end)
 
@@ -95,18 +97,100 @@ describe("a compiled operation", function()
   it("writes constants so that Lua 5.1 reads them back", function()
     assert.equal(lines(
       "-- rlock shop.constants",
+      "local fmt = string.format",
       "local HALF = 0.5",
-      "local HUGE = math.huge",
+      "local HUGE = 1e999",
       "local QUOTES = \"a \\\"quoted\\\" \\\\ text,\\n"
         .. "\\009tab, \\000 zero and \\195\\169\"",
       "local STRICT = true",
       "local TINY = -1e-09",
-      "local fmt = string.format",
       "return {",
       "  fmt(\"%.17g %.17g\", HALF, TINY), tostring(STRICT), QUOTES,",
       "  tostring(HUGE == math.huge),",
       "}"
     ), op("constants").text)
+  end)
+
+  it("declares in each function the constants that it uses", function()
+    local compiled = compile(lines(
+      "local A, B = 1, 2",
+      "local function short(n) return n + A end",
+      "local function long(n)  -- of some lines",
+      "",
+      "  if n == B then",
+      "    return short(n) .. [[",
+      "  ]]",
+      "  end",
+      "  return A * n",
+      "end",
+      "return function(keys)",
+      "  return { long(2), long(3), short(B), A }",
+      "end"))
+    local text = lines("-- rlock p.acquire",
+      "local function short(n)", "  local A = 1", "  return n + A end",
+      "local function long(n)", "  local A = 1", "  local B = 2",
+      "  -- of some lines", "", "  if n == B then", "    return short(n) .. [[",
+      "  ]]", "  end", "  return A * n", "end",
+      "local A = 1", "local B = 2", "return { long(2), long(3), short(B), A }")
+    assert.equal(text, compiled.text)
+    assert.same({ "3  ", 3, 3, 1 }, assert(load(text))())
+    local from = {}
+    for i = 2, 18 do from[i - 1] = compiled.lines[i][2] end
+    assert.same({ 2, 2, 2, 3, 9, 5, 3, 4, 5, 6, 7, 8, 9, 10, 12, 12, 12 }, from)
+  end)
+
+  -- Names the helpers of an operation, the enclosed ones in parentheses.
+  local function helpers_of(head, body)
+    local compiled = compile(lines(head,
+      "return function(keys, args) return " .. body .. " end"))
+    local names = {}
+    for indent, name in compiled.text:gmatch "\n( *)local function (%w+)" do
+      names[#names + 1] = indent == "" and name or "(" .. name .. ")"
+    end
+    return table.concat(names, " "), compiled
+  end
+
+  it("declares a helper in the only one that needs it", function()
+    local one = "local function one(n) return n + 1 end\n"
+    local two = one .. "local function two(n) return one(one(n)) end\n"
+    local three = two .. "local function three(n) return two(n) + one(n) end\n"
+    local names, compiled = helpers_of(three, "three(5)")
+    assert.equal("three (one) (two)", names)
+    assert.equal(13, load(compiled.text)())
+    local from = {}
+    for i = 2, 5 do from[i - 1] = compiled.lines[i][2] end
+    assert.same({ 3, 1, 2, 3 }, from)
+    assert.equal("one two three", (helpers_of(three, "three(5) + two(1)")))
+    assert.equal("one two three",
+      (helpers_of(three, "three(5) + one(1) + two(1)")))
+  end)
+
+  it("declares a helper before all that need it, and where it keeps its names",
+    function()
+      local one = "local function one(n) return tonumber(n) end\n"
+      for title, helper in pairs {
+        ["a parameter of its name"] = "local function two(n) return one(n) end"
+          .. "\nlocal function three(one) return two(one) end",
+        ["a parameter of the name of a global"] =
+          "local function three(tonumber) return one(tonumber) end",
+        ["a call of itself"] = "local function three(n)\n"
+          .. "  return n == 0 and 0 or three(n - 1) * 0 + one(n)\nend",
+        ["three dots"] = "local function three(...) return one(...) end",
+        ["another name"] = "local same = one\n"
+          .. "local function three(n) return same(n) + one(n) - n end",
+      } do
+        local names, compiled = helpers_of(one .. helper, "three(3)")
+        assert.has_no.matches("%(", names, title)
+        assert.equal(3, load(compiled.text)(), title)
+      end
+    end)
+
+  it("keeps long strings in an enclosed helper as they are", function()
+    local _, compiled = helpers_of(lines(
+      "local function text() return [[",
+      "  a", "b]] end",
+      "local function both() return text() .. text() end"), "both()")
+    assert.equal("  a\nb  a\nb", load(compiled.text)())
   end)
 
   it("declares only the parameters that are used", function()
@@ -711,7 +795,8 @@ describe("an operation for many owners", function()
     assert.same({ 9, 2, 3, 5, 7 }, run_for(OWNERS, gives(lines(
       "  if owner == 'owner2' then return { 'lost' } end",
       "  if owner == 'owner3' then error('no') end",
-      "  if owner == 'owner5' then return 'held' end",
+      "  if owner == 'owner4' then return 'held' end",
+      "  if owner == 'owner5' then return 'lost' end",
       "  if owner == 'owner7' then return nil end"))))
   end)
 

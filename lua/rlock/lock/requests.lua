@@ -361,8 +361,7 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
       may_be_applied, sent))
   end
   local verdict, value
-  if type(reply) == "table" and reply[1] == "held"
-      and reply[2] == nil then                          -- the usual case
+  if reply == "held" then                               -- the usual case
     verdict, value = entered(self, nil, lease, hold, sent)
   else
     verdict, value, code, detail = interpret(self, reply, lease, hold, sent)
@@ -573,8 +572,8 @@ function send_release(self, deadline, hold, now)
     self.lock.record.target:run("release", deadline, now, self.owner_name,
       want == 0 and "1" or duration.ms(seconds), COUNT[want]
       or count_text(want), entry)
-  local is_freed = want == 0 and type(reply) == "table" and reply[1] == "freed"
-    and reply[2] == nil
+  local is_freed = want == 0 and (reply == "freed"
+    or type(reply) == "table" and reply[1] == "freed" and reply[2] == nil)
   if channel then session.wakeup.handed_over(channel, waiter, is_freed) end
   if entry and not waiter.channel then
     -- It left meanwhile, and its request may have come before the release.

@@ -19,13 +19,12 @@ local words = {
 
 -- The same, for messages.
 local wanted = {
-  acquire = '{ "held" }, { "held", token }, { "busy", milliseconds }, '
-    .. '{ "refused", "why" } or, if more than one hold is wanted, { "lost" }',
-  renew = '{ "held" } or { "lost" }',
+  acquire = '"held", { "held", token }, { "busy", milliseconds }, '
+    .. '{ "refused", "why" } or, if more than one hold is wanted, "lost"',
+  renew = '"held" or "lost"',
   refresh = '{ "busy", milliseconds, owner, ... }',
-  release = '{ "freed" } when no hold is wanted, else { "kept" }; or '
-    .. '{ "lost" }',
-  break_ = '{ "freed" }, { "free" } or { "refused", "why" }',
+  release = '"freed" when no hold is wanted, else "kept"; or "lost"',
+  break_ = '"freed", "free" or { "refused", "why" }',
   peek = '{ "held", milliseconds, count of this owner, '
     .. '{ owner, count, ... } }, or the same with "free"',
 }

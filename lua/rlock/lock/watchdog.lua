@@ -274,15 +274,15 @@ function sender_of(self)
 
   function sender.answered(grant, lease, reply, sent)
     self:remove(grant)
-    if type(reply) == "table" and reply[1] == "held" then
+    local verdict, _, why =
+      verdicts.of(grant.lock.record.policy.ops.renew, reply)
+    if verdict == "held" then
       renewed(self, grant, self.session.valid_until(sent, lease / 1000,
         grant.lock.drift), sent)
-    elseif type(reply) == "table" and reply[1] == "lost" then
+    elseif verdict == "lost" then
       self:lose(grant,
         "expired or broken: the server does not have it any more")
     else
-      local op = grant.lock.record.policy.ops.renew
-      local _, _, why = verdicts.wrong(op, reply)
       not_renewed(self, grant, why, self.host.now())
     end
   end

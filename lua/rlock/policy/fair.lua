@@ -517,9 +517,9 @@ function server.acquire(keys, args)
   if ttl ~= -2 and redis.call("hget", lock, owner) then
     redis.call("hset", lock, owner, want)
     if ttl < tonumber(lease) then redis.call("pexpire", lock, lease) end
-    return { "held" }
+    return "held"
   elseif want ~= "1" then
-    return { "lost" }
+    return "lost"
   elseif ttl ~= -2 and args[4] == "0" then
     return { "busy", ttl }
   end
@@ -529,7 +529,7 @@ function server.acquire(keys, args)
   end
   redis.call("hset", lock, owner, want, MARK, 0)
   redis.call("pexpire", lock, lease)
-  return { "held" }
+  return "held"
 end
 
 -- A queued waiter's next deadline and heartbeat. Postponing a deadline costs
@@ -595,9 +595,10 @@ end
 
 server.renew = reentrant.server.renew
 
---- Frees the lock, if it is held, and wakes the head.
-local function hand_over(keys, publish)
-  local head = redis.call("lindex", keys[2], 0)
+-- Frees the lock, if it is held, and wakes the head.
+-- @param[opt] head the first of the queue, alive or dead
+local function hand_over(keys, publish, head)
+  head = head or redis.call("lindex", keys[2], 0)
   if head then head = first_alive(keys, now(), 0, "").head end
   redis.call("del", keys[1])
   if head then tell(publish, keys[4] .. ":" .. head, UNLOCKED) end
@@ -616,36 +617,40 @@ local function leave(keys, owner, publish)
   if ttl == -2 then hand_over(keys, publish) end
 end
 
+-- Ends a hold, or a wait. The operations use only this one, so a run that does
+-- not call it need not create the helpers.
+local function give_up(keys, owner, publish, is_held, head)
+  if is_held then return hand_over(keys, publish, head) end
+  leave(keys, owner, publish)
+end
+
 --- Sets the hold count to `want`; at 0 the lock passes to the next waiter. An
 --  owner that wants 0 and does not hold the lock is removed from the queue.
 function server.release(keys, args)
   local lock, owner, lease, want, publish =
     keys[1], args[1], args[2], args[3], args[4]
-  if not redis.call("hget", lock, owner) then
-    if want == "0" and redis.call("exists", keys[2], keys[5]) > 0 then
-      leave(keys, owner, publish)
-    end
-    return { "lost" }
-  end
-  if want ~= "0" then
+  local is_held = redis.call("hget", lock, owner)
+  if is_held and want ~= "0" then
     redis.call("pexpire", lock, lease)  -- first: it needs no memory
     redis.call("hset", lock, owner, want)
-    return { "kept" }
+    return "kept"
   end
-  hand_over(keys, publish)
-  return { "freed" }
+  local head = is_held and redis.call("lindex", keys[2], 0)
+  if head or not is_held and want == "0"
+      and redis.call("exists", keys[2], keys[5]) > 0 then
+    give_up(keys, owner, publish, is_held, head)
+  elseif is_held then
+    redis.call("del", lock)
+  end
+  return is_held and "freed" or "lost"
 end
 
 --- Removes a waiter that gives up. If it was granted the lock and does not know
 --  it, the lock passes to the next waiter.
 function server.leave(keys, args)
   local owner, publish = args[1], args[2]
-  if redis.call("hget", keys[1], owner) == "1" then
-    hand_over(keys, publish)
-  else
-    leave(keys, owner, publish)
-  end
-  return { "left" }
+  give_up(keys, owner, publish, redis.call("hget", keys[1], owner) == "1")
+  return "left"
 end
 
 -- Evicts, by force, the waiters at the front of the queue that are not known to
@@ -670,10 +675,10 @@ function server.break_(keys, args)
   local publish = args[2]
   local is_free = redis.call("exists", keys[1]) == 0
   if is_free and evict_silent(keys, publish) == 0 then
-    return { "free" }
+    return "free"
   end
   hand_over(keys, publish)
-  return { "freed" }
+  return "freed"
 end
 
 --- As the reentrant lock's, then "queue" and the first hundred waiters.

@@ -258,7 +258,7 @@ local function enter(keys, who, ends, is_first)
   else
     fit(lock)
   end
-  return { "held" }
+  return "held"
 end
 
 -- Is it the caller's turn?
@@ -326,12 +326,12 @@ local function renew(keys, args, who)
   local lock, lease, want = keys[1], args[2], args[3]
   local time = now()
   local ends = tonumber(redis.call("zscore", lock, who) or 0)
-  if ends <= time then return { "lost" } end
+  if ends <= time then return "lost" end
   if ends < time + lease then
     local last = extend(lock, who, time + lease)
     if want ~= "1" then count(keys, who, want, last) end
   end
-  return { "held" }
+  return "held"
 end
 
 -- Sets the hold count to `want`, and the lease to what the remaining holds
@@ -341,7 +341,7 @@ local function release(keys, args, who)
   local lease, want, publish = args[2], args[3], args[4]
   local time = now()
   if tonumber(redis.call("zscore", lock, who) or 0) <= time then
-    return { "lost" }
+    return "lost"
   end
   if want ~= "0" then
     redis.call("hdel", counts, who)     -- first: it needs no memory
@@ -349,7 +349,7 @@ local function release(keys, args, who)
     local last = fit(lock)
     redis.call("pexpireat", counts, last)
     count(keys, who, want, last)
-    return { "kept" }
+    return "kept"
   end
   redis.call("zrem", lock, who)
   redis.call("hdel", counts, who)
@@ -358,7 +358,7 @@ local function release(keys, args, who)
   if last <= time or is_writer(who) then
     wake(keys, time, publish, last > time)
   end
-  return { "freed" }
+  return "freed"
 end
 
 -- Which of the waiters in `all` can enter: the first waiter of all; or the
@@ -425,7 +425,7 @@ local function leave(keys, args, who)
     local two = holders(keys, time)
     if not writer_of(two) then wake(keys, time, args[2], two[1]) end
   end
-  return { "left" }
+  return "left"
 end
 
 -- Frees the lock from all readers by force, unless there is a writer; or from
@@ -434,7 +434,7 @@ local function break_(keys, args, side)
   local token, publish, time = args[1], args[2], now()
   local two = holders(keys, time)
   if two[1] and (writer_of(two) ~= nil) ~= is_writer(side) then
-    return { "free" }
+    return "free"
   end
   if two[1] and token ~= "" then
     return { "refused", "a read/write lock has no fencing tokens" }
@@ -442,11 +442,11 @@ local function break_(keys, args, side)
   if not two[1] then
     local _, gone = first_alive(keys, keys[4],
       { before = 0, start = 0, time = time })
-    if gone == 0 then return { "free" } end
+    if gone == 0 then return "free" end
   end
   redis.call("unlink", keys[1], keys[3])
   wake(keys, time, publish)
-  return { "freed" }
+  return "freed"
 end
 
 local function count_of(keys, who)
@@ -487,9 +487,9 @@ local function operations(side, enter_first)
     if ends then
       count(keys, who, want,
         extend(keys[1], who, math.max(ends, time + lease)))
-      return { "held" }
+      return "held"
     end
-    if want ~= "1" then return { "lost" } end
+    if want ~= "1" then return "lost" end
     return enter_first(keys, args, who, time, two)
   end
 

@@ -31,8 +31,9 @@ local function next_token(counter)
   local token = math.max(time[1] * 1000000 + time[2],
     (tonumber(last or 0) or 0) + 1)
   if token >= LIMIT then return nil end
-  redis.call("set", counter, token)
-  return token
+  local text = ("%d"):format(token)     -- once: Redis formats numbers slowly
+  redis.call("set", counter, text)
+  return text
 end
 
 --- Takes the lock with a new token, or sets the owner's hold count to `want`
@@ -44,7 +45,7 @@ function server.acquire(keys, args)
   local held = ttl ~= -2 and redis.call("hmget", lock, owner, TOKEN) or {}
   local count = held[1]
   if want ~= "1" and (not count or count == RESERVED) then
-    return { "lost" }
+    return "lost"
   elseif ttl ~= -2 and not count then
     if client then
       ttl = register(keys[2], client .. " " .. owner, ttl)
@@ -67,7 +68,7 @@ end
 --  still stands.
 function server.break_(keys, args)
   local lock, token, publish = keys[1], args[1], args[2]
-  if redis.call("exists", lock) == 0 then return { "free" } end
+  if redis.call("exists", lock) == 0 then return "free" end
   if token ~= "" then
     local standing = redis.call("hget", lock, TOKEN)
     if not standing or tonumber(standing) ~= tonumber(token) then
@@ -76,7 +77,7 @@ function server.break_(keys, args)
   end
   redis.call("del", lock)
   free(lock, keys[2], publish)
-  return { "freed" }
+  return "freed"
 end
 
 function server.peek(keys, args)

@@ -23,10 +23,9 @@
 --  has more subscribers than CHANNEL:waiters, and a release publishes on
 --  CHANNEL, which wakes a waiter of each client.
 
---  These functions run inside Redis. They have few helpers, because a script
---  creates all of its functions each time it runs. They use pcall for keys and
---  commands that the user may not be permitted to use, so that a release frees
---  the lock in any case.
+--  These functions run inside Redis. They use pcall for keys and commands that
+--  the user may not be permitted to use, so that a release always frees the
+--  lock.
 
 local shared = require "rlock.policy.shared"
 

@@ -181,13 +181,13 @@ end
 local function break_(keys, args, wanted, message)
   local token, publish = args[1], args[2]
   local lock, index = keys[1], keys[3]
-  if redis.call("hget", lock, "mode") ~= wanted then return { "free" } end
+  if redis.call("hget", lock, "mode") ~= wanted then return "free" end
   if token ~= "" then
     return { "refused", "a read/write lock has no fencing tokens" }
   end
   redis.call("unlink", lock, index)
   tell(publish, keys[2], message)
-  return { "freed" }
+  return "freed"
 end
 
 -- Some of the live holders: readers, or the writer.
@@ -242,7 +242,7 @@ function read.acquire(keys, args)
   end
   local time = now()
   mine = mine and end_of(index, owner, time)
-  if want ~= "1" and not mine then return { "lost" } end
+  if want ~= "1" and not mine then return "lost" end
   if first[1] and not is_known then
     redis.call("unlink", index)
   elseif first[1] and tonumber(first[2]) <= time then
@@ -264,7 +264,7 @@ function read.acquire(keys, args)
   end
   keep_read(keys, owner, want, time, math.max(time + lease, mine or 0),
     time + ttl)
-  return { "held" }
+  return "held"
 end
 
 --- A call that reasserts extends no lease: it restores the expiries that
@@ -275,11 +275,11 @@ function read.renew(keys, args)
   local time = now()
   local mine = redis.call("hget", lock, owner) and not is_bad(owner)
     and end_of(index, owner, time)
-  if not mine then return { "lost" } end
+  if not mine then return "lost" end
   local ends = math.max(time + lease, mine)
   if reasserts and redis.call("zscore", index, owner) then ends = mine end
   keep_read(keys, owner, want, time, ends, time + redis.call("pttl", lock))
-  return { "held" }
+  return "held"
 end
 
 --- Sets the hold count to `want`. The lock expires with the last of the
@@ -289,13 +289,13 @@ function read.release(keys, args)
   local owner, lease, want, publish = args[1], args[2], args[3], args[4]
   local state = redis.call("hmget", lock, "mode", owner)
   local mode, count = state[1], state[2]
-  if not count or is_bad(owner) then return { "lost" } end
+  if not count or is_bad(owner) then return "lost" end
   local size = redis.call("hlen", lock)
   if want == "0" and mode == "read" and size == 2 then
     redis.call("unlink", lock, index, hold_key(keys, owner, 1))
     drop_holds(keys, owner, 1, count)
     tell(publish, keys[2], READERS_GONE)
-    return { "freed" }
+    return "freed"
   end
   local time = now()
   local before = end_of(index, owner, time)
@@ -305,7 +305,7 @@ function read.release(keys, args)
     drop_holds(keys, owner, 0, count)
     fit(keys, mode, size - 1, time, publish, before or 0)
     if mode == "write" then redis.call("unlink", index) end
-    return { before and "freed" or "lost" }
+    return before and "freed" or "lost"
   end
   -- First: it needs no memory.
   redis.call("unlink", hold_key(keys, owner, want + 1))
@@ -315,7 +315,7 @@ function read.release(keys, args)
   if change(keys, owner, time, time + lease, before) then
     fit(keys, mode, size, time, publish, before)
   end
-  return { "kept" }
+  return "kept"
 end
 
 --- Frees the lock from all readers by force, unless there is a writer.
@@ -371,15 +371,15 @@ function write.acquire(keys, args)
   if writes then
     redis.call("hset", lock, field, want)
     keep_write(keys, field, lease, time)
-    return { "held" }
+    return "held"
   end
-  if want ~= "1" then return { "lost" } end
+  if want ~= "1" then return "lost" end
   if not mode then
     local ttl = redis.call("pttl", lock)
     if ttl ~= -2 then return { "busy", ttl } end
     redis.call("hset", lock, "mode", "write", field, want)
     redis.call("pexpire", lock, lease)
-    return { "held" }
+    return "held"
   end
   if reads and mode == "read" and end_of(keys[3], owner, now()) then
     return { "refused", UPGRADE }
@@ -391,9 +391,9 @@ function write.renew(keys, args)
   local owner, lease = args[1], args[2]
   local field = owner .. ":write"
   local _, writes, _, time = standing(keys, owner, field)
-  if not writes then return { "lost" } end
+  if not writes then return "lost" end
   keep_write(keys, field, lease, time)
-  return { "held" }
+  return "held"
 end
 
 --- Sets the hold count to `want`. At 0 an owner that also reads remains a
@@ -403,7 +403,7 @@ function write.release(keys, args)
   local owner, lease, want, publish = args[1], args[2], args[3], args[4]
   local field = owner .. ":write"
   local _, writes, reads, time = standing(keys, owner, field)
-  if not writes then return { "lost" } end
+  if not writes then return "lost" end
   if want ~= "0" then
     if reads then
       redis.call("zrem", index, "")     -- no owner; first: it needs no memory
@@ -415,7 +415,7 @@ function write.release(keys, args)
         end_of(index, field, time)) then
       fit(keys, "write", 3, time, publish, time)
     end
-    return { "kept" }
+    return "kept"
   end
   if reads then
     redis.call("hdel", lock, field)
@@ -426,7 +426,7 @@ function write.release(keys, args)
     redis.call("unlink", lock, index)
   end
   tell(publish, keys[2], WRITER_GONE)
-  return { "freed" }
+  return "freed"
 end
 
 --- Frees the lock by force from the writer, and from its read holds.

@@ -8,9 +8,10 @@
 
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
 
 local free, holders = handover.free, handover.holders
-local pass, register = handover.pass, handover.register
+local pass, register, tell = handover.pass, handover.register, shared.tell
 
 local UNLOCKED = "0"
 local RESERVED = "0"
@@ -26,7 +27,7 @@ function server.acquire(keys, args)
   local ttl = redis.call("pttl", lock)
   local count = ttl ~= -2 and redis.call("hget", lock, owner)
   if want ~= "1" and (not count or count == RESERVED) then
-    return { "lost" }
+    return "lost"
   elseif not count and ttl ~= -2 then
     if client then
       ttl = register(keys[2], client .. " " .. owner, ttl)
@@ -40,17 +41,17 @@ function server.acquire(keys, args)
   if client then
     redis.pcall("zrem", keys[2] .. ":waiters", client .. " " .. owner)
   end
-  return { "held" }
+  return "held"
 end
 
 function server.renew(keys, args)
   local lock, owner, lease = keys[1], args[1], args[2]
   local count = redis.call("hget", lock, owner)
-  if not count or count == RESERVED then return { "lost" } end
+  if not count or count == RESERVED then return "lost" end
   if redis.call("pttl", lock) < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
-  return { "held" }
+  return "held"
 end
 
 --- Sets the hold count to `want`; 0 frees the lock. The lease becomes what the
@@ -59,30 +60,26 @@ function server.release(keys, args)
   local lock, owner, lease, want, publish, entry =
     keys[1], args[1], args[2], args[3], args[4], args[5]
   local count = redis.call("hget", lock, owner)
-  if not count then return { "lost" } end
+  if not count then return "lost" end
   if want ~= "0" then
-    if count == RESERVED then return { "lost" } end
+    if count == RESERVED then return "lost" end
     redis.call("pexpire", lock, lease)  -- first: it needs no memory
     redis.call("hset", lock, owner, want)
-    return { "kept" }
+    return "kept"
   end
   if publish == "hand over" then
     local deleted = redis.pcall("del", lock, keys[2] .. ":waited")
     if entry or deleted ~= 1 then
       if deleted ~= 2 then redis.call("del", lock) end
       pass(lock, keys[2], entry)
-      return { "freed" }
+      return "freed"
     end
     publish = "publish"
   else
     redis.call("del", lock)
-    if publish == "both" then           -- tell(), without the cost of a call
-      redis.call("publish", keys[2], UNLOCKED)
-      publish = "spublish"
-    end
   end
-  redis.call(publish, keys[2], UNLOCKED)
-  return { "freed" }
+  tell(publish, keys[2], UNLOCKED)
+  return "freed"
 end
 
 --- Unregisters a waiter that gives up. If the lock is reserved for it, passes
@@ -90,17 +87,17 @@ end
 function server.leave(keys, args)
   local lock, owner, publish, client = keys[1], args[1], args[2], args[3]
   if client then handover.unregister(keys[2], client .. " " .. owner) end
-  if redis.call("hget", lock, owner) ~= RESERVED then return { "left" } end
+  if redis.call("hget", lock, owner) ~= RESERVED then return "left" end
   redis.call("del", lock)
   free(lock, keys[2], publish)
-  return { "freed" }
+  return "freed"
 end
 
 function server.break_(keys, args)
   if args[1] ~= "" then return { "refused", "this lock has no tokens" } end
-  if redis.call("del", keys[1]) == 0 then return { "free" } end
+  if redis.call("del", keys[1]) == 0 then return "free" end
   free(keys[1], keys[2], args[2])
-  return { "freed" }
+  return "freed"
 end
 
 function server.peek(keys, args)

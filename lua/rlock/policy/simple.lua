@@ -12,14 +12,14 @@ local function prolong(lock, lease)
   if redis.call("pttl", lock) < tonumber(lease) then
     redis.call("pexpire", lock, lease)
   end
-  return { "held" }
+  return "held"
 end
 
 --- Takes the lock, or finds that the owner holds it already.
 function server.acquire(keys, args)
   local lock, owner, lease = keys[1], args[1], args[2]
   if redis.call("set", lock, owner, "nx", "px", lease) then
-    return { "held" }
+    return "held"
   end
   if redis.call("get", lock) == owner then return prolong(lock, lease) end
   return { "busy", redis.call("pttl", lock) }
@@ -27,26 +27,26 @@ end
 
 function server.renew(keys, args)
   local lock, owner, lease = keys[1], args[1], args[2]
-  if redis.call("get", lock) ~= owner then return { "lost" } end
+  if redis.call("get", lock) ~= owner then return "lost" end
   return prolong(lock, lease)
 end
 
 function server.release(keys, args)
   local lock, owner = keys[1], args[1]
-  if redis.call("get", lock) ~= owner then return { "lost" } end
+  if redis.call("get", lock) ~= owner then return "lost" end
   redis.call("del", lock)
-  return { "freed" }
+  return "freed"
 end
 
 function server.break_(keys, args)
   local lock, token = keys[1], args[1]
   local holder = redis.call("get", lock)
-  if not holder then return { "free" } end
+  if not holder then return "free" end
   if token ~= "" and token ~= holder then
     return { "refused", "another owner holds it" }
   end
   redis.call("del", lock)
-  return { "freed" }
+  return "freed"
 end
 
 function server.peek(keys, args)

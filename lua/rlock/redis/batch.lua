@@ -10,7 +10,7 @@
 --    name      of the operation
 --    is_final  whether it needs no confirmation by replicas
 --    is_joint  whether items may share a request. Only for operations that
---              answer { "held" } and take no command that publishes
+--              answer "held" and take no command that publishes
 --    round_trip  seconds of its last pipeline, once that has ended
 --    sender    a table of functions:
 --      is_in(batch, item)    does the outcome still concern the item? It may
@@ -20,7 +20,7 @@
 --                            three; the first is the lease in milliseconds.
 --                            nil if the item is not in the batch
 --      held(batch, items, n, lease, sent)  the reply to a shared request for
---                            n items is { "held" } for those that are in the
+--                            n items is "held" for those that are in the
 --                            batch. An item may be false
 --      answered(item, lease, reply, sent)  a reply to the request for that
 --                            lease

@@ -1,15 +1,17 @@
 --- Decides what goes into a server script, and in which order.
 --  Starts at the operation's function, follows its upvalues, and passes each
 --  unit to rlock.script.emit after the units that it depends on, which are
---  sorted by name. So the text depends on the sources alone, not on the
---  interpreter. Raises one line about the first thing that cannot be shipped.
---  Sends nothing, and is independent of locks.
+--  sorted by name; rlock.script.placement decides where it goes. So the text
+--  depends on the sources alone, not on the interpreter. Raises one line about
+--  the first thing that cannot be shipped. Sends nothing, and is independent of
+--  locks.
 --
 --  A unit is a piece of text under a key: "holds", or "naming.prefix".
 --  @module rlock.script.compiler
 
 local differences = require "rlock.script.differences"
 local emit = require "rlock.script.emit"
+local placement = require "rlock.script.placement"
 local sandbox = require "rlock.script.sandbox"
 local source = require "rlock.script.source"
 
@@ -127,9 +129,10 @@ local function same(a, b)
   return rawequal(a, b) and (a ~= 0 or 1 / a == 1 / b)
 end
 
--- Adds a unit to the text once, after the units that it depends on.
+-- Adds a unit to `order` once, after the units that it depends on.
 function Compiler:unit(fn, use, key, value)
   local unit = self.units[key]
+  fn.needs[#fn.needs + 1] = unit
   self:check_meaning(fn, use, sandbox.written(value) or value)
   if unit and not same(unit.value, value) then
     self:fault_at(use.line, fn, "upvalue %q has another value in %s (%s:%d);"
@@ -145,9 +148,10 @@ function Compiler:unit(fn, use, key, value)
       .. " called; let it call a helper that calls itself", key, self.op)
   end
   unit = { key = key, value = value, by = fn, line = use.line, open = true }
-  self.units[key] = unit
+  self.units[key], fn.needs[#fn.needs + 1] = unit, unit
   self:ship(unit, use)
   unit.open = false
+  table.insert(self.order, unit)
 end
 
 -- A captured value of any kind.
@@ -156,7 +160,7 @@ function Compiler:ship(unit, use)
   local native = sandbox.written(value)
   if native then
     self:reads(native, fn)
-    if native ~= unit.key then self.text:constant(unit, native) end
+    unit.is_fixed, unit.written = true, native ~= unit.key and native
   elseif type(value) == "function" then
     self:ship_function(unit)
   elseif type(value) == "table" then
@@ -164,15 +168,24 @@ function Compiler:ship(unit, use)
       self:fault_at(use.line, fn, "upvalue %q is a table that is not a"
         .. " required module; make the needed values locals", unit.key)
     end
-    self.text:module(unit)
+    unit.is_fixed, unit.is_module = true, true
   else
     local literal, fault = emit.literal(value)
     if not literal then
       self:fault_at(use.line, fn, "upvalue %q %s", unit.key, fault)
+    elseif unit.key == use.name then
+      unit.is_fixed, unit.literal = true, literal    -- see Text:constants
+    else
+      unit.is_fixed, unit.written = true, literal
     end
-    self:reads(literal, fn)
-    self.text:constant(unit, literal)
   end
+end
+
+-- A function that is shipped under another name already.
+function Compiler:alias(unit)
+  local name = self.names[unit.value]
+  self.units[name].is_fixed, unit.is_fixed = true, true
+  unit.fn, unit.written = nil, name
 end
 
 function Compiler:ship_function(unit)
@@ -180,18 +193,15 @@ function Compiler:ship_function(unit)
     self:fault_at(unit.line, unit.by, "upvalue %q is a C function, which Redis"
       .. " does not have; call it outside of Redis", unit.key)
   end
-  local name = self.names[unit.value]
-  if name then return self.text:constant(unit, name) end
+  if self.names[unit.value] then return self:alias(unit) end
   local fn = self:find(unit.value, unit.key)
-  unit.fn = fn
+  unit.fn, unit.is_fixed = fn, unit.key:find(".", 1, true)
   if fn.node.method then
     self:fault(fn, "is declared with a colon; declare it with a dot")
   end
   self:needs(fn)
-  name = self.names[unit.value]
-  if name then return self.text:constant(unit, name) end
+  if self.names[unit.value] then return self:alias(unit) end
   self.names[unit.value] = unit.key
-  self.text:helper(unit, fn)
 end
 
 -- `use` reads a captured table: a module, or a library that Redis has as well.
@@ -234,10 +244,30 @@ function Compiler:needs(fn)
     end
   end
   table.sort(captured, by_name)
+  fn.constants, fn.needs = {}, {}
+  local last
   for _, use in ipairs(captured) do
     local value = fn.captured[use.name].value
     self:unit(fn, use, use.name, value)
     if type(value) == "table" then self:table_field(fn, use, value) end
+    local literal = self.units[use.name].literal
+    if literal and use.name ~= last then
+      table.insert(fn.constants,
+        { name = use.name, literal = literal, line = use.line })
+    end
+    last = use.name
+  end
+end
+
+-- Adds a unit to the text.
+function Compiler:emit(unit)
+  if unit.home then return end             -- the helper that encloses it does
+  if unit.fn then
+    self.text:helper(unit)
+  elseif unit.is_module then
+    self.text:module(unit)
+  elseif unit.written then
+    self.text:constant(unit, unit.written)
   end
 end
 
@@ -266,7 +296,8 @@ end
 function compiler.compile(policy_name, op, fn, read)
   local self = setmetatable({
     policy = policy_name, op = op, root = fn, read = read,
-    units = {}, names = {}, globals = {}, text = emit.new(policy_name, op),
+    units = {}, order = {}, names = {}, globals = {},
+    text = emit.new(policy_name, op),
   }, Compiler)
   local found = self:find(fn, op)
   self.globals.KEYS, self.globals.ARGV = found, found
@@ -275,6 +306,8 @@ function compiler.compile(policy_name, op, fn, read)
   end
   self:needs(found)
   self:check_hidden()
+  placement.decide(found, self.order)
+  for _, unit in ipairs(self.order) do self:emit(unit) end
   self.text:body(found)
   return self.text:finish(self:where(found, found.line))
 end

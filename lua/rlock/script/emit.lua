@@ -15,7 +15,7 @@ Text.__index = Text
 --  @treturn Text
 function emit.new(policy, op)
   local name = policy .. "." .. op
-  local self = { name = name, op = op, text = {}, lines = {} }
+  local self = { name = name, op = op, text = {}, lines = {}, indent = "" }
   self.text[1] = "-- rlock " .. name:gsub("%c", " ")
   return setmetatable(self, Text)
 end
@@ -30,8 +30,8 @@ end
 
 local function number(value)
   if value ~= value then return nil, "is NaN, which is no number" end
-  if value == math.huge then return "math.huge" end
-  if value == -math.huge then return "-math.huge" end
+  if value == math.huge then return "1e999" end
+  if value == -math.huge then return "-1e999" end
   if value == 0 and 1 / value < 0 then
     return nil, "is -0.0, which Redis' Lua 5.1 mixes up with 0; make it 0"
   elseif value == math.floor(value)
@@ -61,8 +61,10 @@ function emit.literal(value)
     .. " booleans can be shipped"
 end
 
-function Text:add(line, path, number_)
-  self.text[#self.text + 1] = line
+-- Adds a line; `is_inside`: it begins within a long string.
+function Text:add(line, path, number_, is_inside)
+  local indent = not is_inside and line ~= "" and self.indent or ""
+  self.text[#self.text + 1] = indent .. line
   self.lines[#self.text] = { path, number_ }
 end
 
@@ -113,20 +115,46 @@ function Text:source(lines, first, path)
   for i, line in ipairs(lines) do
     local text = line.text
     if i >= first and not line.inside then text = text:sub(width + 1) end
-    self:add(text, path, line.line)
+    self:add(text, path, line.line, line.inside)
   end
-end
-
---- Adds a function: `local function name(...)` or `function module.field(...)`.
-function Text:helper(unit, fn)
-  local start = unit.key:find(".", 1, true) and "function " or "local function "
-  local lines = split(fn.file, fn.node.params_from, fn.node.to)
-  lines[1].text = start .. unit.key .. lines[1].text
-  self:source(lines, 2, fn.path)
 end
 
 local function blank(line)
   return line and not line.inside and not line.text:find("%S")
+end
+
+-- Declares the constants that a function uses. As upvalues of all functions,
+-- they would cost about 500 instructions each time that the script runs.
+function Text:constants(fn)
+  for _, each in ipairs(fn.constants) do
+    self:add(("local %s = %s"):format(each.name, each.literal), fn.path,
+      each.line)
+  end
+end
+
+--- Adds a function, and those that it encloses: `local function name(...)` or
+--  `function module.field(...)`.
+function Text:helper(unit)
+  local start = unit.key:find(".", 1, true) and "function " or "local function "
+  local fn, node, inner = unit.fn, unit.fn.node, unit.inner or {}
+  local is_whole = not (fn.constants[1] or inner[1])
+  local lines = split(fn.file, node.params_from,
+    is_whole and node.to or node.body_from - 1)
+  lines[1].text = start .. unit.key .. lines[1].text
+  self:source(lines, 2, fn.path)
+  if is_whole then return end
+  local indent = self.indent
+  self.indent = indent .. "  "
+  self:constants(fn)
+  for _, each in ipairs(inner) do self:helper(each) end
+  self.indent = indent
+  lines = split(fn.file, node.body_from, node.to)
+  if blank(lines[1]) then
+    table.remove(lines, 1)
+    return self:source(lines, 1, fn.path)
+  end
+  lines[1].text = lines[1].text:gsub("^ +", "  ")
+  self:source(lines, 2, fn.path)
 end
 
 -- Declares the parameters that are used as locals.
@@ -144,6 +172,7 @@ end
 
 --- Adds the body of the operation, its parameters first.
 function Text:body(fn)
+  self:constants(fn)
   self:parameters(fn)
   local lines = split(fn.file, fn.node.body_from, fn.node.body_to)
   lines[1].text = lines[1].text:gsub("^ +", "")

@@ -162,7 +162,7 @@ describe("rlockctl run on ZooKeeper", function()
     end
   end)
 
-  it("takes permits of a limit", function()
+  it("takes a permit with --limit", function()
     local function words(limit, ...)
       return { "run", "-n", "--limit", limit, url = server.url, name, "--",
         ... }

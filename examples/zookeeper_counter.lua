@@ -1,9 +1,9 @@
--- A counter under a lock on ZooKeeper that a late holder cannot spoil.
+-- A counter under a lock on ZooKeeper that a late holder cannot corrupt.
 --
 --    zkCli.sh create /number 0
 --    RLOCK_URL=zk://127.0.0.1 rlockctl examples/zookeeper_counter.lua [SECONDS]
 --
--- Suspend it between its two lines with `kill -STOP`, run it again, and then
+-- Suspend it with `kill -STOP` after its first line, run it again, and then
 -- resume the first with `kill -CONT`: its lock is lost, so it changes nothing.
 
 local rlock = require "rlock"
@@ -16,6 +16,6 @@ local number = tonumber((assert(client:get "/number")))
 print("read " .. number)
 rlock.sleep(tonumber(arg[1]) or 3)              -- the work
 
--- One transaction: the hold's node must exist, and the value is set.
+-- One transaction checks that the hold's node exists, and sets the value.
 local ok, code, detail = hold:set("/number", ("%d"):format(number + 1))
 print(ok and "wrote " .. number + 1 or code .. ": " .. tostring(detail))

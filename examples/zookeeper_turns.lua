@@ -1,4 +1,4 @@
--- Taking turns, on ZooKeeper: the twin of taking_turns.lua.
+-- Taking turns on ZooKeeper, as taking_turns.lua does on Redis.
 --
 --    zkCli.sh create /number 0
 --    RLOCK_URL=zk://127.0.0.1 rlockctl examples/zookeeper_turns.lua [ROUNDS]

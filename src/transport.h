@@ -76,8 +76,8 @@ void rl_transport_write(rl_transport *self);
 /* Ends the connection, which is reported in the next turn of the loop. */
 void rl_transport_end(rl_transport *self, const char *why);
 
-/* Reports nothing. Resets the connection, unless the protocol says that no
-   command is in flight. */
+/* Closes without a report. Resets the connection, unless the protocol says that
+   no command is in flight. */
 void rl_transport_close(rl_transport *self);
 
 #endif

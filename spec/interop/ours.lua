@@ -1,6 +1,6 @@
 -- Our own side of the interop specs, run by rlockctl, or by nginx. It reads
 -- commands from a list in Redis and answers into another; spec/interop/peer.lua
--- gives them and says what they are.
+-- sends and documents them.
 --
 --    rlockctl spec/interop/ours.lua NAME WATCHDOG ADDRESS MEMBER...
 --    spec/tools/in-nginx spec/interop/ours.lua NAME WATCHDOG ADDRESS MEMBER...

@@ -1,4 +1,4 @@
---- ZooKeeper from nginx: what is nginx's own there. The locks themselves are in
+--- ZooKeeper from nginx: what is specific to nginx. The locks themselves are in
 --- spec/zookeeper, which runs in nginx, too.
 
 local at_once = require "spec.tools.at_once"
@@ -21,7 +21,7 @@ package.loaded["rlock.host.uv"] = host
 local peers = require "spec.tools.zookeeper_peer"
 
 local SECONDS = 20 * slow
--- Sessions last 4 to 40 seconds: what happens within SECONDS happens earlier.
+-- Sessions last 4 to 40 seconds: what ends within SECONDS has not expired.
 local TICK = 2000 * slow
 local LONGEST = 20 * TICK / 1000
 
@@ -142,7 +142,7 @@ describe("A request in nginx that uses ZooKeeper", function()
   teardown(function() web:stop() end)
 
   for _, kind in ipairs { "lock", "mutex" } do
-    it("gives back what it holds when it is aborted: " .. kind, function()
+    it("releases what it holds when it is aborted: " .. kind, function()
       local held = kind == "mutex" and name .. "/leases" or name
       local request = web:send(("/cycle?sleep=600&name=%s&kind=%s"):format(
         name, kind))
@@ -255,7 +255,7 @@ describe("A worker that ends", function()
     eventually(function() return #web:workers() == 1 end, SECONDS, "one worker")
   end)
 
-  it("has no timer for its first lock, and says so", function()
+  it("reports that it has no timer for its first lock", function()
     local web = start { http = "lua_max_running_timers 4;" }
     assert.equal(200, (web:get "/occupy"))
     assert.matches("^refused no timer", (select(2,
@@ -412,7 +412,7 @@ describe("A session of nginx with ZooKeeper", function()
     eventually(function() return tasks.is_over(timer) end, SECONDS, "its end")
   end)
 
-  it("refuses a token that LuaJIT cannot have", function()
+  it("refuses a token that LuaJIT cannot represent", function()
     local real = codec.number
     finally(function() codec.number = real end)
     assert.is_nil(codec.number "\0\32\0\0\0\0\0\1")
@@ -426,7 +426,7 @@ describe("A session of nginx with ZooKeeper", function()
   end)
 end)
 
-it("Frames of ZooKeeper arrive in pieces, and are sent so", function()
+it("Frames of ZooKeeper are sent and received in pieces", function()
   local data = ("0123456789"):rep(50000)
   assert.equal("/big", (peer:make("/big", data)))
   local read = {}
@@ -442,8 +442,8 @@ it("Frames of ZooKeeper arrive in pieces, and are sent so", function()
 end)
 
 describe("nginx says what is wrong with", function()
-  -- Why a lock cannot be had, as soon as that has this pattern: a deadline may
-  -- cut off the first attempt.
+  -- Tries to lock until the failure matches a pattern, since a deadline may cut
+  -- off the first attempt. Returns the code.
   local function refusal(pattern, options, lock_name)
     options.timeout = 1
     local lock = open(options):lock(lock_name or name)

@@ -139,7 +139,7 @@ describe("a command under a lock", function()
     end
   end)
 
-  it("runs with others as one, up to the first that fails", function()
+  it("runs with others as one step, up to the first failure", function()
     local hold = assert(client:lock(name):hold())
     local replies = assert(hold:transaction(function(t)
       t:call("SET", key, 1)
@@ -219,7 +219,7 @@ describe("a command under a lock, beside faults", function()
 
   after_each(fixtures.close)
 
-  it("is not repeated if its reply is lost", function()
+  it("is not retried if its reply is lost", function()
     proxy:drop_replies(1, key)
     local ok, code, detail = lock:call("INCR", key)
     assert.same({ nil, "timeout" }, { ok, code })

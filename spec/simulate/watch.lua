@@ -515,8 +515,8 @@ local function give(self, thing, owner, token)
   end
 end
 
--- Commands that a hold guards are executed while no other owner certainly has
--- the lock; those that are refused were guarded by no hold of the server.
+-- Checks that a server executes guarded commands only while no other owner
+-- certainly has the lock, and refuses them only if it has no such hold.
 local function check_effect(self, server, thing, owner, verdict)
   if verdict ~= "done" then
     if server:holds(thing.key, owner) then

@@ -46,7 +46,7 @@ end)
 describe("permits on ZooKeeper", function()
   local permits
 
-  -- Does nothing of a waiter remain?
+  -- Have all waiters left, without a node?
   local function is_clean(leases)
     return #nodes "/locks" == 0 and #nodes "/leases" == leases
       and client.session.wakeup.count == 0
@@ -93,7 +93,7 @@ describe("permits on ZooKeeper", function()
     assert.is_string(other:acquire { wait = PATIENCE })
   end)
 
-  it("are as many as was said last", function()
+  it("are as many as the last `set` says", function()
     assert(permits:set(3))
     local ids = {}
     for i = 1, 3 do ids[i] = assert(permits:acquire()) end
@@ -109,7 +109,7 @@ describe("permits on ZooKeeper", function()
     assert.same({ 0, 2 }, { permits:available(), permits:acquired() })
   end)
 
-  it("are waited for in order, before their number is set, too", function()
+  it("are acquired in order, even by waiters before the first `set`", function()
     local order, all = {}, {}
     for i = 1, 4 do
       local its = i % 2 == 0 and permits or open():permits(name)
@@ -215,7 +215,7 @@ describe("permits on ZooKeeper", function()
     assert.equal(5, permits:available())
   end)
 
-  it("are never more than was set", function()
+  it("never exceed their limit", function()
     assert(permits:set(2))
     local inside, most, all = 0, 0, {}
     for i = 1, 5 do
@@ -310,7 +310,7 @@ describe("a latch on ZooKeeper", function()
     assert.equal(0, client.session.wakeup.count)
   end)
 
-  it("is waited for beyond a lost connection and the end of a session",
+  it("keeps its waiters after a lost connection or session",
       function()
     assert(latch:set(1))
     local other = open()
@@ -326,7 +326,7 @@ describe("a latch on ZooKeeper", function()
     assert.is_true(waiting:join(PATIENCE))
   end)
 
-  it("counts each request once, also if a reply is lost", function()
+  it("counts each request once, even if a reply is lost", function()
     for i, lose in ipairs { frames.lose_reply, frames.lose_request } do
       lose "create2"
       assert.is_true(latch:set(5))
@@ -346,7 +346,7 @@ describe("a latch on ZooKeeper", function()
     end
   end)
 
-  -- A request is lost as `lose` says, and repeated after `meanwhile`.
+  -- Loses a request with `lose`. The client retries it after `meanwhile`.
   local function repeated(lose, count, meanwhile, left)
     assert(latch:set(count))
     local other = open():latch(name)
@@ -366,13 +366,13 @@ describe("a latch on ZooKeeper", function()
     assert.equal(left, other:count())
   end
 
-  it("does not count a request again that others have followed", function()
+  it("does not count a duplicate after other requests", function()
     repeated(frames.lose_reply, 100, function(other)
       for _ = 1, 20 do assert(other:count_down()) end
     end, 79)
   end)
 
-  it("does not count a request for a latch that was set again", function()
+  it("does not count a retry after the latch was set again", function()
     repeated(frames.lose_request, 1, function(other)
       assert(other:count_down())
       assert(other:set(5))
@@ -384,7 +384,7 @@ describe("a latch on ZooKeeper", function()
     end, 5)
   end)
 
-  it("remembers 100 requests, and refuses what is no latch", function()
+  it("remembers 100 requests, and refuses a node that is no latch", function()
     assert(latch:set(1))
     local path, slots = ("/%s/latch"):format(name), {}
     for i = 1, 150 do slots[i] = (":x:%d 9\n"):format(i) end

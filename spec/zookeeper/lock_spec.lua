@@ -16,7 +16,7 @@ if not zookeeper.is_installed() then
 end
 
 local PATIENCE = 20 * slow
--- What the data of a node begin with: nginx tells the machine's name.
+-- What the data of a node begin with: nginx writes the host name.
 local ADDRESS = rawget(_G, "ngx") and "%S+" or "127%.0%.0%.1"
 
 local server = zookeeper.start()
@@ -309,7 +309,7 @@ describe("a lock on ZooKeeper", function()
     assert.same({}, nodes(name))
   end)
 
-  it("is asked for again after an error that passes", function()
+  it("is requested again after a transient error", function()
     for _, err in ipairs { -1, -7, -127 } do
       for _, op in ipairs { "create2", "children", "delete" } do
         frames.fail(op, err)

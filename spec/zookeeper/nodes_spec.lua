@@ -159,7 +159,7 @@ describe("a guarded write on ZooKeeper", function()
     assert.is_true(client:lock(name):set(path, "member"))
   end)
 
-  it("reports another version and a missing node, and is repeated", function()
+  it("reports another version or a missing node; may be repeated", function()
     local hold = assert(client:lock(name):hold())
     unchanged("zookeeper", "^BADVERSION for /value", hold:set(path, "new", 7))
     unchanged("zookeeper", "^NONODE for /none", hold:set("/none", "new"))
@@ -210,7 +210,7 @@ describe("a guarded write on ZooKeeper", function()
     assert.same({ "newest", 3 }, { client:get(path) })
   end)
 
-  it("is of unknown outcome if the answer is malformed", function()
+  it("has an unknown outcome if the reply is malformed", function()
     local hold = assert(client:lock(name):hold())
     for i, set in ipairs { function() return hold:set(path, "new") end,
         function() return client:set(path, "new") end } do

@@ -158,7 +158,7 @@ describe("rlockctl run on ZooKeeper", function()
       "spin", name, "--", "true", url = server.url }))
   end)
 
-  it("takes permits of a limit", function()
+  it("takes a permit with --limit", function()
     local function words(limit, ...)
       return { "run", "-n", "--limit", limit, url = server.url, name, "--",
         ... }

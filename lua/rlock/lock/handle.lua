@@ -198,8 +198,9 @@ function handle:need(seconds)
     left, seconds)
 end
 
---- Sets the value of a node of ZooKeeper, unless the hold is over: the server
---  checks both at once. So a holder that is late changes nothing.
+--- Sets the value of a node of ZooKeeper, only if the hold is still held: the
+--  server checks the hold and sets the value in one transaction. So a late
+--  holder changes nothing.
 -- @tparam string path below the chroot
 -- @tparam string value
 -- @tparam[opt] integer version that the node must have; default: any
@@ -260,7 +261,7 @@ end
 
 --- Runs a Redis command only if this task's hold is still held on the server:
 --  the server checks that and runs the command as one step. So a holder that
---  was paused beyond its lease changes nothing. Sent once.
+--  was paused beyond its lease changes nothing. It is not retried.
 -- @param ...  the command and its arguments: strings and numbers
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[2] nil
@@ -275,8 +276,8 @@ function handle:call(...)
   return call(granted, words)
 end
 
---- As `call`, for several commands as one. If one fails, those after it are not
---  executed.
+--- Like `call`, for several commands as one step. If one fails, those after
+--  it are not executed.
 -- @tparam function fn  called with an object whose method `call` adds a command
 -- @return[1] a table with the reply of each command
 -- @treturn[2] nil, code, detail as for `call`

@@ -167,7 +167,7 @@ function lock:token()
   return granted and granted.token
 end
 
---- Sets a node while a grant holds, see handle:set.
+--- Sets a node under a grant, see handle:set.
 function lock:write(granted, path, value, version)
   if granted:now_is() == "lost" then
     return nil, "lost", granted.lost_because or "not confirmed in time"

@@ -576,7 +576,7 @@ function send_release(self, deadline, hold, now)
     or type(reply) == "table" and reply[1] == "freed" and reply[2] == nil)
   if channel then session.wakeup.handed_over(channel, waiter, is_freed) end
   if entry and not waiter.channel then
-    -- It left meanwhile, and its request may have come before the release.
+    -- The waiter has left, and its request may have come before the release.
     requests.leave_place(session, self.lock.record, waiter.owner_name)
   end
   if is_freed then                                      -- the usual case

@@ -15,7 +15,7 @@ local TENURE = 0.005
 local SUCCEEDED = {}      -- stands for a successor that has the lock
 
 --- @tparam table listener  of the back end: add(channel), wind_down(), close(),
---   perhaps idle(name), and it calls notify(event, channel, payload)
+--   optionally idle(name), and it calls notify(event, channel, payload)
 -- @tparam table host
 function wakeup.new(listener, host)
   local self = setmetatable({

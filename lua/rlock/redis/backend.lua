@@ -220,7 +220,7 @@ end
 local NO_NODES = "get and set are for the nodes of ZooKeeper, and this is "
   .. "Redis: use client:call, and a token that the resource checks"
 
---- There are no nodes.
+--- Redis has no nodes.
 function backend.get() return nil, "usage", NO_NODES end
 
 backend.set = backend.get

@@ -189,7 +189,7 @@ local function adopt(self, slots)
   for _, its in pairs(self.nodes) do
     if its.connection and not self.is_used[its] then
       its:leave(its.connection, "it has no slots of the cluster any more")
-      its.not_before = 0        -- it is well, and an older map may name it
+      its.not_before = 0        -- it answers, and an older map may name it
     end
   end
   if not old then return end

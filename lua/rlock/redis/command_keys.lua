@@ -1,5 +1,6 @@
 --- The keys of a command of the user: from COMMAND INFO, which is sent once for
---  each command, or from COMMAND GETKEYS if their place depends on the words.
+--  each command, or from COMMAND GETKEYS if their place depends on the
+--  arguments.
 
 local errors = require "rlock.redis.errors"
 

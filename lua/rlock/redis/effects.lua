@@ -1,7 +1,7 @@
 --- Guarded effects: commands of the user that run only while a hold lasts. One
 --  script checks the hold on the server and runs them, so a holder that was
---  paused beyond its lease changes nothing. It is sent once: a repeat is not
---  idempotent.
+--  paused beyond its lease changes nothing. It is sent once, because the
+--  commands need not be idempotent.
 
 local command_keys = require "rlock.redis.command_keys"
 local effect = require "rlock.policy.effect"
@@ -63,16 +63,16 @@ local function add_keys(keys, server, commands, deadline)
     end
     for _, key in ipairs(list) do
       if keys.slot and slot.of(key) ~= keys.slot then
-        return nil, "usage", ("%s is not in the slot of the lock; with the "
-          .. "name {%s} of the lock, use keys such as {%s}:value"):format(
+        return nil, "usage", ("%s is not in the slot of the lock; with a "
+          .. "lock named {%s}, use keys such as {%s}:value"):format(
           naming.show(key), slot.tag(keys[1]), slot.tag(keys[1]))
       end
       keys[#keys + 1] = key
     end
   end
   if #keys <= MOST_KEYS then return true end
-  return nil, "usage", ("%d keys, with those of the locks; at most %d"):format(
-    #keys, MOST_KEYS)
+  return nil, "usage", ("%d keys, including those of the locks; at most "
+    .. "%d"):format(#keys, MOST_KEYS)
 end
 
 -- The arguments of the script after the first owner.
@@ -87,14 +87,14 @@ local function arguments_of(holds, commands)
   return list
 end
 
-local UNKNOWN = "; its outcome is unknown, and it is not repeated"
+local UNKNOWN = "; its outcome is unknown, and it is not retried"
 
 -- The result of a reply; see effects.run.
 local function interpret(op, reply, commands)
   local verdict = type(reply) == "table" and reply[1]
   if verdict == "lost" then
-    return nil, "lost", "the server does not have the hold any more; nothing "
-      .. "was changed"
+    return nil, "lost", "the server no longer has the hold; nothing has "
+      .. "changed"
   elseif verdict == "done" and type(reply[2]) == "table" then
     return reply[2]
   elseif verdict == "failed" and type(reply[2]) == "number"

@@ -335,8 +335,8 @@ function Hold:when_lost(fn, object)
   return true
 end
 
---- Runs commands on the server if all inner holds are held there, as that of a
---  grant.
+--- Runs commands on the server if all inner holds are held there, like `effect`
+--  of a grant.
 function Hold:effect(commands)
   local grants = {}
   for i, inner in ipairs(self.inner_holds) do grants[i] = inner.grant end
@@ -368,9 +368,9 @@ function Hold:abandon(reason)
   end
 end
 
---- It has several nodes, or none.
+--- Fails: several members have a node, or none.
 function joint:write()
-  return nil, "usage", self:show() .. " has no node of its own: ask a member"
+  return nil, "usage", self:show() .. " has no node of its own: use a member"
 end
 
 -- These may differ between the members.

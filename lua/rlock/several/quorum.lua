@@ -335,8 +335,8 @@ function quorum:release_parts(hold)
 end
 
 function quorum.effect()
-  return nil, "usage", "a red lock guards no commands: no server knows whether "
-    .. "it is held"
+  return nil, "usage", "a red lock guards no commands: no single server "
+    .. "knows whether it is held"
 end
 
 --- Does the calling task hold it, according to a majority of the servers?

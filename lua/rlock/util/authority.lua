@@ -10,7 +10,7 @@ local authority = {}
 --- The longest host, in bytes.
 authority.longest = 255
 
---- What else may be wrong where a host or a port is malformed.
+--- Another possible cause if a host or a port is malformed.
 authority.hint = " (is there an unencoded / or ? or # in the password?)"
 
 local function decode(text)

@@ -28,7 +28,7 @@ backend.load, backend.sides = kinds.load, kinds.sides
 
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
--- Of targets of counters.
+-- The classes of the targets of counters.
 local classes = { latch = latch, permits = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
@@ -218,7 +218,7 @@ function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
     where = url.show(options), channels = channels.new(),
-    access = options.acl and codec.CREATOR,     -- of nodes; nil: anyone's
+    access = options.acl and codec.CREATOR,     -- of new nodes; nil: anyone
     targets = setmetatable({}, { __mode = "v" }),
     entries = {},             -- the set of all entries, see target.lua
     doomed = {},              -- the set of places that are to be deleted
@@ -276,13 +276,13 @@ function backend:sync(deadline)
   end
 end
 
--- Until when the session may take to end.
+-- The deadline for ending the session.
 local function end_of(self)
   return self.host.now() + min(1, self.options.timeout)
 end
 
---- Ends the session until the next request: to keep it alive is background
---  work.
+--- Ends the session until the next request, because keeping it alive is
+--  background work.
 function backend:rest() self.connection:rest(end_of(self)) end
 
 --- Ends the session, which frees all its nodes.

@@ -500,7 +500,7 @@ function connection:unwatch(path, fn)
   if list and not list[1] then self.watches[path] = nil end
 end
 
--- Ends the session on the server, the connection, and the task that keeps it.
+-- Ends the session on the server, its connection and its keep-alive task.
 local function finish_session(self, deadline, why)
   local change = self.change
   self.change = nil

@@ -2,7 +2,7 @@
 --  fields of a row:
 --    name   in ZooKeeper's documentation
 --    says   a sentence for messages
---    ends   the connection is unusable, or the server in trouble: the client
+--    ends   the connection is unusable, or the error transient: the client
 --           reconnects, perhaps to another server. The request may have been
 --           applied
 --  @module rlock.zookeeper.errors

@@ -1,10 +1,11 @@
 --- A count-down latch: the node `latch` below its path. Curator has none. The
---  first line of its data is the count, and how often it was set. The others
---  have the slots of the last requests, and the last number of each slot. Each
---  change is a set of the version that was read. So a request whose reply was
---  lost finds itself in the data, and does not count twice; nor does it count
---  once the latch was set again. See counters/deduplication.lua, and the
---  driver, counters/latch.lua. At 0 the node stays until it is deleted.
+--  first line of its data is the count, and how often it was set. Each other
+--  line is the slot of a recent request, and the last number of that slot. A
+--  change sets the node only in the version that was read. So a retry after a
+--  lost reply finds its request in the data, and does not count twice. A retry
+--  does not count either if the latch was set again. See
+--  counters/deduplication.lua, and the driver, counters/latch.lua. At 0 the
+--  node stays until it is deleted.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -26,7 +27,7 @@ end
 
 local function path_of(self) return self.path .. "/latch" end
 
--- Wakes the waiters when the node changes. Later changes are not noticed.
+-- Wakes the waiters at the next change of the node, but not at later ones.
 local function watch(self)
   local link = self.server.connection
   if self.watched == link.link then return end
@@ -69,7 +70,7 @@ local function encode(self, list, count, set, number)
   return ("%d %d\n"):format(count, set) .. table.concat(lines)
 end
 
--- Was this request, or a later one of its slot, done?
+-- Has this request, or a later one of its slot, been applied?
 local function is_done(self, list, number)
   for _, request in ipairs(list or {}) do
     if request[1] == self.slot then
@@ -132,7 +133,7 @@ function run.count_down(self, deadline, _, number)
     if not now or now.count == 0 then return nil end
     self.first = self.first or now
     if now.made ~= self.first.made or now.set ~= self.first.set then
-      return nil                          -- that of the request is over
+      return nil                          -- it was for an earlier latch
     end
     return now.count - 1, now.set
   end)
@@ -140,7 +141,7 @@ function run.count_down(self, deadline, _, number)
   return state(count and { count = count } or list)
 end
 
--- Watches the node if somebody waits.
+-- Watches the node if there are waiters.
 function run.count(self, deadline)
   local is_watched = self.server.channels.list[self:channel()] ~= nil
   local ok, code, detail = self.server.connection:reach(deadline)

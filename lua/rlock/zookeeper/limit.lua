@@ -1,5 +1,5 @@
 --- How many permits a semaphore has: the node `limit` below its path, of 4
---  bytes, as a SharedCount of Curator's; and how many are taken.
+--  bytes, like Curator's SharedCount; and how many are taken.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -11,11 +11,11 @@ local ops = codec.ops
 
 local function path_of(target) return target.path .. "/limit" end
 
---- Reads it.
+--- Reads the limit.
 -- @tparam table target  of a semaphore
 -- @tparam number deadline by host.now()
 -- @treturn[1] integer the limit
--- @treturn[1] integer the version of that
+-- @treturn[1] integer its version
 -- @treturn[2] boolean false: it was never set
 -- @treturn[3] nil, code, detail
 function limit.read(target, deadline)
@@ -23,12 +23,12 @@ function limit.read(target, deadline)
   local data, version, detail = nodes.get(target.server, deadline, path)
   if not data then return data, version, detail end
   if #data ~= 4 then
-    return nil, "refused", path .. " is not a count of Curator's, of 4 bytes"
+    return nil, "refused", path .. " is not a SharedCount of 4 bytes"
   end
   return codec.reader(data):int(), version
 end
 
---- Reads it, and watches it until the gate is asked or left.
+--- Reads the limit, and watches it until the gate is asked or left.
 -- @tparam table target
 -- @tparam table gate  the place of the first waiter
 -- @return as limit.read
@@ -37,15 +37,15 @@ function limit.watch(target, gate, deadline)
   return limit.read(target, deadline)
 end
 
---- Makes the node.
--- @treturn[1] boolean whether it was not there
+--- Makes the node of the limit.
+-- @treturn[1] boolean true, or false if it exists already
 -- @treturn[2] nil, code, detail
 function limit.make(target, n, deadline)
   return nodes.make(target.server, deadline, target.path, path_of(target),
     codec.int(n))
 end
 
---- Sets it.
+--- Sets the limit.
 -- @return true, or nil, code, detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
@@ -59,14 +59,14 @@ function limit.set(target, n, deadline)
   end
 end
 
---- Adds to it, once.
+--- Adds to the limit, once.
 -- @return true, or nil, code, detail
 function limit.add(target, n, deadline)
   while true do
     local now, version, detail = limit.read(target, deadline)
     if now == nil then return nil, version, detail end
     if not now then
-      return nil, "refused", "its number of permits was never set"
+      return nil, "refused", "the number of permits was never set"
     end
     local made, code, why, err = nodes.set(target.server, deadline,
       path_of(target), codec.int(now + n), version)

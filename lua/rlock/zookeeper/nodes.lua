@@ -6,17 +6,17 @@ local errors = require "rlock.zookeeper.errors"
 local nodes = {}
 
 local ops = codec.ops
-local UNKNOWN = "no answer, so it may have been done"
-local MALFORMED = "protocol error: a malformed answer"
+local UNKNOWN = "no reply: it may have been executed"
+local MALFORMED = "protocol error: a malformed reply"
 
---- Sends a request until it is answered.
+--- Sends a request, and retries until there is a reply.
 -- @tparam table server the back end
 -- @tparam number deadline by host.now()
 -- @tparam integer op one of codec.ops
 -- @tparam string path for messages
 -- @tparam string body
 -- @treturn[1] integer 0, or errors.NO_NODE
--- @treturn[1] table a reader of the answer
+-- @treturn[1] table a reader of the reply
 -- @treturn[2] nil, code, detail
 function nodes.ask(server, deadline, op, path, body)
   local connection = server.connection
@@ -109,7 +109,7 @@ local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
   [errors.NO_NODE] = true }
 
 --- Makes a path below the chroot, as containers. The server must be connected.
---  Other locks may be below those above the lock, so anyone has access to them.
+--  Anyone has access to those above the lock: other locks may be below them.
 -- @tparam table server
 -- @tparam number deadline by host.now()
 -- @tparam string path
@@ -143,7 +143,7 @@ function nodes.ask_access(server, path)
 end
 
 --- The code and detail if its children are not for this login only.
--- @tparam table|nil acl  an answered call of `ask_access`
+-- @tparam table|nil acl  a completed call of `ask_access`
 -- @tparam string path
 function nodes.refusal(acl, path)
   if not acl or acl.err == 0 and not acl.its:is_open() then return nil end
@@ -151,13 +151,13 @@ function nodes.refusal(acl, path)
     .. "acl = \"creator\": delete it, or use another name"):format(path)
 end
 
---- Makes a node that lasts.
+--- Makes a persistent node.
 -- @tparam table server
 -- @tparam number deadline
 -- @tparam string parent  of a counter, made as a container
 -- @tparam string path
 -- @tparam string value
--- @treturn[1] boolean whether it was not there
+-- @treturn[1] boolean true, or false if it exists already
 -- @treturn[2] nil, code, detail; after "closed" it may have been made
 function nodes.make(server, deadline, parent, path, value)
   local ok, code, detail = server.connection:reach(deadline)

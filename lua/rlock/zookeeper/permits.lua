@@ -1,7 +1,7 @@
---- Permits with leases: a semaphore each of whose permits is an owner of its
---  own, its id. They have the nodes of a semaphore (semaphore.lua). A permit is
---  the hold of a target: the end of its lease deletes its node. The driver is
---  counters/permits.lua; its ids are bytes.
+--- Permits with leases: a semaphore in which each permit has its own owner,
+--  named by the permit's id. They have the nodes of a semaphore
+--  (semaphore.lua). A permit is the hold of a target: the end of its lease
+--  deletes its node. The driver is counters/permits.lua; its ids are bytes.
 
 local identity = require "rlock.util.identity"
 local limit = require "rlock.zookeeper.limit"
@@ -15,7 +15,7 @@ local ENDLESS = 2 ^ 53            -- milliseconds: there is no lease to see
 
 local run = {}
 
--- Until it is held, a permit may have nodes: it must be released.
+-- A permit that is not held may have nodes, so it must be released.
 function run.acquire(self, deadline, now, id, ms)
   local reply, code, detail, _, sent = target.run(self, "acquire", deadline,
     now, id, ms, "1")
@@ -37,7 +37,7 @@ function run.count(self, deadline)
   return { available > 0 and "free" or "held", available, taken }
 end
 
--- Adds the ids of the first permits. One of Curator's has that of its node.
+-- Adds the ids of the first permits. One of Curator's has the id of its node.
 function run.peek(self, deadline, now)
   local reply, code, detail = run.count(self, deadline)
   if not reply then return nil, code, detail end

@@ -41,7 +41,7 @@ end
 
 -- entries ---------------------------------------------------------------------
 
---- The channel on which this owner is woken; without one, all that wait.
+--- The channel that wakes this owner; without an owner, all waiters.
 function target:channel(owner) return self.path .. "#" .. (owner or "") end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
@@ -327,7 +327,7 @@ function target:holders(deadline)
   end
 end
 
--- Milliseconds until a hold of ours would end if the client were dead.
+-- Milliseconds until a hold of ours would end if the client died now.
 local function left_of(entry, now)
   return max(0, (min(entry.deadline, entry.target.server.bound) - now) * 1000)
 end

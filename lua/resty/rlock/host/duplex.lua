@@ -1,7 +1,7 @@
---- A connection that is read and written at the same time. A cosocket can be
---  used only by the request that opened it, here the worker timer
---  (worker_timer.lua). In it, one light thread reads, and another writes what
---  callers queue. The timer lives at least as long as the connection.
+--- A full-duplex connection. Only the request that opened a cosocket can use
+--  it: here, that is the worker timer (worker_timer.lua). One of its light
+--  threads reads, and another writes what callers queue. The timer lives at
+--  least as long as the connection.
 --
 --  A class has these methods:
 --    connect(options)  returns a socket, or nil, code, detail
@@ -64,7 +64,7 @@ local function lose(self, options, why)
   options.lost(why)
 end
 
--- The thread that reads.
+-- The reader thread.
 local function listen(self, options)
   local code, detail
   self.socket, code, detail = self:connect(options)
@@ -81,7 +81,7 @@ local function listen(self, options)
   lose(self, options, why)
 end
 
--- The thread that reads was killed, or has raised an error.
+-- Called if the reader thread is killed or raises an error.
 local function fail(what)
   local self = what.self
   self.is_over = true

@@ -65,7 +65,7 @@ end
 -- @tparam table options host, port, tls, timeout (ms); frame = function(bytes)
 --   and lost = function(detail), which are called outside of any task and must
 --   not wait
--- @tparam[opt] string address  our end's, for `address`
+-- @tparam[opt] string address  of our end, for `address`
 -- @return the connection, or nil, code, detail
 function frames.open(options, address)
   return duplex.open(setmetatable({ heard = options.frame, buffer = "", at = 1,
@@ -81,7 +81,7 @@ function Frames:send(bytes)
     floor(n / 256) % 256, n % 256) .. bytes)
 end
 
---- The name of this machine: a cosocket does not tell its address.
+--- The host name: a cosocket does not expose its address.
 function Frames:address() return self.own end
 
 return frames

@@ -12,8 +12,9 @@
 --              is watched instead of a node
 --
 --  The uuid is made before the node. So if the reply to a create is lost, the
---  list of nodes tells whether it was made. A uuid is used in one session only:
---  a node with it is certainly ours.
+--  list of nodes tells whether it was made. A `sync` precedes this list: the
+--  server that resumed the session may not have the node yet. A uuid is used in
+--  one session only: a node with it is certainly ours.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -180,6 +181,7 @@ end
 local function look(self, deadline)
   local connection = self.connection
   self.sent = connection.host.now()
+  if self.is_in_doubt then connection:sync() end
   local made = not self.node and not self.is_in_doubt and create(self)
   if self.most then start_watch(self, self.parent) end
   local list = connection:post(ops.children,
@@ -306,6 +308,7 @@ end
 local function delete(self, deadline)
   local connection = self.connection
   if not self.node then
+    connection:sync()
     local err, its, detail = connection:post(ops.children,
       codec.read(self.parent)):wait(deadline)
     if not err then return nil, its, detail end

@@ -342,6 +342,12 @@ local function insist(self, deadline)
   return result or was_sent
 end
 
+-- Lets the back end delete its node later, if it may still be there.
+local function doom(self)
+  local server = self.server
+  server.doomed[self] = server.host.now() + server.options.timeout
+end
+
 --- Deletes its node. A node that cannot be deleted in time is deleted by the
 --  back end later, or ends with the session.
 -- @tparam number deadline by host.now()
@@ -349,11 +355,10 @@ end
 --   reply was lost, may have deleted it
 -- @treturn[2] nil, code, detail
 function place:leave(deadline)
-  local doomed = self.server.doomed
-  doomed[self] = nil                           -- no other task deletes it now
+  self.server.doomed[self] = nil               -- no other task deletes it now
   unwatch(self)
   local result, code, detail = insist(self, deadline)
-  if result == nil and code ~= "zookeeper" then doomed[self] = true end
+  if result == nil and code ~= "zookeeper" then doom(self) end
   return result, code, detail
 end
 
@@ -364,7 +369,7 @@ function place:abandon()
   local doomed = self.server.doomed
   unwatch(self)
   if is_gone(self) then return true end
-  doomed[self] = true
+  doom(self)
   if not self.node or not self.connection.is_ready then return false end
   self.connection:post(ops.delete, codec.versioned(self:path()),
     function(call)

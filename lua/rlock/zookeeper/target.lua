@@ -37,8 +37,11 @@ end
 
 -- entries ---------------------------------------------------------------------
 
---- The channel on which this owner is woken.
-function target:channel(owner) return self.path .. "#" .. owner end
+--- The channel on which this owner is woken. It may wait for both sides of a
+--  read/write lock.
+function target:channel(owner)
+  return ("%s#%s %s"):format(self.path, self.policy.name, owner)
+end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
 local function entry_of(self, owner)

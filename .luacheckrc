@@ -16,7 +16,7 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 for _, file in ipairs {
   "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
   "lua/rlockctl/**/*.lua", "src/pages/*.lua", "spec/simulate/*.lua",
-  "spec/mutate/*.lua",
+  "spec/simulate/zookeeper/*.lua", "spec/mutate/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua", "spec/check/*.lua",
   "spec/tools/*.lua", "spec/rows/*.lua", "spec/bench/*.lua",
   "spec/interop/*.lua",

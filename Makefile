@@ -182,12 +182,12 @@ soak: deps  ## what takes minutes: faults, random programs; SCRIPTS=1000
 	  spec/openresty/counter_spec.lua spec/openresty/leaks_spec.lua \
 	  nginx:spec/redis/sentinel_spec.lua)
 
-simulate: deps  ## the client under faults; SEED=7 MINUTES=5 COVERAGE=1
+simulate: deps  ## the client under faults; SEED=7 MINUTES=5 ZOOKEEPER=1
 	$(SUB) all
 	@B=$(B) spec/simulate/run $(if $(SEED),SEED=$(SEED)) \
 	  $(if $(EVENTS),EVENTS=$(EVENTS)) $(if $(SENTINEL),SENTINEL=1) \
 	  $(if $(CLUSTER),CLUSTER=1) $(if $(REPLICAS),REPLICAS=1) \
-	  $(if $(CALM),CALM=1) \
+	  $(if $(CALM),CALM=1) $(if $(ZOOKEEPER),ZOOKEEPER=1) \
 	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)
 

@@ -180,4 +180,47 @@ rows.planted = {
     { only = { replicas = true, kind = "read_write_lock", style = "both" } } },
 }
 
+-- Runs with ZooKeeper.
+local function zookeeper(only, seconds)
+  local all = { zookeeper = true }
+  for name, value in pairs(only or {}) do all[name] = value end
+  return { only = all, seconds = seconds }
+end
+
+local LOST = { "cut", "deaf", "half-open", "replies delayed", "reset",
+  "server cut off", "server freezes", "server lags", "slow" }
+
+-- Clients that keep locks, and ask for nothing else.
+local keeping = { servers = 3, tick = 1, tasks = 0, clients = 2, every = 1.5,
+  faults = { "server cut off", "stall" } }
+
+rows.zookeeper = {
+  { "a validity that pings prolong", "rlock.zookeeper.connection",
+    "return self:post(codec.ops.sync,", "return self:post(codec.ops.ping,",
+    "believed", zookeeper(keeping) },
+  { "a validity beyond the time-out", "rlock.zookeeper.validity",
+    "local KEPT = 5 / 6 ", "local KEPT = 3 / 2 ", "believed",
+    zookeeper(keeping) },
+  { "a lost reply to a create that is not looked up", "rlock.zookeeper.place",
+    "  self.is_in_doubt = true\n  local call", "  local call", "left",
+    zookeeper { kind = "lock", faults = LOST } },
+  { "waiters that watch the first node", "rlock.zookeeper.place",
+    "number < mine and number > last then",
+    "number < mine and (last < 0 or number < last) then", "herd",
+    zookeeper { kind = "lock" } },
+  { "a node that is left after a timed-out wait", "rlock.zookeeper.target",
+    "  local was_there, code, detail = self:drop(entry, deadline)\n"
+      .. "  if was_there == nil then return nil, code, detail, true end\n"
+      .. '  return { "left" }', '  self:forget(entry)\n  return { "left" }',
+    "left", zookeeper { kind = "lock", servers = 1 } },
+  { "a node that is not deleted after an answer that was too late",
+    "rlock.zookeeper.backend",
+    "  if self.connection.is_ready then clean(self, now) end\n", "", "leaked",
+    zookeeper { kind = "mutex", servers = 3 } },
+  { "one channel for both sides of a read/write lock",
+    "rlock.zookeeper.target", "self.path, self.policy.name, owner",
+    'self.path, "", owner', "delayed",
+    zookeeper { kind = "read_write_lock", servers = 3 } },
+}
+
 return rows

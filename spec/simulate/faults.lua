@@ -359,6 +359,62 @@ inject["client's clock"] = function(world, a, b)
   if process then process.host.set_speed(1 + (b - 0.5) * 0.0008) end
 end
 
+-- ZooKeeper -------------------------------------------------------------------
+
+-- What is on its way is lost, with the connection.
+inject.cut = of_links(function(link) link:half_open(0) end)
+
+local function of_ensemble(fn)
+  return function(world, a, b, c)
+    fn(world.zookeeper.ensemble, one_of(world.servers, a), b, c, world)
+  end
+end
+
+-- A hold survives a pause of the leader only for a part of the time-out, if
+-- servers are cut off or die meanwhile or at once afterwards: see "How long a
+-- hold is valid" in lua/rlock/zookeeper/README.md.
+local RESERVE = 1 / 6                   -- of the time-out
+
+local function is_fragile(ensemble)
+  return (ensemble.fragile_until or 0) > ensemble.universe.now
+end
+
+inject["server freezes"] = of_ensemble(function(ensemble, one, _, c, world)
+  local most, seconds = world.lease * RESERVE * 0.9, c * c * 4
+  if seconds > most and one.role == "leader" and ensemble[2] then
+    if ensemble:is_broken() then
+      seconds = most
+    else
+      ensemble.fragile_until = ensemble.universe.now + seconds + ensemble.tick
+    end
+  end
+  ensemble:freeze(one, seconds)
+end)
+
+inject["server restarts"] = of_ensemble(function(ensemble, one, _, c)
+  if not is_fragile(ensemble) then ensemble:restart(one, c * 3) end
+end)
+
+inject["server cut off"] = of_ensemble(function(ensemble, one, b, c)
+  if is_fragile(ensemble) then return end
+  local other = one_of(ensemble, b)
+  ensemble:cut(one, other ~= one and other or nil, c * 6)
+end)
+
+inject["server lags"] = of_ensemble(function(ensemble, one, _, c)
+  if not is_fragile(ensemble) then ensemble:lag(one, c * c * 3) end
+end)
+
+inject["server's disk"] = of_ensemble(function(ensemble, one, _, c)
+  ensemble:slow_disk(one, c * c * 2)
+end)
+
+-- Somebody deletes a node. A client does not watch the permits that it has.
+inject["node deleted"] = of_ensemble(function(ensemble, _, b)
+  local path = one_of(ensemble:newest().tree:ephemerals(), b)
+  if path and not path:find "semaphore.*lease%-" then ensemble:delete(path) end
+end)
+
 -- plans -----------------------------------------------------------------------
 
 local ODDS = {
@@ -371,6 +427,9 @@ local ODDS = {
   cancel = 3, ["client's clock"] = 0.5,
 }
 local SENTINEL_ODDS = { failover = 3 }
+local ZOOKEEPER_ODDS = { cut = 4, ["server freezes"] = 3,
+  ["server restarts"] = 3, ["server cut off"] = 4, ["server lags"] = 4,
+  ["server's disk"] = 3, ["node deleted"] = 1 }
 local REPLICA_ODDS = { ["replica lags"] = 6, ["failover to a replica"] = 4 }
 local CLUSTER_ODDS = { move = 8, ["failover in the cluster"] = 2,
   ["node removed"] = 1, ["slot uncovered"] = 1 }
@@ -387,9 +446,17 @@ table.sort(faults.kinds)
 table.move(faults.kinds, 1, #faults.kinds, 2, faults.of_sentinel)
 table.move(faults.kinds, 1, #faults.kinds, #faults.of_cluster + 1,
   faults.of_cluster)
+for kind, odds in pairs(ZOOKEEPER_ODDS) do ODDS[kind] = odds end
 for kind, odds in pairs(SENTINEL_ODDS) do ODDS[kind] = odds end
 for kind, odds in pairs(CLUSTER_ODDS) do ODDS[kind] = odds end
 for kind, odds in pairs(REPLICA_ODDS) do ODDS[kind] = odds end
+
+--- Kinds with ZooKeeper, sorted.
+faults.of_zookeeper = { "cancel", "client's clock", "close", "cut", "deaf",
+  "half-open", "kill", "late", "node deleted", "partition", "refuse",
+  "replies delayed", "requests delayed", "reset", "server cut off",
+  "server freezes", "server lags", "server restarts", "server's disk", "slow",
+  "stall" }
 
 --- Kinds that neither lose data nor disturb a waiter or a holder.
 faults.of_calm = { "cancel", "client's clock", "save",

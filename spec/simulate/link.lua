@@ -394,6 +394,17 @@ function link:refuse(why)
   end })
 end
 
+--- Sends the server what it answers by `push`, if at all.
+-- @tparam table words
+-- @return true, or nil, code, detail
+function link:tell(words)
+  if self.is_closed then return nil, "closed", "the connection was closed" end
+  deliver(self, "forth", setmetatable({
+    link = self, words = words, fire = arrive,
+  }, Call))
+  return true
+end
+
 -- A message arrives at the client.
 local function hear(item)
   local self = item.link
@@ -467,11 +478,7 @@ end
 
 -- SUBSCRIBE and UNSUBSCRIBE: their replies are messages.
 function Connection:listen(verb, channel)
-  local own = self.link
-  if own.is_closed then return nil, "closed", "the connection was closed" end
-  deliver(own, "forth", setmetatable({
-    link = own, words = { verb, channel }, fire = arrive,
-  }, Call))
+  return self.link:tell { verb, channel }
 end
 
 function Connection:close(why) self.link:close(why) end
@@ -533,11 +540,11 @@ local function check_epoch(host, options)
   end
 end
 
---- Opens a connection as host.connect does.
+--- Opens a connection to a server, which it has sent nothing.
 -- @tparam table route
--- @tparam table options
--- @return connection, or nil, code, detail
-function link.connect(route, options)
+-- @tparam table options those of host.connect
+-- @return link, or nil, code, detail
+function link.dial(route, options)
   local host, universe = route.host, route.server.universe
   local most = options.timeout / 1000
   local there = max(route.forth, route.back) - universe.now
@@ -549,9 +556,17 @@ function link.connect(route, options)
   if route.server.is_down or route.refuses_until > universe.now then
     return nil, "connect", options.host .. ": connection refused"
   end
-  local connection = setmetatable({ link = link.new(route, options) },
-    Connection)
-  return greet(connection, options)
+  return link.new(route, options)
+end
+
+--- Opens a connection as host.connect does.
+-- @tparam table route
+-- @tparam table options
+-- @return connection, or nil, code, detail
+function link.connect(route, options)
+  local own, code, detail = link.dial(route, options)
+  if not own then return nil, code, detail end
+  return greet(setmetatable({ link = own }, Connection), options)
 end
 
 --- As `connect`, of a node that Sentinels name.

@@ -11,12 +11,21 @@ local next, sort, type = next, table.sort, type
 
 local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
 
--- Events and tasks have a `serial`; nodes of one client, different addresses.
+-- What tells objects apart: a `serial`, of events and tasks; an address, of a
+-- client's nodes; the uuid of a place, and the owner and lock of an entry
+-- (rlock.zookeeper.place, rlock.zookeeper.target).
+local function id_of(object)
+  local target = object.target
+  return object.serial or object.where or object.uuid
+    or target and object.owner .. target.policy.name .. target.path
+    or error "nothing tells it apart"
+end
+
 local function is_before(a, b)
   local one, two = type(a), type(b)
   if one ~= two then return RANK[one] < RANK[two] end
   if one == "table" then
-    return assert(a.serial or a.where, "no serial") < (b.serial or b.where)
+    return id_of(a) < id_of(b)
   elseif one == "boolean" then
     return a and not b
   end

@@ -14,6 +14,8 @@
 --    REPLICAS=1   with replicas that confirm, and failovers to them
 --    CALM=1       without faults that disturb a waiter or a holder. Without one
 --                 of these four, a part of the runs has each
+--    ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
+--                 servers; SERVERS=n: how many, KIND=lock: only this kind
 --    COUNTER=kind only a semaphore, permits or latch
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print the coverage of the client, by default of 60 runs from
@@ -88,6 +90,10 @@ end
 
 -- Those that are given; nil: by the seed.
 local function surroundings()
+  if options.ZOOKEEPER then
+    return { zookeeper = true, kind = options.KIND, counter = options.COUNTER,
+      servers = tonumber(options.SERVERS) }
+  end
   for _, name in ipairs { "SENTINEL", "CLUSTER", "REPLICAS", "CALM" } do
     if options[name] then return { [name:lower()] = true } end
   end

@@ -35,6 +35,9 @@ local function grant_of(task, lock)
   return lock.record.grants[lock.owner or task.host.current()]
 end
 
+-- What the servers know it by: its key, or its path.
+local function key_of(record) return record.target[1] or record.target.path end
+
 local function executed_at(thing, lock, granted)
   local keys = thing.servers[1].granted[lock.record.target[1]]
   local given = keys and granted and keys[granted.owner_name]
@@ -44,8 +47,11 @@ end
 -- The holder of a lock of one server, for the oracle.
 local function holder_of(task, thing, lock, mode)
   local host = task.host
-  local granted = grant_of(task, lock)
+  local granted, zookeeper = grant_of(task, lock), task.world.zookeeper
+  local node, session
+  if zookeeper then node, session = zookeeper:given(thing, lock, granted) end
   return setmetatable({
+    node = node, session = session,
     world = task.world, thing = thing, label = task.label, host = host,
     party = lock.owner and lock.owner.name or task.label, mode = mode,
     style = task.style,
@@ -372,7 +378,7 @@ end
 
 local function handle(task, thing, owner)
   local lock, mode, pair = open_lock(task, thing, owner)
-  thing.key = lock.record.target[1]
+  thing.key = key_of(lock.record)
   local user = thing.users[task.label]
   if user then user.mode = mode end
   task.world.by_key[thing.key] = thing
@@ -637,7 +643,7 @@ end
 
 -- Sets the number of permits once; any reply of the server will do.
 local function prepare(task, one, counter)
-  one.key = one.key or counter.record.target[1]
+  one.key = one.key or key_of(counter.record)
   task.world.by_key[one.key] = one
   if one.ready[task.host] then return true end
   local ok, code = counter:set(one.most)
@@ -649,13 +655,22 @@ end
 local Lost = {}
 function Lost:__close() self.one.missing = (self.one.missing or 0) + self.n end
 
--- Uses permits of a semaphore, and returns them.
+-- Uses permits of a semaphore, and returns them. Those of ZooKeeper end with
+-- the session.
 local function use_permits(task, one, semaphore, n)
+  local zookeeper = task.world.zookeeper
   local lost <close> = setmetatable({ one = one, n = n }, Lost)
   local holder <close> = counted_holder(task, one, n, always)
+  if zookeeper then
+    holder.losses = zookeeper:losses(semaphore)
+    function holder.valid_for()
+      return zookeeper:permits_are_valid_for(holder, semaphore)
+    end
+  end
   held(task, holder)
   task.world.oracle:ending(holder)
   lost.n = 0
+  if zookeeper and holder.losses ~= zookeeper:losses(semaphore) then return end
   if not semaphore:release(n) then one.is_doubtful = true end
 end
 

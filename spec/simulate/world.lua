@@ -17,6 +17,7 @@ local sentinels = require "spec.simulate.sentinels"
 local slot = require "rlock.redis.slot"
 local uses = require "spec.simulate.uses"
 local watch = require "spec.simulate.watch"
+local zookeeper = require "spec.simulate.zookeeper.scene"
 
 local world = {}
 world.__index = world
@@ -40,6 +41,8 @@ local ALL = 48            -- of so many, one collects all garbage
 local KINDS = { "lock", "mutex", "simple_lock", "spin_lock", "fair_lock",
   "fenced_lock", "read_write_lock", "fair_read_write_lock" }
 local COUNTERS = { "semaphore", "permits", "latch" }
+local ON_ZOOKEEPER = { "lock", "mutex", "fair_lock", "fenced_lock",
+  "read_write_lock", "fair_read_write_lock" }
 local POLICIES = { "reentrant", "mutex", "spin", "simple" }
 local SERVERS = { 1, 1, 1, 2, 3, 3, 4, 5 }
 
@@ -51,6 +54,7 @@ end
 
 -- The servers of a thing with one. In a cluster, all its names share a slot.
 local function place(self, thing, random)
+  if self.zookeeper then return { self.zookeeper } end
   if not self.cluster then return { one_of(self.servers, random) } end
   if thing.use ~= "latch" then
     thing.name = ("{%s}"):format(thing.tag or thing.name)
@@ -76,7 +80,8 @@ end
 local function add_locks(self, random, count)
   local locks = {}
   for i = 1, count do
-    local kind = self.only.kind or one_of(KINDS, random)
+    local kind = self.only.kind
+      or one_of(self.zookeeper and ON_ZOOKEEPER or KINDS, random)
     locks[i] = add_thing(self, { use = "lock", kind = kind }, random)
   end
   return locks
@@ -97,7 +102,8 @@ local function add_kept(self)
 end
 
 local function add_counter(self, random)
-  local kind = self.only.counter or one_of(COUNTERS, random)
+  local kind = self.only.counter or self.zookeeper and "semaphore"
+    or one_of(COUNTERS, random)
   add_thing(self, { use = kind, kind = kind, most = kind ~= "latch"
     and 1 + math.floor(random() * 3) or nil }, random)
 end
@@ -113,7 +119,8 @@ local function add_things(self, random)
   if random() < 0.6 then
     add_counter(self, random)
   end
-  if #self.servers >= 2 and not self.cluster and not self.only.replicas then
+  if #self.servers >= 2 and not self.cluster and not self.only.replicas
+      and not self.zookeeper then
     add_thing(self, { use = "red", kind = "red", servers = self.servers,
       policy = one_of(POLICIES, random) })
   end
@@ -132,6 +139,10 @@ local function refused(self, server, words)
 end
 
 local function add_servers(self, random)
+  if self.only.zookeeper then
+    self.zookeeper = zookeeper.new(self, random)
+    return
+  end
   local count = self.only.servers or one_of(SERVERS, random)
   if self.only.cluster then count = math.max(count, 3) + 1 end
   for i = 1, count do
@@ -234,7 +245,8 @@ end
 local function open_client(process, url)
   local options = assert(client.complete({
     timeout = 0.5, watchdog = LEASE, connect_timeout = 0.5,
-    seal = process.world.seal, lazy = true, log = log_of(process),
+    seal = not process.world.zookeeper and process.world.seal or nil,
+    lazy = true, log = log_of(process),
     replicas = process.world.only.replicas and 1 or nil,
   }, url))
   return assert(client.open(process.host, options))
@@ -243,8 +255,10 @@ end
 -- One for each server, or one for all.
 local function open_clients(process)
   local self = process.world
-  if self.cluster then
-    local one = open_client(process, self.cluster:url())
+  if self.zookeeper then self.zookeeper:connect(process.host) end
+  local ensemble = self.cluster or self.zookeeper
+  if ensemble then
+    local one = open_client(process, ensemble:url())
     process.open = setmetatable({ one }, {
       __index = function() return one end,
     })
@@ -286,9 +300,11 @@ local function crowded(self)
   local things = {}
   for _, pair in ipairs(CROWDED) do
     local kind, use = pair[1], pair[2]
-    if not self.only.crowd or self.only.crowd == kind then
+    local is_here = not self.zookeeper or kind ~= "permits" and kind ~= "latch"
+    if is_here and (not self.only.crowd or self.only.crowd == kind) then
       things[#things + 1] = new_thing { use = use, kind = kind,
-        name = "crowd " .. kind, servers = { self.servers[1] } }
+        name = "crowd " .. kind,
+        servers = { self.zookeeper or self.servers[1] } }
     end
   end
   return things
@@ -383,7 +399,9 @@ end
 -- From now on nothing is broken.
 local function mend(self)
   self.is_ending, self.mended_at = true, self.universe.now
-  if self.cluster then self.cluster:mend() end
+  if self.cluster or self.zookeeper then
+    (self.cluster or self.zookeeper):mend()
+  end
   collectgarbage()                      -- so that abandoned holds end
   for _, server in ipairs(self.servers) do
     server.ails_until = 0
@@ -684,7 +702,8 @@ local function new(seed, options)
 end
 
 local function kinds_of(only)
-  return only.faults or only.calm and faults.of_calm
+  return only.faults or only.zookeeper and faults.of_zookeeper
+    or only.calm and faults.of_calm
     or only.replicas and faults.of_replicas
     or only.sentinel and faults.of_sentinel
     or only.cluster and faults.of_cluster
@@ -732,8 +751,12 @@ local function finish(self)
   end
   report_the_stuck(self)
   run(self, self.universe.now + SETTLED)
-  check_semaphores(self)
-  check_released(self)
+  if self.zookeeper then
+    self.zookeeper:check_released()
+  else
+    check_semaphores(self)
+    check_released(self)
+  end
   check_tables(self)
   self.is_over = true
   for _, process in ipairs(self.processes) do
@@ -742,7 +765,11 @@ local function finish(self)
   run(self, self.universe.now + REST)
   check_tasks(self)
   check_links(self)
-  check_keys(self)
+  if self.zookeeper then
+    self.zookeeper:check_nodes()
+  else
+    check_keys(self)
+  end
 end
 
 local function simulate(seed, options)
@@ -750,7 +777,7 @@ local function simulate(seed, options)
   self.universe.hook = options.hook
   if self.log then keep_log(self) end
   schedule(self)
-  watch.start(self)
+  if self.zookeeper then self.zookeeper:start() else watch.start(self) end
   for _ = 1, clients do self:start_client() end
   if self.is_calm then start_crowd(self) end
   local wanted = options.wanted
@@ -768,7 +795,8 @@ end
 --     many of 1), servers, clients, tasks (of a client), pause (seconds between
 --     two uses), every (seconds between faults), faults (their kinds), drains
 --     (how many of 1 uses of a semaphore), sentinel (behind Sentinels, with
---     failovers), cluster (with failovers, and slots that move), replicas (that
+--     failovers), zookeeper (its model instead of Redis; `tick` in seconds),
+--     cluster (with failovers, and slots that move), replicas (that
 --     confirm, with failovers to them), calm (without faults that disturb a
 --     waiter or a holder), crowd (the kind for which its crowd waits): restrict
 --     what is done. Without `only` the seed

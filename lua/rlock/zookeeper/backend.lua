@@ -134,11 +134,14 @@ local function watch(self, entry)
   end)
 end
 
--- Deletes what could not be deleted before.
-local function clean(self)
-  for place in pairs(self.doomed) do
-    self.host.daemon(place.leave, place,
-      self.host.now() + self.options.timeout)
+-- Deletes what could not be deleted before, if it is due.
+local function clean(self, due)
+  local again = self.host.now() + self.options.timeout
+  for place, at in pairs(self.doomed) do
+    if at <= due then
+      self.doomed[place] = again
+      self.host.daemon(place.leave, place, again)
+    end
   end
 end
 
@@ -147,7 +150,7 @@ local function on_ready(self, is_new)
     self.doomed = {}
     forget_all(self, "its session has ended")
   else
-    clean(self)
+    clean(self, huge)
     for entry in pairs(self.entries) do
       if entry.is_held then watch(self, entry) end
     end
@@ -198,6 +201,7 @@ end
 local function on_tick(self, now)
   self.bound = self.connection.validity.ends
   if self.bound <= now then on_doubt(self) end
+  if self.connection.is_ready then clean(self, now) end
   local first = self.leases:peek()
   while first and first.deadline <= now do
     self:leave_later(first)
@@ -221,7 +225,7 @@ function backend.open(host, options, hooks)
     access = options.acl and codec.CREATOR,     -- of new nodes; nil: anyone
     targets = setmetatable({}, { __mode = "v" }),
     entries = {},             -- the set of all entries, see target.lua
-    doomed = {},              -- the set of places that are to be deleted
+    doomed = {},              -- place that is to be deleted -> when to retry
     leases = heap.new(),      -- entries that are held, by the end of the lease
     fresh = { first = 1, last = 0 },  -- entries to be watched, in order
     foreign = FOREIGN,

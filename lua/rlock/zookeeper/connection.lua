@@ -325,6 +325,8 @@ local function check_chroot(self, deadline)
   return nil, "connect", err and errors.says(err, chroot) or detail
 end
 
+local keep
+
 -- Connects to one server.
 -- @return true, or nil, code, detail
 local function try(self, at)
@@ -350,6 +352,10 @@ local function try(self, at)
   self.is_ready, self.next_beat = true, sent + self.timeout * BEAT
   link.since = self.host.now()
   self.address = link.frames:address() or at.host
+  if not self.change then
+    self.change = self.host.event()
+    self.host.service(keep, self, self.change)
+  end
   self.hooks.on_ready(is_new)
   return true
 end
@@ -372,8 +378,6 @@ local function round(self)
   return nil, code, detail
 end
 
-local keep
-
 --- Connects, if there is no connection.
 -- @tparam number deadline by host.now()
 -- @return true, or nil, code, detail; for "cancelled", the value to raise
@@ -382,10 +386,6 @@ function connection:connect(deadline)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local ok, code, detail = self.singleflight:join("connect", deadline, round,
     self)
-  if ok and self.is_ready and not self.change then
-    self.change = self.host.event()
-    self.host.service(keep, self, self.change)
-  end
   if not ok and code == "timeout" then
     return nil, "connect", ("no connection to %s in time"):format(self.where)
   end

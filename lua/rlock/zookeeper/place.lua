@@ -13,8 +13,9 @@
 --              is watched instead of a node
 --
 --  The uuid is made before the node. So if the reply to a create is lost, the
---  list of nodes tells whether it was made. A uuid is used in one session only:
---  a node with it is certainly ours.
+--  list of nodes tells whether it was made. A `sync` precedes this list: the
+--  server that resumed the session may not have the node yet. A uuid is used in
+--  one session only: a node with it is certainly ours.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -159,6 +160,7 @@ end
 local function look(self, deadline)
   local connection = self.connection
   self.sent = connection.host.now()
+  if self.is_in_doubt then connection:sync() end
   local made = not self.node and not self.is_in_doubt and create(self)
   if self.most then start_watch(self, self.parent) end
   local acl = nodes.ask_access(self.server, self.parent)
@@ -298,6 +300,7 @@ end
 local function delete(self, deadline)
   local connection = self.connection
   if not self.node then
+    connection:sync()
     local err, its, detail = connection:post(ops.children,
       codec.read(self.parent)):wait(deadline)
     if not err then return nil, its, detail end
@@ -335,6 +338,12 @@ end
 -- resty/rlock/host/guard.lua.
 local function delete_later(self) self.server:leave_place(self) end
 
+-- Lets the back end delete its node later, if it may still be there.
+local function doom(self)
+  local server = self.server
+  server.doomed[self] = server.host.now() + server.options.timeout
+end
+
 --- Deletes its node. A node that cannot be deleted in time is deleted by the
 --  back end later, or ends with the session.
 -- @tparam number deadline by host.now()
@@ -342,14 +351,13 @@ local function delete_later(self) self.server:leave_place(self) end
 --   reply was lost, may have deleted it
 -- @treturn[2] nil, code, detail
 function place:leave(deadline)
-  local doomed = self.server.doomed
-  doomed[self] = nil                           -- no other task deletes it now
+  self.server.doomed[self] = nil               -- no other task deletes it now
   unwatch(self)
   local on_death = self.connection.host.on_death
   local survives = on_death and on_death(delete_later, self)
   local result, code, detail = insist(self, deadline)
   if survives then survives() end
-  if result == nil and code ~= "zookeeper" then doomed[self] = true end
+  if result == nil and code ~= "zookeeper" then doom(self) end
   return result, code, detail
 end
 
@@ -360,7 +368,7 @@ function place:abandon()
   local doomed = self.server.doomed
   unwatch(self)
   if is_gone(self) then return true end
-  doomed[self] = true
+  doom(self)
   if not self.node or not self.connection.is_ready then return false end
   self.connection:post(ops.delete, codec.versioned(self:path()),
     function(call)

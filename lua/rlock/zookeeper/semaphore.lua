@@ -186,17 +186,23 @@ local function held(self)
 end
 
 local function release(self, n)
-  local list, lost = held(self), false
+  local list, lost, failed, code, detail = held(self), false, false, nil, nil
   if n > #list then
     return nil, "not_held", ("this client holds %d of its permits, and "
       .. "cannot release those of others"):format(#list)
   end
+  local target, deadline = self.record.target, deadline_of(self)
+  for i = 1, n do target:forget(list[i]) end   -- another task may release, too
   for i = 1, n do
-    local was_there, code, detail =
-      self.record.target:drop(list[i], deadline_of(self))
-    if was_there == nil then return result(nil, code, detail) end
-    lost = lost or not was_there
+    local was_there
+    if failed then
+      target.server:leave_place(list[i].place)
+    else
+      was_there, code, detail = list[i].place:leave(deadline)
+      failed, lost = was_there == nil, lost or was_there == false
+    end
   end
+  if failed then return result(nil, code, detail) end
   if lost then return nil, "lost", "the node of a permit was deleted" end
   return true
 end

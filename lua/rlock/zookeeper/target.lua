@@ -41,8 +41,11 @@ end
 
 -- entries ---------------------------------------------------------------------
 
---- The channel that wakes this owner; without an owner, all waiters.
-function target:channel(owner) return self.path .. "#" .. (owner or "") end
+--- The channel that wakes this owner, which may wait for both sides of a
+--  read/write lock; without an owner, all waiters.
+function target:channel(owner)
+  return ("%s#%s %s"):format(self.path, self.policy.name, owner or "")
+end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
 local function entry_of(self, owner)

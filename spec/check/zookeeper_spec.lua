@@ -1,0 +1,174 @@
+--- The client on a model of ZooKeeper, and planted faults that are found. As in
+--  simulate_spec.lua, all seeds are fixed.
+
+local client = require "rlock.client"
+local ctl = require "spec.cli.ctl"
+local network = require "spec.simulate.network"
+local oracle = require "spec.simulate.oracle"
+local plant = require "spec.tools.plant"
+local rows = require "spec.rows.simulated"
+local scene = require "spec.simulate.zookeeper.scene"
+local sim = require "rlockctl.model.host"
+local world = require "spec.simulate.world"
+
+local RUNS = 8                          -- of each sort
+local MOST = 40                         -- runs within which a fault is found
+local SECONDS = 60                      -- of virtual time
+
+teardown(ctl.clean)
+
+-- Runs fn(self) as a task of a client's process, without faults. Fields of
+-- self: `ensemble`, `network`, `host`; open(options) opens a client.
+local function play(servers, fn)
+  local universe = sim.new(1)
+  local own = network.new(universe)
+  local its = scene.new({ network = own, universe = universe,
+    only = { servers = servers, tick = 0.5 }, servers = {}, things = {},
+    processes = {}, by_key = {}, oracle = oracle.new(universe),
+  }, function() return 0.9 end)
+  local self, ok, why = { ensemble = its.ensemble, network = own }
+  function self.open(options)
+    its:connect(self.host)
+    return assert(client.open(self.host, assert(client.complete(options,
+      its:url()))))
+  end
+  self.host = universe:host { name = "client" }
+  self.host.spawn(function() ok, why = pcall(fn, self) end)
+  universe:run(SECONDS)
+  if not ok then error(why or "the task does not end", 0) end
+end
+
+local function options(fields)
+  local all = { watchdog = 2, timeout = 0.5, connect_timeout = 0.5,
+    lazy = true }
+  for name, value in pairs(fields or {}) do all[name] = value end
+  return all
+end
+
+-- The faults of a run, with the command that repeats it.
+local function faults_of(seed, only)
+  only.zookeeper = true
+  local faults = {}
+  for i, fault in ipairs(world.simulate(seed, { only = only }).oracle.faults) do
+    faults[i] = ("make simulate ZOOKEEPER=1 SEED=%d  # %s"):format(seed,
+      fault.text)
+  end
+  return faults
+end
+
+local function finds(row)
+  local _, _, _, _, what, run_options = table.unpack(row)
+  run_options = setmetatable({ wanted = what }, { __index = run_options })
+  local simulate = require("spec.simulate.world").simulate
+  for seed = 1, MOST do
+    if simulate(seed, run_options).oracle.reported[what] then return true end
+  end
+  return false
+end
+
+describe("clients of a simulated ZooKeeper", function()
+  for _, servers in ipairs { 1, 3, 5 } do
+    it(("exclude each other with %d servers"):format(servers), function()
+      for seed = 1, RUNS do
+        assert.same({}, faults_of(seed, { servers = servers }))
+      end
+    end)
+  end
+
+  it("count permits", function()
+    for seed = 1, RUNS do
+      assert.same({}, faults_of(seed, { counter = "semaphore" }))
+    end
+  end)
+end)
+
+describe("a client of a simulated ZooKeeper", function()
+  it("keeps a session alive that was made after its caller gave up", function()
+    play(1, function(self)
+      local own = self.open(options())
+      local link = own.session.server.connection
+      self.host.sleep(1)
+      assert.equal("connect", select(2, link:connect(self.host.now() + 1e-4)))
+      self.host.sleep(1)
+      assert.is_true(link.is_ready)
+      self.host.sleep(10)
+      assert.is_true(link.validity.ends > self.host.now())
+      assert.equal(1, link.epoch)
+      own:close()
+    end)
+  end)
+end)
+
+describe("a lock of a simulated ZooKeeper", function()
+  -- The reply to the create is lost. The session is resumed on another server,
+  -- and the node is committed only after that.
+  it("leaves no node whose create is committed late", function()
+    play(3, function(self)
+      self.host.sleep(1)
+      local own = self.open(options())
+      local link, lock = own.session.server.connection, own:lock "a"
+      assert(lock:lock())
+      assert(lock:unlock())
+      while self.ensemble[link.link.where:match "^%w+"].role == "leader" do
+        link.next_host = link.next_host % 3 + 1
+        link:leave "to a follower"
+        assert(link:reach(self.host.now() + 1))
+      end
+      for _, server in ipairs(self.ensemble) do
+        self.ensemble:slow_disk(server, 1.5)
+        if server.role == "leader"
+            or link.link.where:find(server.name, 1, true) then
+          self.network:route(self.host, server).refuses_until = math.huge
+        end
+      end
+      assert.is_nil((lock:lock { wait = 0.3 }))
+      self.host.sleep(5)
+      assert.same({}, self.ensemble:newest().tree:ephemerals())
+      assert(lock:lock { wait = 1 })
+    end)
+  end)
+end)
+
+describe("a semaphore of a simulated ZooKeeper", function()
+  -- Runs fn(semaphore, client, self) with a semaphore of three permits.
+  local function with_three(fn)
+    play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open(options())
+      local semaphore = own:semaphore "s"
+      assert(semaphore:set(3))
+      fn(semaphore, own, self)
+    end)
+  end
+
+  it("releases other permits for each of two tasks", function()
+    with_three(function(semaphore, _, self)
+      assert(semaphore:acquire(3))
+      local other = self.host.spawn(function() assert(semaphore:release()) end)
+      assert.is_true(semaphore:release(2))
+      other:join()
+      assert.equal(3, semaphore:available())
+    end)
+  end)
+
+  it("releases all permits, though the first answer is late", function()
+    with_three(function(semaphore, own, self)
+      own.session.timeout = 0.2
+      assert(semaphore:acquire(3))
+      self.ensemble:freeze(self.ensemble[1], 0.3)
+      assert.equal("timeout", select(2, semaphore:release(3)))
+      self.host.sleep(2)
+      assert.equal(3, semaphore:available())
+    end)
+  end)
+end)
+
+describe("a simulation of ZooKeeper finds #long", function()
+  for _, row in ipairs(rows.zookeeper) do
+    it(row[1], function()
+      assert.is_true(plant.during(row[2], row[3], row[4], function()
+        return finds(row)
+      end))
+    end)
+  end
+end)

@@ -304,6 +304,26 @@ describe("a waiter", function()
       end)
     end)
 
+  it("leaves, also if its owner has got the lock in another task", function()
+    stage.play(function(self)
+      local got, client, host = {}, open(self, "named")
+      local job = client:mutex("lock", { owner = "job" })
+      local holder, code = self:client():mutex "lock", nil
+      assert(holder:lock { lease = 0.6 })
+      start(self, host, function() code = select(2, job:lock { wait = 5 }) end)
+      queue(self, "other", 0, got)
+      host.spawn(function()              -- is faster than the waiter's retry
+        host.sleep(0.59)
+        while not job:try_lock() do host.sleep(0.0002) end
+        host.sleep(0.4)
+        job:unlock()
+      end)
+      self.sleep(3)
+      assert.equal("refused", code)      -- a mutex is held once
+      assert.matches("^other 1%.[0-4]$", got[1] or "nobody")
+    end)
+  end)
+
   it("keeps the place of another task with the same owner", function()
     stage.play(function(self)
       local got, lock = {}, held(self)

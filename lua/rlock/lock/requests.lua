@@ -135,16 +135,19 @@ function requests.release_lost(self, seconds)
 end
 
 --- Leaves the server's queue of waiters, if it has one. Keeps the place if the
---  same owner holds the lock, or waits for it in another task. A request of
+--  same owner waits for the lock in another task, or holds it; but where locks
+--  are handed over, one would be reserved for it after its release. A request of
 --  this owner that is in flight may get a place, and lose it by that. Then the
 --  waiter retries at its next poll, or when the reply to a heartbeat names it.
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
-  if not self.owner or #self.holds > 0 or not record.target.leaves
+  local is_held = #self.holds > 0
+  if not self.owner or not record.target.leaves
+      or is_held and not record.target.hands_over
       or session.wakeup:has(self:channel(), self.owner_name) then
     return
   end
-  if self.acting then
+  if self.acting or is_held then
     return requests.leave_place(session, record, self.owner_name)
   end
   self.acting = true

@@ -48,6 +48,17 @@ local function fails_within(self, seconds, fn, ...)
   assert.is_true(self.now() - began <= seconds, self.now() - began)
 end
 
+on_stage("a guarded command that was refused is not reported as executed",
+  function(self, client)
+    local lock = client:lock "lock"
+    assert(lock:lock())
+    assert.equal(0, lock:call("DEL", "value"))
+    replica_is_away(self, self.now(), math.huge)
+    self.server.redis.entries.lock = nil
+    local ok, code = lock:call("DEL", "value")
+    assert.same({ nil, "lost" }, { ok, code })
+  end, { replicas = 1, replica_timeout = 1, timeout = 4 })
+
 for _, seconds in ipairs { 1, 1.5, 2 } do
   local options = { replicas = 1, replica_timeout = seconds, timeout = 4 }
 

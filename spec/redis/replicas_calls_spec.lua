@@ -51,6 +51,9 @@ lock.transaction = held(function(its)
     t:call("SET", "replicated", 2)
   end))
 end)
+lock.set = held(function(its)          -- only on ZooKeeper
+  assert.equal("usage", select(2, its:set("node", "value")))
+end)
 lock.on_lost = held(function(its) assert(its:on_lost(nothing)) end)
 lock.token = held(function(its)
   assert.equal(its.record.policy.name == "fenced", its:token() ~= nil)
@@ -132,7 +135,7 @@ examples.latch = {
 -- Functions of the classes that are no calls.
 local internal = {}
 for name in ([[__tostring abandon busy called class end_wait mine new node retry
-    show take]])
+    show take write]])
     :gmatch("%S+") do
   internal[name] = true
 end

@@ -240,8 +240,11 @@ end
 
 -- Runs commands under a grant.
 local function run(granted, commands)
-  if granted:now_is() == "lost" then
+  local state = granted:now_is()
+  if state == "lost" then
     return nil, "lost", "the hold was lost before; nothing was sent"
+  elseif state == "free" then           -- its owner is only requesting it
+    return nil, "not_held", "this task does not hold the lock"
   end
   local replies, code, detail = granted:effect(commands)
   if code == "cancelled" then error(detail, 0) end
@@ -266,9 +269,9 @@ end
 -- @return[1] the reply; false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string "lost" or "not_held": nothing was changed; "redis": the
---   command failed; "timeout": it may have been executed; "replicas": it was,
---   but too few replicas have confirmed it; "connect", "closed", "usage": it
---   was not sent
+--   command failed; "timeout": it may have been executed; "replicas": too few
+--   replicas have confirmed it, if it was; "connect", "closed", "usage": it was
+--   not sent
 -- @treturn[2] string detail
 function handle:call(...)
   local words, granted = check.words("lock:call", 2, ...), self:mine()
@@ -283,9 +286,10 @@ end
 -- @treturn[2] nil, code, detail as for `call`
 function handle:transaction(fn)
   check_function(fn, "lock:transaction", 2)
+  local commands = collect(fn)          -- may wait, so the hold may end
   local granted = self:mine()
   if not granted then return not_held(self) end
-  return run(granted, collect(fn))
+  return run(granted, commands)
 end
 
 -- transferable holds ------------------------------------------------------
@@ -341,8 +345,9 @@ end
 
 function Hold:transaction(fn)
   check_function(fn, "hold:transaction", 2)
+  local commands = collect(fn)          -- may wait, so the hold may end
   if self.hold.is_over then return nil, "not_held", RELEASED end
-  return run(self.hold.grant, collect(fn))
+  return run(self.hold.grant, commands)
 end
 
 function Hold:set(path, value, version)

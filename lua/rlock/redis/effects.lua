@@ -28,6 +28,10 @@ local function op_of(policy)
   return compiled[peek]
 end
 
+local function replicas_of(hold)
+  return hold.target.replicas and hold.target.replicas.count
+end
+
 -- Why these holds cannot guard a command together, or nil.
 local function unfit(holds)
   local first = holds[1]
@@ -41,6 +45,8 @@ local function unfit(holds)
       return "the locks belong to several clients, so no script sees them all"
     elseif its.policy ~= first.policy then
       return "the locks are of several kinds, so no script sees them all"
+    elseif replicas_of(its) ~= replicas_of(first) then
+      return "the locks want different numbers of replicas"
     elseif its.target.slot ~= first.target.slot then
       return ("in a cluster, the locks must be in one slot: use names such as "
         .. "{%s}:1 and {%s}:2"):format(its.name, its.name)
@@ -118,7 +124,7 @@ end
 -- @treturn[1] table the reply of each command, false for a Redis nil
 -- @treturn[2] nil
 -- @treturn[2] string "lost": nothing was changed; "redis": a command failed;
---   "timeout": they may have been executed; "replicas": they were, but too few
+--   "timeout": they may have been executed; "replicas": the same, and too few
 --   replicas have confirmed it; "connect", "closed", "usage": nothing was sent;
 --   "cancelled"
 -- @treturn[2] string detail; for "cancelled", the value to raise

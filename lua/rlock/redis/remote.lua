@@ -217,7 +217,7 @@ local function caller(node, op, keys, owner)
   local connection = remote.dedicated(node, keys, owner)
   local is_confirmed = load_replicas().must_confirm(op)
   return function(_, deadline, words)
-    return connection:call(deadline, words, is_confirmed)
+    return connection:call(deadline, words, is_confirmed, op.is_once)
   end
 end
 

@@ -246,6 +246,13 @@ local function in_time(self, requests)
   return batch
 end
 
+-- Does the reply to a request that is not retried (effects.lua) say that it was
+-- not executed as a whole? This counts without a confirmation.
+local function is_failure(reply)
+  local verdict = type(reply) == "table" and reply[1] or reply
+  return verdict == "lost" or verdict == "failed"
+end
+
 -- Sends a batch and answers its requests.
 local function exchange(self, batch)
   local deadline = 0
@@ -285,7 +292,8 @@ local function exchange(self, batch)
   for i, request in ipairs(batch) do
     if replies[i] == nil then
       answer(request, nil, codes[i], details[i], sent)
-    elseif request.is_confirmed and not ok then
+    elseif request.is_confirmed and not ok
+        and not (request.is_once and is_failure(replies[i])) then
       answer(request, nil, code, detail, sent)
     else
       answer(request, replies[i], nil, nil, sent)
@@ -324,12 +332,13 @@ local function has_died(self)
   return self.task and self.host.is_over(self.task)
 end
 
-local function enqueue(self, deadline, words, is_confirmed)
+local function enqueue(self, deadline, words, is_confirmed, is_once)
   if self.is_serving and has_died(self) then
     fail_all(self, "closed", "the task of the connection has ended")
   end
   local request = {
     words = words, deadline = deadline, is_confirmed = is_confirmed,
+    is_once = is_once,
     event = self.host.event(),
   }
   self.queue[#self.queue + 1] = request
@@ -377,10 +386,11 @@ function replicas.must_confirm(op) return not unconfirmed[op.op] end
 -- @tparam number deadline by host.now(), also for the confirmation
 -- @tparam table words  not to be modified afterwards
 -- @tparam boolean is_confirmed whether replicas must have it
+-- @tparam[opt] boolean is_once whether it is not retried
 -- @return as node:call; the code is "replicas" if it was executed, but too few
 --   replicas have confirmed it
-function Dedicated:call(deadline, words, is_confirmed)
-  return result(self, enqueue(self, deadline, words, is_confirmed))
+function Dedicated:call(deadline, words, is_confirmed, is_once)
+  return result(self, enqueue(self, deadline, words, is_confirmed, is_once))
 end
 
 --- Sends several commands, as node:pipeline.

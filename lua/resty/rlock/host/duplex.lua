@@ -85,6 +85,7 @@ end
 local function fail(what)
   local self = what.self
   self.is_over = true
+  self.change:set()                     -- ends the writer
   if self.fault then return lose(self, what.options, DIED) end
   self.fault = { "closed", DIED }
   self.standing:set()

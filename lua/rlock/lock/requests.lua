@@ -137,9 +137,9 @@ end
 --- Leaves the server's queue of waiters, if it has one. Keeps the place if the
 --  same owner waits for the lock in another task, or holds it. Where locks are
 --  handed over, a holder leaves: the lock would be reserved for it later. A
---  request of this owner that is in flight may get a place, and lose it by that.
---  Then the waiter retries at its next poll, or when the reply to a heartbeat
---  names it.
+--  request of this owner in flight may get a place, and lose it by that. Then
+--  the waiter retries at its next poll, or when the reply to a heartbeat names
+--  it.
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
   local is_held = #self.holds > 0

@@ -651,7 +651,8 @@ local function prepare(task, one, counter)
   return one.ready[task.host]
 end
 
--- Permits whose task is cancelled are lost.
+-- Permits that their task does not release: it is cancelled, or its client has
+-- lost a hold, perhaps these.
 local Lost = {}
 function Lost:__close() self.one.missing = (self.one.missing or 0) + self.n end
 
@@ -669,8 +670,8 @@ local function use_permits(task, one, semaphore, n)
   end
   held(task, holder)
   task.world.oracle:ending(holder)
-  lost.n = 0
   if zookeeper and holder.losses ~= zookeeper:losses(semaphore) then return end
+  lost.n = 0
   if not semaphore:release(n) then one.is_doubtful = true end
 end
 

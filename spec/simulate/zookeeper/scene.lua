@@ -131,7 +131,7 @@ function scene:losses(semaphore)
     local on_lost = backend.hooks.on_lost
     backend.losses = 0
     function backend.hooks.on_lost(...)
-      backend.losses, self.had_losses = backend.losses + 1, true
+      backend.losses = backend.losses + 1
       on_lost(...)
     end
   end
@@ -323,14 +323,13 @@ function scene:mend()
 end
 
 --- When no task holds or waits: no process that runs has a node. Permits may be
---  left by cancelled tasks, and by those of clients that have lost some.
+--  left by cancelled tasks, and by those whose client has lost a hold.
 function scene:check_released()
   local nodes = self.ensemble:newest().tree
   for _, path in ipairs(nodes:ephemerals()) do
     local host, thing = self.hosts[nodes.nodes[path].owner],
       thing_of(self, path)
-    local lost = path:find "/lease%-" and thing and thing.most
-      and (self.had_losses and 1 or thing.missing) or 0
+    local lost = place.parse(path) == "lease-" and thing and thing.missing or 0
     if lost > 0 then
       thing.missing = lost - 1
     elseif not host.is_dead and not host.process.is_closed then

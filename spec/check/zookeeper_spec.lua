@@ -129,6 +129,77 @@ describe("a lock of a simulated ZooKeeper", function()
   end)
 end)
 
+describe("a waiter of a simulated ZooKeeper, whose session ends", function()
+  -- Breaks a client's connection when it makes a lease, for longer than its
+  -- session lasts.
+  local function break_at_lease(self, own)
+    local link = own.session.server.connection
+    assert(link:reach(self.host.now() + 1))
+    function link.post(...)
+      local call = getmetatable(link).post(...)
+      if not link.is_broken and (select(3, ...) or ""):find "lease%-" then
+        link.is_broken = true
+        self.network:route(self.host, self.ensemble[1]).refuses_until =
+          self.host.now() + 6
+        link:leave "the spec wants it"
+      end
+      return call
+    end
+    return link
+  end
+
+  -- The holder ends while two wait: the one whose session was replaced, and
+  -- one that has come to the front since.
+  local function is_behind(make)
+    play(1, function(self)
+      self.host.sleep(1)
+      local first, early, late = self.open(options()), self.open(options()),
+        self.open(options())
+      assert(make(first).take())
+      assert(late.session.server.connection:reach(self.host.now() + 1))
+      local link, tasks, done = break_at_lease(self, early), {}, 0
+      local function join_in(own)
+        tasks[#tasks + 1] = self.host.spawn(function()
+          local its = make(own)
+          assert(its.take { wait = 20 })
+          assert(its.free())
+          done = done + 1
+        end)
+      end
+      join_in(early)
+      self.host.sleep(4)
+      assert.is_true(link.is_broken)
+      join_in(late)
+      self.host.sleep(6)
+      assert.equal(2, link.epoch)
+      assert(make(first).free())
+      for _, task in ipairs(tasks) do task:join() end
+      assert.equal(2, done)
+    end)
+  end
+
+  it("does not wait for a mutex without its place in the queue", function()
+    is_behind(function(own)
+      local mutex = own:mutex "m"
+      return {
+        take = function(with) return mutex:lock(with) end,
+        free = function() return mutex:unlock() end,
+      }
+    end)
+  end)
+
+  it("does not wait for a semaphore without its place", function()
+    is_behind(function(own)
+      local semaphore = own:semaphore "s"
+      semaphore:set(1)
+      return {
+        take = function(with) return semaphore:acquire(1, with) end,
+        free = function() return semaphore:release() end,
+      }
+    end)
+  end)
+end)
+
 describe("a semaphore of a simulated ZooKeeper", function()
   -- Runs fn(semaphore, client, self) with a semaphore of three permits.
   local function with_three(fn)

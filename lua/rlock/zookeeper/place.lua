@@ -11,6 +11,8 @@
 --    ahead     the node that is watched: nothing to do until it changes
 --    most      how many nodes may be in the queue, in any order; then the queue
 --              is watched instead of a node
+--    gate      another place, which must be first in its own queue before this
+--              one may have a node
 --
 --  The uuid is made before the node. So if the reply to a create is lost, the
 --  list of nodes tells whether it was made. A `sync` precedes this list: the
@@ -221,8 +223,13 @@ local function ask_created(self, deadline)
   return err == 0
 end
 
+--- Is its gate one of a session that has ended?
+function place:is_shut_out()
+  return self.gate ~= nil and self.gate.epoch ~= self.connection.epoch
+end
+
 --- Asks whether it is our turn; makes our node if there is none. Retries until
---  the deadline.
+--  the deadline, or until the gate must be asked again, see `is_shut_out`.
 -- @tparam number deadline by host.now()
 -- @tparam[opt] boolean is_try  do not watch the node ahead
 -- @treturn[1] boolean whether nothing is ahead
@@ -233,6 +240,7 @@ function place:ask(deadline, is_try)
   while true do
     local ok, code, detail = connection:reach(deadline)
     if not ok then return nil, code, detail end
+    if self:is_shut_out() then return false end
     if self.epoch ~= connection.epoch then renew(self) end
     local names
     names, code, detail = look(self, deadline)

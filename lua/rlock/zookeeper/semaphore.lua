@@ -55,16 +55,16 @@ local function prepare(self)
   local owner = "permit:" .. identity.uuid(server.host)
   self.channel = target:channel(owner)
   local function on_wake() server.channels:message(self.channel) end
-  local function new_place(folder, mark, blocks)
+  local function new_place(folder, mark, blocks, gate)
     return place.new(server, { lock = target.path,
-      parent = target.path .. folder, mark = mark, blocks = blocks,
+      parent = target.path .. folder, mark = mark, blocks = blocks, gate = gate,
       owner = self.session.id .. ":0", on_wake = on_wake })
   end
   self.gate, self.entries = new_place("/locks", "lock-", GATE), {}
   for i = 1, self.n do
     self.entries[i] = { target = target, is_held = false,
       owner = ("%s:%d"):format(owner, i),
-      place = new_place("/leases", "lease-", LEASE) }
+      place = new_place("/leases", "lease-", LEASE, self.gate) }
     server.entries[self.entries[i]] = true
   end
   self.entries[1].gate = self.gate            -- for its watch
@@ -97,7 +97,9 @@ function Call:try(deadline)
     entry.place.most = most
     local has_it
     has_it, code, detail = entry.place:ask(deadline, self.is_try)
-    if not has_it then
+    if has_it == false and entry.place:is_shut_out() then
+      return self:try(deadline)           -- again from the gate
+    elseif not has_it then
       return has_it == false and "busy" or nil, UNKNOWN, code, detail
     end
   end

@@ -87,7 +87,7 @@ local function new_entry(self, owner)
   if self.policy.leases then
     entry.gate = new_place(queue, "/locks")
     entry.place = new_place(self.policy.leases, "/leases")
-    entry.place.most = self.policy.most
+    entry.place.gate, entry.place.most = entry.gate, self.policy.most
   else
     entry.place = new_place(queue, "")
     entry.place.beside = writer and writer.place
@@ -135,7 +135,8 @@ local function ask_gate(entry, deadline, is_try)
   return most and true, code, detail
 end
 
--- Asks whether it is the entry's turn, see place:ask.
+-- Asks whether it is the entry's turn, see place:ask; if the session was
+-- replaced, again from the gate.
 local function ask_turn(entry, deadline, is_try)
   local gate = entry.gate
   if gate then
@@ -143,6 +144,9 @@ local function ask_turn(entry, deadline, is_try)
     if not is_first then return is_first, code, detail end
   end
   local is_first, code, detail = entry.place:ask(deadline, is_try)
+  if is_first == false and entry.place:is_shut_out() then
+    return ask_turn(entry, deadline, is_try)
+  end
   if is_first and gate then entry.target.server:leave_place(gate) end
   return is_first, code, detail
 end

@@ -234,6 +234,24 @@ describe("a semaphore of a simulated ZooKeeper", function()
   end)
 end)
 
+describe("permits of a simulated ZooKeeper", function()
+  it("are given back if their request raises an error", function()
+    play(1, function(self)
+      self.host.sleep(1)
+      local permits = self.open(options()):permits "p"
+      assert(permits:set(1))
+      local target = permits.record.target
+      function target.run(...)
+        target.run = nil
+        assert.equal("held", target.run(...)[1])
+        error "the spec wants it"
+      end
+      assert.error_matches(function() permits:acquire() end, "the spec wants")
+      assert(permits:acquire { wait = 1 })
+    end)
+  end)
+end)
+
 describe("a simulation of ZooKeeper finds #long", function()
   for _, row in ipairs(rows.zookeeper) do
     it(row[1], function()

@@ -143,26 +143,27 @@ function Call:try(deadline, now)
   return "held"
 end
 
+-- Gives back what a call may have got: it has failed or raised an error, or its
+-- job in nginx has died.
+local function give_up(its)
+  forget(its.counter, its.id)
+  give_back(its.counter, its.id, its.lease or its.session.lease)
+end
+
 local function take(self, wait, lease)
-  local session, record = self.session, self.record
+  local host, record = self.session.host, self.record
   local first = new_id(self)
   local its = Call:new {
     counter = self, id = first, lease = lease, wants = 1,
     channel = record.target:channel(first),
     late = naming.show(record.name) .. " has no permit left",
   }
-  local is_held, code, detail = its:wait(wait)
-  local id = its.id
-  if is_held and not session.host.has_gone(session.host.current()) then
-    return identity.hex(id)
-  elseif is_held then                   -- nothing else will release it
-    forget(self, id)
-    give_back(self, id, session.lease)
-    return nil, "closed", "the task has ended"
+  local is_held, code, detail = host.guard(give_up, its, its.wait, its, wait)
+  if is_held and not host.has_gone(host.current()) then
+    return identity.hex(its.id)
   end
-  if its.is_in_doubt then
-    give_back(self, id, lease or session.lease)
-  end
+  if is_held or its.is_in_doubt then give_up(its) end
+  if is_held then return nil, "closed", "the task has ended" end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end

@@ -78,6 +78,7 @@ end
 -- @treturn[1] table the reply
 -- @treturn[2] nil, "redis", detail
 function verdicts.shaped(op, reply, shapes)
+  if type(reply) == "string" then reply = { reply } end    -- a verdict alone
   local shape = type(reply) == "table" and shapes[reply[1]]
   for i = 1, shape and #shape or 0 do
     if type(reply[i + 1]) ~= TYPES[shape:sub(i, i)] then shape = nil break end

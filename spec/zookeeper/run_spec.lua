@@ -119,6 +119,11 @@ describe("rlockctl run on ZooKeeper", function()
     holder:says "got"
     server:kill()
     server:restart()
+    -- Until it is back, the release may have no connection in time. The word
+    -- itself has one connection.
+    eventually(function()
+      return tonumber(server:says "srvr":match "Connections: (%d+)" or 0) > 1
+    end, 20 * slow)
     ctl.file("end", "")
     local result = holder:wait()
     assert.equal(0, result.status, result.err)

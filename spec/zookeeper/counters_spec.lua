@@ -4,6 +4,7 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local most_inside = require "spec.tools.most_inside"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -217,21 +218,9 @@ describe("permits on ZooKeeper", function()
 
   it("never exceed their limit", function()
     assert(permits:set(2))
-    local inside, most, all = 0, 0, {}
-    for i = 1, 5 do
-      local its = i % 2 == 0 and permits or open():permits(name)
-      all[i] = task.start(function()
-        for _ = 1, 10 do
-          local id = assert(its:acquire())
-          inside = inside + 1
-          most = math.max(most, inside)
-          rlock.sleep(0.005)
-          inside = inside - 1
-          assert(its:release(id))
-        end
-      end)
-    end
-    for i = 1, 5 do all[i]:join(PATIENCE) end
+    local most = most_inside(permits, function()
+      return open():permits(name)
+    end, PATIENCE)
     assert.is_true(most <= 2, most)
   end)
 

@@ -3,6 +3,7 @@
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
+local most_inside = require "spec.tools.most_inside"
 local peers = require "spec.tools.zookeeper_peer"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
@@ -227,21 +228,9 @@ describe("a semaphore on ZooKeeper", function()
 
   it("is never held by more than there are permits", function()
     assert(semaphore:set(2))
-    local inside, most, all = 0, 0, {}
-    for i = 1, 5 do
-      local its = i % 2 == 0 and semaphore or open():semaphore(name)
-      all[i] = task.start(function()
-        for _ = 1, 10 do
-          assert(its:acquire())
-          inside = inside + 1
-          most = math.max(most, inside)
-          rlock.sleep(0.005)
-          inside = inside - 1
-          assert(its:release())
-        end
-      end)
-    end
-    for i = 1, 5 do all[i]:join(PATIENCE) end
+    local most = most_inside(semaphore, function()
+      return open():semaphore(name)
+    end, PATIENCE)
     assert.is_true(most <= 2, most)
   end)
 

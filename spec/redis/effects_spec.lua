@@ -35,7 +35,7 @@ local function each_lock(fn)
   end
 end
 
--- A policy that cannot tell who holds the lock.
+-- A policy without `peek`, so no script can check its holders.
 local blind = {
   name = "blind", keys = function(its_name) return { its_name } end,
   server = {

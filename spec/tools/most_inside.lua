@@ -1,8 +1,8 @@
 --- How many tasks have a permit at once, at most, while five tasks take and
 --- release permits ten times each.
 --
---    local most = most_inside(permits, function() return open():permits(name) end,
---      30)
+--    local function another() return open():permits(name) end
+--    local most = most_inside(permits, another, 30)
 
 local rlock = require "rlock"
 local task = require "spec.tools.task"

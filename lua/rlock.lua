@@ -93,7 +93,7 @@ end
 -- @treturn[2] string code
 -- @treturn[2] string detail
 function rlock.open(options)
-  local client, check = require "rlock.client", require "rlock.options"
+  local client, check = require "rlock.client", require "rlock.util.options"
   check_options = check_options or client.options {
     lazy = check.type "boolean", tls = check.group({
       ca = check.type "string", cert = check.type "string",

@@ -15,7 +15,7 @@ if ngx.config.subsystem ~= "http" then
     .. " { }", 0)
 end
 
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local client = require "rlock.client"
 local host = require "resty.rlock.host"
 local metrics = require "rlock.util.metrics"

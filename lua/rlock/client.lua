@@ -1,6 +1,6 @@
 --- The public client: one application's session with one server.
 
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local kinds = require "rlock.lock.kinds"
 local lock = require "rlock.lock.lock"
@@ -273,6 +273,20 @@ local function counter_factory(kind)
   end
 end
 
+-- What is built on locks: the client's method, and its module unless the back
+-- end has one of its own in its table `recipes`.
+local recipes = {
+}
+
+local function recipe_factory(method, module)
+  return function(self, name, ...)
+    check_name(name)
+    local own = self.session.options.backend.recipes
+    return require("rlock." .. (own and own[method] or module)).new(self, name,
+      ...)
+  end
+end
+
 --- The factories: lock, mutex, fair_lock and so on, one for each kind (see
 --  "Kinds" in README.md). The factory of a lock takes a name and, optionally, a
 --  table with owner = an explicit owner name instead of the calling task. That
@@ -285,6 +299,10 @@ for _, kind in ipairs(kinds) do
     or lock_factory
   client[kind.factory] = factory(kind)
   methods = methods .. " " .. kind.factory
+end
+for method, module in pairs(recipes) do
+  client[method] = recipe_factory(method, module)
+  methods = methods .. " " .. method
 end
 
 --- A lock with a custom policy.

@@ -1,4 +1,4 @@
-local options = require "rlock.options"
+local options = require "rlock.util.options"
 
 local check_options = options.table({
   wait = options.duration(0, math.huge), lease = options.lease,

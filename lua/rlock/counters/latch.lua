@@ -1,7 +1,7 @@
 --- The public count-down latch: tasks anywhere wait until its count is zero.
 
 local call = require "rlock.counters.call"
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"

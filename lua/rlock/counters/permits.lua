@@ -4,7 +4,7 @@
 --  becomes available again when its lease ends.
 
 local call = require "rlock.counters.call"
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"

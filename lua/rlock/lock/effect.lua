@@ -2,7 +2,7 @@
 --  multi-lock. The server checks the holds and runs the commands as one step.
 --  There is no retry, because a command need not be idempotent.
 
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 
 -- The commands that a function collects.
 local Transaction = {}

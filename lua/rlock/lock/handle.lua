@@ -11,7 +11,7 @@
 --             now_is, when_lost, effect and release (grant.lua)
 --    write(grant, path, value, version)  as `set`
 
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 

@@ -13,7 +13,7 @@
 
 local backoff = require "rlock.util.backoff"
 local Round = require "rlock.several.round"
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
 local naming = require "rlock.naming"

@@ -10,7 +10,7 @@
 --  the queue stays first, and the next one waits in any case.
 
 local call = require "rlock.counters.call"
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local identity = require "rlock.util.identity"
 local limit = require "rlock.zookeeper.limit"

@@ -5,7 +5,7 @@
 --  signal at the soft deadline, `kill_after` seconds earlier. Each renewal
 --  moves both. If the guard is killed, its parent, the warden, kills them.
 
-local check = require "rlock.options"
+local check = require "rlock.util.options"
 local host = require "rlock.host.uv"
 
 local exec = {}

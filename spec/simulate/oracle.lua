@@ -99,7 +99,8 @@ end
 
 local function check_token(self, holder)
   local thing, token = holder.thing, math.tointeger(holder.token)
-  if not token then return end
+  -- A program that was stopped may get a hold after its end.
+  if not token or holder.valid_for() <= 0 then return end
   if thing.token and token <= thing.token
       and not is_given_again(holder, token)
       and not holder.is_forgiven and not thing.went_back then

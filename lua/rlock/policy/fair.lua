@@ -645,11 +645,10 @@ function server.release(keys, args)
   return is_held and "freed" or "lost"
 end
 
---- Removes a waiter that gives up. If it was granted the lock and does not know
---  it, the lock passes to the next waiter.
+--- Removes a waiter that gives up. It keeps a hold: another task of its owner
+--  may have acquired the lock before this request arrives.
 function server.leave(keys, args)
-  local owner, publish = args[1], args[2]
-  give_up(keys, owner, publish, redis.call("hget", keys[1], owner) == "1")
+  leave(keys, args[1], args[2])
   return "left"
 end
 

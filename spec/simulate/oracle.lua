@@ -153,11 +153,12 @@ local function check_wait(self, holder)
       or holder.is_joint then           -- another member may have been held
     return
   end
-  local idle = self.universe.now
-    - math.max(holder.began, holder.thing.moved_at or 0)
+  local thing = holder.thing
+  local idle = self.universe.now - math.max(holder.began, thing.moved_at or 0,
+    thing.garbage_until or 0)
   if idle > IDLE then
     self:fault("delayed", "%s gets %s, which nobody has taken or given back "
-      .. "for %.3f s", holder.label, holder.thing.name, idle)
+      .. "for %.3f s", holder.label, thing.name, idle)
   end
 end
 
@@ -172,6 +173,7 @@ function oracle:granted(holder)
   holder.since = self.universe.now
   check_wait(self, holder)
   thing.moved_at = self.universe.now
+  if holder.mode ~= "read" and not thing.most then thing.garbage_until = nil end
   if is_of_lost_data(thing, holder.executed or holder.began) then
     holder.is_forgiven = true
   end

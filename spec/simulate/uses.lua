@@ -19,7 +19,7 @@ local COLLECTED = 12      -- seconds until all garbage is collected, see world
 function Holder:__close()
   if self.has_ended then return end
   self.world.oracle:ending(self)
-  self.thing.moved_at = self.world.universe.now + COLLECTED
+  self.thing.garbage_until = self.world.universe.now + COLLECTED
 end
 
 -- Few are held for long: the others cost little while they wait for those.

@@ -23,9 +23,12 @@ local deadlock = {}
 local MOST = 1000        -- holds to look at
 local LONGEST = 10       -- tasks of a cycle in a message
 local PERIOD = 1         -- seconds of a wait before it is announced
-local KEPT = 30          -- seconds for which the server keeps that
+local KEPT = 30          -- seconds for which a server keeps that
 local AGAIN = KEPT / 3   -- seconds after which it is announced again
 local MOST_TOLD = 16     -- holds in an announcement
+
+--- Seconds for which Redis keeps an announcement, for rlockctl.
+deadlock.kept = KEPT
 
 -- Kind -> what excludes its waiters: "all" holders; of a reader's, those of the
 -- "peer". Permits have no owner, so no task keeps out those that wait for one.

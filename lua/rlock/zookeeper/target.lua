@@ -391,7 +391,7 @@ end
 -- @return true; or nil, code, detail
 function target:announce(deadline, owner, text)
   local entry, server = self.entries[owner], self.server
-  local queued = entry and (entry.place.node and entry.place or entry.gate)
+  local queued = entry and (entry.gate or entry.place)
   if not text or not queued or not queued.node or entry.is_held
       or not server.options.connection_name then
     return true

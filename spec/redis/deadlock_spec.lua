@@ -8,6 +8,7 @@ local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
+local ngx = rawget(_G, "ngx")
 local SHORT = 0.5                -- a wait that fails with a time-out
 local LONG = 60 * slow
 local PATIENCE = 20 * slow
@@ -159,6 +160,26 @@ describe("a deadlock of two tasks", function()
   end)
 end)
 
+describe("a deadlock in a cluster", function()
+  after_each(fixtures.close)
+
+  it("is told, and a wait that lasts is announced in its slot", function()
+    local cluster = fixtures.cluster()
+    client = fixtures.open { url = cluster.url }
+    one, two = client:lock "{a}one", client:lock "{b}two"
+    assert(one:lock())
+    local job = cross()
+    assert.equal("deadlock", select(2, two:lock { wait = LONG }))
+    eventually(function()
+      for _, node in ipairs(cluster.nodes) do
+        if node:cli("KEYS", "*"):find "rlock_waits:{a}one:" then return true end
+      end
+    end, PATIENCE, "an announcement")
+    assert(one:unlock())
+    assert.is_true(job:join(LONG))
+  end)
+end)
+
 describe("a deadlock with a read/write lock", function()
   local pair
 
@@ -236,6 +257,23 @@ describe("an announcement of a wait", function()
       eventually(function() return keys()[1] == nil end, PATIENCE)
     end)
 
+  it("is given up if the server refuses it, and disturbs no wait", function()
+    local login = "app" .. tostring(client):gsub("%W", "")
+    control.ask(server, "ACL", "SETUSER", login, "on", "nopass", "&*", "+@all",
+      "~one*", "~two*", "~{*", "~redisson*")
+    local app = fixtures.open { url = server.url, username = login,
+      password = "x" }
+    local a, b = app:lock(one.record.name), app:lock(two.record.name)
+    client = app
+    assert(a:lock())
+    local job = cross(nil, nil, a, b)
+    eventually(function() return app.session.waits.is_refused end, PATIENCE,
+      "a refusal")
+    assert(a:unlock())
+    assert.is_true(job:join(LONG))
+    assert.equal(0, #keys())
+  end)
+
   it("is none if the task holds nothing", function()
     assert(one:lock())
     local job = task.start(function() return one:lock { wait = LONG } end)
@@ -250,3 +288,33 @@ describe("an announcement of a wait", function()
     beside:cancel()
   end)
 end)
+
+if ngx then
+  describe("a request with several light threads", function()
+    before_each(function() start() end)
+    after_each(fixtures.close)
+
+    it("is part of no deadlock: another of them may release the lock",
+      function()
+        local taken = rlock.event()
+        local job = task.start(function()
+          local thread = ngx.thread.spawn(function()
+            assert(two:lock())
+            taken:set()
+            rlock.sleep(SHORT)
+            return two:unlock()
+          end)
+          taken:wait(LONG)
+          local ok, code, detail = one:lock { wait = LONG }
+          ngx.thread.wait(thread)
+          return ok and one:unlock(), code, detail
+        end)
+        assert(one:lock())
+        eventually(function() return two:is_locked() end, PATIENCE)
+        assert.is_true(two:lock { wait = LONG })
+        assert(one:unlock())
+        assert.is_true(job:join(LONG))
+        assert(two:unlock())
+      end)
+  end)
+end

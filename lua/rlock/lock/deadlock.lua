@@ -63,18 +63,28 @@ local function is_kept(granted, deadline)
   return false
 end
 
--- The newest grants of a client: record -> list, and those of a task.
-local function look(session, task)
-  local by_record, mine = {}, {}
-  for _, granted in ipairs(session.watchdog:all(MOST)) do
-    if granted.holds and granted.owner then          -- permits have no holds
-      local record = granted.lock.record
-      by_record[record] = by_record[record] or {}
-      table.insert(by_record[record], granted)
-      if granted.owner == task then mine[#mine + 1] = granted end
+-- The grants among these that a task has.
+local function of_task(grants, task)
+  local mine = {}
+  for _, granted in ipairs(grants) do
+    if granted.holds and granted.owner == task then
+      mine[#mine + 1] = granted
     end
   end
-  return by_record, mine
+  return mine
+end
+
+-- Grants as lists, by record. Permits are none: they have no holds.
+local function by_records(grants)
+  local lists = {}
+  for _, granted in ipairs(grants) do
+    if granted.holds and granted.owner then
+      local record = granted.lock.record
+      lists[record] = lists[record] or {}
+      table.insert(lists[record], granted)
+    end
+  end
+  return lists
 end
 
 -- Calls fn(grant) for each task that keeps out this wait, until it returns
@@ -255,11 +265,12 @@ end
 -- @treturn string|nil the cycle, if the wait is part of a deadlock
 function deadlock.enter(session, waiter, lock)
   if not excluding(lock.record.policy) then return nil end
-  local by_record, mine = look(session, session.host.current())
+  local grants = session.watchdog:all(MOST)
+  local mine = of_task(grants, session.host.current())
   if not mine[1] then return nil end
   local wait = waiter.edge or begin(session, waiter, lock, mine)
   wait.is_active = true
-  local steps = find(session, wait, by_record)
+  local steps = find(session, wait, by_records(grants))
   return steps and describe(steps)
 end
 

@@ -176,11 +176,17 @@ local function retry(waiter, woken, code, detail)
 end
 
 -- To keep thousands of waiting tasks small, tail calls leave one frame.
+local function pause_and_retry(waiter, ms)
+  local call = waiter.call
+  return retry(waiter, waiting.pause(call.session, waiter, ms, call.record))
+end
+
+-- Waits, unless that would be a deadlock.
 function wait(waiter, ms)
   local call = waiter.call
   local cycle = waiting.deadlock(call.session, waiter, call)
   if cycle then return call:end_wait(waiter, false, "deadlock", cycle) end
-  return retry(waiter, waiting.pause(call.session, waiter, ms, call.record))
+  return pause_and_retry(waiter, ms)
 end
 
 --- Waits, and retries until the verdict is not "busy" or the deadline passes.

@@ -1,6 +1,6 @@
 -- Two tasks move money between two accounts, in two orders: a deadlock.
 --
---    rlockctl examples/two_orders.lua [TRANSFERS]      (of each task, default 5)
+--    rlockctl examples/two_orders.lua [TRANSFERS]    (of each task, default 5)
 --
 -- The task that would close the cycle is told at once, gives back what it has,
 -- and begins again. Between processes, only a time-out ends a deadlock: take

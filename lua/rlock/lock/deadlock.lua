@@ -218,7 +218,7 @@ end
 local function keep(session)
   local waits = session.waits
   repeat
-    waits.change:pause(PERIOD)
+    local is_ending = waits.change:pause(PERIOD) == nil   -- the program ends
     local list, code = waits.list, nil
     waits.list = {}
     for _, wait in ipairs(list) do
@@ -228,7 +228,7 @@ local function keep(session)
     end
     waits.is_refused = waits.is_refused or code == "redis"
       or code == "zookeeper"
-  until not waits.list[1] or waits.is_refused or session.is_closed
+  until not waits.list[1] or waits.is_refused or session.is_closed or is_ending
   waits.list, waits.is_kept = {}, false
 end
 

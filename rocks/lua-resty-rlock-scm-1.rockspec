@@ -38,6 +38,7 @@ build = {
     ["rlock.counters.latch"] = "lua/rlock/counters/latch.lua",
     ["rlock.counters.permits"] = "lua/rlock/counters/permits.lua",
     ["rlock.counters.semaphore"] = "lua/rlock/counters/semaphore.lua",
+    ["rlock.lock.deadlock"] = "lua/rlock/lock/deadlock.lua",
     ["rlock.lock.effect"] = "lua/rlock/lock/effect.lua",
     ["rlock.lock.grant"] = "lua/rlock/lock/grant.lua",
     ["rlock.lock.handle"] = "lua/rlock/lock/handle.lua",

@@ -99,6 +99,8 @@ return {
     "unit/cluster_spec", "redis/effects_spec" },
   ["lua/rlock/redis/effects.lua"] = { "redis/effects_spec",
     "redis/cluster_spec" },
+  ["lua/rlock/lock/deadlock.lua"] = { "check/deadlock_spec",
+    "redis/deadlock_spec" },
   ["lua/rlock/lock/effect.lua"] = { "redis/effects_spec" },
   ["lua/rlock/policy/effect.lua"] = { "redis/effects_spec" },
   ["lua/rlock/redis/errors.lua"] = {

@@ -412,6 +412,19 @@ function Target:ping(deadline)
   return node_of(self):call(deadline, { "PING" }, 1)
 end
 
+--- Tells other processes about a wait, see lock/deadlock.lua. The key is beside
+--  the lock: rlock_waits:{name}:<owner>.
+-- @tparam number deadline by host.now()
+-- @tparam string owner_name
+-- @tparam[opt] string text  default: the wait is over
+-- @tparam[opt] integer seconds  after which the server forgets it
+-- @return a value; or nil, code, detail
+function Target:announce(deadline, owner_name, text, seconds)
+  local key = naming.prefix("rlock_waits", self[1]) .. ":" .. owner_name
+  local words = text and { "SET", key, text, "EX", seconds } or { "DEL", key }
+  return node_of(self):call(deadline, words, #words)
+end
+
 --- What carries its requests: a node, or a dedicated connection of it. Batches
 --  for different routes do not delay each other.
 -- @tparam string owner_name

@@ -154,6 +154,9 @@ local function check_wait(self, holder)
     return
   end
   local thing = holder.thing
+  -- Behind a writer, which waits for these readers and may give up, a reader
+  -- waits in the fair queue.
+  if thing.kind == "fair_read_write_lock" and thing.holders[1] then return end
   local idle = self.universe.now - math.max(holder.began, thing.moved_at or 0,
     thing.garbage_until or 0)
   if idle > IDLE then

@@ -84,7 +84,10 @@ local function prepare(name)
   texts[path] = "return {\n" .. table.concat(out) .. "}\n"
 end
 
-for _, kind in ipairs(require "rlock.lock.kinds") do prepare(kind.name) end
+for _, kind in ipairs(require "rlock.lock.kinds") do
+  prepare(kind.name)
+  if kind.fenced and kind.fenced:find "^fenced_" then prepare(kind.fenced) end
+end
 
 -- the C file -----------------------------------------------------------------
 

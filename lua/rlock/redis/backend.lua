@@ -26,6 +26,7 @@ backend.name = "redis"
 
 --- Finds a kind of lock, see policy.lua.
 backend.load, backend.sides = policies.load, policies.sides
+backend.fenced = policies.fenced
 
 --- Its servers may be those of a red lock.
 backend.is_for_red_locks = true

@@ -86,7 +86,7 @@ end
 
 for _, kind in ipairs(require "rlock.lock.kinds") do
   prepare(kind.name)
-  if kind.fenced and kind.fenced:find "^fenced_" then prepare(kind.fenced) end
+  if not (kind.driver or kind.fenced) then prepare("fenced_" .. kind.name) end
 end
 
 -- the C file -----------------------------------------------------------------

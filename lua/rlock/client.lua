@@ -194,6 +194,9 @@ local of_policy = { drift = check.drift }
 for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)
 
+-- The name of the policy of a kind with fencing tokens.
+local function fenced_name(kind) return kind.fenced or "fenced_" .. kind.name end
+
 local built_in = {}
 for _, kind in ipairs(kinds) do built_in[kind.name] = kind end
 
@@ -220,7 +223,8 @@ local function make_lock(self, definition, name, options)
   check_options(without_extra(definition, loaded, options), 3)
   if options and options.fenced then
     local kind = built_in[definition]
-    loaded = kind and backend.load(kind.fenced, 4) or backend.fenced(loaded, 4)
+    loaded = kind and backend.load(fenced_name(kind), 4)
+      or backend.fenced(loaded, 4)
   end
   return lock.new(self, loaded, name, options)
 end
@@ -235,7 +239,7 @@ local function lock_factory(kind)
     local backend = self.session.options.backend
     local loaded = options and options.fenced and fenced or bare
     loaded[backend] = loaded[backend]
-      or backend.load(loaded == bare and kind.name or kind.fenced, 3)
+      or backend.load(loaded == bare and kind.name or fenced_name(kind), 3)
     return lock.new(self, loaded[backend], name, options)
   end
 end
@@ -265,7 +269,7 @@ local function pair_factory(kind)
   return function(self, name, options)
     check_name(name)
     check_owner(options)
-    local which = options and options.fenced and kind.fenced or kind.name
+    local which = options and options.fenced and fenced_name(kind) or kind.name
     return setmetatable({ client = self, name = name, options = options or {},
       policies = self.session.options.backend.sides(which) }, Pair)
   end

@@ -311,39 +311,4 @@ function policy.load(which, level)
   return result
 end
 
--- Definition of a user -> the same with fencing tokens.
-local fenced = setmetatable({}, { __mode = "k" })
-
--- Why a policy cannot have fencing tokens, or nil.
-local function unfenced(def)
-  if def.peer then
-    return "give it to the factory of a built-in read/write lock, whose writer "
-      .. "gets the tokens"
-  elseif not def.exclusive then
-    return "not known to be mutual exclusion (if it is, set its exclusive = "
-      .. "true)"
-  elseif not def.server.peek then
-    return "server.peek is missing"
-  elseif def.keys("any name")[8] then
-    return "it has 8 keys, which leaves none for the last token"
-  end
-end
-
---- A user's policy with fencing tokens, see policy/fencing.lua. Raises a
---  one-line error if it cannot have them.
---  @tparam table its  the result of `load`
---  @tparam[opt=2] number level as in error()
---  @treturn table as `load`
-function policy.fenced(its, level)
-  local def = getmetatable(its).__index
-  local why = unfenced(def)
-  if why then
-    error(("policy %q: bad option fenced: %s"):format(def.name, why),
-      (level or 2))
-  end
-  fenced[def] = fenced[def]
-    or require("rlock.policy.token_key").fenced(def, "fenced_" .. def.name)
-  return policy.load(fenced[def], level)
-end
-
 return policy

@@ -308,7 +308,9 @@ describe("modules", function()
     end
     for _, kind in ipairs(kinds) do
       compare_all(kind.name)
-      if kind.fenced then compare_all(kind.fenced) end
+      if not (kind.driver or kind.fenced) then
+        compare_all("fenced_" .. kind.name)
+      end
     end
     print(count > 80)]]
 

@@ -123,9 +123,9 @@ kinds.policies = {}
 for _, row in ipairs(require "rlock.lock.kinds") do
   if not row.driver then add_all(row) end
   table.insert(kinds.policies, row.name)
-  if row.fenced == "fenced_" .. row.name then
+  if not (row.driver or row.fenced) then
     add_all(row, "fenced_")
-    table.insert(kinds.policies, row.fenced)
+    table.insert(kinds.policies, "fenced_" .. row.name)
   end
 end
 

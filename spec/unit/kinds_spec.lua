@@ -19,7 +19,9 @@ describe("the kinds", function()
   it("are the policies, also those with tokens", function()
     local names = {}
     for _, kind in ipairs(kinds) do
-      names[kind.name], names[kind.fenced or kind.name] = true, true
+      names[kind.name] = true
+      names[kind.fenced or kind.driver and kind.name
+        or "fenced_" .. kind.name] = true
     end
     local sorted = {}
     for name in pairs(names) do sorted[#sorted + 1] = name end

@@ -98,6 +98,40 @@ function token_key.fenced(kind, name)
   return fencing.of(kind, name, place_of)
 end
 
+-- Definition of a user -> the same with fencing tokens.
+local of_users = setmetatable({}, { __mode = "k" })
+
+-- Why a policy cannot have fencing tokens, or nil.
+local function refusal(kind)
+  if kind.peer then
+    return "give it to the factory of a built-in read/write lock, whose writer "
+      .. "gets the tokens"
+  elseif not kind.exclusive then
+    return "not known to be mutual exclusion (if it is, set its exclusive = "
+      .. "true)"
+  elseif not kind.server.peek then
+    return "server.peek is missing"
+  elseif kind.keys("any name")[8] then
+    return "it has 8 keys, which leaves none for the last token"
+  end
+end
+
+--- A user's policy with fencing tokens. Raises a one-line error if it cannot
+--  have them.
+--  @tparam table kind
+--  @tparam number level as in error()
+--  @treturn table a policy, the same each time
+function token_key.of_user(kind, level)
+  local why = refusal(kind)
+  if why then
+    error(("policy %q: bad option fenced: %s"):format(kind.name, why),
+      level + 1)
+  end
+  of_users[kind] = of_users[kind]
+    or token_key.fenced(kind, "fenced_" .. kind.name)
+  return of_users[kind]
+end
+
 --- A read/write lock whose writer has fencing tokens. Its sides have other
 --  names than those of the kind, so a task is another owner there.
 --  @tparam table sides  `read` and `write`, policies

@@ -44,8 +44,8 @@ local function kinds_of(name)
       local keys = lock.keys(name)
       all[#all + 1] = {
         name = kind.name, title = kind.title, factory = kind.factory,
-        driver = kind.driver, fenced = kind.fenced, policy = policy,
-        keys = keys, channel = lock.channel and lock.channel(keys, "") or "",
+        driver = kind.driver, policy = policy, keys = keys,
+        channel = lock.channel and lock.channel(keys, "") or "",
       }
     end
   end
@@ -221,7 +221,7 @@ end
 local function state_of(client, kind, name)
   local read = kind.policy.read and peek_at_sides
     or kind.driver and peek_at_counter or peek
-  local is_fenced = kind.fenced and kind.name ~= "reentrant"
+  local is_fenced = not kind.driver and kind.name ~= "reentrant"
   local state, code, detail = read(open(client, kind, name, is_fenced))
   if not state then return nil, code, detail end
   state.kind, state.title = kind.name, kind.title
@@ -250,8 +250,7 @@ local function by_kind(client, name, kind)
   local keys = lock.keys(name)
   local state, code, detail = state_of(client, { name = kind.name,
     title = kind.title, factory = kind.factory, driver = kind.driver,
-    fenced = kind.fenced, policy = policy, keys = keys,
-    channel = lock.channel(keys, "") }, name)
+    policy = policy, keys = keys, channel = lock.channel(keys, "") }, name)
   if not state then return nil, code, detail end
   return { state }
 end

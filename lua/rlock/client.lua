@@ -195,7 +195,9 @@ for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)
 
 -- The name of the policy of a kind with fencing tokens.
-local function fenced_name(kind) return kind.fenced or "fenced_" .. kind.name end
+local function fenced_name(kind)
+  return kind.fenced or "fenced_" .. kind.name
+end
 
 local built_in = {}
 for _, kind in ipairs(kinds) do built_in[kind.name] = kind end

@@ -31,6 +31,7 @@ return {
     "check fair_readwrite --clients 3 --ops 1 --ticks 1" },
   ["lua/rlock/policy/fenced.lua"] = { "check fenced --ticks 1",
     "check fenced", "fenced_spec", status },
+  ["lua/rlock/policy/barrier.lua"] = { "barrier_spec" },
   ["lua/rlock/policy/latch.lua"] = { "check latch", "latch_spec", status },
   ["lua/rlock/policy/handover.lua"] = { "check/handover_spec",
     "check reentrant", "check fenced --ops 1", "simulate RUNS=8" },
@@ -191,5 +192,9 @@ return {
     "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },
+  ["lua/rlock/counters/leased.lua"] = { "permits_spec", "barrier_spec" },
+  ["lua/rlock/recipes/barrier.lua"] = { "barrier_spec" },
+  ["lua/rlock/recipes/double_barrier.lua"] = { "barrier_spec" },
+  ["lua/rlock/recipes/member.lua"] = { "barrier_spec" },
   ["lua/rlock/counters/counter.lua"] = { "semaphore_spec", "latch_spec" },
 }

@@ -128,6 +128,7 @@ build = {
     ["rlock.util.singleflight"] = "lua/rlock/util/singleflight.lua",
     ["rlock.util.sorted"] = "lua/rlock/util/sorted.lua",
     ["rlock.zookeeper.backend"] = "lua/rlock/zookeeper/backend.lua",
+    ["rlock.zookeeper.barrier"] = "lua/rlock/zookeeper/barrier.lua",
     ["rlock.zookeeper.batch"] = "lua/rlock/zookeeper/batch.lua",
     ["rlock.zookeeper.channels"] = "lua/rlock/zookeeper/channels.lua",
     ["rlock.zookeeper.codec"] = "lua/rlock/zookeeper/codec.lua",

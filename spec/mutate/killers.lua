@@ -161,6 +161,8 @@ return {
     "zookeeper/tls_spec" },
   ["lua/rlock/zookeeper/kinds.lua"] = {
     "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/barrier.lua"] = {
+    "then", "zookeeper/barrier_spec" },
   ["lua/rlock/zookeeper/latch.lua"] = {
     "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/limit.lua"] = {

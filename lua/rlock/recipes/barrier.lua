@@ -1,9 +1,10 @@
 --- The public barrier: it is set, and tasks anywhere wait until it is removed.
---  On ZooKeeper it is zookeeper/barrier.lua.
 --
---  It stays set as long as a client that has set it lives: the client's
---  watchdog renews it. If they have all died or were closed, it is not set any
---  more, and those that wait get "lost".
+--  On Redis it stays set as long as a client that has set it lives: the
+--  client's watchdog renews it. If they have all died or were closed, it is not
+--  set any more, and those that wait get "lost". On ZooKeeper it is Curator's
+--  persistent node. So it stays set until it is removed, also if the client
+--  that has set it dies: let those that wait do so for a limited time.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -37,14 +38,14 @@ local function set(self)
   deduplication.finish(request)
   if reply[1] == "refused" then return is_double(reply[2]) end
   if reply[1] ~= "held" then return nil, "lost", LOST end
+  if reply[2] == 0 then return true end           -- it has no lease
   local former = record.member
   record.member = member.new(self, id, reply[2], false, sent)
   if former then former:drop() end
   return true
 end
 
---- Sets the barrier. It may be set already: then it stays set as long as one of
---  the clients lives.
+--- Sets the barrier. It may be set already.
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "refused", detail: it is a double barrier
 -- @treturn[3] nil, code, detail
@@ -77,8 +78,9 @@ end
 -- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": the clients that had set it have
---   died; "refused": it is a double barrier; "connect", "closed", "redis"
+-- @treturn[2] string code: "timeout"; "lost", on Redis: the clients that had
+--   set it have died; "refused": it is a double barrier; "connect", "closed",
+--   "redis"
 -- @treturn[2] string detail
 function barrier:wait(options)
   local wait, record = check.of_wait(options).wait or math.huge, self.record

@@ -1,7 +1,6 @@
 --- The public double barrier: `n` members enter it together, and leave it
 --  together. It has rounds: the next one begins when all have left. One that
---  would be one too many waits for the next round. On ZooKeeper it is
---  zookeeper/double_barrier.lua.
+--  would be one too many waits for the next round.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -106,7 +105,7 @@ end
 
 local function enter(self, wait)
   local host = self.session.host
-  self.request = deduplication.begin(self)
+  self.request, self.round = deduplication.begin(self), nil
   local its = new_call(Entry, self, { late = late(self, "entered"),
     request = self.request, id = member.id(self), task = host.current(),
     begun = host.now() })
@@ -125,7 +124,7 @@ local function enter(self, wait)
     is_in, code, detail = nil, "closed", "the task has ended"
   end
   if not is_in then return nil, code, detail end
-  self.member, self.round = its.member, its.member.round
+  self.member, self.id, self.round = its.member, its.id, its.member.round
   return true
 end
 
@@ -142,7 +141,8 @@ end
 function double_barrier:enter(options)
   local wait = check.of_wait(options).wait or math.huge
   if self.request then
-    return nil, "refused", "this member is in already, or is entering"
+    return nil, "refused", "this member is in already; or it is entering or "
+      .. "leaving"
   end
   local is_in, code, detail =
     self.session.host.whole_wait(enter, self, wait)
@@ -155,23 +155,19 @@ end
 
 local Exit = call:class()
 
--- The first request leaves; the others ask whether the round has ended.
+-- Sends the request to leave, which also asks whether the round has ended.
 function Exit:try(deadline, now)
-  local reply, code, detail
-  if self.member then
-    reply, code, detail = deduplication.send(self.request, "leave", deadline,
-      now, self.number, { self.id })
-  else
-    reply, code, detail = deduplication.ask(self.counter, "look",
-      self.record.target, deadline, now, self.number)
-  end
+  local reply, code, detail = deduplication.send(self.request, "leave",
+    deadline, now, self.number, { self.id })
   if not reply then return nil, nil, code, detail end
-  if self.member then
-    self.member:drop()
-    self.member = nil
-    deduplication.finish(self.request)
+  local handle = self.counter
+  if handle.member then
+    handle.member:drop()
+    handle.member = nil
   end
   if reply[1] == "busy" then return "busy", reply[2] end
+  handle.request = nil
+  deduplication.finish(self.request)
   if reply[1] == "lost" then return nil, nil, "lost", LOST end
   self.left = 0                   -- as in `enter`
   return "held"
@@ -179,18 +175,18 @@ end
 
 -- Leaves in the background: the server did not answer in time.
 local function leave_later(its)
-  if not its.member then return end
-  its.member:drop()
+  local handle = its.counter
+  if not handle.member then return end
+  handle.member:drop()
+  handle.member, handle.request = nil, nil
   deduplication.retry(its.request, "leave", its.number, { its.id })
 end
 
 local function leave(self, wait)
+  local request = self.request
+  if self.member then deduplication.renumber(request) end
   local its = new_call(Exit, self, { late = late(self, "left"),
-    member = self.member, request = self.request,
-    id = self.member and self.member.owner_name,
-    number = ("%d"):format(self.round) })
-  if self.member then deduplication.renumber(self.request) end
-  self.member, self.request = nil, nil
+    request = request, id = self.id, number = ("%d"):format(self.round) })
   local have_left, code, detail = self.session.host.guard(leave_later, its,
     its.wait, its, wait)
   if not have_left then leave_later(its) end
@@ -198,7 +194,7 @@ local function leave(self, wait)
 end
 
 --- Leaves: waits until all members have left. It leaves even if the others do
---  not in time; then another call goes on waiting.
+--  not in time; then call it again to go on waiting.
 -- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true: all have left
 -- @treturn[2] nil
@@ -207,10 +203,11 @@ end
 -- @treturn[2] string detail
 function double_barrier:leave(options)
   local wait = check.of_wait(options).wait or math.huge
-  if not self.round then return nil, "not_held", "it has not entered" end
+  if not self.request or not self.round then
+    return nil, "not_held", "it has not entered"
+  end
   local have_left, code, detail =
     self.session.host.whole_wait(leave, self, wait)
-  if have_left or code == "lost" then self.round = nil end
   if have_left then return true end
   if code == "cancelled" then error(detail, 0) end
   return nil, code == "busy" and "timeout" or code, detail

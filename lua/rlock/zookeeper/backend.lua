@@ -2,6 +2,7 @@
 --  end contract" in ../README.md, and README.md here. A back end has one
 --  session (connection.lua).
 
+local barrier = require "rlock.zookeeper.barrier"
 local batch = require "rlock.zookeeper.batch"
 local channels = require "rlock.zookeeper.channels"
 local codec = require "rlock.zookeeper.codec"
@@ -29,7 +30,7 @@ backend.load, backend.sides = kinds.load, kinds.sides
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- The classes of the targets of counters.
-local classes = { latch = latch, permits = permits }
+local classes = { barrier = barrier, latch = latch, permits = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 

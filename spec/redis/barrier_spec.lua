@@ -40,7 +40,7 @@ local function start(fn)
   local calls = server:stat("evalsha")
   local waiting = task.start(fn)
   eventually(function()
-    return client:call("PUBSUB", "NUMSUB", state)[2] > 0
+    return client:call("PUBSUB", "NUMSUB", state .. ":changed")[2] > 0
       and server:stat("evalsha") > calls
   end)
   return waiting

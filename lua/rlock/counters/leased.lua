@@ -6,9 +6,12 @@
 --    give_up()  called when its task has ended, on a host where that may happen
 --               at any time
 
+local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
 local leased = {}
+
+local ENDLESS = 86400000 * 36500       -- milliseconds
 
 --- Creates a class that inherits from this one.
 function leased:class()
@@ -61,6 +64,21 @@ end
 function leased:end_it()
   self.lock.session.watchdog:remove(self)
   self.state, self.on_lost = "lost", nil
+end
+
+--- The holders in a reply of `peek`.
+-- @tparam table list  id, milliseconds left, ...
+-- @treturn table a list of { owner =, ttl = (seconds) }
+function leased.holders(list)
+  local holders = {}
+  for i = 1, #list, 2 do
+    local id, ms = list[i], tonumber(list[i + 1])
+    if type(id) == "string" and ms then
+      holders[#holders + 1] = { owner = identity.hex(id),
+        ttl = ms < ENDLESS and ms / 1000 or nil }
+    end
+  end
+  return holders
 end
 
 return leased

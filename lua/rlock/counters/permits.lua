@@ -282,19 +282,9 @@ function permits:acquired()
   return deduplication.result(third, deduplication.run(self, "count"))
 end
 
-local ENDLESS = 86400000 * 36500       -- milliseconds
-
 local function state_of(reply)
-  local state, used = { state = reply[1], available = reply[2],
-    in_use = reply[3], holders = {} }, reply[4]
-  for i = 1, #used, 2 do
-    local id, ms = used[i], tonumber(used[i + 1])
-    if type(id) == "string" and ms then
-      table.insert(state.holders, { owner = identity.hex(id),
-        ttl = ms < ENDLESS and ms / 1000 or nil })
-    end
-  end
-  return state
+  return { state = reply[1], available = reply[2], in_use = reply[3],
+    holders = leased.holders(reply[4]) }
 end
 
 --- Its state as a table: `state`, `available`, `in_use`, `holders` (some).

@@ -7,7 +7,7 @@
 --    rlock_barrier:{name}   hash: `round`, the number of the current one; `n`,
 --                           while it has members; `open`, once they all have
 --                           entered; `lost`, the last round that a death ended
---    rlock_barrier:{name}   channel: "0" when a round opens or ends
+--    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
 --    rlock_request:{name}:SLOT   string: the number of the last request that
 --                           was executed under SLOT; kept for minutes
 --  A member whose lease ends has died. That ends the round as lost; a plain one
@@ -24,6 +24,7 @@ local is_done, now, tell = shared.is_done, shared.now, shared.tell
 
 local MEMORY = 600000                   -- milliseconds, as in deduplication.lua
 local PLAIN = "0"                       -- the n of a plain barrier
+local CHANNEL = ":changed"
 
 local server = {}                       -- these run inside Redis
 
@@ -35,7 +36,7 @@ local function finish(keys, number, is_lost, publish)
   redis.call("hset", state, "round", number + 1)
   if is_lost then redis.call("hset", state, "lost", number) end
   redis.call("pexpire", state, MEMORY)
-  tell(publish, keys[2], "0")
+  tell(publish, state .. CHANNEL, "0")
 end
 
 -- The current round, after the end of one that has lost a member.
@@ -78,7 +79,8 @@ end
 local function join(keys, round, n, id, lease, time)
   redis.call("zadd", keys[1], time + lease, id)
   if not round.n then
-    redis.call("hset", keys[2], "round", round.number, "n", n)
+    redis.call("hset", keys[2], "round", round.number, "n", n, "lost",
+      round.lost)
   end
   keep(keys, lease)
 end
@@ -102,7 +104,7 @@ function server.enter(keys, args)
     if not round.is_open and redis.call("zcard", members) >= tonumber(n) then
       round.is_open = "1"
       redis.call("hset", state, "open", "1")
-      tell(publish, state, "0")
+      tell(publish, state .. CHANNEL, "0")
     end
   elseif not redis.call("zscore", members, id) then
     return { "lost" }
@@ -217,17 +219,16 @@ function server.release(keys, args)
   return "freed"
 end
 
---- The state of the barrier, and the first hundred members.
---  @return "held" if a round is open, else "free"; the number of members; n, or
---    -1 if there are none; a list: id, milliseconds left, ...
+--- The first hundred members, and those that have set a plain barrier.
+--  @return "held" or "free": whether there are any; their number; a list: id,
+--    milliseconds left, ...
 function server.peek(keys)
   local members, time = keys[1], now()
-  local fields = redis.call("hmget", keys[2], "n", "open")
   local live = redis.call("zrangebyscore", members, "(" .. time, "inf",
     "withscores", "limit", 0, 100)
   for i = 2, #live, 2 do live[i] = live[i] - time end
-  return { fields[2] and "held" or "free", redis.call("zcard", members),
-    tonumber(fields[1] or -1), live }
+  local count = redis.call("zcount", members, "(" .. time, "inf")
+  return { count > 0 and "held" or "free", count, live }
 end
 
 return {
@@ -238,7 +239,7 @@ return {
       naming.prefix("rlock_request", name),
     }
   end,
-  channel = function(keys) return keys[2] end,
+  channel = function(keys) return keys[2] .. CHANNEL end,
   lasts = function(keys) return { [keys[2]] = 600, [keys[3]] = 600 } end,
   wakes = function() return "all" end,
   needs = {
@@ -248,7 +249,7 @@ return {
     remove = { freed = "", free = "", refused = "s" },
     look = { free = "", busy = "nn", lost = "", refused = "s" },
     renew = { held = "", lost = "" }, release = { freed = "", lost = "" },
-    peek = { free = "nnt", held = "nnt" },
+    peek = { free = "nt", held = "nt" },
   },
   server = server,
 }

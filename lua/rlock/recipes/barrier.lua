@@ -12,6 +12,7 @@ local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
 local duration = require "rlock.util.duration"
+local leased = require "rlock.counters.leased"
 local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
@@ -116,6 +117,16 @@ function barrier:remove()
     record.member = nil
   end
   return deduplication.result(removed, reply, code, detail)
+end
+
+local function state_of(reply)
+  return { state = reply[1], count = reply[2] > 0 and reply[2] or nil,
+    holders = leased.holders(reply[3]) }
+end
+
+-- Its members, for rlockctl.
+function barrier:peek()
+  return deduplication.result(state_of, deduplication.run(self, "peek"))
 end
 
 return colon.methods(barrier, "barrier", "set wait remove")

@@ -29,6 +29,10 @@ end
 
 local recognise = {}
 
+function recognise.barrier(keys)
+  return redis.call("hexists", keys[2], "n") == 1 and 4
+end
+
 -- Redisson's fair lock without waiters looks like a reentrant lock.
 function recognise.fair(keys, args)
   return (redis.call("exists", keys[2]) == 1

@@ -64,6 +64,7 @@ function Entry:try(deadline, now)
     self.member = member.new(self.counter, self.id, number, self.task, sent)
   end
   if verdict == "busy" then return "busy", reply[2] end
+  self.round = number
   self.left = 0                   -- wakes one that may have missed the message
   return "held"
 end
@@ -96,9 +97,10 @@ local function withdraw(its)
     give_up(its)
   elseif reply[1] == "freed" then
     is_out(its)
-  elseif not its.member then      -- the replies to its requests were lost
-    its.member =
-      member.new(its.counter, its.id, reply[2], its.task, its.begun)
+  else
+    its.round = reply[2]
+    its.member = its.member        -- the replies to its requests may be lost
+      or member.new(its.counter, its.id, its.round, its.task, its.begun)
   end
   return reply and reply[1] == "held"
 end
@@ -124,7 +126,7 @@ local function enter(self, wait)
     is_in, code, detail = nil, "closed", "the task has ended"
   end
   if not is_in then return nil, code, detail end
-  self.member, self.id, self.round = its.member, its.id, its.member.round
+  self.member, self.id, self.round = its.member, its.id, its.round
   return true
 end
 

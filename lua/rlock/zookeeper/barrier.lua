@@ -33,11 +33,12 @@ local ops = codec.ops
 
 local MARK = "member-"
 local READY = "ready"
+local OURS = "rlock"              -- the data of a `ready` that we have made
 local MANY = 100                  -- members in a log before it is pruned
 local PLAIN = "0"                 -- the n of a plain barrier
 local UNKNOWN = -1                -- milliseconds until a round may change
 local RENEWAL = 300               -- milliseconds, for a second of the lease
-local ROUND = 1                   -- the driver's number: the log has the real
+local ENTERING = 1                -- the number of a round that is not open
 local LOST = { "lost" }
 local TRY = { wait_ms = 0 }
 
@@ -192,18 +193,19 @@ local function make(self, deadline, now, id, ms)
   return self.base:held_by(id) or false
 end
 
--- Was `ready` made after our node? Then Curator's have opened the round, and we
--- are in.
+-- Have Curator's opened the round after our node was made? Then we are in.
+-- Those of ours note all that are in when they open it.
 -- @treturn boolean|nil nil, code, detail
-local function opened(self, entry, deadline)
+local function opened(self, deadline)
   local data, code, made = nodes.get(self.server, deadline,
     self.path .. "/" .. READY)
   if data == nil then return nil, code, made end
-  return data and made > entry.place.created
+  return data and data ~= OURS and made > self.created
 end
 
 -- Notes that a member is in a round that Curator's have opened.
-local function note(self, name, deadline)
+local function note(self, deadline)
+  local name = self.node
   return update(self, deadline, function(view)
     if view.marks[name] then return false end
     if view.lost >= view.round then
@@ -224,7 +226,7 @@ local function open(self, view, names, n, deadline)
     parts[#parts + 1] = { ops.check, codec.versioned(path .. "/" .. name) }
   end
   parts[1] = { ops.set, codec.set(path, encode(log), view.version) }
-  parts[#parts + 1] = { ops.create2, codec.create(path .. "/" .. READY, "",
+  parts[#parts + 1] = { ops.create2, codec.create(path .. "/" .. READY, OURS,
     codec.flags.persistent, self.server.access) }
   return transact(self, deadline, parts)
 end
@@ -250,22 +252,22 @@ end
 
 -- Notes that a member has left.
 -- @return true, or nil, code, detail
-local function depart(self, entry, deadline)
-  local own = entry.place.node
+local function depart(self, deadline)
+  local own = self.node
   local view, code, detail = update(self, deadline, function(view)
     if view.marks[own] ~= "+" then return false end
     view.marks[own] = "-"
   end)
   if not view then return nil, code, detail end
-  self.own = own
+  self.has_left = true
   return true
 end
 
 -- The reply to a member that is in. It leaves if others have given another n.
 local function admit(self, entry, view, n, deadline)
   self.round = view.round
-  if view.n == 0 or view.n == n then return { "held", ROUND } end
-  local ok, code, detail = depart(self, entry, deadline)
+  if view.n == 0 or view.n == n then return { "held", view.round } end
+  local ok, code, detail = depart(self, deadline)
   if not ok then return nil, code, detail, true end
   self.server:leave_later(entry)
   return { "refused", ("%d"):format(view.n) }
@@ -274,13 +276,41 @@ end
 -- Is the member in? Notes it if Curator's have opened the round.
 -- @treturn[1] table the log, if it is in; false: it is not
 -- @treturn[2] nil, code, detail
-local function is_in(self, entry, view, deadline)
-  local own = entry.place.node
+local function is_in(self, view, deadline)
+  local own = self.node
   if view.marks[own] then return view.marks[own] == "+" and view end
   if not view.is_ready then return false end
-  local is_opened, code, detail = opened(self, entry, deadline)
+  local is_opened, code, detail = opened(self, deadline)
   if not is_opened then return is_opened, code, detail end
-  return note(self, own, deadline)
+  return note(self, deadline)
+end
+
+-- Drops the marks of members that are gone; rarely, because others may not have
+-- seen them.
+local function prune(view)
+  local count = 0
+  for _ in pairs(view.marks) do count = count + 1 end
+  if count < MANY then return end
+  for name in pairs(view.marks) do
+    if view.marks[name] == "-" and not view.has[name] then
+      view.marks[name] = nil
+    end
+  end
+end
+
+-- Notes that a member gives up entering, unless it is in.
+-- @tparam[opt] boolean is_late  though a round is open
+-- @treturn[1] table the log
+-- @treturn[2] nil, code, detail
+local function give_up(self, own, deadline, is_late)
+  return update(self, deadline, function(view)
+    if view.marks[own] or not view.has[own]
+        or view.is_ready and not is_late then
+      return false
+    end
+    prune(view)
+    view.marks[own] = "-"
+  end)
 end
 
 -- Asks whether the round has opened, and opens it.
@@ -289,24 +319,26 @@ local function enter(self, entry, n, deadline)
   while true do
     local view, code, detail = look(self, deadline)
     if not view then return nil, code, detail, true end
-    if not view.has[entry.place.node] then return LOST end
+    if not view.has[self.node] then return LOST end
     local its, ok
-    its, code, detail = is_in(self, entry, view, deadline)
+    its, code, detail = is_in(self, view, deadline)
     if its == nil then return nil, code, detail, true end
     if its then return admit(self, entry, its, n, deadline) end
-    if view.is_ready then               -- it came when the round was open
-      self.server:leave_later(entry)
-      self.was_in = false
-      return { "busy", UNKNOWN, 0 }
-    end
     local names, is_gone = entering(self, view)
-    if is_gone then
+    if view.is_ready then               -- it came when the round was open
+      ok, code, detail = give_up(self, self.node, deadline, true)
+      if ok and ok.marks[self.node] ~= "+" then
+        self.server:leave_later(entry)
+        self.node = nil
+        return { "busy", UNKNOWN, 0 }
+      end
+    elseif is_gone then
       ok, code, detail = is_current(self, view, deadline)
       if ok then return LOST end
     elseif #names >= n then
       ok, code, detail = open(self, view, names, n, deadline)
     else
-      return { "busy", UNKNOWN, ROUND }
+      return { "busy", UNKNOWN, ENTERING }
     end
     if ok == nil then return nil, code, detail, true end
   end
@@ -336,43 +368,17 @@ function run.enter(self, deadline, now, _, _, n, more)
   if n == PLAIN then return set(self, deadline) end
   local ms, id = more[1], more[2]
   local entry = self.base:held_by(id)
-  if not entry and self.was_in then return LOST end
+  if not entry and self.node then return LOST end
   if not entry then
     local code, detail
     entry, code, detail = make(self, deadline, now, id, ms)
     if entry == nil then return nil, code, detail, true end
     if not entry then return { "busy", UNKNOWN, 0 } end
-    self.was_in = true
+    self.node, self.created = entry.place.node, entry.place.created
   end
   local reply, code, detail, is_unsure =
     enter(self, entry, tonumber(n), deadline)
   return reply, code, detail, is_unsure, now
-end
-
--- Drops the marks of members that are gone; rarely, because others may not have
--- seen them.
-local function prune(view)
-  local count = 0
-  for _ in pairs(view.marks) do count = count + 1 end
-  if count < MANY then return end
-  for name in pairs(view.marks) do
-    if view.marks[name] == "-" and not view.has[name] then
-      view.marks[name] = nil
-    end
-  end
-end
-
--- Notes that a member gives up entering, unless the round has opened.
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
-local function give_up(self, own, deadline)
-  return update(self, deadline, function(view)
-    if view.marks[own] or view.is_ready or not view.has[own] then
-      return false
-    end
-    prune(view)
-    view.marks[own] = "-"
-  end)
 end
 
 -- Gives up, unless the round has opened with this member.
@@ -384,12 +390,12 @@ function run.withdraw(self, deadline, _, _, _, _, more)
     if entry then self.server:leave_later(entry) end
     return { "freed" }
   end
-  local view, code, detail = give_up(self, entry.place.node, deadline)
-  if view then view, code, detail = is_in(self, entry, view, deadline) end
+  local view, code, detail = give_up(self, self.node, deadline)
+  if view then view, code, detail = is_in(self, view, deadline) end
   if view == nil then return nil, code, detail, true end
   if view then
     self.round = view.round
-    return { "held", ROUND }
+    return { "held", view.round }
   end
   self.server:leave_later(entry)
   return { "freed" }
@@ -458,13 +464,13 @@ end
 function run.leave(self, deadline, now, _, _, _, more)
   local entry = self.base:held_by(more[1])
   local ok, verdict, view, code, detail = true, nil, nil, nil, nil
-  if not self.own then
+  if not self.has_left then
     if not entry then return LOST end
-    ok, code, detail = depart(self, entry, deadline)
+    ok, code, detail = depart(self, deadline)
   end
   if ok then verdict, view, detail = verdict_of(self, deadline) end
   if verdict == nil then return nil, view or code, detail, true end
-  local is_kept = not verdict and entry and is_needed(view, self.own)
+  local is_kept = not verdict and entry and is_needed(view, self.node)
   if is_kept then
     self.base:renew(entry.owner, now, self.server.options.watchdog * 1000)
   elseif verdict or entry then
@@ -473,7 +479,7 @@ function run.leave(self, deadline, now, _, _, _, more)
   end
   if verdict then return { verdict } end
   return { "busy", is_kept and RENEWAL * self.server.options.watchdog
-    or UNKNOWN, ROUND }
+    or UNKNOWN, self.round }
 end
 
 -- Ends the membership of a client that is closed, or whose task has ended.

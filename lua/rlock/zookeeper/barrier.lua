@@ -215,15 +215,27 @@ local function note(self, deadline)
   end)
 end
 
--- Opens a round with all that enter.
+-- Are these members in order? Those of Curator's are first: they enter even if
+-- they are too many.
+local function precedes(a, b)
+  local _, x = place.parse(a)
+  local _, y = place.parse(b)
+  return (x or -1) < (y or -1)
+end
+
+-- Opens a round with the first n that enter.
 -- @return true, or nil, code, detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
   local parts = { false }
-  for _, name in ipairs(names) do
-    if is_ours(name) then log.marks[name] = "+" end
-    parts[#parts + 1] = { ops.check, codec.versioned(path .. "/" .. name) }
+  table.sort(names, precedes)
+  for i, name in ipairs(names) do
+    local ours = is_ours(name)
+    if ours and i <= n then log.marks[name] = "+" end
+    if not ours or i <= n then
+      parts[#parts + 1] = { ops.check, codec.versioned(path .. "/" .. name) }
+    end
   end
   parts[1] = { ops.set, codec.set(path, encode(log), view.version) }
   parts[#parts + 1] = { ops.create2, codec.create(path .. "/" .. READY, OURS,

@@ -210,7 +210,7 @@ describe("a double barrier", function()
 
   it("tells those that leave that a member has died, without any other request",
     function()
-      local mortal = open { watchdog = 1 }
+      local mortal = open { watchdog = 2 * slow }
       local one, two = member(), member(2, mortal)
       enter(one, two)
       mortal.session.watchdog:close()                 -- its program has died
@@ -240,7 +240,7 @@ describe("a double barrier", function()
     end)
 
   it("keeps a member in as long as its task has not left", function()
-    local one, two = member(2, open { watchdog = 0.5 }), member()
+    local one, two = member(2, open { watchdog = 3 }), member()
     enter(one, two)
     local ends = {}
     eventually(function()                             -- it was renewed
@@ -321,7 +321,7 @@ describe("a barrier", function()
   it("is no loss to the client that had set it when another removes it",
     function()
       local events = {}
-      local own = open { watchdog = 0.3, log = function(_, event)
+      local own = open { watchdog = 3, log = function(_, event)
         events[#events + 1] = event
       end }
       assert.is_true(own:barrier(name):set())
@@ -349,7 +349,7 @@ describe("a barrier", function()
     end)
 
   it("is lost when all that have set it have died, not earlier", function()
-    local mortal = open { watchdog = 1 }
+    local mortal = open { watchdog = 2 * slow }
     assert.is_true(barrier:set())
     assert.is_true(mortal:barrier(name):set())
     local waiting = start(function() return barrier:wait() end)
@@ -363,7 +363,7 @@ describe("a barrier", function()
 
   it("is lost when the client that has set it is closed, or dies", function()
     for _, ends in ipairs { "close", "die" } do
-      local other = open { watchdog = 1 }
+      local other = open { watchdog = 2 * slow }
       assert.is_true(other:barrier(name):set())
       local waiting = start(function() return barrier:wait() end)
       if ends == "die" then other.session.watchdog:close() end

@@ -149,7 +149,11 @@ function server.withdraw(keys, args)
   local number, memory, publish, id = args[1], args[2], args[4], args[5]
   local round = current(keys, now(), publish)
   if not is_done(slot, number) then
-    if not round.is_open then take_out(keys, id) end
+    if round.is_open then
+      redis.call("zrem", members, "")   -- no member; first: it needs no memory
+    else
+      take_out(keys, id)
+    end
     redis.call("set", slot, number, "px", memory)
   end
   if redis.call("zscore", members, id) then return { "held", round.number } end

@@ -2,7 +2,6 @@
 --  end contract" in ../README.md, and README.md here. A back end has one
 --  session (connection.lua).
 
-local barrier = require "rlock.zookeeper.barrier"
 local batch = require "rlock.zookeeper.batch"
 local channels = require "rlock.zookeeper.channels"
 local codec = require "rlock.zookeeper.codec"
@@ -30,7 +29,7 @@ backend.load, backend.sides = kinds.load, kinds.sides
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- The classes of the targets of counters.
-local classes = { barrier = barrier, latch = latch, permits = permits }
+local classes = { latch = latch, permits = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 
@@ -376,7 +375,11 @@ end
 function backend:bind(policy, name, options)
   local path, fault = path_of(self, name)
   if not path then error("bad name " .. fault, 0) end
-  local bound = target.new(self, policy, path, classes[policy.name])
+  local class = classes[policy.name]
+  if policy.name == "barrier" then
+    class = require "rlock.zookeeper.barrier"       -- on first use
+  end
+  local bound = target.new(self, policy, path, class)
   bound:check(name, options)
   self.targets[policy.name .. path] = bound
   return bound

@@ -31,7 +31,7 @@ return {
     "check fair_readwrite --clients 3 --ops 1 --ticks 1" },
   ["lua/rlock/policy/fenced.lua"] = { "check fenced --ticks 1",
     "check fenced", "fenced_spec", status },
-  ["lua/rlock/policy/barrier.lua"] = { "check/barriers_spec",
+  ["lua/rlock/policy/barrier.lua"] = { "check/barrier_model_spec",
     "simulate RUNS=6 COUNTER=double_barrier", "barrier_spec" },
   ["lua/rlock/policy/latch.lua"] = { "check latch", "latch_spec", status },
   ["lua/rlock/policy/handover.lua"] = { "check/handover_spec",

@@ -6,7 +6,8 @@
 --                           lease, in milliseconds of the server's time
 --    rlock_barrier:{name}   hash: `round`, the number of the current one; `n`,
 --                           while it has members; `open`, once they all have
---                           entered; `lost`, the last round that a death ended
+--                           entered; `good` and `lost`, the last rounds that
+--                           ended well, and by a death
 --    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
 --    rlock_request:{name}:SLOT   string: the number of the last request that
 --                           was executed under SLOT; kept for minutes
@@ -33,34 +34,45 @@ local function finish(keys, number, is_lost, publish)
   local members, state = keys[1], keys[2]
   redis.call("del", members)            -- first: it needs no memory
   redis.call("hdel", state, "n", "open")
-  redis.call("hset", state, "round", number + 1)
-  if is_lost then redis.call("hset", state, "lost", number) end
+  redis.call("hset", state, "round", number + 1, is_lost and "lost" or "good",
+    number)
   redis.call("pexpire", state, MEMORY)
   tell(publish, state .. CHANNEL, "0")
 end
 
+-- The round.
+-- @return its `number`; `n`, false if it has no members; `is_open`; `good` and
+--   `lost`, the last rounds that ended so
+local function read(keys)
+  local fields =
+    redis.call("hmget", keys[2], "round", "n", "open", "good", "lost")
+  return { number = tonumber(fields[1] or 1), n = fields[2],
+    is_open = fields[3], good = tonumber(fields[4] or 0),
+    lost = tonumber(fields[5] or 0) }
+end
+
 -- The current round, after the end of one that has lost a member.
--- @return its `number`; `n`, false if it has no members; `is_open`; `lost`, the
---   last round that was lost; `ms` until it may lose a member, or -1
+-- @return as `read`; `ms` until it may lose a member, or -1
 local function current(keys, time, publish)
-  local fields = redis.call("hmget", keys[2], "round", "n", "open", "lost")
-  local number, n = tonumber(fields[1] or 1), fields[2]
-  local round = { number = number, n = n, is_open = fields[3],
-    lost = tonumber(fields[4] or 0), ms = -1 }
-  if not n then return round end
-  local at = n == PLAIN and -1 or 0     -- the last one to die, or the first
+  local round = read(keys)
+  round.ms = -1
+  if not round.n then return round end
+  local at = round.n == PLAIN and -1 or 0     -- the last to die, or the first
   local ends = redis.call("zrange", keys[1], at, at, "withscores")[2]
   if ends and tonumber(ends) > time then
     round.ms = ends - time
     return round
   end
-  finish(keys, number, true, publish)
-  return { number = number + 1, n = false, is_open = false, lost = number,
-    ms = -1 }
+  finish(keys, round.number, true, publish)
+  round.lost, round.number = round.number, round.number + 1
+  round.n, round.is_open = false, false
+  return round
 end
 
--- What a client that waits for the end of a round is told.
+-- What a client that waits for the end of a round is told. It was perhaps lost
+-- if a later one was.
 local function outcome(round, number)
+  if round.good == number then return { "free" } end
   if round.lost >= number then return { "lost" } end
   if round.number > number then return { "free" } end
   if round.number < number or not round.n then return { "lost" } end
@@ -125,7 +137,7 @@ function server.leave(keys, args)
     if redis.call("zrem", members, id) == 1    -- first: it needs no memory
         and redis.call("exists", members) == 0 then
       finish(keys, round.number, false, publish)
-      round.number = round.number + 1
+      round.good = round.number
     end
     redis.call("set", slot, number, "px", memory)
   end
@@ -195,9 +207,7 @@ function server.renew(keys, args)
     tonumber(args[3])
   local score, time = redis.call("zscore", members, id), now()
   if not score then
-    local fields = redis.call("hmget", keys[2], "round", "lost")
-    local is_over = tonumber(fields[1] or 0) > number
-      and tonumber(fields[2] or 0) < number
+    local is_over = outcome(read(keys), number)[1] == "free"
     return is_over and { "lost", "removed" } or "lost"
   end
   if tonumber(score) <= time then return "lost" end

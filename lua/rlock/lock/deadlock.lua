@@ -264,10 +264,14 @@ end
 -- @tparam table lock
 -- @treturn string|nil the cycle, if the wait is part of a deadlock
 function deadlock.enter(session, waiter, lock)
-  if not excluding(lock.record.policy) then return nil end
+  local had_none = waiter.edge == false         -- it gets none while it waits
+  if had_none or not excluding(lock.record.policy) then return nil end
   local grants = session.watchdog:all(MOST)
   local mine = of_task(grants, session.host.current())
-  if not mine[1] then return nil end
+  if not mine[1] then
+    waiter.edge = false
+    return nil
+  end
   local wait = waiter.edge or begin(session, waiter, lock, mine)
   wait.is_active = true
   local steps = find(session, wait, by_records(grants))

@@ -27,6 +27,16 @@ backend.name = "redis"
 --- Finds a kind of lock, see policy.lua.
 backend.load, backend.sides = policies.load, policies.sides
 
+--- A user's policy with fencing tokens.
+-- @tparam table loaded  from `load`
+-- @tparam number level  as in error()
+-- @treturn table as `load`
+function backend.fenced(loaded, level)
+  local of_user = require("rlock.policy.token_key").of_user
+  local kind = of_user(getmetatable(loaded).__index, level + 1)
+  return (policies.load(kind, level))
+end
+
 --- Its servers may be those of a red lock.
 backend.is_for_red_locks = true
 

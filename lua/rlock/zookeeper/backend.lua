@@ -25,6 +25,7 @@ backend.name = "zookeeper"
 
 --- Finds a kind of lock, see kinds.lua.
 backend.load, backend.sides = kinds.load, kinds.sides
+backend.fenced = kinds.fenced
 
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1

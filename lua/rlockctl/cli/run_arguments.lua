@@ -25,7 +25,7 @@ Several locks are acquired together: all or none.
   -x, --exclusive        lock as a writer of the same lock
   --fair                 first come, first served
   --fenced               with a fencing token, which only increases, in
-                         RLOCK_TOKEN
+                         RLOCK_TOKEN; not with -s, --limit or several names
   --policy POLICY        a kind of your own, as for `rlockctl status`
   --option K=V           an option of that kind, such as limit=2; may be
                          repeated
@@ -117,11 +117,10 @@ local function duration(chosen, name, option, least)
 end
 
 local conflicts = {
-  { "shared", "exclusive" }, { "no_wait", "wait" }, { "fenced", "fair" },
-  { "fenced", "shared" }, { "fenced", "exclusive" }, { "limit", "shared" },
-  { "limit", "exclusive" }, { "limit", "fair" }, { "limit", "fenced" },
-  { "policy", "shared" }, { "policy", "exclusive" }, { "policy", "fair" },
-  { "policy", "fenced" }, { "policy", "limit" },
+  { "shared", "exclusive" }, { "no_wait", "wait" }, { "fenced", "shared" },
+  { "limit", "shared" }, { "limit", "exclusive" }, { "limit", "fair" },
+  { "limit", "fenced" }, { "policy", "shared" }, { "policy", "exclusive" },
+  { "policy", "fair" }, { "policy", "limit" },
 }
 
 local function check_conflicts(chosen)
@@ -210,7 +209,11 @@ local function words_of(operands, chosen)
     refuse "one NAME (or NAME,NAME...) comes before -- CMD"
   end
   local names = split(operands[1])
-  if names[2] and chosen.limit then refuse "--limit takes one name" end
+  for _, option in ipairs { "limit", "fenced" } do
+    if names[2] and chosen[option] then
+      refuse("--%s takes one name", option)
+    end
+  end
   if chosen.command then
     if operands[2] then refuse "-c STRING replaces -- CMD" end
     return names, { "sh", "-c", chosen.command }

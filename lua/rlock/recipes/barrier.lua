@@ -46,7 +46,9 @@ local function set(self)
   return true
 end
 
---- Sets the barrier. It may be set already.
+--- Sets the barrier. It may be set already. If all clients that have set it die
+--  or are closed, on Redis it is not set any more, and those that wait get
+--  "lost"; on ZooKeeper it stays set.
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "refused", detail: it is a double barrier
 -- @treturn[3] nil, code, detail

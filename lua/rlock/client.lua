@@ -292,6 +292,8 @@ end
 -- What is built on locks: the client's method, and its module unless the back
 -- end has one of its own in its table `recipes`.
 local recipes = {
+  barrier = "recipes.barrier",
+  double_barrier = "recipes.double_barrier",
 }
 
 local function recipe_factory(method, module)

@@ -136,6 +136,12 @@ describe("simulated clients", function()
     end
   end)
 
+  it("enter and leave double barriers together", function()
+    for seed = 1, FIXED / 2 do
+      assert.same({}, faults_of(seed, { only = rows.barriers }))
+    end
+  end)
+
   it("follow failovers, though the Sentinels disagree for a while", function()
     for seed = 1, FIXED / 2 do
       assert.same({}, faults_of(seed, { only = { sentinel = true } }))

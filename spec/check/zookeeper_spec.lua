@@ -80,6 +80,12 @@ describe("clients of a simulated ZooKeeper", function()
       assert.same({}, faults_of(seed, { counter = "semaphore" }))
     end
   end)
+
+  it("enter and leave double barriers together", function()
+    for seed = 1, RUNS / 2 do
+      assert.same({}, faults_of(seed, { counter = "double_barrier" }))
+    end
+  end)
 end)
 
 describe("a client of a simulated ZooKeeper", function()

@@ -428,6 +428,25 @@ describe("rlockctl status", function()
     assert.matches(" semaphore", (status "cli:sem"))
   end)
 
+  it("shows the members of a barrier", function()
+    local barrier, double = client:barrier "cli:barrier",
+      client:double_barrier("cli:double", 1)
+    assert(barrier:set())
+    assert(double:enter())
+    for _, name in ipairs { "cli:barrier", "cli:double" } do
+      local text, line = status(name)
+      assert.matches('^"' .. name .. '" is held: barrier at 1\n  held by '
+        .. "[^\n]+ for %d+%.%d s more\n", text)
+      assert.matches('^{"count":1,"holders":%[{"owner":"%x+","ttl_ms":%d+,'
+        .. '"who":{.-}}%],"kind":"barrier",', line)
+      assert.matches("\n" .. name .. " +barrier ",
+        ctl.output { url = server.url, "ls" })
+    end
+    assert(barrier:remove() and double:leave())
+    assert.matches('^"cli:barrier" is free\n', (status("cli:barrier", free)))
+    assert.is_nil(ctl.output { url = server.url, "ls" }:find "barrier")
+  end)
+
   it("calls a number unknown that rlock may not have written", function()
     local name = "cli:[n]*\\{?}"
     server:cli("SET", name, "-7")

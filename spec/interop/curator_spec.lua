@@ -75,6 +75,46 @@ local function crowded(w, kind)
   end
 end
 
+local function removed(w, kind)
+  for a, b in w:both_ways() do
+    local name, waiter = w:name(), b:task()
+    assert.is_true(a:task():ask("set", kind, name, 1))
+    assert.is_false(waiter:ask("await", kind, name, 50))
+    local waiting = waiter:send("await", kind, name, 20000)
+    assert.is_true(a:task():ask("delete", kind, name))
+    assert.is_true((waiting:answer()))
+  end
+end
+
+-- Two members of each side, again and again.
+local function met(w)
+  local name, members = w:name(), {}
+  for a in w:both_ways() do
+    members[#members + 1] = { a:task(), "double4" }
+    members[#members + 1] = { a:task(), "double4b" }
+  end
+  for first = 1, 4 do
+    for _, verb in ipairs { "take", "give" } do
+      local waiting = {}
+      for i = 0, 3 do
+        local one = members[(first + i - 1) % 4 + 1]
+        for _, other in ipairs(waiting) do
+          assert.is_false(other:is_answered())
+        end
+        waiting[i + 1] = one[1]:send(verb, one[2], name, -1, -1)
+        if verb == "take" and i < 3 then w:asleep(name, i) end
+      end
+      for _, one in ipairs(waiting) do assert.is_true((one:answer())) end
+    end
+    eventually(function() return w:is_gone(name) end)
+  end
+end
+
+local barriers = {
+  { "double barrier", { { "is entered and left together", met } } },
+  { "barrier", { { "lets both sides continue when it is removed", removed } } },
+}
+
 local busted = {
   describe = describe, it = it, setup = setup, teardown = teardown,
 }
@@ -91,6 +131,7 @@ against(busted, "curator", 0, {
     { "has permits for both sides, which wake each other", permits_shared },
     { "is never held by more than there are permits", crowded },
   } },
+  barriers[1], barriers[2],
 }, set, "a ZooKeeper")
 
 against(busted, "curator", 0, {
@@ -100,5 +141,6 @@ against(busted, "curator", 0, {
   { "semaphore", {
     { "has permits for both sides, which wake each other", permits_shared },
   } },
+  barriers[1], barriers[2],
 }, setmetatable({ ours = "nginx" }, { __index = set }),
   "a ZooKeeper with nginx")

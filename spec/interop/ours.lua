@@ -64,6 +64,10 @@ local kinds = {
   semaphore = function(n) return client:semaphore(n) end,
   permits = function(n) return client:permits(n) end,
   latch = function(n) return client:latch(n) end,
+  barrier = function(n) return client:barrier(n) end,
+  double2 = function(n) return client:double_barrier(n, 2) end,
+  double4 = function(n) return client:double_barrier(n, 4) end,
+  double4b = function(n) return client:double_barrier(n, 4) end,
 }
 
 local made = {}
@@ -110,6 +114,7 @@ local function take(kind, thing_name, wait, lease)
     options.lease = nil
     return it:acquire(1, options)
   end
+  if kind:find "^double" then return it:enter() end
   return it:lock(options)
 end
 
@@ -117,6 +122,7 @@ local function give(kind, thing_name, id)
   local it = thing(kind, thing_name)
   if kind == "permits" then return it:release(id) end
   if kind == "semaphore" then return it:release(1) end
+  if kind:find "^double" then return it:leave() end
   return it:unlock()
 end
 
@@ -229,7 +235,10 @@ function verbs.down(_, kind, n)
   if ok then return "ok" end
   return given(nil, code, detail)
 end
-function verbs.delete(_, kind, n) return given(thing(kind, n):delete()) end
+function verbs.delete(_, kind, n)
+  local it = thing(kind, n)
+  return given((it.delete or it.remove)(it))
+end
 
 function verbs.await(_, kind, n, wait)
   return given(thing(kind, n):wait { wait = seconds(wait) })

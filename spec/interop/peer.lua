@@ -22,7 +22,8 @@
 --  "ok ...", "no", or "error TEXT". Each task is its own holder of locks.
 --
 --    take WAIT LEASE [milliseconds; -1: the watchdog's]   ok [TOKEN]
---    give [TOKEN]          gives it back; no: it was not that task's
+--    give [TOKEN]          gives it back; no: it was not that task's. A member
+--                          of a double barrier enters and leaves
 --    force                 frees it by force; no: there was nothing to free
 --    state                 ok LOCKED(0|1) COUNT(of that task) TTL(ms)
 --    renew TOKEN LEASE     gives it a new lease
@@ -35,6 +36,7 @@
 --    crowd KEY ROUNDS      ok N, how many were in there at most
 --    set N, add N, count, acquired, drain            semaphore and permits
 --    set N, count, down, await WAIT, delete          latch
+--    set N, await WAIT, delete                       barrier
 
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"

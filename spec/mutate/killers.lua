@@ -31,6 +31,8 @@ return {
     "check fair_readwrite --clients 3 --ops 1 --ticks 1" },
   ["lua/rlock/policy/fencing.lua"] = { "check fenced --ticks 1",
     "check fenced", "fenced_spec", status },
+  ["lua/rlock/policy/barrier.lua"] = { "check/barrier_model_spec",
+    "simulate RUNS=6 COUNTER=double_barrier", "barrier_spec" },
   ["lua/rlock/policy/token_key.lua"] = { "check fenced_simple",
     "check fenced_readwrite --ticks 1", "fenced_spec" },
   ["lua/rlock/policy/latch.lua"] = { "check latch", "latch_spec", status },
@@ -162,6 +164,8 @@ return {
     "zookeeper/tls_spec" },
   ["lua/rlock/zookeeper/kinds.lua"] = {
     "then", "zookeeper/kinds_spec" },
+  ["lua/rlock/zookeeper/barrier.lua"] = {
+    "then", "zookeeper/barrier_spec" },
   ["lua/rlock/zookeeper/latch.lua"] = {
     "then", "zookeeper/counters_spec" },
   ["lua/rlock/zookeeper/limit.lua"] = {
@@ -193,5 +197,10 @@ return {
     "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },
+  ["lua/rlock/counters/leased.lua"] = { "permits_spec", "barrier_spec" },
+  ["lua/rlock/recipes/barrier.lua"] = { "check/barriers_spec", "barrier_spec" },
+  ["lua/rlock/recipes/double_barrier.lua"] = { "check/barriers_spec",
+    "simulate RUNS=6 COUNTER=double_barrier", "barrier_spec" },
+  ["lua/rlock/recipes/member.lua"] = { "check/barriers_spec", "barrier_spec" },
   ["lua/rlock/counters/counter.lua"] = { "semaphore_spec", "latch_spec" },
 }

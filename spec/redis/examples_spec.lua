@@ -2,6 +2,7 @@
 
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
+local phases = require "spec.tools.phases"
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"
 local slow = require "spec.tools.slow"
@@ -129,6 +130,17 @@ describe("the examples", function()
     waiter:kill(15)                     -- lets it clean up
     assert.equal(143, (waiter:wait()))
     assert.equal("0", server:cli("EXISTS", "keep-alive"))
+  end)
+
+  it("barrier: all begin together, and end together", function()
+    local output, status = program.run(server, "examples/barrier.lua")
+    assert.equal(0, status, output)
+    phases(output, 3)
+    local other = program.start(server, "examples/barrier.lua", "2", "4")
+    assert.equal(0, select(2, program.run(server, "examples/barrier.lua", "2",
+      "4")))
+    assert.equal(0, (other:wait()))
+    assert.equal("0", server:cli("EXISTS", "phase"))
   end)
 
   it("per_tenant: no tenant has more holders than its limit, and all jobs run",

@@ -34,6 +34,11 @@ rows.stepping = { calm = true, every = 1,
 rows.latches = { counter = "latch", servers = 1, clients = 2, pause = 0.3,
   every = 1, faults = { "late", "slow" } }
 
+-- Nothing but a double barrier, of two to four members.
+rows.barriers = { counter = "double_barrier", servers = 1 }
+local two_members = { counter = "double_barrier", servers = 1, clients = 2,
+  tasks = 1 }
+
 --- Without sealing.
 rows.unsealed = {
   { "a named owner whose late release frees its next hold", nil, nil, nil,
@@ -162,6 +167,21 @@ rows.planted = {
       pause = 0.1, every = 0.3, faults = { "deaf", "replies delayed" } } },
     60 },
 
+  -- barriers
+  { "a double barrier that opens for one member less", "rlock.policy.barrier",
+    'redis.call("zcard", members) >= tonumber(n)',
+    'redis.call("zcard", members) >= n - 1', "opened early",
+    { only = two_members } },
+  { "a late request that enters again", "rlock.policy.barrier",
+    "if not is_done(slot, number) then\n    if round.n and",
+    'if not redis.call("zscore", members, id) then\n    if round.n and',
+    "opened early", { seal = "off", only = { counter = "double_barrier",
+      servers = 1, clients = 2, tasks = 2, pause = 0.3, every = 1,
+      faults = LATE } } },
+  { "a round that ends when one member has left", "rlock.policy.barrier",
+    'redis.call("exists", members) == 0 then\n      finish(',
+    "true then\n      finish(", "ended early", { only = rows.barriers } },
+
   -- connections and replicas
   { "a Sentinel's older answer that is believed", "rlock.redis.sentinel",
     "if is < 0 then return false end", "", "older master",
@@ -220,6 +240,12 @@ rows.zookeeper = {
     "rlock.zookeeper.backend",
     "  if self.connection.is_ready then clean(self, now) end\n", "", "leaked",
     zookeeper { kind = "mutex", servers = 3 } },
+  { "a double barrier that opens for one member less",
+    "rlock.zookeeper.barrier", "#names >= n then", "#names >= n - 1 then",
+    "opened early", zookeeper(two_members) },
+  { "a round that ends while members are inside", "rlock.zookeeper.barrier",
+    'is_inside = is_inside or mark == "+"', "", "ended early",
+    zookeeper(rows.barriers) },
   { "one channel for both sides of a read/write lock",
     "rlock.zookeeper.target", "self.path, self.policy.name, owner",
     'self.path, "", owner', "delayed",

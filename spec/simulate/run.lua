@@ -16,7 +16,7 @@
 --                 of these four, a part of the runs has each
 --    ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
 --                 servers; SERVERS=n: how many, KIND=lock: only this kind
---    COUNTER=kind only a semaphore, permits or latch
+--    COUNTER=kind only a semaphore, permits, latch or double_barrier
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print the coverage of the client, by default of 60 runs from
 --                 seed 1; fails if anything unreached is not in unreached.lua,

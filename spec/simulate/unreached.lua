@@ -64,6 +64,8 @@ return {
     { RARE, "turn.wait: after if 2" },
   },
   ["lock/watchdog"] = {
+    { "a member of a barrier; spec/redis/barrier_spec.lua",
+      "sender.answered: elseif 1" },
     { MALFORMED, "sender.answered: else 1" },
     { "four batches of 256 renewals are in flight: "
       .. "spec/redis/watchdog_spec.lua",

@@ -2,6 +2,7 @@
 --  the thing, holds it for a while under the eyes of the oracle, and gives it
 --  back, in one of many ways.
 
+local barriers = require "spec.simulate.barriers"
 local multi = require "rlock.several.multi"
 local oracle = require "spec.simulate.oracle"
 local quorum = require "rlock.several.quorum"
@@ -843,6 +844,9 @@ function uses.latch(task, thing)
     open(task, cycle, latch)
   end
 end
+
+--- A double barrier.
+uses.double_barrier = barriers.use
 
 -- Crowds ----------------------------------------------------------------------
 

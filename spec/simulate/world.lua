@@ -583,7 +583,8 @@ end
 -- What may be left: counters; and, if not calm, the queues of waiters that have
 -- died.
 local LASTING = { "^redisson_lock_token", "^{?semaphore", "^{?latch",
-  "^{?permits", "^{?crowd semaphore", "^{?crowd permits", "^rlock_request" }
+  "^{?permits", "^{?crowd semaphore", "^{?crowd permits", "^rlock_barrier",
+  "^rlock_request" }
 
 local function is_lasting(self, key)
   if is_queue(key) then return not self.is_calm end

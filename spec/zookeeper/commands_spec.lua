@@ -228,6 +228,15 @@ describe("rlockctl status on ZooKeeper", function()
     assert.equal(0, waiter:wait().status)
   end)
 
+  it("shows the members of a double barrier", function()
+    curator("d", "member-",
+      "10.0.0.1 " .. ("0a"):rep(16) .. " rlock,me,web3,12,job.lua,")
+    peer:make(root .. "/d/ready")
+    assert.matches('^"d" is held: barrier\n  held by web3: job.lua '
+      .. "%(pid 12%)\n", output("status", "d"))
+    assert.matches("^barrier ", rows_of(output "ls").d)
+  end)
+
   it("says if a node does not end with a session", function()
     local path = make "stuck"
     peer:make(path .. "/_c_1-lock-0000000001", "10.0.0.1")

@@ -2,6 +2,7 @@
 
 local eventually = require "spec.tools.eventually"
 local peers = require "spec.tools.zookeeper_peer"
+local phases = require "spec.tools.phases"
 local program = require "spec.tools.program"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
@@ -63,6 +64,12 @@ describe("the examples on ZooKeeper", function()
     assert.equal(0, (late:wait()))
     assert.matches("\nlost: ", late:output())
     assert.equal("1", (peer:get "/number"))
+  end)
+
+  it("barrier: all begin together, and end together", function()
+    local output, status = program.run(server, "examples/barrier.lua")
+    assert.equal(0, status, output)
+    phases(output, 3)
   end)
 
   it("keep_alive: unchanged, as on Redis", function()

@@ -78,33 +78,47 @@ end
 -- @tparam number deadline by host.now()
 -- @tparam number now    by host.now()
 -- @tparam string n
--- @tparam[opt] string more
--- @return the reply, or nil, code, detail. Sets request.is_in_doubt if an
---   earlier copy may have been executed
+-- @tparam[opt] table more  further arguments
+-- @return the reply, nil, nil, when it was sent; or nil, code, detail. Sets
+--   request.is_in_doubt if an earlier copy may have been executed
 function deduplication.send(request, name, deadline, now, n, more)
   local handle = request.handle
-  local reply, code, detail, may_be_applied = deduplication.ask(handle, name,
-    request.target, deadline, now, request.number, MEMORY, n,
-    more and { more })
+  local reply, code, detail, may_be_applied, sent = deduplication.ask(handle,
+    name, request.target, deadline, now, request.number, MEMORY, n, more)
   if may_be_applied then request.is_in_doubt = true end
-  return reply, code, detail
+  return reply, code, detail, sent
 end
 
--- Retries a request in the background until the server replies, or for RETRY
--- seconds.
-local function retry_in_background(request, name, n, more)
+--- Retries a request in the background until the server replies, or for RETRY
+--  seconds; ends it.
+-- @tparam table request
+-- @tparam string name
+-- @tparam string n
+-- @tparam[opt] table more
+-- @tparam[opt] function done  gets the reply
+function deduplication.retry(request, name, n, more, done)
   local session = request.handle.session
   session:background(function()
     local now = session.host.now()
     local reply, _, detail =
       deduplication.send(request, name, now + RETRY, now, n, more)
-    if reply then return deduplication.finish(request) end
+    if reply then
+      deduplication.finish(request)
+      return done and done(reply)
+    end
     local record = request.handle.record
     session:report_of(request.handle, "warn", "not_confirmed",
       ("the server did not confirm %s(%s) of %s %s: %s"):format(name, n,
       record.policy.name, naming.show(record.name), tostring(detail)),
       { reason = tostring(detail), operation = name })
   end)
+end
+
+--- Gives a request the next number, for another operation in the same slot: a
+--  late copy of the earlier one then has no effect.
+-- @tparam table request
+function deduplication.renumber(request)
+  request.number, request.is_in_doubt = next_number(request.pool), nil
 end
 
 --- Ends an abandoned request. If it may have been executed, rolls it back in
@@ -114,8 +128,8 @@ end
 function deduplication.undo(request, n)
   if not request.is_in_doubt then return deduplication.finish(request) end
   local undone = request.number
-  request.number = next_number(request.pool)
-  retry_in_background(request, "undo", n, undone)
+  deduplication.renumber(request)
+  deduplication.retry(request, "undo", n, { undone })
 end
 
 local function try(request, name, n, more)
@@ -133,7 +147,7 @@ end
 -- @tparam table request
 -- @tparam string name
 -- @tparam string n
--- @tparam[opt] string more
+-- @tparam[opt] table more
 -- @return[1] the reply
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 function deduplication.try(request, name, n, more)
@@ -154,7 +168,7 @@ local function insist(request, name, n)
   if reply or is_permanent(session, code, detail) then
     return reply, code, detail
   end
-  retry_in_background(request, name, n)
+  deduplication.retry(request, name, n)
   if code ~= "cancelled" then
     detail = detail .. "; it is retried in the background"
   end

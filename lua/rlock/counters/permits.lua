@@ -10,7 +10,7 @@ local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
 local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
-local metrics = require "rlock.util.metrics"
+local leased = require "rlock.counters.leased"
 local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
@@ -43,14 +43,7 @@ end
 
 local function forget(self, id)
   local permit = self.record.taken[id]
-  if not permit then return end
-  self.session.watchdog:remove(permit)
-  if permit.state ~= "lost" then
-    metrics.observe(self.record.series.hold,
-      self.session.host.now() - permit.since)
-  end
-  if permit.task then permit.task.grants[permit] = nil end
-  self.record.taken[id] = nil
+  if permit then permit:drop() end
 end
 
 -- Releases, in the background, a permit that may have been granted.
@@ -62,53 +55,30 @@ local function give_back(self, id, seconds)
   end)
 end
 
--- A permit with the watchdog's interface, as a grant (grant.lua). `state` is
--- "free" if it has an explicit lease, whose end is not a loss.
-local Permit = {}
-Permit.__index = Permit
+local Permit = leased:class()
 
 function Permit:show()
   return ("permit %s of %s"):format(identity.hex(self.owner_name),
     naming.show(self.lock.record.name))
 end
 
-function Permit:renewal() return self.lock.session.lease_ms, "1" end
-
---- Has its task ended? Only on a host that may end a task at any time; `task`
---  is false elsewhere.
-function Permit:is_abandoned()
-  return self.lock.session.host.is_over(self.task)
-end
-
 --- Releases the permit, because its task has ended.
 function Permit:give_up()
-  forget(self.lock, self.owner_name)
+  self:drop()
   give_back(self.lock, self.owner_name, self.lock.session.lease)
 end
 
---- Drops the record of the permit: both its task and its lease have ended.
-function Permit:drop() forget(self.lock, self.owner_name) end
-
-function Permit:end_it()
-  self.lock.session.watchdog:remove(self)
-  self.state, self.on_lost = "lost", nil
+--- See leased.lua.
+function Permit:drop()
+  leased.drop(self)
+  self.lock.record.taken[self.owner_name] = nil
 end
 
+-- A permit without an explicit lease is renewed.
 local function track(self, id, lease, sent, ends)
   local host = self.session.host
-  local permit = setmetatable({
-    false, false, false, false,                 -- for the watchdog's lists
-    lock = self, owner_name = id, valid_until = ends, watched = not lease,
-    state = lease and "free" or "held", on_lost = {},
-    task = host.ends_tasks and host.current(), since = sent,
-  }, Permit)
-  if permit.task then permit.task.grants[permit] = true end
-  self.record.taken[id] = permit
-  if lease then
-    self.session.watchdog:observe(permit)
-  else
-    self.session.watchdog:watch(permit, sent)
-  end
+  self.record.taken[id] = leased.new(Permit, self, id,
+    host.ends_tasks and host.current(), sent, ends, not lease)
 end
 
 -- acquiring -------------------------------------------------------------------
@@ -312,19 +282,9 @@ function permits:acquired()
   return deduplication.result(third, deduplication.run(self, "count"))
 end
 
-local ENDLESS = 86400000 * 36500       -- milliseconds
-
 local function state_of(reply)
-  local state, used = { state = reply[1], available = reply[2],
-    in_use = reply[3], holders = {} }, reply[4]
-  for i = 1, #used, 2 do
-    local id, ms = used[i], tonumber(used[i + 1])
-    if type(id) == "string" and ms then
-      table.insert(state.holders, { owner = identity.hex(id),
-        ttl = ms < ENDLESS and ms / 1000 or nil })
-    end
-  end
-  return state
+  return { state = reply[1], available = reply[2], in_use = reply[3],
+    holders = leased.holders(reply[4]) }
 end
 
 --- Its state as a table: `state`, `available`, `in_use`, `holders` (some).

@@ -136,7 +136,7 @@ function semaphore:set(n, options)
   local ttl = check_ttl(options).ttl
   return deduplication.result(was_set,
     deduplication.try(deduplication.begin(self), "set", n,
-      ttl and duration.ms(ttl)))
+      ttl and { duration.ms(ttl) }))
 end
 
 local function drain(self)

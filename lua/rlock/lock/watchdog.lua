@@ -279,11 +279,13 @@ function sender_of(self)
 
   function sender.answered(grant, lease, reply, sent)
     self:remove(grant)
-    local verdict, _, why =
+    local verdict, ended, why =
       verdicts.of(grant.lock.record.policy.ops.renew, reply)
     if verdict == "held" then
       renewed(self, grant, self.session.valid_until(sent, lease / 1000,
         grant.lock.drift), sent)
+    elseif verdict == "lost" and ended and grant.removed then
+      grant:removed()                   -- a member of a barrier: no loss
     elseif verdict == "lost" then
       self:lose(grant,
         "expired or broken: the server does not have it any more")

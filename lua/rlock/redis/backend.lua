@@ -254,6 +254,8 @@ local PUBLISHES = {
   permits = { acquire = 4, release = 4, set = 2 },
   semaphore = { acquire = 4, release = 4, set = 4, drain = 4, undo = 4 },
   latch = { set = 4, count_down = 4, delete = 1 },
+  barrier = { enter = 4, leave = 4, withdraw = 4, remove = 4, release = 4,
+    look = 2 },
 }
 
 -- The metatable of a policy's targets, with their methods and common fields.

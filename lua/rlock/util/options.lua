@@ -192,11 +192,13 @@ end
 -- @tparam string name for messages
 -- @tparam number least
 -- @tparam[opt=2] number level
+-- @tparam[opt] number most
 -- @treturn string n, in digits
-function options.count(n, name, least, level)
-  if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > 2147483647 then
-    error(("bad %s: %s: must be a whole number from %d to 2147483647"):format(
-      name, tostring(n), least), (level or 2) + 1)
+function options.count(n, name, least, level, most)
+  most = most or 2147483647
+  if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > most then
+    error(("bad %s: %s: must be a whole number from %d to %d"):format(name,
+      tostring(n), least, most), (level or 2) + 1)
   end
   return ("%d"):format(n)
 end

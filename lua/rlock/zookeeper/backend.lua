@@ -376,7 +376,11 @@ end
 function backend:bind(policy, name, options)
   local path, fault = path_of(self, name)
   if not path then error("bad name " .. fault, 0) end
-  local bound = target.new(self, policy, path, classes[policy.name])
+  local class = classes[policy.name]
+  if policy.name == "barrier" then
+    class = require "rlock.zookeeper.barrier"       -- on first use
+  end
+  local bound = target.new(self, policy, path, class)
   bound:check(name, options)
   self.targets[policy.name .. path] = bound
   return bound

@@ -13,7 +13,8 @@ local kinds = {}
 -- The operations. A waiter that gives up must `leave` the queue.
 local ops = {}
 for _, name in ipairs { "acquire", "renew", "release", "leave", "peek",
-    "break_", "set", "count", "count_down", "delete" } do
+    "break_", "set", "count", "count_down", "delete", "enter", "withdraw",
+    "look", "remove" } do
   ops[name] = { op = name, name = name, where = "zookeeper." .. name }
 end
 
@@ -59,6 +60,17 @@ all.latch = kind { name = "latch", wakes = function() return "all" end,
   needs = {
     set = { held = "", refused = "s" }, count_down = { held = "n", free = "n" },
     count = { held = "n", free = "n" }, delete = { free = "", freed = "" },
+  } }
+
+-- The members of a double barrier do not wait for each other in a queue.
+all.barrier = kind { name = "barrier", wakes = function() return "all" end,
+  queue = { mark = "member-", blocks = { ["member-"] = false } },
+  needs = {
+    enter = { held = "n", busy = "nn", lost = "", refused = "s" },
+    leave = { free = "", busy = "nn", lost = "" },
+    withdraw = { held = "n", freed = "" }, remove = { freed = "", free = "" },
+    look = { free = "", busy = "nn" }, renew = { held = "", lost = "" },
+    release = { freed = "", lost = "" },
   } }
 
 -- A reader waits for writers, a writer for both.

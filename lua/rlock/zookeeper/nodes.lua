@@ -125,6 +125,7 @@ function nodes.make_containers(server, deadline, path, lock)
         #made >= #lock and server.access or nil))
     calls[#calls].path = made
   end
+  if not calls[1] then return true end
   local _, code, detail = calls[#calls]:wait(deadline)
   if code == "cancelled" or code == "timeout" then return nil, code, detail end
   for _, call in ipairs(calls) do

@@ -31,7 +31,7 @@ local ops, sub = codec.ops, string.sub
 local DIGITS, UUID = 10, 36
 local LAST = 2147383647             -- 100 000 before the server's counter ends
 
-local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-" }
+local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "member-" }
 
 --- The mark and the number of a node; nil for one of another kind.
 -- @tparam string name

@@ -3,7 +3,7 @@
 --  kinds that look the same, such as a fair lock without waiters and a
 --  reentrant lock, the simplest is reported. Read-only, and bounded.
 
-local kinds = require "rlock.lock.kinds"
+local kinds = require "rlockctl.cli.all_kinds"
 local naming = require "rlock.naming"
 local deduplication = require "rlock.counters.deduplication"
 local recognise = require "rlockctl.cli.recognise"

@@ -3,7 +3,7 @@
 --  that list permissions are restricted themselves. EVALSHA of an unknown
 --  script tries a key, and a subscription tries a channel.
 
-local kinds = require "rlock.lock.kinds"
+local kinds = require "rlockctl.cli.all_kinds"
 local sorted = require "rlock.util.sorted"
 local text = require "rlockctl.cli.text"
 
@@ -138,7 +138,7 @@ end
 -- the keys and channels of a name ---------------------------------------------
 
 -- The index of the key that is only used with a suffix after a colon.
-local LONGER = { semaphore = 3, latch = 3, readwrite = 4 }
+local LONGER = { barrier = 3, semaphore = 3, latch = 3, readwrite = 4 }
 
 -- The locks of a kind: one, or the sides of a pair. @return nil: unknown kind
 local function locks_of(client, kind, which)

@@ -29,6 +29,10 @@ end
 
 local recognise = {}
 
+function recognise.barrier(keys)
+  return redis.call("hexists", keys[2], "n") == 1 and 4
+end
+
 -- Without waiters, Redisson's fair lock looks like a reentrant lock, and one
 -- with fencing tokens like a fenced lock.
 function recognise.fair(keys, args)

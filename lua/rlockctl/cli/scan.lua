@@ -6,7 +6,8 @@
 --  of one type. A hash or a string costs one more command, pipelined for each
 --  page.
 --    hash     its values are counts, or it has a "mode"; and it has the owner
---             of a client (<uuid>:<number>), or a single field of any name
+--             of a client (<uuid>:<number>), or a single field of any name; or
+--             the round of a barrier
 --    string   the owner of a client, or a token in the format of redis-py,
 --             redsync or node-redlock; with `all`, any whole number
 --    list     the queue of a fair lock
@@ -118,6 +119,9 @@ end
 
 -- The names of locks, derived from keys of these types.
 local names_of = {
+  hash = function(key, found)
+    return without_prefix(key, "rlock_barrier", found)
+  end,
   list = function(key, found)
     return without_prefix(key, "redisson_lock_queue", found)
   end,
@@ -219,6 +223,7 @@ end
 local function scan_node(search, node)
   listen(search, node)
   for _, pass in ipairs { { "hash", search.pattern, look_at },
+      { "hash", "rlock_barrier:*", derive },
       { "string", REQUESTS .. ":*", prove },
       { "string", search.pattern, look_at },
       { "list", "redisson_lock_queue:*", derive }, { "zset", "*", derive } } do

@@ -7,6 +7,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.barriers.DistributedBarrier;
+import org.apache.curator.framework.recipes.barriers.DistributedDoubleBarrier;
 import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
@@ -95,10 +97,27 @@ public final class Peer {
             case "contend":
                 return contend(task, kind, path, key, words[6]);
             case "crowd": return crowd(path, key, words[6]);
+            case "set": barrier(path).setBarrier(); return "ok";
+            case "delete": barrier(path).removeBarrier(); return "ok";
+            case "await":
+                return barrier(path).waitOnBarrier(Long.parseLong(words[5]),
+                    TimeUnit.MILLISECONDS) ? "ok" : "no";
             case "compare":
                 return compare(task, kind, path, key, words[6]);
             default: return "error what is " + words[2] + "?";
         }
+    }
+
+    private DistributedBarrier barrier(String path) {
+        return new DistributedBarrier(client, path);
+    }
+
+    // Each task is a member. Its kind is "double" and how many there are.
+    private DistributedDoubleBarrier member(String task, String kind,
+            String path) {
+        return (DistributedDoubleBarrier) shared.computeIfAbsent(task + path,
+            key -> new DistributedDoubleBarrier(client, path,
+                kind.charAt(6) - '0'));
     }
 
     // A mutex of a semaphore is held by an object, the others by a thread.
@@ -127,6 +146,10 @@ public final class Peer {
         if (kind.equals("semaphore")) {
             return takePermit(task, path, wait);
         }
+        if (kind.startsWith("double")) {
+            member(task, kind, path).enter();
+            return true;
+        }
         InterProcessLock lock = lock(task, kind, path);
         if (wait < 0) {
             lock.acquire();
@@ -139,6 +162,11 @@ public final class Peer {
 
     private boolean give(String task, String kind, String path)
             throws Exception {
+        if (kind.startsWith("double")) {
+            member(task, kind, path).leave();
+            shared.remove(task + path);
+            return true;
+        }
         if (kind.equals("semaphore")) {
             Lease lease = leases.remove(task + path);
             if (lease != null) {

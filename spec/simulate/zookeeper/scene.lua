@@ -360,6 +360,7 @@ function scene:check_nodes()
     local is_lasting = path == "/" or path == self.chroot
       or node.creates == 0 and not self.owners[path]
       or nodes[path .. "/limit"]
+      or nodes[path .. "/ready"]        -- if the last member has died
     if not is_lasting then
       self.world.oracle:fault("left", "%s", path)
     end

@@ -2,6 +2,7 @@
 --  below a path tell the kind of the lock:
 --    lock-              a lock, a fair or a fenced lock: they look the same
 --    __READ__ __WRIT__  a read/write lock
+--    member-            a double barrier
 --    leases, locks      a mutex, or a semaphore, which also has a `limit`; if
 --                       rlock's permits have leases, they are permits
 --    latch              a latch
@@ -13,7 +14,7 @@ local ensemble = require "rlockctl.cli.stores.ensemble"
 local errors = require "rlock.zookeeper.errors"
 local graph = require "rlockctl.cli.wait_graph"
 local identity = require "rlock.util.identity"
-local kinds = require "rlock.lock.kinds"
+local kinds = require "rlockctl.cli.all_kinds"
 local listing = require "rlockctl.cli.listing"
 local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
@@ -166,6 +167,9 @@ end
 
 -- A lock whose nodes are children of the path itself.
 local function lock_of(client, list)
+  if list[1].mark == "member-" then
+    return state_of(client, "barrier", list, {})
+  end
   local holders = queues.holders(list)
   return state_of(client, MODES[list[1].mark] and "readwrite" or "reentrant",
     holders, without(list, holders))

@@ -1,0 +1,84 @@
+--- What a client has under a lease on the server, with the interface that the
+--  watchdog has for a grant (grant.lua): a permit, or a member of a barrier.
+--  `state` is "free" if the watchdog does not renew it, and the end of its
+--  lease is not a loss. A class derives from this one, and adds
+--    show()     its name, for messages
+--    give_up()  called when its task has ended, on a host where that may happen
+--               at any time
+
+local identity = require "rlock.util.identity"
+local metrics = require "rlock.util.metrics"
+
+local leased = {}
+
+local ENDLESS = 86400000 * 36500       -- milliseconds
+
+--- Creates a class that inherits from this one.
+function leased:class()
+  local class = {}
+  for name, value in pairs(self) do class[name] = value end
+  class.__index = class
+  return class
+end
+
+--- Creates one, and gives it to the watchdog.
+-- @tparam table class
+-- @tparam table handle  of the counter: session, record
+-- @tparam string id  its owner on the server
+-- @tparam table|false task  it ends with this task; false: with the client
+-- @tparam number sent  when it was requested, by host.now()
+-- @tparam number ends  until when it is certainly valid
+-- @tparam boolean is_renewed
+function leased.new(class, handle, id, task, sent, ends, is_renewed)
+  local self = setmetatable({
+    false, false, false, false,                 -- for the watchdog's lists
+    lock = handle, owner_name = id, valid_until = ends, watched = is_renewed,
+    state = is_renewed and "held" or "free", on_lost = {}, task = task,
+    since = sent,
+  }, class)
+  if task and task.grants then task.grants[self] = true end
+  local watchdog = handle.session.watchdog
+  if is_renewed then watchdog:watch(self, sent) else watchdog:observe(self) end
+  return self
+end
+
+function leased:renewal() return self.lock.session.lease_ms, "1" end
+
+--- Has its task ended?
+function leased:is_abandoned()
+  return self.lock.session.host.is_over(self.task)
+end
+
+--- Drops it: it was released, or both its task and its lease have ended.
+function leased:drop()
+  self.lock.session.watchdog:remove(self)
+  if self.state ~= "lost" then
+    metrics.observe(self.lock.record.series.hold,
+      self.lock.session.host.now() - self.since)
+  end
+  self.state = "lost"
+  if self.task and self.task.grants then self.task.grants[self] = nil end
+end
+
+--- Marks it as lost without a request to the server.
+function leased:end_it()
+  self.lock.session.watchdog:remove(self)
+  self.state, self.on_lost = "lost", nil
+end
+
+--- The holders in a reply of `peek`.
+-- @tparam table list  id, milliseconds left, ...
+-- @treturn table a list of { owner =, ttl = (seconds) }
+function leased.holders(list)
+  local holders = {}
+  for i = 1, #list, 2 do
+    local id, ms = list[i], tonumber(list[i + 1])
+    if type(id) == "string" and ms then
+      holders[#holders + 1] = { owner = identity.hex(id),
+        ttl = ms < ENDLESS and ms / 1000 or nil }
+    end
+  end
+  return holders
+end
+
+return leased

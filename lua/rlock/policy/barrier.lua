@@ -1,0 +1,269 @@
+--- A barrier. It has rounds. A round of `n` members opens when they all have
+--  entered, and ends when they all have left: a double barrier. A round whose
+--  `n` is 0 is a plain barrier: its members are those that have set it, and it
+--  ends when one client removes it.
+--    name                   sorted set: id of a member, 16 bytes -> end of its
+--                           lease, in milliseconds of the server's time
+--    rlock_barrier:{name}   hash: `round`, the number of the current one; `n`,
+--                           while it has members; `open`, once they all have
+--                           entered; `good` and `lost`, the last rounds that
+--                           ended well, and by a death
+--    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
+--    rlock_request:{name}:SLOT   string: the number of the last request that
+--                           was executed under SLOT; kept for minutes
+--  A member whose lease ends has died. That ends the round as lost; a plain one
+--  only when none of its members is left. The end of a round deletes its
+--  members, and those that wait for it compare its number with the fields of
+--  the hash. Requests to enter, leave, withdraw and remove are deduplicated
+--  (counters/deduplication.lua), so a late one changes no later round.
+--  Its drivers are recipes/barrier.lua and recipes/double_barrier.lua.
+
+local naming = require "rlock.naming"
+local shared = require "rlock.policy.shared"
+
+local is_done, now, tell = shared.is_done, shared.now, shared.tell
+
+local MEMORY = 600000                   -- milliseconds, as in deduplication.lua
+local PLAIN = "0"                       -- the n of a plain barrier
+local CHANNEL = ":changed"
+
+local server = {}                       -- these run inside Redis
+
+-- Ends the round: all have left, or it is lost.
+local function finish(keys, number, is_lost, publish)
+  local members, state = keys[1], keys[2]
+  redis.call("del", members)            -- first: it needs no memory
+  redis.call("hdel", state, "n", "open")
+  redis.call("hset", state, "round", number + 1, is_lost and "lost" or "good",
+    number)
+  redis.call("pexpire", state, MEMORY)
+  tell(publish, state .. CHANNEL, "0")
+end
+
+-- The round.
+-- @return its `number`; `n`, false if it has no members; `is_open`; `good` and
+--   `lost`, the last rounds that ended so
+local function read(keys)
+  local fields =
+    redis.call("hmget", keys[2], "round", "n", "open", "good", "lost")
+  return { number = tonumber(fields[1] or 1), n = fields[2],
+    is_open = fields[3], good = tonumber(fields[4] or 0),
+    lost = tonumber(fields[5] or 0) }
+end
+
+-- The current round, after the end of one that has lost a member.
+-- @return as `read`; `ms` until it may lose a member, or -1
+local function current(keys, time, publish)
+  local round = read(keys)
+  round.ms = -1
+  if not round.n then return round end
+  local at = round.n == PLAIN and -1 or 0     -- the last to die, or the first
+  local ends = redis.call("zrange", keys[1], at, at, "withscores")[2]
+  if ends and tonumber(ends) > time then
+    round.ms = ends - time
+    return round
+  end
+  finish(keys, round.number, true, publish)
+  round.lost, round.number = round.number, round.number + 1
+  round.n, round.is_open = false, false
+  return round
+end
+
+-- What a client that waits for the end of a round is told. It was perhaps lost
+-- if a later one was.
+local function outcome(round, number)
+  if round.good == number then return { "free" } end
+  if round.lost >= number then return { "lost" } end
+  if round.number > number then return { "free" } end
+  if round.number < number or not round.n then return { "lost" } end
+  return { "busy", round.ms, number }
+end
+
+-- Makes the keys last as long as a lease.
+local function keep(keys, ms)
+  if redis.call("pttl", keys[1]) < tonumber(ms) then
+    redis.call("pexpire", keys[1], ms)
+    redis.call("pexpire", keys[2], ms + MEMORY)
+  end
+end
+
+-- Makes `id` a member of the round.
+local function join(keys, round, n, id, lease, time)
+  redis.call("zadd", keys[1], time + lease, id)
+  if not round.n then
+    redis.call("hset", keys[2], "round", round.number, "n", n, "lost",
+      round.lost)
+  end
+  keep(keys, lease)
+end
+
+--- Enters the round, or asks whether it is open. While an earlier one is open,
+--  the member has to wait, and is not in.
+--  @return "held", then the number of the open round; "busy", milliseconds
+--    until it may lose a member, or -1, and its number, 0 while the member is
+--    not in; "lost": the member's round has lost one; "refused", then the
+--    round's n
+function server.enter(keys, args)
+  local members, state, slot = keys[1], keys[2], keys[3]
+  local number, memory, n, publish, lease, id =
+    args[1], args[2], args[3], args[4], args[5], args[6]
+  local time = now()
+  local round = current(keys, time, publish)
+  if not is_done(slot, number) then
+    if round.n and round.n ~= n then return { "refused", round.n } end
+    if round.is_open and n ~= PLAIN then return { "busy", round.ms, 0 } end
+    join(keys, round, n, id, lease, time)
+    if not round.is_open and redis.call("zcard", members) >= tonumber(n) then
+      round.is_open = "1"
+      redis.call("hset", state, "open", "1")
+      tell(publish, state .. CHANNEL, "0")
+    end
+  elseif not redis.call("zscore", members, id) then
+    return { "lost" }
+  end
+  redis.call("set", slot, number, "px", memory)
+  if round.is_open then return { "held", round.number } end
+  return { "busy", round.ms, round.number }
+end
+
+--- Leaves the round of this number, which ends when all have left.
+--  @return as `look`
+function server.leave(keys, args)
+  local members, slot = keys[1], keys[3]
+  local number, memory, wanted, publish, id =
+    args[1], args[2], tonumber(args[3]), args[4], args[5]
+  local round = current(keys, now(), publish)
+  if not is_done(slot, number) then
+    if redis.call("zrem", members, id) == 1    -- first: it needs no memory
+        and redis.call("exists", members) == 0 then
+      finish(keys, round.number, false, publish)
+      round.good = round.number
+    end
+    redis.call("set", slot, number, "px", memory)
+  end
+  return outcome(round, wanted)
+end
+
+-- Takes a member out of a round that is not open.
+local function take_out(keys, id)
+  local members, state = keys[1], keys[2]
+  redis.call("zrem", members, id)
+  if redis.call("exists", members) == 0 then
+    redis.call("hdel", state, "n")
+    redis.call("pexpire", state, MEMORY)
+  end
+end
+
+--- Gives up entering, unless the round has opened with this member.
+--  @return "held", then the number of that round; or "freed"
+function server.withdraw(keys, args)
+  local members, slot = keys[1], keys[3]
+  local number, memory, publish, id = args[1], args[2], args[4], args[5]
+  local round = current(keys, now(), publish)
+  if not is_done(slot, number) then
+    if round.is_open then
+      redis.call("zrem", members, "")   -- no member; first: it needs no memory
+    else
+      take_out(keys, id)
+    end
+    redis.call("set", slot, number, "px", memory)
+  end
+  if redis.call("zscore", members, id) then return { "held", round.number } end
+  return { "freed" }
+end
+
+--- Removes a plain barrier.
+--  @return "freed"; "free": it is not set; "refused", then the round's n
+function server.remove(keys, args)
+  local slot, number, memory, publish = keys[3], args[1], args[2], args[4]
+  if is_done(slot, number) then return { "freed" } end
+  local round = current(keys, now(), publish)
+  if not round.n then return { "free" } end
+  if round.n ~= PLAIN then return { "refused", round.n } end
+  finish(keys, round.number, false, publish)
+  redis.call("set", slot, number, "px", memory)
+  return { "freed" }
+end
+
+--- Asks whether a round has ended.
+--  @return "free": it has; "busy", milliseconds until it may lose a member, and
+--    its number; "lost": it has lost one; "refused", then the round's n. The
+--    number 0 is that of a plain barrier, if it is set
+function server.look(keys, args)
+  local wanted, publish = tonumber(args[1]), args[2]
+  local round = current(keys, now(), publish)
+  if wanted == 0 then
+    if not round.n then return { "free" } end
+    if round.n ~= PLAIN then return { "refused", round.n } end
+    wanted = round.number
+  end
+  return outcome(round, wanted)
+end
+
+--- Renews a member's lease, unless its round has ended.
+--  @return "held"; or "lost", with a value if the round was not
+function server.renew(keys, args)
+  local members, id, lease, number = keys[1], args[1], args[2],
+    tonumber(args[3])
+  local score, time = redis.call("zscore", members, id), now()
+  if not score then
+    local is_over = outcome(read(keys), number)[1] == "free"
+    return is_over and { "lost", "removed" } or "lost"
+  end
+  if tonumber(score) <= time then return "lost" end
+  if tonumber(score) < time + lease then
+    redis.call("zrem", members, "")     -- no member; first: it needs no memory
+    redis.call("zadd", members, time + lease, id)
+    keep(keys, lease)
+  end
+  return "held"
+end
+
+--- Ends the membership of a client that is closed, or whose task has ended. An
+--  open round is then lost at once; a plain one if it has no other member.
+function server.release(keys, args)
+  local members, id, publish = keys[1], args[1], args[4]
+  local round = current(keys, now(), publish)
+  if redis.call("zrem", members, id) == 0 then return "lost" end
+  if not round.is_open then
+    take_out(keys, id)
+  elseif round.n ~= PLAIN or redis.call("exists", members) == 0 then
+    finish(keys, round.number, true, publish)
+  end
+  return "freed"
+end
+
+--- The first hundred members, and those that have set a plain barrier.
+--  @return "held" or "free": whether there are any; their number; a list: id,
+--    milliseconds left, ...
+function server.peek(keys)
+  local members, time = keys[1], now()
+  local live = redis.call("zrangebyscore", members, "(" .. time, "inf",
+    "withscores", "limit", 0, 100)
+  for i = 2, #live, 2 do live[i] = live[i] - time end
+  local count = redis.call("zcount", members, "(" .. time, "inf")
+  return { count > 0 and "held" or "free", count, live }
+end
+
+return {
+  name = "barrier",
+  keys = function(name)
+    return {
+      name, naming.prefix("rlock_barrier", name),
+      naming.prefix("rlock_request", name),
+    }
+  end,
+  channel = function(keys) return keys[2] .. CHANNEL end,
+  lasts = function(keys) return { [keys[2]] = 600, [keys[3]] = 600 } end,
+  wakes = function() return "all" end,
+  needs = {
+    enter = { held = "n", busy = "nn", lost = "", refused = "s" },
+    leave = { free = "", busy = "nn", lost = "" },
+    withdraw = { held = "n", freed = "" },
+    remove = { freed = "", free = "", refused = "s" },
+    look = { free = "", busy = "nn", lost = "", refused = "s" },
+    renew = { held = "", lost = "" }, release = { freed = "", lost = "" },
+    peek = { free = "nt", held = "nt" },
+  },
+  server = server,
+}

@@ -1,0 +1,134 @@
+--- The public barrier: it is set, and tasks anywhere wait until it is removed.
+--
+--  On Redis it stays set as long as a client that has set it lives: the
+--  client's watchdog renews it. If they have all died or were closed, it is not
+--  set any more, and those that wait get "lost". On ZooKeeper it is Curator's
+--  persistent node. So it stays set until it is removed, also if the client
+--  that has set it dies: let those that wait do so for a limited time.
+
+local call = require "rlock.counters.call"
+local check = require "rlock.util.options"
+local colon = require "rlock.util.colon"
+local counter = require "rlock.counters.counter"
+local deduplication = require "rlock.counters.deduplication"
+local duration = require "rlock.util.duration"
+local leased = require "rlock.counters.leased"
+local member = require "rlock.recipes.member"
+local naming = require "rlock.naming"
+
+local barrier = counter.class "barrier"
+
+local PLAIN = "0"                 -- the n of the policy
+local LOST = "the clients that had set it have died, or were closed"
+
+local function is_double(n)
+  return nil, "refused", ("it is a double barrier of %s members"):format(n)
+end
+
+local function set(self)
+  local session, record = self.session, self.record
+  local request, id = deduplication.begin(self), member.id(self)
+  local now = session.host.now()
+  if session.is_closed then return nil, "closed", "the client was closed" end
+  local reply, code, detail, sent = deduplication.send(request, "enter",
+    now + session.timeout, now, PLAIN, { duration.ms(session.lease), id })
+  if not reply then
+    member.withdraw(request, id)
+    return nil, code, detail
+  end
+  deduplication.finish(request)
+  if reply[1] == "refused" then return is_double(reply[2]) end
+  if reply[1] ~= "held" then return nil, "lost", LOST end
+  if reply[2] == 0 then return true end           -- it has no lease
+  local former = record.member
+  record.member = member.new(self, id, reply[2], false, sent)
+  if former then former:drop() end
+  return true
+end
+
+--- Sets the barrier. It may be set already. If all clients that have set it die
+--  or are closed, on Redis it is not set any more, and those that wait get
+--  "lost"; on ZooKeeper it stays set.
+-- @treturn[1] boolean true
+-- @treturn[2] nil, "refused", detail: it is a double barrier
+-- @treturn[3] nil, code, detail
+function barrier:set()
+  local ok, code, detail = self.session.host.whole(set, self)
+  if ok then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+local Wait = call:class()
+
+-- Asks whether the round has ended that the first request has found.
+function Wait:try(deadline, now)
+  local reply, code, detail = deduplication.ask(self.counter, "look",
+    self.record.target, deadline, now, self.round)
+  if not reply then return nil, nil, code, detail end
+  local verdict, value = reply[1], reply[2]
+  if verdict == "busy" then
+    self.round = ("%d"):format(reply[3])
+    return "busy", value
+  end
+  if verdict == "lost" then return nil, nil, "lost", LOST end
+  if verdict == "refused" then return nil, is_double(value) end
+  self.left = 0                   -- wakes one that may have missed the message
+  return "held"
+end
+
+--- Waits until the barrier is removed; not if it is not set.
+-- @tparam[opt] table options wait: seconds, default: forever
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string code: "timeout"; "lost", on Redis: the clients that had
+--   set it have died; "refused": it is a double barrier; "connect", "closed",
+--   "redis"
+-- @treturn[2] string detail
+function barrier:wait(options)
+  local wait, record = check.of_wait(options).wait or math.huge, self.record
+  local its = Wait:new {
+    counter = self, wants = 0, round = "0",
+    channel = record.target:channel(), wakes = record.policy.wakes,
+    late = ("barrier %s was not removed in time"):format(
+      naming.show(record.name)),
+  }
+  local is_open, code, detail = self.session.host.whole_wait(its.wait, its,
+    wait)
+  if is_open then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code == "busy" and "timeout" or code, detail
+end
+
+local function removed(reply)
+  if reply[1] == "refused" then return is_double(reply[2]) end
+  return reply[1] == "freed"
+end
+
+--- Removes the barrier, whoever has set it; all waiters continue. If no reply
+--  arrives in time, the request is retried in the background.
+-- @treturn[1] boolean whether it was set
+-- @treturn[2] nil, "refused", detail: it is a double barrier
+-- @treturn[3] nil, code, detail
+function barrier:remove()
+  local record = self.record
+  local reply, code, detail =
+    deduplication.insist(deduplication.begin(self), "remove", PLAIN)
+  if reply and record.member then
+    record.member:drop()
+    record.member = nil
+  end
+  return deduplication.result(removed, reply, code, detail)
+end
+
+local function state_of(reply)
+  return { state = reply[1], count = reply[2] > 0 and reply[2] or nil,
+    holders = leased.holders(reply[3]) }
+end
+
+-- Its members, for rlockctl.
+function barrier:peek()
+  return deduplication.result(state_of, deduplication.run(self, "peek"))
+end
+
+return colon.methods(barrier, "barrier", "set wait remove")

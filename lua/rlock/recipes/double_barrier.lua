@@ -1,0 +1,218 @@
+--- The public double barrier: `n` members enter it together, and leave it
+--  together. It has rounds: the next one begins when all have left. One that
+--  would be one too many waits for the next round.
+
+local call = require "rlock.counters.call"
+local check = require "rlock.util.options"
+local colon = require "rlock.util.colon"
+local counter = require "rlock.counters.counter"
+local deduplication = require "rlock.counters.deduplication"
+local duration = require "rlock.util.duration"
+local member = require "rlock.recipes.member"
+local naming = require "rlock.naming"
+
+local double_barrier = counter.class "barrier"
+
+local new = double_barrier.new
+
+--- Makes a member, which can enter and leave, again and again.
+-- @tparam table client
+-- @tparam string name
+-- @tparam integer n  how many members there are, from 1 to 1000; all must give
+--   the same
+function double_barrier.new(client, name, n)
+  n = check.count(n, "n", 1, 2, 1000)
+  local self = new(client, name)
+  self.n = n
+  return self
+end
+
+local LOST = "a member has died, or its client was closed"
+
+local function late(self, what)
+  return ("double barrier %s: not all %s members %s in time"):format(
+    naming.show(self.record.name), self.n, what)
+end
+
+local function new_call(class, self, fields)
+  local record = self.record
+  fields.counter, fields.wants = self, 0
+  fields.channel, fields.wakes = record.target:channel(), record.policy.wakes
+  return class:new(fields)
+end
+
+-- entering --------------------------------------------------------------------
+
+local Entry = call:class()
+
+-- Sends the request to enter, which also asks whether the round is open.
+function Entry:try(deadline, now)
+  local session = self.session
+  if self.member and self.member.state == "lost" then
+    return nil, nil, "lost", self.member.lost_because
+  end
+  local reply, code, detail, sent = deduplication.send(self.request, "enter",
+    deadline, now, self.counter.n, { duration.ms(session.lease), self.id })
+  if not reply then return nil, nil, code, detail end
+  local verdict, number = reply[1], reply[1] == "held" and reply[2] or reply[3]
+  if verdict == "lost" then return nil, nil, "lost", LOST end
+  if verdict == "refused" then
+    return nil, nil, "refused", ("double barrier %s has %s members, not %s")
+      :format(naming.show(self.record.name), reply[2], self.counter.n)
+  end
+  if number > 0 and not self.member then
+    self.member = member.new(self.counter, self.id, number, self.task, sent)
+  end
+  if verdict == "busy" then return "busy", reply[2] end
+  self.round = number
+  self.left = 0                   -- wakes one that may have missed the message
+  return "held"
+end
+
+-- Withdraws in the background: the call was cancelled, or the server did not
+-- answer in time.
+local function give_up(its)
+  its.counter.request = nil
+  if its.member then its.member:drop() end
+  member.withdraw(its.request, its.id)
+end
+
+-- The member is not in a round.
+local function is_out(its)
+  its.counter.request = nil
+  if its.member then its.member:drop() end
+  deduplication.finish(its.request)
+end
+
+-- The end of the wait: the member is taken out, unless the round has opened
+-- with it.
+-- @return whether it has
+local function withdraw(its)
+  local session, request = its.session, its.request
+  local now = session.host.now()
+  deduplication.renumber(request)
+  local reply = deduplication.send(request, "withdraw", now + session.timeout,
+    now, "0", { its.id })
+  if not reply then
+    give_up(its)
+  elseif reply[1] == "freed" then
+    is_out(its)
+  else
+    its.round = reply[2]
+    its.member = its.member        -- the replies to its requests may be lost
+      or member.new(its.counter, its.id, its.round, its.task, its.begun)
+  end
+  return reply and reply[1] == "held"
+end
+
+local function enter(self, wait)
+  local host = self.session.host
+  self.request, self.round = deduplication.begin(self), nil
+  local its = new_call(Entry, self, { late = late(self, "entered"),
+    request = self.request, id = member.id(self), task = host.current(),
+    begun = host.now() })
+  local is_in, code, detail = host.guard(give_up, its, its.wait, its, wait)
+  if code == "busy" then code = "timeout" end
+  if code == "timeout" and not its.session.is_closed then
+    is_in = withdraw(its)
+  elseif code == "lost" or code == "refused" then
+    is_out(its)
+  elseif not is_in then
+    give_up(its)
+  end
+  if is_in and host.has_gone(host.current()) then
+    its.member:give_up()
+    self.request = nil
+    is_in, code, detail = nil, "closed", "the task has ended"
+  end
+  if not is_in then return nil, code, detail end
+  self.member, self.id, self.round = its.member, its.id, its.round
+  return true
+end
+
+--- Enters: waits until `n` members have entered. At the end of the wait it is
+--  taken out again. The client's watchdog renews the membership until `leave`,
+--  or until the task ends.
+-- @tparam[opt] table options wait: seconds, default: forever
+-- @treturn[1] boolean true: the members are in
+-- @treturn[2] nil
+-- @treturn[2] string code: "timeout"; "lost": another member has died while
+--   this one waited; "refused": it is in already, or others have given another
+--   n; "connect", "closed", "redis"
+-- @treturn[2] string detail
+function double_barrier:enter(options)
+  local wait = check.of_wait(options).wait or math.huge
+  if self.request then
+    return nil, "refused", "this member is in already; or it is entering or "
+      .. "leaving"
+  end
+  local is_in, code, detail =
+    self.session.host.whole_wait(enter, self, wait)
+  if is_in then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code, detail
+end
+
+-- leaving ---------------------------------------------------------------------
+
+local Exit = call:class()
+
+-- Sends the request to leave, which also asks whether the round has ended.
+function Exit:try(deadline, now)
+  local reply, code, detail = deduplication.send(self.request, "leave",
+    deadline, now, self.number, { self.id })
+  if not reply then return nil, nil, code, detail end
+  local handle = self.counter
+  if handle.member then
+    handle.member:drop()
+    handle.member = nil
+  end
+  if reply[1] == "busy" then return "busy", reply[2] end
+  handle.request = nil
+  deduplication.finish(self.request)
+  if reply[1] == "lost" then return nil, nil, "lost", LOST end
+  self.left = 0                   -- as in `enter`
+  return "held"
+end
+
+-- Leaves in the background: the server did not answer in time.
+local function leave_later(its)
+  local handle = its.counter
+  if not handle.member then return end
+  handle.member:drop()
+  handle.member, handle.request = nil, nil
+  deduplication.retry(its.request, "leave", its.number, { its.id })
+end
+
+local function leave(self, wait)
+  local request = self.request
+  if self.member then deduplication.renumber(request) end
+  local its = new_call(Exit, self, { late = late(self, "left"),
+    request = request, id = self.id, number = ("%d"):format(self.round) })
+  local have_left, code, detail = self.session.host.guard(leave_later, its,
+    its.wait, its, wait)
+  if not have_left then leave_later(its) end
+  return have_left, code, detail
+end
+
+--- Leaves: waits until all members have left. It leaves even if the others do
+--  not in time; then call it again to go on waiting.
+-- @tparam[opt] table options wait: seconds, default: forever
+-- @treturn[1] boolean true: all have left
+-- @treturn[2] nil
+-- @treturn[2] string code: "timeout"; "lost": a member has died before it left;
+--   "not_held": this one has not entered; "connect", "closed", "redis"
+-- @treturn[2] string detail
+function double_barrier:leave(options)
+  local wait = check.of_wait(options).wait or math.huge
+  if not self.request or not self.round then
+    return nil, "not_held", "it has not entered"
+  end
+  local have_left, code, detail =
+    self.session.host.whole_wait(leave, self, wait)
+  if have_left then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code == "busy" and "timeout" or code, detail
+end
+
+return colon.methods(double_barrier, "double barrier", "enter leave")

@@ -1,0 +1,74 @@
+--- A member of a barrier on Redis (policy/barrier.lua): it is in a round under
+--  a lease that the watchdog renews.
+
+local deduplication = require "rlock.counters.deduplication"
+local identity = require "rlock.util.identity"
+local leased = require "rlock.counters.leased"
+local naming = require "rlock.naming"
+
+local member = {}
+
+local Member = leased:class()
+
+function Member:show()
+  return ("member %s of barrier %s"):format(identity.hex(self.owner_name),
+    naming.show(self.lock.record.name))
+end
+
+function Member:renewal()
+  return self.lock.session.lease_ms, ("%d"):format(self.round)
+end
+
+--- Its round has ended without a loss.
+Member.removed = leased.drop
+
+-- Ends the membership in the background, which the others see as its death.
+local function release(self)
+  local record, session = self.lock.record, self.lock.session
+  session:background(function()
+    local now = session.host.now()
+    record.target:run("release", now + session.lease, now, self.owner_name,
+      "1", "0")
+  end)
+end
+
+--- Its task has ended without leaving.
+function Member:give_up()
+  self:drop()
+  release(self)
+end
+
+--- Creates one, and gives it to the watchdog.
+-- @tparam table handle  the barrier
+-- @tparam string id
+-- @tparam integer round
+-- @tparam table|false task  as for leased.new
+-- @tparam number sent  when it entered, by host.now()
+function member.new(handle, id, round, task, sent)
+  local session = handle.session
+  local self = leased.new(Member, handle, id, task, sent,
+    session.valid_until(sent, session.lease), true)
+  self.round = round
+  return self
+end
+
+--- The id of a new member: as that of a permit, it begins with its client's.
+function member.id(handle)
+  local session = handle.session
+  return identity.bytes(identity.short(session.id)) .. session.host.random(8)
+end
+
+--- Takes a member out in the background. If its round has opened in the
+--  meantime, the others see its death.
+-- @tparam table request  to enter, of deduplication.begin
+-- @tparam string id
+function member.withdraw(request, id)
+  deduplication.renumber(request)
+  deduplication.retry(request, "withdraw", "0", { id }, function(reply)
+    if reply[1] == "held" then
+      release { lock = request.handle, owner_name = id }
+    end
+  end)
+end
+
+return member

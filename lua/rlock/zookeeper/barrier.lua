@@ -1,0 +1,534 @@
+--- Barriers, as Curator's DistributedBarrier and DistributedDoubleBarrier. The
+--  operations and replies are those of policy/barrier.lua.
+--
+--  A plain barrier is the path itself, a persistent node: it stays set until it
+--  is removed, also if the client that has set it dies. Curator's cannot tell
+--  who has set it.
+--
+--  A double barrier has below its path a node for each member, ephemeral, and
+--  `ready`, persistent, while a round is open. Curator's cannot tell a member
+--  that leaves from one that dies, and may count one that has just left. So the
+--  data of the path has a *log*: its first line is the number of the round,
+--  that of the last one that has lost a member, and n. Each other line is a
+--  member of ours: `+` and its node if it is in, `-` if it has left or given
+--  up. Each change sets the data in the version that was read. To open a round,
+--  one transaction checks that all nodes exist, writes the log and makes
+--  `ready`.
+--    - A node of ours that is not in the log is of a member that enters.
+--    - A member that is in, and has no node, has died.
+--  Members of Curator's count, too, but their deaths look as if they had left.
+--  The first member in Curator's order leaves last, because Curator's rely on
+--  it.
+
+local codec = require "rlock.zookeeper.codec"
+local errors = require "rlock.zookeeper.errors"
+local nodes = require "rlock.zookeeper.nodes"
+local place = require "rlock.zookeeper.place"
+local target = require "rlock.zookeeper.target"
+
+local barrier = setmetatable({}, { __index = target })
+barrier.__index = barrier
+
+local ops = codec.ops
+
+local MARK = "member-"
+local READY = "ready"
+local OURS = "rlock"              -- the data of a `ready` that we have made
+local MANY = 100                  -- members in a log before it is pruned
+local PLAIN = "0"                 -- the n of a plain barrier
+local UNKNOWN = -1                -- milliseconds until a round may change
+local RENEWAL = 300               -- milliseconds, for a second of the lease
+local ENTERING = 1                -- the number of a round that is not open
+local LOST = { "lost" }
+local TRY = { wait_ms = 0 }
+
+--- A target for one member, see the back end contract.
+-- @tparam string slot
+function barrier:with(slot)
+  return setmetatable({ slot = slot, base = self, seen = {} },
+    { __index = self })
+end
+
+-- the log ---------------------------------------------------------------------
+
+local function parse(data)
+  local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
+  local log = { round = tonumber(round or 0), lost = tonumber(lost or 0),
+    n = tonumber(n or 0), marks = {} }
+  for mark, name in data:gmatch "\n([+-])([^\n]+)" do log.marks[name] = mark end
+  return log
+end
+
+local function encode(log)
+  local lines = {}
+  for name, mark in pairs(log.marks) do lines[#lines + 1] = mark .. name end
+  table.sort(lines)
+  return ("%d %d %d\n%s"):format(log.round, log.lost, log.n,
+    table.concat(lines, "\n"))
+end
+
+-- Wakes the waiters at the next change of the path.
+local function watch(self)
+  local base, link = self.base or self, self.server.connection
+  if base.watched == link.link then return end
+  base.watched = link.link
+  link:watch(base.path, function()
+    base.watched = nil
+    base.server.channels:message(base:channel())
+  end)
+end
+
+-- Reads the log, then the nodes.
+-- @treturn[1] table the log, with its `version`, nil if there is no path;
+--   `has`, the set of the members' nodes; `first`, the first of them in order;
+--   `is_ready`
+-- @treturn[2] nil, code, detail
+local function look(self, deadline)
+  local server, path = self.server, self.path
+  local ok, code, detail = server.connection:reach(deadline)
+  if not ok then return nil, code, detail end
+  watch(self)
+  local data, version, why = nodes.get(server, deadline, path, true)
+  if data == nil then return nil, version, why end
+  local view = parse(data or "")
+  view.version, view.has = data and version, {}
+  local err, its
+  err, its, why = nodes.ask(server, deadline, ops.children, path,
+    codec.read(path, true))
+  if not err then return nil, its, why end
+  for _, name in ipairs(err == 0 and its:texts() or {}) do
+    if name == READY then
+      view.is_ready = true
+    else
+      view.has[name] = true
+      if not view.first or name < view.first then view.first = name end
+    end
+  end
+  return view
+end
+
+-- Is the log still the one that was read? Then what the nodes have shown since
+-- is no change that the log would explain.
+local function is_current(self, view, deadline)
+  local data, version, detail = nodes.get(self.server, deadline, self.path)
+  if data == nil then return nil, version, detail end
+  return data and version == view.version
+end
+
+-- May a set be retried? The log has changed, or the reply is lost.
+local function is_again(code, err)
+  return code == "closed" or code == "connect" or err == errors.BAD_VERSION
+    or err == errors.NO_NODE
+end
+
+-- Changes the log.
+-- @tparam function change  of what `look` returns; false: no change
+-- @treturn[1] table the log
+-- @treturn[2] nil, code, detail
+local function update(self, deadline, change)
+  while true do
+    local view, code, detail = look(self, deadline)
+    if not view then return nil, code, detail end
+    if change(view) == false or not view.version then return view end
+    local ok, err
+    ok, code, detail, err = nodes.set(self.server, deadline, self.path,
+      encode(view), view.version)
+    if ok then return view end
+    if not is_again(code, err) then return nil, code, detail end
+  end
+end
+
+-- Sends a transaction, which may fail.
+-- @return true, or nil, code, detail
+local function transact(self, deadline, parts)
+  local err, code, detail =
+    self.server.connection:post(ops.multi, codec.multi(parts)):wait(deadline)
+  if err or code == "closed" or code == "connect" then return true end
+  return nil, code, detail
+end
+
+-- Deletes `ready` if no member has a node.
+-- @return true, or nil, code, detail
+local function clear(self, deadline)
+  while true do
+    local view, code, detail = look(self, deadline)
+    if not view then return nil, code, detail end
+    if not view.is_ready or view.first then return true end
+    local ok
+    ok, code, detail = transact(self, deadline, {
+      { ops.check, codec.versioned(self.path, view.version) },
+      { ops.delete, codec.versioned(self.path .. "/" .. READY) } })
+    if not ok then return nil, code, detail end
+  end
+end
+
+local function is_ours(name) return place.parse(name) == MARK end
+
+-- entering --------------------------------------------------------------------
+
+-- Is a round open, with members that have not left?
+local function is_open(view)
+  if view.is_ready then return view.first ~= nil end
+  for name, mark in pairs(view.marks) do
+    if mark == "+" and view.has[name] then return true end
+  end
+  return false
+end
+
+-- Makes the node of a member.
+-- @treturn[1] table its entry, see target.lua; or false if a round is open
+-- @treturn[2] nil, code, detail
+local function make(self, deadline, now, id, ms)
+  local view, code, detail = look(self, deadline)
+  if not view then return nil, code, detail end
+  if is_open(view) then return false end
+  local ok = true
+  if view.is_ready then ok, code, detail = clear(self, deadline) end
+  if not ok then return nil, code, detail end
+  local reply
+  reply, code, detail = target.run(self.base, "acquire", deadline, now, id, ms,
+    "1", TRY)
+  if not reply then return nil, code, detail end
+  if reply[1] == "refused" then return nil, "refused", reply[2] end
+  return self.base:held_by(id) or false
+end
+
+-- Have Curator's opened the round after our node was made? Then we are in.
+-- Those of ours note all that are in when they open it.
+-- @treturn boolean|nil nil, code, detail
+local function opened(self, deadline)
+  local data, code, made = nodes.get(self.server, deadline,
+    self.path .. "/" .. READY)
+  if data == nil then return nil, code, made end
+  return data and data ~= OURS and made > self.created
+end
+
+-- Notes that a member is in a round that Curator's have opened.
+local function note(self, deadline)
+  local name = self.node
+  return update(self, deadline, function(view)
+    if view.marks[name] then return false end
+    if view.lost >= view.round then
+      view.round, view.marks = view.lost + 1, {}
+    end
+    view.n, view.marks[name] = 0, "+"
+  end)
+end
+
+-- Are these members in order? Those of Curator's are first: they enter even if
+-- they are too many.
+local function precedes(a, b)
+  local _, x = place.parse(a)
+  local _, y = place.parse(b)
+  return (x or -1) < (y or -1)
+end
+
+-- Opens a round with the first n that enter.
+-- @return true, or nil, code, detail
+local function open(self, view, names, n, deadline)
+  local path = self.path
+  local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
+  local parts = { false }
+  table.sort(names, precedes)
+  for i, name in ipairs(names) do
+    local ours = is_ours(name)
+    if ours and i <= n then log.marks[name] = "+" end
+    if not ours or i <= n then
+      parts[#parts + 1] = { ops.check, codec.versioned(path .. "/" .. name) }
+    end
+  end
+  parts[1] = { ops.set, codec.set(path, encode(log), view.version) }
+  parts[#parts + 1] = { ops.create2, codec.create(path .. "/" .. READY, OURS,
+    codec.flags.persistent, self.server.access) }
+  return transact(self, deadline, parts)
+end
+
+-- The members that enter, and whether one of them has died since the last time.
+local function entering(self, view)
+  local names, is_gone = {}, false
+  for name in pairs(self.seen) do
+    if view.marks[name] then
+      self.seen[name] = nil
+    elseif not view.has[name] then
+      is_gone = true
+    end
+  end
+  for name in pairs(view.has) do
+    if not view.marks[name] then
+      names[#names + 1] = name
+      if is_ours(name) then self.seen[name] = true end
+    end
+  end
+  return names, is_gone
+end
+
+-- Notes that a member has left.
+-- @return true, or nil, code, detail
+local function depart(self, deadline)
+  local own = self.node
+  local view, code, detail = update(self, deadline, function(view)
+    if view.marks[own] ~= "+" then return false end
+    view.marks[own] = "-"
+  end)
+  if not view then return nil, code, detail end
+  self.has_left = true
+  return true
+end
+
+-- The reply to a member that is in. It leaves if others have given another n.
+local function admit(self, entry, view, n, deadline)
+  self.round = view.round
+  if view.n == 0 or view.n == n then return { "held", view.round } end
+  local ok, code, detail = depart(self, deadline)
+  if not ok then return nil, code, detail, true end
+  self.server:leave_later(entry)
+  return { "refused", ("%d"):format(view.n) }
+end
+
+-- Is the member in? Notes it if Curator's have opened the round.
+-- @treturn[1] table the log, if it is in; false: it is not
+-- @treturn[2] nil, code, detail
+local function is_in(self, view, deadline)
+  local own = self.node
+  if view.marks[own] then return view.marks[own] == "+" and view end
+  if not view.is_ready then return false end
+  local is_opened, code, detail = opened(self, deadline)
+  if not is_opened then return is_opened, code, detail end
+  return note(self, deadline)
+end
+
+-- Drops the marks of members that are gone; rarely, because others may not have
+-- seen them.
+local function prune(view)
+  local count = 0
+  for _ in pairs(view.marks) do count = count + 1 end
+  if count < MANY then return end
+  for name in pairs(view.marks) do
+    if view.marks[name] == "-" and not view.has[name] then
+      view.marks[name] = nil
+    end
+  end
+end
+
+-- Notes that a member gives up entering, unless it is in.
+-- @tparam[opt] boolean is_late  though a round is open
+-- @treturn[1] table the log
+-- @treturn[2] nil, code, detail
+local function give_up(self, own, deadline, is_late)
+  return update(self, deadline, function(view)
+    if view.marks[own] or not view.has[own]
+        or view.is_ready and not is_late then
+      return false
+    end
+    prune(view)
+    view.marks[own] = "-"
+  end)
+end
+
+-- Asks whether the round has opened, and opens it.
+-- @return as run.enter
+local function enter(self, entry, n, deadline)
+  while true do
+    local view, code, detail = look(self, deadline)
+    if not view then return nil, code, detail, true end
+    if not view.has[self.node] then return LOST end
+    local its, ok
+    its, code, detail = is_in(self, view, deadline)
+    if its == nil then return nil, code, detail, true end
+    if its then return admit(self, entry, its, n, deadline) end
+    local names, is_gone = entering(self, view)
+    if view.is_ready then               -- it came when the round was open
+      ok, code, detail = give_up(self, self.node, deadline, true)
+      if ok and ok.marks[self.node] ~= "+" then
+        self.server:leave_later(entry)
+        self.node = nil
+        return { "busy", UNKNOWN, 0 }
+      end
+    elseif is_gone then
+      ok, code, detail = is_current(self, view, deadline)
+      if ok then return LOST end
+    elseif #names >= n then
+      ok, code, detail = open(self, view, names, n, deadline)
+    else
+      return { "busy", UNKNOWN, ENTERING }
+    end
+    if ok == nil then return nil, code, detail, true end
+  end
+end
+
+-- a plain barrier -------------------------------------------------------------
+
+-- Makes the path. Above it are containers.
+local function set(self, deadline)
+  local path = self.path
+  local parent = path:match "^(.+)/[^/]*$" or "/"
+  while true do
+    local made, code, detail = nodes.make(self.server, deadline, parent, path,
+      self.server.connection.address or "")
+    if made ~= nil then return { "held", 0 } end
+    if code ~= "closed" and code ~= "connect" then
+      return nil, code, detail, true
+    end
+  end
+end
+
+-- operations ------------------------------------------------------------------
+
+local run = {}
+
+function run.enter(self, deadline, now, _, _, n, more)
+  if n == PLAIN then return set(self, deadline) end
+  local ms, id = more[1], more[2]
+  local entry = self.base:held_by(id)
+  if not entry and self.node then return LOST end
+  if not entry then
+    local code, detail
+    entry, code, detail = make(self, deadline, now, id, ms)
+    if entry == nil then return nil, code, detail, true end
+    if not entry then return { "busy", UNKNOWN, 0 } end
+    self.node, self.created = entry.place.node, entry.place.created
+  end
+  local reply, code, detail, is_unsure =
+    enter(self, entry, tonumber(n), deadline)
+  return reply, code, detail, is_unsure, now
+end
+
+-- Gives up, unless the round has opened with this member.
+function run.withdraw(self, deadline, _, _, _, _, more)
+  local base, id = self.base, more[1]
+  local entry = base:held_by(id)
+  if not entry then
+    entry = base.entries[id]
+    if entry then self.server:leave_later(entry) end
+    return { "freed" }
+  end
+  local view, code, detail = give_up(self, self.node, deadline)
+  if view then view, code, detail = is_in(self, view, deadline) end
+  if view == nil then return nil, code, detail, true end
+  if view then
+    self.round = view.round
+    return { "held", view.round }
+  end
+  self.server:leave_later(entry)
+  return { "freed" }
+end
+
+-- Has the round ended? See policy/barrier.lua.
+-- @treturn string|nil "free", "lost", or nil: not yet
+-- @treturn string|nil the name of a member that seems to have died
+local function outcome(self, view)
+  if view.lost >= self.round then return "lost" end
+  if view.round > self.round then return "free" end
+  if view.round < self.round then return "lost" end
+  local is_inside, dead = false, nil
+  for name, mark in pairs(view.marks) do
+    is_inside = is_inside or mark == "+"
+    if mark == "+" and not view.has[name] then dead = name end
+  end
+  for name in pairs(view.has) do
+    is_inside = is_inside or not is_ours(name)
+  end
+  return not is_inside and "free" or nil, dead
+end
+
+-- Are there members of Curator's that rely on our node, because it is first?
+local function is_needed(view, own)
+  if view.first ~= own then return false end
+  for name in pairs(view.has) do
+    if not is_ours(name) then return true end
+  end
+  return false
+end
+
+-- Notes that the round has lost a member.
+local function lose(self, deadline)
+  return update(self, deadline, function(view)
+    if view.lost >= self.round or view.round ~= self.round then
+      return false
+    end
+    view.lost = view.round
+  end)
+end
+
+-- Deletes the node of a member that has left, and the last one `ready`.
+local function drop(self, entry, deadline)
+  if entry and entry.is_held then self.base:drop(entry, deadline) end
+  return clear(self, deadline)
+end
+
+-- Asks whether the round has ended; notes if it has lost a member.
+-- @treturn[1] string|boolean "free", "lost", or false: not yet
+-- @treturn[1] table the log
+-- @treturn[2] nil, code, detail
+local function verdict_of(self, deadline)
+  while true do
+    local view, code, detail = look(self, deadline)
+    if not view then return nil, code, detail end
+    local verdict, dead = outcome(self, view)
+    if not dead then return verdict or false, view end
+    local ok
+    ok, code, detail = is_current(self, view, deadline)
+    if ok then ok, code, detail = lose(self, deadline) end
+    if ok == nil then return nil, code, detail end
+  end
+end
+
+function run.leave(self, deadline, now, _, _, _, more)
+  local entry = self.base:held_by(more[1])
+  local ok, verdict, view, code, detail = true, nil, nil, nil, nil
+  if not self.has_left then
+    if not entry then return LOST end
+    ok, code, detail = depart(self, deadline)
+  end
+  if ok then verdict, view, detail = verdict_of(self, deadline) end
+  if verdict == nil then return nil, view or code, detail, true end
+  local is_kept = not verdict and entry and is_needed(view, self.node)
+  if is_kept then
+    self.base:renew(entry.owner, now, self.server.options.watchdog * 1000)
+  elseif verdict or entry then
+    ok, code, detail = drop(self, entry, deadline)
+    if not ok then return nil, code, detail, true end
+  end
+  if verdict then return { verdict } end
+  return { "busy", is_kept and RENEWAL * self.server.options.watchdog
+    or UNKNOWN, self.round }
+end
+
+-- Ends the membership of a client that is closed, or whose task has ended.
+function run.release(self, deadline, now, id, ...)
+  local entry = self:held_by(id)
+  if entry then give_up(self, entry.place.node, deadline) end
+  return target.run(self, "release", deadline, now, id, ...)
+end
+
+function run.look(self, deadline, _, wanted)
+  local path = self.path
+  local ok, code, detail = self.server.connection:reach(deadline)
+  if not ok then return nil, code, detail end
+  watch(self)
+  local err, its, why = nodes.ask(self.server, deadline, ops.exists, path,
+    codec.read(path, true))
+  if not err then return nil, its, why end
+  local made = err == 0 and (codec.number(its:stat().created) or 0)
+  if not made or wanted ~= "0" and made ~= tonumber(wanted) then
+    return { "free" }
+  end
+  return { "busy", UNKNOWN, made }
+end
+
+function run.remove(self, deadline)
+  local path = self.path
+  local err, code, detail = nodes.ask(self.server, deadline, ops.delete, path,
+    codec.versioned(path))
+  if not err then return nil, code, detail, true end
+  return { err == 0 and "freed" or "free" }
+end
+
+--- Runs an operation, see the back end contract.
+function barrier:run(name, ...)
+  local own = run[name]
+  if own then return own(self, ...) end
+  return target.run(self, name, ...)
+end
+
+return barrier

@@ -201,6 +201,30 @@ describe("a release request on ZooKeeper", function()
     assert.same({ "ours" }, reasons)
   end)
 
+  it("is sent by rlockctl revoke, and heeded by run --on-revoke", function()
+    local running = ctl.start { url = server.url, "run", name, "--on-revoke",
+      "TERM", "-c",
+      "trap 'exit 9' TERM; echo in; while :; do sleep 0.01; done" }
+    running:says "in"
+    local result = eventually(function()
+      local its = ctl.run { url = server.url, "revoke", name, "--reason", "it" }
+      return its.status ~= 1 and its
+    end, SOON)
+    assert.same({ 0, "" }, { result.status, result.err })
+    assert.matches(": sh %(pid %d+%): 1 asked to release it\n$", result.out)
+    result = running:wait()
+    assert.equal(9, result.status)
+    assert.matches('": it\n', result.err)
+    assert.equal(3, ctl.run { url = server.url, "revoke", name }.status)
+    for _, make in ipairs { lock_of "mutex", pair_of "read_write_lock" } do
+      name = fixtures.name "asked"
+      local hold = assert(make(client, "read_lock"):hold())
+      assert.matches("has a callback",
+        ctl.fault(1, { url = server.url, "revoke", name }))
+      hold:unlock()
+    end
+  end)
+
   it("reaches the holder of several locks once", function()
     local function both(of)
       return rlock.multi_lock { of:lock(name), of:lock(name .. "2") }

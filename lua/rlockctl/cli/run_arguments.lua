@@ -5,6 +5,7 @@ local seconds_of = require "rlockctl.cli.seconds"
 local arguments = {}
 
 local TTL, LEAST_TTL, MOST = 30, 0.1, 86400
+local LAST_SIGNAL = 64
 
 arguments.usage = [[
 rlockctl run NAME[,NAME...] [options] -- CMD [ARG...]
@@ -36,6 +37,9 @@ Several locks are acquired together: all or none.
                          --on-lost=kill, SIGKILL after DUR
   --on-lost HOW          if the lock is lost: term (default), kill, ignore, or
                          signal:NAME
+  --on-revoke SIGNAL     send the command this signal, a name or a number, when
+                         `rlockctl revoke`, or another client, asks for the
+                         lock; default: nothing, and the request is refused
   --kill-after DUR       the time from these signals to SIGKILL (5s, or a third
                          of --ttl if that is less); at most half of --ttl
   -c, --command STRING   run STRING with sh -c
@@ -44,7 +48,7 @@ Several locks are acquired together: all or none.
                          terminal sends INT, QUIT and WINCH to both, so rlockctl
                          does not forward them
   --status-fd N          write JSON lines to this descriptor: waiting, acquired,
-                         renewed, at_risk, lost, child_exit, released
+                         renewed, at_risk, lost, asked, child_exit, released
   -v                     print how long it waited
   -q                     print only errors: nothing if the lock is busy
 
@@ -90,6 +94,7 @@ arguments.options = {
   ["--permits"] = { "permits", "K" }, ["--limit"] = { "limit", "N" },
   ["--ttl"] = { "ttl", "DUR" }, ["--hold-at-most"] = { "hold_at_most", "DUR" },
   ["--on-lost"] = { "on_lost", "HOW" },
+  ["--on-revoke"] = { "on_revoke", "SIGNAL" },
   ["--kill-after"] = { "kill_after", "DUR" },
   ["-c"] = { "command", "STRING" }, ["--command"] = { "command", "STRING" },
   ["--no-stdin"] = { "no_stdin" }, ["--foreground"] = { "foreground" },
@@ -121,7 +126,7 @@ local conflicts = {
   { "fenced", "shared" }, { "fenced", "exclusive" }, { "limit", "shared" },
   { "limit", "exclusive" }, { "limit", "fair" }, { "limit", "fenced" },
   { "policy", "shared" }, { "policy", "exclusive" }, { "policy", "fair" },
-  { "policy", "fenced" }, { "policy", "limit" },
+  { "policy", "fenced" }, { "policy", "limit" }, { "on_revoke", "limit" },
 }
 
 local function check_conflicts(chosen)
@@ -150,6 +155,19 @@ local function check_lock_options(chosen)
   chosen.option = options
 end
 
+-- The number of the signal with a name or number.
+local function check_signal(chosen)
+  local given = chosen.on_revoke
+  if not given then return end
+  local signal = math.tointeger(tonumber(given))
+    or require("rlock.host.uv").signals[given:gsub("^SIG", "")]
+  if not signal or signal < 1 or signal > LAST_SIGNAL then
+    refuse("--on-revoke must be a signal: a name, such as TERM or USR1, or a "
+      .. "number from 1 to %d", LAST_SIGNAL)
+  end
+  chosen.on_revoke = signal
+end
+
 local function check_times(chosen)
   duration(chosen, "wait", "--wait", 0)
   duration(chosen, "ttl", "--ttl", LEAST_TTL)
@@ -167,6 +185,7 @@ local function check(chosen)
   check_conflicts(chosen)
   check_lock_options(chosen)
   check_times(chosen)
+  check_signal(chosen)
   number(chosen, "conflict", "--conflict-exit-code", 0, 255)
   number(chosen, "limit", "--limit", 1, 1000000)
   number(chosen, "permits", "--permits", 1, chosen.limit or 1)

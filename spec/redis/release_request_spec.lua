@@ -135,6 +135,31 @@ describe("a release request", function()
     assert.is_false(lock:is_locked())
   end)
 
+  it("is counted and reported", function()
+    local events = {}
+    local mine = fixtures.open { url = server.url, name = "mine",
+      log = function(_, event, fields)
+        if event == "asked" then events[#events + 1] = fields end
+      end }
+    local pair = { mine:lock(name), mine:lock(name .. ":2") }
+    local hold, reasons = willing(pair[1])
+    local both = assert(rlock.multi_lock(pair):hold())
+    assert.is_true(both:on_release_request(function() end))
+    await_listeners(1)
+    assert(other:lock(name):request_release "now")
+    eventually(function() return events[2] and reasons[1] end, SOON)
+    assert.equal(1, mine:stats().kinds.reentrant.asked)
+    assert.equal(2, mine:stats().asked)
+    table.sort(events, function(a, b) return a.kind > b.kind end)
+    assert.same({ message = ('asked to release reentrant lock "%s": now')
+      :format(name), kind = "reentrant", lock = name, client = "mine",
+      reason = "now" }, events[1])
+    assert.equal("asked to release multi-lock of 2 locks: now",
+      events[2].message)
+    both:unlock()
+    hold:unlock()
+  end)
+
   it("waits for nothing, and is ignored while the callback runs", function()
     local goes_on = rlock.event()
     local _, reasons = willing(client:lock(name), function()
@@ -203,7 +228,7 @@ describe("a release request", function()
     local lock = client:lock(name)
     assert.equal("not_held", select(2, lock:on_release_request(print)))
     assert.has_error(function() lock:on_release_request() end,
-      "bad argument fn of lock:on_release_request: must be a function")
+      "bad argument fn of on_release_request: must be a function")
     assert.has_error(function() lock.request_release() end,
       "call it with a colon: lock:request_release()")
   end)

@@ -309,7 +309,7 @@ end
 -- The public object of a hold. The grant refers to it weakly: once the task has
 -- ended and the object is garbage, the hold is abandoned.
 local Hold = { need = handle.need,
-  on_release_request = of_requests "on_hold_request" }
+  on_release_request = handle.on_release_request }
 Hold.__index = Hold
 
 local WEAK = { __mode = "v" }
@@ -386,9 +386,8 @@ end
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
 colon.methods(Hold, "hold",
-  "unlock valid_for token state on_lost on_release_request need call "
-  .. "transaction set")
--- `lock`, `try_lock` and `unlock` check it themselves, which saves a call.
+  "unlock valid_for token state on_lost need call transaction set")
+-- `lock`, `try_lock`, `unlock` and those of release_requests.lua check it
+-- themselves, which saves a call.
 return colon.methods(handle, "lock",
-  "with hold valid_for state need on_lost on_release_request request_release "
-  .. "call transaction set")
+  "with hold valid_for state need on_lost call transaction set")

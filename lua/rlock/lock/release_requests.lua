@@ -5,6 +5,7 @@
 --  a text, "<id> <reason>". Several copies with one id may arrive: of a retry,
 --  of two kinds of channels, of the locks of a multi-lock.
 
+local colon = require "rlock.util.colon"
 local naming = require "rlock.naming"
 
 local release_requests = {}
@@ -93,10 +94,23 @@ local function is_over(callback)
     or listener.granted:now_is() == "lost"
 end
 
+-- Counts and reports a request.
+local function note(lock, reason)
+  local series = lock.series or lock.record.series
+  series.asked = series.asked + 1
+  if not lock.session.is_heard then return end
+  local text = ("asked to release %s: %s"):format(lock:show(), reason)
+  if lock.members then
+    return lock:report("info", "asked", text, { reason = reason })
+  end
+  lock.session:report_of(lock, "info", "asked", text, { reason = reason })
+end
+
 -- Runs a callback, in a task of its own.
 local function call(callback, reason)
   callback.task = callback.listener.host.current()
-  if not is_over(callback) then callback.fn(callback.object, reason) end
+  note(callback.lock, reason)
+  if not is_over(callback) then callback.fn(callback.lock, reason) end
 end
 
 -- A callback that still runs knows already that it is asked.
@@ -184,20 +198,16 @@ local function listen(lock, granted, fn, hold)
   if state == "lost" then return nil, "lost", "the hold was lost before" end
   local listener = granted.listener
     or new_listener(granted, lock.session.host)
-  listener[#listener + 1] = { listener = listener, fn = fn, object = lock,
+  listener[#listener + 1] = { listener = listener, fn = fn, lock = lock,
     hold = hold, task = false }
   return true
-end
-
-local function check_function(fn, method, level)
-  if type(fn) == "function" then return end
-  error(("bad argument fn of %s: must be a function"):format(method), level + 1)
 end
 
 --- Calls fn whenever a client asks for the release of the lock, while this
 --  task's hold lasts. fn decides whether to unlock. Requests that come while fn
 --  runs are ignored.
--- @tparam table self a lock, multi-lock or red lock
+-- @tparam table self a lock, multi-lock or red lock; or an object of lock:hold,
+--   whose hold it is then, and which fn gets instead of the lock
 -- @tparam function fn called as a task, with the lock and the reason: a text
 --   of at most 256 bytes on one line, "" if none was given
 -- @treturn[1] boolean true: from the next round trip on, requests arrive
@@ -205,14 +215,11 @@ end
 -- @treturn[2] string "not_held" or "lost"
 -- @treturn[2] string detail
 function release_requests.on_release_request(self, fn)
-  check_function(fn, "lock:on_release_request", 2)
-  return listen(self, self:mine(), fn)
-end
-
---- As `on_release_request`, for an object of lock:hold, which fn gets.
-function release_requests.on_hold_request(self, fn)
-  check_function(fn, "hold:on_release_request", 2)
-  local hold = self.hold
+  if type(fn) ~= "function" then
+    error("bad argument fn of on_release_request: must be a function", 2)
+  end
+  local hold = rawget(self, "hold")
+  if not hold then return listen(self, self:mine(), fn) end
   if hold.is_over then
     return nil, "not_held", "this hold was released before"
   end
@@ -222,4 +229,5 @@ function release_requests.on_hold_request(self, fn)
   end, hold)
 end
 
-return release_requests
+return colon.methods(release_requests, "lock",
+  "on_release_request request_release")

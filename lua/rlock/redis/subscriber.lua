@@ -80,7 +80,7 @@ end
 -- between, a release takes this client for one that does not register.
 local function subscribe(self, channel)
   channel.has_moved = nil
-  if channel.is_refused then return end
+  if channel.notify and self.ignores_requests then return end
   local is_handed_over = channel.inbox and not self.is_plain
   if is_handed_over then
     local inbox = inbox_of(channel)
@@ -193,12 +193,15 @@ end
 
 -- The user lacks the permission for a channel. Only the waiters' is needed.
 local function do_without(self)
-  local is_found = false
+  local has_requests = false
   for _, channel in pairs(self.channels) do
-    is_found = is_found or channel.notify and not channel.is_refused
-    channel.is_refused = channel.notify and true
+    has_requests = has_requests or channel.notify ~= nil
   end
-  self.is_plain = self.is_plain or not is_found
+  if has_requests and not self.ignores_requests then
+    self.ignores_requests = true
+  else
+    self.is_plain = true
+  end
 end
 
 local function lost(self, why)

@@ -228,28 +228,14 @@ local function result(self, outcome, released, code, detail)
   return outcome.status
 end
 
--- With --on-revoke, sends the command its signal when a client asks for the
--- lock.
-local function heed_requests(self)
-  local signal, lock = self.chosen.on_revoke, self.hold.lock
-  if not signal or not lock then return end
-  lock:on_release_request(function(_, reason)
-    if not self.run then return end
-    if not self.chosen.quiet then
-      say(self, "asked to release %q%s", self.name,
-        reason ~= "" and ": " .. reason or "")
-    end
-    emit(self, "asked", { reason = reason })
-    if self.run then self.run:send(signal) end
-  end)
-end
-
 local function execute(self, env)
   local run_ <close>, code, detail =
     require("rlock.host.uv.exec").start(self.words, options_of(self, env))
   if not run_ then return nil, code, detail end
   self.run = run_
-  heed_requests(self)
+  if self.chosen.on_revoke and self.hold.lock then
+    require("rlockctl.cli.run_requests").heed(self, say, emit)
+  end
   run_:wait()
   self.run, self.is_over = nil, true
   return run_

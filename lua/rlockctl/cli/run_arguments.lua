@@ -5,7 +5,6 @@ local seconds_of = require "rlockctl.cli.seconds"
 local arguments = {}
 
 local TTL, LEAST_TTL, MOST = 30, 0.1, 86400
-local LAST_SIGNAL = 64
 
 arguments.usage = [[
 rlockctl run NAME[,NAME...] [options] -- CMD [ARG...]
@@ -155,19 +154,6 @@ local function check_lock_options(chosen)
   chosen.option = options
 end
 
--- The number of the signal with a name or number.
-local function check_signal(chosen)
-  local given = chosen.on_revoke
-  if not given then return end
-  local signal = math.tointeger(tonumber(given))
-    or require("rlock.host.uv").signals[given:gsub("^SIG", "")]
-  if not signal or signal < 1 or signal > LAST_SIGNAL then
-    refuse("--on-revoke must be a signal: a name, such as TERM or USR1, or a "
-      .. "number from 1 to %d", LAST_SIGNAL)
-  end
-  chosen.on_revoke = signal
-end
-
 local function check_times(chosen)
   duration(chosen, "wait", "--wait", 0)
   duration(chosen, "ttl", "--ttl", LEAST_TTL)
@@ -185,7 +171,12 @@ local function check(chosen)
   check_conflicts(chosen)
   check_lock_options(chosen)
   check_times(chosen)
-  check_signal(chosen)
+  if chosen.on_revoke then
+    local signal, problem =
+      require("rlockctl.cli.run_requests").signal(chosen.on_revoke)
+    if not signal then refuse("%s", problem) end
+    chosen.on_revoke = signal
+  end
   number(chosen, "conflict", "--conflict-exit-code", 0, 255)
   number(chosen, "limit", "--limit", 1, 1000000)
   number(chosen, "permits", "--permits", 1, chosen.limit or 1)

@@ -225,7 +225,7 @@ rows.zookeeper = {
   { "one channel for both sides of a read/write lock",
     "rlock.zookeeper.target", "self.path, self.policy.name, owner",
     'self.path, "", owner', "delayed",
-    zookeeper { kind = "read_write_lock", servers = 3 } },
+    zookeeper { kind = "read_write_lock", servers = 3, style = "plain" } },
 }
 
 return rows

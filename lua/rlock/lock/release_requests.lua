@@ -198,6 +198,9 @@ local function listen(lock, granted, fn, hold)
   if state == "lost" then return nil, "lost", "the hold was lost before" end
   local listener = granted.listener
     or new_listener(granted, lock.session.host)
+  for i = #listener, 1, -1 do            -- those of nested holds that are over
+    if is_over(listener[i]) then table.remove(listener, i) end
+  end
   listener[#listener + 1] = { listener = listener, fn = fn, lock = lock,
     hold = hold, task = false }
   return true

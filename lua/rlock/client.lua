@@ -338,7 +338,7 @@ end
 --- The metrics of this client: counters, and the histograms `wait`, `hold` and
 --  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
 --  to it }, ... } }.
--- @treturn table acquired, handed_over, busy, timeouts, errors, lost,
+-- @treturn table acquired, handed_over, busy, timeouts, errors, lost, asked,
 --   late_renewals, wait, hold, round_trip; the same for each kind in `kinds`,
 --   and for each lock in the option `metrics` in `locks`
 function client:stats() return self.session.meter:stats() end

@@ -12,7 +12,7 @@ local FOLDER = debug.getinfo(1, "S").source:match("^(.*)/cli%.lua$")
 cli.commands = {
   ["break"] = "break", ["check"] = "check", ["help"] = "help",
   ["deadlocks"] = "deadlocks",
-  ["local"] = "local", ["ls"] = "ls", ["run"] = "run",
+  ["local"] = "local", ["ls"] = "ls", ["revoke"] = "revoke", ["run"] = "run",
   ["script"] = "print_script", ["status"] = "status", ["top"] = "top",
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",
 }

@@ -436,6 +436,93 @@ describe("who holds a lock", function()
   end)
 end)
 
+describe("rlockctl revoke", function()
+  local HEEDS = [[
+    local client = assert(require("rlock").open())
+    local kind, side = arg[1], arg[2]
+    local lock = client[kind](client, "asked")
+    if side then lock = lock[side](lock) end
+    local hold = assert(lock:hold())
+    hold:on_release_request(function(_, reason)
+      print("asked: " .. reason)
+      hold:unlock()
+    end)
+    io.stdout:setvbuf "line"
+    print "holds" require("rlock").sleep(3600)]]
+
+  -- Asks until the holder's subscription stands.
+  local function asked(...)
+    local words = { "revoke", "asked", ... }
+    return eventually(function()
+      local result = ctl.run { url = server.url, table.unpack(words) }
+      return result.status ~= 1 and result
+    end, SOON)
+  end
+
+  it("asks the holder of a lock of any kind", function()
+    for _, kind in ipairs { "lock", "mutex", "fair_lock", "fenced_lock",
+        "simple_lock", "spin_lock", "read_write_lock read_lock",
+        "read_write_lock write_lock", "fair_read_write_lock read_lock" } do
+      local words = { "-e", HEEDS, url = server.url }
+      for word in kind:gmatch "%S+" do words[#words + 1] = word end
+      local holder = ctl.start(words)
+      holder:says "holds"
+      local result = asked("--reason", "version 7\nis ready")
+      local text = shown(holder, "-e")
+      assert.equal("", result.err)
+      assert.equal(0, result.status, kind)
+      assert.equal('"asked" is held by ', result.out:sub(1, 19))
+      assert.truthy(result.out:find(text, 1, true), result.out)
+      assert.matches(": 1 asked to release it\n$", result.out)
+      holder:says "asked: version 7?is ready\n"
+      output("wait", "asked", "-w", tostring(SOON))
+      holder:kill(9)
+    end
+  end)
+
+  it("ends with 1 if no holder can be asked, with 3 for a free lock", function()
+    local client <close> = assert(rlock.open(server.url))
+    assert.equal('"asked" is free\n', ctl.output { url = server.url, ends = 3,
+      "revoke", "asked" })
+    assert(client:lock("asked"):lock())
+    assert.equal('rlockctl: revoke: "asked": no holder of reentrant lock '
+      .. '"asked" has a callback for release requests\n',
+      fault(1, "revoke", "asked"))
+    assert(client:permits("p"):set(1))
+    assert(client:permits("p"):acquire())
+    assert.matches("there is no holder to ask", fault(1, "revoke", "p"))
+    server:cli("SADD", "set", "a")
+    assert.matches("the key is a set", fault(1, "revoke", "set"))
+    assert.matches("at most 256 bytes",
+      fault(206, "revoke", "asked", "--reason", ("x"):rep(257)))
+    assert.matches("the name of one lock", fault(206, "revoke"))
+    ctl.fault(202, { url = "redis://127.0.0.1:1", "revoke", "x" })
+  end)
+
+  it("asks the holder of a user's kind", function()
+    local path = ctl.file("mine.lua", [[
+      local own = {}
+      for name, value in pairs(require "rlock.policy.reentrant") do
+        own[name] = value
+      end
+      own.name = "mine"
+      own.keys = function(name) return { "mine:" .. name, "wake:" .. name } end
+      return own]])
+    local holder = ctl.start { url = server.url, "-e", [[
+      local client = assert(require("rlock").open())
+      local lock = client:policy(dofile(arg[1]), "asked")
+      local hold = assert(lock:hold())
+      hold:on_release_request(function() print "asked" end)
+      io.stdout:setvbuf "line"
+      print "holds" require("rlock").sleep(3600)]], path }
+    holder:says "holds"
+    assert.equal(0, asked("--lua-path", ctl.folder(), "--policy",
+      "mine").status)
+    holder:says "asked"
+    holder:kill(9)
+  end)
+end)
+
 describe("rlockctl break", function()
   local FREED = {
     ["k:reentrant"] = "lock", ["k:mutex"] = "mutex", ["k:fair"] = "fair_lock",

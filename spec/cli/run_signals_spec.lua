@@ -31,6 +31,74 @@ end
 
 teardown(ctl.clean)
 
+describe("rlockctl run --on-revoke", function()
+  local WAITS = "trap 'echo heard; exit 9' %s; echo in; "
+    .. "while :; do sleep 0.01; done"
+
+  -- Asks the command's lock, once it can be asked.
+  local function ask(name)
+    task.run(function()
+      local client <close> = assert(rlock.open(server.url))
+      eventually(function()
+        return (client:lock(name or NAME):request_release "for a test")
+      end, 10 * slow)
+    end)
+  end
+
+  for given, name in pairs { TERM = "TERM", SIGUSR1 = "USR1", ["12"] = "USR2" }
+  do
+    it(given .. " sends that signal to the command", function()
+      local running = start("--on-revoke", given, "-c", WAITS:format(name))
+      running:says("in")
+      ask()
+      local result = assert_ended(9, running)
+      assert.equal("in\nheard\n", result.out)
+      -- The shell, too, may report the signal.
+      assert.equal('rlockctl: run: asked to release "' .. NAME
+        .. '": for a test\n', result.err:match "^[^\n]*\n")
+    end)
+  end
+
+  it("is told by --status-fd, and holds the lock while the command goes on",
+    function()
+      local running = start("-q", "--on-revoke", "USR1", "--status-fd", "1",
+        "-c", [[
+        n=0; trap 'n=$((n+1)); echo $n' USR1; echo in
+        while [ $n -lt 2 ]; do sleep 0.01; done; exit 0]])
+      running:says("in")
+      ask()
+      running:says("\n1\n")
+      assert.is_true(exists())
+      ask()
+      local result = assert_ended(0, running)
+      assert.is_nil(result.err:find("asked", 1, true))
+      local asked = '{"event":"asked","name":"' .. NAME
+        .. '","reason":"for a test"}'
+      assert.truthy(result.out:find(asked, 1, true), result.out)
+    end)
+
+  it("works for several locks, and readers", function()
+    local running = ctl.start { "run", NAME .. "," .. NAME .. "2", "--shared",
+      "--on-revoke", "TERM", "-c", WAITS:format "TERM", url = server.url }
+    running:says("in")
+    task.run(function()
+      local client <close> = assert(rlock.open(server.url))
+      local writer = client:read_write_lock(NAME .. "2"):write_lock()
+      eventually(function() return (writer:request_release()) end, 10 * slow)
+    end)
+    assert.equal(9, running:wait().status)
+  end)
+
+  it("needs a signal, and no permits", function()
+    for _, bad in ipairs { "FOO", "0", "65", "1.5", "", "-3", "SIG" } do
+      assert.matches("%-%-on%-revoke must be a signal", ctl.fault(206, {
+        "run", NAME, "--on-revoke", bad, "--", "true", url = server.url }))
+    end
+    assert.matches("exclude each other", ctl.fault(206, { "run", NAME,
+      "--on-revoke", "TERM", "--limit", "3", "--", "true", url = server.url }))
+  end)
+end)
+
 describe("a signal to rlockctl run", function()
   for name, signal in pairs(SIGNALS) do
     it(name .. " while it waits ends it with 205", function()

@@ -115,16 +115,34 @@ local barriers = {
   { "barrier", { { "lets both sides continue when it is removed", removed } } },
 }
 
+-- Each side heeds the release requests of the other.
+local asked = { "is given back when the other side asks for it",
+  function(w, kind)
+    for a, b in w:both_ways() do
+      local name, task = w:name(), b:task()
+      local heeding = a:task():send("heed", kind, name)
+      eventually(function()
+        task:ask("revoke", kind, name)
+        return heeding:is_answered()
+      end, 30, "heeded: " .. kind)
+      assert.is_true((heeding:answer()))
+      assert.is_false((task:ask("revoke", kind, name)))
+      assert.is_true((task:ask("take", kind, name, 0, LEASE)))
+      assert.is_true((task:ask("give", kind, name)))
+    end
+  end }
+
 local busted = {
   describe = describe, it = it, setup = setup, teardown = teardown,
 }
 
 against(busted, "curator", 0, {
   { "lock", { locks.contend, locks.excluded, locks.woken, locks.entered_again,
-    locks.ours_killed, locks.theirs_killed } },
+    locks.ours_killed, locks.theirs_killed, asked } },
   { "mutex", { locks.contend, locks.excluded, locks.woken } },
   { "write", { locks.contend, locks.excluded, locks.woken,
-    locks.entered_again } },
+    locks.entered_again, asked } },
+  { "read", { asked } },
   { "read/write", { readwrite.mixed, readwrite.shared, readwrite.entered_again,
     readwrite.readers_woken, readwrite.downgraded } },
   { "semaphore", {
@@ -135,7 +153,8 @@ against(busted, "curator", 0, {
 }, set, "a ZooKeeper")
 
 against(busted, "curator", 0, {
-  { "lock", { locks.contend, locks.excluded, locks.woken, locks.ours_killed } },
+  { "lock", { locks.contend, locks.excluded, locks.woken, locks.ours_killed,
+    asked } },
   { "mutex", { locks.excluded, locks.woken } },
   { "read/write", { readwrite.mixed, readwrite.downgraded } },
   { "semaphore", {

@@ -24,6 +24,8 @@ local control, client = open(address), open(elsewhere or address)
 local store, members = elsewhere and control or client, {}
 for i = 4, #arg do members[#members + 1] = open(arg[i]) end
 
+local PATIENCE = 30          -- seconds
+
 local function number(word) return assert(math.tointeger(tonumber(word))) end
 
 -- Milliseconds as our seconds; nil for -1.
@@ -148,6 +150,18 @@ function verbs.give(_, ...) return given(give(...)) end
 
 function verbs.force(_, kind, n)
   return given(thing(kind, n):break_lock())
+end
+
+function verbs.heed(_, kind, n)
+  local hold, asked = assert(thing(kind, n):hold()), rlock.event()
+  assert(hold:on_release_request(function() asked:set() end))
+  local is_asked = asked:wait(PATIENCE)
+  assert(hold:unlock())
+  return is_asked and "ok" or "no"
+end
+
+function verbs.revoke(_, kind, n)
+  return given(thing(kind, n):request_release "interop")
 end
 
 function verbs.state(_, kind, n)

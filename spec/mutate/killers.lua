@@ -107,6 +107,10 @@ return {
     "redis/deadlock_spec" },
   ["lua/rlock/lock/effect.lua"] = { "redis/effects_spec" },
   ["lua/rlock/policy/effect.lua"] = { "redis/effects_spec" },
+  ["lua/rlock/lock/release_requests.lua"] = { "redis/release_request_spec" },
+  ["lua/rlock/policy/release_request.lua"] = { "redis/release_request_spec" },
+  ["lua/rlock/redis/release_requests.lua"] = { "redis/release_request_spec" },
+  ["lua/rlock/zookeeper/revoker.lua"] = { "zookeeper/revoker_spec" },
   ["lua/rlock/redis/errors.lua"] = {
     "unit/errors_spec", "simulate RUNS=6", "then", "errors_spec" },
   ["lua/rlock/redis/evalsha.lua"] = {

@@ -54,6 +54,42 @@ describe("a cluster", function()
   end)
   after_each(fixtures.close)
 
+  for _, publish in ipairs { "both", "spublish", "publish" } do
+    it("passes a release request on once, publish = " .. publish, function()
+      local name, asked = name_on(cluster.nodes[2]), {}
+      local mine, theirs = open { publish = publish }:lock(name),
+        open { publish = publish }:lock(name)
+      assert.equal("not_held", select(2, theirs:request_release()))
+      local hold = assert(mine:hold())
+      assert.equal("refused", select(2, theirs:request_release()))
+      hold:on_release_request(function(_, reason)
+        asked[#asked + 1] = reason
+      end)
+      eventually(function() return (theirs:request_release "1") end, SOON)
+      for i = 2, 5 do
+        eventually(function() return asked[i - 1] end, SOON)
+        assert.same({ true, 1 }, { theirs:request_release(tostring(i)) })
+      end
+      eventually(function() return asked[5] end, SOON)
+      assert.same({ "1", "2", "3", "4", "5" }, asked)
+      hold:unlock()
+    end)
+  end
+
+  it("follows the slot of a lock that is asked for", function()
+    local name, asked = name_on(cluster.nodes[1]), {}
+    local hold = assert(open():lock(name):hold())
+    hold:on_release_request(function(_, reason) asked[#asked + 1] = reason end)
+    local theirs = open():lock(name)
+    eventually(function() return (theirs:request_release "1") end, SOON)
+    cluster:move(slot.of(name), cluster.nodes[3])
+    eventually(function()
+      theirs:request_release "2"
+      return asked[#asked] == "2"
+    end, SOON)
+    hold:unlock()
+  end)
+
   it("runs commands under a lock on keys of its slot only", function()
     local name, other = name_on(cluster.nodes[1]), name_on(cluster.nodes[2])
     local client = open()

@@ -143,6 +143,20 @@ describe("the examples", function()
     assert.equal("0", server:cli("EXISTS", "phase"))
   end)
 
+  it("letting_go: a job ends its step and lets the next one in", function()
+    local first = program.start(server, "examples/letting_go.lua")
+    eventually(function()
+      return first:output():find "the lock is mine"
+        and server:cli("PUBSUB", "CHANNELS", "rlock_release*") ~= ""
+    end, 10 * slow)
+    local second = program.start(server, "examples/letting_go.lua", "2")
+    assert.equal(0, (first:wait(30 * slow)))
+    assert.matches("let go after step %d+: the next job\n$", first:output())
+    assert.equal(0, (second:wait(30 * slow)))
+    assert.matches("^busy; asked for it: %s+true%s+1\nthe lock is mine\n$",
+      second:output())
+  end)
+
   it("per_tenant: no tenant has more holders than its limit, and all jobs run",
     function()
       local output, status = program.run(server, "examples/per_tenant.lua",

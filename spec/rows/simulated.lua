@@ -141,6 +141,11 @@ rows.planted = {
     "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",
     { seconds = 6, only = { calm = true, kind = "lock", every = 0.05,
       faults = { "cancel" } } } },
+  { "a listener for release requests that outlives its hold",
+    "rlock.lock.release_requests",
+    "  for _, stop_one in ipairs(listener.stops) do stop_one() end\n", "",
+    "leaked", { seconds = 3, only = { calm = true, kind = "lock",
+      style = "hold" } } },
   { "a channel that is dropped without UNSUBSCRIBE", "rlock.redis.subscriber",
     "      if channel.is_live then\n        unsubscribe(self, channel)\n"
       .. "      elseif not self.connection or channel.has_moved then\n"
@@ -249,7 +254,7 @@ rows.zookeeper = {
   { "one channel for both sides of a read/write lock",
     "rlock.zookeeper.target", "self.path, self.policy.name, owner",
     'self.path, "", owner', "delayed",
-    zookeeper { kind = "read_write_lock", servers = 3 } },
+    zookeeper { kind = "read_write_lock", servers = 3, style = "plain" } },
 }
 
 return rows

@@ -11,7 +11,8 @@ local huge, max = math.huge, math.max
 -- The client's channel, if it listens to that on this connection.
 local function channel_of(link, name)
   for _, open in next, link.host.process.open do
-    local channel = open.session.wakeup.channels[name]
+    local asked = open.session.server.asked
+    local channel = open.session.wakeup.channels[name] or asked and asked[name]
     local its = channel and channel.subscriber
     local connection = its and its.connection
     if connection and connection.link == link then return channel end
@@ -41,7 +42,7 @@ end
 
 local function check(self, link, name, unneeded)
   local channel, now = channel_of(link, unneeded.name), self.universe.now
-  if channel and channel.first then
+  if channel and (channel.first or channel.listeners) then
     unneeded.since = nil
     return
   end

@@ -177,11 +177,21 @@ function styles.plain(task, thing, lock, mode, options)
 end
 
 function styles.try(task, thing, lock, mode)
-  if not lock:try_lock() then return end
+  if not lock:try_lock() then return lock:request_release(task.label) end
   local holder <close> = holder_of(task, thing, lock, mode)
   held(task, holder)
   lock:need(0.01)
   unlocked(holder, lock.unlock, lock)
+end
+
+-- Unlocks a hold when another task asks for it, if the oracle knows it.
+local function heed_requests(holder, hold)
+  hold:on_release_request(function()
+    holder.world.oracle:note "holders asked"
+    if holder.since and not holder.has_ended then
+      unlocked(holder, hold.unlock, hold)
+    end
+  end)
 end
 
 -- A hold that guards commands; watch.lua checks those that are executed.
@@ -189,10 +199,11 @@ function styles.hold(task, thing, lock, mode, options)
   local hold <close> = hold_it(task, thing, lock, options)
   if not hold then return end
   local holder <close> = asks_to_tell(holder_of(task, thing, lock, mode), hold)
+  heed_requests(holder, hold)
   hold:call("DEL", thing.key .. ":effect")
   held(task, holder)
   hold:call("DEL", thing.key .. ":effect")
-  if task.random() < 0.5 then
+  if task.random() < 0.5 and not holder.has_ended then
     unlocked(holder, hold.unlock, hold)
   end
 end

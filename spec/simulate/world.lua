@@ -561,6 +561,8 @@ local function left_of(session, is_calm)
     if channel.first then return "a waiter of " .. name end
     if is_calm then return "the channel " .. name end
   end
+  local asked = next(session.server.asked or {})
+  if asked then return "the channel " .. asked end
   for _, line in next, session.heartbeats.lines do
     if line.first then return "a heartbeat" end
   end

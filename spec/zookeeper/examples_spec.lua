@@ -72,6 +72,18 @@ describe("the examples on ZooKeeper", function()
     phases(output, 3)
   end)
 
+  it("letting_go: unchanged, as on Redis", function()
+    local first = start("the lock is mine", "examples/letting_go.lua")
+    eventually(function()
+      local names = peer:names "/job"
+      return (peer:get("/job/" .. names[1]) or ""):find " revocable$"
+    end, PATIENCE)
+    local second = start("the lock is mine", "examples/letting_go.lua", "1")
+    assert.equal(0, (first:wait()))
+    assert.matches("let go after step %d+: the next job\n$", first:output())
+    assert.equal(0, (second:wait()))
+  end)
+
   it("keep_alive: unchanged, as on Redis", function()
     local watchdog = 2 * slow
     local holder = start("the lock is mine", "examples/keep_alive.lua",

@@ -230,6 +230,16 @@ function handle:on_lost(fn)
   return not_held(self)
 end
 
+-- Methods of release_requests.lua, which is loaded on first use.
+local function of_requests(name)
+  return function(...)
+    return require("rlock.lock.release_requests")[name](...)
+  end
+end
+
+handle.on_release_request = of_requests "on_release_request"
+handle.request_release = of_requests "request_release"
+
 --- Marks the calling task's hold as lost without releasing it, because the work
 --  that it protects may continue. Only the end of the lease frees it. Internal.
 -- @tparam string reason
@@ -298,7 +308,8 @@ end
 
 -- The public object of a hold. The grant refers to it weakly: once the task has
 -- ended and the object is garbage, the hold is abandoned.
-local Hold = { need = handle.need }
+local Hold = { need = handle.need,
+  on_release_request = handle.on_release_request }
 Hold.__index = Hold
 
 local WEAK = { __mode = "v" }
@@ -306,8 +317,8 @@ local WEAK = { __mode = "v" }
 --- Takes the lock and returns an object for this hold. Any task may use it; a
 --  `<close>` variable releases it at the end of its block.
 -- @tparam[opt] table options as for `lock`
--- @return[1] the hold: unlock, valid_for, need, on_lost, state, token, call,
---   transaction, set
+-- @return[1] the hold: unlock, valid_for, need, on_lost, on_release_request,
+--   state, token, call, transaction, set
 -- @treturn[2] nil, code, detail as for `lock`
 function handle:hold(options)
   local wait, lease = limits(options)
@@ -376,6 +387,7 @@ function Hold:__tostring() return "hold of " .. tostring(self.lock) end
 
 colon.methods(Hold, "hold",
   "unlock valid_for token state on_lost need call transaction set")
--- `lock`, `try_lock` and `unlock` check it themselves, which saves a call.
+-- `lock`, `try_lock`, `unlock` and those of release_requests.lua check it
+-- themselves, which saves a call.
 return colon.methods(handle, "lock",
   "with hold valid_for state need on_lost call transaction set")

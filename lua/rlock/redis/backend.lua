@@ -265,6 +265,7 @@ local function class_of(self, policy)
     class = {}
     for name, method in pairs(Target) do class[name] = method end
     class.server, class.node, class.ops = self, self.node, policy.ops
+    class.policy = policy
     class.channel_of, class.publish = policy.channel, self.options.publish
     class.hands_over = policy.hands_over and self.hands_over
     if class.hands_over then class.publish = "hand over" end
@@ -367,6 +368,9 @@ end
 function Target.effect(_, holds, commands, deadline)
   return require("rlock.redis.effects").run(holds, commands, deadline)
 end
+
+--- What passes release requests on: ask, listen.
+function Target.requests() return require "rlock.redis.release_requests" end
 
 --- The arguments of an operation, with the command that publishes.
 -- @tparam string name of the operation

@@ -38,7 +38,8 @@ local function handle(self, event, channel, payload, verb)
   if event == "message" and is_echo(self, channel, payload, verb) then
     return
   end
-  self.notify(event, channel, payload)
+  local notify = channel.notify or self.notify
+  notify(event, channel, payload)
 end
 
 -- The node that has the channel now.
@@ -47,7 +48,8 @@ local function node_of(self, channel)
 end
 
 --- Subscribes to a channel, until it has been idle for a while.
--- @tparam table channel its `name`; see subscriber.lua for the other fields
+-- @tparam table channel its `name`; see subscriber.lua for the other fields.
+--   With a `notify` of its own, that is called instead
 function channels:add(channel)
   local node = node_of(self, channel)
   local its = self.subscribers[node]

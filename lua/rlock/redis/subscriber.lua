@@ -9,7 +9,9 @@
 --  A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
 --  no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
 --  subscribers of a channel as waiters. With an `inbox`, the id of the client,
---  two more channels of policy/handover.lua belong to it. The subscriber sets
+--  two more channels of policy/handover.lua belong to it. With a `notify`, it
+--  carries release requests, and is given up first if the user lacks the
+--  permission for one of the channels. The subscriber sets
 --  `is_live` and `subscriber`, and calls notify(event, channel, payload, verb):
 --    "live"      it is subscribed; earlier messages may have been missed
 --    "granted"   the lock is reserved for the owner named by the payload
@@ -78,6 +80,7 @@ end
 -- between, a release takes this client for one that does not register.
 local function subscribe(self, channel)
   channel.has_moved = nil
+  if channel.notify and self.ignores_requests then return end
   local is_handed_over = channel.inbox and not self.is_plain
   if is_handed_over then
     local inbox = inbox_of(channel)
@@ -188,10 +191,22 @@ end
 
 -- connection -----------------------------------------------------------------
 
+-- The user lacks the permission for a channel. Only the waiters' is needed.
+local function do_without(self)
+  local has_requests = false
+  for _, channel in pairs(self.channels) do
+    has_requests = has_requests or channel.notify ~= nil
+  end
+  if has_requests and not self.ignores_requests then
+    self.ignores_requests = true
+  else
+    self.is_plain = true
+  end
+end
+
 local function lost(self, why)
   self.connection = nil
-  -- The user may lack the permission for the other two channels.
-  if why:find("NOPERM", 1, true) then self.is_plain = true end
+  if why:find("NOPERM", 1, true) then do_without(self) end
   for _, channel in pairs(self.channels) do
     channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
   end

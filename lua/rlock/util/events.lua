@@ -3,6 +3,8 @@
 --
 --    waiting, acquired, at_risk, lost      of locks: kind, lock, and reason,
 --                                          valid_for, wait (seconds), token
+--    asked                                 to release a lock: kind, lock, and
+--                                          reason
 --    disconnected, reconnected, sealed, not_sealed, moved   of connections:
 --                                          server, and reason or connections
 --    retried, not_released, not_confirmed  of requests

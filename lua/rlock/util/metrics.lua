@@ -34,6 +34,7 @@ local COUNTERS = {
   { "timeouts", "Waits that ended without a grant." },
   { "errors", "Calls that failed in another way." },
   { "lost", "Holds lost: expired, broken or not renewed in time." },
+  { "asked", "Release requests passed to a callback of a holder." },
   { "late_renewals", "Renewals sent when half of the lease had passed." },
 }
 

@@ -131,6 +131,8 @@ local function watch(self, entry)
   link:post(codec.ops.get, codec.read(path, true), function(call)
     if call.err == errors.NO_NODE and entry.place.epoch == epoch then
       broken(self, entry)
+    elseif call.err == 0 and entry.heard then
+      require("rlock.zookeeper.revoker").seen(self, entry, call.its)
     end
   end)
 end

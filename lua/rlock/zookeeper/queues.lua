@@ -5,6 +5,10 @@ local place = require "rlock.zookeeper.place"
 
 local queues = {}
 
+--- The data of a node whose holder is asked to release the lock, and the end of
+--  the data of one that has a callback for it; see revoker.lua.
+queues.REVOKE, queues.MARK = "__REVOKE__", " revocable"
+
 --- The nodes of locks among the children of a path, in order.
 -- @tparam table names
 -- @tparam string path
@@ -52,6 +56,10 @@ end
 -- @treturn string|nil the address, if the data begin with one
 -- @treturn string|nil what a waiter has announced, see lock/deadlock.lua
 function queues.maker(data)
+  if data:sub(1, #queues.REVOKE) == queues.REVOKE then return nil end
+  if data:sub(-#queues.MARK) == queues.MARK then
+    data = data:sub(1, -#queues.MARK - 1)
+  end
   local address, rest = data:match "^(%S+) ?(.*)$"
   local owner, name, wait = (rest or ""):match "^(%S+) (rlock,%S+) ?(.*)$"
   return owner, name, address, wait ~= "" and wait or nil

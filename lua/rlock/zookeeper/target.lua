@@ -405,6 +405,9 @@ function target:announce(deadline, owner, text)
   return true
 end
 
+--- What passes release requests on: ask, listen.
+function target.requests() return require "rlock.zookeeper.revoker" end
+
 --- Posts nothing: each request needs a task.
 function target.post() return false end
 

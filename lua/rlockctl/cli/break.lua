@@ -47,14 +47,6 @@ local function print_of(state)
     table.concat(owners, "\n"))
 end
 
--- The first state that is held, or else the first.
-local function held_of(states)
-  for _, state in ipairs(states) do
-    if state.state == "held" then return state end
-  end
-  return states[1]
-end
-
 -- The reason why a lock of this kind cannot be broken, or not as a whole.
 local function obstacle(state)
   if state.in_use then
@@ -74,7 +66,7 @@ end
 function command.find(client, name, policy, owner)
   local states, code, detail = lookup.states(client, name, policy)
   if not states then return nil, code, detail end
-  local state = held_of(states)
+  local state = lookup.held(states)
   local hold = { state = state, policy = policy,
     is_free = lookup.is_free(states) and not state.queue }
   local _, why = lookup.refusal(state)
@@ -109,7 +101,7 @@ function command.is_same(client, hold)
   local state = hold.state
   local now, code, detail = lookup.inspect(client, state.name, hold.policy)
   if not now then return nil, code, detail end
-  if print_of(held_of(now)) ~= print_of(state) then
+  if print_of(lookup.held(now)) ~= print_of(state) then
     return nil, "refused", "not broken: it has changed hands"
   end
   return true

@@ -14,6 +14,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis or ZooKeeper.
   rlockctl ls [PATTERN] [--json]           list locks
   rlockctl top [PATTERN] [--once]          watch them in a live table
   rlockctl deadlocks [URL] [--json]        show tasks that wait for each other
+  rlockctl revoke NAME [--reason TEXT]     ask the holders to release a lock
   rlockctl break NAME [--force]            free a lock by force
   rlockctl wait NAME [-w DURATION]         wait until a lock is free
   rlockctl status --server [NAME]          show the server and permissions
@@ -55,10 +56,12 @@ The Sentinels' own login is in $RLOCK_SENTINEL_USERNAME, if it has a user, and
 $RLOCK_SENTINEL_PASSWORD.
 
 Exit status: that of the program or command. From rlockctl itself:
-  0         done; status: it is held; break: it is broken; wait: it is free
-  1         error; break: not broken; check: a fault; local status: no server;
-            status --server: a permission is missing; deadlocks: there is one
-  3         status and break: it is free; check: incomplete
+  0         done; status: it is held; break: it is broken; wait: it is free;
+            revoke: a holder is asked
+  1         error; break: not broken; revoke: no holder can be asked; check: a
+            fault; local status: no server; status --server: a permission is
+            missing; deadlocks: there is one
+  3         status, revoke and break: it is free; check: incomplete
   4         status: no lock may have written the key or node
   126, 127  run: the command cannot be executed, is not found
   128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM

@@ -74,6 +74,15 @@ function lookup.fault(cli, command, name, code, detail)
     detail))
 end
 
+--- The first state that is held, or else the first.
+-- @tparam table states
+function lookup.held(states)
+  for _, state in ipairs(states) do
+    if state.state == "held" then return state end
+  end
+  return states[1]
+end
+
 --- Whether all are free.
 -- @tparam table states
 function lookup.is_free(states)

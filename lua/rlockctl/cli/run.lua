@@ -233,6 +233,9 @@ local function execute(self, env)
     require("rlock.host.uv.exec").start(self.words, options_of(self, env))
   if not run_ then return nil, code, detail end
   self.run = run_
+  if self.chosen.on_revoke and self.hold.lock then
+    require("rlockctl.cli.run_requests").heed(self, say, emit)
+  end
   run_:wait()
   self.run, self.is_over = nil, true
   return run_

@@ -36,6 +36,9 @@ Several locks are acquired together: all or none.
                          --on-lost=kill, SIGKILL after DUR
   --on-lost HOW          if the lock is lost: term (default), kill, ignore, or
                          signal:NAME
+  --on-revoke SIGNAL     send the command this signal, a name or a number, when
+                         `rlockctl revoke`, or another client, asks for the
+                         lock; default: nothing, and the request is refused
   --kill-after DUR       the time from these signals to SIGKILL (5s, or a third
                          of --ttl if that is less); at most half of --ttl
   -c, --command STRING   run STRING with sh -c
@@ -44,7 +47,7 @@ Several locks are acquired together: all or none.
                          terminal sends INT, QUIT and WINCH to both, so rlockctl
                          does not forward them
   --status-fd N          write JSON lines to this descriptor: waiting, acquired,
-                         renewed, at_risk, lost, child_exit, released
+                         renewed, at_risk, lost, asked, child_exit, released
   -v                     print how long it waited
   -q                     print only errors: nothing if the lock is busy
 
@@ -90,6 +93,7 @@ arguments.options = {
   ["--permits"] = { "permits", "K" }, ["--limit"] = { "limit", "N" },
   ["--ttl"] = { "ttl", "DUR" }, ["--hold-at-most"] = { "hold_at_most", "DUR" },
   ["--on-lost"] = { "on_lost", "HOW" },
+  ["--on-revoke"] = { "on_revoke", "SIGNAL" },
   ["--kill-after"] = { "kill_after", "DUR" },
   ["-c"] = { "command", "STRING" }, ["--command"] = { "command", "STRING" },
   ["--no-stdin"] = { "no_stdin" }, ["--foreground"] = { "foreground" },
@@ -121,6 +125,7 @@ local conflicts = {
   { "limit", "shared" }, { "limit", "exclusive" }, { "limit", "fair" },
   { "limit", "fenced" }, { "policy", "shared" }, { "policy", "exclusive" },
   { "policy", "fair" }, { "policy", "limit" },
+  { "on_revoke", "limit" },
 }
 
 local function check_conflicts(chosen)
@@ -166,6 +171,12 @@ local function check(chosen)
   check_conflicts(chosen)
   check_lock_options(chosen)
   check_times(chosen)
+  if chosen.on_revoke then
+    local signal, problem =
+      require("rlockctl.cli.run_requests").signal(chosen.on_revoke)
+    if not signal then refuse("%s", problem) end
+    chosen.on_revoke = signal
+  end
   number(chosen, "conflict", "--conflict-exit-code", 0, 255)
   number(chosen, "limit", "--limit", 1, 1000000)
   number(chosen, "permits", "--permits", 1, chosen.limit or 1)

@@ -9,8 +9,9 @@
 --    by(client, name, which)         its states by the peek of a policy
 --    complete(client, states, known) adds the nodes of named states and the
 --                                    identities of their holders
---    locks(client, state, name, which)        what breaks its holders: a list
---                                             with break_lock(token), or nil
+--    locks(client, state, name, which)        its locks, or nil: a list with
+--                                             break_lock(token), and the first
+--                                             with request_release(reason)
 --    free(client, state, name, which, owner)  releases the holds of one holder
 --    waiter(client, name, which, deadline)    waits until a lock may be free:
 --                                             pause(state), leave()

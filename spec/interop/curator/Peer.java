@@ -2,6 +2,7 @@ import java.net.URI;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -15,6 +16,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.locks.Lease;
+import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.framework.recipes.shared.SharedCount;
 import org.apache.curator.retry.RetryForever;
 
@@ -91,6 +93,8 @@ public final class Peer {
                 return take(task, kind, path, Long.parseLong(words[5]))
                     ? "ok" : "no";
             case "give": return give(task, kind, path) ? "ok" : "no";
+            case "heed": return heed(task, kind, path) ? "ok" : "no";
+            case "revoke": return revoke(task, kind, path) ? "ok" : "no";
             case "state":
                 return "ok " + (isLocked(path) ? 1 : 0) + " "
                     + count(task, kind, path) + " -2";
@@ -181,6 +185,31 @@ public final class Peer {
         }
         counts.merge(task + " " + kind + path, -1, Integer::sum);
         return true;
+    }
+
+    private boolean heed(String task, String kind, String path)
+            throws Exception {
+        CountDownLatch asked = new CountDownLatch(1);
+        InterProcessMutex lock = (InterProcessMutex) lock(task, kind, path);
+        lock.makeRevocable(each -> asked.countDown());
+        take(task, kind, path, -1);
+        boolean isAsked = asked.await(30, TimeUnit.SECONDS);
+        give(task, kind, path);
+        return isAsked;
+    }
+
+    private boolean revoke(String task, String kind, String path)
+            throws Exception {
+        if (client.checkExists().forPath(path) == null) {
+            return false;
+        }
+        InterProcessMutex lock = (InterProcessMutex) lock(task, kind, path);
+        boolean isAny = false;
+        for (String node : lock.getParticipantNodes()) {
+            Revoker.attemptRevoke(client, node);
+            isAny = true;
+        }
+        return isAny;
     }
 
     // Its number of permits is a SharedCount below it, where rlock has it.

@@ -320,10 +320,23 @@ local function delete(client, list)
   return was_there
 end
 
+-- A lock of this kind.
+local function lock_named(client, state, name)
+  for _, kind in ipairs(kinds) do
+    if kind.name == state.kind then
+      local lock = client[kind.factory](client, name)
+      return kind.pair and lock:read_lock() or lock
+    end
+  end
+end
+
 --- See stores.lua.
-function store.locks(client, state)
+function store.locks(client, state, name)
   if not holding[state] or state.in_use then return nil end
   return { {
+    request_release = function(_, reason)
+      return lock_named(client, state, name):request_release(reason)
+    end,
     break_lock = function(_, token)
       if token and tonumber(token) ~= state.token then
         return nil, "refused", "the hold with that token is over"

@@ -1,0 +1,97 @@
+--- Release requests in Redis: a message on a channel of the lock's key, in its
+--  slot. Holders are subscribed to it only while they have a callback, so
+--  neither Redisson nor the hand-over of a lock sees anything of it. Both sides
+--  of a read/write lock have one channel.
+--    rlock_release_request:{key}     "<id> <reason>"
+--    rlock_release_request:N:{key}   in the database N, because channels are
+--                                    shared by all databases
+
+local naming = require "rlock.naming"
+local policies = require "rlock.policy"
+local release_request = require "rlock.policy.release_request"
+local remote = require "rlock.redis.remote"
+
+local release_requests = {}
+
+local op                                -- compiled
+
+local function channel_of(target)
+  local db, prefix = target.server.options.db or 0, "rlock_release_request"
+  if db ~= 0 then prefix = ("%s:%d"):format(prefix, db) end
+  return naming.prefix(prefix, target[1])
+end
+
+-- Is the lock, or the other side of a read/write lock, held? A kind without
+-- `peek` counts as held.
+-- @return a boolean; or nil, code, detail
+local function is_held(target, deadline)
+  local own, node = target.policy, target.server.node
+  for _, policy in ipairs { own, own.peer and policies.load(own.peer) } do
+    local peek = policy.ops.peek
+    local reply, code, detail = { "held" }, nil, nil
+    if peek then
+      reply, code, detail = remote.run(node, peek, deadline, node.host.now(),
+        target, "")
+    end
+    if reply == nil then return nil, code, detail end
+    if type(reply) == "table" and reply[1] == "held" then return true end
+  end
+  return false
+end
+
+--- Sends a request.
+-- @tparam table target
+-- @tparam number deadline by host.now()
+-- @tparam string request
+-- @treturn[1] integer the number of clients that have a callback for it
+-- @treturn[1] boolean if there are none: whether the lock is held
+-- @treturn[2] nil, code, detail
+function release_requests.ask(target, deadline, request)
+  op = op or require("rlock.script").compile("release_request", "ask",
+    release_request.ask)
+  local server = target.server
+  local node = server.node
+  local n, code, detail = remote.run(node, op, deadline, node.host.now(),
+    { target[1], slot = target.slot }, channel_of(target),
+    server.options.publish, request)
+  if n == nil then return nil, code, detail end
+  if type(n) ~= "number" then
+    return nil, "redis", op.where .. ": a malformed reply"
+  end
+  if n > 0 then return n end
+  local held
+  held, code, detail = is_held(target, deadline)
+  if held == nil then return nil, code, detail end
+  return 0, held
+end
+
+local function notify(event, channel, request)
+  if event ~= "message" then return end
+  for heard in pairs(channel.listeners) do heard(request) end
+end
+
+--- Calls heard(request) for each request, outside of any task.
+-- @tparam table target
+-- @tparam string _ the owner name of the holder
+-- @tparam function heard
+-- @treturn function stops that
+function release_requests.listen(target, _, heard)
+  local server, name = target.server, channel_of(target)
+  local all = server.asked or {}                -- name -> channel
+  server.asked = all
+  local channel = all[name]
+  if not channel then
+    channel = { name = name, listeners = {}, notify = notify }
+    all[name] = channel
+    server.channels:add(channel)
+  end
+  channel.listeners[heard] = true
+  return function()
+    channel.listeners[heard] = nil
+    if next(channel.listeners) or all[name] ~= channel then return end
+    all[name] = nil
+    channel.subscriber:remove(channel)
+  end
+end
+
+return release_requests

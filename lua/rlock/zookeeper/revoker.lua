@@ -1,0 +1,87 @@
+--- Release requests on ZooKeeper, as Curator's: its Revoker sets the data of a
+--  holder's node to "__REVOKE__". The holder watches its node. A node whose
+--  holder has a callback has no data, if it is Curator's, or data that end with
+--  MARK, if it is ours. Curator's format has no room for a reason, so only a
+--  request to a holder of ours has more data:
+--    __REVOKE__ <id> <reason>
+--  The holder then sets its own data again, so that `rlockctl status` shows it.
+
+local codec = require "rlock.zookeeper.codec"
+local nodes = require "rlock.zookeeper.nodes"
+local queues = require "rlock.zookeeper.queues"
+
+local revoker = {}
+
+local ops, REVOKE, MARK = codec.ops, queues.REVOKE, queues.MARK
+
+-- Shows in the data of its node that a holder has a callback.
+local function mark(server, entry, version)
+  server.connection:post(ops.set, codec.set(entry.place:path(),
+    server:data(entry.place.owner) .. MARK, version))
+end
+
+local function nothing() end
+
+--- Calls heard(request) for each request, outside of any task.
+-- @tparam table target
+-- @tparam string owner  the name of the holder
+-- @tparam function heard
+-- @treturn function stops that
+function revoker.listen(target, owner, heard)
+  local entry = target:held_by(owner)
+  if not entry then return nothing end
+  entry.heard = heard
+  mark(target.server, entry)
+  return function() entry.heard = nil end
+end
+
+--- Call this with the data of the node of a hold that has a callback.
+-- @tparam table server the back end
+-- @tparam table entry
+-- @tparam table its  a reader of the reply to a get
+function revoker.seen(server, entry, its)
+  local data, stat = its:text() or "", its:stat()
+  if its.is_bad or data:sub(-#MARK) == MARK
+      and data:sub(1, #REVOKE) ~= REVOKE then
+    return
+  end
+  -- A later change of the data is not overwritten, and is seen next.
+  mark(server, entry, stat.version)
+  local request = data:match("^" .. REVOKE .. " ?(.*)$")
+  if request then entry.heard(request) end
+end
+
+-- The data that ask the holder whose node has this data; nil: it has no
+-- callback.
+local function data_for(data, request)
+  if data == "" or data == REVOKE then return REVOKE end
+  if data:sub(1, #REVOKE) == REVOKE or data:sub(-#MARK) == MARK then
+    return REVOKE .. " " .. request
+  end
+end
+
+--- Sends a request to all holders of a lock, of both sides of a pair.
+-- @tparam table target
+-- @tparam number deadline by host.now()
+-- @tparam string request
+-- @treturn[1] integer the number of holders that have a callback for it
+-- @treturn[1] boolean whether there are holders
+-- @treturn[2] nil, code, detail
+function revoker.ask(target, deadline, request)
+  local holders, code, detail = target:holders(deadline)
+  if not holders then return nil, code, detail end
+  local n = 0
+  for _, node in ipairs(holders) do
+    local data = node.data and data_for(node.data, request)
+    if data then
+      local err
+      err, code, detail = nodes.ask(target.server, deadline, ops.set, node.path,
+        codec.set(node.path, data))
+      if not err then return nil, code, detail end
+      if err == 0 then n = n + 1 end
+    end
+  end
+  return n, holders[1] ~= nil
+end
+
+return revoker

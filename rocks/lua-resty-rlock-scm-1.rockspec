@@ -70,6 +70,7 @@ build = {
     ["rlock.policy.shared"] = "lua/rlock/policy/shared.lua",
     ["rlock.policy.simple"] = "lua/rlock/policy/simple.lua",
     ["rlock.policy.spin"] = "lua/rlock/policy/spin.lua",
+    ["rlock.recipes.election"] = "lua/rlock/recipes/election.lua",
     ["rlock.redis.availability"] = "lua/rlock/redis/availability.lua",
     ["rlock.redis.backend"] = "lua/rlock/redis/backend.lua",
     ["rlock.redis.batch"] = "lua/rlock/redis/batch.lua",

@@ -276,6 +276,7 @@ end
 -- What is built on locks: the client's method, and its module unless the back
 -- end has one of its own in its table `recipes`.
 local recipes = {
+  election = "recipes.election",
 }
 
 local function recipe_factory(method, module)

@@ -49,11 +49,11 @@ end
 -- @treturn string|nil the owner, if rlock made it
 -- @treturn string|nil then the name of the client's connections, see
 --   identity.lua
--- @treturn string|nil the address, if the data begin with one
+-- @treturn string|nil the address; what another program wrote
 function queues.maker(data)
   local address, rest = data:match "^(%S+) ?(.*)$"
   local owner, name = (rest or ""):match "^(%S+) (rlock,%S+)$"
-  return owner, name, address
+  return owner, name, owner and address or data ~= "" and data or nil
 end
 
 return queues

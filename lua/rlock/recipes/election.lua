@@ -39,19 +39,13 @@ local function owner_name(session)
   return identity.encode(who)
 end
 
---- A lock whose holder leads, with a new owner: for `rlockctl run --leader`.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] table options of client:election
--- @tparam[opt=2] number level as in error()
--- @treturn table
-function election.candidate(client, name, options, level)
-  level = (level or 2) + 1
-  local layout = check_options(options, level).layout
+-- A lock whose holder leads, with a new owner.
+local function candidate(client, name, options)
+  local layout = check_options(options, 3).layout
   local kinds = client.session.options.backend.elections
   if layout and not kinds then
     error(("bad option layout of client:election: %q is for nodes of Curator "
-      .. "on ZooKeeper, and this is Redis: leave it out"):format(layout), level)
+      .. "on ZooKeeper, and this is Redis: leave it out"):format(layout), 3)
   end
   return client:policy(kinds and kinds[layout or "own"] or "fair", name,
     { owner = owner_name(client.session) })
@@ -62,10 +56,10 @@ end
 -- @tparam string name
 -- @tparam[opt] table options layout = "latch" or "selector": the nodes of
 --   Curator's LeaderLatch or LeaderSelector; on ZooKeeper only
--- @treturn table
+-- @treturn table  its `lock` is that of the next campaign, for `rlockctl run`
 function election.new(client, name, options)
   return setmetatable({
-    lock = election.candidate(client, name, options, 2),
+    lock = candidate(client, name, options),
     client = client, name = name, options = options, session = client.session,
     term = false,         -- the last: hold, margin, is_over, over (an event)
     is_campaigning = false, callbacks = {},
@@ -83,7 +77,7 @@ end
 -- Ends a term, before its hold is released.
 local function finish(self, term, why)
   term.is_over = true
-  self.lock = election.candidate(self.client, self.name, self.options)
+  self.lock = candidate(self.client, self.name, self.options)
   term.over:set()
   tell(self, false, why)
 end

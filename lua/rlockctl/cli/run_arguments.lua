@@ -23,12 +23,14 @@ Several locks are acquired together: all or none.
                          lock prints nothing
   -s, --shared           lock as a reader: excludes only writers
   -x, --exclusive        lock as a writer of the same lock
+  --leader               lead the election NAME: if the lock is lost, stop the
+                         command, and campaign again instead of exiting
   --fair                 first come, first served
   --fenced               with a fencing token, which only increases, in
                          RLOCK_TOKEN
   --policy POLICY        a kind of your own, as for `rlockctl status`
-  --option K=V           an option of that kind, such as limit=2; may be
-                         repeated
+  --option K=V           an option of that kind, such as limit=2, or of an
+                         election: layout=latch; may be repeated
   --limit N [--permits K]   a semaphore of N permits; take K of them (1)
   --ttl DUR              the lease, renewed every third of it (30s)
   --hold-at-most DUR     stop the command if it takes longer: SIGTERM after DUR,
@@ -59,6 +61,14 @@ such as daemons. If the guard is killed, its parent, the warden, kills all these
 processes before the lock is released. If both are killed, rlockctl does not
 release the lock, which ends with its lease.
 
+With --leader, one of the machines that run this runs the command, the others
+wait, first come, first served. If the leader ends or is stopped by a signal,
+the next one starts its command at once; if it dies, when --ttl is over. If the
+lock is lost, rlockctl stops the command and waits for its turn again, even
+while no server answers. If the command ends by itself, rlockctl exits with its
+status. On ZooKeeper, layout=latch and layout=selector elect one leader together
+with programs that use Curator's LeaderLatch and LeaderSelector.
+
 HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are forwarded to the command's
 process group; a second INT or TERM becomes KILL. On a terminal, the command
 runs in the foreground. Stopping it (Ctrl-Z) also stops rlockctl, which then
@@ -86,6 +96,7 @@ arguments.options = {
   ["-x"] = { "exclusive" }, ["--exclusive"] = { "exclusive" },
   ["--policy"] = { "policy", "POLICY" },
   ["--option"] = { "option", "K=V", all = true },
+  ["--leader"] = { "leader" },
   ["--fair"] = { "fair" }, ["--fenced"] = { "fenced" },
   ["--permits"] = { "permits", "K" }, ["--limit"] = { "limit", "N" },
   ["--ttl"] = { "ttl", "DUR" }, ["--hold-at-most"] = { "hold_at_most", "DUR" },
@@ -121,7 +132,10 @@ local conflicts = {
   { "fenced", "shared" }, { "fenced", "exclusive" }, { "limit", "shared" },
   { "limit", "exclusive" }, { "limit", "fair" }, { "limit", "fenced" },
   { "policy", "shared" }, { "policy", "exclusive" }, { "policy", "fair" },
-  { "policy", "fenced" }, { "policy", "limit" },
+  { "policy", "fenced" }, { "policy", "limit" }, { "leader", "no_wait" },
+  { "leader", "wait" }, { "leader", "shared" }, { "leader", "exclusive" },
+  { "leader", "fair" }, { "leader", "fenced" }, { "leader", "policy" },
+  { "leader", "limit" },
 }
 
 local function check_conflicts(chosen)
@@ -133,8 +147,12 @@ local function check_conflicts(chosen)
   end
   if chosen.permits and not chosen.limit then
     refuse "--permits needs --limit"
-  elseif chosen.option and not chosen.policy then
-    refuse "--option needs --policy"
+  elseif chosen.option and not (chosen.policy or chosen.leader) then
+    refuse "--option needs --policy or --leader"
+  elseif chosen.leader and chosen.conflict then
+    refuse "--leader waits for its turn, so -E does not apply"
+  elseif chosen.leader and chosen.on_lost == "ignore" then
+    refuse "--leader stops the command if the lock is lost: not --on-lost=ignore"
   end
 end
 
@@ -210,7 +228,9 @@ local function words_of(operands, chosen)
     refuse "one NAME (or NAME,NAME...) comes before -- CMD"
   end
   local names = split(operands[1])
-  if names[2] and chosen.limit then refuse "--limit takes one name" end
+  for _, option in ipairs { "limit", "leader" } do
+    if names[2] and chosen[option] then refuse("--%s takes one name", option) end
+  end
   if chosen.command then
     if operands[2] then refuse "-c STRING replaces -- CMD" end
     return names, { "sh", "-c", chosen.command }

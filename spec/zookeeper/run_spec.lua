@@ -200,8 +200,9 @@ describe("rlockctl run --leader on ZooKeeper", function()
         local who = client:election(name, layout and { layout = layout })
           :leader()
         assert.matches("sh %(pid " .. second.pid .. "%)$", who)
-        assert.matches(who, ctl.output { "status", name, url = server.url }, 1,
-          true)
+        local status = ctl.output { "status", name, url = server.url }
+        assert.matches(who, status, 1, true)
+        assert.equal(layout == "latch", status:find("election", 1, true) ~= nil)
         second:kill(KILL)
         eventually(function() return select(2, first:out():gsub("got", ""))
           == 2 end, 30 * slow)

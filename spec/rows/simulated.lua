@@ -128,6 +128,16 @@ rows.planted = {
       leases = 0.7, pause = 0.2,
       faults = { "late", "requests delayed", "slow" } } } },
 
+  -- elections
+  { "a leader that does not look at the time", "rlock.recipes.election",
+    "if left_of(term) > 0 then return true end", "if term then return true end",
+    "two leaders", { only = { kind = "election", servers = 1,
+      faults = { "stall" } } } },
+  { "a leader that steps down at the end of its hold",
+    "rlock.recipes.election", "min(MARGIN * valid, MOST)", "0", "changed",
+    { only = { kind = "election", servers = 1, every = 1,
+      faults = { "partition" } } } },
+
   -- leaks
   { "an owner that a client remembers after its last request",
     "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",
@@ -217,6 +227,9 @@ rows.zookeeper = {
     "rlock.zookeeper.backend",
     "  if self.connection.is_ready then clean(self, now) end\n", "", "leaked",
     zookeeper { kind = "mutex", servers = 3 } },
+  { "a leader that does not look at the time", "rlock.recipes.election",
+    "if left_of(term) > 0 then return true end", "if term then return true end",
+    "believed", zookeeper { kind = "election", faults = { "stall" } } },
   { "one channel for both sides of a read/write lock",
     "rlock.zookeeper.target", "self.path, self.policy.name, owner",
     'self.path, "", owner', "delayed",

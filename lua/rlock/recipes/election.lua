@@ -3,8 +3,9 @@
 --  election, not by a task: any task may resign.
 --
 --  The owner of the lock is the identity of the process (identity.lua), so all
---  see who leads. Each term has an owner of its own: what remains to be done
---  for the previous one, such as its release, does not delay a new campaign.
+--  see who leads. Each campaign has an owner of its own: what is still to be
+--  done for the previous one, such as its release, neither delays it nor ends
+--  its hold.
 --
 --  If its hold is not renewed, a leader steps down `margin` seconds before the
 --  hold may end, and keeps it until then. So what its callbacks stop has ended
@@ -56,7 +57,7 @@ end
 -- @tparam string name
 -- @tparam[opt] table options layout = "latch" or "selector": the nodes of
 --   Curator's LeaderLatch or LeaderSelector; on ZooKeeper only
--- @treturn table  its `lock` is that of the next campaign, for `rlockctl run`
+-- @treturn table  its `lock` makes the holder the leader, see `rlockctl run`
 function election.new(client, name, options)
   return setmetatable({
     lock = candidate(client, name, options),
@@ -77,7 +78,6 @@ end
 -- Ends a term, before its hold is released.
 local function finish(self, term, why)
   term.is_over = true
-  self.lock = candidate(self.client, self.name, self.options)
   term.over:set()
   tell(self, false, why)
 end
@@ -124,6 +124,7 @@ end
 local function stopped(self) self.is_campaigning = false end
 
 local function take(self, wait)
+  self.lock = candidate(self.client, self.name, self.options)
   return self.lock:hold { wait = wait }
 end
 

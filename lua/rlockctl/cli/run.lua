@@ -281,8 +281,8 @@ end
 
 -- A leader that loses the lock campaigns again: `is_over` is false then.
 local function keep_running(self)
-  local session, status = self.client.session, nil
-  local timeout = session.timeout
+  local session = self.client.session
+  local timeout, status = session.timeout
   repeat
     self.is_over, self.was_busy, session.timeout = nil, nil, timeout
     status = hold_and_run(self)

@@ -152,7 +152,7 @@ local function check_conflicts(chosen)
   elseif chosen.leader and chosen.conflict then
     refuse "--leader waits for its turn, so -E does not apply"
   elseif chosen.leader and chosen.on_lost == "ignore" then
-    refuse "--leader stops the command if the lock is lost: not --on-lost=ignore"
+    refuse "--leader and --on-lost=ignore exclude each other"
   end
 end
 
@@ -228,9 +228,8 @@ local function words_of(operands, chosen)
     refuse "one NAME (or NAME,NAME...) comes before -- CMD"
   end
   local names = split(operands[1])
-  for _, option in ipairs { "limit", "leader" } do
-    if names[2] and chosen[option] then refuse("--%s takes one name", option) end
-  end
+  local single = chosen.limit and "--limit" or chosen.leader and "--leader"
+  if names[2] and single then refuse("%s takes one name", single) end
   if chosen.command then
     if operands[2] then refuse "-c STRING replaces -- CMD" end
     return names, { "sh", "-c", chosen.command }

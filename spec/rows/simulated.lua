@@ -125,7 +125,7 @@ rows.planted = {
     'if held[1] ~= "held" or (tonumber(held[3]) or 0) < 1 then',
     "if held == nil then", "late effect",
     { only = { kind = "lock", style = "hold", servers = 1, clients = 4,
-      leases = 0.7, pause = 0.2,
+      leases = 1, pause = 0.2,
       faults = { "late", "requests delayed", "slow" } } } },
 
   -- elections

@@ -84,7 +84,10 @@ local function prepare(name)
   texts[path] = "return {\n" .. table.concat(out) .. "}\n"
 end
 
-for _, kind in ipairs(require "rlock.lock.kinds") do prepare(kind.name) end
+for _, kind in ipairs(require "rlock.lock.kinds") do
+  prepare(kind.name)
+  if not (kind.driver or kind.fenced) then prepare("fenced_" .. kind.name) end
+end
 
 -- the C file -----------------------------------------------------------------
 

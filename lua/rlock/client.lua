@@ -183,7 +183,7 @@ local owner = check.that("a string of 1 to 1024 bytes", function(owner)
 end)
 
 local of_lock = {
-  owner = owner, replicas = check_replicas,
+  owner = owner, fenced = check.type "boolean", replicas = check_replicas,
   replica_timeout = check.duration(0.001, day),
 }
 local SUCH_AS = 'a table such as { owner = "me" }'
@@ -194,8 +194,13 @@ local of_policy = { drift = check.drift }
 for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)
 
+-- The name of the policy of a kind with fencing tokens.
+local function fenced_name(kind)
+  return kind.fenced or "fenced_" .. kind.name
+end
+
 local built_in = {}
-for _, kind in ipairs(kinds) do built_in[kind.name] = true end
+for _, kind in ipairs(kinds) do built_in[kind.name] = kind end
 
 -- The options that are not for the `extra` of a user's policy, which checks its
 -- own.
@@ -211,24 +216,32 @@ end
 
 -- Not to be tail-called: its errors are reported at its caller's caller.
 local function make_lock(self, definition, name, options)
-  local loaded = self.session.options.backend.load(definition, 4)
+  local backend = self.session.options.backend
+  local loaded = backend.load(definition, 4)
   if loaded.needs then
     error(("policy %s is not a lock; it has its own driver"):format(
       naming.show(loaded.name)), 3)
   end
   check_options(without_extra(definition, loaded, options), 3)
+  if options and options.fenced then
+    local kind = built_in[definition]
+    loaded = kind and backend.load(fenced_name(kind), 4)
+      or backend.fenced(loaded, 4)
+  end
   return lock.new(self, loaded, name, options)
 end
 
 -- The factories below load their modules on first use.
 
 local function lock_factory(kind)
-  local loaded = {}                             -- back end -> policy
+  local bare, fenced = {}, {}                   -- back end -> policy
   return function(self, name, options)
     check_name(name)
     check_owner(options)
     local backend = self.session.options.backend
-    loaded[backend] = loaded[backend] or backend.load(kind.name, 3)
+    local loaded = options and options.fenced and fenced or bare
+    loaded[backend] = loaded[backend]
+      or backend.load(loaded == bare and kind.name or fenced_name(kind), 3)
     return lock.new(self, loaded[backend], name, options)
   end
 end
@@ -242,22 +255,25 @@ function Pair.__index(_, key)
     .. ":write_lock()"):format(tostring(key)), 2)
 end
 
---- The read lock; readers share it.
-function Pair:read_lock()
-  return (make_lock(self.client, self.policies.read, self.name, self.options))
+local function side_of(self, side)
+  local load = self.client.session.options.backend.load
+  return lock.new(self.client, load(self.policies[side], 4), self.name,
+    self.options)
 end
 
+--- The read lock; readers share it, so it has no fencing token.
+function Pair:read_lock() return (side_of(self, "read")) end
+
 --- The write lock; it is exclusive.
-function Pair:write_lock()
-  return (make_lock(self.client, self.policies.write, self.name, self.options))
-end
+function Pair:write_lock() return (side_of(self, "write")) end
 
 local function pair_factory(kind)
   return function(self, name, options)
     check_name(name)
     check_owner(options)
+    local which = options and options.fenced and fenced_name(kind) or kind.name
     return setmetatable({ client = self, name = name, options = options or {},
-      policies = self.session.options.backend.sides(kind.name) }, Pair)
+      policies = self.session.options.backend.sides(which) }, Pair)
   end
 end
 
@@ -290,10 +306,12 @@ end
 
 --- The factories: lock, mutex, fair_lock and so on, one for each kind (see
 --  "Kinds" in README.md). The factory of a lock takes a name and, optionally, a
---  table with owner = an explicit owner name instead of the calling task. That
---  of a read/write lock returns a pair, whose `:read_lock()` and
---  `:write_lock()` are locks. That of a counter, such as a semaphore, takes a
---  name only, because counters have no owners.
+--  table with owner = an explicit owner name instead of the calling task;
+--  fenced = true: each hold, of a read/write lock each write hold, has a
+--  fencing token (policy/fencing.lua). A task is another owner of the same lock
+--  without tokens. That of a read/write lock returns a pair, whose
+--  `:read_lock()` and `:write_lock()` are locks. That of a counter, such as a
+--  semaphore, takes a name only, because counters have no owners.
 local methods = "call get set policy stats close"
 for _, kind in ipairs(kinds) do
   local factory = kind.driver and counter_factory or kind.pair and pair_factory
@@ -309,8 +327,8 @@ end
 --- A lock with a custom policy.
 -- @param definition the policy, or the name of the module that returns it
 -- @tparam string name
--- @tparam[opt] table options owner, replicas, replica_timeout; and those of the
---   policy, if it has `extra`
+-- @tparam[opt] table options owner, fenced, replicas, replica_timeout; and
+--   those of the policy, if it has `extra`
 function client:policy(definition, name, options)
   check_name(name)
   return (make_lock(self, definition, name, options))

@@ -64,6 +64,7 @@ function session.new(host, options)
     -- explicit name -> owner
     owners = setmetatable({}, { __mode = "v" }),
     spares = {},                                -- grants for reuse
+    waits = false,              -- of tasks that hold something: deadlock.lua
     pending = 0,                                -- requests and background work
     is_closed = false, work_ended = false,
   }, session)

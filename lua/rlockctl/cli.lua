@@ -11,6 +11,7 @@ local FOLDER = debug.getinfo(1, "S").source:match("^(.*)/cli%.lua$")
 --- The commands and their modules in cli/.
 cli.commands = {
   ["break"] = "break", ["check"] = "check", ["help"] = "help",
+  ["deadlocks"] = "deadlocks",
   ["local"] = "local", ["ls"] = "ls", ["run"] = "run",
   ["script"] = "print_script", ["status"] = "status", ["top"] = "top",
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",

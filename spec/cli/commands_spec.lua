@@ -301,6 +301,25 @@ describe("rlockctl status", function()
       (status("cli:fenced", free)))
   end)
 
+  it("shows the token of a lock of each kind", function()
+    for number, make in ipairs {
+      function(...) return client:mutex(...) end,
+      function(...) return client:simple_lock(...) end,
+      function(...) return client:read_write_lock(...):write_lock() end,
+      function(...) return client:fair_read_write_lock(...):write_lock() end,
+    } do
+      local name = "cli:token" .. number
+      local lock = make(name, { owner = "me", fenced = true })
+      local _, token = assert(lock:lock())
+      local text = status(name)
+      assert.matches("\n  token " .. token .. "\n", text)
+      assert.is_nil(text:find("is free", 1, true), text)
+      assert.same(0, ctl.run { "break", name, "--force", "--token",
+        ("%d"):format(token), url = server.url }.status)
+      assert.equal("lost", select(2, lock:unlock()))
+    end
+  end)
+
   it("shows a fair lock with its queue, also when nobody holds it", function()
     local function lock(owner)
       return client:fair_lock("cli:fair", { owner = owner })

@@ -213,6 +213,9 @@ describe("the status of rlockctl run", function()
       ["%-%-permits must be .* 1 to 3"] =
         { "x", "--limit=3", "--permits=4", "--", "true" },
       ["%-%-limit takes one name"] = { "x,y", "--limit=3", "--", "true" },
+      ["%-%-fenced takes one name"] = { "x,y", "--fenced", "--", "true" },
+      ["%-%-fenced and %-%-shared exclude"] =
+        { "x", "--fenced", "-s", "--", "true" },
       ["%-%-status%-fd 77 is not open"] = { "x", "--status-fd=77", "-c", "y" },
     } do
       table.insert(words, 1, "run")
@@ -282,6 +285,21 @@ describe("rlockctl run", function()
     local first = output { "run:f", "--fenced", "-c", "echo $RLOCK_TOKEN" }
     local second = output { "run:f", "--fenced", "-c", "echo $RLOCK_TOKEN" }
     assert.is_true(tonumber(first) < tonumber(second))
+  end)
+
+  it("tells a command of each exclusive kind its token", function()
+    for i, options in ipairs { "--fair", "-x", "-x --fair",
+        "--policy simple" } do
+      local last = 0
+      for _ = 1, 2 do
+        local words = { "run:token" .. i, "--fenced" }
+        for word in options:gmatch "%S+" do words[#words + 1] = word end
+        words[#words + 1], words[#words + 2] = "-c", "echo $RLOCK_TOKEN"
+        local token = tonumber(output(words))
+        assert.is_true(token and token > last, options)
+        last = token
+      end
+    end
   end)
 
   it("hands over standard input, unless --no-stdin", function()

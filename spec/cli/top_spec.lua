@@ -144,6 +144,59 @@ describe("the statistics of a lock", function()
   end)
 end)
 
+describe("the quantiles of a lock", function()
+  local function sample(self, now, holder, ...)
+    local state = holder and { holders = { { owner = holder } }, queue = {} }
+    for i, waiter in ipairs { ... } do state.queue[i] = { owner = waiter } end
+    statistics.add(self, state, now)
+  end
+
+  local function near(seconds, self, which, q)
+    assert.near(seconds, statistics.quantile(self, which, q), seconds * 0.05)
+  end
+
+  it("are those of the holds and waits that were seen", function()
+    local self = statistics.new(0)
+    assert.is_nil(statistics.quantile(self, "holds", 0.5))
+    assert.is_nil(statistics.quantile(self, "waits", 0.5))
+    for i = 1, 99 do                    -- each is held and waited for for 1 s
+      sample(self, 2 * i, "holder" .. i, "waiter" .. i)
+      sample(self, 2 * i + 1, nil)
+    end
+    near(1, self, "holds", 0.99)
+    near(1, self, "waits", 0.99)
+    sample(self, 200, "last", "patient")
+    sample(self, 260, "last", "patient")            -- not over yet
+    near(1, self, "holds", 0.5)
+    near(60, self, "holds", 1)
+    near(60, self, "waits", 1)
+    near(1, self, "waits", 0.99)
+  end)
+
+  it("have an end for each token", function()
+    local self = statistics.new(0)
+    for token = 1, 4 do
+      statistics.add(self, { token = token,
+        holders = { { owner = "a", count = 1 } } }, 5 * token)
+    end
+    near(5, self, "holds", 0.9)
+  end)
+
+  it("have the time without a grant if waiters are only counted", function()
+    local self = statistics.new(0)
+    local function crowd(now, holder, n)
+      statistics.add(self, { waiters = n,
+        holders = { { owner = holder, count = 1 } } }, now)
+    end
+    crowd(0, "a", 0)
+    crowd(1, "a", 2)
+    crowd(9, "b", 1)
+    crowd(11, "c", 0)
+    near(2, self, "waits", 0.5)
+    near(8, self, "waits", 1)
+  end)
+end)
+
 describe("the table of top", function()
   it("shows durations in six columns", function()
     local shown = {}
@@ -157,13 +210,61 @@ describe("the table of top", function()
   end)
 
   it("fits into each width", function()
-    for width = 60, 300 do
-      local used = 0
-      for _, column in ipairs(lock_table.columns(width)) do
-        used = used + column.width + 1
+    for _, sort in ipairs { "name", "contention" } do
+      for width = 60, 300 do
+        local used = 0
+        for _, column in ipairs(lock_table.columns(width, sort)) do
+          used = used + column.width + 1
+        end
+        assert(used <= width and used > width - 3, width)
       end
-      assert(used <= width and used > width - 3, width)
     end
+  end)
+
+  local function titles(...)
+    local list = {}
+    for i, column in ipairs(lock_table.columns(...)) do list[i] = column[1] end
+    return table.concat(list, " ")
+  end
+
+  it("has quantiles if it is sorted by them, or wide", function()
+    assert.equal("NAME HELD LEFT WAITERS GRANTS/S LONGEST HELD BY",
+      titles(99, "held"))
+    assert.equal("NAME KIND HELD WAITERS HOLD50 HOLD99 WAIT50 WAIT99 HELD BY",
+      titles(139, "contention"))
+    assert.equal(titles(140, "name"), titles(140, "holds"))
+    assert.matches("LONGEST HOLD50 HOLD99 WAIT50 WAIT99", titles(140, "name"))
+  end)
+
+  -- A lock that was held, and waited for, this long.
+  local function watched_lock(name, held, waited)
+    local entry = statistics.new(0)
+    entry.name, entry.title, entry.number = name, name, 1
+    local state = { holders = { { owner = "a" } }, queue = { { owner = "b" } } }
+    statistics.add(entry, state, 0)
+    if waited < held then
+      statistics.add(entry, { holders = state.holders }, waited)
+    end
+    statistics.add(entry, { holders = {}, queue = state.queue }, held)
+    statistics.add(entry, nil, held)
+    return entry
+  end
+
+  it("is sorted by contention: by waits, then by holds", function()
+    local watched = { now = function() return 11 end, entries = {
+      a = { watched_lock("a", 2, 1) }, b = { watched_lock("b", 10, 1) },
+      c = { watched_lock("c", 4, 3) }, d = { statistics.new() } } }
+    local function sorted_by(sort)
+      local list = {}
+      for i, entry in ipairs(lock_table.rows(watched,
+          { sort = sort, filter = "" })) do
+        list[i] = entry.name
+      end
+      return table.concat(list, " ")
+    end
+    assert.equal("c b a", sorted_by "contention")
+    assert.equal("b c a", sorted_by "holds")
+    assert.equal("a b c", sorted_by "name")
   end)
 end)
 
@@ -296,7 +397,7 @@ describe("rlockctl top without a terminal", function()
   it("tells the meaning of the columns in its help", function()
     local text = ctl.output { "top", "--help" }
     for _, column in ipairs { "HELD", "LEFT", "WAITERS", "GRANTS/S",
-        "LONGEST" } do
+        "LONGEST", "HOLD50, HOLD99", "WAIT50, WAIT99" } do
       assert.matches("\n  " .. column .. " ", text)
     end
   end)
@@ -355,7 +456,7 @@ on_terminal("rlockctl top on a terminal", function()
   end
 
   local KEYS =
-    "q quit  ? help  / filter  n t l w g o r sort  Enter line  b break\n"
+    "q quit  ? help  / filter  n t l w g o h c r sort  Enter line  b break\n"
 
   local NARROW = [[
 rlockctl top: 4 locks, 4 held, 2 waiters, by name
@@ -368,20 +469,22 @@ invoice:2               T  4d04h       2      0.0       T eve
 
   -- A line of the wide table. The name has this many columns more than letters.
   local function wide(name, kind, rest, more)
-    return name .. (" "):rep(65 - utf8.len(name) - (more or 0)) .. kind
+    return name .. (" "):rep(52 - utf8.len(name) - (more or 0)) .. kind
       .. (" "):rep(15 - #kind) .. rest .. "\n"
   end
 
   local WIDE = "rlockctl top: 4 locks, 4 held, 2 waiters, by name\n"
-    .. wide("NAME", "KIND", "   HELD   LEFT WAITERS GRANTS/S LONGEST HELD BY")
-    .. wide("bad\\27[31m\\255", "reentrant",
-      "      T  4d04h       0      0.0       - x")
+    .. wide("NAME", "KIND", "   HELD   LEFT WAITERS GRANTS/S LONGEST "
+      .. "HOLD50 HOLD99 WAIT50 WAIT99 HELD BY")
+    .. wide("bad\\27[31m\\255", "reentrant", "      T  4d04h       0      "
+      .. "0.0       -      T      T      -      - x")
     .. wide("gr\u{fc}\u{df}e:\u{65e5}\u{672c}", "reentrant",
-      "      T  4d04h       0      0.0       - ann", 2)
-    .. wide("invoice:1", "reentrant",
-      "      T  4d04h       0      0.0       - bob")
-    .. wide("invoice:2", "fair",
-      "      T  4d04h       2      0.0       T eve")
+      "      T  4d04h       0      "
+      .. "0.0       -      T      T      -      - ann", 2)
+    .. wide("invoice:1", "reentrant", "      T  4d04h       0      "
+      .. "0.0       -      T      T      -      - bob")
+    .. wide("invoice:2", "fair", "      T  4d04h       2      "
+      .. "0.0       T      T      T      T      T eve")
 
   it("shows locks in 80x24 and in 200x50, also after a resize", function()
     furnish()

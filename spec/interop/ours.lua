@@ -61,6 +61,8 @@ local function election(layout)
   end
 end
 
+local with_token = { fenced = true }
+
 local kinds = {
   ["leader-latch"] = election "latch",
   ["leader-selector"] = election "selector",
@@ -72,6 +74,11 @@ local kinds = {
   fenced = function(n) return client:fenced_lock(n) end,
   read = function(n) return client:read_write_lock(n):read_lock() end,
   write = function(n) return client:read_write_lock(n):write_lock() end,
+  fenced_mutex = function(n) return client:mutex(n, with_token) end,
+  fenced_fair = function(n) return client:fair_lock(n, with_token) end,
+  fenced_write = function(n)
+    return client:read_write_lock(n, with_token):write_lock()
+  end,
   multi = multi_lock,
   red = function(n) return rlock.red_lock(members, n, { node_timeout = 1 }) end,
   red_simple = function(n)

@@ -31,6 +31,11 @@ return {
   { "fair", more(fair.in_order, fair.gives_up, fair.ours_killed,
     fair.theirs_killed, fair.theirs_dead_in_line, fair.ours_dead_in_line) },
   { "write", more(locks.ours_killed, locks.theirs_killed) },
+  -- Redisson takes these without tokens.
+  { "fenced_mutex", { locks.contend, locks.excluded, locks.woken } },
+  { "fenced_fair", { locks.contend, locks.excluded, fair.in_order,
+    fair.gives_up } },
+  { "fenced_write", { locks.contend, locks.excluded, locks.woken } },
   { "read/write", {
     readwrite.mixed, readwrite.shared, readwrite.entered_again,
     readwrite.readers_woken, readwrite.forced, readwrite.downgraded,

@@ -32,6 +32,12 @@ local function each_lock(fn)
     elseif not kind.driver then
       fn(kind.title, function(of) return of[kind.factory](of, name) end)
     end
+    if not kind.driver then
+      fn(kind.title .. " with tokens", function(of)
+        local made = of[kind.factory](of, name, { fenced = true })
+        return kind.pair and made:write_lock() or made
+      end)
+    end
   end
 end
 

@@ -86,6 +86,18 @@ describe("the examples", function()
     assert.equal("12", server:cli("GET", "taking-turns:number"))
   end)
 
+  it("two_orders: a deadlock is told, and both tasks end", function()
+    local output, status = program.run(server, "examples/two_orders.lua", "5")
+    assert.equal(0, status, output)
+    for _, name in ipairs { "bob", "eve" } do
+      for i = 1, 5 do
+        assert.truthy(output:find(("%s: done %d\n"):format(name, i), 1, true))
+      end
+    end
+    assert.matches(': deadlock: %S+ waits for reentrant lock "account:%d", '
+      .. "which %S+ holds; ", output)
+  end)
+
   it("keep_alive: the watchdog keeps the lock, kill -9 gives it away within "
       .. "one watchdog period", function()
     local watchdog = 1 * slow

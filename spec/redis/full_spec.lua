@@ -12,7 +12,7 @@ local task = require "spec.tools.task"
 local SOON = 10 * slow
 local LEASE = 3 * slow                   -- of the watchdog
 
-local NAMES = kinds.names()
+local NAMES = kinds.names(nil, true)
 
 local server, servers
 
@@ -36,13 +36,8 @@ local function take(world, which)
   local kind, lock = kinds.of[which], world.lock(which)
   local taken = { lock, not kind.is_entered_once and lock or nil }
   if kind.reader then
-    local client = world.clients[1]
-    for _, its in ipairs(require "rlock.lock.kinds") do
-      if its.name == kind.pair then
-        local read = client[its.factory](client, which):read_lock()
-        taken[#taken + 1], taken[#taken + 2] = read, read
-      end
-    end
+    local read = kinds.of[kind.reader].lock(world.clients, which)
+    taken[#taken + 1], taken[#taken + 2] = read, read
   end
   for _, each in ipairs(taken) do assert.is_true(each:lock { wait = SOON }) end
   return taken

@@ -60,7 +60,8 @@ describe("the options of", function()
     it(kind.factory .. " are checked", function()
       local message = kind.driver
         and ("bad options of client:%s: it has none"):format(kind.factory)
-        or "bad option wiat: must be one of owner, replica_timeout, replicas"
+        or "bad option wiat: must be one of fenced, owner, "
+          .. "replica_timeout, replicas"
       refuses(message, client[kind.factory], client, "x", { wiat = 1 })
     end)
   end
@@ -71,8 +72,8 @@ describe("the options of", function()
         acquire = function() return { "held" } end,
         release = function() return { "freed" } end,
       } }
-    local known = "bad option most: must be one of drift, owner, "
-      .. "replica_timeout, replicas"
+    local known = "bad option most: must be one of drift, fenced, "
+      .. "owner, replica_timeout, replicas"
     refuses(known, client.policy, client, own, "x", { most = 1 })
     refuses(known, client.policy, client, "fair", "x", { most = 1 })
     refuses("bad options: must be a table such as", client.policy, client, own,

@@ -60,8 +60,8 @@ return {
   -- wakes
   { "a release without a message", "mutex", "rlock/policy/reentrant.lua",
     'pass(lock, keys[2], entry)\n', "", NO_WAKE },
-  { "a break without a message", "fenced", "rlock/policy/fenced.lua",
-    '  free(lock, keys[2], publish)\n', "", NO_WAKE, BREAK },
+  { "a break without a message", "fenced", "rlock/policy/reentrant.lua",
+    '  free(keys[1], keys[2], args[2])\n', "", NO_WAKE, BREAK },
   { "a hand-over that passes a foreign waiter by", "mutex",
     "rlock/policy/handover.lua", "heard.err or heard[2] > heard[4]",
     "heard.err", NO_WAKE },
@@ -72,9 +72,10 @@ return {
     '  free(lock, keys[2], publish)\n  return "freed"\nend\n\n'
       .. 'function server.break_', '  return "freed"\nend\n\n'
       .. 'function server.break_', NO_WAKE },
-  { "a break that ignores its token", "fenced", "rlock/policy/fenced.lua",
-    "if not standing or tonumber(standing) ~= tonumber(token) then",
-    "if not standing then", "break_ with the older token %d+ frees it", BREAK },
+  { "a break that ignores its token", "fenced", "rlock/policy/fencing.lua",
+    'and tonumber(standing_token(keys) or "") ~= tonumber(token) then',
+    "and not standing_token(keys) then",
+    "break_ with the older token %d+ frees it", BREAK },
   { "a downgrade without a message", "readwrite", "rlock/policy/readwrite.lua",
     'redis.call("unlink", lock, index)\n  end\n'
       .. '  tell(publish, keys[2], WRITER_GONE)',
@@ -187,13 +188,32 @@ return {
   { "a reservation without an end", "mutex", "rlock/policy/handover.lua",
     '  redis.call("pexpire", lock, CLAIM)\n', "", "has no expiry" },
   { "a reservation that is listed as a hold", "fenced",
-    "rlock/policy/fenced.lua", "elseif value ~= RESERVED then", "else",
+    "rlock/policy/handover.lua",
+    'if all[i] == "" or all[i + 1] == RESERVED then', 'if all[i] == "" then',
     "peek lists the wrong holders" },
   { "a reservation that is lost by its waiter", "mutex",
     "rlock/policy/reentrant.lua",
     "elseif not count and ttl ~= -2 then",
     "elseif (not count or count == RESERVED) and ttl ~= -2 then",
     "run twice, release leaves other keys" },
+
+  -- fencing tokens
+  { "a token that two holders get", "fenced_mutex", "rlock/policy/fencing.lua",
+    'if its == token then redis.call("set", keys[token_at], token) end', "",
+    "its token does not grow" },
+  { "a repeat that draws another token", "fenced_fair",
+    "rlock/policy/fencing.lua", 'if its ~= "0" then return its end', "",
+    "run twice, acquire leaves other keys", "--ops 1" },
+  { "a nested hold that draws another token", "fenced_readwrite",
+    "rlock/policy/token_key.lua", "if its_owner == owner then",
+    'if its_owner == owner and args[3] == "1" then', "its token changes" },
+  { "a renewal that forgets the token", "fenced_readwrite",
+    "rlock/policy/token_key.lua",
+    'if verdict == "held" then prolong_token(keys, args[2]) end', "",
+    "its token changes" },
+  { "a release that leaves the token to the next hold", "fenced_simple",
+    "rlock/policy/token_key.lua", 'redis.call("del", key_of_token(keys))\n'
+      .. '      elseif', "\n      elseif", "still names A" },
 
   -- a full server
   { "an inner release that needs memory", "reentrant",

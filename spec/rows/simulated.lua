@@ -100,6 +100,9 @@ rows.planted = {
   { "permits that are kept for three leases", "rlock.policy.permits",
     "local ends = time + args[2]", "local ends = time + args[2] * 3", "kept",
     { only = { counter = "permits", servers = 1 } } },
+  { "a token that two holders get", "rlock.policy.fencing",
+    "math.max(time[1] * 1000000 + time[2], last + 1))", "math.max(last, 1))",
+    "token", { only = { kind = "mutex", servers = 1 } } },
   { "a lease that is always two seconds",
     "rlock.policy.reentrant", 'redis.call("pexpire", lock, lease)\n'
       .. '  end\n  if client', 'redis.call("pexpire", lock, 2000)\n'

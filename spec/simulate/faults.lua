@@ -128,6 +128,13 @@ local function lose_data(world, server, is_whole)
   end)
 end
 
+-- A server has its data of an earlier time again.
+local function restored(world, server)
+  each_of(world, server, function(thing)
+    world.oracle.restored(thing, server)
+  end)
+end
+
 function inject.freeze(world, a, _, c)
   one_of(world.servers, a):freeze(c * 2)
 end
@@ -156,6 +163,7 @@ inject["restart, saved"] = function(world, a, _, c)
   server:restart(c, "saved")
   if world.cluster then world.cluster:forget_strays(server) end
   lose_data(world, server, false)
+  restored(world, server)
 end
 
 -- In a cluster, a slot moves, at once or key by key.
@@ -199,7 +207,10 @@ local function fail_over(world, server, how)
   if how.is_lagging then lose_data(world, server, false) end
   if how.splits > 0 then split(world, server, how.splits) end
   cluster:fail_over(server, how)
-  if how.is_lagging then cluster:forget_strays(server) end
+  if how.is_lagging then
+    cluster:forget_strays(server)
+    restored(world, server)
+  end
 end
 
 -- Derives independent numbers in [0,1) from one.
@@ -230,6 +241,7 @@ function inject.failover(world, a, b, c)
   if is_lagging then lose_data(world, server, false) end
   sentinels.fail_over(world.network, server, is_lagging, c * 4 - 2,
     world.universe.random)
+  if is_lagging then restored(world, server) end
 end
 
 function inject.save(world, a) one_of(world.servers, a):save() end
@@ -271,8 +283,8 @@ inject["failover to a replica"] = function(world, a, _, c)
   server:roll_back()
   each_of(world, server, function(thing)
     thing.rolled_back_at = world.universe.now
-    world.oracle.restored(thing, server)
   end)
+  restored(world, server)
   sentinels.fail_over(world.network, server, false, c * 4 - 2,
     world.universe.random)
 end

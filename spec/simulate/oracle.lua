@@ -100,7 +100,8 @@ end
 
 local function check_token(self, holder)
   local thing, token = holder.thing, math.tointeger(holder.token)
-  if not token then return end
+  -- A program that was stopped may get a hold after its end.
+  if not token or holder.valid_for() <= 0 then return end
   if thing.token and token <= thing.token
       and not is_given_again(holder, token)
       and not holder.is_forgiven and not thing.went_back then
@@ -153,11 +154,15 @@ local function check_wait(self, holder)
       or holder.is_joint then           -- another member may have been held
     return
   end
-  local idle = self.universe.now
-    - math.max(holder.began, holder.thing.moved_at or 0)
+  local thing = holder.thing
+  -- Behind a writer, which waits for these readers and may give up, a reader
+  -- waits in the fair queue.
+  if thing.kind == "fair_read_write_lock" and thing.holders[1] then return end
+  local idle = self.universe.now - math.max(holder.began, thing.moved_at or 0,
+    thing.garbage_until or 0)
   if idle > IDLE then
     self:fault("delayed", "%s gets %s, which nobody has taken or given back "
-      .. "for %.3f s", holder.label, holder.thing.name, idle)
+      .. "for %.3f s", holder.label, thing.name, idle)
   end
 end
 
@@ -172,6 +177,7 @@ function oracle:granted(holder)
   holder.since = self.universe.now
   check_wait(self, holder)
   thing.moved_at = self.universe.now
+  if holder.mode ~= "read" and not thing.most then thing.garbage_until = nil end
   if is_of_lost_data(thing, holder.executed or holder.began) then
     holder.is_forgiven = true
   end

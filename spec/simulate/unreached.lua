@@ -119,6 +119,8 @@ return {
       "backend.get: *" },
     { SEVERAL, "Target:route: after if 1", "Target:identity: after if 1",
       "follow_slots: *", "attend: *" },
+    { "no task here holds a lock while it waits long for another one; "
+      .. "spec/check/deadlock_spec.lua", "Target:announce: *" },
   },
   ["redis/batch"] = {
     { REFUSED, "batch:fail: *", "send_alone: *" },

@@ -19,7 +19,7 @@ local COLLECTED = 12      -- seconds until all garbage is collected, see world
 function Holder:__close()
   if self.has_ended then return end
   self.world.oracle:ending(self)
-  self.thing.moved_at = self.world.universe.now + COLLECTED
+  self.thing.garbage_until = self.world.universe.now + COLLECTED
 end
 
 -- Few are held for long: the others cost little while they wait for those.
@@ -363,9 +363,14 @@ end
 
 -- Locks of one server -------------------------------------------------------
 
+-- Every other process has fencing tokens; not the crowd, which is for the wakes
+-- of each kind.
 local function open_lock(task, thing, owner)
   local client = task.open[thing.servers[1].name]
   local kind = thing.kind
+  local process = task.process
+  owner = { owner = owner and owner.owner,
+    fenced = process.number % 2 == 0 and not process.is_crowd }
   if kind ~= "read_write_lock" and kind ~= "fair_read_write_lock" then
     return client[kind](client, thing.name, owner), "exclusive"
   end

@@ -558,17 +558,17 @@ function watch.executed(self, server, link, operation, key, args, reply)
     local lease = tonumber(args[2]) / 1000
     local given = remember(server.granted, key)
     local before = given[args[1]]
-    local ids = server.released[key]
+    local newer = link.is_closed and remember(server.released, key)[args[1]]
     given[args[1]] = { at = self.universe.now, ends = self.universe.now + lease,
-      till = before and before.till, is_late = link.is_closed and ids
-        and (ids[args[1]] or 0) > link.id }
+      till = before and before.till, is_late = newer
+        and newer.server == link.server and newer.id > link.id }
     if thing then
       thing.freed_at = nil
       thing.takers[args[1]] = link.host.process
       give(self, thing, args[1], math.tointeger(reply[2]))
     end
   elseif operation == "release" then
-    remember(server.released, key)[args[1]] = link.id
+    remember(server.released, key)[args[1]] = link
     released(self, server, key, args, verdict)
     if thing and verdict == "freed" then
       thing.opened_at = self.universe.now

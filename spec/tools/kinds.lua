@@ -11,6 +11,7 @@
 --  kinds.of[NAME] describes a kind; each side of a read/write lock is one:
 --    nodes           number of servers; default 1
 --    is_built_in     whether a factory of the client makes it
+--    is_fenced       whether it is another kind with the option `fenced`
 --    pair            the name of the read/write lock of which it is a side
 --    reader          the kind that is the other side, if this one is the writer
 --    is_entered_once whether its holder cannot re-enter it
@@ -31,9 +32,11 @@ local kinds = {}
 local SHARED = "rlock.spec.tools.kinds"
 
 -- Makes a lock by this method of a client, then by this one of the pair.
-local function by(method, side)
+local function by(method, side, fenced)
   return function(clients, name, options)
-    local made = clients[1][method](clients[1], name, options)
+    local its = { fenced = fenced and true }
+    for option, value in pairs(options or {}) do its[option] = value end
+    local made = clients[1][method](clients[1], name, its)
     return side and made[side](made) or made
   end
 end
@@ -86,6 +89,8 @@ local waiting = {
     return client:call("ZCARD", "rlock_frw_queue:{" .. name .. "}")
   end,
 }
+waiting.fenced_fair = waiting.fair
+waiting.fenced_fair_write = waiting.fair_write
 
 local function add(name, policy, kind)
   kind.is_built_in, kind.waiting = true, waiting[name]
@@ -94,26 +99,45 @@ local function add(name, policy, kind)
   kinds.of[name] = kind
 end
 
-for _, kind in ipairs(require "rlock.lock.kinds") do
-  local policy = require("rlock.policy." .. kind.name)
-  if kind.pair then
-    local reader = kind.name:gsub("readwrite", "read")
-    local writer = kind.name:gsub("readwrite", "write")
-    local write_lock = by(kind.factory, "write_lock")
-    add(reader, policy.read, { lock = by(kind.factory, "read_lock"),
-      rival = write_lock, pair = kind.name })
-    add(writer, policy.write, { lock = write_lock, pair = kind.name,
-      reader = reader })
-  elseif not kind.driver then
-    add(kind.name, policy, { lock = by(kind.factory) })
+-- Adds the locks of a row of lock/kinds.lua; `fenced` is "fenced_" or nil.
+local function add_all(row, fenced)
+  local name = (fenced or "") .. row.name
+  local policy = require("rlock.policy." .. name)
+  if row.pair then
+    local reader = name:gsub("readwrite", "read")
+    local writer = name:gsub("readwrite", "write")
+    local write_lock = by(row.factory, "write_lock", fenced)
+    add(reader, policy.read, { pair = name, rival = write_lock,
+      lock = by(row.factory, "read_lock", fenced), is_fenced = fenced ~= nil })
+    add(writer, policy.write, { pair = name, reader = reader,
+      lock = write_lock, is_fenced = fenced ~= nil })
+  else
+    add(name, policy, { lock = by(row.factory, nil, fenced),
+      is_fenced = fenced ~= nil })
   end
 end
 
---- The sorted names of the kinds for which test(kind) is true, or of all.
-function kinds.names(test)
+--- The names of all built-in policies.
+kinds.policies = {}
+
+for _, row in ipairs(require "rlock.lock.kinds") do
+  if not row.driver then add_all(row) end
+  table.insert(kinds.policies, row.name)
+  if not (row.driver or row.fenced) then
+    add_all(row, "fenced_")
+    table.insert(kinds.policies, "fenced_" .. row.name)
+  end
+end
+
+--- The sorted names of the kinds for which test(kind) is true, or of all;
+--  without those that are other kinds with the option `fenced`, unless
+--  `with_fenced`.
+function kinds.names(test, with_fenced)
   local names = {}
   for name, kind in pairs(kinds.of) do
-    if not test or test(kind) then names[#names + 1] = name end
+    if (with_fenced or not kind.is_fenced) and (not test or test(kind)) then
+      names[#names + 1] = name
+    end
   end
   table.sort(names)
   return names

@@ -9,7 +9,7 @@
 
 local commands = require "spec.tools.commands"
 local few = require "spec.tools.few"
-local kinds = require "rlock.lock.kinds"
+local kinds = require "spec.tools.kinds"
 local model = require "spec.tools.model"
 local policy = require "rlock.policy"
 local replies = require "spec.tools.replies"
@@ -126,8 +126,7 @@ local function sides_of(name)
 end
 
 --- The names of all policies: the built-in ones, and the README's.
-calls.NAMES = { "few" }
-for _, kind in ipairs(kinds) do table.insert(calls.NAMES, kind.name) end
+calls.NAMES = { "few", table.unpack(kinds.policies) }
 
 local make = {}
 

@@ -65,10 +65,17 @@ describe("errors.classify", function()
   end)
 
   it("knows the servers that serve nobody", function()
-    for word in ("LOADING READONLY MASTERDOWN CLUSTERDOWN"):gmatch("%S+") do
+    for word in ("LOADING READONLY MASTERDOWN"):gmatch("%S+") do
       assert.is_true(errors.classify(word .. " x").node_down, word)
     end
+    assert.is_true(errors.classify("CLUSTERDOWN The cluster is down").node_down)
     assert.is_false(errors.classify("BUSY x").node_down)
+  end)
+
+  it("knows that one slot of a cluster may have no node", function()
+    local row = errors.classify("CLUSTERDOWN Hash slot not served")
+    assert.is_false(row.node_down)
+    assert.is_true(row.slot_down and row.retry)
   end)
 
   it("refuses redirections, and says why", function()

@@ -27,7 +27,7 @@ local function replies_of(says)
   if type(says) == "string" then
     return {}, { "redis", "redis", "redis" }, { says, says, says }
   elseif not says.place then
-    return { false }, {}, {}
+    return { [2] = false }, { "redis" }, { "ERR No such master" }
   end
   local others = {}
   for i, name in ipairs(says.others or {}) do
@@ -37,7 +37,22 @@ local function replies_of(says)
   local about = says.epoch and flat {
     ["config-epoch"] = says.epoch, ["num-other-sentinels"] = says.more or 2,
   }
-  return { place_in(says.place), about, others }, {}, {}
+  local replies = { master = about, sentinels = others,
+    ["get-master-addr-by-name"] = place_in(says.place) }
+  return replies, {}, {}
+end
+
+-- Replies to the commands in their order. Between the first two of them,
+-- `is_then` may replace what the Sentinel says.
+local function pipeline(name, commands)
+  local list = {}
+  for i, words in ipairs(commands) do
+    local replies, codes, details = replies_of(world[name])
+    if next(codes) then return replies, codes, details end
+    list[i] = replies[words[2]:lower()]
+    world[name] = i == 1 and world[name].is_then or world[name]
+  end
+  return list, {}, {}
 end
 
 local function connect(options)
@@ -47,7 +62,7 @@ local function connect(options)
   if not says then return nil, "connect", name .. ": refused" end
   return {
     identity = { run_id = name }, close = function() end,
-    pipeline = function() return replies_of(says) end,
+    pipeline = function(_, _, commands) return pipeline(name, commands) end,
     send = function() return { flat { name = "a" }, flat { name = "b" } } end,
   }
 end
@@ -103,6 +118,15 @@ describe("Sentinel", function()
     assert.equal("b:2", (located(self)))
     located(self)
     assert.same({ "m moved from a:1 to b:2" }, moves)
+  end)
+
+  it("may fail over between two replies", function()
+    local self = new "s:1"
+    located(self)
+    local is_then = { place = "b:2", epoch = 2 }
+    world["s:1"] = { place = "a:1", epoch = 1, is_then = is_then }
+    assert.equal("a:1", (located(self)))
+    assert.equal("b:2", (located(self)))
   end)
 
   it("is not believed if it has missed a failover", function()

@@ -42,6 +42,41 @@ end)
 
 after_each(fixtures.close)
 
+describe("the option fenced on ZooKeeper", function()
+  local option = { fenced = true }
+
+  it("is accepted: each lock has a token without it", function()
+    for _, make in ipairs {
+      function(...) return client:lock(...) end,
+      function(...) return client:mutex(...) end,
+      function(...) return client:fair_lock(...) end,
+      function(...) return client:fenced_lock(...) end,
+      function(...) return client:policy("reentrant", ...) end,
+      function(...) return client:read_write_lock(...):write_lock() end,
+      function(...) return client:fair_read_write_lock(...):write_lock() end,
+    } do
+      local path = fixtures.name "fenced"
+      local lock, last = make(path, option), 0
+      for _ = 1, 2 do
+        local ok, token = lock:lock { wait = PATIENCE }
+        assert.is_true(ok)
+        assert.is_true(token > last)
+        assert.equal(token, lock:token())
+        assert.is_true(lock:unlock())
+        last = token
+      end
+    end
+  end)
+
+  it("does not make a kind that ZooKeeper does not have", function()
+    for _, kind in ipairs { "spin_lock", "simple_lock" } do
+      local ok, message = pcall(client[kind], client, name, option)
+      assert.is_false(ok)
+      assert.matches("is not for ZooKeeper: .*use client:lock", message)
+    end
+  end)
+end)
+
 describe("a mutex on ZooKeeper", function()
   local mutex
 

@@ -65,7 +65,9 @@ end
 -- @return[1] the fencing token, if the policy has one
 -- @treturn[2] nil
 -- @treturn[2] string code: "timeout", "refused", "connect", "closed", "lost",
---   "quorum" (no majority of a red lock's servers is in reach)
+--   "deadlock" (tasks of this client, this one among them, would wait for each
+--   other: the detail has the cycle), "quorum" (no majority of a red lock's
+--   servers is in reach)
 -- @treturn[2] string detail
 function handle:lock(options)
   if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end

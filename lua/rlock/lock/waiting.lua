@@ -26,10 +26,26 @@ local CONFIRM = 1         -- maximum wait for the subscription
 --- Seconds between polls of a waiter without a channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
+local deadlock          -- loaded when a client that holds something waits
+
+--- Why a task must not wait for a lock: see deadlock.enter.
+function waiting.deadlock(session, waiter, lock)
+  if not session.watchdog:is_needed() then return nil end
+  deadlock = deadlock or require "rlock.lock.deadlock"
+  return deadlock.enter(session, waiter, lock)
+end
+
+--- After a pause, a task tries to take several locks: until the next pause, it
+--  is no part of a deadlock.
+function waiting.awake(waiter)
+  if waiter.edge then waiter.edge.is_active = false end
+end
+
 -- The job of a waiter has died, see resty/rlock/host/guard.lua.
 local function leave_for(dead)
   local session, waiter, record = dead.session, dead.waiter, dead.record
   session.heartbeats:leave(waiter)
+  if waiter.edge then deadlock.leave(session, waiter) end
   if waiter.channel then session.wakeup:leave(waiter, false) end
   if record then requests.leave_place(session, record, waiter.owner_name) end
 end
@@ -72,6 +88,7 @@ end
 --- As wakeup:leave.
 function waiting.leave(session, waiter, got_it)
   if waiter.survives then waiter.survives() end
+  if waiter.edge then deadlock.leave(session, waiter) end
   if waiter.channel then session.wakeup:leave(waiter, got_it) end
 end
 
@@ -159,9 +176,17 @@ local function retry(waiter, woken, code, detail)
 end
 
 -- To keep thousands of waiting tasks small, tail calls leave one frame.
-function wait(waiter, ms)
+local function pause_and_retry(waiter, ms)
   local call = waiter.call
   return retry(waiter, waiting.pause(call.session, waiter, ms, call.record))
+end
+
+-- Waits, unless that would be a deadlock.
+function wait(waiter, ms)
+  local call = waiter.call
+  local cycle = waiting.deadlock(call.session, waiter, call)
+  if cycle then return call:end_wait(waiter, false, "deadlock", cycle) end
+  return pause_and_retry(waiter, ms)
 end
 
 --- Waits, and retries until the verdict is not "busy" or the deadline passes.

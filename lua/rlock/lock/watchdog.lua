@@ -91,14 +91,17 @@ local function first_in(batch)
   end
 end
 
---- All grants that the watchdog knows.
-function watchdog:all()
-  local all = {}
+--- The grants that the watchdog knows.
+-- @tparam[opt] integer most  of each list, and then the newest; default: all
+-- @treturn table
+function watchdog:all(most)
+  local all, left = {}, most or math.huge
   for _, list in ipairs { self.fresh, self.observed } do
-    local grant = list.first
-    while grant do
+    local grant, n = list.last, 0
+    while grant and n < left do
+      n = n + 1
       all[#all + 1] = grant
-      grant = grant[3]
+      grant = grant[2]
     end
   end
   for _, batch in ipairs(self.flights) do
@@ -106,7 +109,9 @@ function watchdog:all()
       if grant[1] == batch then all[#all + 1] = grant end
     end
   end
-  for i = 1, self.alarms.n do all[#all + 1] = self.alarms[i] end
+  for i = 1, math.min(self.alarms.n, left) do
+    all[#all + 1] = self.alarms[i]
+  end
   return all
 end
 

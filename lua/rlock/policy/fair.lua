@@ -1,7 +1,8 @@
 --- A reentrant lock that is granted in order of arrival.
 --    name                            hash: owner -> hold count; expires with
 --                                    the lease. The empty field, which no
---                                    owner has, marks a fair lock of rlock
+--                                    owner has, marks a fair lock of rlock: 0,
+--                                    or a fencing token (fencing.lua)
 --    redisson_lock_queue:{name}      list: the queue of waiters, head first
 --    redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
 --    redisson_lock__channel:{name}:<owner>
@@ -645,11 +646,10 @@ function server.release(keys, args)
   return is_held and "freed" or "lost"
 end
 
---- Removes a waiter that gives up. If it was granted the lock and does not know
---  it, the lock passes to the next waiter.
+--- Removes a waiter that gives up. It keeps a hold: another task of its owner
+--  may have acquired the lock before this request arrives.
 function server.leave(keys, args)
-  local owner, publish = args[1], args[2]
-  give_up(keys, owner, publish, redis.call("hget", keys[1], owner) == "1")
+  leave(keys, args[1], args[2])
   return "left"
 end
 
@@ -684,13 +684,6 @@ end
 --- As the reentrant lock's, then "queue" and the first hundred waiters.
 function server.peek(keys, args)
   local reply = peek(keys, args)
-  local holders = reply[4]
-  for i = #holders - 1, 1, -2 do
-    if holders[i] == MARK then
-      table.remove(holders, i + 1)
-      table.remove(holders, i)
-    end
-  end
   reply[5] = { "queue", redis.call("lrange", keys[2], 0, 99) }
   return reply
 end

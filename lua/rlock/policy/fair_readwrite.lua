@@ -429,7 +429,8 @@ local function leave(keys, args, who)
 end
 
 -- Frees the lock from all readers by force, unless there is a writer; or from
--- the writer, and from its read holds. If it is free, evicts dead waiters.
+-- the writer, and from its read holds. If it is free, evicts dead waiters,
+-- unless a token names a hold.
 local function break_(keys, args, side)
   local token, publish, time = args[1], args[2], now()
   local two = holders(keys, time)
@@ -439,6 +440,7 @@ local function break_(keys, args, side)
   if two[1] and token ~= "" then
     return { "refused", "a read/write lock has no fencing tokens" }
   end
+  if not two[1] and token ~= "" then return "free" end
   if not two[1] then
     local _, gone = first_alive(keys, keys[4],
       { before = 0, start = 0, time = time })

@@ -120,12 +120,13 @@ function handover.unregister(channel, entry)
   end
 end
 
---- The holders of a lock. An owner with a reservation is not one.
+--- The holders of a lock. An owner with a reservation is not one, nor is the
+--  empty field, which marks a fair lock or is a fencing token.
 --  @tparam table all owner, count, ...: the reply of HGETALL
 --  @treturn table
 function handover.holders(all)
   for i = #all - 1, 1, -2 do
-    if all[i + 1] == RESERVED then
+    if all[i] == "" or all[i + 1] == RESERVED then
       table.remove(all, i)
       table.remove(all, i)
     end

@@ -27,6 +27,16 @@ backend.name = "redis"
 --- Finds a kind of lock, see policy.lua.
 backend.load, backend.sides = policies.load, policies.sides
 
+--- A user's policy with fencing tokens.
+-- @tparam table loaded  from `load`
+-- @tparam number level  as in error()
+-- @treturn table as `load`
+function backend.fenced(loaded, level)
+  local of_user = require("rlock.policy.token_key").of_user
+  local kind = of_user(getmetatable(loaded).__index, level + 1)
+  return (policies.load(kind, level))
+end
+
 --- Its servers may be those of a red lock.
 backend.is_for_red_locks = true
 
@@ -410,6 +420,19 @@ function Target:is_closed() return node_of(self).is_closed end
 -- @return the answer, or nil, code, detail
 function Target:ping(deadline)
   return node_of(self):call(deadline, { "PING" }, 1)
+end
+
+--- Tells other processes about a wait, see lock/deadlock.lua. The key is beside
+--  the lock: rlock_waits:{name}:<owner>.
+-- @tparam number deadline by host.now()
+-- @tparam string owner_name
+-- @tparam[opt] string text  default: the wait is over
+-- @tparam[opt] integer seconds  after which the server forgets it
+-- @return a value; or nil, code, detail
+function Target:announce(deadline, owner_name, text, seconds)
+  local key = naming.prefix("rlock_waits", self[1]) .. ":" .. owner_name
+  local words = text and { "SET", key, text, "EX", seconds } or { "DEL", key }
+  return node_of(self):call(deadline, words, #words)
 end
 
 --- What carries its requests: a node, or a dedicated connection of it. Batches

@@ -90,7 +90,9 @@ local function failed(self, item, code, detail)
   local node, record = node_of(self.route), item.lock.record
   local class, why = remote.classify(node, op_of(self, item), code, detail,
     record.name)
-  if class.node_down then record.target.node:suspect(node) end
+  if class.node_down or class.slot_down then
+    record.target.node:suspect(node)
+  end
   self.sender.failed(item, why, class.gone)
 end
 
@@ -163,7 +165,7 @@ local function is_refused(self, call, code, detail)
   local class = remote.classify(node, op, code, detail, "")
   remote.forget(node, op, class)
   remote.forget(node, calls.op_of(call), class)
-  return not class.node_down
+  return not (class.node_down or class.slot_down)
 end
 
 -- Handles the outcome of a call for several items.

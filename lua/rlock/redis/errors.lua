@@ -7,6 +7,7 @@
 --    retry      sending the same request again later may succeed
 --    node_down  the node is unusable: drop its connection, because a new one
 --               may lead to another server
+--    slot_down  no node has the slot: only requests for it wait
 --    forget     the request used an outdated "script" or reading of the
 --               server's "clock", which is fetched again before the retry
 --    pause      false: retry without a back-off
@@ -50,7 +51,7 @@ local words = {
   OOM = row("redis", "no", true, false),
   -- Fewer good replicas than min-replicas-to-write.
   NOREPLICAS = row("redis", "no", true, false),
-  -- A part of the cluster's slots has no owner.
+  -- The cluster is down, for this node at least.
   CLUSTERDOWN = row("redis", "no", true, true),
   -- A slot is being migrated, and the keys are on two nodes.
   TRYAGAIN = row("redis", "no", true, false),
@@ -102,6 +103,11 @@ words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
 words.WRONGTYPE.explain = "a key of this name holds something else, such as a "
   .. "lock of another kind"
 words.WRONGTYPE.gone, words.WRONGTYPE.expects = true, true
+
+-- The other cause of CLUSTERDOWN: a slot has no owner. Other slots may work, so
+-- the connection stays.
+local slot_down = row("redis", "no", true, false)
+slot_down.slot_down = true
 
 -- A renamed or unsupported command; inside a script the error is another one.
 local absent = row("redis", "no", false, false)
@@ -160,7 +166,11 @@ function errors.classify(message)
     error("bad message: must be a string", 2)
   end
   local word, rest = message:match("^(%S+) ?(.*)$")
-  if word ~= "ERR" then return words[word] or unknown end
+  if word == "CLUSTERDOWN" and not rest:find "^The cluster is down" then
+    return slot_down
+  elseif word ~= "ERR" then
+    return words[word] or unknown
+  end
   for _, case in ipairs(plain) do
     if rest:find(case[1]) then return case[2] end
   end

@@ -142,6 +142,7 @@ end
 function node:verify_address(address, connection, code, detail)
   if not self.sentinel then return connection, code, detail end
   if not connection then
+    self.sentinel:suspect(address)
     return nil, code == "connect" and "closed" or code, detail
   elseif address ~= self.sentinel.address then
     connection:close()

@@ -257,7 +257,7 @@ local function next_step(server, node, class, detail)
     local target, is_once = server:redirect(detail, node)
     return true, target, is_once and target
   end
-  if class.node_down then server:suspect(node) end
+  if class.node_down or class.slot_down then server:suspect(node) end
   return class.retry, class.pause == false
 end
 

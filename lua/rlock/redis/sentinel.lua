@@ -104,10 +104,10 @@ end
 
 -- What a Sentinel knows of the master, from its replies.
 local function answer_of(replies)
-  local address = replies[1]
+  local address = replies[2]
   address = type(address) == "table" and url.address(address[1], address[2])
   if not address then return nil end
-  local about, others = fields(replies[2]), {}
+  local about, others = fields(replies[1]), {}
   for _, list in ipairs(type(replies[3]) == "table" and replies[3] or {}) do
     local other = fields(list)
     others[#others + 1] = url.address(other.ip, other.port)
@@ -148,17 +148,19 @@ local function names_of(self, connection)
   return names[1] and table.concat(names, ", ") or "none"
 end
 
--- Queries a Sentinel.
+-- Queries a Sentinel. A failover may come between two of the commands. So the
+-- epoch is asked for before the address: a new address with an old epoch is
+-- corrected by the next answer, but an old address with the new epoch is not.
 -- @return as `ask`
 local function converse(self, connection)
-  local words = { "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master }
   local replies, codes, details = connection:pipeline(self.options.ms, {
-    words, { "SENTINEL", "MASTER", self.master },
+    { "SENTINEL", "MASTER", self.master },
+    { "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master },
     { "SENTINEL", "SENTINELS", self.master },
   })
   local answer = answer_of(replies)
   if answer then return answer end
-  if codes[1] then return nil, explained(details[1]) end
+  if codes[2] then return nil, explained(details[2]) end
   return nil, ("it knows no master %s, only: %s"):format(
     naming.show(self.master), names_of(self, connection)), true
 end

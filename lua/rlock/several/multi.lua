@@ -199,6 +199,17 @@ local function jitter(self, try)
   return self:rest(try)
 end
 
+-- Pauses while nothing of this attempt is held.
+local function pause_for(try, ms)
+  local member, waiter = try.member, try.waiter
+  local cycle = waiting.deadlock(member.session, waiter, member)
+  if cycle then return nil, "deadlock", cycle end
+  local woken, code, unwind =
+    waiting.pause(member.session, waiter, ms, member.record)
+  waiting.awake(waiter)
+  return woken, code, unwind
+end
+
 -- Waits for the busy member. The first time, joins its waiters and retries once
 -- the subscription stands, because a release may have come before it.
 local function wait_for_member(self, try, inner)
@@ -208,8 +219,7 @@ local function wait_for_member(self, try, inner)
   local slept, code, unwind = true, nil, nil
   if not try.waiter.is_set then slept, code, unwind = jitter(self, try) end
   if slept == nil then return nil, code, unwind end
-  return waiting.pause(try.member.session, try.waiter,
-    not is_new and inner.ms or nil, try.member.record)
+  return pause_for(try, not is_new and inner.ms or nil)
 end
 
 -- Waits, holding nothing, until the server that failed answers a PING.

@@ -49,9 +49,15 @@ local function check_policy(which, _, level)
   return which
 end
 
+local function refuse_tokens(fenced, _, level)
+  if not fenced then return fenced end
+  error("bad option fenced of red_lock: independent servers cannot issue a "
+    .. "common token", level + 1)
+end
+
 local check_options = check.table({
   policy = check_policy, node_timeout = check.duration(0.001),
-  drift = check.drift,
+  drift = check.drift, fenced = refuse_tokens,
 }, 'a table such as { policy = "simple" }', "red_lock")
 
 local function check_clients(clients, level)

@@ -25,6 +25,7 @@ backend.name = "zookeeper"
 
 --- Finds a kind of lock, see kinds.lua.
 backend.load, backend.sides = kinds.load, kinds.sides
+backend.fenced = kinds.fenced
 
 --- The kinds of lock of an election, see kinds.lua.
 backend.elections = kinds.elections

@@ -104,11 +104,13 @@ local WHY_NOT = {
   simple = "ZooKeeper has no key with a single value; use client:lock",
 }
 
---- Finds a kind. Raises an error if ZooKeeper has no such kind.
+--- Finds a kind. All have fencing tokens, so "fenced_mutex" is the mutex.
+--  Raises an error if ZooKeeper has no such kind.
 -- @tparam string|table which
 -- @tparam[opt=2] number level as in error()
 -- @treturn table
 function kinds.load(which, level)
+  if type(which) == "string" then which = which:gsub("^fenced_", "") end
   local found = all[which]
   if found then return found end
   if type(which) == "table" and all[which.name] == which then return which end
@@ -117,6 +119,9 @@ function kinds.load(which, level)
     WHY_NOT[which] or "policies of users and red locks need Redis"),
     level or 2)
 end
+
+--- A kind of `load` with fencing tokens: each of them.
+function kinds.fenced(loaded) return loaded end
 
 --- The two sides of a read/write lock.
 -- @tparam string name

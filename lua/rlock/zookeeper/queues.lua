@@ -50,10 +50,12 @@ end
 -- @treturn string|nil then the name of the client's connections, see
 --   identity.lua
 -- @treturn string|nil the address; what another program wrote
+-- @treturn string|nil what a waiter has announced, see lock/deadlock.lua
 function queues.maker(data)
   local address, rest = data:match "^(%S+) ?(.*)$"
-  local owner, name = (rest or ""):match "^(%S+) (rlock,%S+)$"
-  return owner, name, owner and address or data ~= "" and data or nil
+  local owner, name, wait = (rest or ""):match "^(%S+) (rlock,%S+) ?(.*)$"
+  return owner, name, owner and address or data ~= "" and data or nil,
+    wait ~= "" and wait or nil
 end
 
 return queues

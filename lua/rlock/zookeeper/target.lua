@@ -409,6 +409,28 @@ end
 
 -- its server ------------------------------------------------------------------
 
+--- Tells other processes about a wait, in the data of the node that waits.
+-- @tparam number deadline by host.now()
+-- @tparam string owner
+-- @tparam[opt] string text  default: the wait is over, and its node is gone
+-- @return true; or nil, code, detail
+function target:announce(deadline, owner, text)
+  if self.policy.data then return true end      -- what Curator's clients read
+  local entry, server = self.entries[owner], self.server
+  local queued = entry and (entry.gate or entry.place)
+  if not text or not queued or not queued.node or entry.is_held
+      or not server.options.connection_name then
+    return true
+  end
+  local ok, code, detail = server.connection:reach(deadline)
+  if ok then
+    ok, code, detail = nodes.set(server, deadline, queued:path(),
+      server:data(queued.owner) .. " " .. text)
+  end
+  if not ok then return nil, code, detail end
+  return true
+end
+
 --- Posts nothing: each request needs a task.
 function target.post() return false end
 

@@ -105,12 +105,13 @@ end
 
 local function record_hold(state, client, step, token)
   local hold = client.holds[step.side]
+  local former = not hold.is_forgiven and hold.token
   hold.count, hold.token, client.waits = step.want, token, nil
   client.is_disturbed = nil
   extend(hold, step.want, state.server.now + step.lease)
   if not token then return end
   if step.want > 1 then
-    return token < state.token and "its token shrinks" or nil
+    return former and token ~= former and "its token changes" or nil
   elseif token <= state.token then
     return "its token does not grow"
   end

@@ -13,6 +13,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis or ZooKeeper.
   rlockctl status NAME [--json]            show its kind, holders and waiters
   rlockctl ls [PATTERN] [--json]           list locks
   rlockctl top [PATTERN] [--once]          watch them in a live table
+  rlockctl deadlocks [URL] [--json]        show tasks that wait for each other
   rlockctl break NAME [--force]            free a lock by force
   rlockctl wait NAME [-w DURATION]         wait until a lock is free
   rlockctl status --server [NAME]          show the server and permissions
@@ -56,7 +57,7 @@ $RLOCK_SENTINEL_PASSWORD.
 Exit status: that of the program or command. From rlockctl itself:
   0         done; status: it is held; break: it is broken; wait: it is free
   1         error; break: not broken; check: a fault; local status: no server;
-            status --server: a permission is missing
+            status --server: a permission is missing; deadlocks: there is one
   3         status and break: it is free; check: incomplete
   4         status: no lock may have written the key or node
   126, 127  run: the command cannot be executed, is not found

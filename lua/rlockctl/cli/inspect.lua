@@ -29,6 +29,12 @@ local function kind_named(name)
   end
 end
 
+-- A lock or counter of a kind; with fencing tokens, if it `is_fenced`.
+local function open(client, kind, name, is_fenced)
+  return client[kind.factory](client, name, is_fenced and { fenced = true }
+    or nil)
+end
+
 -- The kinds that can be recognised: name, factory, policy, keys, channel.
 local function kinds_of(name)
   local all = {}
@@ -153,7 +159,8 @@ local function peek_at_sides(pair)
   readers, code, detail = pair:read_lock():peek()
   if not readers then return nil, code, detail end
   local some = writer.state == "held" and writer or readers
-  local state = { state = some.state, ttl = some.ttl, holders = {} }
+  local state = { state = some.state, ttl = some.ttl, holders = {},
+    token = writer.token }
   add_holders(state, writer, "write")
   add_holders(state, readers, "read")
   for i, who in ipairs(readers.queue or {}) do
@@ -214,7 +221,8 @@ end
 local function state_of(client, kind, name)
   local read = kind.policy.read and peek_at_sides
     or kind.driver and peek_at_counter or peek
-  local state, code, detail = read(client[kind.factory](client, name))
+  local is_fenced = not kind.driver and kind.name ~= "reentrant"
+  local state, code, detail = read(open(client, kind, name, is_fenced))
   if not state then return nil, code, detail end
   state.kind, state.title = kind.name, kind.title
   state.waiters = state.queue and #state.queue or listeners(client, kind)
@@ -296,6 +304,9 @@ function inspect.at(client, name, is_proven)
     if not state then return nil, code, why end
     states[#states + 1] = state
   end
+  if states[2] and states[1].kind == "fenced" and states[1].state == "free" then
+    table.remove(states, 1)             -- its last token is that of the other
+  end
   if states[1] then return states end
   if type_ == "none" then return { { state = "free", holders = {} } } end
   local shown = naming.printable(type_)
@@ -312,7 +323,7 @@ end
 function inspect.locks(client, state, name, which)
   local kind = kind_named(state.kind)
   if kind and kind.pair then
-    local pair = client[kind.factory](client, name)
+    local pair = open(client, kind, name, state.token)
     return { pair:write_lock(), pair:read_lock() }
   elseif kind and kind.driver or state.kind == "unknown"
       or state.kind:find(" or ", 1, true) then
@@ -320,7 +331,7 @@ function inspect.locks(client, state, name, which)
   elseif which or not kind then
     return { client:policy(which, name) }
   end
-  return { client[kind.factory](client, name) }
+  return { open(client, kind, name, state.token) }
 end
 
 -- The lock, or the sides of the pair, that an owner holds.

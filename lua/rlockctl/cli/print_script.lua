@@ -13,7 +13,8 @@ rlockctl script POLICY [OP]
 
 Prints what Redis runs for a policy, a kind of lock. OP is one of its
 operations; without it, all of them. POLICY is a module of your own on
-package.path (see --lua-path), or one of these:
+package.path (see --lua-path), or one of these. An exclusive one may have
+fencing tokens: fenced_mutex is the mutex with them.
 
 %s]]):format(table.concat(list))
 

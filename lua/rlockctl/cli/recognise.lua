@@ -29,11 +29,13 @@ end
 
 local recognise = {}
 
--- Redisson's fair lock without waiters looks like a reentrant lock.
+-- Without waiters, Redisson's fair lock looks like a reentrant lock, and one
+-- with fencing tokens like a fenced lock.
 function recognise.fair(keys, args)
-  return (redis.call("exists", keys[2]) == 1
+  local has_queue = redis.call("exists", keys[2]) == 1
+  return (has_queue
       or args[1] == "hash" and redis.call("hexists", keys[1], MARK) == 1)
-    and may_have_counts(keys[1], args[1]) and 2
+    and may_have_counts(keys[1], args[1]) and (has_queue and 4 or 2)
 end
 
 function recognise.fair_readwrite(keys)

@@ -27,7 +27,7 @@ Several locks are acquired together: all or none.
                          command, and campaign again instead of exiting
   --fair                 first come, first served
   --fenced               with a fencing token, which only increases, in
-                         RLOCK_TOKEN
+                         RLOCK_TOKEN; not with -s, --limit or several names
   --policy POLICY        a kind of your own, as for `rlockctl status`
   --option K=V           an option of that kind, such as limit=2, or of an
                          election: layout=latch; may be repeated
@@ -128,14 +128,13 @@ local function duration(chosen, name, option, least)
 end
 
 local conflicts = {
-  { "shared", "exclusive" }, { "no_wait", "wait" }, { "fenced", "fair" },
-  { "fenced", "shared" }, { "fenced", "exclusive" }, { "limit", "shared" },
-  { "limit", "exclusive" }, { "limit", "fair" }, { "limit", "fenced" },
-  { "policy", "shared" }, { "policy", "exclusive" }, { "policy", "fair" },
-  { "policy", "fenced" }, { "policy", "limit" }, { "leader", "no_wait" },
-  { "leader", "wait" }, { "leader", "shared" }, { "leader", "exclusive" },
-  { "leader", "fair" }, { "leader", "fenced" }, { "leader", "policy" },
-  { "leader", "limit" },
+  { "shared", "exclusive" }, { "no_wait", "wait" }, { "fenced", "shared" },
+  { "limit", "shared" }, { "limit", "exclusive" }, { "limit", "fair" },
+  { "limit", "fenced" }, { "policy", "shared" }, { "policy", "exclusive" },
+  { "policy", "fair" }, { "policy", "limit" },
+  { "leader", "no_wait" }, { "leader", "wait" }, { "leader", "shared" },
+  { "leader", "exclusive" }, { "leader", "fair" }, { "leader", "fenced" },
+  { "leader", "policy" }, { "leader", "limit" },
 }
 
 local function check_conflicts(chosen)
@@ -228,8 +227,11 @@ local function words_of(operands, chosen)
     refuse "one NAME (or NAME,NAME...) comes before -- CMD"
   end
   local names = split(operands[1])
-  local single = chosen.limit and "--limit" or chosen.leader and "--leader"
-  if names[2] and single then refuse("%s takes one name", single) end
+  for _, option in ipairs { "limit", "fenced", "leader" } do
+    if names[2] and chosen[option] then
+      refuse("--%s takes one name", option)
+    end
+  end
   if chosen.command then
     if operands[2] then refuse "-c STRING replaces -- CMD" end
     return names, { "sh", "-c", chosen.command }

@@ -9,8 +9,8 @@ local run_locks = {}
 -- kinds -------------------------------------------------------------------
 
 local function pair_of(client, chosen, name)
-  local pair = chosen.fair and client:fair_read_write_lock(name)
-    or client:read_write_lock(name)
+  local method = chosen.fair and "fair_read_write_lock" or "read_write_lock"
+  local pair = client[method](client, name, { fenced = chosen.fenced })
   return pair:read_lock(), pair:write_lock()
 end
 
@@ -33,13 +33,15 @@ local function lock_of(client, chosen, name)
     if not is_fit then return nil, "usage", tostring(election) end
     return election.lock, { election.lock }
   elseif chosen.policy then
+    local options = chosen.option or {}
+    options.fenced = chosen.fenced or options.fenced
     local is_fit, lock = pcall(client.policy, client, chosen.policy, name,
-      chosen.option)
+      options)
     if not is_fit then return nil, "usage", tostring(lock) end
     return lock, { lock }
   end
-  local lock = chosen.fair and client:fair_lock(name)
-    or chosen.fenced and client:fenced_lock(name) or client:lock(name)
+  local method = chosen.fair and "fair_lock" or "lock"
+  local lock = client[method](client, name, { fenced = chosen.fenced })
   return lock, { lock }
 end
 

@@ -281,6 +281,19 @@ function scan.names(client, options)
   return search.names, search.is_full == true, search
 end
 
+--- Visits all strings of a node whose keys match, a page at a time.
+-- @tparam table client
+-- @tparam table node
+-- @tparam string match  as for KEYS
+-- @tparam function visit  called with a list of keys; returns true, or nil,
+--   code, detail
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail
+function scan.visit(client, node, match, visit)
+  return visit_all(new_search(client, {}), node, "string", match,
+    function(_, _, keys) return visit(keys) end)
+end
+
 -- A pattern that matches only this text.
 local function exactly(text) return (text:gsub("[%[%]*?\\]", "\\%0")) end
 

@@ -14,6 +14,8 @@
 --    free(client, state, name, which, owner)  releases the holds of one holder
 --    waiter(client, name, which, deadline)    waits until a lock may be free:
 --                                             pause(state), leave()
+--    waits(client)                   the waits that clients announce, see
+--                                    wait_graph.lua
 --    server(client, name, which)     describes the server of a lazy client; a
 --                                    failure may have a part of it
 --    print_server(result)

@@ -24,6 +24,9 @@ lock, and break a lock after a confirmation. It changes nothing else.
   GRANTS/S  grants per second, averaged over about the last 5 s
   LONGEST   the longest wait of a waiter of a fair lock; for other kinds, the
             longest time with waiters and without a grant
+  HOLD50, HOLD99   the median and the 99th percentile of the holds seen so far
+  WAIT50, WAIT99   the same of the waits. Instead of LEFT, GRANTS/S and LONGEST,
+            if sorted by holds or contention; both from 140 columns on
 
 Servers keep no history, so all but LEFT and WAITERS are derived from samples
 taken since top started. Samples miss what happens between them: a lock that is
@@ -37,7 +40,9 @@ many keys.
 
   --once               print one table, after two samples
   --interval DURATION  the time between two samples (1s)
-  --sort KEY           name, held, left, waiters, grants or longest (name)
+  --sort KEY           name, held, left, waiters, grants, longest, holds (by
+                       HOLD99) or contention (by WAIT99, then HOLD99); default:
+                       name
   --limit N            watch at most N names (10000)
 
 Without a terminal, or on one unknown to terminfo, it prints a table after
@@ -57,7 +62,7 @@ top.options = {
 -- @return true, or nil, code, detail
 local function print_table(watched, view)
   local rows = lock_table.rows(watched, view)
-  local lines = lock_table.lines(rows)
+  local lines = lock_table.lines(rows, view.sort)
   local ok, problem = io.write(table.concat(lines, "\n"), "\n")
   if ok then ok, problem = io.flush() end
   if not ok then return nil, "refused", "cannot write: " .. problem end
@@ -112,8 +117,8 @@ local function problem_of(operands, chosen, seconds, limit)
   for _, name in pairs(lock_table.keys) do
     if chosen.sort == name then return nil end
   end
-  return chosen.sort and "--sort must be name, held, left, waiters, grants or "
-    .. "longest" or nil
+  return chosen.sort and "--sort must be name, held, left, waiters, grants, "
+    .. "longest, holds or contention" or nil
 end
 
 function top.run(cli, operands, chosen)

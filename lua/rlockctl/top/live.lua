@@ -4,6 +4,7 @@
 local lock_table = require "rlockctl.top.lock_table"
 local breaking = require "rlockctl.cli.break"
 local host = require "rlock.host.uv"
+local statistics = require "rlockctl.top.statistics"
 local status = require "rlockctl.cli.status"
 local text = require "rlockctl.cli.text"
 
@@ -18,14 +19,16 @@ local HELP = [[
   /       show only locks with a text in their name or holders; Escape: all
 
   sort by:  n name   t time held   l time left   w waiters
-            g grants per second   o longest wait   r reverse the order
+            g grants per second   o longest wait   h length of holds
+            c contention   r reverse the order
 
   ?       this help
   q       quit
 
 `rlockctl help top` explains the columns.]]
 
-local KEYS = "q quit  ? help  / filter  n t l w g o r sort  Enter line  b break"
+local KEYS = "q quit  ? help  / filter  n t l w g o h c r sort  Enter line  "
+  .. "b break"
 
 local Table = {}
 Table.__index = Table
@@ -57,7 +60,7 @@ end
 local function put_cells(self, row, cell_of, attribute)
   local column = 0
   put(self, row, "", attribute)
-  for _, one in ipairs(lock_table.columns(self.columns)) do
+  for _, one in ipairs(lock_table.columns(self.columns, self.view.sort)) do
     local cell = cell_of(one)
     if one.right then
       cell = (" "):rep(one.width - (utf8.len(cell) or 0)) .. cell
@@ -107,6 +110,14 @@ function Table:draw_lines(lines)
   for i = 1, fit do put(self, i, lines[self.scroll + i] or "") end
 end
 
+-- The median and the 99th percentile, or nil.
+local function quantiles(entry, which)
+  local half = statistics.quantile(entry, which, 0.5)
+  return half and ("  %s: p50 %s, p99 %s"):format(which,
+    lock_table.duration(half),
+    lock_table.duration(statistics.quantile(entry, which, 0.99)))
+end
+
 local function lines_of(entry)
   local lines = entry.state and status.lines(entry.state)
     or { text.show(entry.name) .. " is free" }
@@ -116,6 +127,8 @@ local function lines_of(entry)
   if entry.longest then
     lines[#lines + 1] = "  longest wait " .. lock_table.duration(entry.longest)
   end
+  lines[#lines + 1] = quantiles(entry, "holds")
+  lines[#lines + 1] = quantiles(entry, "waits")
   return lines
 end
 

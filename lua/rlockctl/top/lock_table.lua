@@ -51,33 +51,54 @@ local function longest(entry)
   return entry.longest and lock_table.duration(entry.longest) or "-"
 end
 
+-- A cell with a quantile.
+local function quantile(which, q)
+  return function(entry)
+    local seconds = statistics.quantile(entry, which, q)
+    return seconds and lock_table.duration(seconds) or "-"
+  end
+end
+
 local function holders(entry)
   return entry.state and text.holders(entry.state) or "nobody"
 end
 
 local function kind(entry) return entry.state and entry.state.kind or "-" end
 
--- The columns. Those without a width share the rest; a narrow table leaves out
--- the `wide` ones.
+-- The columns. Those without a width share the rest. A table that is narrower
+-- than `from` leaves a column out. A table that is not WIDE has those of
+-- `quantiles` instead of those of `samples`, or the reverse.
 local COLUMNS = {
   { "NAME", function(entry) return entry.title end, part = 0.45 },
-  { "KIND", kind, width = 14, wide = true },
+  { "KIND", kind, width = 14, from = 100 },
   { "HELD", held, width = 7, right = true },
-  { "LEFT", left, width = 6, right = true },
+  { "LEFT", left, width = 6, right = true, of = "samples" },
   { "WAITERS", waiters, width = 7, right = true },
-  { "GRANTS/S", rate, width = 8, right = true },
-  { "LONGEST", longest, width = 7, right = true },
+  { "GRANTS/S", rate, width = 8, right = true, of = "samples" },
+  { "LONGEST", longest, width = 7, right = true, of = "samples" },
+  { "HOLD50", quantile("holds", 0.5), width = 6, right = true,
+    of = "quantiles" },
+  { "HOLD99", quantile("holds", 0.99), width = 6, right = true,
+    of = "quantiles" },
+  { "WAIT50", quantile("waits", 0.5), width = 6, right = true,
+    of = "quantiles" },
+  { "WAIT99", quantile("waits", 0.99), width = 6, right = true,
+    of = "quantiles" },
   { "HELD BY", holders, part = 0.55 },
 }
-local WIDE = 100
+local WIDE, PLAIN = 140, 100
+local BY_QUANTILES = { holds = true, contention = true }
 
 --- The columns that fit.
 -- @tparam integer width
+-- @tparam string sort  a value of lock_table.keys
 -- @treturn table a list of { title, cell function, width =, right = }
-function lock_table.columns(width)
+function lock_table.columns(width, sort)
   local chosen, rest = {}, width
+  local other = BY_QUANTILES[sort] and "samples" or "quantiles"
   for _, column in ipairs(COLUMNS) do
-    if width >= WIDE or not column.wide then
+    if width >= (column.from or 0) and (width >= WIDE or column.of ~= other)
+    then
       chosen[#chosen + 1] = column
       rest = rest - (column.width or 0) - 1
     end
@@ -91,10 +112,11 @@ end
 
 --- The lines of the whole table as plain text.
 -- @tparam table rows  as returned by `rows`
+-- @tparam string sort  as for `columns`
 -- @treturn table
-function lock_table.lines(rows)
+function lock_table.lines(rows, sort)
   local lines = { {} }
-  for i, column in ipairs(COLUMNS) do
+  for i, column in ipairs(lock_table.columns(PLAIN, sort)) do
     lines[1][i] = column[1]
     for k, entry in ipairs(rows) do
       lines[k + 1] = lines[k + 1] or {}
@@ -106,6 +128,12 @@ end
 
 -- rows ------------------------------------------------------------------------
 
+-- By the waits; if they are equal, by the holds.
+local function contention(entry)
+  return (statistics.quantile(entry, "waits", 0.99) or 0) * 1e6
+    + (statistics.quantile(entry, "holds", 0.99) or 0)
+end
+
 -- The values to sort by, in descending order.
 local VALUES = {
   waiters = function(entry) return entry.state and entry.state.waiters end,
@@ -113,11 +141,13 @@ local VALUES = {
   left = function(entry) return entry.state and entry.state.ttl end,
   grants = function(entry) return has_grants(entry) and entry.rate or nil end,
   longest = function(entry) return entry.longest end,
+  holds = function(entry) return statistics.quantile(entry, "holds", 0.99) end,
+  contention = contention,
 }
 
 --- The sort keys: key -> the column's name.
 lock_table.keys = { n = "name", w = "waiters", t = "held", l = "left",
-  g = "grants", o = "longest" }
+  g = "grants", o = "longest", h = "holds", c = "contention" }
 
 local function is_found(entry, filter)
   return filter == "" or entry.title:find(filter, 1, true) ~= nil

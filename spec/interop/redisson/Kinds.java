@@ -130,12 +130,14 @@ final class Kinds {
 
     RLock lock(String kind, String name) {
         switch (kind) {
-            case "lock": case "mutex": return client.getLock(name);
-            case "fair": return client.getFairLock(name);
+            case "lock": case "mutex": case "fenced_mutex":
+                return client.getLock(name);
+            case "fair": case "fenced_fair": return client.getFairLock(name);
             case "spin": return client.getSpinLock(name);
             case "fenced": return client.getFencedLock(name);
             case "read": return client.getReadWriteLock(name).readLock();
-            case "write": return client.getReadWriteLock(name).writeLock();
+            case "write": case "fenced_write":
+                return client.getReadWriteLock(name).writeLock();
             case "multi":
                 return new RedissonMultiLock(Stream.of(name.split(","))
                     .map(client::getLock).toArray(RLock[]::new));

@@ -1,5 +1,7 @@
 --- Locks in Redis, for the commands: see stores.lua.
 
+local deadlock = require "rlock.lock.deadlock"
+local graph = require "rlockctl.cli.wait_graph"
 local inspect = require "rlockctl.cli.inspect"
 local scan = require "rlockctl.cli.scan"
 local who = require "rlockctl.cli.who"
@@ -30,6 +32,40 @@ function store.complete(client, states, known)
   known.clients = known.clients or {}
   who.name(nodes, client.session.timeout, states, known.clients)
   return true
+end
+
+-- Reads announcements. One may end meanwhile.
+local function read_waits(waits, node, keys)
+  local commands = {}
+  for i, key in ipairs(keys) do
+    commands[2 * i - 1], commands[2 * i] = { "GET", key }, { "PTTL", key }
+  end
+  local replies, code, detail =
+    node:pipeline(node.host.now() + node.options.timeout, commands)
+  if not replies then return nil, code, detail end
+  for i = 1, #keys do
+    local words, ms = replies[2 * i - 1], replies[2 * i]
+    local wait = type(words) == "string" and graph.parse(words)
+    if wait and type(ms) == "number" and ms > 0 then
+      wait.waited = wait.waited + math.max(deadlock.kept - ms / 1000, 0)
+      waits[#waits + 1] = wait
+    end
+  end
+  return true
+end
+
+--- See stores.lua.
+function store.waits(client)
+  local nodes, code, detail = scan.nodes(client)
+  if not nodes then return nil, code, detail end
+  local waits = {}
+  for _, node in ipairs(nodes) do
+    local ok
+    ok, code, detail = scan.visit(client, node, "rlock_waits:*",
+      function(keys) return not keys[1] or read_waits(waits, node, keys) end)
+    if not ok then return nil, code, detail end
+  end
+  return waits
 end
 
 --- See stores.lua.

@@ -10,8 +10,11 @@ local READ = {
   children = function(its) return its:texts() end,
   exists = function(its) return its:stat() end,
   get = function(its)
-    local data = its:text() or ""
-    return data, its:stat()
+    local data, at = its:text() or "", its.at
+    local stat = its:stat()
+    stat.modified = not its.is_bad
+      and codec.number(its.bytes:sub(at + 24, at + 31)) or nil
+    return data, stat
   end,
 }
 

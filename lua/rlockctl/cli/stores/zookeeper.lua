@@ -13,8 +13,10 @@
 local codec = require "rlock.zookeeper.codec"
 local ensemble = require "rlockctl.cli.stores.ensemble"
 local errors = require "rlock.zookeeper.errors"
+local graph = require "rlockctl.cli.wait_graph"
 local identity = require "rlock.util.identity"
 local kinds = require "rlock.lock.kinds"
+local listing = require "rlockctl.cli.listing"
 local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
 local requests = require "rlockctl.cli.stores.requests"
@@ -24,13 +26,16 @@ local store = { names = tree.names, server = ensemble.inspect,
   print_server = ensemble.print }
 
 local MANY = 100                        -- holders or waiters to describe
+local MOST = 100000                     -- names, in the search for waits
 local OFTEN = 0.5                       -- seconds between two looks, at most
 local LONGEST = 1024                    -- bytes of data to show
 local KINDS = { ["lock-"] = "reentrant", ["latch-"] = "election" }
 local MODES = { ["__READ__"] = "read", ["__WRIT__"] = "write" }
 
--- state -> all nodes that hold the lock, also those that are not described
+-- state -> all nodes that hold the lock, or that wait for it, also those that
+-- are not described
 local holding = setmetatable({}, { __mode = "k" })
+local waiting = setmetatable({}, { __mode = "k" })
 
 local titles = { election = "election" }
 for _, kind in ipairs(kinds) do titles[kind.name] = kind.title end
@@ -148,7 +153,7 @@ local function state_of(client, kind, holders, waiters)
     queue = described(waiters), waiters = #waiters,
     token = first and first.stat and codec.number(first.stat.created) or nil,
     ends_with = first and are_ephemeral(holders) and "session" or nil }
-  holding[state] = holders
+  holding[state], waiting[state] = holders, waiters
   return state
 end
 
@@ -265,6 +270,32 @@ function store.complete(_, states)
     end
   end
   return true
+end
+
+-- who waits for whom ----------------------------------------------------------
+
+-- The wait that a node announces, or nil.
+local function wait_of(node)
+  local _, name, _, words = queues.maker(node.data or "")
+  local wait = words and graph.parse(words)
+  if not wait then return nil end
+  local since = (node.stat.modified or 0) / 1000
+  wait.waited = wait.waited + math.max(os.time() - since, 0)
+  wait.who = identity.decode(name)
+  return wait
+end
+
+--- See stores.lua.
+function store.waits(client)
+  local rows, code, detail = listing.of(client, { limit = MOST })
+  if not rows then return nil, code, detail end
+  local waits = {}
+  for _, state in ipairs(rows) do
+    for _, node in ipairs(waiting[state] or {}) do
+      waits[#waits + 1] = wait_of(node)
+    end
+  end
+  return waits
 end
 
 -- breaking --------------------------------------------------------------------

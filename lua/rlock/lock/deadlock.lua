@@ -1,0 +1,291 @@
+--- Deadlocks: finds those among the tasks of one client, and announces on the
+--  server what a waiting task holds, for `rlockctl deadlocks`. All of this is
+--  for a task that already holds a lock when it must wait for another one.
+--
+--  A task *keeps out* the waiters of a lock if they cannot get it before this
+--  very task releases it. That is certain only for a hold that
+--  * excludes them: that of an exclusive lock, of a writer, or of a reader if
+--    writers wait;
+--  * no other task may release: it has no object (`lock:hold()`), and no
+--    explicit owner name;
+--  * does not end with its lease before the wait does;
+--  * is certainly valid now.
+--  A cycle of tasks that wait, each for a lock from which the next one keeps it
+--  out, is a deadlock. It ends only when a wait fails. The task that closes the
+--  cycle finds it, because all others wait already. Only the newest holds of a
+--  client are looked at, so that a wait costs little with 100 000 of them.
+
+local kinds = require "rlock.lock.kinds"
+local percent = require "rlock.util.percent"
+
+local deadlock = {}
+
+local MOST = 1000        -- holds to look at
+local LONGEST = 10       -- tasks of a cycle in a message
+local PERIOD = 1         -- seconds of a wait before it is announced
+local KEPT = 30          -- seconds for which a server keeps that
+local AGAIN = KEPT / 3   -- seconds after which it is announced again
+local MOST_TOLD = 16     -- holds in an announcement
+
+--- Seconds for which Redis keeps an announcement, for rlockctl.
+deadlock.kept = KEPT
+
+-- Kind -> what excludes its waiters: "all" holders; of a reader's, those of the
+-- "peer". Permits have no owner, so no task keeps out those that wait for one.
+local EXCLUDES = {}
+for _, kind in ipairs(kinds) do
+  if kind.pair then
+    EXCLUDES[kind.name .. ".read"] = "peer"
+    EXCLUDES[kind.name .. ".write"] = "all"
+  elseif not kind.driver then
+    EXCLUDES[kind.name] = "all"
+  end
+end
+
+local function excluding(policy)
+  return EXCLUDES[policy.name] or policy.exclusive and "all"
+end
+
+-- who keeps whom out ----------------------------------------------------------
+
+-- Is there a hold that only its own task can release, and that does not end by
+-- itself before `deadline`?
+local function is_kept(granted, deadline)
+  local owner = granted.owner
+  if owner.is_named or owner.has_threads or granted:valid_for() == 0 then
+    return false
+  end
+  for _, hold in ipairs(granted.holds) do
+    if not hold.object and (hold.ends or deadline) >= deadline then
+      return true
+    end
+  end
+  return false
+end
+
+-- The grants among these that a task has.
+local function of_task(grants, task)
+  local mine = {}
+  for _, granted in ipairs(grants) do
+    if granted.holds and granted.owner == task then
+      mine[#mine + 1] = granted
+    end
+  end
+  return mine
+end
+
+-- Grants as lists, by record. Permits are none: they have no holds.
+local function by_records(grants)
+  local lists = {}
+  for _, granted in ipairs(grants) do
+    if granted.holds and granted.owner then
+      local record = granted.lock.record
+      lists[record] = lists[record] or {}
+      table.insert(lists[record], granted)
+    end
+  end
+  return lists
+end
+
+-- Calls fn(grant) for each task that keeps out this wait, until it returns
+-- something; returns that.
+local function each_ahead(session, wait, by_record, fn)
+  local record = wait.lock.record
+  local policy, lists = record.policy, {}
+  local which, peer = excluding(policy), policy.peer
+  if which == "all" then lists[1] = by_record[record] end
+  if which and peer then
+    peer = session:known_record(session.options.backend.load(peer), record.name)
+    lists[#lists + 1] = by_record[peer]
+  end
+  for _, list in ipairs(lists) do
+    for _, granted in ipairs(list) do
+      local found = is_kept(granted, wait.waiter.wait_deadline) and fn(granted)
+      if found then return found end
+    end
+  end
+end
+
+-- The steps that lead to this one, in order. `ahead` is the grant that keeps
+-- its wait out.
+local function steps_to(step, ahead)
+  local steps = {}
+  repeat
+    step.ahead = ahead
+    table.insert(steps, 1, step)
+    ahead, step = step.held, step.before
+  until not step
+  return steps
+end
+
+-- The steps of a cycle through this wait, or nil. Breadth first, so the cycle
+-- is short.
+local function find(session, wait, by_record)
+  local of, queue, seen = session.waits.of, { { wait = wait } }, {}
+  for _, step in ipairs(queue) do                   -- grows meanwhile
+    local last = each_ahead(session, step.wait, by_record, function(granted)
+      if granted.owner == wait.task then return granted end
+      local its = of[granted.owner]
+      if its and its.is_active and not seen[its] then
+        seen[its] = true
+        queue[#queue + 1] = { wait = its, before = step, held = granted }
+      end
+    end)
+    if last then return steps_to(step, last) end
+  end
+end
+
+-- The cycle in words. A task has the name under which it holds its lock.
+local function describe(steps)
+  local parts, name = {}, steps[#steps].ahead.owner_name
+  for i = 1, math.min(#steps, LONGEST) do
+    local step = steps[i]
+    parts[i] = ("%s waits for %s, which %s holds"):format(name,
+      step.wait.lock:show(), step.ahead.owner_name)
+    name = step.ahead.owner_name
+  end
+  if #steps > LONGEST then
+    parts[#parts + 1] = ("and %d more"):format(#steps - LONGEST)
+  end
+  return table.concat(parts, "; ")
+end
+
+-- announcements ---------------------------------------------------------------
+
+local function encode(text) return percent.encode(text, "[^%w_.:-]") end
+
+-- What the server is told of a wait: a number that no other wait of its client
+-- has, the milliseconds that it has lasted, the kind and name of the lock and
+-- the name of the waiter; then for each hold "task", or "object" if any task
+-- may release it, with the kind, the name and the holder's name.
+local function text_of(wait, now)
+  local record = wait.lock.record
+  local words = { ("%d"):format(wait.number),
+    ("%.0f"):format((now - wait.since) * 1000), encode(record.policy.name),
+    encode(record.name), encode(wait.waiter.owner_name) }
+  for i = 1, math.min(#wait.held, MOST_TOLD) do
+    local one = wait.held[i]
+    for _, word in ipairs(one) do words[#words + 1] = encode(word) end
+  end
+  return table.concat(words, " ")
+end
+
+-- Who may release a grant that does not end by itself: its "task", or any, by
+-- an "object".
+local function releaser_of(granted)
+  local which
+  for _, hold in ipairs(granted.holds) do
+    if not hold.ends and not hold.object then return "task" end
+    if not hold.ends then which = "object" end
+  end
+  return which
+end
+
+-- What is announced of a task's grants.
+local function described(mine)
+  local list = {}
+  for _, granted in ipairs(mine) do
+    local record, which = granted.lock.record, releaser_of(granted)
+    if which and excluding(record.policy) then
+      list[#list + 1] = { which, record.policy.name, record.name,
+        granted.owner_name }
+    end
+  end
+  return list
+end
+
+-- Announces a wait if that is due, or ends that when it is over.
+-- @treturn boolean whether there is nothing left to do
+-- @treturn string|nil the code of a failure
+local function tell(session, wait)
+  local now, told = session.host.now(), wait.told
+  local target, deadline = wait.lock.record.target, now + session.timeout
+  if wait.is_over then
+    if not told or now > told.at + KEPT then return true end
+    local ok, code = target:announce(deadline, told.name)
+    return ok ~= nil, code
+  end
+  local due = told and told.at + AGAIN or wait.since + PERIOD
+  if now < due or not wait.held[1] then return false end
+  wait.told = { at = now, name = wait.waiter.owner_name }
+  local _, code = target:announce(deadline, wait.told.name,
+    text_of(wait, now), KEPT)
+  return false, code
+end
+
+-- Announces the waits of a client while there are any. Stops for good if the
+-- server refuses; what fails otherwise is repeated.
+local function keep(session)
+  local waits = session.waits
+  repeat
+    local is_ending = waits.change:pause(PERIOD) == nil   -- the program ends
+    local list, code = waits.list, nil
+    waits.list = {}
+    for _, wait in ipairs(list) do
+      local is_done = false
+      if not code then is_done, code = tell(session, wait) end
+      if not is_done then table.insert(waits.list, wait) end
+    end
+    waits.is_refused = waits.is_refused or code == "redis"
+      or code == "zookeeper"
+  until not waits.list[1] or waits.is_refused or session.is_closed or is_ending
+  waits.list, waits.is_kept = {}, false
+end
+
+local function announce(session, wait)
+  local waits = session.waits
+  if waits.is_refused then return end
+  table.insert(waits.list, wait)
+  if not waits.is_kept then
+    waits.is_kept = session.host.daemon(keep, session) ~= nil
+    if not waits.is_kept then waits.list = {} end
+  end
+end
+
+-- for waiters -----------------------------------------------------------------
+
+-- A wait that begins now.
+local function begin(session, waiter, lock, mine)
+  local waits = session.waits or { of = {}, list = {}, last = 0,
+    change = session.host.event() }
+  session.waits, waits.last = waits, waits.last + 1
+  local wait = { number = waits.last, lock = lock, waiter = waiter,
+    task = session.host.current(), since = session.host.now(),
+    held = described(mine) }
+  waiter.edge, waits.of[wait.task] = wait, wait
+  announce(session, wait)
+  return wait
+end
+
+--- A task is about to wait for a lock. To be called before each pause of it,
+--  and `leave` at the end.
+-- @tparam table session
+-- @tparam table waiter
+-- @tparam table lock
+-- @treturn string|nil the cycle, if the wait is part of a deadlock
+function deadlock.enter(session, waiter, lock)
+  local had_none = waiter.edge == false         -- it gets none while it waits
+  if had_none or not excluding(lock.record.policy) then return nil end
+  local grants = session.watchdog:all(MOST)
+  local mine = of_task(grants, session.host.current())
+  if not mine[1] then
+    waiter.edge = false
+    return nil
+  end
+  local wait = waiter.edge or begin(session, waiter, lock, mine)
+  wait.is_active = true
+  local steps = find(session, wait, by_records(grants))
+  return steps and describe(steps)
+end
+
+--- The wait is over.
+-- @tparam table session
+-- @tparam table waiter with its `edge`
+function deadlock.leave(session, waiter)
+  local wait, waits = waiter.edge, session.waits
+  waiter.edge, wait.is_over = nil, true
+  if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
+  if wait.told then waits.change:set() end
+end
+
+return deadlock

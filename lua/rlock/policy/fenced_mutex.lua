@@ -1,0 +1,5 @@
+--- The mutex, each hold with a fencing token, see fencing.lua.
+
+local fencing = require "rlock.policy.fencing"
+
+return fencing.of(require "rlock.policy.mutex", "fenced_mutex")

@@ -1,0 +1,149 @@
+--- Fencing tokens (fencing.lua) for kinds of locks that are no hash of owners.
+--  The token of a hold has a key of its own, beside those of fencing.lua:
+--    redisson_lock_token:{name}:<kind>   string: the token and the owner of the
+--                                        hold; expires with the hold
+--  It may outlive the hold, by a millisecond, or if a client that knows of no
+--  tokens has broken the lock. So it counts only while `peek` finds the owner.
+
+local fencing = require "rlock.policy.fencing"
+
+local token_key = {}
+
+-- Where a hold has its token, see fencing.of.
+local function place_of(token_at, kind)
+  local place, kind_name, bare_peek = {}, kind.name, kind.server.peek
+  local release_of_kind, renew_of_kind = kind.server.release, kind.server.renew
+
+  local function key_of_token(keys)
+    return keys[token_at] .. ":" .. kind_name
+  end
+
+  local function recorded_token(keys)
+    return (redis.call("get", key_of_token(keys)) or ""):match("^(%d+) (.*)$")
+  end
+
+  local function standing_token(keys)
+    local token, owner = recorded_token(keys)
+    return token and bare_peek(keys, { owner })[3] > 0 and token
+  end
+
+  local function prolong_token(keys, lease)
+    local key = key_of_token(keys)
+    if redis.call("pttl", key) < tonumber(lease) then
+      redis.call("pexpire", key, lease)
+    end
+  end
+
+  function place.keep(keys, args, token)
+    local owner, lease = args[1], args[2]
+    local its, its_owner = recorded_token(keys)
+    if its_owner == owner then
+      prolong_token(keys, lease)
+      return its
+    end
+    redis.call("set", key_of_token(keys), token .. " " .. owner, "px", lease)
+    return token
+  end
+
+  place.standing = standing_token
+
+  function place.add_to(server)
+    local acquire_with_token, break_with_token = server.acquire, server.break_
+
+    function server.acquire(keys, args)
+      local _, owner = recorded_token(keys)
+      if owner == args[1] and not standing_token(keys) then
+        redis.call("del", key_of_token(keys))
+      end
+      return acquire_with_token(keys, args)
+    end
+
+    function server.release(keys, args)
+      local reply = release_of_kind(keys, args)
+      local verdict = type(reply) == "table" and reply[1] or reply
+      if verdict == "freed" then
+        redis.call("del", key_of_token(keys))
+      elseif verdict == "kept" then
+        redis.call("pexpire", key_of_token(keys), args[2])
+      end
+      return reply
+    end
+
+    function server.renew(keys, args)
+      local reply = renew_of_kind(keys, args)
+      local verdict = type(reply) == "table" and reply[1] or reply
+      if verdict == "held" then prolong_token(keys, args[2]) end
+      return reply
+    end
+
+    function server.break_(keys, args)
+      local reply = break_with_token(keys, args)
+      local verdict = type(reply) == "table" and reply[1] or reply
+      if verdict == "freed" then redis.call("del", key_of_token(keys)) end
+      return reply
+    end
+
+    if not renew_of_kind then server.renew = nil end
+    if not break_with_token then server.break_ = nil end
+  end
+
+  return place
+end
+
+--- A kind of lock with fencing tokens.
+--  @tparam table kind  a policy: mutual exclusion, with `peek`
+--  @tparam string name
+--  @treturn table a policy
+function token_key.fenced(kind, name)
+  return fencing.of(kind, name, place_of)
+end
+
+-- Definition of a user -> the same with fencing tokens.
+local of_users = setmetatable({}, { __mode = "k" })
+
+-- Why a policy cannot have fencing tokens, or nil.
+local function refusal(kind)
+  if kind.peer then
+    return "give it to the factory of a built-in read/write lock, whose writer "
+      .. "gets the tokens"
+  elseif not kind.exclusive then
+    return "not known to be mutual exclusion (if it is, set its exclusive = "
+      .. "true)"
+  elseif not kind.server.peek then
+    return "server.peek is missing"
+  elseif kind.keys("any name")[8] then
+    return "it has 8 keys, which leaves none for the last token"
+  end
+end
+
+--- A user's policy with fencing tokens. Raises a one-line error if it cannot
+--  have them.
+--  @tparam table kind
+--  @tparam number level as in error()
+--  @treturn table a policy, the same each time
+function token_key.of_user(kind, level)
+  local why = refusal(kind)
+  if why then
+    error(("policy %q: bad option fenced: %s"):format(kind.name, why),
+      level + 1)
+  end
+  of_users[kind] = of_users[kind]
+    or token_key.fenced(kind, "fenced_" .. kind.name)
+  return of_users[kind]
+end
+
+--- A read/write lock whose writer has fencing tokens. Its sides have other
+--  names than those of the kind, so a task is another owner there.
+--  @tparam table sides  `read` and `write`, policies
+--  @treturn table the same
+function token_key.pair(sides)
+  local read = {}
+  local write = token_key.fenced(sides.write, "fenced_" .. sides.write.name)
+  for field, value in pairs(sides.read) do read[field] = value end
+  read.name = "fenced_" .. read.name
+  read.keys, read.keeps = write.keys, write.keeps
+  read.peer, write.peer = write, read
+  return { read = read, write = write }
+end
+
+return token_key

@@ -1,0 +1,153 @@
+--- rlockctl deadlocks: tasks that wait for each other.
+
+local graph = require "rlockctl.cli.wait_graph"
+local host = require "rlock.host.uv"
+local json = require "rlockctl.cli.json"
+local stores = require "rlockctl.cli.stores"
+local text = require "rlockctl.cli.text"
+
+local deadlocks = {}
+
+deadlocks.usage = [[
+rlockctl deadlocks [URL] [--json]
+
+Shows deadlocks: tasks that each hold a lock and wait for one that the next of
+them holds, across processes and machines, with program, host and process, and
+since when they wait. It changes nothing. The URL is as for --url.
+
+The library prevents the deadlocks among the tasks of one client: lock() returns
+"deadlock". It announces to the server what a task holds that has waited for
+longer than a second. This command reads that, and the locks, and shows only
+cycles that still exist afterwards. Announcements of a process that has died
+last for 30 s.
+
+A hold whose lease ends is no part of a deadlock, nor is one with an explicit
+owner, a semaphore, a permit or a latch. A hold taken by lock:hold() is, though
+another task may release it: the output says so. Locks on several servers are
+looked at one server at a time.
+
+  --json   print one object per line, one for each deadlock
+
+Exit status: 0 there is none, 1 there is one.
+]]
+
+deadlocks.options = { ["--json"] = { "json" } }
+
+-- finding them ----------------------------------------------------------------
+
+-- The owners of the locks that these waits are for: name -> set.
+-- @return the table, or nil, code, detail
+local function holders_of(client, waits)
+  local store, holders = stores.of(client), {}
+  for _, wait in ipairs(waits) do
+    if not holders[wait.name] then
+      local states, code, detail = store.at(client, wait.name)
+      if not states and code ~= "refused" and code ~= "usage" then
+        return nil, code, detail
+      end
+      holders[wait.name] = {}
+      for _, state in ipairs(states or {}) do
+        for _, holder in ipairs(state.holders) do
+          holders[wait.name][holder.owner] = true
+        end
+      end
+    end
+  end
+  return holders
+end
+
+-- The waits of a list that are still there, as they are now.
+local function lasting(waits, now)
+  local by_id, left = {}, {}
+  for _, wait in ipairs(now) do by_id[wait.id] = wait end
+  for _, wait in ipairs(waits) do left[#left + 1] = by_id[wait.id] end
+  return left
+end
+
+-- Adds who the tasks of a cycle are.
+local function identify(client, cycle)
+  local state = { name = cycle[1].wait.name, holders = {} }
+  for i, step in ipairs(cycle) do state.holders[i] = step.wait end
+  return stores.of(client).complete(client, { state })
+end
+
+--- The deadlocks. A task that waits neither takes nor releases locks. So if it
+--  has waited all the time, it has held all the time what it holds now.
+-- @tparam table client
+-- @treturn[1] table a list, see wait_graph.cycles; waits have `who`, if known
+-- @treturn[2] nil, code, detail
+function deadlocks.find(client)
+  local store = stores.of(client)
+  local waits, code, detail = store.waits(client)
+  if not waits then return nil, code, detail end
+  waits = graph.stuck(waits)
+  if not waits[1] then return {} end
+  local holders, now
+  holders, code, detail = holders_of(client, waits)
+  if not holders then return nil, code, detail end
+  now, code, detail = store.waits(client)
+  if not now then return nil, code, detail end
+  local cycles = graph.cycles(lasting(waits, now), holders)
+  for _, cycle in ipairs(cycles) do
+    local ok
+    ok, code, detail = identify(client, cycle)
+    if not ok then return nil, code, detail end
+  end
+  return cycles
+end
+
+-- showing them ----------------------------------------------------------------
+
+-- The hold by which the task of the i-th step keeps out the one before.
+local function hold_at(cycle, i)
+  return cycle[i > 1 and i - 1 or #cycle].hold
+end
+
+local function lines_of(cycle)
+  local lines = { ("%d task%s wait%s for each other:"):format(#cycle,
+    #cycle == 1 and "" or "s", #cycle == 1 and "s" or "") }
+  if #cycle == 1 then lines[1] = "a task waits for itself:" end
+  for i, step in ipairs(cycle) do
+    local wait, hold = step.wait, hold_at(cycle, i)
+    lines[i + 1] = ("  %s holds %s%s and waits for %s, for %.0f s, since %s")
+      :format(text.who(wait), text.show(hold.name),
+        hold.by == "object" and " (another task may release it)" or "",
+        text.show(wait.name), wait.waited,
+        os.date("%Y-%m-%d %H:%M:%S", os.time() - wait.waited // 1 | 0))
+  end
+  return lines
+end
+
+local function record_of(cycle)
+  local tasks = {}
+  for i, step in ipairs(cycle) do
+    local wait, hold = step.wait, hold_at(cycle, i)
+    tasks[i] = { owner = wait.owner, who = wait.who, address = wait.address,
+      waits_for = wait.name, kind = wait.kind, holds = hold.name,
+      by_object = hold.by == "object",
+      waited_ms = math.floor(wait.waited * 1000 + 0.5),
+      since = os.date("!%Y-%m-%dT%H:%M:%SZ", os.time() - wait.waited // 1 | 0) }
+  end
+  return { tasks = tasks }
+end
+
+function deadlocks.run(cli, operands, chosen)
+  if operands[2] then
+    return cli.fault("usage", "deadlocks: give one URL at most")
+  end
+  local client, code, detail = require("rlock").open(operands[1])
+  if not client then return cli.fault(code, detail) end
+  local cycles
+  cycles, code, detail = deadlocks.find(client)
+  if not cycles then return cli.fault(code, "deadlocks: " .. detail) end
+  for _, cycle in ipairs(cycles) do
+    print(chosen.json and json(record_of(cycle))
+      or table.concat(lines_of(cycle), "\n"))
+  end
+  if not cycles[1] and not chosen.json and host.is_terminal(1) then
+    print "no deadlocks"
+  end
+  return cycles[1] and 1 or 0
+end
+
+return deadlocks

@@ -1,0 +1,105 @@
+--- Who waits for whom, by the waits that clients announce (rlock.lock.deadlock)
+--  and the holders that the server knows. Pure. A wait has
+--    id, kind, name, owner   of the waiter, for the lock of that name
+--    waited                  seconds
+--    held                    { by, kind, name, owner } of each lock that its
+--                            task holds; any task may release it if `by` is
+--                            "object"
+
+local percent = require "rlock.util.percent"
+
+local graph = {}
+
+--- Parses an announcement. It is untrusted: any client may write any.
+-- @tparam string text
+-- @treturn[1] table a wait; `waited` is that of the announcement
+-- @treturn[2] nil
+function graph.parse(text)
+  local words = {}
+  for word in text:gmatch "%S+" do words[#words + 1] = percent.decode(word) end
+  local number, ms = words[1], tonumber(words[2])
+  if not ms or not words[5] or #words % 4 ~= 1 then return nil end
+  local wait = { kind = words[3], name = words[4], owner = words[5],
+    waited = ms / 1000, held = {},
+    id = table.concat({ number, words[4], words[5] }, " ") }
+  for i = 6, #words, 4 do
+    wait.held[#wait.held + 1] = { by = words[i], kind = words[i + 1],
+      name = words[i + 2], owner = words[i + 3] }
+  end
+  return wait
+end
+
+-- Do holders of one kind keep out waiters of the other?
+local function excludes(kind, other)
+  return not (kind:find "%.read$" and other:find "%.read$")
+end
+
+-- The hold by which the task of `other` keeps out a wait, or nil.
+local function hold_of(other, wait, holders)
+  for _, hold in ipairs(other.held) do
+    local known = holders and holders[hold.name]
+    if hold.name == wait.name and excludes(hold.kind, wait.kind)
+        and (not holders or known and known[hold.owner]) then
+      return hold
+    end
+  end
+end
+
+-- The first of these waits whose task keeps out a wait, and by which hold.
+local function ahead_of(wait, waits, holders)
+  for _, other in ipairs(waits) do
+    local hold = hold_of(other, wait, holders)
+    if hold then return other, hold end
+  end
+end
+
+--- The waits that only another one of them can end.
+-- @tparam table waits
+-- @tparam[opt] table holders  name of a lock -> the set of its owners; default:
+--   as announced
+-- @treturn table a list
+function graph.stuck(waits, holders)
+  local before
+  repeat
+    local left = {}
+    for _, wait in ipairs(waits) do
+      if ahead_of(wait, waits, holders) then left[#left + 1] = wait end
+    end
+    before, waits = waits, left
+  until #before == #waits
+  return waits
+end
+
+-- Follows the waits from the first one; returns a cycle.
+local function cycle_in(waits, holders)
+  local path, place, wait = {}, {}, waits[1]
+  while not place[wait] do
+    local ahead, hold = ahead_of(wait, waits, holders)
+    path[#path + 1] = { wait = wait, ahead = ahead, hold = hold }
+    place[wait] = #path
+    wait = ahead
+  end
+  return table.move(path, place[wait], #path, 1, {})
+end
+
+--- The cycles of waits, of which each task is in one at most.
+-- @tparam table waits
+-- @tparam table holders  as for `stuck`
+-- @treturn table a list of cycles: steps { wait =, ahead = the wait of the task
+--   that keeps it out, hold = by which }
+function graph.cycles(waits, holders)
+  local cycles = {}
+  waits = graph.stuck(waits, holders)
+  while waits[1] do
+    local cycle, is_in, rest = cycle_in(waits, holders), {}, {}
+    for _, step in ipairs(cycle) do is_in[step.wait] = true end
+    for _, wait in ipairs(waits) do
+      if not is_in[wait] then rest[#rest + 1] = wait end
+    end
+    cycles[#cycles + 1] = cycle
+    waits = graph.stuck(rest, holders)
+  end
+  return cycles
+end
+
+return graph

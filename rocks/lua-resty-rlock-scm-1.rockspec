@@ -86,6 +86,7 @@ build = {
     ["rlock.policy.token_key"] = "lua/rlock/policy/token_key.lua",
     ["rlock.recipes.barrier"] = "lua/rlock/recipes/barrier.lua",
     ["rlock.recipes.double_barrier"] = "lua/rlock/recipes/double_barrier.lua",
+    ["rlock.recipes.election"] = "lua/rlock/recipes/election.lua",
     ["rlock.recipes.member"] = "lua/rlock/recipes/member.lua",
     ["rlock.redis.availability"] = "lua/rlock/redis/availability.lua",
     ["rlock.redis.backend"] = "lua/rlock/redis/backend.lua",

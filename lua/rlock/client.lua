@@ -294,6 +294,7 @@ end
 local recipes = {
   barrier = "recipes.barrier",
   double_barrier = "recipes.double_barrier",
+  election = "recipes.election",
 }
 
 local function recipe_factory(method, module)

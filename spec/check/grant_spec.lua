@@ -1066,6 +1066,34 @@ describe("a grant", function()
 end)
 
 describe("waiters", function()
+  -- Its leave must not be executed after the owner's next request.
+  on_stage("that give up while their request is undone leave once",
+    function(self, client)
+      local host = self:add_host "client2"
+      local other = self:client({ lazy = true }, nil, host):fair_lock "lock"
+      host.spawn(function()
+        assert(other:lock())
+        host.sleep(1)
+        assert(other:unlock())
+      end)
+      self.sleep(0.1)
+      local lock = client:fair_lock("lock", { owner = "me" })
+      local target, acquires, leaves = lock.record.target, 0, 0
+      local run = target.run
+      function target.run(its, name, ...)
+        if name == "acquire" then acquires = acquires + 1 end
+        if acquires == 3 then self:route().back = 2 end     -- no reply in time
+        if name == "leave" then leaves = leaves + 1 end
+        if name == "leave" and leaves == 1 then self.sleep(3) end
+        return run(its, name, ...)
+      end
+      fails("timeout", nil, lock:lock { wait = 1.5 })
+      assert.is_true(lock:lock { wait = 20 })
+      self.sleep(5)
+      assert.is_true(lock:is_held())
+      assert.equal(1, leaves)
+    end)
+
   local function wait_in_line(self, client, n, options, name)
     local got, lock = {}, client[name or "lock"](client, "lock")
     for i = 1, n do

@@ -142,6 +142,15 @@ describe("simulated clients", function()
     end
   end)
 
+  it("elect one leader at a time", function()
+    for seed = 1, FIXED / 2 do
+      for _, where in ipairs { "calm", "cluster", "servers" } do
+        assert.same({}, faults_of(seed, { only = { kind = "election",
+          [where] = where ~= "servers" or 1 } }))
+      end
+    end
+  end)
+
   it("follow failovers, though the Sentinels disagree for a while", function()
     for seed = 1, FIXED / 2 do
       assert.same({}, faults_of(seed, { only = { sentinel = true } }))

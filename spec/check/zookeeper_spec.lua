@@ -258,6 +258,14 @@ describe("permits of a simulated ZooKeeper", function()
   end)
 end)
 
+describe("simulated candidates on ZooKeeper", function()
+  it("elect one leader at a time", function()
+    for seed = 1, 5 do
+      assert.same({}, faults_of(seed, { kind = "election" }))
+    end
+  end)
+end)
+
 describe("a simulation of ZooKeeper finds #long", function()
   for _, row in ipairs(rows.zookeeper) do
     it(row[1], function()

@@ -13,7 +13,7 @@ local unit = assert(files.read(UNIT))
 -- Does what systemd does on one host, with a short lease.
 local function start_host()
   local words = { url = server.url }
-  local line = unit:match("\nExecStart=([^\n]*)")
+  local line = unit:gsub("\\\n", ""):match("\nExecStart=([^\n]*)")
   line = line:gsub("%-%-ttl %d+s", "--ttl 2s")
   for word in line:gmatch("%S+") do words[#words + 1] = word end
   assert.equal("/usr/bin/rlockctl", table.remove(words, 1))

@@ -132,6 +132,24 @@ local asked = { "is given back when the other side asks for it",
     end
   end }
 
+-- Each side names the leader of the other.
+local function named(w, kind)
+  local name, ours, theirs = w:name(), w.ours:task(), w.theirs:task()
+  assert.is_true(ours:ask("take", kind, name, -1, LEASE))
+  assert.matches("%(pid %d+%)$", table.concat({ select(2,
+    theirs:ask("leader", kind, name)) }, " "))
+  local waiting = theirs:send("take", kind, name, -1, LEASE)
+  w:asleep(name)
+  assert.is_true(ours:ask("give", kind, name))
+  assert.is_true((waiting:answer()))
+  assert.equal(w.theirs.name .. "/" .. theirs.name,
+    (select(2, ours:ask("leader", kind, name))))
+  assert.is_true(theirs:ask("give", kind, name))
+end
+
+local election = { locks.contend, locks.excluded, locks.woken,
+  { "is led by a candidate whom both sides name", named } }
+
 local busted = {
   describe = describe, it = it, setup = setup, teardown = teardown,
 }
@@ -145,6 +163,8 @@ against(busted, "curator", 0, {
   { "read", { asked } },
   { "read/write", { readwrite.mixed, readwrite.shared, readwrite.entered_again,
     readwrite.readers_woken, readwrite.downgraded } },
+  { "leader-latch", election }, { "leader-selector", election },
+  { "leader-latch", { locks.ours_killed, locks.theirs_killed } },
   { "semaphore", {
     { "has permits for both sides, which wake each other", permits_shared },
     { "is never held by more than there are permits", crowded },
@@ -156,6 +176,7 @@ against(busted, "curator", 0, {
   { "lock", { locks.contend, locks.excluded, locks.woken, locks.ours_killed,
     asked } },
   { "mutex", { locks.excluded, locks.woken } },
+  { "leader-latch", { locks.excluded, locks.woken } },
   { "read/write", { readwrite.mixed, readwrite.downgraded } },
   { "semaphore", {
     { "has permits for both sides, which wake each other", permits_shared },

@@ -42,9 +42,32 @@ local function multi_lock(names)
   return rlock.multi_lock(locks)
 end
 
+-- An election as a lock: each task is a candidate of its own.
+local function election(layout)
+  return function(n)
+    local candidates = setmetatable({}, { __mode = "k" })
+    local function mine()
+      local task = coroutine.running()
+      candidates[task] = candidates[task]
+        or client:election(n, { layout = layout })
+      return candidates[task]
+    end
+    return {
+      lock = function(_, options)
+        return mine():campaign { wait = options.wait }
+      end,
+      unlock = function() return mine():resign() end,
+      peek = function() return select(2, mine():leader()) end,
+      leader = function() return mine():leader() end,
+    }
+  end
+end
+
 local with_token = { fenced = true }
 
 local kinds = {
+  ["leader-latch"] = election "latch",
+  ["leader-selector"] = election "selector",
   lock = function(n) return client:lock(n) end,
   mutex = function(n) return client:mutex(n) end,
   simple = function(n) return client:simple_lock(n) end,
@@ -253,6 +276,8 @@ function verbs.delete(_, kind, n)
   local it = thing(kind, n)
   return given((it.delete or it.remove)(it))
 end
+
+function verbs.leader(_, kind, n) return given((thing(kind, n):leader())) end
 
 function verbs.await(_, kind, n, wait)
   return given(thing(kind, n):wait { wait = seconds(wait) })

@@ -38,6 +38,7 @@
 --    compare KEY ROUNDS    as a reader: ok N, how often KEY was not KEY:sum
 --    crowd KEY ROUNDS      ok N, how many were in there at most
 --    set N, add N, count, acquired, drain            semaphore and permits
+--    leader                ok WHO, of an election
 --    set N, count, down, await WAIT, delete          latch
 --    set N, await WAIT, delete                       barrier
 

@@ -147,6 +147,8 @@ return {
     "unit/url_spec" },
   ["lua/rlock/redis/url.lua"] = {
     "unit/url_spec" },
+  ["lua/rlock/recipes/election.lua"] = { "check/election_spec",
+    "election_spec" },
   ["lua/rlock/zookeeper/codec.lua"] = {
     "then", "unit/zookeeper_spec", "zookeeper/lock_spec" },
   ["lua/rlock/zookeeper/url.lua"] = {

@@ -14,6 +14,7 @@ local HTTP = [[
     rlock = require "resty.rlock"
     locks = assert(rlock.open { url = "%s", name = "spec", watchdog = 60 })
     brief = assert(rlock.open { url = "%s", name = "spec", watchdog = 3 })
+    leader = locks:election "jobs"
   }
 ]]
 
@@ -31,6 +32,19 @@ local LOCATIONS = [[
       assert(locks:lock(name, { owner = "o" .. i }):lock())
     end
     ngx.print("taken")
+  } }
+  location = /lead { content_by_lua_block {
+    local other = locks:election "jobs"
+    ngx.print(tostring(leader:campaign()))
+    ngx.timer.at(0, function()
+      repeat
+        local leads = other:campaign { wait = 1 }
+      until leads or ngx.worker.exiting()
+    end)
+  } }
+  location = /leads { content_by_lua_block {
+    local who = leader:leader()
+    ngx.print(who, " ", #leader:candidates())
   } }
   location = /many { content_by_lua_block {
     local held = {}
@@ -137,6 +151,21 @@ describe("The workers of nginx", function()
       assert.equal("0", server:cli("DBSIZE"))
       assert.equal(0, clients(server, ""))
     end)
+
+  it("lead beyond the end of a request, and resign when they end", function()
+    start(1)
+    web:get("/lead")
+    eventually(function()
+      return (select(2, web:get("/leads"))):find "^%S+: nginx spec .* 1$"
+    end, SECONDS, "a leader and a candidate")
+    local before = host.now()
+    web:signal("QUIT")
+    eventually(function()
+      return web:has_ended()
+    end, SECONDS, "the end of nginx")
+    assert.is_true(host.now() - before < 8)
+    assert.equal("0", server:cli("DBSIZE"))
+  end)
 
   it("let requests that are under way come to their end", function()
     start(1)

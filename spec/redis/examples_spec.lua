@@ -157,6 +157,29 @@ describe("the examples", function()
       second:output())
   end)
 
+  it("leader: one process leads, and another when it is killed", function()
+    local function start()
+      return program.start(server, "examples/leader.lua", tostring(2 * slow))
+    end
+    local function says(its, text)
+      eventually(function() return its:output():find(text) end, 30 * slow)
+    end
+    local first = start()
+    says(first, "I lead\n")
+    says(first, "at work\n")
+    local second = start()
+    says(second, "%S+: leader%.lua %(pid " .. first.pid .. "%) leads")
+    first:kill(9)
+    says(second, "I lead\n")
+    local third = start()
+    says(third, "leader%.lua %(pid " .. second.pid .. "%) leads")
+    second:kill(15)
+    assert.equal(143, (second:wait()))
+    says(third, "I lead\n")
+    third:kill(15)
+    assert.equal(143, (third:wait()))
+  end)
+
   it("per_tenant: no tenant has more holders than its limit, and all jobs run",
     function()
       local output, status = program.run(server, "examples/per_tenant.lua",

@@ -133,8 +133,18 @@ rows.planted = {
     'if held[1] ~= "held" or (tonumber(held[3]) or 0) < 1 then',
     "if held == nil then", "late effect",
     { only = { kind = "lock", style = "hold", servers = 1, clients = 4,
-      leases = 0.7, pause = 0.2,
+      leases = 1, pause = 0.2,
       faults = { "late", "requests delayed", "slow" } } } },
+
+  -- elections
+  { "a leader that does not look at the time", "rlock.recipes.election",
+    "if left_of(term) > 0 then return true end", "if term then return true end",
+    "two leaders", { only = { kind = "election", servers = 1,
+      faults = { "stall" } } } },
+  { "a leader that steps down at the end of its hold",
+    "rlock.recipes.election", "min(MARGIN * valid, MOST)", "0", "changed",
+    { only = { kind = "election", servers = 1, every = 1,
+      faults = { "partition" } } } },
 
   -- leaks
   { "an owner that a client remembers after its last request",
@@ -251,6 +261,9 @@ rows.zookeeper = {
   { "a round that ends while members are inside", "rlock.zookeeper.barrier",
     'is_inside = is_inside or mark == "+"', "", "ended early",
     zookeeper(rows.barriers) },
+  { "a leader that does not look at the time", "rlock.recipes.election",
+    "if left_of(term) > 0 then return true end", "if term then return true end",
+    "believed", zookeeper { kind = "election", faults = { "stall" } } },
   { "one channel for both sides of a read/write lock",
     "rlock.zookeeper.target", "self.path, self.policy.name, owner",
     'self.path, "", owner', "delayed",

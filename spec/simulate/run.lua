@@ -15,7 +15,8 @@
 --    CALM=1       without faults that disturb a waiter or a holder. Without one
 --                 of these four, a part of the runs has each
 --    ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
---                 servers; SERVERS=n: how many, KIND=lock: only this kind
+--                 servers; SERVERS=n: how many
+--    KIND=lock    only this kind; also election
 --    COUNTER=kind only a semaphore, permits, latch or double_barrier
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print the coverage of the client, by default of 60 runs from
@@ -95,9 +96,12 @@ local function surroundings()
       servers = tonumber(options.SERVERS) }
   end
   for _, name in ipairs { "SENTINEL", "CLUSTER", "REPLICAS", "CALM" } do
-    if options[name] then return { [name:lower()] = true } end
+    if options[name] then
+      return { [name:lower()] = true, kind = options.KIND }
+    end
   end
-  return options.COUNTER and { counter = options.COUNTER }
+  return (options.COUNTER or options.KIND)
+    and { counter = options.COUNTER, kind = options.KIND }
 end
 
 local function simulate()

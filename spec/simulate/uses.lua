@@ -402,7 +402,84 @@ local function handle(task, thing, owner)
   return lock, mode, pair
 end
 
+-- Elections -------------------------------------------------------------------
+
+-- A leader that steps down tells so before its hold ends, unless its process
+-- was stopped, or the lock was lost earlier.
+local function check_change(task, election, leads, why)
+  local host, now = task.host, task.host.universe.now
+  local is_late = not leads and why:find "^not renewed"
+    and election:valid_for() == 0 and host.stalls_until < now - task.world.lease
+  if is_late or leads == election.was_leader then
+    task.world.oracle:fault("changed", "%s of %s: %s", election.name,
+      task.label, why or "leads twice")
+  end
+  election.was_leader = leads
+end
+
+-- The candidate of a task: one for each thing.
+local function candidate_of(task, thing)
+  local all = task.process.candidates
+  local election = all[task.label .. thing.name]
+  if election then return election end
+  election = task.open[thing.servers[1].name]:election(thing.name)
+  election:on_change(function(...) check_change(task, election, ...) end)
+  all[task.label .. thing.name] = election
+  thing.key = key_of(election.lock.record)
+  task.world.by_key[thing.key] = thing
+  return election
+end
+
+local function leader_of(task, thing, election)
+  local holder = holder_of(task, thing, election.term.hold.lock, "exclusive")
+  function holder.valid_for()
+    return election:is_leader() and math.max(election:valid_for(), 0.001) or 0
+  end
+  return holder
+end
+
+-- Campaigns for so many seconds, leads for a while, and resigns; perhaps only
+-- the next time. So a wait has a limit: two such tasks may wait for each other.
+local function lead(task, thing, wait, stays)
+  local election, options = candidate_of(task, thing), { wait = wait }
+  if election.holder then task.world.oracle:ending(election.holder) end
+  task.style, task.began = "elected", task.host.universe.now
+  local ok, code, detail = wait_for(task, thing, options, election.campaign,
+    election, options)
+  if not ok then return nil, code, detail end
+  local holder = leader_of(task, thing, election)
+  if stays then
+    election.holder = holder
+    task.world.oracle:granted(holder)
+    return true
+  end
+  local _ <close> = holder
+  held(task, holder)
+  if task.random() < 0.05 then
+    election:leader()
+    election:candidates()
+  end
+  return unlocked(holder, election.resign, election)
+end
+
+-- Must lead and resign once, in time: it may have led since before the last
+-- fault, so the first attempts may fail.
+local function must_lead(task, thing, seconds)
+  local universe = task.host.universe
+  local ends, ok, code, detail = universe.now + seconds
+  repeat
+    ok, code, detail = lead(task, thing, ends - universe.now)
+    if not ok then task.host.sleep(0.1) end
+  until ok or universe.now >= ends
+  return ok, code, detail
+end
+
+-- locks -----------------------------------------------------------------------
+
 function uses.lock(task, thing)
+  if thing.kind == "election" then
+    return lead(task, thing, task.random() * 3, task.random() < 0.1)
+  end
   local style = task.world.only.style or pick(ODDS, task.random())
   local owner = owner_of(task)
   if style == "abandon" then owner = nil end  -- a named owner would keep it
@@ -421,6 +498,7 @@ end
 -- @return what lock:lock returned
 local function must_lock(task, thing, seconds)
   local _ <close> = asking(task, { thing })
+  if thing.kind == "election" then return must_lead(task, thing, seconds) end
   local lock, mode, pair = handle(task, thing)
   task.style, task.began = "at the end", task.host.universe.now
   local options = { wait = seconds }

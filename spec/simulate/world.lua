@@ -279,7 +279,7 @@ function world:start_client()
     speed = 1 + (random() - 0.5) * 0.0008,
   }
   local process = { world = self, host = host, open = {}, workers = {},
-    number = number }
+    candidates = {}, number = number }
   host.process = process
   self.processes[number] = process
   host.daemon(function()

@@ -180,3 +180,35 @@ describe("rlockctl run on ZooKeeper", function()
     assert.equal(0, ctl.run(words("1", "true")).status)
   end)
 end)
+
+describe("rlockctl run --leader on ZooKeeper", function()
+  for _, option in ipairs { "--leader", "--option=layout=latch",
+    "--option=layout=selector" } do
+    it("campaigns again after a loss, and is followed by others: " .. option,
+      function()
+        local RUNS = "echo got $$; exec sleep 600"
+        local first = start("--leader", option, "-c", RUNS)
+        first:says "got"
+        local node = peer:names("/" .. name)[1]
+        local second = start("--leader", option, "-c", RUNS)
+        eventually(function() return nodes() == 2 end, 10 * slow)
+        peer:delete(("/%s/%s"):format(name, node))
+        second:says "got"
+        eventually(function() return nodes() == 2 end, 20 * slow)
+        local layout = option:match "layout=(%l+)"
+        local client <close> = assert(rlock.open(server.url))
+        local who = client:election(name, layout and { layout = layout })
+          :leader()
+        assert.matches("sh %(pid " .. second.pid .. "%)$", who)
+        local status = ctl.output { "status", name, url = server.url }
+        assert.matches(who, status, 1, true)
+        assert.equal(layout == "latch", status:find("election", 1, true) ~= nil)
+        second:kill(KILL)
+        eventually(function() return select(2, first:out():gsub("got", ""))
+          == 2 end, 30 * slow)
+        first:kill(15)
+        assert.equal(128 + 15, first:wait().status)
+        second:wait()
+      end)
+  end
+end)

@@ -134,8 +134,9 @@ function requests.release_lost(self, seconds)
   passed_on(self)
 end
 
---- Leaves the server's queue of waiters, if it has one. Keeps the place if the
---  same owner waits for the lock in another task, or holds it. Where locks are
+--- Leaves the server's queue of waiters, if it has one. A rollback in progress
+--  does so itself, before the owner's next request. Keeps the place if the same
+--  owner waits for the lock in another task, or holds it. Where locks are
 --  handed over, a holder leaves: the lock would be reserved for it later. A
 --  request of this owner in flight may get a place, and lose it by that. Then
 --  the waiter retries at its next poll, or when the reply to a heartbeat names
@@ -143,7 +144,7 @@ end
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
   local is_held = #self.holds > 0
-  if not self.owner or not record.target.leaves
+  if not self.owner or not record.target.leaves or self.is_rolling_back
       or is_held and not record.target.hands_over
       or session.wakeup:has(self:channel(), self.owner_name) then
     return

@@ -59,6 +59,15 @@ function identity.decode(text)
   return who
 end
 
+--- An identity as text: web3: invoice.lua (pid 412).
+-- @tparam table who  from `decode`
+-- @treturn string without escaping
+function identity.show(who)
+  local text = ("%s: %s"):format(who.host or "?", who.program or "?")
+  if who.name then text = ("%s %s"):format(text, who.name) end
+  return who.pid and ("%s (pid %.0f)"):format(text, who.pid) or text
+end
+
 --- The first half of a client's id, 16 hex digits. Permits begin with it.
 -- @tparam string id  a UUID
 -- @treturn string

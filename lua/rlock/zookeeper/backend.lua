@@ -27,6 +27,9 @@ backend.name = "zookeeper"
 backend.load, backend.sides = kinds.load, kinds.sides
 backend.fenced = kinds.fenced
 
+--- The kinds of lock of an election, see kinds.lua.
+backend.elections = kinds.elections
+
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- The classes of the targets of counters.

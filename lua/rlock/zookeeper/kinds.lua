@@ -5,7 +5,10 @@
 --    most, leases   of the mutex, see below
 --    needs, of_session   of counters: their operations' replies, and whether
 --                   permits belong to the session that took them
+--    tells_queue    whether `peek` tells who waits
+--    data           of an owner's node, a function; default: see backend.lua
 
+local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"
 
 local kinds = {}
@@ -28,14 +31,34 @@ local function kind(fields)
 end
 
 -- These have the same nodes, so they exclude each other.
-local function mutex(name)
+local function mutex(name, mark)
+  mark = mark or "lock-"
   return kind { name = name, exclusive = true,
-    queue = { mark = "lock-", blocks = { ["lock-"] = true } } }
+    queue = { mark = mark, blocks = { [mark] = true } } }
 end
 
 local all = {
   reentrant = mutex "reentrant", fair = mutex "fair", fenced = mutex "fenced",
 }
+
+-- What participants of Curator's elections call themselves.
+local function participant(owner)
+  local who = identity.decode(owner)
+  return who and identity.show(who) or owner
+end
+
+-- Elections: as the locks, or as Curator's LeaderLatch or LeaderSelector.
+all.election = mutex "election"
+all["election.latch"] = mutex("election.latch", "latch-")
+all["election.selector"] = mutex "election.selector"
+for name, one in pairs(all) do
+  one.tells_queue = name:find "^election" ~= nil
+  if name:find "^election%." then one.data = participant end
+end
+
+--- The layouts of an election, and their kinds.
+kinds.elections = { own = "election", latch = "election.latch",
+  selector = "election.selector" }
 
 -- A semaphore with one lease: the first node of one queue waits until there
 -- are at most `most` nodes in another.

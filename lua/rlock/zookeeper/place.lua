@@ -31,7 +31,7 @@ local ops, sub = codec.ops, string.sub
 local DIGITS, UUID = 10, 36
 local LAST = 2147383647             -- 100 000 before the server's counter ends
 
-local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "member-" }
+local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "member-", "latch-" }
 
 --- The mark and the number of a node; nil for one of another kind.
 -- @tparam string name
@@ -45,7 +45,7 @@ function place.parse(name)
 end
 
 --- @tparam table server the back end: host, connection, data(owner)
--- @tparam table fields parent, lock, mark, blocks; `owner`, for its data;
+-- @tparam table fields parent, lock, mark, blocks; `data`, or `owner` for it;
 --   on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
@@ -88,8 +88,8 @@ local function create(self)
   local call = self.connection:post(ops.create2, codec.create(
     ("%s/_c_%s-%s%s"):format(self.parent, self.uuid, self.mark,
       beside and ("%010d"):format(beside.number) or ""),
-    server:data(self.owner), beside and flags.ephemeral or flags.sequential,
-    server.access))
+    self.data or server:data(self.owner),
+    beside and flags.ephemeral or flags.sequential, server.access))
   call.on_over, call.place, self.create = took_create, self, call
   if call.code == "connect" then self.is_in_doubt = nil end     -- not sent
   return call

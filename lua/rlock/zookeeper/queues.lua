@@ -53,7 +53,7 @@ end
 -- @treturn string|nil the owner, if rlock made it
 -- @treturn string|nil then the name of the client's connections, see
 --   identity.lua
--- @treturn string|nil the address, if the data begin with one
+-- @treturn string|nil the address; what another program wrote
 -- @treturn string|nil what a waiter has announced, see lock/deadlock.lua
 function queues.maker(data)
   if data:sub(1, #queues.REVOKE) == queues.REVOKE then return nil end
@@ -62,7 +62,8 @@ function queues.maker(data)
   end
   local address, rest = data:match "^(%S+) ?(.*)$"
   local owner, name, wait = (rest or ""):match "^(%S+) (rlock,%S+) ?(.*)$"
-  return owner, name, address, wait ~= "" and wait or nil
+  return owner, name, owner and address or data ~= "" and data or nil,
+    wait ~= "" and wait or nil
 end
 
 return queues

@@ -81,7 +81,7 @@ local function new_entry(self, owner)
   local function new_place(of, folder)
     return place.new(server, { lock = self.path,
       parent = self.path .. folder, mark = of.mark, blocks = of.blocks,
-      on_wake = on_wake,
+      on_wake = on_wake, data = self.policy.data and self.policy.data(owner),
       owner = self.policy.needs and identity.hex(owner) or owner })
   end
   if self.policy.leases then
@@ -310,7 +310,8 @@ end
 
 --- The nodes that hold the lock, the first of them with the fields that `read`
 --  sets; for a read/write lock, those of both sides.
--- @return the nodes, and how many wait; or nil, code, detail
+-- @return the nodes, how many wait, and the list of both unless waiting has a
+--   queue of its own; or nil, code, detail
 function target:holders(deadline)
   local path = self.path .. (self.policy.leases and "/leases" or "")
   while true do
@@ -330,7 +331,7 @@ function target:holders(deadline)
       if not list then return nil, code, detail end
       waiting = #list
     end
-    if is_there then return holders, waiting end
+    if is_there then return holders, waiting, list end
   end
 end
 
@@ -339,18 +340,41 @@ local function left_of(entry, now)
   return max(0, (min(entry.deadline, entry.target.server.bound) - now) * 1000)
 end
 
+-- Who made a node, as text; then the name of its client's connections.
+local function show(node)
+  local holder, name = queues.maker(node.data)
+  return naming.printable(holder or node.data ~= "" and node.data or node.name),
+    name
+end
+
+-- Those that wait in a list behind `n` holders, MOST at most.
+local function tell_queue(self, list, n, deadline)
+  local waiters = {}
+  for i = n + 1, min(#list, n + MOST) do
+    local is_there, code, detail = read(self, list[i], deadline)
+    if is_there == nil then return nil, code, detail end
+    if is_there then waiters[#waiters + 1] = show(list[i]) end
+  end
+  return waiters
+end
+
 function run.peek(self, deadline, now, owner)
-  local holders, waiting, detail = self:holders(deadline)
-  if not holders then return nil, waiting, detail end
+  local holders, waiting, all = self:holders(deadline)
+  if not holders then return nil, waiting, all end
+  local queue = false
+  if self.policy.tells_queue then
+    local code, detail
+    queue, code, detail = tell_queue(self, all, #holders, deadline)
+    if not queue then return nil, code, detail end
+  end
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
   local token, mark = nil, not self.policy.most and self.policy.queue.mark
   for _, node in ipairs(holders) do
     if node.data and (not mark or node.mark == mark) then
       local is_mine = entry and entry.is_held and entry.place.node == node.name
       if is_mine then mine = tonumber(entry.want) end
-      local holder, name = queues.maker(node.data)
-      list[#list + 1] = naming.printable(holder or node.data ~= ""
-        and node.data or node.name)
+      local holder, name = show(node)
+      list[#list + 1] = holder
       list[#list + 1] = is_mine and entry.want or "1"
       identities[#identities + 1] = name or ""
       token = token or node.created
@@ -358,7 +382,8 @@ function run.peek(self, deadline, now, owner)
   end
   return { list[1] and "held" or "free",
     mine > 0 and left_of(entry, now) or UNKNOWN, mine, list,
-    { "token", token or false, "waiting", waiting, "identities", identities } }
+    { "token", token or false, "waiting", waiting, "identities", identities,
+      "queue", queue } }
 end
 
 function run.break_(self, deadline, _, token)
@@ -390,6 +415,7 @@ end
 -- @tparam[opt] string text  default: the wait is over, and its node is gone
 -- @return true; or nil, code, detail
 function target:announce(deadline, owner, text)
+  if self.policy.data then return true end      -- what Curator's clients read
   local entry, server = self.entries[owner], self.server
   local queued = entry and (entry.gate or entry.place)
   if not text or not queued or not queued.node or entry.is_held

@@ -200,6 +200,13 @@ local function options_of(self, env)
   }
 end
 
+-- Does it campaign again? Not if a signal has asked the command to end, or if
+-- processes of the command may still run.
+local function goes_on(self, outcome)
+  return self.chosen.leader and outcome.stopped == "lost"
+    and not (outcome.is_left or self.endings) or false
+end
+
 local function unable(self, outcome)
   say(self, "%s: %s", self.words[1], outcome.unable)
   return outcome.is_missing and NOT_FOUND or NOT_EXECUTABLE
@@ -216,8 +223,9 @@ local function result(self, outcome, released, code, detail)
       self.chosen.hold_at_most)
     return OVER
   elseif outcome.stopped then
-    say(self, "lost %q (%s): the command was stopped", self.name,
-      outcome.lost or "not renewed in time")
+    say(self, "lost %q (%s): the command was stopped%s", self.name,
+      outcome.lost or "not renewed in time",
+      self.is_over and "" or "; it campaigns again")
     return LOST
   elseif not released then
     say(self, "%q: %s", self.name, detail)
@@ -237,7 +245,7 @@ local function execute(self, env)
     require("rlockctl.cli.run_requests").heed(self, say, emit)
   end
   run_:wait()
-  self.run, self.is_over = nil, true
+  self.run, self.is_over = nil, not goes_on(self, run_)
   return run_
 end
 
@@ -266,11 +274,24 @@ local function hold_and_run(self)
   end
   local outcome, code, detail = execute(self, env)
   if not outcome then
+    self.is_over = code ~= "not_held" or not self.chosen.leader
     release(self)
     say(self, "%s", detail)
     return code == "not_held" and LOST or NOT_EXECUTABLE
   end
   return result(self, outcome, release(self, outcome.stopped == "lost"))
+end
+
+-- A leader that loses the lock campaigns again: `is_over` is false then.
+local function keep_running(self)
+  local session = self.client.session
+  local timeout, status = session.timeout
+  repeat
+    self.is_over, self.was_busy, session.timeout = nil, nil, timeout
+    status = hold_and_run(self)
+    self.started = self.host.now()
+  until self.is_over ~= false
+  return status
 end
 
 local function open(self)
@@ -300,7 +321,7 @@ function run.run(cli, operands, chosen)
     say(self, "%s", detail)
     return LOST
   end
-  return hold_and_run(self)
+  return keep_running(self)
 end
 
 return run

@@ -23,12 +23,14 @@ Several locks are acquired together: all or none.
                          lock prints nothing
   -s, --shared           lock as a reader: excludes only writers
   -x, --exclusive        lock as a writer of the same lock
+  --leader               lead the election NAME: if the lock is lost, stop the
+                         command, and campaign again instead of exiting
   --fair                 first come, first served
   --fenced               with a fencing token, which only increases, in
                          RLOCK_TOKEN; not with -s, --limit or several names
   --policy POLICY        a kind of your own, as for `rlockctl status`
-  --option K=V           an option of that kind, such as limit=2; may be
-                         repeated
+  --option K=V           an option of that kind, such as limit=2, or of an
+                         election: layout=latch; may be repeated
   --limit N [--permits K]   a semaphore of N permits; take K of them (1)
   --ttl DUR              the lease, renewed every third of it (30s)
   --hold-at-most DUR     stop the command if it takes longer: SIGTERM after DUR,
@@ -62,6 +64,14 @@ such as daemons. If the guard is killed, its parent, the warden, kills all these
 processes before the lock is released. If both are killed, rlockctl does not
 release the lock, which ends with its lease.
 
+With --leader, one of the machines that run this runs the command, the others
+wait, first come, first served. If the leader ends or is stopped by a signal,
+the next one starts its command at once; if it dies, when --ttl is over. If the
+lock is lost, rlockctl stops the command and waits for its turn again, even
+while no server answers. If the command ends by itself, rlockctl exits with its
+status. On ZooKeeper, layout=latch and layout=selector elect one leader together
+with programs that use Curator's LeaderLatch and LeaderSelector.
+
 HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are forwarded to the command's
 process group; a second INT or TERM becomes KILL. On a terminal, the command
 runs in the foreground. Stopping it (Ctrl-Z) also stops rlockctl, which then
@@ -89,6 +99,7 @@ arguments.options = {
   ["-x"] = { "exclusive" }, ["--exclusive"] = { "exclusive" },
   ["--policy"] = { "policy", "POLICY" },
   ["--option"] = { "option", "K=V", all = true },
+  ["--leader"] = { "leader" },
   ["--fair"] = { "fair" }, ["--fenced"] = { "fenced" },
   ["--permits"] = { "permits", "K" }, ["--limit"] = { "limit", "N" },
   ["--ttl"] = { "ttl", "DUR" }, ["--hold-at-most"] = { "hold_at_most", "DUR" },
@@ -126,6 +137,9 @@ local conflicts = {
   { "limit", "fenced" }, { "policy", "shared" }, { "policy", "exclusive" },
   { "policy", "fair" }, { "policy", "limit" },
   { "on_revoke", "limit" },
+  { "leader", "no_wait" }, { "leader", "wait" }, { "leader", "shared" },
+  { "leader", "exclusive" }, { "leader", "fair" }, { "leader", "fenced" },
+  { "leader", "policy" }, { "leader", "limit" },
 }
 
 local function check_conflicts(chosen)
@@ -137,8 +151,12 @@ local function check_conflicts(chosen)
   end
   if chosen.permits and not chosen.limit then
     refuse "--permits needs --limit"
-  elseif chosen.option and not chosen.policy then
-    refuse "--option needs --policy"
+  elseif chosen.option and not (chosen.policy or chosen.leader) then
+    refuse "--option needs --policy or --leader"
+  elseif chosen.leader and chosen.conflict then
+    refuse "--leader waits for its turn, so -E does not apply"
+  elseif chosen.leader and chosen.on_lost == "ignore" then
+    refuse "--leader and --on-lost=ignore exclude each other"
   end
 end
 
@@ -220,7 +238,7 @@ local function words_of(operands, chosen)
     refuse "one NAME (or NAME,NAME...) comes before -- CMD"
   end
   local names = split(operands[1])
-  for _, option in ipairs { "limit", "fenced" } do
+  for _, option in ipairs { "limit", "fenced", "leader" } do
     if names[2] and chosen[option] then
       refuse("--%s takes one name", option)
     end

@@ -27,6 +27,11 @@ local function lock_of(client, chosen, name)
     local read, write = pair_of(client, chosen, name)
     if chosen.shared then return read, { read, write } end
     return write, { write }
+  elseif chosen.leader then
+    local is_fit, election = pcall(client.election, client, name,
+      chosen.option)
+    if not is_fit then return nil, "usage", tostring(election) end
+    return election.lock, { election.lock }
   elseif chosen.policy then
     local options = chosen.option or {}
     options.fenced = chosen.fenced or options.fenced
@@ -103,7 +108,7 @@ end
 -- @tparam table client
 -- @tparam table names
 -- @tparam table chosen shared, exclusive, fair, fenced, permits and limit,
---   policy and option
+--   policy or leader, and option
 -- @return the hold, whose `lock` is nil if there is nothing to acquire; or nil,
 --   code, detail
 function run_locks.new(client, names, chosen)

@@ -53,19 +53,16 @@ function who.name(nodes, seconds, states, known)
   end
   each(states, function(one)
     local id = id_of(one.owner)
-    one.who = id and known[id] or nil
+    one.who = id and known[id] or identity.decode(one.owner)
   end)
 end
 
---- An identity as text: web3: invoice.lua (pid 412).
+--- A holder as text, with its identity if that is known.
 -- @tparam table holder  with `owner`; `who` or `address`, if that is known
 -- @treturn string without escaping
 function who.show(holder)
-  local one = holder.who
-  if not one then return holder.address or holder.owner end
-  local text = ("%s: %s"):format(one.host or "?", one.program or "?")
-  if one.name then text = ("%s %s"):format(text, one.name) end
-  return one.pid and ("%s (pid %.0f)"):format(text, one.pid) or text
+  return holder.who and identity.show(holder.who) or holder.address
+    or holder.owner
 end
 
 return who

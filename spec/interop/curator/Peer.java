@@ -37,6 +37,7 @@ public final class Peer {
     private final Map<String, ExecutorService> threads = new HashMap<>();
     private final Map<String, Object> shared = new ConcurrentHashMap<>();
     private final Map<String, Lease> leases = new ConcurrentHashMap<>();
+    private final Map<String, Election> elections = new ConcurrentHashMap<>();
     private final Map<String, Integer> counts = new ConcurrentHashMap<>();
     private final ThreadLocal<Redis> store =
         ThreadLocal.withInitial(this::connect);
@@ -100,6 +101,8 @@ public final class Peer {
                     + count(task, kind, path) + " -2";
             case "contend":
                 return contend(task, kind, path, key, words[6]);
+            case "leader":
+                return "ok " + Election.leader(client, kind, path);
             case "crowd": return crowd(path, key, words[6]);
             case "set": barrier(path).setBarrier(); return "ok";
             case "delete": barrier(path).removeBarrier(); return "ok";
@@ -149,6 +152,13 @@ public final class Peer {
             throws Exception {
         if (kind.equals("semaphore")) {
             return takePermit(task, path, wait);
+        } else if (Election.is(kind)) {
+            Election election = Election.lead(client, kind, path,
+                name + "/" + task, wait);
+            if (election != null) {
+                elections.put(task + path, election);
+            }
+            return election != null;
         }
         if (kind.startsWith("double")) {
             member(task, kind, path).enter();
@@ -177,6 +187,12 @@ public final class Peer {
                 semaphore(path).returnLease(lease);
             }
             return lease != null;
+        } else if (Election.is(kind)) {
+            Election election = elections.remove(task + path);
+            if (election != null) {
+                election.resign();
+            }
+            return election != null;
         }
         try {
             lock(task, kind, path).release();

@@ -1,6 +1,8 @@
 --- Locks on ZooKeeper, for the commands: see stores.lua. The names of the nodes
 --  below a path tell the kind of the lock:
---    lock-              a lock, a fair or a fenced lock: they look the same
+--    lock-              a lock, a fair or a fenced lock, an election: they look
+--                       the same
+--    latch-             an election, as of Curator's LeaderLatch
 --    __READ__ __WRIT__  a read/write lock
 --    member-            a double barrier
 --    leases, locks      a mutex, or a semaphore, which also has a `limit`; if
@@ -28,6 +30,7 @@ local MANY = 100                        -- holders or waiters to describe
 local MOST = 100000                     -- names, in the search for waits
 local OFTEN = 0.5                       -- seconds between two looks, at most
 local LONGEST = 1024                    -- bytes of data to show
+local KINDS = { ["lock-"] = "reentrant", ["latch-"] = "election" }
 local MODES = { ["__READ__"] = "read", ["__WRIT__"] = "write" }
 
 -- state -> all nodes that hold the lock, or that wait for it, also those that
@@ -35,7 +38,7 @@ local MODES = { ["__READ__"] = "read", ["__WRIT__"] = "write" }
 local holding = setmetatable({}, { __mode = "k" })
 local waiting = setmetatable({}, { __mode = "k" })
 
-local titles = {}
+local titles = { election = "election" }
 for _, kind in ipairs(kinds) do titles[kind.name] = kind.title end
 
 -- looking ---------------------------------------------------------------------
@@ -171,8 +174,8 @@ local function lock_of(client, list)
     return state_of(client, "barrier", list, {})
   end
   local holders = queues.holders(list)
-  return state_of(client, MODES[list[1].mark] and "readwrite" or "reentrant",
-    holders, without(list, holders))
+  return state_of(client, KINDS[list[1].mark] or "readwrite", holders,
+    without(list, holders))
 end
 
 -- Names the holders of permits. All permits of a client's semaphores have the

@@ -1,0 +1,242 @@
+--- Leader election: of all candidates of one name, one leads. It is a lock that
+--  is granted in order of arrival (on Redis the fair lock), held by the
+--  election, not by a task: any task may resign.
+--
+--  The owner of the lock is the identity of the process (identity.lua), so all
+--  see who leads. Each campaign has an owner of its own: what is still to be
+--  done for the previous one, such as its release, neither delays it nor ends
+--  its hold.
+--
+--  If its hold is not renewed, a leader steps down `margin` seconds before the
+--  hold may end, and keeps it until then. So what its callbacks stop has ended
+--  before another candidate leads.
+
+local check = require "rlock.util.options"
+local colon = require "rlock.util.colon"
+local identity = require "rlock.util.identity"
+local naming = require "rlock.naming"
+local owner = require "rlock.lock.owner"
+
+local election = {}
+election.__index = election
+
+local MARGIN, MOST = 0.1, 1             -- a part of the validity; seconds
+local FAMILY = {}                       -- of the owners' names, see owner.lua
+
+local min, max = math.min, math.max
+
+local check_options = check.table({ layout = check.that('"latch" or "selector"',
+  function(layout) return layout == "latch" or layout == "selector" end) },
+  'a table such as { layout = "latch" }', "client:election")
+
+local check_function = check.type "function"
+
+-- The name of a new owner: unique, and tells whose it is.
+local function owner_name(session)
+  local id = owner.name_for({}, session, FAMILY)
+  local who = identity.decode(session.options.connection_name or "")
+  if not who then return id end
+  who.id = id
+  return identity.encode(who)
+end
+
+-- A lock whose holder leads, with a new owner.
+local function candidate(client, name, options)
+  local layout = check_options(options, 3).layout
+  local kinds = client.session.options.backend.elections
+  if layout and not kinds then
+    error(("bad option layout of client:election: %q is for nodes of Curator "
+      .. "on ZooKeeper, and this is Redis: leave it out"):format(layout), 3)
+  end
+  return client:policy(kinds and kinds[layout or "own"] or "fair", name,
+    { owner = owner_name(client.session) })
+end
+
+--- Creates an election.
+-- @tparam table client
+-- @tparam string name
+-- @tparam[opt] table options layout = "latch" or "selector": the nodes of
+--   Curator's LeaderLatch or LeaderSelector; on ZooKeeper only
+-- @treturn table  its `lock` makes the holder the leader, see `rlockctl run`
+function election.new(client, name, options)
+  return setmetatable({
+    lock = candidate(client, name, options),
+    client = client, name = name, options = options, session = client.session,
+    term = false,         -- the last: hold, margin, is_over, over (an event)
+    is_campaigning = false, callbacks = {},
+  }, election)
+end
+
+-- terms -----------------------------------------------------------------------
+
+local function tell(self, leads, why)
+  for _, fn in ipairs(self.callbacks) do
+    self.session.host.spawn(fn, leads, why)
+  end
+end
+
+-- Ends a term, before its hold is released.
+local function finish(self, term, why)
+  term.is_over = true
+  term.over:set()
+  tell(self, false, why)
+end
+
+local function step_down(self, term, why)
+  if term.is_over then return end
+  local hold = term.hold
+  finish(self, term, why or self.session.is_closed and "the client was closed"
+    or hold.hold.grant.lost_because or "not renewed in time")
+  self.session:background(function()
+    self.session.host.sleep(hold:valid_for())
+    hold:unlock()
+  end)
+end
+
+-- Seconds until a term ends, unless its hold is renewed.
+local function left_of(term)
+  local valid = term.hold:valid_for()
+  term.margin = max(term.margin, min(MARGIN * valid, MOST))
+  return valid - term.margin
+end
+
+-- A service: ends a term in time.
+local function watch(self, term)
+  while not term.is_over do
+    local left = left_of(term)
+    if left <= 0 then return step_down(self, term) end
+    local _, code = term.over:pause(left)
+    if code then return end             -- the program ends
+  end
+end
+
+local function begin(self, hold)
+  local term = { hold = hold, margin = 0, is_over = false,
+    over = self.session.host.event() }
+  self.term = term
+  hold:on_lost(function(_, reason) step_down(self, term, reason) end)
+  tell(self, true)
+  self.session.host.service(watch, self, term)
+end
+
+-- campaigning -----------------------------------------------------------------
+
+local function stopped(self) self.is_campaigning = false end
+
+local function take(self, wait)
+  self.lock = candidate(self.client, self.name, self.options)
+  return self.lock:hold { wait = wait }
+end
+
+local function campaign(self, wait)
+  if self:is_leader() then return true, self.term.hold:token() end
+  if self.is_campaigning then
+    return nil, "refused", "another task campaigns in this election object; "
+      .. "make one for each candidate"
+  end
+  self.is_campaigning = true
+  local hold, code, detail =
+    self.session.host.guard(stopped, self, take, self, wait)
+  self.is_campaigning = false
+  if not hold then return nil, code, detail end
+  begin(self, hold)
+  return true, hold:token()
+end
+
+--- Waits until this candidate leads: the one that came first is next. If it
+--  leads already, returns at once.
+-- @tparam[opt] table options wait = maximum seconds to wait; default: forever,
+--   even while the server is unreachable, unless an error is permanent
+-- @treturn[1] boolean true
+-- @return[1] the fencing token, on ZooKeeper
+-- @treturn[2] nil
+-- @treturn[2] string "timeout"; "refused": another task campaigns in this
+--   object, or as for `lock`; "connect", "closed", "zookeeper", "redis"
+-- @treturn[2] string detail
+function election:campaign(options)
+  local wait, host = check.of_wait(options).wait or math.huge, self.session.host
+  if host.ends_tasks then return host.whole_wait(campaign, self, wait) end
+  return campaign(self, wait)
+end
+
+--- Does this candidate certainly lead? Sends nothing. It steps down, so this is
+--  false, when the lock is certainly its own for only a tenth of the usual time
+--  more, at most a second. Then it stays false until the next campaign.
+-- @treturn boolean
+function election:is_leader()
+  local term = self.term
+  if not term or term.is_over then return false end
+  if left_of(term) > 0 then return true end
+  step_down(self, term)
+  return false
+end
+
+--- Seconds for which no other candidate can lead, even if this one has stepped
+--  down; 0 if it does not lead.
+function election:valid_for()
+  return self.term and self.term.hold:valid_for() or 0
+end
+
+--- Ends the leadership; the next candidate leads. Any task may call this.
+-- @treturn[1] boolean true
+-- @treturn[2] nil
+-- @treturn[2] string "not_held": it does not lead; or as for `unlock`
+-- @treturn[2] string detail
+function election:resign()
+  local term = self.term
+  if not self:is_leader() then
+    return nil, "not_held", "this candidate does not lead"
+  end
+  finish(self, term, "resigned")
+  return term.hold:unlock()
+end
+
+--- Calls a function after each change: when this candidate becomes the leader,
+--  and when it has resigned, stepped down or lost the lock.
+-- @tparam function fn  called as a task: (true), or (false, reason)
+function election:on_change(fn)
+  check_function(fn, "fn of election:on_change", 2)
+  table.insert(self.callbacks, fn)
+end
+
+-- candidates ------------------------------------------------------------------
+
+-- An owner as text: web3: invoice.lua (pid 412). It is untrusted.
+local function show(text, known)
+  local who = identity.decode(text) or identity.decode(known or "")
+  return naming.printable(who and identity.show(who) or text)
+end
+
+--- Who leads? Asks the server, so any process can ask.
+-- @treturn[1] string such as "web3: invoice.lua (pid 412)"; false: nobody. Of
+--   a candidate without an identity: the owner of its lock, or what Curator's
+--   participant calls itself
+-- @treturn[1] table the state of the lock, as lock:peek returns it
+-- @treturn[2] nil, code, detail
+function election:leader()
+  local state, code, detail = self.lock:peek()
+  if not state then return nil, code, detail end
+  local first = state.holders[1]
+  return first and show(first.owner, state.identities and state.identities[1])
+    or false, state
+end
+
+--- Who waits to lead? Asks the server.
+-- @treturn[1] table a list of at most 100 texts as `leader` returns them, the
+--   next leader first
+-- @treturn[2] nil, code, detail
+function election:candidates()
+  local state, code, detail = self.lock:peek()
+  if not state then return nil, code, detail end
+  local list = {}
+  for i, waiter in ipairs(state.queue or {}) do list[i] = show(waiter) end
+  return list
+end
+
+--- Its name, for messages.
+function election:__tostring()
+  return "election " .. naming.show(self.name)
+end
+
+return colon.methods(election, "election",
+  "campaign is_leader valid_for resign on_change leader candidates")

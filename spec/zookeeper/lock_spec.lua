@@ -205,6 +205,17 @@ describe("a lock on ZooKeeper", function()
     assert.is_true(lock:try_lock())
   end)
 
+  it("tells at each unlock that its node was deleted", function()
+    assert(lock:lock())
+    assert(lock:lock())
+    assert.is_true(peer:delete("/" .. name .. "/" .. nodes(name)[1]))
+    for _ = 1, 2 do
+      local ok, code = lock:unlock()
+      assert.same({ nil, "lost" }, { ok, code })
+    end
+    assert.is_true(lock:try_lock())
+  end)
+
   it("is broken by force, with or without its token", function()
     local other = open():lock(name)
     assert.is_false(other:break_lock())

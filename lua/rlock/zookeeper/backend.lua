@@ -404,6 +404,21 @@ function backend:attend(entry)
   self.connection:wake(entry.watch_at)
 end
 
+--- Asks whether the node of a hold exists; if not, the hold is lost. The sync
+--  lets a server that lags behind catch up first.
+-- @tparam table entry
+-- @tparam number deadline by host.now()
+-- @return whether it is there; or nil, code, detail
+function backend:is_there(entry, deadline)
+  local path = entry.place:path()
+  self.connection:sync()
+  local err, its, detail = nodes.ask(self, deadline, codec.ops.exists, path,
+    codec.read(path))
+  if not err then return nil, its, detail end
+  if err ~= 0 then broken(self, entry) end
+  return err == 0
+end
+
 --- Deletes a node in the background.
 -- @tparam table place
 function backend:leave_place(place)

@@ -256,6 +256,9 @@ function run.release(self, deadline, now, owner, ms, want)
   if not entry then return { "lost" } end
   if want ~= "0" then
     if not entry.is_held then return { "lost" } end
+    local is_there, code, detail = self.server:is_there(entry, deadline)
+    if is_there == nil then return nil, code, detail, true end
+    if not entry.is_held then return { "lost" } end
     entry.want = want
     hold_until(entry, now + tonumber(ms) / 1000)
     return { "kept" }, nil, nil, false, now

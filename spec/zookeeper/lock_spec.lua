@@ -354,6 +354,24 @@ describe("a lock on ZooKeeper", function()
     end
   end)
 
+  it("is not granted by a request that was given up", function()
+    local target, owner = lock.record.target, "some:1"
+    local back = client.session.server
+    local sync, validity = back.sync, back.connection.validity
+    function validity.synced() validity.ends = 0 end
+    validity.ends = 0
+    function back:sync(deadline)
+      assert(target:run("release", deadline, rlock.now(), owner, "1", "0"))
+      return true
+    end
+    local reply = target:run("acquire", rlock.now() + PATIENCE, rlock.now(),
+      owner, "4000", "1")
+    back.sync, validity.synced = sync, nil
+    assert.equal("busy", reply[1])
+    assert.same({}, nodes(name))
+    assert.is_nil(next(back.entries))
+  end)
+
   it("leaves no orphan if a lost request is given up", function()
     local link = client.session.server.connection
     assert(client.session.server:connect(1))

@@ -189,13 +189,11 @@ end
 -- been applied; last, when it was sent.
 local run = {}
 
--- Makes sure that the session is alive. If that is unknown, reconnects: the
--- handshake tells.
+-- Makes sure that the session is alive.
 local function make_sure(self, deadline)
-  local connection = self.server.connection
-  if connection.validity.ends > connection.host.now() then return true end
-  connection:leave("its session was not confirmed in time")
-  return connection:reach(deadline)
+  local server = self.server
+  if server.connection.validity.ends > server.host.now() then return true end
+  return server:sync(deadline)
 end
 
 local function granted(self, entry, ms, want)
@@ -236,8 +234,9 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   end
   if is_first then is_first, code, detail = make_sure(self, deadline) end
   if is_first then
-    if entry.place.epoch ~= self.server.connection.epoch then
-      return { "busy", 0 }                  -- of a session that has ended
+    if self.entries[owner] ~= entry
+        or entry.place.epoch ~= self.server.connection.epoch then
+      return { "busy", 0 }     -- given up, or of a session that has ended
     end
     return granted(self, entry, ms, want)
   elseif code == "refused" then

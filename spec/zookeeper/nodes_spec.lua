@@ -194,6 +194,18 @@ describe("a guarded write on ZooKeeper", function()
     unchanged("lost", "", hold:set(path, "late"))
   end)
 
+  it("changes nothing if its hold ends while it connects", function()
+    local hold = assert(client:lock(name):hold())
+    local link = client.session.server.connection
+    link:leave "the spec wants it"
+    function link.connect(...)
+      link.connect = nil
+      assert(hold:unlock())
+      return link.connect(...)
+    end
+    unchanged("lost", "^its hold has ended", hold:set(path, "late"))
+  end)
+
   it("is not retried if its outcome is unknown", function()
     local hold = assert(client:lock(name):hold())
     frames.reset()

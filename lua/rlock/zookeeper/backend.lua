@@ -352,11 +352,14 @@ end
 -- @treturn[1] integer its new version
 -- @treturn[2] nil, code, detail; "timeout": it may have been set
 function backend:set(deadline, path, value, version, grant)
-  local full, code, detail = reach(self, path, deadline)
-  if not full then return nil, code, detail end
   local entry = grant and grant.lock.record.target:held_by(grant.owner_name)
   if grant and not entry then
     return nil, "lost", grant.lost_because or "its node is gone"
+  end
+  local full, code, detail = reach(self, path, deadline)
+  if not full then return nil, code, detail end
+  if entry and not entry.is_held then     -- perhaps another's grant by now
+    return nil, "lost", "its hold has ended in the meantime"
   end
   local made
   made, code, detail = nodes.set(self, deadline, full, value, version,

@@ -236,6 +236,7 @@ function backend.open(host, options, hooks)
     on_dropped = function(why) on_dropped(self, why) end,
     on_ended = function(why) forget_all(self, why) end,
     on_tick = function(now) return on_tick(self, now) end,
+    is_needed = function() return next(self.entries) ~= nil end,
   })
   return self
 end

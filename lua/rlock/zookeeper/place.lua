@@ -73,6 +73,7 @@ local function took_create(call)
   end
   self.is_in_doubt = nil
   if call.err ~= 0 then return end
+  self.connection.validity:wrote(call.sent)
   local its = call.its
   local path = its:text() or ""
   self.node = sub(path, #self.parent + 2)

@@ -192,7 +192,8 @@ local run = {}
 -- Makes sure that the session is alive.
 local function make_sure(self, deadline)
   local server = self.server
-  if server.connection.validity.ends > server.host.now() then return true end
+  server.bound = server.connection.validity.ends
+  if server.bound > server.host.now() then return true end
   return server:sync(deadline)
 end
 

@@ -112,6 +112,30 @@ describe('acl = "creator" on ZooKeeper', function()
     assert.is_nil(next(mine.session.server.entries))
   end)
 
+  it("refuses a counter that anyone may change", function()
+    local other = open ""
+    assert(other:permits(name .. "/p"):set(2))
+    assert(other:latch(name .. "/l"):set(2))
+    local permits, latch = mine:permits(name .. "/p"), mine:latch(name .. "/l")
+    local semaphore = mine:semaphore(name .. "/p")
+    for i, outcome in ipairs { { permits:try_acquire() }, { permits:set(3) },
+        { semaphore:try_acquire() }, { semaphore:available() },
+        { latch:count_down() }, { latch:count() } } do
+      assert.same({ nil, "refused" }, { outcome[1], outcome[2] }, i)
+      assert.matches("^anyone may delete nodes of /acl:%d+/%l, which was made "
+        .. 'without acl = "creator": delete it, or use another name$',
+        outcome[3])
+    end
+    -- The parent is only ours, but not the node.
+    assert(mine:latch(name .. "/m"):set(1))
+    assert(mine:latch(name .. "/m"):delete())
+    assert(open "me:secret@":latch(name .. "/m"):set(1))
+    local ok, code, detail = mine:latch(name .. "/m"):count_down()
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("^anyone may set /acl:%d+/m/latch, which was made", detail)
+    assert.is_nil(next(mine.session.server.entries))
+  end)
+
   it("needs a login, and ZooKeeper", function()
     for options, why in pairs {
       [{ url = server.url, acl = "creator" }] = '"creator" needs a login',

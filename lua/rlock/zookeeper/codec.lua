@@ -28,7 +28,9 @@ codec.flags = { persistent = 0, ephemeral = 1, sequential = 3, container = 4 }
 --- An id of 64 bits that is 0.
 codec.NO_ID = ("\0"):rep(8)
 
-local DELETE, ALL = 8, 31         -- permissions
+local ALL = 31                    -- permissions
+--- Permissions: to set a node, and to delete its children.
+codec.WRITE, codec.DELETE = 2, 8
 local STAT = 68                   -- the bytes of a stat
 local LARGEST = 9007199254740992  -- 2^53
 local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
@@ -194,14 +196,15 @@ function Reader:stat()
   }
 end
 
---- May anyone delete the children of a node that has this access control list?
-function Reader:is_open()
-  local n = self:int()
+--- Does anyone have a permission for a node that has this access control list?
+-- @tparam[opt=codec.DELETE] integer permission
+function Reader:is_open(permission)
+  local n, unit = self:int(), permission or codec.DELETE
   for _ = 1, n do
     local permissions, scheme = self:int(), self:text()
     self:text()
     if self.is_bad then return true end
-    if scheme == "world" and floor(permissions / DELETE) % 2 == 1 then
+    if scheme == "world" and floor(permissions / unit) % 2 == 1 then
       return true
     end
   end

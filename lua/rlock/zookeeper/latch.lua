@@ -45,7 +45,7 @@ end
 -- @treturn[3] nil, code, detail
 local function read(self, deadline, is_watched)
   local path = path_of(self)
-  local data, version, made = nodes.get(self.server, deadline, path, is_watched)
+  local data, version, made = nodes.get_own(self, deadline, path, is_watched)
   if not data then return data, version, made end
   local count, set, at = data:match "^(%d+) (%d+)\n()"
   if not count or #count > DIGITS or #set > DIGITS then

@@ -252,6 +252,11 @@ describe("a latch on ZooKeeper", function()
 
   local function data() return (peer:get(("/%s/latch"):format(name))) end
 
+  -- The server deletes a path without nodes.
+  local function keep_path()
+    assert(peer:make(("/%s/kept"):format(name), ""))
+  end
+
   -- Starts tasks that wait for it; returns once all are waiting.
   local function start_waiting(n)
     local all = {}
@@ -319,6 +324,7 @@ describe("a latch on ZooKeeper", function()
     for i, lose in ipairs { frames.lose_reply, frames.lose_request } do
       lose "create2"
       assert.is_true(latch:set(5))
+      if i == 1 then keep_path() end
       for _, op in ipairs { "set", "get", "set" } do
         lose(op)
         assert.is_true((latch:count_down()))
@@ -333,6 +339,32 @@ describe("a latch on ZooKeeper", function()
       assert.equal(1, latch:count())
       assert.is_true(latch:delete())
     end
+  end)
+
+  it("is not set twice, if it was deleted before a retry", function()
+    local path, link = ("/%s/latch"):format(name),
+      client.session.server.connection
+    local function set(op, n)
+      frames.lose_reply(op)
+      function link.connect(...)
+        link.connect = nil
+        eventually(function() return (data() or ""):find("^" .. n) end)
+        assert.is_true(peer:delete(path))
+        return link.connect(...)
+      end
+      local ok, code, detail = latch:set(n)
+      assert.same({ nil, "timeout" }, { ok, code })
+      assert.matches("it may have been set and deleted since$", detail)
+      assert.is_nil(data())
+    end
+    set("create2", 5)
+    assert(latch:set(1))
+    keep_path()
+    assert.same({ true, 0 }, { latch:count_down() })
+    set("set", 2)
+    frames.lose_request "create2"
+    assert.is_true(latch:set(3))
+    assert.equal(3, latch:count())
   end)
 
   -- Loses a request with `lose`. The client retries it after `meanwhile`.

@@ -180,11 +180,13 @@ function Reader:texts()
 end
 
 --- The stat of a node: `created`, the id of the transaction that made it; its
---  `version`; its `owner`, a session; its number of `children`.
+--  `version`; its `owner`, a session; its number of `children`; `changed`, the
+--  id of the transaction that last made or deleted one, or of its own.
 function Reader:stat()
   local at = take(self, STAT)
   if not at then
-    return { created = codec.NO_ID, version = 0, owner = "", children = 0 }
+    return { created = codec.NO_ID, version = 0, owner = "", children = 0,
+      changed = codec.NO_ID }
   end
   local its = codec.reader(self.bytes)
   its.at = at + 32
@@ -193,6 +195,7 @@ function Reader:stat()
   return {
     created = sub(self.bytes, at, at + 7), version = version,
     owner = sub(self.bytes, at + 44, at + 51), children = its:int(),
+    changed = sub(self.bytes, at + 60, at + 67),
   }
 end
 

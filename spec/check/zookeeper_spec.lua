@@ -265,6 +265,41 @@ describe("a semaphore of a simulated ZooKeeper", function()
 end)
 
 describe("permits of a simulated ZooKeeper", function()
+  -- The answer to the first waiter comes after its lease, so it asks again with
+  -- another id, behind the second one.
+  it("are given at once to a waiter with a new id", function()
+    play(1, function(self)
+      self.host.sleep(1)
+      local holder, first, second, tasks, freed = self.open(options()),
+        self.open(options()), self.open(options()), {}, nil
+      assert(holder:permits "p":set(1))
+      local id = assert(holder:permits "p":acquire())
+      local function wait(own)
+        assert(own.session.server.connection:reach(self.host.now() + 1))
+        tasks[#tasks + 1] = self.host.spawn(function()
+          local its = assert(own:permits "p":acquire())
+          local at = self.host.now()
+          self.host.sleep(1)
+          assert(own:permits "p":release(its))
+          freed = freed or self.host.now()
+          return at
+        end)
+        self.host.sleep(0.5)
+      end
+      wait(first)
+      wait(second)
+      local session = first.session
+      local valid_until = session.valid_until
+      function session.valid_until()
+        session.valid_until = valid_until
+        return 0
+      end
+      assert(holder:permits "p":release(id))
+      tasks[2]:join()
+      assert.is_true(tasks[1]:join() - freed < 0.1)
+    end)
+  end)
+
   it("are given back if their request raises an error", function()
     play(1, function(self)
       self.host.sleep(1)

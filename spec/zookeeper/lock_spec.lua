@@ -354,23 +354,40 @@ describe("a lock on ZooKeeper", function()
     end
   end)
 
-  it("is not granted by a request that was given up", function()
-    local target, owner = lock.record.target, "some:1"
-    local back = client.session.server
-    local sync, validity = back.sync, back.connection.validity
+  -- Requests the lock without waiting for it. Its session has to be confirmed,
+  -- which calls `meanwhile` instead.
+  local function confirmed(meanwhile)
+    local target, back = lock.record.target, client.session.server
+    local validity = back.connection.validity
     function validity.synced() validity.ends = 0 end
     validity.wrote = validity.synced
     validity.synced()
-    function back:sync(deadline)
-      assert(target:run("release", deadline, rlock.now(), owner, "1", "0"))
+    function back.sync(_, deadline)
+      meanwhile(target, deadline, back.connection)
       return true
     end
     local reply = target:run("acquire", rlock.now() + PATIENCE, rlock.now(),
-      owner, "4000", "1")
-    back.sync, validity.synced, validity.wrote = sync, nil, nil
+      "some:1", "4000", "1", { wait_ms = 0 })
+    back.sync, validity.synced, validity.wrote = nil, nil, nil
     assert.equal("busy", reply[1])
-    assert.same({}, nodes(name))
     assert.is_nil(next(back.entries))
+    assert.is_nil(next(target.entries))
+  end
+
+  it("is not granted by a request that was given up", function()
+    confirmed(function(target, deadline)
+      assert(target:run("release", deadline, rlock.now(), "some:1", "1", "0"))
+    end)
+    assert.same({}, nodes(name))
+  end)
+
+  it("is forgotten by a try whose session has ended", function()
+    confirmed(function(_, deadline, link)
+      peers.end_session(server, link.session)
+      eventually(function() return link.epoch == 2 end, PATIENCE)
+      assert(link:reach(deadline))
+    end)
+    assert.same({}, nodes(name))
   end)
 
   it("leaves no orphan if a lost request is given up", function()

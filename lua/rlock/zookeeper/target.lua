@@ -234,11 +234,8 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
     is_first, code, detail = ask_turn(entry, deadline, is_try)
   end
   if is_first then is_first, code, detail = make_sure(self, deadline) end
-  if is_first then
-    if self.entries[owner] ~= entry
-        or entry.place.epoch ~= self.server.connection.epoch then
-      return { "busy", 0 }     -- given up, or of a session that has ended
-    end
+  if is_first and self.entries[owner] == entry
+      and entry.place.epoch == self.server.connection.epoch then
     return granted(self, entry, ms, want)
   elseif code == "refused" then
     self.server:leave_later(entry)
@@ -248,7 +245,8 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   elseif is_try then
     self.server:leave_later(entry)
   end
-  return { "busy", UNKNOWN }
+  -- If it was first: given up, or of a session that has ended.
+  return { "busy", is_first and 0 or UNKNOWN }
 end
 
 function run.release(self, deadline, now, owner, ms, want)

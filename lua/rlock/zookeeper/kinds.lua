@@ -26,10 +26,12 @@ local function kind(fields)
   return fields
 end
 
--- These have the same nodes, so they exclude each other.
+-- These have the same nodes, so they exclude each other. They wait for kazoo's
+-- locks, too.
 local function mutex(name)
   return kind { name = name, exclusive = true,
-    queue = { mark = "lock-", blocks = { ["lock-"] = true } } }
+    queue = { mark = "lock-",
+      blocks = { ["lock-"] = true, ["__lock__"] = true } } }
 end
 
 local all = {

@@ -31,7 +31,8 @@ local ops, sub = codec.ops, string.sub
 local DIGITS, UUID = 10, 36
 local LAST = 2147383647             -- 100 000 before the server's counter ends
 
-local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-" }
+-- The first is Curator's InterProcessMutex, the last kazoo's Lock.
+local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "__lock__" }
 
 --- The mark and the number of a node; nil for one of another kind.
 -- @tparam string name

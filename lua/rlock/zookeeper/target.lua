@@ -344,7 +344,7 @@ function run.peek(self, deadline, now, owner)
   local holders, waiting, detail = self:holders(deadline)
   if not holders then return nil, waiting, detail end
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
-  local token, mark = nil, not self.policy.most and self.policy.queue.mark
+  local token, mark = nil, self.policy.peer and self.policy.queue.mark
   for _, node in ipairs(holders) do
     if node.data and (not mark or node.mark == mark) then
       local is_mine = entry and entry.is_held and entry.place.node == node.name

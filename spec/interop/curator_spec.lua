@@ -12,6 +12,7 @@ local folder = (os.getenv "B" or "build") .. "/interop"
 local set = ensembles(folder .. "/curator.classpath")
 
 local LEASE, PERMITS, CROWD = 60000, 2, 100
+local GRANTS, TASKS, BUSY = 10000, 2, 600    -- in all; of each; seconds
 
 -- Both sides take permits of one semaphore, and wake each other.
 local function permits_shared(w, kind)
@@ -45,13 +46,32 @@ local function crowded(w, kind)
   end
 end
 
+-- Curator, rlockctl and nginx contend for one lock.
+local function three_contend(w, kind)
+  local name, key, all, sum = w:name(), w:counter(), {}, 0
+  local rounds = math.ceil(GRANTS / (3 * TASKS))
+  for _, process in ipairs { w.theirs, w.ours, w:start("third", "nginx") } do
+    for _ = 1, TASKS do
+      all[#all + 1] = process:task():send("contend", kind, name, key, rounds)
+    end
+  end
+  for _, pending in ipairs(all) do
+    local _, switches, back = pending:answer(BUSY)
+    assert.equal(0, back, "tokens that were not greater")
+    sum = sum + switches
+  end
+  assert.same({ 3 * TASKS * rounds, 3 * TASKS * rounds }, { w:counted(key) })
+  assert.is_true(sum > GRANTS / 10, "they did not contend: " .. sum)
+end
+
 local busted = {
   describe = describe, it = it, setup = setup, teardown = teardown,
 }
 
 against(busted, "curator", 0, {
   { "lock", { locks.contend, locks.excluded, locks.woken, locks.entered_again,
-    locks.ours_killed, locks.theirs_killed } },
+    locks.ours_killed, locks.theirs_killed,
+    { "is held by one of three programs in 10 000 grants", three_contend } } },
   { "mutex", { locks.contend, locks.excluded, locks.woken } },
   { "write", { locks.contend, locks.excluded, locks.woken,
     locks.entered_again } },

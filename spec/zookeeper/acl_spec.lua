@@ -1,25 +1,20 @@
 --- Nodes that only one login may delete, on a real ZooKeeper.
 
 local fixtures = require "spec.tools.fixtures"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("acl on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("acl on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 
-local server = zookeeper.start()
 local peer, mine, name
-
-teardown(function() server:stop() end)
 
 local function open(login, acl)
   return fixtures.open { url = server.url:gsub("//", "//" .. login), acl = acl,

@@ -3,30 +3,21 @@
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("a lock on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("a lock on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 -- What the data of a node begin with: nginx writes the host name.
 local ADDRESS = rawget(_G, "ngx") and "%S+" or "127%.0%.0%.1"
 
-local server = zookeeper.start()
 local peer
-
-teardown(function() server:stop() end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
 
 -- The nodes of a lock.
 local function nodes(name) return peer:names("/" .. name) or {} end

@@ -98,7 +98,7 @@ describe("a client of a simulated ZooKeeper", function()
       self.host.sleep(1)
       assert.is_true(link.is_ready)
       self.host.sleep(10)
-      assert.is_true(link.validity.ends > self.host.now())
+      assert.is_true(link.validity.heard > self.host.now() - 2)
       assert.equal(1, link.epoch)
       own:close()
     end)
@@ -131,6 +131,36 @@ describe("a lock of a simulated ZooKeeper", function()
       self.host.sleep(5)
       assert.same({}, self.ensemble:newest().tree:ephemerals())
       assert(lock:lock { wait = 1 })
+    end)
+  end)
+end)
+
+describe("a hold of a simulated ZooKeeper", function()
+  -- The others do not wait for the leader: they restart. It does not know that,
+  -- and answers syncs for some ticks.
+  it("is not prolonged by a leader that was deposed", function()
+    play(3, function(self)
+      self.host.sleep(1)
+      local old = self.ensemble:leader()
+      local function open(is_wanted)
+        local own = self.open(options())
+        local link = own.session.server.connection
+        for _, at in ipairs(link.hosts) do
+          if is_wanted(at.host) then link.hosts = { at } end
+        end
+        assert(link:reach(self.host.now() + 1))
+        return own
+      end
+      local lock = open(function(name) return name == old.name end):lock "a"
+      local other = open(function(name) return name ~= old.name end):lock "a"
+      assert(lock:lock())
+      self.host.sleep(1)
+      self.ensemble:cut(old, nil, 60)
+      for _, server in ipairs(self.ensemble) do
+        if server ~= old then self.ensemble:restart(server, 0.01) end
+      end
+      assert(other:lock { wait = 10 })
+      assert.equal(0, lock:valid_for())
     end)
   end)
 end)
@@ -241,6 +271,41 @@ describe("a semaphore of a simulated ZooKeeper", function()
 end)
 
 describe("permits of a simulated ZooKeeper", function()
+  -- The answer to the first waiter comes after its lease, so it asks again with
+  -- another id, behind the second one.
+  it("are given at once to a waiter with a new id", function()
+    play(1, function(self)
+      self.host.sleep(1)
+      local holder, first, second, tasks, freed = self.open(options()),
+        self.open(options()), self.open(options()), {}, nil
+      assert(holder:permits "p":set(1))
+      local id = assert(holder:permits "p":acquire())
+      local function wait(own)
+        assert(own.session.server.connection:reach(self.host.now() + 1))
+        tasks[#tasks + 1] = self.host.spawn(function()
+          local its = assert(own:permits "p":acquire())
+          local at = self.host.now()
+          self.host.sleep(1)
+          assert(own:permits "p":release(its))
+          freed = freed or self.host.now()
+          return at
+        end)
+        self.host.sleep(0.5)
+      end
+      wait(first)
+      wait(second)
+      local session = first.session
+      local valid_until = session.valid_until
+      function session.valid_until()
+        session.valid_until = valid_until
+        return 0
+      end
+      assert(holder:permits "p":release(id))
+      tasks[2]:join()
+      assert.is_true(tasks[1]:join() - freed < 0.1)
+    end)
+  end)
+
   it("are given back if their request raises an error", function()
     play(1, function(self)
       self.host.sleep(1)

@@ -3,45 +3,17 @@
 
 local against = require "spec.interop.against"
 local assert = require "luassert"
+local ensembles = require "spec.interop.ensembles"
 local eventually = require "spec.tools.eventually"
-local files = require "spec.tools.files"
 local locks = require "spec.interop.locks"
-local peers = require "spec.tools.zookeeper_peer"
 local readwrite = require "spec.interop.readwrite"
-local zookeeper = require "spec.tools.zookeeper"
 
 local folder = (os.getenv "B" or "build") .. "/interop"
 
--- The server, with a client of its own. Names are paths.
-local set = { forms = { "interop/%d", "i%d", "interop/a{%d}/b" } }
-
-function set.start()
-  local server = zookeeper.start {
-    class_path = assert(files.read(folder .. "/curator.classpath")) }
-  return setmetatable({ url = server.url, peer = peers.open(server),
-    stop = function(self)
-      self.peer:close()
-      server:stop()
-    end }, { __index = server })
-end
-
-function set.nodes() return {} end
-
--- How many nodes hold a lock or wait for it.
-local function count(its, name)
-  local names = its.peer:names("/" .. name .. "/locks")
-  local more = names and its.peer:names("/" .. name .. "/leases")
-  return #(names or its.peer:names("/" .. name) or {}) + #(more or {})
-end
-
-function set.asleep(its, name, processes)
-  eventually(function() return count(its, name) > (processes or 1) end, 30,
-    "waiters for " .. name)
-end
-
-function set.is_gone(its, name) return count(its, name) == 0 end
+local set = ensembles(folder .. "/curator.classpath")
 
 local LEASE, PERMITS, CROWD = 60000, 2, 100
+local GRANTS, TASKS, BUSY = 10000, 2, 600    -- in all; of each; seconds
 
 -- Both sides take permits of one semaphore, and wake each other.
 local function permits_shared(w, kind)
@@ -150,13 +122,33 @@ end
 local election = { locks.contend, locks.excluded, locks.woken,
   { "is led by a candidate whom both sides name", named } }
 
+
+-- Curator, rlockctl and nginx contend for one lock.
+local function three_contend(w, kind)
+  local name, key, all, sum = w:name(), w:counter(), {}, 0
+  local rounds = math.ceil(GRANTS / (3 * TASKS))
+  for _, process in ipairs { w.theirs, w.ours, w:start("third", "nginx") } do
+    for _ = 1, TASKS do
+      all[#all + 1] = process:task():send("contend", kind, name, key, rounds)
+    end
+  end
+  for _, pending in ipairs(all) do
+    local _, switches, back = pending:answer(BUSY)
+    assert.equal(0, back, "tokens that were not greater")
+    sum = sum + switches
+  end
+  assert.same({ 3 * TASKS * rounds, 3 * TASKS * rounds }, { w:counted(key) })
+  assert.is_true(sum > GRANTS / 10, "they did not contend: " .. sum)
+end
+
 local busted = {
   describe = describe, it = it, setup = setup, teardown = teardown,
 }
 
 against(busted, "curator", 0, {
   { "lock", { locks.contend, locks.excluded, locks.woken, locks.entered_again,
-    locks.ours_killed, locks.theirs_killed, asked } },
+    locks.ours_killed, locks.theirs_killed, asked,
+    { "is held by one of three programs in 10 000 grants", three_contend } } },
   { "mutex", { locks.contend, locks.excluded, locks.woken } },
   { "write", { locks.contend, locks.excluded, locks.woken,
     locks.entered_again, asked } },

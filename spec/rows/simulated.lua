@@ -234,10 +234,12 @@ local keeping = { servers = 3, tick = 1, tasks = 0, clients = 2, every = 1.5,
 
 rows.zookeeper = {
   { "a validity that pings prolong", "rlock.zookeeper.connection",
-    "return self:post(codec.ops.sync,", "return self:post(codec.ops.ping,",
+    "return self:post(codec.ops.sync, codec.text(root), function(call)\n",
+    "return self:post(codec.ops.ping, nil, function(call)\n"
+      .. "    self.validity:begin(call.sent, self.timeout, true)\n",
     "believed", zookeeper(keeping) },
   { "a validity beyond the time-out", "rlock.zookeeper.validity",
-    "local KEPT = 5 / 6 ", "local KEPT = 3 / 2 ", "believed",
+    "local KEPT = 9 / 10 ", "local KEPT = 5 / 2 ", "believed",
     zookeeper(keeping) },
   { "a lost reply to a create that is not looked up", "rlock.zookeeper.place",
     "  self.is_in_doubt = true\n  local call", "  local call", "left",

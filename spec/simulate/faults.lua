@@ -378,43 +378,35 @@ inject.cut = of_links(function(link) link:half_open(0) end)
 
 local function of_ensemble(fn)
   return function(world, a, b, c)
-    fn(world.zookeeper.ensemble, one_of(world.servers, a), b, c, world)
+    fn(world.zookeeper.ensemble, one_of(world.servers, a), b, c)
   end
 end
 
--- A hold survives a pause of the leader only for a part of the time-out, if
--- servers are cut off or die meanwhile or at once afterwards: see "How long a
--- hold is valid" in lua/rlock/zookeeper/README.md.
-local RESERVE = 1 / 6                   -- of the time-out
-
-local function is_fragile(ensemble)
-  return (ensemble.fragile_until or 0) > ensemble.universe.now
-end
-
-inject["server freezes"] = of_ensemble(function(ensemble, one, _, c, world)
-  local most, seconds = world.lease * RESERVE * 0.9, c * c * 4
-  if seconds > most and one.role == "leader" and ensemble[2] then
-    if ensemble:is_broken() then
-      seconds = most
-    else
-      ensemble.fragile_until = ensemble.universe.now + seconds + ensemble.tick
-    end
-  end
-  ensemble:freeze(one, seconds)
+inject["server freezes"] = of_ensemble(function(ensemble, one, _, c)
+  ensemble:freeze(one, c * c * 4)
 end)
 
 inject["server restarts"] = of_ensemble(function(ensemble, one, _, c)
-  if not is_fragile(ensemble) then ensemble:restart(one, c * 3) end
+  ensemble:restart(one, c * 3)
 end)
 
 inject["server cut off"] = of_ensemble(function(ensemble, one, b, c)
-  if is_fragile(ensemble) then return end
   local other = one_of(ensemble, b)
   ensemble:cut(one, other ~= one and other or nil, c * 6)
 end)
 
 inject["server lags"] = of_ensemble(function(ensemble, one, _, c)
-  if not is_fragile(ensemble) then ensemble:lag(one, c * c * 3) end
+  ensemble:lag(one, c * c * 3)
+end)
+
+-- The leader is cut off. The others do not wait for it: they restart.
+inject["leader deposed"] = of_ensemble(function(ensemble, _, _, c)
+  local leader = ensemble:leader()
+  if not leader or not ensemble[2] then return end
+  ensemble:cut(leader, nil, c * 12)
+  for _, one in ipairs(ensemble) do
+    if one ~= leader then ensemble:restart(one, 0.01) end
+  end
 end)
 
 inject["server's disk"] = of_ensemble(function(ensemble, one, _, c)
@@ -441,7 +433,8 @@ local ODDS = {
 local SENTINEL_ODDS = { failover = 3 }
 local ZOOKEEPER_ODDS = { cut = 4, ["server freezes"] = 3,
   ["server restarts"] = 3, ["server cut off"] = 4, ["server lags"] = 4,
-  ["server's disk"] = 3, ["node deleted"] = 1 }
+  ["server's disk"] = 3, ["node deleted"] = 1,
+  ["leader deposed"] = 1 }
 local REPLICA_ODDS = { ["replica lags"] = 6, ["failover to a replica"] = 4 }
 local CLUSTER_ODDS = { move = 8, ["failover in the cluster"] = 2,
   ["node removed"] = 1, ["slot uncovered"] = 1 }
@@ -465,8 +458,8 @@ for kind, odds in pairs(REPLICA_ODDS) do ODDS[kind] = odds end
 
 --- Kinds with ZooKeeper, sorted.
 faults.of_zookeeper = { "cancel", "client's clock", "close", "cut", "deaf",
-  "half-open", "kill", "late", "node deleted", "partition", "refuse",
-  "replies delayed", "requests delayed", "reset", "server cut off",
+  "half-open", "kill", "late", "leader deposed", "node deleted", "partition",
+  "refuse", "replies delayed", "requests delayed", "reset", "server cut off",
   "server freezes", "server lags", "server restarts", "server's disk", "slow",
   "stall" }
 

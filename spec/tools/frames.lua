@@ -23,6 +23,13 @@ local failures = {}
 local names = {}
 for name, op in pairs(codec.ops) do names[codec.int(op)] = name end
 
+-- The name of a request. A multi that sets nothing confirms the session.
+local function name_of(bytes)
+  local name = names[bytes:sub(5, 8)] or ""
+  local sets = bytes:find(codec.int(codec.ops.set) .. "\0\255", 1, true)
+  return name == "multi" and not sets and "confirm" or name
+end
+
 local function wrap(options)
   local its, lost, failed = {}, {}, {}
   for key, value in pairs(options) do its[key] = value end
@@ -44,7 +51,7 @@ local function wrap(options)
   if not opened then return nil, code, detail end
   local send = opened.send
   function opened:send(bytes)
-    local xid, name = bytes:sub(1, 4), names[bytes:sub(5, 8)] or ""
+    local xid, name = bytes:sub(1, 4), name_of(bytes)
     counts[name] = (counts[name] or 0) + 1
     if (requests[name] or 0) > 0 then
       requests[name] = requests[name] - 1

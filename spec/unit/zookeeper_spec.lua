@@ -192,55 +192,78 @@ end)
 describe("the bound of a session", function()
   local function begun()
     local its = validity.new()
-    its:begin(100, 12)
+    its:begin(100, 20, true)
     return its
   end
 
-  it("is 5/6 of the time-out after a handshake", function()
+  it("is 9/10 of the time-out after a handshake", function()
     assert.equal(0, validity.new().ends)
-    assert.equal(110, begun().ends)
+    assert.equal(118, begun().ends)
   end)
 
-  it("counts from a sync a quarter before the last", function()
+  it("counts from a sync before two others", function()
     local its = begun()
-    its:synced(102, 102)
-    assert.equal(110, its.ends)           -- nothing is known of this one yet
-    its:synced(104, 104)
-    assert.equal(110, its.ends)
-    its:synced(106, 106)
-    assert.equal(112, its.ends)           -- the sync at 102
-    its:synced(108, 108)
-    assert.equal(114, its.ends)
+    its:wrote(115)
+    for _, row in ipairs { { 101, 118 }, { 103, 118 }, { 107, 118 },
+        { 108, 119 }, { 109, 121 }, { 112, 121 }, { 113, 125 } } do
+      its:synced(row[1], row[1])
+      assert.equal(row[2], its.ends)
+    end
   end)
 
-  it("is at least half of the time-out after regular syncs", function()
+  it("is at least two fifths of the time-out after regular beats", function()
     local its = begun()
     for i = 1, 1000 do
-      local sent = 100 + 1.2 * i
+      local sent = 100 + 2 * i
+      if its:needs_write(sent) then its:wrote(sent) end
       its:synced(sent, sent + 0.5)
-      assert.is_true(its.ends - sent >= (i > 2 and 6 or 0))
+      assert.is_true(its.ends - sent >= (i > 5 and 10 or 0))
     end
-    assert.is_true(#its.syncs < 6)
+    assert.is_true(#its.syncs < 8)
   end)
 
-  -- The leader may know of nothing since the sync at 100.
-  it("is not moved by one sync after a gap", function()
+  it("needs only a few syncs of many", function()
     local its = begun()
-    its:synced(111.9, 111.9)
-    assert.equal(110, its.ends)
-    its:synced(113, 113)
-    assert.equal(110, its.ends)
+    its:wrote(200)
+    for i = 1, 1000 do its:synced(100 + i / 50, 100 + i / 50) end
+    assert.is_true(#its.syncs < 10)
+    assert.is_true(its.ends >= 130)
+  end)
+
+  -- The leader may know of nothing since the sync at 101.
+  it("is not moved by one sync after a gap, or by two", function()
+    local its = begun()
+    its:wrote(130)
+    its:synced(101, 101)
     its:synced(115, 115)
-    assert.equal(121.9, its.ends)
+    assert.equal(118, its.ends)
+    its:synced(117, 117)
+    assert.equal(119, its.ends)
   end)
 
-  -- The leader was suspended; it has answered both at once.
-  it("does not count from a sync that was answered late", function()
+  -- The leader was suspended; it has answered all at once.
+  it("does not count from syncs that were answered late", function()
     local its = begun()
-    its:synced(104, 109)
-    its:synced(108, 109)
-    assert.equal(110, its.ends)
-    its:synced(110, 110)
-    assert.equal(114, its.ends)
+    its:wrote(130)
+    for sent = 101, 113, 2 do its:synced(sent, 114) end
+    assert.equal(118, its.ends)
+    its:synced(115, 115)
+    assert.equal(118, its.ends)
+    its:synced(119, 119)
+    its:synced(120, 120)
+    assert.equal(131, its.ends)
+  end)
+
+  -- A leader that was deposed may have answered the handshake and the syncs.
+  it("ends without an answered write", function()
+    local its = begun()
+    for sent = 102, 140, 2 do its:synced(sent, sent) end
+    assert.equal(118, its.ends)
+    its:begin(141, 20, false)
+    assert.equal(118, its.ends)
+    its:wrote(142)
+    assert.equal(159, its.ends)
+    assert.is_false(its:needs_write(148))
+    assert.is_true(its:needs_write(148.1))
   end)
 end)

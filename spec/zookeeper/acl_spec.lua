@@ -1,25 +1,20 @@
 --- Nodes that only one login may delete, on a real ZooKeeper.
 
 local fixtures = require "spec.tools.fixtures"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("acl on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("acl on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 
-local server = zookeeper.start()
 local peer, mine, name
-
-teardown(function() server:stop() end)
 
 local function open(login, acl)
   return fixtures.open { url = server.url:gsub("//", "//" .. login), acl = acl,
@@ -109,6 +104,30 @@ describe('acl = "creator" on ZooKeeper', function()
       assert.same({ nil, "refused" }, { outcome[1], outcome[2] })
       assert.matches("^anyone may delete nodes of /", outcome[3])
     end
+    assert.is_nil(next(mine.session.server.entries))
+  end)
+
+  it("refuses a counter that anyone may change", function()
+    local other = open ""
+    assert(other:permits(name .. "/p"):set(2))
+    assert(other:latch(name .. "/l"):set(2))
+    local permits, latch = mine:permits(name .. "/p"), mine:latch(name .. "/l")
+    local semaphore = mine:semaphore(name .. "/p")
+    for i, outcome in ipairs { { permits:try_acquire() }, { permits:set(3) },
+        { semaphore:try_acquire() }, { semaphore:available() },
+        { latch:count_down() }, { latch:count() } } do
+      assert.same({ nil, "refused" }, { outcome[1], outcome[2] }, i)
+      assert.matches("^anyone may delete nodes of /acl:%d+/%l, which was made "
+        .. 'without acl = "creator": delete it, or use another name$',
+        outcome[3])
+    end
+    -- The parent is only ours, but not the node.
+    assert(mine:latch(name .. "/m"):set(1))
+    assert(mine:latch(name .. "/m"):delete())
+    assert(open "me:secret@":latch(name .. "/m"):set(1))
+    local ok, code, detail = mine:latch(name .. "/m"):count_down()
+    assert.same({ nil, "refused" }, { ok, code })
+    assert.matches("^anyone may set /acl:%d+/m/latch, which was made", detail)
     assert.is_nil(next(mine.session.server.entries))
   end)
 

@@ -6,17 +6,15 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local terminal = require "spec.tools.terminal"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("the commands on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("the commands on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local on_terminal = terminal.only(it, pending)
 
@@ -24,7 +22,6 @@ local SOON = 10 * slow
 local HOST = shell.run "uname -n":match "%S+"
 local STOP, CONT = 19, 18
 
-local server = zookeeper.start()
 local peer, root, url, number = nil, nil, nil, 0
 
 -- A program that holds a lock of each kind, and prints those it loses.
@@ -98,10 +95,7 @@ end)
 after_each(frames.reset)
 after_each(fixtures.close)
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
+teardown(ctl.clean)
 
 describe("rlockctl ls on ZooKeeper", function()
   it("lists nothing if there is nothing", function()

@@ -5,32 +5,22 @@ local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
 local most_inside = require "spec.tools.most_inside"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("counters on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("counters on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 local KILL = 9
 
-local server = zookeeper.start()
 local peer, client, name
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
+teardown(ctl.clean)
 
 local function nodes(path) return peer:names("/" .. name .. path) or {} end
 
@@ -66,7 +56,7 @@ describe("permits on ZooKeeper", function()
     assert.matches("^_c_[%x-]+%-lease%-%d+$", nodes "/leases"[1])
     assert.same({ 1, 1 }, { permits:available(), permits:acquired() })
     assert.is_true(permits:valid_for(id) > 0)
-    assert.is_true(permits:valid_for(id) <= 4 * 5 / 6)
+    assert.is_true(permits:valid_for(id) <= 4 * 9 / 10)
     local other = assert(open():permits(name):acquire())
     assert.equal("busy", select(2, permits:try_acquire()))
     local state = permits:peek()
@@ -252,6 +242,11 @@ describe("a latch on ZooKeeper", function()
 
   local function data() return (peer:get(("/%s/latch"):format(name))) end
 
+  -- The server deletes a path without nodes.
+  local function keep_path()
+    assert(peer:make(("/%s/kept"):format(name), ""))
+  end
+
   -- Starts tasks that wait for it; returns once all are waiting.
   local function start_waiting(n)
     local all = {}
@@ -319,6 +314,7 @@ describe("a latch on ZooKeeper", function()
     for i, lose in ipairs { frames.lose_reply, frames.lose_request } do
       lose "create2"
       assert.is_true(latch:set(5))
+      if i == 1 then keep_path() end
       for _, op in ipairs { "set", "get", "set" } do
         lose(op)
         assert.is_true((latch:count_down()))
@@ -333,6 +329,32 @@ describe("a latch on ZooKeeper", function()
       assert.equal(1, latch:count())
       assert.is_true(latch:delete())
     end
+  end)
+
+  it("is not set twice, if it was deleted before a retry", function()
+    local path, link = ("/%s/latch"):format(name),
+      client.session.server.connection
+    local function set(op, n)
+      frames.lose_reply(op)
+      function link.connect(...)
+        link.connect = nil
+        eventually(function() return (data() or ""):find("^" .. n) end)
+        assert.is_true(peer:delete(path))
+        return link.connect(...)
+      end
+      local ok, code, detail = latch:set(n)
+      assert.same({ nil, "timeout" }, { ok, code })
+      assert.matches("it may have been set and deleted since$", detail)
+      assert.is_nil(data())
+    end
+    set("create2", 5)
+    assert(latch:set(1))
+    keep_path()
+    assert.same({ true, 0 }, { latch:count_down() })
+    set("set", 2)
+    frames.lose_request "create2"
+    assert.is_true(latch:set(3))
+    assert.equal(3, latch:count())
   end)
 
   -- Loses a request with `lose`. The client retries it after `meanwhile`.

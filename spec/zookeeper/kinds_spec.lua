@@ -4,29 +4,20 @@
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local most_inside = require "spec.tools.most_inside"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("kinds on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("kinds on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 
-local server = zookeeper.start()
 local peer, client, name
-
-teardown(function() server:stop() end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
 
 local function nodes(path) return peer:names("/" .. name .. path) or {} end
 

@@ -3,30 +3,21 @@
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("a lock on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("a lock on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 -- What the data of a node begin with: nginx writes the host name.
 local ADDRESS = rawget(_G, "ngx") and "%S+" or "127%.0%.0%.1"
 
-local server = zookeeper.start()
 local peer
-
-teardown(function() server:stop() end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
 
 -- The nodes of a lock.
 local function nodes(name) return peer:names("/" .. name) or {} end
@@ -156,12 +147,12 @@ describe("a lock on ZooKeeper", function()
     local ends = rlock.now() + 1.5 * timeout
     while rlock.now() < ends do
       least = math.min(least, lock:valid_for())
-      assert.is_true(lock:valid_for() <= 5 / 6 * timeout)
+      assert.is_true(lock:valid_for() <= 9 / 10 * timeout)
       rlock.sleep(0.05)
     end
     assert.is_true(least > 0, least)
     assert.equal("held", lock:state())
-    assert.is_true(lock:ttl() > 0 and lock:ttl() <= 5 / 6 * timeout)
+    assert.is_true(lock:ttl() > 0 and lock:ttl() <= 9 / 10 * timeout)
     assert.is_false(open():lock(name):ttl())
     assert(lock:unlock())
     assert(lock:lock { lease = 2 })
@@ -202,6 +193,17 @@ describe("a lock on ZooKeeper", function()
     assert.equal("its node was deleted", why)
     assert.equal("lost", lock:state())
     assert.equal("lost", select(2, lock:unlock()))
+    assert.is_true(lock:try_lock())
+  end)
+
+  it("tells at each unlock that its node was deleted", function()
+    assert(lock:lock())
+    assert(lock:lock())
+    assert.is_true(peer:delete("/" .. name .. "/" .. nodes(name)[1]))
+    for _ = 1, 2 do
+      local ok, code = lock:unlock()
+      assert.same({ nil, "lost" }, { ok, code })
+    end
     assert.is_true(lock:try_lock())
   end)
 
@@ -341,6 +343,42 @@ describe("a lock on ZooKeeper", function()
       assert.equal("connect", code)
       assert.matches(why, detail)
     end
+  end)
+
+  -- Requests the lock without waiting for it. Its session has to be confirmed,
+  -- which calls `meanwhile` instead.
+  local function confirmed(meanwhile)
+    local target, back = lock.record.target, client.session.server
+    local validity = back.connection.validity
+    function validity.synced() validity.ends = 0 end
+    validity.wrote = validity.synced
+    validity.synced()
+    function back.sync(_, deadline)
+      meanwhile(target, deadline, back.connection)
+      return true
+    end
+    local reply = target:run("acquire", rlock.now() + PATIENCE, rlock.now(),
+      "some:1", "4000", "1", { wait_ms = 0 })
+    back.sync, validity.synced, validity.wrote = nil, nil, nil
+    assert.equal("busy", reply[1])
+    assert.is_nil(next(back.entries))
+    assert.is_nil(next(target.entries))
+  end
+
+  it("is not granted by a request that was given up", function()
+    confirmed(function(target, deadline)
+      assert(target:run("release", deadline, rlock.now(), "some:1", "1", "0"))
+    end)
+    assert.same({}, nodes(name))
+  end)
+
+  it("is forgotten by a try whose session has ended", function()
+    confirmed(function(_, deadline, link)
+      peers.end_session(server, link.session)
+      eventually(function() return link.epoch == 2 end, PATIENCE)
+      assert(link:reach(deadline))
+    end)
+    assert.same({}, nodes(name))
   end)
 
   it("leaves no orphan if a lost request is given up", function()

@@ -93,7 +93,8 @@ local function show_stat(its, links)
   for i, link in ipairs(links) do
     if stat.owner == link.session.id then owner = "session " .. i end
   end
-  return ("version %d of %s"):format(stat.version, owner)
+  return ("version %d of %s%s"):format(stat.version, owner,
+    stat.changed == stat.created and "" or ", once with children")
 end
 
 local show = { exists = show_stat, set = show_stat }

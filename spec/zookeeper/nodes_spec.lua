@@ -5,33 +5,23 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("nodes on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("nodes on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 local STOP, CONT = 19, 18
 
-local server = zookeeper.start()
 local peer, client, name, path
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
+teardown(ctl.clean)
 
 -- The path of the only node of the lock.
 local function own()
@@ -192,6 +182,18 @@ describe("a guarded write on ZooKeeper", function()
     assert.truthy(code == "lost" or code == "timeout", code)
     eventually(function() return link.epoch == 2 end, PATIENCE)
     unchanged("lost", "", hold:set(path, "late"))
+  end)
+
+  it("changes nothing if its hold ends while it connects", function()
+    local hold = assert(client:lock(name):hold())
+    local link = client.session.server.connection
+    link:leave "the spec wants it"
+    function link.connect(...)
+      link.connect = nil
+      assert(hold:unlock())
+      return link.connect(...)
+    end
+    unchanged("lost", "^its hold has ended", hold:set(path, "late"))
   end)
 
   it("is not retried if its outcome is unknown", function()

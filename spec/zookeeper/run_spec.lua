@@ -3,21 +3,18 @@
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("rlockctl run on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("rlockctl run on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local KILL, STOP, CONT = 9, 19, 18
 local TTL = 2 * slow
 
-local server = zookeeper.start()
 local peer, number = nil, 0
 local name
 
@@ -34,10 +31,7 @@ before_each(function()
   name = "run:" .. number
 end)
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
+teardown(ctl.clean)
 
 describe("rlockctl run on ZooKeeper", function()
   it("excludes another process, and names the holder", function()

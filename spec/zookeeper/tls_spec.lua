@@ -3,23 +3,18 @@
 local codec = require "rlock.zookeeper.codec"
 local ctl = require "spec.cli.ctl"
 local fixtures = require "spec.tools.fixtures"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("zks://", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("zks://",
+  { describe = describe, pending = pending, teardown = teardown },
+  { tls = true })
+if not server then return end
 
-local server = zookeeper.start { tls = true }
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
+teardown(ctl.clean)
 
 after_each(fixtures.close)
 

@@ -83,9 +83,14 @@ end
 
 -- acquiring -------------------------------------------------------------------
 
--- The id for a new permit.
-local function new_id(self)
-  return self.record.client_bytes .. self.session.host.random(16):sub(9)
+local OF_CALL = 12        -- bytes that all ids of a call share: its channel may
+                          -- be named by them
+
+-- The id for a new permit; `old`: the one that its call had before.
+local function new_id(self, old)
+  local random = self.session.host.random(16)
+  return (old or self.record.client_bytes .. random):sub(1, OF_CALL)
+    .. random:sub(-16 + OF_CALL)
 end
 
 -- A call that acquires a permit.
@@ -105,7 +110,7 @@ function Call:try(deadline, now)
   if session.host.now() >= ends then         -- the reply arrived too late
     -- The release may outlast the wait, so the next request needs a new id.
     give_back(handle, id, seconds)
-    self.id, self.is_in_doubt = new_id(handle), nil
+    self.id, self.is_in_doubt = new_id(handle, id), nil
     return "busy", 0
   end
   track(handle, id, self.lease, sent, ends)

@@ -242,6 +242,7 @@ function backend.open(host, options, hooks)
     on_dropped = function(why) on_dropped(self, why) end,
     on_ended = function(why) forget_all(self, why) end,
     on_tick = function(now) return on_tick(self, now) end,
+    is_needed = function() return next(self.entries) ~= nil end,
   })
   return self
 end
@@ -358,11 +359,14 @@ end
 -- @treturn[1] integer its new version
 -- @treturn[2] nil, code, detail; "timeout": it may have been set
 function backend:set(deadline, path, value, version, grant)
-  local full, code, detail = reach(self, path, deadline)
-  if not full then return nil, code, detail end
   local entry = grant and grant.lock.record.target:held_by(grant.owner_name)
   if grant and not entry then
     return nil, "lost", grant.lost_because or "its node is gone"
+  end
+  local full, code, detail = reach(self, path, deadline)
+  if not full then return nil, code, detail end
+  if entry and not entry.is_held then     -- perhaps another's grant by now
+    return nil, "lost", "its hold has ended in the meantime"
   end
   local made
   made, code, detail = nodes.set(self, deadline, full, value, version,
@@ -412,6 +416,21 @@ function backend:attend(entry)
   fresh.last = fresh.last + 1
   fresh[fresh.last] = entry
   self.connection:wake(entry.watch_at)
+end
+
+--- Asks whether the node of a hold exists; if not, the hold is lost. The sync
+--  lets a server that lags behind catch up first.
+-- @tparam table entry
+-- @tparam number deadline by host.now()
+-- @return whether it is there; or nil, code, detail
+function backend:is_there(entry, deadline)
+  local path = entry.place:path()
+  self.connection:sync()
+  local err, its, detail = nodes.ask(self, deadline, codec.ops.exists, path,
+    codec.read(path))
+  if not err then return nil, its, detail end
+  if err ~= 0 then broken(self, entry) end
+  return err == 0
 end
 
 --- Deletes a node in the background.

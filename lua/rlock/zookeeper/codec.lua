@@ -28,7 +28,9 @@ codec.flags = { persistent = 0, ephemeral = 1, sequential = 3, container = 4 }
 --- An id of 64 bits that is 0.
 codec.NO_ID = ("\0"):rep(8)
 
-local DELETE, ALL = 8, 31         -- permissions
+local ALL = 31                    -- permissions
+--- Permissions: to set a node, and to delete its children.
+codec.WRITE, codec.DELETE = 2, 8
 local STAT = 68                   -- the bytes of a stat
 local LARGEST = 9007199254740992  -- 2^53
 local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
@@ -178,11 +180,13 @@ function Reader:texts()
 end
 
 --- The stat of a node: `created`, the id of the transaction that made it; its
---  `version`; its `owner`, a session; its number of `children`.
+--  `version`; its `owner`, a session; its number of `children`; `changed`, the
+--  id of the transaction that last made or deleted one, or of its own.
 function Reader:stat()
   local at = take(self, STAT)
   if not at then
-    return { created = codec.NO_ID, version = 0, owner = "", children = 0 }
+    return { created = codec.NO_ID, version = 0, owner = "", children = 0,
+      changed = codec.NO_ID }
   end
   local its = codec.reader(self.bytes)
   its.at = at + 32
@@ -191,17 +195,19 @@ function Reader:stat()
   return {
     created = sub(self.bytes, at, at + 7), version = version,
     owner = sub(self.bytes, at + 44, at + 51), children = its:int(),
+    changed = sub(self.bytes, at + 60, at + 67),
   }
 end
 
---- May anyone delete the children of a node that has this access control list?
-function Reader:is_open()
-  local n = self:int()
+--- Does anyone have a permission for a node that has this access control list?
+-- @tparam[opt=codec.DELETE] integer permission
+function Reader:is_open(permission)
+  local n, unit = self:int(), permission or codec.DELETE
   for _ = 1, n do
     local permissions, scheme = self:int(), self:text()
     self:text()
     if self.is_bad then return true end
-    if scheme == "world" and floor(permissions / DELETE) % 2 == 1 then
+    if scheme == "world" and floor(permissions / unit) % 2 == 1 then
       return true
     end
   end

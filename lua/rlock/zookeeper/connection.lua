@@ -8,8 +8,9 @@
 --  is lost fails with "closed": it may have been applied. It is not retried
 --  here.
 --
---  A task keeps the session alive with a `sync` every tenth of its time-out
---  (see validity.lua). `epoch` counts the sessions.
+--  A task keeps the session alive with a `sync` every tenth of its time-out,
+--  and with writes while they are needed (see validity.lua). `epoch` counts the
+--  sessions.
 
 local backoff = require "rlock.util.backoff"
 local codec = require "rlock.zookeeper.codec"
@@ -53,6 +54,7 @@ end
 --   on_ended(why)     the session has ended, or may have
 --   on_tick(now)      in a task of its own: does what is due, and returns when
 --                     to call it again
+--   is_needed()       optional: whether anything is held or waited for
 function connection.new(host, options, hooks)
   return setmetatable({
     host = host, options = options, hooks = hooks,
@@ -341,7 +343,7 @@ local function try(self, at)
   self.session, self.timeout = session, session.timeout / 1000
   self.silent = min(self.options.timeout, self.timeout * SILENT)
   self.link, self.calls, self.xid, self.answered = link, {}, 0, 0
-  self.validity:begin(sent, self.timeout)
+  self.validity:begin(sent, self.timeout, is_new)
   local ok
   ok, code, detail = log_in(self, link, deadline)
   if ok then ok, code, detail = check_chroot(self, deadline) end
@@ -349,7 +351,8 @@ local function try(self, at)
     self:leave(detail or "the client was closed")
     return nil, code or "connect", detail or link.why
   end
-  self.is_ready, self.next_beat = true, sent + self.timeout * BEAT
+  self.is_ready = true
+  self.next_beat = is_new and sent + self.timeout * BEAT or 0
   link.since = self.host.now()
   self.address = link.frames:address() or at.host
   if not self.change then
@@ -427,17 +430,27 @@ local function is_silent(self)
   return call and self.host.now() >= call.sent + self.silent
 end
 
---- Sends a sync. Its reply proves that the session is alive, see validity.lua.
--- @treturn table call
-function connection:sync()
-  self.next_beat = self.host.now() + self.timeout * BEAT
-  local chroot = self.options.chroot
-  return self:post(codec.ops.sync, codec.text(chroot ~= "" and chroot or "/"),
+-- Sends a write that changes nothing: it checks that there is a root.
+local function confirm(self, root)
+  self:post(codec.ops.multi,
+    codec.multi { { codec.ops.check, codec.versioned(root) } },
     function(call)
-      if call.err == 0 then
-        self.validity:synced(call.sent, self.host.now())
-      end
+      if call.err == 0 then self.validity:wrote(call.sent) end
     end)
+end
+
+--- Sends a sync, after a write if one is due. The reply proves that the session
+--  is alive, see validity.lua.
+-- @tparam[opt] boolean is_idle  do not write
+-- @treturn table call
+function connection:sync(is_idle)
+  local now, chroot = self.host.now(), self.options.chroot
+  local root = chroot ~= "" and chroot or "/"
+  self.next_beat = now + self.timeout * BEAT
+  if not is_idle and self.validity:needs_write(now) then confirm(self, root) end
+  return self:post(codec.ops.sync, codec.text(root), function(call)
+    if call.err == 0 then self.validity:synced(call.sent, self.host.now()) end
+  end)
 end
 
 -- Does what is due for a connection.
@@ -447,7 +460,10 @@ local function beat(self, now)
     self:leave(("silent for %.2g s while requests waited"):format(self.silent))
     return now
   end
-  if self.is_ready and now >= self.next_beat then self:sync() end
+  if self.is_ready and now >= self.next_beat then
+    local is_needed = self.hooks.is_needed
+    self:sync(not (is_needed and is_needed()))
+  end
   local call = oldest(self)
   return min(self.next_beat, call and call.sent + self.silent or huge)
 end

@@ -30,11 +30,13 @@ local function kind(fields)
   return fields
 end
 
--- These have the same nodes, so they exclude each other.
+-- These have the same nodes, so they exclude each other. They wait for kazoo's
+-- locks, too.
 local function mutex(name, mark)
   mark = mark or "lock-"
   return kind { name = name, exclusive = true,
-    queue = { mark = mark, blocks = { [mark] = true } } }
+    queue = { mark = mark, blocks = { [mark] = true,
+      ["__lock__"] = mark == "lock-" or nil } } }
 end
 
 local all = {

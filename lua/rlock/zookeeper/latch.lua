@@ -5,7 +5,8 @@
 --  lost reply finds its request in the data, and does not count twice. A retry
 --  does not count either if the latch was set again. See
 --  counters/deduplication.lua, and the driver, counters/latch.lua. At 0 the
---  node stays until it is deleted.
+--  node stays until it is deleted. If it was perhaps made, and has been deleted
+--  since, a set is not retried: its outcome is unknown.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -18,6 +19,7 @@ latch.__index = latch
 local MOST = 100                  -- requests that are remembered
 local DIGITS = 10                 -- of a count
 local MOST_SET = 1000000000
+local ABSENT, NEVER = "absent", "never"
 
 --- A target for one request, see the back end contract.
 -- @tparam string slot
@@ -45,7 +47,7 @@ end
 -- @treturn[3] nil, code, detail
 local function read(self, deadline, is_watched)
   local path = path_of(self)
-  local data, version, made = nodes.get(self.server, deadline, path, is_watched)
+  local data, version, made = nodes.get_own(self, deadline, path, is_watched)
   if not data then return data, version, made end
   local count, set, at = data:match "^(%d+) (%d+)\n()"
   if not count or #count > DIGITS or #set > DIGITS then
@@ -84,6 +86,35 @@ local function state(list)
   return { count > 0 and "held" or "free", count }
 end
 
+-- The last transaction that made or deleted a node below the path. ABSENT:
+-- there is no path; NEVER: no node was ever below it.
+-- @return it, or nil, code, detail
+local function last_change(self, deadline)
+  local err, its, detail = nodes.ask(self.server, deadline, codec.ops.exists,
+    self.path, codec.read(self.path))
+  if not err then return nil, its, detail end
+  if err ~= 0 then return ABSENT end
+  local stat = its:stat()
+  return stat.changed == stat.created and NEVER or stat.changed
+end
+
+-- Makes the node, unless an earlier request of `self` may have done so.
+-- @return as nodes.make
+local function make(self, deadline, path, data)
+  local last, code, detail = last_change(self, deadline)
+  if not last then return nil, code, detail end
+  if self.before and last ~= self.before then
+    return nil, "timeout", path .. ": no reply, and it may have been set and "
+      .. "deleted since"
+  end
+  local ok
+  ok, code, detail = nodes.make(self.server, deadline, self.path, path, data)
+  if code == "closed" then
+    self.before = self.before or last == ABSENT and NEVER or last
+  end
+  return ok, code, detail
+end
+
 -- Changes the node. Retries if it has changed since, or if a reply is lost.
 -- @tparam function change  of what `read` returns: the new count, and how often
 --   it was set; nil: no change
@@ -103,9 +134,9 @@ local function update(self, deadline, number, change)
     if list then
       ok, code, detail, err = nodes.set(self.server, deadline, path, data,
         list.version)
+      if code == "closed" then self.before = "set" end
     else
-      ok, code, detail = nodes.make(self.server, deadline, self.path, path,
-        data)
+      ok, code, detail = make(self, deadline, path, data)
     end
     if ok then return list, count end
     local is_again = ok == false or code == "closed" or code == "connect"

@@ -20,7 +20,7 @@ local function path_of(target) return target.path .. "/limit" end
 -- @treturn[3] nil, code, detail
 function limit.read(target, deadline)
   local path = path_of(target)
-  local data, version, detail = nodes.get(target.server, deadline, path)
+  local data, version, detail = nodes.get_own(target, deadline, path)
   if not data then return data, version, detail end
   if #data ~= 4 then
     return nil, "refused", path .. " is not a SharedCount of 4 bytes"
@@ -49,6 +49,10 @@ end
 -- @return true, or nil, code, detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
+  if target.server.access then
+    local now, why, what = limit.read(target, deadline)
+    if now == nil then return nil, why, what end
+  end
   while true do
     local err, code, detail = nodes.ask(target.server, deadline, ops.set, path,
       codec.set(path, codec.int(n)))

@@ -146,10 +146,35 @@ end
 --- The code and detail if its children are not for this login only.
 -- @tparam table|nil acl  a completed call of `ask_access`
 -- @tparam string path
-function nodes.refusal(acl, path)
-  if not acl or acl.err == 0 and not acl.its:is_open() then return nil end
-  return "refused", ("anyone may delete nodes of %s, which was made without "
-    .. "acl = \"creator\": delete it, or use another name"):format(path)
+-- @tparam[opt] boolean is_value  it has a value, which others must not set
+function nodes.refusal(acl, path, is_value)
+  local permission = is_value and codec.WRITE or codec.DELETE
+  if not acl or acl.err == 0 and not acl.its:is_open(permission) then
+    return nil
+  end
+  return "refused", ("anyone may %s %s, which was made without "
+    .. "acl = \"creator\": delete it, or use another name"):format(
+    is_value and "set" or "delete nodes of", path)
+end
+
+--- As `get`, of a counter's node. With `acl = "creator"`, refuses one that
+--  others may set or delete.
+-- @tparam table target  whose `safe` is the node that was checked last
+function nodes.get_own(target, deadline, path, is_watched)
+  local server = target.server
+  local value, version, made = nodes.get(server, deadline, path, is_watched)
+  if not value or not server.access or target.safe == made then
+    return value, version, made
+  end
+  for _, each in ipairs { target.path, path } do
+    local acl = nodes.ask_access(server, each)
+    local err, code, detail = acl:wait(deadline)
+    if not err then return nil, code, detail end
+    code, detail = nodes.refusal(acl, each, each == path)
+    if code then return nil, code, detail end
+  end
+  target.safe = made
+  return value, version, made
 end
 
 --- Makes a persistent node.

@@ -13,6 +13,11 @@ permits.__index = permits
 local MOST = 100                  -- permits that are shown
 local ENDLESS = 2 ^ 53            -- milliseconds: there is no lease to see
 
+--- The channel of a call: it may get another id while it waits.
+function permits:channel(id)
+  return target.channel(self, id and id:sub(1, 12))
+end
+
 local run = {}
 
 -- A permit that is not held may have nodes, so it must be released.

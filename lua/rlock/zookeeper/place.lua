@@ -31,7 +31,9 @@ local ops, sub = codec.ops, string.sub
 local DIGITS, UUID = 10, 36
 local LAST = 2147383647             -- 100 000 before the server's counter ends
 
-local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "member-", "latch-" }
+-- The first is Curator's InterProcessMutex, the last kazoo's Lock.
+local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "member-", "latch-",
+  "__lock__" }
 
 --- The mark and the number of a node; nil for one of another kind.
 -- @tparam string name
@@ -73,6 +75,7 @@ local function took_create(call)
   end
   self.is_in_doubt = nil
   if call.err ~= 0 then return end
+  self.connection.validity:wrote(call.sent)
   local its = call.its
   local path = its:text() or ""
   self.node = sub(path, #self.parent + 2)

@@ -36,7 +36,7 @@ end
 -- @treturn table a list
 function queues.holders(list, most)
   local first = list[1]
-  local is_pair = first and first.mark:sub(1, 2) == "__"
+  local is_pair = first and first.mark:find "^__%u"
   local holders, limit = {}, nil
   for _, node in ipairs(list) do
     local is_writer = node.mark == "__WRIT__"

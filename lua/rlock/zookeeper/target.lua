@@ -189,13 +189,12 @@ end
 -- been applied; last, when it was sent.
 local run = {}
 
--- Makes sure that the session is alive. If that is unknown, reconnects: the
--- handshake tells.
+-- Makes sure that the session is alive.
 local function make_sure(self, deadline)
-  local connection = self.server.connection
-  if connection.validity.ends > connection.host.now() then return true end
-  connection:leave("its session was not confirmed in time")
-  return connection:reach(deadline)
+  local server = self.server
+  server.bound = server.connection.validity.ends
+  if server.bound > server.host.now() then return true end
+  return server:sync(deadline)
 end
 
 local function granted(self, entry, ms, want)
@@ -235,10 +234,8 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
     is_first, code, detail = ask_turn(entry, deadline, is_try)
   end
   if is_first then is_first, code, detail = make_sure(self, deadline) end
-  if is_first then
-    if entry.place.epoch ~= self.server.connection.epoch then
-      return { "busy", 0 }                  -- of a session that has ended
-    end
+  if is_first and self.entries[owner] == entry
+      and entry.place.epoch == self.server.connection.epoch then
     return granted(self, entry, ms, want)
   elseif code == "refused" then
     self.server:leave_later(entry)
@@ -248,13 +245,17 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   elseif is_try then
     self.server:leave_later(entry)
   end
-  return { "busy", UNKNOWN }
+  -- If it was first: given up, or of a session that has ended.
+  return { "busy", is_first and 0 or UNKNOWN }
 end
 
 function run.release(self, deadline, now, owner, ms, want)
   local entry = entry_of(self, owner)
   if not entry then return { "lost" } end
   if want ~= "0" then
+    if not entry.is_held then return { "lost" } end
+    local is_there, code, detail = self.server:is_there(entry, deadline)
+    if is_there == nil then return nil, code, detail, true end
     if not entry.is_held then return { "lost" } end
     entry.want = want
     hold_until(entry, now + tonumber(ms) / 1000)
@@ -368,7 +369,7 @@ function run.peek(self, deadline, now, owner)
     if not queue then return nil, code, detail end
   end
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
-  local token, mark = nil, not self.policy.most and self.policy.queue.mark
+  local token, mark = nil, self.policy.peer and self.policy.queue.mark
   for _, node in ipairs(holders) do
     if node.data and (not mark or node.mark == mark) then
       local is_mine = entry and entry.is_held and entry.place.node == node.name

@@ -1,57 +1,82 @@
---- Until when a session is certainly alive. Pure.
+--- Until when a session is certainly alive. Pure. README.md has the proof, in
+--  "How long a hold is valid".
 --
---  The leader ends a session when it has not heard of it for the session's
---  time-out T. A follower tells the leader of its clients in batches, one for
---  each half tick of the leader; a tick is at most T/2. It answers pings by
---  itself, so these prove nothing. But it cannot answer a `sync` (or make a
---  session, or resume one) without the leader. So:
---
---  - A handshake sent at h: the leader has heard of the session at h or later.
---  - A sync sent at s is answered: after s, the leader and this follower were
---    in touch. So the leader has the batch of s - T/4 or a later one, and knows
---    what was sent until then. If another sync was sent at r <= s - T/4, and
---    answered before s, the leader has heard of the session at r or later.
---
---  A sixth of T is a reserve: for pauses of the leader between its batches, and
---  for clocks that run at different rates.
+--  - `heard`: the leader has heard of the session then, or later. A handshake
+--    tells; and three syncs, each sent after the answer to the one before: the
+--    second one after a quarter of the time-out, in which the leader asks the
+--    follower for its sessions, and the third one when that must be on its way.
+--  - `confirmed`: a later leader has been elected only after that, and gives
+--    the session its full time-out. Only an answered write tells, because a
+--    leader that was deposed answers handshakes and syncs alone.
 --  @module rlock.zookeeper.validity
 
 local validity = {}
 validity.__index = validity
 
-local KEPT = 5 / 6              -- of the time-out
-local BATCHED = 1 / 4           -- of the time-out: half a tick, at most
+-- Parts of the time-out.
+local KEPT = 9 / 10             -- the rest is for clocks of different rates
+local BATCHED = 1 / 4           -- half a tick, at most: the leader asks
+local LATE = 1 / 20             -- by which its threads may be late
+local FRESH = 3 / 10            -- before the next write is due
+
+local max, min = math.max, math.min
 
 function validity.new()
-  return setmetatable({ ends = 0, heard = -math.huge, syncs = {} }, validity)
+  return setmetatable({ ends = 0, heard = -math.huge, confirmed = -math.huge,
+    syncs = {} }, validity)
 end
 
--- The leader has heard of the session at this time, or later.
-local function hear(self, at)
-  if at > self.heard then self.heard = at end
-  self.ends = self.heard + self.timeout * KEPT
+local function update(self)
+  self.ends = min(self.heard, self.confirmed) + self.timeout * KEPT
 end
 
 --- A session was made or resumed.
 -- @tparam number sent    when the handshake was sent
 -- @tparam number timeout seconds, as the server has granted them
-function validity:begin(sent, timeout)
-  self.timeout, self.heard = timeout, sent
-  self.syncs = { { sent = sent, answered = sent } }
-  hear(self, sent)
+-- @tparam boolean is_new
+function validity:begin(sent, timeout, is_new)
+  self.timeout, self.heard, self.syncs = timeout, sent, {}
+  if is_new then self.confirmed = sent end
+  update(self)
+end
+
+--- A write was answered.
+-- @tparam number sent when it was sent
+function validity:wrote(sent)
+  self.confirmed = max(self.confirmed, sent)
+  update(self)
+end
+
+--- Is a write due?
+function validity:needs_write(now)
+  return now - self.confirmed > self.timeout * FRESH
+end
+
+-- The last sync before an index that was answered by then, or nil.
+local function answered_by(syncs, index, at)
+  for i = index - 1, 1, -1 do
+    if syncs[i].answered <= at then return i end
+  end
 end
 
 --- A sync was answered.
 -- @tparam number sent when it was sent
 -- @tparam number now  when it was answered
 function validity:synced(sent, now)
-  local syncs, limit = self.syncs, sent - self.timeout * BATCHED
-  local function is_known(sync)
-    return sync and sync.sent <= limit and sync.answered <= sent
+  local syncs, timeout = self.syncs, self.timeout
+  local late = timeout * LATE
+  local second = answered_by(syncs, #syncs + 1, sent - late)
+  local first = second and answered_by(syncs, second,
+    syncs[second].sent - timeout * BATCHED)
+  if first then
+    self.heard = max(self.heard, syncs[first].sent)
+    update(self)
+    for _ = 2, first do table.remove(syncs, 1) end
   end
-  while is_known(syncs[2]) do table.remove(syncs, 1) end
-  if is_known(syncs[1]) then hear(self, syncs[1].sent) end
-  syncs[#syncs + 1] = { sent = sent, answered = now }
+  local last = syncs[#syncs]
+  if not last or sent - last.sent >= late then
+    syncs[#syncs + 1] = { sent = sent, answered = now }
+  end
 end
 
 return validity

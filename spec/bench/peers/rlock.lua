@@ -11,7 +11,8 @@ local HOLD, REST, PERMITS = 0.005, 0.001, 4
 local now = rlock.now
 
 local clients = {}
-for i = 7, #arg do clients[i - 6] = assert(rlock.open("redis://" .. arg[i])) end
+local SCHEME = KIND == "zookeeper" and "zk://" or "redis://"
+for i = 7, #arg do clients[i - 6] = assert(rlock.open(SCHEME .. arg[i])) end
 local client = clients[1]
 
 local samples, count, total, cpu, finish, begun, ended = {}, 0, 0
@@ -24,6 +25,7 @@ end
 
 local make = {
   lock = function(name) return both(client:lock(name)) end,
+  zookeeper = function(name) return both(client:lock(name)) end,
   fair = function(name) return both(client:fair_lock(name)) end,
   red = function(name) return both(rlock.red_lock(clients, name)) end,
   semaphore = function(name)

@@ -1,4 +1,4 @@
-"""The side of redis-py's Lock in the interop specs.
+"""The side of redis-py's Lock in the interop specs; or of kazoo's.
 
 It reads commands from a list in Redis and answers into another;
 spec/interop/peer.lua gives them and says what they are.
@@ -9,8 +9,11 @@ NAME is that of the lists, LEASE the one of who names none, in milliseconds,
 ADDRESS the server of everything, and MEMBERs are those of RedLocks: redis-py
 has none, so here it is a lock on each server of a majority. Each task of a
 command is a thread here, since that is who holds a lock of redis-py's.
+
+If the environment has LOCKS, zk://HOST:PORT, the locks are kazoo's, there.
 """
 
+import os
 import queue
 import sys
 import threading
@@ -30,6 +33,37 @@ def connect(address):
 client = connect(ADDRESS)
 majority = MEMBERS[: len(MEMBERS) // 2 + 1]
 servers = {"simple": [client], "red_simple": [connect(m) for m in majority]}
+
+
+class Ensemble:
+    """kazoo's client, with the methods of redis-py's that are used here."""
+
+    def __init__(self, url):
+        from kazoo.client import KazooClient
+
+        self.client = KazooClient(url[len("zk://") :], int(LEASE) / 1000)
+        self.client.start()
+
+    def lock(self, name, timeout, sleep):
+        from kazoo.exceptions import LockTimeout
+
+        lock = self.client.Lock("/" + name, extra_lock_patterns=["-lock-"])
+        acquire = lock.acquire
+
+        def within(blocking_timeout):
+            if blocking_timeout == 0:
+                return acquire(blocking=False)
+            try:
+                return acquire(timeout=blocking_timeout)
+            except LockTimeout:
+                return False
+
+        lock.acquire = within
+        return lock
+
+
+if "LOCKS" in os.environ:
+    servers = {"lock": [Ensemble(os.environ["LOCKS"])]}
 
 
 def release(lock):
@@ -88,6 +122,11 @@ class Task(threading.Thread):
     def give(self, kind, name):
         locks = self.locks.pop((kind, name), [])
         return bool(locks) and all([release(lock) for lock in locks])
+
+    def state(self, kind, name):
+        names = servers[kind][0].client.get_children("/" + name)
+        held = len(self.locks.get((kind, name), []))
+        return f"ok {int(bool(names))} {held} -2"
 
     def renew(self, kind, name, _, lease):
         locks = self.locks.get((kind, name), [])

@@ -45,7 +45,8 @@ local function stat(node)
   return (">I8I8I8I8i4i4i4"):pack(node.created, node.changed, 0, 0,
     node.version, node.creates * 2 - children, 0)
     .. (node.owner == CONTAINER and codec.NO_ID or node.owner)
-    .. (">i4i4I8"):pack(#(node.data or ""), children, node.changed)
+    .. (">i4i4I8"):pack(#(node.data or ""), children,
+      node.children_changed or node.created)
 end
 
 -- writing ---------------------------------------------------------------------
@@ -57,6 +58,7 @@ end
 local function remove(self, path)
   local parent, name = parent_of(path)
   self.nodes[path], self.nodes[parent].children[name] = nil, nil
+  self.nodes[parent].children_changed = self.zxid
   note(self, "deleted", path)
   note(self, "children", parent)
 end
@@ -80,7 +82,7 @@ local function create(self, txn, its)
     created = txn.zxid, changed = txn.zxid,
     owner = flags == codec.flags.container and CONTAINER
       or flags % 2 == 1 and txn.session or codec.NO_ID }
-  parent.creates = parent.creates + 1
+  parent.creates, parent.children_changed = parent.creates + 1, txn.zxid
   parent.children[select(2, parent_of(path))] = true
   note(self, "created", path)
   note(self, "children", above)

@@ -5,30 +5,34 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Locale;
-import java.util.stream.Stream;
-import org.redisson.Redisson;
-import org.redisson.RedissonRedLock;
-import org.redisson.api.RLock;
-import org.redisson.api.RSemaphore;
-import org.redisson.api.RedissonClient;
-import org.redisson.config.Config;
 
 /**
- * The driver of Redisson; spec/bench/peers/run says what it is told and prints.
+ * The drivers of libraries in Java; spec/bench/peers/run says what they are
+ * told and print.
  *
- * <p>java Driver PATTERN KIND TASKS SECONDS WARM_UP FILE ADDRESS...
+ * <p>java LIBRARY PATTERN KIND TASKS SECONDS WARM_UP FILE ADDRESS...
  */
 final class Driver {
-    private static final int HOLD = 5, REST = 1, PERMITS = 4; // ms
+    private static final int HOLD = 5, REST = 1; // ms
 
     /** What a task takes and gives back. */
-    private interface Taken {
+    interface Taken {
         void take() throws Exception;
 
         void give() throws Exception;
     }
 
-    private static RedissonClient[] clients;
+    /** A library. */
+    interface Library {
+        void connect(String[] addresses) throws Exception;
+
+        /** What the task i takes; null: the library has no such kind. */
+        Taken make(String kind, String name, int i);
+
+        void close();
+    }
+
+    private static Library library;
     private static RandomAccessFile stamp;
     private static float[] samples = new float[1 << 16]; // microseconds
     private static int count;
@@ -55,67 +59,6 @@ final class Driver {
                 samples = Arrays.copyOf(samples, 2 * count);
             }
             samples[count++] = (float) (seconds * 1e6);
-        }
-    }
-
-    private static Taken both(RLock lock) {
-        return new Taken() {
-            @Override public void take() {
-                lock.lock();
-            }
-
-            @Override public void give() {
-                lock.unlock();
-            }
-        };
-    }
-
-    private static Taken permit(String name) {
-        RSemaphore all = clients[0].getSemaphore(name);
-        all.trySetPermits(PERMITS);
-        return new Taken() {
-            @Override public void take() throws InterruptedException {
-                all.acquire();
-            }
-
-            @Override public void give() {
-                all.release();
-            }
-        };
-    }
-
-    /** A reader, and one time of twenty a writer. */
-    private static Taken mostlyReader(String name, int first) {
-        var lock = clients[0].getReadWriteLock(name);
-        return new Taken() {
-            private int n = 7 * first;
-            private RLock held;
-
-            @Override public void take() {
-                held = ++n % 20 == 0 ? lock.writeLock() : lock.readLock();
-                held.lock();
-            }
-
-            @Override public void give() {
-                held.unlock();
-            }
-        };
-    }
-
-    @SuppressWarnings("deprecation")
-    private static Taken make(String kind, String name, int i) {
-        switch (kind) {
-            case "lock": return both(clients[0].getLock(name));
-            case "fair": return both(clients[0].getFairLock(name));
-            case "rw": return mostlyReader(name, i);
-            case "semaphore": return permit(name);
-            case "red":
-                return both(new RedissonRedLock(Stream.of(clients)
-                    .map(client -> client.getLock(name))
-                    .toArray(RLock[]::new)));
-            default:
-                System.exit(3);
-                return null;
         }
     }
 
@@ -188,21 +131,26 @@ final class Driver {
         Runtime.getRuntime().halt(0);
     }
 
-    public static void main(String[] args) throws Exception {
+    private static Taken make(String kind, String name, int i) {
+        Taken made = library.make(kind, name, i);
+        if (made == null) {
+            System.exit(3);
+        }
+        return made;
+    }
+
+    static void drive(Library its, String[] args) throws Exception {
+        library = its;
         String pattern = args[0], kind = args[1];
         int tasks = Integer.parseInt(args[2]);
         double seconds = Double.parseDouble(args[3]);
         double warm = Double.parseDouble(args[4]);
-        clients = Arrays.stream(args, 6, args.length).map(address -> {
-            Config config = new Config();
-            config.useSingleServer().setAddress("redis://" + address);
-            return Redisson.create(config);
-        }).toArray(RedissonClient[]::new);
+        library.connect(Arrays.copyOfRange(args, 6, args.length));
         if (pattern.equals("start")) {
             Taken lock = make(kind, "bench", 0);
             lock.take();
             lock.give();
-            clients[0].shutdown();
+            library.close();
             return;
         }
         stamp = new RandomAccessFile(args[5], "rw");

@@ -1,4 +1,4 @@
-"""The driver of redis-py and python-redis-lock.
+"""The driver of redis-py, python-redis-lock and kazoo.
 
 spec/bench/peers/run says what it is told and prints.
 
@@ -12,6 +12,7 @@ import time
 
 import redis
 import redis_lock
+from kazoo.client import KazooClient
 
 LIBRARY, PATTERN, KIND = sys.argv[1:4]
 TASKS, SECONDS, WARM_UP = int(sys.argv[4]), *map(float, sys.argv[5:7])
@@ -19,13 +20,18 @@ FILE, ADDRESS = sys.argv[7:9]
 HOLD, REST, LEASE = 0.005, 0.001, 30
 now = time.monotonic
 
-client = redis.Redis.from_url("redis://" + ADDRESS)
+if LIBRARY == "kazoo":
+    client = KazooClient(ADDRESS)
+else:
+    client = redis.Redis.from_url("redis://" + ADDRESS)
 samples = []
 total = 0
 measuring = False
 
 
 def make(name):
+    if LIBRARY == "kazoo":
+        return client.Lock("/" + name)
     if LIBRARY == "redis-py":
         return client.lock(name, timeout=LEASE)
     return redis_lock.Lock(
@@ -92,8 +98,11 @@ def report(count, seconds, cpu):
 
 def main():
     global measuring
-    if KIND != "lock" or PATTERN == "readers":
+    own = "zookeeper" if LIBRARY == "kazoo" else "lock"
+    if KIND != own or PATTERN == "readers":
         sys.exit(3)
+    if LIBRARY == "kazoo":
+        client.start()
     if PATTERN == "hold" and LIBRARY == "redis-py":
         sys.exit(3)
     if PATTERN == "start":

@@ -10,7 +10,8 @@ local FOLDER = debug.getinfo(1, "S").source:match("^(.*)/cli%.lua$")
 
 --- The commands and their modules in cli/.
 cli.commands = {
-  ["break"] = "break", ["check"] = "check", ["help"] = "help",
+  ["break"] = "break", ["check"] = "check", ["doctor"] = "doctor",
+  ["help"] = "help",
   ["local"] = "local", ["ls"] = "ls", ["run"] = "run",
   ["script"] = "print_script", ["status"] = "status", ["top"] = "top",
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",

@@ -4,16 +4,17 @@
 
 local client_of = require "rlock.client"
 local duration = require "rlock.util.duration"
+local doctor = require "rlockctl.doctor.redis"
 local inspect = require "rlockctl.cli.inspect"
 local kinds = require "rlock.lock.kinds"
 local listing = require "rlockctl.cli.listing"
 local model = require "rlockctl.cli.bounded_model"
 local multi = require "rlock.several.multi"
 local quorum = require "rlock.several.quorum"
+local report = require "rlockctl.doctor.report"
 local real = require "rlockctl.cli.real_server"
 local scan = require "rlockctl.cli.scan"
 local server = require "spec.simulate.server"
-local server_inspect = require("rlockctl.cli.permissions").inspect
 local sim = require "rlockctl.model.host"
 local stage = require "spec.simulate.stage"
 local status = require "rlockctl.cli.status"
@@ -96,6 +97,12 @@ local more = {
   ["SENTINEL MASTER"] = MASTER,
   ["SENTINEL MASTERS"] = { MASTER },
   ["SENTINEL SENTINELS"] = { { "ip", "redis1", "port", "26379" } },
+  ["SENTINEL REPLICAS"] = { { "ip", "redis1", "port", "6380" } },
+  ["SENTINEL CKQUORUM"] = "OK 3 usable Sentinels",
+  ["CONFIG GET"] = { "parameter", "5" },
+  ["CLUSTER INFO"] = "cluster_state:ok\r\ncluster_slots_ok:16384\r\n",
+  INFO = "# Server\r\nredis_version:7.0.1\r\nrole:master\r\nrun_id:a1\r\n"
+    .. "connected_slaves:1\r\nslave0:ip=x,port=7,state=online,lag=0\r\n",
   ["PUBSUB CHANNELS"] = { "redisson_sc:{s}" },
   ["PUBSUB NUMSUB"] = { "channel", 1.0 },
   SCAN = { "0", { "key", "lock" } },
@@ -313,7 +320,7 @@ describe("a malformed reply", function()
   end)
 
   rounds("to rlockctl's commands raises nothing", function(self)
-    local client, victim = self:client { timeout = 1 }, self:client()
+    local client = self:client { timeout = 1 }
     local free = self:client():lock "lock"
     assert(free:lock())
     spoil(self)
@@ -333,9 +340,31 @@ describe("a malformed reply", function()
     try("by", inspect.by, client, "lock", "semaphore")
     local names = try("names", scan.names, client, { all = true }) or {}
     for _, name in ipairs(names) do assert.is_string(name) end
-    local its = try("server", server_inspect, client, victim)
-    if its then assert_clean("server", its.version, its.role, its.why) end
   end)
+
+  for _, url in ipairs { "redis://redis1", "redis+cluster://redis1",
+      "redis+sentinel://redis1:26379/m" } do
+    rounds("to rlockctl doctor of " .. url:match "^[%a+]+" .. " raises nothing",
+      function(self)
+        local rlock = package.loaded.rlock
+        package.loaded.rlock = { spawn = self.host.spawn }
+        finally(function() package.loaded.rlock = rlock end)
+        spoil(self)
+        local client = assert(client_of.open(self.host, assert(
+          client_of.complete({ timeout = 1, watchdog = 3, lazy = true }, url))))
+        local audit = report.audit { client = client, lease = 30, name = "a" }
+        try("audit", doctor.audit, audit)
+        assert.truthy(audit.reports[1])
+        for _, its in ipairs(audit.reports) do
+          assert.is_true(its.is_done)
+          for _, line in ipairs(its:lines(false)) do
+            assert_clean("doctor", line)
+          end
+          its:record()
+        end
+        client:close()
+      end)
+  end
 end)
 
 -- names -----------------------------------------------------------------------

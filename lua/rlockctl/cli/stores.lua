@@ -14,9 +14,10 @@
 --    free(client, state, name, which, owner)  releases the holds of one holder
 --    waiter(client, name, which, deadline)    waits until a lock may be free:
 --                                             pause(state), leave()
---    server(client, name, which)     describes the server of a lazy client; a
---                                    failure may have a part of it
---    print_server(result)
+--    audit(audit)                    audits its servers for rlockctl doctor:
+--                                    `client`, `name`, `policy`, `lease` in
+--                                    seconds; adds a report for each server
+--                                    by audit:add(...), see report.new
 --  `name` is a lock's, `which` a policy or nil.
 
 local stores = {}

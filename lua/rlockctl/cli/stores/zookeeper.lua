@@ -9,7 +9,6 @@
 --  one lease.
 
 local codec = require "rlock.zookeeper.codec"
-local ensemble = require "rlockctl.cli.stores.ensemble"
 local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
 local kinds = require "rlock.lock.kinds"
@@ -18,8 +17,7 @@ local queues = require "rlock.zookeeper.queues"
 local requests = require "rlockctl.cli.stores.requests"
 local tree = require "rlockctl.cli.stores.tree"
 
-local store = { names = tree.names, server = ensemble.inspect,
-  print_server = ensemble.print }
+local store = { names = tree.names }
 
 local MANY = 100                        -- holders or waiters to describe
 local OFTEN = 0.5                       -- seconds between two looks, at most
@@ -262,6 +260,11 @@ function store.complete(_, states)
     end
   end
   return true
+end
+
+--- See stores.lua.
+function store.audit(audit)
+  return require("rlockctl.doctor.zookeeper").audit(audit)
 end
 
 -- breaking --------------------------------------------------------------------

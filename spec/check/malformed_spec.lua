@@ -59,8 +59,18 @@ function value(depth)
   return one_of(SCALARS)
 end
 
+-- A text with other numbers.
+local function renumbered(reply)
+  return (reply:gsub("%d+", function()
+    return random() < 0.3 and one_of(DIGITS) or nil
+  end))
+end
+
 -- A copy of a reply with something else in one place.
 local function mutated(reply, depth)
+  if type(reply) == "string" and reply:find "\n" and random() < 0.8 then
+    return renumbered(reply)
+  end
   if type(reply) ~= "table" or random() < 0.3 or reply.ok or reply.err then
     return value(depth)
   end
@@ -100,9 +110,13 @@ local more = {
   ["SENTINEL REPLICAS"] = { { "ip", "redis1", "port", "6380" } },
   ["SENTINEL CKQUORUM"] = "OK 3 usable Sentinels",
   ["CONFIG GET"] = { "parameter", "5" },
-  ["CLUSTER INFO"] = "cluster_state:ok\r\ncluster_slots_ok:16384\r\n",
+  ["CLUSTER INFO"] = "cluster_state:ok\r\ncluster_slots_ok:16384\r\n"
+    .. "cluster_size:3\r\n",
   INFO = "# Server\r\nredis_version:7.0.1\r\nrole:master\r\nrun_id:a1\r\n"
-    .. "connected_slaves:1\r\nslave0:ip=x,port=7,state=online,lag=0\r\n",
+    .. "connected_slaves:1\r\nslave0:ip=x,port=7,state=online,lag=0\r\n"
+    .. "min_slaves_good_slaves:1\r\nlatest_fork_usec:1\r\nmaxmemory:9\r\n"
+    .. "used_memory:9\r\nmaxmemory_policy:noeviction\r\naof_enabled:0\r\n"
+    .. "connected_clients:7\r\nmaxclients:8\r\n",
   ["PUBSUB CHANNELS"] = { "redisson_sc:{s}" },
   ["PUBSUB NUMSUB"] = { "channel", 1.0 },
   SCAN = { "0", { "key", "lock" } },

@@ -13,6 +13,7 @@ local sentinel = require "spec.tools.sentinel"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local terminal = require "spec.tools.terminal"
+local zookeeper_rules = require "rlockctl.doctor.zookeeper_rules"
 
 local on_terminal = terminal.only(it, pending)
 
@@ -600,5 +601,67 @@ describe("the rules of rlockctl doctor", function()
       ["cluster-timer"])
     assert.equal("warning", cluster({}, { ["cluster-node-timeout"] = "20000" })
       ["cluster-timer"])
+  end)
+
+  local function zookeeper(srvr, mntr, voters)
+    return judge(zookeeper_rules.server, { SRVR = srvr, MNTR = mntr or {},
+      CONF = {}, JUTE = { fits = "yes" }, session_ms = 10000,
+      voters = voters or 0 })
+  end
+
+  it("know what a server of ZooKeeper says", function()
+    assert.equal("fault", zookeeper({}).serving)
+    assert.equal("fault", zookeeper({ Mode = "read-only" }).serving)
+    assert.equal("ok", zookeeper({ Mode = "observer" }).serving)
+    for version, level in pairs { ["3.4.14"] = "fault", ["3.5.0"] = "ok",
+        ["3.10.1"] = "ok", ["4.0"] = "ok", ["x"] = "unknown" } do
+      assert.equal(level, zookeeper({ version = version }).version)
+    end
+    local function latency(text)
+      return zookeeper({ ["Latency min/avg/max"] = text }).latency
+    end
+    assert.equal("ok", latency "0/199.9/5000")
+    assert.equal("warning", latency "0/200.0/5000")
+    assert.equal("unknown", latency "0/1.2.3/5")
+    local function fsync(p99, times)
+      return zookeeper({}, { zk_avg_fsynctime = "1.5", zk_p99_fsynctime = p99,
+        zk_fsync_threshold_exceed_count = times }).fsync
+    end
+    assert.equal("ok", fsync(nil, nil))
+    assert.equal("ok", fsync("499", "0"))
+    assert.equal("warning", fsync("500", "0"))
+    assert.equal("warning", fsync("1", "1"))
+    local function followers(synced)
+      return zookeeper({ Mode = "leader" }, { zk_synced_followers = synced }, 3)
+        .followers
+    end
+    assert.equal("ok", followers "2")
+    assert.equal("warning", followers "1")
+  end)
+
+  it("know an ensemble", function()
+    local function quorum(members, ...)
+      local facts = {}
+      for i, mode in ipairs { ... } do
+        facts[i] = { SRVR = mode ~= "" and { Mode = mode } or {} }
+      end
+      return judge(zookeeper_rules.ensemble, { hosts = facts, facts = facts,
+        members = members }).quorum
+    end
+    assert.equal("ok", quorum(3, "leader", "follower", "follower"))
+    assert.equal("ok", quorum(3, "follower"))
+    assert.equal("note", quorum(0, "standalone"))
+    assert.equal("note", quorum(2, "leader", "follower"))
+    assert.equal("warning", quorum(3, "leader", "follower", ""))
+    assert.equal("fault", quorum(3, "", "read-only", ""))
+    assert.equal("fault", quorum(3, "leader", "leader", "follower"))
+    assert.equal("fault", quorum(0, "standalone", "standalone"))
+    local function sync(ms)
+      return judge(zookeeper_rules.session, { session_ms = 10000, sync_ms = ms,
+        refused = {}, path = "/",
+        client = { session = { options = {} } } }).sync
+    end
+    assert.equal("ok", sync(999))
+    assert.equal("warning", sync(1000))
   end)
 end)

@@ -13,6 +13,7 @@ local sorted = require "rlock.util.sorted"
 
 local OLDEST = { 6, 0, 6 }              -- the first version with LPOS
 local FULL = 0.9                        -- of memory or connections in use
+local MOST = 100                        -- replicas to look at
 local LAG = 10                          -- seconds that a replica may be behind
 local SLOW_SCRIPT = 10000               -- microseconds
 local ELECTION = 2                      -- seconds that a failover takes, about
@@ -153,7 +154,7 @@ end
 -- The replicas that are not online, or lag.
 local function behind(f)
   local list = {}
-  for i = 0, f:number("INFO", "connected_slaves") - 1 do
+  for i = 0, math.min(f:number("INFO", "connected_slaves"), MOST) - 1 do
     local line = f:find("INFO", "slave" .. i) or ""
     local lag = tonumber(line:match "lag=(%d+)") or 0
     if not line:find("state=online", 1, true) or lag > LAG then
@@ -175,7 +176,7 @@ function rules.replicas(f)
     return "warning", "it has no replica", "if it fails, nothing replaces it",
       "redis-cli -h REPLICA replicaof HOST PORT, or cluster replicate"
   end
-  return "ok", ("%d replicas"):format(count)
+  return "ok", ("%.0f replicas"):format(count)
 end
 
 -- A primary that is cut off from its replicas.
@@ -192,8 +193,9 @@ function rules.isolation(f)
   end
   local wanted = f:number("CONFIG", "min-replicas-to-write")
   if good < wanted then
-    return "fault", ("min-replicas-to-write is %d, but %d replicas are good")
-      :format(wanted, good), "the server refuses all writes (NOREPLICAS)",
+    return "fault", ("min-replicas-to-write is %.0f, but %.0f replicas are "
+      .. "good"):format(wanted, good),
+      "the server refuses all writes (NOREPLICAS)",
       "start the replicas, or " .. set(f, "min-replicas-to-write", good)
   end
   local lag = f:number("CONFIG", "min-replicas-max-lag")
@@ -352,7 +354,7 @@ local function failover(f, name, detection, mend_of)
       .. "renewed a third of its lease ago is valid for %s more: it is lost")
       :format(seconds(total), seconds(left)),
       mend_of(math.max(SHORT_TIMER, left - ELECTION))
-        .. ("; or rlock.open { watchdog = %d }"):format(
+        .. ("; or rlock.open { watchdog = %.0f }"):format(
           math.ceil(total * 3 / 2))
   elseif detection < SHORT_TIMER then
     return "warning", what, "a pause of the server, such as a fork, causes a "

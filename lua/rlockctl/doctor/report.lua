@@ -51,10 +51,11 @@ function Facts:of(source, name)
     or unknown(("%s has no %s"):format(source, name))
 end
 
---- A fact that is a number.
+--- A fact that is a number, of at most 2^53.
 function Facts:number(source, name)
-  return tonumber(self:of(source, name))
-    or unknown(("%s: %s is no number"):format(source, name))
+  local number = tonumber(self:of(source, name))
+  if number and math.abs(number) <= 2^53 then return number end
+  unknown(("%s: %s is no number"):format(source, name))
 end
 
 -- findings --------------------------------------------------------------------

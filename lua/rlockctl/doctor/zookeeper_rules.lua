@@ -72,10 +72,12 @@ end
 function rules.latency(f)
   local least, average, most =
     f:of("SRVR", "Latency min/avg/max"):match "([%d.]+)/([%d.]+)/([%d.]+)"
-  if not least then return "unknown", "the latency is malformed" end
-  average = tonumber(average)
+  average, most = tonumber(average), tonumber(most)
+  if not least or not average or not most then
+    return "unknown", "the latency is malformed"
+  end
   local what = ("requests take %s on average, at most %s"):format(ms(average),
-    ms(tonumber(most)))
+    ms(most))
   if average < f.session_ms / 50 then return "ok", what end
   return "warning", what, "holds are valid only while syncs are answered in "
     .. "time", "echo srst | nc HOST PORT resets it; look at disk, heap, network"

@@ -10,8 +10,8 @@ local FOLDER = debug.getinfo(1, "S").source:match("^(.*)/cli%.lua$")
 
 --- The commands and their modules in cli/.
 cli.commands = {
-  ["break"] = "break", ["check"] = "check", ["help"] = "help",
-  ["deadlocks"] = "deadlocks",
+  ["break"] = "break", ["check"] = "check", ["deadlocks"] = "deadlocks",
+  ["doctor"] = "doctor", ["help"] = "help",
   ["local"] = "local", ["ls"] = "ls", ["revoke"] = "revoke", ["run"] = "run",
   ["script"] = "print_script", ["status"] = "status", ["top"] = "top",
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",

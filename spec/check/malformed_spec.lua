@@ -4,16 +4,17 @@
 
 local client_of = require "rlock.client"
 local duration = require "rlock.util.duration"
+local doctor = require "rlockctl.doctor.redis"
 local inspect = require "rlockctl.cli.inspect"
 local kinds = require "rlock.lock.kinds"
 local listing = require "rlockctl.cli.listing"
 local model = require "rlockctl.cli.bounded_model"
 local multi = require "rlock.several.multi"
 local quorum = require "rlock.several.quorum"
+local report = require "rlockctl.doctor.report"
 local real = require "rlockctl.cli.real_server"
 local scan = require "rlockctl.cli.scan"
 local server = require "spec.simulate.server"
-local server_inspect = require("rlockctl.cli.permissions").inspect
 local sim = require "rlockctl.model.host"
 local stage = require "spec.simulate.stage"
 local status = require "rlockctl.cli.status"
@@ -58,8 +59,18 @@ function value(depth)
   return one_of(SCALARS)
 end
 
+-- A text with other numbers.
+local function renumbered(reply)
+  return (reply:gsub("%d+", function()
+    return random() < 0.3 and one_of(DIGITS) or nil
+  end))
+end
+
 -- A copy of a reply with something else in one place.
 local function mutated(reply, depth)
+  if type(reply) == "string" and reply:find "\n" and random() < 0.8 then
+    return renumbered(reply)
+  end
   if type(reply) ~= "table" or random() < 0.3 or reply.ok or reply.err then
     return value(depth)
   end
@@ -96,6 +107,16 @@ local more = {
   ["SENTINEL MASTER"] = MASTER,
   ["SENTINEL MASTERS"] = { MASTER },
   ["SENTINEL SENTINELS"] = { { "ip", "redis1", "port", "26379" } },
+  ["SENTINEL REPLICAS"] = { { "ip", "redis1", "port", "6380" } },
+  ["SENTINEL CKQUORUM"] = "OK 3 usable Sentinels",
+  ["CONFIG GET"] = { "parameter", "5" },
+  ["CLUSTER INFO"] = "cluster_state:ok\r\ncluster_slots_ok:16384\r\n"
+    .. "cluster_size:3\r\n",
+  INFO = "# Server\r\nredis_version:7.0.1\r\nrole:master\r\nrun_id:a1\r\n"
+    .. "connected_slaves:1\r\nslave0:ip=x,port=7,state=online,lag=0\r\n"
+    .. "min_slaves_good_slaves:1\r\nlatest_fork_usec:1\r\nmaxmemory:9\r\n"
+    .. "used_memory:9\r\nmaxmemory_policy:noeviction\r\naof_enabled:0\r\n"
+    .. "connected_clients:7\r\nmaxclients:8\r\n",
   ["PUBSUB CHANNELS"] = { "redisson_sc:{s}" },
   ["PUBSUB NUMSUB"] = { "channel", 1.0 },
   SCAN = { "0", { "key", "lock" } },
@@ -313,7 +334,7 @@ describe("a malformed reply", function()
   end)
 
   rounds("to rlockctl's commands raises nothing", function(self)
-    local client, victim = self:client { timeout = 1 }, self:client()
+    local client = self:client { timeout = 1 }
     local free = self:client():lock "lock"
     assert(free:lock())
     spoil(self)
@@ -333,9 +354,31 @@ describe("a malformed reply", function()
     try("by", inspect.by, client, "lock", "semaphore")
     local names = try("names", scan.names, client, { all = true }) or {}
     for _, name in ipairs(names) do assert.is_string(name) end
-    local its = try("server", server_inspect, client, victim)
-    if its then assert_clean("server", its.version, its.role, its.why) end
   end)
+
+  for _, url in ipairs { "redis://redis1", "redis+cluster://redis1",
+      "redis+sentinel://redis1:26379/m" } do
+    rounds("to rlockctl doctor of " .. url:match "^[%a+]+" .. " raises nothing",
+      function(self)
+        local rlock = package.loaded.rlock
+        package.loaded.rlock = { spawn = self.host.spawn }
+        finally(function() package.loaded.rlock = rlock end)
+        spoil(self)
+        local client = assert(client_of.open(self.host, assert(
+          client_of.complete({ timeout = 1, watchdog = 3, lazy = true }, url))))
+        local audit = report.audit { client = client, lease = 30, name = "a" }
+        try("audit", doctor.audit, audit)
+        assert.truthy(audit.reports[1])
+        for _, its in ipairs(audit.reports) do
+          assert.is_true(its.is_done)
+          for _, line in ipairs(its:lines(false)) do
+            assert_clean("doctor", line)
+          end
+          its:record()
+        end
+        client:close()
+      end)
+  end
 end)
 
 -- names -----------------------------------------------------------------------

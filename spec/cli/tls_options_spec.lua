@@ -7,7 +7,7 @@ local redis = require "spec.tools.redis"
 -- The commands that connect, and the exit status if nothing holds "x".
 local COMMANDS = {
   [{ "run", "x", "-n", "--", "true" }] = 0, [{ "status", "x" }] = 3,
-  [{ "status", "--server" }] = 0, [{ "ls" }] = 0, [{ "wait", "x" }] = 0,
+  [{ "doctor" }] = 1, [{ "ls" }] = 0, [{ "wait", "x" }] = 0,
   [{ "break", "x", "--force" }] = 3, [{ "top", "--once" }] = 0,
   [{ "-e", "assert(require('rlock').open())" }] = 0,
 }

@@ -256,7 +256,7 @@ describe("a user without permission", function()
 
   it("to use the key gets an error", function()
     local lock = limited("resetkeys", "~other*")
-    local why = 'NOPERM .* for "limited": rlockctl status %-%-server NAME lists'
+    local why = 'NOPERM .* for "limited": rlockctl doctor %-%-name NAME lists'
     refused("redis", why, within(SLACK, lock.try_lock, lock))
     refused("redis", why, within(SLACK, lock.is_locked, lock))
     nothing_left()

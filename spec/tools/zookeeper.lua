@@ -73,9 +73,10 @@ function Server:launch()
     CONFIG:format(self.tick, self.folder, self.port), self.more))
   local _, pid = shell.daemon(self.folder, self.ready, ("java -Xmx128m "
     .. "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto "
+    .. "-Djute.maxbuffer=%d "
     .. "-Dznode.container.checkIntervalMs=1000 "
     .. "-Dorg.slf4j.simpleLogger.logFile=System.out -cp %s %s %s/zoo.cfg")
-    :format(shell.quote(self.class_path), CLASS, folder))
+    :format(self.jute or 1048575, shell.quote(self.class_path), CLASS, folder))
   self.pid = tonumber(pid)
   return self.pid, pid
 end
@@ -101,13 +102,16 @@ local function add_tls(self)
   self.tls_url, self.ca = "zks://localhost:" .. port, folder .. "/ca.crt"
 end
 
---- Starts a server. Options: tick (ms; 500); class_path (Debian's); tls.
+--- Starts a server. Options: tick (ms; 500); class_path (Debian's); tls; jute
+--  (jute.maxbuffer); more (lines of its configuration).
 -- @return the server: url, port, folder, pid; tls_url and ca with TLS
 function zookeeper.start(options)
   options = options or {}
   local self = setmetatable({ tick = options.tick or 500,
     class_path = options.class_path or class_path(),
-    folder = new_folder(), more = "", ready = "checkIntervalMs=" }, Server)
+    folder = new_folder(), jute = options.jute,
+    more = options.more and options.more .. "\n" or "",
+    ready = "checkIntervalMs=" }, Server)
   if options.tls then add_tls(self) end
   local output
   for _ = 1, TRIES do

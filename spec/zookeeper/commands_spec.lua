@@ -11,6 +11,7 @@ local peers = require "spec.tools.zookeeper_peer"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
 local terminal = require "spec.tools.terminal"
+local zookeeper = require "spec.tools.zookeeper"
 
 local server = on_zookeeper("the commands on ZooKeeper",
   { describe = describe, pending = pending, teardown = teardown })
@@ -266,18 +267,55 @@ describe("rlockctl status on ZooKeeper", function()
   end)
 end)
 
-describe("rlockctl status --server on ZooKeeper", function()
-  it("shows the server, the session, a sync and permissions", function()
+describe("rlockctl doctor on ZooKeeper", function()
+  local GOOD = "serving, version, tick, sessions, fsync, latency, connections, "
+    .. "jute%-maxbuffer"
+
+  -- Joins what it wraps.
+  local function doctor(status, where, ...)
+    local result = ctl.run { url = where, "doctor", ... }
+    assert.same({ status, "" }, { result.status, result.err })
+    return (result.out:gsub("\n      ", " "))
+  end
+
+  it("finds nothing on a good server", function()
     local where = server.url:match "//(.*)"
-    assert.matches(("^%s: ZooKeeper 3%%.[%%d.]+, standalone, has the session\n"
-      .. "  the session ends after 10 s; the server grants 1 s to 10 s\n"
-      .. "  a sync takes [%%d.e+]+ ms\n"
-      .. "  permitted below %s: all that rlock needs\n$"):format(where, root),
-      output("status", "--server"))
-    local line = output("status", "--server", "--json", "some/lock")
-    assert.matches('"least_session_ms":1000,"most_session_ms":10000,', line)
-    assert.matches('"mode":"standalone","version":"3', line)
+    local out = doctor(0, url)
+    assert.matches(("^%s: ensemble\n  note: quorum: there is one server\n")
+      :format(where .. root), out)
+    assert.matches("note: session: the session time%-out is 10 s; the server "
+      .. "grants 1 s to 10 s\n", out)
+    assert.matches("\n  ok: sync, permissions, locks\n", out)
+    assert.matches(("\n%s: zookeeper 3[%%d.]+, standalone\n  ok: %s\n$")
+      :format(where, GOOD), out)
+    assert.matches('"role":"standalone","server":"zookeeper","version":"3',
+      doctor(0, url, "--json", "--name", "some/lock"))
     assert.same({}, peer:names(root))
+  end)
+
+  it("finds what is wrong with a server", function()
+    local bad = zookeeper.start { tick = 3000, jute = 100000, more = [[
+minSessionTimeout=4000
+maxClientCnxns=50
+4lw.commands.whitelist=srvr,conf]] }
+    finally(function() bad:stop() end)
+    local out = doctor(2, bad.url)
+    for _, text in ipairs { "note: tick: tickTime is 3 s\n",
+        "fault: sessions: minSessionTimeout is 4 s, tickTime 3 s\n",
+        "note: connections: maxClientCnxns is 50\n",
+        "warning: jute-maxbuffer: jute.maxbuffer is less than 1 MB\n",
+        "unknown: fsync (mntr is not permitted (4lw.commands.whitelist))\n" }
+    do
+      assert.truthy(out:find(text, 1, true), text .. out)
+    end
+    assert.is_nil(out:find "session time%-out is 30 s")
+  end)
+
+  it("finds nodes that do not end with their session", function()
+    peer:make(root .. "/stale", "", 0)
+    peer:make(root .. "/stale/_c_0-lock-0000000000", "", 0)
+    assert.matches("warning: locks: 1 locks without an end: stale\n",
+      doctor(1, url))
   end)
 
   it("shows what a login may not do", function()
@@ -289,13 +327,17 @@ describe("rlockctl status --server on ZooKeeper", function()
       return ctl.run { url = server.url:gsub("//", "//" .. name .. "@") .. root
         .. "/hers", ... }
     end
-    local result = look("alice:secret", "status", "--server")
+    local result = look("alice:secret", "doctor")
     assert.same({ 0, "" }, { result.status, result.err })
-    assert.matches("\n  logged in as alice; ", result.out)
-    result = look("alice:wrong", "status", "--server")
-    assert.same({ 1, "" }, { result.status, result.err })
-    assert.truthy(result.out:find(("not permitted below %s/hers: list, create; "
-      .. "to permit it, see setAcl\n"):format(root), 1, true))
+    assert.matches("note: login: the login crosses the network", result.out)
+    assert.matches("\n  ok: sync, permissions, access, locks\n", result.out)
+    assert.is_nil(result.out:find "secret")
+    assert.matches("note: access: anyone may delete the nodes below /c",
+      doctor(0, login .. root))
+    result = look("alice:wrong", "doctor")
+    assert.same({ 2, "" }, { result.status, result.err })
+    assert.truthy(result.out:find(("fault: permissions: the login may not "
+      .. "list, create below %s/hers\n"):format(root), 1, true), result.out)
     for _, words in ipairs { { "ls" }, { "top", "--once" }, { "status", "x" },
         { "wait", "x" }, { "break", "--force", "x" },
         { "run", "x", "--", "true" } } do
@@ -439,7 +481,7 @@ describe("rlockctl top on ZooKeeper", function()
 end)
 
 describe("the commands with bad input", function()
-  local COMMANDS = { { "ls" }, { "status", "x" }, { "status", "--server" },
+  local COMMANDS = { { "ls" }, { "status", "x" }, { "doctor" },
     { "top", "--once" }, { "break", "x", "--force" }, { "wait", "x" },
     { "wait", "x", "-w", "1" } }
 
@@ -451,9 +493,12 @@ describe("the commands with bad input", function()
     } do
       for _, words in ipairs(COMMANDS) do
         local result = ctl.run { url = case[1], table.unpack(words) }
-        assert.equal(case[2], result.status, words[1])
-        assert.matches("^rlockctl: [^\n]+\n$", result.err)
-        assert.truthy(result.err:find(case[3], 1, true), result.err)
+        local is_found = case[2] == 1 and words[1] == "doctor"
+        assert.equal(is_found and 2 or case[2], result.status, words[1])
+        if not is_found then
+          assert.matches("^rlockctl: [^\n]+\n$", result.err)
+        end
+        assert.truthy((result.err .. result.out):find(case[3], 1, true))
       end
     end
   end)
@@ -484,7 +529,7 @@ describe("the commands with bad input", function()
   it("end in time if the server does not answer", function()
     server:signal(STOP)
     finally(function() server:signal(CONT) end)
-    for _, words in ipairs { { "ls" }, { "status", "--server" },
+    for _, words in ipairs { { "ls" }, { "doctor" },
         { "wait", "x", "-w", "1" } } do
       local result = ctl.run { url = url, limit = 12 * slow,
         table.unpack(words) }
@@ -498,12 +543,12 @@ describe("the commands with bad input", function()
       assert.matches("bad name", fault(206, "status", name))
       assert.matches("bad name", fault(206, "break", "--force", name))
       assert.matches("bad name", fault(206, "wait", name))
-      assert.matches("bad name", fault(206, "status", "--server", name))
+      assert.matches("bad name", fault(206, "doctor", "--name", name))
     end
     assert.matches("%-%-policy is for Redis",
       fault(206, "status", "x", "--policy", "fair"))
     assert.matches("%-%-policy is for Redis",
-      fault(206, "status", "--server", "x", "--policy", "fair"))
+      fault(206, "doctor", "--name", "x", "--policy", "fair"))
   end)
 
   it("name the holder of Curator's lock when run does not get it", function()

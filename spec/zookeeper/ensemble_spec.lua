@@ -152,20 +152,23 @@ describe("locks on three ZooKeeper servers", function()
       function() suspend(leader) end)
   end)
 
-  it("are described by rlockctl status --server, even without a quorum",
-      function()
+  it("are audited by rlockctl doctor, even without a quorum", function()
     local function look()
-      return ctl.run { url = three.url, "status", "--server", limit = PATIENCE }
+      return ctl.run { url = three.url, "doctor", limit = PATIENCE }
     end
     local function count(text, pattern)
       return select(2, text:gsub(pattern, ""))
     end
     eventually(function()
-      local out = look().out
-      return count(out, ": ZooKeeper 3[%d.]+, leader") == 1
-        and count(out, ": ZooKeeper 3[%d.]+, follower") == 2
-        and count(out, "has the session\n") == 1
+      local result = look()
+      local out = result.out
+      return result.status == 0 and count(out, ": zookeeper 3[%d.]+, leader\n")
+          == 1 and count(out, ": zookeeper 3[%d.]+, follower\n") == 2
+        and count(out, "\n  ok: quorum, members, sync, ") == 1
+        and count(out, " followers,%s") == 1
     end, PATIENCE)
+    local out = ctl.run { url = three[1].url, "doctor" }.out
+    assert.matches("\n  note: members: 1 of 3 servers are in the URL\n", out)
     local leader = three:leader()
     for _, server in ipairs(three) do
       if server ~= leader then server:kill() end
@@ -174,9 +177,9 @@ describe("locks on three ZooKeeper servers", function()
       return leader:says "srvr":find "not currently serving"
     end, PATIENCE)
     local result = look()
-    assert.equal(202, result.status)
-    assert.equal(2, count(result.out, ": connection refused\n"))
-    assert.equal(1, count(result.out, ": it serves no requests"))
-    assert.matches("^rlockctl: status: [^\n]+\n$", result.err)
+    assert.same({ 2, "" }, { result.status, result.err })
+    assert.equal(2, count(result.out, "warning: reach: [^\n]*refused\n"))
+    assert.equal(1, count(result.out, "fault: serving: it serves no requests"))
+    assert.matches("fault: quorum: 0 of 3 servers serve\n", result.out)
   end)
 end)

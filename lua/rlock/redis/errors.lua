@@ -86,7 +86,7 @@ words.NOSCRIPT.forget, words.NOSCRIPT.pause = "script", false
 words.EXPIRED.forget, words.EXPIRED.pause = "clock", false
 words.READONLY.explain = "the server is a replica; connect to its primary, or "
   .. "through redis+sentinel:// or redis+cluster://"
-words.NOPERM.explain = "rlockctl status --server NAME lists what the user lacks"
+words.NOPERM.explain = "rlockctl doctor --name NAME lists what the user lacks"
 words.MOVED.explain = "the key is on another node of a cluster; open the "
   .. "client with redis+cluster:// instead of redis://"
 words.ASK.explain = words.MOVED.explain

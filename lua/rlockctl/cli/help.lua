@@ -17,7 +17,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis or ZooKeeper.
   rlockctl revoke NAME [--reason TEXT]     ask the holders to release a lock
   rlockctl break NAME [--force]            free a lock by force
   rlockctl wait NAME [-w DURATION]         wait until a lock is free
-  rlockctl status --server [NAME]          show the server and permissions
+  rlockctl doctor [URL...]                 audit the servers for locks
   rlockctl script POLICY [OP]              print what Redis runs
   rlockctl check POLICY [options]          model-check a kind of lock
   rlockctl try POLICY [NAME]               run its operations one by one
@@ -59,8 +59,9 @@ Exit status: that of the program or command. From rlockctl itself:
   0         done; status: it is held; break: it is broken; wait: it is free;
             revoke: a holder is asked
   1         error; break: not broken; revoke: no holder can be asked; check: a
-            fault; local status: no server; status --server: a permission is
-            missing; deadlocks: there is one
+            fault; local status: no server; doctor: warnings; deadlocks: there
+            is one
+  2         doctor: faults
   3         status, revoke and break: it is free; check: incomplete
   4         status: no lock may have written the key or node
   126, 127  run: the command cannot be executed, is not found

@@ -2,14 +2,12 @@
 
 local json = require "rlockctl.cli.json"
 local lookup = require "rlockctl.cli.lookup"
-local stores = require "rlockctl.cli.stores"
 local text = require "rlockctl.cli.text"
 
 local status = {}
 
 status.usage = [[
 rlockctl status NAME [--policy POLICY] [--json]
-rlockctl status --server [NAME] [--policy POLICY] [--json]
 
 Shows the lock, semaphore, permits or latch of that name: its holders, with
 their counts and remaining leases; its waiters, in order if it is fair; its
@@ -28,24 +26,13 @@ fenced locks look the same ("reentrant"), and a semaphore of Curator's without a
 SharedCount looks like a mutex while one permit is taken. Holders that rlock did
 not make are shown by their address.
 
-  --server         show the server instead: its version, the commands that rlock
-                   needs but this user may not run, and how lost connections are
-                   sealed. It tries these commands without changing data, and
-                   kills only a test connection of its own. With NAME, it also
-                   tries the keys and channels that a lock of that name needs,
-                   of all kinds or of the --policy. It prints the ACL SETUSER
-                   that permits what is missing. It cannot try INCR, DECR, LPUSH
-                   and RPUSH without ACL DRYRUN. With zk://, it shows version
-                   and mode of each server, the session time-out and its
-                   limits, the time of a sync, and what the login may do below
-                   the chroot, or at NAME
   --policy POLICY  use the "peek" of a policy: a module of your own on
                    package.path (see --lua-path). Not with zk://
   --json           print one object per line, one for each kind found
+  --server         replaced by `rlockctl doctor`
 
 Exit status: 0 held, 3 free, 4 unknown; a semaphore or permits are free while
-some are available, a latch when it is open. With --server: 1 if something is
-not permitted.
+some are available, a latch when it is open.
 ]]
 
 status.options = {
@@ -145,35 +132,14 @@ end
 --- Prints a state in readable form.
 function status.print(state) print(table.concat(status.lines(state), "\n")) end
 
--- Returns 1 if a command that rlock needs is not permitted.
-local function run_server(cli, name, chosen)
-  require("rlock.host.uv").verbosity = 0       -- printed, not logged
-  local client, code, detail = require("rlock").open { lazy = true }
-  if not client then return cli.fault(code, detail) end
-  local store = stores.of(client)
-  local state
-  state, code, detail = store.server(client, name, chosen.policy)
-  if state and chosen.json then
-    print(json(state))
-  elseif state then
-    store.print_server(state)
-  end
-  if code then return cli.fault(code, "status: " .. detail) end
-  return (state.grant or state.refused[1]) and 1 or 0
-end
-
 function status.run(cli, operands, chosen)
-  local name = operands[1]
-  if chosen.server and (operands[2] or chosen.policy and not name) then
-    return cli.fault("usage", "status: --server takes one name at most, and "
-      .. "--policy only with a name")
-  elseif chosen.server then
-    return run_server(cli, name, chosen)
+  if chosen.server then
+    return cli.fault("usage", "status: --server is now rlockctl doctor, with "
+      .. "a name rlockctl doctor --name NAME")
   end
-  local client, states, code, detail
-  client, name = lookup.open(cli, "status", operands)
+  local client, name = lookup.open(cli, "status", operands)
   if not client then return name end
-  states, code, detail = lookup.states(client, name, chosen.policy)
+  local states, code, detail = lookup.states(client, name, chosen.policy)
   if not states then return lookup.fault(cli, "status", name, code, detail) end
   for _, state in ipairs(states) do
     if chosen.json then print(json(text.record(state))) end

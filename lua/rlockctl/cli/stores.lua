@@ -17,9 +17,10 @@
 --                                             pause(state), leave()
 --    waits(client)                   the waits that clients announce, see
 --                                    wait_graph.lua
---    server(client, name, which)     describes the server of a lazy client; a
---                                    failure may have a part of it
---    print_server(result)
+--    audit(audit)                    audits its servers for rlockctl doctor:
+--                                    `client`, `name`, `policy`, `lease` in
+--                                    seconds; adds a report for each server
+--                                    by audit:add(...), see report.new
 --  `name` is a lock's, `which` a policy or nil.
 
 local stores = {}

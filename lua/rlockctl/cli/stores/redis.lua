@@ -69,19 +69,8 @@ function store.waits(client)
 end
 
 --- See stores.lua.
-function store.server(client, name, which)
-  local rlock = require "rlock"
-  local options = client.session.options
-  local ok, code, detail =
-    client.session.server:connect(options.connect_timeout)
-  if not ok then return nil, code, detail end
-  return require("rlockctl.cli.permissions").inspect(client,
-    rlock.open { lazy = true }, name, which)
-end
-
---- See stores.lua.
-function store.print_server(state)
-  require("rlockctl.cli.permissions").print(state)
+function store.audit(audit)
+  return require("rlockctl.doctor.redis").audit(audit)
 end
 
 -- waiting ---------------------------------------------------------------------

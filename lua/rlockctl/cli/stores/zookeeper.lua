@@ -12,7 +12,6 @@
 --  one lease.
 
 local codec = require "rlock.zookeeper.codec"
-local ensemble = require "rlockctl.cli.stores.ensemble"
 local errors = require "rlock.zookeeper.errors"
 local graph = require "rlockctl.cli.wait_graph"
 local identity = require "rlock.util.identity"
@@ -23,8 +22,7 @@ local queues = require "rlock.zookeeper.queues"
 local requests = require "rlockctl.cli.stores.requests"
 local tree = require "rlockctl.cli.stores.tree"
 
-local store = { names = tree.names, server = ensemble.inspect,
-  print_server = ensemble.print }
+local store = { names = tree.names }
 
 local MANY = 100                        -- holders or waiters to describe
 local MOST = 100000                     -- names, in the search for waits
@@ -300,6 +298,11 @@ function store.waits(client)
     end
   end
   return waits
+end
+
+--- See stores.lua.
+function store.audit(audit)
+  return require("rlockctl.doctor.zookeeper").audit(audit)
 end
 
 -- breaking --------------------------------------------------------------------

@@ -1,15 +1,17 @@
---- Describes a server and its permissions, for rlockctl status --server.
---  Tries each command in a form that changes nothing, because the ACL commands
---  that list permissions are restricted themselves. EVALSHA of an unknown
---  script tries a key, and a subscription tries a channel.
+--- Finds what rlock needs and the user of a Redis server may not do. Tries each
+--  command in a form that changes nothing, because the ACL commands that list
+--  permissions are restricted themselves. EVALSHA of an unknown script tries a
+--  key, and a subscription tries a channel.
 
+local common = require "rlockctl.doctor.common"
 local kinds = require "rlockctl.cli.all_kinds"
 local sorted = require "rlock.util.sorted"
-local text = require "rlockctl.cli.text"
 
 local permissions = {}
 
-local NAME = "rlock:status"       -- an unused key and channel
+local quoted = common.quoted
+
+local NAME = "rlock:doctor"       -- an unused key and channel
 local SECONDS = 5                 -- to wait for the reply to SUBSCRIBE
 
 --- The commands that rlock sends, and those of its scripts for each key type.
@@ -65,11 +67,10 @@ end
 -- Tries commands together: a refusal such as READONLY ends the connection. A
 -- connection for each would take seconds.
 -- @return the detail of each that has failed; or nil, code, detail
-local function try_all(client, commands, key)
+local function try_all(client, commands)
   local session = client.session
-  local node = session.server.node:of { key } or session.server.node:any()
-  local replies, codes, details =
-    node:pipeline(session.host.now() + session.timeout, commands)
+  local replies, codes, details = session.server.node:pipeline(
+    session.host.now() + session.timeout, commands)
   if not replies then return nil, codes, details end
   local failures = {}
   for i = 1, #commands do
@@ -86,8 +87,7 @@ end
 local function subscribe(client, verb, channel)
   local session, refusal = client.session, nil
   local answered = session.host.event()
-  local node = session.server.node:of { channel } or session.server.node:any()
-  local connection, code, detail = node:open(function(why)
+  local connection, code, detail = session.server.node:open(function(why)
     refusal = why
     answered:set()
   end, function() answered:set() end)
@@ -108,16 +108,16 @@ local function user_of(client)
     or client.session.options.username or "default"
 end
 
--- @return the permitted commands, the refused ones; or nil, code, detail
-local function probe_commands(client)
-  local permitted, refused = {}, {}
+-- @return the refused commands; or nil, code, detail
+local function probe_commands(client, is_cluster)
+  local refused = {}
   local function note(name, is_permitted)
-    table.insert(is_permitted and permitted or refused, name)
+    if not is_permitted then refused[#refused + 1] = name end
   end
-  local more = client.session.options.seeds and cluster_needs or {}
+  local more = is_cluster and cluster_needs or {}
   local commands =
     table.move(more, 1, #more, #needs + 1, { table.unpack(needs) })
-  local failures, code, detail = try_all(client, commands, NAME)
+  local failures, code, detail = try_all(client, commands)
   if not failures then return nil, code, detail end
   for i, words in ipairs(commands) do
     note(name_of(words), not failures[i] or not is_forbidden(failures[i]))
@@ -132,7 +132,7 @@ local function probe_commands(client)
   local ok, why, problem = subscribe(client, "subscribe", NAME)
   if ok == nil then return nil, why, problem end
   note("subscribe", ok or not is_forbidden(why))
-  return permitted, refused
+  return refused
 end
 
 -- the keys and channels of a name ---------------------------------------------
@@ -183,22 +183,18 @@ local function is_refused(detail) return detail:find("NOPERM", 1, true) end
 
 -- @return for each key, whether the user may use it; or nil, code, detail
 local function may_use(client, keys)
-  local allowed = {}
-  local size = client.session.options.seeds and 1 or #keys  -- slots may differ
-  for first = 1, #keys, size do
-    local commands = {}
-    for i = first, first + size - 1 do
-      table.insert(commands, { "EVALSHA", ("0"):rep(40), 1, keys[i] })
-      table.insert(commands, { "EXISTS", keys[i] })
-    end
-    local failures, code, detail = try_all(client, commands, keys[first])
-    if not failures then return nil, code, detail end
-    for i = 1, #commands, 2 do
-      local why = failures[i]
-      if why and is_forbidden(why) then why = failures[i + 1] end
-      allowed[#allowed + 1] = not why or not is_refused(why)
-        or is_forbidden(why)
-    end
+  local commands, allowed = {}, {}
+  for _, key in ipairs(keys) do
+    table.insert(commands, { "EVALSHA", ("0"):rep(40), 1, key })
+    table.insert(commands, { "EXISTS", key })
+  end
+  local failures, code, detail = try_all(client, commands)
+  if not failures then return nil, code, detail end
+  for i = 1, #commands, 2 do
+    local why = failures[i]
+    if why and is_forbidden(why) then why = failures[i + 1] end
+    allowed[#allowed + 1] = not why or not is_refused(why)
+      or is_forbidden(why)
   end
   return allowed
 end
@@ -265,11 +261,6 @@ local function missing_for(client, name, which)
   return missing
 end
 
-local function quoted(word)
-  return word:find("[^%w_.:/@%%+-]") and "'" .. word:gsub("'", "'\\''") .. "'"
-    or word
-end
-
 -- The command that permits what is missing.
 local function grant_of(client, state)
   local words = { "redis-cli acl setuser", quoted(user_of(client)) }
@@ -308,107 +299,30 @@ local function can_kill(client, victim)
   return false, "CLIENT KILL by id left the connection open"
 end
 
--- The addresses of the nodes of a cluster.
-local function nodes_of(cluster)
-  local list
-  for i, its in ipairs(cluster.masters or {}) do
-    list = list or {}
-    list[i] = its.where
-  end
-  return list
-end
-
-local function about(client)
-  local info = tostring(client:call("INFO") or "")
-    :gsub("[^%C\r\n]", "?")               -- it is printed
-  local function field(name)
-    return info:match("\n" .. name .. ":([^\r\n]+)")
-  end
-  local valkey, role = field("valkey_version"), field("role")
-  local node, master = client.session.server.node:master()
-  return {
-    where = client.session.server.node.where, node = node, master = master,
-    nodes = nodes_of(client.session.server.node),
-    server = valkey and "valkey" or field("redis_version") and "redis"
-      or "unknown",
-    version = valkey or field("redis_version"),
-    role = role == "slave" and "replica" or role and "primary",
-  }
-end
-
---- Inspects the server of a client.
+--- Inspects the permissions on one server.
 -- @tparam table client
 -- @tparam table victim another client of the same server, whose connection is
 --   killed as a test
+-- @tparam boolean is_cluster whether it is a node of a cluster
 -- @tparam[opt] string name  of a lock, to try its keys and channels, too
 -- @tparam[opt] string which  its kind, or the module of its policy; default:
 --   all kinds
--- @treturn[1] table where, node and master (with Sentinel), nodes (of a
---   cluster), server, version and role (nil if INFO is refused), permitted and
---   refused (names of commands), sealed ("kill" or "time"), why; with a name,
---   missing (keys and channels); grant, a command, if anything is not permitted
+-- @treturn[1] table refused (names of commands), sealed ("kill" or "time"),
+--   why; with a name, missing (keys and channels); grant, a command, if
+--   anything is not permitted
 -- @treturn[2] nil, code, detail
-function permissions.inspect(client, victim, name, which)
-  local state = about(client)
-  local permitted, refused, detail = probe_commands(client)
-  if not permitted then return nil, refused, detail end
-  state.permitted, state.refused = permitted, refused
+function permissions.inspect(client, victim, is_cluster, name, which)
+  local refused, code, detail = probe_commands(client, is_cluster)
+  if not refused then return nil, code, detail end
   local can_seal, why = can_kill(client, victim)
-  state.sealed, state.why = can_seal and "kill" or "time", why
+  local state = { refused = refused, sealed = can_seal and "kill" or "time",
+    why = why }
   if name then
-    local code
     state.missing, code, detail = missing_for(client, name, which)
     if not state.missing then return nil, code, detail end
   end
   state.grant = grant_of(client, state)
   return state
-end
-
--- The text unchanged, for copying, unless a terminal could display it wrongly.
-local function bare(words)
-  return words:find "[%c\127-\255]" and text.bare(words) or words
-end
-
--- Prints the keys and channels that are refused.
-local function print_missing(state)
-  for _, entry in ipairs(state.missing or {}) do
-    local shown = {}
-    for i, name in ipairs(entry.names) do
-      shown[i] = i < 4 and text.bare(name) or nil
-    end
-    if #entry.names > 3 then shown[4] = "..." end
-    print(("  no %s %s (%s), for: %s"):format(entry.what,
-      bare(entry.pattern), table.concat(shown, ", "),
-      table.concat(entry.kinds, ", ")))
-  end
-end
-
-local sealing = {
-  kill = "by CLIENT KILL", time = "by time: requests expire by its clock",
-}
-
---- Prints the result of `inspect` in readable form.
--- @tparam table state
-function permissions.print(state)
-  if state.master then
-    print(("%s is %s"):format(state.master, state.node))
-  end
-  print(("%s: %s%s%s"):format(state.where, state.server == "unknown"
-    and "unknown server, INFO is not permitted" or state.server,
-    state.version and " " .. state.version or "",
-    state.role and ", " .. state.role or ""))
-  if state.nodes then
-    print("  nodes with slots: " .. table.concat(state.nodes, ", "))
-  end
-  if not state.grant then
-    print("  permitted: all that rlock needs")
-  elseif #state.refused > 0 then
-    print("  not permitted: " .. table.concat(state.refused, ", "))
-  end
-  print_missing(state)
-  print(("  lost connections are sealed %s%s"):format(sealing[state.sealed],
-    state.why and (" (%s)"):format(state.why) or ""))
-  if state.grant then print("  to permit it: " .. bare(state.grant)) end
 end
 
 return permissions

@@ -276,6 +276,7 @@ end
 -- What is built on locks: the client's method, and its module unless the back
 -- end has one of its own in its table `recipes`.
 local recipes = {
+  compute = "recipes.compute",
 }
 
 local function recipe_factory(method, module)
@@ -319,8 +320,9 @@ end
 --  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
 --  to it }, ... } }.
 -- @treturn table acquired, handed_over, busy, timeouts, errors, lost,
---   late_renewals, wait, hold, round_trip; the same for each kind in `kinds`,
---   and for each lock in the option `metrics` in `locks`
+--   late_renewals, computed, cached, stale, wait, hold, round_trip; the same
+--   for each kind in `kinds`, and for each lock in the option `metrics` in
+--   `locks`
 function client:stats() return self.session.meter:stats() end
 
 --- Releases everything the client holds and closes its connections.

@@ -189,5 +189,8 @@ return {
     "simulate RUNS=6 COUNTER=semaphore", "semaphore_spec" },
   ["lua/rlock/several/quorum.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec", "red_spec", "then", "quorum_counter_spec" },
+  ["lua/rlock/policy/compute.lua"] = { "check compute", "compute_spec" },
+  ["lua/rlock/recipes/compute.lua"] = { "redis/compute_spec" },
+  ["lua/rlock/zookeeper/compute.lua"] = { "then", "zookeeper/compute_spec" },
   ["lua/rlock/counters/counter.lua"] = { "semaphore_spec", "latch_spec" },
 }

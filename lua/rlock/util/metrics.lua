@@ -35,6 +35,9 @@ local COUNTERS = {
   { "errors", "Calls that failed in another way." },
   { "lost", "Holds lost: expired, broken or not renewed in time." },
   { "late_renewals", "Renewals sent when half of the lease had passed." },
+  { "computed", "Values computed by client:compute." },
+  { "cached", "Values that another caller of client:compute had computed." },
+  { "stale", "Old values returned while another caller computed." },
 }
 
 local HISTOGRAMS = {

@@ -36,6 +36,9 @@ local all = {
   reentrant = mutex "reentrant", fair = mutex "fair", fenced = mutex "fenced",
 }
 
+all.compute = mutex "compute"
+all.compute.reenter = false
+
 -- A semaphore with one lease: the first node of one queue waits until there
 -- are at most `most` nodes in another.
 all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,

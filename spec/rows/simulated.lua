@@ -128,6 +128,24 @@ rows.planted = {
       leases = 0.7, pause = 0.2,
       faults = { "late", "requests delayed", "slow" } } } },
 
+  -- computations
+  { "a computation without a lock that others know", "rlock.recipes.compute",
+    "lock.new(self.client, policy, self.key)",
+    "lock.new(self.client, policy, self.key .. self.session.id)",
+    "two computations", { only = { compute = true, calm = true } } },
+  { "a computation that does not look again under the lock",
+    "rlock.recipes.compute",
+    "  local results = results_of(self, state)\n"
+      .. "  if results then return results end\n  local value",
+    "  local results\n  local value", "computed again",
+    { only = { compute = true, calm = true } } },
+  { "a value that is written without a guard", "rlock.recipes.compute",
+    "  return hold:transaction(function(t)",
+    "  return (function(fn)\n    fn { call = function(_, ...)\n"
+      .. "      return self.client:call(...)\n    end }\n    return true\n"
+      .. "  end)(function(t)", "old value", { only = { compute = true,
+      servers = 1, faults = { "stall", "requests delayed", "late" } } } },
+
   -- leaks
   { "an owner that a client remembers after its last request",
     "rlock.lock.requests", "      record.undone[name] = nil\n", "", "leaked",

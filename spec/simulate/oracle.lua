@@ -75,7 +75,8 @@ function oracle:check(thing)
     for k = i + 1, #certain do
       local a, b = certain[i], certain[k]
       if not may_share(a, b) then
-        self:fault("two holders", "%s: %s (%s) and %s (%s)", thing.name,
+        self:fault(thing.use == "compute" and "two computations"
+          or "two holders", "%s: %s (%s) and %s (%s)", thing.name,
           a.label, a.style, b.label, b.style)
         a.is_forgiven, b.is_forgiven = true, true      -- told once
       end

@@ -17,6 +17,7 @@
 --    ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
 --                 servers; SERVERS=n: how many, KIND=lock: only this kind
 --    COUNTER=kind only a semaphore, permits or latch
+--    COMPUTE=1    only a computation; with ZOOKEEPER=1 or CALM=1, too
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print the coverage of the client, by default of 60 runs from
 --                 seed 1; fails if anything unreached is not in unreached.lua,
@@ -92,12 +93,16 @@ end
 local function surroundings()
   if options.ZOOKEEPER then
     return { zookeeper = true, kind = options.KIND, counter = options.COUNTER,
-      servers = tonumber(options.SERVERS) }
+      servers = tonumber(options.SERVERS), compute = options.COMPUTE }
   end
   for _, name in ipairs { "SENTINEL", "CLUSTER", "REPLICAS", "CALM" } do
-    if options[name] then return { [name:lower()] = true } end
+    if options[name] then
+      return { [name:lower()] = true, compute = options.COMPUTE }
+    end
   end
-  return options.COUNTER and { counter = options.COUNTER }
+  if options.COUNTER or options.COMPUTE then
+    return { counter = options.COUNTER, compute = options.COMPUTE }
+  end
 end
 
 local function simulate()

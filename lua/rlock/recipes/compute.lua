@@ -35,7 +35,7 @@ local LOOK = 0.5            -- seconds until a task checks the one that leads
 local LONGEST = 1000        -- bytes of a detail
 
 --- Seconds for which a failure is kept: longer than a waiter's poll.
-compute.KEPT = 20
+compute.KEPT = 10
 
 -- The options of a call. A waiter must have the time to read the value.
 local check_options = check.table({
@@ -52,14 +52,25 @@ local function results_of(self, state)
   end
 end
 
+-- Those of a request that has failed: for this caller only.
 local function raised(code, detail)
   if code == "cancelled" then error(detail, 0) end
-  return { nil, code, detail }
+  return { nil, code, detail, is_partial = true }
 end
 
 local function left_of(self)
   return self.deadline == huge and huge
     or max(self.deadline - self.session.host.now(), 0)
+end
+
+-- Is the wait over? A call with a wait of 0 makes one attempt.
+local function is_late(self) return self.wait > 0 and left_of(self) == 0 end
+
+-- The deadline of one request.
+local function request_deadline(self)
+  local session = self.session
+  return session.host.now() + (self.wait == 0 and session.timeout
+    or min(left_of(self), session.timeout))
 end
 
 --- Reads the state.
@@ -68,10 +79,8 @@ end
 -- @treturn[1] table value, is_fresh; attempts (0: no failure), id, code, detail
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 local function read(self, waiter)
-  local session, left = self.session, left_of(self)
-  local seconds = left > 0 and min(left, session.timeout) or session.timeout
   local value, is_fresh, failure =
-    self.store.read(self, session.host.now() + seconds, waiter)
+    self.store.read(self, request_deadline(self), waiter)
   if value == nil then return nil, is_fresh, failure end
   local attempts, id, code, detail =
     (failure or ""):match("^(%d) (%x+) (%a+) (.*)$")
@@ -86,10 +95,13 @@ local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
 
 function Turn:retry(waiter, deadline)
-  local state, code, detail = read(self.call, waiter)
-  if code == "cancelled" then return nil, nil, code, detail end
-  self.call.results = state and results_of(self.call, state)
-  if self.call.results then return "found", nil, "busy", "has a result" end
+  local call, state, code, detail = self.call, nil, nil, nil
+  if not call.old then
+    state, code, detail = read(call, waiter)
+    if code == "cancelled" then return nil, nil, code, detail end
+  end
+  call.results = call.old or state and results_of(call, state)
+  if call.results then return "found", nil, "busy", "has a result" end
   return lock.retry(self, waiter, deadline, self.session.host.now())
 end
 
@@ -103,6 +115,33 @@ local function turn_of(self)
   local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
   turn.call = self
   return turn
+end
+
+-- flights ---------------------------------------------------------------------
+
+-- Ends a flight, once. Without results, or with partial ones, another task
+-- leads the next one.
+local function land(flight, results)
+  if flight.is_over then return end
+  flight.is_over = true
+  local flights = flight.flights
+  if flights[flight.key] == flight then flights[flight.key] = nil end
+  if results and results[1] and not results.is_partial then
+    flight.results = { results[1], "cached" }
+  elseif results and not results.is_partial then
+    flight.results = results
+  end
+  for event in pairs(flight.waiting) do event:set() end
+end
+
+-- The flight for this value, if its leader is alive.
+local function flight_of(self)
+  local flight = self.flights[self.key]
+  if flight and self.session.host.is_over(flight.leader) then
+    land(flight)
+    return nil
+  end
+  return flight
 end
 
 -- computing -------------------------------------------------------------------
@@ -150,60 +189,51 @@ local function compute_under(self, hold)
     return { nil, code, detail, is_partial = not is_final }
   end
   local ok, why, more = self.store.write(self, hold, value, state)
-  return { value, "computed",
-    not ok and ("not stored: %s: %s"):format(why, more) or nil }
+  if ok then return { value, "computed" } end
+  -- After a loss another caller may have a newer value.
+  return { value, "computed", ("not stored: %s: %s"):format(why, more),
+    is_partial = why == "lost" or why == "not_held" }
 end
 
 local function unlock(hold) hold:unlock() end
 
+-- Does nobody compute? Only asks.
+local function is_free(self, turn)
+  local target, now = turn.record.target, self.session.host.now()
+  local reply, code, detail =
+    target:run("peek", request_deadline(self), now, "")
+  if code == "cancelled" then error(detail, 0) end
+  return type(reply) == "table" and reply[1] == "free"
+end
+
 -- Waits for the lock, and computes.
 -- @treturn table the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
-  self.is_leading = true
-  local turn, stale = turn_of(self), state and self.stale > 0 and state.value
-  if stale and turn:is_locked() ~= false then return { stale, "stale" } end
-  local hold, code, detail = turn:hold { wait = stale and 0 or left_of(self) }
+  local turn = turn_of(self)
+  self.old = state and self.stale > 0 and state.value
+    and { state.value, "stale", is_partial = true }
+  if self.old and not is_free(self, turn) then return self.old end
+  local hold, code, detail = turn:hold { wait = left_of(self) }
   if not hold then
-    return self.results or stale and { stale, "stale" }
+    return self.results or self.old
       or { nil, code, detail, is_partial = true }
   end
   local results = self.session.host.guard(unlock, hold, compute_under, self,
     hold)
+  if not results.is_partial then land(self.flight, results) end
   unlock(hold)
   return results
 end
 
--- flights ---------------------------------------------------------------------
-
--- Ends a flight. Without results, another task leads the next one.
-local function land(flight, results)
-  local flights = flight.flights
-  if flights[flight.key] == flight then flights[flight.key] = nil end
-  flight.results = results
-  for event in pairs(flight.waiting) do event:set() end
-end
-
-local function land_early(flight) land(flight) end
-
--- The flight for this value, if its leader is alive.
-local function flight_of(self)
-  local flight = self.flights[self.key]
-  if flight and self.session.host.is_over(flight.leader) then
-    land(flight)
-    return nil
-  end
-  return flight
-end
+-- leading and following ----------------------------------------------------
 
 local function lead(self, state)
-  local flight = { flights = self.flights, key = self.key, seen = self.seen,
-    leader = self.session.host.current(), thread = running(), waiting = {} }
-  self.flights[self.key] = flight
-  local results = self.session.host.guard(land_early, flight, attempt, self,
-    state)
-  land(flight, not results.is_partial and { results[1],
-    results[1] and "cached" or results[2], not results[1] and results[3]
-      or nil })
+  local host, key = self.session.host, self.key
+  local flight = { flights = self.flights, key = key, seen = self.seen,
+    leader = host.current(), thread = running(), waiting = {} }
+  self.flights[key], self.flight = flight, flight
+  local results = host.guard(land, flight, attempt, self, state)
+  land(flight, results)
   return results
 end
 
@@ -236,6 +266,7 @@ local function step(self)
     if results then return results end
     flight = flight_of(self)
   end
+  if is_late(self) then return nil end
   if not flight then return lead(self, state) end
   if state and state.value and self.stale > 0 then
     return { state.value, "stale" }
@@ -278,7 +309,8 @@ function compute.call(store, client, name, options, fn)
   session.flights = session.flights or {}
   return run { client = client, session = session, store = store, name = name,
     key = store.key(name), ttl = given.ttl, stale = given.stale or 0, fn = fn,
-    deadline = session.host.now() + wait, flights = session.flights }
+    wait = wait, deadline = session.host.now() + wait,
+    flights = session.flights }
 end
 
 -- Redis -----------------------------------------------------------------------

@@ -32,7 +32,7 @@ local function get(self, deadline, path, is_watched)
   local server = self.session.server
   while true do
     local data, code, detail = nodes.get(server, deadline, path, is_watched)
-    if data ~= false or not self.is_leading then
+    if data ~= false or not self.flight then
       if data == nil then return nil, code, detail end
       return data or ""
     end

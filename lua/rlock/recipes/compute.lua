@@ -95,12 +95,13 @@ local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
 
 function Turn:retry(waiter, deadline)
-  local call, state, code, detail = self.call, nil, nil, nil
-  if not call.old then
-    state, code, detail = read(call, waiter)
+  local call = self.call
+  call.results = call.old
+  if not call.results then
+    local state, code, detail = read(call, waiter)
     if code == "cancelled" then return nil, nil, code, detail end
+    call.results = state and results_of(call, state)
   end
-  call.results = call.old or state and results_of(call, state)
   if call.results then return "found", nil, "busy", "has a result" end
   return lock.retry(self, waiter, deadline, self.session.host.now())
 end

@@ -2,6 +2,9 @@
 
 local kinds = require "rlock.lock.kinds"
 
+-- Those of what is built on locks, which have no factory of their own.
+local INNER = { compute = true }
+
 -- The names of the policies in a folder.
 local function policies()
   local names = {}
@@ -9,7 +12,9 @@ local function policies()
   for path in pipe:lines() do
     local name = path:match "(%w[%w_]*)%.lua$"
     local policy = require("rlock.policy." .. name)
-    if policy.server or policy.read then names[#names + 1] = name end
+    if (policy.server or policy.read) and not INNER[name] then
+      names[#names + 1] = name
+    end
   end
   pipe:close()
   return names

@@ -348,6 +348,27 @@ function store.fail(self, hold, failure)
   return hold:call("SET", self.key .. ":state", failure, "PX", ms(compute.KEPT))
 end
 
+--- client:compute(name, options, fn): the value of a name. If there is none,
+--  one caller computes it, and the others wait for its result.
+-- @param client
+-- @tparam string name  on ZooKeeper a path
+-- @tparam table options, the same for all callers of a name
+--   ttl: seconds for which a value is fresh, at least 0.1
+--   stale: seconds after that for which callers get the old value while one of
+--   them computes. Default: 0
+--   wait: maximum seconds to wait for others; 0: one attempt; a deadline.
+--   It does not interrupt fn. Default: forever
+-- @tparam function fn  called with the hold of the lock. Returns a string of at
+--   most 1 MB, on ZooKeeper 512 KB; or nil and why it has none
+-- @treturn[1] string the value
+-- @treturn[1] string "computed" by this call; "cached"; or "stale"
+-- @treturn[1] string|nil why the computed value was not stored
+-- @treturn[2] nil
+-- @treturn[2] string "failed": fn has raised an error, or returned nil and why,
+--   here or in the caller that has computed last; "usage": fn has returned
+--   something else; "timeout", "busy" (with a wait of 0): another caller still
+--   computes; "refused": fn computes its own name; and as for lock:lock
+-- @treturn[2] string detail, of a failure at most 1000 bytes
 function compute.new(client, name, options, fn)
   return compute.call(store, client, name, options, fn)
 end

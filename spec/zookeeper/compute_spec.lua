@@ -210,6 +210,17 @@ describe("the value of client:compute on ZooKeeper", function()
     assert.equal("the same", (first:join(PATIENCE)))
   end)
 
+  it("is open to its login only, with acl = creator", function()
+    local client = open { url = server.url:gsub("//", "//me:secret@"),
+      acl = "creator" }
+    for _, how in ipairs { "computed", "cached" } do
+      assert.same({ "value", how }, { client:compute(name, LONG, function()
+        return "value"
+      end) })
+    end
+    assert.equal("zookeeper", select(2, open():compute(name, LONG, error)))
+  end)
+
   it("refuses a name that is no path", function()
     local value, code, detail = open():compute("a//b", LONG, error)
     assert.same({ nil, "usage" }, { value, code })

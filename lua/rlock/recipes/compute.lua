@@ -226,7 +226,7 @@ local function attempt(self, state)
   return results
 end
 
--- leading and following ----------------------------------------------------
+-- leading and following -------------------------------------------------------
 
 local function lead(self, state)
   local host, key = self.session.host, self.key

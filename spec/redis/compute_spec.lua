@@ -160,6 +160,18 @@ describe("the requests of client:compute", function()
     assert.is_true(server:stat "evalsha" + server:stat "eval" <= 3)
   end)
 
+  it("go to the node that has the name, in a cluster", function()
+    local url = fixtures.cluster().url
+    local one, two = fixtures.open(url), fixtures.open(url)
+    for i = 1, 5 do
+      local its = ("%s %d"):format(name, i)
+      assert.same({ its, "computed" }, { one:compute(its, LONG, function()
+        return its
+      end) })
+      assert.same({ its, "cached" }, { two:compute(its, LONG, error) })
+    end
+  end)
+
   it("name keys in one slot, which expire", function()
     local client = open()
     assert(client:compute(name, { ttl = 100, stale = 50 }, function()

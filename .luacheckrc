@@ -46,7 +46,8 @@ for _, file in ipairs {
   "spec/tools/nginx.lua", "spec/tools/inside.lua",
   "spec/tools/process.lua", "spec/tools/browser.lua",
   "spec/tools/at_once.lua",
-  "spec/bench/openresty*.lua", "spec/bench/peers/nginx_locations.lua",
+  "spec/bench/openresty*.lua", "spec/bench/stampede_locations.lua",
+  "spec/bench/peers/nginx_locations.lua",
 } do
   files[file] = { std = "ngx_lua" }
 end

@@ -295,6 +295,7 @@ local recipes = {
   barrier = "recipes.barrier",
   double_barrier = "recipes.double_barrier",
   election = "recipes.election",
+  compute = "recipes.compute",
 }
 
 local function recipe_factory(method, module)
@@ -340,8 +341,9 @@ end
 --  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
 --  to it }, ... } }.
 -- @treturn table acquired, handed_over, busy, timeouts, errors, lost, asked,
---   late_renewals, wait, hold, round_trip; the same for each kind in `kinds`,
---   and for each lock in the option `metrics` in `locks`
+--   late_renewals, computed, cached, stale, wait, hold, round_trip; the same
+--   for each kind in `kinds`, and for each lock in the option `metrics` in
+--   `locks`
 function client:stats() return self.session.meter:stats() end
 
 --- Releases everything the client holds and closes its connections.

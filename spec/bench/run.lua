@@ -3,7 +3,7 @@
 --
 --    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [queue] [growth]
 --                              [start] [openresty] [costs] [crowd] [cluster]
---                              [wakes] [failover]
+--                              [wakes] [failover] [stampede]
 --
 --    B=build     folder with rlockctl and spec/bare
 --    ROUNDS=5    turns of each                   SECONDS=2    per turn
@@ -246,9 +246,16 @@ end
 
 function parts.failover() show("spec/bench/failover.lua", nil, ROUNDS) end
 
+function parts.stampede()
+  local text, ok = shell.run(shell.words { "spec/tools/in-nginx",
+    "spec/bench/stampede.lua", ROUNDS })
+  assert(ok, text)
+  print(text)
+end
+
 local names = arg[1] and arg or {
   "cycles", "held", "waiting", "queue", "growth", "start", "openresty", "costs",
-  "crowd", "cluster", "wakes", "failover",
+  "crowd", "cluster", "wakes", "failover", "stampede",
 }
 for i, name in ipairs(names) do
   if not parts[name] then

@@ -41,6 +41,13 @@ describe("rlockctl check, with three clients, finds nothing in", function()
   end
 end)
 
+describe("rlockctl check, within its default bounds, finds nothing in",
+    function()
+      it("compute, the lock of client:compute", function()
+        is_right(start "compute", "compute", "2 operations")
+      end)
+    end)
+
 describe("rlockctl check finds nothing in #long", function()
   local longest
 

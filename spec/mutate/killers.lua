@@ -208,5 +208,8 @@ return {
   ["lua/rlock/recipes/double_barrier.lua"] = { "check/barriers_spec",
     "simulate RUNS=6 COUNTER=double_barrier", "barrier_spec" },
   ["lua/rlock/recipes/member.lua"] = { "check/barriers_spec", "barrier_spec" },
+  ["lua/rlock/policy/compute.lua"] = { "check compute", "compute_spec" },
+  ["lua/rlock/recipes/compute.lua"] = { "redis/compute_spec" },
+  ["lua/rlock/zookeeper/compute.lua"] = { "then", "zookeeper/compute_spec" },
   ["lua/rlock/counters/counter.lua"] = { "semaphore_spec", "latch_spec" },
 }

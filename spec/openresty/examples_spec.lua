@@ -68,12 +68,12 @@ describe("the example for nginx", function()
       last = name
       return true
     end
-    server:cli("HSET", "report:slow:fill", "somebody", "1")
+    server:cli("HSET", "rlock_compute:{report:slow}", "somebody", "1")
     local slow = ngx.thread.spawn(make, "slow")
     assert(make("quick"))
     assert.equal("quick", last)
-    server:script { { "DEL", "report:slow:fill" },
-      { "PUBLISH", "redisson_lock__channel:{report:slow:fill}", "0" } }
+    server:script { { "DEL", "rlock_compute:{report:slow}" }, { "PUBLISH",
+      "redisson_lock__channel:rlock_compute:{report:slow}", "0" } }
     assert(ngx.thread.wait(slow))
     assert.equal("slow", last)
   end)

@@ -204,6 +204,18 @@ describe("the examples", function()
       assert.matches("acme job 1 runs, 1 of 1", output)
     end)
 
+  it("compute: one task of two processes makes the report, all get it",
+    function()
+      local other = program.start(server, "examples/compute.lua")
+      local output, status = program.run(server, "examples/compute.lua")
+      assert.equal(0, status, output)
+      assert.equal(0, (other:wait()))
+      local both = output .. other:output()
+      assert.equal(1, select(2, both:gsub("makes the report", "")))
+      assert.equal(1, select(2, both:gsub("has the report: computed", "")))
+      assert.equal(9, select(2, both:gsub("has the report: cached", "")))
+    end)
+
   it("priority: waiters are served by priority, and a silent one is dropped",
     function()
       server:cli("ZADD", "{printer}:queue", "-1e18", "dead and urgent")

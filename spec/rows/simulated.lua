@@ -145,6 +145,23 @@ rows.planted = {
     "rlock.recipes.election", "min(MARGIN * valid, MOST)", "0", "changed",
     { only = { kind = "election", servers = 1, every = 1,
       faults = { "partition" } } } },
+  -- computations
+  { "a computation without a lock that others know", "rlock.recipes.compute",
+    "lock.new(self.client, policy, self.key)",
+    "lock.new(self.client, policy, self.key .. self.session.id)",
+    "two computations", { only = { compute = true, calm = true } } },
+  { "a computation that does not look again under the lock",
+    "rlock.recipes.compute",
+    "  local results = results_of(self, state)\n"
+      .. "  if results then return results end\n  local value",
+    "  local results\n  local value", "computed again",
+    { only = { compute = true, calm = true } } },
+  { "a value that is written without a guard", "rlock.recipes.compute",
+    "  return hold:transaction(function(t)",
+    "  return (function(fn)\n    fn { call = function(_, ...)\n"
+      .. "      return self.client:call(...)\n    end }\n    return true\n"
+      .. "  end)(function(t)", "old value", { only = { compute = true,
+      servers = 1, faults = { "stall", "requests delayed", "late" } } } },
 
   -- leaks
   { "an owner that a client remembers after its last request",

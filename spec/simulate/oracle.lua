@@ -76,6 +76,7 @@ function oracle:check(thing)
       local a, b = certain[i], certain[k]
       if not may_share(a, b) then
         self:fault(a.style == "elected" and a.style == b.style and "two leaders"
+          or thing.use == "compute" and "two computations"
           or "two holders", "%s: %s (%s) and %s (%s)", thing.name,
           a.label, a.style, b.label, b.style)
         a.is_forgiven, b.is_forgiven = true, true      -- told once

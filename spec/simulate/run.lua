@@ -18,6 +18,7 @@
 --                 servers; SERVERS=n: how many
 --    KIND=lock    only this kind; also election
 --    COUNTER=kind only a semaphore, permits, latch or double_barrier
+--    COMPUTE=1    only a computation; with ZOOKEEPER=1 or CALM=1, too
 --    LOG=1        print the log of each run
 --    COVERAGE=1   print the coverage of the client, by default of 60 runs from
 --                 seed 1; fails if anything unreached is not in unreached.lua,
@@ -93,15 +94,18 @@ end
 local function surroundings()
   if options.ZOOKEEPER then
     return { zookeeper = true, kind = options.KIND, counter = options.COUNTER,
-      servers = tonumber(options.SERVERS) }
+      servers = tonumber(options.SERVERS), compute = options.COMPUTE }
   end
   for _, name in ipairs { "SENTINEL", "CLUSTER", "REPLICAS", "CALM" } do
     if options[name] then
-      return { [name:lower()] = true, kind = options.KIND }
+      return { [name:lower()] = true, kind = options.KIND,
+        compute = options.COMPUTE }
     end
   end
-  return (options.COUNTER or options.KIND)
-    and { counter = options.COUNTER, kind = options.KIND }
+  if options.COUNTER or options.KIND or options.COMPUTE then
+    return { counter = options.COUNTER, kind = options.KIND,
+      compute = options.COMPUTE }
+  end
 end
 
 local function simulate()

@@ -124,6 +124,7 @@ end
 
 local OVERDUE = 0.1       -- seconds by which a wait may be exceeded
 local TIMEOUT = 0.5       -- of the clients
+local UNLOCKS = 1         -- seconds for an unlock, which is part of a compute
 local TOGETHER = 0.08     -- seconds within which a whole crowd is woken: eight
                           -- round trips, for connections and scripts
 
@@ -141,6 +142,7 @@ local function waited(task, thing, began, options, ...)
   local now, user = task.host.universe.now, thing.users[task.label]
   if user then user.waits = nil end
   local most = math.max(options.wait or 1e9, TIMEOUT) + OVERDUE
+    + (thing.use == "compute" and UNLOCKS or 0)
   if now - began > most and task.host.stalls_until <= began then
     task.world.oracle:fault("overdue", "%s waited %.3f s for %s, at most %.3f "
       .. "s were wanted", task.label, now - began, thing.name, options.wait)
@@ -937,6 +939,94 @@ end
 --- A double barrier.
 uses.double_barrier = barriers.use
 
+-- Computations ----------------------------------------------------------------
+
+local FAILS = 0.1         -- of the computations
+
+-- Whoever computes has seen that there is no value.
+local function check_needed(task, thing, holder)
+  local server = thing.servers[1]
+  if not task.world.is_calm or task.world.zookeeper
+      or holder.valid_for() <= 0 then
+    return
+  end
+  server:tick()
+  local state = server.redis:entry(thing.key .. ":state")
+  if state and state.value == "fresh" then
+    task.world.oracle:fault("computed again", "%s: %s, although there is a "
+      .. "value", thing.name, task.label)
+  end
+end
+
+-- The function of a task: it counts. The oracle compares those that run. It is
+-- not interrupted when the `wait` of the options has passed.
+local function computes(task, thing, options, is_sure)
+  return function(hold)
+    local lock, user = hold.lock, thing.users[task.label]
+    if user then user.waits = nil end
+    options.wait = nil
+    thing.key = key_of(lock.record)
+    task.world.by_key[thing.key] = thing
+    thing.serial = (thing.serial or 0) + 1
+    local serial = thing.serial
+    local holder <close> = holder_of(task, thing, lock, "exclusive")
+    check_needed(task, thing, holder)
+    held(task, holder)
+    task.world.oracle:ending(holder)
+    if not is_sure and task.random() < FAILS then
+      if task.random() < 0.5 then error("it fails", 0) end
+      return nil, "it fails"
+    end
+    return ("%d"):format(serial)
+  end
+end
+
+-- Nobody gets an older value than others have had before, unless the servers
+-- have lost data. After a failover a server may have an old value: replicas do
+-- not confirm what is read.
+local function check_value(task, thing, latest, value)
+  local only = task.world.only
+  if value < latest.value and (thing.lost_at or -1) < latest.at
+      and not thing.went_back
+      and not (only.cluster or only.sentinel or only.replicas) then
+    task.world.oracle:fault("old value", "%s: %s gets %d after %d", thing.name,
+      task.label, value, latest.value)
+  end
+  if value > thing.latest.value then
+    thing.latest = { value = value, at = task.began }
+  end
+end
+
+local function compute(task, thing, options, is_sure)
+  local client = task.open[thing.servers[1].name]
+  task.style, task.began = "compute", task.host.universe.now
+  thing.latest = thing.latest or { value = 0, at = 0 }
+  local latest = thing.latest
+  options.ttl, options.stale = thing.ttl, thing.stale
+  local value, how, detail = wait_for(task, thing, options, client.compute,
+    client, thing.name, options, computes(task, thing, options, is_sure))
+  if not value then return nil, how, detail end
+  if not detail then check_value(task, thing, latest, tonumber(value)) end
+  task.world.oracle:note("values " .. how)
+  return value
+end
+
+function uses.compute(task, thing)
+  compute(task, thing, { wait = task.random() < 0.9 and task.random() * 3
+    or nil })
+  task.host.sleep(task.random() * thing.ttl / 4)
+end
+
+-- A failure may be that of a task that has begun earlier.
+local function must_compute(task, thing, seconds)
+  local _ <close> = asking(task, { thing })
+  local value, code, detail
+  repeat
+    value, code, detail = compute(task, thing, { wait = seconds }, true)
+  until value or code ~= "failed"
+  return value, code, detail
+end
+
 -- Crowds ----------------------------------------------------------------------
 
 -- The first task of a crowd takes all permits, holds them for task.stay, and
@@ -1003,7 +1093,7 @@ uses.crowd = { lock = must_lock, semaphore = in_crowd(crowd_semaphore),
   permits = in_crowd(crowd_permits), latch = in_crowd(crowd_latch) }
 
 --- Must get each thing at the end, when nothing is broken.
-uses.must = { lock = must_lock, red = must_red }
+uses.must = { lock = must_lock, red = must_red, compute = must_compute }
 
 --- One round of a task.
 -- @tparam table task host, label, world, open, random

@@ -422,8 +422,9 @@ local function look_at_red(self, thing)
   end
 end
 
-local looks = { lock = look_at_lock, permits = look_at_permits,
-  red = look_at_red, semaphore = look_at_counter, latch = look_at_counter }
+local looks = { lock = look_at_lock, compute = look_at_lock,
+  permits = look_at_permits, red = look_at_red, semaphore = look_at_counter,
+  latch = look_at_counter }
 
 local function look(self)
   for _, thing in ipairs(self.things) do

@@ -32,6 +32,7 @@ local LEASE = 2
 local SETTLED = LEASE + 1 -- seconds for what goes on in the background, and for
                           -- holds of tasks that were cancelled
 local TASKS = 3           -- of a process
+local COMPUTES = 0.2      -- of the runs
 local KEEPERS = 2         -- processes with a task that keeps locks
 local KEPT = 4            -- such locks
 local PAUSE = 0.01        -- seconds between two uses, at most
@@ -108,7 +109,19 @@ local function add_counter(self, random)
     and 1 + math.floor(random() * 3) or nil }, random)
 end
 
+-- A part of the runs has a computation, and no other of the same seed changes.
+local function add_computation(self)
+  local random = sim.stream(self.seed, "compute")
+  if not self.only.compute and (self.only.kind or self.only.crowd
+      or self.only.counter or random() >= COMPUTES) then
+    return
+  end
+  add_thing(self, { use = "compute", kind = "compute", ttl = 0.1 + random(),
+    stale = random() < 0.3 and random() or nil }, random)
+end
+
 local function add_things(self, random)
+  if self.only.compute then return end
   if self.only.counter then return add_counter(self, random) end
   local locks = add_locks(self, random, 2 + math.floor(random() * 2))
   if self.only.kind then return end
@@ -696,8 +709,10 @@ local function new(seed, options)
   self.seal = options.seal or dice < 0.2 and "time" or "kill"
   add_servers(self, random)
   add_things(self, random)
+  add_computation(self)
   self.shared = { table.unpack(self.things) }
-  if not self.only.kind and not self.only.counter and not self.only.crowd then
+  if not self.only.kind and not self.only.counter and not self.only.crowd
+      and not self.only.compute then
     add_kept(self)
   end
   self.plan = options.plan or world.plan(seed, options)
@@ -800,10 +815,10 @@ end
 --     (how many of 1 uses of a semaphore), sentinel (behind Sentinels, with
 --     failovers), zookeeper (its model instead of Redis; `tick` in seconds),
 --     cluster (with failovers, and slots that move), replicas (that
---     confirm, with failovers to them), calm (without faults that disturb a
---     waiter or a holder), crowd (the kind for which its crowd waits): restrict
---     what is done. Without `only` the seed
---     chooses one of the last four, or none
+--     confirm, with failovers to them), compute (only a computation), calm
+--     (without faults that disturb a waiter or a holder), crowd (the kind for
+--     which its crowd waits): restrict what is done. Without `only` the seed
+--     chooses one of sentinel, cluster, replicas and calm, or none
 --   seconds: of faults; log: whether to keep a log
 --   wanted: the sort of a fault that may end the run once it is reported
 -- @treturn table world: oracle, network, plan, log

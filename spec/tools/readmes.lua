@@ -4,6 +4,7 @@
 return {
   "README.md", "examples/README.md", "examples/monitoring/README.md",
   "lua/resty/README.md", "lua/rlock/README.md", "lua/rlock/policy/README.md",
-  "lua/rlock/redis/README.md", "lua/rlock/several/README.md",
+  "lua/rlock/recipes/README.md", "lua/rlock/redis/README.md",
+  "lua/rlock/several/README.md",
   "lua/rlockctl/README.md", "rocks/README.md", "src/README.md",
 }

@@ -3,7 +3,7 @@
 local kinds = require "rlock.lock.kinds"
 
 -- Those of what is built on locks, which have no factory of their own.
-local INNER = { barrier = true }
+local INNER = { barrier = true, compute = true }
 
 -- The names of the policies in a folder.
 local function policies()

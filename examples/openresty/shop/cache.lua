@@ -8,20 +8,7 @@ local locks = require "shop.locks"
 
 local cache = {}
 
---- The entry under a key; if it is missing, the result of `make`, which is then
---  cached for `seconds`.
--- @return the entry, or nil, code, detail
-function cache.get(key, seconds, make)
-  local entry, code, detail = locks:call("GET", key)
-  if entry ~= false then return entry, code, detail end
-  return locks:lock(key .. ":fill"):with({ wait = 10 }, function()
-    entry, code, detail = locks:call("GET", key)   -- computed while we waited?
-    if entry ~= false then return entry, code, detail end
-    entry = make()
-    locks:call("SET", key, entry, "EX", seconds)
-    return entry
-  end)
-end
+local OPTIONS = { ttl = 60, wait = 10 }
 
 -- A slow report that shows how often it was computed.
 local function make_report(name)
@@ -31,7 +18,7 @@ local function make_report(name)
 end
 
 function cache.serve(name)
-  answer(cache.get("report:" .. name, 60, function()
+  answer(locks:compute("report:" .. name, OPTIONS, function()
     return make_report(name)
   end))
 end

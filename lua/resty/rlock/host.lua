@@ -18,6 +18,7 @@ local tasks = require "resty.rlock.host.tasks"
 local host = {
   name = "ngx",
   now = clock.now,
+  time = os.time,
   random = clock.random,
   random_number = clock.random_number,
   event = tasks.event,

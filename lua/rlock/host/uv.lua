@@ -27,6 +27,7 @@ local host = {
   name = "uv", version = version, versions = core.versions,
   verbosity = 1,         -- 0 quiet, 1 warnings, 2 everything
   now = core.now,
+  time = os.time,
   random = core.random,
   random_number = math.random,         -- for jitter only; [0,1)
   sleep = tasks.sleep,

@@ -36,6 +36,9 @@ local COUNTERS = {
   { "lost", "Holds lost: expired, broken or not renewed in time." },
   { "asked", "Release requests passed to a callback of a holder." },
   { "late_renewals", "Renewals sent when half of the lease had passed." },
+  { "computed", "Values computed by client:compute." },
+  { "cached", "Values that another caller of client:compute had computed." },
+  { "stale", "Old values returned while another caller computed." },
 }
 
 local HISTOGRAMS = {

@@ -114,8 +114,9 @@ end
 
 local seconds = options.duration(0, math.huge)
 
--- A negative wait means that its deadline has passed.
-local function wait(value, name, level)
+--- The check of a wait: seconds, or a deadline. A negative result means that
+--  the deadline has passed.
+function options.wait(value, name, level)
   if type(value) == "number" and value >= 0 then return value end   -- faster
   if type(value) == "table" then
     local left = deadline.wait_of(value)
@@ -124,6 +125,8 @@ local function wait(value, name, level)
   local checked = seconds(value, name, level + 1)   -- no tail call: `level`
   return checked
 end
+
+local wait = options.wait
 
 --- Checks the options of a call that waits.
 options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")

@@ -30,6 +30,9 @@ backend.fenced = kinds.fenced
 --- The kinds of lock of an election, see kinds.lua.
 backend.elections = kinds.elections
 
+--- Its own modules of what is built on locks, see client.lua.
+backend.recipes = { compute = "zookeeper.compute" }
+
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- The classes of the targets of counters.
@@ -315,7 +318,7 @@ end
 
 -- paths and values ------------------------------------------------------------
 
--- The path below the chroot; or nil and why it cannot be one.
+--- The path below the chroot; or nil and why it cannot be one.
 local function path_of(self, name)
   local path = name:sub(1, 1) == "/" and name or "/" .. name
   local fault = path == "/" and "it is the root" or url.fault(path)
@@ -325,6 +328,8 @@ local function path_of(self, name)
   end
   return self.options.chroot .. path
 end
+
+backend.path_of = path_of
 
 -- Returns the path and connects; or nil, code, detail.
 local function reach(self, path, deadline)

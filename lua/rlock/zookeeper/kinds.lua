@@ -62,6 +62,9 @@ end
 kinds.elections = { own = "election", latch = "election.latch",
   selector = "election.selector" }
 
+all.compute = mutex "compute"
+all.compute.reenter = false
+
 -- A semaphore with one lease: the first node of one queue waits until there
 -- are at most `most` nodes in another.
 all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,

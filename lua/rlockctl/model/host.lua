@@ -12,6 +12,8 @@ local unwind = require "rlock.host.uv.unwind"
 
 local sim = {}
 
+local EPOCH = 1700000000  -- the wall clock at time 0
+
 local create, resume = coroutine.create, coroutine.resume
 local running, yield = coroutine.running, coroutine.yield
 local insert, remove, unpack = table.insert, table.remove, table.unpack
@@ -363,6 +365,8 @@ function Universe:host(options)
     tasks = {}, speed = options.speed or 1, reading = options.offset or 0,
     since = self.now, stalls_until = 0, delayed = {},
   }
+  host.is_unwind = unwind.is
+  function host.time() return EPOCH + math.floor(self.now) end
   function host.log(level, text)
     if self.on_log then self.on_log(host, level, text) end
   end

@@ -301,7 +301,9 @@ local function look(self)
   local nodes = self.ensemble:newest().tree.nodes
   for _, thing in ipairs(self.world.things) do
     check_holders(self, thing, nodes)
-    if thing.use == "lock" then check_waiters(self, thing) end
+    if thing.use == "lock" or thing.use == "compute" then
+      check_waiters(self, thing)
+    end
   end
 end
 
@@ -352,8 +354,8 @@ function scene:check_released()
   end
 end
 
---- When all clients are closed: only the numbers of permits are left, and what
---  is above them; and containers that were never used.
+--- When all clients are closed: only values and the numbers of permits are
+--  left, and what is above them; and containers that were never used.
 function scene:check_nodes()
   local nodes = self.ensemble:newest().tree.nodes
   for path, node in pairs(nodes) do
@@ -361,6 +363,8 @@ function scene:check_nodes()
       or node.creates == 0 and not self.owners[path]
       or nodes[path .. "/limit"]
       or nodes[path .. "/ready"]        -- if the last member has died
+      or path:find "/compute/value$" or nodes[path .. "/value"]
+      or nodes[path .. "/compute/value"]
     if not is_lasting then
       self.world.oracle:fault("left", "%s", path)
     end

@@ -1,0 +1,376 @@
+--- One computation for many callers: client:compute in client.lua. The first
+--  caller computes under a lock, the others wait for the value.
+--
+--  A store keeps the value, and what is known of the last failure; the back end
+--  may have one of its own (zookeeper/compute.lua). Redis' is here. With KEY =
+--  rlock_compute:{name}:
+--    KEY           the lock, of the kind `compute`
+--    KEY:value     string: the value; expires with ttl + stale
+--    KEY:state     string: "fresh"; expires with ttl. Or a failure
+--
+--  A waiter looks for the value before it requests the lock. So the message of
+--  a release costs one read for each client. A failure is the text "<attempts>
+--  <id> <code> <detail>". The first one lets another caller try; the second one
+--  is the result of all that waited for it. Its id tells them from callers that
+--  came later, which compute again.
+--
+--  In one client, tasks that need the same value form a *flight*: one of them
+--  leads, which means that it waits for the lock, and perhaps computes. The
+--  others wait for it without a request.
+
+local PASSED = require "rlock.util.deadline".passed
+local check = require "rlock.util.options"
+local duration = require "rlock.util.duration"
+local identity = require "rlock.util.identity"
+local lock = require "rlock.lock.lock"
+local naming = require "rlock.naming"
+
+local compute = {}
+
+local huge, max, min = math.huge, math.max, math.min
+local running, unpack = coroutine.running, table.unpack or unpack
+
+local ATTEMPTS = 2          -- computations that may fail
+local LOOK = 0.5            -- seconds until a task checks the one that leads
+local LONGEST = 1000        -- bytes of a detail
+
+--- Seconds for which a failure is kept: longer than a waiter's poll.
+compute.KEPT = 10
+
+-- The options of a call. A waiter must have the time to read the value.
+local check_options = check.table({
+  ttl = check.duration(0.1), stale = check.duration(0), wait = check.wait,
+}, "a table such as { ttl = 60 }", "client:compute")
+
+-- results ---------------------------------------------------------------------
+
+-- What a call returns for a state, unless it has to compute: a table.
+local function results_of(self, state)
+  if state.is_fresh then return { state.value, "cached" } end
+  if state.attempts >= ATTEMPTS and state.id ~= self.seen then
+    return { nil, state.code, state.detail }
+  end
+end
+
+-- Those of a request that has failed: for this caller only.
+local function raised(code, detail)
+  if code == "cancelled" then error(detail, 0) end
+  return { nil, code, detail, is_partial = true }
+end
+
+local function left_of(self)
+  return self.deadline == huge and huge
+    or max(self.deadline - self.session.host.now(), 0)
+end
+
+-- Is the wait over? A call with a wait of 0 makes one attempt.
+local function is_late(self) return self.wait > 0 and left_of(self) == 0 end
+
+-- The deadline of one request.
+local function request_deadline(self)
+  local session = self.session
+  return session.host.now() + (self.wait == 0 and session.timeout
+    or min(left_of(self), session.timeout))
+end
+
+--- Reads the state.
+-- @tparam table self the call
+-- @tparam[opt] table waiter to wake when the state changes
+-- @treturn[1] table value, is_fresh; attempts (0: no failure), id, code, detail
+-- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+local function read(self, waiter)
+  local value, is_fresh, failure =
+    self.store.read(self, request_deadline(self), waiter)
+  if value == nil then return nil, is_fresh, failure end
+  local attempts, id, code, detail =
+    (failure or ""):match("^(%d) (%x+) (%a+) (.*)$")
+  return { value = value or nil, is_fresh = value and is_fresh, id = id,
+    attempts = tonumber(attempts) or 0, code = code, detail = detail }
+end
+
+-- the turn --------------------------------------------------------------------
+
+-- The lock of a computation. Its waiter looks for a result at each wake.
+local Turn = setmetatable({}, { __index = lock })
+Turn.__index, Turn.__tostring = Turn, lock.__tostring
+
+function Turn:retry(waiter, deadline)
+  local call = self.call
+  call.results = call.old
+  if not call.results then
+    local state, code, detail = read(call, waiter)
+    if code == "cancelled" then return nil, nil, code, detail end
+    call.results = state and results_of(call, state)
+  end
+  if call.results then return "found", nil, "busy", "has a result" end
+  return lock.retry(self, waiter, deadline, self.session.host.now())
+end
+
+function Turn:end_wait(waiter, ...)
+  if waiter.unwatch then waiter.unwatch() end
+  return lock.end_wait(self, waiter, ...)
+end
+
+local function turn_of(self)
+  local policy = self.session.options.backend.load "compute"
+  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
+  turn.call = self
+  return turn
+end
+
+-- flights ---------------------------------------------------------------------
+
+-- Ends a flight, once. Without results, or with partial ones, another task
+-- leads the next one.
+local function land(flight, results)
+  if flight.is_over then return end
+  flight.is_over = true
+  local flights = flight.flights
+  if flights[flight.key] == flight then flights[flight.key] = nil end
+  if results and results[1] and not results.is_partial then
+    flight.results = { results[1], "cached" }
+  elseif results and not results.is_partial then
+    flight.results = results
+  end
+  for event in pairs(flight.waiting) do event:set() end
+end
+
+-- The flight for this value, if its leader is alive.
+local function flight_of(self)
+  local flight = self.flights[self.key]
+  if flight and self.session.host.is_over(flight.leader) then
+    land(flight)
+    return nil
+  end
+  return flight
+end
+
+-- computing -------------------------------------------------------------------
+
+-- Calls fn.
+-- @treturn[1] string the value
+-- @treturn[2] nil, code, detail
+local function evaluate(self, hold)
+  local is_unwind, most = self.session.host.is_unwind, self.store.most
+  local ok, value, why = pcall(self.fn, hold)
+  if not ok then
+    if is_unwind and is_unwind(value) then error(value, 0) end
+    value, why = nil, tostring(value)
+  end
+  if type(value) == "string" and #value <= most then return value end
+  if value == nil and why ~= nil then
+    return nil, "failed", naming.printable(tostring(why)):sub(1, LONGEST)
+  end
+  return nil, "usage", ("client:compute: fn returned a %s; it must return a "
+    .. "string of at most %d bytes, or nil and why it has none"):format(
+    type(value) == "string" and #value .. " bytes long string" or type(value),
+    most)
+end
+
+-- The text of a failure, after those of a state.
+local function failure_of(self, state, code, detail)
+  local before = state.id ~= self.seen and state.attempts
+    or state.attempts % ATTEMPTS
+  return ("%d %s %s %s"):format(before + 1,
+    identity.hex(self.session.host.random(8)), code, detail),
+    before + 1 >= ATTEMPTS
+end
+
+-- Computes under the lock, unless somebody else has done that.
+local function compute_under(self, hold)
+  local state, code, detail = read(self)
+  if not state then return raised(code, detail) end
+  local results = results_of(self, state)
+  if results then return results end
+  local value
+  value, code, detail = evaluate(self, hold)
+  if not value then
+    local failure, is_final = failure_of(self, state, code, detail)
+    self.store.fail(self, hold, failure, state)
+    return { nil, code, detail, is_partial = not is_final }
+  end
+  local ok, why, more = self.store.write(self, hold, value, state)
+  if ok then return { value, "computed" } end
+  -- After a loss another caller may have a newer value.
+  return { value, "computed", ("not stored: %s: %s"):format(why, more),
+    is_partial = why == "lost" or why == "not_held" }
+end
+
+local function unlock(hold) hold:unlock() end
+
+-- Does nobody compute? Only asks.
+local function is_free(self, turn)
+  local target, now = turn.record.target, self.session.host.now()
+  local reply, code, detail =
+    target:run("peek", request_deadline(self), now, "")
+  if code == "cancelled" then error(detail, 0) end
+  return type(reply) == "table" and reply[1] == "free"
+end
+
+-- Waits for the lock, and computes.
+-- @treturn table the results; `is_partial` if they are for this caller only
+local function attempt(self, state)
+  local turn = turn_of(self)
+  self.old = state and self.stale > 0 and state.value
+    and { state.value, "stale", is_partial = true }
+  if self.old and not is_free(self, turn) then return self.old end
+  local hold, code, detail = turn:hold { wait = left_of(self) }
+  if not hold then
+    return self.results or self.old
+      or { nil, code, detail, is_partial = true }
+  end
+  local results = self.session.host.guard(unlock, hold, compute_under, self,
+    hold)
+  if not results.is_partial then land(self.flight, results) end
+  unlock(hold)
+  return results
+end
+
+-- leading and following -------------------------------------------------------
+
+local function lead(self, state)
+  local host, key = self.session.host, self.key
+  local flight = { flights = self.flights, key = key, seen = self.seen,
+    leader = host.current(), thread = running(), waiting = {} }
+  self.flights[key], self.flight = flight, flight
+  local results = host.guard(land, flight, attempt, self, state)
+  land(flight, results)
+  return results
+end
+
+-- Waits for the end of a flight.
+-- @treturn table|nil its results
+local function follow(self, flight)
+  if flight.thread == running() then
+    return { nil, "refused", "fn of client:compute computes the same name" }
+  end
+  if self.seen == nil then self.seen = flight.seen end
+  local event = self.session.host.event()
+  flight.waiting[event] = true
+  local ok, code, detail = event:pause(min(left_of(self), LOOK))
+  flight.waiting[event] = nil
+  if ok == nil then return raised(code, detail) end
+  return flight.results
+end
+
+-- One round: the results, or nil if a flight has ended without any.
+local function step(self)
+  local flight, state = flight_of(self), nil
+  if not flight or self.stale > 0 then
+    local code, detail
+    state, code, detail = read(self)
+    if code == "cancelled" or code == "usage" then
+      return raised(code, detail)
+    end
+    if self.seen == nil then self.seen = state and state.id or false end
+    local results = state and results_of(self, state)
+    if results then return results end
+    flight = flight_of(self)
+  end
+  if is_late(self) then return nil end
+  if not flight then return lead(self, state) end
+  if state and state.value and self.stale > 0 then
+    return { state.value, "stale" }
+  end
+  return follow(self, flight)
+end
+
+local function run(self)
+  local results
+  repeat
+    results = step(self)
+    if not results and left_of(self) == 0 then
+      results = { nil, "timeout", naming.show(self.name)
+        .. ": not computed in time" }
+    end
+  until results
+  if results[1] then
+    local series, how = self.session.meter:series "compute", results[2]
+    series[how] = series[how] + 1
+  end
+  return unpack(results, 1, 3)
+end
+
+-- arguments -------------------------------------------------------------------
+
+--- Computes, or waits for the result of another caller.
+-- @tparam table store its `key(name)`, `read`, `write`, `fail` and `most`
+-- @param client, name, options, fn  as of client:compute
+function compute.call(store, client, name, options, fn)
+  local given = check_options(options, 2)
+  if not given.ttl then
+    error("bad ttl: is missing: a number of seconds for which a value is fresh",
+      2)
+  elseif type(fn) ~= "function" then
+    error("bad argument fn of client:compute: must be a function", 2)
+  end
+  local session, wait = client.session, given.wait or huge
+  session.host.current()                -- an error outside of a task
+  if wait < 0 then return nil, "timeout", PASSED end
+  session.flights = session.flights or {}
+  return run { client = client, session = session, store = store, name = name,
+    key = store.key(name), ttl = given.ttl, stale = given.stale or 0, fn = fn,
+    wait = wait, deadline = session.host.now() + wait,
+    flights = session.flights }
+end
+
+-- Redis -----------------------------------------------------------------------
+
+local store = { most = 1048576 }
+
+function store.key(name) return naming.prefix("rlock_compute", name) end
+
+--- Reads the state.
+-- @treturn[1] string|boolean the value; false: none
+-- @treturn[1] boolean whether it is fresh
+-- @treturn[1] string|nil the failure
+-- @treturn[2] nil, code, detail
+function store.read(self, deadline)
+  local reply, code, detail = self.session.server:call(deadline,
+    { "MGET", self.key .. ":value", self.key .. ":state" })
+  if type(reply) ~= "table" then return nil, code, detail end
+  return reply[1], reply[2] == "fresh", reply[2] or nil
+end
+
+local function ms(seconds) return ("%d"):format(duration.ms(seconds)) end
+
+--- Stores a value while the hold lasts.
+-- @return true, or nil, code, detail
+function store.write(self, hold, value)
+  return hold:transaction(function(t)
+    t:call("SET", self.key .. ":value", value, "PX", ms(self.ttl + self.stale))
+    t:call("SET", self.key .. ":state", "fresh", "PX", ms(self.ttl))
+  end)
+end
+
+--- Stores a failure while the hold lasts. An old value remains.
+function store.fail(self, hold, failure)
+  return hold:call("SET", self.key .. ":state", failure, "PX", ms(compute.KEPT))
+end
+
+--- client:compute(name, options, fn): the value of a name. If there is none,
+--  one caller computes it, and the others wait for its result.
+-- @param client
+-- @tparam string name  on ZooKeeper a path
+-- @tparam table options, the same for all callers of a name
+--   ttl: seconds for which a value is fresh, at least 0.1
+--   stale: seconds after that for which callers get the old value while one of
+--   them computes. Default: 0
+--   wait: maximum seconds to wait for others; 0: one attempt; a deadline.
+--   It does not interrupt fn. Default: forever
+-- @tparam function fn  called with the hold of the lock. Returns a string of at
+--   most 1 MB, on ZooKeeper 512 KB; or nil and why it has none
+-- @treturn[1] string the value
+-- @treturn[1] string "computed" by this call; "cached"; or "stale"
+-- @treturn[1] string|nil why the computed value was not stored
+-- @treturn[2] nil
+-- @treturn[2] string "failed": fn has raised an error, or returned nil and why,
+--   here or in the caller that has computed last; "usage": fn has returned
+--   something else; "timeout", "busy" (with a wait of 0): another caller still
+--   computes; "refused": fn computes its own name; and as for lock:lock
+-- @treturn[2] string detail, of a failure at most 1000 bytes
+function compute.new(client, name, options, fn)
+  return compute.call(store, client, name, options, fn)
+end
+
+return compute

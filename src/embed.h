@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 struct rl_embedded {
-    const char *name; /* "rlock/client.lua"; NULL ends the list */
+    const char *name; /* "rlock/client.lua" */
     const char *text; /* or NULL */
     size_t length;
     const char *code; /* bytecode for the release of Lua below, or NULL */
@@ -17,6 +17,7 @@ struct rl_embedded {
 
 extern const char rl_embedded_for[]; /* lua_ident of the Lua that wrote it */
 
-extern const struct rl_embedded rl_embedded[];
+extern const struct rl_embedded rl_embedded[]; /* sorted by name */
+extern const size_t rl_embedded_count;
 
 #endif

@@ -126,6 +126,7 @@ end
 put('/* Written by embed.lua from the files of lua/. */\n#include "embed.h"\n')
 put('#pragma GCC diagnostic ignored "-Woverlength-strings"\n')
 local rows = {}
+table.sort(files)
 for i, name in ipairs(files) do
   local text = texts[name]
   rows[i] = ('    { "%s", %s, %s },\n'):format(name,
@@ -134,5 +135,5 @@ for i, name in ipairs(files) do
 end
 put('\nconst char rl_embedded_for[] = "%s";\n', (ident:gsub(".", escapes)))
 put("\nconst struct rl_embedded rl_embedded[] = {\n%s", table.concat(rows))
-put("    { NULL, NULL, 0, NULL, 0 }\n};\n")
+put("};\n\nconst size_t rl_embedded_count = %d;\n", #files)
 assert(io.stdout:flush())

@@ -34,14 +34,15 @@ struct arguments {
 /* Stack slots of the protected main. */
 enum { ARGUMENTS = 1, HANDLER, NAMED };
 
+static int by_name(const void *name, const void *file)
+{
+    return strcmp(name, ((const struct rl_embedded *)file)->name);
+}
+
 static const struct rl_embedded *find(const char *name)
 {
-    const struct rl_embedded *file;
-
-    for (file = rl_embedded; file->name != NULL; file++)
-        if (strcmp(file->name, name) == 0)
-            return file;
-    return NULL;
+    return bsearch(name, rl_embedded, rl_embedded_count, sizeof(*rl_embedded),
+                   by_name);
 }
 
 /* embedded(name) -> text | nil, for a name such as "rlock/policy/fair.lua" */

@@ -13,7 +13,7 @@ local rows = {
     acquire new 9000 1 -1 publish
     leave new publish
     release A 1 0 publish
-    acquire W1 9000 1 -1 publish ]], "8 8 2 12 10 7 15" },
+    acquire W1 9000 1 -1 publish ]], "8 8 2 12 9 7 15" },
   { "readwrite", "read.acquire A 9000 1", "read.acquire R%d 9000 1", [[
     read.acquire new 9000 1
     read.renew new 9000 1

@@ -272,7 +272,8 @@ describe("the order of fencing tokens", function()
     } }
     for i, pair in ipairs { ... } do
       local holder = { thing = thing, party = pair[1], owner = pair[1],
-        token = pair[2], executed = i + 1, host = {} }
+        token = pair[2], executed = i + 1, host = {},
+        valid_for = function() return 1 end }
       judge:granted(holder)
       judge:ending(holder)
     end

@@ -96,8 +96,8 @@ describe("The README for OpenResty", function()
       assert.equal("function", type(known[object][name]), line)
       count = count + 1
     end
-    assert.equal(9, count)
-    assert.equal(9, select(2, readme:gsub("%*%*context:%*%* ", "")))
+    assert.equal(10, count)
+    assert.equal(10, select(2, readme:gsub("%*%*context:%*%* ", "")))
     for names in readme:gmatch("\n### ([^\n]*)") do
       for name in names:gsub(" and .*", ""):gmatch("[%l_]+") do
         assert.truthy(rlock[name] or client[name] or known.lock[name], name)

@@ -125,7 +125,7 @@ describe("a server's error", function()
       args = { "--cluster-enabled", "yes" },
     }
     local row = class(server:cli("GET", "a"), "CLUSTERDOWN")
-    assert.is_true(row.node_down)
+    assert.is_true(row.slot_down)
     local slots = { "CLUSTER", "ADDSLOTS" }
     for slot = 0, 16383 do slots[#slots + 1] = slot end
     server:script { slots }

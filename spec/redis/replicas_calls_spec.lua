@@ -55,6 +55,12 @@ lock.set = held(function(its)          -- only on ZooKeeper
   assert.equal("usage", select(2, its:set("node", "value")))
 end)
 lock.on_lost = held(function(its) assert(its:on_lost(nothing)) end)
+lock.on_release_request = held(function(its)
+  assert(its:on_release_request(nothing))
+end)
+lock.request_release = held(function(its)
+  assert.equal("refused", select(2, its:request_release "a spec"))
+end)
 lock.token = held(function(its)
   local name = its.record.policy.name
   local is_fenced = name:find "^fenced" and not name:find "%.read$"

@@ -1,9 +1,9 @@
--- Workers that begin a phase together, and end it together.
+-- A double barrier: workers begin a phase together, and end it together.
 --
 --    rlockctl examples/barrier.lua [WORKERS [ALL]]       (default 3)
 --
--- Each is a member of a double barrier. If one dies, the others get "lost".
--- Start it in several terminals; ALL is the number of workers in all of them.
+-- If a worker dies, the others get "lost". Start the program in several
+-- terminals; ALL is the total number of workers in all of them.
 
 local rlock = require "rlock"
 

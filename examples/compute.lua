@@ -1,5 +1,5 @@
--- One computation for many callers: the first one computes, the others take its
--- result. Start it in several terminals at once.
+-- One computation for many callers, without a thundering herd: the first caller
+-- computes, the others get its result. Start it in several terminals at once.
 --
 --    rlockctl examples/compute.lua
 
@@ -7,7 +7,8 @@ local rlock = require "rlock"
 
 local client <close> = assert(rlock.open())
 
--- An hourly report; for a minute more, the old one while one task makes it anew
+-- An hourly report. For a minute more, callers get the stale one while one task
+-- recomputes it.
 local options = { ttl = 3600, stale = 60, wait = 30 }
 
 local function make_report()

@@ -1,10 +1,10 @@
--- Leader election: one of several processes works, the others wait.
+-- Leader election: one of several processes works, the others stand by.
 --
 --    rlockctl examples/leader.lua [WATCHDOG]           (seconds, default 10)
 --
--- Run it in several terminals. End the leader with Ctrl-C: the process that
--- came next leads at once. End it with `kill -9`, and the next one leads when
--- its lease is over. See also: rlockctl help run, for --leader.
+-- Run it in several terminals. Stop the leader with Ctrl-C: the next candidate
+-- leads at once. Kill it with `kill -9`: the next candidate leads when the
+-- lease has expired. See also: rlockctl help run, for --leader.
 
 local rlock = require "rlock"
 

@@ -1,9 +1,11 @@
--- A job that lets go of its lock, between two steps, when somebody asks for it.
+-- A job that releases its lock, between two steps, when another client requests
+-- it.
 --
 --    rlockctl examples/letting_go.lua [STEPS]          (default 600)
 --
--- Start it in two terminals: the second job asks the first one, and follows it.
--- So does `rlockctl revoke job --reason "a new version"`, which takes no lock.
+-- Start it in two terminals: the second job sends a release request to the
+-- first one, and takes over. `rlockctl revoke job --reason "a new version"`
+-- also sends one, but takes no lock.
 -- RLOCK_URL may be the URL of Redis or of ZooKeeper.
 
 local rlock = require "rlock"

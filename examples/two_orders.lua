@@ -1,10 +1,10 @@
--- Two tasks move money between two accounts, in two orders: a deadlock.
+-- Two tasks lock the same two accounts in opposite order: a deadlock.
 --
 --    rlockctl examples/two_orders.lua [TRANSFERS]    (of each task, default 5)
 --
--- The task that would close the cycle is told at once, gives back what it has,
--- and begins again. Between processes, only a time-out ends a deadlock: take
--- locks in one order, or at once, by rlock.multi_lock.
+-- The task that would close the cycle gets "deadlock" at once. It releases what
+-- it holds, and retries. Between processes, only a time-out ends a deadlock: so
+-- acquire locks in one order, or all at once by rlock.multi_lock.
 
 local rlock = require "rlock"
 local client <close> = assert(rlock.open())

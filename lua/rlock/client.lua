@@ -310,9 +310,9 @@ end
 --- The factories: lock, mutex, fair_lock and so on, one for each kind (see
 --  "Kinds" in README.md). The factory of a lock takes a name and, optionally, a
 --  table with owner = an explicit owner name instead of the calling task;
---  fenced = true: each hold, of a read/write lock each write hold, has a
---  fencing token (policy/fencing.lua). A task is another owner of the same lock
---  without tokens. That of a read/write lock returns a pair, whose
+--  fenced = true: each hold, of a read/write lock each write hold, gets a
+--  fencing token (policy/fencing.lua). With and without it, a task is a
+--  different owner. The factory of a read/write lock returns a pair, whose
 --  `:read_lock()` and `:write_lock()` are locks. That of a counter, such as a
 --  semaphore, takes a name only, because counters have no owners.
 local methods = "call get set policy stats close"

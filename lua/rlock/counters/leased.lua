@@ -1,9 +1,9 @@
---- What a client has under a lease on the server, with the interface that the
---  watchdog has for a grant (grant.lua): a permit, or a member of a barrier.
---  `state` is "free" if the watchdog does not renew it, and the end of its
---  lease is not a loss. A class derives from this one, and adds
---    show()     its name, for messages
---    give_up()  called when its task has ended, on a host where that may happen
+--- Base class of what a client owns under a lease on the server: a permit, or a
+--  member of a barrier. It has the interface that the watchdog expects of a
+--  grant (grant.lua). `state` is "free" if the watchdog does not renew it, and
+--  the end of the lease is not a loss. A derived class adds
+--    show()     the name, for messages
+--    give_up()  called when the task has ended, on hosts where a task may end
 --               at any time
 
 local identity = require "rlock.util.identity"
@@ -21,10 +21,10 @@ function leased:class()
   return class
 end
 
---- Creates one, and gives it to the watchdog.
+--- Creates an instance, and registers it with the watchdog.
 -- @tparam table class
 -- @tparam table handle  of the counter: session, record
--- @tparam string id  its owner on the server
+-- @tparam string id  the owner on the server
 -- @tparam table|false task  it ends with this task; false: with the client
 -- @tparam number sent  when it was requested, by host.now()
 -- @tparam number ends  until when it is certainly valid

@@ -1,37 +1,39 @@
---- Deadlocks: finds those among the tasks of one client, and announces on the
---  server what a waiting task holds, for `rlockctl deadlocks`. All of this is
---  for a task that already holds a lock when it must wait for another one.
+--- Deadlock detection: detects deadlocks among the tasks of one client, and
+--  announces on the server what a waiting task holds, for `rlockctl deadlocks`.
+--  Both apply only to a task that holds a lock while it waits for another one.
 --
---  A task *keeps out* the waiters of a lock if they cannot get it before this
---  very task releases it. That is certain only for a hold that
---  * excludes them: that of an exclusive lock, of a writer, or of a reader if
---    writers wait;
---  * no other task may release: it has no object (`lock:hold()`), and no
---    explicit owner name;
---  * does not end with its lease before the wait does;
+--  A task *keeps out* the waiters of a lock if they cannot acquire it before
+--  this task releases it. That is certain only for a hold that
+--  * excludes the waiters: that of an exclusive lock, of a writer, or of a
+--    reader if writers wait;
+--  * only this task can release: the hold is no object (`lock:hold()`), and has
+--    no explicit owner name;
+--  * has no lease that ends before the wait does;
 --  * is certainly valid now.
---  A cycle of tasks that wait, each for a lock from which the next one keeps it
---  out, is a deadlock. It ends only when a wait fails. The task that closes the
---  cycle finds it, because all others wait already. Only the newest holds of a
---  client are looked at, so that a wait costs little with 100 000 of them.
+--  A deadlock is a cycle of waiting tasks, in which each task waits for a lock
+--  that the next one holds. It ends only when a wait fails. The task that
+--  closes the cycle detects it, because all the others wait already. The search
+--  covers only the newest holds of a client, so it is cheap even with 100 000
+--  holds.
 
 local kinds = require "rlock.lock.kinds"
 local percent = require "rlock.util.percent"
 
 local deadlock = {}
 
-local MOST = 1000        -- holds to look at
+local MOST = 1000        -- holds to search
 local LONGEST = 10       -- tasks of a cycle in a message
 local PERIOD = 1         -- seconds of a wait before it is announced
-local KEPT = 30          -- seconds for which a server keeps that
-local AGAIN = KEPT / 3   -- seconds after which it is announced again
+local KEPT = 30          -- seconds for which a server keeps an announcement
+local AGAIN = KEPT / 3   -- seconds until an announcement is refreshed
 local MOST_TOLD = 16     -- holds in an announcement
 
 --- Seconds for which Redis keeps an announcement, for rlockctl.
 deadlock.kept = KEPT
 
--- Kind -> what excludes its waiters: "all" holders; of a reader's, those of the
--- "peer". Permits have no owner, so no task keeps out those that wait for one.
+-- Kind -> which holds exclude its waiters: "all"; for readers, only those of
+-- the "peer", the write lock. Permits have no owner, so no task keeps out a
+-- waiter.
 local EXCLUDES = {}
 for _, kind in ipairs(kinds) do
   if kind.pair then
@@ -48,8 +50,8 @@ end
 
 -- who keeps whom out ----------------------------------------------------------
 
--- Is there a hold that only its own task can release, and that does not end by
--- itself before `deadline`?
+-- Does this grant have a hold that only its own task can release, and that does
+-- not expire before `deadline`?
 local function is_kept(granted, deadline)
   local owner = granted.owner
   if owner.is_named or owner.has_threads or granted:valid_for() == 0 then
@@ -63,7 +65,7 @@ local function is_kept(granted, deadline)
   return false
 end
 
--- The grants among these that a task has.
+-- The grants that a task owns.
 local function of_task(grants, task)
   local mine = {}
   for _, granted in ipairs(grants) do
@@ -74,7 +76,7 @@ local function of_task(grants, task)
   return mine
 end
 
--- Grants as lists, by record. Permits are none: they have no holds.
+-- Lists of grants, by record. Without permits, which have no holds.
 local function by_records(grants)
   local lists = {}
   for _, granted in ipairs(grants) do
@@ -107,7 +109,7 @@ local function each_ahead(session, wait, by_record, fn)
 end
 
 -- The steps that lead to this one, in order. `ahead` is the grant that keeps
--- its wait out.
+-- out its wait.
 local function steps_to(step, ahead)
   local steps = {}
   repeat
@@ -118,8 +120,8 @@ local function steps_to(step, ahead)
   return steps
 end
 
--- The steps of a cycle through this wait, or nil. Breadth first, so the cycle
--- is short.
+-- The steps of a cycle through this wait, or nil. A breadth-first search, so it
+-- finds a shortest cycle.
 local function find(session, wait, by_record)
   local of, queue, seen = session.waits.of, { { wait = wait } }, {}
   for _, step in ipairs(queue) do                   -- grows meanwhile
@@ -135,7 +137,7 @@ local function find(session, wait, by_record)
   end
 end
 
--- The cycle in words. A task has the name under which it holds its lock.
+-- Describes the cycle. A task is named after the owner name of its hold.
 local function describe(steps)
   local parts, name = {}, steps[#steps].ahead.owner_name
   for i = 1, math.min(#steps, LONGEST) do
@@ -154,10 +156,10 @@ end
 
 local function encode(text) return percent.encode(text, "[^%w_.:-]") end
 
--- What the server is told of a wait: a number that no other wait of its client
--- has, the milliseconds that it has lasted, the kind and name of the lock and
--- the name of the waiter; then for each hold "task", or "object" if any task
--- may release it, with the kind, the name and the holder's name.
+-- The announcement of a wait: a number unique in the client, the milliseconds
+-- waited so far, the kind and the name of the lock, and the owner name of the
+-- waiter. Then for each hold: "task", or "object" if any task may release it;
+-- the kind and the name of the lock, and the owner name of the holder.
 local function text_of(wait, now)
   local record = wait.lock.record
   local words = { ("%d"):format(wait.number),
@@ -170,8 +172,8 @@ local function text_of(wait, now)
   return table.concat(words, " ")
 end
 
--- Who may release a grant that does not end by itself: its "task", or any, by
--- an "object".
+-- What can release a grant that does not expire: only its "task", or any task
+-- that has its "object". Nil: it expires.
 local function releaser_of(granted)
   local which
   for _, hold in ipairs(granted.holds) do
@@ -181,7 +183,7 @@ local function releaser_of(granted)
   return which
 end
 
--- What is announced of a task's grants.
+-- The holds to announce.
 local function described(mine)
   local list = {}
   for _, granted in ipairs(mine) do
@@ -194,8 +196,9 @@ local function described(mine)
   return list
 end
 
--- Announces a wait if that is due, or ends that when it is over.
--- @treturn boolean whether there is nothing left to do
+-- Announces a wait if that is due. Deletes the announcement when the wait is
+-- over.
+-- @treturn boolean whether nothing is left to do
 -- @treturn string|nil the code of a failure
 local function tell(session, wait)
   local now, told = session.host.now(), wait.told
@@ -213,8 +216,8 @@ local function tell(session, wait)
   return false, code
 end
 
--- Announces the waits of a client while there are any. Stops for good if the
--- server refuses; what fails otherwise is repeated.
+-- Announces the waits of a client while there are any. If the server refuses,
+-- stops for good; retries after any other failure.
 local function keep(session)
   local waits = session.waits
   repeat
@@ -244,7 +247,7 @@ end
 
 -- for waiters -----------------------------------------------------------------
 
--- A wait that begins now.
+-- Begins a wait.
 local function begin(session, waiter, lock, mine)
   local waits = session.waits or { of = {}, list = {}, last = 0,
     change = session.host.event() }
@@ -257,12 +260,12 @@ local function begin(session, waiter, lock, mine)
   return wait
 end
 
---- A task is about to wait for a lock. To be called before each pause of it,
---  and `leave` at the end.
+--- Call this before each pause of a task that waits for a lock, and `leave`
+--  when the wait is over.
 -- @tparam table session
 -- @tparam table waiter
 -- @tparam table lock
--- @treturn string|nil the cycle, if the wait is part of a deadlock
+-- @treturn string|nil a description of the cycle, if the wait would deadlock
 function deadlock.enter(session, waiter, lock)
   local had_none = waiter.edge == false         -- it gets none while it waits
   if had_none or not excluding(lock.record.policy) then return nil end
@@ -278,7 +281,7 @@ function deadlock.enter(session, waiter, lock)
   return steps and describe(steps)
 end
 
---- The wait is over.
+--- Ends a wait.
 -- @tparam table session
 -- @tparam table waiter with its `edge`
 function deadlock.leave(session, waiter)

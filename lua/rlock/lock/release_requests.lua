@@ -1,9 +1,10 @@
---- Release requests: a client asks the holders of a lock to let it go. Their
---  callbacks decide, so this is cooperative. These are methods of handle.lua.
+--- Release requests: a client asks the holders of a lock to release it. They
+--  are cooperative: a callback of the holder decides. The functions here are
+--  methods of handle.lua.
 --
---  The back end passes a request on, see target.requests in the contract. It is
---  a text, "<id> <reason>". Several copies with one id may arrive: of a retry,
---  of two kinds of channels, of the locks of a multi-lock.
+--  The back end delivers a request, see target.requests in the contract. It is
+--  a text, "<id> <reason>". Duplicates with the same id may arrive: from a
+--  retry, from both kinds of channels, from several locks of a multi-lock.
 
 local colon = require "rlock.util.colon"
 local naming = require "rlock.naming"
@@ -15,7 +16,7 @@ local DUE = "due"        -- the `task` of a callback that has not begun yet
 
 -- asking ----------------------------------------------------------------------
 
--- Makes a request.
+-- Creates a request.
 local function new(session, reason, level)
   reason = reason == nil and "" or reason
   if type(reason) ~= "string" or #reason > LONGEST then
@@ -27,7 +28,7 @@ local function new(session, reason, level)
 end
 
 -- Sends a request to the holders of one lock.
--- @return true, how many were asked; or nil, code, detail
+-- @return true and the number of holders asked; or nil, code, detail
 local function send(lock, request)
   local session, target = lock.session, lock.record.target
   local n, code, detail = target.requests().ask(target,
@@ -65,14 +66,14 @@ local function send_all(joint, request)
   return combine(parts)
 end
 
---- Asks the holders of the lock, also those of the other side of a read/write
---  lock, to release it. They decide: see `on_release_request`.
+--- Asks the holders of the lock to release it, including those of the other
+--  side of a read/write lock. Their callbacks decide: see `on_release_request`.
 -- @tparam table self a lock, multi-lock or red lock
--- @tparam[opt=""] string reason  for the holders, at most 256 bytes; those of
---   Curator do not get it
+-- @tparam[opt=""] string reason  for the callbacks, at most 256 bytes;
+--   Curator's holders do not get it
 -- @treturn[1] boolean true
--- @treturn[1] integer how many were asked, of all members: in Redis clients, on
---   ZooKeeper holders; at least 1
+-- @treturn[1] integer the number of clients (Redis) or holders (ZooKeeper) that
+--   were asked, summed over all members; at least 1
 -- @treturn[2] nil
 -- @treturn[2] string "not_held": nobody holds it; "refused": no holder has a
 --   callback; or why a request failed
@@ -87,7 +88,7 @@ end
 
 -- being asked -----------------------------------------------------------------
 
--- Is the hold of a callback over?
+-- Has the hold of a callback ended?
 local function is_over(callback)
   local hold, listener = callback.hold, callback.listener
   return listener.is_over or hold and hold.is_over
@@ -113,16 +114,16 @@ local function call(callback, reason)
   if not is_over(callback) then callback.fn(callback.lock, reason) end
 end
 
--- A callback that still runs knows already that it is asked.
+-- A callback that is still running already knows of the request.
 local function is_running(callback)
   local task = callback.task
   return task == DUE or task and not callback.listener.host.is_over(task)
 end
 
--- Handles a request. It may be from any program.
+-- Handles a request. It is untrusted: any program may send one.
 local function heard(listener, request)
   local id, reason = request:match "^(%S+) ?(.*)$"
-  if id and id == listener.last then return end            -- a copy
+  if id and id == listener.last then return end            -- a duplicate
   listener.last = id
   reason = naming.printable((reason or ""):sub(1, LONGEST))
   for _, callback in ipairs(listener) do
@@ -133,8 +134,8 @@ local function heard(listener, request)
   end
 end
 
--- The methods that end a grant, and those that end what is held of several
--- locks.
+-- The methods that end a grant, and those that end the holds of a multi-lock or
+-- red lock.
 local ENDS, JOINT_ENDS = { "clear", "end_it" }, { "release" }
 
 local function stop(listener)
@@ -154,15 +155,15 @@ local function ended(listener, ...)
   return ...
 end
 
--- Stops the listener when a method has ended the hold. The method is replaced
--- for this hold only, so that others pay nothing.
+-- Stops the listener when a method has ended the hold. Replaces the method for
+-- this hold only, so that holds without a callback pay nothing.
 local function stop_after(listener, name)
   local granted = listener.granted
   local method = granted[name]
   granted[name] = function(...) return ended(listener, method(...)) end
 end
 
--- The grants whose servers pass the requests on.
+-- The grants whose servers deliver the requests.
 local function parts_of(granted)
   if not granted.inner_holds then return { granted } end
   local parts = {}
@@ -190,7 +191,7 @@ local NOT_HELD = "this task does not hold the lock"
 -- @tparam table lock
 -- @tparam table|nil granted
 -- @tparam function fn
--- @tparam[opt] table hold  without which fn is not called any more
+-- @tparam[opt] table hold  when it has ended, fn is no longer called
 -- @return as on_release_request
 local function listen(lock, granted, fn, hold)
   local state = granted and granted:now_is() or "free"
@@ -198,7 +199,7 @@ local function listen(lock, granted, fn, hold)
   if state == "lost" then return nil, "lost", "the hold was lost before" end
   local listener = granted.listener
     or new_listener(granted, lock.session.host)
-  for i = #listener, 1, -1 do            -- those of nested holds that are over
+  for i = #listener, 1, -1 do            -- of nested holds that have ended
     if is_over(listener[i]) then table.remove(listener, i) end
   end
   listener[#listener + 1] = { listener = listener, fn = fn, lock = lock,
@@ -206,14 +207,14 @@ local function listen(lock, granted, fn, hold)
   return true
 end
 
---- Calls fn whenever a client asks for the release of the lock, while this
---  task's hold lasts. fn decides whether to unlock. Requests that come while fn
+--- Registers a callback for release requests. fn is called while this task's
+--  hold lasts, and decides whether to unlock. Requests that arrive while fn
 --  runs are ignored.
--- @tparam table self a lock, multi-lock or red lock; or an object of lock:hold,
---   whose hold it is then, and which fn gets instead of the lock
+-- @tparam table self a lock, multi-lock or red lock; or an object of lock:hold:
+--   then the callback is for its hold, and fn gets the object instead
 -- @tparam function fn called as a task, with the lock and the reason: a text
 --   of at most 256 bytes on one line, "" if none was given
--- @treturn[1] boolean true: from the next round trip on, requests arrive
+-- @treturn[1] boolean true: requests arrive from the next round trip on
 -- @treturn[2] nil
 -- @treturn[2] string "not_held" or "lost"
 -- @treturn[2] string detail

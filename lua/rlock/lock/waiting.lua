@@ -35,8 +35,8 @@ function waiting.deadlock(session, waiter, lock)
   return deadlock.enter(session, waiter, lock)
 end
 
---- After a pause, a task tries to take several locks: until the next pause, it
---  is no part of a deadlock.
+--- Call this when a task retries several locks after a pause. It cannot be part
+--  of a deadlock until its next pause.
 function waiting.awake(waiter)
   if waiter.edge then waiter.edge.is_active = false end
 end
@@ -181,7 +181,7 @@ local function pause_and_retry(waiter, ms)
   return retry(waiter, waiting.pause(call.session, waiter, ms, call.record))
 end
 
--- Waits, unless that would be a deadlock.
+-- Waits, unless the wait would deadlock.
 function wait(waiter, ms)
   local call = waiter.call
   local cycle = waiting.deadlock(call.session, waiter, call)

@@ -1,22 +1,22 @@
---- A barrier. It has rounds. A round of `n` members opens when they all have
---  entered, and ends when they all have left: a double barrier. A round whose
---  `n` is 0 is a plain barrier: its members are those that have set it, and it
---  ends when one client removes it.
+--- A barrier, which has rounds. Double barrier: a round of `n` members opens
+--  when all of them have entered, and ends when all have left. Plain barrier:
+--  `n` is 0, the members are the clients that set it, and the round ends when
+--  any client removes it.
 --    name                   sorted set: id of a member, 16 bytes -> end of its
 --                           lease, in milliseconds of the server's time
---    rlock_barrier:{name}   hash: `round`, the number of the current one; `n`,
---                           while it has members; `open`, once they all have
---                           entered; `good` and `lost`, the last rounds that
---                           ended well, and by a death
+--    rlock_barrier:{name}   hash: `round`, the number of the current round;
+--                           `n`, while it has members; `open`, once all have
+--                           entered; `good` and `lost`, the last round that
+--                           ended normally, and the last that a death ended
 --    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
 --    rlock_request:{name}:SLOT   string: the number of the last request that
 --                           was executed under SLOT; kept for minutes
---  A member whose lease ends has died. That ends the round as lost; a plain one
---  only when none of its members is left. The end of a round deletes its
---  members, and those that wait for it compare its number with the fields of
---  the hash. Requests to enter, leave, withdraw and remove are deduplicated
---  (counters/deduplication.lua), so a late one changes no later round.
---  Its drivers are recipes/barrier.lua and recipes/double_barrier.lua.
+--  A member whose lease expires has died. That ends the round as lost; a plain
+--  barrier's round only when no member is left. The end of a round deletes its
+--  members. Waiters compare the number of their round with the fields of the
+--  hash. Requests to enter, leave, withdraw and remove are deduplicated
+--  (counters/deduplication.lua), so a delayed duplicate changes no later round.
+--  The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -42,7 +42,7 @@ end
 
 -- The round.
 -- @return its `number`; `n`, false if it has no members; `is_open`; `good` and
---   `lost`, the last rounds that ended so
+--   `lost`, as in the hash
 local function read(keys)
   local fields =
     redis.call("hmget", keys[2], "round", "n", "open", "good", "lost")
@@ -51,8 +51,8 @@ local function read(keys)
     lost = tonumber(fields[5] or 0) }
 end
 
--- The current round, after the end of one that has lost a member.
--- @return as `read`; `ms` until it may lose a member, or -1
+-- The current round. If it has lost a member, ends it first.
+-- @return as `read`; `ms` until the round may lose a member, or -1
 local function current(keys, time, publish)
   local round = read(keys)
   round.ms = -1
@@ -69,8 +69,8 @@ local function current(keys, time, publish)
   return round
 end
 
--- What a client that waits for the end of a round is told. It was perhaps lost
--- if a later one was.
+-- The reply to a waiter about its round. If a later round was lost, this one
+-- may have been lost too.
 local function outcome(round, number)
   if round.good == number then return { "free" } end
   if round.lost >= number then return { "lost" } end
@@ -79,7 +79,7 @@ local function outcome(round, number)
   return { "busy", round.ms, number }
 end
 
--- Makes the keys last as long as a lease.
+-- Extends the expiry of the keys to at least the lease.
 local function keep(keys, ms)
   if redis.call("pttl", keys[1]) < tonumber(ms) then
     redis.call("pexpire", keys[1], ms)
@@ -87,7 +87,7 @@ local function keep(keys, ms)
   end
 end
 
--- Makes `id` a member of the round.
+-- Adds the member `id` to the round.
 local function join(keys, round, n, id, lease, time)
   redis.call("zadd", keys[1], time + lease, id)
   if not round.n then
@@ -97,12 +97,12 @@ local function join(keys, round, n, id, lease, time)
   keep(keys, lease)
 end
 
---- Enters the round, or asks whether it is open. While an earlier one is open,
---  the member has to wait, and is not in.
---  @return "held", then the number of the open round; "busy", milliseconds
---    until it may lose a member, or -1, and its number, 0 while the member is
---    not in; "lost": the member's round has lost one; "refused", then the
---    round's n
+--- Enters the round, or checks whether it is open. Idempotent. While an earlier
+--  round is open, the member has to wait outside.
+--  @return "held" and the number of the open round; "busy", milliseconds until
+--    the round may lose a member, or -1, and its number, 0 while the member has
+--    to wait outside; "lost": the member's round has lost a member; "refused"
+--    and the round's n
 function server.enter(keys, args)
   local members, state, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish, lease, id =
@@ -126,7 +126,7 @@ function server.enter(keys, args)
   return { "busy", round.ms, round.number }
 end
 
---- Leaves the round of this number, which ends when all have left.
+--- Leaves the round with this number, which ends when all members have left.
 --  @return as `look`
 function server.leave(keys, args)
   local members, slot = keys[1], keys[3]
@@ -144,7 +144,7 @@ function server.leave(keys, args)
   return outcome(round, wanted)
 end
 
--- Takes a member out of a round that is not open.
+-- Removes a member from a round that is not open.
 local function take_out(keys, id)
   local members, state = keys[1], keys[2]
   redis.call("zrem", members, id)
@@ -154,8 +154,8 @@ local function take_out(keys, id)
   end
 end
 
---- Gives up entering, unless the round has opened with this member.
---  @return "held", then the number of that round; or "freed"
+--- Withdraws a member, unless the round has opened with it.
+--  @return "held" and the number of that round; or "freed"
 function server.withdraw(keys, args)
   local members, slot = keys[1], keys[3]
   local number, memory, publish, id = args[1], args[2], args[4], args[5]
@@ -173,7 +173,7 @@ function server.withdraw(keys, args)
 end
 
 --- Removes a plain barrier.
---  @return "freed"; "free": it is not set; "refused", then the round's n
+--  @return "freed"; "free": it is not set; "refused" and the round's n
 function server.remove(keys, args)
   local slot, number, memory, publish = keys[3], args[1], args[2], args[4]
   if is_done(slot, number) then return { "freed" } end
@@ -185,10 +185,11 @@ function server.remove(keys, args)
   return { "freed" }
 end
 
---- Asks whether a round has ended.
---  @return "free": it has; "busy", milliseconds until it may lose a member, and
---    its number; "lost": it has lost one; "refused", then the round's n. The
---    number 0 is that of a plain barrier, if it is set
+--- Checks whether a round has ended. The number 0 stands for the current round
+--  of a plain barrier, if it is set.
+--  @return "free": it has ended; "busy", milliseconds until it may lose a
+--    member, and its number; "lost": it has lost a member; "refused" and the
+--    round's n
 function server.look(keys, args)
   local wanted, publish = tonumber(args[1]), args[2]
   local round = current(keys, now(), publish)
@@ -201,7 +202,7 @@ function server.look(keys, args)
 end
 
 --- Renews a member's lease, unless its round has ended.
---  @return "held"; or "lost", with a value if the round was not
+--  @return "held"; or "lost", with a second value if the round ended normally
 function server.renew(keys, args)
   local members, id, lease, number = keys[1], args[1], args[2],
     tonumber(args[3])
@@ -219,8 +220,8 @@ function server.renew(keys, args)
   return "held"
 end
 
---- Ends the membership of a client that is closed, or whose task has ended. An
---  open round is then lost at once; a plain one if it has no other member.
+--- Ends a membership when its client is closed or its task has ended. An open
+--  round is lost at once; a plain barrier's round if no other member is left.
 function server.release(keys, args)
   local members, id, publish = keys[1], args[1], args[4]
   local round = current(keys, now(), publish)
@@ -233,8 +234,8 @@ function server.release(keys, args)
   return "freed"
 end
 
---- The first hundred members, and those that have set a plain barrier.
---  @return "held" or "free": whether there are any; their number; a list: id,
+--- The first hundred members; of a plain barrier, the clients that set it.
+--  @return "held" or "free": whether there are any; their count; a list: id,
 --    milliseconds left, ...
 function server.peek(keys)
   local members, time = keys[1], now()

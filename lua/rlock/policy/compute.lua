@@ -1,5 +1,5 @@
 --- The lock of a computation, see recipes/compute.lua: a mutex whose release
---  wakes a waiter of each client, because all of them wait for the value.
+--  wakes one waiter in every client, because all of them wait for the value.
 --    name                            hash: owner -> 1; expires with the lease
 --    redisson_lock__channel:{name}   "0" when the lock becomes free
 --  Its server functions are those of the reentrant lock.

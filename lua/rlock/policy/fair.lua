@@ -646,8 +646,8 @@ function server.release(keys, args)
   return is_held and "freed" or "lost"
 end
 
---- Removes a waiter that gives up. It keeps a hold: another task of its owner
---  may have acquired the lock before this request arrives.
+--- Removes a waiter that has given up. Does not end a hold: another task of the
+--  same owner may have acquired the lock before this request arrives.
 function server.leave(keys, args)
   leave(keys, args[1], args[2])
   return "left"

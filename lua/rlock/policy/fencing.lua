@@ -1,20 +1,20 @@
---- Gives an exclusive kind of lock a fencing token: a number greater than that
---  of every earlier hold. Send it with each write, and let the resource refuse
---  a token less than the greatest it has seen. The kind keeps its operations,
---  keys and channels. So clients that know of tokens and those that do not
---  exclude each other; the holds of the latter draw no token. The keys are
---  those of the kind, and:
---    redisson_lock_token:{name}   string: the last token; never expires. That
---                                 of Redisson's RFencedLock
---  The token of a hold is in the empty field of a lock that is a hash of
---  owners: no owner has that name. Other locks have a key for it, see
---  token_key.lua.
+--- Adds fencing tokens to an exclusive kind of lock. A token is a number that
+--  exceeds those of all earlier holds. Send it with each write, and let the
+--  resource reject a token smaller than the greatest it has seen. The kind
+--  keeps its operations, keys and channels, so clients with and without the
+--  option `fenced` exclude each other; a hold without it gets no token. The
+--  keys are those of the kind, plus:
+--    redisson_lock_token:{name}   string: the last token; never expires. The
+--                                 same key as that of Redisson's RFencedLock
+--  If the lock is a hash of owners, the hash has the token of the hold in its
+--  empty field: no owner has an empty name. Other locks have a separate key for
+--  the token, see token_key.lua.
 --
---  A nested hold, and a repeated request, have the same token. The next token
---  is the last plus one or the server's time in microseconds, whichever is
---  greater, so tokens grow even if the server loses the last one. Redisson
---  takes the next one by INCR, which would restart at 1. So the key has no
---  expiry, and SET removes an expiry that an older rlock set.
+--  A nested hold or a retried request gets the same token. The next token is
+--  the last one plus one, or the server's time in microseconds, whichever is
+--  greater. So tokens increase even if the server loses the last one. Redisson
+--  gets its next token by INCR, which would restart at 1 if the key expired. So
+--  it never expires, and SET removes an expiry that an older rlock set.
 
 local naming = require "rlock.naming"
 
@@ -23,8 +23,8 @@ local fencing = {}
 local TOKENS_END = 9007199254740992     -- 2^53: numbers are exact below it
 local OVER = "the hold with that token is over"
 
--- The functions that run inside Redis ship those of the kind. So their names,
--- and those of what they use, must differ from all names there.
+-- The functions that run inside Redis include those of the kind. So their names
+-- and upvalues must differ from all names in the kind.
 
 local in_hash = {}
 
@@ -41,13 +41,13 @@ function in_hash.standing(keys)
   return its ~= "0" and its
 end
 
--- Adds the operations that differ from those of the kind.
+-- Adds the operations that differ from the kind's.
 local function add_operations(server, kind, token_at, place)
   local keep_token, standing_token = place.keep, place.standing
   local acquire_of_kind, break_of_kind, bare_peek =
     kind.server.acquire, kind.server.break_, kind.server.peek
 
-  --- As that of the kind, with a token. Reads the last token first, so an error
+  --- As in the kind, plus a token. Reads the last token first, so that an error
   --  leaves no hold without a token.
   function server.acquire(keys, args)
     local last = tonumber(redis.call("get", keys[token_at]) or 0) or 0
@@ -78,7 +78,7 @@ local function add_operations(server, kind, token_at, place)
     return break_of_kind(keys, { "", publish })
   end
 
-  --- As that of the kind, then "token".
+  --- As in the kind, plus "token".
   function server.peek(keys, args)
     local reply = bare_peek(keys, args)
     local its = reply[1] == "held" and standing_token(keys)
@@ -91,14 +91,14 @@ local function add_operations(server, kind, token_at, place)
   if not break_of_kind then server.break_ = nil end
 end
 
---- A kind of lock with fencing tokens.
+--- Derives a kind of lock with fencing tokens.
 --  @tparam table kind  a policy: mutual exclusion, with `peek`
 --  @tparam string name
---  @tparam[opt] function place_of  (token_at, kind) -> where a hold has its
---    token; default: in the lock's hash. Functions that run inside Redis:
---    keep(keys, args, token) keeps it for a new hold, and returns it, or the
---    token that the hold has already; standing(keys) returns the token of the
---    hold. add_to(server) adds operations that maintain it
+--  @tparam[opt] function place_of  (token_at, kind) -> where the token of a
+--    hold is stored; default: in the lock's hash. These run inside Redis:
+--    keep(keys, args, token) stores the token of a new hold, and returns it, or
+--    returns the token that the hold has already; standing(keys) returns the
+--    token of the current hold. add_to(server) adds operations that maintain it
 --  @treturn table a policy
 function fencing.of(kind, name, place_of)
   local fenced, server = {}, {}

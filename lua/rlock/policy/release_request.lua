@@ -2,11 +2,11 @@
 
 local release_request = {}
 
---- Publishes a request. Its key is the lock's, for the slot; its arguments are
---  the channel, the client's option `publish` and the request.
---  @treturn integer the number of subscribed clients, without those that listen
---    to a pattern, which PUBLISH counts. In a cluster, these clients are all at
---    the node of the slot
+--- Publishes a request. The key is the lock's, which selects the slot; the
+--  arguments are the channel, the client's option `publish` and the request.
+--  @treturn integer the number of subscribed clients. Unlike the reply to
+--    PUBLISH, it excludes pattern subscribers. In a cluster, all these clients
+--    are subscribed at the node that serves the slot
 function release_request.ask(_, args)
   local channel, publish, request, listeners = args[1], args[2], args[3], 0
   if publish ~= "spublish" then

@@ -1,15 +1,16 @@
---- Fencing tokens (fencing.lua) for kinds of locks that are no hash of owners.
---  The token of a hold has a key of its own, beside those of fencing.lua:
+--- Fencing tokens (fencing.lua) for kinds of locks that are not a hash of
+--  owners. The token of a hold has its own key, in addition to fencing.lua's:
 --    redisson_lock_token:{name}:<kind>   string: the token and the owner of the
 --                                        hold; expires with the hold
---  It may outlive the hold, by a millisecond, or if a client that knows of no
---  tokens has broken the lock. So it counts only while `peek` finds the owner.
+--  The key may outlive the hold: by a millisecond, or when a client without the
+--  option `fenced` breaks the lock. So the token is valid only while `peek`
+--  finds its owner.
 
 local fencing = require "rlock.policy.fencing"
 
 local token_key = {}
 
--- Where a hold has its token, see fencing.of.
+-- Where the token of a hold is stored, see fencing.of.
 local function place_of(token_at, kind)
   local place, kind_name, bare_peek = {}, kind.name, kind.server.peek
   local release_of_kind, renew_of_kind = kind.server.release, kind.server.renew
@@ -90,7 +91,7 @@ local function place_of(token_at, kind)
   return place
 end
 
---- A kind of lock with fencing tokens.
+--- Derives a kind of lock with fencing tokens.
 --  @tparam table kind  a policy: mutual exclusion, with `peek`
 --  @tparam string name
 --  @treturn table a policy
@@ -98,7 +99,7 @@ function token_key.fenced(kind, name)
   return fencing.of(kind, name, place_of)
 end
 
--- Definition of a user -> the same with fencing tokens.
+-- A user's policy -> the same policy with fencing tokens.
 local of_users = setmetatable({}, { __mode = "k" })
 
 -- Why a policy cannot have fencing tokens, or nil.
@@ -116,8 +117,8 @@ local function refusal(kind)
   end
 end
 
---- A user's policy with fencing tokens. Raises a one-line error if it cannot
---  have them.
+--- Adds fencing tokens to a user's policy. Raises a one-line error if that is
+--  impossible.
 --  @tparam table kind
 --  @tparam number level as in error()
 --  @treturn table a policy, the same each time
@@ -132,8 +133,8 @@ function token_key.of_user(kind, level)
   return of_users[kind]
 end
 
---- A read/write lock whose writer has fencing tokens. Its sides have other
---  names than those of the kind, so a task is another owner there.
+--- A read/write lock whose writer gets fencing tokens. Its sides have different
+--  policy names than the kind's, so the same task is a different owner there.
 --  @tparam table sides  `read` and `write`, policies
 --  @treturn table the same
 function token_key.pair(sides)

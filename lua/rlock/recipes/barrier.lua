@@ -1,10 +1,11 @@
---- The public barrier: it is set, and tasks anywhere wait until it is removed.
+--- The public barrier: one client sets it, and tasks in any process wait until
+--  it is removed.
 --
---  On Redis it stays set as long as a client that has set it lives: the
---  client's watchdog renews it. If they have all died or were closed, it is not
---  set any more, and those that wait get "lost". On ZooKeeper it is Curator's
---  persistent node. So it stays set until it is removed, also if the client
---  that has set it dies: let those that wait do so for a limited time.
+--  On Redis it stays set while at least one client that set it is alive: the
+--  client's watchdog renews it. If all of them have died or were closed, it is
+--  no longer set, and its waiters get "lost". On ZooKeeper it is Curator's
+--  persistent node, which stays until it is removed, even if the client that
+--  set it dies. So give waiters a time-out.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -46,9 +47,9 @@ local function set(self)
   return true
 end
 
---- Sets the barrier. It may be set already. If all clients that have set it die
---  or are closed, on Redis it is not set any more, and those that wait get
---  "lost"; on ZooKeeper it stays set.
+--- Sets the barrier. It may be set already. If all clients that set it die or
+--  are closed, on Redis it is no longer set, and its waiters get "lost"; on
+--  ZooKeeper it stays set.
 -- @treturn[1] boolean true
 -- @treturn[2] nil, "refused", detail: it is a double barrier
 -- @treturn[3] nil, code, detail
@@ -61,7 +62,7 @@ end
 
 local Wait = call:class()
 
--- Asks whether the round has ended that the first request has found.
+-- Asks whether the round that the first request found has ended.
 function Wait:try(deadline, now)
   local reply, code, detail = deduplication.ask(self.counter, "look",
     self.record.target, deadline, now, self.round)
@@ -77,13 +78,12 @@ function Wait:try(deadline, now)
   return "held"
 end
 
---- Waits until the barrier is removed; not if it is not set.
+--- Waits until the barrier is removed. Returns at once if it is not set.
 -- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true
 -- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost", on Redis: the clients that had
---   set it have died; "refused": it is a double barrier; "connect", "closed",
---   "redis"
+-- @treturn[2] string code: "timeout"; "lost", on Redis: all clients that set it
+--   have died; "refused": it is a double barrier; "connect", "closed", "redis"
 -- @treturn[2] string detail
 function barrier:wait(options)
   local wait, record = check.of_wait(options).wait or math.huge, self.record
@@ -105,8 +105,8 @@ local function removed(reply)
   return reply[1] == "freed"
 end
 
---- Removes the barrier, whoever has set it; all waiters continue. If no reply
---  arrives in time, the request is retried in the background.
+--- Removes the barrier, no matter which client set it; wakes all waiters. If no
+--  reply arrives in time, retries the request in the background.
 -- @treturn[1] boolean whether it was set
 -- @treturn[2] nil, "refused", detail: it is a double barrier
 -- @treturn[3] nil, code, detail

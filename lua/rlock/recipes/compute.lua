@@ -1,22 +1,23 @@
---- One computation for many callers: client:compute in client.lua. The first
---  caller computes under a lock, the others wait for the value.
+--- One computation for many callers: client:compute in client.lua. It prevents
+--  a thundering herd: the first caller computes under a lock, the others wait
+--  for the value.
 --
---  A store keeps the value, and what is known of the last failure; the back end
---  may have one of its own (zookeeper/compute.lua). Redis' is here. With KEY =
+--  A store keeps the value and the last failure. The back end may have its own
+--  store (zookeeper/compute.lua). The one for Redis is here. With KEY =
 --  rlock_compute:{name}:
 --    KEY           the lock, of the kind `compute`
 --    KEY:value     string: the value; expires with ttl + stale
 --    KEY:state     string: "fresh"; expires with ttl. Or a failure
 --
---  A waiter looks for the value before it requests the lock. So the message of
---  a release costs one read for each client. A failure is the text "<attempts>
---  <id> <code> <detail>". The first one lets another caller try; the second one
---  is the result of all that waited for it. Its id tells them from callers that
---  came later, which compute again.
+--  A waiter reads the value before it requests the lock. So a release message
+--  costs one read per client. A failure is the text "<attempts> <id> <code>
+--  <detail>". After the first failure another caller retries; the second one is
+--  the result for all waiters. Its id distinguishes these from callers that
+--  arrive later, which compute again.
 --
---  In one client, tasks that need the same value form a *flight*: one of them
---  leads, which means that it waits for the lock, and perhaps computes. The
---  others wait for it without a request.
+--  In one client, tasks that need the same value form a *flight*: one task, the
+--  leader, waits for the lock, and computes if necessary. The others, its
+--  followers, wait for the leader and send no requests.
 
 local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
@@ -30,21 +31,21 @@ local compute = {}
 local huge, max, min = math.huge, math.max, math.min
 local running, unpack = coroutine.running, table.unpack or unpack
 
-local ATTEMPTS = 2          -- computations that may fail
-local LOOK = 0.5            -- seconds until a task checks the one that leads
+local ATTEMPTS = 2          -- failures until all waiters get the error
+local LOOK = 0.5            -- seconds between a follower's checks of its leader
 local LONGEST = 1000        -- bytes of a detail
 
 --- Seconds for which a failure is kept: longer than a waiter's poll.
 compute.KEPT = 10
 
--- The options of a call. A waiter must have the time to read the value.
+-- The options of a call. The ttl must leave waiters time to read the value.
 local check_options = check.table({
   ttl = check.duration(0.1), stale = check.duration(0), wait = check.wait,
 }, "a table such as { ttl = 60 }", "client:compute")
 
 -- results ---------------------------------------------------------------------
 
--- What a call returns for a state, unless it has to compute: a table.
+-- The results of a call for a state, as a table; nil: the call must compute.
 local function results_of(self, state)
   if state.is_fresh then return { state.value, "cached" } end
   if state.attempts >= ATTEMPTS and state.id ~= self.seen then
@@ -52,7 +53,7 @@ local function results_of(self, state)
   end
 end
 
--- Those of a request that has failed: for this caller only.
+-- The results of a failed request: for this caller only.
 local function raised(code, detail)
   if code == "cancelled" then error(detail, 0) end
   return { nil, code, detail, is_partial = true }
@@ -90,7 +91,7 @@ end
 
 -- the turn --------------------------------------------------------------------
 
--- The lock of a computation. Its waiter looks for a result at each wake.
+-- The lock of a computation. Its waiter checks for a result at each wake-up.
 local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
 
@@ -121,7 +122,7 @@ end
 -- flights ---------------------------------------------------------------------
 
 -- Ends a flight, once. Without results, or with partial ones, another task
--- leads the next one.
+-- becomes the leader of the next flight.
 local function land(flight, results)
   if flight.is_over then return end
   flight.is_over = true
@@ -176,7 +177,7 @@ local function failure_of(self, state, code, detail)
     before + 1 >= ATTEMPTS
 end
 
--- Computes under the lock, unless somebody else has done that.
+-- Computes under the lock, unless another caller has done so.
 local function compute_under(self, hold)
   local state, code, detail = read(self)
   if not state then return raised(code, detail) end
@@ -198,7 +199,7 @@ end
 
 local function unlock(hold) hold:unlock() end
 
--- Does nobody compute? Only asks.
+-- Is the lock free? Does not acquire it.
 local function is_free(self, turn)
   local target, now = turn.record.target, self.session.host.now()
   local reply, code, detail =
@@ -207,7 +208,7 @@ local function is_free(self, turn)
   return type(reply) == "table" and reply[1] == "free"
 end
 
--- Waits for the lock, and computes.
+-- Waits for the lock or a result, and computes if necessary.
 -- @treturn table the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
   local turn = turn_of(self)
@@ -354,9 +355,9 @@ end
 -- @tparam string name  on ZooKeeper a path
 -- @tparam table options, the same for all callers of a name
 --   ttl: seconds for which a value is fresh, at least 0.1
---   stale: seconds after that for which callers get the old value while one of
---   them computes. Default: 0
---   wait: maximum seconds to wait for others; 0: one attempt; a deadline.
+--   stale: seconds after that in which callers get the stale value while one of
+--   them recomputes it. Default: 0
+--   wait: maximum seconds to wait for others, or a deadline; 0: one attempt.
 --   It does not interrupt fn. Default: forever
 -- @tparam function fn  called with the hold of the lock. Returns a string of at
 --   most 1 MB, on ZooKeeper 512 KB; or nil and why it has none
@@ -364,11 +365,11 @@ end
 -- @treturn[1] string "computed" by this call; "cached"; or "stale"
 -- @treturn[1] string|nil why the computed value was not stored
 -- @treturn[2] nil
--- @treturn[2] string "failed": fn has raised an error, or returned nil and why,
---   here or in the caller that has computed last; "usage": fn has returned
---   something else; "timeout", "busy" (with a wait of 0): another caller still
---   computes; "refused": fn computes its own name; and as for lock:lock
--- @treturn[2] string detail, of a failure at most 1000 bytes
+-- @treturn[2] string "failed": fn raised an error, or returned nil and why,
+--   here or in the last caller that computed; "usage": fn returned anything
+--   else; "timeout", "busy" (with a wait of 0): another caller still computes;
+--   "refused": fn requests its own name; or a code of lock:lock
+-- @treturn[2] string detail; for a failure, at most 1000 bytes
 function compute.new(client, name, options, fn)
   return compute.call(store, client, name, options, fn)
 end

@@ -1,6 +1,6 @@
 --- The public double barrier: `n` members enter it together, and leave it
---  together. It has rounds: the next one begins when all have left. One that
---  would be one too many waits for the next round.
+--  together. It is reusable: the next round begins when all members have left.
+--  A surplus member waits for the next round.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -15,11 +15,11 @@ local double_barrier = counter.class "barrier"
 
 local new = double_barrier.new
 
---- Makes a member, which can enter and leave, again and again.
+--- Creates a member, which can enter and leave repeatedly.
 -- @tparam table client
 -- @tparam string name
--- @tparam integer n  how many members there are, from 1 to 1000; all must give
---   the same
+-- @tparam integer n  the number of members, from 1 to 1000; the same for all of
+--   them
 function double_barrier.new(client, name, n)
   n = check.count(n, "n", 1, 2, 1000)
   local self = new(client, name)
@@ -45,7 +45,8 @@ end
 
 local Entry = call:class()
 
--- Sends the request to enter, which also asks whether the round is open.
+-- Sends the idempotent request to enter, which also checks whether the round is
+-- open.
 function Entry:try(deadline, now)
   local session = self.session
   if self.member and self.member.state == "lost" then
@@ -69,8 +70,8 @@ function Entry:try(deadline, now)
   return "held"
 end
 
--- Withdraws in the background: the call was cancelled, or the server did not
--- answer in time.
+-- Withdraws in the background, after the call was cancelled or the server did
+-- not reply in time.
 local function give_up(its)
   its.counter.request = nil
   if its.member then its.member:drop() end
@@ -84,9 +85,9 @@ local function is_out(its)
   deduplication.finish(its.request)
 end
 
--- The end of the wait: the member is taken out, unless the round has opened
--- with it.
--- @return whether it has
+-- Withdraws the member at the end of its wait, unless the round has opened with
+-- it.
+-- @return whether the round has opened
 local function withdraw(its)
   local session, request = its.session, its.request
   local now = session.host.now()
@@ -130,15 +131,15 @@ local function enter(self, wait)
   return true
 end
 
---- Enters: waits until `n` members have entered. At the end of the wait it is
---  taken out again. The client's watchdog renews the membership until `leave`,
---  or until the task ends.
+--- Enters, and waits until `n` members have entered. If the wait times out,
+--  withdraws. The client's watchdog renews the membership until `leave` is
+--  called or the task ends.
 -- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true: the members are in
+-- @treturn[1] boolean true: all members have entered
 -- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": another member has died while
---   this one waited; "refused": it is in already, or others have given another
---   n; "connect", "closed", "redis"
+-- @treturn[2] string code: "timeout"; "lost": another member died while this
+--   one waited; "refused": this member is in already, or others use another n;
+--   "connect", "closed", "redis"
 -- @treturn[2] string detail
 function double_barrier:enter(options)
   local wait = check.of_wait(options).wait or math.huge
@@ -157,7 +158,7 @@ end
 
 local Exit = call:class()
 
--- Sends the request to leave, which also asks whether the round has ended.
+-- Sends the request to leave, which also checks whether the round has ended.
 function Exit:try(deadline, now)
   local reply, code, detail = deduplication.send(self.request, "leave",
     deadline, now, self.number, { self.id })
@@ -175,7 +176,7 @@ function Exit:try(deadline, now)
   return "held"
 end
 
--- Leaves in the background: the server did not answer in time.
+-- Leaves in the background, after the server did not reply in time.
 local function leave_later(its)
   local handle = its.counter
   if not handle.member then return end
@@ -195,13 +196,13 @@ local function leave(self, wait)
   return have_left, code, detail
 end
 
---- Leaves: waits until all members have left. It leaves even if the others do
---  not in time; then call it again to go on waiting.
+--- Leaves, and waits until all members have left. After a time-out, this member
+--  has left but others have not; call it again to continue the wait.
 -- @tparam[opt] table options wait: seconds, default: forever
 -- @treturn[1] boolean true: all have left
 -- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": a member has died before it left;
---   "not_held": this one has not entered; "connect", "closed", "redis"
+-- @treturn[2] string code: "timeout"; "lost": a member died before it left;
+--   "not_held": this member has not entered; "connect", "closed", "redis"
 -- @treturn[2] string detail
 function double_barrier:leave(options)
   local wait = check.of_wait(options).wait or math.huge

@@ -1,15 +1,15 @@
---- Leader election: of all candidates of one name, one leads. It is a lock that
---  is granted in order of arrival (on Redis the fair lock), held by the
---  election, not by a task: any task may resign.
+--- Leader election: of all candidates for one name, exactly one leads. The
+--  leader holds a lock that is granted in order of arrival (on Redis the fair
+--  lock). The election owns it, not a task, so any task may resign.
 --
---  The owner of the lock is the identity of the process (identity.lua), so all
---  see who leads. Each campaign has an owner of its own: what is still to be
---  done for the previous one, such as its release, neither delays it nor ends
---  its hold.
+--  The lock's owner name contains the identity of the process (identity.lua),
+--  so any process can see who leads. Each campaign uses a new owner name, so
+--  pending requests of the previous campaign, such as its release, neither
+--  delay the new one nor end its hold.
 --
---  If its hold is not renewed, a leader steps down `margin` seconds before the
---  hold may end, and keeps it until then. So what its callbacks stop has ended
---  before another candidate leads.
+--  If renewals fail, a leader steps down `margin` seconds before its hold may
+--  expire, and keeps the hold until then. So its callbacks have time to stop
+--  the work before another candidate leads.
 
 local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
@@ -31,7 +31,7 @@ local check_options = check.table({ layout = check.that('"latch" or "selector"',
 
 local check_function = check.type "function"
 
--- The name of a new owner: unique, and tells whose it is.
+-- A new owner name: unique, and identifies the process.
 local function owner_name(session)
   local id = owner.name_for({}, session, FAMILY)
   local who = identity.decode(session.options.connection_name or "")
@@ -40,7 +40,7 @@ local function owner_name(session)
   return identity.encode(who)
 end
 
--- A lock whose holder leads, with a new owner.
+-- A lock whose holder leads, with a new owner name.
 local function candidate(client, name, options)
   local layout = check_options(options, 3).layout
   local kinds = client.session.options.backend.elections
@@ -100,7 +100,7 @@ local function left_of(term)
   return valid - term.margin
 end
 
--- A service: ends a term in time.
+-- A background task: ends a term before its hold expires.
 local function watch(self, term)
   while not term.is_over do
     local left = left_of(term)
@@ -143,8 +143,8 @@ local function campaign(self, wait)
   return true, hold:token()
 end
 
---- Waits until this candidate leads: the one that came first is next. If it
---  leads already, returns at once.
+--- Waits until this candidate leads, in order of arrival. Returns at once if it
+--  leads already.
 -- @tparam[opt] table options wait = maximum seconds to wait; default: forever,
 --   even while the server is unreachable, unless an error is permanent
 -- @treturn[1] boolean true
@@ -159,9 +159,9 @@ function election:campaign(options)
   return campaign(self, wait)
 end
 
---- Does this candidate certainly lead? Sends nothing. It steps down, so this is
---  false, when the lock is certainly its own for only a tenth of the usual time
---  more, at most a second. Then it stays false until the next campaign.
+--- Does this candidate certainly lead? Sends no request. A leader steps down
+--  when a tenth of the lock's usual validity is left, or a second if that is
+--  less. Then this is false until the candidate wins another campaign.
 -- @treturn boolean
 function election:is_leader()
   local term = self.term
@@ -171,13 +171,13 @@ function election:is_leader()
   return false
 end
 
---- Seconds for which no other candidate can lead, even if this one has stepped
---  down; 0 if it does not lead.
+--- Seconds for which no other candidate can lead, even after this one stepped
+--  down; 0 if it does not hold the lock.
 function election:valid_for()
   return self.term and self.term.hold:valid_for() or 0
 end
 
---- Ends the leadership; the next candidate leads. Any task may call this.
+--- Resigns, so that the next candidate leads. Any task may call this.
 -- @treturn[1] boolean true
 -- @treturn[2] nil
 -- @treturn[2] string "not_held": it does not lead; or as for `unlock`
@@ -191,8 +191,8 @@ function election:resign()
   return term.hold:unlock()
 end
 
---- Calls a function after each change: when this candidate becomes the leader,
---  and when it has resigned, stepped down or lost the lock.
+--- Registers a callback for each change: when this candidate becomes the
+--  leader, and when it has resigned, stepped down or lost the lock.
 -- @tparam function fn  called as a task: (true), or (false, reason)
 function election:on_change(fn)
   check_function(fn, "fn of election:on_change", 2)
@@ -201,16 +201,16 @@ end
 
 -- candidates ------------------------------------------------------------------
 
--- An owner as text: web3: invoice.lua (pid 412). It is untrusted.
+-- An owner as text, such as: web3: invoice.lua (pid 412). Untrusted.
 local function show(text, known)
   local who = identity.decode(text) or identity.decode(known or "")
   return naming.printable(who and identity.show(who) or text)
 end
 
 --- Who leads? Asks the server, so any process can ask.
--- @treturn[1] string such as "web3: invoice.lua (pid 412)"; false: nobody. Of
---   a candidate without an identity: the owner of its lock, or what Curator's
---   participant calls itself
+-- @treturn[1] string such as "web3: invoice.lua (pid 412)"; false: nobody. For
+--   a leader without an identity: its owner name, or the id of a Curator
+--   participant
 -- @treturn[1] table the state of the lock, as lock:peek returns it
 -- @treturn[2] nil, code, detail
 function election:leader()
@@ -233,7 +233,7 @@ function election:candidates()
   return list
 end
 
---- Its name, for messages.
+--- The election's name, for messages.
 function election:__tostring()
   return "election " .. naming.show(self.name)
 end

@@ -1,5 +1,5 @@
---- A member of a barrier on Redis (policy/barrier.lua): it is in a round under
---  a lease that the watchdog renews.
+--- A member of a barrier on Redis (policy/barrier.lua): its membership of a
+--  round is a lease that the watchdog renews.
 
 local deduplication = require "rlock.counters.deduplication"
 local identity = require "rlock.util.identity"
@@ -19,10 +19,10 @@ function Member:renewal()
   return self.lock.session.lease_ms, ("%d"):format(self.round)
 end
 
---- Its round has ended without a loss.
+--- Its round has ended normally.
 Member.removed = leased.drop
 
--- Ends the membership in the background, which the others see as its death.
+-- Ends the membership in the background. The other members see this as a death.
 local function release(self)
   local record, session = self.lock.record, self.lock.session
   session:background(function()
@@ -38,7 +38,7 @@ function Member:give_up()
   release(self)
 end
 
---- Creates one, and gives it to the watchdog.
+--- Creates a member, and registers it with the watchdog.
 -- @tparam table handle  the barrier
 -- @tparam string id
 -- @tparam integer round
@@ -52,14 +52,14 @@ function member.new(handle, id, round, task, sent)
   return self
 end
 
---- The id of a new member: as that of a permit, it begins with its client's.
+--- The id of a new member. Like a permit's, it begins with the client's id.
 function member.id(handle)
   local session = handle.session
   return identity.bytes(identity.short(session.id)) .. session.host.random(8)
 end
 
---- Takes a member out in the background. If its round has opened in the
---  meantime, the others see its death.
+--- Withdraws a member in the background. If its round has opened in the
+--  meantime, the other members see this as a death.
 -- @tparam table request  to enter, of deduplication.begin
 -- @tparam string id
 function member.withdraw(request, id)

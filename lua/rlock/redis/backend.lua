@@ -369,7 +369,7 @@ function Target.effect(_, holds, commands, deadline)
   return require("rlock.redis.effects").run(holds, commands, deadline)
 end
 
---- What passes release requests on: ask, listen.
+--- The module that delivers release requests: ask, listen.
 function Target.requests() return require "rlock.redis.release_requests" end
 
 --- The arguments of an operation, with the command that publishes.
@@ -428,8 +428,8 @@ function Target:ping(deadline)
   return node_of(self):call(deadline, { "PING" }, 1)
 end
 
---- Tells other processes about a wait, see lock/deadlock.lua. The key is beside
---  the lock: rlock_waits:{name}:<owner>.
+--- Announces a wait to other processes, see lock/deadlock.lua. The key is in
+--  the slot of the lock: rlock_waits:{name}:<owner>.
 -- @tparam number deadline by host.now()
 -- @tparam string owner_name
 -- @tparam[opt] string text  default: the wait is over

@@ -1,7 +1,7 @@
---- Release requests in Redis: a message on a channel of the lock's key, in its
---  slot. Holders are subscribed to it only while they have a callback, so
---  neither Redisson nor the hand-over of a lock sees anything of it. Both sides
---  of a read/write lock have one channel.
+--- Release requests in Redis: messages on a channel named after the lock's key,
+--  in the same slot. A holder subscribes to it only while it has a callback.
+--  The channel is separate, so Redisson and the hand-over of a lock are not
+--  affected. Both sides of a read/write lock share one channel.
 --    rlock_release_request:{key}     "<id> <reason>"
 --    rlock_release_request:N:{key}   in the database N, because channels are
 --                                    shared by all databases
@@ -74,7 +74,7 @@ end
 -- @tparam table target
 -- @tparam string _ the owner name of the holder
 -- @tparam function heard
--- @treturn function stops that
+-- @treturn function stops listening
 function release_requests.listen(target, _, heard)
   local server, name = target.server, channel_of(target)
   local all = server.asked or {}                -- name -> channel

@@ -10,7 +10,7 @@
 --  no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
 --  subscribers of a channel as waiters. With an `inbox`, the id of the client,
 --  two more channels of policy/handover.lua belong to it. With a `notify`, it
---  carries release requests, and is given up first if the user lacks the
+--  carries release requests, and is dropped first if the user lacks the
 --  permission for one of the channels. The subscriber sets
 --  `is_live` and `subscriber`, and calls notify(event, channel, payload, verb):
 --    "live"      it is subscribed; earlier messages may have been missed

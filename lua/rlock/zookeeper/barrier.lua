@@ -1,24 +1,26 @@
---- Barriers, as Curator's DistributedBarrier and DistributedDoubleBarrier. The
---  operations and replies are those of policy/barrier.lua.
+--- Barriers, compatible with Curator's DistributedBarrier and
+--  DistributedDoubleBarrier. The operations and replies are those of
+--  policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
+--  clients of Curator.
 --
---  A plain barrier is the path itself, a persistent node: it stays set until it
---  is removed, also if the client that has set it dies. Curator's cannot tell
---  who has set it.
+--  A plain barrier is the path itself, a persistent node. It stays set until it
+--  is removed, even if the client that set it dies, because Curator's node does
+--  not say which client set it.
 --
---  A double barrier has below its path a node for each member, ephemeral, and
---  `ready`, persistent, while a round is open. Curator's cannot tell a member
---  that leaves from one that dies, and may count one that has just left. So the
---  data of the path has a *log*: its first line is the number of the round,
---  that of the last one that has lost a member, and n. Each other line is a
---  member of ours: `+` and its node if it is in, `-` if it has left or given
---  up. Each change sets the data in the version that was read. To open a round,
---  one transaction checks that all nodes exist, writes the log and makes
---  `ready`.
---    - A node of ours that is not in the log is of a member that enters.
---    - A member that is in, and has no node, has died.
---  Members of Curator's count, too, but their deaths look as if they had left.
---  The first member in Curator's order leaves last, because Curator's rely on
---  it.
+--  A double barrier has child nodes: an ephemeral node for each member, and the
+--  persistent node `ready` while a round is open. Curator cannot tell a member
+--  that leaves from one that dies, and may count a member that has just left.
+--  So the data of the path is a *log*. Its first line has the number of the
+--  round, the number of the last round that lost a member, and n. Every other
+--  line is one of our members: `+` and its node if it is in, `-` if it has left
+--  or withdrawn. Each change is a compare-and-set on the version that was read.
+--  To open a round, one transaction checks that all nodes exist, writes the log
+--  and creates `ready`.
+--    - If a node of ours is not in the log, its member is entering.
+--    - If a member that is in has no node, it has died.
+--  Curator's members count too, but a death looks as if the member had left.
+--  The first member in Curator's order leaves last, because Curator relies on
+--  that.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -33,7 +35,7 @@ local ops = codec.ops
 
 local MARK = "member-"
 local READY = "ready"
-local OURS = "rlock"              -- the data of a `ready` that we have made
+local OURS = "rlock"              -- the data of a `ready` node that we created
 local MANY = 100                  -- members in a log before it is pruned
 local PLAIN = "0"                 -- the n of a plain barrier
 local UNKNOWN = -1                -- milliseconds until a round may change
@@ -107,15 +109,15 @@ local function look(self, deadline)
   return view
 end
 
--- Is the log still the one that was read? Then what the nodes have shown since
--- is no change that the log would explain.
+-- Is the log unchanged since it was read? Then the log does not explain what
+-- has changed in the nodes since.
 local function is_current(self, view, deadline)
   local data, version, detail = nodes.get(self.server, deadline, self.path)
   if data == nil then return nil, version, detail end
   return data and version == view.version
 end
 
--- May a set be retried? The log has changed, or the reply is lost.
+-- May a set be retried? Yes if the log has changed, or the reply was lost.
 local function is_again(code, err)
   return code == "closed" or code == "connect" or err == errors.BAD_VERSION
     or err == errors.NO_NODE
@@ -166,7 +168,7 @@ local function is_ours(name) return place.parse(name) == MARK end
 
 -- entering --------------------------------------------------------------------
 
--- Is a round open, with members that have not left?
+-- Is a round open whose members have not all left?
 local function is_open(view)
   if view.is_ready then return view.first ~= nil end
   for name, mark in pairs(view.marks) do
@@ -175,7 +177,7 @@ local function is_open(view)
   return false
 end
 
--- Makes the node of a member.
+-- Creates the node of a member.
 -- @treturn[1] table its entry, see target.lua; or false if a round is open
 -- @treturn[2] nil, code, detail
 local function make(self, deadline, now, id, ms)
@@ -193,8 +195,8 @@ local function make(self, deadline, now, id, ms)
   return self.base:held_by(id) or false
 end
 
--- Have Curator's opened the round after our node was made? Then we are in.
--- Those of ours note all that are in when they open it.
+-- Has Curator opened the round since our node was created? Then our member is
+-- in. Our clients log all members that are in when they open a round.
 -- @treturn boolean|nil nil, code, detail
 local function opened(self, deadline)
   local data, code, made = nodes.get(self.server, deadline,
@@ -203,7 +205,7 @@ local function opened(self, deadline)
   return data and data ~= OURS and made > self.created
 end
 
--- Notes that a member is in a round that Curator's have opened.
+-- Logs that a member is in a round that Curator opened.
 local function note(self, deadline)
   local name = self.node
   return update(self, deadline, function(view)
@@ -215,15 +217,15 @@ local function note(self, deadline)
   end)
 end
 
--- Are these members in order? Those of Curator's are first: they enter even if
--- they are too many.
+-- Does one member precede the other? Curator's members are first, because they
+-- enter even if they are surplus.
 local function precedes(a, b)
   local _, x = place.parse(a)
   local _, y = place.parse(b)
   return (x or -1) < (y or -1)
 end
 
--- Opens a round with the first n that enter.
+-- Opens a round with the first n members that are entering.
 -- @return true, or nil, code, detail
 local function open(self, view, names, n, deadline)
   local path = self.path
@@ -243,7 +245,7 @@ local function open(self, view, names, n, deadline)
   return transact(self, deadline, parts)
 end
 
--- The members that enter, and whether one of them has died since the last time.
+-- The members that are entering, and whether one has died since the last call.
 local function entering(self, view)
   local names, is_gone = {}, false
   for name in pairs(self.seen) do
@@ -262,7 +264,7 @@ local function entering(self, view)
   return names, is_gone
 end
 
--- Notes that a member has left.
+-- Logs that a member has left.
 -- @return true, or nil, code, detail
 local function depart(self, deadline)
   local own = self.node
@@ -275,7 +277,7 @@ local function depart(self, deadline)
   return true
 end
 
--- The reply to a member that is in. It leaves if others have given another n.
+-- The reply to a member that is in. It leaves if the others use another n.
 local function admit(self, entry, view, n, deadline)
   self.round = view.round
   if view.n == 0 or view.n == n then return { "held", view.round } end
@@ -285,7 +287,7 @@ local function admit(self, entry, view, n, deadline)
   return { "refused", ("%d"):format(view.n) }
 end
 
--- Is the member in? Notes it if Curator's have opened the round.
+-- Is the member in? Logs it if Curator opened the round.
 -- @treturn[1] table the log, if it is in; false: it is not
 -- @treturn[2] nil, code, detail
 local function is_in(self, view, deadline)
@@ -297,8 +299,8 @@ local function is_in(self, view, deadline)
   return note(self, deadline)
 end
 
--- Drops the marks of members that are gone; rarely, because others may not have
--- seen them.
+-- Prunes the log lines of members that are gone; rarely, because other members
+-- may not have read them yet.
 local function prune(view)
   local count = 0
   for _ in pairs(view.marks) do count = count + 1 end
@@ -310,8 +312,8 @@ local function prune(view)
   end
 end
 
--- Notes that a member gives up entering, unless it is in.
--- @tparam[opt] boolean is_late  though a round is open
+-- Logs that a member has withdrawn, unless it is in.
+-- @tparam[opt] boolean is_late  even if a round is open
 -- @treturn[1] table the log
 -- @treturn[2] nil, code, detail
 local function give_up(self, own, deadline, is_late)
@@ -325,7 +327,7 @@ local function give_up(self, own, deadline, is_late)
   end)
 end
 
--- Asks whether the round has opened, and opens it.
+-- Checks whether the round is open, and opens it if possible.
 -- @return as run.enter
 local function enter(self, entry, n, deadline)
   while true do
@@ -337,7 +339,7 @@ local function enter(self, entry, n, deadline)
     if its == nil then return nil, code, detail, true end
     if its then return admit(self, entry, its, n, deadline) end
     local names, is_gone = entering(self, view)
-    if view.is_ready then               -- it came when the round was open
+    if view.is_ready then               -- it arrived while the round was open
       ok, code, detail = give_up(self, self.node, deadline, true)
       if ok and ok.marks[self.node] ~= "+" then
         self.server:leave_later(entry)
@@ -358,7 +360,7 @@ end
 
 -- a plain barrier -------------------------------------------------------------
 
--- Makes the path. Above it are containers.
+-- Creates the path. Its parents are container nodes.
 local function set(self, deadline)
   local path = self.path
   local parent = path:match "^(.+)/[^/]*$" or "/"
@@ -393,7 +395,7 @@ function run.enter(self, deadline, now, _, _, n, more)
   return reply, code, detail, is_unsure, now
 end
 
--- Gives up, unless the round has opened with this member.
+-- Withdraws the member, unless the round has opened with it.
 function run.withdraw(self, deadline, _, _, _, _, more)
   local base, id = self.base, more[1]
   local entry = base:held_by(id)
@@ -431,7 +433,7 @@ local function outcome(self, view)
   return not is_inside and "free" or nil, dead
 end
 
--- Are there members of Curator's that rely on our node, because it is first?
+-- Do members of Curator's rely on our node, because it is first?
 local function is_needed(view, own)
   if view.first ~= own then return false end
   for name in pairs(view.has) do
@@ -440,7 +442,7 @@ local function is_needed(view, own)
   return false
 end
 
--- Notes that the round has lost a member.
+-- Logs that the round has lost a member.
 local function lose(self, deadline)
   return update(self, deadline, function(view)
     if view.lost >= self.round or view.round ~= self.round then
@@ -450,13 +452,13 @@ local function lose(self, deadline)
   end)
 end
 
--- Deletes the node of a member that has left, and the last one `ready`.
+-- Deletes the node of a member that has left; the last member deletes `ready`.
 local function drop(self, entry, deadline)
   if entry and entry.is_held then self.base:drop(entry, deadline) end
   return clear(self, deadline)
 end
 
--- Asks whether the round has ended; notes if it has lost a member.
+-- Checks whether the round has ended; logs if it has lost a member.
 -- @treturn[1] string|boolean "free", "lost", or false: not yet
 -- @treturn[1] table the log
 -- @treturn[2] nil, code, detail
@@ -494,7 +496,7 @@ function run.leave(self, deadline, now, _, _, _, more)
     or UNKNOWN, self.round }
 end
 
--- Ends the membership of a client that is closed, or whose task has ended.
+-- Ends a membership when its client is closed or its task has ended.
 function run.release(self, deadline, now, id, ...)
   local entry = self:held_by(id)
   if entry then give_up(self, entry.place.node, deadline) end

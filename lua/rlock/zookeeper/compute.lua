@@ -3,8 +3,9 @@
 --    KEY/value   persistent: "<fresh> <gone> <until> <failure>\n<value>". The
 --                value is fresh until the first time, and kept until the second
 --                one; a failure, see recipes/compute.lua, until the third one
---  Times are seconds of the wall clock of the client that computed, and others
---  compare them with theirs: ZooKeeper does not tell its time.
+--  Times are seconds by the wall clock of the client that computed. Others
+--  compare them with their own clocks, because ZooKeeper does not tell its
+--  time.
 
 local compute = require "rlock.recipes.compute"
 local nodes = require "rlock.zookeeper.nodes"
@@ -15,7 +16,7 @@ local ceil = math.ceil
 
 function store.key(name) return name .. "/compute" end
 
--- The function that a change of the node calls.
+-- The callback for a change of the node.
 local function watch(server, path, waiter)
   local link = server.connection
   local function on_change()
@@ -27,7 +28,8 @@ local function watch(server, path, waiter)
   link:watch(path, on_change)
 end
 
--- Reads the node. The one that leads makes it, so that its watch is set.
+-- Reads the node. The leader of a flight creates it first, so that it can be
+-- watched.
 local function get(self, deadline, path, is_watched)
   local server = self.session.server
   while true do
@@ -50,7 +52,8 @@ local function parse(data)
     failure, data:sub(at or 1)
 end
 
---- Reads the state, see recipes/compute.lua. A waiter with a watch knows it.
+--- Reads the state, see recipes/compute.lua. For a waiter whose watch has not
+--  fired, sends nothing: the state is unchanged.
 function store.read(self, deadline, waiter)
   local server, now = self.session.server, self.session.host.time()
   local path, fault = server:path_of(self.key .. "/value")
@@ -78,7 +81,7 @@ function store.write(self, hold, value)
   return set(self, hold, fresh, fresh + ceil(self.stale), 0, "", value)
 end
 
---- Stores a failure while the hold lasts. An old value remains.
+--- Stores a failure while the hold lasts. A stale value remains.
 function store.fail(self, hold, failure)
   local session = self.session
   local data = get(self, session.host.now() + session.timeout,

@@ -1,10 +1,11 @@
---- Release requests on ZooKeeper, as Curator's: its Revoker sets the data of a
---  holder's node to "__REVOKE__". The holder watches its node. A node whose
---  holder has a callback has no data, if it is Curator's, or data that end with
---  MARK, if it is ours. Curator's format has no room for a reason, so only a
---  request to a holder of ours has more data:
+--- Release requests on ZooKeeper, compatible with Curator: its Revoker sets the
+--  data of a holder's node to "__REVOKE__". The holder watches its node. A node
+--  whose holder has a callback has no data if it is Curator's, and data that
+--  end with MARK if it is rlock's. Curator's format has no room for a reason,
+--  so only a request to an rlock holder has more data:
 --    __REVOKE__ <id> <reason>
---  The holder then sets its own data again, so that `rlockctl status` shows it.
+--  The holder then restores its data, so that `rlockctl status` shows the
+--  holder.
 
 local codec = require "rlock.zookeeper.codec"
 local nodes = require "rlock.zookeeper.nodes"
@@ -14,7 +15,7 @@ local revoker = {}
 
 local ops, REVOKE, MARK = codec.ops, queues.REVOKE, queues.MARK
 
--- Shows in the data of its node that a holder has a callback.
+-- Marks the data of a node whose holder has a callback.
 local function mark(server, entry, version)
   server.connection:post(ops.set, codec.set(entry.place:path(),
     server:data(entry.place.owner) .. MARK, version))
@@ -26,7 +27,7 @@ local function nothing() end
 -- @tparam table target
 -- @tparam string owner  the name of the holder
 -- @tparam function heard
--- @treturn function stops that
+-- @treturn function stops listening
 function revoker.listen(target, owner, heard)
   local entry = target:held_by(owner)
   if not entry then return nothing end
@@ -35,7 +36,7 @@ function revoker.listen(target, owner, heard)
   return function() entry.heard = nil end
 end
 
---- Call this with the data of the node of a hold that has a callback.
+--- Handles new data of a node whose holder has a callback.
 -- @tparam table server the back end
 -- @tparam table entry
 -- @tparam table its  a reader of the reply to a get
@@ -45,14 +46,14 @@ function revoker.seen(server, entry, its)
       and data:sub(1, #REVOKE) ~= REVOKE then
     return
   end
-  -- A later change of the data is not overwritten, and is seen next.
+  -- Does not overwrite a later change of the data, which is handled next.
   mark(server, entry, stat.version)
   local request = data:match("^" .. REVOKE .. " ?(.*)$")
   if request then entry.heard(request) end
 end
 
--- The data that ask the holder whose node has this data; nil: it has no
--- callback.
+-- The data that make a request to the holder of a node with this data; nil: the
+-- holder has no callback.
 local function data_for(data, request)
   if data == "" or data == REVOKE then return REVOKE end
   if data:sub(1, #REVOKE) == REVOKE or data:sub(-#MARK) == MARK then
@@ -60,7 +61,7 @@ local function data_for(data, request)
   end
 end
 
---- Sends a request to all holders of a lock, of both sides of a pair.
+--- Sends a request to all holders of a lock, on both sides of a pair.
 -- @tparam table target
 -- @tparam number deadline by host.now()
 -- @tparam string request

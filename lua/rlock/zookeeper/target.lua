@@ -410,7 +410,7 @@ end
 
 -- its server ------------------------------------------------------------------
 
---- Tells other processes about a wait, in the data of the node that waits.
+--- Announces a wait to other processes, in the data of the waiter's node.
 -- @tparam number deadline by host.now()
 -- @tparam string owner
 -- @tparam[opt] string text  default: the wait is over, and its node is gone
@@ -432,7 +432,7 @@ function target:announce(deadline, owner, text)
   return true
 end
 
---- What passes release requests on: ask, listen.
+--- The module that delivers release requests: ask, listen.
 function target.requests() return require "rlock.zookeeper.revoker" end
 
 --- Posts nothing: each request needs a task.

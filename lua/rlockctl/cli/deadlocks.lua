@@ -11,20 +11,22 @@ local deadlocks = {}
 deadlocks.usage = [[
 rlockctl deadlocks [URL] [--json]
 
-Shows deadlocks: tasks that each hold a lock and wait for one that the next of
-them holds, across processes and machines, with program, host and process, and
-since when they wait. It changes nothing. The URL is as for --url.
+Shows deadlocks across processes and machines: cycles of tasks, in which each
+task holds a lock and waits for a lock that the next one holds. Shows program,
+host and process of each task, and when its wait began. Read-only. The URL is as
+for --url.
 
-The library prevents the deadlocks among the tasks of one client: lock() returns
-"deadlock". It announces to the server what a task holds that has waited for
-longer than a second. This command reads that, and the locks, and shows only
-cycles that still exist afterwards. Announcements of a process that has died
-last for 30 s.
+The library prevents deadlocks among the tasks of one client: lock() returns
+"deadlock". A task that holds a lock and has waited for another one for more
+than a second announces both to the server. This command reads the announcements
+and the locks, and shows only cycles that persist. Announcements of a dead
+process expire after 30 s.
 
-A hold whose lease ends is no part of a deadlock, nor is one with an explicit
-owner, a semaphore, a permit or a latch. A hold taken by lock:hold() is, though
-another task may release it: the output says so. Locks on several servers are
-looked at one server at a time.
+Not part of a deadlock: a hold whose lease is not renewed, a hold with an
+explicit owner, a semaphore, a permit, a latch. A hold taken by lock:hold() may
+be part of one, although another task may release it: the output says so.
+Independent servers are searched separately, so a cycle across them is not
+found.
 
   --json   print one object per line, one for each deadlock
 
@@ -56,7 +58,7 @@ local function holders_of(client, waits)
   return holders
 end
 
--- The waits of a list that are still there, as they are now.
+-- The waits of a list that still last, in their current state.
 local function lasting(waits, now)
   local by_id, left = {}, {}
   for _, wait in ipairs(now) do by_id[wait.id] = wait end
@@ -64,15 +66,15 @@ local function lasting(waits, now)
   return left
 end
 
--- Adds who the tasks of a cycle are.
+-- Adds the identities of the tasks of a cycle.
 local function identify(client, cycle)
   local state = { name = cycle[1].wait.name, holders = {} }
   for i, step in ipairs(cycle) do state.holders[i] = step.wait end
   return stores.of(client).complete(client, { state })
 end
 
---- The deadlocks. A task that waits neither takes nor releases locks. So if it
---  has waited all the time, it has held all the time what it holds now.
+--- Finds the deadlocks. A waiting task neither acquires nor releases locks. So
+--  if it is in the same wait as before, its holds have not changed since.
 -- @tparam table client
 -- @treturn[1] table a list, see wait_graph.cycles; waits have `who`, if known
 -- @treturn[2] nil, code, detail

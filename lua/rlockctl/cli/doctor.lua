@@ -17,11 +17,11 @@ doctor.usage = [[
 rlockctl doctor [URL...] [--name NAME] [--policy POLICY] [--lease DURATION]
                 [-w DURATION] [--json]
 
-Audits servers for locks, and changes nothing. For each finding it prints what
-it found, why that matters for a lock, and the command that mends it. With
-Sentinel or in a cluster, it audits each server; with zk://, each server of the
-ensemble. With several URLs, such as those of the servers of a red lock, it
-audits all of them. Default: the server of --url.
+Audits servers for locks; read-only. For each finding it prints what it found,
+why that matters for a lock, and the command that fixes it. With Sentinel or in
+a cluster, it audits each server; with zk://, each server of the ensemble. With
+several URLs, such as those of the servers of a red lock, it audits all of them.
+Default: the server of --url.
 
 Levels: a fault may break mutual exclusion or stops locks, a warning may do so
 in a failure or under load, a note is good to know. What the server does not

@@ -9,10 +9,11 @@ local command = {}
 command.usage = [[
 rlockctl revoke NAME [--reason TEXT] [--policy POLICY]
 
-Asks the holders of a lock to release it. They decide: a program by the function
-that it has given to on_release_request, `rlockctl run --on-revoke SIGNAL` by
-its command, on ZooKeeper also Curator's makeRevocable. Then `rlockctl wait
-NAME` waits until it is free. `rlockctl break NAME` does not ask.
+Asks the holders of a lock to release it. The holder decides: a program in its
+on_release_request callback, a command under `rlockctl run --on-revoke SIGNAL`
+when it gets the signal, on ZooKeeper also a listener of Curator's
+makeRevocable. Use `rlockctl wait NAME` to wait until the lock is free, and
+`rlockctl break NAME` to free it by force.
 
   --reason TEXT  for the holders, at most 256 bytes; Curator's do not get it
 
@@ -28,7 +29,7 @@ command.options = {
 
 local FREE, LONGEST = 3, 256
 
--- What asks the holders of a state, or nil, code, detail.
+-- The lock whose holders to ask, or nil, code, detail.
 local function lock_of(client, state, name, policy)
   local code, why = lookup.refusal(state)
   if code then return nil, code, why end

@@ -64,13 +64,14 @@ such as daemons. If the guard is killed, its parent, the warden, kills all these
 processes before the lock is released. If both are killed, rlockctl does not
 release the lock, which ends with its lease.
 
-With --leader, one of the machines that run this runs the command, the others
-wait, first come, first served. If the leader ends or is stopped by a signal,
-the next one starts its command at once; if it dies, when --ttl is over. If the
-lock is lost, rlockctl stops the command and waits for its turn again, even
-while no server answers. If the command ends by itself, rlockctl exits with its
-status. On ZooKeeper, layout=latch and layout=selector elect one leader together
-with programs that use Curator's LeaderLatch and LeaderSelector.
+With --leader, one of the machines that run this is elected leader and runs the
+command; the others wait, first come, first served. If the leader ends or is
+stopped by a signal, the next one starts its command at once; if it dies, when
+its lease (--ttl) expires. If the lock is lost, rlockctl stops the command and
+waits for its turn again, even while no server answers. If the command ends by
+itself, rlockctl exits with its status. On ZooKeeper, layout=latch and
+layout=selector elect one leader together with programs that use Curator's
+LeaderLatch and LeaderSelector.
 
 HUP, INT, QUIT, TERM, USR1, USR2 and WINCH are forwarded to the command's
 process group; a second INT or TERM becomes KILL. On a terminal, the command

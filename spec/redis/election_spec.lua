@@ -167,6 +167,15 @@ describe("an election", function()
     has_changed(changes, "true", "false the client was closed")
   end)
 
+  it("is not led after a deadline that has passed", function()
+    local election = candidate()
+    local deadline = rlock.deadline(0)
+    local ok, code = election:campaign { wait = deadline }
+    assert.same({ nil, "timeout" }, { ok, code })
+    assert(election:campaign())
+    assert.is_true(election:campaign { wait = deadline })
+  end)
+
   it("checks what it is given", function()
     local client = open()
     assert.error_matches(function() client:election "" end, "bad name")

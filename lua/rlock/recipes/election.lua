@@ -11,6 +11,7 @@
 --  hold may end, and keeps it until then. So what its callbacks stop has ended
 --  before another candidate leads.
 
+local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local identity = require "rlock.util.identity"
@@ -134,6 +135,7 @@ end
 
 local function campaign(self, wait)
   if self:is_leader() then return true, self.term.hold:token() end
+  if wait < 0 then return nil, "timeout", PASSED end
   if self.is_campaigning then
     return nil, "refused", "another task campaigns in this election object; "
       .. "make one for each candidate"

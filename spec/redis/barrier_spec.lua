@@ -360,6 +360,22 @@ describe("a barrier", function()
       assert.is_true(waiting:join(PATIENCE))
     end)
 
+  it("forgets those that have set it and died when it is set again",
+    function()
+      local ops = states.of(client, "barrier")
+      ops.play(name, [[
+        enter 1 60000 0 publish 60000 a       held
+        enter 2 60000 0 publish 60000 b       held
+      ]])
+      client:call("ZADD", name, 1, "a")
+      ops.play(name, [[
+        enter 3 60000 0 publish 60000 c       held
+        look 1 publish                        busy
+        renew a 60000 1                       lost
+      ]])
+      assert.same({ "b", "c" }, client:call("ZRANGE", name, 0, -1))
+    end)
+
   it("is lost when all that have set it have died, not earlier", function()
     local mortal = open { watchdog = 2 * slow }
     assert.is_true(barrier:set())

@@ -2,6 +2,7 @@
 --- members see of each other, also of those that die.
 --- spec/check/barriers_spec.lua has replies that are lost.
 
+local deduplication = require "rlock.counters.deduplication"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
@@ -340,6 +341,20 @@ describe("a barrier", function()
       assert.is_true(barrier:remove())
       eventually(function() return not own.session.watchdog:is_needed() end)
       for _, event in ipairs(events) do assert.not_equal("lost", event) end
+    end)
+
+  it("stays set if it is set while the reply to remove is on its way",
+    function()
+      assert.is_true(barrier:set())
+      local insist = deduplication.insist
+      finally(function() deduplication.insist = insist end)
+      function deduplication.insist(...)
+        local reply = insist(...)
+        assert.is_true(barrier:set())
+        return reply
+      end
+      assert.is_true(barrier:remove())
+      assert.equal("held", barrier.record.member.state)
     end)
 
   it("that is removed and set again opens for those that have waited",

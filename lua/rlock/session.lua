@@ -67,6 +67,7 @@ function session.new(host, options)
     waits = false,              -- of tasks that hold something: deadlock.lua
     pending = 0,                                -- requests and background work
     is_closed = false, work_ended = false,
+    closing = {},                   -- set of events, which `close` sets
   }, session)
   self.server = open_server(self)
   self.wakeup = wakeup.new(self.server.channels, host)
@@ -275,6 +276,7 @@ function session:close()
   local task = self.host.current()
   for _, family in pairs(self.families) do owner.renumber(task, family) end
   local deadline = self.host.now() + self.timeout
+  for event in pairs(self.closing) do event:set() end
   self.wakeup:close()
   self.watchdog:close()
   release_all(self, deadline, "the client was closed")

@@ -2,6 +2,7 @@
 --- members see of each other, also of those that die.
 --- spec/check/barriers_spec.lua has replies that are lost.
 
+local deduplication = require "rlock.counters.deduplication"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
@@ -261,6 +262,18 @@ describe("a double barrier", function()
     enter(member(), member())
   end)
 
+  it("may be left by two tasks, whose requests end once", function()
+    local one, two = member(), member()
+    enter(one, two)
+    local first = start(function() return one:leave { wait = PATIENCE } end)
+    local second = start(function() return one:leave { wait = PATIENCE } end)
+    assert.is_true(two:leave { wait = PATIENCE })
+    assert.is_true(first:join(PATIENCE))
+    assert.is_true(second:join(PATIENCE))
+    enter(one, two)
+    assert.not_equal(one.request.slot, two.request.slot)
+  end)
+
   it("is entered once by one member, and with the same n", function()
     local one = member(1)
     assert.is_true(one:enter())
@@ -330,6 +343,20 @@ describe("a barrier", function()
       for _, event in ipairs(events) do assert.not_equal("lost", event) end
     end)
 
+  it("stays set if it is set while the reply to remove is on its way",
+    function()
+      assert.is_true(barrier:set())
+      local insist = deduplication.insist
+      finally(function() deduplication.insist = insist end)
+      function deduplication.insist(...)
+        local reply = insist(...)
+        assert.is_true(barrier:set())
+        return reply
+      end
+      assert.is_true(barrier:remove())
+      assert.equal("held", barrier.record.member.state)
+    end)
+
   it("that is removed and set again opens for those that have waited",
     function()
       assert.is_true(barrier:set())
@@ -346,6 +373,22 @@ describe("a barrier", function()
         look 1 publish                        free
       ]])
       assert.is_true(waiting:join(PATIENCE))
+    end)
+
+  it("forgets those that have set it and died when it is set again",
+    function()
+      local ops = states.of(client, "barrier")
+      ops.play(name, [[
+        enter 1 60000 0 publish 60000 a       held
+        enter 2 60000 0 publish 60000 b       held
+      ]])
+      client:call("ZADD", name, 1, "a")
+      ops.play(name, [[
+        enter 3 60000 0 publish 60000 c       held
+        look 1 publish                        busy
+        renew a 60000 1                       lost
+      ]])
+      assert.same({ "b", "c" }, client:call("ZRANGE", name, 0, -1))
     end)
 
   it("is lost when all that have set it have died, not earlier", function()

@@ -3,6 +3,7 @@
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local redis = require "spec.tools.redis"
+local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
@@ -155,6 +156,24 @@ describe("an election", function()
     local ok, code = election:campaign()
     assert.same({ nil, "closed" }, { ok, code })
     assert.equal(false, (candidate():leader()))
+  end)
+
+  it("is told at once that its client was closed", function()
+    local election, changes = candidate { watchdog = 600 }
+    assert(election:campaign())
+    has_changed(changes, "true")
+    rlock.sleep(0.01)                   -- its watch waits
+    election.client:close()
+    has_changed(changes, "true", "false the client was closed")
+  end)
+
+  it("is not led after a deadline that has passed", function()
+    local election = candidate()
+    local deadline = rlock.deadline(0)
+    local ok, code = election:campaign { wait = deadline }
+    assert.same({ nil, "timeout" }, { ok, code })
+    assert(election:campaign())
+    assert.is_true(election:campaign { wait = deadline })
   end)
 
   it("checks what it is given", function()

@@ -89,6 +89,9 @@ end
 
 -- Adds the member `id` to the round.
 local function join(keys, round, n, id, lease, time)
+  if n == PLAIN then            -- drops those that have set it, and have died
+    redis.call("zremrangebyscore", keys[1], "-inf", time)
+  end
   redis.call("zadd", keys[1], time + lease, id)
   if not round.n then
     redis.call("hset", keys[2], "round", round.number, "n", n, "lost",

@@ -112,10 +112,11 @@ end
 -- @treturn[3] nil, code, detail
 function barrier:remove()
   local record = self.record
+  local former = record.member          -- it may be set again before the reply
   local reply, code, detail =
     deduplication.insist(deduplication.begin(self), "remove", PLAIN)
-  if reply and record.member then
-    record.member:drop()
+  if reply and former and record.member == former then
+    former:drop()
     record.member = nil
   end
   return deduplication.result(removed, reply, code, detail)

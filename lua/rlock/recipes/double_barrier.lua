@@ -107,6 +107,10 @@ local function withdraw(its)
 end
 
 local function enter(self, wait)
+  if self.request then
+    return nil, "refused", "this member is in already; or it is entering or "
+      .. "leaving"
+  end
   local host = self.session.host
   self.request, self.round = deduplication.begin(self), nil
   local its = new_call(Entry, self, { late = late(self, "entered"),
@@ -143,10 +147,6 @@ end
 -- @treturn[2] string detail
 function double_barrier:enter(options)
   local wait = check.of_wait(options).wait or math.huge
-  if self.request then
-    return nil, "refused", "this member is in already; or it is entering or "
-      .. "leaving"
-  end
   local is_in, code, detail =
     self.session.host.whole_wait(enter, self, wait)
   if is_in then return true end
@@ -158,19 +158,26 @@ end
 
 local Exit = call:class()
 
+-- Is it the member's present request? If several tasks leave, the first one
+-- ends the request, and the member may be in again.
+local function is_present(its) return its.counter.request == its.request end
+
 -- Sends the request to leave, which also checks whether the round has ended.
 function Exit:try(deadline, now)
   local reply, code, detail = deduplication.send(self.request, "leave",
     deadline, now, self.number, { self.id })
   if not reply then return nil, nil, code, detail end
   local handle = self.counter
-  if handle.member then
+  local is_first = is_present(self)
+  if is_first and handle.member then
     handle.member:drop()
     handle.member = nil
   end
   if reply[1] == "busy" then return "busy", reply[2] end
-  handle.request = nil
-  deduplication.finish(self.request)
+  if is_first then
+    handle.request = nil
+    deduplication.finish(self.request)
+  end
   if reply[1] == "lost" then return nil, nil, "lost", LOST end
   self.left = 0                   -- as in `enter`
   return "held"
@@ -179,13 +186,16 @@ end
 -- Leaves in the background, after the server did not reply in time.
 local function leave_later(its)
   local handle = its.counter
-  if not handle.member then return end
+  if not handle.member or not is_present(its) then return end
   handle.member:drop()
   handle.member, handle.request = nil, nil
   deduplication.retry(its.request, "leave", its.number, { its.id })
 end
 
 local function leave(self, wait)
+  if not self.request or not self.round then
+    return nil, "not_held", "it has not entered"
+  end
   local request = self.request
   if self.member then deduplication.renumber(request) end
   local its = new_call(Exit, self, { late = late(self, "left"),
@@ -206,9 +216,6 @@ end
 -- @treturn[2] string detail
 function double_barrier:leave(options)
   local wait = check.of_wait(options).wait or math.huge
-  if not self.request or not self.round then
-    return nil, "not_held", "it has not entered"
-  end
   local have_left, code, detail =
     self.session.host.whole_wait(leave, self, wait)
   if have_left then return true end

@@ -11,6 +11,7 @@
 --  expire, and keeps the hold until then. So its callbacks have time to stop
 --  the work before another candidate leads.
 
+local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local identity = require "rlock.util.identity"
@@ -78,6 +79,7 @@ end
 -- Ends a term, before its hold is released.
 local function finish(self, term, why)
   term.is_over = true
+  self.session.closing[term.over] = nil
   term.over:set()
   tell(self, false, why)
 end
@@ -87,6 +89,7 @@ local function step_down(self, term, why)
   local hold = term.hold
   finish(self, term, why or self.session.is_closed and "the client was closed"
     or hold.hold.grant.lost_because or "not renewed in time")
+  if self.session.is_closed then return end     -- `close` releases the hold
   self.session:background(function()
     self.session.host.sleep(hold:valid_for())
     hold:unlock()
@@ -100,11 +103,14 @@ local function left_of(term)
   return valid - term.margin
 end
 
--- A background task: ends a term before its hold expires.
+-- A background task: ends a term before its hold expires, and when the client is
+-- closed.
 local function watch(self, term)
   while not term.is_over do
     local left = left_of(term)
-    if left <= 0 then return step_down(self, term) end
+    if left <= 0 or self.session.is_closed then
+      return step_down(self, term)
+    end
     local _, code = term.over:pause(left)
     if code then return end             -- the program ends
   end
@@ -113,7 +119,7 @@ end
 local function begin(self, hold)
   local term = { hold = hold, margin = 0, is_over = false,
     over = self.session.host.event() }
-  self.term = term
+  self.term, self.session.closing[term.over] = term, true
   hold:on_lost(function(_, reason) step_down(self, term, reason) end)
   tell(self, true)
   self.session.host.service(watch, self, term)
@@ -130,6 +136,7 @@ end
 
 local function campaign(self, wait)
   if self:is_leader() then return true, self.term.hold:token() end
+  if wait < 0 then return nil, "timeout", PASSED end
   if self.is_campaigning then
     return nil, "refused", "another task campaigns in this election object; "
       .. "make one for each candidate"

@@ -34,11 +34,13 @@ deadlock.kept = KEPT
 -- "peer". Permits have no owner, so no task keeps out those that wait for one.
 local EXCLUDES = {}
 for _, kind in ipairs(kinds) do
-  if kind.pair then
-    EXCLUDES[kind.name .. ".read"] = "peer"
-    EXCLUDES[kind.name .. ".write"] = "all"
-  elseif not kind.driver then
-    EXCLUDES[kind.name] = "all"
+  for _, name in ipairs { kind.name, kind.fenced or "fenced_" .. kind.name } do
+    if kind.pair then
+      EXCLUDES[name .. ".read"] = "peer"
+      EXCLUDES[name .. ".write"] = "all"
+    elseif not kind.driver then
+      EXCLUDES[name] = "all"
+    end
   end
 end
 

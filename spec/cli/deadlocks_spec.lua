@@ -199,7 +199,8 @@ describe("the graph of waits", function()
     assert.same({ "7 a b u:1", "a b", 1.5, "c" },
       { its.id, its.name, its.waited, its.held[1].name })
     for _, text in ipairs { "", "x", "7 x fair a u:1", "7 1 fair a",
-        "7 1 fair a u:1 task mutex c" } do
+        "7 1 fair a u:1 task mutex c", "7 1e300 fair a u:1",
+        "7 -1e300 fair a u:1" } do
       assert.is_nil(graph.parse(text))
     end
   end)

@@ -74,6 +74,19 @@ describe("a deadlock of two tasks", function()
     assert.equal(0, waits())
   end)
 
+  it("is told for locks with fencing tokens, too", function()
+    for _, kind in ipairs { "mutex", "fair_lock", "simple_lock" } do
+      one = client[kind](client, fixtures.name "one", { fenced = true })
+      assert(one:lock())
+      local job = other(two, one)
+      eventually(function() return waits() == 1 end, PATIENCE, "it waits")
+      local ok, code = two:lock { wait = SHORT }
+      assert.same({ nil, "deadlock" }, { ok, code }, kind)
+      assert.is_true(one:unlock())
+      assert.is_true(job:join(LONG))
+    end
+  end)
+
   it("is none for a single attempt", function()
     assert(one:lock())
     local job = cross()

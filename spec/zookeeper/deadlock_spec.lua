@@ -76,6 +76,35 @@ describe("a deadlock on ZooKeeper", function()
     assert(one:unlock())
     assert.is_true(job:join(LONG))
   end)
+
+  it("is not announced by a node that ends while it connects", function()
+    local client = open()
+    local one, two = client:lock(fixtures.name "one"),
+      client:lock(fixtures.name "two")
+    assert(one:lock())
+    local job = crossing(client, two, one)
+    local target, link = one.record.target, client.session.server.connection
+    local owner, entry
+    eventually(function()
+      for its, each in pairs(target.entries) do
+        if not each.is_held and each.place.node then
+          owner, entry = its, each
+        end
+      end
+      return entry
+    end, SOON, "its node")
+    local node = entry.place.node
+    link.reach = function()                   -- with a new session
+      entry.place.node = nil
+      return true
+    end
+    local ok, result = pcall(target.announce, target, rlock.now() + LONG, owner,
+      "text")
+    link.reach, entry.place.node = nil, node
+    assert.same({ true, true }, { ok, result })
+    assert(one:unlock())
+    assert.is_true(job:join(LONG))
+  end)
 end)
 
 describe("rlockctl deadlocks on ZooKeeper", function()

@@ -196,6 +196,31 @@ describe("a lock on ZooKeeper", function()
     assert.is_true(lock:try_lock())
   end)
 
+  it("has a new token after its node was deleted and a reply lost", function()
+    assert(lock:lock())
+    local other = open()
+    local its = other:lock(name)
+    local job = task.start(function()
+      local ok, token = its:lock { wait = PATIENCE }
+      return ok, token, its:peek().token
+    end)
+    eventually(function() return nodes(name)[2] end, PATIENCE)
+    local _, entry = next(its.record.target.entries)
+    eventually(function() return entry.place.ahead end, PATIENCE)
+    assert.is_true(peer:delete(entry.place:path()))
+    local link = other.session.server.connection
+    local post = link.post
+    function link.post(...)
+      entry.place.create = nil              -- the reply to a create is ignored
+      return post(...)
+    end
+    assert(lock:unlock())
+    local ok, token, shown = job:join(PATIENCE)
+    link.post = nil
+    assert.is_true(ok)
+    assert.equal(shown, token)
+  end)
+
   it("tells at each unlock that its node was deleted", function()
     assert(lock:lock())
     assert(lock:lock())

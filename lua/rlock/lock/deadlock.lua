@@ -36,11 +36,13 @@ deadlock.kept = KEPT
 -- waiter.
 local EXCLUDES = {}
 for _, kind in ipairs(kinds) do
-  if kind.pair then
-    EXCLUDES[kind.name .. ".read"] = "peer"
-    EXCLUDES[kind.name .. ".write"] = "all"
-  elseif not kind.driver then
-    EXCLUDES[kind.name] = "all"
+  for _, name in ipairs { kind.name, kind.fenced or "fenced_" .. kind.name } do
+    if kind.pair then
+      EXCLUDES[name .. ".read"] = "peer"
+      EXCLUDES[name .. ".write"] = "all"
+    elseif not kind.driver then
+      EXCLUDES[name] = "all"
+    end
   end
 end
 

@@ -258,7 +258,7 @@ function place:ask(deadline, is_try)
       return nil, "refused", ("%s has nodes of another kind of lock (%s)")
         :format(self.parent, other)
     elseif names and not is_there then
-      self.node = nil                        -- it was deleted
+      self.node, self.created = nil, nil     -- it was deleted
     elseif names and self.most and #names > self.most then
       if is_try then return false end
       if self.watching then              -- nothing has changed since the list

@@ -424,6 +424,7 @@ function target:announce(deadline, owner, text)
     return true
   end
   local ok, code, detail = server.connection:reach(deadline)
+  if ok and (not queued.node or entry.is_held) then return true end
   if ok then
     ok, code, detail = nodes.set(server, deadline, queued:path(),
       server:data(queued.owner) .. " " .. text)

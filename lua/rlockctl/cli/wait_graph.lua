@@ -10,6 +10,8 @@ local percent = require "rlock.util.percent"
 
 local graph = {}
 
+local LONGEST = 1e12     -- ms of a wait: os.date can show when it began
+
 --- Parses an announcement. It is untrusted: any client may write any.
 -- @tparam string text
 -- @treturn[1] table a wait; `waited` is that of the announcement
@@ -18,7 +20,10 @@ function graph.parse(text)
   local words = {}
   for word in text:gmatch "%S+" do words[#words + 1] = percent.decode(word) end
   local number, ms = words[1], tonumber(words[2])
-  if not ms or not words[5] or #words % 4 ~= 1 then return nil end
+  if not ms or not (ms >= 0 and ms <= LONGEST) or not words[5]
+      or #words % 4 ~= 1 then
+    return nil
+  end
   local wait = { kind = words[3], name = words[4], owner = words[5],
     waited = ms / 1000, held = {},
     id = table.concat({ number, words[4], words[5] }, " ") }

@@ -103,8 +103,8 @@ local function left_of(term)
   return valid - term.margin
 end
 
--- A background task: ends a term before its hold expires, and when the client is
--- closed.
+-- A background task: ends a term before its hold expires, and when the client
+-- is closed.
 local function watch(self, term)
   while not term.is_over do
     local left = left_of(term)

@@ -396,7 +396,7 @@ end)
 describe("rlockctl doctor of several servers", function()
   it("audits a master, its replicas and the Sentinels", function()
     local set_ = sentinel.start { replicas = 2, args = GOOD,
-      password = "sesame" }
+      password = "sesame", down_after = 900 }
     finally(function() set_:stop() end)
     local out
     eventually(function()               -- the Sentinels know each other

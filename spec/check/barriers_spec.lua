@@ -34,19 +34,6 @@ local function start(self, host, fn, ...)
   return results
 end
 
--- Loses the reply to what fn does.
-local function lose_reply(self, fn, ...)
-  local route = self:route()
-  route.delay = 0.01
-  self.spawn(function()
-    self.sleep(0.015)
-    for _, link in ipairs(route.links) do link:close_server() end
-  end)
-  local results = table.pack(fn(...))
-  route.delay = 0
-  return table.unpack(results, 1, results.n)
-end
-
 local function entry(self, key) return self.server.redis:entry(key) end
 
 local function members(self)
@@ -123,17 +110,17 @@ describe("a double barrier on virtual time:", function()
   on_stage("counts a member once if its replies are lost",
     function(self, client)
       local one = client:double_barrier(NAME, 2)
-      local _, code = lose_reply(self, one.enter, one, { wait = 2 })
+      local _, code = self:lose_reply(one.enter, one, { wait = 2 })
       assert.equal("timeout", code)
       self.sleep(SERVED)
       assert.equal(0, members(self))
       local other, host = add_client(self)
       local two = other:double_barrier(NAME, 2)
       start(self, host, two.enter, two)
-      assert.is_true(lose_reply(self, one.enter, one))
+      assert.is_true(self:lose_reply(one.enter, one))
       assert.equal(2, members(self))
       start(self, host, two.leave, two)
-      assert.is_true(lose_reply(self, one.leave, one))
+      assert.is_true(self:lose_reply(one.leave, one))
       assert.equal(0, members(self))
     end)
 
@@ -224,9 +211,9 @@ describe("a barrier on virtual time:", function()
   on_stage("is set and removed once if the replies are lost",
     function(self, client)
       local its = client:barrier(NAME)
-      assert.is_true(lose_reply(self, its.set, its))
+      assert.is_true(self:lose_reply(its.set, its))
       assert.equal(1, members(self))
-      assert.is_true(lose_reply(self, its.remove, its))
+      assert.is_true(self:lose_reply(its.remove, its))
       assert.equal(0, members(self))
       assert.is_false(its:remove())
     end)

@@ -50,19 +50,6 @@ local function elsewhere(self, fn)
   return function() return ok end
 end
 
--- Loses the reply to what fn does.
-local function lose_reply(self, fn, ...)
-  local route = self:route()
-  route.delay = 0.01
-  self.spawn(function()
-    self.sleep(0.015)
-    for _, link in ipairs(route.links) do link:close_server() end
-  end)
-  local results = table.pack(fn(...))
-  route.delay = 0
-  return table.unpack(results, 1, results.n)
-end
-
 -- Runs fn in a task that is cancelled when its request has been carried out.
 local function cancel_during(self, fn, ...)
   self:route().delay = 0.01
@@ -178,9 +165,9 @@ for name, kind in pairs(kinds) do
       function(self, its)
         taken(its)
         assert.is_true(kind.add(its, 2))
-        local id = lose_reply(self, its.acquire, its)
+        local id = self:lose_reply(its.acquire, its)
         assert.equal(1, its:available())
-        assert.is_true(lose_reply(self, kind.give, its, id))
+        assert.is_true(self:lose_reply(kind.give, its, id))
         assert.equal(2, its:available())
       end)
 
@@ -267,8 +254,8 @@ describe("rows of semaphore:", function()
 
   of("is set and drained once although the replies are lost",
     function(self, its)
-      assert.is_true(lose_reply(self, its.set, its, 2))
-      assert.equal(2, lose_reply(self, its.drain, its))
+      assert.is_true(self:lose_reply(its.set, its, 2))
+      assert.equal(2, self:lose_reply(its.drain, its))
       assert.equal(0, its:available())
     end)
 end)
@@ -432,10 +419,10 @@ describe("rows of latch:", function()
 
   of("counts, is deleted and set once although the replies are lost",
     function(self, latch)
-      assert.is_true((lose_reply(self, latch.count_down, latch)))
+      assert.is_true((self:lose_reply(latch.count_down, latch)))
       assert.equal(1, latch:count())
-      assert.is_true(lose_reply(self, latch.delete, latch))
-      assert.is_true(lose_reply(self, latch.set, latch, 7))
+      assert.is_true(self:lose_reply(latch.delete, latch))
+      assert.is_true(self:lose_reply(latch.set, latch, 7))
       assert.equal(7, latch:count())
     end)
 

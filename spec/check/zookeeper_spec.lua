@@ -271,7 +271,7 @@ describe("a semaphore of a simulated ZooKeeper", function()
 end)
 
 describe("permits of a simulated ZooKeeper", function()
-  -- The answer to the first waiter comes after its lease, so it asks again with
+  -- The answer to the first waiter comes after its lease, so it retries with
   -- another id, behind the second one.
   it("are given at once to a waiter with a new id", function()
     play(1, function(self)

@@ -1,5 +1,5 @@
 --- rlockctl deadlocks: programs that take two locks in two orders, and the
---- graph of who waits for whom.
+--- wait-for graph.
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"

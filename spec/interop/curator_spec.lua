@@ -87,7 +87,7 @@ local barriers = {
   { "barrier", { { "lets both sides continue when it is removed", removed } } },
 }
 
--- Each side heeds the release requests of the other.
+-- A holder of each side releases the lock when the other side requests it.
 local asked = { "is given back when the other side asks for it",
   function(w, kind)
     for a, b in w:both_ways() do

@@ -25,7 +25,7 @@
 --    give [TOKEN]          gives it back; no: it was not that task's. A member
 --                          of a double barrier enters and leaves
 --    force                 frees it by force; no: there was nothing to free
---    heed                  takes it, and gives it back when it is asked to
+--    heed                  takes it, and releases it on a release request
 --    revoke                asks the holders to give it back; no: nobody can be
 --                          asked
 --    state                 ok LOCKED(0|1) COUNT(of that task) TTL(ms)

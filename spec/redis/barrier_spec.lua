@@ -3,6 +3,7 @@
 --- spec/check/barriers_spec.lua has replies that are lost.
 
 local deduplication = require "rlock.counters.deduplication"
+local enter_together = require "spec.tools.enter_together"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local host = require "rlock.host.uv"
@@ -61,20 +62,6 @@ describe("a double barrier", function()
 
   before_each(function() over = host.event() end)
   after_each(function() over:set() end)
-
-  -- Lets members enter together, in tasks that last as long as the test.
-  local function enter(...)
-    local left, all_in = select("#", ...), host.event()
-    for _, one in ipairs { ... } do
-      task.start(function()
-        assert.is_true(one:enter { wait = PATIENCE })
-        left = left - 1
-        if left == 0 then all_in:set() end
-        over:wait()
-      end)
-    end
-    assert.is_true(all_in:wait(PATIENCE))
-  end
 
   it("gives the verdict of its state, and applies each number once",
     function()
@@ -139,7 +126,7 @@ describe("a double barrier", function()
   end)
 
   it("leaves nothing behind but a number, for minutes", function()
-    enter(member(), member())
+    enter_together(over, PATIENCE, member(), member())
     assert.is_true(client:call("PTTL", name) > 0)
     assert.is_true(client:call("PTTL", state) > 600000)
     local one = member(1)
@@ -185,7 +172,7 @@ describe("a double barrier", function()
 
   it("lets one that is too many wait for the next round", function()
     local all = { member(), member(), member(), member() }
-    enter(all[1], all[2])
+    enter_together(over, PATIENCE, all[1], all[2])
     local late = start(function() return all[3]:enter { wait = PATIENCE } end)
     fails("timeout", all[4]:enter { wait = 0 })
     fails("timeout", all[1]:leave { wait = 0 })
@@ -213,7 +200,7 @@ describe("a double barrier", function()
     function()
       local mortal = open { watchdog = 2 * slow }
       local one, two = member(), member(2, mortal)
-      enter(one, two)
+      enter_together(over, PATIENCE, one, two)
       mortal.session.watchdog:close()                 -- its program has died
       fails("lost", one:leave { wait = PATIENCE })
       fails("lost", two:leave { wait = PATIENCE })
@@ -222,7 +209,7 @@ describe("a double barrier", function()
   it("tells those that leave that a member's client was closed", function()
     local other = open()
     local one, two = member(3), member(3, other)
-    enter(one, two, member(3))
+    enter_together(over, PATIENCE, one, two, member(3))
     local leaving = start(function() return one:leave { wait = PATIENCE } end)
     other:close()
     fails("lost", leaving:join(PATIENCE))
@@ -237,12 +224,12 @@ describe("a double barrier", function()
       other:close()
       fails("closed", waiting:join(PATIENCE))
       eventually(function() return members() == 0 end)
-      enter(one, member())
+      enter_together(over, PATIENCE, one, member())
     end)
 
   it("keeps a member in as long as its task has not left", function()
     local one, two = member(2, open { watchdog = 3 }), member()
-    enter(one, two)
+    enter_together(over, PATIENCE, one, two)
     local ends = {}
     eventually(function()                             -- it was renewed
       ends[#ends + 1] = client:call("ZSCORE", name,
@@ -259,18 +246,18 @@ describe("a double barrier", function()
     eventually(function() return members() == 1 end)
     waiting:cancel()
     eventually(function() return members() == 0 end)
-    enter(member(), member())
+    enter_together(over, PATIENCE, member(), member())
   end)
 
   it("may be left by two tasks, whose requests end once", function()
     local one, two = member(), member()
-    enter(one, two)
+    enter_together(over, PATIENCE, one, two)
     local first = start(function() return one:leave { wait = PATIENCE } end)
     local second = start(function() return one:leave { wait = PATIENCE } end)
     assert.is_true(two:leave { wait = PATIENCE })
     assert.is_true(first:join(PATIENCE))
     assert.is_true(second:join(PATIENCE))
-    enter(one, two)
+    enter_together(over, PATIENCE, one, two)
     assert.not_equal(one.request.slot, two.request.slot)
   end)
 

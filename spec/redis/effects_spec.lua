@@ -2,6 +2,7 @@
 --- `transaction` of a lock and of a hold.
 
 local command_keys = require "rlock.redis.command_keys"
+local blind = require "spec.tools.blind_policy"
 local control = require "spec.tools.control"
 local fixtures = require "spec.tools.fixtures"
 local kinds = require "rlock.lock.kinds"
@@ -40,16 +41,6 @@ local function each_lock(fn)
     end
   end
 end
-
--- A policy without `peek`, so no script can check its holders.
-local blind = {
-  name = "blind", keys = function(its_name) return { its_name } end,
-  server = {
-    acquire = function() return { "held" } end,
-    renew = function() return { "held" } end,
-    release = function() return { "freed" } end,
-  },
-}
 
 describe("a command under a lock", function()
   after_each(fixtures.close)

@@ -1,6 +1,7 @@
---- Asking the holders of a lock to release it, on a real Redis: who is asked,
---- and what they are told.
+--- Release requests on a real Redis: which holders get one, and the reason that
+--- their callbacks get.
 
+local blind = require "spec.tools.blind_policy"
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
@@ -9,6 +10,7 @@ local redis = require "spec.tools.redis"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
+local willing = require "spec.tools.willing"
 
 local SOON = 10 * slow
 
@@ -29,18 +31,6 @@ end
 local function await_listeners(n, key)
   eventually(function() return listeners(key) == n end, SOON,
     n .. " subscriptions")
-end
-
--- A hold whose callback notes the reasons and calls fn.
--- @return the hold and the list of reasons
-local function willing(lock, fn)
-  local hold, reasons = assert(lock:hold()), {}
-  assert.is_true(hold:on_release_request(function(its, reason)
-    assert.equal(hold, its)
-    reasons[#reasons + 1] = reason
-    if fn then fn(hold) end
-  end))
-  return hold, reasons
 end
 
 local function unlock(hold) assert(hold:unlock()) end
@@ -64,16 +54,6 @@ local function each_lock(fn)
     end
   end
 end
-
--- A policy without `peek`, so the server cannot tell whether it is held.
-local blind = {
-  name = "blind", keys = function(its_name) return { its_name } end,
-  server = {
-    acquire = function() return { "held" } end,
-    renew = function() return { "held" } end,
-    release = function() return { "freed" } end,
-  },
-}
 
 describe("a release request", function()
   after_each(fixtures.close)

@@ -74,6 +74,20 @@ end
 --- The way to the first server; see network.lua.
 function stage:route() return self.network:route(self.host, self.server) end
 
+--- Calls fn(...), and loses the replies to its requests.
+-- @return what fn returns
+function stage:lose_reply(fn, ...)
+  local route = self:route()
+  route.delay = 0.01
+  self.spawn(function()
+    self.sleep(0.015)
+    for _, link in ipairs(route.links) do link:close_server() end
+  end)
+  local results = table.pack(fn(...))
+  route.delay = 0
+  return table.unpack(results, 1, results.n)
+end
+
 --- The operations sent to servers since the last call of this, each as a text:
 --  time, operation, arguments without the owner. One request may have that of
 --  many owners; `requests` counts these.

@@ -2,6 +2,7 @@
 --- Curator's, and what members see of each other, also of those that die.
 
 local codec = require "rlock.zookeeper.codec"
+local enter_together = require "spec.tools.enter_together"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
@@ -71,20 +72,6 @@ describe("a double barrier on ZooKeeper", function()
     return (its or open()):double_barrier(name, n)
   end
 
-  -- Lets members enter together, in tasks that last as long as the test.
-  local function enter(...)
-    local left, all_in = select("#", ...), host.event()
-    for _, one in ipairs { ... } do
-      task.start(function()
-        assert.is_true(one:enter { wait = PATIENCE })
-        left = left - 1
-        if left == 0 then all_in:set() end
-        over:wait()
-      end)
-    end
-    assert.is_true(all_in:wait(PATIENCE))
-  end
-
   -- The nodes of members.
   local function members()
     local list = {}
@@ -106,7 +93,7 @@ describe("a double barrier on ZooKeeper", function()
       local one, two = member(2), member(2)
       local entering = start(function() return one:enter() end, one)
       assert.matches("^_c_[%x-]+%-member%-%d+$", nodes()[1])
-      enter(two)
+      enter_together(over, PATIENCE, two)
       assert.is_true(entering:join(PATIENCE))
       assert.same({ 2, "ready" }, { #members(), nodes()[3] })
     end)
@@ -148,7 +135,7 @@ describe("a double barrier on ZooKeeper", function()
 
   it("lets one that is too many wait for the next round", function()
     local all = { member(2), member(2), member(2) }
-    enter(all[1], all[2])
+    enter_together(over, PATIENCE, all[1], all[2])
     local its = open()
     local late = start(function()
       return member(2, its):enter { wait = PATIENCE }
@@ -176,20 +163,20 @@ describe("a double barrier on ZooKeeper", function()
     function()
       local mortal = open()
       local one, two = member(3), member(3)
-      enter(one, two, member(3, mortal))
+      enter_together(over, PATIENCE, one, two, member(3, mortal))
       local waiting = start(function() return one:leave() end,
         one)
       peers.end_session(server, mortal.session.server.connection.session)
       fails("lost", waiting:join(PATIENCE))
       fails("lost", two:leave())
       eventually(function() return #nodes() == 0 end)
-      enter(one, two, member(3))
+      enter_together(over, PATIENCE, one, two, member(3))
     end)
 
   it("tells those that leave that a member's client was closed", function()
     local other = open()
     local one = member(2)
-    enter(one, member(2, other))
+    enter_together(over, PATIENCE, one, member(2, other))
     local waiting = start(function() return one:leave() end,
       one)
     other:close()
@@ -208,14 +195,14 @@ describe("a double barrier on ZooKeeper", function()
       other:close()
       fails("closed", closing:join(PATIENCE))
       eventually(function() return #members() == 1 end)
-      enter(member(3), member(3))
+      enter_together(over, PATIENCE, member(3), member(3))
       assert.is_true(waiting:join(PATIENCE))
     end)
 
   it("ends the membership of a task that has ended", function()
     local one, two = member(2), member(2)
     local short = task.start(function() assert(one:enter()) end)
-    enter(two)
+    enter_together(over, PATIENCE, two)
     short:join(PATIENCE)
     fails("lost", two:leave { wait = PATIENCE })
   end)
@@ -226,7 +213,7 @@ describe("a double barrier on ZooKeeper", function()
       for _, lose in ipairs { frames.lose_reply, frames.lose_request } do
         local one, two = member(2), member(2)
         lose(lost)
-        enter(one, two)
+        enter_together(over, PATIENCE, one, two)
         assert.equal(2, #members())
         lose(lost)
         local waiting = task.start(function() return one:leave() end)
@@ -244,7 +231,7 @@ describe("a double barrier on ZooKeeper", function()
       local entering = start(function() return one:enter() end,
         one)
       local first = make_foreign "0"
-      enter(two)
+      enter_together(over, PATIENCE, two)
       assert.is_true(entering:join(PATIENCE))
       assert.equal("ready", nodes()[4])
       local waiting = start(function() return one:leave() end,
@@ -278,7 +265,7 @@ describe("a double barrier on ZooKeeper", function()
     assert(peer:make(path .. "/ready"))
     fails("timeout", member(2):enter { wait = 0.1 })
     eventually(function() return #nodes() == 0 end)
-    enter(member(2), member(2))
+    enter_together(over, PATIENCE, member(2), member(2))
     eventually(function() return #nodes() == 3 end)
   end)
 

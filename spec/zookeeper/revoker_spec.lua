@@ -9,6 +9,7 @@ local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
+local willing = require "spec.tools.willing"
 local zookeeper = require "spec.tools.zookeeper"
 
 if not zookeeper.is_installed() then
@@ -40,18 +41,6 @@ end
 local function data_of(...) return (peer:get(path_of(...))) end
 
 local function is_marked(...) return data_of(...):find " revocable$" ~= nil end
-
--- A hold whose callback notes the reasons and calls fn.
--- @return the hold and the list of reasons
-local function willing(lock, fn)
-  local hold, reasons = assert(lock:hold()), {}
-  assert.is_true(hold:on_release_request(function(its, reason)
-    assert.equal(hold, its)
-    reasons[#reasons + 1] = reason
-    if fn then fn(hold) end
-  end))
-  return hold, reasons
-end
 
 local function unlock(hold) assert(hold:unlock()) end
 

@@ -1,4 +1,4 @@
---- Who waits for whom, by the waits that clients announce (rlock.lock.deadlock)
+--- The wait-for graph, by the waits that clients announce (rlock.lock.deadlock)
 --  and the holders that the server knows. Pure. A wait has
 --    id, kind, name, owner   of the waiter, for the lock of that name
 --    waited                  seconds

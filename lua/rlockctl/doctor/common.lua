@@ -27,6 +27,18 @@ function common.each(audit, list, fn)
   if left > 0 then done:wait() end
 end
 
+--- Rules by name, in this order.
+-- @tparam table rules
+-- @param ...  their names; "_" is shown as "-"
+-- @treturn table of { name, rule }
+function common.list_of(rules, ...)
+  local list = {}
+  for i, name in ipairs { ... } do
+    list[i] = { (name:gsub("_", "-")), rules[name] }
+  end
+  return list
+end
+
 --- A duration, for people.
 -- @tparam number seconds
 -- @treturn string

@@ -500,13 +500,7 @@ end
 
 -- lists -----------------------------------------------------------------------
 
-local function list_of(...)
-  local list = {}
-  for i, name in ipairs { ... } do
-    list[i] = { (name:gsub("_", "-")), rules[name] }
-  end
-  return list
-end
+local function list_of(...) return common.list_of(rules, ...) end
 
 return {
   --- For each server.

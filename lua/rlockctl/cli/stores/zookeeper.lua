@@ -274,7 +274,7 @@ function store.complete(_, states)
   return true
 end
 
--- who waits for whom ----------------------------------------------------------
+-- announced waits -------------------------------------------------------------
 
 -- The wait that a node announces, or nil.
 local function wait_of(node)

@@ -15,9 +15,10 @@ local entry_point                       -- loaded when a program first runs
 -- tasks -----------------------------------------------------------------------
 
 local Mark = {}
-function Mark.__close(self)
+function Mark.__close(self, message)
   local own = self.process
   own.count = own.count - 1
+  if message ~= nil and not unwind.is(message) then return end    -- `failed`
   if own.count == 0 then own:finish() end
 end
 

@@ -67,13 +67,8 @@ local function follow(run, wait)
   if wait then return "deadlock", table.concat(texts, "; ") end
 end
 
---- Looks for a wait without an end.
--- @tparam table run of programs.lua
--- @tparam number before only waits that have begun before this time
--- @treturn string|nil the sort of the fault
--- @treturn string its sentence
--- @treturn table the wait
-function waits.endless(run, before)
+-- The waits that have begun before a time, of processes that run; sorted.
+local function old_ones(run, before)
   local list = {}
   for _, wait in next, run.waits do
     local host = wait.task.host
@@ -83,19 +78,29 @@ function waits.endless(run, before)
     end
   end
   table.sort(list, function(a, b) return a.task.serial < b.task.serial end)
-  for _, wait in ipairs(list) do
+  return list
+end
+
+--- Looks for a wait without an end. A cycle never ends; anything else must be
+--  seen at each look for as long as waits may last, for a release or a grant
+--  may be under way.
+-- @tparam table run of programs.lua
+-- @tparam number before only waits that have begun before this time
+-- @treturn string|nil the sort of the fault
+-- @treturn string its sentence
+-- @treturn table the wait
+function waits.endless(run, before)
+  local now = run.universe.now
+  for _, wait in ipairs(old_ones(run, before)) do
     local what, text = follow(run, wait)
-    if what then return what, text, wait end
+    if what ~= wait.what then wait.what, wait.seen = what, now end
+    if what == "deadlock" or what and now - wait.seen >= run.patience then
+      return what, text, wait
+    end
   end
 end
 
 --- Does a process wait since a time before this one?
-function waits.any(run, before)
-  for _, wait in next, run.waits do
-    local host = wait.task.host
-    if wait.since <= before and not host.is_dead then return true end
-  end
-  return false
-end
+function waits.any(run, before) return old_ones(run, before)[1] ~= nil end
 
 return waits

@@ -1,6 +1,6 @@
---- `require "rlock.simulate"` of a program that runs plainly, so that one file is
---  a program and its test: the invariants are checked once, when the program has
---  ended. `rlockctl simulate` has a module of its own in place of this one.
+--- `require "rlock.simulate"` of a program that runs plainly, so that one file
+--  is a program and its test: the invariants are checked once, when the program
+--  has ended. `rlockctl simulate` has a module of its own in place of this one.
 
 local host = require "rlock.host.uv"
 
@@ -23,8 +23,8 @@ function simulate.shared(name)
   return tables[name]
 end
 
---- Adds an invariant: fn raises if it does not hold. A simulation calls it after
---  each step of any process.
+--- Adds an invariant: fn raises if it does not hold. A simulation calls it
+--  after each step of any process.
 -- @tparam function fn must not wait
 function simulate.always(fn) invariants[#invariants + 1] = fn end
 

@@ -1,5 +1,5 @@
---- rlockctl simulate: the classic faults of programs are found, each with a seed
---  that repeats it; and nothing is found in programs that are right.
+--- rlockctl simulate: the classic faults of programs are found, each with a
+--  seed that repeats it; and nothing is found in programs that are right.
 
 local ctl = require "spec.cli.ctl"
 
@@ -86,6 +86,36 @@ describe("a simulation", function()
     assert.matches("two are inside, at 0.0", found.out)
   end)
 
+  -- Only a fault of the server can do what this invariant does.
+  it("reports two holders as a fault of rlock", function()
+    local found = simulate("--seed", "1", file("two", [[
+      local rlock = require "rlock"
+      local simulate = require "rlock.simulate"
+      simulate.always(function() simulate.redis("DEL", "name") end)
+      local client <close> = assert(rlock.open())
+      client:lock("name"):lock()
+      rlock.sleep(1)]]))
+    assert.equal(1, found.status)
+    assert.matches('processes %d.1 and %d.1 hold reentrant lock "name" at the '
+      .. "same time: this is a fault of rlock", found.out)
+  end)
+
+  it("knows that a program may break a lock, or delete its key", function()
+    for _, call in ipairs { 'lock:break_lock()', 'client:call("DEL", "name")' }
+    do
+      local found = simulate("--seed", "1", "--runs", "20", file("breaks", ([[
+        local rlock = require "rlock"
+        local client <close> = assert(rlock.open())
+        local lock = client:lock "name"
+        %s
+        lock:lock { wait = 5 }
+        rlock.sleep(0.1)
+        lock:unlock()]]):format(call)))
+      assert.equal("", found.err)
+      assert.equal(0, found.status)
+    end
+  end)
+
   it("counts a code that nothing catches; it is a fault with --strict",
     function()
       local program = file("codes", [[
@@ -98,8 +128,8 @@ describe("a simulation", function()
       local words = { "simulate", "--seed", "1", "--runs", "100", "--faults",
         "pause", limit = 280, program }
       local found = ctl.run(words)
-      assert.matches("^101 runs, processes ended by uncaught codes: .*lost %d+.*"
-        .. ": no fault found\n$", found.out)
+      assert.matches("^101 runs, processes ended by uncaught codes: .*lost "
+        .. "%d+.*: no fault found\n$", found.out)
       table.insert(words, "--strict")
       found = ctl.run(words)
       assert.equal(1, found.status)
@@ -132,6 +162,15 @@ describe("a simulation", function()
     local found = simulate("--seed", "1", "--log", path)
     assert.matches("1\t1\ttrue\t%d\n", found.out)
     assert.equal(found.out, simulate("--seed", "1", "--log", path).out)
+  end)
+
+  it("names a command that the simulated server lacks", function()
+    local found = simulate("--seed", "1", file("lack", [[
+      local client <close> = assert(require("rlock").open())
+      client:call("PFADD", "key", "value")]]))
+    assert.equal(3, found.status)
+    assert.matches("simulate: the model of Redis has no command PFADD",
+      found.err)
   end)
 
   it("refuses wrong options", function()

@@ -3,10 +3,12 @@
 --  of the program is found.
 
 local faults = require "rlockctl.simulate.faults"
+local holders = require "rlockctl.simulate.holders"
 local invariants = require "rlockctl.simulate.invariants"
 local link = require "rlockctl.simulate.link"
 local network = require "rlockctl.simulate.network"
 local order = require "rlockctl.simulate.order"
+local patch = require "rlockctl.simulate.patch"
 local plans = require "rlockctl.simulate.plan"
 local process = require "rlockctl.simulate.process"
 local sim = require "rlockctl.model.host"
@@ -73,8 +75,8 @@ end
 -- faults of the program -------------------------------------------------------
 
 --- Ends the run with a fault.
--- @tparam string what  its sort: "error", "invariant", "deadlock", "unlock",
---   "wait"
+-- @tparam string what  its sort: "error", "code", "invariant", "deadlock",
+--   "unlock", "wait", or "rlock": a fault of rlock itself
 -- @tparam string text  a sentence
 -- @tparam[opt] table at `process`, `line`
 function run:found(what, text, at)
@@ -262,7 +264,8 @@ local function new(program, seed, options)
   local self = setmetatable({
     program = program, seed = seed, options = options, universe = universe,
     network = network.new(universe), servers = {}, processes = {}, waits = {},
-    codes = {}, coming = 0, looks = 0, abandoned = {}, span = options.span,
+    codes = {}, coming = 0, looks = 0, abandoned = {},
+    holders = {}, locked = {}, span = options.span,
     plan = options.plan or {}, steps = options.steps and {},
     log = options.log and {},
   }, run)
@@ -289,6 +292,9 @@ end
 
 local programs = {}
 
+local PATCHES = { table.unpack(waits.patches) }
+table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
+
 --- Runs a program.
 -- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
 -- @tparam integer seed
@@ -303,7 +309,7 @@ function programs.run(program, seed, options)
     if options.steps then return steps.during(simulate, ...) end
     return simulate(...)
   end
-  return order.run(waits.during, all, program, seed, options)
+  return order.run(patch, PATCHES, all, program, seed, options)
 end
 
 return programs

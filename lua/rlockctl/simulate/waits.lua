@@ -4,11 +4,9 @@
 
 local waits = {}
 
---- Records the waits of all processes, while fn(...) runs.
-function waits.during(fn, ...)
-  local lock = require "rlock.lock.lock"
-  local take = lock.take
-  function lock.take(self, wait, lease, hold)
+-- Records who waits without a bound.
+local function recording(take)
+  return function(self, wait, lease, hold)
     local host = self.session.host
     local task = wait == math.huge and host.process and host.current()
     if not task then return take(self, wait, lease, hold) end
@@ -18,11 +16,10 @@ function waits.during(fn, ...)
     list[task] = nil
     return ok, code, detail
   end
-  local results = table.pack(pcall(fn, ...))
-  lock.take = take
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
 end
+
+--- What a run replaces, see patch.lua.
+waits.patches = { { "rlock.lock.lock", "take", recording } }
 
 -- The holders of a lock, also in other processes: tasks, with their process.
 local function holders_of(run, wanted)

@@ -130,9 +130,9 @@ local function times_ten(number, n)
   local lost = 0
   number = doubled(number, up)
   while n < 0 do
-    local few, rest = math.max(n, -7), nil
-    number, rest = divided(number, math.tointeger(10 ^ -few))
-    n, lost = n - few, lost | rest
+    local few = math.max(n, -7)
+    local quotient, rest = divided(number, math.tointeger(10 ^ -few))
+    number, n, lost = quotient, n - few, lost | rest
   end
   return number, -up, lost > 0
 end

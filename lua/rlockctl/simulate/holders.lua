@@ -17,11 +17,13 @@ for _, kind in ipairs(kinds) do
   end
 end
 
--- A grant's table may serve another lock later.
+-- A release begins by taking the hold from the grant. A grant's table may serve
+-- another lock later.
 local function is_certain(entry)
   local grant, host = entry.grant, entry.host
   return not host.is_dead and grant.lock and grant.lock.record == entry.record
-    and grant.owner_name == entry.owner_name and grant:valid_for() > 0
+    and grant.owner_name == entry.owner_name and grant.holds[1]
+    and grant:valid_for() > 0
 end
 
 local function report(run, a, b)
@@ -44,32 +46,29 @@ local function add(run, list, entry)
   list[#list + 1] = entry
 end
 
---- Watches the grants of a process.
--- @tparam table run of programs.lua; `holders`: server and lock -> holders;
---   `taken`: the names of locks that the program takes from their holders
--- @tparam table host
-function holders.watch(run, host)
-  local function list_of(grant)
-    local record, session = grant.lock.record, grant.lock.session
-    local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
-    local key = ("%s %s %s"):format(session.server.where, stem, record.name)
-    run.holders[key] = run.holders[key] or {}
-    return run.holders[key], record
-  end
-  function host.on_grant(grant)
-    local list, record = list_of(grant)
-    local sort = SORTS[record.policy.name]
-    if not sort or grant.owner.is_named or run.taken[record.name] then
-      return
-    end
-    add(run, list, { grant = grant, record = record, host = host, sort = sort,
-      owner_name = grant.owner_name })
-  end
-  function host.on_release(grant)
-    local list = list_of(grant)
-    for i = #list, 1, -1 do
-      if list[i].grant == grant then table.remove(list, i) end
-    end
+-- The run's list of a lock's holders, by server and name.
+local function list_of(run, record, session)
+  local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
+  local key = ("%s %s %s"):format(session.server.where, stem, record.name)
+  run.holders[key] = run.holders[key] or {}
+  return run.holders[key]
+end
+
+-- The watchdog has a grant from its first hold on.
+local function granted(grant)
+  local session, record = grant.lock.session, grant.lock.record
+  local process = session.host.process
+  local sort = process and grant.holds and SORTS[record.policy.name]
+  local run = sort and process.run
+  if not run or grant.owner.is_named or run.taken[record.name] then return end
+  add(run, list_of(run, record, session), { grant = grant, record = record,
+    host = session.host, sort = sort, owner_name = grant.owner_name })
+end
+
+local function seeing_grants(keep)
+  return function(self, grant, ...)
+    granted(grant)
+    return keep(self, grant, ...)
   end
 end
 
@@ -83,8 +82,12 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
   TAKES[word] = true
 end
 
---- What a run replaces, see patch.lua.
+--- What a run replaces, see patch.lua. A run has `holders`, an empty table for
+--  this module, and `taken`: the names of locks that the program itself takes
+--  from their holders.
 holders.patches = {
+  { "rlock.lock.watchdog", "watch", seeing_grants },
+  { "rlock.lock.watchdog", "observe", seeing_grants },
   { "rlock.lock.lock", "break_lock", function(break_lock)
     return function(lock, ...)
       local process = lock.session.host.process

@@ -3,7 +3,6 @@
 --  catches; then its clients are closed, as rlockctl does.
 
 local environment = require "rlockctl.simulate.environment"
-local holders = require "rlockctl.simulate.holders"
 local unwind = require "rlock.host.uv.unwind"
 
 local process = {}
@@ -63,7 +62,6 @@ local function make_host(self)
     self:failed(message)
   end })
   self.host, host.process = host, self
-  holders.watch(run, host)
   return random() * SPREAD
 end
 

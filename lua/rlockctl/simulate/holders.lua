@@ -46,23 +46,29 @@ local function add(run, list, entry)
   list[#list + 1] = entry
 end
 
--- The run's list of a lock's holders, by server and name.
-local function list_of(run, record, session)
+-- The key of a lock, both sides of a read/write lock: server, kind and name.
+local function key_of(record, session)
   local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
-  local key = ("%s %s %s"):format(session.server.where, stem, record.name)
-  run.holders[key] = run.holders[key] or {}
-  return run.holders[key]
+  return ("%s %s %s"):format(session.server.where, stem, record.name)
 end
 
 -- The watchdog has a grant from its first hold on.
 local function granted(grant)
   local session, record = grant.lock.session, grant.lock.record
   local process = session.host.process
-  local sort = process and grant.holds and SORTS[record.policy.name]
-  local run = sort and process.run
-  if not run or grant.owner.is_named or run.taken[record.name] then return end
-  add(run, list_of(run, record, session), { grant = grant, record = record,
+  if not process or not grant.holds then return end
+  local run, sort = process.run, SORTS[record.policy.name]
+  local key = key_of(record, session)
+  run.granted_at[key] = run.universe.now
+  if not sort or grant.owner.is_named or run.taken[record.name] then return end
+  run.holders[key] = run.holders[key] or {}
+  add(run, run.holders[key], { grant = grant, record = record,
     host = session.host, sort = sort, owner_name = grant.owner_name })
+end
+
+--- When a lock was last granted, or -1.
+function holders.granted_at(run, lock)
+  return run.granted_at[key_of(lock.record, lock.session)] or -1
 end
 
 local function seeing_grants(keep)
@@ -82,9 +88,9 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
   TAKES[word] = true
 end
 
---- What a run replaces, see patch.lua. A run has `holders`, an empty table for
---  this module, and `taken`: the names of locks that the program itself takes
---  from their holders.
+--- What a run replaces, see patch.lua. A run has for this module the empty
+--  tables `holders`; `granted_at`, by lock; and `taken`: the names of locks that
+--  the program itself takes from their holders.
 holders.patches = {
   { "rlock.lock.watchdog", "watch", seeing_grants },
   { "rlock.lock.watchdog", "observe", seeing_grants },

@@ -2,6 +2,8 @@
 --  program if it lasts too long after the faults, and its holder will never
 --  release: it waits in a cycle, or its task has ended.
 
+local holders = require "rlockctl.simulate.holders"
+
 local waits = {}
 
 -- Records who waits without a bound.
@@ -29,7 +31,7 @@ local function holders_of(run, wanted)
       for _, kind in next, client.session.kinds do
         local record = kind.records[wanted.record.name]
         for owner, granted in next, record and record.grants or {} do
-          if granted.holds[1] then
+          if granted.holds[1] and granted.state ~= "lost" then
             list[#list + 1] = { process = process, task = owner }
           end
         end
@@ -45,7 +47,10 @@ local function name_of(wait)
 end
 
 -- Follows the waits from one to the next holder.
--- @treturn string|nil what is wrong; nil if the holder may release
+-- @treturn[1] string what is wrong
+-- @treturn[1] string its sentence
+-- @treturn[1] table the last wait
+-- @treturn[2] nil  the holder may release
 local function follow(run, wait)
   local seen, texts = {}, {}
   while wait and not seen[wait] do
@@ -53,15 +58,15 @@ local function follow(run, wait)
     local holder = holders_of(run, wait.lock)[1]
     if not holder then
       texts[#texts] = texts[#texts] .. ", which nobody holds"
-      return "wait", table.concat(texts, "; ")
+      return "wait", table.concat(texts, "; "), wait
     elseif holder.task.over then
       texts[#texts] = texts[#texts] .. ", whose holder, a task of process "
         .. holder.process.host.label .. ", has ended without unlocking it"
-      return "unlock", table.concat(texts, "; ")
+      return "unlock", table.concat(texts, "; "), wait
     end
     wait = run.waits[holder.task]
   end
-  if wait then return "deadlock", table.concat(texts, "; ") end
+  if wait then return "deadlock", table.concat(texts, "; "), wait end
 end
 
 -- The waits that have begun before a time, of processes that run; sorted.
@@ -79,8 +84,9 @@ local function old_ones(run, before)
 end
 
 --- Looks for a wait without an end. A cycle never ends; anything else must be
---  seen at each look for as long as waits may last, for a release or a grant
---  may be under way.
+--  seen at each look for as long as waits may last, while the lock is granted to
+--  nobody: a release or a grant may be under way, and a hold may begin and end
+--  between two looks.
 -- @tparam table run of programs.lua
 -- @tparam number before only waits that have begun before this time
 -- @treturn string|nil the sort of the fault
@@ -89,9 +95,11 @@ end
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do
-    local what, text = follow(run, wait)
-    if what ~= wait.what then wait.what, wait.seen = what, now end
-    if what == "deadlock" or what and now - wait.seen >= run.patience then
+    local what, text, last = follow(run, wait)
+    if text ~= wait.text then wait.text, wait.seen = text, now end
+    local since = what and math.max(wait.seen,
+      holders.granted_at(run, last.lock))
+    if what == "deadlock" or what and now - since >= run.patience then
       return what, text, wait
     end
   end

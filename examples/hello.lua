@@ -26,9 +26,9 @@ say("main", "acquired the lock; valid for %.0f s, and renewed before the end",
 
 -- The lock is reentrant: its holder may acquire it again, which is counted.
 assert(lock:lock())
-say("main", "acquired it again: hold count %d", lock:hold_count())
+say("main", "acquired it again: hold count %d", assert(lock:hold_count()))
 assert(lock:unlock())
-say("main", "released one hold: hold count %d", lock:hold_count())
+say("main", "released one hold: hold count %d", assert(lock:hold_count()))
 
 -- Any other task, here or in another process on another machine, is excluded.
 -- try_lock does not wait; lock does, and sleeps until the lock is released.
@@ -38,8 +38,9 @@ local other = rlock.spawn(function()
   say("other", "tried to acquire it: %s, %s (%s)", ok, code, detail)
   say("other", "waits")
   assert(lock:lock())
-  say("other", "got it %.2f ms after its release",
-    (rlock.now() - given_back) * 1000)
+  local now = rlock.now()
+  say("other", given_back and "got it %.2f ms after its release"
+    or "got it: main has lost it", (now - (given_back or now)) * 1000)
   assert(lock:unlock())
   say("other", "released it")
 end)
@@ -52,6 +53,7 @@ other:join()
 
 -- The usual form: holds the lock while the function runs, and releases it even
 -- if the function raises.
-local sum = lock:with(function() return 1 + 1 end)
+local sum = assert(lock:with(function() return 1 + 1 end))
 say("main", "computed %d under the lock", sum)
-say("main", "done; the lock is %s", lock:is_locked() and "taken" or "free")
+say("main", "done; the lock is %s",
+  lock:is_locked() == false and "free" or "taken")

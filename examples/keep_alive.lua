@@ -36,5 +36,8 @@ say("the lock is mine; end me with: kill -9 %s", process_id())
 
 while true do
   rlock.sleep(watchdog / 3)
-  say("still mine; without a renewal it would end in %.1f s", lock:ttl())
+  local left = lock:valid_for()
+  if left == 0 then break end
+  say("still mine; without a renewal it would end in %.1f s", left)
 end
+say "it is lost"

@@ -55,7 +55,7 @@ function session.new(host, options)
     valid_until = options.backend.valid_until,
     -- policy -> kind, see kind_of(); weak, because kinds refer to the client
     kinds = setmetatable({}, { __mode = "v" }),
-    meter = metrics.new(options.name, options.metrics),
+    meter = metrics.new(host, options.name, options.metrics),
     -- whether events of level info are reported
     is_heard = options.log ~= nil or host.verbosity == 2,
     last_number = 0,

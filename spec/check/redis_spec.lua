@@ -1,13 +1,17 @@
 --- The model of Redis by itself: what it lacks, its copies, clock and texts.
 --  model_spec.lua compares it with a server.
 
+local host = require "rlockctl.model.host"
 local modelled = require "rlockctl.model.redis"
 
 local LACKS = "the model of Redis has no "
 
 describe("what the model of Redis lacks", function()
   for _, row in ipairs {
-    { "command XADD", "xadd", "s", "*", "a", "b" },
+    { "command GEOADD", "geoadd", "s", "1", "1", "b" },
+    { "command SPOP", "spop", "t" },
+    { "command RANDOMKEY", "randomkey" },
+    { "XREAD with BLOCK", "xread", "block", "1", "streams", "x", "$" },
     { "command JSON.GET", "json.get", "s" },
     { "SET with IFEQ", "set", "s", "a", "ifeq", "b" },
     { "ZRANK with WITHSCORE", "zrank", "z", "a", "withscore" },
@@ -17,11 +21,8 @@ describe("what the model of Redis lacks", function()
       "-", "+" },
     { "bounds in hex, or with blanks or zero bytes", "zcount", "z", "0x1",
       "2" },
-    { "sums of floats that are no binary fractions", "incrbyfloat", "n",
-      "0.1" },
-    { "HSCAN with MATCH", "hscan", "h", "0", "match", "*" },
-    { "HSCAN from a cursor", "hscan", "h", "7" },
-    { "SSCAN of COUNT or more elements", "sscan", "t", "0", "count", "1" },
+    { "HSCAN with NOVALUES", "hscan", "h", "0", "novalues" },
+    { "cursors with a sign or blanks", "sscan", "t", "+1" },
     { "command PUBSUB CHANNELS", "pubsub", "channels" },
     { "command INFO all", "info", "all" },
     { "indexes beyond 2^31", "lindex", "l", "2147483648" },
@@ -66,13 +67,13 @@ describe("what the model of Redis lacks", function()
 
   it("is named through the pcall of a script", function()
     local server = modelled.new()
-    for _, text in ipairs { 'redis.call("xadd")', 'redis.pcall("xadd")',
-        'pcall(redis.call, "xadd")',
-        'xpcall(function() redis.call("xadd") end, tostring)',
-        'pcall(pcall, redis.call, "xadd")' } do
+    for _, text in ipairs { 'redis.call("geoadd")', 'redis.pcall("geoadd")',
+        'pcall(redis.call, "geoadd")',
+        'xpcall(function() redis.call("geoadd") end, tostring)',
+        'pcall(pcall, redis.call, "geoadd")' } do
       local ok, fault = pcall(server.eval, server, "return " .. text, {}, {})
       assert.is_false(ok)
-      assert.equal(LACKS .. "command XADD", fault)
+      assert.equal(LACKS .. "command GEOADD", fault)
     end
   end)
 end)
@@ -162,7 +163,10 @@ describe("a model of Redis", function()
       { "zadd", "a", "1700000000000002", "b" }, { "rpush", "a", "b\tc" },
       { "rpush", "a", "b 1 c" }, { "hset", "a", "b", "c 1 d1 e" },
       { "hset", "a", "b", "c", "d", "e" }, { "set", "a", "b\n1 b - s1 c" },
-      { "mset", "a", "b", "b", "c" },
+      { "mset", "a", "b", "b", "c" }, { "xadd", "a", "1-1", "b", "c" },
+      { "xadd", "a", "1-2", "b", "c" }, { "xadd", "a", "1-1", "b c", "" },
+      { "xadd", "a", "maxlen", "0", "1-1", "b", "c" },
+      { "xadd", "a", "1-1", "b", "c", "d", "e" },
     } do
       local one, two = modelled.new(), modelled.new()
       two.now = two.now + 77000
@@ -172,7 +176,7 @@ describe("a model of Redis", function()
       assert.is_nil(texts[one:text()])
       texts[one:text()], count = true, count + 1
     end
-    assert.equal(18, count)
+    assert.equal(23, count)
   end)
 
   it("notes what is published, and counts listeners", function()
@@ -184,6 +188,57 @@ describe("a model of Redis", function()
       server:call { "pubsub", "numsub", "news", "other" })
     assert.same({ { "news", "a" }, { "news", "b", true }, { "other", "c" } },
       server.sent)
+  end)
+
+  it("chooses the same elements with the same randomness", function()
+    local function chosen(seed)
+      local own, list = modelled.new(), {}
+      own.random = host.stream(seed, "redis")
+      for i = 1, 20 do own:call { "sadd", "t", "m" .. i } end
+      own = own:fork()
+      for _, words in ipairs { { "srandmember", "t", "-5" }, { "spop", "t" },
+          { "spop", "t", "3" }, { "randomkey" } } do
+        local reply = own:call(words)
+        list[#list + 1] = type(reply) == "table" and table.concat(reply, " ")
+          or reply
+      end
+      assert.equal(16.0, own:call { "scard", "t" })
+      return table.concat(list, ", ")
+    end
+    assert.equal(chosen(1), chosen(1))
+    assert.not_equal(chosen(1), chosen(2))
+  end)
+
+  it("scans what is there all the time, whatever else changes", function()
+    for i = 1, 300 do server:call { "set", "stays" .. i, "x" } end
+    local cursor, found, serial = "0", {}, 0
+    repeat
+      local reply = server:call { "scan", cursor, "count", "20" }
+      cursor = reply[1]
+      for _, name in ipairs(reply[2]) do found[name] = true end
+      for i = 1, 30 do
+        server:call { "set", ("new%d"):format(serial + i), "x" }
+        server:call { "del", ("new%d"):format(serial + i - 20) }
+      end
+      serial = serial + 30
+    until cursor == "0"
+    for i = 1, 300 do assert.is_true(found["stays" .. i]) end
+  end)
+
+  it("shares no stream with its fork, and no value with a copy", function()
+    server:call { "xadd", "x", "1-1", "a", "b" }
+    server:call { "rpush", "l", "a" }
+    server:call { "copy", "l", "m" }
+    local fork = server:fork()
+    fork:call { "xadd", "x", "2-1", "a", "b" }
+    server:call { "xdel", "x", "1-1" }
+    server:call { "rpush", "m", "b" }
+    assert.equal(2.0, fork:call { "xlen", "x" })
+    assert.equal(0.0, server:call { "xlen", "x" })
+    assert.same({ "a" }, server:call { "lrange", "l", "0", "-1" })
+    assert.equal("1-1", server:call { "xadd", "y", "1-1", "a", "b" })
+    assert.equal("1700000000000-0", server:call { "xadd", "x", "*", "a", "b" })
+    assert.equal("1700000000000-1", server:call { "xadd", "x", "*", "a", "b" })
   end)
 
   it("keeps what a script wrote before it failed", function()

@@ -1,11 +1,11 @@
 --- The simulator itself: what its servers do, and what its oracles report.
 
-local clusters = require "spec.simulate.cluster"
+local clusters = require "rlockctl.simulate.cluster"
 local faults = require "spec.simulate.faults"
-local network = require "spec.simulate.network"
+local network = require "rlockctl.simulate.network"
 local oracle = require "spec.simulate.oracle"
-local sentinels = require "spec.simulate.sentinels"
-local shrink = require "spec.simulate.shrink"
+local sentinels = require "rlockctl.simulate.sentinels"
+local shrink = require "rlockctl.simulate.shrink"
 local sim = require "rlockctl.model.host"
 local world = require "spec.simulate.world"
 
@@ -34,6 +34,85 @@ local function set(self, connection, value, replies)
     replies[#replies + 1] = value .. " " .. tostring(reply or detail)
   end)
 end
+
+-- Sends commands one after the other.
+-- @treturn table the replies, or what was wrong
+local function replies_to(self, commands)
+  local replies = {}
+  self.host.daemon(function()
+    local connection = connect(self, "redis1")
+    for _, words in ipairs(commands) do
+      local reply, _, detail = connection:send(0, words, #words)
+      replies[#replies + 1] = reply == nil and detail or reply
+    end
+  end)
+  self.universe:run(self.universe.now + 10)
+  return replies
+end
+
+describe("what a program calls", function()
+  it("keeps all digits of integers, both ways", function()
+    local self = scene(1)
+    assert.same({ "OK", math.maxinteger, math.mininteger, -1, "0.5" },
+      replies_to(self, { { "SET", "n", math.maxinteger - 1 }, { "INCR", "n" },
+        { "EVAL", "return math.pow(-2, 63)", 0 },
+        { "DECRBY", "m", 1 }, { "ECHO", 0.5 } }))
+    assert.equal("9223372036854775807",
+      self.servers[1].redis:entry("n").value)
+  end)
+
+  it("is random, but the same with the same seed", function()
+    local function choices()
+      local commands = { { "SADD", "t", "a", "b", "c", "d", "e", "f", "g" } }
+      for i = 2, 9 do commands[i] = { "SRANDMEMBER", "t" } end
+      return replies_to(scene(1), commands)
+    end
+    local first = choices()
+    assert.same(first, choices())
+    assert.is_true(#table.concat(first, "", 2):gsub(first[2], "") > 0)
+  end)
+
+  it("may be a script, which the server remembers", function()
+    local self = scene(1)
+    local sha = replies_to(self, { { "SCRIPT", "LOAD", "return ARGV[1]" } })[1]
+    assert.same({ "a", { 1, 0 }, "OK", "NOSCRIPT No matching script.",
+      "ERR Number of keys can't be greater than number of args",
+      "ERR value is not an integer or out of range",
+      "ERR wrong number of arguments for 'evalsha' command",
+      "ERR wrong number of arguments for 'script|load' command" },
+      replies_to(self, { { "EVALSHA", sha, 0, "a" },
+        { "SCRIPT", "EXISTS", sha, "0" }, { "SCRIPT", "FLUSH" },
+        { "EVALSHA", sha, 0 }, { "EVAL", "return 1", 1 },
+        { "EVAL", "return 1", "x" }, { "EVALSHA", sha },
+        { "SCRIPT", "LOAD" } }))
+    assert.same({ sha, "ERR value is not an integer or out of range",
+      "ERR Number of keys can't be negative" },
+      replies_to(self, { { "SCRIPT", "LOAD", "return ARGV[1]" },
+        { "EVALSHA", sha, "x" }, { "EVALSHA", sha, -1 } }))
+  end)
+
+  for what, words in pairs {
+    ["command GEOADD"] = { "GEOADD", "g", 1, 1, "x" },
+    ["command CLIENT LIST"] = { "client", "list" },
+    ["command SCRIPT KILL"] = { "SCRIPT", "KILL" },
+    ["command INFO memory"] = { "INFO", "memory" },
+    ["command COMMAND COUNT"] = { "COMMAND", "COUNT", "x" },
+    ["XREAD with BLOCK"] = { "XREAD", "BLOCK", 1, "STREAMS", "x", "$" },
+    ["redis.sha1hex"] = { "EVAL", "return redis.sha1hex('x')", 0 },
+  } do
+    it("is named if the model lacks it: " .. what, function()
+      local self, lacked = scene(1), nil
+      function self.network.on_lack(link, its)
+        lacked = link.host.label .. ": " .. its
+      end
+      assert.same({ "PONG" }, replies_to(self, { { "PING" }, words }))
+      assert.equal("client1: " .. what, lacked)
+      self.network.on_lack = nil
+      assert.has_error(function() replies_to(self, { words }) end,
+        "the model of Redis has no " .. what)
+    end)
+  end
+end)
 
 describe("a frozen server", function()
   it("executes in order what it gets, also after a failover", function()
@@ -291,21 +370,17 @@ describe("the order of fencing tokens", function()
 end)
 
 describe("shrinking a plan", function()
-  local simulate = world.simulate
-
-  teardown(function() world.simulate = simulate end)
-
   -- Shrinks the events 1 to 16. The fault needs 3 and 11.
   local function shrunk(most)
     local ran, plan = 0, {}
     for i = 1, 16 do plan[i] = i end
-    function world.simulate(_, options)
+    local function fails(part)
       local has = {}
-      for _, event in ipairs(options.plan) do has[event] = true end
+      for _, event in ipairs(part) do has[event] = true end
       ran = ran + 1
-      return { oracle = { reported = { stuck = has[3] and has[11] } } }
+      return has[3] and has[11]
     end
-    local few, runs, is_early = shrink.plan(1, {}, plan, "stuck", most)
+    local few, runs, is_early = shrink.plan(plan, fails, most)
     assert.equal(ran, runs)
     return few, runs, is_early
   end

@@ -345,7 +345,8 @@ describe("modules", function()
       for name in pairs(package.loaded) do print(name) end]] }
     local needed = "rlockctl.cli rlockctl.cli.option_parser "
       .. "rlockctl.cli.program rlock.core rlock.host.uv "
-      .. "rlock.host.uv.connection rlock.host.uv.guard rlock.host.uv.process "
+      .. "rlock.host.uv.connection rlock.host.uv.entry_point "
+      .. "rlock.host.uv.guard rlock.host.uv.process "
       .. "rlock.host.uv.shutdown rlock.host.uv.tasks rlock.host.uv.unwind "
       .. "rlock.several.factories rlock.util.heap "
     for name in loaded:gmatch("rlock%l*%.[%w_.]+") do

@@ -43,6 +43,7 @@ local TEXTS = { "", "a", "b", "c", "abc", "hello world", "0", "1", "-1", "7",
   "\r\n", "\255\254", ("x"):rep(100), "-9223372036854775808", "0.25" }
 
 local kinds = {}
+commands.kinds = kinds
 
 -- Keys are named after the type that they have in most cases.
 local function key(prefix)
@@ -52,10 +53,15 @@ local function key(prefix)
   end
 end
 
-kinds.KEYS = { "s0", "s1", "h0", "h1", "l0", "l1", "t0", "t1", "z0", "z1", "",
-  "\0\r\n", "none" }
+kinds.KEYS = { "s0", "s1", "h0", "h1", "l0", "l1", "t0", "t1", "z0", "z1", "x0",
+  "x1", "", "\0\r\n", "none" }
 kinds.string, kinds.hash, kinds.list = key "s", key "h", key "l"
-kinds.set, kinds.zset = key "t", key "z"
+kinds.set, kinds.zset, kinds.stream = key "t", key "z", key "x"
+
+-- A key of a command that takes sets and sorted sets.
+function kinds.scored(self)
+  return self:chance(30) and kinds.set(self) or kinds.zset(self)
+end
 
 function kinds.key(self) return self:pick(kinds.KEYS) end
 
@@ -68,6 +74,13 @@ end
 function kinds.int(self)
   if self:chance(6) then return self:pick(ODD_INTEGERS) end
   return ("%d"):format(self:below(12) - 3)
+end
+
+-- A count of random elements.
+function kinds.few(self)
+  if self:chance(6) then return self:pick { "9223372036854775807", "", "+1",
+    "-9223372036854775808", "01", "x" } end
+  return ("%d"):format(self:below(12) - 5)
 end
 
 function kinds.count(self)
@@ -90,6 +103,51 @@ end
 function kinds.bound(self)
   if self:chance(30) then return self:pick { "-inf", "+inf" } end
   return (self:chance(20) and "(" or "") .. kinds.float(self)
+end
+
+-- Several keys after their number, which may be wrong.
+local function numbered(kind)
+  return function(self)
+    local n = self:below(3) + 1
+    local list = { self:chance(6) and "<int>" or ("%d"):format(n) }
+    for i = 1, n do list[i + 1] = kind end
+    return list
+  end
+end
+
+function kinds.bit(self)
+  if self:chance(6) then return self:pick { "-1", "x", "4294967296", "01" } end
+  return ("%d"):format(self:below(40))
+end
+
+function kinds.id(self)
+  if self:chance(8) then
+    return self:pick { "0", "0-0", "5-", "-5", "5-1-2", "18446744073709551615",
+      "18446744073709551616", "18446744073709551615-18446744073709551615",
+      "9223372036854775808-1", "01-02", "+5", "x", "", "0-1", "5 ", "5\0x",
+      "$", "-", "+", "5-*", ("1"):rep(130) }
+  end
+  local ms = ("%d"):format(self:below(30))
+  return self:chance(40) and ms .. "-" .. self:below(3) or ms
+end
+
+-- An ID that is most often greater than the last.
+function kinds.newid(self)
+  if self:chance(20) then return kinds.id(self) end
+  self.serial = (self.serial or 0) + self:below(2)
+  return ("%d-%s"):format(self.serial // 3 + 1, self:chance(50) and "*"
+    or self:below(9))
+end
+
+function kinds.idbound(self)
+  if self:chance(40) then return self:pick { "-", "+" } end
+  return (self:chance(20) and "(" or "") .. kinds.id(self)
+end
+
+function kinds.pattern(self)
+  return self:pick { "*", "s*", "?0", "[lt]*", "[^s]?", "[a-tz]1", "[z-a]1",
+    "none", "n*n*", "\\s0", "s\\0", "", "[s", "[]", "[^]0", "[\\s-]0", "*e",
+    "[s-]", "\0*", "***0", "x[01]", "[\\]x]0", "\\", "s[0-", "*\n" }
 end
 
 function kinds.lexbound(self)
@@ -145,6 +203,15 @@ end
 local expiry = { "nx", "xx", "gt", "lt" }
 local scores = maybe "withscores"
 local limit = maybe { "limit", "<count>", "<int>" }
+local numbered_sets, numbered_zsets, numbered_lists =
+  numbered "<set>", numbered "<scored>", numbered "<list>"
+local weights = maybe({ "weights", "<float>" },
+  { "weights", "<float>", "<float>" })
+local aggregate = maybe({ "aggregate", "sum" }, { "aggregate", "min" },
+  { "aggregate", "max" }, { "aggregate", "avg" })
+local trim = one({ "maxlen", "<count>" }, { "maxlen", "=", "<count>" },
+  { "minid", "<id>" }, { "maxlen", "~", "<count>", "limit", "<count>" },
+  { "minid", "~", "<id>" }, { "maxlen", "<count>", "limit", "<count>" })
 local lives = maybe({ "ex", "<seconds>" }, { "px", "<ms>" },
   { "exat", "<at>" }, { "pxat", "<atms>" }, "keepttl")
 local zadd_flags = maybe("nx", "xx", "gt", "lt", "ch", { "xx", "ch" },
@@ -259,6 +326,52 @@ local GRAMMAR = {
   zpopmin = { "<zset>", maybe "<count>" },
   zpopmax = { "<zset>", maybe "<count>" },
   zscan = { "<zset>", "0", maybe { "count", "<int>" } },
+  dbsize = {},
+  keys = { "<pattern>" },
+  scan = { "0", maybe { "match", "<pattern>" }, { "count", "100" },
+    maybe({ "type", "string" }, { "type", "ZSET" }, { "type", "x" }) },
+  copy = { "<key>", "<key>", maybe "replace" },
+  setbit = { "<string>", "<bit>", one("0", "1", "1", "2") },
+  getbit = { "<string>", "<bit>" },
+  bitcount = { "<string>", maybe({ "<int>", "<int>" },
+    { "<int>", "<int>", "bit" }, { "<int>", "<int>", "byte" }) },
+  sort = { one("<list>", "<set>", "<zset>"), one("alpha", "alpha",
+    { maybe({ "by", "s*" }, { "by", "h*->b" }) }), limit,
+    maybe({ "get", "#" }, { "get", "s*" }, { "get", "h*->a", "get", "#" }),
+    maybe("asc", "desc"), maybe { "store", "<list>" } },
+  sort_ro = { "<zset>", maybe "alpha", limit },
+  lmpop = { numbered_lists, one("left", "right"),
+    maybe { "count", "<count>" } },
+  zmpop = { numbered_zsets, one("min", "max"), maybe { "count", "<count>" } },
+  spop = { "<set>", maybe "<count>" },
+  srandmember = { "<set>", maybe "<few>" },
+  hrandfield = { "<hash>", maybe({ "<few>" }, { "<few>", "withvalues" }) },
+  zrandmember = { "<zset>", maybe({ "<few>" }, { "<few>", "withscores" }) },
+  randomkey = {},
+  sinterstore = { "<set>", "<set>", some "<set>" },
+  sunionstore = { "<set>", "<set>", some "<set>" },
+  sdiffstore = { "<set>", "<set>", some "<set>" },
+  sintercard = { numbered_sets, maybe { "limit", "<count>" } },
+  zunionstore = { "<zset>", numbered_zsets, weights, aggregate },
+  zinterstore = { "<zset>", numbered_zsets, weights, aggregate },
+  zdiffstore = { "<zset>", numbered_zsets },
+  zunion = { numbered_zsets, weights, aggregate, scores },
+  zinter = { numbered_zsets, weights, aggregate, scores },
+  zdiff = { numbered_zsets, scores },
+  zintercard = { numbered_zsets, maybe { "limit", "<count>" } },
+  zrangestore = { "<zset>", "<zset>", one({ "<int>", "<int>" },
+    { "<bound>", "<bound>", "byscore" },
+    { "<lexbound>", "<lexbound>", "bylex" }), maybe "rev", limit },
+  xadd = { "<stream>", maybe "nomkstream", maybe(trim), "<newid>", "<field>",
+    "<text>", some("<field>", "<text>") },
+  xlen = { "<stream>" },
+  xrange = { "<stream>", "<idbound>", "<idbound>", maybe { "count", "<int>" } },
+  xrevrange = { "<stream>", "<idbound>", "<idbound>",
+    maybe { "count", "<int>" } },
+  xdel = { "<stream>", "<id>", some "<id>" },
+  xtrim = { "<stream>", trim },
+  xread = { maybe { "count", "<count>" }, "streams", one({ "<stream>", "<id>" },
+    { "<stream>", "<stream>", "<id>", "$" }) },
   time = {},
   publish = { "<text>", "<text>" },
   spublish = { "<text>", "<text>" },
@@ -277,7 +390,7 @@ local RELATIVE = { expire = true, pexpire = true, setex = true, psetex = true,
   pttl = true, ttl = true }
 
 function Gen:expand(words, piece)
-  if type(piece) == "function" then piece = piece(self) end
+  while type(piece) == "function" do piece = piece(self) end
   if type(piece) == "table" then
     for _, item in ipairs(piece) do self:expand(words, item) end
     return

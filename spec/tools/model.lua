@@ -9,11 +9,14 @@
 --                                what the model lacked -> how often
 --    pair:close()
 
+local chance = require "spec.tools.chance"
 local commands = require "spec.tools.commands"
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
+local host = require "rlockctl.model.host"
 local modelled = require "rlockctl.model.redis"
 local replies = require "spec.tools.replies"
+local sorted = require "rlock.util.sorted"
 
 local model = {}
 
@@ -54,6 +57,7 @@ local DUMP = [[
 local READ = {
   string = { "get" }, hash = { "hgetall" }, list = { "lrange", 0, -1 },
   set = { "smembers" }, zset = { "zrange", 0, -1, "withscores" },
+  stream = { "xrange", "-", "+" },
 }
 local list = {}
 for i, key in ipairs(redis.call("keys", "*")) do
@@ -98,6 +102,7 @@ function Pair:reset()
   local turned = not (self.model and self.model.turned)
   self.model = modelled.new()
   self.model.now, self.model.turned = self:now(), turned
+  self.model.random = host.stream(1, "model")
 end
 
 function Pair:close() control.close(self.server) end
@@ -118,6 +123,7 @@ end
 local READ = {
   string = { "get" }, hash = { "hgetall" }, list = { "lrange", "0", "-1" },
   set = { "smembers" }, zset = { "zrange", "0", "-1", "withscores" },
+  stream = { "xrange", "-", "+" },
 }
 
 -- A key of the model, as DUMP has it.
@@ -182,22 +188,60 @@ local function flattened(list)
   return words
 end
 
--- Runs commands on both, and compares the replies and then all keys.
--- @tparam table list
--- @tparam boolean is_absolute  nothing depends on when it is run
-function Pair:compare(list, is_absolute)
+local function differ(words, got, want)
+  error(("%s\nmodel:  %s\nserver: %s"):format(show(words), show(got),
+    show(want)), 0)
+end
+
+-- Runs commands on both, and compares the replies.
+function Pair:compare_some(list, slack)
   local kept, got = self:run_model(list)
+  if not kept[1] then return end
   local want = self:ask("EVAL", RUN, 0, table.unpack(flattened(kept)))
-  local slack = is_absolute and 0 or (self:now() - self.model.now) // 1000 + 2
+  slack = slack or (self:now() - self.model.now) // 1000 + 2
   self.ran = self.ran + #kept
   for i, words in ipairs(kept) do
     local name = words[1]:lower()
     if name ~= "time" and not self:same(name, got[i], want[i], slack) then
-      error(("command %d: %s\nmodel:  %s\nserver: %s"):format(i, show(words),
-        show(got[i]), show(want[i])), 0)
+      differ(words, got[i], want[i])
     end
   end
-  self:compare_keys(slack)
+end
+
+-- Runs a command on both whose reply is random, and lets the model lose what
+-- the server has popped.
+function Pair:compare_random(words)
+  local before = self.model
+  self.model = before:fork()
+  local is_known, got = self:try("call", words)
+  local after = self.model
+  self.model = before
+  if not is_known then return end
+  self.ran = self.ran + 1
+  local want = self:ask("EVAL", RUN, 0, table.unpack(flattened { words }))[1]
+  if not chance.same(before, words, tagged(got), want) then
+    differ(words, tagged(got), want)
+  end
+  chance.check(before, after, words, tagged(got))
+  chance.follow(before, words, want)
+end
+
+-- Runs commands on both, and compares the replies and then all keys.
+-- @tparam table list
+-- @tparam boolean is_absolute  nothing depends on when it is run
+function Pair:compare(list, is_absolute)
+  local slack, some = is_absolute and 0 or nil, {}
+  for _, words in ipairs(list) do
+    if chance.is_random(words) then
+      self:compare_some(some, slack)
+      self:compare_random(words)
+      some = {}
+    else
+      some[#some + 1] = words
+    end
+  end
+  self:compare_some(some, slack)
+  self:compare_keys(slack or (self:now() - self.model.now) // 1000 + 2)
 end
 
 -- Runs `n` commands of a seed on both.
@@ -216,6 +260,47 @@ end
 function Pair:commands(seed, n)
   self:reset()
   self:run(seed, n)
+end
+
+-- clients ---------------------------------------------------------------------
+
+--- Sends a command to both as a client does, and compares the replies, with all
+--  digits of integers. Raises if they differ.
+-- @treturn string|table the reply, with its type
+function Pair:client(words)
+  local is_known, got = self:try("call", words)
+  if not is_known then error("the model lacks " .. words[1], 0) end
+  local ok, want = pcall(self.ask, self, table.unpack(words))
+  if not ok then want = { err = want } end
+  got, want = replies.plain(got), replies.plain(want)
+  if show(got) ~= show(want) then differ(words, got, want) end
+  return got
+end
+
+-- All that a scan finds, sorted.
+local function scanned(call, words)
+  local found, cursor = {}, "0"
+  local at = words[1] == "scan" and 2 or 3
+  repeat
+    local all = { table.unpack(words) }
+    table.insert(all, at, cursor)
+    local reply = call(all)
+    cursor = reply[1]
+    for _, name in ipairs(reply[2]) do found[name] = true end
+  until cursor == "0"
+  return sorted(found)
+end
+
+--- Scans both to the end. Raises if they find other texts.
+-- @tparam table words  without a cursor
+-- @treturn table those texts
+function Pair:scan(words)
+  local got = scanned(function(all) return self.model:call(all) end, words)
+  local want = scanned(function(all)
+    return self:ask(table.unpack(all))
+  end, words)
+  if show(got) ~= show(want) then differ(words, got, want) end
+  return got
 end
 
 -- expiry ----------------------------------------------------------------------

@@ -3,13 +3,18 @@
 local metrics = require "rlock.util.metrics"
 local read = require "spec.tools.exposition"
 
-local count = 0
+local host, count = {}, 0
 
 -- A meter of a client with a new name, and that name.
 local function new(...)
   count = count + 1
   local name = "unit" .. count
-  return metrics.new(name, ...), name
+  return metrics.new(host, name, ...), name
+end
+
+-- The published values of a host.
+local function values_of(its)
+  return read(metrics.text(metrics.numbers(its)))
 end
 
 local function total(client, more)
@@ -76,7 +81,7 @@ describe("metrics", function()
     for _, s in ipairs { 0.0001, 0.02, 7, 4000 } do
       metrics.observe(series.hold, s)
     end
-    local values = read(metrics.text())
+    local values = values_of(host)
     local labels = ('client="%s",kind="fair"'):format(name)
     assert.equal(2, values[total(name, 'kind="fair"')])
     assert.equal(1, values[total(name, 'kind="fair",lock="mine"')])
@@ -95,13 +100,13 @@ describe("metrics", function()
     meter:series("fair", odd).acquired = 1
     meter:series("fair", "\255x").acquired = 1
     meter:series("a\tkind").acquired = 1
-    local values = read(metrics.text())
+    local values = values_of(host)
     assert.equal(1, values[total(name,
       'kind="fair",lock="a\\"b\\\\c\\nd\te\195\164"')])
     assert.equal(1, values[total(name, 'kind="fair",lock="?x"')])
     assert.equal(1, values[total(name, 'kind="a?kind"')])
-    metrics.new('my "own"\tname'):series("fair").acquired = 1
-    assert.equal(1, read(metrics.text())[
+    metrics.new(host, 'my "own"\tname'):series("fair").acquired = 1
+    assert.equal(1, values_of(host)[
       total('my \\"own\\"?name', 'kind="fair"')])
   end)
 
@@ -110,11 +115,22 @@ describe("metrics", function()
     first:series("fair").acquired = 2
     first:close()
     first:close()
-    local second = metrics.new(name)
+    local second = metrics.new(host, name)
     second:series("fair").acquired = 3
-    assert.equal(5, read(metrics.text())[total(name, 'kind="fair"')])
+    assert.equal(5, values_of(host)[total(name, 'kind="fair"')])
     second:close()
-    assert.equal(5, read(metrics.text())[total(name, 'kind="fair"')])
+    assert.equal(5, values_of(host)[total(name, 'kind="fair"')])
+  end)
+
+  it("of one host leave out those of another", function()
+    local meter, name = new()
+    meter:series("fair").acquired = 2
+    local other = {}
+    metrics.new(other, name):series("fair").acquired = 3
+    meter:close()
+    local key = total(name, 'kind="fair"')
+    assert.equal(2, values_of(host)[key])
+    assert.equal(3, values_of(other)[key])
   end)
 end)
 

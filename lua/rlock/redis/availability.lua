@@ -1,5 +1,6 @@
 --- Which servers of red locks answer. A server that fails to answer is skipped
---  until it answers a PING, so it delays callers only once.
+--  until it answers a PING, so it delays callers only once. Meanwhile its node
+--  has the field `away` = { why, since, asked }.
 
 local errors = require "rlock.redis.errors"
 
@@ -10,12 +11,6 @@ local PAUSE, IDLE = 0.02, 5
 --- Seconds before an unresponsive server is skipped: if this process was
 --  blocked, the reply may be waiting to be read.
 local GRACE = 0.01
-
---- How many servers are skipped.
-availability.count = 0
-
--- node -> { why, since, asked }, for servers that do not answer
-local away = setmetatable({}, { __mode = "k" })
 
 -- Does the server answer a PING? LOADING and BUSY do not count.
 local function answers(node, state)
@@ -32,26 +27,24 @@ local function probe(node, state)
       and not answers(node, state) do
     host.sleep(PAUSE)
   end
-  away[node] = nil
-  availability.count = availability.count - 1
+  node.away = nil
 end
 
 --- Marks a server as away and starts to probe it.
 -- @tparam table node
 -- @tparam string why for messages
 function availability.mark_away(node, why)
-  if away[node] then return end
+  if node.away then return end
   local now = node.host.now()
   local state = { why = why, since = now, asked = now }
-  away[node] = state
-  availability.count = availability.count + 1
+  node.away = state
   node.host.service(probe, node, state)
 end
 
 --- Why the server should be skipped now, or nil.
 -- @treturn string|nil
 function availability.why_away(node)
-  local state = away[node]
+  local state = node.away
   if not state then return nil end
   local now = node.host.now()
   state.asked = now

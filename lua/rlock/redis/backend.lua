@@ -520,8 +520,7 @@ end
 function Target:standing(lease, now, locks)
   local its = self.node                   -- a cluster has no connection
   if not identity or not its.connection
-      or availability and availability.count > 0
-      and availability.why_away(its) then
+      or its.away and available().why_away(its) then
     return nil
   end
   local found = identity.standing(its, lease, now)

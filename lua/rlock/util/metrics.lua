@@ -86,16 +86,22 @@ end
 local Meter = {}
 Meter.__index = Meter
 
-local open, past = {}, {}        -- meters; the numbers of closed ones, by key
+-- The meters of a host: the set of those that are `open`, and the numbers of
+-- closed ones, by key, in `past`.
+local function meters_of(host)
+  host.meters = host.meters or { open = {}, past = {} }
+  return host.meters
+end
 
 --- Creates the meter of a client.
+-- @tparam table host
 -- @tparam[opt] string client its name
 -- @tparam[opt] table locks   names of locks with a series of their own
-function metrics.new(client, locks)
+function metrics.new(host, client, locks)
   local self = setmetatable({ client = (client or ""):gsub("%c", "?"),
-    listed = {}, all = {} }, Meter)
+    listed = {}, all = {}, meters = meters_of(host) }, Meter)
   for _, name in ipairs(locks or {}) do self.listed[name] = true end
-  open[self] = true
+  self.meters.open[self] = true
   return self
 end
 
@@ -143,18 +149,20 @@ function Meter:add_to(numbers)
   return numbers
 end
 
---- Closes the meter; its numbers stay in those of the process.
+--- Closes the meter; its numbers stay in those of the host.
 function Meter:close()
-  if not open[self] then return end
-  open[self] = nil
-  self:add_to(past)
+  local meters = self.meters
+  if not meters.open[self] then return end
+  meters.open[self] = nil
+  self:add_to(meters.past)
 end
 
---- The numbers of all clients that this process has had, by key.
-function metrics.numbers()
-  local numbers = {}
-  for key, n in pairs(past) do numbers[key] = n end
-  for meter in pairs(open) do meter:add_to(numbers) end
+--- The numbers of all clients that a host has had, by key.
+-- @tparam table host
+function metrics.numbers(host)
+  local numbers, meters = {}, meters_of(host)
+  for key, n in pairs(meters.past) do numbers[key] = n end
+  for meter in pairs(meters.open) do meter:add_to(numbers) end
   return numbers
 end
 
@@ -259,11 +267,11 @@ local function write_histogram(lines, full, labels, histogram)
 end
 
 --- The numbers in the text format of Prometheus.
--- @tparam[opt] table numbers by key; default: those of this process
+-- @tparam table numbers by key
 -- @treturn string
 function metrics.text(numbers)
   local lines = {}
-  local of, list = labelled(numbers or metrics.numbers())
+  local of, list = labelled(numbers)
   for _, labels in ipairs(list) do derive(of[labels]) end
   for _, row in ipairs(COUNTERS) do
     local full = ("rlock_%s_total"):format(row[1])

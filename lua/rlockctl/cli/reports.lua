@@ -3,7 +3,7 @@
 
 local host = require "rlock.host.uv"
 local json = require "rlockctl.cli.json"
-local metrics = require "rlock.util.metrics"
+local rlock = require "rlock"
 
 local reports = {}
 
@@ -26,7 +26,7 @@ function reports.write(path)
   local file, why = io.open(temporary, "w")
   if not file then return nil, why end
   local ok
-  ok, why = file:write(metrics.text())
+  ok, why = file:write(rlock.metrics())
   if ok then ok, why = file:close() else file:close() end
   if ok then ok, why = os.rename(temporary, path) end
   if not ok then os.remove(temporary) end
@@ -73,7 +73,7 @@ local function answer(line)
   elseif path ~= "/metrics" then
     return response("404 Not Found", "not found\n")
   end
-  return response("200 OK", metrics.text())
+  return response("200 OK", rlock.metrics())
 end
 
 --- Publishes the metrics until the program ends.

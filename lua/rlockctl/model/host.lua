@@ -115,6 +115,7 @@ local function run_ready(self)
       host.running = task
       resume(task.co, a, b, c)
       host.running = nil
+      if self.on_resumed then self.on_resumed(host) end
     end
   end
   self.last = 0
@@ -127,13 +128,15 @@ local function hold_back(item, host)
   insert(host.delayed, item)
 end
 
---- Runs until a point of true time, or until no items are left.
+--- Runs until a point of true time, until no items are left, or until something
+--  sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
+--  is set.
 -- @tparam number deadline
 function Universe:run(deadline)
   run_ready(self)
   local n = self.n
   local item = self[n]
-  while item and item.deadline <= deadline do
+  while item and item.deadline <= deadline and not self.is_over do
     local now, due, host = self.now, item.deadline, item.host
     if due > now then
       self.now, now = due, due
@@ -148,7 +151,7 @@ function Universe:run(deadline)
     n = self.n
     item = self[n]
   end
-  if deadline > self.now then self.now = deadline end
+  if deadline > self.now and not self.is_over then self.now = deadline end
 end
 
 -- tasks -----------------------------------------------------------------------

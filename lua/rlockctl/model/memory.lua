@@ -18,13 +18,15 @@ local function set(needs, names)
   for name in names:gmatch "%a+" do writes[name] = needs end
 end
 
-set(true, [[append decr decrby getset hincrby hincrbyfloat hmset hset hsetnx
-  incr incrby incrbyfloat linsert lmove lpush lpushx lset mset msetnx psetex
-  rpoplpush rpush rpushx sadd sdiffstore set setex setnx setrange sinterstore
-  sunionstore zadd zincrby zinterstore zrangestore zunionstore]])
-set(false, [[del expire expireat getdel getex hdel lpop lrem ltrim persist
-  pexpire pexpireat rename renamenx rpop smove spop srem unlink zpopmax zpopmin
-  zrem zremrangebylex zremrangebyrank zremrangebyscore]])
+set(true, [[append copy decr decrby getset hincrby hincrbyfloat hmset hset
+  hsetnx incr incrby incrbyfloat linsert lmove lpush lpushx lset mset msetnx
+  psetex rpoplpush rpush rpushx sadd sdiffstore set setbit setex setnx setrange
+  sinterstore sort sunionstore xadd zadd zdiffstore zincrby zinterstore
+  zrangestore zunionstore]])
+set(false, [[del expire expireat flushall flushdb getdel getex hdel lmpop lpop
+  lrem ltrim persist pexpire pexpireat rename renamenx rpop smove spop srem
+  unlink xdel xtrim zmpop zpopmax zpopmin zrem zremrangebylex zremrangebyrank
+  zremrangebyscore]])
 
 local lower = setmetatable({}, { __index = function(list, name)
   list[name] = name:lower()

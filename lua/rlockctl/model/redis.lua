@@ -1,7 +1,9 @@
 --- A model of one Redis server: its keys, their expiry, its clock, and the
 --  commands that scripts use (commands/). Replies have the form in which a
 --  script sees them: numbers are floats, nil is false, errors are { err = }. An
---  unsupported command raises an error that names it; nothing is guessed.
+--  unsupported command raises an error that names it; nothing is guessed. What
+--  is random follows `random`, a function that returns a number in [0,1); a
+--  server without it lacks the commands that need it.
 --
 --  Time stands still unless the caller moves `now`, in microseconds. A state is
 --  cheap to keep: `fork` shares all entries with its origin, and an entry is
@@ -16,14 +18,31 @@ local values = require "rlockctl.model.lua51.values"
 local redis = {}
 redis.__index = redis
 
---- Command -> { arity, function(server, words) }; as in Redis, an arity of -n
---  means n words or more.
+--- Command -> { arity, function(server, words), is_for_clients }; as in Redis,
+--  an arity of -n means n words or more. Scripts may not call what is for
+--  clients.
 local commands = {}
-for _, module in ipairs { "keys", "strings", "hashes", "lists", "sets", "zsets",
-    "general" } do
-  for name, command in pairs(require("rlockctl.model.commands." .. module)) do
-    commands[name] = command
+
+local function load(modules)
+  for _, module in ipairs(modules) do
+    for name, command in pairs(require("rlockctl.model.commands." .. module)) do
+      commands[name] = command
+    end
   end
+end
+
+load { "keys", "strings", "hashes", "lists", "sets", "zsets", "general" }
+
+-- Those that few locks use, loaded with the first name that is not above.
+local rare = { "bits", "keyspace", "pops", "random", "scripts", "sorting",
+  "stores", "streams" }
+
+local function command_of(name)
+  local command = commands[name] or commands[name:lower()]
+  if command or not rare then return command end
+  load(rare)
+  rare = nil
+  return command_of(name)
 end
 
 local WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of "
@@ -44,7 +63,7 @@ function redis:fork()
   self.token = {}                        -- it owns its entries no longer
   return setmetatable({
     now = self.now, entries = entries, listeners = self.listeners, sent = {},
-    token = {}, turned = self.turned,
+    token = {}, turned = self.turned, random = self.random,
   }, redis)
 end
 
@@ -57,13 +76,26 @@ function redis:ms() return self.now // 1000 end
 -- when they are joined.
 local function marked(text) return #text .. " " .. text end
 
-local MARKS = { string = "s", hash = "h", list = "l", set = "t", zset = "z" }
+local MARKS = { string = "s", hash = "h", list = "l", set = "t", zset = "z",
+  stream = "x" }
+
+local function parts_of_stream(value)
+  local parts = { value.last .. " " .. value.room }
+  for i, item in ipairs(value) do
+    local words = { item.id, value.node - item.node }
+    for j, word in ipairs(item.words) do words[j + 2] = marked(word) end
+    parts[i + 1] = #words .. " " .. table.concat(words, " ")
+  end
+  return parts
+end
 
 local function parts_of(entry)
   local value, parts = entry.value, {}
   if entry.kind == "list" then
     for i, item in ipairs(value) do parts[i] = marked(item) end
     return parts
+  elseif entry.kind == "stream" then
+    return parts_of_stream(value)
   end
   for i, field in ipairs(sorted(value)) do
     local item = value[field]
@@ -102,7 +134,7 @@ end
 --- The unexpired entry of a key: `kind`, `value`, `expires` (ms); nil if there
 --  is none. Raises WRONGTYPE if it is of another kind.
 -- @tparam string key
--- @tparam[opt] string kind "string", "hash", "list", "set", "zset"
+-- @tparam[opt] string kind "string", "hash", "list", "set", "zset", "stream"
 function redis:entry(key, kind)
   local entry, touched = self.entries[key], self.touched
   if touched then touched[key] = true end
@@ -163,30 +195,38 @@ end
 
 -- commands --------------------------------------------------------------------
 
+local function refuse()
+  error({ err = "ERR This Redis command is not allowed from script" }, 0)
+end
+
 --- Finds the command of some words, and checks their number. Raises an error
 --  that names the command if the model lacks it.
 -- @tparam table words
+-- @tparam[opt] boolean by_client  rather than by a script
 -- @treturn[1] function called with the server and the words
 -- @treturn[2] nil
 -- @treturn[2] string the command's name, if the number of words is wrong
 -- @treturn[2] boolean whether Redis does not have the command either
-function redis.find(words)
-  local command = commands[words[1]] or commands[words[1]:lower()]
+function redis.find(words, by_client)
+  local command = command_of(words[1])
   if not command and is_known(words[1]:lower()) then
     values.lacks("command " .. words[1]:upper())
   elseif not command then
     return nil, words[1], true
   end
   local arity, n = command[1], #words
-  if n == arity or arity < 0 and n >= -arity then return command[2] end
-  return nil, words[1]:lower()
+  if n ~= arity and (arity >= 0 or n < -arity) then
+    return nil, words[1]:lower()
+  end
+  return command[3] and not by_client and refuse or command[2]
 end
 
---- Executes a command, as a client sends it.
+--- Executes a command, as a client sends it. Raises an error of which
+--  values.lack_of knows the reason, if the model lacks something.
 -- @tparam table words strings
 -- @return the reply
 function redis:call(words)
-  local run, name, is_unknown = redis.find(words)
+  local run, name, is_unknown = redis.find(words, true)
   if is_unknown then
     return { err = ("ERR unknown command '%s'"):format(name) }
   elseif not run then

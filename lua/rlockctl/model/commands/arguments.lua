@@ -49,6 +49,13 @@ function arguments.add(a, b)
   return a + b
 end
 
+--- An integer as a reply: a float, which is what scripts get, or an integer if
+--  that would lose digits.
+function arguments.exactly(number)
+  if number > 2 ^ 53 or number < -2 ^ 53 then return number end
+  return number + 0.0
+end
+
 --- First and last index (from 1) of a range in a list of n; first > last if it
 --  is empty.
 function arguments.range(first, last, n)
@@ -158,42 +165,20 @@ end
 
 -- long doubles ----------------------------------------------------------------
 
-local function trimmed(text)
-  return (text:gsub("^([+-]?)0+(%d)", "%1%2"):gsub("%.(%d-)0*$", function(rest)
-    return rest == "" and "" or "." .. rest
-  end))
-end
-
--- The text of a number in INCRBYFLOAT, which computes with long doubles. This
--- supports only numbers that are exact in 17 bits and 17 digits after the
--- point.
-local function show_exactly(number)
-  if not (math.abs(number) < 2.0 ^ 36 and number * 2.0 ^ 17 % 1 == 0) then
-    lacks "sums of floats that are no binary fractions"
-  end
-  return trimmed(("%.17f"):format(number == 0 and 0.0 or number))
-end
-
---- A float of INCRBYFLOAT.
+--- A float of INCRBYFLOAT, see long_double.lua.
 function arguments.long_double(text, fault)
-  local number = strtod(text)
-  if not number or text:find("%z") then
-    fail(fault or "ERR value is not a valid float")
-  end
-  if text:find("%d") and trimmed((text:gsub("^%+", "")))
-      ~= show_exactly(number) then
-    lacks "sums of floats that are no binary fractions"
-  end
-  return number
+  local number = require("rlockctl.model.commands.long_double").read(text)
+  return number or fail(fault or "ERR value is not a valid float")
 end
 
---- The sum of two floats, as text.
+--- The sum of two such floats, as text.
 function arguments.add_floats(a, b)
-  local sum = a + b
-  if sum ~= sum or math.abs(sum) == huge then
+  local long_double = require "rlockctl.model.commands.long_double"
+  local sum = not a.is_infinite and not b.is_infinite and long_double.add(a, b)
+  if not sum or sum.is_infinite then
     fail "ERR increment would produce NaN or Infinity"
   end
-  return show_exactly(sum)
+  return long_double.show(sum)
 end
 
 -- collections -----------------------------------------------------------------
@@ -211,6 +196,18 @@ function arguments.sorted(map)
   for key in next, map do keys[#keys + 1] = key end
   table.sort(keys)
   return keys
+end
+
+--- The members of a sorted set, by score and then by name.
+-- @tparam table scores
+function arguments.by_score(scores)
+  local members = {}
+  for member in next, scores do members[#members + 1] = member end
+  table.sort(members, function(a, b)
+    if scores[a] ~= scores[b] then return scores[a] < scores[b] end
+    return a < b
+  end)
+  return members
 end
 
 --- Removes elements of a hash, set or sorted set.
@@ -232,30 +229,129 @@ function arguments.remove(server, key, kind, names)
   return removed
 end
 
---- The reply of HSCAN, SSCAN and ZSCAN, if it is complete: there are fewer
---  elements than COUNT.
+--- Random positions from 1 to n. The model lacks the command if the server has
+--  no source of randomness, as in `rlockctl check`, which tries all outcomes.
+-- @tparam table server
+-- @tparam table words
+-- @treturn function(n)
+function arguments.random(server, words)
+  local random = server.random or lacks("command " .. words[1]:upper())
+  return function(n) return floor(random() * n) + 1 end
+end
+
+--- Sets a key to a collection; deletes it if that is empty.
+-- @treturn number of elements, as a reply
+function arguments.replace(server, key, kind, value)
+  server:entry(key)
+  server.entries[key] = nil
+  if next(value) == nil then return 0.0 end
+  server:change(key, kind, value)
+  return arguments.size(value)
+end
+
+--- A number of keys, which follow it.
+-- @tparam table words
+-- @tparam integer i   the position of the number
+-- @tparam string fault  if it is not positive
+-- @treturn integer
+-- @treturn integer the position after the keys
+function arguments.numbered_keys(words, i, fault)
+  local n = arguments.positive(words[i], fault)
+  if n == 0 then fail(fault) end
+  return n, i + n + 1
+end
+
+-- scanning --------------------------------------------------------------------
+
+-- Not zero, so that a cursor is never that of a new scan.
+local function hash(name)
+  local sum = 2166136261
+  for i = 1, #name do sum = (sum ~ name:byte(i)) * 16777619 & 0xffffffff end
+  return sum | 1 << 32
+end
+
+-- The names from a cursor on, of at least `count` if there are so many, and the
+-- next cursor. They are in the order of their hashes, so a name that is there
+-- all the time is found, whatever is added or removed meanwhile.
+local function part(names, cursor, count)
+  if cursor == 0 and #names <= count then return names, "0" end
+  local hashes, found, last = {}, {}, nil
+  for _, name in ipairs(names) do hashes[name] = hash(name) end
+  table.sort(names, function(a, b)
+    return hashes[a] < hashes[b] or hashes[a] == hashes[b] and a < b
+  end)
+  for _, name in ipairs(names) do
+    local its = hashes[name]
+    if #found >= count and its ~= last then return found, ("%d"):format(its) end
+    if its >= cursor then found[#found + 1], last = name, its end
+  end
+  return found, "0"
+end
+
+--- The cursor of a scan. Redis reads signs and blanks, too.
+function arguments.cursor(text)
+  if text:find "^[%s+-]" then lacks "cursors with a sign or blanks" end
+  if not text:find "^%d*$" or #text > 19 then fail "ERR invalid cursor" end
+  return text == "" and 0 or math.tointeger(tonumber(text)) or 1 << 62
+end
+
+--- The options of a scan.
+-- @tparam table words
+-- @tparam integer i    the first of them
+-- @tparam[opt] table known  other options with an argument
+-- @treturn table `count`, `match`
+function arguments.scan_options(words, i, known)
+  local options = { count = 10 }
+  for at = i, #words, 2 do
+    local option, value = words[at]:lower(), words[at + 1]
+    if option == "novalues" or option == "noscores" then
+      lacks(words[1]:upper() .. " with " .. words[at]:upper())
+    elseif not value then
+      arguments.syntax()
+    elseif option == "count" then
+      options.count = arguments.integer(value)
+      if options.count < 1 then arguments.syntax() end
+    elseif option == "match" or known and known[option] then
+      options[option] = value
+    else
+      arguments.syntax()
+    end
+  end
+  return options
+end
+
+--- The reply to a scan.
+-- @tparam table server
+-- @tparam table names  sorted; gets another order
+-- @tparam integer cursor
+-- @tparam table options  `count`, `match`
+-- @tparam function add  called with the list and each name
+function arguments.scanned(server, names, cursor, options, add)
+  local found, next_cursor = part(names, cursor, options.count)
+  local matches, list = options.match
+    and require("rlockctl.model.commands.glob").compile(options.match), {}
+  for _, name in ipairs(server:in_some_order(found)) do
+    if not matches or matches(name) then add(list, name) end
+  end
+  return { next_cursor, list }
+end
+
+local SMALL = 128                        -- hash-max-listpack-entries
+
+--- The reply of HSCAN, SSCAN and ZSCAN. Redis replies with all of a small
+--  collection, whatever COUNT is.
 -- @tparam table server
 -- @tparam table words
 -- @tparam string kind
--- @tparam function list returns the collection's elements
-function arguments.scan(server, words, kind, list)
-  local name, count = words[1]:upper(), 10
-  if words[3] ~= "0" then lacks(name .. " from a cursor") end
+-- @tparam function add  called with the list, a name and what it has
+function arguments.scan(server, words, kind, add)
+  local cursor = arguments.cursor(words[3])
   local entry = server:entry(words[2], kind)
   if not entry then return { "0", {} } end
-  for i = 4, #words, 2 do
-    local option = words[i]:lower()
-    if option == "match" or option == "novalues" or option == "noscores" then
-      lacks(name .. " with " .. words[i]:upper())
-    end
-    if option ~= "count" or not words[i + 1] then arguments.syntax() end
-    count = arguments.integer(words[i + 1])
-    if count < 1 then arguments.syntax() end
-  end
-  if arguments.size(entry.value) >= count then
-    lacks(name .. " of COUNT or more elements")
-  end
-  return { "0", list(server, words) }
+  local value, options = entry.value, arguments.scan_options(words, 4)
+  options.count = math.max(options.count, SMALL)
+  return arguments.scanned(server, arguments.sorted(value), cursor, options,
+    function(list, name) add(list, name, value[name]) end)
 end
 
 return arguments

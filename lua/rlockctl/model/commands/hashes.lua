@@ -88,12 +88,12 @@ hashes.hincrby = { 4, function(server, words)
   local sum = arguments.add(integer(before,
     "ERR hash value is not an integer"), amount)
   set_field(server, words[2], words[3], ("%d"):format(sum))
-  return sum + 0.0
+  return arguments.exactly(sum)
 end }
 
 hashes.hincrbyfloat = { 4, function(server, words)
   local amount = arguments.long_double(words[4])
-  if math.abs(amount) == math.huge then
+  if amount.is_infinite then
     arguments.fail "ERR value is NaN or Infinity"
   end
   local before = fields_of(server, words[2])[words[3]] or "0"
@@ -104,7 +104,9 @@ hashes.hincrbyfloat = { 4, function(server, words)
 end }
 
 hashes.hscan = { -3, function(server, words)
-  return arguments.scan(server, words, "hash", hashes.hgetall[2])
+  return arguments.scan(server, words, "hash", function(list, field, value)
+    list[#list + 1], list[#list + 2] = field, value
+  end)
 end }
 
 return hashes

@@ -114,7 +114,7 @@ local function time_to_live(convert)
     local entry = server:entry(words[2])
     if not entry then return -2.0 end
     if not entry.expires then return -1.0 end
-    return convert(entry.expires, server:ms()) + 0.0
+    return arguments.exactly(convert(entry.expires, server:ms()))
   end }
 end
 

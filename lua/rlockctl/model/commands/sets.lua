@@ -98,7 +98,9 @@ sets.sunion = { -2, function(server, words)
 end }
 
 sets.sscan = { -3, function(server, words)
-  return arguments.scan(server, words, "set", sets.smembers[2])
+  return arguments.scan(server, words, "set", function(list, member)
+    list[#list + 1] = member
+  end)
 end }
 
 return sets

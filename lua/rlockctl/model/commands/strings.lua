@@ -170,7 +170,7 @@ local function add(server, key, amount)
   local entry = server:entry(key, "string")
   local sum = arguments.add(integer(entry and entry.value or "0"), amount)
   server:change(key, "string", "").value = ("%d"):format(sum)
-  return sum + 0.0
+  return arguments.exactly(sum)
 end
 
 strings.incr = { 2, function(server, words)

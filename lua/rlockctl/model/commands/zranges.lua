@@ -3,6 +3,7 @@
 local arguments = require "rlockctl.model.commands.arguments"
 
 local integer, show = arguments.integer, arguments.show
+local sorted = arguments.by_score
 
 -- the members of a range ------------------------------------------------------
 
@@ -75,6 +76,7 @@ end
 -- options ---------------------------------------------------------------------
 
 local OPTIONS = { withscores = true, byscore = true, bylex = true, rev = true }
+local OF_STORE = { byscore = true, bylex = true, rev = true }
 local LEGACY = { withscores = true }
 
 -- WITHSCORES, LIMIT offset count and, if `known` has them, BYSCORE, BYLEX, REV.
@@ -129,10 +131,11 @@ end
 --- Adds the commands of ranges.
 -- @tparam table zsets  the commands
 -- @tparam function scores_of  of a key
--- @tparam function sorted  the members of such scores
 -- @tparam function remove  removes members of a key
-return function(zsets, scores_of, sorted, remove)
-  local function range(server, words, by, options, is_reverse)
+return function(zsets, scores_of, remove)
+  -- @treturn table members
+  -- @treturn table the scores of all
+  local function select(server, words, by, options, is_reverse)
     check(options, by)
     local one, two = words[3], words[4]
     if is_reverse and by ~= by_rank then one, two = two, one end
@@ -143,6 +146,11 @@ return function(zsets, scores_of, sorted, remove)
     local found = by.select(members, scores, low, high)
     if is_reverse and by ~= by_rank then found = reversed(found) end
     if options.limit and by ~= by_rank then found = limited(found, options) end
+    return found, scores
+  end
+
+  local function range(server, words, by, options, is_reverse)
+    local found, scores = select(server, words, by, options, is_reverse)
     return options.withscores and with_scores(found, scores) or found
   end
 
@@ -158,14 +166,27 @@ return function(zsets, scores_of, sorted, remove)
   zsets.zrangebylex = legacy(by_name)
   zsets.zrevrangebylex = legacy(by_name, true)
 
-  zsets.zrange = { -4, function(server, words)
-    local options = words[5] and options_of(words, OPTIONS) or {}
+  -- The options of ZRANGE, and what they select by.
+  local function read(words, known)
+    local options = words[5] and options_of(words, known) or {}
     if options.byscore and options.bylex then
       arguments.lacks "ZRANGE with BYSCORE and BYLEX"
     end
-    local by = options.byscore and by_score or options.bylex and by_name
+    return options, options.byscore and by_score or options.bylex and by_name
       or by_rank
+  end
+
+  zsets.zrange = { -4, function(server, words)
+    local options, by = read(words, OPTIONS)
     return range(server, words, by, options, options.rev)
+  end }
+
+  zsets.zrangestore = { -5, function(server, words)
+    local own, result = { words[1], table.unpack(words, 3) }, {}
+    local options, by = read(own, OF_STORE)
+    local found, scores = select(server, own, by, options, options.rev)
+    for _, member in ipairs(found) do result[member] = scores[member] end
+    return arguments.replace(server, words[2], "zset", result)
   end }
 
   -- The members between two bounds.

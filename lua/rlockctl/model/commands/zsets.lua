@@ -5,22 +5,12 @@ local arguments = require "rlockctl.model.commands.arguments"
 local zsets = {}
 
 local double, show = arguments.double, arguments.show
+local sorted = arguments.by_score
 local NONE = {}
 
 local function scores_of(server, key)
   local entry = server:entry(key, "zset")
   return entry and entry.value or NONE
-end
-
--- The members, by score and then by name.
-local function sorted(scores)
-  local members = {}
-  for member in pairs(scores) do members[#members + 1] = member end
-  table.sort(members, function(a, b)
-    if scores[a] ~= scores[b] then return scores[a] < scores[b] end
-    return a < b
-  end)
-  return members
 end
 
 local function remove(server, key, members)
@@ -153,15 +143,11 @@ end
 
 zsets.zpopmin, zsets.zpopmax = pop(false), pop(true)
 
-require "rlockctl.model.commands.zranges" (zsets, scores_of, sorted, remove)
+require "rlockctl.model.commands.zranges" (zsets, scores_of, remove)
 
 zsets.zscan = { -3, function(server, words)
-  return arguments.scan(server, words, "zset", function()
-    local scores, list = scores_of(server, words[2]), {}
-    for _, member in ipairs(server:in_some_order(sorted(scores))) do
-      list[#list + 1], list[#list + 2] = member, show(scores[member])
-    end
-    return list
+  return arguments.scan(server, words, "zset", function(list, member, score)
+    list[#list + 1], list[#list + 2] = member, show(score)
   end)
 end }
 

@@ -20,6 +20,11 @@ function values.is_lack(fault)
     and fault:sub(1, #values.LACKS) == values.LACKS
 end
 
+--- What the model lacks, such as "command XADD", by such an error; or nil.
+function values.lack_of(fault)
+  return values.is_lack(fault) and fault:sub(#values.LACKS + 1) or nil
+end
+
 -- numbers and text ------------------------------------------------------------
 
 --- A number as text; other values as they are.

@@ -2,7 +2,7 @@
 --  delays. What was sent on a connection that its client has closed may still
 --  arrive, unless the server has closed it too.
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local errors = require "rlock.redis.errors"
 local evalsha = require "rlock.redis.evalsha"
 local seal = require "rlock.redis.seal"
@@ -258,7 +258,12 @@ local function start(self, ms, words, n)
   local copy = { unpack(words, 1, n) }
   for i = 1, n do
     local word = copy[i]
-    if kind_of(word) then copy[i] = ("%.17g"):format(word) end
+    local kind = kind_of(word)
+    if kind == "integer" then
+      copy[i] = ("%d"):format(word)
+    elseif kind then
+      copy[i] = ("%.17g"):format(word)
+    end
   end
   local now, lost = self.universe.now, nodes[self.seals]
   if lost and lost[1] and copy[1] == "EVALSHA" then

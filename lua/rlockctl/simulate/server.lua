@@ -1,8 +1,9 @@
 --- A simulated Redis server: the model, rlockctl.model.redis, with connections,
 --  subscribers, a script cache, a clock that may drift and jump, and faults.
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local redis = require "rlockctl.model.redis"
+local values = require "rlockctl.model.lua51.values"
 
 local server = {}
 server.__index = server
@@ -17,11 +18,14 @@ local function new_run_id(random)
   return table.concat(digits)
 end
 
---- @tparam table network
+--- @tparam table network  its optional on_lack(link, what) is called for a
+--   command for which the model lacks something, such as "command GEOADD"; that
+--   is not answered. Without it, the model's error is raised.
 -- @tparam string name its host name
 function server.new(network, name)
-  local random = network.universe.stream(network.universe.seed, name)
-  return setmetatable({
+  local universe = network.universe
+  local random = universe.stream(universe.seed, name)
+  local self = setmetatable({
     network = network, universe = network.universe, name = name,
     random = random, redis = redis.new(), scripts = {}, links = {},
     ids = { last = 0 }, subscribers = {}, thaws = 0, inbox = {}, speed = 1,
@@ -29,6 +33,8 @@ function server.new(network, name)
     ails_until = 0, granted = {}, released = {}, heard = {},
     back = {},
   }, server)
+  self.redis.random = universe.stream(universe.seed, name .. " elements")
+  return self
 end
 
 local function copy(list) return table.move(list, 1, #list, 1, {}) end
@@ -200,7 +206,10 @@ local own = {}                    -- command -> function(server, link, words, n)
 function own.evalsha(self, link, words)
   local text = self.scripts[words[2]]
   if not text then return { err = "NOSCRIPT No matching script." } end
-  local n = tonumber(words[3])
+  local n = math.tointeger(tonumber(words[3]))
+  if not n or n < 0 or n > #words - 3 then    -- EVAL says why
+    return self.redis:call { "eval", text, unpack(words, 3) }
+  end
   local keys = { unpack(words, 4, 3 + n) }
   local args = { unpack(words, 4 + n) }
   self:tick()
@@ -215,7 +224,15 @@ function own.evalsha(self, link, words)
   return reply
 end
 
-function own.script(self, _, words)
+local function wrong_number(name)
+  return { err = ("ERR wrong number of arguments for '%s' command"):format(
+    name) }
+end
+
+local scripts = {}                      -- subcommands of SCRIPT
+
+function scripts.load(self, words)
+  if #words ~= 3 then return wrong_number "script|load" end
   local text, shas = words[3], self.network.shas
   if not shas[text] then
     shas.n = (shas.n or 0) + 1
@@ -226,11 +243,31 @@ function own.script(self, _, words)
   return shas[text]
 end
 
+function scripts.exists(self, words)
+  local list = {}
+  for i = 3, #words do list[i - 2] = self.scripts[words[i]] and 1.0 or 0.0 end
+  return list
+end
+
+function scripts.flush(self)
+  self.scripts = {}
+  return { ok = "OK" }
+end
+
+-- The function of a subcommand.
+local function find(list, words)
+  return list[words[2]:lower()]
+    or values.lacks("command " .. (words[1] .. " " .. words[2]):upper())
+end
+
+function own.script(self, _, words) return find(scripts, words)(self, words) end
+
 local clients = {}                      -- subcommands of CLIENT
 
 function clients.setname() return { ok = "OK" } end
 function clients.id(_, link) return link.id + 0.0 end
 function clients.kill(self, _, words)
+  if not words[4] then values.lacks "command CLIENT KILL of an address" end
   if self.refuses_kill then
     return { err = "NOPERM this user has no permissions to run CLIENT KILL" }
   end
@@ -245,14 +282,18 @@ function clients.kill(self, _, words)
 end
 
 function own.client(self, link, words)
-  return clients[words[2]:lower()](self, link, words)
+  return find(clients, words)(self, link, words)
 end
 
 local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:%s\r\n"
   .. "master_replid:%s\r\naof_enabled:%d\r\nconnected_slaves:%d\r\n"
 
-function own.info(self)
-  if self.hides_run_id then
+local SECTIONS = { server = true, replication = true }
+
+function own.info(self, _, words)
+  if words[3] or words[2] and not SECTIONS[words[2]:lower()] then
+    values.lacks("command INFO " .. words[2])
+  elseif self.hides_run_id then
     return { err = "NOPERM this user has no permissions to run INFO" }
   end
   return SECTION:format(self.run_id,
@@ -288,11 +329,17 @@ function own.hello(self)
   return { "proto", 2.0, "role", self.role or "master" }
 end
 
-function own.cluster(self) return self.cluster.slots_of(self) end
+function own.cluster(self)
+  if self.cluster then return self.cluster.slots_of(self) end
+  return { err = "ERR This instance has cluster support disabled" }
+end
 function own.asking() return { ok = "OK" } end
 
 -- COMMAND INFO of a command with one key.
 function own.command(_, _, words)
+  if words[4] or (words[2] or ""):lower() ~= "info" then
+    values.lacks("command COMMAND " .. (words[2] or ""):upper())
+  end
   return { { words[3]:lower(), 2.0, { "write" }, 1.0, 1.0, 1.0 } }
 end
 
@@ -397,8 +444,14 @@ local well = { client = true, info = true, hello = true, subscribe = true,
   unsubscribe = true, ssubscribe = true, sunsubscribe = true, script = true,
   time = true }
 
+-- The least numbers of words.
+local LEAST = { evalsha = 3, script = 2, client = 2, command = 3, sentinel = 3 }
+
 local function run(self, link, words, name)
   local fn = own[name]
+  if fn and #words < (LEAST[name] or 1) then
+    return wrong_number(name)
+  end
   local why = self.cluster and self.cluster:refusal(self, link, words, name)
   if why and name:find "subscribe$" then return link:refuse(why) end
   if why then return { err = why } end
@@ -407,22 +460,32 @@ local function run(self, link, words, name)
   return self.redis:call(words)
 end
 
+-- As `run`; nil if the model lacks what that needs.
+local function run_or_lack(self, link, words, name)
+  local on_lack = self.network.on_lack
+  if not on_lack then return run(self, link, words, name) end
+  local ok, reply = pcall(run, self, link, words, name)
+  if ok then return reply end
+  on_lack(link, values.lack_of(reply) or error(reply, 0))
+end
+
 --- Executes a command.
--- @return the reply as a script sees it; nil for SUBSCRIBE
+-- @return the reply as a script sees it; nil for SUBSCRIBE, and for what the
+--   model lacks
 function server:execute(link, words)
   local name, reply = lower[words[1]]
   local count = self.network.count
   count.commands = (count.commands or 0) + 1
   if self.ails_until > self.universe.now and not well[name] then
-    if self.is_late then run(self, link, words, name) end
+    if self.is_late then run_or_lack(self, link, words, name) end
     if name == "evalsha" and self.on_refusal then self:on_refusal(words) end
     reply = { err = self.message }
   elseif self.replica then
     local before = self.redis:text()
-    reply = run(self, link, words, name)
+    reply = run_or_lack(self, link, words, name)
     if self.redis:text() ~= before then link.wrote_at = self.universe.now end
   else
-    reply = run(self, link, words, name)
+    reply = run_or_lack(self, link, words, name)
     link.wrote_at = self.has_replica and self.universe.now
   end
   send_messages(self)

@@ -1,0 +1,190 @@
+--- The public module of a program, `require "rlock"`, made for the host that
+--  runs it. Modules of two hosts share no state. `open` loads its modules
+--  lazily, so that programs without clients start fast.
+
+-- A variable of the environment, unless it is empty.
+local function variable(name)
+  local value = os.getenv(name)
+  if value ~= "" then return value end
+end
+
+-- The default of the option `sentinel`, from the environment.
+local function sentinel_login()
+  local password = variable "RLOCK_SENTINEL_PASSWORD"
+  return password
+    and { username = variable "RLOCK_SENTINEL_USERNAME", password = password }
+end
+
+-- Starts the server of `local:`; returns options with its address.
+local function start_local(host, options)
+  local start = host.start_local or require("rlock.host.uv.local_server").start
+  return start(host, options)
+end
+
+-- The options of client.open.
+local function complete(host, rlock, client, given)
+  local environment = variable "RLOCK_URL"
+  local chosen = given.url or rlock.default_url
+  local options, code, detail =
+    client.complete(given, chosen or environment or "local:")
+  if not options then
+    return nil, code, chosen and detail or "RLOCK_URL: " .. detail
+  elseif options.is_local and (given.url or not rlock.default_tls) then
+    return start_local(host, options)
+  end
+  if rlock.default_tls and not given.tls then
+    if not options.tls and not given.url then
+      return nil, "usage", "TLS options need rediss:// or --tls"
+    end
+    options.tls = options.tls and rlock.default_tls
+  end
+  if options.sentinels and not options.sentinel then
+    options.sentinel = sentinel_login()
+  end
+  return options
+end
+
+local check_options
+
+-- The options of rlock.open, checked.
+local function checked(client, given)
+  local check = require "rlock.util.options"
+  check_options = check_options or client.options {
+    lazy = check.type "boolean", tls = check.group({
+      ca = check.type "string", cert = check.type "string",
+      key = check.type "string", server_name = check.type "string",
+      verify = check.type "boolean",
+    }, 'a table such as { ca = "ca.pem" }'),
+  }
+  if type(given) == "string" then given = { url = given } end
+  return (check_options(given, 3))           -- no tail call: the level
+end
+
+--- @tparam table host see "The host contract" in README.md
+-- @treturn table the module
+-- @treturn function closes every client; it waits, so it is for a task
+return function(host)
+  local rlock = {
+    _VERSION = host.version,
+    spawn = host.spawn,
+    sleep = host.sleep,
+    now = host.now,
+    event = host.event,
+  }
+
+  require "rlock.several.factories"(rlock, host.now)
+
+  --- The default URL of `open()`; `rlockctl --url` sets it.
+  rlock.default_url = nil
+
+  --- The default `tls` of `open()` for rediss://; `rlockctl --cacert` sets it.
+  rlock.default_tls = nil
+
+  --- The default `log` of `open()`; `rlockctl --log` sets it.
+  rlock.default_log = nil
+
+  local clients = setmetatable({}, { __mode = "k" })
+
+  --- Opens a client.
+  -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
+  --   timeout = 3 (one command), connect_timeout = 3 (seconds), name,
+  --   identity = false (the connection's name omits host and program),
+  --   username, password, publish = "publish" | "spublish" | "both",
+  --   sentinel = { username =, password =, tls = }: how to reach the Sentinels
+  --   of redis+sentinel://; tls: true, false or a table; default: as the
+  --   master,
+  --   seal = "kill" | "time" | "off": protection against late delivery of an
+  --   abandoned request, see seal.lua and expiry.lua; off: none,
+  --   tls = { ca =, cert =, key =, server_name =, verify = true },
+  --   log = function(level, event, fields), see events.lua; it must not wait,
+  --   metrics = { "name", ... }: locks with metrics of their own,
+  --   lazy = true: connects on first use, so that opening does not fail if the
+  --   server is unreachable (for the nodes of a red lock)
+  -- @return[1] the client
+  -- @treturn[2] nil
+  -- @treturn[2] string code
+  -- @treturn[2] string detail
+  function rlock.open(options)
+    local client = require "rlock.client"
+    local full, code, detail =
+      complete(host, rlock, client, checked(client, options))
+    if not full then return nil, code, detail end
+    full.log = full.log or rlock.default_log
+    local opened
+    opened, code, detail = client.open(host, full)
+    if not opened then return nil, code, detail end
+    clients[opened] = true
+    return opened
+  end
+
+  --- The metrics of all clients, in the text format of Prometheus.
+  -- @treturn string
+  function rlock.metrics()
+    local metrics = require "rlock.util.metrics"
+    return metrics.text(metrics.numbers(host))
+  end
+
+  --- Runs a command while locks are renewed and other tasks run: see
+  --  rlock/host/uv/exec.lua.
+  -- @tparam table words  the command and its arguments; no shell
+  -- @tparam[opt] table options lock, on_lost = "term" | "kill" | "ignore" |
+  --   "signal:NAME", kill_after, env, no_input, foreground
+  -- @treturn[1] integer its exit status; 128 + N if signal N ended it
+  -- @treturn[2] nil
+  -- @treturn[2] string "lost" (it was stopped), "not_held", "refused" (it could
+  --   not be executed)
+  -- @treturn[2] string detail
+  function rlock.exec(words, options)
+    local exec = host.exec or require("rlock.host.uv.exec").call
+    local status, code, detail = exec(words, options)
+    if status == nil then return nil, code, detail end
+    return status
+  end
+
+  -- Closes every client.
+  local function close_all()
+    for open in pairs(clients) do open:close() end
+  end
+
+  --- Runs fn as a task until it and all other tasks have ended, then closes
+  --  every client. rlockctl runs scripts with it.
+  -- @tparam function fn
+  -- @param ... its arguments
+  -- @treturn[1] boolean true
+  -- @treturn[1] table the results of fn, with their count in `n`
+  -- @treturn[2] nil
+  -- @treturn[2] integer exit status
+  -- @treturn[2] string|nil message, with a traceback
+  function rlock.main(fn, ...)
+    local ok, status, message = host.run(fn, ...)
+    if ok and host.at_end then            -- of rlock.simulate
+      local holds, code, why = host.run(host.at_end)
+      if not holds then ok, status, message = nil, code, why end
+    end
+    if next(clients) then host.finish(close_all) end
+    return ok, status, message
+  end
+
+  --- For plain lua5.4: runs fn as a task until it and all other tasks have
+  --  ended. SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the
+  --  process.
+  -- @tparam function fn
+  -- @param ... its arguments
+  -- @return the results of fn; raises an error that a task did not catch
+  function rlock.run(fn, ...)
+    if type(fn) ~= "function" then
+      error("bad argument fn of rlock.run: must be a function", 2)
+    elseif host.is_running() then         -- inside rlockctl, or another run
+      return rlock.spawn(fn, ...):join()
+    end
+    local shutdown = require "rlock.host.uv.shutdown"
+    local put_back = shutdown.prepare()
+    local ok, results, message = rlock.main(fn, ...)
+    put_back()
+    if message then error(shutdown.explained(message), 0) end
+    if not ok then os.exit(results, true) end
+    if results then return table.unpack(results, 1, results.n) end
+  end
+
+  return rlock, close_all
+end

@@ -1,0 +1,19 @@
+--- EVAL. A server of the simulator adds EVALSHA and SCRIPT, because the model
+--  does not remember scripts.
+
+local arguments = require "rlockctl.model.commands.arguments"
+
+local scripts = {}
+
+scripts.eval = { -3, function(server, words)
+  local n = arguments.integer(words[3])
+  if n > #words - 3 then
+    arguments.fail "ERR Number of keys can't be greater than number of args"
+  elseif n < 0 then
+    arguments.fail "ERR Number of keys can't be negative"
+  end
+  return server:run_script(words[2], { table.unpack(words, 4, 3 + n) },
+    { table.unpack(words, 4 + n) })
+end, true }
+
+return scripts

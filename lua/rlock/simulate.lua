@@ -1,11 +1,21 @@
---- `require "rlock.simulate"` where a program runs plainly: `rlockctl simulate`
---  has a module of its own instead. So one file is a program and its test.
+--- `require "rlock.simulate"` of a program that runs plainly, so that one file
+--  is a program and its test: the invariants are checked once, when the program
+--  has ended. `rlockctl simulate` has a module of its own in place of this one.
+
+local host = require "rlock.host.uv"
 
 local simulate = {}
 
-local tables, finals = {}, {}
+local tables, invariants = {}, {}
+local client                            -- for simulate.redis
 
---- A table that all processes of a simulation share; here it is the program's.
+-- Checks the invariants, as a task after all others have ended.
+function host.at_end()
+  for _, fn in ipairs(invariants) do fn() end
+end
+
+--- A table that all processes of a simulation share, and that outlives them.
+--  Here it is this program's.
 -- @tparam string name
 -- @treturn table
 function simulate.shared(name)
@@ -13,17 +23,23 @@ function simulate.shared(name)
   return tables[name]
 end
 
--- Checks the invariants when the program ends.
-local at_end = setmetatable({}, { __gc = function()
-  for _, fn in ipairs(finals) do fn() end
-end })
-
---- An invariant: fn raises if it does not hold. A simulation calls it after each
---  step; here it is called at the end of the program.
+--- Adds an invariant: fn raises if it does not hold. A simulation calls it
+--  after each step of any process.
 -- @tparam function fn must not wait
-function simulate.always(fn) finals[#finals + 1] = at_end and fn end
+function simulate.always(fn) invariants[#invariants + 1] = fn end
 
---- As `always`, at the end of a run only.
+--- Adds an invariant that a simulation checks once, at the end of a run.
+-- @tparam function fn must not wait
 simulate.finally = simulate.always
+
+--- Reads the server's data in an invariant.
+-- @param ... a command
+-- @return its reply; raises if it fails
+function simulate.redis(...)
+  client = client or assert(require("rlock").open())
+  local reply, _, detail = client:call(...)
+  if reply == nil then error(detail, 2) end
+  return reply
+end
 
 return simulate

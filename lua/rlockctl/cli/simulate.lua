@@ -1,5 +1,5 @@
 --- rlockctl simulate: runs a program as several processes in a simulation with
---  faults, from one seed after the other, until it finds a fault of the program.
+--  faults, from one seed after the other, until it finds a fault in it.
 
 local simulate = {}
 
@@ -9,10 +9,10 @@ rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 Runs the program as several processes in a simulation: on one virtual clock,
 with one simulated Redis, whatever URL it opens. Processes die and are started
 again, stop for longer than a lease, and lose requests and replies, all from one
-seed. Seed after seed is run until a fault of the program is found: an error that
-nothing catches, a wait that never ends, a lock that is never released, or an
-invariant that does not hold. Then it prints the steps that lead to the fault,
-and the command that repeats them.
+seed. Seed after seed is run until a fault of the program is found: an error
+that nothing catches, a wait that never ends, a lock that is never released, or
+an invariant that does not hold. Then it prints the steps that lead to the
+fault, and the command that repeats them.
 
 `require "rlock.simulate"` has shared(name), a table that all processes share
 and that outlives them; always(fn) and finally(fn), invariants after each step
@@ -40,7 +40,8 @@ An error code of rlock that ends a process, as assert(lock:unlock()) does with
 
 Write -- before arguments of the program that begin with -.
 
-Exit status: 0 no fault, 1 a fault.
+Exit status: 0 no fault, 1 a fault, 3 the program uses a command that the
+simulated Redis lacks.
 ]]
 
 simulate.options = {
@@ -52,6 +53,7 @@ simulate.options = {
 }
 
 local TIME, SPAN, PROCESSES = 10, 30, 3
+local INCOMPLETE = 3
 
 -- options ---------------------------------------------------------------------
 
@@ -152,12 +154,22 @@ local function print_json(result)
   })
 end
 
+-- What the model lacks raises through the run.
+local function lacking(cli, message)
+  local lack = message:match "the model of Redis has no command %S+"
+  if not lack then error(message, 0) end
+  cli.complain("simulate: " .. lack)
+  return INCOMPLETE
+end
+
 function simulate.run(cli, operands, chosen)
   local ok, options, program = pcall(function()
     return options_of(chosen), program_of(operands)
   end)
   if not ok then return cli.fault("usage", "simulate: " .. options) end
-  local result = require("rlockctl.simulate.search").run(program, options)
+  local search, result = require "rlockctl.simulate.search", nil
+  ok, result = pcall(search.run, program, options)
+  if not ok then return lacking(cli, tostring(result)) end
   if chosen.json then
     print_json(result)
   else

@@ -3,6 +3,7 @@
 --  process only, and what cannot be simulated raises an error.
 
 local order = require "rlockctl.simulate.order"
+local sandbox = require "rlock.script.sandbox"
 local sim = require "rlockctl.model.host"
 
 local environment = {}
@@ -143,7 +144,7 @@ local function load_module(process, env, name)
   if name == "rlock.simulate" then return process.simulate end
   for _, pattern in ipairs(OUTSIDE) do
     if name:find(pattern) then
-      error(("module %s cannot be simulated"):format(name), 4)
+      error(("module %s cannot be simulated"):format(name), 3)
     end
   end
   if name:find "^rlock" or package.loaded[name] then return require(name) end
@@ -151,7 +152,7 @@ local function load_module(process, env, name)
   if not path then
     local found, module = pcall(require, name)
     if found then return module end
-    error(("module '%s' not found:%s"):format(name, tried), 4)
+    error(("module '%s' not found:%s"):format(name, tried), 3)
   end
   local fn, problem = chunk_of(process, path, env)
   if not fn then error(problem, 0) end
@@ -211,7 +212,7 @@ end
 -- @treturn table
 function environment.new(process)
   local env = copy(_G)
-  for _, name in ipairs { "os", "io", "math", "table", "coroutine" } do
+  for _, name in ipairs { "os", "io", "math" } do
     env[name] = copy(_G[name])
   end
   env._G, env.pairs, env.arg = env, order.pairs, process.run.program.arg
@@ -220,6 +221,10 @@ function environment.new(process)
   add_files(env, process)
   add_modules(env, process)
   add_assert(env, process)
+  -- Server code may use these.
+  for _, name in ipairs { "math", "pairs", "load", "assert" } do
+    sandbox.stand_in(env[name], name)
+  end
   return env
 end
 

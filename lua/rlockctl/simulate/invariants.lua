@@ -30,24 +30,20 @@ local function add(list, own, at, fn)
   list[#list + 1] = entry
 end
 
---- The module for one process.
+--- The module for one process: that of rlock/simulate.lua, simulated.
 function invariants:module_for(own)
   self.finally.is_single = true
   local module = {}
-  --- A table that all processes of a run share.
   function module.shared(name)
     local tables = self.tables
     tables[name] = tables[name] or {}
     return tables[name]
   end
-  --- Calls fn after each step of any process; it must not wait.
   function module.always(fn)
     add(self.always, own, place(), fn)
     self.run:watch_invariants()
   end
-  --- Calls fn once, at the end of the run.
   function module.finally(fn) add(self.finally, own, place(), fn) end
-  --- Reads the server's data, in an invariant.
   function module.redis(...) return self.run:read(...) end
   return module
 end

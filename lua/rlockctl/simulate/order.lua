@@ -69,8 +69,8 @@ local function ordered(list)
   return step, keys_of(list), nil
 end
 
---- `pairs` for a user's program: keys that nothing tells apart come in the order
---  of their addresses.
+--- `pairs` for a user's program: keys that nothing tells apart come in the
+--  order of their addresses.
 function order.pairs(list)
   local meta = getmetatable(list)
   if type(list) ~= "table" or meta and meta.__pairs then

@@ -39,9 +39,14 @@ local function kinds_of(groups)
   return list
 end
 
--- A time at which the program is busy: between two requests of the probe.
+-- A time at which the program is busy: between any two requests of the probe,
+-- or at any time. Most requests are sent when a client connects; most time
+-- passes elsewhere.
 local function moment(moments, random)
-  local i = math.floor(random() * #moments) + 1
+  local i, first = math.floor(random() * #moments) + 1, moments[1]
+  if random() < 0.5 then
+    return first + random() * (moments[#moments] - first)
+  end
   local from = moments[i]
   return from + random() * ((moments[i + 1] or from + SHORTEST) - from)
 end

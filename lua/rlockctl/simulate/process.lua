@@ -3,6 +3,7 @@
 --  catches; then its clients are closed, as rlockctl does.
 
 local environment = require "rlockctl.simulate.environment"
+local holders = require "rlockctl.simulate.holders"
 local unwind = require "rlock.host.uv.unwind"
 
 local process = {}
@@ -23,7 +24,7 @@ function Mark.__close(self, message)
 end
 
 local function work(self, fn, ...)
-  local mark <close> = setmetatable({ process = self }, Mark)  -- luacheck: ignore
+  local _ <close> = setmetatable({ process = self }, Mark)
   return fn(...)
 end
 
@@ -62,6 +63,7 @@ local function make_host(self)
     self:failed(message)
   end })
   self.host, host.process = host, self
+  holders.watch(run, host)
   return random() * SPREAD
 end
 

@@ -3,10 +3,12 @@
 --  of the program is found.
 
 local faults = require "rlockctl.simulate.faults"
+local holders = require "rlockctl.simulate.holders"
 local invariants = require "rlockctl.simulate.invariants"
 local link = require "rlockctl.simulate.link"
 local network = require "rlockctl.simulate.network"
 local order = require "rlockctl.simulate.order"
+local patch = require "rlockctl.simulate.patch"
 local plans = require "rlockctl.simulate.plan"
 local process = require "rlockctl.simulate.process"
 local sim = require "rlockctl.model.host"
@@ -21,6 +23,7 @@ local LOOK = 1                          -- seconds between two looks at waits
 local COLLECT = 5                       -- looks between two collections
 local PATIENCE = 15                     -- seconds that a wait may last, beside
                                         -- two leases
+local LONGEST = 3                       -- times that; then a run ends anyway
 local LEASE = 30                        -- seconds; the watchdog's default
 
 -- servers ---------------------------------------------------------------------
@@ -72,8 +75,8 @@ end
 -- faults of the program -------------------------------------------------------
 
 --- Ends the run with a fault.
--- @tparam string what  its sort: "error", "invariant", "deadlock", "unlock",
---   "wait"
+-- @tparam string what  its sort: "error", "code", "invariant", "deadlock",
+--   "unlock", "wait", or "rlock": a fault of rlock itself
 -- @tparam string text  a sentence
 -- @tparam[opt] table at `process`, `line`
 function run:found(what, text, at)
@@ -104,23 +107,28 @@ function run:uncaught(own, code, message)
     { process = own.host.label, line = line })
 end
 
--- The name of a lock that a client still holds.
-local function held_by(client)
+-- Calls fn with each grant that a client holds, and the lock's name, until fn
+-- returns true; returns that name.
+local function held_by(client, fn)
   for _, kind in next, client.session.kinds do
     for name, record in next, kind.records do
       for _, granted in next, record.grants do
-        if granted.holds[1] and granted.state ~= "lost" then return name end
+        if granted.holds[1] and granted.state ~= "lost" and fn(granted) then
+          return name
+        end
       end
     end
   end
 end
+
+local function is_any() return true end
 
 --- A process ends by itself: its clients are still open, unless it has closed
 --  them.
 function run:ending(own)
   if self.steps then steps.add(self, own, "ends") end
   for _, client in ipairs(own.ending == "done" and own.clients or {}) do
-    local name = not client.session.is_closed and held_by(client)
+    local name = not client.session.is_closed and held_by(client, is_any)
     if name then
       self:found("unlock", ("process %s has ended without unlocking %s")
         :format(own.host.label, name), { process = own.host.label })
@@ -128,13 +136,14 @@ function run:ending(own)
   end
 end
 
-local function check_always(self)
-  local message, entry = self.invariants:check()
-  if message then
-    self:found("invariant", message, { process = entry.process.host.label,
-      line = entry.place:match "[^/]*$" })
-  end
+local function broken(self, message, entry)
+  if not message then return end
+  self:found("invariant", message, { process = entry.process.host.label,
+    line = entry.place:match "[^/]*$" })
 end
+
+local function check_always(self) broken(self, self.invariants:check()) end
+local function check_end(self) broken(self, self.invariants:check_end()) end
 
 --- Looks after each step from now on.
 function run:watch_invariants()
@@ -206,22 +215,47 @@ local function collect(self)
   if self.looks % COLLECT == 0 then collectgarbage "step" end
 end
 
--- Ends a run whose time is over: at once, or when no process waits any more.
-local function look(self)
-  local universe = self.universe
-  local now, before = universe.now, universe.now - self.patience
-  collect(self)
-  if now < self.calm_at + self.patience and now < self.span then return end
-  if now < self.calm_at then return end
-  local what, text, wait = waits.endless(self,
-    math.min(before, now - self.patience))
-  if what and wait.since + self.patience <= now
-      and self.calm_at + self.patience <= now then
-    return self:found(what, text, { process = wait.lock.session.host.label })
+-- Looks for locks whose task has ended. At two looks: rlock may be about to
+-- hand such a hold on.
+local function look_for_abandoned(self)
+  local former, found = self.abandoned, {}
+  self.abandoned = found
+  local function is_twice(granted)
+    found[granted] = granted:is_abandoned() or nil
+    return found[granted] and former[granted]
   end
-  if now >= self.span and (now >= self.calm_at + self.patience + self.span
-      or not waits.any(self, self.span)) then
-    universe.is_over = true
+  for _, own in ipairs(self.processes) do
+    local is_gone = own.host.is_dead or own.ending
+    for _, client in ipairs(is_gone and {} or own.clients) do
+      local name = held_by(client, is_twice)
+      if name then
+        return self:found("unlock", ("a task of process %s has ended without "
+          .. "unlocking %s"):format(own.host.label, name),
+          { process = own.host.label })
+      end
+    end
+  end
+end
+
+-- Ends a run whose time is over, unless a process has waited since before that:
+-- then it may be for ever.
+local function look(self)
+  local now = self.universe.now
+  collect(self)
+  look_for_abandoned(self)
+  local before = now - self.patience
+  if before >= self.calm_at then
+    local what, text, wait = waits.endless(self, before)
+    if what then
+      return self:found(what, text,
+        { process = wait.lock.session.host.label })
+    end
+  end
+  local ends = math.max(self.span, self.calm_at)
+  if now >= ends and (not waits.any(self, ends)
+      or now >= ends + LONGEST * self.patience)
+  then
+    self.universe.is_over = true
   end
 end
 
@@ -230,7 +264,8 @@ local function new(program, seed, options)
   local self = setmetatable({
     program = program, seed = seed, options = options, universe = universe,
     network = network.new(universe), servers = {}, processes = {}, waits = {},
-    codes = {}, coming = 0, looks = 0, span = options.span,
+    codes = {}, coming = 0, looks = 0, abandoned = {},
+    holders = {}, locked = {}, span = options.span,
     plan = options.plan or {}, steps = options.steps and {},
     log = options.log and {},
   }, run)
@@ -251,12 +286,14 @@ local function simulate(program, seed, options)
     universe:run(universe.now + LOOK)
     if not universe.is_over then look(self) end
   end
-  local message = not self.fault and self.invariants:check_end()
-  if message then self:found("invariant", message) end
+  if not self.fault then check_end(self) end
   return self
 end
 
 local programs = {}
+
+local PATCHES = { table.unpack(waits.patches) }
+table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
 
 --- Runs a program.
 -- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
@@ -272,7 +309,7 @@ function programs.run(program, seed, options)
     if options.steps then return steps.during(simulate, ...) end
     return simulate(...)
   end
-  return order.run(waits.during, all, program, seed, options)
+  return order.run(patch, PATCHES, all, program, seed, options)
 end
 
 return programs

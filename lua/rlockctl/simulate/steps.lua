@@ -1,8 +1,10 @@
---- The steps of a run, for its report: what each process asked of rlock, from
---  which line of the program, and the faults. A step is a table { time, process,
---  line, what, result, ended }: `process` is its label, "2.1" is the first life
---  of process 2; a fault of a server has none; `result` and `ended` are missing
---  while it waits.
+--- The steps of a run, for its report: what each process asked of rlock, at
+--  which line of the program, and the faults. A step is a table { time,
+--  process, line, what, result, ended }: `process` is its label, "2.1" is the
+--  first life of process 2; a fault of a server has none; `result` and `ended`
+--  are missing while it waits.
+
+local patch = require "rlockctl.simulate.patch"
 
 local steps = {}
 
@@ -81,18 +83,12 @@ local RECORDED = {
   end },
 }
 
---- Records the steps of fn(...).
-function steps.during(fn, ...)
-  local former = {}
-  for i, row in ipairs(RECORDED) do
-    local module = require(row[1])
-    former[i] = module[row[2]]
-    module[row[2]] = steps.recorded(former[i], row[3])
-  end
-  local results = table.pack(pcall(fn, ...))
-  for i, row in ipairs(RECORDED) do require(row[1])[row[2]] = former[i] end
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
+for _, row in ipairs(RECORDED) do
+  local describe = row[3]
+  row[3] = function(former) return steps.recorded(former, describe) end
 end
+
+--- Records the steps of fn(...).
+function steps.during(fn, ...) return patch(RECORDED, fn, ...) end
 
 return steps

@@ -4,11 +4,9 @@
 
 local waits = {}
 
---- Records the waits of all processes, while fn(...) runs.
-function waits.during(fn, ...)
-  local lock = require "rlock.lock.lock"
-  local take = lock.take
-  function lock.take(self, wait, lease, hold)
+-- Records who waits without a bound.
+local function recording(take)
+  return function(self, wait, lease, hold)
     local host = self.session.host
     local task = wait == math.huge and host.process and host.current()
     if not task then return take(self, wait, lease, hold) end
@@ -18,11 +16,10 @@ function waits.during(fn, ...)
     list[task] = nil
     return ok, code, detail
   end
-  local results = table.pack(pcall(fn, ...))
-  lock.take = take
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
 end
+
+--- What a run replaces, see patch.lua.
+waits.patches = { { "rlock.lock.lock", "take", recording } }
 
 -- The holders of a lock, also in other processes: tasks, with their process.
 local function holders_of(run, wanted)
@@ -67,13 +64,8 @@ local function follow(run, wait)
   if wait then return "deadlock", table.concat(texts, "; ") end
 end
 
---- Looks for a wait without an end.
--- @tparam table run of programs.lua
--- @tparam number before only waits that have begun before this time
--- @treturn string|nil the sort of the fault
--- @treturn string its sentence
--- @treturn table the wait
-function waits.endless(run, before)
+-- The waits that have begun before a time, of processes that run; sorted.
+local function old_ones(run, before)
   local list = {}
   for _, wait in next, run.waits do
     local host = wait.task.host
@@ -83,19 +75,29 @@ function waits.endless(run, before)
     end
   end
   table.sort(list, function(a, b) return a.task.serial < b.task.serial end)
-  for _, wait in ipairs(list) do
+  return list
+end
+
+--- Looks for a wait without an end. A cycle never ends; anything else must be
+--  seen at each look for as long as waits may last, for a release or a grant
+--  may be under way.
+-- @tparam table run of programs.lua
+-- @tparam number before only waits that have begun before this time
+-- @treturn string|nil the sort of the fault
+-- @treturn string its sentence
+-- @treturn table the wait
+function waits.endless(run, before)
+  local now = run.universe.now
+  for _, wait in ipairs(old_ones(run, before)) do
     local what, text = follow(run, wait)
-    if what then return what, text, wait end
+    if what ~= wait.what then wait.what, wait.seen = what, now end
+    if what == "deadlock" or what and now - wait.seen >= run.patience then
+      return what, text, wait
+    end
   end
 end
 
 --- Does a process wait since a time before this one?
-function waits.any(run, before)
-  for _, wait in next, run.waits do
-    local host = wait.task.host
-    if wait.since <= before and not host.is_dead then return true end
-  end
-  return false
-end
+function waits.any(run, before) return old_ones(run, before)[1] ~= nil end
 
 return waits

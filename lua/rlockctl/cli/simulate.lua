@@ -167,9 +167,9 @@ function simulate.run(cli, operands, chosen)
     return options_of(chosen), program_of(operands)
   end)
   if not ok then return cli.fault("usage", "simulate: " .. options) end
-  local search, result = require "rlockctl.simulate.search", nil
-  ok, result = pcall(search.run, program, options)
-  if not ok then return lacking(cli, tostring(result)) end
+  local search = require "rlockctl.simulate.search"
+  local is_whole, result = pcall(search.run, program, options)
+  if not is_whole then return lacking(cli, tostring(result)) end
   if chosen.json then
     print_json(result)
   else

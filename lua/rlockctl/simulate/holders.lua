@@ -46,7 +46,7 @@ end
 
 --- Watches the grants of a process.
 -- @tparam table run of programs.lua; `holders`: server and lock -> holders;
---   `locked`: the names of locks
+--   `taken`: the names of locks that the program takes from their holders
 -- @tparam table host
 function holders.watch(run, host)
   local function list_of(grant)
@@ -54,13 +54,14 @@ function holders.watch(run, host)
     local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
     local key = ("%s %s %s"):format(session.server.where, stem, record.name)
     run.holders[key] = run.holders[key] or {}
-    run.locked[record.name] = true
     return run.holders[key], record
   end
   function host.on_grant(grant)
     local list, record = list_of(grant)
     local sort = SORTS[record.policy.name]
-    if not sort or grant.owner.is_named then return end
+    if not sort or grant.owner.is_named or run.taken[record.name] then
+      return
+    end
     add(run, list, { grant = grant, record = record, host = host, sort = sort,
       owner_name = grant.owner_name })
   end
@@ -72,11 +73,12 @@ function holders.watch(run, host)
   end
 end
 
--- The program itself takes a lock from its holders.
-local function forgets(run) run.holders = {} end
+-- The program itself takes a lock from its holders, perhaps later: no more is
+-- known of it in this run.
+local function taken(run, name) run.taken[name] = true end
 
 local TAKES = {}
-for word in ([[DEL UNLINK FLUSHALL FLUSHDB EXPIRE PEXPIRE EXPIREAT PEXPIREAT
+for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
   PERSIST RENAME RENAMENX SET GETDEL HDEL HSET EVAL]]):gmatch "%S+" do
   TAKES[word] = true
 end
@@ -86,7 +88,7 @@ holders.patches = {
   { "rlock.lock.lock", "break_lock", function(break_lock)
     return function(lock, ...)
       local process = lock.session.host.process
-      if process then forgets(process.run) end
+      if process then taken(process.run, lock.record.name) end
       return break_lock(lock, ...)
     end
   end },
@@ -94,9 +96,7 @@ holders.patches = {
     return function(client, word, ...)
       local process = client.session.host.process
       if process and TAKES[tostring(word):upper()] then
-        for _, key in ipairs { ... } do
-          if process.run.locked[key] then forgets(process.run) end
-        end
+        for _, key in ipairs { ... } do taken(process.run, key) end
       end
       return call(client, word, ...)
     end

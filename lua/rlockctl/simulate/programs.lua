@@ -265,7 +265,7 @@ local function new(program, seed, options)
     program = program, seed = seed, options = options, universe = universe,
     network = network.new(universe), servers = {}, processes = {}, waits = {},
     codes = {}, coming = 0, looks = 0, abandoned = {},
-    holders = {}, locked = {}, span = options.span,
+    holders = {}, taken = {}, span = options.span,
     plan = options.plan or {}, steps = options.steps and {},
     log = options.log and {},
   }, run)

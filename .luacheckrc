@@ -14,7 +14,7 @@ read_globals = { "unpack", table = { fields = { "unpack" } } }
 
 -- Where only our own binary runs, all of Lua 5.4 may be used.
 for _, file in ipairs {
-  "lua/rlock.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
+  "lua/rlock.lua", "lua/rlock/simulate.lua", "lua/rlock/host/uv.lua", "lua/rlock/host/uv/*.lua",
   "lua/rlockctl/**/*.lua", "src/pages/*.lua", "spec/simulate/*.lua",
   "spec/simulate/zookeeper/*.lua", "spec/mutate/*.lua",
   "examples/*.lua", "spec/redis/*.lua", "spec/cli/*.lua", "spec/check/*.lua",

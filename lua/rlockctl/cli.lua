@@ -13,7 +13,8 @@ cli.commands = {
   ["break"] = "break", ["check"] = "check", ["deadlocks"] = "deadlocks",
   ["doctor"] = "doctor", ["help"] = "help",
   ["local"] = "local", ["ls"] = "ls", ["revoke"] = "revoke", ["run"] = "run",
-  ["script"] = "print_script", ["status"] = "status", ["top"] = "top",
+  ["script"] = "print_script", ["simulate"] = "simulate",
+  ["status"] = "status", ["top"] = "top",
   ["try"] = "try", ["version"] = "version", ["wait"] = "wait",
 }
 

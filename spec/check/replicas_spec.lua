@@ -4,7 +4,7 @@
 --  ten times a second, so it ends late, here as late as possible.
 
 local rlock_client = require "rlock.client"
-local sentinels = require "spec.simulate.sentinels"
+local sentinels = require "rlockctl.simulate.sentinels"
 local stage = require "spec.simulate.stage"
 
 local LATE = 0.1

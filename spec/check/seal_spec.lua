@@ -1,7 +1,7 @@
 --- The background test of sealing, on a virtual clock: what proves that
 --- something else answers CLIENT KILL, and what proves nothing.
 
-local server = require "spec.simulate.server"
+local server = require "rlockctl.simulate.server"
 local stage = require "spec.simulate.stage"
 
 -- Replaces what CLIENT KILL does to the link with that id. Returns a function

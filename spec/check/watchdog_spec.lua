@@ -1,7 +1,7 @@
 --- The watchdog on a simulated host, where time is exact: when it renews, when
 --- it retries, and when it reports a loss.
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local stage = require "spec.simulate.stage"
 
 local on_stage = stage.tests(it)

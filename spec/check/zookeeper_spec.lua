@@ -3,7 +3,7 @@
 
 local client = require "rlock.client"
 local ctl = require "spec.cli.ctl"
-local network = require "spec.simulate.network"
+local network = require "rlockctl.simulate.network"
 local oracle = require "spec.simulate.oracle"
 local plant = require "spec.tools.plant"
 local rows = require "spec.rows.simulated"

@@ -2,82 +2,29 @@
 --  made from the seed beforehand, so that a run can be repeated with a part of
 --  it; a, b and c are in [0,1).
 
+local library = require "rlockctl.simulate.faults"
 local oracle = require "spec.simulate.oracle"
-local sentinels = require "spec.simulate.sentinels"
+local sentinels = require "rlockctl.simulate.sentinels"
 local watch = require "spec.simulate.watch"
 
 local faults = {}
 
+local one_of, process_of = library.one_of, library.process_of
+
 local inject = {}                       -- kind -> function(world, a, b, c)
 
-local function one_of(list, dice)
-  return list[math.floor(dice * #list) + 1]
-end
+-- Those of the library: kind -> its seconds, of c = 1; for a reset, commands.
+local LONGEST = {
+  late = 4, deaf = 4, reset = 8, ["half-open"] = 10, cut = 0, partition = 3,
+  ["requests delayed"] = 3, ["replies delayed"] = 3, refuse = 3, slow = 3,
+  freeze = 2, restart = 1, save = 0, flush = 0, stall = 3, kill = 5,
+}
 
--- Of the processes that run, without a crowd.
-local function client_of(world, dice)
-  local alive = {}
-  for _, process in ipairs(world.processes) do
-    if not process.host.is_dead and not process.is_closed
-        and not process.is_crowd then
-      alive[#alive + 1] = process
-    end
-  end
-  return one_of(alive, dice)
-end
-
-local function route_of(world, a, b)
-  local process = client_of(world, a)
-  if not process then return nil end
-  return world.network:route(process.host, one_of(world.servers, b))
-end
-
--- networks --------------------------------------------------------------------
-
-local function of_links(fn)
-  return function(world, a, b, c)
-    local route = route_of(world, a, b)
-    for _, link in ipairs(route and { table.unpack(route.links) } or {}) do
-      fn(link, c)
-    end
+for kind, most in pairs(LONGEST) do
+  inject[kind] = function(world, a, b, c)
+    library.inject[kind](world, a, b, c * most)
   end
 end
-
--- What is sent on the present connections arrives late, also after they have
--- been closed; new connections are not affected.
-inject.late = of_links(function(link, c) link:hold("forth", c * 4) end)
-inject.deaf = of_links(function(link, c) link:hold("back", c * 4) end)
-inject.reset = of_links(function(link, c)
-  link.resets_after = 1 + math.floor(c * 8)
-end)
-
--- Nothing arrives any more, until the client gives up or the server resets.
-inject["half-open"] = of_links(function(link, c) link:half_open(c * 10) end)
-
-local function of_route(fn)
-  return function(world, a, b, c)
-    local route = route_of(world, a, b)
-    if route then fn(route, world.universe.now + c * 3, world) end
-  end
-end
-
-inject.partition = of_route(function(route, till)
-  route.forth, route.back = till, till
-end)
-inject["requests delayed"] = of_route(function(route, till)
-  route.forth = till
-end)
-inject["replies delayed"] = of_route(function(route, till)
-  route.back = till
-end)
-inject.refuse = of_route(function(route, till) route.refuses_until = till end)
-inject.slow = of_route(function(route, till, world)
-  local delay = route.usual or route.delay
-  route.usual, route.delay, route.slow_till = delay, 0.04, till
-  world.universe:at(till, { fire = function()
-    if route.slow_till == till then route.delay = delay end
-  end })
-end)
 
 -- servers ---------------------------------------------------------------------
 
@@ -133,14 +80,6 @@ local function restored(world, server)
   each_of(world, server, function(thing)
     world.oracle.restored(thing, server)
   end)
-end
-
-function inject.freeze(world, a, _, c)
-  one_of(world.servers, a):freeze(c * 2)
-end
-
-function inject.restart(world, a, _, c)
-  one_of(world.servers, a):restart(c, "data")
 end
 
 -- Before a shard of a cluster loses data.
@@ -244,9 +183,6 @@ function inject.failover(world, a, b, c)
   if is_lagging then restored(world, server) end
 end
 
-function inject.save(world, a) one_of(world.servers, a):save() end
-function inject.flush(world, a) one_of(world.servers, a):flush_scripts() end
-
 inject["server's clock"] = function(world, a, b)
   one_of(world.servers, a):set_clock(1 + (b - 0.5) * 0.0004)
 end
@@ -271,7 +207,7 @@ end
 
 -- The replica of a server stops for a while, and confirms nothing.
 inject["replica lags"] = function(world, a, _, c)
-  one_of(world.servers, a):lag(0.2 + c * 2)
+  library.inject["replica lags"](world, a, _, 0.2 + c * 2)
 end
 
 -- With replicas that must confirm: one is promoted. It lacks what it has not
@@ -339,21 +275,8 @@ end
 
 -- clients ---------------------------------------------------------------------
 
-function inject.stall(world, a, _, c)
-  local process = client_of(world, a)
-  if process then world.universe:stall(process.host, c * 3) end
-end
-
--- The waiters behind it may detect its death, or no client does for a while.
-function inject.kill(world, a, _, c)
-  local process = client_of(world, a)
-  if not process then return end
-  world.universe:kill(process.host)
-  world:start_client_later(c * 5)
-end
-
 function inject.close(world, a)
-  local process = client_of(world, a)
+  local process = process_of(world, a)
   if not process then return end
   world:close_client(process)
   world:start_client()
@@ -361,20 +284,17 @@ end
 
 -- Its owners may end without unlocking.
 function inject.cancel(world, a, b)
-  local process = client_of(world, a)
+  local process = process_of(world, a)
   local task = process and one_of(process.workers, b)
   if task and task.part and not task.part.over then task.part:cancel() end
 end
 
 inject["client's clock"] = function(world, a, b)
-  local process = client_of(world, a)
+  local process = process_of(world, a)
   if process then process.host.set_speed(1 + (b - 0.5) * 0.0008) end
 end
 
 -- ZooKeeper -------------------------------------------------------------------
-
--- What is on its way is lost, with the connection.
-inject.cut = of_links(function(link) link:half_open(0) end)
 
 local function of_ensemble(fn)
   return function(world, a, b, c)

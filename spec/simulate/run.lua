@@ -30,7 +30,7 @@
 
 local faults = require "spec.simulate.faults"
 local host = require "rlock.host.uv"
-local shrink = require "spec.simulate.shrink"
+local shrink = require "rlockctl.simulate.shrink"
 local world = require "spec.simulate.world"
 
 io.stdout:setvbuf "line"
@@ -82,8 +82,13 @@ local function chosen(plan)
 end
 
 local function show_few(found, run_options)
-  local few, tries, is_early = shrink.plan(found.seed, run_options, found.plan,
-    found.oracle.faults[1].what, { seconds = tonumber(options.SHRINK) })
+  local what = found.oracle.faults[1].what
+  local function fails(part)
+    return world.simulate(found.seed, setmetatable({ plan = part, log = false,
+      wanted = what }, { __index = run_options })).oracle.reported[what]
+  end
+  local few, tries, is_early = shrink.plan(found.plan, fails,
+    { seconds = tonumber(options.SHRINK) })
   print(("  after %d runs%s: make simulate SEED=%d EVENTS=%s"):format(tries,
     is_early and ", stopped early (SHRINK=" .. (options.SHRINK or 30)
       .. " seconds)" or "", found.seed, numbers_of(found.whole, few)))

@@ -10,10 +10,10 @@
 --        "20.000 renew 30000 1" }, self:calls())
 --    end)
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local client = require "rlock.client"
-local network = require "spec.simulate.network"
-local server = require "spec.simulate.server"
+local network = require "rlockctl.simulate.network"
+local server = require "rlockctl.simulate.server"
 local sim = require "rlockctl.model.host"
 
 local stage = {}

@@ -3,17 +3,17 @@
 --  task must get every lock. Then all clients are closed, and nothing may be
 --  left.
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local client = require "rlock.client"
-local clusters = require "spec.simulate.cluster"
+local clusters = require "rlockctl.simulate.cluster"
 local crowd = require "spec.simulate.crowd"
 local faults = require "spec.simulate.faults"
-local network = require "spec.simulate.network"
+local network = require "rlockctl.simulate.network"
 local oracle = require "spec.simulate.oracle"
-local order = require "spec.simulate.order"
+local order = require "rlockctl.simulate.order"
 local permits = require "spec.simulate.permits"
 local sim = require "rlockctl.model.host"
-local sentinels = require "spec.simulate.sentinels"
+local sentinels = require "rlockctl.simulate.sentinels"
 local slot = require "rlock.redis.slot"
 local uses = require "spec.simulate.uses"
 local watch = require "spec.simulate.watch"

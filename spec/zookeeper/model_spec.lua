@@ -5,7 +5,7 @@
 local codec = require "rlock.zookeeper.codec"
 local connection = require "rlock.zookeeper.connection"
 local host = require "rlock.host.uv"
-local network = require "spec.simulate.network"
+local network = require "rlockctl.simulate.network"
 local oracle = require "spec.simulate.oracle"
 local scene = require "spec.simulate.zookeeper.scene"
 local sim = require "rlockctl.model.host"

@@ -210,7 +210,9 @@ local function add_hold(self, ends, lease, hold, sent, now)
   self.holds = is_first and hold == RENEWED and ONE or holds.add(list, hold)
   if ends > self.valid_until then self.valid_until = ends end
   self.state = "held"
-  local watchdog = lock.session.watchdog
+  local session = lock.session
+  local watchdog, on_grant = session.watchdog, session.host.on_grant
+  if on_grant then on_grant(self) end
   if not lease then
     if not self.watched then self.watched = true end
     watchdog:watch(self, sent)
@@ -494,6 +496,9 @@ end
 -- @treturn[2] nil
 -- @return[2] what `release` returns: there is nothing to send
 function requests.removed(self, hold, now)
+  local session = self.lock.session
+  local on_release = session.host.on_release
+  if on_release then on_release(self) end
   if self.holds == ONE and not hold then                  -- the usual case
     self.holds = NONE
   else
@@ -503,7 +508,6 @@ function requests.removed(self, hold, now)
     end
     hold.is_over = true
   end
-  local session = self.lock.session
   if self.state == "lost" then
     if self.is_unsure then roll_back(self, session.lease) end
     return nil, lost(self)

@@ -45,7 +45,7 @@ local common = set [[
   tostring type xpcall]]
 
 -- Values of this interpreter -> their names in Redis.
-local written = { [unpack] = "unpack" }
+local written = setmetatable({ [unpack] = "unpack" }, { __mode = "k" })
 for name in pairs(common) do
   written[_G[name]] = name
   for field in pairs(fields[name] or {}) do
@@ -84,10 +84,15 @@ end
 function sandbox.replaced(use, values)
   if not common[use.name] then return false end
   local value = values[use.name]
-  if value ~= own[use.name] then return true end
+  if value ~= own[use.name] and written[value] ~= use.name then return true end
   local field = own[use.name .. "." .. (use.field or "")]
   return field ~= nil and value[use.field] ~= field
 end
+
+--- Lets a value be one of Lua's own: a simulated process has some of its own.
+--  @tparam table|function value
+--  @tparam string name
+function sandbox.stand_in(value, name) written[value] = name end
 
 --- What to do instead of using something that Redis lacks.
 --  @tparam string missing

@@ -20,6 +20,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis or ZooKeeper.
   rlockctl doctor [URL...]                 audit the servers for locks
   rlockctl script POLICY [OP]              print what Redis runs
   rlockctl check POLICY [options]          model-check a kind of lock
+  rlockctl simulate PROGRAM.lua [ARG...]   test a program against faults
   rlockctl try POLICY [NAME]               run its operations one by one
   rlockctl local start|stop|status         control the local server
   rlockctl help [COMMAND]                  explain a command
@@ -58,11 +59,12 @@ $RLOCK_SENTINEL_PASSWORD.
 Exit status: that of the program or command. From rlockctl itself:
   0         done; status: it is held; break: it is broken; wait: it is free;
             revoke: a holder is asked
-  1         error; break: not broken; revoke: no holder can be asked; check: a
-            fault; local status: no server; doctor: warnings; deadlocks: there
-            is one
+  1         error; break: not broken; revoke: no holder can be asked; check and
+            simulate: a fault; local status: no server; doctor: warnings;
+            deadlocks: there is one
   2         doctor: faults
-  3         status, revoke and break: it is free; check: incomplete
+  3         status, revoke and break: it is free; check and simulate:
+            incomplete
   4         status: no lock may have written the key or node
   126, 127  run: the command cannot be executed, is not found
   128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM

@@ -141,6 +141,7 @@ local function run_ready(self)
       if not task.wait_of and not task.over then     -- the program has yielded
         finished(task, false, debug.traceback(task.co, unwind.ASTRAY))
       end
+      if self.on_resumed then self.on_resumed(host) end
     end
     if n >= 4 * STEPS then return run_later(self, n) end
   end
@@ -158,7 +159,7 @@ local function loop(self, deadline)
   run_ready(self)
   local n = self.n
   local item = self[n]
-  while item and item.deadline <= deadline do
+  while item and item.deadline <= deadline and not self.is_over do
     local now, due, host = self.now, item.deadline, item.host
     if due > now then
       self.now, now = due, due
@@ -185,11 +186,15 @@ local function end_stuck(self)
   return found
 end
 
---- Runs until a point of true time, or until no items are left.
+--- Runs until a point of true time, until no items are left, or until something
+--  sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
+--  is set.
 -- @tparam number deadline
 function Universe:run(deadline)
-  repeat loop(self, deadline) until self.n > 0 or not end_stuck(self)
-  if deadline > self.now then self.now = deadline end
+  repeat
+    loop(self, deadline)
+  until self.n > 0 or self.is_over or not end_stuck(self)
+  if deadline > self.now and not self.is_over then self.now = deadline end
 end
 
 -- tasks -----------------------------------------------------------------------

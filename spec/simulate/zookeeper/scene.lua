@@ -2,8 +2,8 @@
 --  from outside of the clients what their nodes must be.
 
 local codec = require "rlock.zookeeper.codec"
-local ensembles = require "spec.simulate.zookeeper.ensemble"
-local links = require "spec.simulate.link"
+local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
+local links = require "rlockctl.simulate.link"
 local oracle = require "spec.simulate.oracle"
 local place = require "rlock.zookeeper.place"
 

@@ -157,6 +157,10 @@ return function(host)
   -- @treturn[2] string|nil message, with a traceback
   function rlock.main(fn, ...)
     local ok, status, message = host.run(fn, ...)
+    if ok and host.at_end then            -- of rlock.simulate
+      local holds, code, why = host.run(host.at_end)
+      if not holds then ok, status, message = nil, code, why end
+    end
     if next(clients) then host.finish(close_all) end
     return ok, status, message
   end

@@ -3,7 +3,7 @@
 --  address and another run_id. The old master stays at the old address: it is
 --  frozen for a while, then a replica.
 
-local server = require "spec.simulate.server"
+local server = require "rlockctl.simulate.server"
 
 local sentinels = {}
 

@@ -1,7 +1,7 @@
 --- A simulated Redis server: the model, rlockctl.model.redis, with connections,
 --  subscribers, a script cache, a clock that may drift and jump, and faults.
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local redis = require "rlockctl.model.redis"
 
 local server = {}

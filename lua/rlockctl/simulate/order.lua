@@ -69,6 +69,20 @@ local function ordered(list)
   return step, keys_of(list), nil
 end
 
+--- `pairs` for a user's program: keys that nothing tells apart come in the
+--  order of their addresses.
+function order.pairs(list)
+  local meta = getmetatable(list)
+  if type(list) ~= "table" or meta and meta.__pairs then
+    return plain_pairs(list)
+  end
+  for key in next, list do
+    local kind = type(key)
+    if kind == "table" or not RANK[kind] then return next, list, nil end
+  end
+  return ordered(list)
+end
+
 -- Collects what became garbage soon after it was made. A step with a size would
 -- depend on all that was allocated before.
 local function collect(what, ...)

@@ -6,7 +6,7 @@
 --  change itself: `known` is how many of `changes` it knows, `has` maps slots
 --  to shards, `at` maps shards to addresses.
 
-local server = require "spec.simulate.server"
+local server = require "rlockctl.simulate.server"
 local slot = require "rlock.redis.slot"
 
 local cluster = {}

@@ -3,7 +3,7 @@
 --  the servers do together.
 
 local codec = require "rlock.zookeeper.codec"
-local tree = require "spec.simulate.zookeeper.tree"
+local tree = require "rlockctl.simulate.zookeeper.tree"
 
 local server = {}
 server.__index = server

@@ -1,8 +1,6 @@
 --- Shrinks the plan of a run in which a fault was found, to few events (delta
 --  debugging): drops parts of it as long as a fault of the same sort is found.
 
-local world = require "spec.simulate.world"
-
 local shrink = {}
 
 local RUNS, SECONDS = 400, 30           -- at most
@@ -27,30 +25,26 @@ end
 
 --- Shrinks a plan, within a number of runs and a time: a run takes long if many
 --  tasks wait to the end.
--- @tparam integer seed
--- @tparam table options of world.simulate
--- @tparam table plan  with which a fault was found
--- @tparam string what the sort of the fault
+-- @tparam table plan with which a fault was found
+-- @tparam function fails plan -> is the fault found with this one, too?
 -- @tparam[opt] table most `runs` (400) and `seconds` of processor time (30)
 -- @treturn table the shorter plan
 -- @treturn integer how many runs it took
 -- @treturn boolean whether it ended early: more events might be dropped
-function shrink.plan(seed, options, plan, what, most)
+function shrink.plan(plan, fails, most)
   most = most or {}
   local runs, is_early, start = 0, false, os.clock()
-  local function fails(part)
+  local function still_fails(part)
     is_early = is_early or runs >= (most.runs or RUNS)
       or os.clock() - start >= (most.seconds or SECONDS)
     if is_early then return false end
     runs = runs + 1
-    local again = setmetatable({ plan = part, log = false, wanted = what },
-      { __index = options })
-    return world.simulate(seed, again).oracle.reported[what]
+    return fails(part)
   end
   local size = #plan // 2
   while size >= 1 do
     local before = #plan
-    plan = drop(plan, size, fails)
+    plan = drop(plan, size, still_fails)
     if size == 1 and #plan == before then break end
     size = math.max(size // 2, 1)
   end

@@ -16,8 +16,8 @@
 --  off from each other. The fields on_... are called for what happens.
 
 local codec = require "rlock.zookeeper.codec"
-local server = require "spec.simulate.zookeeper.server"
-local tree = require "spec.simulate.zookeeper.tree"
+local server = require "rlockctl.simulate.zookeeper.server"
+local tree = require "rlockctl.simulate.zookeeper.tree"
 
 local ensemble = {}
 ensemble.__index = ensemble

@@ -2,7 +2,7 @@
 --  delays. What was sent on a connection that its client has closed may still
 --  arrive, unless the server has closed it too.
 
-local batched = require "spec.simulate.batched"
+local batched = require "rlockctl.simulate.batched"
 local errors = require "rlock.redis.errors"
 local evalsha = require "rlock.redis.evalsha"
 local seal = require "rlock.redis.seal"

@@ -1,7 +1,7 @@
 --- A simulated network: servers, and the routes between clients and servers.
 
-local link = require "spec.simulate.link"
-local server = require "spec.simulate.server"
+local link = require "rlockctl.simulate.link"
+local server = require "rlockctl.simulate.server"
 
 local network = {}
 network.__index = network

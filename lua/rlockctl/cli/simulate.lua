@@ -1,0 +1,182 @@
+--- rlockctl simulate: runs a program as several processes in a simulation with
+--  faults, from one seed after the other, until it finds a fault in it.
+
+local simulate = {}
+
+simulate.usage = [[
+rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
+
+Runs the program as several processes in a simulation: on one virtual clock,
+with one simulated Redis, whatever URL it opens. Processes die and are started
+again, stop for longer than a lease, and lose requests and replies, all from one
+seed. Seed after seed is run until a fault of the program is found: an error
+that nothing catches, a wait that never ends, a lock that is never released, or
+an invariant that does not hold. Then it prints the steps that lead to the
+fault, and the command that repeats them.
+
+`require "rlock.simulate"` has shared(name), a table that all processes share
+and that outlives them; always(fn) and finally(fn), invariants after each step
+and at the end; and redis(...), which reads the server's data in them. Time,
+random numbers and the order of pairs follow the seed. What cannot be simulated,
+such as io.popen or a socket, raises an error.
+
+An error code of rlock that ends a process, as assert(lock:unlock()) does with
+"lost" after a long pause, is counted, and is no fault.
+
+  --processes N   how many processes; default 3
+  --runs N        at most so many runs
+  --for DUR       at most so much processor time; default 10s
+  --span DUR      virtual time after which a program that loops is stopped;
+                  default 30s
+  --seed N        the first seed; only this one, without --runs and --for
+  --faults LIST   the faults to inject, or none; default: crash,pause,late
+                    crash   a process dies, and is started again
+                    pause   a process stops for up to two leases
+                    late    requests, replies and connections are late or lost,
+                            and the server stalls
+  --strict        a code of rlock that ends a process is a fault
+  --log           print what the program prints in the run shown
+  --json          print one object
+
+Write -- before arguments of the program that begin with -.
+
+Exit status: 0 no fault, 1 a fault, 3 the program uses a command that the
+simulated Redis lacks.
+]]
+
+simulate.options = {
+  ["--processes"] = { "processes", "N" }, ["--runs"] = { "runs", "N" },
+  ["--for"] = { "time", "DUR" }, ["--span"] = { "span", "DUR" },
+  ["--seed"] = { "seed", "N" }, ["--faults"] = { "faults", "LIST" },
+  ["--strict"] = { "strict" }, ["--log"] = { "prints" },
+  ["--json"] = { "json" },
+}
+
+local TIME, SPAN, PROCESSES = 10, 30, 3
+local INCOMPLETE = 3
+
+-- options ---------------------------------------------------------------------
+
+local function number(chosen, name, default, least)
+  local text = chosen[name]
+  local value = text and math.tointeger(tonumber(text)) or not text and default
+  if text and (not value or value < least) then
+    error(("--%s: must be a whole number from %d"):format(name, least), 0)
+  end
+  return value
+end
+
+local function seconds(text, option, default)
+  local value = text and require "rlockctl.cli.seconds"(text)
+    or not text and default
+  if not value or value <= 0 then
+    error(("%s: must be a duration, such as 30s"):format(option), 0)
+  end
+  return value
+end
+
+local function groups_of(list)
+  local groups, known = {}, require("rlockctl.simulate.plan").groups
+  if list == "none" then return groups end
+  for name in (list or table.concat(known, ",")):gmatch "[^,]+" do
+    local is_known = false
+    for _, group in ipairs(known) do is_known = is_known or group == name end
+    if not is_known then
+      error(("--faults: there is no %s; there are %s, and none"):format(name,
+        table.concat(known, ", ")), 0)
+    end
+    groups[name] = true
+  end
+  return groups
+end
+
+-- When to stop; on a terminal, shows the progress twice a second.
+local function stopper(chosen)
+  local host = require "rlock.host.uv"
+  local runs = number(chosen, "runs", nil, 1)
+  local limit = seconds(chosen.time, "--for", TIME)
+  if chosen.seed and not runs and not chosen.time then runs = 1 end
+  local began, shown = os.clock(), host.now()
+  local is_terminal = host.is_terminal(2)
+  return function(result)
+    local now = host.now()
+    if is_terminal and now - shown > 0.5 then
+      shown = now
+      io.stderr:write(("\r%d runs "):format(result.runs))
+    end
+    return runs and result.runs > runs        -- the probe is one more
+      or os.clock() - began > limit
+  end
+end
+
+local function options_of(chosen)
+  return {
+    processes = number(chosen, "processes", PROCESSES, 1),
+    span = seconds(chosen.span, "--span", SPAN),
+    seed = number(chosen, "seed", nil, 0) or os.time() * 1000,
+    groups = groups_of(chosen.faults), strict = chosen.strict,
+    is_over = stopper(chosen),
+  }
+end
+
+local function program_of(operands)
+  local path = operands[1]
+  if not path then error("which program? PROGRAM.lua", 0) end
+  local fn, problem = loadfile(path, "t")
+  if not fn then error(problem, 0) end
+  return {
+    path = path, chunks = {}, version = require("rlock.host.uv").version,
+    arg = table.move(operands, 2, #operands, 1, { [0] = path }),
+  }
+end
+
+-- The command that repeats a seed; %d is the seed.
+local function command_of(chosen, operands)
+  local words = { "rlockctl simulate --seed %d" }
+  for _, name in ipairs { "processes", "span", "faults" } do
+    if chosen[name] then
+      words[#words + 1] = ("--%s %s"):format(name, chosen[name])
+    end
+  end
+  if chosen.strict then words[#words + 1] = "--strict" end
+  for _, operand in ipairs(operands) do words[#words + 1] = operand end
+  return (table.concat(words, " "))
+end
+
+-- the command -----------------------------------------------------------------
+
+local function print_json(result)
+  local fault, shown = result.run and result.run.fault, result.shown
+  print(require "rlockctl.cli.json" {
+    runs = result.runs, codes = result.codes, seed = result.seed,
+    fault = shown and shown.fault or fault, steps = shown and shown.steps,
+    reproducible = result.is_reproducible,
+  })
+end
+
+-- What the model lacks raises through the run.
+local function lacking(cli, message)
+  local lack = message:match "the model of Redis has no command %S+"
+  if not lack then error(message, 0) end
+  cli.complain("simulate: " .. lack)
+  return INCOMPLETE
+end
+
+function simulate.run(cli, operands, chosen)
+  local ok, options, program = pcall(function()
+    return options_of(chosen), program_of(operands)
+  end)
+  if not ok then return cli.fault("usage", "simulate: " .. options) end
+  local search = require "rlockctl.simulate.search"
+  local is_whole, result = pcall(search.run, program, options)
+  if not is_whole then return lacking(cli, tostring(result)) end
+  if chosen.json then
+    print_json(result)
+  else
+    require("rlockctl.simulate.report").print(result,
+      command_of(chosen, operands), chosen.prints)
+  end
+  return result.run and 1 or 0
+end
+
+return simulate

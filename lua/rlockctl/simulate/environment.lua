@@ -1,0 +1,236 @@
+--- The globals of one simulated process: copies of Lua's, in which time and
+--  randomness are those of the simulation, `require` loads modules for this
+--  process only, and what cannot be simulated raises an error.
+
+local order = require "rlockctl.simulate.order"
+local sandbox = require "rlock.script.sandbox"
+local sim = require "rlockctl.model.host"
+
+local environment = {}
+
+-- The codes that rlock returns and programs pass to `assert`.
+local CODES = {}
+for code in ([[busy timeout deadlock lost not_held refused closed connect redis
+  zookeeper quorum replicas failed cancelled]]):gmatch "%S+" do
+  CODES[code] = true
+end
+
+-- Modules that reach the outside world.
+local OUTSIDE = { "^socket", "^ssl", "^luv$", "^cqueues", "^posix", "^copas",
+  "^http", "^lfs$", "^hiredis", "^resty%." }
+
+-- A loop that reads the clock makes it go on: after so many readings without a
+-- wait, each takes so many seconds.
+local READINGS, READING = 1000, 0.001
+
+--- The code of rlock in the message of an error that nothing caught, or nil.
+-- @tparam string message with a traceback
+function environment.code_of(message)
+  local first = message:match "^[^\n]*"
+  local code = first:match "([%a_]+)$"
+  if CODES[code] and (first == code or first:find ": [%a_]+$") then
+    return code
+  end
+end
+
+local function refusing(what, instead)
+  return function()
+    error(("%s cannot be simulated%s"):format(what, instead or ""), 2)
+  end
+end
+
+local function copy(list)
+  local result = {}
+  for key, value in next, list do result[key] = value end
+  return result
+end
+
+-- time and randomness ---------------------------------------------------------
+
+local function add_time(env, process)
+  local host, readings, at = process.host, 0, nil
+  local function reading()
+    local universe = host.universe
+    if at ~= universe.now then at, readings = universe.now, 0 end
+    readings = readings + 1
+    if readings > READINGS then
+      universe.now = universe.now + READING
+      at = universe.now
+    end
+  end
+  function process.now()
+    reading()
+    return host.now()
+  end
+  function env.os.time(fields)
+    if fields then return os.time(fields) end
+    reading()
+    return host.time()
+  end
+  function env.os.date(format, time)
+    return os.date(format, time or host.time())
+  end
+  function env.os.clock() return process.now() - process.began end
+end
+
+local function add_random(env, process)
+  local random = sim.stream(process.host.universe.seed,
+    process.host.label .. " program")
+  function env.math.random(first, last)
+    if not first then return random() end
+    if not last then first, last = 1, first end
+    if first > last then
+      error("bad argument to 'random' (interval is empty)", 2)
+    end
+    return first + math.floor(random() * (last - first + 1))
+  end
+  function env.math.randomseed() end
+end
+
+-- input and output ------------------------------------------------------------
+
+local function output(process, is_error)
+  local file = {}
+  function file.write(self, ...)
+    process:printed(table.concat { ... }, is_error)
+    return self
+  end
+  function file.close() return true end
+  file.flush, file.setvbuf = file.close, file.close
+  return file
+end
+
+local function add_files(env, process)
+  local io_, os_ = env.io, env.os
+  io_.stdout, io_.stderr = output(process), output(process, true)
+  io_.write = function(...) return io_.stdout:write(...) end
+  io_.read = function() return nil end
+  io_.open = function(path, mode)
+    if mode and not mode:find "^rb?$" then
+      error(("writing %s cannot be simulated; what processes share is in "
+        .. "rlock.simulate's shared()"):format(path), 2)
+    end
+    return io.open(path, mode)
+  end
+  io_.popen = refusing "io.popen"
+  io_.tmpfile, io_.output = refusing "io.tmpfile", refusing "io.output"
+  os_.execute, os_.remove = refusing "os.execute", refusing "os.remove"
+  os_.rename, os_.tmpname = refusing "os.rename", refusing "os.tmpname"
+  function os_.exit(status) process:exit(status) end
+  function env.print(...)
+    local words = table.pack(...)
+    for i = 1, words.n do words[i] = tostring(words[i]) end
+    process:printed(table.concat(words, "\t") .. "\n")
+  end
+end
+
+-- modules ---------------------------------------------------------------------
+
+-- The chunk of a file, compiled once in a search.
+local function chunk_of(process, path, env)
+  local cache = process.run.program.chunks
+  if not cache[path] then
+    local fn, problem = loadfile(path, "t")
+    if not fn then return nil, problem end
+    cache[path] = string.dump(fn)
+  end
+  return load(cache[path], "@" .. path, "b", env)
+end
+
+local function load_module(process, env, name)
+  local given = env.package.preload[name]
+  if given then return given(name, ":preload:") or true end
+  if name == "rlock" then return process.rlock end
+  if name == "rlock.simulate" then return process.simulate end
+  for _, pattern in ipairs(OUTSIDE) do
+    if name:find(pattern) then
+      error(("module %s cannot be simulated"):format(name), 3)
+    end
+  end
+  if name:find "^rlock" or package.loaded[name] then return require(name) end
+  local path, tried = package.searchpath(name, env.package.path)
+  if not path then
+    local found, module = pcall(require, name)
+    if found then return module end
+    error(("module '%s' not found:%s"):format(name, tried), 3)
+  end
+  local fn, problem = chunk_of(process, path, env)
+  if not fn then error(problem, 0) end
+  local result = fn(name, path)
+  if result == nil then result = true end
+  return result
+end
+
+local function add_modules(env, process)
+  local loaded = { _G = env }
+  for _, name in ipairs { "string", "table", "math", "os", "io", "coroutine",
+    "utf8", "debug" } do
+    loaded[name] = env[name]
+  end
+  env.package = { path = package.path, cpath = package.cpath, loaded = loaded,
+    preload = {}, config = package.config, searchpath = package.searchpath }
+  loaded.package = env.package
+  function env.require(name)
+    if loaded[name] == nil then
+      local module = load_module(process, env, name)
+      if loaded[name] == nil then loaded[name] = module end
+    end
+    return loaded[name]
+  end
+  function env.load(text, name, mode, ...)
+    local own = select("#", ...) > 0 and ... or env
+    return load(text, name, mode, own)
+  end
+  function env.loadfile(path, mode, ...)
+    local own = select("#", ...) > 0 and ... or env
+    return loadfile(path, mode, own)
+  end
+  function env.dofile(path)
+    local fn, problem = chunk_of(process, path, env)
+    if not fn then error(problem, 0) end
+    return fn()
+  end
+end
+
+-- the environment -------------------------------------------------------------
+
+-- As in rlockctl, the detail of a failed assert is kept.
+local function add_assert(env, process)
+  function env.assert(...)
+    local value, code, detail = ...
+    if value then return ... end
+    if CODES[code] and type(detail) == "string" then
+      process.detail = detail
+      error(code, 0)
+    end
+    return assert(...)
+  end
+end
+
+--- Makes the globals of a process.
+-- @tparam table process of process.lua
+-- @treturn table
+function environment.new(process)
+  local env = copy(_G)
+  for _, name in ipairs { "os", "io", "math" } do
+    env[name] = copy(_G[name])
+  end
+  env._G, env.pairs, env.arg = env, order.pairs, process.run.program.arg
+  add_time(env, process)
+  add_random(env, process)
+  add_files(env, process)
+  add_modules(env, process)
+  add_assert(env, process)
+  -- Server code may use these.
+  for _, name in ipairs { "math", "pairs", "load", "assert" } do
+    sandbox.stand_in(env[name], name)
+  end
+  return env
+end
+
+--- The program as a function of a process.
+function environment.main(process)
+  return assert(chunk_of(process, process.run.program.path, process.env))
+end
+
+return environment

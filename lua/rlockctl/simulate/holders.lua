@@ -1,0 +1,106 @@
+--- Do two owners hold a lock for certain at the same time? That would be a
+--  fault of rlock, not of the program. Built-in locks only: what an own policy
+--  excludes is not known here.
+
+local kinds = require "rlock.lock.kinds"
+
+local holders = {}
+
+-- Policy -> "exclusive" or "shared".
+local SORTS = {}
+for _, kind in ipairs(kinds) do
+  if not kind.driver then
+    for _, name in ipairs { kind.name, "fenced_" .. kind.name } do
+      SORTS[name] = "exclusive"
+      SORTS[name .. ".write"], SORTS[name .. ".read"] = "exclusive", "shared"
+    end
+  end
+end
+
+-- A grant's table may serve another lock later.
+local function is_certain(entry)
+  local grant, host = entry.grant, entry.host
+  return not host.is_dead and grant.lock and grant.lock.record == entry.record
+    and grant.owner_name == entry.owner_name and grant:valid_for() > 0
+end
+
+local function report(run, a, b)
+  run:found("rlock", ("processes %s and %s hold %s at the same time: this is a "
+    .. "fault of rlock, not of the program; please report it"):format(
+    a.host.label, b.host.label, a.grant:show()), { process = b.host.label })
+end
+
+-- Adds a grant to the holders of its lock; forgets those that are over.
+local function add(run, list, entry)
+  for i = #list, 1, -1 do
+    local other = list[i]
+    if other.grant == entry.grant or not is_certain(other) then
+      table.remove(list, i)
+    elseif (entry.sort == "exclusive" or other.sort == "exclusive")
+        and other.owner_name ~= entry.owner_name and is_certain(entry) then
+      return report(run, other, entry)
+    end
+  end
+  list[#list + 1] = entry
+end
+
+--- Watches the grants of a process.
+-- @tparam table run of programs.lua; `holders`: server and lock -> holders;
+--   `taken`: the names of locks that the program takes from their holders
+-- @tparam table host
+function holders.watch(run, host)
+  local function list_of(grant)
+    local record, session = grant.lock.record, grant.lock.session
+    local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
+    local key = ("%s %s %s"):format(session.server.where, stem, record.name)
+    run.holders[key] = run.holders[key] or {}
+    return run.holders[key], record
+  end
+  function host.on_grant(grant)
+    local list, record = list_of(grant)
+    local sort = SORTS[record.policy.name]
+    if not sort or grant.owner.is_named or run.taken[record.name] then
+      return
+    end
+    add(run, list, { grant = grant, record = record, host = host, sort = sort,
+      owner_name = grant.owner_name })
+  end
+  function host.on_release(grant)
+    local list = list_of(grant)
+    for i = #list, 1, -1 do
+      if list[i].grant == grant then table.remove(list, i) end
+    end
+  end
+end
+
+-- The program itself takes a lock from its holders, perhaps later: no more is
+-- known of it in this run.
+local function taken(run, name) run.taken[name] = true end
+
+local TAKES = {}
+for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
+  PERSIST RENAME RENAMENX SET GETDEL HDEL HSET EVAL]]):gmatch "%S+" do
+  TAKES[word] = true
+end
+
+--- What a run replaces, see patch.lua.
+holders.patches = {
+  { "rlock.lock.lock", "break_lock", function(break_lock)
+    return function(lock, ...)
+      local process = lock.session.host.process
+      if process then taken(process.run, lock.record.name) end
+      return break_lock(lock, ...)
+    end
+  end },
+  { "rlock.client", "call", function(call)
+    return function(client, word, ...)
+      local process = client.session.host.process
+      if process and TAKES[tostring(word):upper()] then
+        for _, key in ipairs { ... } do taken(process.run, key) end
+      end
+      return call(client, word, ...)
+    end
+  end },
+}
+
+return holders

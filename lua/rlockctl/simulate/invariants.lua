@@ -1,0 +1,67 @@
+--- What `require "rlock.simulate"` has in a simulated process: tables that all
+--  processes share and that outlive them, invariants, and the server's data.
+
+local invariants = {}
+invariants.__index = invariants
+
+--- @tparam table run of programs.lua
+function invariants.new(run)
+  return setmetatable({ run = run, tables = {}, always = {}, finally = {} },
+    invariants)
+end
+
+-- The place of a call in the program, which tells invariants apart: each life
+-- of each process makes them again.
+local function place()
+  local info = debug.getinfo(3, "Sl")
+  return info.source .. ":" .. info.currentline
+end
+
+-- Adds or replaces the invariant of a place.
+local function add(list, own, at, fn)
+  local entry = { process = own, fn = fn, place = at }
+  for i, other in ipairs(list) do
+    if other.place == at and (list.is_single or other.process.number
+        == own.number) then
+      list[i] = entry
+      return
+    end
+  end
+  list[#list + 1] = entry
+end
+
+--- The module for one process: that of rlock/simulate.lua, simulated.
+function invariants:module_for(own)
+  self.finally.is_single = true
+  local module = {}
+  function module.shared(name)
+    local tables = self.tables
+    tables[name] = tables[name] or {}
+    return tables[name]
+  end
+  function module.always(fn)
+    add(self.always, own, place(), fn)
+    self.run:watch_invariants()
+  end
+  function module.finally(fn) add(self.finally, own, place(), fn) end
+  function module.redis(...) return self.run:read(...) end
+  return module
+end
+
+-- The first invariant that does not hold: its message.
+local function check(list)
+  for _, entry in ipairs(list) do
+    local ok, message = pcall(entry.fn)
+    if not ok then return tostring(message), entry end
+  end
+end
+
+--- Checks those of `always`.
+-- @treturn string|nil what does not hold
+-- @treturn table the entry, with its `process` and `place`
+function invariants:check() return check(self.always) end
+
+--- Checks those of `finally`.
+function invariants:check_end() return check(self.finally) end
+
+return invariants

@@ -1,0 +1,315 @@
+--- One run of a user's program: several processes, one server, and faults, all
+--  from one seed, until all processes have ended, the span is over, or a fault
+--  of the program is found.
+
+local faults = require "rlockctl.simulate.faults"
+local holders = require "rlockctl.simulate.holders"
+local invariants = require "rlockctl.simulate.invariants"
+local link = require "rlockctl.simulate.link"
+local network = require "rlockctl.simulate.network"
+local order = require "rlockctl.simulate.order"
+local patch = require "rlockctl.simulate.patch"
+local plans = require "rlockctl.simulate.plan"
+local process = require "rlockctl.simulate.process"
+local sim = require "rlockctl.model.host"
+local steps = require "rlockctl.simulate.steps"
+local waits = require "rlockctl.simulate.waits"
+
+local run = {}
+run.__index = run
+
+local RESTART = 1                       -- seconds, at most, after a crash
+local LOOK = 1                          -- seconds between two looks at waits
+local COLLECT = 5                       -- looks between two collections
+local PATIENCE = 15                     -- seconds that a wait may last, beside
+                                        -- two leases
+local LONGEST = 3                       -- times that; then a run ends anyway
+local LEASE = 30                        -- seconds; the watchdog's default
+
+-- servers ---------------------------------------------------------------------
+
+-- Every URL leads to the one server.
+local function add_server(self)
+  local server = self.network:server "redis"
+  self.servers[1] = server
+  function self.universe.connect(host, options)
+    options.host = options.host or options.path
+    return link.connect(self.network:route(host, server), options)
+  end
+end
+
+-- Notes when the server is asked, and the longest lease that it gives.
+local function observe(self)
+  local server = self.servers[1]
+  local execute = server.execute
+  self.moments, self.lease = {}, 0
+  function server.execute(its, ...)
+    self.moments[#self.moments + 1] = self.universe.now
+    return execute(its, ...)
+  end
+  function server.on_eval(its, _, _, keys)
+    local entry = its.redis:entry(keys[1])
+    local left = entry and entry.expires and entry.expires - its.redis:ms()
+    self.lease = math.max(self.lease, (left or 0) / 1000)
+  end
+end
+
+local function seen(reply)
+  if type(reply) == "number" then return math.tointeger(reply) or reply end
+  if type(reply) ~= "table" then return reply end
+  if reply.err then error(reply.err, 0) end
+  if reply.ok then return reply.ok end
+  local list = {}
+  for i, item in ipairs(reply) do list[i] = seen(item) end
+  return list
+end
+
+--- Reads the server's data, for an invariant.
+function run:read(...)
+  local words, server = { ... }, self.servers[1]
+  for i, word in ipairs(words) do words[i] = tostring(word) end
+  server:tick()
+  return seen(server.redis:call(words))
+end
+
+-- faults of the program -------------------------------------------------------
+
+--- Ends the run with a fault.
+-- @tparam string what  its sort: "error", "code", "invariant", "deadlock",
+--   "unlock", "wait", or "rlock": a fault of rlock itself
+-- @tparam string text  a sentence
+-- @tparam[opt] table at `process`, `line`
+function run:found(what, text, at)
+  if self.fault then return end
+  at = at or {}
+  self.fault = { what = what, text = text, time = self.universe.now,
+    process = at.process, line = at.line }
+  self.universe.is_over = true
+end
+
+-- The first line of the program in a traceback.
+local function line_in(self, message)
+  for path, line in message:gmatch "\n%s*([^\n]-):(%d+): in " do
+    if self.program.chunks[path] then
+      return ("%s:%s"):format(path:match "[^/]*$", line)
+    end
+  end
+end
+
+--- A process ends by an error; `code` if that is one of rlock's.
+function run:uncaught(own, code, message)
+  local line, first = line_in(self, message), message:match "^[^\n]*"
+  if self.steps then steps.add(self, own, "ends: " .. first, line) end
+  if code then self.codes[code] = (self.codes[code] or 0) + 1 end
+  if code and not self.options.strict then return end
+  self:found(code and "code" or "error", ("process %s ends by an uncaught "
+    .. "error: %s"):format(own.host.label, first),
+    { process = own.host.label, line = line })
+end
+
+-- Calls fn with each grant that a client holds, and the lock's name, until fn
+-- returns true; returns that name.
+local function held_by(client, fn)
+  for _, kind in next, client.session.kinds do
+    for name, record in next, kind.records do
+      for _, granted in next, record.grants do
+        if granted.holds[1] and granted.state ~= "lost" and fn(granted) then
+          return name
+        end
+      end
+    end
+  end
+end
+
+local function is_any() return true end
+
+--- A process ends by itself: its clients are still open, unless it has closed
+--  them.
+function run:ending(own)
+  if self.steps then steps.add(self, own, "ends") end
+  for _, client in ipairs(own.ending == "done" and own.clients or {}) do
+    local name = not client.session.is_closed and held_by(client, is_any)
+    if name then
+      self:found("unlock", ("process %s has ended without unlocking %s")
+        :format(own.host.label, name), { process = own.host.label })
+    end
+  end
+end
+
+local function broken(self, message, entry)
+  if not message then return end
+  self:found("invariant", message, { process = entry.process.host.label,
+    line = entry.place:match "[^/]*$" })
+end
+
+local function check_always(self) broken(self, self.invariants:check()) end
+local function check_end(self) broken(self, self.invariants:check_end()) end
+
+--- Looks after each step from now on.
+function run:watch_invariants()
+  self.universe.on_resumed = function() check_always(self) end
+end
+
+-- processes -------------------------------------------------------------------
+
+local function start(self, number, life)
+  local own = process.start(self, number, life)
+  self.processes[#self.processes + 1] = own
+  if self.steps then
+    steps.add(self, own, life == 1 and "starts" or "starts again")
+  end
+end
+
+--- All of a process has ended.
+function run:ended()
+  if self.coming > 0 then return end
+  for _, own in ipairs(self.processes) do
+    if not own.is_closed and not own.host.is_dead then return end
+  end
+  self.universe.is_over = true
+end
+
+-- A process dies, and is started again.
+local function crash(self, own, seconds)
+  self.universe:kill(own.host)
+  if own.ending then return self:ended() end
+  self.coming = self.coming + 1
+  self.universe:after(math.min(seconds, RESTART), function()
+    self.coming = self.coming - 1
+    start(self, own.number, own.life + 1)
+  end)
+end
+
+--- What a process prints.
+function run:printed(own, text, is_error)
+  if not self.log then return end
+  self.log[#self.log + 1] = { time = self.universe.now,
+    process = own.host.label, text = text, is_error = is_error }
+end
+
+-- faults ----------------------------------------------------------------------
+
+local function inject(self, event)
+  local _, kind, a, b, seconds = table.unpack(event)
+  local own = faults.process_of(self, a)
+  if not own then return end
+  if self.steps then
+    steps.add(self, kind ~= "freeze" and own or nil, ("FAULT %s%s")
+      :format(kind, kind ~= "reset" and (" %.3f s"):format(kind == "kill"
+      and math.min(seconds, RESTART) or seconds) or ""))
+  end
+  if kind == "kill" then return crash(self, own, seconds) end
+  faults.inject[kind](self, a, b, seconds)
+end
+
+local function schedule(self)
+  for _, event in ipairs(self.plan) do
+    self.universe:at(event[1], { fire = function() inject(self, event) end })
+  end
+end
+
+-- running ---------------------------------------------------------------------
+
+local function collect(self)
+  self.looks = self.looks + 1
+  if self.looks % COLLECT == 0 then collectgarbage "step" end
+end
+
+-- Looks for locks whose task has ended. At two looks: rlock may be about to
+-- hand such a hold on.
+local function look_for_abandoned(self)
+  local former, found = self.abandoned, {}
+  self.abandoned = found
+  local function is_twice(granted)
+    found[granted] = granted:is_abandoned() or nil
+    return found[granted] and former[granted]
+  end
+  for _, own in ipairs(self.processes) do
+    local is_gone = own.host.is_dead or own.ending
+    for _, client in ipairs(is_gone and {} or own.clients) do
+      local name = held_by(client, is_twice)
+      if name then
+        return self:found("unlock", ("a task of process %s has ended without "
+          .. "unlocking %s"):format(own.host.label, name),
+          { process = own.host.label })
+      end
+    end
+  end
+end
+
+-- Ends a run whose time is over, unless a process has waited since before that:
+-- then it may be for ever.
+local function look(self)
+  local now = self.universe.now
+  collect(self)
+  look_for_abandoned(self)
+  local before = now - self.patience
+  if before >= self.calm_at then
+    local what, text, wait = waits.endless(self, before)
+    if what then
+      return self:found(what, text,
+        { process = wait.lock.session.host.label })
+    end
+  end
+  local ends = math.max(self.span, self.calm_at)
+  if now >= ends and (not waits.any(self, ends)
+      or now >= ends + LONGEST * self.patience)
+  then
+    self.universe.is_over = true
+  end
+end
+
+local function new(program, seed, options)
+  local universe = sim.new(seed)
+  local self = setmetatable({
+    program = program, seed = seed, options = options, universe = universe,
+    network = network.new(universe), servers = {}, processes = {}, waits = {},
+    codes = {}, coming = 0, looks = 0, abandoned = {},
+    holders = {}, taken = {}, span = options.span,
+    plan = options.plan or {}, steps = options.steps and {},
+    log = options.log and {},
+  }, run)
+  self.invariants = invariants.new(self)
+  self.patience = 2 * (options.lease or LEASE) + PATIENCE
+  self.calm_at = plans.ends(self.plan) + RESTART
+  return self
+end
+
+local function simulate(program, seed, options)
+  local self = new(program, seed, options)
+  local universe = self.universe
+  add_server(self)
+  if options.is_probe then observe(self) end
+  schedule(self)
+  for number = 1, options.processes do start(self, number, 1) end
+  while not universe.is_over do
+    universe:run(universe.now + LOOK)
+    if not universe.is_over then look(self) end
+  end
+  if not self.fault then check_end(self) end
+  return self
+end
+
+local programs = {}
+
+local PATCHES = { table.unpack(waits.patches) }
+table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
+
+--- Runs a program.
+-- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
+-- @tparam integer seed
+-- @tparam table options `processes`; `span`, seconds of virtual time; `plan`,
+--   see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
+--   `steps`, `log`: whether to keep them; `is_probe`
+-- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
+--   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
+--   of a probe `moments` and `lease`
+function programs.run(program, seed, options)
+  local function all(...)
+    if options.steps then return steps.during(simulate, ...) end
+    return simulate(...)
+  end
+  return order.run(patch, PATCHES, all, program, seed, options)
+end
+
+return programs

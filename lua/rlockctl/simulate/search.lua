@@ -1,0 +1,70 @@
+--- Runs a program with one seed after the other until a fault is found, then
+--  reduces the faults that were injected to the few that are needed.
+
+local plans = require "rlockctl.simulate.plan"
+local programs = require "rlockctl.simulate.programs"
+local shrink = require "rlockctl.simulate.shrink"
+
+local search = {}
+
+local PROBE = 0                         -- the seed of the run without faults
+
+local function with(options, more)
+  return setmetatable(more, { __index = options })
+end
+
+local function is_same(a, b)
+  return a and b and a.what == b.what and a.text == b.text and a.time == b.time
+end
+
+-- Reduces the plan of a run with a fault, and runs it once more with its steps.
+local function explain(program, result, options)
+  local found, seed = result.run, result.seed
+  local again = programs.run(program, seed, with(options,
+    { plan = found.plan }))
+  result.is_reproducible = is_same(found.fault, again.fault) or false
+  local few = result.is_reproducible and shrink.plan(found.plan, function(part)
+    local run = programs.run(program, seed, with(options, { plan = part }))
+    return run.fault and run.fault.what == found.fault.what
+  end) or found.plan
+  result.shown = programs.run(program, seed, with(options,
+    { plan = few, steps = true, log = true }))
+  if not result.shown.fault then result.is_reproducible = false end
+end
+
+local function count(result, run)
+  result.runs = result.runs + 1
+  for code, n in pairs(run.codes) do
+    result.codes[code] = (result.codes[code] or 0) + n
+  end
+end
+
+--- Searches.
+-- @tparam table program of programs.run
+-- @tparam table options `processes`, `span`, `strict`; `seed`, the first;
+--   `groups`, a set of names of plan.groups; `is_over(result)`: stop?
+-- @treturn table `runs`; `codes`; with a fault also `seed`; `run`, in which it
+--   was found; `shown`, the run with the few faults that are needed and with
+--   steps; `is_reproducible`
+function search.run(program, options)
+  local result = { runs = 0, codes = {} }
+  local function try(seed, more)
+    local run = programs.run(program, seed, with(options, more))
+    count(result, run)
+    if run.fault then
+      result.seed, result.run = seed, run
+      explain(program, result, with(options, { lease = more.lease }))
+    end
+    return run
+  end
+  local probe = try(PROBE, { is_probe = true })
+  local seed = options.seed
+  while not result.run and not options.is_over(result) do
+    try(seed, { lease = probe.lease,
+      plan = plans.make(seed, probe, options.groups) })
+    seed = seed + 1
+  end
+  return result
+end
+
+return search

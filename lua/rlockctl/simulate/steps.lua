@@ -1,0 +1,94 @@
+--- The steps of a run, for its report: what each process asked of rlock, at
+--  which line of the program, and the faults. A step is a table { time,
+--  process, line, what, result, ended }: `process` is its label, "2.1" is the
+--  first life of process 2; a fault of a server has none; `result` and `ended`
+--  are missing while it waits.
+
+local patch = require "rlockctl.simulate.patch"
+
+local steps = {}
+
+local DEPTH = 40                        -- frames searched for the program's
+
+-- The line of the program that has led here.
+local function line_of(run)
+  for level = 3, DEPTH do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    local path = info.source:match "^@(.*)"
+    if path and run.program.chunks[path] then
+      return ("%s:%d"):format(path:match "[^/]*$", info.currentline)
+    end
+  end
+end
+
+local function show(value, code)
+  if value == nil then return tostring(code) end
+  if type(value) == "table" then
+    return ("a table of %d"):format(#value)
+  end
+  return tostring(value)
+end
+
+--- Adds a step.
+-- @treturn table the step
+function steps.add(run, process, what, line)
+  local step = { time = run.universe.now, what = what, line = line,
+    process = process and process.host.label }
+  run.steps[#run.steps + 1] = step
+  return step
+end
+
+local function ended(run, step, value, ...)
+  step.ended, step.result = run.universe.now, show(value, (...))
+  return value, ...
+end
+
+--- fn, recorded: describe(...) returns the process and what it does.
+function steps.recorded(fn, describe)
+  return function(...)
+    local process, what = describe(...)
+    if not process then return fn(...) end
+    local run = process.run
+    local step = steps.add(run, process, what, line_of(run))
+    return ended(run, step, fn(...))
+  end
+end
+
+local function words_of(first, ...)
+  local words = { first, ... }
+  for i, word in ipairs(words) do words[i] = tostring(word) end
+  return table.concat(words, " ")
+end
+
+-- Module, function, describe.
+local RECORDED = {
+  { "rlock.lock.lock", "take", function(lock)
+    return lock.session.host.process, "lock " .. lock.record.name
+  end },
+  { "rlock.lock.grant", "release", function(grant)
+    local lock = grant.lock
+    return lock.session.host.process, "unlock " .. lock.record.name
+  end },
+  { "rlock.lock.grant", "effect", function(grant, commands)
+    local lock, list = grant.lock, {}
+    for i, words in ipairs(commands) do
+      list[i] = words_of(table.unpack(words))
+    end
+    return lock.session.host.process, ("if it holds %s: %s")
+      :format(lock.record.name, table.concat(list, "; "))
+  end },
+  { "rlock.client", "call", function(client, ...)
+    return client.session.host.process, words_of(...)
+  end },
+}
+
+for _, row in ipairs(RECORDED) do
+  local describe = row[3]
+  row[3] = function(former) return steps.recorded(former, describe) end
+end
+
+--- Records the steps of fn(...).
+function steps.during(fn, ...) return patch(RECORDED, fn, ...) end
+
+return steps

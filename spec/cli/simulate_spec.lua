@@ -1,0 +1,204 @@
+--- rlockctl simulate: the classic faults of programs are found, each with a
+--  seed that repeats it; and nothing is found in programs that are right.
+
+local ctl = require "spec.cli.ctl"
+
+local PLACE = "spec/fixtures/simulate/"
+
+local function simulate(...)
+  return ctl.run { "simulate", limit = 280, ... }
+end
+
+-- A program of the spec's own.
+local function file(name, text) return ctl.file(name .. ".lua", text) end
+
+teardown(ctl.clean)
+
+describe("a simulation", function()
+  it("finds an effect after the lease, and how to repeat it", function()
+    local found = simulate("--seed", "1", "--runs", "200",
+      PLACE .. "slow_effect.lua")
+    assert.equal(1, found.status)
+    assert.matches("slow_effect.lua:9: an update is lost, at ", found.out)
+    assert.matches("FAULT ", found.out)
+    local seed = found.out:match "rlockctl simulate %-%-seed (%d+) spec/"
+    local again = simulate("--seed", seed, PLACE .. "slow_effect.lua")
+    assert.equal(1, again.status)
+    local steps = "^(.-)\n%d+ runs"
+    assert.equal(found.out:match(steps), again.out:match(steps))
+  end)
+
+  it("finds nothing where the server refuses what comes late", function()
+    local found = simulate("--seed", "1", "--runs", "200",
+      PLACE .. "guarded_effect.lua")
+    assert.equal("", found.err)
+    assert.matches("^201 runs.*: no fault found\n$", found.out)
+    assert.equal(0, found.status)
+  end)
+
+  it("finds nothing without faults", function()
+    local found = simulate("--seed", "1", "--runs", "50", "--faults", "none",
+      PLACE .. "slow_effect.lua")
+    assert.equal("51 runs: no fault found\n", found.out)
+  end)
+
+  it("finds two locks in two orders, and who waits for whom", function()
+    local found = simulate("--seed", "1", "--runs", "100",
+      PLACE .. "two_orders.lua")
+    assert.equal(1, found.status)
+    assert.matches('process %d.%d waits for reentrant lock "[ab]"; process '
+      .. '%d.%d waits for reentrant lock "[ab]", at ', found.out)
+  end)
+
+  it("finds an uncaught error, at its line", function()
+    local found = simulate("--seed", "1", file("error", [[
+      local rlock = require "rlock"
+      rlock.sleep(1)
+      error "no such row"]]))
+    assert.equal(1, found.status)
+    assert.matches("error.lua:3: process 2.1 ends by an uncaught error: .*: "
+      .. "no such row, at 1.0", found.out)
+  end)
+
+  it("finds a lock that its task has not released", function()
+    local found = simulate("--seed", "1", file("forgotten", [[
+      local rlock = require "rlock"
+      local client = assert(rlock.open())
+      local lock = client:lock "name"
+      rlock.spawn(function() assert(lock:lock()) end):join()
+      while true do rlock.sleep(1) end]]))
+    assert.equal(1, found.status)
+    assert.matches("a task of process %d.1 has ended without unlocking name",
+      found.out)
+  end)
+
+  it("checks an invariant after each step", function()
+    local found = simulate("--seed", "1", file("always", [[
+      local rlock = require "rlock"
+      local shared = require("rlock.simulate").shared "one"
+      require("rlock.simulate").always(function()
+        assert((shared.inside or 0) <= 1, "two are inside")
+      end)
+      shared.inside = (shared.inside or 0) + 1
+      rlock.sleep(1)
+      shared.inside = shared.inside - 1]]))
+    assert.equal(1, found.status)
+    assert.matches("two are inside, at 0.0", found.out)
+  end)
+
+  -- Only a fault of the server can do what this invariant does.
+  it("reports two holders as a fault of rlock", function()
+    local found = simulate("--seed", "1", file("two", [[
+      local rlock = require "rlock"
+      local simulate = require "rlock.simulate"
+      simulate.always(function() simulate.redis("DEL", "name") end)
+      local client <close> = assert(rlock.open())
+      client:lock("name"):lock()
+      rlock.sleep(1)]]))
+    assert.equal(1, found.status)
+    assert.matches('processes %d.1 and %d.1 hold reentrant lock "name" at the '
+      .. "same time: this is a fault of rlock", found.out)
+  end)
+
+  it("knows that a program may break a lock, or delete its key", function()
+    for _, call in ipairs { 'lock:break_lock()', 'client:call("DEL", "name")' }
+    do
+      local found = simulate("--seed", "1", "--runs", "20", file("breaks", ([[
+        local rlock = require "rlock"
+        local client <close> = assert(rlock.open())
+        local lock = client:lock "name"
+        %s
+        lock:lock { wait = 5 }
+        rlock.sleep(0.1)
+        lock:unlock()]]):format(call)))
+      assert.equal("", found.err)
+      assert.equal(0, found.status)
+    end
+  end)
+
+  it("counts a code that nothing catches; it is a fault with --strict",
+    function()
+      local program = file("codes", [[
+        local rlock = require "rlock"
+        local client <close> = assert(rlock.open())
+        local lock = client:lock "name"
+        assert(lock:lock())
+        rlock.sleep(0.1)
+        assert(lock:unlock())]])
+      local words = { "simulate", "--seed", "1", "--runs", "100", "--faults",
+        "pause", limit = 280, program }
+      local found = ctl.run(words)
+      assert.matches("^101 runs, processes ended by uncaught codes: .*lost "
+        .. "%d+.*: no fault found\n$", found.out)
+      table.insert(words, "--strict")
+      found = ctl.run(words)
+      assert.equal(1, found.status)
+      assert.matches("codes.lua:%d+: process %d.1 ends by an uncaught error: "
+        .. "%l+, at ", found.out)
+    end)
+
+  it("raises where a program reaches outside, at its line", function()
+    for call, text in pairs {
+      ['io.popen "ls"'] = "io.popen cannot be simulated",
+      ['os.execute "ls"'] = "os.execute cannot be simulated",
+      ['io.open("x", "w")'] = "writing x cannot be simulated",
+      ['require "rlock".exec { "ls" }'] = "rlock.exec cannot be simulated",
+      ['require "socket"'] = "module socket cannot be simulated",
+    } do
+      local found = simulate("--seed", "1", file("outside", call))
+      assert.equal(1, found.status)
+      assert.matches("outside.lua:1: " .. text, found.out)
+    end
+  end)
+
+  it("gives time, chance and modules to each process", function()
+    file("counted", "count = (count or 0) + 1; return { n = count }")
+    local path = file("own", [[
+      package.path = arg[0]:match "^.*/" .. "?.lua;" .. package.path
+      print(require("counted").n, count, os.time() > 1.6e9, math.random(9))
+      local from = os.clock()
+      while os.clock() < from + 1 do end
+      error "the end"]])
+    local found = simulate("--seed", "1", "--log", path)
+    assert.matches("1\t1\ttrue\t%d\n", found.out)
+    assert.equal(found.out, simulate("--seed", "1", "--log", path).out)
+  end)
+
+  it("names a command that the simulated server lacks", function()
+    local found = simulate("--seed", "1", file("lack", [[
+      local client <close> = assert(require("rlock").open())
+      client:call("PFADD", "key", "value")]]))
+    assert.equal(3, found.status)
+    assert.matches("simulate: the model of Redis has no command PFADD",
+      found.err)
+  end)
+
+  it("refuses wrong options", function()
+    for option, text in pairs {
+      ["--processes=0"] = "--processes: must be a whole number from 1",
+      ["--for=soon"] = "--for: must be a duration, such as 30s",
+      ["--faults=fire"] = "--faults: there is no fire; there are crash, pause, "
+        .. "late, and none",
+    } do
+      local found = simulate(option, PLACE .. "two_orders.lua")
+      assert.equal(206, found.status)
+      assert.matches(text, found.err, 1, true)
+    end
+    assert.matches("which program", simulate().err)
+  end)
+end)
+
+describe("without a simulation", function()
+  it("the same program checks its invariants when it ends", function()
+    local function run(n)
+      return ctl.run { file("plain", ([[
+        local simulate = require "rlock.simulate"
+        simulate.finally(function() assert(%d == 1, "not one") end)
+        print(simulate.shared "a" == simulate.shared "a")]]):format(n)) }
+    end
+    assert.same({ 0, "true\n" }, { run(1).status, run(1).out })
+    local wrong = run(2)
+    assert.equal(1, wrong.status)
+    assert.matches("not one", wrong.err)
+  end)
+end)

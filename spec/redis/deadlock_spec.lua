@@ -87,6 +87,27 @@ describe("a deadlock of two tasks", function()
     end
   end)
 
+  it("is searched for once a second by a waiter that polls", function()
+    local spin, other_spin = client:spin_lock(fixtures.name "spin"), nil
+    other_spin = fixtures.open({ url = server.url }):spin_lock(spin.record.name)
+    assert(other_spin:lock())
+    assert(one:lock())
+    local watchdog, searches, tries = client.session.watchdog, 0, 0
+    local all, run = watchdog.all, spin.record.target.run
+    function watchdog.all(...)
+      searches = searches + 1
+      return all(...)
+    end
+    function spin.record.target.run(...)
+      tries = tries + 1
+      return run(...)
+    end
+    assert.equal("timeout", select(2, spin:lock { wait = SHORT }))
+    assert.is_true(tries > 1)
+    assert.equal(1, searches)
+    assert(one:unlock())
+  end)
+
   it("is none for a single attempt", function()
     assert(one:lock())
     local job = cross()

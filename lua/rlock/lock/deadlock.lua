@@ -12,9 +12,10 @@
 --  * is certainly valid now.
 --  A deadlock is a cycle of waiting tasks, in which each task waits for a lock
 --  that the next one holds. It ends only when a wait fails. The task that
---  closes the cycle detects it, because all the others wait already. The search
---  covers only the newest holds of a client, so it is cheap even with 100 000
---  holds.
+--  closes the cycle detects it, because all the others wait already. So a task
+--  searches when its wait begins; then at most once a second, in case a hold
+--  was not certainly valid. The search covers only the newest holds of a
+--  client, so it is cheap even with 100 000 holds.
 
 local kinds = require "rlock.lock.kinds"
 local percent = require "rlock.util.percent"
@@ -23,7 +24,8 @@ local deadlock = {}
 
 local MOST = 1000        -- holds to search
 local LONGEST = 10       -- tasks of a cycle in a message
-local PERIOD = 1         -- seconds of a wait before it is announced
+local PERIOD = 1         -- seconds of a wait before it is announced, and from
+                         -- one search to the next
 local KEPT = 30          -- seconds for which a server keeps an announcement
 local AGAIN = KEPT / 3   -- seconds until an announcement is refreshed
 local MOST_TOLD = 16     -- holds in an announcement
@@ -269,16 +271,17 @@ end
 -- @tparam table lock
 -- @treturn string|nil a description of the cycle, if the wait would deadlock
 function deadlock.enter(session, waiter, lock)
-  local had_none = waiter.edge == false         -- it gets none while it waits
-  if had_none or not excluding(lock.record.policy) then return nil end
+  local wait, now = waiter.edge, session.host.now()
+  if wait == false or not excluding(lock.record.policy) then return nil end
+  if wait and now < wait.next_search then return nil end
   local grants = session.watchdog:all(MOST)
   local mine = of_task(grants, session.host.current())
   if not mine[1] then
-    waiter.edge = false
+    waiter.edge = false               -- it gets none while it waits
     return nil
   end
-  local wait = waiter.edge or begin(session, waiter, lock, mine)
-  wait.is_active = true
+  wait = wait or begin(session, waiter, lock, mine)
+  wait.is_active, wait.next_search = true, now + PERIOD
   local steps = find(session, wait, by_records(grants))
   return steps and describe(steps)
 end

@@ -38,7 +38,8 @@ end
 --- Call this when a task retries several locks after a pause. It cannot be part
 --  of a deadlock until its next pause.
 function waiting.awake(waiter)
-  if waiter.edge then waiter.edge.is_active = false end
+  local wait = waiter.edge
+  if wait then wait.is_active, wait.next_search = false, 0 end
 end
 
 -- The job of a waiter has died, see resty/rlock/host/guard.lua.

@@ -1,6 +1,7 @@
---- Deadlock detection: detects deadlocks among the tasks of one client, and
---  announces on the server what a waiting task holds, for `rlockctl deadlocks`.
---  Both apply only to a task that holds a lock while it waits for another one.
+--- Deadlock detection: detects deadlocks among the tasks of one process, also
+--  those of several clients, and announces on the server what a waiting task
+--  holds, for `rlockctl deadlocks`. Both apply only to a task that holds a lock
+--  while it waits for another one.
 --
 --  A task *keeps out* the waiters of a lock if they cannot acquire it before
 --  this task releases it. That is certain only for a hold that
@@ -14,7 +15,7 @@
 --  that the next one holds. It ends only when a wait fails. The task that
 --  closes the cycle detects it, because all the others wait already. So a task
 --  searches when its wait begins; then at most once a second, in case a hold
---  was not certainly valid. The search covers only the newest holds of a
+--  was not certainly valid. The search covers only the newest holds of each
 --  client, so it is cheap even with 100 000 holds.
 
 local kinds = require "rlock.lock.kinds"
@@ -49,7 +50,8 @@ for _, kind in ipairs(kinds) do
 end
 
 local function excluding(policy)
-  return EXCLUDES[policy.name] or policy.exclusive and "all"
+  return EXCLUDES[policy.name]
+    or (policy.exclusive or policy.excludes) and "all"
 end
 
 -- who keeps whom out ----------------------------------------------------------
@@ -80,33 +82,58 @@ local function of_task(grants, task)
   return mine
 end
 
--- Lists of grants, by record. Without permits, which have no holds.
-local function by_records(grants)
+local function is_before(a, b) return a.id < b.id end
+
+-- The newest grants of all clients of the process.
+local function all_grants(process)
+  local sessions, all = {}, {}
+  for session in pairs(process.sessions) do
+    sessions[#sessions + 1] = session
+  end
+  table.sort(sessions, is_before)
+  for _, session in ipairs(sessions) do
+    for _, granted in ipairs(session.watchdog:all(MOST)) do
+      all[#all + 1] = granted
+    end
+  end
+  return all
+end
+
+-- Lists of grants, by the name of the lock. Without permits, which have no
+-- holds.
+local function by_names(grants)
   local lists = {}
   for _, granted in ipairs(grants) do
     if granted.holds and granted.owner then
-      local record = granted.lock.record
-      lists[record] = lists[record] or {}
-      table.insert(lists[record], granted)
+      local name = granted.lock.record.name
+      lists[name] = lists[name] or {}
+      table.insert(lists[name], granted)
     end
   end
   return lists
 end
 
+-- Is the record that of a lock, as this policy has it? It may be another
+-- client's.
+local function is_of(record, policy, lock)
+  if record.policy.name ~= policy.name then return false end
+  local server, key = record.target:address()
+  local its_server, its_key = lock.target:address()
+  return server == its_server and key == its_key
+end
+
 -- Calls fn(grant) for each task that keeps out this wait, until it returns
 -- something; returns that.
-local function each_ahead(session, wait, by_record, fn)
+local function each_ahead(wait, by_name, fn)
   local record = wait.lock.record
-  local policy, lists = record.policy, {}
+  local policy = record.policy
   local which, peer = excluding(policy), policy.peer
-  if which == "all" then lists[1] = by_record[record] end
-  if which and peer then
-    peer = session:known_record(session.options.backend.load(peer), record.name)
-    lists[#lists + 1] = by_record[peer]
-  end
-  for _, list in ipairs(lists) do
-    for _, granted in ipairs(list) do
-      local found = is_kept(granted, wait.waiter.wait_deadline) and fn(granted)
+  for _, granted in ipairs(by_name[record.name] or {}) do
+    local its = granted.lock.record
+    if (which == "all" and is_of(its, policy, record)
+        or peer and is_of(its, peer, record))
+        and is_kept(granted, wait.waiter.wait_deadline) then
+      local found = fn(granted)
       if found then return found end
     end
   end
@@ -126,12 +153,12 @@ end
 
 -- The steps of a cycle through this wait, or nil. A breadth-first search, so it
 -- finds a shortest cycle.
-local function find(session, wait, by_record)
-  local of, queue, seen = session.waits.of, { { wait = wait } }, {}
+local function find(wait, waits, by_name)
+  local queue, seen = { { wait = wait } }, {}
   for _, step in ipairs(queue) do                   -- grows meanwhile
-    local last = each_ahead(session, step.wait, by_record, function(granted)
+    local last = each_ahead(step.wait, by_name, function(granted)
       if granted.owner == wait.task then return granted end
-      local its = of[granted.owner]
+      local its = waits[granted.owner]
       if its and its.is_active and not seen[its] then
         seen[its] = true
         queue[#queue + 1] = { wait = its, before = step, held = granted }
@@ -253,8 +280,8 @@ end
 
 -- Begins a wait.
 local function begin(session, waiter, lock, mine)
-  local waits = session.waits or { of = {}, list = {}, last = 0,
-    change = session.host.event() }
+  local waits = session.waits or { of = session.process.waits, list = {},
+    last = 0, change = session.host.event() }
   session.waits, waits.last = waits, waits.last + 1
   local wait = { number = waits.last, lock = lock, waiter = waiter,
     task = session.host.current(), since = session.host.now(),
@@ -274,7 +301,8 @@ function deadlock.enter(session, waiter, lock)
   local wait, now = waiter.edge, session.host.now()
   if wait == false or not excluding(lock.record.policy) then return nil end
   if wait and now < wait.next_search then return nil end
-  local grants = session.watchdog:all(MOST)
+  local process = session.process
+  local grants = all_grants(process)
   local mine = of_task(grants, session.host.current())
   if not mine[1] then
     waiter.edge = false               -- it gets none while it waits
@@ -282,7 +310,7 @@ function deadlock.enter(session, waiter, lock)
   end
   wait = wait or begin(session, waiter, lock, mine)
   wait.is_active, wait.next_search = true, now + PERIOD
-  local steps = find(session, wait, by_records(grants))
+  local steps = find(wait, process.waits, by_names(grants))
   return steps and describe(steps)
 end
 

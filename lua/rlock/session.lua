@@ -81,11 +81,11 @@ function session.new(host, options)
     is_closed = false, work_ended = false,
     closing = {},                   -- set of events, which `close` sets
   }, session)
-  self.process.sessions[self] = true
   self.server = open_server(self)
   self.wakeup = wakeup.new(self.server.channels, host)
   self.heartbeats = heartbeats.new(self)
   self.watchdog = watchdog.new(self)
+  self.process.sessions[self] = true
   return self
 end
 

@@ -96,7 +96,8 @@ describe("a deadlock of two tasks", function()
 
   it("is searched for once a second by a waiter that polls", function()
     local spin = client:spin_lock(fixtures.name "spin")
-    local other_spin = fixtures.open({ url = server.url }):spin_lock(spin.record.name)
+    local other_spin =
+      fixtures.open({ url = server.url }):spin_lock(spin.record.name)
     local held = assert(other_spin:hold())
     assert(one:lock())
     local watchdog, searches, tries = client.session.watchdog, 0, 0

@@ -7,10 +7,11 @@
 --  this task releases it. That is certain only for a hold that
 --  * excludes the waiters: that of an exclusive lock, of a writer, or of a
 --    reader if writers wait;
---  * only this task can release: the hold is no object (`lock:hold()`), and has
---    no explicit owner name;
+--  * only this task can release: the hold is no object (`lock:hold()`), except
+--    that of a computation, and has no explicit owner name;
 --  * has no lease that ends before the wait does;
 --  * is certainly valid now.
+--  The leader of a flight of client:compute keeps out its followers.
 --  A deadlock is a cycle of waiting tasks, in which each task waits for a lock
 --  that the next one holds. It ends only when a wait fails. The task that
 --  closes the cycle detects it, because all the others wait already. So a task
@@ -19,6 +20,7 @@
 --  client, so it is cheap even with 100 000 holds.
 
 local kinds = require "rlock.lock.kinds"
+local owner = require "rlock.lock.owner"
 local percent = require "rlock.util.percent"
 
 local deadlock = {}
@@ -56,15 +58,18 @@ end
 
 -- who keeps whom out ----------------------------------------------------------
 
+-- May any task release it?
+local function is_object(hold) return hold.object and not hold.is_computation end
+
 -- Does this grant have a hold that only its own task can release, and that does
 -- not expire before `deadline`?
 local function is_kept(granted, deadline)
-  local owner = granted.owner
-  if owner.is_named or owner.has_threads or granted:valid_for() == 0 then
+  local its = granted.owner
+  if its.is_named or its.has_threads or granted:valid_for() == 0 then
     return false
   end
   for _, hold in ipairs(granted.holds) do
-    if not hold.object and (hold.ends or deadline) >= deadline then
+    if not is_object(hold) and (hold.ends or deadline) >= deadline then
       return true
     end
   end
@@ -122,10 +127,20 @@ local function is_of(record, policy, lock)
   return server == its_server and key == its_key
 end
 
+-- The name of a task that waits for a lock, or leads its flight.
+local function name_of(task, lock)
+  return owner.name_for(task, lock.session, lock.record.family)
+end
+
 -- Calls fn(grant) for each task that keeps out this wait, until it returns
--- something; returns that.
+-- something; returns that. Of a grant, fn needs its owner and owner name.
 local function each_ahead(wait, by_name, fn)
-  local record = wait.lock.record
+  local record, flight = wait.lock.record, wait.waiter.flight
+  if flight then
+    local leader = flight.leader
+    return not leader.has_threads
+      and fn { owner = leader, owner_name = name_of(leader, wait.lock) }
+  end
   local policy = record.policy
   local which, peer = excluding(policy), policy.peer
   for _, granted in ipairs(by_name[record.name] or {}) do
@@ -208,7 +223,7 @@ end
 local function releaser_of(granted)
   local which
   for _, hold in ipairs(granted.holds) do
-    if not hold.ends and not hold.object then return "task" end
+    if not hold.ends and not is_object(hold) then return "task" end
     if not hold.ends then which = "object" end
   end
   return which
@@ -227,6 +242,10 @@ local function described(mine)
   return list
 end
 
+local function remove(waits, wait)
+  if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
+end
+
 -- Announces a wait if that is due. Deletes the announcement when the wait is
 -- over.
 -- @treturn boolean whether nothing is left to do
@@ -234,7 +253,8 @@ end
 local function tell(session, wait)
   local now, told = session.host.now(), wait.told
   local target, deadline = wait.lock.record.target, now + session.timeout
-  if wait.is_over then
+  if wait.is_over or session.host.is_over(wait.task) then
+    remove(session.waits, wait)
     if not told or now > told.at + KEPT then return true end
     local ok, code = target:announce(deadline, told.name)
     return ok ~= nil, code
@@ -287,6 +307,7 @@ local function begin(session, waiter, lock, mine)
     task = session.host.current(), since = session.host.now(),
     held = described(mine) }
   waiter.edge, waits.of[wait.task] = wait, wait
+  waiter.owner_name = waiter.owner_name or name_of(wait.task, lock)
   announce(session, wait)
   return wait
 end
@@ -320,7 +341,7 @@ end
 function deadlock.leave(session, waiter)
   local wait, waits = waiter.edge, session.waits
   waiter.edge, wait.is_over = nil, true
-  if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
+  remove(waits, wait)
   if wait.told then waits.change:set() end
 end
 

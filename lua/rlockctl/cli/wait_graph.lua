@@ -2,6 +2,7 @@
 --  and the holders that the server knows. Pure. A wait has
 --    id, kind, name, owner   of the waiter, for the lock of that name
 --    waited                  seconds
+--    place                   of the lock: its server and name
 --    held                    { by, kind, name, owner } of each lock that its
 --                            task holds; any task may release it if `by` is
 --                            "object"
@@ -42,7 +43,7 @@ end
 -- The hold by which the task of `other` keeps out a wait, or nil.
 local function hold_of(other, wait, holders)
   for _, hold in ipairs(other.held) do
-    local known = holders and holders[hold.name]
+    local known = holders and holders[wait.place]
     if hold.name == wait.name and excludes(hold.kind, wait.kind)
         and (not holders or known and known[hold.owner]) then
       return hold
@@ -60,7 +61,7 @@ end
 
 --- The waits that only another one of them can end.
 -- @tparam table waits
--- @tparam[opt] table holders  name of a lock -> the set of its owners; default:
+-- @tparam[opt] table holders  place of a lock -> the set of its owners; default:
 --   as announced
 -- @treturn table a list
 function graph.stuck(waits, holders)

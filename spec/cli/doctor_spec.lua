@@ -281,6 +281,18 @@ describe("rlockctl doctor and permissions", function()
     assert.equal("0", guarded:cli "DBSIZE")
   end)
 
+  it("tries to write the key of a token", function()
+    guarded:cli("ACL", "SETUSER", "some", "reset", "on", ">secret", "~name",
+      "&*", "+@all", "%R~redisson_lock_token:{name}:simple")
+    finally(function() guarded:cli("ACL", "DELUSER", "some") end)
+    local words = { "some", "--name", "name", "--policy", "simple" }
+    look(0, table.unpack(words))
+    words[5] = "fenced_simple"
+    guarded:cli("ACL", "SETUSER", "some", "~redisson_lock_token:{name}")
+    assert.matches("key *{name}* (for fenced_simple)",
+      look(2, table.unpack(words)), 1, true)
+  end)
+
   it("needs no more of the README's user than locks of every kind do",
       function()
     local result = ctl.run { url = url_of "app", "-e", [[

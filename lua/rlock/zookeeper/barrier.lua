@@ -37,7 +37,7 @@ local ops = codec.ops
 
 local MARK = "member-"
 local READY = "ready"
-local OURS = "rlock"              -- the data of a `ready` node that we created
+local OURS = "rlock"              -- the end of the data of nodes that we create
 local MANY = 100                  -- members in a log before it is pruned
 local PLAIN = "0"                 -- the n of a plain barrier
 local UNKNOWN = -1                -- milliseconds until a round may change
@@ -369,7 +369,7 @@ local function set(self, deadline)
   local parent = path:match "^(.+)/[^/]*$" or "/"
   while true do
     local made, code, detail = nodes.make(self.server, deadline, parent, path,
-      self.server.connection.address or "")
+      (self.server.connection.address or "") .. " " .. OURS)
     if made ~= nil then return { "held", 0 } end
     if code ~= "closed" and code ~= "connect" then
       return nil, code, detail, true

@@ -13,7 +13,7 @@ local HOST = shell.run "uname -n":match "%S+"
 
 -- A program that takes the first lock and, once there is a key `go`, waits for
 -- the second. Locks are given as "kind name", perhaps with a URL. The kind
--- "compute" computes.
+-- "compute" computes; "permits" takes a permit.
 local PROGRAM = [[
 local rlock = require "rlock"
 local first, second, how = ...
@@ -36,10 +36,13 @@ if first:find "^compute " then
     return client:compute(second, { ttl = 60 }, error)
   end)
 end
+local function take(lock)
+  return lock.acquire and lock:acquire() or lock:lock { wait = 3600 }
+end
 local one, object = made(first), nil
-if how == "object" then object = assert(one:hold()) else assert(one:lock()) end
+if how == "object" then object = assert(one:hold()) else assert(take(one)) end
 wait()
-print(made(second):lock { wait = 3600 })
+print(take(made(second)))
 rlock.sleep(3600)
 return object]]
 
@@ -146,6 +149,18 @@ describe("rlockctl deadlocks", function()
       .. '"rlock_compute:{compute two}", for', text)
   end)
 
+  it("shows a program that waits for a permit", function()
+    ctl.run { url = server.url, "-e", [[
+      local client <close> = assert(require "rlock".open())
+      client:permits "two":set(1)]] }
+    local b = start("b.lua", "permits two", "lock one")
+    local a = start("a.lua", "lock one", "permits two")
+    local text = deadlocked()
+    assert.matches(line(a, '"one"', '"two"'), text)
+    assert.matches(line(b, '"two" %(another task may release it%)', '"one"'),
+      text)
+  end)
+
   it("shows programs that take locks of two servers in two orders", function()
     local away = redis.start()
     local a = start("a.lua", "lock one", "lock two " .. away.url)
@@ -200,6 +215,19 @@ describe("the graph of waits", function()
   it("has a cycle, but not those who wait for it", function()
     assert.same({ "bc" }, owners { wait("a", "fair x", "fair z"),
       wait("b", "fair y", "fair x"), wait("c", "fair x", "fair y") })
+  end)
+
+  it("has a wait for a permit only if all holders wait", function()
+    local waits = { wait("a", "permits x", "fair y"),
+      wait("b", "fair y", "permits x"), wait("c", "fair z", "permits x") }
+    local holders = { x = { b = true }, y = { a = true } }
+    assert.same({ "ab" }, owners(waits, holders))
+    holders.x.c = true
+    assert.same({}, owners(waits, holders))
+    holders.z = { a = true }
+    table.insert(waits[1].held, { by = "task", kind = "fair", name = "z",
+      owner = "a" })
+    assert.same({ "ab" }, owners(waits, holders))
   end)
 
   it("has no cycle of readers", function()

@@ -19,6 +19,7 @@
 --  was not certainly valid. The search covers only the newest holds of each
 --  client, so it is cheap even with 100 000 holds.
 
+local identity = require "rlock.util.identity"
 local kinds = require "rlock.lock.kinds"
 local owner = require "rlock.lock.owner"
 local percent = require "rlock.util.percent"
@@ -37,9 +38,9 @@ local MOST_TOLD = 16     -- holds in an announcement
 deadlock.kept = KEPT
 
 -- Kind -> which holds exclude its waiters: "all"; for readers, only those of
--- the "peer", the write lock. Permits have no owner, so no task keeps out a
--- waiter.
-local EXCLUDES = {}
+-- the "peer", the write lock; "some": any task may release a permit, so these
+-- waits are only announced.
+local EXCLUDES = { permits = "some" }
 for _, kind in ipairs(kinds) do
   for _, name in ipairs { kind.name, kind.fenced or "fenced_" .. kind.name } do
     if kind.pair then
@@ -76,11 +77,11 @@ local function is_kept(granted, deadline)
   return false
 end
 
--- The grants that a task owns.
+-- The grants that a task owns, and the permits that it has taken.
 local function of_task(grants, task)
   local mine = {}
   for _, granted in ipairs(grants) do
-    if granted.holds and granted.owner == task then
+    if granted.holds and granted.owner == task or granted.taker == task then
       mine[#mine + 1] = granted
     end
   end
@@ -221,6 +222,7 @@ end
 -- What can release a grant that does not expire: only its "task", or any task
 -- that has its "object". Nil: it expires.
 local function releaser_of(granted)
+  if granted.taker then return granted.watched and "object" end
   local which
   for _, hold in ipairs(granted.holds) do
     if not hold.ends and not is_object(hold) then return "task" end
@@ -236,7 +238,8 @@ local function described(mine)
     local record, which = granted.lock.record, releaser_of(granted)
     if which and excluding(record.policy) then
       list[#list + 1] = { which, record.policy.name, record.name,
-        granted.owner_name }
+        granted.taker and identity.hex(granted.owner_name)
+          or granted.owner_name }
     end
   end
   return list

@@ -23,8 +23,8 @@ and the locks, and shows only cycles that persist. Announcements of a dead
 process expire after 30 s.
 
 Not part of a deadlock: a hold whose lease is not renewed, a hold with an
-explicit owner, a semaphore, a permit, a latch. A hold taken by lock:hold() may
-be part of one, although another task may release it: the output says so.
+explicit owner, a semaphore, a latch. A hold taken by lock:hold(), or a permit,
+may be part of one, although another task may release it: the output says so.
 
   --json   print one object per line, one for each deadlock
 
@@ -64,6 +64,11 @@ local function holders_of(waits)
       local owners = {}
       for _, state in ipairs(states or {}) do
         for _, holder in ipairs(state.holders) do owners[holder.owner] = true end
+        -- Other permits, of which one is enough.
+        if (state.available or 0) > 0 or (state.in_use or 0) > #state.holders
+        then
+          owners[""] = true
+        end
       end
       holders[wait.place] = owners
     end

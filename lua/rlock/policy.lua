@@ -97,8 +97,8 @@ end
 local fields = {
   name = "string", keys = "function", server = "table", channel = "function",
   wakes = "function", extra = "function", reenter = "boolean", poll = "number",
-  poll_shared = "number",
-  exclusive = "boolean", needs = "table", reasserts = "boolean",
+  poll_shared = "number", exclusive = "boolean", excludes = "boolean",
+  needs = "table", reasserts = "boolean",
   peer = "table", title = "string", hands_over = "boolean",
   allows = "function", fair = "boolean",
   keeps = "function", slack = "number", lasts = "function",

@@ -17,6 +17,17 @@ session.__index = session
 
 local BATCH = 256           -- releases sent at once when closing
 
+-- Host -> what all sessions of this process share, for deadlock.lua: the set of
+-- the sessions; `waits`, task -> its wait.
+local processes = setmetatable({}, { __mode = "k" })
+
+local function process_of(host)
+  local its = processes[host]
+    or { sessions = setmetatable({}, { __mode = "k" }), waits = {} }
+  processes[host] = its
+  return its
+end
+
 -- The name of the client's connections; nil: its own name only.
 local function connection_name(host, id, options)
   if options.identity == false or not host.process_identity then return nil end
@@ -65,6 +76,7 @@ function session.new(host, options)
     owners = setmetatable({}, { __mode = "v" }),
     spares = {},                                -- grants for reuse
     waits = false,              -- of tasks that hold something: deadlock.lua
+    process = process_of(host),
     pending = 0,                                -- requests and background work
     is_closed = false, work_ended = false,
     closing = {},                   -- set of events, which `close` sets
@@ -73,6 +85,7 @@ function session.new(host, options)
   self.wakeup = wakeup.new(self.server.channels, host)
   self.heartbeats = heartbeats.new(self)
   self.watchdog = watchdog.new(self)
+  self.process.sessions[self] = true
   return self
 end
 
@@ -280,6 +293,7 @@ function session:close()
   self.wakeup:close()
   self.watchdog:close()
   release_all(self, deadline, "the client was closed")
+  self.process.sessions[self] = nil
   self.host.sleep(0)                    -- lets the woken waiters leave
   self.work_ended = self.host.event()
   while self.pending > 0 and self.host.now() < deadline do

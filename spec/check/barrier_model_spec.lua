@@ -123,6 +123,12 @@ end
 
 local function id_of(name, its) return name .. its.left end
 
+-- A request, or a duplicate of it, extends the lease.
+local function extend(state, id)
+  if not state.members[id] then return end
+  change(state, id, { ends = state.server.now + LEASE })
+end
+
 local function enter(state, name, trace)
   local its = state.clients[name]
   local number = its.phase == "out" and its.number + 1 or its.number
@@ -136,6 +142,7 @@ local function enter(state, name, trace)
     state.members[id] = { ends = state.server.now + LEASE }
     if reply[1] == "busy" and reply[3] == 0 then state.members[id] = nil end
   end
+  if reply[1] ~= "lost" then extend(state, id) end
   if round then opened(state, round, trace) end
   if reply[1] == "held" then
     if not state.members[id].round then fault(trace, "it is not in") end
@@ -170,11 +177,13 @@ end
 local function withdraw(state, name, trace)
   local its = state.clients[name]
   local id = id_of(name, its)
-  local words = { tostring(its.number + 1), MEMORY, "0", "publish", id }
+  local words = { tostring(its.number + 1), MEMORY, tostring(LEASE),
+    "publish", id }
   local reply = execute(state, name, "withdraw", words, trace)
   local member = state.members[id]
   if reply[1] == "held" then
     if not member or not member.round then fault(trace, "it is not in") end
+    extend(state, id)
     set(state, name, { phase = "in", number = its.number + 1,
       round = reply[2] })
   else
@@ -193,9 +202,7 @@ local function renew(state, name, trace)
   local id = id_of(name, its)
   local reply = execute(state, name, "renew",
     { id, tostring(LEASE), tostring(its.round) }, trace)
-  if reply[1] == "held" then
-    change(state, id, { ends = state.server.now + LEASE })
-  end
+  if reply[1] == "held" then extend(state, id) end
 end
 
 local function release(state, name, trace)
@@ -245,6 +252,10 @@ local function visit(state, trace, sent)
     local name, op, words = sent[1], sent[2], { table.unpack(sent, 3) }
     local result = state.server:run(barrier.ops[op], keys_of(name), words)
     after.server = result.after
+    local verdict = type(result.reply) == "table" and result.reply[1]
+    if op ~= "leave" and (verdict == "held" or verdict == "busy") then
+      extend(after, words[op == "enter" and 6 or 5])
+    end
     local late = ("%s %s late %s"):format(trace, name, op)
     local round = is_open(after.server)
     if round and round ~= is_open(state.server) then

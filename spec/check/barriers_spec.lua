@@ -166,6 +166,44 @@ describe("a double barrier on virtual time:", function()
     assert.is_false(client.session.watchdog:is_needed())
   end)
 
+  on_stage("raises a cancellation that comes while it withdraws",
+    function(self, client)
+      local one, has_returned = client:double_barrier(NAME, 2), false
+      local task = self.spawn(function()
+        one:enter { wait = 1 }
+        has_returned = true
+      end)
+      self.sleep(0.9)
+      self:route().delay = 0.3
+      self.sleep(0.2)
+      task:cancel()
+      self.sleep(1)
+      assert.is_false(has_returned)
+      assert.equal(0, members(self))
+    end)
+
+  on_stage("never confuses its round with a later one when it is forgotten",
+    function(self, client)
+      local other, host = add_client(self)
+      local one, two = client:double_barrier(NAME, 2),
+        other:double_barrier(NAME, 2)
+      local first = start(self, self.host, one.enter, one)
+      start(self, host, two.enter, two)
+      self.sleep(SERVED)
+      assert.is_true(first.value)
+      local left = start(self, self.host, one.leave, one, { wait = 1 })
+      self.sleep(2)
+      assert.equal("timeout", left.code)
+      start(self, host, two.leave, two)
+      self.sleep(SERVED)                -- and then for longer than MEMORY
+      client:call("DEL", "rlock_barrier:{" .. NAME .. "}")
+      local three = other:double_barrier(NAME, 2)
+      start(self, host, three.enter, three)
+      left = start(self, self.host, one.leave, one)
+      self.sleep(SERVED)
+      assert.equal("lost", left.code)   -- how it ended is unknown
+    end)
+
   on_stage("leaves no key behind for more than minutes", function(self, client)
     local one = client:double_barrier(NAME, 1)
     assert.is_true(one:enter() and one:leave())

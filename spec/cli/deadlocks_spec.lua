@@ -12,25 +12,37 @@ local SOON = 20 * slow
 local HOST = shell.run "uname -n":match "%S+"
 
 -- A program that takes the first lock and, once there is a key `go`, waits for
--- the second. Locks are given as "kind name".
+-- the second. Locks are given as "kind name", perhaps with a URL. The kind
+-- "compute" computes; "permits" takes a permit.
 local PROGRAM = [[
 local rlock = require "rlock"
 local first, second, how = ...
 local client = assert(rlock.open())
 local function made(words)
-  local kind, name = words:match "^(%S+) (%S+)$"
-  if kind ~= "read" and kind ~= "write" then
-    return client[kind](client, name)
-  end
-  local pair = client:read_write_lock(name)
+  local kind, name, url = words:match "^(%S+) (%S+) ?(%S*)$"
+  local its = url == "" and client or assert(rlock.open(url))
+  if kind ~= "read" and kind ~= "write" then return its[kind](its, name) end
+  local pair = its:read_write_lock(name)
   return pair[kind .. "_lock"](pair)
 end
+local function wait()
+  print "holds"
+  while client:call("GET", "go") ~= "1" do rlock.sleep(0.01) end
+end
 io.stdout:setvbuf "line"
+if first:find "^compute " then
+  return client:compute(first, { ttl = 60 }, function()
+    wait()
+    return client:compute(second, { ttl = 60 }, error)
+  end)
+end
+local function take(lock)
+  return lock.acquire and lock:acquire() or lock:lock { wait = 3600 }
+end
 local one, object = made(first), nil
-if how == "object" then object = assert(one:hold()) else assert(one:lock()) end
-print "holds"
-while client:call("GET", "go") ~= "1" do rlock.sleep(0.01) end
-print(made(second):lock { wait = 3600 })
+if how == "object" then object = assert(one:hold()) else assert(take(one)) end
+wait()
+print(take(made(second)))
 rlock.sleep(3600)
 return object]]
 
@@ -128,6 +140,38 @@ describe("rlockctl deadlocks", function()
     assert.equal("", output "deadlocks")
   end)
 
+  it("shows programs that compute in two orders", function()
+    start("a.lua", "compute one", "compute two")
+    start("b.lua", "compute two", "compute one")
+    local text = deadlocked()
+    assert.matches("^2 tasks wait for each other:\n", text)
+    assert.matches('holds "rlock_compute:{compute one}" and waits for '
+      .. '"rlock_compute:{compute two}", for', text)
+  end)
+
+  it("shows a program that waits for a permit", function()
+    ctl.run { url = server.url, "-e", [[
+      local client <close> = assert(require "rlock".open())
+      client:permits "two":set(1)]] }
+    local b = start("b.lua", "permits two", "lock one")
+    local a = start("a.lua", "lock one", "permits two")
+    local text = deadlocked()
+    assert.matches(line(a, '"one"', '"two"'), text)
+    assert.matches(line(b, '"two" %(another task may release it%)', '"one"'),
+      text)
+  end)
+
+  it("shows programs that take locks of two servers in two orders", function()
+    local away = redis.start()
+    local a = start("a.lua", "lock one", "lock two " .. away.url)
+    local b = start("b.lua", "lock two " .. away.url, "lock one")
+    local text = deadlocked(server.url, away.url)
+    assert.matches(line(a, '"one"', '"two"'), text)
+    assert.matches(line(b, '"two"', '"one"'), text)
+    assert.equal("", output "deadlocks")
+    away:stop()
+  end)
+
   it("prints JSON", function()
     start("a.lua", "lock one", "lock two")
     start("b.lua", "lock two", "lock one")
@@ -139,7 +183,7 @@ describe("rlockctl deadlocks", function()
   end)
 
   it("refuses a wrong command line", function()
-    assert.matches("one URL", ctl.fault(206, { "deadlocks", "a", "b" }))
+    ctl.fault(206, { "deadlocks", server.url, "http://x" })
     ctl.fault(206, { "deadlocks", "http://x" })
     ctl.fault(202, { "deadlocks", "redis://127.0.0.1:1" })
   end)
@@ -150,7 +194,7 @@ describe("the graph of waits", function()
   local function wait(owner, what, ...)
     local kind, name = what:match "^(%S+) (%S+)$"
     local its = { owner = owner, kind = kind, name = name, id = owner,
-      held = {} }
+      place = name, held = {} }
     for i, words in ipairs { ... } do
       kind, name = words:match "^(%S+) (%S+)$"
       its.held[i] = { by = "task", kind = kind, name = name, owner = owner }
@@ -171,6 +215,19 @@ describe("the graph of waits", function()
   it("has a cycle, but not those who wait for it", function()
     assert.same({ "bc" }, owners { wait("a", "fair x", "fair z"),
       wait("b", "fair y", "fair x"), wait("c", "fair x", "fair y") })
+  end)
+
+  it("has a wait for a permit only if all holders wait", function()
+    local waits = { wait("a", "permits x", "fair y"),
+      wait("b", "fair y", "permits x"), wait("c", "fair z", "permits x") }
+    local holders = { x = { b = true }, y = { a = true } }
+    assert.same({ "ab" }, owners(waits, holders))
+    holders.x.c = true
+    assert.same({}, owners(waits, holders))
+    holders.z = { a = true }
+    table.insert(waits[1].held, { by = "task", kind = "fair", name = "z",
+      owner = "a" })
+    assert.same({ "ab" }, owners(waits, holders))
   end)
 
   it("has no cycle of readers", function()

@@ -281,6 +281,18 @@ describe("rlockctl doctor and permissions", function()
     assert.equal("0", guarded:cli "DBSIZE")
   end)
 
+  it("tries to write the key of a token", function()
+    guarded:cli("ACL", "SETUSER", "some", "reset", "on", ">secret", "~name",
+      "&*", "+@all", "%R~redisson_lock_token:{name}:simple")
+    finally(function() guarded:cli("ACL", "DELUSER", "some") end)
+    local words = { "some", "--name", "name", "--policy", "simple" }
+    look(0, table.unpack(words))
+    words[5] = "fenced_simple"
+    guarded:cli("ACL", "SETUSER", "some", "~redisson_lock_token:{name}")
+    assert.matches("key *{name}* (for fenced_simple)",
+      look(2, table.unpack(words)), 1, true)
+  end)
+
   it("needs no more of the README's user than locks of every kind do",
       function()
     local result = ctl.run { url = url_of "app", "-e", [[
@@ -394,6 +406,31 @@ describe("rlockctl doctor of a bad server", function()
 end)
 
 describe("rlockctl doctor of several servers", function()
+  it("finds servers that a red lock must not count as several", function()
+    local other, replica = redis.start { args = GOOD },
+      redis.start { port = true }
+    finally(function()
+      other:stop()
+      replica:stop()
+    end)
+    local function levels(...)
+      local list = {}
+      for line in ctl.run({ "doctor", "--json", ... }).out:gmatch "[^\n]+" do
+        list[#list + 1] = line:match '"check":"independence","level":"(%a+)"'
+          or "none"
+      end
+      return list
+    end
+    assert.same({ "none" }, levels(good.url))
+    assert.same({ "none", "note", "warning" },
+      levels(good.url, other.url, "redis://127.0.0.1:" .. good.port))
+    replica:cli("REPLICAOF", "127.0.0.1", good.port)
+    eventually(function()
+      return replica:info "master_replid" == good:info "master_replid"
+    end, 30 * slow)
+    assert.same({ "none", "warning" }, levels(good.url, replica.url))
+  end)
+
   it("audits a master, its replicas and the Sentinels", function()
     local set_ = sentinel.start { replicas = 2, args = GOOD,
       password = "sesame", down_after = 900 }

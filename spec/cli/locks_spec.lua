@@ -288,6 +288,15 @@ describe("rlockctl ls", function()
     assert.same({ "number" }, sorted(listed "--all"))
   end)
 
+  it("lists what has a key of another type", function()
+    server:cli("SET", "redisson_lock_queue:{odd}", "text")
+    server:cli("HSET", "odd", "a:1", "1")
+    assert.matches("^NAME .*\nodd +unknown ", output "ls")
+    assert.matches('"type":"mixed"', output("ls", "--json"), 1, true)
+    assert.equal(4, ctl.run { url = server.url, "status", "odd" }.status)
+    server:cli("DEL", "redisson_lock_queue:{odd}", "odd")
+  end)
+
   it("lists pathological keys #long", function()
     local client <close> = assert(rlock.open(server.url))
     local owner = "01234567-89ab-cdef-0123-456789abcdef:1"

@@ -28,6 +28,9 @@ end)
 
 after_each(fixtures.close)
 
+-- Makes the next round the first one.
+local function begin() client:call("HSET", state, "round", 1, "lost", 0) end
+
 -- The number of members in the round.
 local function members() return client:call("ZCARD", name) end
 
@@ -66,6 +69,7 @@ describe("a double barrier", function()
   it("gives the verdict of its state, and applies each number once",
     function()
       local ops = states.of(client, "barrier")
+      begin()
       ops.play(name, [[
         enter 1 60000 2 publish 60000 a       busy
         enter 1 60000 2 publish 60000 a       busy    -- again
@@ -99,6 +103,7 @@ describe("a double barrier", function()
 
   it("loses a round whose member dies, before it opens and after", function()
     local ops = states.of(client, "barrier")
+    begin()
     ops.play(name, [[
       enter 1 60000 3 publish 60000 a       busy
       enter 2 60000 3 publish 60000 b       busy
@@ -123,6 +128,24 @@ describe("a double barrier", function()
       look 3 publish                        lost
       release a 1 0 publish                 lost
     ]])
+  end)
+
+  it("counts a member's lease from the last duplicate of a request", function()
+    local ops = states.of(client, "barrier")
+    local function shorten()
+      local ends = tonumber(client:call("ZSCORE", name, "a"))
+      client:call("ZADD", name, ends - 50000, "a")
+      return ends
+    end
+    begin()
+    ops.play(name, "enter 1 60000 2 publish 60000 a       busy")
+    local ends = shorten()
+    ops.play(name, "enter 1 60000 2 publish 60000 a       busy")
+    assert.is_true(tonumber(client:call("ZSCORE", name, "a")) >= ends)
+    ops.play(name, "enter 2 60000 2 publish 60000 b       held")
+    ends = shorten()
+    ops.play(name, "withdraw 3 60000 60000 publish a      held")
+    assert.is_true(tonumber(client:call("ZSCORE", name, "a")) >= ends)
   end)
 
   it("leaves nothing behind but a number, for minutes", function()
@@ -346,6 +369,7 @@ describe("a barrier", function()
 
   it("that is removed and set again opens for those that have waited",
     function()
+      begin()
       assert.is_true(barrier:set())
       local waiting = start(function()
         return barrier:wait { wait = PATIENCE }
@@ -365,6 +389,7 @@ describe("a barrier", function()
   it("forgets those that have set it and died when it is set again",
     function()
       local ops = states.of(client, "barrier")
+      begin()
       ops.play(name, [[
         enter 1 60000 0 publish 60000 a       held
         enter 2 60000 0 publish 60000 b       held

@@ -75,16 +75,45 @@ describe("a deadlock of two tasks", function()
   end)
 
   it("is told for locks with fencing tokens, too", function()
-    for _, kind in ipairs { "mutex", "fair_lock", "simple_lock" } do
-      one = client[kind](client, fixtures.name "one", { fenced = true })
+    local own = {}
+    for field, value in pairs(require "rlock.policy.simple") do
+      own[field] = value
+    end
+    own.name = "own"
+    for _, kind in ipairs { "mutex", "fair_lock", "simple_lock", own } do
+      local name, options = fixtures.name "one", { fenced = true }
+      one = kind == own and client:policy(own, name, options)
+        or client[kind](client, name, options)
       assert(one:lock())
       local job = other(two, one)
       eventually(function() return waits() == 1 end, PATIENCE, "it waits")
       local ok, code = two:lock { wait = SHORT }
-      assert.same({ nil, "deadlock" }, { ok, code }, kind)
+      assert.same({ nil, "deadlock" }, { ok, code }, tostring(kind))
       assert.is_true(one:unlock())
       assert.is_true(job:join(LONG))
     end
+  end)
+
+  it("is searched for once a second by a waiter that polls", function()
+    local spin = client:spin_lock(fixtures.name "spin")
+    local other_spin =
+      fixtures.open({ url = server.url }):spin_lock(spin.record.name)
+    local held = assert(other_spin:hold())
+    assert(one:lock())
+    local watchdog, searches, tries = client.session.watchdog, 0, 0
+    local all, run = watchdog.all, spin.record.target.run
+    function watchdog.all(...)
+      searches = searches + 1
+      return all(...)
+    end
+    function spin.record.target.run(...)
+      tries = tries + 1
+      return run(...)
+    end
+    assert.equal("timeout", select(2, spin:lock { wait = SHORT }))
+    assert.is_true(tries > 1)
+    assert.equal(1, searches)
+    assert(held:unlock() and one:unlock())
   end)
 
   it("is none for a single attempt", function()
@@ -170,6 +199,40 @@ describe("a deadlock of two tasks", function()
       end)
     end
     for i = 1, 4 do assert.is_true(jobs[i]:join(LONG)) end
+  end)
+end)
+
+describe("a deadlock of the tasks of several clients", function()
+  before_each(function() start() end)
+  after_each(fixtures.close)
+
+  it("is told to the task that closes it", function()
+    two = fixtures.open({ url = server.url }):lock(two.record.name)
+    assert(one:lock())
+    local job = cross()
+    local ok, code, detail = two:lock { wait = LONG }
+    assert.same({ nil, "deadlock" }, { ok, code })
+    assert.matches("%S+ waits for .*; %S+ waits for .* holds$", detail)
+    assert(one:unlock())
+    assert.is_true(job:join(LONG))
+  end)
+
+  it("may be one task, which waits for its own hold", function()
+    assert(one:lock())
+    local other_one = fixtures.open({ url = server.url })
+      :lock(one.record.name)
+    assert.equal("deadlock", select(2, other_one:lock { wait = LONG }))
+    assert(one:unlock())
+  end)
+
+  it("is none if the locks of one name are on several servers", function()
+    local away = fixtures.open({ url = server.url .. "?db=1" })
+      :lock(one.record.name)
+    assert(one:lock())
+    local job = cross()
+    assert.is_true(away:lock { wait = LONG })
+    assert(away:unlock() and one:unlock())
+    assert.is_true(job:join(LONG))
   end)
 end)
 

@@ -256,11 +256,23 @@ describe("a user without permission", function()
 
   it("to use the key gets an error", function()
     local lock = limited("resetkeys", "~other*")
-    local why = 'NOPERM .* for "limited": rlockctl doctor %-%-name NAME lists'
+    local why = "NOPERM .* for \"limited\": redis%-cli acl setuser USER "
+      .. "'~limited%*' .*; rlockctl doctor %-%-name NAME lists"
     refused("redis", why, within(SLACK, lock.try_lock, lock))
     refused("redis", why, within(SLACK, lock.is_locked, lock))
     nothing_left()
   end)
+
+  it("to write the token is told which key, and nothing is left behind",
+    function()
+      local _, client = limited("resetkeys", "~limited", "~*token:{limited}",
+        "%R~*token:{limited}:simple")
+      local fenced = client:simple_lock("limited", { fenced = true })
+      refused("redis", "keys mentioned .* '~redisson_lock_token:{limited}%*'; "
+        .. "rlockctl", within(SLACK, fenced.try_lock, fenced))
+      assert.equal("free", fenced:state())
+      nothing_left()
+    end)
 
   -- Redis 7.0 does not name the command, 7.2 does; rlock names the line.
   local IN_SCRIPT = "policy/%w+%.lua:%d+"

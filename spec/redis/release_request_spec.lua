@@ -263,6 +263,20 @@ describe("a release request", function()
     hold:unlock()
   end)
 
+  it("is not heard again if another one came in between", function()
+    local hold, reasons = willing(client:lock(name))
+    await_listeners(1)
+    for i, text in ipairs { "a one", "b two", "a one", "b two", "c three" } do
+      ask("PUBLISH", channel_of(), text)
+      if i ~= 3 and i ~= 4 then
+        eventually(function() return reasons[i] or i == 5 and #reasons > 2 end,
+          SOON, text)
+      end
+    end
+    assert.same({ "one", "two", "three" }, reasons)
+    hold:unlock()
+  end)
+
   it("is not counted for one who listens to all channels", function()
     local hold = assert(client:lock(name):hold())
     local monitor = require "socket.unix" ()

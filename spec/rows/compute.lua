@@ -99,7 +99,7 @@ row("may return any bytes, up to the longest value", function(open, name, most)
   local long = all:rep(most / 256)
   local client, other = open(), open()
   for i, value in ipairs { "", "\n", all, long } do
-    local its = name .. i
+    local its = name .. "/" .. i
     assert.equal(value, (client:compute(its, LONG, function()
       return value
     end)))
@@ -269,6 +269,32 @@ row("cannot compute its own name, but others", function(open, name)
   end)
   assert.same({ "innernilrefused", "computed" }, { value, code, detail })
 end)
+
+for _, other in ipairs { "one client", "two clients" } do
+  row("is a deadlock if two compute inside each other, of " .. other,
+    function(open, name)
+      local names, clients = { name .. "a", name .. "b" }, { open() }
+      clients[2] = other == "one client" and clients[1] or open()
+      local jobs, begun, codes = {}, 0, {}
+      for i, client in ipairs(clients) do
+        jobs[i] = task.start(function()
+          return client:compute(names[i], LONG, function()
+            begun = begun + 1
+            eventually(function() return begun == 2 end, PATIENCE)
+            local value, code, detail = client:compute(names[3 - i], LONG,
+              function() return "inner" end)
+            codes[#codes + 1] = value or code .. " " .. detail
+            return value, code
+          end)
+        end)
+      end
+      local values = { jobs[1]:join(PATIENCE) or jobs[2]:join(PATIENCE) }
+      assert.same({ "inner" }, values)
+      assert.matches("^deadlock %S+ waits for compute lock .*, which %S+ holds; "
+        .. ".* holds$", codes[1])
+      assert.same({ "inner" }, { table.unpack(codes, 2) })
+    end)
+end
 
 row("does not overwrite a newer value once its hold is lost", function(open,
     name)

@@ -223,6 +223,24 @@ describe("rlockctl status on ZooKeeper", function()
     assert.equal(0, waiter:wait().status)
   end)
 
+  it("shows a plain barrier, also one of Curator's, until it is removed",
+    function()
+      local client = fixtures.open { url = url }
+      assert(client:barrier("b"):set())
+      assert(peer:make(root .. "/c", "192.168.0.7"))
+      for _, name in ipairs { "b", "c" } do
+        assert.equal(('"%s" is held: barrier\n'):format(name),
+          output("status", name))
+        local waiting = ctl.start { url = url, "wait", name }
+        assert.is_true(client:barrier(name):remove())
+        assert.equal(0, waiting:wait().status)
+        assert.equal(3, ctl.run { url = url, "status", name }.status)
+      end
+      assert(peer:make(root .. "/d", "some.text"))
+      assert.equal(4, ctl.run { url = url, "status", "d" }.status)
+      fixtures.close()
+    end)
+
   it("shows the members of a double barrier", function()
     curator("d", "member-",
       "10.0.0.1 " .. ("0a"):rep(16) .. " rlock,me,web3,12,job.lua,")

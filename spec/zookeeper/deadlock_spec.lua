@@ -114,10 +114,12 @@ describe("rlockctl deadlocks on ZooKeeper", function()
     return ctl.run { url = server.url, "deadlocks", ... }
   end
 
-  -- Tasks of two clients take locks of a kind in two orders. Returns the task
-  -- of the first one, that of the second, and the first lock.
+  -- Tasks of two clients, as in two processes, take locks of a kind in two
+  -- orders. Returns the task of the first one, that of the second, and the
+  -- first lock.
   local function cross(kind)
     local a, b = open { name = "a" }, open { name = "b" }
+    b.session.process = { sessions = { [b.session] = true }, waits = {} }
     local first, second = fixtures.name "first", fixtures.name "second"
     local one, held, go = a[kind](a, first), rlock.event(), rlock.event()
     local own = task.start(function()

@@ -77,8 +77,9 @@ end
 -- A permit without an explicit lease is renewed.
 local function track(self, id, lease, sent, ends)
   local host = self.session.host
-  self.record.taken[id] = leased.new(Permit, self, id,
+  local permit = leased.new(Permit, self, id,
     host.ends_tasks and host.current(), sent, ends, not lease)
+  permit.taker, self.record.taken[id] = host.current(), permit
 end
 
 -- acquiring -------------------------------------------------------------------

@@ -1,29 +1,35 @@
---- Deadlock detection: detects deadlocks among the tasks of one client, and
---  announces on the server what a waiting task holds, for `rlockctl deadlocks`.
---  Both apply only to a task that holds a lock while it waits for another one.
+--- Deadlock detection: detects deadlocks among the tasks of one process, also
+--  those of several clients, and announces on the server what a waiting task
+--  holds, for `rlockctl deadlocks`. Both apply only to a task that holds a lock
+--  while it waits for another one.
 --
 --  A task *keeps out* the waiters of a lock if they cannot acquire it before
 --  this task releases it. That is certain only for a hold that
 --  * excludes the waiters: that of an exclusive lock, of a writer, or of a
 --    reader if writers wait;
---  * only this task can release: the hold is no object (`lock:hold()`), and has
---    no explicit owner name;
+--  * only this task can release: the hold is no object (`lock:hold()`), except
+--    that of a computation, and has no explicit owner name;
 --  * has no lease that ends before the wait does;
 --  * is certainly valid now.
+--  The leader of a flight of client:compute keeps out its followers.
 --  A deadlock is a cycle of waiting tasks, in which each task waits for a lock
 --  that the next one holds. It ends only when a wait fails. The task that
---  closes the cycle detects it, because all the others wait already. The search
---  covers only the newest holds of a client, so it is cheap even with 100 000
---  holds.
+--  closes the cycle detects it, because all the others wait already. So a task
+--  searches when its wait begins; then at most once a second, in case a hold
+--  was not certainly valid. The search covers only the newest holds of each
+--  client, so it is cheap even with 100 000 holds.
 
+local identity = require "rlock.util.identity"
 local kinds = require "rlock.lock.kinds"
+local owner = require "rlock.lock.owner"
 local percent = require "rlock.util.percent"
 
 local deadlock = {}
 
 local MOST = 1000        -- holds to search
 local LONGEST = 10       -- tasks of a cycle in a message
-local PERIOD = 1         -- seconds of a wait before it is announced
+local PERIOD = 1         -- seconds of a wait before it is announced, and from
+                         -- one search to the next
 local KEPT = 30          -- seconds for which a server keeps an announcement
 local AGAIN = KEPT / 3   -- seconds until an announcement is refreshed
 local MOST_TOLD = 16     -- holds in an announcement
@@ -32,9 +38,9 @@ local MOST_TOLD = 16     -- holds in an announcement
 deadlock.kept = KEPT
 
 -- Kind -> which holds exclude its waiters: "all"; for readers, only those of
--- the "peer", the write lock. Permits have no owner, so no task keeps out a
--- waiter.
-local EXCLUDES = {}
+-- the "peer", the write lock; "some": any task may release a permit, so these
+-- waits are only announced.
+local EXCLUDES = { permits = "some" }
 for _, kind in ipairs(kinds) do
   for _, name in ipairs { kind.name, kind.fenced or "fenced_" .. kind.name } do
     if kind.pair then
@@ -47,64 +53,103 @@ for _, kind in ipairs(kinds) do
 end
 
 local function excluding(policy)
-  return EXCLUDES[policy.name] or policy.exclusive and "all"
+  return EXCLUDES[policy.name]
+    or (policy.exclusive or policy.excludes) and "all"
 end
 
 -- who keeps whom out ----------------------------------------------------------
 
+-- May any task release it?
+local function is_object(hold) return hold.object and not hold.is_computation end
+
 -- Does this grant have a hold that only its own task can release, and that does
 -- not expire before `deadline`?
 local function is_kept(granted, deadline)
-  local owner = granted.owner
-  if owner.is_named or owner.has_threads or granted:valid_for() == 0 then
+  local its = granted.owner
+  if its.is_named or its.has_threads or granted:valid_for() == 0 then
     return false
   end
   for _, hold in ipairs(granted.holds) do
-    if not hold.object and (hold.ends or deadline) >= deadline then
+    if not is_object(hold) and (hold.ends or deadline) >= deadline then
       return true
     end
   end
   return false
 end
 
--- The grants that a task owns.
+-- The grants that a task owns, and the permits that it has taken.
 local function of_task(grants, task)
   local mine = {}
   for _, granted in ipairs(grants) do
-    if granted.holds and granted.owner == task then
+    if granted.holds and granted.owner == task or granted.taker == task then
       mine[#mine + 1] = granted
     end
   end
   return mine
 end
 
--- Lists of grants, by record. Without permits, which have no holds.
-local function by_records(grants)
+local function is_before(a, b) return a.id < b.id end
+
+-- The newest grants of all clients of the process.
+local function all_grants(process)
+  local sessions, all = {}, {}
+  for session in pairs(process.sessions) do
+    sessions[#sessions + 1] = session
+  end
+  table.sort(sessions, is_before)
+  for _, session in ipairs(sessions) do
+    for _, granted in ipairs(session.watchdog:all(MOST)) do
+      all[#all + 1] = granted
+    end
+  end
+  return all
+end
+
+-- Lists of grants, by the name of the lock. Without permits, which have no
+-- holds.
+local function by_names(grants)
   local lists = {}
   for _, granted in ipairs(grants) do
     if granted.holds and granted.owner then
-      local record = granted.lock.record
-      lists[record] = lists[record] or {}
-      table.insert(lists[record], granted)
+      local name = granted.lock.record.name
+      lists[name] = lists[name] or {}
+      table.insert(lists[name], granted)
     end
   end
   return lists
 end
 
+-- Is the record that of a lock, as this policy has it? It may be another
+-- client's.
+local function is_of(record, policy, lock)
+  if record.policy.name ~= policy.name then return false end
+  local server, key = record.target:address()
+  local its_server, its_key = lock.target:address()
+  return server == its_server and key == its_key
+end
+
+-- The name of a task that waits for a lock, or leads its flight.
+local function name_of(task, lock)
+  return owner.name_for(task, lock.session, lock.record.family)
+end
+
 -- Calls fn(grant) for each task that keeps out this wait, until it returns
--- something; returns that.
-local function each_ahead(session, wait, by_record, fn)
-  local record = wait.lock.record
-  local policy, lists = record.policy, {}
-  local which, peer = excluding(policy), policy.peer
-  if which == "all" then lists[1] = by_record[record] end
-  if which and peer then
-    peer = session:known_record(session.options.backend.load(peer), record.name)
-    lists[#lists + 1] = by_record[peer]
+-- something; returns that. Of a grant, fn needs its owner and owner name.
+local function each_ahead(wait, by_name, fn)
+  local record, flight = wait.lock.record, wait.waiter.flight
+  if flight then
+    local leader = flight.leader
+    return not leader.has_threads
+      and fn { owner = leader, owner_name = name_of(leader, wait.lock) }
   end
-  for _, list in ipairs(lists) do
-    for _, granted in ipairs(list) do
-      local found = is_kept(granted, wait.waiter.wait_deadline) and fn(granted)
+  local policy = record.policy
+  local which, peer = excluding(policy), policy.peer
+  for _, granted in ipairs(by_name[record.name] or {}) do
+    local its = granted.lock.record
+    if (which == "all" and is_of(its, policy, record)
+        or peer and is_of(its, peer, record))
+        and is_kept(granted, wait.waiter.wait_deadline) then
+      local found = fn(granted)
       if found then return found end
     end
   end
@@ -124,12 +169,12 @@ end
 
 -- The steps of a cycle through this wait, or nil. A breadth-first search, so it
 -- finds a shortest cycle.
-local function find(session, wait, by_record)
-  local of, queue, seen = session.waits.of, { { wait = wait } }, {}
+local function find(wait, waits, by_name)
+  local queue, seen = { { wait = wait } }, {}
   for _, step in ipairs(queue) do                   -- grows meanwhile
-    local last = each_ahead(session, step.wait, by_record, function(granted)
+    local last = each_ahead(step.wait, by_name, function(granted)
       if granted.owner == wait.task then return granted end
-      local its = of[granted.owner]
+      local its = waits[granted.owner]
       if its and its.is_active and not seen[its] then
         seen[its] = true
         queue[#queue + 1] = { wait = its, before = step, held = granted }
@@ -177,9 +222,10 @@ end
 -- What can release a grant that does not expire: only its "task", or any task
 -- that has its "object". Nil: it expires.
 local function releaser_of(granted)
+  if granted.taker then return granted.watched and "object" end
   local which
   for _, hold in ipairs(granted.holds) do
-    if not hold.ends and not hold.object then return "task" end
+    if not hold.ends and not is_object(hold) then return "task" end
     if not hold.ends then which = "object" end
   end
   return which
@@ -192,10 +238,15 @@ local function described(mine)
     local record, which = granted.lock.record, releaser_of(granted)
     if which and excluding(record.policy) then
       list[#list + 1] = { which, record.policy.name, record.name,
-        granted.owner_name }
+        granted.taker and identity.hex(granted.owner_name)
+          or granted.owner_name }
     end
   end
   return list
+end
+
+local function remove(waits, wait)
+  if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
 end
 
 -- Announces a wait if that is due. Deletes the announcement when the wait is
@@ -205,7 +256,8 @@ end
 local function tell(session, wait)
   local now, told = session.host.now(), wait.told
   local target, deadline = wait.lock.record.target, now + session.timeout
-  if wait.is_over then
+  if wait.is_over or session.host.is_over(wait.task) then
+    remove(session.waits, wait)
     if not told or now > told.at + KEPT then return true end
     local ok, code = target:announce(deadline, told.name)
     return ok ~= nil, code
@@ -251,13 +303,14 @@ end
 
 -- Begins a wait.
 local function begin(session, waiter, lock, mine)
-  local waits = session.waits or { of = {}, list = {}, last = 0,
-    change = session.host.event() }
+  local waits = session.waits or { of = session.process.waits, list = {},
+    last = 0, change = session.host.event() }
   session.waits, waits.last = waits, waits.last + 1
   local wait = { number = waits.last, lock = lock, waiter = waiter,
     task = session.host.current(), since = session.host.now(),
     held = described(mine) }
   waiter.edge, waits.of[wait.task] = wait, wait
+  waiter.owner_name = waiter.owner_name or name_of(wait.task, lock)
   announce(session, wait)
   return wait
 end
@@ -269,17 +322,19 @@ end
 -- @tparam table lock
 -- @treturn string|nil a description of the cycle, if the wait would deadlock
 function deadlock.enter(session, waiter, lock)
-  local had_none = waiter.edge == false         -- it gets none while it waits
-  if had_none or not excluding(lock.record.policy) then return nil end
-  local grants = session.watchdog:all(MOST)
+  local wait, now = waiter.edge, session.host.now()
+  if wait == false or not excluding(lock.record.policy) then return nil end
+  if wait and now < wait.next_search then return nil end
+  local process = session.process
+  local grants = all_grants(process)
   local mine = of_task(grants, session.host.current())
   if not mine[1] then
-    waiter.edge = false
+    waiter.edge = false               -- it gets none while it waits
     return nil
   end
-  local wait = waiter.edge or begin(session, waiter, lock, mine)
-  wait.is_active = true
-  local steps = find(session, wait, by_records(grants))
+  wait = wait or begin(session, waiter, lock, mine)
+  wait.is_active, wait.next_search = true, now + PERIOD
+  local steps = find(wait, process.waits, by_names(grants))
   return steps and describe(steps)
 end
 
@@ -289,7 +344,7 @@ end
 function deadlock.leave(session, waiter)
   local wait, waits = waiter.edge, session.waits
   waiter.edge, wait.is_over = nil, true
-  if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
+  remove(waits, wait)
   if wait.told then waits.change:set() end
 end
 

@@ -12,6 +12,7 @@ local naming = require "rlock.naming"
 local release_requests = {}
 
 local LONGEST = 256      -- bytes of a reason
+local REMEMBERED = 32    -- requests
 local DUE = "due"        -- the `task` of a callback that has not begun yet
 
 -- asking ----------------------------------------------------------------------
@@ -120,11 +121,20 @@ local function is_running(callback)
   return task == DUE or task and not callback.listener.host.is_over(task)
 end
 
+-- Is it a duplicate of a recent request? Remembers its id.
+local function is_duplicate(listener, id)
+  for _, other in ipairs(listener.ids) do
+    if other == id then return true end
+  end
+  listener.last = listener.last % REMEMBERED + 1
+  listener.ids[listener.last] = id
+  return false
+end
+
 -- Handles a request. It is untrusted: any program may send one.
 local function heard(listener, request)
   local id, reason = request:match "^(%S+) ?(.*)$"
-  if id and id == listener.last then return end            -- a duplicate
-  listener.last = id
+  if id and is_duplicate(listener, id) then return end
   reason = naming.printable((reason or ""):sub(1, LONGEST))
   for _, callback in ipairs(listener) do
     if not is_running(callback) and not is_over(callback) then
@@ -173,7 +183,8 @@ end
 
 local function new_listener(granted, host)
   local listener = { granted = granted, host = host, stops = {},
-    ends = granted.inner_holds and JOINT_ENDS or ENDS, is_over = false }
+    ends = granted.inner_holds and JOINT_ENDS or ENDS, is_over = false,
+    ids = {}, last = 0 }
   for _, name in ipairs(listener.ends) do stop_after(listener, name) end
   for i, part in ipairs(parts_of(granted)) do
     local target = part.lock.record.target

@@ -30,15 +30,19 @@ local deadlock          -- loaded when a client that holds something waits
 
 --- Why a task must not wait for a lock: see deadlock.enter.
 function waiting.deadlock(session, waiter, lock)
-  if not session.watchdog:is_needed() then return nil end
-  deadlock = deadlock or require "rlock.lock.deadlock"
-  return deadlock.enter(session, waiter, lock)
+  for its in next, session.process.sessions do
+    if its.watchdog:is_needed() then
+      deadlock = deadlock or require "rlock.lock.deadlock"
+      return deadlock.enter(session, waiter, lock)
+    end
+  end
 end
 
 --- Call this when a task retries several locks after a pause. It cannot be part
 --  of a deadlock until its next pause.
 function waiting.awake(waiter)
-  if waiter.edge then waiter.edge.is_active = false end
+  local wait = waiter.edge
+  if wait then wait.is_active, wait.next_search = false, 0 end
 end
 
 -- The job of a waiter has died, see resty/rlock/host/guard.lua.

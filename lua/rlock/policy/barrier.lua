@@ -4,10 +4,12 @@
 --  any client removes it.
 --    name                   sorted set: id of a member, 16 bytes -> end of its
 --                           lease, in milliseconds of the server's time
---    rlock_barrier:{name}   hash: `round`, the number of the current round;
---                           `n`, while it has members; `open`, once all have
---                           entered; `good` and `lost`, the last round that
---                           ended normally, and the last that a death ended
+--    rlock_barrier:{name}   hash: `round`, the number of the current round,
+--                           at first the server's time, so that no number is
+--                           used again after the hash has expired; `n`, while
+--                           it has members; `open`, once all have entered;
+--                           `good` and `lost`, the last round that ended
+--                           normally, and the last that a death ended
 --    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
 --    rlock_request:{name}:SLOT   string: the number of the last request that
 --                           was executed under SLOT; kept for minutes
@@ -40,21 +42,21 @@ local function finish(keys, number, is_lost, publish)
   tell(publish, state .. CHANNEL, "0")
 end
 
--- The round.
+-- The round. How forgotten rounds have ended is unknown: they count as lost.
 -- @return its `number`; `n`, false if it has no members; `is_open`; `good` and
 --   `lost`, as in the hash
-local function read(keys)
+local function read(keys, time)
   local fields =
     redis.call("hmget", keys[2], "round", "n", "open", "good", "lost")
-  return { number = tonumber(fields[1] or 1), n = fields[2],
-    is_open = fields[3], good = tonumber(fields[4] or 0),
-    lost = tonumber(fields[5] or 0) }
+  local number = tonumber(fields[1] or time)
+  return { number = number, n = fields[2], is_open = fields[3],
+    good = tonumber(fields[4] or 0), lost = tonumber(fields[5] or number - 1) }
 end
 
 -- The current round. If it has lost a member, ends it first.
 -- @return as `read`; `ms` until the round may lose a member, or -1
 local function current(keys, time, publish)
-  local round = read(keys)
+  local round = read(keys, time)
   round.ms = -1
   if not round.n then return round end
   local at = round.n == PLAIN and -1 or 0     -- the last to die, or the first
@@ -87,6 +89,14 @@ local function keep(keys, ms)
   end
 end
 
+-- Extends a member's lease, which ends at `score`.
+local function prolong(keys, id, score, lease, time)
+  if tonumber(score) >= time + lease then return end
+  redis.call("zrem", keys[1], "")       -- no member; first: it needs no memory
+  redis.call("zadd", keys[1], time + lease, id)
+  keep(keys, lease)
+end
+
 -- Adds the member `id` to the round.
 local function join(keys, round, n, id, lease, time)
   if n == PLAIN then            -- drops those that have set it, and have died
@@ -100,8 +110,9 @@ local function join(keys, round, n, id, lease, time)
   keep(keys, lease)
 end
 
---- Enters the round, or checks whether it is open. Idempotent. While an earlier
---  round is open, the member has to wait outside.
+--- Enters the round, or checks whether it is open. Idempotent; a duplicate
+--  extends the member's lease, because the client counts the lease from its
+--  last copy. While an earlier round is open, the member has to wait outside.
 --  @return "held" and the number of the open round; "busy", milliseconds until
 --    the round may lose a member, or -1, and its number, 0 while the member has
 --    to wait outside; "lost": the member's round has lost a member; "refused"
@@ -111,7 +122,8 @@ function server.enter(keys, args)
   local number, memory, n, publish, lease, id =
     args[1], args[2], args[3], args[4], args[5], args[6]
   local time = now()
-  local round = current(keys, time, publish)
+  local round, score =
+    current(keys, time, publish), redis.call("zscore", members, id)
   if not is_done(slot, number) then
     if round.n and round.n ~= n then return { "refused", round.n } end
     if round.is_open and n ~= PLAIN then return { "busy", round.ms, 0 } end
@@ -121,8 +133,10 @@ function server.enter(keys, args)
       redis.call("hset", state, "open", "1")
       tell(publish, state .. CHANNEL, "0")
     end
-  elseif not redis.call("zscore", members, id) then
+  elseif not score then
     return { "lost" }
+  else
+    prolong(keys, id, score, lease, time)
   end
   redis.call("set", slot, number, "px", memory)
   if round.is_open then return { "held", round.number } end
@@ -157,12 +171,15 @@ local function take_out(keys, id)
   end
 end
 
---- Withdraws a member, unless the round has opened with it.
+--- Withdraws a member, unless the round has opened with it. Then extends its
+--  lease.
 --  @return "held" and the number of that round; or "freed"
 function server.withdraw(keys, args)
   local members, slot = keys[1], keys[3]
-  local number, memory, publish, id = args[1], args[2], args[4], args[5]
-  local round = current(keys, now(), publish)
+  local number, memory, lease, publish, id =
+    args[1], args[2], args[3], args[4], args[5]
+  local time = now()
+  local round = current(keys, time, publish)
   if not is_done(slot, number) then
     if round.is_open then
       redis.call("zrem", members, "")   -- no member; first: it needs no memory
@@ -171,8 +188,10 @@ function server.withdraw(keys, args)
     end
     redis.call("set", slot, number, "px", memory)
   end
-  if redis.call("zscore", members, id) then return { "held", round.number } end
-  return { "freed" }
+  local score = redis.call("zscore", members, id)
+  if not score then return { "freed" } end
+  prolong(keys, id, score, lease, time)
+  return { "held", round.number }
 end
 
 --- Removes a plain barrier.
@@ -211,15 +230,11 @@ function server.renew(keys, args)
     tonumber(args[3])
   local score, time = redis.call("zscore", members, id), now()
   if not score then
-    local is_over = outcome(read(keys), number)[1] == "free"
+    local is_over = outcome(read(keys, time), number)[1] == "free"
     return is_over and { "lost", "removed" } or "lost"
   end
   if tonumber(score) <= time then return "lost" end
-  if tonumber(score) < time + lease then
-    redis.call("zrem", members, "")     -- no member; first: it needs no memory
-    redis.call("zadd", members, time + lease, id)
-    keep(keys, lease)
-  end
+  prolong(keys, id, score, lease, time)
   return "held"
 end
 

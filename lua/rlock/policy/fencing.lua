@@ -107,6 +107,7 @@ function fencing.of(kind, name, place_of)
   for op, fn in pairs(kind.server) do server[op] = fn end
   fenced.name, fenced.server = name, server
   fenced.exclusive = nil                -- red locks have no tokens
+  fenced.excludes = kind.exclusive
 
   function fenced.keys(its_name)
     local keys = kind.keys(its_name)

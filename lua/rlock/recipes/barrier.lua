@@ -12,7 +12,6 @@ local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
-local duration = require "rlock.util.duration"
 local leased = require "rlock.counters.leased"
 local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
@@ -32,7 +31,7 @@ local function set(self)
   local now = session.host.now()
   if session.is_closed then return nil, "closed", "the client was closed" end
   local reply, code, detail, sent = deduplication.send(request, "enter",
-    now + session.timeout, now, PLAIN, { duration.ms(session.lease), id })
+    now + session.timeout, now, PLAIN, { session.lease_ms, id })
   if not reply then
     member.withdraw(request, id)
     return nil, code, detail

@@ -25,6 +25,7 @@ local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
 local lock = require "rlock.lock.lock"
 local naming = require "rlock.naming"
+local waiting = require "rlock.lock.waiting"
 
 local compute = {}
 
@@ -220,6 +221,7 @@ local function attempt(self, state)
     return self.results or self.old
       or { nil, code, detail, is_partial = true }
   end
+  hold.hold.is_computation = true
   local results = self.session.host.guard(unlock, hold, compute_under, self,
     hold)
   if not results.is_partial then land(self.flight, results) end
@@ -239,17 +241,31 @@ local function lead(self, state)
   return results
 end
 
--- Waits for the end of a flight.
--- @treturn table|nil its results
+-- Waits for the end of a flight, unless the wait would deadlock.
+-- @return true, or nil, code, detail
+local function await(self, flight)
+  local session, event = self.session, self.session.host.event()
+  local waiter = { flight = flight, wait_deadline = self.deadline }
+  local cycle = waiting.deadlock(session, waiter, turn_of(self))
+  local ok, code, detail = nil, "deadlock", cycle
+  flight.waiting[event] = true
+  while not cycle do
+    ok, code, detail = event:pause(min(left_of(self), LOOK))
+    if ok == nil or left_of(self) == 0 or flight_of(self) ~= flight then break
+    end
+  end
+  flight.waiting[event] = nil
+  waiting.leave(session, waiter)
+  return ok, code, detail
+end
+
+-- Waits for the results of a flight; nil: it has none.
 local function follow(self, flight)
   if flight.thread == running() then
     return { nil, "refused", "fn of client:compute computes the same name" }
   end
   if self.seen == nil then self.seen = flight.seen end
-  local event = self.session.host.event()
-  flight.waiting[event] = true
-  local ok, code, detail = event:pause(min(left_of(self), LOOK))
-  flight.waiting[event] = nil
+  local ok, code, detail = await(self, flight)
   if ok == nil then return raised(code, detail) end
   return flight.results
 end
@@ -368,7 +384,8 @@ end
 -- @treturn[2] string "failed": fn raised an error, or returned nil and why,
 --   here or in the last caller that computed; "usage": fn returned anything
 --   else; "timeout", "busy" (with a wait of 0): another caller still computes;
---   "refused": fn requests its own name; or a code of lock:lock
+--   "refused": fn requests its own name; "deadlock": others compute, in which
+--   fn requests this one; or a code of lock:lock
 -- @treturn[2] string detail; for a failure, at most 1000 bytes
 function compute.new(client, name, options, fn)
   return compute.call(store, client, name, options, fn)

@@ -7,7 +7,6 @@ local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
-local duration = require "rlock.util.duration"
 local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
@@ -53,7 +52,7 @@ function Entry:try(deadline, now)
     return nil, nil, "lost", self.member.lost_because
   end
   local reply, code, detail, sent = deduplication.send(self.request, "enter",
-    deadline, now, self.counter.n, { duration.ms(session.lease), self.id })
+    deadline, now, self.counter.n, { session.lease_ms, self.id })
   if not reply then return nil, nil, code, detail end
   local verdict, number = reply[1], reply[1] == "held" and reply[2] or reply[3]
   if verdict == "lost" then return nil, nil, "lost", LOST end
@@ -87,13 +86,13 @@ end
 
 -- Withdraws the member at the end of its wait, unless the round has opened with
 -- it.
--- @return whether the round has opened
+-- @treturn boolean|nil whether the round has opened; nil, code, detail
 local function withdraw(its)
   local session, request = its.session, its.request
   local now = session.host.now()
   deduplication.renumber(request)
-  local reply = deduplication.send(request, "withdraw", now + session.timeout,
-    now, "0", { its.id })
+  local reply, code, detail, sent = deduplication.send(request, "withdraw",
+    now + session.timeout, now, session.lease_ms, { its.id })
   if not reply then
     give_up(its)
   elseif reply[1] == "freed" then
@@ -101,9 +100,9 @@ local function withdraw(its)
   else
     its.round = reply[2]
     its.member = its.member        -- the replies to its requests may be lost
-      or member.new(its.counter, its.id, its.round, its.task, its.begun)
+      or member.new(its.counter, its.id, its.round, its.task, sent)
   end
-  return reply and reply[1] == "held"
+  return reply and reply[1] == "held", code, detail
 end
 
 local function enter(self, wait)
@@ -114,12 +113,13 @@ local function enter(self, wait)
   local host = self.session.host
   self.request, self.round = deduplication.begin(self), nil
   local its = new_call(Entry, self, { late = late(self, "entered"),
-    request = self.request, id = member.id(self), task = host.current(),
-    begun = host.now() })
+    request = self.request, id = member.id(self), task = host.current() })
   local is_in, code, detail = host.guard(give_up, its, its.wait, its, wait)
   if code == "busy" then code = "timeout" end
   if code == "timeout" and not its.session.is_closed then
-    is_in = withdraw(its)
+    local why, unwind
+    is_in, why, unwind = withdraw(its)
+    if why == "cancelled" then code, detail = why, unwind end
   elseif code == "lost" or code == "refused" then
     is_out(its)
   elseif not is_in then

@@ -13,6 +13,7 @@
 --    pause      false: retry without a back-off
 --    redirects  another node of the cluster has the keys
 --    gone       the key no longer holds a lock of ours
+--    permits    whether messages tell how to permit the keys
 --    explain    a clause for messages: what the server's terse message means
 --    expects    add the expected kind of lock to the message
 --    names      add the script to the message: its "name", or "where" its
@@ -87,6 +88,7 @@ words.EXPIRED.forget, words.EXPIRED.pause = "clock", false
 words.READONLY.explain = "the server is a replica; connect to its primary, or "
   .. "through redis+sentinel:// or redis+cluster://"
 words.NOPERM.explain = "rlockctl doctor --name NAME lists what the user lacks"
+words.NOPERM.permits = true
 words.MOVED.explain = "the key is on another node of a cluster; open the "
   .. "client with redis+cluster:// instead of redis://"
 words.ASK.explain = words.MOVED.explain
@@ -130,6 +132,8 @@ local plain = {
   { "^DB index is out of range", row("connect", "no", false, false) },
   { "^unknown command", absent },
   { "^value is not an integer", no_integer },
+  -- A key or command that a script lacks, since Redis 7.0.
+  { "^The user executing the script can't ", words.NOPERM },
   -- The script did not compile on the server, so it did not run.
   { "^Error compiling script", row("redis", "no", false, false) },
 }

@@ -76,15 +76,26 @@ local function busy(op, detail, suspect)
   return BUSY:format(guess or "", op.name, command:lower())
 end
 
+-- The command that permits the keys of a lock, if that is what is missing.
+local function permit(class, detail, keys)
+  if not class.permits or not keys or not detail:find " key" then return "" end
+  local words = {}
+  for i, key in ipairs(keys) do
+    words[i] = (" '~%s*'"):format(naming.printable(key))
+  end
+  return ("redis-cli acl setuser USER%s; "):format(table.concat(words))
+end
+
 --- Classifies a failure.
 -- @tparam table node
 -- @tparam table op the compiled function that was run
 -- @tparam string code   of node:call
 -- @tparam string detail of node:call
 -- @tparam string name   of the lock
+-- @tparam[opt] table keys  of the request
 -- @treturn table a row of errors.lua
 -- @treturn string the detail, with the place in the policy's file
-function remote.classify(node, op, code, detail, name)
+function remote.classify(node, op, code, detail, name, keys)
   local class, shown = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class = errors.classify(detail)
@@ -98,8 +109,8 @@ function remote.classify(node, op, code, detail, name)
   if class.explain then
     local expected = class.expects
       and op.name:gsub("%.[^.]*$", " is expected, but ") or ""
-    shown = ("%s for %s: %s%s"):format(shown, naming.show(name), expected,
-      class.explain)
+    shown = ("%s for %s: %s%s%s"):format(shown, naming.show(name), expected,
+      permit(class, detail, keys), class.explain)
   end
   return class, shown
 end
@@ -285,7 +296,8 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
   while true do
     if code == "timeout" then node.unanswered = node.unanswered or op end
-    local class, why = remote.classify(node, op, code, detail, keys[1])
+    local class, why = remote.classify(node, op, code, detail, keys[1],
+      keys)
     remote.forget(node, op, class)
     if class.applied ~= "no" then may_be_applied = true end
     if class.retry and not class.forget then

@@ -11,7 +11,9 @@
 --  persistent node `ready` while a round is open. Curator cannot tell a member
 --  that leaves from one that dies, and may count a member that has just left.
 --  So the data of the path is a *log*. Its first line has the number of the
---  round, the number of the last round that lost a member, and n. Every other
+--  round, the number of the last round that lost a member, and n. The numbers
+--  of a new log begin with the id of the transaction that created the path, so
+--  that none is used again after the path was deleted. Every other
 --  line is one of our members: `+` and its node if it is in, `-` if it has left
 --  or withdrawn. Each change is a compare-and-set on the version that was read.
 --  To open a round, one transaction checks that all nodes exist, writes the log
@@ -35,7 +37,7 @@ local ops = codec.ops
 
 local MARK = "member-"
 local READY = "ready"
-local OURS = "rlock"              -- the data of a `ready` node that we created
+local OURS = "rlock"              -- the end of the data of nodes that we create
 local MANY = 100                  -- members in a log before it is pruned
 local PLAIN = "0"                 -- the n of a plain barrier
 local UNKNOWN = -1                -- milliseconds until a round may change
@@ -53,10 +55,12 @@ end
 
 -- the log ---------------------------------------------------------------------
 
-local function parse(data)
+-- @tparam string data
+-- @tparam[opt=0] integer first  the numbers of an empty log
+local function parse(data, first)
   local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
-  local log = { round = tonumber(round or 0), lost = tonumber(lost or 0),
-    n = tonumber(n or 0), marks = {} }
+  local log = { round = tonumber(round or first or 0),
+    lost = tonumber(lost or first or 0), n = tonumber(n or 0), marks = {} }
   for mark, name in data:gmatch "\n([+-])([^\n]+)" do log.marks[name] = mark end
   return log
 end
@@ -90,12 +94,11 @@ local function look(self, deadline)
   local ok, code, detail = server.connection:reach(deadline)
   if not ok then return nil, code, detail end
   watch(self)
-  local data, version, why = nodes.get(server, deadline, path, true)
-  if data == nil then return nil, version, why end
-  local view = parse(data or "")
+  local data, version, created = nodes.get(server, deadline, path, true)
+  if data == nil then return nil, version, created end
+  local view = parse(data or "", data and codec.number(created))
   view.version, view.has = data and version, {}
-  local err, its
-  err, its, why = nodes.ask(server, deadline, ops.children, path,
+  local err, its, why = nodes.ask(server, deadline, ops.children, path,
     codec.read(path, true))
   if not err then return nil, its, why end
   for _, name in ipairs(err == 0 and its:texts() or {}) do
@@ -366,7 +369,7 @@ local function set(self, deadline)
   local parent = path:match "^(.+)/[^/]*$" or "/"
   while true do
     local made, code, detail = nodes.make(self.server, deadline, parent, path,
-      self.server.connection.address or "")
+      (self.server.connection.address or "") .. " " .. OURS)
     if made ~= nil then return { "held", 0 } end
     if code ~= "closed" and code ~= "connect" then
       return nil, code, detail, true
@@ -396,7 +399,7 @@ function run.enter(self, deadline, now, _, _, n, more)
 end
 
 -- Withdraws the member, unless the round has opened with it.
-function run.withdraw(self, deadline, _, _, _, _, more)
+function run.withdraw(self, deadline, now, _, _, _, more)
   local base, id = self.base, more[1]
   local entry = base:held_by(id)
   if not entry then
@@ -409,7 +412,7 @@ function run.withdraw(self, deadline, _, _, _, _, more)
   if view == nil then return nil, code, detail, true end
   if view then
     self.round = view.round
-    return { "held", view.round }
+    return { "held", view.round }, nil, nil, nil, now
   end
   self.server:leave_later(entry)
   return { "freed" }

@@ -9,24 +9,22 @@ local text = require "rlockctl.cli.text"
 local deadlocks = {}
 
 deadlocks.usage = [[
-rlockctl deadlocks [URL] [--json]
+rlockctl deadlocks [URL...] [--json]
 
 Shows deadlocks across processes and machines: cycles of tasks, in which each
 task holds a lock and waits for a lock that the next one holds. Shows program,
-host and process of each task, and when its wait began. Read-only. The URL is as
-for --url.
+host and process of each task, and when its wait began. Read-only. A URL is as
+for --url. With several URLs, also finds cycles across their servers.
 
-The library prevents deadlocks among the tasks of one client: lock() returns
+The library prevents deadlocks among the tasks of one process: lock() returns
 "deadlock". A task that holds a lock and has waited for another one for more
 than a second announces both to the server. This command reads the announcements
 and the locks, and shows only cycles that persist. Announcements of a dead
 process expire after 30 s.
 
 Not part of a deadlock: a hold whose lease is not renewed, a hold with an
-explicit owner, a semaphore, a permit, a latch. A hold taken by lock:hold() may
-be part of one, although another task may release it: the output says so.
-Independent servers are searched separately, so a cycle across them is not
-found.
+explicit owner, a semaphore, a latch. A hold taken by lock:hold(), or a permit,
+may be part of one, although another task may release it: the output says so.
 
   --json   print one object per line, one for each deadlock
 
@@ -37,22 +35,42 @@ deadlocks.options = { ["--json"] = { "json" } }
 
 -- finding them ----------------------------------------------------------------
 
--- The owners of the locks that these waits are for: name -> set.
+-- The waits that clients announce at their servers.
+-- @return a list, or nil, code, detail
+local function waits_of(clients)
+  local all = {}
+  for i, client in ipairs(clients) do
+    local waits, code, detail = stores.of(client).waits(client)
+    if not waits then return nil, code, detail end
+    for _, wait in ipairs(waits) do
+      wait.client, wait.place = client, i .. " " .. wait.name
+      all[#all + 1] = wait
+    end
+  end
+  return all
+end
+
+-- The owners of the locks that these waits are for: place -> set.
 -- @return the table, or nil, code, detail
-local function holders_of(client, waits)
-  local store, holders = stores.of(client), {}
+local function holders_of(waits)
+  local holders = {}
   for _, wait in ipairs(waits) do
-    if not holders[wait.name] then
-      local states, code, detail = store.at(client, wait.name)
+    if not holders[wait.place] then
+      local states, code, detail =
+        stores.of(wait.client).at(wait.client, wait.name)
       if not states and code ~= "refused" and code ~= "usage" then
         return nil, code, detail
       end
-      holders[wait.name] = {}
+      local owners = {}
       for _, state in ipairs(states or {}) do
-        for _, holder in ipairs(state.holders) do
-          holders[wait.name][holder.owner] = true
+        for _, holder in ipairs(state.holders) do owners[holder.owner] = true end
+        -- Other permits, of which one is enough.
+        if (state.available or 0) > 0 or (state.in_use or 0) > #state.holders
+        then
+          owners[""] = true
         end
       end
+      holders[wait.place] = owners
     end
   end
   return holders
@@ -67,32 +85,35 @@ local function lasting(waits, now)
 end
 
 -- Adds the identities of the tasks of a cycle.
-local function identify(client, cycle)
-  local state = { name = cycle[1].wait.name, holders = {} }
-  for i, step in ipairs(cycle) do state.holders[i] = step.wait end
-  return stores.of(client).complete(client, { state })
+local function identify(cycle)
+  for _, step in ipairs(cycle) do
+    local wait = step.wait
+    local ok, code, detail = stores.of(wait.client).complete(wait.client,
+      { { name = wait.name, holders = { wait } } })
+    if not ok then return nil, code, detail end
+  end
+  return true
 end
 
 --- Finds the deadlocks. A waiting task neither acquires nor releases locks. So
 --  if it is in the same wait as before, its holds have not changed since.
--- @tparam table client
+-- @tparam table clients
 -- @treturn[1] table a list, see wait_graph.cycles; waits have `who`, if known
 -- @treturn[2] nil, code, detail
-function deadlocks.find(client)
-  local store = stores.of(client)
-  local waits, code, detail = store.waits(client)
+function deadlocks.find(clients)
+  local waits, code, detail = waits_of(clients)
   if not waits then return nil, code, detail end
   waits = graph.stuck(waits)
   if not waits[1] then return {} end
   local holders, now
-  holders, code, detail = holders_of(client, waits)
+  holders, code, detail = holders_of(waits)
   if not holders then return nil, code, detail end
-  now, code, detail = store.waits(client)
+  now, code, detail = waits_of(clients)
   if not now then return nil, code, detail end
   local cycles = graph.cycles(lasting(waits, now), holders)
   for _, cycle in ipairs(cycles) do
     local ok
-    ok, code, detail = identify(client, cycle)
+    ok, code, detail = identify(cycle)
     if not ok then return nil, code, detail end
   end
   return cycles
@@ -134,13 +155,13 @@ local function record_of(cycle)
 end
 
 function deadlocks.run(cli, operands, chosen)
-  if operands[2] then
-    return cli.fault("usage", "deadlocks: give one URL at most")
+  local clients = {}
+  for i = 1, math.max(#operands, 1) do
+    local client, code, detail = require("rlock").open(operands[i])
+    if not client then return cli.fault(code, detail) end
+    clients[i] = client
   end
-  local client, code, detail = require("rlock").open(operands[1])
-  if not client then return cli.fault(code, detail) end
-  local cycles
-  cycles, code, detail = deadlocks.find(client)
+  local cycles, code, detail = deadlocks.find(clients)
   if not cycles then return cli.fault(code, "deadlocks: " .. detail) end
   for _, cycle in ipairs(cycles) do
     print(chosen.json and json(record_of(cycle))

@@ -20,8 +20,8 @@ rlockctl doctor [URL...] [--name NAME] [--policy POLICY] [--lease DURATION]
 Audits servers for locks; read-only. For each finding it prints what it found,
 why that matters for a lock, and the command that fixes it. With Sentinel or in
 a cluster, it audits each server; with zk://, each server of the ensemble. With
-several URLs, such as those of the servers of a red lock, it audits all of them.
-Default: the server of --url.
+several URLs, such as those of the servers of a red lock, it audits all of them,
+and whether they fail independently. Default: the server of --url.
 
 Levels: a fault may break mutual exclusion or stops locks, a warning may do so
 in a failure or under load, a note is good to know. What the server does not
@@ -182,6 +182,7 @@ function doctor.run(cli, operands, chosen)
   local audits, code, detail = audits_of(operands, chosen, lease)
   if not audits then return cli.fault(code, "doctor: " .. detail) end
   run_all(audits, wait or WAIT)
+  require("rlockctl.doctor.redis").compare(audits)
   return finish(cli, audits, chosen)
 end
 

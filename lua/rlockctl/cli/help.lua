@@ -13,7 +13,7 @@ rlockctl runs Lua programs that hold distributed locks in Redis or ZooKeeper.
   rlockctl status NAME [--json]            show its kind, holders and waiters
   rlockctl ls [PATTERN] [--json]           list locks
   rlockctl top [PATTERN] [--once]          watch them in a live table
-  rlockctl deadlocks [URL] [--json]        show tasks that wait for each other
+  rlockctl deadlocks [URL...] [--json]     show tasks that wait for each other
   rlockctl revoke NAME [--reason TEXT]     ask the holders to release a lock
   rlockctl break NAME [--force]            free a lock by force
   rlockctl wait NAME [-w DURATION]         wait until a lock is free

@@ -275,19 +275,8 @@ function inspect.by(client, name, which)
   return { state }
 end
 
---- Inspects a name.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] boolean is_proven  whether a whole number is a semaphore or a
---   latch; default: searches for a proof
--- @treturn[1] table a list of states, usually one: `kind` and its `title`, nil
---   if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
---   `holders`, and for some kinds `queue`: { { owner =, count =, mode =,
---   ttl = }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown
---   origin has the kind and state "unknown", its `type`, and in `may_be` the
---   kinds that it may have
--- @treturn[2] nil, code, detail
-function inspect.at(client, name, is_proven)
+-- As inspect.at, or an error if a key has another type than those of the kind.
+local function states_at(client, name, is_proven)
   local all, states = kinds_of(name), {}
   local problem = misnamed(client, name, reentrant.keys(name))
   if problem then return nil, "refused", problem end
@@ -312,6 +301,28 @@ function inspect.at(client, name, is_proven)
   local shown = naming.printable(type_)
   return { unknown(shown,
     ("a %s, not one of rlock's own locks"):format(shown), {}) }
+end
+
+--- Inspects a name.
+-- @tparam table client
+-- @tparam string name
+-- @tparam[opt] boolean is_proven  whether a whole number is a semaphore or a
+--   latch; default: searches for a proof
+-- @treturn[1] table a list of states, usually one: `kind` and its `title`, nil
+--   if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
+--   `holders`, and for some kinds `queue`: { { owner =, count =, mode =,
+--   ttl = }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown
+--   origin has the kind and state "unknown", its `type`, "mixed" if one of
+--   several keys is of another program, and in `may_be` the kinds that it may
+--   have
+-- @treturn[2] nil, code, detail
+function inspect.at(client, name, is_proven)
+  local states, code, detail = states_at(client, name, is_proven)
+  if code ~= "redis" or not detail:find("WRONGTYPE", 1, true) then
+    return states, code, detail
+  end
+  return { unknown("mixed", "not a lock: one of its keys has another type",
+    {}) }
 end
 
 --- The locks by which a state's holders can be broken.

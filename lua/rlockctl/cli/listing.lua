@@ -16,10 +16,13 @@ function listing.names(client, options)
 end
 
 -- Is a state listed? The counter of a fenced lock, for example, stays after a
--- release. With `all`, unknown keys are listed if they are numbers.
+-- release. Unknown keys are listed if one of several has another type; with
+-- `all`, if they are numbers.
 local function exists(state, all)
   if not state.kind then return false end
-  if state.kind == "unknown" then return all and state.count ~= nil end
+  if state.kind == "unknown" then
+    return state.type == "mixed" or all and state.count ~= nil
+  end
   return state.state ~= "free" or state.queue ~= nil or state.count ~= nil
     or state.available ~= nil
 end

@@ -58,6 +58,7 @@ local function on_signal(self, signal)
   if self.run then return forward(self, signal) end
   if signal == self.host.signals.WINCH or self.is_over then return end
   self.interrupted = true
+  time_limit.leave(self.client)
   if not self.chosen.quiet then
     say(self, "interrupted while waiting for %q", self.name)
   end
@@ -136,12 +137,21 @@ end
 
 local passing = { connect = true, timeout = true, closed = true }
 
+-- Why a leader does not reach the server, which it retries.
+local function report(self, detail)
+  if self.chosen.quiet or require("rlock.redis.errors").is_denied(detail) then
+    return
+  end
+  say(self, "%s; it keeps trying", detail)
+end
+
 local function take(self)
   local lock, wait = self.hold.lock, self.chosen.wait
   local deadline = self.started + wait
   local ok, code, detail = lock:try_lock()
   if (code == "busy" or passing[code]) and self.host.now() < deadline then
     self.was_busy = code == "busy"
+    if not self.was_busy and self.chosen.leader then report(self, detail) end
     emit(self, "waiting")
     if wait < math.huge and tells_holders(self) then self.hold:look() end
     ok, code, detail = lock:lock {
@@ -299,7 +309,8 @@ local function open(self)
   self.host.renews = true
   local wait = self.chosen.wait
   local client, code, detail = time_limit.open({ watchdog = self.chosen.ttl,
-    connect_timeout = wait > 0 and CONNECT or nil }, wait)
+    connect_timeout = wait > 0 and CONNECT or nil,
+    lazy = self.chosen.leader }, wait)      -- it campaigns until it connects
   if not client then return nil, code, detail end
   self.client = client
   self.hold, code, detail =

@@ -2,6 +2,7 @@
 --  and the holders that the server knows. Pure. A wait has
 --    id, kind, name, owner   of the waiter, for the lock of that name
 --    waited                  seconds
+--    place                   of the lock: its server and name
 --    held                    { by, kind, name, owner } of each lock that its
 --                            task holds; any task may release it if `by` is
 --                            "object"
@@ -39,28 +40,34 @@ local function excludes(kind, other)
   return not (kind:find "%.read$" and other:find "%.read$")
 end
 
--- The hold by which the task of `other` keeps out a wait, or nil.
-local function hold_of(other, wait, holders)
-  for _, hold in ipairs(other.held) do
-    local known = holders and holders[hold.name]
-    if hold.name == wait.name and excludes(hold.kind, wait.kind)
-        and (not holders or known and known[hold.owner]) then
-      return hold
-    end
-  end
+-- Does a hold keep out a wait?
+local function is_ahead(hold, wait, holders)
+  local known = holders and holders[wait.place]
+  return hold.name == wait.name and excludes(hold.kind, wait.kind)
+    and (not holders or known and known[hold.owner])
 end
 
--- The first of these waits whose task keeps out a wait, and by which hold.
+-- The first of these waits whose task keeps out a wait, and by which hold. One
+-- permit is enough, so all of its holders must be among the waits.
 local function ahead_of(wait, waits, holders)
+  local first, its, seen = nil, nil, {}
   for _, other in ipairs(waits) do
-    local hold = hold_of(other, wait, holders)
-    if hold then return other, hold end
+    for _, hold in ipairs(other.held) do
+      if is_ahead(hold, wait, holders) then
+        first, its, seen[hold.owner] = first or other, its or hold, true
+      end
+    end
   end
+  local all = wait.kind == "permits" and holders and holders[wait.place]
+  for owner in pairs(all or {}) do
+    if not seen[owner] then return nil end
+  end
+  return first, its
 end
 
 --- The waits that only another one of them can end.
 -- @tparam table waits
--- @tparam[opt] table holders  name of a lock -> the set of its owners; default:
+-- @tparam[opt] table holders  place of a lock -> the set of its owners; default:
 --   as announced
 -- @treturn table a list
 function graph.stuck(waits, holders)

@@ -5,6 +5,7 @@
 
 local common = require "rlockctl.doctor.common"
 local kinds = require "rlockctl.cli.all_kinds"
+local naming = require "rlock.naming"
 local sorted = require "rlock.util.sorted"
 
 local permissions = {}
@@ -140,6 +141,9 @@ end
 -- The index of the key that is only used with a suffix after a colon.
 local LONGER = { barrier = 3, semaphore = 3, latch = 3, readwrite = 4 }
 
+-- The policies whose tokens have a key of their own, see token_key.lua.
+local WITH_TOKEN_KEY = { "simple", "readwrite.write", "fair_readwrite.write" }
+
 -- The locks of a kind: one, or the sides of a pair. @return nil: unknown kind
 local function locks_of(client, kind, which)
   if not kind then return { client:policy(which, NAME).record.policy } end
@@ -153,6 +157,17 @@ local function add(set, list, one, kind)
     list[#list + 1] = one
   end
   set[one][kind] = true
+end
+
+-- Adds the keys of tokens, for all kinds or one.
+local function add_tokens(set, list, name, which)
+  for _, policy in ipairs(WITH_TOKEN_KEY) do
+    local kind = "fenced_" .. policy:match "^[%a_]+"
+    if not which or which == kind then
+      add(set, list, naming.prefix("redisson_lock_token", name) .. ":" .. policy,
+        kind)
+    end
+  end
 end
 
 -- The keys and channels of a name, for all kinds or one, each with its kinds.
@@ -176,6 +191,7 @@ local function needed(client, name, which)
     if not which or kind.name == which then take(kind.name, kind) end
   end
   if not is_known then take(which) end
+  add_tokens(key_kinds, keys, name, which)
   return keys, key_kinds, channels, channel_kinds
 end
 

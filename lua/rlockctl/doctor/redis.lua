@@ -397,6 +397,20 @@ local function is_whole(audit)
   return true
 end
 
+--- Compares the servers of several URLs, which may be those of a red lock.
+-- @tparam table audits  after `audit`
+function redis.compare(audits)
+  local others = {}
+  for _, audit in ipairs(audits) do
+    local f = audit.place == "server" and audit.facts[1]
+    if f then
+      f.host = audit.client.session.options.host or "this machine"
+      f.report:apply(rules.independence, f, others)
+      others[#others + 1] = f
+    end
+  end
+end
+
 --- Audits what a client connects to.
 -- @tparam table audit see stores.lua; gets the reports
 function redis.audit(audit)

@@ -498,6 +498,29 @@ function rules.versions(audit)
     "upgrade the older ones, replicas first"
 end
 
+-- servers of several URLs -----------------------------------------------------
+
+-- What the server shares with one of the `others`.
+function rules.independence(f, others)
+  local level, what
+  for _, other in ipairs(others) do
+    local where = other.report.where
+    if f:of("INFO", "run_id") == other:of("INFO", "run_id") then
+      level, what = "warning", "it is the same server as " .. where
+    elseif f:of("INFO", "master_replid")
+        == other:of("INFO", "master_replid") then
+      level, what = "warning", "it and " .. where .. " replicate the same data"
+    elseif f.host == other.host and not level then
+      level, what = "note", "it is on the host of " .. where
+    end
+    if level == "warning" then break end
+  end
+  if not level then return others[1] and "ok" end
+  return level, what, "a red lock needs servers that fail independently: it "
+    .. "would count one failure or one grant twice",
+    "give a red lock servers on different hosts, without replication"
+end
+
 -- lists -----------------------------------------------------------------------
 
 local function list_of(...) return common.list_of(rules, ...) end
@@ -512,6 +535,8 @@ return {
     "coverage", "stale_reads"),
   --- For all servers together.
   set = list_of("clocks", "versions"),
+  --- For the servers of several URLs.
+  independence = list_of("independence"),
   --- For each Sentinel.
   sentinel = list_of("master", "sentinels", "sentinel_timer",
     "failover_timeout"),

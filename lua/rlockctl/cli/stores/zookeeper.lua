@@ -214,10 +214,20 @@ local function latch_of(count)
     state = count > 0 and "held" or "free" }
 end
 
+-- Is it the data of a plain barrier? Curator writes the client's address, as
+-- does rlock, which adds its name.
+local function is_of_barrier(data)
+  return data:find " rlock$" or data:find "^%x*[.:][%x.:]+$"
+end
+
 -- The state of a path without nodes of a lock.
 local function other_of(seen)
-  if (seen.data or "") == "" and seen.others == 0 then
+  local data = seen.data or ""
+  if data == "" and seen.others == 0 then
     return { state = "free", holders = {} }
+  elseif seen.others == 0 and is_of_barrier(data) then
+    return { kind = "barrier", title = titles.barrier, state = "held",
+      holders = {} }
   end
   return { kind = "unknown", state = "unknown", type = "node", holders = {},
     may_be = {}, title = seen.others > 0

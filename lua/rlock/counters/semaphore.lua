@@ -1,6 +1,6 @@
 --- The public semaphore. Its permits have no owner: any task may acquire or
 --  release some, and those of a task that dies are lost (permits.lua has
---  leases).
+--  leases). zookeeper/semaphore.lua inherits it.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -40,14 +40,18 @@ local function give_back(self, n)
   return "the task has ended"
 end
 
-local function take(self, wait, n)
-  local record = self.record
+--- Why there is no time left, for messages. Internal.
+function semaphore:late(n)
+  return ("semaphore %s has fewer than %s permits"):format(
+    naming.show(self.record.name), n)
+end
+
+--- Acquires permits. Internal.
+function semaphore:take(wait, n)
   local its = Call:new {
     counter = self, request = deduplication.begin(self), n = n,
-    wants = tonumber(n),
-    channel = record.target:channel(),
-    late = ("semaphore %s has fewer than %s permits"):format(
-      naming.show(record.name), n),
+    wants = tonumber(n), channel = self.record.target:channel(),
+    late = self:late(n),
   }
   local is_held, code, detail = its:wait(wait)
   if is_held then
@@ -61,15 +65,13 @@ local function take(self, wait, n)
   return nil, code, detail
 end
 
-local function take_permits(self, n, wait)
-  return self.session.host.whole_wait(take, self, wait, n)
-end
-
--- The number of permits and the wait; both are optional.
-local function arguments(n, options, wait, level)
+-- Acquires permits; to be tail-called. The number and the options are optional.
+local function acquire(self, n, options, wait)
   if type(n) == "table" then n, options = nil, n end
-  n = check.count(n == nil and 1 or n, "n", 0, level + 1)
-  return n, check.of_wait(options, level + 1).wait or wait
+  n = check.count(n == nil and 1 or n, "n", 0)
+  wait = check.of_wait(options).wait or wait
+  if n == "0" then return true end
+  return self.session.host.whole_wait(self.take, self, wait, n)
 end
 
 --- Acquires permits, all or none, and waits for them if necessary. It waits
@@ -82,18 +84,12 @@ end
 -- @treturn[2] string code: "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function semaphore:acquire(n, options)
-  local wait
-  n, wait = arguments(n, options, math.huge, 2)
-  if n == "0" then return true end
-  return take_permits(self, n, wait)
+  return acquire(self, n, options, math.huge)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
 function semaphore:try_acquire(n, options)
-  local wait
-  n, wait = arguments(n, options, 0, 2)
-  if n == "0" then return true end
-  return take_permits(self, n, wait)
+  return acquire(self, n, options, 0)
 end
 
 --- Releases permits and wakes waiters. If no reply arrives in time, the request

@@ -36,7 +36,7 @@ backend.recipes = { compute = "zookeeper.compute" }
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
 -- The classes of the targets of counters.
-local classes = { latch = latch, permits = permits }
+local classes = { latch = latch, permits = permits, semaphore = permits }
 -- Nodes below the path of a semaphore or mutex: such a path is not a queue.
 local FOREIGN = { locks = "locks", leases = "leases" }
 

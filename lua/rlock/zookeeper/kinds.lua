@@ -71,9 +71,6 @@ all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,
   queue = { mark = "lock-", blocks = { ["lock-"] = true } },
   leases = { mark = "lease-", blocks = { ["lease-"] = false } } }
 
--- Not a lock: it has its own driver.
-all.semaphore = kind { name = "semaphore", driver = "zookeeper.semaphore" }
-
 -- As the mutex, but the node `limit` says how many leases there may be.
 all.permits = kind { name = "permits", of_session = true,
   queue = all.mutex.queue, leases = all.mutex.leases,
@@ -83,6 +80,10 @@ all.permits = kind { name = "permits", of_session = true,
     count = { free = "nn", held = "nn" },
     peek = { free = "nnt", held = "nnt" },
   } }
+
+-- It has its own driver.
+all.semaphore = kind { name = "semaphore", driver = "zookeeper.semaphore",
+  needs = all.permits.needs }
 
 all.latch = kind { name = "latch", wakes = function() return "all" end,
   needs = {

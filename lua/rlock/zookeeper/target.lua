@@ -122,9 +122,10 @@ local function is_waiting(entry)
   return not gate or entry.target.policy.most or gate.watching ~= nil
 end
 
--- Asks whether it is the entry's turn in the queue; finds how many leases there
--- may be.
-local function ask_gate(entry, deadline, is_try)
+--- Asks whether it is the entry's turn in the queue; finds how many leases there
+--  may be.
+-- @return as place:ask
+function target.ask_gate(entry, deadline, is_try)
   local is_first, code, detail = entry.gate:ask(deadline, is_try)
   if not is_first or entry.target.policy.most then
     return is_first, code, detail
@@ -140,7 +141,7 @@ end
 local function ask_turn(entry, deadline, is_try)
   local gate = entry.gate
   if gate then
-    local is_first, code, detail = ask_gate(entry, deadline, is_try)
+    local is_first, code, detail = target.ask_gate(entry, deadline, is_try)
     if not is_first then return is_first, code, detail end
   end
   local is_first, code, detail = entry.place:ask(deadline, is_try)
